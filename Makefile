@@ -1,0 +1,46 @@
+# Every target works in a fresh clone: the first one to need the environment makes it.
+# `make check` is what continuous integration runs, word for word.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help run test slow check format bench clean
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: $(INSTALLED) ## train on CartPole; ARGS="key=value ..." overrides the configuration
+	$(BIN)/python -m jaxppo.ff_ppo env=cartpole $(ARGS)
+
+test: $(INSTALLED) ## the tests, without the learning runs of minutes
+	$(BIN)/python -m pytest
+
+slow: $(INSTALLED) ## the learning runs
+	$(BIN)/python -m pytest -m slow
+
+check: $(INSTALLED) ## format, lint, types and tests, as continuous integration runs them
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+format: $(INSTALLED) ## rewrite the source in the house format
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+bench: $(INSTALLED) ## measure the speed
+	$(BIN)/python -m benchmarks.speed
+
+clean: ## remove the environment, caches and build outputs; keep what runs wrote
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null || { \
+	  echo "jaxppo needs Python 3.11 or 3.12 and $(PYTHON) is neither; name one: make PYTHON=python3.12" >&2; exit 1; }
+	test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	@touch $@

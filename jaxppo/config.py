@@ -1,0 +1,344 @@
+"""Settings: plain containers -> `parse` -> frozen dataclasses -> `plan` -> derived numbers.
+
+A field's metadata hold its help text and its rule; `--help`, the checks and the comments of the
+YAML files are made from or tested against them. Nothing writes back into a configuration.
+"""
+
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from typing import Any
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be: one line with key, value, rule and the way out."""
+
+
+def setting(default: Any, help: str, **rule: Any) -> Any:
+    """A field with its help and its rule (`low`, `high`, `above`, `infinite`, `choices`)."""
+    if isinstance(default, dict):
+        return dataclasses.field(
+            default_factory=lambda: dict(default), metadata={"help": help, **rule}
+        )
+    return dataclasses.field(default=default, metadata={"help": help, **rule})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ArchConfig:
+    """How much of what runs where."""
+
+    seed: int = setting(42, "seed of everything random", low=0, high=2**32 - 1)
+    total_num_envs: int = setting(1024, "environments over all devices and update batches", low=1)
+    update_batch_size: int = setting(
+        1, "update batches per device that share parameters and average gradients", low=1
+    )
+    total_timesteps: int | None = setting(
+        1_000_000, "environment steps to train for, rounded up to whole updates", low=1
+    )
+    num_updates: int | None = setting(
+        None, "updates to train for; where set, total_timesteps is not read", low=1
+    )
+    num_evaluation: int = setting(10, "evaluations, evenly spaced over the updates", low=1)
+    num_eval_episodes: int = setting(128, "episodes of one evaluation", low=1)
+    max_eval_steps: int | None = setting(
+        None, "steps after which evaluation stops; null: the environment's time limit", low=1
+    )
+    evaluation_greedy: bool = setting(True, "evaluate the mode of the policy; false: its samples")
+    absolute_metric: bool = setting(
+        True, "at the end, evaluate the best parameters again over 10 x num_eval_episodes"
+    )
+    plan_only: bool = setting(False, "print the plan, compile, print cost and memory, and stop")
+    compile_cache: str | None = setting(
+        "~/.cache/jaxppo", "folder of compiled programs, shared by all runs; null: no cache"
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SystemConfig:
+    """PPO."""
+
+    actor_lr: float = setting(3e-4, "Adam step size of actor and shared parameters", low=0)
+    critic_lr: float = setting(3e-4, "Adam step size of the critic's parameters", low=0)
+    rollout_length: int = setting(32, "steps of every environment between two updates", low=1)
+    epochs: int = setting(4, "passes over each rollout", low=1)
+    num_minibatches: int = setting(16, "gradient steps of each pass", low=1)
+    gamma: float = setting(0.99, "discount per step", low=0, high=1)
+    gae_lambda: float = setting(0.95, "decay of the advantage sum", low=0, high=1)
+    clip_eps: float = setting(0.2, "half-width of the probability ratio's clip", above=0)
+    ent_coef: float = setting(0.01, "weight of the entropy bonus", low=0)
+    vf_coef: float = setting(0.5, "weight of the value loss", low=0)
+    clip_value_loss: bool = setting(
+        False, "clip the value's change by clip_eps too, and take the larger loss"
+    )
+    max_grad_norm: float = setting(
+        0.5, "largest global gradient norm; .inf: no clipping", above=0, infinite=True
+    )
+    decay_learning_rates: bool = setting(True, "step sizes fall linearly to zero over the run")
+    reward_scale: float = setting(1.0, "factor on rewards in training, not in reports")
+    standardize_advantages: bool = setting(
+        True, "advantages of a rollout to mean 0 and standard deviation 1"
+    )
+    normalize_observations: bool = setting(
+        True, "float observations to running mean 0 and standard deviation 1, clipped at 10"
+    )
+    obs_norm_warmup_steps: int = setting(
+        0, "environment steps before training for the statistics alone, rounded up to rollouts",
+        low=0,
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EnvConfig:
+    """Which environment; `env=NAME` picks a file of configs/env with settings that suit it."""
+
+    name: str | None = setting("CartPole-v1", "a registered gymnax id; null: see target")
+    target: str | None = setting(
+        None, "import path of a class that follows gymnax's contract, instead of name"
+    )
+    module: str | None = setting(None, "module to import first, such as one that registers ids")
+    kwargs: dict[str, Any] = setting({}, "arguments of the environment's constructor")
+    params: dict[str, Any] = setting({}, "changes to the environment's default parameters")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NetworkConfig:
+    """Layers of the actor-critic: shared -> (actor, critic). Each is a `_target_` with arguments."""
+
+    input_layer: dict[str, Any] | None = setting(None, "from an observation to features")
+    shared_torso: dict[str, Any] | None = setting(None, "before both branches; null: none")
+    actor_torso: dict[str, Any] | None = setting(None, "before the actor's head; null: none")
+    critic_torso: dict[str, Any] | None = setting(None, "before the critic's head; null: none")
+    actor_head: dict[str, Any] | None = setting(
+        None, "features to a distribution over actions; the default follows the action space"
+    )
+    critic_head: dict[str, Any] | None = setting(None, "features to a value")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoggerConfig:
+    """What is written where; files go into the run directory (hydra.run.dir)."""
+
+    console: bool = setting(True, "progress on standard output")
+    json: bool = setting(True, "metrics.jsonl (an object an event) and summary.json")
+    plot: bool = setting(True, "learning_curve.png")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """All settings of a run."""
+
+    arch: ArchConfig = dataclasses.field(default_factory=ArchConfig)
+    system: SystemConfig = dataclasses.field(default_factory=SystemConfig)
+    env: EnvConfig = dataclasses.field(default_factory=EnvConfig)
+    network: NetworkConfig = dataclasses.field(default_factory=NetworkConfig)
+    logger: LoggerConfig = dataclasses.field(default_factory=LoggerConfig)
+
+
+def parse(raw: dict[str, Any]) -> Config:
+    """Plain containers to a `Config`; `ConfigError` on an unknown key, a wrong type or a rule."""
+    return typing.cast(Config, _parse(Config, raw, ""))
+
+
+def _parse(cls: type, raw: Any, prefix: str) -> Any:
+    if not isinstance(raw, dict):
+        raise ConfigError(
+            f"{prefix.rstrip('.')}={raw!r}: must hold keys, such as {known_keys()[0]}"
+        )
+    hints = typing.get_type_hints(cls)
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    values = {}
+    for name, value in raw.items():
+        key = f"{prefix}{name}"
+        if name not in fields:
+            raise ConfigError(unknown_key(key))
+        if dataclasses.is_dataclass(hints[name]):
+            values[name] = _parse(typing.cast(type, hints[name]), value, f"{key}.")
+        else:
+            values[name] = _check(key, value, hints[name], fields[name].metadata)
+    return cls(**values)
+
+
+def known_keys() -> list[str]:
+    """Every settable key, such as `system.gamma`."""
+    return [
+        f"{group.name}.{field.name}"
+        for group in dataclasses.fields(Config)
+        for field in dataclasses.fields(typing.get_type_hints(Config)[group.name])
+    ]
+
+
+def unknown_key(key: str) -> str:
+    """The line that says that `key` does not exist, with the nearest that does."""
+    known = known_keys()
+    last = key.rpartition(".")[2]
+    by_name = {k.rpartition(".")[2]: k for k in known}
+    near = [by_name[last]] if last in by_name else difflib.get_close_matches(key, known, 1, 0.5)
+    near = near or [by_name[n] for n in difflib.get_close_matches(last, list(by_name), 1, 0.0)]
+    return f"{key}: no such key; did you mean {near[0]}?"
+
+
+def _check(key: str, value: Any, hint: Any, rule: typing.Mapping[str, Any]) -> Any:
+    """`value` as the annotated type, within the rule of its field."""
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value is None:
+        if type(None) in options:
+            return None
+        raise ConfigError(f"{key}=null: must be {_TYPE_NAMES[hint]}")
+    kind = next(option for option in options if option is not type(None))
+    kind = typing.get_origin(kind) or kind
+    if kind is int and isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+        optional = " or null" if type(None) in options else ""
+        raise ConfigError(
+            f"{key}={value}: must be {_TYPE_NAMES[kind]}{optional}, not {type(value).__name__}"
+        )
+    if kind in (int, float):
+        _check_number(key, value, rule)
+    return value
+
+
+_TYPE_NAMES: dict[Any, str] = {
+    int: "an integer (1e7 is one)",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    dict: "keys and values",
+}
+
+
+def _check_number(key: str, value: float, rule: typing.Mapping[str, Any]) -> None:
+    low, high, above = rule.get("low"), rule.get("high"), rule.get("above")
+    bounds = [
+        f"at least {low}" if low is not None else "",
+        f"above {above}" if above is not None else "",
+        f"at most {high}" if high is not None else "",
+    ]
+    rules = " and ".join(bound for bound in bounds if bound) or "finite"
+    if math.isnan(value) or (math.isinf(value) and not rule.get("infinite")):
+        raise ConfigError(f"{key}={value}: must be a finite number, {rules}")
+    if (
+        (low is not None and value < low)
+        or (above is not None and value <= above)
+        or (high is not None and value > high)
+    ):
+        nearest = high if high is not None and value > high else low if low is not None else None
+        way_out = f"; the nearest that is: {nearest}" if nearest is not None else ""
+        raise ConfigError(f"{key}={value}: must be {rules}{way_out}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Numbers that follow from a `Config` and the number of devices, in exact integers."""
+
+    num_devices: int  # D
+    update_batch_size: int  # U
+    num_envs: int  # B, of one device and update batch
+    rollout_length: int  # T
+    steps_per_update: int  # D * U * B * T
+    minibatch_size: int  # transitions of one device and update batch in a gradient step
+    num_updates: int
+    updates_per_block: tuple[int, ...]  # one entry an evaluation
+    total_steps: int  # that will run; num_updates * steps_per_update
+    requested_steps: int | None  # total_timesteps, where that was the request
+    warmup_rollouts: int
+    eval_episodes_per_device: int
+
+    @property
+    def warmup_steps(self) -> int:
+        """Environment steps before training, on top of `total_steps`."""
+        return self.warmup_rollouts * self.steps_per_update
+
+
+def plan(config: Config, num_devices: int) -> Plan:
+    """Derive every size; `ConfigError` where they do not fit each other."""
+    arch, system = config.arch, config.system
+    if system.obs_norm_warmup_steps and not system.normalize_observations:
+        raise ConfigError(
+            f"system.obs_norm_warmup_steps={system.obs_norm_warmup_steps} needs "
+            "system.normalize_observations=true; or set it to 0"
+        )
+    learners = num_devices * arch.update_batch_size
+    devices = f"{num_devices} device{'s' if num_devices > 1 else ''}"
+    if arch.total_num_envs % learners:
+        down = arch.total_num_envs // learners * learners
+        raise ConfigError(
+            f"arch.total_num_envs={arch.total_num_envs} is not a multiple of {learners} learners "
+            f"({devices} x arch.update_batch_size={arch.update_batch_size}); "
+            f"the nearest that is: {down or learners}"
+        )
+    num_envs = arch.total_num_envs // learners
+    batch = num_envs * system.rollout_length
+    if batch % system.num_minibatches:
+        fits = max(
+            (n for n in range(1, min(batch, system.num_minibatches * 2) + 1) if batch % n == 0),
+            key=lambda n: (-abs(n - system.num_minibatches), n),
+        )
+        raise ConfigError(
+            f"system.num_minibatches={system.num_minibatches} does not divide a batch of {batch} "
+            f"({num_envs} environments x system.rollout_length={system.rollout_length}); "
+            f"the nearest that does: {fits}"
+        )
+    steps_per_update = learners * batch
+    num_updates = _num_updates(arch, steps_per_update)
+    blocks = arch.num_evaluation
+    if num_updates < blocks:
+        raise ConfigError(
+            f"arch.num_evaluation={blocks} is more than {num_updates} updates of "
+            f"{steps_per_update} steps; at most {num_updates}, or raise arch.total_timesteps to "
+            f"{blocks * steps_per_update}"
+        )
+    return Plan(
+        num_devices=num_devices,
+        update_batch_size=arch.update_batch_size,
+        num_envs=num_envs,
+        rollout_length=system.rollout_length,
+        steps_per_update=steps_per_update,
+        minibatch_size=batch // system.num_minibatches,
+        num_updates=num_updates,
+        updates_per_block=tuple(
+            (i + 1) * num_updates // blocks - i * num_updates // blocks for i in range(blocks)
+        ),
+        total_steps=num_updates * steps_per_update,
+        requested_steps=arch.total_timesteps if arch.num_updates is None else None,
+        warmup_rollouts=-(-system.obs_norm_warmup_steps // steps_per_update),
+        eval_episodes_per_device=-(-arch.num_eval_episodes // num_devices),
+    )
+
+
+def _num_updates(arch: ArchConfig, steps_per_update: int) -> int:
+    if arch.num_updates is not None:
+        num_updates = arch.num_updates
+        key = f"arch.num_updates={num_updates}"
+    elif arch.total_timesteps is None:
+        raise ConfigError(
+            "arch.total_timesteps=null and arch.num_updates=null: one of them must be an integer"
+        )
+    elif arch.total_timesteps < steps_per_update:
+        raise ConfigError(
+            f"arch.total_timesteps={arch.total_timesteps} is less than one update of "
+            f"{steps_per_update} steps (arch.total_num_envs x system.rollout_length); at least "
+            f"{steps_per_update}, or lower one of those"
+        )
+    else:
+        num_updates = -(-arch.total_timesteps // steps_per_update)
+        key = f"arch.total_timesteps={arch.total_timesteps}"
+    if num_updates >= 2**31:
+        raise ConfigError(f"{key}: {num_updates} updates are more than {2**31 - 1}; ask for fewer")
+    return num_updates
+
+
+def help_text() -> str:
+    """Every key with its default and meaning, for `--help`."""
+    lines = []
+    for group in dataclasses.fields(Config):
+        cls = typing.get_type_hints(Config)[group.name]
+        lines.append(f"{group.name}: {(cls.__doc__ or '').strip()}")
+        for field in dataclasses.fields(cls):
+            lines.append(f"  {group.name}.{field.name:<24} {field.metadata['help']}")
+        lines.append("")
+    return "\n".join(lines)

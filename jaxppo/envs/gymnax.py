@@ -1,0 +1,191 @@
+"""Adapter of gymnax: its registered environments and any class of its contract."""
+
+import dataclasses
+import difflib
+import importlib
+from typing import Any
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnax.environments import spaces
+
+from jaxppo.config import ConfigError, EnvConfig
+from jaxppo.types import Box, Discrete, PyTree, Space, TimeStep
+
+
+class GymnaxEnvironment:
+    """`B` environments of gymnax's six-value contract, with bound parameters.
+
+    Attributes are those of `types.Environment`; `env` and `params` are gymnax's own.
+    """
+
+    def __init__(self, name: str, env: Any, params: Any) -> None:
+        self.name = name
+        self.env = env
+        self.params = params
+        example = jax.eval_shape(env.reset, jax.random.key(0), params)[0]
+        self.observation_space = _convert("observation", env.observation_space(params), example)
+        self.action_space = _convert("action", env.action_space(params), None)
+        limit = getattr(params, "max_steps_in_episode", None)
+        self.time_limit = None if limit is None else int(limit)
+
+    def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
+        """`[B]` keys to (state `[B, ...]`, observation `[B, O...]`)."""
+        obs, state = jax.vmap(self.env.reset, (0, None))(key, self.params)
+        return state, obs
+
+    def step(self, key: jax.Array, state: PyTree, action: PyTree) -> tuple[PyTree, TimeStep]:
+        """One auto-reset step of `B` environments; rewards become float32."""
+        obs, state, reward, terminated, truncated, info = jax.vmap(self.env.step, (0, 0, 0, None))(
+            key, state, action, self.params
+        )
+        return state, TimeStep(
+            obs=obs,
+            final_observation=info["final_observation"],
+            reward=jnp.asarray(reward, jnp.float32),
+            terminated=jnp.asarray(terminated, bool),
+            truncated=jnp.asarray(truncated, bool),
+        )
+
+
+def make(config: EnvConfig) -> GymnaxEnvironment:
+    """Build by gymnax id or import path, with `env.kwargs` and `env.params` applied."""
+    if config.module is not None:
+        _load("env.module", config.module)
+    name = config.name if config.name is not None else config.target
+    assert name is not None
+    if config.target is not None:
+        factory = _attribute(config.target)
+    elif name in gymnax.registered_envs:
+        factory = lambda **kwargs: gymnax.make(name, **kwargs)[0]  # noqa: E731
+    else:
+        raise ConfigError(_unknown(name))
+    try:
+        env = factory(**config.kwargs)
+        params = env.default_params
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever a constructor raises is the user's to read
+        raise ConfigError(
+            f"env.name={name}: cannot be made with env.kwargs={config.kwargs}: "
+            f"{type(error).__name__}: {error}; see the environment's constructor"
+        ) from error
+    made = GymnaxEnvironment(name, env, _replace_params(name, params, config.params))
+    _check_contract(made)
+    return made
+
+
+def _replace_params(name: str, params: Any, changes: dict[str, Any]) -> Any:
+    known = [field.name for field in dataclasses.fields(params)]
+    for key in changes:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1, 0.0)
+            raise ConfigError(
+                f"env.params.{key}: {name} has no such parameter; did you mean "
+                f"env.params.{near[0]}?"
+            )
+    return dataclasses.replace(params, **changes)
+
+
+def _unknown(name: str) -> str:
+    known = gymnax.registered_envs
+    lower = {env.lower(): env for env in known}
+    near = [
+        lower[match] for match in difflib.get_close_matches(name.lower(), list(lower), 3, 0.3)
+    ] or sorted(known)[:3]
+    return (
+        f"env.name={name}: no such gymnax environment; the nearest: {', '.join(near)} "
+        f"(of {len(known)}; a module that registers yours goes into env.module)"
+    )
+
+
+def _load(key: str, name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigError(
+            f"{key}={name}: cannot be imported ({error}); is it on PYTHONPATH?"
+        ) from error
+
+
+def _attribute(target: str) -> Any:
+    module, _, attribute = target.rpartition(".")
+    if not module:
+        raise ConfigError(f"env.target={target}: an import path such as my_package.MyEnv is needed")
+    found = getattr(_load("env.target", module), attribute, None)
+    if found is None:
+        raise ConfigError(f"env.target={target}: module {module} has no {attribute}")
+    return found
+
+
+def _convert(what: str, space: Any, example: Any) -> PyTree:
+    """A gymnax space as ours; `example` (shapes) corrects the data type that a space claims."""
+    if isinstance(space, spaces.Dict):
+        return {
+            key: _convert(what, part, None if example is None else example[key])
+            for key, part in space.spaces.items()
+        }
+    if isinstance(space, spaces.Tuple):
+        return tuple(
+            _convert(what, part, None if example is None else example[i])
+            for i, part in enumerate(space.spaces)
+        )
+    if isinstance(space, spaces.Discrete):
+        return Discrete(int(space.n))
+    if isinstance(space, spaces.Box):
+        shape = tuple(space.shape) if example is None else tuple(example.shape)
+        dtype = jnp.dtype(space.dtype if example is None else example.dtype).name
+        return Box(shape, dtype, _bound(space.low), _bound(space.high))
+    raise ConfigError(
+        f"env: the {what} space {space!r} is not one of Discrete, Box, Dict, Tuple; wrap the "
+        "environment so that it offers one of these"
+    )
+
+
+def _bound(bound: Any) -> Any:
+    """A bound as a number, or nested tuples that can be hashed."""
+    array = np.asarray(bound, np.float64)
+    if array.ndim and np.all(array == array.flat[0]):
+        array = array.flat[0]
+
+    def freeze(x: Any) -> Any:
+        return tuple(map(freeze, x)) if isinstance(x, list) else x
+
+    return freeze(np.asarray(array).tolist())
+
+
+def _check_contract(made: GymnaxEnvironment) -> None:
+    """That reset and step agree in structure, so that a scan can carry the state."""
+
+    def one_step(key: jax.Array) -> Any:
+        state, obs = made.reset(key)
+        action = jax.tree.map(
+            lambda s: (
+                jnp.zeros((1,), jnp.int32)
+                if isinstance(s, Discrete)
+                else jnp.zeros((1, *s.shape), s.dtype)
+            ),
+            made.action_space,
+            is_leaf=lambda s: isinstance(s, Space),
+        )
+        next_state, step = made.step(key, state, action)
+        return (state, obs, obs), (next_state, step.obs, step.final_observation)
+
+    try:
+        before, after = jax.eval_shape(one_step, jax.random.split(jax.random.key(0), 1))
+    except Exception as error:  # an environment may raise anything while it is traced
+        raise ConfigError(
+            f"env.name={made.name}: does not step under jax: {type(error).__name__}: "
+            f"{str(error).splitlines()[0]}; it has to follow gymnax's six-value contract"
+        ) from error
+    form = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)  # noqa: E731
+    for what, one, other in zip(
+        ("state", "observation", "final_observation"), before, after, strict=True
+    ):
+        if form(one) != form(other):
+            raise ConfigError(
+                f"env.name={made.name}: {what} after a step is {form(other)}, after reset "
+                f"{form(one)}; both have to have one structure, shape and data type"
+            )

@@ -1,0 +1,87 @@
+"""Episodes of a policy that is not learning."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from jaxppo.learner import unroll
+from jaxppo.types import Policy, PyTree, System
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Episodes:
+    """First episodes of `B` environments."""
+
+    returns: jax.Array  # [B] float32, undiscounted; so far, where unfinished
+    lengths: jax.Array  # [B] int32
+    finished: jax.Array  # [B] bool; False where max_eval_steps came first
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Progress:
+    step: jax.Array
+    env_state: PyTree
+    obs: PyTree
+    carry: PyTree
+    reset: jax.Array
+    episodes: Episodes
+
+
+def evaluate(system: System, policy: Policy, keys: jax.Array) -> Episodes:
+    """One episode for each of the `[B]` keys, which alone decide it (up to float rounding).
+
+    Every environment plays its first episode and no other, so that short episodes do not count
+    more often than long ones; what follows an end is stepped but not read.
+    """
+    num_envs = keys.shape[0]
+    fold_in = jax.vmap(jax.random.fold_in, (0, None))
+    env_state, obs = system.env.reset(fold_in(keys, 0))
+
+    def running(progress: _Progress) -> jax.Array:
+        return (progress.step < system.max_eval_steps) & ~jnp.all(progress.episodes.finished)
+
+    def advance(progress: _Progress) -> _Progress:
+        step_keys = fold_in(keys, progress.step + 1)
+        action_keys, env_keys = jnp.moveaxis(jax.vmap(jax.random.split)(step_keys), 1, 0)
+        add_time = jax.tree.map(lambda x: x[None], (progress.obs, progress.reset))
+        carry, distribution, _ = unroll(system, policy, progress.carry, *add_time)
+        if system.evaluation_greedy:
+            action = jax.tree.map(lambda x: x[0], distribution.mode())
+        else:
+            one_each = jax.tree.map(lambda x: x[0], distribution)
+            action = jax.vmap(lambda d, key: d.sample_and_log_prob(seed=key)[0])(
+                one_each, action_keys
+            )
+        env_state, step = system.env.step(env_keys, progress.env_state, action)
+        episodes = progress.episodes
+        counting = ~episodes.finished
+        done = step.terminated | step.truncated
+        return _Progress(
+            step=progress.step + 1,
+            env_state=env_state,
+            obs=step.obs,
+            carry=carry,
+            reset=done,
+            episodes=Episodes(
+                returns=episodes.returns + jnp.where(counting, step.reward, 0.0),
+                lengths=episodes.lengths + counting,
+                finished=episodes.finished | done,
+            ),
+        )
+
+    start = _Progress(
+        step=jnp.zeros((), jnp.int32),
+        env_state=env_state,
+        obs=obs,
+        carry=system.actor_critic.initial_carry(num_envs),
+        reset=jnp.ones(num_envs, bool),
+        episodes=Episodes(
+            returns=jnp.zeros(num_envs, jnp.float32),
+            lengths=jnp.zeros(num_envs, jnp.int32),
+            finished=jnp.zeros(num_envs, bool),
+        ),
+    )
+    return jax.lax.while_loop(running, advance, start).episodes

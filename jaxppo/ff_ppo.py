@@ -1,0 +1,13 @@
+"""Feed-forward PPO: `python -m jaxppo.ff_ppo env=cartpole arch.total_num_envs=4096`."""
+
+from jaxppo.experiment import run
+from jaxppo.launcher import main as launch
+
+
+def main() -> None:
+    """Run the command line."""
+    launch("ff_ppo", run)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Networks: input layers, torsos and heads, composed into an actor-critic."""

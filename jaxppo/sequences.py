@@ -1,0 +1,24 @@
+"""Rollouts cut into sequences that are contiguous in time."""
+
+import jax
+
+from jaxppo.types import PyTree
+
+
+def cut(tree: PyTree, length: int) -> PyTree:
+    """`[T, B, ...]` to `[L, S, ...]` with `L = length` and `S = (T / L) B`.
+
+    Sequence s = c B + b is environment b from step c L on. `length` divides T.
+    """
+
+    def one(x: jax.Array) -> jax.Array:
+        num_steps, num_envs, *rest = x.shape
+        chunks = x.reshape(num_steps // length, length, num_envs, *rest)
+        return chunks.swapaxes(0, 1).reshape(length, num_steps // length * num_envs, *rest)
+
+    return jax.tree.map(one, tree)
+
+
+def first(tree: PyTree, length: int) -> PyTree:
+    """Of each sequence that `cut` makes, the entry of its first step: `[T, B, ...]` to `[S, ...]`."""
+    return jax.tree.map(lambda x: x[::length].reshape(-1, *x.shape[2:]), tree)

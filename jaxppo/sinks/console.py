@@ -1,0 +1,152 @@
+"""What a person sees: a progress bar on a terminal, plain lines elsewhere."""
+
+import sys
+from typing import Any
+
+from jaxppo.sinks import Event
+
+
+class Console:
+    """Prints every event; the only `print` of this package is here."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._task: Any = None
+
+    def write(self, event: Event) -> None:
+        """Print the event's lines and move the bar."""
+        kind = event["event"]
+        if kind == "train":
+            self._advance(event)
+        for line in _LINES[kind](event):
+            if self._bar is None:
+                print(line, flush=True)
+            else:
+                self._bar.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        if kind == "compile" and not event["plan_only"] and sys.stdout.isatty():
+            self._open(event["total_steps"])
+        if kind == "eval" and event["last"]:
+            self.close()
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _open(self, total_steps: int) -> None:
+        from rich import progress
+
+        self._bar = progress.Progress(
+            progress.BarColumn(),
+            progress.TaskProgressColumn(),
+            progress.TextColumn("{task.fields[steps]} steps  {task.fields[speed]} steps/s"),
+            progress.TextColumn("return {task.fields[score]}"),
+            progress.TimeRemainingColumn(),
+        )
+        self._task = self._bar.add_task("", total=total_steps, steps="0", speed="-", score="-")
+        self._bar.start()
+
+    def _advance(self, event: Event) -> None:
+        if self._bar is not None:
+            self._bar.update(
+                self._task,
+                completed=event["steps"],
+                steps=_short(event["steps"]),
+                speed=_short(event["steps_per_second"]),
+                score=_number(event["episode_return"]),
+            )
+
+
+def _short(value: float) -> str:
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _start(event: Event) -> list[str]:
+    rounded = (
+        ""
+        if event["requested_steps"] in (None, event["total_steps"])
+        else f" ({event['requested_steps']:,} asked for, rounded up to whole updates)"
+    )
+    warm_up = (
+        f"; {event['warmup_steps']:,} steps of warm-up before" if event["warmup_steps"] else ""
+    )
+    blocks = event["updates_per_block"]
+    low, high = min(blocks), max(blocks)
+    return [
+        f"{event['environment']} on {event['num_devices']} {event['platform']} "
+        f"device{'s' if event['num_devices'] > 1 else ''}, seed {event['seed']}, "
+        f"{event['num_parameters']:,} parameters",
+        f"an update: {event['num_devices']} devices x {event['update_batch_size']} update batches "
+        f"x {event['num_envs']} environments x {event['rollout_length']} steps = "
+        f"{event['steps_per_update']:,} steps, learnt from in minibatches of "
+        f"{event['minibatch_size']:,} per device and update batch",
+        f"budget: {event['num_updates']:,} updates = {event['total_steps']:,} steps{rounded}"
+        f"{warm_up}",
+        f"evaluations: {len(blocks)}, one every {low if low == high else f'{low} or {high}'} "
+        f"updates, of {event['num_eval_episodes']} episodes of at most "
+        f"{event['max_eval_steps']:,} steps",
+    ]
+
+
+def _compile(event: Event) -> list[str]:
+    return [
+        f"compiled in {event['seconds']:.1f} s (train {event['train_seconds']:.1f}, evaluate "
+        f"{event['evaluate_seconds']:.1f}): {event['gflop_per_update']:.3g} GFLOP an update, "
+        f"{event['peak_bytes'] / 2**20:.0f} MiB at peak, on each device"
+    ]
+
+
+def _train(event: Event) -> list[str]:
+    return [
+        f"{event['steps']:>13,} steps  {_short(event['steps_per_second']):>5} steps/s  "
+        f"train return {_number(event['episode_return']):>8}  entropy {event['entropy']:.3f}  "
+        f"kl {event['approximate_kl']:.4f}  value loss {event['value_loss']:.3g}"
+    ]
+
+
+def _unfinished(event: Event) -> str:
+    if not event["unfinished"]:
+        return ""
+    return (
+        f"; {event['unfinished']} of {event['episodes']} episodes unfinished after "
+        f"{event['max_eval_steps']:,} steps, counted with their return so far"
+    )
+
+
+def _eval(event: Event) -> list[str]:
+    return [
+        f"{event['steps']:>13,} steps  evaluation: return {event['episode_return']:.2f} "
+        f"(std {event['episode_return_std']:.2f}), length {event['episode_length']:.1f}"
+        f"{_unfinished(event)}"
+    ]
+
+
+def _absolute(event: Event) -> list[str]:
+    return [
+        f"absolute metric: {event['episode_return']:.2f} (std {event['episode_return_std']:.2f} "
+        f"over {event['episodes']:,} episodes, policy of step {event['steps']:,}"
+        f"{_unfinished(event)})"
+    ]
+
+
+def _end(event: Event) -> list[str]:
+    del event
+    return []
+
+
+_LINES = {
+    "start": _start,
+    "compile": _compile,
+    "train": _train,
+    "eval": _eval,
+    "absolute": _absolute,
+    "end": _end,
+}

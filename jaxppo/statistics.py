@@ -1,0 +1,140 @@
+"""Running statistics of observations, and averages over the mapped axes of one agent.
+
+`axes` names the mapped axes (batch, device) over which one agent is averaged; `()` is none.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from jaxppo.types import PyTree, RunningStatistics
+
+
+def mean_over(axes: tuple[str, ...], tree: PyTree) -> PyTree:
+    """Average every leaf over the mapped `axes`."""
+    return jax.lax.pmean(tree, axes) if axes else tree
+
+
+def sum_over(axes: tuple[str, ...], tree: PyTree) -> PyTree:
+    """Sum every leaf over the mapped `axes`."""
+    return jax.lax.psum(tree, axes) if axes else tree
+
+
+def any_over(axes: tuple[str, ...], flags: jax.Array) -> jax.Array:
+    """Whether any flag is set anywhere along the mapped `axes`, a bool scalar.
+
+    Not batched along a `vmap` axis of `axes`, so that a `cond` on it stays a branch.
+    """
+    flag = jnp.any(flags)
+    return jax.lax.pmax(flag.astype(jnp.int32), axes) > 0 if axes else flag
+
+
+def standardize(x: jax.Array, axes: tuple[str, ...] = (), *, epsilon: float = 1e-8) -> jax.Array:
+    """Shift and scale to mean 0 and standard deviation 1 over all of `x` and over `axes`."""
+    mean = mean_over(axes, jnp.mean(x))
+    variance = mean_over(axes, jnp.mean(jnp.square(x - mean)))
+    return (x - mean) / (jnp.sqrt(variance) + epsilon)
+
+
+def init_statistics(example: PyTree) -> RunningStatistics:
+    """The identity for observations like `example` (arrays or shapes `O...`, no batch axes)."""
+
+    def filled(value: float) -> PyTree:
+        return jax.tree.map(
+            lambda x: (
+                jnp.full(x.shape, value, jnp.float32)
+                if jnp.issubdtype(x.dtype, jnp.floating)
+                else None
+            ),
+            example,
+        )
+
+    return RunningStatistics(
+        count=jnp.zeros((), jnp.float32), mean=filled(0.0), variance=filled(1.0)
+    )
+
+
+def merge_statistics(
+    statistics: RunningStatistics,
+    batch: PyTree,
+    axes: tuple[str, ...] = (),
+) -> RunningStatistics:
+    """Merge a batch of observations, each once, from every position of the mapped `axes`.
+
+    With n new and N old observations, w = n / (N + n) and d = mean_new - mean:
+    mean' = mean + w d,  var' = var + w (var_new - var) + w (1 - w) d^2.
+
+    Chan et al. 1979, eq. 2.1 (pairwise merge), divided by the counts so that nothing grows.
+    Leaves of `batch` are `[..., O...]` under the same leading axes; raises `ValueError`
+    where one does not fit its statistics.
+    """
+    lead = _leading_shape(statistics, batch)
+    if lead is None:
+        return statistics
+    over = tuple(range(len(lead)))
+    num = sum_over(axes, jnp.float32(math.prod(lead)))
+    fraction = num / (statistics.count + num)
+    batch_mean = jax.tree.map(
+        lambda x, old: None if old is None else mean_over(axes, jnp.mean(x, over)),
+        batch,
+        statistics.mean,
+    )
+    batch_variance = jax.tree.map(
+        lambda x, new: (
+            None if new is None else mean_over(axes, jnp.mean(jnp.square(x - new), over))
+        ),
+        batch,
+        batch_mean,
+    )
+    return RunningStatistics(
+        count=statistics.count + num,
+        mean=jax.tree.map(
+            lambda old, new: old + fraction * (new - old), statistics.mean, batch_mean
+        ),
+        variance=jax.tree.map(
+            lambda old, new, mean, new_mean: (
+                old
+                + fraction * (new - old)
+                + fraction * (1.0 - fraction) * jnp.square(new_mean - mean)
+            ),
+            statistics.variance,
+            batch_variance,
+            statistics.mean,
+            batch_mean,
+        ),
+    )
+
+
+def _leading_shape(statistics: RunningStatistics, batch: PyTree) -> tuple[int, ...] | None:
+    """The leading axes that all float leaves of `batch` share; None where there are none."""
+    fits: list[tuple[int, ...] | None] = []
+
+    def check(x: jax.Array, mean: jax.Array | None) -> None:
+        if mean is not None:
+            split = x.ndim - mean.ndim
+            fits.append(x.shape[:split] if split >= 0 and x.shape[split:] == mean.shape else None)
+
+    jax.tree.map(check, batch, statistics.mean)
+    if None in fits or len(set(fits)) > 1:
+        raise ValueError(
+            f"observations {jax.tree.map(jnp.shape, batch)} do not end in the shapes of their "
+            f"statistics {jax.tree.map(jnp.shape, statistics.mean)} under equal leading axes"
+        )
+    return fits[0] if fits else None
+
+
+def normalize(
+    statistics: RunningStatistics, obs: PyTree, *, epsilon: float = 1e-8, max_abs: float = 10.0
+) -> PyTree:
+    """(x - mean) / sqrt(variance + epsilon), clipped to +-max_abs; non-float leaves unchanged.
+
+    Leaves of `obs` are `[..., O...]`.
+    """
+
+    def apply(x: jax.Array, mean: jax.Array | None, variance: jax.Array | None) -> jax.Array:
+        if mean is None or variance is None:
+            return x
+        return jnp.clip((x - mean) * jax.lax.rsqrt(variance + epsilon), -max_abs, max_abs)
+
+    return jax.tree.map(apply, obs, statistics.mean, statistics.variance)

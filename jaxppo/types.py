@@ -1,0 +1,224 @@
+"""The axis legend, the states that programs carry, and the contracts between layers.
+
+Axes, as every docstring of this package names them:
+
+    D  devices                                 L  sequence length (feed-forward: 1)
+    P  members: independent agents             S  sequences of a batch
+    U  update batches of one agent             M  sequences of a minibatch
+    T  rollout steps                           O  an observation's own shape
+    B  environments of one update batch        A  an action's own shape
+
+Time: `reset` opens an episode (before the step), `terminated` is the MDP's end and `truncated`
+the clock's (both after the step). Where both are set the step is terminated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Protocol
+
+import jax
+
+PyTree = Any
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hyperparameters:
+    """Numbers that shape no array: traced, so that changing one never recompiles. All scalars."""
+
+    actor_lr: jax.Array  # Adam step size of everything but the critic
+    critic_lr: jax.Array
+    gamma: jax.Array  # discount per step
+    gae_lambda: jax.Array
+    clip_eps: jax.Array  # ratio (and value) clip half-width
+    ent_coef: jax.Array
+    vf_coef: jax.Array
+    max_grad_norm: jax.Array  # global norm over all parameters; inf: no clipping
+    reward_scale: jax.Array
+    decay_learning_rates: jax.Array  # 1.0: linearly to zero over num_updates; 0.0: constant
+    num_updates: jax.Array  # int32, the budget over which learning rates decay
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunningStatistics:
+    """Mean and population variance of every float leaf of an observation seen so far.
+
+    Other leaves hold `None`. A count of zero is the identity (mean 0, variance 1).
+    """
+
+    count: jax.Array  # float32; saturates near 2^24 batches, where a batch's weight is nil anyway
+    mean: PyTree  # O...
+    variance: PyTree  # O...
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TimeStep:
+    """What one step of `B` auto-reset environments returns."""
+
+    obs: PyTree  # [B, O...] the next observation to act on (of a new episode after an end)
+    final_observation: PyTree  # [B, O...] the true successor, before any auto-reset
+    reward: jax.Array  # [B] float32
+    terminated: jax.Array  # [B] bool, the MDP ended: do not bootstrap
+    truncated: jax.Array  # [B] bool, the clock ended it: bootstrap from final_observation
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Transition:
+    """One step as the learner stores it; `collect` stacks it to `[T, B, ...]`."""
+
+    obs: PyTree  # [T, B, O...] raw; normalised with the statistics of this iteration
+    reset: jax.Array  # [T, B] bool, obs opens an episode (before the step)
+    carry: PyTree  # [T, B, ...] memory before the step; () for feed-forward
+    action: PyTree  # [T, B, A...]
+    log_prob: jax.Array  # [T, B] of the action under the acting policy
+    reward: jax.Array  # [T, B] as the environment gave it
+    terminated: jax.Array  # [T, B] bool, after the step
+    truncated: jax.Array  # [T, B] bool, after the step
+    final_observation: PyTree  # [T, B, O...] the true successor of this step
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Batch:
+    """What the gradient epochs read: transitions with their targets, cut into sequences."""
+
+    obs: PyTree  # [L, S, O...] raw
+    reset: jax.Array  # [L, S] bool
+    carry: PyTree  # [S, ...] memory before the first step of each sequence
+    action: PyTree  # [L, S, A...]
+    log_prob: jax.Array  # [L, S] under the acting policy
+    value: jax.Array  # [L, S] of the acting parameters
+    advantage: jax.Array  # [L, S] standardised when the system says so
+    target: jax.Array  # [L, S] value target (lambda-return)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Policy:
+    """All that acting needs: evaluated, kept as the best and saved as one thing."""
+
+    params: PyTree
+    obs_statistics: RunningStatistics
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AgentState:
+    """The learnt part: identical along D and U, held once per device."""
+
+    policy: Policy
+    opt_state: PyTree
+    hyperparameters: Hyperparameters
+    update: jax.Array  # int32, updates done; steps are counted on the host in exact integers
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ActingState:
+    """Environments in mid-episode and their random stream: one per device and update batch."""
+
+    env_state: PyTree  # [B, ...]
+    obs: PyTree  # [B, O...] the observation to act on next
+    reset: jax.Array  # [B] bool, obs opens an episode
+    carry: PyTree  # [B, ...] memory before the next step
+    episode_return: jax.Array  # [B] float32, undiscounted, of the running episode
+    episode_length: jax.Array  # [B] int32
+    key: jax.Array  # typed key
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LearnerState:
+    """Everything that training reads and writes: what a resume needs."""
+
+    agent: AgentState  # [D, ...]
+    acting: ActingState  # [D, U, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Discrete:
+    """`num_values` integers from 0; a scalar."""
+
+    num_values: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Box:
+    """Arrays of `shape`; `low` and `high` are per element (nested tuples) or one number."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    low: Any = float("-inf")
+    high: Any = float("inf")
+
+
+Space = Discrete | Box  # a space is one of these, or a dict or tuple of spaces
+
+
+class Environment(Protocol):
+    """`B` environments stepped together; implemented by the adapters of `envs/`."""
+
+    name: str
+    observation_space: PyTree  # of Space
+    action_space: PyTree  # of Space
+    time_limit: int | None  # steps after which every episode has ended, if there is such a number
+
+    def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
+        """`[B]` keys to (state `[B, ...]`, observation `[B, O...]`)."""
+
+    def step(self, key: jax.Array, state: PyTree, action: PyTree) -> tuple[PyTree, TimeStep]:
+        """`[B]` keys, state and `[B, A...]` actions to (next state, time step), auto-reset."""
+
+
+class Distribution(Protocol):
+    """A policy's distribution over actions, batched over its leading axes."""
+
+    def sample_and_log_prob(self, *, seed: jax.Array) -> tuple[PyTree, jax.Array]:
+        """Draw one action per batch entry."""
+
+    def log_prob(self, value: PyTree) -> jax.Array:
+        """Natural log of the probability (density) of an action."""
+
+    def entropy(self) -> jax.Array:
+        """Entropy in nats."""
+
+    def mode(self) -> PyTree:
+        """The greedy action."""
+
+
+class ActorCritic(Protocol):
+    """A policy and a value function over sequences; feed-forward has `carry = ()`."""
+
+    def init(self, key: jax.Array) -> PyTree:
+        """Parameters, a dict whose top-level key `critic` holds what `critic_lr` trains."""
+
+    def initial_carry(self, num_envs: int) -> PyTree:
+        """The memory that opens an episode, `[num_envs, ...]`."""
+
+    def unroll(
+        self, params: PyTree, carry: PyTree, obs: PyTree, reset: jax.Array
+    ) -> tuple[PyTree, Distribution, jax.Array]:
+        """Normalised `obs` `[L, S, O...]` to (carry, distribution `[L, S]`, value `[L, S]`)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class System:
+    """What shapes the program: static, hashed by identity, shared by every phase."""
+
+    env: Environment
+    actor_critic: ActorCritic
+    num_envs: int  # B
+    rollout_length: int  # T
+    sequence_length: int  # L
+    epochs: int
+    num_minibatches: int
+    standardize_advantages: bool
+    normalize_observations: bool
+    clip_value_loss: bool
+    evaluation_greedy: bool
+    max_eval_steps: int
+    axes: tuple[str, ...] = ()  # mapped axes over which one agent is averaged: batch, device
