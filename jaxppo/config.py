@@ -73,7 +73,7 @@ class SystemConfig:
         False, "clip the value's change by clip_eps too, and take the larger loss"
     )
     max_grad_norm: float = setting(
-        0.5, "largest global gradient norm; .inf: no clipping", above=0, infinite=True
+        0.5, "largest global norm of the actor's and of the critic's gradient; .inf: no clipping", above=0, infinite=True
     )
     decay_learning_rates: bool = setting(True, "step sizes fall linearly to zero over the run")
     reward_scale: float = setting(1.0, "factor on rewards in training, not in reports")
@@ -81,7 +81,7 @@ class SystemConfig:
         True, "advantages of a rollout to mean 0 and standard deviation 1"
     )
     normalize_observations: bool = setting(
-        True, "float observations to running mean 0 and standard deviation 1, clipped at 10"
+        False, "float observations to running mean 0 and standard deviation 1, clipped at 10"
     )
     obs_norm_warmup_steps: int = setting(
         0, "environment steps before training for the statistics alone, rounded up to rollouts",
@@ -104,7 +104,7 @@ class EnvConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NetworkConfig:
-    """Layers of the actor-critic: shared -> (actor, critic). Each is a `_target_` with arguments."""
+    """Layers of the actor-critic, shared -> (actor, critic), as `_target_` and arguments."""
 
     input_layer: dict[str, Any] | None = setting(None, "from an observation to features")
     shared_torso: dict[str, Any] | None = setting(None, "before both branches; null: none")

@@ -166,8 +166,8 @@ class _Run:
         program = compile.compile_program(partial(warm_up, self.system), state, count, donate=(0,))
         return program.call(state, count)
 
-    def episode_keys(self, key: jax.Array, times: int) -> jax.Array:
-        """Keys `[times, D, E]` of at least `times * num_eval_episodes` episodes, by number."""
+    def episode_keys(self, key: jax.Array, times: int) -> list[jax.Array]:
+        """For each of `times` calls, keys `[D, E]` of its episodes, by their number."""
         per_call = self.plan.num_devices * self.plan.eval_episodes_per_device
         rows = []
         for call in range(times):

@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import sys
+import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -67,16 +68,14 @@ class Check(Callback):
 def _check(config: DictConfig, dir_key: str) -> None:
     from jaxppo.experiment import check_run_dir, prepare
 
-    settings = {key: value for key, value in _plain(config).items() if key != "hydra"}
     check_run_dir(dir_key, Path(OmegaConf.select(config, dir_key)))
-    prepare(parse(settings))
+    prepare(parse(_plain(config)))
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:
-    keys = [key for key in config if key != "hydra"]
-    plain = OmegaConf.to_container(OmegaConf.masked_copy(config, keys), resolve=True)
-    assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items()}
+    settings = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    plain = OmegaConf.to_container(settings, resolve=True)
+    return {str(key): value for key, value in typing.cast(dict[Any, Any], plain).items()}
 
 
 @contextlib.contextmanager

@@ -79,30 +79,29 @@ class Metrics:
 
 
 def optimizer(hyperparameters: Hyperparameters, update: jax.Array) -> optax.GradientTransformation:
-    """Global-norm clipping and Adam (eps 1e-5), with a step size each for actor and critic.
+    """Adam (eps 1e-5) after clipping by global norm, apart for actor and critic.
 
-    Learning rates are those of iteration `update` (0-based), constant within it: times
-    (num_updates - update) / num_updates where they decay.
+    Shared parameters belong to the actor's group. One norm over both would let a critic whose
+    errors are large (returns in the hundreds) shrink the actor's steps to nothing. Step sizes are
+    those of iteration `update` and constant within it.
     """
     hp = hyperparameters
-    return optax.chain(
-        optax.clip_by_global_norm(hp.max_grad_norm),
-        optax.scale_by_adam(eps=1e-5),
-        optax.stateless(
-            lambda updates, _: {
-                part: jax.tree.map(
-                    lambda u, lr=_learning_rate(hp, hp.critic_lr if part == "critic" else hp.actor_lr, update): (
-                        -lr * u
-                    ),
-                    tree,
-                )
-                for part, tree in updates.items()
-            }
-        ),
+
+    def group(lr: jax.Array) -> optax.GradientTransformation:
+        return optax.chain(
+            optax.clip_by_global_norm(hp.max_grad_norm),
+            optax.scale_by_adam(eps=1e-5),
+            optax.scale_by_learning_rate(learning_rate(hp, lr, update)),
+        )
+
+    return optax.partition(
+        {"actor": group(hp.actor_lr), "critic": group(hp.critic_lr)},
+        lambda params: {part: "critic" if part == "critic" else "actor" for part in params},
     )
 
 
-def _learning_rate(hp: Hyperparameters, lr: jax.Array, update: jax.Array) -> jax.Array:
+def learning_rate(hp: Hyperparameters, lr: jax.Array, update: jax.Array) -> jax.Array:
+    """`lr` at iteration `update` (0-based): falling linearly to zero, where it decays."""
     left = (hp.num_updates - update).astype(jnp.float32) / hp.num_updates.astype(jnp.float32)
     return lr * jnp.where(hp.decay_learning_rates > 0, jnp.maximum(left, 0.0), 1.0)
 
@@ -419,7 +418,7 @@ def add_losses(
         metrics,
         losses=losses,
         explained_variance=mean_over(system.axes, explained_variance(batch.value, batch.target)),
-        learning_rate=_learning_rate(hp, hp.actor_lr, state.agent.update - 1),
+        learning_rate=learning_rate(hp, hp.actor_lr, state.agent.update - 1),
         nonfinite_loss=_num_nonfinite((losses.total_loss, losses.gradient_norm)),
     )
 

@@ -20,5 +20,5 @@ def cut(tree: PyTree, length: int) -> PyTree:
 
 
 def first(tree: PyTree, length: int) -> PyTree:
-    """Of each sequence that `cut` makes, the entry of its first step: `[T, B, ...]` to `[S, ...]`."""
+    """The first step of each sequence that `cut` makes: `[T, B, ...]` to `[S, ...]`."""
     return jax.tree.map(lambda x: x[::length].reshape(-1, *x.shape[2:]), tree)

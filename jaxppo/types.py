@@ -34,7 +34,7 @@ class Hyperparameters:
     clip_eps: jax.Array  # ratio (and value) clip half-width
     ent_coef: jax.Array
     vf_coef: jax.Array
-    max_grad_norm: jax.Array  # global norm over all parameters; inf: no clipping
+    max_grad_norm: jax.Array  # of the actor's and of the critic's gradient; inf: no clipping
     reward_scale: jax.Array
     decay_learning_rates: jax.Array  # 1.0: linearly to zero over num_updates; 0.0: constant
     num_updates: jax.Array  # int32, the budget over which learning rates decay

@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import importlib
+from functools import partial
 from typing import Any
 
 import gymnax
@@ -59,22 +60,21 @@ def make(config: EnvConfig) -> GymnaxEnvironment:
     if config.target is not None:
         factory = _attribute(config.target)
     elif name in gymnax.registered_envs:
-        factory = lambda **kwargs: gymnax.make(name, **kwargs)[0]  # noqa: E731
+        factory = partial(gymnax.make, name)
     else:
         raise ConfigError(_unknown(name))
     try:
-        env = factory(**config.kwargs)
+        made = factory(**config.kwargs)
+        env = made[0] if isinstance(made, tuple) else made
         params = env.default_params
-    except ConfigError:
-        raise
     except Exception as error:  # whatever a constructor raises is the user's to read
         raise ConfigError(
             f"env.name={name}: cannot be made with env.kwargs={config.kwargs}: "
             f"{type(error).__name__}: {error}; see the environment's constructor"
         ) from error
-    made = GymnaxEnvironment(name, env, _replace_params(name, params, config.params))
-    _check_contract(made)
-    return made
+    environment = GymnaxEnvironment(name, env, _replace_params(name, params, config.params))
+    _check_contract(environment)
+    return environment
 
 
 def _replace_params(name: str, params: Any, changes: dict[str, Any]) -> Any:
@@ -146,14 +146,14 @@ def _convert(what: str, space: Any, example: Any) -> PyTree:
 
 def _bound(bound: Any) -> Any:
     """A bound as a number, or nested tuples that can be hashed."""
-    array = np.asarray(bound, np.float64)
-    if array.ndim and np.all(array == array.flat[0]):
-        array = array.flat[0]
+    values = np.asarray(bound, np.float64)
+    if np.all(values == values.flat[0]):
+        return float(values.flat[0])
 
     def freeze(x: Any) -> Any:
         return tuple(map(freeze, x)) if isinstance(x, list) else x
 
-    return freeze(np.asarray(array).tolist())
+    return freeze(values.tolist())
 
 
 def _check_contract(made: GymnaxEnvironment) -> None:
@@ -180,12 +180,15 @@ def _check_contract(made: GymnaxEnvironment) -> None:
             f"env.name={made.name}: does not step under jax: {type(error).__name__}: "
             f"{str(error).splitlines()[0]}; it has to follow gymnax's six-value contract"
         ) from error
-    form = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)  # noqa: E731
     for what, one, other in zip(
         ("state", "observation", "final_observation"), before, after, strict=True
     ):
-        if form(one) != form(other):
+        if _form(one) != _form(other):
             raise ConfigError(
-                f"env.name={made.name}: {what} after a step is {form(other)}, after reset "
-                f"{form(one)}; both have to have one structure, shape and data type"
+                f"env.name={made.name}: {what} after a step is {_form(other)}, after reset "
+                f"{_form(one)}; both have to have one structure, shape and data type"
             )
+
+
+def _form(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda x: (x.shape, x.dtype.name), tree)

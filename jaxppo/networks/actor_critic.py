@@ -1,6 +1,7 @@
 """The feed-forward actor-critic, composed of input layer, torsos and heads."""
 
 import dataclasses
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -62,5 +63,5 @@ class FeedForward:
         """Normalised `obs` `[L, S, O...]` to (carry, distribution, value), steps independent."""
         del reset
         encoded = encode(self.observation_space, obs)
-        distribution, value = self.network.apply({"params": params}, encoded)
-        return carry, distribution, value
+        outputs: Any = self.network.apply({"params": params}, encoded)
+        return carry, *outputs

@@ -32,7 +32,7 @@ class MLP(nn.Module):
             raise ValueError(
                 f"activation={self.activation} is none of {', '.join(sorted(ACTIVATIONS))}"
             )
-        if any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in self.layer_sizes):
+        if any(type(n) is not int or n < 1 for n in self.layer_sizes):
             raise ValueError(f"layer_sizes={list(self.layer_sizes)} must be positive integers")
         super().__post_init__()
 

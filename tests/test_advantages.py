@@ -1,0 +1,247 @@
+"""Generalised advantage estimation against published numbers, an oracle and its invariants."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+
+from jaxppo.advantages import gae
+
+compiled_gae = jax.jit(gae)
+
+
+def batch_major(inputs: dict[str, Any], **arguments: Any) -> tuple[np.ndarray, np.ndarray]:
+    """`gae` of a case's `[B, T]` arrays: (advantages, value targets) `[B, T]`."""
+    names = ("r_t", "v_tm1", "v_t", "terminated", "truncated")
+    arrays = [jnp.asarray(inputs[name]).T for name in names]
+    steps = [x.astype(jnp.float32) for x in arrays[:3]] + arrays[3:]
+    advantages, targets = compiled_gae(*steps, **arguments)
+    return np.asarray(advantages).T, np.asarray(targets).T
+
+
+def with_discounts(inputs: dict[str, Any], gae_lambda: Any = None) -> tuple[np.ndarray, np.ndarray]:
+    """The same for cases that give a discount per step, zero where the MDP ended."""
+    discount = np.asarray(inputs["discount_t"], np.float32)
+    flags = {
+        "terminated": discount == 0.0,
+        "truncated": inputs.get("truncation_t", np.zeros_like(discount, bool)),
+    }
+    return batch_major(
+        {**inputs, **flags},
+        gamma=jnp.where(discount == 0.0, 1.0, discount).T,  # the flag alone has to end it
+        gae_lambda=inputs["lambda"] if gae_lambda is None else gae_lambda,
+    )
+
+
+def tolerances(case: dict[str, Any]) -> dict[str, float]:
+    return {"rtol": case.get("rtol", 0.0), "atol": case.get("atol", 0.0)}
+
+
+def bug_named_by(case: dict[str, Any], advantages: np.ndarray) -> str:
+    """The known mistakes that give these wrong numbers."""
+    signatures = case.get("bug_signatures_advantages", {})
+    names = [
+        name
+        for name, wrong in signatures.items()
+        if np.allclose(advantages, np.asarray(wrong), **tolerances(case))
+    ]
+    return " or ".join(names) or "none of the known ones"
+
+
+@pytest.mark.parametrize("case", oracles.vectors("ref_gae"), ids=oracles.case_name)
+def test_reference_cases(case: dict[str, Any]) -> None:
+    inputs, expected = case["inputs"], case["expected"]
+    advantages, targets = batch_major(inputs, gamma=inputs["gamma"], gae_lambda=inputs["lambda"])
+    np.testing.assert_allclose(
+        advantages,
+        np.asarray(expected["advantages"]),
+        **tolerances(case),
+        err_msg=f"the bug: {bug_named_by(case, advantages)}",
+    )
+    np.testing.assert_allclose(targets, np.asarray(expected["targets"]), **tolerances(case))
+
+
+@pytest.mark.parametrize(
+    "case",
+    oracles.vectors("ext_rlax_multistep", "gae") + oracles.vectors("ext_rlax_td", "gae"),
+    ids=oracles.case_name,
+)
+def test_rlax_advantages(case: dict[str, Any]) -> None:
+    advantages, _ = with_discounts(case["inputs"])
+    np.testing.assert_allclose(advantages, np.asarray(case["expected"]), **tolerances(case))
+
+
+@pytest.mark.parametrize("case", oracles.vectors("ext_stoix_multistep"), ids=oracles.case_name)
+def test_stoix_advantages(case: dict[str, Any]) -> None:
+    inputs = case["inputs"]
+    advantages, targets = with_discounts(inputs)
+    for at, expected in case["expected_at"].items():
+        b, t = map(int, at.split(","))
+        np.testing.assert_allclose(advantages[b, t], expected, atol=case["atol"], err_msg=at)
+    np.testing.assert_array_equal(targets, np.asarray(inputs["v_tm1"], np.float32) + advantages)
+    per_step = jnp.full(np.shape(inputs["r_t"]), inputs["lambda"]).T
+    np.testing.assert_allclose(with_discounts(inputs, per_step)[0], advantages, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "case", oracles.vectors("ext_rlax_multistep", "lambda_returns"), ids=oracles.case_name
+)
+def test_targets_are_rlax_lambda_returns(case: dict[str, Any]) -> None:
+    inputs = case["inputs"]
+    first = np.full((len(inputs["v_t"]), 1), 7.0)  # cancels in the target
+    values = np.concatenate([first, inputs["v_t"]], axis=1)
+    _, targets = with_discounts({**inputs, "v_tm1": values[:, :-1]})
+    np.testing.assert_allclose(targets, np.asarray(case["expected"]), rtol=case["rtol"], atol=1e-5)
+
+
+@pytest.mark.parametrize("case", oracles.vectors("ext_rlax_td", "td_error"), ids=oracles.case_name)
+def test_lambda_zero_is_the_rlax_td_error(case: dict[str, Any]) -> None:
+    inputs = {name: [values] for name, values in case["inputs"].items()}
+    advantages, _ = with_discounts(inputs, gae_lambda=0.0)
+    np.testing.assert_allclose(advantages[0], np.asarray(case["expected"]), atol=case["atol"])
+
+
+T, B = 32, 8
+
+
+def random_rollout(
+    seed: int, num_steps: int = T, num_envs: int = B, p_end: float = 0.15
+) -> list[np.ndarray]:
+    """Arguments of `gae` `[T, B]`; where both flags are drawn, both stay."""
+    rng = np.random.default_rng(seed)
+    shape = (num_steps, num_envs)
+    reward, value, next_value = rng.normal(scale=[[[1.0]], [[3.0]], [[3.0]]], size=(3, *shape))
+    terminated, truncated = rng.random((2, *shape)) < p_end
+    return [*(x.astype(np.float32) for x in (reward, value, next_value)), terminated, truncated]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("gamma, gae_lambda", [(0.99, 0.95), (1.0, 1.0), (0.9, 0.5), (0.5, 0.0)])
+def test_random_rollouts_against_the_oracle(seed: int, gamma: float, gae_lambda: float) -> None:
+    rollout = random_rollout(seed)
+    expected = oracles.gae(*rollout, gamma=gamma, gae_lambda=gae_lambda)
+    result = compiled_gae(*rollout, gamma=gamma, gae_lambda=gae_lambda)
+    for actual, wanted in zip(result, expected, strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-4)
+
+
+def test_thousand_steps_without_an_end_against_the_oracle() -> None:
+    rollout = random_rollout(0, num_steps=1024, num_envs=2, p_end=0.0)
+    expected, _ = oracles.gae(*rollout, gamma=1.0, gae_lambda=1.0)
+    advantages, _ = compiled_gae(*rollout, gamma=1.0, gae_lambda=1.0)
+    np.testing.assert_allclose(advantages, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+
+
+def test_discount_per_step_is_the_scalar_where_constant() -> None:
+    rollout = random_rollout(0)
+    scalar = compiled_gae(*rollout, gamma=0.97, gae_lambda=0.9)
+    per_step = compiled_gae(*rollout, gamma=jnp.full((T, B), 0.97), gae_lambda=0.9)
+    for actual, wanted in zip(per_step, scalar, strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_both_flags_are_a_termination() -> None:
+    reward, value, next_value, terminated, _ = random_rollout(0)
+    numbers = (reward, value, next_value, terminated)
+    both = compiled_gae(*numbers, terminated, gamma=0.99, gae_lambda=0.95)
+    alone = compiled_gae(*numbers, np.zeros_like(terminated), gamma=0.99, gae_lambda=0.95)
+    np.testing.assert_array_equal(both, alone)
+
+
+@pytest.mark.parametrize("not_a_number", [np.nan, np.inf])
+def test_next_value_of_a_terminated_step_is_not_read(not_a_number: float) -> None:
+    reward, value, next_value, terminated, truncated = random_rollout(0)
+    poisoned = np.where(terminated, np.float32(not_a_number), next_value)
+    flags = (terminated, truncated)
+    clean = compiled_gae(reward, value, next_value, *flags, gamma=0.99, gae_lambda=0.95)
+    result = compiled_gae(reward, value, poisoned, *flags, gamma=0.99, gae_lambda=0.95)
+    np.testing.assert_array_equal(result, clean)
+
+
+def test_next_value_of_a_terminated_step_is_not_read_by_the_gradient() -> None:
+    reward, value, next_value, terminated, truncated = random_rollout(0)
+    poisoned = np.where(terminated, np.float32(np.nan), next_value)
+
+    @jax.jit
+    def gradients(next_value: jax.Array) -> Any:
+        def total(reward: jax.Array, value: jax.Array, next_value: jax.Array) -> jax.Array:
+            flags = (terminated, truncated)
+            advantages, targets = gae(
+                reward, value, next_value, *flags, gamma=0.99, gae_lambda=0.95
+            )
+            return jnp.sum(jnp.square(advantages) + targets)
+
+        return jax.grad(total, argnums=(0, 1, 2))(reward, value, next_value)
+
+    result, clean = gradients(poisoned), gradients(next_value)
+    for actual, wanted in zip(result, clean, strict=True):
+        np.testing.assert_array_equal(actual, wanted)
+    np.testing.assert_array_equal(result[2][terminated], 0.0)
+    assert np.all(result[2][~terminated] != 0.0)
+
+
+@pytest.mark.parametrize("ends", [("terminated",), ("truncated",), ("terminated", "truncated")])
+@pytest.mark.parametrize("end", [0, 11, T - 2])
+def test_nothing_leaks_across_an_episode_end(ends: tuple[str, ...], end: int) -> None:
+    reward, value, next_value, terminated, truncated = random_rollout(1, p_end=0.0)
+    env = 3
+    terminated[end, env] = "terminated" in ends
+    truncated[end, env] = "truncated" in ends
+    flags = (terminated, truncated)
+    before, _ = compiled_gae(reward, value, next_value, *flags, gamma=0.99, gae_lambda=0.95)
+    for later in (reward, value, next_value):
+        later[end + 1 :, env] += 1000.0
+    after, _ = compiled_gae(reward, value, next_value, *flags, gamma=0.99, gae_lambda=0.95)
+    np.testing.assert_array_equal(after[: end + 1, env], before[: end + 1, env])
+    assert np.all(after[end + 1 :, env] != before[end + 1 :, env])
+    others = np.arange(B) != env
+    np.testing.assert_array_equal(after[:, others], before[:, others])
+
+
+def test_gamma_zero_leaves_reward_minus_value() -> None:
+    rollout = random_rollout(0)
+    reward, value, *_ = rollout
+    advantages, targets = compiled_gae(*rollout, gamma=0.0, gae_lambda=0.95)
+    np.testing.assert_array_equal(advantages, reward - value)
+    np.testing.assert_allclose(targets, reward, atol=1e-6)
+
+
+def test_lambda_zero_leaves_the_one_step_error() -> None:
+    rollout = random_rollout(0)
+    reward, _, next_value, terminated, _ = rollout
+    _, targets = compiled_gae(*rollout, gamma=0.9, gae_lambda=0.0)
+    one_step = reward + np.where(terminated, 0.0, 0.9 * next_value)
+    np.testing.assert_allclose(targets, one_step, rtol=1e-5, atol=1e-6)
+
+
+def test_lambda_one_targets_are_the_discounted_return() -> None:
+    reward, value, _, terminated, truncated = random_rollout(0, p_end=0.0)
+    next_value = np.concatenate([value[1:], value[:1]])  # V of the next observation, as in rollouts
+    _, targets = compiled_gae(
+        reward, value, next_value, terminated, truncated, gamma=0.9, gae_lambda=1.0
+    )
+    following = next_value[-1].astype(np.float64)
+    for t in reversed(range(T)):
+        following = reward[t] + 0.9 * following
+        np.testing.assert_allclose(targets[t], following, rtol=1e-5, atol=1e-5)
+
+
+def test_flags_may_be_numbers() -> None:
+    rollout = random_rollout(0)
+    as_numbers = [*rollout[:3], *(flag.astype(np.float32) for flag in rollout[3:])]
+    np.testing.assert_array_equal(
+        compiled_gae(*as_numbers, gamma=0.99, gae_lambda=0.95),
+        compiled_gae(*rollout, gamma=0.99, gae_lambda=0.95),
+    )
+
+
+@pytest.mark.parametrize("argument", range(5))
+def test_refuses_arrays_that_are_not_time_by_batch(argument: int) -> None:
+    rollout = random_rollout(0)
+    for wrong in (rollout[argument][:-1], rollout[argument][0], rollout[argument][..., None]):
+        arguments = [*rollout[:argument], wrong, *rollout[argument + 1 :]]
+        with pytest.raises(AssertionError):
+            gae(*arguments, gamma=0.99, gae_lambda=0.95)

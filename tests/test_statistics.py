@@ -1,0 +1,353 @@
+"""Running statistics: equal to the statistics of all data, however it is split and wherever."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+
+from jaxppo import devices
+from jaxppo.statistics import (
+    any_over,
+    init_statistics,
+    mean_over,
+    merge_statistics,
+    normalize,
+    standardize,
+    sum_over,
+)
+from jaxppo.types import RunningStatistics
+
+ROOT = Path(__file__).resolve().parents[1]
+
+merge = jax.jit(merge_statistics, static_argnames="axes")
+
+ACME = {case["name"]: case for case in oracles.vectors("ext_acme_running_statistics")}
+
+
+def empty(*shape: int) -> RunningStatistics:
+    return init_statistics(jax.ShapeDtypeStruct(shape, jnp.float32))
+
+
+def merged(batches: list[np.ndarray], *shape: int) -> RunningStatistics:
+    """Statistics of observations of `shape` after all `batches` in turn."""
+    statistics = empty(*shape)
+    for batch in batches:
+        statistics = merge(statistics, jnp.asarray(batch, jnp.float32))
+    return statistics
+
+
+def assert_statistics_of(
+    statistics: RunningStatistics, batches: list[np.ndarray], *, rtol: float = 1e-5
+) -> None:
+    mean, variance = oracles.mean_and_variance(batches)
+    assert statistics.count == sum(map(len, batches))
+    np.testing.assert_allclose(statistics.mean, mean, rtol=rtol, atol=rtol)
+    np.testing.assert_allclose(statistics.variance, variance, rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 5)])
+def test_normalized_data_has_mean_zero_and_deviation_one(shape: tuple[int, ...]) -> None:
+    case = ACME["normalize"]
+    data = np.arange(200, dtype=np.float32).reshape(20, 2, 5)
+    splits = np.split(data, case["inputs"]["splits"], axis=case["inputs"]["axis"])
+    result = normalize(merged(splits, *shape), data)
+    expected, atol = case["expected"], case["atol"]
+    np.testing.assert_allclose(np.mean(result), expected["mean_of_normalized"], atol=atol)
+    np.testing.assert_allclose(np.std(result), expected["std_of_normalized"], atol=atol)
+
+
+def test_identity_before_any_data() -> None:
+    data = np.arange(200, dtype=np.float32).reshape(20, 2, 5)
+    result = normalize(empty(5), data, max_abs=math.inf)
+    np.testing.assert_allclose(result, data, atol=ACME["identity before any data"]["atol"])
+    np.testing.assert_array_equal(normalize(empty(5), np.zeros((3, 5), np.float32)), 0.0)
+
+
+def test_one_batch_axis() -> None:
+    case = ACME["one batch dim"]
+    data = np.arange(10, dtype=np.float32).reshape(2, 5)
+    result = normalize(merged([data], 5), data)
+    expected, atol = case["expected"], case["atol"]
+    np.testing.assert_allclose(np.mean(result, 0), expected["mean_of_normalized_axis0"], atol=atol)
+    np.testing.assert_allclose(np.std(result, 0), expected["std_of_normalized_axis0"], atol=atol)
+
+
+def test_clip_of_normalized_data() -> None:
+    case = ACME["clip"]
+    data = np.asarray(case["inputs"]["data"], np.float32)
+    result = normalize(merged([data]), data, max_abs=case["inputs"]["max_abs_value"])
+    np.testing.assert_allclose(np.mean(result), case["expected"]["mean"], atol=case["atol"])
+    np.testing.assert_allclose(np.std(result), case["expected"]["std"], atol=case["atol"])
+
+
+def test_clip_alone() -> None:
+    case = ACME["clip tree"]
+    data = np.asarray(case["inputs"]["x"], np.float32)
+    result = normalize(empty(), data, max_abs=case["inputs"]["max_abs"])
+    np.testing.assert_allclose(result, case["expected"], rtol=1e-6)
+
+
+def test_default_clip_is_at_ten() -> None:
+    result = normalize(empty(), jnp.asarray([-1e9, -11.0, 9.5, jnp.inf]))
+    np.testing.assert_allclose(result, [-10.0, -10.0, 9.5, 10.0])
+
+
+def test_weight_of_an_observation_is_how_often_it_is_seen() -> None:
+    case = ACME["weights"]
+    inputs, expected = case["inputs"], case["expected"]
+    batches = [np.repeat(inputs[x], inputs[f"{x}_weights"]).astype(np.float64) for x in "xy"]
+    statistics = merged(batches)
+    np.testing.assert_allclose(statistics.mean, expected["mean"], atol=case["atol"])
+    assert_statistics_of(statistics, [np.asarray(expected["equivalent_to_data"], np.float64)])
+
+
+@pytest.mark.parametrize("lead", [(), (7,), (4, 7)])
+def test_shape_mismatch_raises(lead: tuple[int, ...]) -> None:
+    inputs = ACME["shape mismatch"]["inputs"]
+    statistics = empty(*inputs["state_shape"])
+    for shape in inputs["batch_shapes"]:
+        with pytest.raises(ValueError, match="do not end in the shapes"):
+            merge_statistics(statistics, jnp.zeros((*lead, *shape)))
+
+
+def test_leading_axes_that_differ_between_leaves_raise() -> None:
+    statistics = init_statistics({"a": jnp.zeros(2), "b": jnp.zeros(3)})
+    with pytest.raises(ValueError, match="equal leading axes"):
+        merge_statistics(statistics, {"a": jnp.zeros((4, 2)), "b": jnp.zeros((5, 3))})
+
+
+def test_missing_leaf_raises() -> None:
+    statistics = init_statistics({"a": jnp.zeros(2), "b": jnp.zeros(3)})
+    with pytest.raises(ValueError):
+        merge_statistics(statistics, {"a": jnp.zeros((4, 2))})
+
+
+def test_integer_leaves_are_untouched() -> None:
+    case = ACME["int leaves untouched"]
+    image = jnp.asarray(case["inputs"]["data"], case["inputs"]["dtype"])
+    flags = jnp.asarray([True, False, True, True, False])
+    position = jnp.linspace(5.0, 9.0, 5)
+    obs = {"image": image, "flags": flags, "position": position}
+    statistics = init_statistics(jax.tree.map(lambda x: x[0], obs))
+    statistics = merge(statistics, obs)
+    result = normalize(statistics, obs)
+    for leaf in ("image", "flags"):
+        assert (statistics.mean[leaf], statistics.variance[leaf]) == (None, None)
+        assert result[leaf].dtype == obs[leaf].dtype
+        np.testing.assert_array_equal(result[leaf], obs[leaf])
+    np.testing.assert_allclose(statistics.mean["position"], 7.0)
+    np.testing.assert_allclose(np.std(result["position"]), 1.0, rtol=1e-5)
+
+
+def test_observations_without_float_leaves_change_nothing() -> None:
+    statistics = init_statistics(jnp.zeros(3, jnp.int32))
+    after = merge(statistics, jnp.ones((4, 3), jnp.int32))
+    assert (after.mean, after.count) == (None, 0.0)
+
+
+def test_leaves_of_different_shapes_share_the_count() -> None:
+    rng = np.random.default_rng(0)
+    obs = {"camera": rng.normal(size=(6, 2, 3, 4)), "speed": rng.normal(size=(6, 2))}
+    obs = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), obs)
+    statistics = merge(init_statistics({"camera": jnp.zeros((3, 4)), "speed": jnp.zeros(())}), obs)
+    assert statistics.count == 12
+    for leaf in obs:
+        flat = np.asarray(obs[leaf]).reshape(12, *obs[leaf].shape[2:])
+        mean, variance = oracles.mean_and_variance([flat])
+        np.testing.assert_allclose(statistics.mean[leaf], mean, atol=1e-6)
+        np.testing.assert_allclose(statistics.variance[leaf], variance, atol=1e-6)
+
+
+DATA = np.random.default_rng(1).normal([0.0, 3.0, -50.0], [1.0, 0.1, 20.0], size=(240, 3))
+DATA = DATA.astype(np.float32)
+
+
+@pytest.mark.parametrize("sizes", [[240], [60] * 4, [120, 60, 60], [60, 180]])
+def test_sizes_of_the_batches_do_not_matter(sizes: list[int]) -> None:
+    batches = np.split(DATA, np.cumsum(sizes)[:-1])
+    assert_statistics_of(merged(batches, 3), [DATA])
+
+
+def test_order_of_the_data_does_not_matter() -> None:
+    ordered = DATA[np.argsort(DATA[:, 0])]  # batches of very different means
+    for data in (ordered, ordered[::-1]):
+        assert_statistics_of(merged(np.split(data, 4), 3), [DATA])
+
+
+@pytest.mark.parametrize("leading", [(240,), (80, 3), (10, 4, 6)])
+def test_all_leading_axes_are_batch_axes(leading: tuple[int, ...]) -> None:
+    assert_statistics_of(merged([DATA[:60]], 3), [DATA[:60]])
+    statistics = merge(merged([DATA[:60]], 3), DATA.reshape(*leading, 3))
+    assert_statistics_of(statistics, [DATA[:60], DATA])
+
+
+def test_single_observation() -> None:
+    statistics = merged([DATA[:1]], 3)
+    np.testing.assert_array_equal(statistics.mean, DATA[0])
+    np.testing.assert_array_equal(statistics.variance, 0.0)
+    assert np.all(np.isfinite(normalize(statistics, DATA)))
+
+
+@pytest.mark.parametrize("exponent", [24, 31, 40])
+def test_large_counts_keep_merging(exponent: int) -> None:
+    count, mean, variance = 2.0**exponent, 2.0, 9.0
+    old = RunningStatistics(
+        count=jnp.float32(count), mean=jnp.float32(mean), variance=jnp.float32(variance)
+    )
+    rng = np.random.default_rng(2)
+    batches = [rng.normal(-3.0, 1.0, size=4096).astype(np.float32) for _ in range(16)]
+    new = old
+    for batch in batches:
+        new = merge(new, batch)
+    expected_mean, expected_variance = oracles.merge_moments(count, mean, variance, batches)
+    assert new.count >= count
+    np.testing.assert_allclose(new.mean, expected_mean, rtol=1e-5)
+    np.testing.assert_allclose(new.variance, expected_variance, rtol=1e-5)
+
+
+def test_a_count_that_cannot_grow_does_no_harm() -> None:
+    old = RunningStatistics(
+        count=jnp.float32(2**24), mean=jnp.float32(2.0), variance=jnp.float32(9.0)
+    )
+    new = old
+    for _ in range(100):
+        new = merge(new, jnp.float32([1000.0]))
+    assert new.count >= old.count
+    np.testing.assert_allclose(new.mean, 2.0, atol=1e-2)
+    np.testing.assert_allclose(new.variance, 9.0 + 998.0**2 * 100 / 2**24, rtol=1e-2)
+
+
+@pytest.mark.parametrize("location", [1e4, -1e4])
+def test_small_variance_around_a_large_mean(location: float) -> None:
+    rng = np.random.default_rng(3)
+    batches = list(rng.normal(location, 1.0, size=(4, 4096)).astype(np.float32))
+    statistics = merged(batches)
+    mean, variance = oracles.mean_and_variance(batches)
+    np.testing.assert_allclose(statistics.mean, mean, rtol=1e-6)
+    np.testing.assert_allclose(statistics.variance, variance, rtol=1e-3)
+    result = normalize(statistics, np.concatenate(batches))
+    np.testing.assert_allclose(np.std(result), 1.0, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "grid, axes", [((4,), ("batch",)), ((2, 2), ("device", "batch")), ((1, 4), ("device", "batch"))]
+)
+def test_split_over_mapped_axes_equals_the_whole(
+    grid: tuple[int, ...], axes: tuple[str, ...]
+) -> None:
+    def merge_twice(first: jax.Array, second: jax.Array) -> RunningStatistics:
+        return merge_statistics(merge_statistics(empty(3), first, axes), second, axes)
+
+    function: Any = merge_twice
+    for axis in reversed(axes):  # one result for all positions: the average is not mapped
+        function = jax.vmap(function, axis_name=axis, out_axes=None)
+    halves = [half.reshape(*grid, -1, 3) for half in np.split(DATA, 2)]
+    assert_statistics_of(jax.jit(function)(*halves), [DATA])
+
+
+def statistics_and_standardized(data: jax.Array) -> tuple[RunningStatistics, jax.Array]:
+    """Two merges of this device's share `[2, 5, O]` of the data, and the second share."""
+    statistics = empty(data.shape[-1])
+    for half in data:
+        statistics = merge_statistics(statistics, half, (devices.AXIS,))
+    return statistics, standardize(data[1], (devices.AXIS,))
+
+
+def main() -> None:
+    """Run by the test below, in a process with two devices."""
+    num_devices = jax.local_device_count()
+    data = np.arange(15 * 2 * num_devices, dtype=np.float32).reshape(2, num_devices, 5, 3)
+    statistics, standardized = devices.parallel(statistics_and_standardized)(data.swapaxes(0, 1))
+    leaves = {
+        "count": statistics.count,
+        "mean": statistics.mean,
+        "variance": statistics.variance,
+        "standardized": standardized,
+    }
+    print(json.dumps({name: np.asarray(leaf).tolist() for name, leaf in leaves.items()}))
+
+
+def test_split_over_devices_equals_the_whole() -> None:
+    case = ACME["multi-device"]
+    cpus = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    result = subprocess.run(
+        [sys.executable, __file__],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **cpus},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    leaves = {name: np.asarray(leaf) for name, leaf in json.loads(result.stdout).items()}
+    data = np.arange(60, dtype=np.float32).reshape(20, 3)  # two updates of two devices
+    assert leaves["count"].shape == (2,)
+    for device in range(2):
+        statistics = RunningStatistics(
+            count=leaves["count"][device],
+            mean=leaves["mean"][device],
+            variance=leaves["variance"][device],
+        )
+        assert_statistics_of(statistics, [data])
+        result_of_all = normalize(statistics, data)
+        expected, atol = case["expected"], case["atol"]
+        np.testing.assert_allclose(
+            np.mean(result_of_all), expected["mean_of_normalized"], atol=atol
+        )
+        np.testing.assert_allclose(np.std(result_of_all), expected["std_of_normalized"], atol=atol)
+    whole = standardize(jnp.asarray(data[10:]))
+    np.testing.assert_allclose(leaves["standardized"].reshape(10, 3), whole, atol=1e-5)
+
+
+def test_standardize_against_the_oracle() -> None:
+    x = DATA[:, 2].reshape(24, 10)
+    mean, variance = oracles.mean_and_variance([x.reshape(-1)])
+    expected = (x - mean) / np.sqrt(variance)
+    np.testing.assert_allclose(standardize(jnp.asarray(x)), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_standardize_of_a_constant_is_zero() -> None:
+    np.testing.assert_array_equal(standardize(jnp.full((8, 4), 3.0)), 0.0)
+
+
+def test_standardize_over_mapped_axes_equals_the_whole() -> None:
+    x = jnp.asarray(DATA[:, 2].reshape(2, 3, 8, 5))  # [D, U, T, B]: shares of different means
+    x = x + 10.0 * jnp.arange(6).reshape(2, 3, 1, 1)
+    shares = partial(standardize, axes=("device", "batch"))
+    result = jax.jit(jax.vmap(jax.vmap(shares, axis_name="batch"), axis_name="device"))(x)
+    np.testing.assert_allclose(result, standardize(x), rtol=1e-5, atol=1e-5)
+
+
+def test_mean_sum_and_any_over_mapped_axes() -> None:
+    x = jnp.arange(6.0).reshape(2, 3)
+
+    def reduce(x: jax.Array) -> Any:
+        axes = ("device", "batch")
+        return mean_over(axes, x), sum_over(axes, x), any_over(axes, x > 4), any_over(axes, x > 5)
+
+    inner = jax.vmap(reduce, axis_name="batch", out_axes=None)
+    result = jax.vmap(inner, axis_name="device", out_axes=None)(x)
+    assert tuple(map(float, result)) == (2.5, 15.0, True, False)
+
+
+def test_without_axes_nothing_is_averaged() -> None:
+    x = jnp.arange(6.0)
+    np.testing.assert_array_equal(mean_over((), x), x)
+    np.testing.assert_array_equal(sum_over((), x), x)
+    assert any_over((), x > 4)
+    assert not any_over((), x > 5)
+
+
+if __name__ == "__main__":
+    main()
