@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import jax
 from jax.extend.core import Jaxpr
 
 from jaxppo import devices
+from jaxppo.config import ConfigError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,10 +47,21 @@ def compile_program(
 
 
 def use_cache(folder: str | None) -> None:
-    """Keep compiled programs in `folder` (`~` is the home), however small or quick they are."""
-    if folder is None:
+    """Keep compiled programs in `folder` (`~` is the home), however small or quick they are.
+
+    `ConfigError` where it cannot be written; a folder that JAX was already given stays.
+    """
+    if folder is None or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return
-    jax.config.update("jax_compilation_cache_dir", str(Path(folder).expanduser()))
+    path = Path(folder).expanduser()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"arch.compile_cache={folder}: cannot be made ({error.strerror}); choose another "
+            "folder, or null for no cache"
+        ) from error
+    jax.config.update("jax_compilation_cache_dir", str(path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 

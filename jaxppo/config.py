@@ -9,6 +9,7 @@ import difflib
 import math
 import types
 import typing
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -73,7 +74,10 @@ class SystemConfig:
         False, "clip the value's change by clip_eps too, and take the larger loss"
     )
     max_grad_norm: float = setting(
-        0.5, "largest global norm of the actor's and of the critic's gradient; .inf: no clipping", above=0, infinite=True
+        0.5,
+        "largest global norm of the actor's and of the critic's gradient; .inf: no clipping",
+        above=0,
+        infinite=True,
     )
     decay_learning_rates: bool = setting(True, "step sizes fall linearly to zero over the run")
     reward_scale: float = setting(1.0, "factor on rewards in training, not in reports")
@@ -169,9 +173,9 @@ def known_keys() -> list[str]:
     ]
 
 
-def unknown_key(key: str) -> str:
-    """The line that says that `key` does not exist, with the nearest that does."""
-    known = known_keys()
+def unknown_key(key: str, more: Sequence[str] = ()) -> str:
+    """The line that says that `key` does not exist, with the nearest that does (or of `more`)."""
+    known = [*known_keys(), *more]
     last = key.rpartition(".")[2]
     by_name = {k.rpartition(".")[2]: k for k in known}
     near = [by_name[last]] if last in by_name else difflib.get_close_matches(key, known, 1, 0.5)
@@ -332,6 +336,9 @@ def _num_updates(arch: ArchConfig, steps_per_update: int) -> int:
     return num_updates
 
 
+_SCALAR_GROUPS = ("arch", "system", "logger")
+
+
 def help_text() -> str:
     """Every key with its default and meaning, for `--help`."""
     lines = []
@@ -339,6 +346,7 @@ def help_text() -> str:
         cls = typing.get_type_hints(Config)[group.name]
         lines.append(f"{group.name}: {(cls.__doc__ or '').strip()}")
         for field in dataclasses.fields(cls):
-            lines.append(f"  {group.name}.{field.name:<24} {field.metadata['help']}")
+            default = f" [{getattr(cls(), field.name)}]" if group.name in _SCALAR_GROUPS else ""
+            lines.append(f"  {group.name}.{field.name:<24} {field.metadata['help']}{default}")
         lines.append("")
     return "\n".join(lines)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import time
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ class NonFiniteError(RuntimeError):
 
 def prepare(config: Config) -> tuple[Plan, System]:
     """Check all of a configuration without compiling anything; `ConfigError` on what cannot be."""
+    compile.use_cache(config.arch.compile_cache)
     derived = plan(config, jax.local_device_count())
     return derived, system.build(config, derived)
 
@@ -34,8 +36,6 @@ def check_run_dir(key: str, run_dir: Path) -> None:
     existing = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise ConfigError(f"{key}={run_dir}: {existing} is not a directory; choose another")
-    import os
-
     if not os.access(existing, os.W_OK | os.X_OK):
         raise ConfigError(f"{key}={run_dir}: {existing} cannot be written to; choose another")
 
@@ -47,7 +47,6 @@ def run(config: Config, run_dir: Path) -> float:
     `ConfigError` before anything compiles and `NonFiniteError` at the end of a block.
     """
     derived, built = prepare(config)
-    compile.use_cache(config.arch.compile_cache)
     outputs = sinks.make(
         dataclasses.replace(config.logger, json=False, plot=False)
         if config.arch.plan_only

@@ -1,23 +1,26 @@
 """Hydra's side of a run: composing, checking before anything is written, and one-line errors."""
 
 import contextlib
+import dataclasses
+import difflib
 import os
 import re
 import sys
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from jaxppo.config import Config, ConfigError, help_text, parse, unknown_key
+from jaxppo.config import Config, ConfigError, NetworkConfig, help_text, parse, unknown_key
 
 
 def config_dir() -> Path:
@@ -62,6 +65,7 @@ class Check(Callback):
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Check what the jobs of a sweep have in common."""
         with _one_line():
+            _check_sweep(list(config.hydra.overrides.task))
             _check(config, "hydra.sweep.dir")
 
 
@@ -78,19 +82,32 @@ def _plain(config: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in typing.cast(dict[Any, Any], plain).items()}
 
 
+def _check_sweep(overrides: list[str]) -> None:
+    """Every value of a swept setting against its own rule, before the first job starts."""
+    for override in OverridesParser.create().parse_overrides(overrides):
+        if override.is_sweep_override() and override.key_or_group.count(".") == 1:
+            group, name = override.key_or_group.split(".")
+            for value in override.sweep_iterator():
+                parse({group: {name: OmegaConf.create(f"value: {value}").value}})
+
+
 @contextlib.contextmanager
-def _one_line() -> Any:
+def _one_line() -> Iterator[None]:
     """Turn a user's mistake into its one line and an exit status."""
     from jaxppo.experiment import NonFiniteError
 
     try:
         yield
-    except (ConfigError, OSError) as error:
+    except (HydraException, OmegaConfBaseException) as error:
+        _refuse(_translate(str(error)), 2)
+    except ConfigError as error:
         _refuse(str(error), 2)
     except NonFiniteError as error:
         _refuse(str(error), 1)
-    except (HydraException, OmegaConfBaseException) as error:
-        _refuse(_translate(str(error)), 2)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _refuse(f"cannot write {error.filename}: {error.strerror}; choose another hydra.run.dir", 2)
 
 
 def _refuse(message: str, status: int) -> NoReturn:
@@ -99,11 +116,48 @@ def _refuse(message: str, status: int) -> NoReturn:
 
 
 def _translate(message: str) -> str:
-    """Hydra's words for a bad override, as key, rule and way out."""
+    """Hydra's words for an override that cannot be, as key, rule and way out."""
     if match := re.search(r"Could not override '([^']+)'", message):
-        return unknown_key(match[1])
+        key = match[1]
+        if key.startswith(("env.kwargs.", "env.params.")):
+            return f"{key}: not set in the file; add it with a plus sign: +{key}=VALUE"
+        return unknown_key(key, _layer_keys())
+    if match := re.search(
+        r"Could not find '(.+)/([^/]+)'\s+Available options in .*?:(.*)", message, re.S
+    ):
+        group, choice, rest = match.groups()
+        choices = rest.partition("Config search path")[0].split()
+        near = difflib.get_close_matches(choice, choices, 1, 0.0)
+        return (
+            f"{group}={choice}: no such choice; did you mean {group}={near[0]}? "
+            f"(of {', '.join(choices)})"
+        )
+    if match := re.search(r"parsing override '(.*)'", message):
+        return f"{match[1]}: not an override ({message.splitlines()[1].strip()}); write key=value"
     return message
 
 
+def _layer_keys() -> list[str]:
+    """Settable keys of the layers that configs/network offers."""
+    slots = [field.name for field in dataclasses.fields(NetworkConfig)]
+    files = config_dir().glob("network/*/*.yaml")
+    arguments = {str(key) for file in files for key in OmegaConf.load(file)}
+    return [f"network.{slot}.{argument}" for slot in slots for argument in sorted(arguments)]
+
+
 def _help() -> str:
-    return help_text()
+    """The text of `--help`."""
+    choices = {
+        group: ", ".join(sorted(file.stem for file in (config_dir() / group).glob("*.yaml")))
+        for group in ("env", "network")
+    }
+    return f"""PPO in JAX, compiled end to end.
+
+  python -m jaxppo.ff_ppo env=cartpole arch.total_num_envs=4096
+  python -m jaxppo.ff_ppo -m env=cartpole arch.seed=1,2,3 system.gamma=0.98,0.99
+
+env={choices["env"]}
+network={choices["network"]}
+hydra.run.dir=DIR is the run directory; --cfg job prints the settings; --hydra-help has the rest.
+
+{help_text()}"""

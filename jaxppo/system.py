@@ -77,7 +77,7 @@ def build_actor_critic(config: NetworkConfig, env: Environment) -> ActorCritic:
     except Exception as error:  # a user's layer may raise anything on shapes it does not take
         raise ConfigError(
             f"network: does not take the observation {env.observation_space} of {env.name}: "
-            f"{_first_line(error)}; choose a network.input_layer that does"
+            f"{_brief(error)}; choose a network.input_layer that does"
         ) from error
     return actor_critic
 
@@ -95,12 +95,13 @@ def _layer(name: str, settings: dict[str, Any], **arguments: Any) -> Any:
         return layer(**arguments)
     except (InstantiationException, TypeError, ValueError) as error:
         raise ConfigError(
-            f"network.{name} ({settings['_target_']}): {_first_line(error.__cause__ or error)}"
+            f"network.{name} ({settings['_target_']}): {_brief(error.__cause__ or error)}"
         ) from error
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+def _brief(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2]) or type(error).__name__
 
 
 def hyperparameters(config: Config, plan: Plan) -> Hyperparameters:

@@ -26,6 +26,6 @@ class Select(nn.Module):
     def __call__(self, obs: PyTree) -> jax.Array:
         """`obs` is a dict that holds `key`; `ValueError` names the keys where it is not."""
         if not isinstance(obs, dict) or self.key not in obs:
-            has = sorted(obs) if isinstance(obs, dict) else type(obs).__name__
-            raise ValueError(f"key={self.key!r} is not in the observation ({has})")
+            has = f"has {sorted(obs)}" if isinstance(obs, dict) else "is no dict"
+            raise ValueError(f"key={self.key!r} is not in the observation, which {has}")
         return Flatten()(obs[self.key])
