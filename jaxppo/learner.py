@@ -341,7 +341,7 @@ def gradient_step(
         agent.policy.params, minibatch
     )
     gradients, losses = mean_over(system.axes, (gradients, losses))
-    losses = dataclasses.replace(losses, gradient_norm=optax.global_norm(gradients))
+    losses = dataclasses.replace(losses, gradient_norm=optax.tree.norm(gradients))
     params = agent.policy.params
     updates, opt_state = optimizer(agent.hyperparameters, agent.update).update(
         gradients, agent.opt_state, params

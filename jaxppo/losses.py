@@ -15,9 +15,10 @@ def clipped_surrogate(
 
     With r = exp(log_prob - old_log_prob), -min(r A, clip(r, 1 - eps, 1 + eps) A).
     Schulman et al. 2017 (arXiv 1707.06347), eq. 7. All arrays and the result of one shape.
+    r is held below e^60, so that no sample's loss or gradient overflows float32.
     """
     chex.assert_equal_shape([log_prob, old_log_prob, advantage])
-    ratio = jnp.exp(log_prob - old_log_prob)
+    ratio = jnp.exp(jnp.minimum(log_prob - old_log_prob, 60.0))
     clipped = jnp.clip(ratio, 1.0 - clip_eps, 1.0 + clip_eps)
     return -jnp.minimum(ratio * advantage, clipped * advantage)
 

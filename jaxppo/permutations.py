@@ -4,17 +4,18 @@ import jax
 import jax.numpy as jnp
 
 NUM_ROUNDS = 8
+MIN_BITS = 6  # fewer mix visibly unevenly
 
 
 def random_permutation(key: jax.Array, n: int) -> jax.Array:
     """A pseudo-random permutation of 0 .. n - 1, int32 `[n]`.
 
-    A Feistel network (Luby and Rackoff 1988) over the next power of two, with a multiply-xorshift
-    round function keyed by `key`; numbers that fall outside are walked along their cycle until
-    they are inside (Black and Rogaway 2002, section 3). A bijection for every key. Each element
-    costs a few integer operations, where `jax.random.permutation` sorts.
+    A Feistel network (Luby and Rackoff 1988) over the next power of two, at least 64, with a
+    multiply-xorshift round function keyed by `key`; numbers that fall outside are walked along
+    their cycle until they are inside (Black and Rogaway 2002, section 3). A bijection for every
+    key. Each element costs a few integer operations, where `jax.random.permutation` sorts.
     """
-    bits = max((n - 1).bit_length(), 2)
+    bits = max((n - 1).bit_length(), MIN_BITS)
     keys = jax.random.bits(key, (NUM_ROUNDS,), jnp.uint32)
     x = _feistel(jnp.arange(n, dtype=jnp.uint32), keys, bits)
     if n != 2**bits:

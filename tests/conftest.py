@@ -1,0 +1,64 @@
+"""Builders that tests share."""
+
+import copy
+import dataclasses
+from typing import Any
+
+import jax
+import pytest
+
+from jaxppo import config, system
+from jaxppo.types import LearnerState, System
+
+jax.config.update("jax_disable_most_optimizations", True)  # compiling is most of the time here
+
+LAYERS = "jaxppo.networks"
+MLP = {"_target_": f"{LAYERS}.torsos.MLP", "layer_sizes": [16], "activation": "tanh"}
+NETWORK = {
+    "input_layer": {"_target_": f"{LAYERS}.inputs.Flatten"},
+    "actor_torso": MLP,
+    "critic_torso": MLP,
+    "critic_head": {"_target_": f"{LAYERS}.heads.ScalarHead"},
+}
+SMALL: dict[str, dict[str, Any]] = {
+    "arch": {"total_num_envs": 4, "num_updates": 4, "num_evaluation": 2, "compile_cache": None},
+    "system": {"rollout_length": 8, "epochs": 2, "num_minibatches": 4},
+    "env": {"name": None, "target": "envs.Clock"},
+    "network": NETWORK,
+}
+
+
+def small_config(**changes: Any) -> config.Config:
+    """A tiny run in `envs.Clock`; `changes` are `group={key: value}` or `group__key=value`."""
+    raw = copy.deepcopy(SMALL)
+    for name, value in changes.items():
+        group, _, key = name.partition("__")
+        raw.setdefault(group, {})
+        raw[group] = {**raw[group], key: value} if key else {**raw[group], **value}
+    return config.parse(raw)
+
+
+def build(settings: config.Config) -> tuple[System, LearnerState, config.Plan]:
+    """System, first state `[D=1, ...]` and plan of one device."""
+    plan = config.plan(settings, 1)
+    built = system.build(settings, plan)
+    return built, system.init(built, settings, plan), plan
+
+
+def alone(built: System, state: LearnerState) -> tuple[System, LearnerState]:
+    """The phases' view: no mapped axes, one device, one update batch."""
+    return dataclasses.replace(built, axes=()), LearnerState(
+        agent=jax.tree.map(lambda x: x[0], state.agent),
+        acting=jax.tree.map(lambda x: x[0, 0], state.acting),
+    )
+
+
+@pytest.fixture
+def small() -> Any:
+    """`small(**changes)` to (system without axes, unmapped state)."""
+
+    def make(**changes: Any) -> tuple[System, LearnerState]:
+        built, state, _ = build(small_config(**changes))
+        return alone(built, state)
+
+    return make

@@ -1,0 +1,359 @@
+"""The phases of an iteration, against oracles and invariants."""
+
+import dataclasses
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from conftest import build, small_config
+
+from jaxppo import learner
+from jaxppo.devices import parallel, replicate
+from jaxppo.types import Batch, LearnerState, System
+
+NORMALIZED = {"system__normalize_observations": True}
+
+
+def compiled(system: System) -> Any:
+    """The learner's phases for one system, each compiled at its first call."""
+    names = ("collect", "add_targets", "run_epochs", "observe", "update", "unroll")
+    names += ("loss", "run_epoch", "gradient_step")
+    return SimpleNamespace(**{n: jax.jit(partial(getattr(learner, n), system)) for n in names})
+
+
+def rollout_after(phases: Any, state: LearnerState, num_updates: int) -> Any:
+    """A fresh rollout and its batch, of an agent that has learnt for some updates."""
+    for _ in range(num_updates):
+        state, _ = phases.update(state)
+    state, rollout, _ = phases.collect(state)
+    return state, rollout, phases.add_targets(state, rollout)
+
+
+@pytest.mark.parametrize("terminates", [False, True])
+def test_rollout_says_where_episodes_open_and_how_they_end(small: Any, terminates: bool) -> None:
+    system, state = small(env__params={"terminates": terminates})
+    after, rollout, metrics = compiled(system).collect(state)
+    time = np.arange(8) % 5
+    np.testing.assert_array_equal(rollout.obs[..., 0], np.tile(time[:, None], (1, 4)))
+    np.testing.assert_array_equal(rollout.reset, np.tile(time[:, None] == 0, (1, 4)))
+    np.testing.assert_array_equal(rollout.reward, np.tile(time[:, None] + 1.0, (1, 4)))
+    np.testing.assert_array_equal(rollout.truncated, np.tile(time[:, None] == 4, (1, 4)))
+    np.testing.assert_array_equal(rollout.terminated, rollout.truncated & terminates)
+    # The true successor continues the same episode; only the next observation is of a new one.
+    np.testing.assert_array_equal(rollout.final_observation[..., 0], rollout.obs[..., 0] + 1)
+    np.testing.assert_array_equal(rollout.final_observation[..., 1], rollout.obs[..., 1])
+    assert not np.any(rollout.obs[5, :, 1] == rollout.obs[4, :, 1])
+    np.testing.assert_array_equal(after.acting.obs[:, 0], 3.0)
+    assert (metrics.num_episodes, metrics.episode_return, metrics.episode_length) == (4, 60, 20)
+
+
+def test_running_episodes_are_counted_once_and_across_rollouts(small: Any) -> None:
+    system, state = small(env__params={"max_steps_in_episode": 6})
+    totals = np.zeros(3)
+    collect = compiled(system).collect
+    for _ in range(6):  # 48 steps: 8 episodes of 6 steps and return 21 in each environment
+        state, _, metrics = collect(state)
+        totals += [metrics.num_episodes, metrics.episode_return, metrics.episode_length]
+    np.testing.assert_array_equal(totals, [4 * 8, 4 * 8 * 21, 4 * 8 * 6])
+
+
+@pytest.mark.parametrize("terminates", [False, True])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_targets_equal_an_oracle_on_true_successors(
+    small: Any, terminates: bool, normalize: bool
+) -> None:
+    system, state = small(
+        env__params={"terminates": terminates},
+        system={"normalize_observations": normalize, "standardize_advantages": False},
+        system__reward_scale=0.1,
+    )
+    phases = compiled(system)
+    state, rollout, batch = rollout_after(phases, state, 3)
+
+    def values(obs: jax.Array) -> np.ndarray:
+        reset = jnp.zeros(obs.shape[:2], bool)
+        return np.asarray(phases.unroll(state.agent.policy, (), obs, reset)[2])
+
+    advantage, target = oracles.gae(
+        np.asarray(rollout.reward) * 0.1,
+        values(rollout.obs),
+        values(rollout.final_observation),
+        np.asarray(rollout.terminated),
+        np.asarray(rollout.truncated),
+        gamma=0.99,
+        gae_lambda=0.95,
+    )
+    np.testing.assert_allclose(batch.advantage.reshape(8, 4), advantage, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(batch.target.reshape(8, 4), target, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_first_minibatch_ratio_is_one_after_several_updates(small: Any, normalize: bool) -> None:
+    system, state = small(system__normalize_observations=normalize)
+    phases = compiled(system)
+    state, _, batch = rollout_after(phases, state, 4)
+    _, losses = phases.loss(state.agent, state.agent.policy.params, batch)
+    assert losses.approximate_kl < 1e-9
+    assert losses.clip_fraction == 0
+    np.testing.assert_allclose(losses.actor_loss, -np.mean(batch.advantage), atol=1e-6)
+
+
+def test_statistics_move_once_an_iteration_over_every_observation(small: Any) -> None:
+    system, state = small(**NORMALIZED)
+    phases = compiled(system)
+    seen = []
+    for count in range(1, 4):
+        before = state.agent.policy.obs_statistics
+        middle, rollout, _ = phases.collect(state)
+        batch = phases.add_targets(middle, rollout)
+        trained, _ = phases.run_epochs(middle, batch)
+        for one, other in zip(
+            jax.tree.leaves(before),
+            jax.tree.leaves(trained.agent.policy.obs_statistics),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(one, other)
+        state = phases.observe(trained, rollout)
+        seen.append(np.asarray(rollout.obs).reshape(-1, 2))
+        statistics = state.agent.policy.obs_statistics
+        assert statistics.count == 32 * count
+        everything = np.concatenate(seen).astype(np.float64)
+        np.testing.assert_allclose(statistics.mean, everything.mean(0), rtol=1e-5)
+        np.testing.assert_allclose(statistics.variance, everything.var(0), rtol=1e-4)
+
+
+def test_every_transition_lands_in_exactly_one_minibatch(
+    small: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system, state = small()
+    monkeypatch.setattr(learner, "gradient_step", lambda system, batch, agent, i: (agent, i))
+    batch, phases = random_batch(32), compiled(system)
+    orders = [
+        np.asarray(phases.run_epoch(batch, state.agent, jax.random.key(seed))[1])
+        for seed in range(3)
+    ]
+    for order in orders:
+        assert order.shape == (4, 8)
+        np.testing.assert_array_equal(np.sort(order.ravel()), np.arange(32))
+    assert not np.array_equal(orders[0], orders[1])
+
+
+def test_select_takes_whole_transitions() -> None:
+    batch = random_batch(32)
+    chosen = learner.select(batch, jnp.array([5, 30]))
+    for part, whole in zip(jax.tree.leaves(chosen), jax.tree.leaves(batch), strict=True):
+        np.testing.assert_array_equal(part, np.asarray(whole)[:, [5, 30]])
+
+
+def random_batch(num: int, seed: int = 0) -> Batch:
+    draw = np.random.default_rng(seed).normal
+    rows = lambda *shape: jnp.asarray(draw(size=(1, num, *shape)), jnp.float32)  # noqa: E731
+    return Batch(
+        obs=rows(2),
+        reset=jnp.zeros((1, num), bool),
+        carry=(),
+        action=jnp.asarray(np.arange(num)[None] % 2, jnp.int32),
+        log_prob=-0.7 + 0.3 * rows(),
+        value=rows(),
+        advantage=rows(),
+        target=rows(),
+    )
+
+
+@pytest.mark.parametrize("clip_value_loss", [False, True])
+def test_loss_is_the_sum_of_its_parts_from_the_oracle(small: Any, clip_value_loss: bool) -> None:
+    system, state = small(
+        system__clip_value_loss=clip_value_loss, system__ent_coef=0.05, system__vf_coef=0.7
+    )
+    batch = random_batch(64)
+    phases = compiled(system)
+    total, losses = phases.loss(state.agent, state.agent.policy.params, batch)
+    _, policy, value = phases.unroll(state.agent.policy, (), batch.obs, batch.reset)
+    logits = np.asarray(policy.logits, np.float64)[0]
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    chosen = log_probs[np.arange(64), np.asarray(batch.action)[0]]
+    ratio = np.exp(chosen - np.asarray(batch.log_prob, np.float64)[0])
+    advantage = np.asarray(batch.advantage, np.float64)[0]
+    actor = -np.minimum(ratio * advantage, np.clip(ratio, 0.8, 1.2) * advantage).mean()
+    value, old, target = (np.asarray(x, np.float64)[0] for x in (value, batch.value, batch.target))
+    squared = (value - target) ** 2
+    if clip_value_loss:
+        squared = np.maximum(squared, (old + np.clip(value - old, -0.2, 0.2) - target) ** 2)
+    critic = 0.5 * squared.mean()
+    entropy = -(np.exp(log_probs) * log_probs).sum(-1).mean()
+    np.testing.assert_allclose(losses.actor_loss, actor, rtol=1e-4)
+    np.testing.assert_allclose(losses.value_loss, critic, rtol=1e-4)
+    np.testing.assert_allclose(losses.entropy, entropy, rtol=1e-4)
+    np.testing.assert_allclose(total, actor + 0.7 * critic - 0.05 * entropy, rtol=1e-4)
+
+
+@pytest.mark.parametrize("num_batches", [2, 4])
+def test_split_over_update_batches_gives_the_same_step(small: Any, num_batches: int) -> None:
+    system, state = small()
+    batch = random_batch(32)
+    whole, losses = compiled(system).gradient_step(batch, state.agent, jnp.arange(32))
+    split = jax.tree.map(
+        lambda x: x.reshape(1, num_batches, -1, *x.shape[2:]).swapaxes(0, 1), batch
+    )
+    mapped = dataclasses.replace(system, axes=(learner.BATCH_AXIS,))
+    parts, split_losses = jax.jit(
+        jax.vmap(
+            partial(learner.gradient_step, mapped),
+            in_axes=(0, None, None),
+            out_axes=None,
+            axis_name=learner.BATCH_AXIS,
+        )
+    )(split, state.agent, jnp.arange(32 // num_batches))
+    for one, other in zip(
+        jax.tree.leaves((whole, losses)), jax.tree.leaves((parts, split_losses)), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_update_batches_act_apart_and_share_parameters() -> None:
+    built, state, _ = build(
+        small_config(arch={"total_num_envs": 8, "update_batch_size": 2}, env__target="envs.Copy")
+    )
+    train = parallel(partial(learner.train_block, built))
+    after, metrics = train(state, replicate(jnp.int32(2), jax.local_devices()[:1]))
+    assert jax.tree.leaves(after.agent.policy.params)[0].ndim == 2 + 1 - 1  # [D, ...]: no U
+    keys = jax.random.key_data(after.acting.key)
+    assert not np.array_equal(keys[0, 0], keys[0, 1])
+    assert not np.array_equal(after.acting.obs[0, 0], after.acting.obs[0, 1])
+    assert metrics.num_episodes[0] == 2 * 8 * 8  # every step of both update batches, twice
+
+
+def test_same_seed_same_bits_and_another_seed_others() -> None:
+    def trained(seed: int) -> list[np.ndarray]:
+        built, state, _ = build(small_config(arch__seed=seed))
+        train = parallel(partial(learner.train_block, built))
+        state, _ = train(state, replicate(jnp.int32(2), jax.local_devices()[:1]))
+        return [np.asarray(x) for x in jax.tree.leaves(state.agent.policy.params)]
+
+    first, again, other = trained(1), trained(1), trained(2)
+    for one, two in zip(first, again, strict=True):
+        np.testing.assert_array_equal(one, two)
+    assert not all(np.array_equal(one, two) for one, two in zip(first, other, strict=True))
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [("gamma", 0.5), ("clip_eps", 1e-4), ("ent_coef", 0.5), ("vf_coef", 5.0), ("actor_lr", 0.01),
+     ("critic_lr", 0.01), ("gae_lambda", 0.1), ("max_grad_norm", 1e-3), ("reward_scale", 0.1),
+     ("decay_learning_rates", 0.0)],
+)  # fmt: skip
+def test_hyperparameters_are_data(compiled_block: Any, name: str, value: float) -> None:
+    """Each changes what is learnt, and none compiles anything."""
+    train, state, count, baseline, compilations = compiled_block
+    before = len(compilations)
+    hp = dataclasses.replace(
+        state.agent.hyperparameters, **{name: jnp.full((1,), value, jnp.float32)}
+    )
+    agent = dataclasses.replace(state.agent, hyperparameters=hp)
+    changed, _ = train(dataclasses.replace(state, agent=agent), count)
+    params = jax.device_get(jax.tree.leaves(changed.agent.policy.params))
+    assert len(compilations) == before
+    assert any(not np.array_equal(a, b) for a, b in zip(params, baseline, strict=True))
+
+
+@pytest.fixture(scope="module")
+def compiled_block() -> Any:
+    built, state, _ = build(small_config())
+    count = replicate(jnp.int32(3), jax.local_devices()[:1])
+    train = parallel(partial(learner.train_block, built)).lower(state, count).compile()
+    baseline = jax.device_get(jax.tree.leaves(train(state, count)[0].agent.policy.params))
+    jax.block_until_ready(jnp.full((1,), 0.5, jnp.float32))
+    compilations: list[str] = []
+
+    def listen(event: str, duration: float, **kwargs: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            compilations.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield train, state, count, baseline, compilations
+    jax.monitoring.clear_event_listeners()
+
+
+def test_compilations_are_noticed(compiled_block: Any) -> None:
+    compilations = compiled_block[-1]
+    before = len(compilations)
+    jax.block_until_ready(jax.jit(lambda x: x * 3.25 + 1)(jnp.ones(17)))
+    assert len(compilations) > before
+
+
+def test_blocks_of_any_length_are_one_program_and_add_up(compiled_block: Any) -> None:
+    train, state, _, baseline, compilations = compiled_block
+    one, two = (replicate(jnp.int32(n), jax.local_devices()[:1]) for n in (1, 2))
+    before = len(compilations)
+    state, _ = train(*(train(state, one)[0], two))
+    assert len(compilations) == before
+    assert state.agent.update[0] == 3
+    for a, b in zip(jax.tree.leaves(state.agent.policy.params), baseline, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_episode_returns_are_reported_unscaled(small: Any) -> None:
+    system, state = small(system__reward_scale=0.01)
+    assert compiled(system).collect(state)[2].episode_return == 60
+
+
+def test_learning_rate_falls_to_its_last_share(small: Any) -> None:
+    system, state = small(arch__num_updates=4, system__actor_lr=1.0)
+    rates = []
+    phases = compiled(system)
+    for _ in range(4):
+        state, metrics = phases.update(state)
+        rates.append(float(metrics.learning_rate))
+    np.testing.assert_allclose(rates, [1.0, 0.75, 0.5, 0.25])
+
+
+@pytest.mark.parametrize("poison", ["reward", "obs"])
+def test_nonfinite_numbers_are_counted(small: Any, poison: str) -> None:
+    system, state = small()
+    env = system.env
+    bad = float("nan") if poison == "obs" else float("inf")
+
+    class Poisoned:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(env, name)
+
+        def step(self, *args: Any) -> Any:
+            env_state, step = env.step(*args)
+            replaced = jax.tree.map(lambda x: jnp.full_like(x, bad), getattr(step, poison))
+            return env_state, dataclasses.replace(step, **{poison: replaced})
+
+    system = dataclasses.replace(system, env=Poisoned())
+    _, metrics = compiled(system).update(state)
+    assert (metrics.nonfinite_reward > 0) == (poison == "reward")
+    assert (metrics.nonfinite_observation > 0) == (poison == "obs")
+    assert metrics.nonfinite_loss > 0
+
+
+def test_values_of_truncated_successors_cost_nothing_where_none_is(small: Any) -> None:
+    """The branch is a real one: its critic pass stays out of the unconditional program."""
+    system, state = small()
+    state, rollout, _ = compiled(system).collect(state)
+    jaxpr = str(jax.make_jaxpr(partial(learner.rollout_values, system))(state, rollout))
+    assert jaxpr.count("cond[") == 1
+
+
+def test_truncation_branch_is_not_batched_by_update_batches(small: Any) -> None:
+    system, state = small()
+    mapped = dataclasses.replace(system, axes=(learner.BATCH_AXIS,))
+    layout = LearnerState(agent=None, acting=0)
+    acting = jax.tree.map(lambda x: jnp.stack([x, x]), state.acting)
+    both = LearnerState(agent=state.agent, acting=acting)
+    jaxpr = jax.make_jaxpr(
+        jax.vmap(
+            partial(learner.update, mapped),
+            in_axes=(layout,),
+            out_axes=(layout, None),
+            axis_name=learner.BATCH_AXIS,
+        )
+    )(both)
+    assert "cond[" in str(jaxpr)
