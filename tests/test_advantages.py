@@ -192,6 +192,7 @@ def test_nothing_leaks_across_an_episode_end(ends: tuple[str, ...], end: int) ->
     truncated[end, env] = "truncated" in ends
     flags = (terminated, truncated)
     before, _ = compiled_gae(reward, value, next_value, *flags, gamma=0.99, gae_lambda=0.95)
+    before = np.asarray(before)  # computed before its inputs change
     for later in (reward, value, next_value):
         later[end + 1 :, env] += 1000.0
     after, _ = compiled_gae(reward, value, next_value, *flags, gamma=0.99, gae_lambda=0.95)

@@ -1,0 +1,661 @@
+"""The command line as a person meets it: runs, sweeps, help, and each mistake in one line."""
+
+import contextlib
+import dataclasses
+import fcntl
+import io
+import json
+import os
+import pty
+import re
+import shlex
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import absl.logging
+import jax
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+
+from jaxppo.config import Config, help_text, known_keys
+from jaxppo.launcher import main
+
+ROOT = Path(__file__).resolve().parents[1]
+REFUSAL_LIMIT = 10  # [s] in which a mistake is answered, start of the interpreter included
+RUN_LIMIT = 300  # [s] for a run on a machine that does other things too
+
+# Tests that train share two programs, CartPole's and the corridor's, compiled once a session.
+SMALL = [
+    "arch.total_num_envs=4",
+    "arch.num_eval_episodes=2",
+    "system.rollout_length=8",
+    "system.num_minibatches=2",
+    "system.epochs=1",
+]
+CARTPOLE = ["env=cartpole", "arch.num_updates=2", "arch.num_evaluation=2", *SMALL]
+
+CORRIDOR = '''
+"""A user's module: an environment whose reward is NaN from the tenth step of an episode on."""
+
+import gymnax
+import jax.numpy as jnp
+from gymnax.environments import spaces
+from gymnax.environments.environment import Environment, EnvParams, EnvState
+
+
+class Corridor(Environment):
+    @property
+    def default_params(self):
+        return EnvParams(max_steps_in_episode=12)
+
+    def reset_env(self, key, params):
+        state = EnvState(time=jnp.int32(0))
+        return self.position(state), state
+
+    def step_env(self, key, state, action, params):
+        state = EnvState(time=state.time + 1)
+        reward = jnp.where(state.time < 10, 1.0, jnp.nan)
+        return self.position(state), state, reward, jnp.array(False), {}
+
+    def position(self, state):
+        return jnp.ones(1) * state.time
+
+    def action_space(self, params):
+        return spaces.Discrete(2)
+
+    def observation_space(self, params):
+        return spaces.Box(0.0, 12.0, (1,))
+
+
+gymnax.register("Corridor-of-mine", Corridor)
+'''
+BY_ID = ["env.module=corridor", "env.name=Corridor-of-mine"]
+BY_CLASS = ["env.target=corridor.Corridor", "env.name=null"]
+FIVE_STEPS = "arch.max_eval_steps=5"  # before the reward of an evaluation turns NaN
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    status: Any
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home of all runs, so that their default cache of compiled programs is one and ours."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture
+def cwd(tmp_path: Path) -> Path:
+    """An empty directory to run in; other files of a test go beside it."""
+    path = tmp_path / "cwd"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def shell(tmp_path: Path, home: Path) -> dict[str, str]:
+    """A user's variables: this process's without those that change how Python or JAX run."""
+    ours = ("PYTHON", "JAX_", "XLA_", "HYDRA_", "COV_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    (tmp_path / "corridor.py").write_text(CORRIDOR)
+    return {
+        **kept,
+        "HOME": str(home),
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}",
+        "TERM": "xterm-256color",
+    }
+
+
+@pytest.fixture
+def command(cwd: Path, shell: dict[str, str]) -> Callable[..., Outcome]:
+    """`command(*arguments)` in a process of its own, from an empty directory."""
+
+    def call(*arguments: str, limit: float = RUN_LIMIT) -> Outcome:
+        result = subprocess.run(
+            [sys.executable, "-m", "jaxppo.ff_ppo", *arguments],
+            cwd=cwd,
+            env=shell,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=limit,
+        )
+        return Outcome(result.returncode, result.stdout, result.stderr)
+
+    return call
+
+
+def never(config: Config, run_dir: Path) -> float:
+    pytest.fail(f"started a run in {run_dir} with {config}")
+
+
+@pytest.fixture
+def launch(
+    cwd: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Any:
+    """`launch(*arguments, run=...)` in this process: all but the training, in a fraction of it."""
+    names = [
+        "jax_compilation_cache_dir",
+        "jax_persistent_cache_min_compile_time_secs",
+        "jax_persistent_cache_min_entry_size_bytes",
+    ]
+    before = {name: getattr(jax.config, name) for name in names}
+    monkeypatch.chdir(cwd)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # to have back what the launcher sets
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    # Hydra shuts every log handler down, and absl's would close what pytest captures with
+    monkeypatch.setattr(absl.logging.get_absl_handler().python_handler, "stream", io.StringIO())
+
+    def call(*arguments: str, run: Callable[[Config, Path], float] = never) -> Outcome:
+        GlobalHydra.instance().clear()
+        monkeypatch.setattr(sys, "argv", ["ff_ppo.py", *arguments])
+        status: Any = 0
+        try:
+            main("ff_ppo", run)
+        except SystemExit as stop:
+            status = stop.code
+        return Outcome(status, *capsys.readouterr())
+
+    yield call
+    GlobalHydra.instance().clear()
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+def assert_refused(outcome: Outcome, expected: str, cwd: Path) -> None:
+    """Status 2, one line with every fragment of `expected` (bars part them), nothing left."""
+    assert outcome.out == ""
+    assert len(outcome.err.splitlines()) == 1, outcome.err
+    assert outcome.err.endswith("\n")
+    assert "Traceback" not in outcome.err
+    for fragment in expected.split("|"):
+        assert fragment in outcome.err
+    assert outcome.status == 2
+    assert sorted(cwd.rglob("*")) == []
+
+
+# What is typed, and what its one line has to say.
+UNKNOWN = {
+    "system.gama=0.9": "system.gama: no such key; did you mean system.gamma?",
+    "system.clip_epss=0.1": "system.clip_epss: no such key; did you mean system.clip_eps?",
+    "clip_eps=0.1": "clip_eps: no such key; did you mean system.clip_eps?",
+    "arch.gamma=0.9": "arch.gamma: no such key; did you mean system.gamma?",
+    "arch.num_envs=8": "arch.num_envs: no such key; did you mean arch.total_num_envs?",
+    "system.lr=1e-3": "system.lr: no such key; did you mean system.",
+    "foo=1": "foo: no such key; did you mean ",
+    "foo.bar=1": "foo.bar: no such key; did you mean ",
+    "+system.foo=1": "system.foo: no such key; did you mean system.",
+    "+foo=1": "foo: no such key; did you mean ",
+    "+logger.tensorboard=true": "logger.tensorboard: no such key; did you mean logger.",
+    "network.actor_torso.layer_size=[3]": (
+        "network.actor_torso.layer_size: no such key; did you mean network.actor_torso.layer_sizes?"
+    ),
+    "network.torso.layer_sizes=[3]": (
+        "network.torso.layer_sizes: no such key; did you mean network."
+    ),
+}
+WRONG = {
+    # types
+    "system.gamma=two": "system.gamma=two: must be a number",
+    "system.gamma=true": "system.gamma=True: must be a number",
+    "system.gamma=[0.9]": "system.gamma=[0.9]: must be a number",
+    "system.gamma={a: 1}": "system.gamma=|must be a number",
+    "system.gamma=": "system.gamma=: must be a number",
+    "system.gamma=null": "system.gamma=null: must be a number",
+    "system.gamma=???": "system.gamma",
+    "system.epochs=true": "system.epochs=True: must be an integer",
+    "system.epochs=1.5": "system.epochs=1.5: must be an integer",
+    "arch.seed=abc": "arch.seed=abc: must be an integer",
+    "arch.total_timesteps=many": "arch.total_timesteps=many: must be an integer|or null",
+    "arch.evaluation_greedy=1": "arch.evaluation_greedy=1: must be true or false",
+    "arch.evaluation_greedy=yes": "arch.evaluation_greedy=yes: must be true or false",
+    "arch.compile_cache=5": "arch.compile_cache=5: must be text or null",
+    "env.name=5": "env.name=5: must be text",
+    "env.params=3": "env.params=3: must be keys and values",
+    "env.kwargs=null": "env.kwargs=null: must be keys and values",
+    "logger.console=0": "logger.console=0: must be true or false",
+    "network.actor_torso=[64]": "network.actor_torso=[64]: must be keys and values",
+    # rules
+    "system.gamma=1.0001": "system.gamma=1.0001: must be at least 0 and at most 1|nearest|: 1",
+    "system.gamma=-0.1": "system.gamma=-0.1: must be at least 0 and at most 1|nearest|: 0",
+    "system.gamma=nan": "system.gamma=nan: must be a finite number",
+    "system.gamma=inf": "system.gamma=inf: must be a finite number",
+    "system.gae_lambda=1.5": "system.gae_lambda=1.5: must be at least 0 and at most 1",
+    "system.gae_lambda=nan": "system.gae_lambda=nan: must be a finite number",
+    "system.actor_lr=-1e-3": "system.actor_lr=-0.001: must be at least 0",
+    "system.actor_lr=nan": "system.actor_lr=nan: must be a finite number",
+    "system.critic_lr=-1": "system.critic_lr=-1.0: must be at least 0",
+    "system.ent_coef=-0.1": "system.ent_coef=-0.1: must be at least 0",
+    "system.vf_coef=-0.5": "system.vf_coef=-0.5: must be at least 0",
+    "system.clip_eps=0": "system.clip_eps=0.0: must be above 0",
+    "system.max_grad_norm=0": "system.max_grad_norm=0.0: must be above 0",
+    "system.max_grad_norm=-1": "system.max_grad_norm=-1.0: must be above 0",
+    "system.max_grad_norm=nan": "system.max_grad_norm=nan",
+    "system.reward_scale=nan": "system.reward_scale=nan: must be a finite number",
+    "system.reward_scale=inf": "system.reward_scale=inf: must be a finite number",
+    "system.rollout_length=0": "system.rollout_length=0: must be at least 1",
+    "system.rollout_length=-4": "system.rollout_length=-4: must be at least 1",
+    "system.epochs=0": "system.epochs=0: must be at least 1",
+    "system.num_minibatches=0": "system.num_minibatches=0: must be at least 1",
+    "system.obs_norm_warmup_steps=-1": "system.obs_norm_warmup_steps=-1: must be at least 0",
+    "system.obs_norm_warmup_steps=64": (
+        "system.obs_norm_warmup_steps=64|system.normalize_observations=true"
+    ),
+    "arch.seed=-1": "arch.seed=-1: must be at least 0",
+    "arch.seed=4294967296": "arch.seed=4294967296|at most 4294967295",
+    "arch.total_num_envs=0": "arch.total_num_envs=0: must be at least 1",
+    "arch.total_num_envs=-4": "arch.total_num_envs=-4: must be at least 1",
+    "arch.update_batch_size=0": "arch.update_batch_size=0: must be at least 1",
+    "arch.total_timesteps=0": "arch.total_timesteps=0: must be at least 1",
+    "arch.num_updates=0": "arch.num_updates=0: must be at least 1",
+    "arch.num_evaluation=0": "arch.num_evaluation=0: must be at least 1",
+    "arch.num_eval_episodes=0": "arch.num_eval_episodes=0: must be at least 1",
+    "arch.max_eval_steps=0": "arch.max_eval_steps=0: must be at least 1",
+    # sizes that do not go together
+    "arch.total_num_envs=10 arch.update_batch_size=4": (
+        "arch.total_num_envs=10 is not a multiple of 4|arch.update_batch_size=4|: 8"
+    ),
+    "arch.total_num_envs=3 arch.update_batch_size=4": "arch.total_num_envs=3|: 4",
+    "system.num_minibatches=7": "system.num_minibatches=7 does not divide|32768|: 8",
+    "arch.total_timesteps=10": "arch.total_timesteps=10|one update of 32768 steps",
+    "arch.total_timesteps=null": "arch.total_timesteps=null|arch.num_updates=null",
+    "arch.num_evaluation=1000": "arch.num_evaluation=1000 is more than 31 updates|at most 31",
+    "arch.num_updates=5": "arch.num_evaluation=10 is more than 5 updates|arch.num_updates",
+    # more than the machine's integers and floats hold
+    "arch.total_num_envs=1e12 arch.total_timesteps=1e18": "arch.total_num_envs",
+    "system.rollout_length=1e12 arch.total_timesteps=1e18": "system.rollout_length",
+    "system.epochs=1e12": "system.epochs=1000000000000",
+    "arch.num_updates=1e12": "arch.num_updates=1000000000000|2147483647",
+    "arch.max_eval_steps=1e12": "arch.max_eval_steps=1000000000000",
+    "arch.num_eval_episodes=1e12": "arch.num_eval_episodes=1000000000000",
+    "system.actor_lr=1e39": "system.actor_lr=1e+39",
+    "system.reward_scale=1e39": "system.reward_scale=1e+39",
+}
+ENVIRONMENT = {
+    "env=cartpol": "env=cartpol: no such choice; did you mean env=cartpole?|breakout",
+    "env=null": "env=null",
+    "env.name=Cartpole-v1": "env.name=Cartpole-v1: no such gymnax environment|CartPole-v1",
+    "env.name=cartpole": "env.name=cartpole: no such gymnax environment|CartPole-v1",
+    "env.name=Breakout": "env.name=Breakout: no such gymnax environment|Breakout-MinAtar",
+    "env.name=": "env.name=",
+    "env.name=null": "env.name=|env.target=",
+    "env.target=my.Env": "env.name=CartPole-v1 and env.target=my.Env",
+    "env.name=null env.target=Env": "env.target=Env|my_package.MyEnv",
+    "env.name=null env.target=no_such_package.Env": "env.target=no_such_package|PYTHONPATH",
+    "env.name=null env.target=math.Env": "env.target=math.Env: module math has no Env",
+    "env.name=null env.target=math.pi": "math.pi: cannot be made",
+    "env.name=null env.target=os.getcwd": "os.getcwd: cannot be made",
+    "env.module=no_such_module": "env.module=no_such_module: cannot be imported|PYTHONPATH",
+    "env.module=.relative": "env.module=.relative: cannot be imported",
+    "env.module=''": "env.module=",
+    "env.kwargs.rows=3": "env.kwargs.rows|+env.kwargs.rows=",
+    "+env.kwargs.rows=3": "env.kwargs={'rows': 3}|unexpected keyword argument 'rows'",
+    "env=deep_sea +env.kwargs.size=0": "DeepSea-bsuite|env.kwargs={'size': 0}",
+    "env.params.gravity=3": "env.params.gravity|+env.params.gravity=",
+    "+env.params.gravty=3": "env.params.gravty: |did you mean env.params.gravity?",
+    "+env.params.gravity=strong": "CartPole-v1|gravity",
+    "+env.params.max_steps_in_episode=0": "max_steps_in_episode=0",
+    "+env.params.max_steps_in_episode=1.5": "max_steps_in_episode=1.5",
+    "env.name=Pendulum-v1": "action space|Box|Discrete",
+    "env.name=Reacher-misc": "action space|Box|Discrete",
+}
+NETWORK = {
+    "network=transformer": "network=transformer: no such choice|mlp, mlp_shared",
+    "network=null": "network=null",
+    "network/torso=mlp": "network/torso|network/torso@network.",
+    "network/torso@network.actor_torso=cnn": "=cnn: no such choice|(of mlp)",
+    "network.critic_head=null": "network.critic_head=null",
+    "network.input_layer=null": "network.input_layer=null",
+    "network.actor_torso.layer_sizes=[0]": "network.actor_torso|layer_sizes=[0]",
+    "network.actor_torso.layer_sizes=[1.5]": "network.actor_torso|layer_sizes=[1.5]",
+    "network.actor_torso.layer_sizes=64": "network.actor_torso|layer_sizes=64",
+    "network.actor_torso.layer_sizes=null": "network.actor_torso|layer_sizes=",
+    "network.actor_torso.activation=tahn": "network.actor_torso|activation=tahn|tanh",
+    "network.actor_torso.layer_norm=maybe": "network.actor_torso|layer_norm=maybe",
+    "network.actor_torso._target_=jaxppo.networks.torsos.CNN": "network.actor_torso|torsos.CNN",
+    "network.actor_torso._target_=torsos": "network.actor_torso|torsos",
+    "~network.actor_torso._target_": "network.actor_torso|_target_",
+    "network/input_layer=select": "network|key='observation'|network.input_layer",
+}
+SYNTAX = {
+    "system.gamma": "system.gamma: not an override|key=value",
+    "system.gamma 0.9": "system.gamma: not an override|key=value",
+    "system.gamma: 0.9": "system.gamma:|key=value",
+    "--system.gamma=0.9": "--system.gamma=0.9",
+    "--gamma 0.9": "--gamma",
+    "=5": "=5",
+    "a=b=c": "a=b=c",
+    "system..gamma=0.9": "system..gamma=0.9",
+    "system=null": "system=null",
+    "arch=defualt": "arch=defualt: no such choice; did you mean arch=default?",
+    "system.gamma=0.9,0.99": "system.gamma=0.9,0.99|--multirun",
+    "arch.total_timesteps=1,000,000": "arch.total_timesteps=1,000,000",
+    "system.gamma='${system.no_such}'": "system.gamma|system.no_such",
+    "system.gamma='${system.gamma}'": "system.gamma",
+}
+SWEEPS = {
+    "-m system.gamma=0.9,2": "system.gamma=2.0: must be at least 0 and at most 1",
+    "-m system.gamma=0.9,high": "system.gamma=high: must be a number",
+    "-m system.gamma=choice(0.9,2)": "system.gamma=2.0",
+    "-m system.gama=0.9,0.99": "system.gama: no such key; did you mean system.gamma?",
+    "-m arch.seed=1,2 system.gamma=2": "system.gamma=2.0",
+    "-m arch.seed=1,2 env.name=Cartpole-v1": "env.name=Cartpole-v1|CartPole-v1",
+    "-m env=cartpole,cartpol": "env=cartpol: no such choice; did you mean env=cartpole?",
+    "-m env.name=CartPole-v1,Cartpole-v1": "env.name=Cartpole-v1|CartPole-v1",
+    "-m network.actor_torso.layer_sizes=[8],[0]": "network.actor_torso|layer_sizes=[0]",
+    "-m system.num_minibatches=4,7": "system.num_minibatches=7 does not divide",
+}
+REFUSALS = {**UNKNOWN, **WRONG, **ENVIRONMENT, **NETWORK, **SYNTAX, **SWEEPS}
+
+
+@pytest.mark.parametrize("typed", REFUSALS)
+def test_mistake_is_refused_in_one_line(launch: Any, cwd: Path, typed: str) -> None:
+    assert_refused(launch(*shlex.split(typed)), REFUSALS[typed], cwd)
+
+
+@pytest.mark.parametrize(
+    "typed", ["system.clip_epss=0.1", "env.name=Pendulum-v1", "-m system.gamma=0.9,2"]
+)
+def test_mistake_is_refused_in_seconds(command: Any, cwd: Path, typed: str) -> None:
+    assert_refused(command(*shlex.split(typed), limit=REFUSAL_LIMIT), REFUSALS[typed], cwd)
+
+
+@pytest.mark.parametrize("typed", UNKNOWN)
+def test_suggested_key_exists(launch: Any, typed: str) -> None:
+    suggested = re.search(r"did you mean (\S+)\?", launch(*shlex.split(typed)).err)
+    assert suggested is not None
+    settings = OmegaConf.create(launch("--cfg", "job").out)
+    assert OmegaConf.select(settings, suggested[1], default="absent") != "absent"
+
+
+@pytest.mark.parametrize(
+    "overrides, key",
+    [
+        (["hydra.run.dir={file}"], "hydra.run.dir"),
+        (["hydra.run.dir={file}/below"], "hydra.run.dir"),
+        (["-m", "arch.seed=1,2", "hydra.sweep.dir={file}/below"], "hydra.sweep.dir"),
+        (["arch.compile_cache={file}"], "arch.compile_cache"),
+        (["arch.compile_cache={file}/below"], "arch.compile_cache"),
+    ],
+)
+def test_file_in_the_place_of_a_directory_is_refused(
+    launch: Any, cwd: Path, tmp_path: Path, overrides: list[str], key: str
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("not a directory")
+    assert_refused(launch(*(o.format(file=file) for o in overrides)), f"{key}={file}", cwd)
+    assert file.read_text() == "not a directory"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")
+@pytest.mark.parametrize("key", ["hydra.run.dir", "arch.compile_cache"])
+def test_directory_that_cannot_be_written_is_refused(
+    launch: Any, cwd: Path, tmp_path: Path, key: str
+) -> None:
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o500)
+    assert_refused(launch(f"{key}={locked}"), f"{key}={locked}", cwd)
+    assert_refused(launch(f"{key}={locked}/below"), f"{key}={locked}", cwd)
+
+
+def test_directory_that_holds_a_run_is_refused(launch: Any, cwd: Path, tmp_path: Path) -> None:
+    earlier = tmp_path / "earlier"
+    earlier.mkdir()
+    (earlier / "metrics.jsonl").write_text("{}\n")
+    outcome = launch(f"hydra.run.dir={earlier}")
+    assert_refused(outcome, f"hydra.run.dir={earlier}: holds a run already", cwd)
+    assert [path.name for path in earlier.iterdir()] == ["metrics.jsonl"]
+
+
+def recorder(seen: list[Config]) -> Callable[[Config, Path], float]:
+    """In place of a run: keeps its settings."""
+
+    def run(config: Config, run_dir: Path) -> float:
+        assert run_dir.is_dir()
+        seen.append(config)
+        return 0.0
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "typed, key, value",
+    [
+        ("arch.total_timesteps=1e7", "arch.total_timesteps", 10_000_000),
+        ("arch.total_timesteps=1_000_000", "arch.total_timesteps", 1_000_000),
+        ("arch.total_timesteps=3e9", "arch.total_timesteps", 3_000_000_000),
+        ("arch.seed=4294967295", "arch.seed", 2**32 - 1),
+        ("arch.compile_cache=null", "arch.compile_cache", None),
+        ("system.max_grad_norm=.inf", "system.max_grad_norm", float("inf")),
+        ("system.max_grad_norm=inf", "system.max_grad_norm", float("inf")),
+        ("system.gamma=1", "system.gamma", 1.0),
+        ("system.actor_lr=0", "system.actor_lr", 0.0),
+        ("system.reward_scale=-1", "system.reward_scale", -1.0),
+        ("env=cartpole", "env.name", "CartPole-v1"),
+        ("env=catch", "env.name", "Catch-bsuite"),
+        ("env.name=Catch-bsuite", "env.name", "Catch-bsuite"),
+        ("env=cartpole +env.params.gravity=20", "env.params", {"gravity": 20}),
+        ("env=catch +env.kwargs.rows=6", "env.kwargs", {"rows": 6}),
+        ("network=mlp_shared", "network.actor_torso", None),
+    ],
+)
+def test_setting_is_taken(launch: Any, typed: str, key: str, value: Any) -> None:
+    seen: list[Config] = []
+    assert launch(*shlex.split(typed), run=recorder(seen)) == Outcome(0, "", "")
+    group, name = key.split(".")
+    (config,) = seen
+    taken = getattr(getattr(config, group), name)
+    assert taken == value
+    assert type(taken) is type(value)
+
+
+def test_sweep_runs_every_combination(launch: Any, cwd: Path) -> None:
+    seen: list[Config] = []
+    outcome = launch(
+        "-m", "arch.seed=1,2", "system.gamma=0.9,0.99", "hydra.sweep.dir=sweep", run=recorder(seen)
+    )
+    assert (outcome.status, outcome.err) == (0, "")
+    assert [(config.arch.seed, config.system.gamma) for config in seen] == [
+        (1, 0.9), (1, 0.99), (2, 0.9), (2, 0.99),
+    ]  # fmt: skip
+    jobs = sorted(path.name for path in (cwd / "sweep").iterdir() if path.is_dir())
+    assert jobs == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("overrides", [[], ["env=cartpole", "system.gamma=0.9"]])
+def test_cfg_job_prints_the_settings(launch: Any, cwd: Path, overrides: list[str]) -> None:
+    outcome = launch("--cfg", "job", *overrides)
+    assert (outcome.status, outcome.err) == (0, "")
+    settings = OmegaConf.create(outcome.out)
+    assert [
+        key for key in known_keys() if key.split(".")[1] not in settings[key.split(".")[0]]
+    ] == []
+    assert settings.system.gamma == (0.9 if overrides else 0.99)
+    assert sorted(cwd.rglob("*")) == []
+
+
+def test_help_explains_every_key(launch: Any, cwd: Path) -> None:
+    outcome = launch("--help")
+    assert (outcome.status, outcome.err) == (0, "")
+    assert help_text() in outcome.out
+    explained = dict(re.findall(r"^  (\w+\.\w+) +(\S.*)$", outcome.out, re.MULTILINE))
+    assert sorted(explained) == sorted(known_keys())
+    assert sorted(cwd.rglob("*")) == []
+
+
+def test_help_lists_the_choices(launch: Any) -> None:
+    text = launch("--help").out
+    for group in ("env", "network"):
+        listed = re.search(rf"^{group}=(.*)$", text, re.MULTILINE)
+        assert listed is not None
+        assert listed[1].split(", ") == sorted(
+            file.stem for file in (ROOT / "configs" / group).glob("*.yaml")
+        )
+
+
+def events(run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def summary(run_dir: Path) -> dict[str, Any]:
+    return dict(json.loads((run_dir / "summary.json").read_text()))
+
+
+def test_run_from_an_empty_directory(command: Any, cwd: Path, home: Path) -> None:
+    outcome = command(*CARTPOLE, "hydra.run.dir=run")
+    assert outcome.err == ""
+    assert outcome.status == 0
+    assert outcome.out.splitlines()[-1].startswith("absolute metric")
+    run_dir = cwd / "run"
+    assert sorted(path.name for path in run_dir.iterdir() if path.name != ".hydra") == [
+        "config.yaml", "learning_curve.png", "metrics.jsonl", "summary.json",
+    ]  # fmt: skip
+
+    text = (run_dir / "config.yaml").read_text()
+    assert "${" not in text
+    config = OmegaConf.create(text)
+    assert config.env.name == "CartPole-v1"
+    assert config.arch.num_updates == 2
+
+    found = events(run_dir)
+    assert [(event["event"], event["steps"]) for event in found[:4]] == [
+        ("train", 32), ("eval", 32), ("train", 64), ("eval", 64),
+    ]  # fmt: skip
+    (absolute,) = found[4:]
+    best = max(found[1:4:2], key=lambda event: event["episode_return"])
+    assert (absolute["event"], absolute["steps"]) == ("absolute", best["steps"])
+    assert [event["updates"] for event in found if event["event"] == "train"] == [1, 2]
+    assert [event["episodes"] for event in found if event["event"] != "train"] == [2, 2, 20]
+    assert [event["seconds"] for event in found] == sorted(event["seconds"] for event in found)
+
+    end = summary(run_dir)
+    assert end["status"] == "finished"
+    assert end["steps"] == 64
+    assert end["absolute_metric"] == absolute["episode_return"]
+    assert (end["best_episode_return"], end["best_steps"]) == (
+        best["episode_return"],
+        best["steps"],
+    )
+    assert f"{absolute['episode_return']:.2f}" in outcome.out.splitlines()[-1]
+    assert (run_dir / "learning_curve.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert list((home / ".cache" / "jaxppo").iterdir()), "no compiled program was kept"
+
+    again = command(*CARTPOLE, "hydra.run.dir=run", limit=REFUSAL_LIMIT)
+    assert (again.status, again.out) == (2, "")
+    assert "hydra.run.dir=run: holds a run already" in again.err
+    assert events(run_dir) == found
+
+
+def test_sweep_over_seeds_trains_each(command: Any, cwd: Path) -> None:
+    outcome = command("-m", *CARTPOLE, "arch.seed=1,2", "hydra.sweep.dir=sweep")
+    assert (outcome.status, outcome.err) == (0, "")
+    jobs = sorted(path for path in (cwd / "sweep").iterdir() if path.is_dir())
+    assert [path.name for path in jobs] == ["0", "1"]
+    assert [summary(job)["seed"] for job in jobs] == [1, 2]
+    assert [summary(job)["status"] for job in jobs] == ["finished"] * 2
+    assert [OmegaConf.load(job / "config.yaml").arch.seed for job in jobs] == [1, 2]
+    losses = [[event["total_loss"] for event in events(job)[:3:2]] for job in jobs]
+    assert losses[0] != losses[1]
+
+
+def test_plan_only_prints_the_plan_and_stops(command: Any, cwd: Path) -> None:
+    outcome = command(
+        *CARTPOLE, "arch.num_updates=null", "arch.total_timesteps=100", "arch.plan_only=true",
+        "hydra.run.dir=run",
+    )  # fmt: skip
+    assert (outcome.status, outcome.err) == (0, "")
+    for words in ("32 steps", "4 updates = 128 steps", "100 asked for", "GFLOP", "MiB"):
+        assert words in outcome.out
+    assert "absolute metric" not in outcome.out
+    written = {path.name for path in (cwd / "run").iterdir()}
+    assert not written & {"metrics.jsonl", "summary.json", "learning_curve.png"}
+    started = command(*CARTPOLE, "hydra.run.dir=run", "logger.plot=false")
+    assert started.status == 0, "the directory of a plan is free for the run"
+
+
+@pytest.mark.parametrize("how", [BY_ID, BY_CLASS], ids=["by id", "by class"])
+def test_environment_of_the_users_own(command: Any, cwd: Path, how: list[str]) -> None:
+    budget = ["arch.num_updates=1", "arch.num_evaluation=1"]
+    outcome = command(*how, *SMALL, *budget, FIVE_STEPS, "hydra.run.dir=run")
+    assert (outcome.status, outcome.err) == (0, "")
+    evaluation, absolute = events(cwd / "run")[1:]
+    assert evaluation["episode_return"] == absolute["episode_return"] == 5.0
+    assert evaluation["unfinished"] == 2
+    assert absolute["unfinished"] == 20
+    last = outcome.out.splitlines()[-1]
+    assert last.startswith("absolute metric: 5.00")
+    assert "20 of 20 episodes unfinished after 5 steps" in last
+
+
+def test_reward_that_turns_nan_stops_the_run(command: Any, cwd: Path) -> None:
+    budget = ["arch.num_updates=2", "arch.num_evaluation=2"]
+    outcome = command(*BY_ID, *SMALL, *budget, FIVE_STEPS, "hydra.run.dir=run")
+    assert outcome.status == 1
+    (line,) = outcome.err.splitlines()
+    assert "reward" in line
+    assert "step 64" in line
+    found = events(cwd / "run")
+    assert [event["event"] for event in found] == ["train", "eval", "train"]
+    assert found[1]["episode_return"] == 5.0
+    assert found[2]["total_loss"] is None  # JSON has no NaN
+    end = summary(cwd / "run")
+    assert end["status"] == line
+    assert (end["best_episode_return"], end["best_steps"]) == (5.0, 32)
+    assert end["absolute_metric"] is None
+    assert (cwd / "run" / "learning_curve.png").is_file()
+
+
+def test_return_that_is_nan_at_evaluation_stops_the_run(command: Any, cwd: Path) -> None:
+    """Training ends before the tenth step of an episode; the evaluation plays all twelve."""
+    budget = ["arch.num_updates=1", "arch.num_evaluation=1"]
+    outcome = command(*BY_CLASS, *SMALL, *budget, "hydra.run.dir=run")
+    assert outcome.status == 1
+    (line,) = outcome.err.splitlines()
+    assert "evaluation" in line
+    assert summary(cwd / "run")["status"] == line
+
+
+def terminal_output(
+    arguments: list[str], cwd: Path, env: dict[str, str], rows: int = 24, columns: int = 100
+) -> tuple[int, str]:
+    """Exit status and all that a terminal of this size receives."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jaxppo.ff_ppo", *arguments],
+        cwd=cwd,
+        env=env,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    received = b""
+    with process, contextlib.suppress(OSError):  # the end of a terminal is an error on Linux
+        while chunk := os.read(ours, 4096):
+            received += chunk
+    os.close(ours)
+    return process.returncode, received.decode()
+
+
+def test_terminal_shows_a_progress_bar(cwd: Path, shell: dict[str, str]) -> None:
+    shell = {name: v for name, v in shell.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    status, received = terminal_output([*CARTPOLE, "hydra.run.dir=run"], cwd, shell)
+    assert status == 0
+    assert "Traceback" not in received
+    assert "\x1b[2K" in received, "nothing was ever redrawn"
+    assert "64 steps" in received
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", received)
+    assert re.search(r"━.*100%.*64 steps .* steps/s.*return", plain)
+    assert plain.strip().splitlines()[-1].startswith("absolute metric")

@@ -1,0 +1,107 @@
+"""One device and four forced ones, in a process of their own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = """
+import json, sys
+import jax, numpy as np
+from functools import partial
+from conftest import small_config
+from jaxppo import config, devices, experiment, system
+from jaxppo.evaluation import evaluate
+from jaxppo.learner import train_block
+
+num = int(sys.argv[1])
+settings = small_config(
+    arch={"total_num_envs": 16, "update_batch_size": 2, "num_updates": 5, "num_eval_episodes": 7},
+    env__target="envs.Coin", system__normalize_observations=True,
+)
+plan = config.plan(settings, num)
+built = system.build(settings, plan)
+state = system.init(built, settings, plan)
+local = jax.local_devices()[:num]
+train = devices.parallel(partial(train_block, built))
+state, metrics = train(state, devices.replicate(np.int32(3), local))
+agent = [np.asarray(x) for x in jax.tree.leaves(state.agent)]
+keys = jax.random.key_data(state.acting.key).reshape(-1, 2)
+policy = devices.first(state.agent.policy)
+episode_keys = jax.random.split(jax.random.key(5), 8).reshape(num, -1)
+shards = devices.shard(episode_keys, local)
+episodes = devices.parallel(partial(evaluate, built))(
+    devices.replicate(policy, local), shards
+)
+print(json.dumps({
+    "devices": len(local),
+    "axis": sorted({x.shape[0] for x in agent}),
+    "equal": all(np.array_equal(x[0], row) for x in agent for row in x),
+    "metrics_equal": all(
+        np.array_equal(np.asarray(x)[0], r) for x in jax.tree.leaves(metrics) for r in np.asarray(x)
+    ),
+    "updates": int(state.agent.update[0]),
+    "steps": plan.steps_per_update,
+    "count": float(policy.obs_statistics.count),
+    "streams": len({tuple(k) for k in np.asarray(keys).tolist()}),
+    "lengths": np.asarray(episodes.lengths).reshape(-1).tolist(),
+    "plan_episodes": plan.eval_episodes_per_device,
+}))
+"""
+
+
+def on_devices(num: int) -> dict[str, Any]:
+    tests = Path(__file__).parent
+    result = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(num)],
+        env={
+            **os.environ,
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={num}",
+            "PYTHONPATH": f"{tests}{os.pathsep}{tests.parent}",
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stderr
+    return dict(json.loads(result.stdout.splitlines()[-1]))
+
+
+@pytest.fixture(scope="module")
+def runs() -> dict[int, dict[str, Any]]:
+    return {num: on_devices(num) for num in (1, 4)}
+
+
+@pytest.mark.parametrize("num", [1, 4])
+def test_parameters_statistics_and_metrics_are_equal_on_all_devices(
+    runs: dict[int, dict[str, Any]], num: int
+) -> None:
+    assert runs[num]["devices"] == num
+    assert runs[num]["axis"] == [num]  # agents have no axis of update batches
+    assert runs[num]["equal"]
+    assert runs[num]["metrics_equal"]
+
+
+def test_the_number_of_devices_changes_no_count(runs: dict[int, dict[str, Any]]) -> None:
+    for name in ("updates", "steps"):
+        assert runs[1][name] == runs[4][name]
+    for run in runs.values():
+        assert run["count"] == 3 * run["steps"]  # every observation once
+
+
+def test_every_device_and_update_batch_has_its_own_random_stream(
+    runs: dict[int, dict[str, Any]],
+) -> None:
+    assert (runs[1]["streams"], runs[4]["streams"]) == (2, 8)
+
+
+def test_evaluation_plays_the_same_episodes_on_any_number_of_devices(
+    runs: dict[int, dict[str, Any]],
+) -> None:
+    assert runs[1]["lengths"] == runs[4]["lengths"]  # Coin's lengths do not depend on actions
+    assert len(set(runs[1]["lengths"])) > 1
+    assert runs[4]["plan_episodes"] == 2  # 7 episodes: 4 x 2, of which one is not read

@@ -1,0 +1,165 @@
+"""A run's host loop: what is kept, what is written, when it stops."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from conftest import small_config
+
+from jaxppo import experiment, sinks
+from jaxppo.evaluation import Episodes
+from jaxppo.types import Policy
+
+QUIET = {"console": False, "json": False, "plot": False}
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.closed = 0
+
+    def write(self, event: dict[str, Any]) -> None:
+        self.events.append(event)
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["event"] == kind]
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    recorder = Recorder()
+    monkeypatch.setattr(sinks, "make", lambda config, run_dir: [recorder])
+    return recorder
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`scripted([...])`: evaluations return these; gives the policies that were evaluated."""
+
+    def install(returns: list[float]) -> list[Policy]:
+        seen: list[Policy] = []
+
+        def evaluate(self: Any, programs: Any, policy: Policy, key: Any, times: int) -> Episodes:
+            score = returns[len(seen)] if len(seen) < len(returns) else 77.0
+            seen.append(jax.tree.map(np.array, policy))
+            num = times * self.config.arch.num_eval_episodes
+            return Episodes(
+                returns=np.full(num, score), lengths=np.ones(num), finished=np.ones(num, bool)
+            )
+
+        monkeypatch.setattr(experiment._Run, "evaluate", evaluate)
+        return seen
+
+    return install
+
+
+@pytest.mark.parametrize(
+    "returns, best",
+    [([1.0, 9.0, 2.0], 1), ([9.0, 1.0, 2.0], 0), ([1.0, 2.0, 3.0], 2), ([5.0, 5.0, 5.0], 0),
+     ([math.nan, 1.0, math.nan], 1), ([-9.0, -3.0, -5.0], 1)],
+)  # fmt: skip
+def test_absolute_metric_is_of_the_very_policy_that_evaluated_best(
+    recorder: Recorder, scripted: Any, tmp_path: Path, returns: list[float], best: int
+) -> None:
+    seen = scripted(returns)
+    settings = small_config(
+        arch={"num_updates": 7, "num_evaluation": 3}, system__normalize_observations=True
+    )
+    result = experiment.run(settings, tmp_path)
+    assert result == 77.0  # of the absolute evaluation
+    for one, other in zip(jax.tree.leaves(seen[best]), jax.tree.leaves(seen[3]), strict=True):
+        np.testing.assert_array_equal(one, other)
+    for i in {0, 1, 2} - {best}:
+        pairs = zip(jax.tree.leaves(seen[i]), jax.tree.leaves(seen[3]), strict=True)
+        assert not all(np.array_equal(one, other) for one, other in pairs)
+    (absolute,) = recorder.of("absolute")
+    assert absolute["steps"] == recorder.of("eval")[best]["steps"]
+    assert absolute["episodes"] == 10 * 128
+
+
+def test_no_finite_evaluation_leaves_no_best(
+    recorder: Recorder, scripted: Any, tmp_path: Path
+) -> None:
+    scripted([math.nan, math.nan])
+    assert experiment.run(small_config(), tmp_path) == -math.inf
+    assert not recorder.of("absolute")
+    assert recorder.of("end")[0]["best_episode_return"] == -math.inf
+
+
+def test_without_absolute_metric_the_best_evaluation_is_returned(
+    recorder: Recorder, scripted: Any, tmp_path: Path
+) -> None:
+    scripted([3.0, 8.0])
+    assert experiment.run(small_config(arch__absolute_metric=False), tmp_path) == 8.0
+    assert not recorder.of("absolute")
+
+
+def test_blocks_spread_updates_and_count_every_step(recorder: Recorder, tmp_path: Path) -> None:
+    settings = small_config(arch={"num_updates": 7, "num_evaluation": 3, "num_eval_episodes": 5})
+    result = experiment.run(settings, tmp_path)
+    assert [event["steps"] for event in recorder.of("eval")] == [64, 128, 224]
+    assert [event["updates"] for event in recorder.of("train")] == [2, 4, 7]
+    assert {event["episodes"] for event in recorder.of("eval")} == {5}
+    assert {event["unfinished"] for event in recorder.of("eval")} == {0}
+    assert recorder.of("absolute")[0]["episodes"] == 50
+    assert result == 15.0  # every episode of the clock
+    assert all(event["episode_return"] == 15.0 for event in recorder.of("train"))
+    assert recorder.closed == 1
+
+
+def test_unfinished_episodes_are_counted_and_said(recorder: Recorder, tmp_path: Path) -> None:
+    settings = small_config(arch={"max_eval_steps": 2, "num_eval_episodes": 3})
+    assert experiment.run(settings, tmp_path) == 3.0
+    assert [event["unfinished"] for event in recorder.of("eval")] == [3, 3]
+
+
+def test_warm_up_moves_the_statistics_before_anything_is_learnt(
+    recorder: Recorder, scripted: Any, tmp_path: Path
+) -> None:
+    seen = scripted([1.0, 2.0])
+    settings = small_config(system={"normalize_observations": True, "obs_norm_warmup_steps": 33})
+    experiment.run(settings, tmp_path)
+    assert recorder.of("start")[0]["warmup_steps"] == 64  # two rollouts of 32 steps
+    assert seen[0].obs_statistics.count[0] == 64 + 2 * 32
+    assert recorder.of("eval")[0]["steps"] == 64  # of training alone
+
+
+@pytest.mark.parametrize("poisoned", ["nonfinite_reward", "nonfinite_loss", "nonfinite_parameter"])
+def test_nonfinite_training_stops_at_the_blocks_end(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, poisoned: str
+) -> None:
+    real, calls = experiment.devices.first, []
+
+    def first(tree: Any) -> Any:
+        values = real(tree)
+        if isinstance(values, experiment.Metrics):
+            calls.append(values)
+            if len(calls) == 2:
+                return dataclasses.replace(values, **{poisoned: np.int32(3)})
+        return values
+
+    monkeypatch.setattr(experiment.devices, "first", first)
+    with pytest.raises(experiment.NonFiniteError, match=poisoned.partition("_")[2]) as error:
+        experiment.run(small_config(), tmp_path)
+    assert "\n" not in str(error.value)
+    assert "step 128" in str(error.value)
+    assert [event["event"] for event in recorder.events][-4:] == ["train", "eval", "train", "end"]
+    assert recorder.of("end")[0]["status"] != "finished"
+    assert recorder.closed == 1
+
+
+def test_a_diverging_learning_rate_is_reported_not_trained_through(
+    recorder: Recorder, tmp_path: Path
+) -> None:
+    settings = small_config(
+        system={"actor_lr": 1e30, "critic_lr": 1e30, "decay_learning_rates": False}
+    )
+    with pytest.raises(experiment.NonFiniteError, match="loss"):
+        experiment.run(settings, tmp_path)
