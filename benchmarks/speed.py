@@ -1,0 +1,112 @@
+"""Steady steps per second on CartPole at three sizes: `make bench`.
+
+Each setting is compiled once; then blocks of whole updates are timed, compile apart. Prints a table
+and writes benchmarks/results/speed.json (ignored by git).
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import hydra
+import jax
+import numpy as np
+from omegaconf import OmegaConf
+
+from jaxppo import compile, config, devices, experiment, system
+from jaxppo.launcher import config_dir
+from jaxppo.learner import train_block
+
+SETTINGS: dict[str, list[str]] = {
+    "S": [
+        "arch.total_num_envs=4",
+        "system.rollout_length=128",
+        "system.num_minibatches=4",
+    ],
+    "M": [
+        "arch.total_num_envs=1024",
+        "system.rollout_length=128",
+        "system.num_minibatches=16",
+        *(
+            f"network.{part}.{key}"
+            for part in ("actor_torso", "critic_torso")
+            for key in ("layer_sizes=[256,256]", "activation=relu")
+        ),
+    ],
+    "L": [
+        "arch.total_num_envs=4096",
+        "system.rollout_length=32",
+        "system.num_minibatches=16",
+    ],
+}
+STEPS_PER_BLOCK = {"S": 300_000, "M": 262_144, "L": 786_432}
+
+
+def compose(overrides: list[str]) -> config.Config:
+    """The configuration that the command line would run."""
+    with hydra.initialize_config_dir(str(config_dir()), version_base="1.3"):
+        settings = hydra.compose("ff_ppo", [*overrides, "arch.compile_cache=null"])
+    return config.parse(dict(OmegaConf.to_container(settings, resolve=True)))  # type: ignore[arg-type]
+
+
+def measure(name: str, num_blocks: int) -> dict[str, Any]:
+    """Median and range of steady steps per second at one setting."""
+    settings = compose([*SETTINGS[name], "system.epochs=4", "arch.num_evaluation=1"])
+    plan, built = experiment.prepare(settings)
+    state = system.init(built, settings, plan)
+    updates = max(1, STEPS_PER_BLOCK[name] // plan.steps_per_update)
+    count = devices.replicate(np.int32(updates), jax.local_devices())
+    program = compile.compile_program(partial(train_block, built), state, count, donate=(0,))
+    speeds = []
+    for block in range(num_blocks + 1):  # the first warms up
+        start = time.perf_counter()
+        state, _ = program.call(state, count)
+        jax.block_until_ready(state)
+        if block:
+            speeds.append(updates * plan.steps_per_update / (time.perf_counter() - start))
+    median = statistics.median(speeds)
+    return {
+        "setting": name,
+        "steps_per_second": median,
+        "slowest": min(speeds),
+        "fastest": max(speeds),
+        "blocks": num_blocks,
+        "compile_seconds": program.seconds,
+        "peak_mib": program.peak_bytes / 2**20,
+        "matmul_gflop_per_second": program.gflop / plan.steps_per_update * median,
+    }
+
+
+def main() -> None:
+    """Measure every setting in turn."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("settings", nargs="*", default=list(SETTINGS), help="of S, M, L")
+    parser.add_argument("--blocks", type=int, default=7, help="timed blocks of each setting")
+    arguments = parser.parse_args()
+    results = []
+    print(
+        f"jax {jax.__version__}, {jax.local_device_count()} x {jax.local_devices()[0].device_kind}"
+    )
+    print("setting   steps/s (slowest .. fastest)     compile   peak MiB  matmul GFLOP/s")
+    for name in arguments.settings:
+        row = measure(name, arguments.blocks)
+        results.append(row)
+        print(
+            f"{name:<7} {row['steps_per_second']:>9,.0f} "
+            f"({row['slowest']:,.0f} .. {row['fastest']:,.0f})   {row['compile_seconds']:>6.1f} s "
+            f"{row['peak_mib']:>9.0f} {row['matmul_gflop_per_second']:>10.1f}",
+            flush=True,
+        )
+    folder = Path(__file__).parent / "results"
+    folder.mkdir(exist_ok=True)
+    machine = {"jax": jax.__version__, "python": platform.python_version(), "rows": results}
+    (folder / "speed.json").write_text(json.dumps(machine, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

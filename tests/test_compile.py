@@ -1,0 +1,63 @@
+"""Costs of programs, and the cache on disk."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxppo import compile
+from jaxppo.config import ConfigError
+
+
+def loops(x: jax.Array, w: jax.Array) -> jax.Array:
+    def inner(x: jax.Array, _: Any) -> tuple[jax.Array, None]:
+        return x @ w, None
+
+    def outer(i: jax.Array, x: jax.Array) -> jax.Array:
+        x = jax.lax.scan(inner, x, None, length=5)[0]
+        return jax.lax.cond(x.sum() > 0, lambda: x @ w @ w, lambda: x)
+
+    return jax.lax.fori_loop(0, jnp.argmax(x), outer, x)
+
+
+def test_flops_multiply_scans_take_the_costlier_branch_and_unknown_loops_once() -> None:
+    x, w = jnp.ones((1, 8, 16)), jnp.ones((1, 16, 16))
+    assert compile.matmul_flops(loops, x, w) == (5 + 2) * 2 * 8 * 16 * 16
+
+
+def test_flops_of_a_gradient_are_three_times_the_forward_pass() -> None:
+    def loss(w: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.sum((x @ w) ** 2)
+
+    w, x = jnp.ones((1, 16, 4)), jnp.ones((1, 8, 16))
+    forward = 2 * 8 * 16 * 4
+    assert compile.matmul_flops(loss, w, x) == forward
+    both = compile.matmul_flops(jax.grad(loss, argnums=(0, 1)), w, x)
+    assert both == 3 * forward
+
+
+def test_convolution_flops() -> None:
+    def convolve(x: jax.Array, k: jax.Array) -> jax.Array:
+        return jax.lax.conv_general_dilated(
+            x, k, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+
+    x, k = jnp.ones((1, 2, 10, 10, 4)), jnp.ones((1, 3, 3, 4, 16))
+    assert compile.matmul_flops(convolve, x, k) == 2 * (2 * 8 * 8 * 16) * (3 * 3 * 4)
+
+
+def test_a_program_reports_time_and_memory() -> None:
+    x, w = jnp.ones((1, 64, 64)), jnp.ones((1, 64, 64))
+    program = compile.compile_program(lambda x, w: x @ w, x, w)
+    assert program.gflop == 2 * 64**3 / 1e9
+    assert program.seconds > 0
+    assert program.peak_bytes >= 3 * 64 * 64 * 4
+    assert program.call(x, w).shape == (1, 64, 64)
+
+
+def test_a_cache_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"arch\.compile_cache.*null"):
+        compile.use_cache(str(tmp_path / "file" / "cache"))
