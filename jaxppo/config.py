@@ -147,9 +147,8 @@ def parse(raw: dict[str, Any]) -> Config:
 
 def _parse(cls: type, raw: Any, prefix: str) -> Any:
     if not isinstance(raw, dict):
-        raise ConfigError(
-            f"{prefix.rstrip('.')}={raw!r}: must hold keys, such as {known_keys()[0]}"
-        )
+        example = next(key for key in known_keys() if key.startswith(prefix))
+        raise ConfigError(f"{prefix.rstrip('.')}={raw!r}: must hold keys, such as {example}")
     hints = typing.get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}
     values = {}
@@ -176,9 +175,10 @@ def known_keys() -> list[str]:
 def unknown_key(key: str, more: Sequence[str] = ()) -> str:
     """The line that says that `key` does not exist, with the nearest that does (or of `more`)."""
     known = [*known_keys(), *more]
-    last = key.rpartition(".")[2]
+    lower = key.lower()
+    last = lower.rpartition(".")[2]
     by_name = {k.rpartition(".")[2]: k for k in known}
-    near = [by_name[last]] if last in by_name else difflib.get_close_matches(key, known, 1, 0.5)
+    near = [by_name[last]] if last in by_name else difflib.get_close_matches(lower, known, 1, 0.5)
     near = near or [by_name[n] for n in difflib.get_close_matches(last, list(by_name), 1, 0.0)]
     return f"{key}: no such key; did you mean {near[0]}?"
 
@@ -189,7 +189,7 @@ def _check(key: str, value: Any, hint: Any, rule: typing.Mapping[str, Any]) -> A
     if value is None:
         if type(None) in options:
             return None
-        raise ConfigError(f"{key}=null: must be {_TYPE_NAMES[hint]}")
+        raise ConfigError(f"{key}=null: must be {_TYPE_NAMES[typing.get_origin(hint) or hint]}")
     kind = next(option for option in options if option is not type(None))
     kind = typing.get_origin(kind) or kind
     if kind is int and isinstance(value, float) and value.is_integer():
@@ -278,9 +278,10 @@ def plan(config: Config, num_devices: int) -> Plan:
     num_envs = arch.total_num_envs // learners
     batch = num_envs * system.rollout_length
     if batch % system.num_minibatches:
-        fits = max(
-            (n for n in range(1, min(batch, system.num_minibatches * 2) + 1) if batch % n == 0),
-            key=lambda n: (-abs(n - system.num_minibatches), n),
+        small = [n for n in range(1, math.isqrt(batch) + 1) if batch % n == 0]
+        fits = min(
+            (*small, *(batch // n for n in small)),
+            key=lambda n: abs(n - system.num_minibatches),
         )
         raise ConfigError(
             f"system.num_minibatches={system.num_minibatches} does not divide a batch of {batch} "
@@ -291,10 +292,14 @@ def plan(config: Config, num_devices: int) -> Plan:
     num_updates = _num_updates(arch, steps_per_update)
     blocks = arch.num_evaluation
     if num_updates < blocks:
+        raise_to = (
+            f"arch.total_timesteps to {blocks * steps_per_update}"
+            if arch.num_updates is None
+            else f"arch.num_updates to {blocks}"
+        )
         raise ConfigError(
             f"arch.num_evaluation={blocks} is more than {num_updates} updates of "
-            f"{steps_per_update} steps; at most {num_updates}, or raise arch.total_timesteps to "
-            f"{blocks * steps_per_update}"
+            f"{steps_per_update} steps; at most {num_updates}, or raise {raise_to}"
         )
     return Plan(
         num_devices=num_devices,

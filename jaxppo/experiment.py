@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+import statistics
 import time
 from functools import partial
 from pathlib import Path
@@ -76,6 +77,8 @@ class _Run:
     ) -> None:
         self.config, self.plan, self.system, self.outputs = config, derived, built, outputs
         self.started = time.perf_counter()
+        self.compile_seconds = 0.0
+        self.speeds: list[float] = []  # steps per second of each block
         self.devices = jax.local_devices()[: derived.num_devices]
         self.evaluation_key, self.absolute_key = jax.random.split(
             jax.random.fold_in(jax.random.key(config.arch.seed), 1)
@@ -146,9 +149,10 @@ class _Run:
         evaluation = compile.compile_program(
             partial(evaluate, self.system), state.agent.policy, keys
         )
+        self.compile_seconds = train.seconds + evaluation.seconds
         self.write(
             "compile",
-            seconds=train.seconds + evaluation.seconds,
+            seconds=self.compile_seconds,
             train_seconds=train.seconds,
             evaluate_seconds=evaluation.seconds,
             gflop_per_update=train.gflop,
@@ -206,6 +210,7 @@ class _Run:
     ) -> dict[str, Any]:
         """A block's `train` event: means over its updates, and over the episodes that ended."""
         episodes = totals.num_episodes
+        self.speeds.append(num_updates * self.plan.steps_per_update / seconds)
         losses = {
             name: value / num_updates for name, value in dataclasses.asdict(totals.losses).items()
         }
@@ -213,7 +218,7 @@ class _Run:
             "steps": steps,
             "updates": steps // self.plan.steps_per_update,
             "seconds": time.perf_counter() - self.started,
-            "steps_per_second": num_updates * self.plan.steps_per_update / seconds,
+            "steps_per_second": self.speeds[-1],
             "episodes": episodes,
             "episode_return": totals.episode_return / episodes if episodes else None,
             "episode_length": totals.episode_length / episodes if episodes else None,
@@ -249,4 +254,6 @@ class _Run:
             best_steps=best.get("steps"),
             steps=steps,
             seconds=time.perf_counter() - self.started,
+            compile_seconds=self.compile_seconds,
+            steps_per_second=statistics.median(self.speeds),
         )

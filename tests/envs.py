@@ -123,3 +123,16 @@ class Echo(Copy):
         return spaces.Dict(
             {"count": spaces.Box(0, 9, (2,), jnp.int32), "shown": spaces.Discrete(3)}
         )
+
+
+class Endless(Clock):
+    """Reward 1 a step and nothing to see; only the clock ends an episode."""
+
+    def step_env(
+        self, key: jax.Array, state: State, action: jax.Array, params: Params
+    ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
+        obs, state, _, over, info = super().step_env(key, state, action, params)
+        return obs, state, jnp.float32(1.0), over, info
+
+    def observation(self, state: State) -> jax.Array:
+        return jnp.zeros(2)

@@ -59,10 +59,16 @@ class Console:
 
 
 def _short(value: float) -> str:
+    """Three digits and a unit: 999.7 is 1k."""
+    value = float(f"{value:.3g}")
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}"
+            return f"{value / size:g}{unit}"
+    return f"{value:g}"
+
+
+def _count(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
 def _number(value: float | None) -> str:
@@ -80,12 +86,13 @@ def _start(event: Event) -> list[str]:
     )
     blocks = event["updates_per_block"]
     low, high = min(blocks), max(blocks)
+    devices = _count(event["num_devices"], f"{event['platform']} device")
     return [
-        f"{event['environment']} on {event['num_devices']} {event['platform']} "
-        f"device{'s' if event['num_devices'] > 1 else ''}, seed {event['seed']}, "
+        f"{event['environment']} on {devices}, seed {event['seed']}, "
         f"{event['num_parameters']:,} parameters",
-        f"an update: {event['num_devices']} devices x {event['update_batch_size']} update batches "
-        f"x {event['num_envs']} environments x {event['rollout_length']} steps = "
+        f"an update: {_count(event['num_devices'], 'device')} x "
+        f"{_count(event['update_batch_size'], 'update batch', 'es')} x "
+        f"{_count(event['num_envs'], 'environment')} x {_count(event['rollout_length'], 'step')} = "
         f"{event['steps_per_update']:,} steps, learnt from in minibatches of "
         f"{event['minibatch_size']:,} per device and update batch",
         f"budget: {event['num_updates']:,} updates = {event['total_steps']:,} steps{rounded}"

@@ -1,0 +1,471 @@
+"""The YAML files against the dataclasses, and what `parse` and `plan` take and refuse."""
+
+import dataclasses
+import inspect
+import re
+import time
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.utils import get_object
+from omegaconf import OmegaConf
+
+from jaxppo.config import (
+    ArchConfig,
+    Config,
+    ConfigError,
+    EnvConfig,
+    LoggerConfig,
+    NetworkConfig,
+    SystemConfig,
+    help_text,
+    known_keys,
+    parse,
+    plan,
+    unknown_key,
+)
+from jaxppo.experiment import prepare
+from jaxppo.launcher import config_dir
+
+CONFIGS = config_dir()
+FILES = sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*.yaml"))
+HOMES = {  # the file that holds a group's defaults
+    "arch/default.yaml": ArchConfig,
+    "system/ppo.yaml": SystemConfig,
+    "logger/default.yaml": LoggerConfig,
+    "env/gymnax.yaml": EnvConfig,
+}
+NETWORKS = ["network/mlp.yaml", "network/mlp_shared.yaml"]
+LAYERS = [file for file in FILES if re.fullmatch(r"network/\w+/\w+\.yaml", file)]
+
+
+def names(group: str) -> list[str]:
+    """What `group=` offers."""
+    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+
+
+def composed(*overrides: str) -> dict[str, Any]:
+    """The settings of `python -m jaxppo.ff_ppo` as plain containers."""
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIGS)):
+        settings = compose("ff_ppo", [*overrides, "arch.compile_cache=null"])
+    return typing.cast(dict[str, Any], OmegaConf.to_container(settings, resolve=True))
+
+
+def commented(file: str) -> Iterator[tuple[str, str | None]]:
+    """Every key of a file that holds a value, in dots, with the comment on its line."""
+    parents: list[str] = []
+    for line in (CONFIGS / file).read_text().splitlines():
+        match = re.fullmatch(r"( *)(- )?([\w@/]+):(.*?)(?:  # (.*))?", line)
+        if match is None:
+            continue
+        indent, item, key, value, comment = match.groups()
+        parents[len(indent) // 2 :] = [key]
+        if value.strip():
+            yield ("defaults." + key if item else ".".join(parents)), comment
+
+
+def fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
+    return {field.name: field for field in dataclasses.fields(cls)}
+
+
+@pytest.mark.parametrize("file, cls", HOMES.items(), ids=HOMES)
+def test_file_holds_the_defaults(file: str, cls: Any) -> None:
+    settings = OmegaConf.to_container(OmegaConf.load(CONFIGS / file))
+    defaults = dataclasses.asdict(cls())
+    assert settings == defaults
+    assert [type(value) for value in typing.cast(dict[str, Any], settings).values()] == [
+        type(value) for value in defaults.values()
+    ]
+
+
+@pytest.mark.parametrize("file, cls", HOMES.items(), ids=HOMES)
+def test_file_explains_as_help_does(file: str, cls: Any) -> None:
+    helps = {name: field.metadata["help"] for name, field in fields(cls).items()}
+    assert dict(commented(file)) == helps
+
+
+@pytest.mark.parametrize("file", NETWORKS)
+def test_network_explains_as_help_does(file: str) -> None:
+    comments = {key.split(".")[-1].split("@")[-1]: text for key, text in commented(file)}
+    helps = {name: field.metadata["help"] for name, field in fields(NetworkConfig).items()}
+    assert comments == {name: text for name, text in helps.items() if name in comments}
+
+
+@pytest.mark.parametrize("name", names("network"))
+def test_network_sets_every_layer(name: str) -> None:
+    assert set(composed(f"network={name}")["network"]) == set(fields(NetworkConfig))
+
+
+@pytest.mark.parametrize("file", LAYERS)
+def test_layer_offers_its_arguments_with_their_defaults(file: str) -> None:
+    settings = typing.cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(CONFIGS / file)))
+    parameters = inspect.signature(get_object(settings.pop("_target_"))).parameters
+    given_later = {"action_space", "parent", "name"}  # by the composer, by flax
+    assert set(settings) == set(parameters) - given_later
+    for key, value in settings.items():
+        default = parameters[key].default
+        if default is not inspect.Parameter.empty:
+            assert value == (list(default) if isinstance(default, tuple) else default)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_key_has_a_comment(file: str) -> None:
+    """Settings where they have their defaults; elsewhere `--help` knows them."""
+    elsewhere = set(known_keys()) if file not in HOMES else set()
+    unexplained = [
+        key
+        for key, comment in commented(file)
+        if comment is None
+        and key not in elsewhere
+        and not key.startswith("defaults.")
+        and not key.endswith("_target_")
+    ]
+    assert unexplained == []
+
+
+@pytest.mark.parametrize(
+    "file", [file for file in FILES if file.startswith(("env/", "network/")) or "/" not in file]
+)
+def test_file_says_what_it_is(file: str) -> None:
+    lines = (CONFIGS / file).read_text().splitlines()
+    assert lines[0].removeprefix("# ") != lines[0]
+    if lines[0] == "# @package _global_":
+        assert re.fullmatch(r"# [A-Z].*\.", lines[1])
+
+
+@pytest.mark.parametrize("env", names("env"))
+@pytest.mark.parametrize("network", names("network"))
+def test_choices_compose_and_fit(env: str, network: str) -> None:
+    config = parse(composed(f"env={env}", f"network={network}"))
+    derived, system = prepare(config)
+    assert system.env.name == config.env.name
+    assert system.max_eval_steps > 0
+    assert derived.total_steps >= (config.arch.total_timesteps or 0)
+
+
+@pytest.mark.parametrize("env", [name for name in names("env") if name != "gymnax"])
+def test_environments_file_changes_known_settings(env: str) -> None:
+    parse(composed(f"env={env}"))
+    for key, _ in commented(f"env/{env}.yaml"):
+        assert key in known_keys() or key.startswith("defaults.")
+
+
+def test_what_is_typed_wins_over_an_environments_file() -> None:
+    assert composed("env=cartpole")["system"]["gamma"] == 0.98
+    for overrides in (["env=cartpole", "system.gamma=0.5"], ["system.gamma=0.5", "env=cartpole"]):
+        assert composed(*overrides)["system"]["gamma"] == 0.5
+
+
+def test_whole_configuration_is_the_dataclasses() -> None:
+    config = parse(composed())
+    cache = dataclasses.replace(ArchConfig(), compile_cache=None)
+    assert (config.arch, config.system, config.env, config.logger) == (
+        cache, SystemConfig(), EnvConfig(), LoggerConfig(),
+    )  # fmt: skip
+    assert parse({}) == Config()
+
+
+def test_help_text_has_every_key_once_with_its_default() -> None:
+    lines = [line.split() for line in help_text().splitlines() if line.startswith("  ")]
+    assert [words[0] for words in lines] == known_keys()
+    defaults = {words[0]: words[-1] for words in lines}
+    assert defaults["system.gamma"] == "[0.99]"
+    assert defaults["arch.num_updates"] == "[None]"
+
+
+GROUPS = {
+    field.name: typing.get_type_hints(Config)[field.name] for field in fields(Config).values()
+}
+
+
+@pytest.mark.parametrize("key", known_keys())
+def test_every_setting_has_help_and_a_good_default(key: str) -> None:
+    group, name = key.split(".")
+    field = fields(GROUPS[group])[name]
+    assert field.metadata["help"]
+    assert not field.metadata["help"].endswith(".")
+    assert set(field.metadata) <= {"help", "low", "high", "above", "infinite"}
+    default = getattr(GROUPS[group](), name)
+    assert getattr(getattr(parse({group: {name: default}}), group), name) == default
+
+
+def test_defaults_are_not_shared() -> None:
+    assert EnvConfig().kwargs is not EnvConfig().kwargs
+
+
+def test_configuration_cannot_be_written() -> None:
+    for value in (Config(), ArchConfig(), plan(Config(), 1)):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(value, dataclasses.fields(value)[0].name, 1)
+
+
+def setting(key: str, value: Any) -> Any:
+    """`key=value` as `parse` takes it."""
+    group, name = key.split(".")
+    return getattr(getattr(parse({group: {name: value}}), group), name)
+
+
+INTEGER, OPTIONAL_INTEGER = "system.epochs", "arch.num_updates"
+NUMBER, FLAG = "system.gamma", "arch.plan_only"
+TEXT, MAPPING, OPTIONAL_MAPPING = "env.name", "env.params", "network.actor_torso"
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    "key, given, taken",
+    [
+        (INTEGER, 3, 3),
+        (INTEGER, 1e7, 10_000_000),
+        (INTEGER, 3.0, 3),
+        (OPTIONAL_INTEGER, None, None),
+        (OPTIONAL_INTEGER, 1e3, 1000),
+        ("arch.total_timesteps", 2**53 + 1, 2**53 + 1),
+        (NUMBER, 1, 1.0),
+        (NUMBER, 0, 0.0),
+        (NUMBER, 0.5, 0.5),
+        ("system.max_grad_norm", INF, INF),
+        ("system.reward_scale", -2, -2.0),
+        (FLAG, True, True),
+        (TEXT, "Catch-bsuite", "Catch-bsuite"),
+        (TEXT, None, None),
+        (MAPPING, {}, {}),
+        (MAPPING, {"gravity": 9.0}, {"gravity": 9.0}),
+        (OPTIONAL_MAPPING, None, None),
+    ],
+)
+def test_value_is_taken(key: str, given: Any, taken: Any) -> None:
+    value = setting(key, given)
+    assert value == taken
+    assert type(value) is type(taken)
+
+
+@pytest.mark.parametrize(
+    "key, value, rule",
+    [
+        (INTEGER, 1.5, "an integer"),
+        (INTEGER, "3", "an integer"),
+        (INTEGER, True, "an integer"),
+        (INTEGER, None, "an integer"),
+        (INTEGER, NAN, "an integer"),
+        (INTEGER, INF, "an integer"),
+        (INTEGER, [3], "an integer"),
+        (OPTIONAL_INTEGER, "none", "an integer (1e7 is one) or null"),
+        (OPTIONAL_INTEGER, False, "or null"),
+        (NUMBER, "0.9", "a number"),
+        (NUMBER, True, "a number"),
+        (NUMBER, None, "a number"),
+        (NUMBER, {"value": 0.9}, "a number"),
+        (NUMBER, NAN, "finite"),
+        (NUMBER, INF, "finite"),
+        (NUMBER, -INF, "finite"),
+        ("system.max_grad_norm", NAN, "above 0"),
+        ("system.max_grad_norm", -INF, "above 0"),
+        ("system.reward_scale", NAN, "finite"),
+        (FLAG, 1, "true or false"),
+        (FLAG, "true", "true or false"),
+        (FLAG, None, "true or false"),
+        (TEXT, 5, "text or null"),
+        (TEXT, True, "text or null"),
+        (MAPPING, [1], "keys and values"),
+        (MAPPING, None, "keys and values"),
+        (MAPPING, "a", "keys and values"),
+        (OPTIONAL_MAPPING, 64, "keys and values or null"),
+    ],
+)
+def test_value_is_refused(key: str, value: Any, rule: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        setting(key, value)
+    (line,) = str(refusal.value).splitlines()
+    assert line.startswith(f"{key}=")
+    assert rule in line
+    for name in ("NoneType", "<class"):
+        assert name not in line
+
+
+BOUNDED = [
+    (f"{group}.{field.name}", side, field.metadata[side])
+    for group, cls in GROUPS.items()
+    for field in fields(cls).values()
+    for side in ("low", "above", "high")
+    if side in field.metadata
+]
+
+
+@pytest.mark.parametrize("key, side, bound", BOUNDED)
+def test_bound_is_where_it_is_said_to_be(key: str, side: str, bound: float) -> None:
+    within, beyond = {
+        "low": (bound, bound - 1),
+        "above": (bound + 1e-9, bound),
+        "high": (bound, bound + 1),
+    }[side]
+    assert setting(key, within) == within
+    with pytest.raises(ConfigError, match=re.escape(f"{key}=")) as refusal:
+        setting(key, beyond)
+    words = {"low": "at least", "above": "above", "high": "at most"}[side]
+    assert f"{words} {bound}" in str(refusal.value)
+    if side != "above":
+        assert str(refusal.value).endswith(f"; the nearest that is: {bound}")
+
+
+def test_settings_that_only_a_positive_number_makes_sense_for_have_a_bound() -> None:
+    bounded = {key for key, _, _ in BOUNDED}
+    numbers = {
+        f"{group}.{name}"
+        for group, cls in GROUPS.items()
+        for name, hint in typing.get_type_hints(cls).items()
+        if hint in (int, float, int | None)
+    }
+    assert numbers - bounded == {"system.reward_scale"}  # negative turns a cost into a reward
+
+
+@pytest.mark.parametrize("raw", [{"arch": 3}, {"arch": None}, {"arch": [1]}, {"system": "ppo"}])
+def test_group_without_keys_is_refused(raw: dict[str, Any]) -> None:
+    (group,) = raw
+    with pytest.raises(ConfigError) as refusal:
+        parse(raw)
+    assert str(refusal.value).startswith(f"{group}=")
+    examples = re.findall(r"\w+\.\w+", str(refusal.value))
+    assert all(example in known_keys() and example.startswith(group) for example in examples)
+
+
+@pytest.mark.parametrize(
+    "key, nearest",
+    [
+        ("system.gama", "system.gamma"),
+        ("system.clip_epss", "system.clip_eps"),
+        ("system.clip", "system.clip_eps"),
+        ("system.gae_lamda", "system.gae_lambda"),
+        ("system.minibatches", "system.num_minibatches"),
+        ("arch.num_envs", "arch.total_num_envs"),
+        ("arch.sed", "arch.seed"),
+        ("arch.total_timestep", "arch.total_timesteps"),
+        ("arch.num_eval_episode", "arch.num_eval_episodes"),
+        ("logger.jsonl", "logger.json"),
+        ("env.kwarg", "env.kwargs"),
+        ("network.actor_tors", "network.actor_torso"),
+        # the right name in the wrong group, or in none
+        ("arch.gamma", "system.gamma"),
+        ("system.seed", "arch.seed"),
+        ("seed", "arch.seed"),
+        ("clip_epss", "system.clip_eps"),
+        ("SYSTEM.GAMMA", "system.gamma"),
+    ],
+)
+def test_unknown_key_names_the_nearest(key: str, nearest: str) -> None:
+    assert unknown_key(key) == f"{key}: no such key; did you mean {nearest}?"
+
+
+@pytest.mark.parametrize("key", ["x", "system.", "q.q.q", "völlig", "", "network.mlp.units"])
+def test_unknown_key_always_names_one(key: str) -> None:
+    match = re.search(r"did you mean (.*)\?$", unknown_key(key))
+    assert match is not None
+    assert match[1] in known_keys()
+
+
+def test_unknown_key_looks_at_further_keys() -> None:
+    more = ["network.actor_torso.layer_sizes"]
+    assert more[0] in unknown_key("network.actor_torso.layer_size", more)
+
+
+@pytest.mark.parametrize("raw", [{"system": {"gama": 0.9}}, {"sytem": {"gamma": 0.9}}, {"foo": 1}])
+def test_unknown_key_is_refused(raw: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"no such key; did you mean \w+\.?\w*\?"):
+        parse(raw)
+
+
+# What a plan of 8 environments x 6 steps refuses: settings, devices, words, and the ways out.
+ENVS, UPDATES, WARM_UP = "arch.total_num_envs", "arch.num_updates", "system.obs_norm_warmup_steps"
+STEPS, BLOCKS, PARTS = "arch.total_timesteps", "arch.num_evaluation", "system.num_minibatches"
+SHARED, NORMALIZE = "arch.update_batch_size", "system.normalize_observations"
+Settings = dict[str, Any]
+PLANS: list[tuple[Settings, int, str, Settings]] = [
+    ({ENVS: 10}, 4, "is not a multiple of 4 learners (4 devices x", {ENVS: 8}),
+    ({ENVS: 3}, 4, "is not a multiple of 4 learners", {ENVS: 4}),
+    ({ENVS: 9, SHARED: 2}, 1, "2 learners (1 device x arch.update_batch_size=2)", {ENVS: 8}),
+    ({ENVS: 20, SHARED: 3}, 2, "is not a multiple of 6 learners", {ENVS: 18}),
+    ({PARTS: 5}, 1, "does not divide a batch of 48 (8 environments x", {PARTS: 6}),
+    ({PARTS: 7}, 2, "does not divide a batch of 24 (4 environments x", {PARTS: 8}),
+    ({PARTS: 1000}, 1, "does not divide a batch of 48", {PARTS: 48}),
+    ({STEPS: 47}, 1, "is less than one update of 48 steps", {STEPS: 48}),
+    ({STEPS: 96, BLOCKS: 3}, 1, "is more than 2 updates", {BLOCKS: 2}),
+    ({STEPS: 96, BLOCKS: 3}, 1, "is more than 2 updates", {STEPS: 144}),
+    ({UPDATES: 2, BLOCKS: 3}, 1, "is more than 2 updates", {BLOCKS: 2}),
+    ({UPDATES: 2, BLOCKS: 3}, 1, "is more than 2 updates", {UPDATES: 3}),
+    ({WARM_UP: 9}, 1, "system.obs_norm_warmup_steps=9 needs", {NORMALIZE: True}),
+    ({WARM_UP: 9}, 1, "system.obs_norm_warmup_steps=9 needs", {WARM_UP: 0}),
+]
+
+
+def planned(changes: Settings, num_devices: int) -> Any:
+    raw: dict[str, Any] = {
+        "arch": {"total_num_envs": 8, "num_evaluation": 1},
+        "system": {"rollout_length": 6, "num_minibatches": 1},
+    }
+    for key, value in changes.items():
+        group, name = key.split(".")
+        raw[group][name] = value
+    return plan(parse(raw), num_devices)
+
+
+@pytest.mark.parametrize("changes, num_devices, words, way_out", PLANS)
+def test_plan_refuses_and_its_way_out_works(
+    changes: Settings, num_devices: int, words: str, way_out: Settings
+) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        planned(changes, num_devices)
+    (line,) = str(refusal.value).splitlines()
+    assert words in line
+    for key, value in way_out.items():
+        assert key in line
+        assert re.search(rf"\b{value}\b", line, re.IGNORECASE)
+    planned({**changes, **way_out}, num_devices)
+
+
+@pytest.mark.parametrize("num_minibatches", [999_999_937, 2**31 - 1])
+def test_nearest_divisor_of_a_large_batch_is_found_at_once(num_minibatches: int) -> None:
+    started = time.perf_counter()
+    with pytest.raises(ConfigError, match="does not divide"):
+        planned({ENVS: 2**20, "system.rollout_length": 2**10, PARTS: num_minibatches}, 1)
+    assert time.perf_counter() - started < 1.0
+
+
+def test_plan_without_a_budget_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"arch\.total_timesteps=null and arch\.num_updates=null"):
+        planned({STEPS: None}, 1)
+
+
+def test_num_updates_goes_before_total_timesteps() -> None:
+    result = planned({UPDATES: 3, STEPS: 1}, 1)
+    assert (result.num_updates, result.total_steps, result.requested_steps) == (3, 144, None)
+
+
+@pytest.mark.parametrize(
+    "num_updates, blocks, spread",
+    [(10, 10, [1] * 10), (10, 4, [2, 3, 2, 3]), (7, 3, [2, 2, 3]), (5, 1, [5]), (11, 2, [5, 6])],
+)
+def test_updates_are_spread_over_the_blocks(
+    num_updates: int, blocks: int, spread: list[int]
+) -> None:
+    result = planned({UPDATES: num_updates, BLOCKS: blocks}, 1)
+    assert list(result.updates_per_block) == spread
+
+
+@pytest.mark.parametrize(
+    "asked, num_devices, rollouts", [(0, 1, 0), (1, 1, 1), (48, 1, 1), (49, 1, 2), (49, 2, 2)]
+)
+def test_warm_up_is_rounded_up_to_rollouts(asked: int, num_devices: int, rollouts: int) -> None:
+    result = planned({WARM_UP: asked, NORMALIZE: True}, num_devices)
+    assert (result.warmup_rollouts, result.warmup_steps) == (rollouts, rollouts * 48)
+
+
+@pytest.mark.parametrize(
+    "episodes, num_devices, each", [(8, 1, 8), (8, 4, 2), (9, 4, 3), (1, 4, 1)]
+)
+def test_no_episode_is_lost_to_the_number_of_devices(
+    episodes: int, num_devices: int, each: int
+) -> None:
+    result = planned({"arch.num_eval_episodes": episodes}, num_devices)
+    assert result.eval_episodes_per_device == each

@@ -1,0 +1,399 @@
+"""What a run leaves behind and shows: JSON lines, the summary, the plot, the console."""
+
+import contextlib
+import json
+import os
+import pty
+import re
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxppo import sinks
+from jaxppo.config import LoggerConfig
+from jaxppo.sinks import Event, Sink
+from jaxppo.sinks.console import Console
+from jaxppo.sinks.json_lines import JsonLines
+from jaxppo.sinks.plot import Plot
+
+NAN, INF = float("nan"), float("inf")
+
+START: Event = {
+    "event": "start",
+    "environment": "CartPole-v1",
+    "platform": "cpu",
+    "seed": 3,
+    "num_parameters": 9155,
+    "num_eval_episodes": 8,
+    "max_eval_steps": 500,
+    "warmup_steps": 0,
+    "num_devices": 1,
+    "update_batch_size": 2,
+    "num_envs": 16,
+    "rollout_length": 32,
+    "steps_per_update": 1024,
+    "minibatch_size": 64,
+    "num_updates": 5,
+    "updates_per_block": (2, 3),
+    "total_steps": 5120,
+    "requested_steps": 5000,
+}
+COMPILE: Event = {
+    "event": "compile",
+    "seconds": 12.0,
+    "train_seconds": 10.5,
+    "evaluate_seconds": 1.5,
+    "gflop_per_update": 0.25,
+    "peak_bytes": 7 * 2**20,
+    "total_steps": 5120,
+    "plan_only": False,
+}
+TRAIN: Event = {
+    "event": "train",
+    "steps": 2048,
+    "updates": 2,
+    "seconds": 1.5,
+    "steps_per_second": 12345.0,
+    "episodes": 4,
+    "episode_return": 21.5,
+    "episode_length": 21.5,
+    "total_loss": 1.0,
+    "actor_loss": 0.1,
+    "value_loss": 1.25,
+    "entropy": 0.693,
+    "approximate_kl": 0.0125,
+    "clip_fraction": 0.1,
+    "gradient_norm": 0.5,
+    "explained_variance": 0.5,
+    "learning_rate": 1e-3,
+}
+EVAL: Event = {
+    "event": "eval",
+    "steps": 2048,
+    "seconds": 1.75,
+    "episodes": 8,
+    "episode_return": 123.456,
+    "episode_return_std": 7.5,
+    "episode_return_min": 100.0,
+    "episode_return_max": 130.0,
+    "episode_length": 123.4,
+    "unfinished": 0,
+    "max_eval_steps": 500,
+    "last": False,
+}
+ABSOLUTE: Event = {**EVAL, "event": "absolute", "episodes": 80, "steps": 5120}
+END: Event = {
+    "event": "end",
+    "status": "finished",
+    "environment": "CartPole-v1",
+    "seed": 3,
+    "absolute_metric": 123.456,
+    "best_episode_return": 123.456,
+    "best_steps": 5120,
+    "steps": 5120,
+    "seconds": 3.5,
+}
+LAST_EVAL: Event = {**EVAL, "steps": 5120, "last": True}
+RUN = [START, COMPILE, TRAIN, EVAL, {**TRAIN, "steps": 5120}, LAST_EVAL, ABSOLUTE, END]
+
+
+def write(sink: Sink, *events: Event) -> None:
+    """All events in order, and the end of the run."""
+    for event in events:
+        sink.write(event)
+    sink.close()
+
+
+def lines(run_dir: Path) -> list[Any]:
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not JSON")
+
+    text = (run_dir / "metrics.jsonl").read_text()
+    assert text == "" or text.endswith("\n")
+    return [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize(
+    "switches, made",
+    [
+        ({}, [JsonLines, Plot, Console]),
+        ({"json": False}, [Plot, Console]),
+        ({"plot": False}, [JsonLines, Console]),
+        ({"console": False}, [JsonLines, Plot]),
+        ({"json": False, "plot": False, "console": False}, []),
+    ],
+)
+def test_switches(tmp_path: Path, switches: dict[str, bool], made: list[type]) -> None:
+    found = sinks.make(LoggerConfig(**switches), tmp_path)
+    for sink in found:
+        sink.close()
+    assert [type(sink) for sink in found] == made
+
+
+def test_lines_are_the_events_of_training_in_order(tmp_path: Path) -> None:
+    write(JsonLines(tmp_path), *RUN)
+    assert lines(tmp_path) == [e for e in RUN if e["event"] in ("train", "eval", "absolute")]
+    assert json.loads((tmp_path / "summary.json").read_text()) == END
+
+
+def test_line_is_on_disk_before_the_next_event(tmp_path: Path) -> None:
+    sink = JsonLines(tmp_path)
+    for count, event in enumerate([TRAIN, EVAL, ABSOLUTE], start=1):
+        sink.write(event)
+        assert len(lines(tmp_path)) == count
+    sink.close()
+
+
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+def test_numbers_that_json_lacks_become_null(tmp_path: Path, value: float) -> None:
+    inner = {"deep": {"loss": value, "steps": 3}}
+    write(
+        JsonLines(tmp_path),
+        {**TRAIN, "total_loss": value, **inner},
+        {**END, "best_episode_return": value},
+    )
+    (train,) = lines(tmp_path)
+    assert train == {**TRAIN, "total_loss": None, "deep": {"loss": None, "steps": 3}}
+    assert json.loads((tmp_path / "summary.json").read_text())["best_episode_return"] is None
+
+
+def test_large_counts_and_small_numbers_stay_exact(tmp_path: Path) -> None:
+    event = {**TRAIN, "steps": 2**53 + 1, "total_loss": 5e-324, "value_loss": 0.1}
+    write(JsonLines(tmp_path), event)
+    assert lines(tmp_path) == [event]
+
+
+def test_an_earlier_runs_lines_are_not_touched(tmp_path: Path) -> None:
+    write(JsonLines(tmp_path), TRAIN)
+    with pytest.raises(FileExistsError, match=r"metrics\.jsonl"):
+        JsonLines(tmp_path)
+    assert lines(tmp_path) == [TRAIN]
+
+
+def test_summary_is_there_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = tmp_path / "summary.json"
+    sink = JsonLines(tmp_path)
+
+    def killed(path: Path, target: Path) -> None:
+        assert json.loads(path.read_text()) == END
+        assert target == summary
+        assert not summary.exists()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        sink.write(END)
+    assert not summary.exists()
+    monkeypatch.undo()
+    write(sink, END)
+    assert json.loads(summary.read_text()) == END
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "summary.json"]
+
+
+def is_picture(path: Path) -> bool:
+    return path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        RUN,
+        [START, COMPILE, TRAIN, EVAL],  # stopped early
+        [EVAL],
+        [START, {**TRAIN, "episodes": 0, "episode_return": None}, EVAL, ABSOLUTE],
+        [START, {**TRAIN, "episode_return": NAN}, {**EVAL, "episode_return": NAN}],
+        [{**START, "environment": "of $mine_{x}$ \\ 50%"}, EVAL],
+    ],
+    ids=["a run", "stopped", "one evaluation", "no episode ended", "nan", "odd name"],
+)
+def test_plot_is_drawn(tmp_path: Path, events: list[Event]) -> None:
+    path = tmp_path / "curve.png"
+    write(Plot(path), *events)
+    assert is_picture(path)
+
+
+@pytest.mark.parametrize("events", [[], [START, COMPILE], [START, COMPILE, TRAIN]])
+def test_nothing_to_draw_is_no_file(tmp_path: Path, events: list[Event]) -> None:
+    write(Plot(tmp_path / "curve.png"), *events)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_plot_leaves_no_figure_open(tmp_path: Path) -> None:
+    from matplotlib import pyplot
+
+    write(Plot(tmp_path / "curve.png"), *RUN)
+    assert pyplot.get_fignums() == []
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+    """`printed(*events)`: the lines of a console that is no terminal."""
+
+    def call(*events: Event) -> list[str]:
+        write(Console(), *events)
+        out, err = capsys.readouterr()
+        assert err == ""
+        assert "\x1b" not in out
+        assert "\r" not in out
+        return [str(line) for line in out.splitlines()]
+
+    return call
+
+
+def test_plain_lines_tell_the_run(printed: Any) -> None:
+    text = printed(*RUN)
+    assert text[-1].startswith("absolute metric: 123.46 ")
+    for line, words in zip(
+        text,
+        [
+            ["CartPole-v1", "1 cpu device,", "seed 3", "9,155 parameters"],
+            ["2 update batches", "16 environments", "32 steps", "1,024 steps", "minibatches of 64"],
+            ["5 updates", "5,120 steps", "5000 asked for|5,000 asked for", "rounded up"],
+            ["evaluations: 2", "2 or 3 updates", "8 episodes", "500 steps"],
+            ["12.0 s", "train 10.5", "evaluate 1.5", "0.25 GFLOP", "7 MiB"],
+            ["2,048 steps", "12.3k steps/s", "train return", "21.50", "0.693", "0.0125", "1.25"],
+            ["2,048 steps", "evaluation", "123.46", "std 7.50", "123.4"],
+            ["5,120 steps", "train return"],
+            ["5,120 steps", "evaluation"],
+            ["absolute metric", "std 7.50", "80 episodes", "step 5,120"],
+        ],
+        strict=True,
+    ):
+        for word in words:
+            assert any(choice in line for choice in word.split("|")), line
+
+
+@pytest.mark.parametrize(
+    "event, words",
+    [
+        ({**START, "num_devices": 4}, "4 cpu devices"),
+        ({**START, "requested_steps": 5120}, "= 5,120 steps"),
+        ({**START, "requested_steps": None}, "= 5,120 steps"),
+        ({**START, "warmup_steps": 2048}, "2,048 steps of warm-up"),
+        ({**START, "updates_per_block": (2, 2)}, "one every 2 updates"),
+        ({**TRAIN, "steps_per_second": 87.25}, " 87.2 steps/s"),
+        ({**TRAIN, "steps_per_second": 1.5e6}, " 1.5M steps/s"),
+        ({**TRAIN, "steps_per_second": 2.25e9}, "2.25G steps/s"),
+        ({**TRAIN, "steps_per_second": 999.7}, " 1k steps/s"),
+        ({**TRAIN, "steps_per_second": 999_700.0}, " 1M steps/s"),
+        ({**TRAIN, "steps": 10**12}, "1,000,000,000,000 steps"),
+        ({**TRAIN, "episode_return": NAN}, "train return      nan"),
+        ({**EVAL, "episode_return": -0.5}, "return -0.50"),
+    ],
+)
+def test_line_says(printed: Any, event: Event, words: str) -> None:
+    assert words in "\n".join(printed(event))
+
+
+def test_rounding_is_not_spoken_of_where_there_is_none(printed: Any) -> None:
+    for requested in (5120, None):
+        assert "asked for" not in "\n".join(printed({**START, "requested_steps": requested}))
+
+
+def test_train_return_is_a_dash_when_no_episode_ended(printed: Any) -> None:
+    (line,) = printed({**TRAIN, "episodes": 0, "episode_return": None, "episode_length": None})
+    assert re.search(r"train return +- ", line)
+
+
+@pytest.mark.parametrize("event", [EVAL, ABSOLUTE], ids=["eval", "absolute"])
+def test_unfinished_episodes_are_said(printed: Any, event: Event) -> None:
+    (line,) = printed({**event, "unfinished": 3})
+    assert f"3 of {event['episodes']} episodes unfinished after 500 steps" in line
+    (line,) = printed(event)
+    assert "unfinished" not in line
+
+
+def test_every_event_of_a_run_is_known(printed: Any) -> None:
+    for event in RUN:
+        printed(event)
+    with pytest.raises(KeyError):
+        printed({"event": "no such event"})
+
+
+Show = Callable[..., str]
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Show:
+    """`terminal(*events)`: what a terminal receives from a console."""
+
+    def show(*events: Event) -> str:
+        ours, theirs = pty.openpty()
+        received = bytearray()
+
+        def receive() -> None:
+            with contextlib.suppress(OSError):  # the end of a terminal is an error on Linux
+                while chunk := os.read(ours, 4096):
+                    received.extend(chunk)
+
+        reader = threading.Thread(target=receive)
+        reader.start()
+        with os.fdopen(theirs, "w", encoding="utf-8") as stdout, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", stdout)
+            write(Console(), *events)
+        reader.join()
+        os.close(ours)
+        return received.decode()
+
+    for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    return show
+
+
+def plain(received: str) -> list[str]:
+    """Lines without control sequences."""
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", received)
+    return [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"TERM": "xterm-256color"},
+        {"TERM": "xterm-256color", "NO_COLOR": "1"},
+        {"TERM": "xterm", "COLUMNS": "20"},
+        {"TERM": "linux", "COLUMNS": "400"},
+        {"TERM": "dumb"},
+        {"TERM": ""},
+    ],
+    ids=lambda variables: " ".join(f"{k}={v}" for k, v in variables.items()),
+)
+def test_terminal_gets_every_line_whole(
+    terminal: Show, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    text = plain(terminal(*RUN))
+    assert text[-1].startswith("absolute metric: 123.46 (std 7.50")
+    assert text[-1].endswith(")")
+    assert sum("evaluation: return 123.46" in line for line in text) == 2
+
+
+def test_terminal_shows_a_bar_that_moves(terminal: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "120")
+    received = terminal(*RUN)
+    bars = [line for line in plain(received) if "%" in line]
+    assert "0%" in bars[0]
+    assert re.search(r"━ +100% +5\.12k steps +12\.3k steps/s +return 21\.50 ", bars[-1])
+
+
+def test_plan_needs_no_bar(terminal: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert "%" not in terminal(START, {**COMPILE, "plan_only": True})
+
+
+@pytest.mark.parametrize("num_events", range(2, len(RUN) + 1))
+def test_cursor_comes_back_however_the_run_ends(
+    terminal: Show, monkeypatch: pytest.MonkeyPatch, num_events: int
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    received = terminal(*RUN[:num_events])
+    assert received.count("\x1b[?25l") == received.count("\x1b[?25h") > 0
+    assert received.rindex("\x1b[?25h") > received.rindex("\x1b[?25l")
