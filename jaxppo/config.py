@@ -36,7 +36,10 @@ class ArchConfig:
         1, "update batches per device that share parameters and average gradients", low=1
     )
     total_timesteps: int | None = setting(
-        1_000_000, "environment steps to train for, rounded up to whole updates", low=1
+        1_000_000,
+        "environment steps to train for, rounded up to whole updates",
+        low=1,
+        high=10**18,
     )
     num_updates: int | None = setting(
         None, "updates to train for; where set, total_timesteps is not read", low=1
@@ -196,6 +199,8 @@ def _check(key: str, value: Any, hint: Any, rule: typing.Mapping[str, Any]) -> A
         value = int(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
+    if rule.get("infinite") and value in ("inf", ".inf"):  # text, as Hydra and YAML read these
+        value = math.inf
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
         optional = " or null" if type(None) in options else ""
         raise ConfigError(
@@ -203,7 +208,12 @@ def _check(key: str, value: Any, hint: Any, rule: typing.Mapping[str, Any]) -> A
         )
     if kind in (int, float):
         _check_number(key, value, rule)
+    if value == "":
+        raise ConfigError(f"{key}='': must be text that is not empty")
     return value
+
+
+MAX_INT, MAX_FLOAT = 2**31 - 1, float.fromhex("0x1.fffffep+127")  # of int32 and float32
 
 
 _TYPE_NAMES: dict[Any, str] = {
@@ -233,6 +243,9 @@ def _check_number(key: str, value: float, rule: typing.Mapping[str, Any]) -> Non
         nearest = high if high is not None and value > high else low if low is not None else None
         way_out = f"; the nearest that is: {nearest}" if nearest is not None else ""
         raise ConfigError(f"{key}={value}: must be {rules}{way_out}")
+    most = high if high is not None else MAX_INT if isinstance(value, int) else MAX_FLOAT
+    if abs(value) > most and not math.isinf(value):
+        raise ConfigError(f"{key}={value}: must be at most {most}, what 32 bits hold")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

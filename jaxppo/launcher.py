@@ -1,7 +1,6 @@
 """Hydra's side of a run: composing, checking before anything is written, and one-line errors."""
 
 import contextlib
-import dataclasses
 import difflib
 import os
 import re
@@ -20,7 +19,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from jaxppo.config import Config, ConfigError, NetworkConfig, help_text, parse, unknown_key
+from jaxppo.config import Config, ConfigError, help_text, parse, unknown_key
+from jaxppo.experiment import NonFiniteError, check_run_dir, prepare
 
 
 def config_dir() -> Path:
@@ -35,6 +35,9 @@ def main(config_name: str, run: Callable[[Config, Path], float]) -> None:
 
     A user's mistake is one line on standard error and exit status 2; a run that failed, 1.
     """
+    for argument in sys.argv[1:]:
+        if match := re.match(r"--?(\w+\.\w.*)", argument):
+            _refuse(f"{argument}: settings are written without dashes: {match[1]}", 2)
     OmegaConf.register_new_resolver("jaxppo.help", _help, replace=True)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach the handlers below
 
@@ -60,20 +63,18 @@ class Check(Callback):
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Check a single run."""
         with _one_line():
-            _check(config, "hydra.run.dir")
+            _check_dir(config, "hydra.run.dir")
+            prepare(parse(_plain(config)))
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Check what the jobs of a sweep have in common."""
+        """Check a sweep."""
         with _one_line():
-            _check_sweep(list(config.hydra.overrides.task))
-            _check(config, "hydra.sweep.dir")
+            _check_dir(config, "hydra.sweep.dir")
+            _check_sweep(config.hydra.job.config_name, list(config.hydra.overrides.task))
 
 
-def _check(config: DictConfig, dir_key: str) -> None:
-    from jaxppo.experiment import check_run_dir, prepare
-
-    check_run_dir(dir_key, Path(OmegaConf.select(config, dir_key)))
-    prepare(parse(_plain(config)))
+def _check_dir(config: DictConfig, key: str) -> None:
+    check_run_dir(key, Path(OmegaConf.select(config, key, throw_on_missing=True) or ""))
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:
@@ -82,26 +83,41 @@ def _plain(config: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in typing.cast(dict[Any, Any], plain).items()}
 
 
-def _check_sweep(overrides: list[str]) -> None:
-    """Every value of a swept setting against its own rule, before the first job starts."""
-    for override in OverridesParser.create().parse_overrides(overrides):
-        if override.is_sweep_override() and override.key_or_group.count(".") == 1:
-            group, name = override.key_or_group.split(".")
-            for value in override.sweep_iterator():
-                parse({group: {name: OmegaConf.create(f"value: {value}").value}})
+def _check_sweep(config_name: str, overrides: list[str]) -> None:
+    """Every swept value, one at a time beside the first values of the others."""
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    choices = [
+        [f"{o.get_key_element()}={value}" for value in o.sweep_string_iterator()]
+        if o.is_discrete_sweep()
+        else [o.input_line or ""]
+        for o in parsed
+        if o.is_discrete_sweep() or not o.is_sweep_override()
+    ]
+    first = [options[0] for options in choices]
+    jobs = [first] + [
+        [*first[:i], option, *first[i + 1 :]]
+        for i, options in enumerate(choices)
+        for option in options[1:]
+    ]
+    for job in jobs:
+        prepare(parse(_plain(hydra.compose(config_name, job))))
 
 
 @contextlib.contextmanager
 def _one_line() -> Iterator[None]:
     """Turn a user's mistake into its one line and an exit status."""
-    from jaxppo.experiment import NonFiniteError
-
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
-        _refuse(_translate(str(error)), 2)
+        typed = getattr(error, "override", None)  # where Hydra's grammar stopped
+        _refuse(_translate(f"parsing override '{typed}'\n{error}" if typed else str(error)), 2)
     except ConfigError as error:
         _refuse(str(error), 2)
+    except ValueError as error:
+        if "Config group override" not in str(error):
+            raise
+        typed = " ".join(arg for arg in sys.argv[1:] if re.match(r"[+~]*\w*=", arg))
+        _refuse(f"{typed}: a group takes the name of one of its files; see --help", 2)
     except NonFiniteError as error:
         _refuse(str(error), 1)
     except OSError as error:
@@ -121,6 +137,8 @@ def _translate(message: str) -> str:
         key = match[1]
         if key.startswith(("env.kwargs.", "env.params.")):
             return f"{key}: not set in the file; add it with a plus sign: +{key}=VALUE"
+        if key == "network/torso":
+            return f"{key}: say of which branch, such as {key}@network.actor_torso=mlp"
         return unknown_key(key, _layer_keys())
     if match := re.search(
         r"Could not find '(.+)/([^/]+)'\s+Available options in .*?:(.*)", message, re.S
@@ -138,11 +156,16 @@ def _translate(message: str) -> str:
 
 
 def _layer_keys() -> list[str]:
-    """Settable keys of the layers that configs/network offers."""
-    slots = [field.name for field in dataclasses.fields(NetworkConfig)]
-    files = config_dir().glob("network/*/*.yaml")
-    arguments = {str(key) for file in files for key in OmegaConf.load(file)}
-    return [f"network.{slot}.{argument}" for slot in slots for argument in sorted(arguments)]
+    """Settable keys of the layers of the default network."""
+    folder = config_dir() / "network"
+    keys = []
+    for entry in OmegaConf.load(folder / "mlp.yaml").defaults:
+        if entry != "_self_":
+            ((group, choice),) = entry.items()
+            kind, _, slot = group.partition("@")
+            layer = OmegaConf.load(folder / kind / f"{choice}.yaml")
+            keys += [f"network.{slot or kind}.{argument}" for argument in layer]
+    return keys
 
 
 def _help() -> str:

@@ -72,13 +72,27 @@ def build_actor_critic(config: NetworkConfig, env: Environment) -> ActorCritic:
         critic=layers("critic_torso", "critic_head"),
     )
     actor_critic = FeedForward(network, env.observation_space)
+
+    def try_out(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        params = actor_critic.init(key)
+        _, obs = env.reset(key[None])
+        obs = jax.tree.map(lambda x: x[None], obs)
+        _, distribution, value = actor_critic.unroll(params, (), obs, jnp.ones((1, 1), bool))
+        return distribution.sample_and_log_prob(seed=key)[1], value
+
     try:
-        jax.eval_shape(actor_critic.init, jax.random.key(0))
+        log_prob, value = jax.eval_shape(try_out, jax.random.key(0))
     except Exception as error:  # a user's layer may raise anything on shapes it does not take
         raise ConfigError(
             f"network: does not take the observation {env.observation_space} of {env.name}: "
             f"{_brief(error)}; choose a network.input_layer that does"
         ) from error
+    for name, output in (("actor_head", log_prob), ("critic_head", value)):
+        if output.shape != (1, 1):
+            raise ConfigError(
+                f"network.{name}: gives shape {output.shape} where one number a step is needed; "
+                "choose a head that does"
+            )
     return actor_critic
 
 

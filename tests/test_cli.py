@@ -209,6 +209,7 @@ UNKNOWN = {
     "network.actor_torso.layer_size=[3]": (
         "network.actor_torso.layer_size: no such key; did you mean network.actor_torso.layer_sizes?"
     ),
+    "network.activation=relu": "network.activation: no such key; did you mean network.",
     "network.torso.layer_sizes=[3]": (
         "network.torso.layer_sizes: no such key; did you mean network."
     ),
@@ -225,6 +226,7 @@ WRONG = {
     "system.epochs=true": "system.epochs=True: must be an integer",
     "system.epochs=1.5": "system.epochs=1.5: must be an integer",
     "arch.seed=abc": "arch.seed=abc: must be an integer",
+    "arch.total_timesteps=100k": "arch.total_timesteps=100k: must be an integer (1e7 is one)",
     "arch.total_timesteps=many": "arch.total_timesteps=many: must be an integer|or null",
     "arch.evaluation_greedy=1": "arch.evaluation_greedy=1: must be true or false",
     "arch.evaluation_greedy=yes": "arch.evaluation_greedy=yes: must be true or false",
@@ -348,9 +350,9 @@ SYNTAX = {
     "system.gamma 0.9": "system.gamma: not an override|key=value",
     "system.gamma: 0.9": "system.gamma:|key=value",
     "--system.gamma=0.9": "--system.gamma=0.9",
-    "--gamma 0.9": "--gamma",
     "=5": "=5",
     "+arch=2": "arch=2",
+    "logger=false": "logger=false",
     "a=b=c": "a=b=c|key=value",
     "network.actor_torso.layer_sizes=[64": "network.actor_torso.layer_sizes=[64|key=value",
     "network.actor_torso.layer_sizes=64,64": "network.actor_torso.layer_sizes=64,64|[",
@@ -419,6 +421,7 @@ def test_file_in_the_place_of_a_directory_is_refused(
 ) -> None:
     file = tmp_path / "file"
     file.write_text("not a directory")
+    file.chmod(0o755)
     assert_refused(launch(*(o.format(file=file) for o in overrides)), f"{key}={file}", cwd)
     assert file.read_text() == "not a directory"
 

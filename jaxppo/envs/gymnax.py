@@ -30,6 +30,10 @@ class GymnaxEnvironment:
         self.observation_space = _convert("observation", env.observation_space(params), example)
         self.action_space = _convert("action", env.action_space(params), None)
         limit = getattr(params, "max_steps_in_episode", None)
+        if limit is not None and (limit < 1 or limit != int(limit)):
+            raise ConfigError(
+                f"env.params.max_steps_in_episode={limit}: must be an integer, at least 1"
+            )
         self.time_limit = None if limit is None else int(limit)
 
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
@@ -66,13 +70,15 @@ def make(config: EnvConfig) -> GymnaxEnvironment:
     try:
         made = factory(**config.kwargs)
         env = made[0] if isinstance(made, tuple) else made
-        params = env.default_params
+        params = _replace_params(name, env.default_params, config.params)
+        environment = GymnaxEnvironment(name, env, params)
+    except ConfigError:
+        raise
     except Exception as error:  # whatever a constructor raises is the user's to read
         raise ConfigError(
-            f"env.name={name}: cannot be made with env.kwargs={config.kwargs}: "
-            f"{type(error).__name__}: {error}; see the environment's constructor"
+            f"{name}: cannot be made with env.kwargs={config.kwargs}, env.params={config.params}: "
+            f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         ) from error
-    environment = GymnaxEnvironment(name, env, _replace_params(name, params, config.params))
     _check_contract(environment)
     return environment
 
@@ -104,9 +110,10 @@ def _unknown(name: str) -> str:
 def _load(key: str, name: str) -> Any:
     try:
         return importlib.import_module(name)
-    except ImportError as error:
+    except Exception as error:  # a user's module may raise anything
         raise ConfigError(
-            f"{key}={name}: cannot be imported ({error}); is it on PYTHONPATH?"
+            f"{key}={name}: cannot be imported ({type(error).__name__}: {error}); "
+            "is it on PYTHONPATH, and does it run?"
         ) from error
 
 

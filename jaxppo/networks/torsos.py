@@ -1,6 +1,7 @@
 """Torsos: from features `[L, S, F]` to features."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -32,8 +33,11 @@ class MLP(nn.Module):
             raise ValueError(
                 f"activation={self.activation} is none of {', '.join(sorted(ACTIVATIONS))}"
             )
-        if any(type(n) is not int or n < 1 for n in self.layer_sizes):
-            raise ValueError(f"layer_sizes={list(self.layer_sizes)} must be positive integers")
+        sizes: Any = self.layer_sizes
+        if not isinstance(sizes, Sequence) or any(type(n) is not int or n < 1 for n in sizes):
+            raise ValueError(f"layer_sizes={sizes} must be a list of positive integers")
+        if not isinstance(self.layer_norm, bool):
+            raise ValueError(f"layer_norm={self.layer_norm} must be true or false")
         super().__post_init__()
 
     @nn.compact
