@@ -164,7 +164,7 @@ def _layer_keys() -> list[str]:
             ((group, choice),) = entry.items()
             kind, _, slot = group.partition("@")
             layer = OmegaConf.load(folder / kind / f"{choice}.yaml")
-            keys += [f"network.{slot or kind}.{argument}" for argument in layer]
+            keys += [f"network.{slot or kind}.{argument}" for argument in map(str, layer)]
     return keys
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 SCRIPT = """
-import json, sys
+import json, sys, tempfile
+from pathlib import Path
 import jax, numpy as np
 from functools import partial
 from conftest import small_config
@@ -22,6 +23,7 @@ num = int(sys.argv[1])
 settings = small_config(
     arch={"total_num_envs": 16, "update_batch_size": 2, "num_updates": 5, "num_eval_episodes": 7},
     env__target="envs.Coin", system__normalize_observations=True,
+    logger={"console": False, "plot": False},
 )
 plan = config.plan(settings, num)
 built = system.build(settings, plan)
@@ -37,7 +39,11 @@ shards = devices.shard(episode_keys, local)
 episodes = devices.parallel(partial(evaluate, built))(
     devices.replicate(policy, local), shards
 )
+with tempfile.TemporaryDirectory() as run_dir:
+    experiment.run(settings, Path(run_dir))
+    events = [json.loads(line) for line in (Path(run_dir) / "metrics.jsonl").open()]
 print(json.dumps({
+    "played": [event["episodes"] for event in events if event["event"] != "train"],
     "devices": len(local),
     "axis": sorted({x.shape[0] for x in agent}),
     "equal": all(np.array_equal(x[0], row) for x in agent for row in x),
@@ -104,4 +110,5 @@ def test_evaluation_plays_the_same_episodes_on_any_number_of_devices(
 ) -> None:
     assert runs[1]["lengths"] == runs[4]["lengths"]  # Coin's lengths do not depend on actions
     assert len(set(runs[1]["lengths"])) > 1
+    assert runs[1]["played"] == runs[4]["played"] == [7, 7, 70]
     assert runs[4]["plan_episodes"] == 2  # 7 episodes: 4 x 2, of which one is not read

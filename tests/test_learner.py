@@ -103,6 +103,16 @@ def test_first_minibatch_ratio_is_one_after_several_updates(small: Any, normaliz
     np.testing.assert_allclose(losses.actor_loss, -np.mean(batch.advantage), atol=1e-6)
 
 
+def test_an_update_learns_with_the_statistics_it_acted_with(small: Any) -> None:
+    """Of one gradient step an update, the losses are those of the acting policy: the ratio is 1."""
+    system, state = small(system={"epochs": 1, "num_minibatches": 1}, **NORMALIZED)
+    phases = compiled(system)
+    for _ in range(4):
+        state, metrics = phases.update(state)
+        assert metrics.losses.approximate_kl < 1e-9
+        assert metrics.losses.clip_fraction == 0
+
+
 def test_statistics_move_once_an_iteration_over_every_observation(small: Any) -> None:
     system, state = small(**NORMALIZED)
     phases = compiled(system)
