@@ -232,9 +232,9 @@ def _check_number(key: str, value: float, rule: typing.Mapping[str, Any]) -> Non
         f"above {above}" if above is not None else "",
         f"at most {high}" if high is not None else "",
     ]
-    rules = " and ".join(bound for bound in bounds if bound) or "finite"
+    rules = " and ".join(bound for bound in bounds if bound)
     if math.isnan(value) or (math.isinf(value) and not rule.get("infinite")):
-        raise ConfigError(f"{key}={value}: must be a finite number, {rules}")
+        raise ConfigError(f"{key}={value}: must be a finite number{', ' if rules else ''}{rules}")
     if (
         (low is not None and value < low)
         or (above is not None and value <= above)

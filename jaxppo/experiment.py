@@ -110,8 +110,12 @@ class _Run:
             self.write("eval", **scores)
             if scores["episode_return"] > best["episode_return"]:
                 best, best_policy = scores, devices.first(state.agent.policy)
+        if best_policy is None:
+            reason = "no evaluation returned a finite number; look at the environment's rewards"
+            self.end(reason, best, None, steps)
+            raise NonFiniteError(reason)
         result = best["episode_return"]
-        if best_policy is not None and self.config.arch.absolute_metric:
+        if self.config.arch.absolute_metric:
             episodes = self.evaluate(
                 programs, devices.replicate(best_policy, self.devices), self.absolute_key, 10
             )

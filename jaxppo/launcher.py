@@ -5,6 +5,7 @@ import difflib
 import os
 import re
 import sys
+import traceback
 import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,13 @@ from omegaconf.errors import OmegaConfBaseException
 from jaxppo.config import Config, ConfigError, help_text, parse, unknown_key
 from jaxppo.experiment import NonFiniteError, check_run_dir, prepare
 
+_FLAGS = (
+    *("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package"),
+    *("-r", "--run", "-m", "--multirun", "-sc", "--shell-completion", "-cp", "--config-path"),
+    *("-cn", "--config-name", "-cd", "--config-dir", "--experimental-rerun", "-i", "--info"),
+)
+_MAX_COMPOSED = 32  # jobs of a sweep that are checked whole before the first starts
+
 
 def config_dir() -> Path:
     """The folder of the YAML files: inside an installed package, beside it in a checkout."""
@@ -36,8 +44,9 @@ def main(config_name: str, run: Callable[[Config, Path], float]) -> None:
     A user's mistake is one line on standard error and exit status 2; a run that failed, 1.
     """
     for argument in sys.argv[1:]:
-        if match := re.match(r"--?(\w+\.\w.*)", argument):
-            _refuse(f"{argument}: settings are written without dashes: {match[1]}", 2)
+        flag = argument.partition("=")[0]
+        if flag.startswith("-") and flag not in _FLAGS:
+            _refuse(f"{argument}: no such flag; settings are key=value, without dashes; see -h", 2)
     OmegaConf.register_new_resolver("jaxppo.help", _help, replace=True)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach the handlers below
 
@@ -84,8 +93,13 @@ def _plain(config: DictConfig) -> dict[str, Any]:
 
 
 def _check_sweep(config_name: str, overrides: list[str]) -> None:
-    """Every swept value, one at a time beside the first values of the others."""
+    """Every swept value by its own rule; then whole jobs, each value beside the others' first."""
     parsed = OverridesParser.create().parse_overrides(overrides)
+    for override in parsed:
+        if override.is_discrete_sweep() and override.key_or_group.count(".") == 1:
+            group, name = override.key_or_group.split(".")
+            for value in override.sweep_string_iterator():
+                parse({group: {name: OmegaConf.create(f"value: {value}").value}})
     choices = [
         [f"{o.get_key_element()}={value}" for value in o.sweep_string_iterator()]
         if o.is_discrete_sweep()
@@ -99,31 +113,47 @@ def _check_sweep(config_name: str, overrides: list[str]) -> None:
         for i, options in enumerate(choices)
         for option in options[1:]
     ]
-    for job in jobs:
+    for job in jobs[:_MAX_COMPOSED]:
         prepare(parse(_plain(hydra.compose(config_name, job))))
 
 
 @contextlib.contextmanager
 def _one_line() -> Iterator[None]:
-    """Turn a user's mistake into its one line and an exit status."""
+    """Turn a user's mistake into its one line and an exit status.
+
+    Other exceptions end here too, with their traceback: Hydra would hide them in a callback.
+    """
     try:
         yield
-    except (HydraException, OmegaConfBaseException) as error:
+    except KeyboardInterrupt:
+        _refuse("interrupted; what was written so far stays", 130)
+    except BrokenPipeError:  # whoever read our output has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        raise SystemExit(1) from None
+    except Exception as error:
+        line = _explain(error)
+        if line is None:
+            traceback.print_exc()
+            raise SystemExit(1) from None
+        _refuse(line, 1 if isinstance(error, NonFiniteError) else 2)
+
+
+def _explain(error: Exception) -> str | None:
+    """What a user did, in one line; None where it was not the user."""
+    if isinstance(error, ConfigError | NonFiniteError):
+        return str(error)
+    if isinstance(error, HydraException | OmegaConfBaseException):
         typed = getattr(error, "override", None)  # where Hydra's grammar stopped
-        _refuse(_translate(f"parsing override '{typed}'\n{error}" if typed else str(error)), 2)
-    except ConfigError as error:
-        _refuse(str(error), 2)
-    except ValueError as error:
-        if "Config group override" not in str(error):
-            raise
+        return _translate(f"parsing override '{typed}'\n{error}" if typed else str(error))
+    if isinstance(error, ValueError) and "Config group override" in str(error):
         typed = " ".join(arg for arg in sys.argv[1:] if re.match(r"[+~]*\w*=", arg))
-        _refuse(f"{typed}: a group takes the name of one of its files; see --help", 2)
-    except NonFiniteError as error:
-        _refuse(str(error), 1)
-    except OSError as error:
-        if error.filename is None:
-            raise
-        _refuse(f"cannot write {error.filename}: {error.strerror}; choose another hydra.run.dir", 2)
+        return f"{typed}: a group takes the name of one of its files; see --help"
+    if isinstance(error, OSError) and error.filename is not None:
+        return (
+            f"cannot write {error.filename}: {error.strerror}; choose another directory for "
+            "hydra.run.dir (in a sweep, hydra.sweep.dir)"
+        )
+    return None
 
 
 def _refuse(message: str, status: int) -> NoReturn:
@@ -135,6 +165,8 @@ def _translate(message: str) -> str:
     """Hydra's words for an override that cannot be, as key, rule and way out."""
     if match := re.search(r"Could not override '([^']+)'", message):
         key = match[1]
+        if key.startswith("hydra."):
+            return f"{key}: no such key; Hydra's own are in --hydra-help"
         if key.startswith(("env.kwargs.", "env.params.")):
             return f"{key}: not set in the file; add it with a plus sign: +{key}=VALUE"
         if key == "network/torso":

@@ -350,6 +350,9 @@ SYNTAX = {
     "system.gamma 0.9": "system.gamma: not an override|key=value",
     "system.gamma: 0.9": "system.gamma:|key=value",
     "--system.gamma=0.9": "--system.gamma=0.9",
+    "--gamma 0.9": "--gamma: no such flag|key=value",
+    "-x": "-x: no such flag",
+    "hydra.rundir=out": "hydra.rundir: no such key|--hydra-help",
     "=5": "=5",
     "+arch=2": "arch=2",
     "logger=false": "logger=false",
@@ -375,6 +378,7 @@ SWEEPS = {
     "-m env=cartpole,cartpol": "env=cartpol: no such choice; did you mean env=cartpole?",
     "-m env.name=CartPole-v1,Cartpole-v1": "env.name=Cartpole-v1|CartPole-v1",
     "-m network.actor_torso.layer_sizes=[8],[0]": "network.actor_torso|layer_sizes=[0]",
+    "-m arch.seed=range(199) system.gamma=0.9,3": "system.gamma=3.0",
     "-m system.num_minibatches=4,7": "system.num_minibatches=7 does not divide",
 }
 REFUSALS = {**UNKNOWN, **WRONG, **ENVIRONMENT, **NETWORK, **SYNTAX, **SWEEPS}

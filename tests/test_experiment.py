@@ -84,13 +84,15 @@ def test_absolute_metric_is_of_the_very_policy_that_evaluated_best(
     assert absolute["episodes"] == 10 * 128
 
 
-def test_no_finite_evaluation_leaves_no_best(
+def test_without_a_finite_evaluation_there_is_no_result(
     recorder: Recorder, scripted: Any, tmp_path: Path
 ) -> None:
     scripted([math.nan, math.nan])
-    assert experiment.run(small_config(), tmp_path) == -math.inf
+    with pytest.raises(experiment.NonFiniteError, match="no evaluation"):
+        experiment.run(small_config(), tmp_path)
     assert not recorder.of("absolute")
-    assert recorder.of("end")[0]["best_episode_return"] == -math.inf
+    assert recorder.of("end")[0]["absolute_metric"] is None
+    assert recorder.of("end")[0]["status"] != "finished"
 
 
 def test_without_absolute_metric_the_best_evaluation_is_returned(

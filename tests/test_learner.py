@@ -238,6 +238,18 @@ def test_update_batches_act_apart_and_share_parameters() -> None:
     assert metrics.num_episodes[0] == 2 * 8 * 8  # every step of both update batches, twice
 
 
+def test_every_phase_that_draws_moves_the_random_stream_on(small: Any) -> None:
+    system, state = small()
+    phases = compiled(system)
+    keys = [state.acting.key]
+    for _ in range(2):
+        state, rollout, _ = phases.collect(state)
+        keys.append(state.acting.key)
+        state, _ = phases.run_epochs(state, phases.add_targets(state, rollout))
+        keys.append(state.acting.key)
+    assert len({tuple(jax.random.key_data(key).tolist()) for key in keys}) == len(keys)
+
+
 def test_same_seed_same_bits_and_another_seed_others() -> None:
     def trained(seed: int) -> list[np.ndarray]:
         built, state, _ = build(small_config(arch__seed=seed))
