@@ -39,7 +39,7 @@ class ArchConfig:
         1_000_000,
         "environment steps to train for, rounded up to whole updates",
         low=1,
-        high=10**18,
+        high=2**62,
     )
     num_updates: int | None = setting(
         None, "updates to train for; where set, total_timesteps is not read", low=1
