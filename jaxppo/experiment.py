@@ -80,9 +80,7 @@ class _Run:
         self.compile_seconds = 0.0
         self.speeds: list[float] = []  # steps per second of each block
         self.devices = jax.local_devices()[: derived.num_devices]
-        self.evaluation_key, self.absolute_key = jax.random.split(
-            jax.random.fold_in(jax.random.key(config.arch.seed), 1)
-        )
+        _, _, self.evaluation_key, self.absolute_key = system.random_streams(config.arch.seed)
 
     def execute(self) -> float:
         state = system.init(self.system, self.config, self.plan)
@@ -108,7 +106,8 @@ class _Run:
             last = block + 1 == len(self.plan.updates_per_block)
             scores = {**self.score(episodes, steps), "last": last}
             self.write("eval", **scores)
-            if scores["episode_return"] > best["episode_return"]:
+            score = scores["episode_return"]
+            if math.isfinite(score) and score > best["episode_return"]:
                 best, best_policy = scores, devices.first(state.agent.policy)
         if best_policy is None:
             reason = "no evaluation returned a finite number; look at the environment's rewards"
@@ -196,12 +195,14 @@ class _Run:
 
     def score(self, episodes: Episodes, steps: int) -> dict[str, Any]:
         returns = np.asarray(episodes.returns, np.float64)
+        with np.errstate(invalid="ignore"):  # an infinite return has no spread
+            spread = float(returns.std())
         return {
             "steps": steps,
             "seconds": time.perf_counter() - self.started,
             "episodes": returns.size,
             "episode_return": float(returns.mean()),
-            "episode_return_std": float(returns.std()),
+            "episode_return_std": spread,
             "episode_return_min": float(returns.min()),
             "episode_return_max": float(returns.max()),
             "episode_length": float(np.mean(episodes.lengths)),

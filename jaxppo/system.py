@@ -127,9 +127,15 @@ def hyperparameters(config: Config, plan: Plan) -> Hyperparameters:
     )
 
 
+def random_streams(seed: int) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Keys of the agent's initialisation, acting, evaluations and the absolute metric."""
+    agent, acting, evaluation, absolute = jax.random.split(jax.random.key(seed), 4)
+    return agent, acting, evaluation, absolute
+
+
 def init(system: System, config: Config, plan: Plan) -> LearnerState:
     """The first state: agent `[D, ...]` equal everywhere, acting `[D, U, ...]` each its own."""
-    agent_key, acting_key = jax.random.split(jax.random.key(config.arch.seed))
+    agent_key, acting_key, _, _ = random_streams(config.arch.seed)
     grid = (plan.num_devices, plan.update_batch_size)
 
     @jax.jit

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import small_config
 
-from jaxppo import experiment, sinks
+from jaxppo import experiment, sinks, system
 from jaxppo.evaluation import Episodes
 from jaxppo.types import Policy
 
@@ -63,7 +63,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize(
     "returns, best",
     [([1.0, 9.0, 2.0], 1), ([9.0, 1.0, 2.0], 0), ([1.0, 2.0, 3.0], 2), ([5.0, 5.0, 5.0], 0),
-     ([math.nan, 1.0, math.nan], 1), ([-9.0, -3.0, -5.0], 1)],
+     ([math.nan, 1.0, math.nan], 1), ([-9.0, -3.0, -5.0], 1), ([math.inf, 1.0, 2.0], 2)],
 )  # fmt: skip
 def test_absolute_metric_is_of_the_very_policy_that_evaluated_best(
     recorder: Recorder, scripted: Any, tmp_path: Path, returns: list[float], best: int
@@ -82,6 +82,11 @@ def test_absolute_metric_is_of_the_very_policy_that_evaluated_best(
     (absolute,) = recorder.of("absolute")
     assert absolute["steps"] == recorder.of("eval")[best]["steps"]
     assert absolute["episodes"] == 10 * 128
+
+
+def test_training_evaluation_and_absolute_metric_draw_from_streams_apart() -> None:
+    keys = [jax.random.key_data(key).tolist() for key in system.random_streams(3)]
+    assert len({tuple(key) for key in keys}) == 4
 
 
 def test_without_a_finite_evaluation_there_is_no_result(
