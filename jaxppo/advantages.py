@@ -31,13 +31,65 @@ def gae(
     bootstrap = jnp.where(terminated, 0.0, next_value)
     delta = reward + gamma * bootstrap - value
     decay = jnp.where(terminated | truncated, 0.0, gamma * gae_lambda)
+    advantages = decayed_sum(delta, decay)
+    return advantages, advantages + value
+
+
+def vtrace(
+    log_ratio: jax.Array,
+    reward: jax.Array,
+    value: jax.Array,
+    next_value: jax.Array,
+    terminated: jax.Array,
+    truncated: jax.Array,
+    *,
+    gamma: jax.Array | float,
+    gae_lambda: jax.Array | float,
+    rho_clip: jax.Array | float,
+    c_clip: jax.Array | float,
+) -> tuple[jax.Array, jax.Array]:
+    """V-trace value targets and advantages of steps that an older policy mu took.
+
+    With l_t = log pi(a_t|s_t) - log mu(a_t|s_t), rho_t = min(rho_clip, exp l_t),
+    c_t = lambda min(c_clip, exp l_t) and d_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t),
+    v_t = V(s_t) + rho_t d_t + gamma (1 - terminated_t)(1 - truncated_t) c_t (v_{t+1} - V(s_{t+1})),
+    A_t = d_t + gamma lambda (1 - terminated_t)(1 - truncated_t) (v_{t+1} - V(s_{t+1})).
+
+    Espeholt et al. 2018 (arXiv 1802.01561), eq. 1 and remark 2 for the targets, section 4.2 for
+    the advantages, where lambda mixes the next step's target with its value as in
+    `rlax.vtrace_td_error_and_advantage`. The paper multiplies A_t by rho_t; this does not, since a
+    surrogate that multiplies by pi/mu itself, as PPO's, would count the ratio twice. With pi = mu
+    and clips of at least 1 both outputs are those of `gae`. The paper asks for
+    rho_clip >= c_clip.
+
+    Arrays `[T, B]`, where `next_value` is V of the true successor s'_t, before any auto-reset, and
+    is not read where `terminated` (a NaN there stays there). Returns
+    `(advantages, value_targets)`, both `[T, B]`.
+    """
+    arrays = [log_ratio, reward, value, next_value, terminated, truncated]
+    chex.assert_rank(arrays, 2)
+    chex.assert_equal_shape(arrays)
+    terminated = terminated.astype(bool)
+    ends = terminated | truncated.astype(bool)
+    bootstrap = jnp.where(terminated, 0.0, next_value)
+    delta = reward + gamma * bootstrap - value
+    decay = jnp.where(ends, 0.0, gamma * gae_lambda)
+    ratio = jnp.exp(log_ratio)
+    rho = jnp.minimum(rho_clip, ratio)
+    correction = decayed_sum(rho * delta, decay * jnp.minimum(c_clip, ratio))  # v_t - V(s_t)
+    next_correction = jnp.concatenate([correction[1:], jnp.zeros_like(correction[:1])])
+    return delta + decay * next_correction, value + correction
+
+
+def decayed_sum(term: jax.Array, decay: jax.Array) -> jax.Array:
+    """x_t = term_t + decay_t x_{t+1} from x_T = 0; all `[T, B]`."""
 
     def accumulate(
-        advantage: jax.Array, step: tuple[jax.Array, jax.Array]
+        following: jax.Array, step: tuple[jax.Array, jax.Array]
     ) -> tuple[jax.Array, jax.Array]:
-        delta_t, decay_t = step
-        advantage = delta_t + decay_t * advantage
-        return advantage, advantage
+        term_t, decay_t = step
+        total = term_t + decay_t * following
+        return total, total
 
-    _, advantages = jax.lax.scan(accumulate, jnp.zeros_like(delta[0]), (delta, decay), reverse=True)
-    return advantages, advantages + value
+    _, sums = jax.lax.scan(accumulate, jnp.zeros_like(term[0]), (term, decay), reverse=True)
+    return sums

@@ -1,4 +1,4 @@
-"""Generalised advantage estimation against published numbers, an oracle and its invariants."""
+"""Advantages and value targets against published numbers, an oracle and their invariants."""
 
 from typing import Any
 
@@ -8,9 +8,10 @@ import numpy as np
 import oracles
 import pytest
 
-from jaxppo.advantages import gae
+from jaxppo.advantages import gae, vtrace
 
 compiled_gae = jax.jit(gae)
+compiled_vtrace = jax.jit(vtrace)
 
 
 def batch_major(inputs: dict[str, Any], **arguments: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -246,3 +247,152 @@ def test_refuses_arrays_that_are_not_time_by_batch(argument: int) -> None:
         arguments = [*rollout[:argument], wrong, *rollout[argument + 1 :]]
         with pytest.raises(AssertionError):
             gae(*arguments, gamma=0.99, gae_lambda=0.95)
+
+
+def log_ratios(seed: int, num_steps: int = T, num_envs: int = B) -> np.ndarray:
+    """log pi - log mu `[T, B]`, about half of them above any clip of 1."""
+    rng = np.random.default_rng([seed, 1])
+    return rng.normal(scale=0.7, size=(num_steps, num_envs)).astype(np.float32)
+
+
+USUAL = dict(gamma=0.99, gae_lambda=0.95, rho_clip=1.0, c_clip=1.0)
+
+
+@pytest.mark.parametrize("case", oracles.vectors("ext_rlax_vtrace"), ids=oracles.case_name)
+def test_rlax_vtrace(case: dict[str, Any]) -> None:
+    inputs = case["inputs"]
+    value, discount, reward = (np.float32(inputs[x]).T for x in ("v_tm1", "discount_t", "r_t"))
+    last = np.float32([inputs["bootstrap_value"]])
+    next_value = np.concatenate([value[1:], last])
+    log_prob, old_log_prob = (
+        np.take_along_axis(
+            np.asarray(jax.nn.log_softmax(np.float32(inputs[logits]))),
+            np.asarray(inputs["actions"])[..., None],
+            axis=-1,
+        )[..., 0].T
+        for logits in ("target_logits", "behavior_logits")
+    )
+    log_ratio = log_prob - old_log_prob
+    advantages, targets = compiled_vtrace(
+        log_ratio,
+        reward,
+        value,
+        next_value,
+        discount == 0.0,
+        np.zeros_like(discount, bool),
+        gamma=np.where(discount == 0.0, np.float32(1.0), discount),  # the flag alone has to end it
+        gae_lambda=inputs["lambda"],
+        rho_clip=inputs["clip_rho"],
+        c_clip=1.0,
+    )
+    expected = {name: np.asarray(x).T for name, x in case["expected"].items()}
+    near = {"rtol": case["rtol"], "atol": 1e-6}
+    np.testing.assert_allclose(targets - value, expected["errors"], **near)
+    rho = np.minimum(1.0, np.exp(log_ratio))  # published with 1, whatever the case's clip_pg_rho
+    np.testing.assert_allclose(rho * advantages, expected["pg_advantage"], **near)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "gamma, gae_lambda, rho_clip, c_clip",
+    [(0.99, 0.95, 1.0, 1.0), (1.0, 1.0, np.inf, 0.5), (0.9, 0.5, 2.0, 1.5), (0.5, 0.0, 1.0, 1.0)],
+)
+def test_vtrace_against_the_oracle(
+    seed: int, gamma: float, gae_lambda: float, rho_clip: float, c_clip: float
+) -> None:
+    arrays = (log_ratios(seed), *random_rollout(seed))
+    numbers = dict(gamma=gamma, gae_lambda=gae_lambda, rho_clip=rho_clip, c_clip=c_clip)
+    result = compiled_vtrace(*arrays, **numbers)
+    for actual, wanted in zip(result, oracles.vtrace(*arrays, **numbers), strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("gae_lambda", [1.0, 0.8])
+def test_vtrace_of_steps_without_an_end_is_rlax_s(gae_lambda: float) -> None:
+    import rlax
+
+    log_ratio, (reward, value, next_value, *flags) = log_ratios(0), random_rollout(0, p_end=0.0)
+    next_value = np.concatenate([value[1:], next_value[-1:]])
+    advantages, targets = compiled_vtrace(
+        log_ratio, reward, value, next_value, *flags, **{**USUAL, "gae_lambda": gae_lambda}
+    )
+
+    def rlax_vtrace(*arrays: jax.Array) -> Any:
+        return rlax.vtrace_td_error_and_advantage(*arrays, gae_lambda)
+
+    ratio, discount = np.exp(log_ratio), np.full_like(reward, USUAL["gamma"])
+    expected = jax.jit(jax.vmap(rlax_vtrace, 1, 1))(value, next_value, reward, discount, ratio)
+    near = {"rtol": 1e-5, "atol": 1e-5}
+    np.testing.assert_allclose(targets, value + expected.errors, **near)
+    np.testing.assert_allclose(advantages, expected.q_estimate - value, **near)
+    np.testing.assert_allclose(np.minimum(1.0, ratio) * advantages, expected.pg_advantage, **near)
+
+
+@pytest.mark.parametrize("gae_lambda", [1.0, 0.95, 0.0])
+@pytest.mark.parametrize("clip", [1.0, 2.0])
+def test_vtrace_on_policy_is_gae(gae_lambda: float, clip: float) -> None:
+    rollout = random_rollout(2)
+    numbers = dict(gamma=0.99, gae_lambda=gae_lambda)
+    result = compiled_vtrace(
+        np.zeros((T, B), np.float32), *rollout, **numbers, rho_clip=clip, c_clip=clip
+    )
+    for actual, wanted in zip(result, compiled_gae(*rollout, **numbers), strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_vtrace_advantage_of_the_last_step_of_an_episode_has_no_ratio() -> None:
+    reward, value, next_value, terminated, truncated = random_rollout(0)
+    advantages, targets = compiled_vtrace(
+        log_ratios(0), reward, value, next_value, terminated, truncated, **USUAL
+    )
+    one_step = reward + np.where(terminated, 0.0, USUAL["gamma"] * next_value) - value
+    ends = terminated | truncated
+    ends[-1] = True
+    np.testing.assert_allclose(advantages[ends], one_step[ends], rtol=1e-5, atol=1e-5)
+    rho = np.minimum(1.0, np.exp(log_ratios(0)))
+    corrections = np.asarray(targets - value)
+    np.testing.assert_allclose(corrections[ends], (rho * one_step)[ends], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("not_a_number", [np.nan, np.inf])
+def test_vtrace_does_not_read_next_value_of_a_terminated_step(not_a_number: float) -> None:
+    reward, value, next_value, terminated, truncated = random_rollout(0)
+    poisoned = np.where(terminated, np.float32(not_a_number), next_value)
+    flags = (terminated, truncated)
+    clean = compiled_vtrace(log_ratios(0), reward, value, next_value, *flags, **USUAL)
+    result = compiled_vtrace(log_ratios(0), reward, value, poisoned, *flags, **USUAL)
+    np.testing.assert_array_equal(result, clean)
+
+
+def test_vtrace_of_a_huge_ratio_is_finite() -> None:
+    log_ratio = np.full((T, B), 1000.0, np.float32)
+    clipped = compiled_vtrace(log_ratio, *random_rollout(0), **USUAL)
+    on_policy = compiled_vtrace(0.0 * log_ratio, *random_rollout(0), **USUAL)
+    np.testing.assert_array_equal(clipped, on_policy)
+
+
+@pytest.mark.parametrize("ends", [("terminated",), ("truncated",), ("terminated", "truncated")])
+@pytest.mark.parametrize("end", [0, 11, T - 2])
+def test_nothing_leaks_across_an_episode_end_in_vtrace(ends: tuple[str, ...], end: int) -> None:
+    reward, value, next_value, terminated, truncated = random_rollout(1, p_end=0.0)
+    log_ratio = log_ratios(1)
+    env = 3
+    terminated[end, env] = "terminated" in ends
+    truncated[end, env] = "truncated" in ends
+    arrays = (log_ratio, reward, value, next_value, terminated, truncated)
+    before = np.asarray(compiled_vtrace(*arrays, **USUAL))  # before its inputs change
+    for later, change in ((reward, 1000.0), (value, 100.0), (next_value, -50.0), (log_ratio, -1.0)):
+        later[end + 1 :, env] += change
+    after = np.asarray(compiled_vtrace(*arrays, **USUAL))
+    np.testing.assert_array_equal(after[:, : end + 1, env], before[:, : end + 1, env])
+    assert np.all(after[:, end + 1 :, env] != before[:, end + 1 :, env])
+    others = np.arange(B) != env
+    np.testing.assert_array_equal(after[:, :, others], before[:, :, others])
+
+
+@pytest.mark.parametrize("argument", range(6))
+def test_vtrace_refuses_arrays_that_are_not_time_by_batch(argument: int) -> None:
+    arrays = [log_ratios(0), *random_rollout(0)]
+    for wrong in (arrays[argument][:-1], arrays[argument][0], arrays[argument][..., None]):
+        with pytest.raises(AssertionError):
+            vtrace(*arrays[:argument], wrong, *arrays[argument + 1 :], **USUAL)
