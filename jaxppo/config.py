@@ -19,9 +19,9 @@ class ConfigError(ValueError):
 
 def setting(default: Any, help: str, **rule: Any) -> Any:
     """A field with its help and its rule (`low`, `high`, `above`, `infinite`, `choices`)."""
-    if isinstance(default, dict):
+    if isinstance(default, dict | list):
         return dataclasses.field(
-            default_factory=lambda: dict(default), metadata={"help": help, **rule}
+            default_factory=lambda: type(default)(default), metadata={"help": help, **rule}
         )
     return dataclasses.field(default=default, metadata={"help": help, **rule})
 
@@ -54,6 +54,11 @@ class ArchConfig:
         True, "at the end, evaluate the best parameters again over 10 x num_eval_episodes"
     )
     plan_only: bool = setting(False, "print the plan, compile, print cost and memory, and stop")
+    precision: str = setting(
+        "float32",
+        "of torsos: float32, or bf16 (parameters, heads, losses and statistics stay float32)",
+        choices=("float32", "bf16"),
+    )
     compile_cache: str | None = setting(
         "~/.cache/jaxppo", "folder of compiled programs, shared by all runs; null: no cache"
     )
@@ -70,9 +75,47 @@ class SystemConfig:
     num_minibatches: int = setting(16, "gradient steps of each pass", low=1)
     gamma: float = setting(0.99, "discount per step", low=0, high=1)
     gae_lambda: float = setting(0.95, "decay of the advantage sum", low=0, high=1)
-    clip_eps: float = setting(0.2, "half-width of the probability ratio's clip", above=0)
+    advantages: str = setting(
+        "gae", "estimator of advantages and value targets: gae, vtrace", choices=("gae", "vtrace")
+    )
+    rho_clip: float = setting(1.0, "vtrace: largest weight of a step's error", above=0)
+    c_clip: float = setting(1.0, "vtrace: largest weight carried to earlier steps", above=0)
+    recompute_advantages: bool = setting(
+        False, "estimate advantages anew before every pass, by the parameters of that moment"
+    )
+    standardize_advantages: str = setting(
+        "batch",
+        "advantages to mean 0 and standard deviation 1 over the batch, each minibatch, or none",
+        choices=("batch", "minibatch", "none"),
+    )
+    objective: str = setting(
+        "clip",
+        "of the policy: clip, penalty (KL), dpo (Lu et al. 2022), reinforce",
+        choices=("clip", "penalty", "dpo", "reinforce"),
+    )
+    clip_eps: float = setting(0.2, "the probability ratio is clipped below 1 - clip_eps", above=0)
+    clip_eps_high: float | None = setting(
+        None, "and above 1 + clip_eps_high; null: clip_eps", above=0
+    )
+    kl_coef: float = setting(1.0, "penalty: weight of KL(old || new)", low=0)
+    adapt_kl_coef: bool = setting(
+        False, "penalty: double or halve kl_coef where an update's KL leaves kl_target by half"
+    )
+    kl_target: float = setting(0.01, "nats an update at which adapt_kl_coef aims", above=0)
+    dpo_alpha: float = setting(
+        2.0, "dpo: scale of its drift where advantages are positive", above=0
+    )
+    dpo_beta: float = setting(0.6, "dpo: scale of its drift where they are negative", above=0)
+    kl_stop: float = setting(
+        math.inf,
+        "nats of a minibatch's KL at which an update's passes end; .inf: never",
+        above=0,
+        infinite=True,
+    )
     ent_coef: float = setting(0.01, "weight of the entropy bonus", low=0)
     vf_coef: float = setting(0.5, "weight of the value loss", low=0)
+    value_loss: str = setting("squared", "squared or huber", choices=("squared", "huber"))
+    huber_delta: float = setting(1.0, "huber: error from which the loss is linear", above=0)
     clip_value_loss: bool = setting(
         False, "clip the value's change by clip_eps too, and take the larger loss"
     )
@@ -84,8 +127,20 @@ class SystemConfig:
     )
     decay_learning_rates: bool = setting(True, "step sizes fall linearly to zero over the run")
     reward_scale: float = setting(1.0, "factor on rewards in training, not in reports")
-    standardize_advantages: bool = setting(
-        True, "advantages of a rollout to mean 0 and standard deviation 1"
+    normalize_rewards: bool = setting(
+        False, "divide them by the running standard deviation of their discounted sums"
+    )
+    reward_clip: float = setting(
+        math.inf,
+        "largest magnitude of a reward in training, after scaling; .inf: no clipping",
+        above=0,
+        infinite=True,
+    )
+    normalize_values: bool = setting(
+        False, "the critic learns targets of running mean 0 and standard deviation 1"
+    )
+    value_norm_decay: float = setting(
+        0.99, "an update, of the averages behind normalize_values", low=0, high=1
     )
     normalize_observations: bool = setting(
         False, "float observations to running mean 0 and standard deviation 1, clipped at 10"
@@ -107,6 +162,12 @@ class EnvConfig:
     module: str | None = setting(None, "module to import first, such as one that registers ids")
     kwargs: dict[str, Any] = setting({}, "arguments of the environment's constructor")
     params: dict[str, Any] = setting({}, "changes to the environment's default parameters")
+    extras: list[str] = setting(
+        [], "further entries of the observation: last_action, last_reward, step"
+    )
+    action_mask: str | None = setting(
+        "action_mask", "entry of a dict observation that says which actions are legal; null: none"
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -181,7 +242,8 @@ def unknown_key(key: str, more: Sequence[str] = ()) -> str:
     lower = key.lower()
     last = lower.rpartition(".")[2]
     by_name = {k.rpartition(".")[2]: k for k in known}
-    near = [by_name[last]] if last in by_name else difflib.get_close_matches(lower, known, 1, 0.5)
+    near = [by_name[last]] if last in by_name else [k for k in known if k.startswith(lower)][:1]
+    near = near or difflib.get_close_matches(lower, known, 1, 0.5)
     near = near or [by_name[n] for n in difflib.get_close_matches(last, list(by_name), 1, 0.0)]
     return f"{key}: no such key; did you mean {near[0]}?"
 
@@ -192,7 +254,7 @@ def _check(key: str, value: Any, hint: Any, rule: typing.Mapping[str, Any]) -> A
     if value is None:
         if type(None) in options:
             return None
-        raise ConfigError(f"{key}=null: must be {_TYPE_NAMES[typing.get_origin(hint) or hint]}")
+        raise ConfigError(f"{key}=null: must be {_kind(typing.get_origin(hint) or hint, rule)}")
     kind = next(option for option in options if option is not type(None))
     kind = typing.get_origin(kind) or kind
     if kind is int and isinstance(value, float) and value.is_integer():
@@ -204,12 +266,20 @@ def _check(key: str, value: Any, hint: Any, rule: typing.Mapping[str, Any]) -> A
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
         optional = " or null" if type(None) in options else ""
         raise ConfigError(
-            f"{key}={value}: must be {_TYPE_NAMES[kind]}{optional}, not {type(value).__name__}"
+            f"{key}={value}: must be {_kind(kind, rule)}{optional}, not {type(value).__name__}"
         )
     if kind in (int, float):
         _check_number(key, value, rule)
     if value == "":
         raise ConfigError(f"{key}='': must be text that is not empty")
+    if kind is list and not all(isinstance(item, str) for item in value):
+        raise ConfigError(f"{key}={value}: must be a list of names, such as [one,two]")
+    choices = rule.get("choices")
+    if choices and value not in choices:
+        near = difflib.get_close_matches(value, choices, 1, 0.0)[0]
+        raise ConfigError(
+            f"{key}={value}: no such choice; did you mean {near}? (of {', '.join(choices)})"
+        )
     return value
 
 
@@ -222,7 +292,13 @@ _TYPE_NAMES: dict[Any, str] = {
     bool: "true or false",
     str: "text",
     dict: "keys and values",
+    list: "a list such as [one,two]",
 }
+
+
+def _kind(kind: Any, rule: typing.Mapping[str, Any]) -> str:
+    choices = rule.get("choices")
+    return f"one of {', '.join(choices)}" if choices else _TYPE_NAMES[kind]
 
 
 def _check_number(key: str, value: float, rule: typing.Mapping[str, Any]) -> None:
@@ -278,6 +354,21 @@ def plan(config: Config, num_devices: int) -> Plan:
         raise ConfigError(
             f"system.obs_norm_warmup_steps={system.obs_norm_warmup_steps} needs "
             "system.normalize_observations=true; or set it to 0"
+        )
+    if system.adapt_kl_coef and system.objective != "penalty":
+        raise ConfigError(
+            f"system.adapt_kl_coef=true needs system.objective=penalty, not {system.objective}; "
+            "or set it to false"
+        )
+    if system.adapt_kl_coef and not system.kl_coef:
+        raise ConfigError(
+            "system.adapt_kl_coef=true needs a system.kl_coef above 0, not 0.0, which no factor "
+            "changes; or set it to false"
+        )
+    if system.clip_eps_high is not None and system.objective != "clip":
+        raise ConfigError(
+            f"system.clip_eps_high={system.clip_eps_high} needs system.objective=clip, not "
+            f"{system.objective}; or set it to null"
         )
     learners = num_devices * arch.update_batch_size
     devices = f"{num_devices} device{'s' if num_devices > 1 else ''}"

@@ -35,4 +35,11 @@ def replicate(tree: PyTree, devices: Sequence[jax.Device]) -> PyTree:
 
 def first(tree: PyTree) -> PyTree:
     """The first device's slice of leaves `[D, ...]`, as NumPy arrays `[...]`."""
-    return jax.tree.map(lambda x: np.asarray(x.addressable_shards[0].data)[0], tree)
+
+    def one(x: jax.Array) -> Any:
+        replica = x.addressable_shards[0].data
+        if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key):  # NumPy has no typed keys
+            return replica[0]
+        return np.asarray(replica)[0]
+
+    return jax.tree.map(one, tree)

@@ -17,6 +17,7 @@ class Episodes:
     returns: jax.Array  # [B] float32, undiscounted; so far, where unfinished
     lengths: jax.Array  # [B] int32
     finished: jax.Array  # [B] bool; False where max_eval_steps came first
+    empty_masks: jax.Array  # [B] int32, of action masks that allowed nothing
 
 
 @jax.tree_util.register_dataclass
@@ -37,6 +38,8 @@ def evaluate(system: System, policy: Policy, keys: jax.Array) -> Episodes:
     more often than long ones; what follows an end is stepped but not read.
     """
     num_envs = keys.shape[0]
+    if system.evaluation_greedy:
+        policy = dataclasses.replace(policy, noise_key=None)
     fold_in = jax.vmap(jax.random.fold_in, (0, None))
     env_state, obs = system.env.reset(fold_in(keys, 0))
 
@@ -48,16 +51,17 @@ def evaluate(system: System, policy: Policy, keys: jax.Array) -> Episodes:
         action_keys, env_keys = jnp.moveaxis(jax.vmap(jax.random.split)(step_keys), 1, 0)
         add_time = jax.tree.map(lambda x: x[None], (progress.obs, progress.reset))
         carry, distribution, _ = unroll(system, policy, progress.carry, *add_time)
+        one_each = jax.tree.map(lambda x: x[0], distribution)
         if system.evaluation_greedy:
-            action = jax.tree.map(lambda x: x[0], distribution.mode())
+            action = one_each.mode()
         else:
-            one_each = jax.tree.map(lambda x: x[0], distribution)
             action = jax.vmap(lambda d, key: d.sample_and_log_prob(seed=key)[0])(
                 one_each, action_keys
             )
-        env_state, step = system.env.step(env_keys, progress.env_state, action)
+        env_state, step = system.env.step(env_keys, progress.env_state, one_each.to_action(action))
         episodes = progress.episodes
         counting = ~episodes.finished
+        empty = system.actor_critic.empty_masks(add_time[0])[0]
         done = step.terminated | step.truncated
         return _Progress(
             step=progress.step + 1,
@@ -69,6 +73,7 @@ def evaluate(system: System, policy: Policy, keys: jax.Array) -> Episodes:
                 returns=episodes.returns + jnp.where(counting, step.reward, 0.0),
                 lengths=episodes.lengths + counting,
                 finished=episodes.finished | done,
+                empty_masks=episodes.empty_masks + (counting & empty),
             ),
         )
 
@@ -82,6 +87,7 @@ def evaluate(system: System, policy: Policy, keys: jax.Array) -> Episodes:
             returns=jnp.zeros(num_envs, jnp.float32),
             lengths=jnp.zeros(num_envs, jnp.int32),
             finished=jnp.zeros(num_envs, bool),
+            empty_masks=jnp.zeros(num_envs, jnp.int32),
         ),
     )
     return jax.lax.while_loop(running, advance, start).episodes

@@ -19,8 +19,8 @@ from jaxppo.learner import Metrics, train_block, warm_up
 from jaxppo.types import LearnerState, Policy, PyTree, System
 
 
-class NonFiniteError(RuntimeError):
-    """NaN or infinity in training: one line that says where and when."""
+class TrainingError(RuntimeError):
+    """A run that cannot go on (NaN, infinity, nothing legal to do): one line, where and when."""
 
 
 def prepare(config: Config) -> tuple[Plan, System]:
@@ -45,7 +45,7 @@ def run(config: Config, run_dir: Path) -> float:
     """Train as `config` says, write below `run_dir`, and return the absolute metric.
 
     Without `arch.absolute_metric` that is the best mean return of an evaluation. Raises
-    `ConfigError` before anything compiles and `NonFiniteError` at the end of a block.
+    `ConfigError` before anything compiles and `TrainingError` at the end of a block.
     """
     derived, built = prepare(config)
     outputs = sinks.make(
@@ -103,6 +103,8 @@ class _Run:
             episodes = self.evaluate(
                 programs, state.agent.policy, jax.random.fold_in(self.evaluation_key, block), 1
             )
+            if np.any(episodes.empty_masks):
+                self.refuse_empty_masks(int(np.sum(episodes.empty_masks)), steps, best)
             last = block + 1 == len(self.plan.updates_per_block)
             scores = {**self.score(episodes, steps), "last": last}
             self.write("eval", **scores)
@@ -112,7 +114,7 @@ class _Run:
         if best_policy is None:
             reason = "no evaluation returned a finite number; look at the environment's rewards"
             self.end(reason, best, None, steps)
-            raise NonFiniteError(reason)
+            raise TrainingError(reason)
         result = best["episode_return"]
         if self.config.arch.absolute_metric:
             episodes = self.evaluate(
@@ -228,8 +230,14 @@ class _Run:
             "episode_return": totals.episode_return / episodes if episodes else None,
             "episode_length": totals.episode_length / episodes if episodes else None,
             **losses,
-            "explained_variance": totals.explained_variance / num_updates,
-            "learning_rate": totals.learning_rate / num_updates,
+            "gradient_steps": totals.gradient_steps / num_updates,
+            **{
+                name: getattr(totals, name) / num_updates
+                for name in (
+                    *("explained_variance", "advantage_std", "parameter_norm"),
+                    *("kl_coef", "learning_rate"),
+                )
+            },
         }
 
     def check_finite(self, totals: Metrics, steps: int, best: dict[str, Any]) -> None:
@@ -246,7 +254,18 @@ class _Run:
                 "try lower system.actor_lr and critic_lr, or look at the environment's rewards"
             )
             self.end(reason, best, None, steps)
-            raise NonFiniteError(reason)
+            raise TrainingError(reason)
+        if totals.empty_mask:
+            self.refuse_empty_masks(int(totals.empty_mask), steps, best)
+
+    def refuse_empty_masks(self, count: int, steps: int, best: dict[str, Any]) -> None:
+        reason = (
+            f"no legal action: {count} observations of the block that ended at step {steps} carry "
+            f"an {self.config.env.action_mask} of false alone; stopped; mend the environment's "
+            "mask, or env.action_mask=null to do without"
+        )
+        self.end(reason, best, None, steps)
+        raise TrainingError(reason)
 
     def end(self, status: str, best: dict[str, Any], result: float | None, steps: int) -> None:
         self.write(

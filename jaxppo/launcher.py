@@ -21,13 +21,15 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from jaxppo.config import Config, ConfigError, help_text, parse, unknown_key
-from jaxppo.experiment import NonFiniteError, check_run_dir, prepare
+from jaxppo.experiment import TrainingError, check_run_dir, prepare
 
 _FLAGS = (
     *("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package"),
     *("-r", "--run", "-m", "--multirun", "-sc", "--shell-completion", "-cp", "--config-path"),
     *("-cn", "--config-name", "-cd", "--config-dir", "--experimental-rerun", "-i", "--info"),
 )
+_LAYERS = ("input_layer", "torso", "actor_head", "critic_head")  # groups below configs/network
+_SLOTS = ("network.shared_torso", "network.actor_torso", "network.critic_torso")
 _MAX_COMPOSED = 32  # jobs of a sweep that are checked whole before the first starts
 
 
@@ -135,12 +137,12 @@ def _one_line() -> Iterator[None]:
         if line is None:
             traceback.print_exc()
             raise SystemExit(1) from None
-        _refuse(line, 1 if isinstance(error, NonFiniteError) else 2)
+        _refuse(line, 1 if isinstance(error, TrainingError) else 2)
 
 
 def _explain(error: Exception) -> str | None:
     """What a user did, in one line; None where it was not the user."""
-    if isinstance(error, ConfigError | NonFiniteError):
+    if isinstance(error, ConfigError | TrainingError):
         return str(error)
     if isinstance(error, HydraException | OmegaConfBaseException):
         typed = getattr(error, "override", None)  # where Hydra's grammar stopped
@@ -148,6 +150,11 @@ def _explain(error: Exception) -> str | None:
     if isinstance(error, ValueError) and "Config group override" in str(error):
         typed = " ".join(arg for arg in sys.argv[1:] if re.match(r"[+~]*\w*=", arg))
         return f"{typed}: a group takes the name of one of its files; see --help"
+    if match := re.match(r"invalid literal for int\(\) with base 10: '(\w+)'", str(error)):
+        typed = [arg for arg in sys.argv[1:] if f".{match[1]}=" in arg]  # OmegaConf's, of a list
+        if typed:
+            key = typed[0].partition("=")[0].rpartition(".")[0].lstrip("+")
+            return f"{typed[0]}: {key} is a list; give all of it, such as {key}=[one,two]"
     if isinstance(error, OSError) and error.filename is not None:
         return (
             f"cannot write {error.filename}: {error.strerror}; choose another directory for "
@@ -169,6 +176,9 @@ def _translate(message: str) -> str:
             return f"{key}: no such key; Hydra's own are in --hydra-help"
         if key.startswith(("env.kwargs.", "env.params.")):
             return f"{key}: not set in the file; add it with a plus sign: +{key}=VALUE"
+        group, _, slot = key.partition("@")
+        if group == "network/torso" and slot in _SLOTS:
+            return f"{key}: this network has none there; add it with a plus sign: +{key}=NAME"
         if key == "network/torso":
             return f"{key}: say of which branch, such as {key}@network.actor_torso=mlp"
         return unknown_key(key, _layer_keys())
@@ -182,6 +192,8 @@ def _translate(message: str) -> str:
             f"{group}={choice}: no such choice; did you mean {group}={near[0]}? "
             f"(of {', '.join(choices)})"
         )
+    if match := re.search(r"Error merging override (.*)", message):
+        return f"{match[1]}: the file's value is of another kind; see --cfg job for its form"
     if match := re.search(r"parsing override '(.*)'", message):
         return f"{match[1]}: not an override ({message.splitlines()[1].strip()}); write key=value"
     return message
@@ -202,17 +214,18 @@ def _layer_keys() -> list[str]:
 
 def _help() -> str:
     """The text of `--help`."""
-    choices = {
-        group: ", ".join(sorted(file.stem for file in (config_dir() / group).glob("*.yaml")))
-        for group in ("env", "network")
-    }
+    groups = ("env", "network", *(f"network/{layer}" for layer in _LAYERS))
+    choices = "\n".join(
+        f"{group}={', '.join(sorted(file.stem for file in (config_dir() / group).glob('*.yaml')))}"
+        for group in groups
+    )
     return f"""PPO in JAX, compiled end to end.
 
   python -m jaxppo.ff_ppo env=cartpole arch.total_num_envs=4096
   python -m jaxppo.ff_ppo -m env=cartpole arch.seed=1,2,3 system.gamma=0.98,0.99
 
-env={choices["env"]}
-network={choices["network"]}
+{choices}
+  network/torso is said of a branch: network/torso@network.actor_torso=mlp
 hydra.run.dir=DIR is the run directory; --cfg job prints the settings; --hydra-help has the rest.
 
 {help_text()}"""

@@ -6,30 +6,29 @@ runs on its own as well as under the mapped axes of `train_block`.
 
 import dataclasses
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from jaxppo import sequences
-from jaxppo.advantages import gae
-from jaxppo.losses import (
-    approximate_kl,
-    clip_fraction,
-    clipped_squared_error,
-    clipped_surrogate,
-    explained_variance,
-    squared_error,
-)
+from jaxppo.losses import approximate_kl, clip_fraction, clipped_error, explained_variance
+from jaxppo.objectives import ESTIMATORS, OBJECTIVES, VALUE_LOSSES
 from jaxppo.permutations import random_permutation
 from jaxppo.statistics import (
     any_over,
+    from_units,
     init_statistics,
+    max_over,
     mean_over,
     merge_statistics,
+    min_over,
     normalize,
+    scale,
     standardize,
     sum_over,
+    to_units,
 )
 from jaxppo.types import (
     ActingState,
@@ -42,6 +41,7 @@ from jaxppo.types import (
     PyTree,
     System,
     Transition,
+    ValueEstimate,
 )
 
 BATCH_AXIS = "batch"  # the update batches U of one device
@@ -50,7 +50,7 @@ BATCH_AXIS = "batch"  # the update batches U of one device
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Losses:
-    """Scalars of gradient steps, averaged over an iteration (float32)."""
+    """Scalars of gradient steps, averaged over those of an iteration (float32)."""
 
     total_loss: jax.Array
     actor_loss: jax.Array
@@ -58,7 +58,12 @@ class Losses:
     entropy: jax.Array  # nats
     approximate_kl: jax.Array  # KL(old || new), estimator k3
     clip_fraction: jax.Array
-    gradient_norm: jax.Array  # global, before clipping
+    ratio_min: jax.Array  # pi / pi_old; the least of the iteration, not a mean
+    ratio_max: jax.Array  # the greatest
+    actor_gradient_norm: jax.Array  # of everything but the critic, before clipping
+    critic_gradient_norm: jax.Array
+    actor_gradient_norm_clipped: jax.Array  # after clipping
+    critic_gradient_norm_clipped: jax.Array
 
 
 @jax.tree_util.register_dataclass
@@ -67,7 +72,11 @@ class Metrics:
     """Scalars of iterations, over the whole agent, that add up over a block."""
 
     losses: Losses
+    gradient_steps: jax.Array  # int32, fewer than epochs x minibatches where the KL stopped them
     explained_variance: jax.Array
+    advantage_std: jax.Array  # before any standardisation
+    parameter_norm: jax.Array  # global, after the iteration
+    kl_coef: jax.Array  # after the iteration
     learning_rate: jax.Array  # of the actor
     num_episodes: jax.Array  # int32, episodes that ended
     episode_return: jax.Array  # summed over those
@@ -76,6 +85,7 @@ class Metrics:
     nonfinite_observation: jax.Array
     nonfinite_loss: jax.Array
     nonfinite_parameter: jax.Array
+    empty_mask: jax.Array  # observations whose mask allowed no action
 
 
 def optimizer(hyperparameters: Hyperparameters, update: jax.Array) -> optax.GradientTransformation:
@@ -96,8 +106,12 @@ def optimizer(hyperparameters: Hyperparameters, update: jax.Array) -> optax.Grad
 
     return optax.partition(
         {"actor": group(hp.actor_lr), "critic": group(hp.critic_lr)},
-        lambda params: {part: "critic" if part == "critic" else "actor" for part in params},
+        lambda params: {part: _group_of(part) for part in params},
     )
+
+
+def _group_of(part: str) -> str:
+    return "critic" if part.startswith("critic") else "actor"
 
 
 def learning_rate(hp: Hyperparameters, lr: jax.Array, update: jax.Array) -> jax.Array:
@@ -108,14 +122,18 @@ def learning_rate(hp: Hyperparameters, lr: jax.Array, update: jax.Array) -> jax.
 
 def init_agent(system: System, hyperparameters: Hyperparameters, key: jax.Array) -> AgentState:
     """A fresh agent: parameters, optimiser, identity statistics."""
+    key, noise_key = jax.random.split(key)
     params = system.actor_critic.init(key)
     update = jnp.zeros((), jnp.int32)
     example = jax.eval_shape(system.env.reset, jax.random.split(key, 1))[1]
     example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), example)
     return AgentState(
-        policy=Policy(params=params, obs_statistics=init_statistics(example)),
+        policy=Policy(params=params, obs_statistics=init_statistics(example), noise_key=noise_key),
         opt_state=optimizer(hyperparameters, update).init(params),
         hyperparameters=hyperparameters,
+        value_statistics=init_statistics(jnp.zeros(())),
+        reward_statistics=init_statistics(jnp.zeros(())),
+        kl_coef=hyperparameters.kl_coef,
         update=update,
     )
 
@@ -131,6 +149,7 @@ def init_acting(system: System, key: jax.Array) -> ActingState:
         carry=system.actor_critic.initial_carry(system.num_envs),
         episode_return=jnp.zeros(system.num_envs, jnp.float32),
         episode_length=jnp.zeros(system.num_envs, jnp.int32),
+        discounted_return=jnp.zeros(system.num_envs, jnp.float32),
         key=key,
     )
 
@@ -161,9 +180,12 @@ def train_block(
 def update(system: System, state: LearnerState) -> tuple[LearnerState, Metrics]:
     """One PPO iteration: collect -> advantages -> epochs of minibatches."""
     state, rollout, metrics = collect(system, state)
-    batch = add_targets(system, state, rollout)
-    state, losses = run_epochs(system, state, batch)
+    state, rollout = scale_rewards(system, state, rollout)
+    batch, advantage_std = add_targets(system, state, rollout)
+    state = observe_targets(system, state, batch)
+    state, losses, steps = run_epochs(system, state, rollout, batch)
     metrics = add_losses(system, state, batch, losses, metrics)
+    metrics = dataclasses.replace(metrics, advantage_std=advantage_std, gradient_steps=steps)
     return observe(system, state, rollout), metrics  # statistics move last: one set per iteration
 
 
@@ -188,6 +210,10 @@ def collect(system: System, state: LearnerState) -> tuple[LearnerState, Transiti
         episode_length=episode_length.astype(jnp.float32),
         nonfinite_reward=sum_over(system.axes, _num_nonfinite(rollout.reward)),
         nonfinite_observation=sum_over(system.axes, _num_nonfinite(rollout.obs)),
+        empty_mask=sum_over(
+            system.axes,
+            jnp.sum(system.actor_critic.empty_masks(rollout.obs), dtype=jnp.int32),
+        ),
     )
     acting = dataclasses.replace(acting, key=key)
     return dataclasses.replace(state, acting=acting), rollout, metrics
@@ -202,8 +228,8 @@ def act_and_step(
         system, policy, acting.carry, _add_time(acting.obs), acting.reset[None]
     )
     action, log_prob = distribution.sample_and_log_prob(seed=action_key)
-    action, log_prob = jax.tree.map(lambda x: x[0], (action, log_prob))
-    env_state, step = system.env.step(env_keys, acting.env_state, action)
+    action, log_prob, distribution = jax.tree.map(lambda x: x[0], (action, log_prob, distribution))
+    env_state, step = system.env.step(env_keys, acting.env_state, distribution.to_action(action))
     done = step.terminated | step.truncated
     episode_return = acting.episode_return + step.reward
     episode_length = acting.episode_length + 1
@@ -237,99 +263,214 @@ def act_and_step(
 
 def unroll(
     system: System, policy: Policy, carry: PyTree, obs: PyTree, reset: jax.Array
-) -> tuple[PyTree, Distribution, jax.Array]:
+) -> tuple[PyTree, Distribution, ValueEstimate]:
     """The actor-critic on raw `obs` `[L, S, O...]`: normalised here, and only here."""
     if system.normalize_observations:
         obs = normalize(policy.obs_statistics, obs)
-    return system.actor_critic.unroll(policy.params, carry, obs, reset)
+    return system.actor_critic.unroll(policy.params, carry, obs, reset, policy.noise_key)
 
 
-def add_targets(system: System, state: LearnerState, rollout: Transition) -> Batch:
+def scale_rewards(
+    system: System, state: LearnerState, rollout: Transition
+) -> tuple[LearnerState, Transition]:
+    """Rewards as they are learnt from: normalised, scaled, clipped.
+
+    Normalisation divides by the standard deviation of G_t = r_t + gamma G_{t-1} within episodes,
+    over all rollouts up to this one (Engstrom et al. 2020, arXiv 2005.12729, section 3).
+    """
+    hp, agent = state.agent.hyperparameters, state.agent
+    reward = rollout.reward
+    if system.normalize_rewards:
+
+        def discount(past: jax.Array, step: Transition) -> tuple[jax.Array, jax.Array]:
+            total = step.reward + hp.gamma * past
+            return jnp.where(step.terminated | step.truncated, 0.0, total), total
+
+        past, totals = jax.lax.scan(discount, state.acting.discounted_return, rollout)
+        statistics = merge_statistics(agent.reward_statistics, totals, system.axes)
+        reward = reward / scale(statistics)
+        state = dataclasses.replace(
+            state,
+            agent=dataclasses.replace(agent, reward_statistics=statistics),
+            acting=dataclasses.replace(state.acting, discounted_return=past),
+        )
+    reward = jnp.clip(reward * hp.reward_scale, -hp.reward_clip, hp.reward_clip)
+    return state, dataclasses.replace(rollout, reward=reward)
+
+
+def add_targets(
+    system: System, state: LearnerState, rollout: Transition
+) -> tuple[Batch, jax.Array]:
     """Values, advantages and value targets of a rollout, cut into sequences `[L, S, ...]`.
 
     Values are taken once, over the stored observations. The successor of a step is the next stored
     observation; where the clock ended the episode it is `final_observation`, whose values are
-    taken in a branch that runs only when some step was truncated.
+    taken in a branch that runs only when some step was truncated. Also returns the standard
+    deviation of the advantages, before they are standardised.
     """
-    hp = state.agent.hyperparameters
-    value, next_value = rollout_values(system, state, rollout)
+    distribution, value, next_value = rollout_values(system, state, rollout)
     with jax.named_scope("advantages"):
-        advantage, target = gae(
-            rollout.reward * hp.reward_scale,
-            value,
-            next_value,
-            rollout.terminated,
-            rollout.truncated,
-            gamma=hp.gamma,
-            gae_lambda=hp.gae_lambda,
+        log_ratio = distribution.log_prob(rollout.action) - rollout.log_prob
+        advantage, target = ESTIMATORS[system.advantages](
+            state.agent.hyperparameters, rollout, log_ratio, value, next_value
         )
-        if system.standardize_advantages:
-            advantage = standardize(advantage, system.axes)
-    steps = (rollout.obs, rollout.reset, rollout.action, rollout.log_prob, value, advantage, target)
-    obs, reset, action, log_prob, value, advantage, target = sequences.cut(
-        steps, system.sequence_length
-    )
-    return Batch(
-        obs=obs,
-        reset=reset,
-        carry=sequences.first(rollout.carry, system.sequence_length),
-        action=action,
-        log_prob=log_prob,
+        standardized, spread = standardize(advantage, system.axes)
+        if system.standardize_advantages == "batch":
+            advantage = standardized
+    steps = Batch(
+        obs=rollout.obs,
+        reset=rollout.reset,
+        carry=(),
+        action=rollout.action,
+        log_prob=rollout.log_prob,
+        distribution=distribution if system.objective == "penalty" else (),
         value=value,
         advantage=advantage,
         target=target,
     )
+    carry = sequences.first(rollout.carry, system.sequence_length)
+    batch: Batch = sequences.cut(steps, system.sequence_length)
+    return dataclasses.replace(batch, carry=carry), spread
 
 
 def rollout_values(
     system: System, state: LearnerState, rollout: Transition
-) -> tuple[jax.Array, jax.Array]:
-    """V of each step's observation and of its true successor, both `[T, B]`."""
+) -> tuple[Distribution, jax.Array, jax.Array]:
+    """The policy at each step, and V of its observation and its true successor, `[T, B]`.
+
+    Values are in units of reward, whatever the critic's are.
+    """
     policy, acting = state.agent.policy, state.acting
+
+    def mean(estimate: ValueEstimate) -> jax.Array:
+        value = estimate.mean()
+        return from_units(state.agent.value_statistics, value) if system.normalize_values else value
+
     with jax.named_scope("values"):
         opening = jax.tree.map(lambda x: x[0], rollout.carry)
-        value = unroll(system, policy, opening, rollout.obs, rollout.reset)[2]
+        _, distribution, estimate = unroll(system, policy, opening, rollout.obs, rollout.reset)
+        value = mean(estimate)
         last = unroll(system, policy, acting.carry, _add_time(acting.obs), acting.reset[None])[2]
-        next_value = jnp.concatenate([value[1:], last])
+        next_value = jnp.concatenate([value[1:], mean(last)])
         truncated = rollout.truncated & ~rollout.terminated
 
         def bootstrap_truncated() -> jax.Array:
             final = unroll(
                 system, policy, opening, rollout.final_observation, jnp.zeros_like(truncated)
             )[2]
-            return jnp.where(truncated, final, next_value)
+            return jnp.where(truncated, mean(final), next_value)
 
         next_value = jax.lax.cond(
             any_over(system.axes, truncated), bootstrap_truncated, lambda: next_value
         )
-    return value, next_value
+    return distribution, value, next_value
 
 
-def run_epochs(system: System, state: LearnerState, batch: Batch) -> tuple[LearnerState, Losses]:
-    """`epochs` passes over the batch, each in `num_minibatches` gradient steps of fresh order."""
+def observe_targets(system: System, state: LearnerState, batch: Batch) -> LearnerState:
+    """Move the critic's units by the batch's value targets, before it learns them.
+
+    The critic is trained in the units in which it is read from then on.
+    """
+    if not system.normalize_values:
+        return state
+    agent = state.agent
+    statistics = merge_statistics(
+        agent.value_statistics, batch.target, system.axes, agent.hyperparameters.value_norm_decay
+    )
+    return dataclasses.replace(state, agent=dataclasses.replace(agent, value_statistics=statistics))
+
+
+def run_epochs(
+    system: System, state: LearnerState, rollout: Transition, batch: Batch
+) -> tuple[LearnerState, Losses, jax.Array]:
+    """`epochs` passes over the batch, each in `num_minibatches` gradient steps of fresh order.
+
+    Also returns the losses, averaged over gradient steps, and the number of those.
+    """
     key, shuffle_key = jax.random.split(state.acting.key)
     with jax.named_scope("epochs"):
-        agent, losses = jax.lax.scan(
-            partial(run_epoch, system, batch),
-            state.agent,
+        (agent, _), (losses, taken) = jax.lax.scan(
+            partial(run_epoch, system, state, rollout, batch),
+            (state.agent, jnp.zeros((), bool)),
             jax.random.split(shuffle_key, system.epochs),
         )
-    agent = dataclasses.replace(agent, update=agent.update + 1)
+        if system.adapt_kl_coef:
+            agent = adapt_kl_coef(system, agent, batch)
+    noise_key = jax.tree.map(lambda key: jax.random.split(key, 1)[0], agent.policy.noise_key)
+    policy = dataclasses.replace(agent.policy, noise_key=noise_key)
+    agent = dataclasses.replace(agent, policy=policy, update=agent.update + 1)
     acting = dataclasses.replace(state.acting, key=key)
-    return LearnerState(agent=agent, acting=acting), jax.tree.map(jnp.mean, losses)
+    num_taken = jnp.sum(taken, dtype=jnp.int32)
+    mean = jax.tree.map(lambda x: jnp.sum(jnp.where(taken, x, 0.0)) / num_taken, losses)
+    losses = dataclasses.replace(
+        mean,
+        ratio_min=jnp.min(jnp.where(taken, losses.ratio_min, jnp.inf)),
+        ratio_max=jnp.max(jnp.where(taken, losses.ratio_max, -jnp.inf)),
+    )
+    return LearnerState(agent=agent, acting=acting), losses, num_taken
 
 
 def run_epoch(
-    system: System, batch: Batch, agent: AgentState, key: jax.Array
-) -> tuple[AgentState, Losses]:
-    """Every sequence of the batch in exactly one minibatch; losses `[num_minibatches]`."""
+    system: System,
+    state: LearnerState,
+    rollout: Transition,
+    batch: Batch,
+    progress: tuple[AgentState, jax.Array],
+    key: jax.Array,
+) -> tuple[tuple[AgentState, jax.Array], tuple[Losses, jax.Array]]:
+    """Every sequence of the batch in exactly one minibatch; losses `[num_minibatches]`.
+
+    `progress` is the agent and whether its passes have ended; beside the losses of each gradient
+    step stands whether it was taken.
+    """
+    if system.recompute_advantages:
+        fresh, _ = add_targets(system, dataclasses.replace(state, agent=progress[0]), rollout)
+        batch = dataclasses.replace(batch, advantage=fresh.advantage, target=fresh.target)
     num_sequences = batch.log_prob.shape[1]
     order = random_permutation(key, num_sequences)
     return jax.lax.scan(
-        partial(gradient_step, system, batch),
-        agent,
+        partial(step_unless_stopped, system, batch),
+        progress,
         order.reshape(system.num_minibatches, num_sequences // system.num_minibatches),
     )
+
+
+def step_unless_stopped(
+    system: System, batch: Batch, progress: tuple[AgentState, jax.Array], indices: jax.Array
+) -> tuple[tuple[AgentState, jax.Array], tuple[Losses, jax.Array]]:
+    """A gradient step, until a minibatch's KL has passed `kl_stop`; then nothing is computed.
+
+    The minibatch that passes it is looked at but not learnt from.
+    """
+    if not system.stop_by_kl:
+        agent, losses = gradient_step(system, batch, progress[0], indices)
+        return (agent, progress[1]), (losses, jnp.ones((), bool))
+
+    def step(agent: AgentState) -> tuple[AgentState, jax.Array, Losses]:
+        moved, losses = gradient_step(system, batch, agent, indices)
+        stop = losses.approximate_kl > agent.hyperparameters.kl_stop
+        kept = jax.tree.map(partial(jnp.where, stop), agent.policy.params, moved.policy.params)
+        opt_state = jax.tree.map(partial(jnp.where, stop), agent.opt_state, moved.opt_state)
+        policy = dataclasses.replace(agent.policy, params=kept)
+        return dataclasses.replace(agent, policy=policy, opt_state=opt_state), stop, losses
+
+    def skip(agent: AgentState) -> tuple[AgentState, jax.Array, Losses]:
+        return agent, jnp.ones((), bool), _zero_losses()
+
+    agent, stopped = progress
+    moved, stop, losses = jax.lax.cond(stopped, skip, step, agent)
+    return (moved, stop), (losses, ~stopped)
+
+
+def adapt_kl_coef(system: System, agent: AgentState, batch: Batch) -> AgentState:
+    """Double `kl_coef` where KL(old || new) of the update is above 1.5 `kl_target`, halve it
+    where it is below kl_target / 1.5. Schulman et al. 2017 (arXiv 1707.06347), section 4.
+    """
+    hp = agent.hyperparameters
+    _, distribution, _ = unroll(system, agent.policy, batch.carry, batch.obs, batch.reset)
+    kl = mean_over(system.axes, jnp.mean(batch.distribution.kl_divergence(distribution)))
+    factor = jnp.where(kl > 1.5 * hp.kl_target, 2.0, jnp.where(kl < hp.kl_target / 1.5, 0.5, 1.0))
+    return dataclasses.replace(agent, kl_coef=jnp.clip(agent.kl_coef * factor, 1e-6, 1e6))
 
 
 def gradient_step(
@@ -337,11 +478,28 @@ def gradient_step(
 ) -> tuple[AgentState, Losses]:
     """One step of the optimiser on the sequences `indices` `[M]`, averaged over `system.axes`."""
     minibatch = select(batch, indices)
+    if system.standardize_advantages == "minibatch":
+        advantage, _ = standardize(minibatch.advantage, system.axes)
+        minibatch = dataclasses.replace(minibatch, advantage=advantage)
     gradients, losses = jax.grad(partial(loss, system, agent), has_aux=True)(
         agent.policy.params, minibatch
     )
+    ratios = min_over(system.axes, losses.ratio_min), max_over(system.axes, losses.ratio_max)
     gradients, losses = mean_over(system.axes, (gradients, losses))
-    losses = dataclasses.replace(losses, gradient_norm=optax.tree.norm(gradients))
+    actor_norm, critic_norm = (
+        optax.tree.norm({part: x for part, x in gradients.items() if _group_of(part) == group})
+        for group in ("actor", "critic")
+    )
+    limit = agent.hyperparameters.max_grad_norm
+    losses = dataclasses.replace(
+        losses,
+        ratio_min=ratios[0],
+        ratio_max=ratios[1],
+        actor_gradient_norm=actor_norm,
+        critic_gradient_norm=critic_norm,
+        actor_gradient_norm_clipped=jnp.minimum(actor_norm, limit),
+        critic_gradient_norm_clipped=jnp.minimum(critic_norm, limit),
+    )
     params = agent.policy.params
     updates, opt_state = optimizer(agent.hyperparameters, agent.update).update(
         gradients, agent.opt_state, params
@@ -363,27 +521,48 @@ def loss(
     """actor + vf_coef * value - ent_coef * entropy, averaged over a minibatch `[L, M]`."""
     hp = agent.hyperparameters
     policy = dataclasses.replace(agent.policy, params=params)
-    _, distribution, value = unroll(system, policy, minibatch.carry, minibatch.obs, minibatch.reset)
+    _, distribution, estimate = unroll(
+        system, policy, minibatch.carry, minibatch.obs, minibatch.reset
+    )
     log_prob = distribution.log_prob(minibatch.action)
     old_log_prob = minibatch.log_prob
-    actor_loss = jnp.mean(
-        clipped_surrogate(log_prob, old_log_prob, minibatch.advantage, hp.clip_eps)
-    )
-    if system.clip_value_loss:
-        value_loss = clipped_squared_error(value, minibatch.value, minibatch.target, hp.clip_eps)
-    else:
-        value_loss = squared_error(value, minibatch.target)
-    value_loss = jnp.mean(value_loss)
+    actor_loss = jnp.mean(OBJECTIVES[system.objective](agent, minibatch, distribution, log_prob))
+    value_loss = jnp.mean(critic_loss(system, agent, minibatch, estimate))
     entropy = jnp.mean(distribution.entropy())
     total = actor_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy
+    ratio = jnp.exp(log_prob - old_log_prob)
+    unknown = jnp.zeros(())  # until the gradient is known
     return total, Losses(
         total_loss=total,
         actor_loss=actor_loss,
         value_loss=value_loss,
         entropy=entropy,
         approximate_kl=jnp.mean(approximate_kl(log_prob, old_log_prob)),
-        clip_fraction=jnp.mean(clip_fraction(log_prob, old_log_prob, hp.clip_eps)),
-        gradient_norm=jnp.zeros(()),  # known after the gradient
+        clip_fraction=jnp.mean(
+            clip_fraction(log_prob, old_log_prob, hp.clip_eps, hp.clip_eps_high)
+        ),
+        ratio_min=jnp.min(ratio),
+        ratio_max=jnp.max(ratio),
+        actor_gradient_norm=unknown,
+        critic_gradient_norm=unknown,
+        actor_gradient_norm_clipped=unknown,
+        critic_gradient_norm_clipped=unknown,
+    )
+
+
+def critic_loss(
+    system: System, agent: AgentState, minibatch: Batch, estimate: ValueEstimate
+) -> jax.Array:
+    """The loss of value estimates `[L, M]`, in the critic's units."""
+    hp = agent.hyperparameters
+    old_value, target = minibatch.value, minibatch.target
+    if system.normalize_values:
+        old_value, target = (to_units(agent.value_statistics, x) for x in (old_value, target))
+    error = partial(VALUE_LOSSES[system.value_loss], hp)
+    if not system.clip_value_loss:
+        return estimate.loss(target, error)
+    return estimate.loss(
+        target, lambda value, target: clipped_error(error, value, old_value, target, hp.clip_eps)
     )
 
 
@@ -418,8 +597,12 @@ def add_losses(
         metrics,
         losses=losses,
         explained_variance=mean_over(system.axes, explained_variance(batch.value, batch.target)),
+        parameter_norm=optax.tree.norm(state.agent.policy.params),
+        kl_coef=state.agent.kl_coef,
         learning_rate=learning_rate(hp, hp.actor_lr, state.agent.update - 1),
-        nonfinite_loss=_num_nonfinite((losses.total_loss, losses.gradient_norm)),
+        nonfinite_loss=_num_nonfinite(
+            (losses.total_loss, losses.actor_gradient_norm, losses.critic_gradient_norm)
+        ),
     )
 
 
@@ -436,17 +619,15 @@ def _num_nonfinite(tree: PyTree) -> jax.Array:
     return sum(counts, jnp.zeros((), jnp.int32))
 
 
+def _zero_losses() -> Losses:
+    return Losses(**{field.name: jnp.zeros(()) for field in dataclasses.fields(Losses)})
+
+
 def _zero_metrics() -> Metrics:
     real, count = jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32)
-    return Metrics(
-        losses=Losses(**{field.name: real for field in dataclasses.fields(Losses)}),
-        explained_variance=real,
-        learning_rate=real,
-        num_episodes=count,
-        episode_return=real,
-        episode_length=real,
-        nonfinite_reward=count,
-        nonfinite_observation=count,
-        nonfinite_loss=count,
-        nonfinite_parameter=count,
-    )
+    counts = {"num_episodes", "gradient_steps", "empty_mask"}
+    values: dict[str, Any] = {
+        field.name: count if field.name in counts or field.name.startswith("nonfinite") else real
+        for field in dataclasses.fields(Metrics)
+    }
+    return Metrics(**{**values, "losses": _zero_losses()})

@@ -1,4 +1,4 @@
-"""Running statistics of observations, and averages over the mapped axes of one agent.
+"""Running statistics, and reductions over the mapped axes of one agent.
 
 `axes` names the mapped axes (batch, device) over which one agent is averaged; `()` is none.
 """
@@ -21,6 +21,16 @@ def sum_over(axes: tuple[str, ...], tree: PyTree) -> PyTree:
     return jax.lax.psum(tree, axes) if axes else tree
 
 
+def min_over(axes: tuple[str, ...], tree: PyTree) -> PyTree:
+    """The least of every leaf over the mapped `axes`."""
+    return jax.lax.pmin(tree, axes) if axes else tree
+
+
+def max_over(axes: tuple[str, ...], tree: PyTree) -> PyTree:
+    """The greatest of every leaf over the mapped `axes`."""
+    return jax.lax.pmax(tree, axes) if axes else tree
+
+
 def any_over(axes: tuple[str, ...], flags: jax.Array) -> jax.Array:
     """Whether any flag is set anywhere along the mapped `axes`, a bool scalar.
 
@@ -30,11 +40,16 @@ def any_over(axes: tuple[str, ...], flags: jax.Array) -> jax.Array:
     return jax.lax.pmax(flag.astype(jnp.int32), axes) > 0 if axes else flag
 
 
-def standardize(x: jax.Array, axes: tuple[str, ...] = (), *, epsilon: float = 1e-8) -> jax.Array:
-    """Shift and scale to mean 0 and standard deviation 1 over all of `x` and over `axes`."""
+def standardize(
+    x: jax.Array, axes: tuple[str, ...] = (), *, epsilon: float = 1e-8
+) -> tuple[jax.Array, jax.Array]:
+    """Shift and scale to mean 0 and standard deviation 1 over all of `x` and over `axes`.
+
+    Also returns the standard deviation that `x` had, a scalar.
+    """
     mean = mean_over(axes, jnp.mean(x))
-    variance = mean_over(axes, jnp.mean(jnp.square(x - mean)))
-    return (x - mean) / (jnp.sqrt(variance) + epsilon)
+    deviation = jnp.sqrt(mean_over(axes, jnp.mean(jnp.square(x - mean))))
+    return (x - mean) / (deviation + epsilon), deviation
 
 
 def init_statistics(example: PyTree) -> RunningStatistics:
@@ -59,13 +74,16 @@ def merge_statistics(
     statistics: RunningStatistics,
     batch: PyTree,
     axes: tuple[str, ...] = (),
+    decay: jax.Array | float = 1.0,
 ) -> RunningStatistics:
     """Merge a batch of observations, each once, from every position of the mapped `axes`.
 
-    With n new and N old observations, w = n / (N + n) and d = mean_new - mean:
-    mean' = mean + w d,  var' = var + w (var_new - var) + w (1 - w) d^2.
+    With n new and N old observations, w = n / (decay N + n) and d = mean_new - mean:
+    mean' = mean + w d,  var' = var + w (var_new - var) + w (1 - w) d^2,  N' = decay N + n.
 
-    Chan et al. 1979, eq. 2.1 (pairwise merge), divided by the counts so that nothing grows.
+    Chan et al. 1979, eq. 2.1 (pairwise merge), divided by the counts so that nothing grows. With
+    `decay` below 1 these are the moments of an exponential moving average over batches, its bias
+    towards the start corrected (Kingma & Ba 2015, arXiv 1412.6980, section 3).
     Leaves of `batch` are `[..., O...]` under the same leading axes; raises `ValueError`
     where one does not fit its statistics.
     """
@@ -74,7 +92,8 @@ def merge_statistics(
         return statistics
     over = tuple(range(len(lead)))
     num = sum_over(axes, jnp.float32(math.prod(lead)))
-    fraction = num / (statistics.count + num)
+    count = decay * statistics.count + num
+    fraction = num / count
     batch_mean = jax.tree.map(
         lambda x, old: None if old is None else mean_over(axes, jnp.mean(x, over)),
         batch,
@@ -88,7 +107,7 @@ def merge_statistics(
         batch_mean,
     )
     return RunningStatistics(
-        count=statistics.count + num,
+        count=count,
         mean=jax.tree.map(
             lambda old, new: old + fraction * (new - old), statistics.mean, batch_mean
         ),
@@ -138,3 +157,18 @@ def normalize(
         return jnp.clip((x - mean) * jax.lax.rsqrt(variance + epsilon), -max_abs, max_abs)
 
     return jax.tree.map(apply, obs, statistics.mean, statistics.variance)
+
+
+def scale(statistics: RunningStatistics, *, epsilon: float = 1e-4) -> jax.Array:
+    """The standard deviation of a scalar's statistics, sqrt(variance + epsilon)."""
+    return jnp.sqrt(statistics.variance + epsilon)
+
+
+def to_units(statistics: RunningStatistics, x: jax.Array) -> jax.Array:
+    """A scalar in units of its statistics, (x - mean) / scale, not clipped; any shape."""
+    return (x - statistics.mean) / scale(statistics)
+
+
+def from_units(statistics: RunningStatistics, x: jax.Array) -> jax.Array:
+    """The inverse of `to_units`."""
+    return x * scale(statistics) + statistics.mean

@@ -1,5 +1,7 @@
 """Config -> System, and the first state of a run."""
 
+import dataclasses
+import math
 from functools import partial
 from typing import Any
 
@@ -7,16 +9,21 @@ import jax
 import jax.numpy as jnp
 
 from jaxppo import devices, envs
-from jaxppo.config import Config, ConfigError, NetworkConfig, Plan
+from jaxppo.config import Config, ConfigError, Plan
+from jaxppo.distributions import ScalarValue
 from jaxppo.learner import BATCH_AXIS, init_acting, init_agent
 from jaxppo.networks import heads
 from jaxppo.networks.actor_critic import FeedForward, Network
 from jaxppo.types import (
     ActorCritic,
+    Box,
     Environment,
     Hyperparameters,
     LearnerState,
+    PyTree,
     System,
+    is_space,
+    zeros,
 )
 
 
@@ -32,14 +39,22 @@ def build(config: Config, plan: Plan) -> System:
     system = config.system
     return System(
         env=env,
-        actor_critic=build_actor_critic(config.network, env),
+        actor_critic=build_actor_critic(config, env),
         num_envs=plan.num_envs,
         rollout_length=plan.rollout_length,
         sequence_length=1,
         epochs=system.epochs,
         num_minibatches=system.num_minibatches,
+        objective=system.objective,
+        advantages=system.advantages,
+        value_loss=system.value_loss,
         standardize_advantages=system.standardize_advantages,
+        recompute_advantages=system.recompute_advantages,
+        adapt_kl_coef=system.adapt_kl_coef,
+        stop_by_kl=math.isfinite(system.kl_stop),
         normalize_observations=system.normalize_observations,
+        normalize_values=system.normalize_values,
+        normalize_rewards=system.normalize_rewards,
         clip_value_loss=system.clip_value_loss,
         evaluation_greedy=config.arch.evaluation_greedy,
         max_eval_steps=max_eval_steps,
@@ -47,45 +62,73 @@ def build(config: Config, plan: Plan) -> System:
     )
 
 
-def build_actor_critic(config: NetworkConfig, env: Environment) -> ActorCritic:
-    """Compose the layers of `config` for the spaces of `env`, and check that they take them."""
-    from flax.linen import Sequential
-
-    def layers(*names: str, **arguments: Any) -> Sequential:
-        settings = [(name, getattr(config, name)) for name in names]
-        return Sequential([_layer(name, s, **arguments.get(name, {})) for name, s in settings if s])
-
+def build_actor_critic(config: Config, env: Environment) -> ActorCritic:
+    """Compose the layers of `config.network` for the spaces of `env`; check that they take them."""
+    layers = config.network
     for name in ("input_layer", "critic_head"):
-        if not getattr(config, name):
+        if not getattr(layers, name):
             raise ConfigError(
                 f"network.{name}=null: every network needs one; see configs/network/mlp.yaml"
             )
-    actor_head = config.actor_head or {"_target_": f"{heads.__name__}.follow"}
+    actor_head = layers.actor_head or {"_target_": f"{heads.__name__}.follow"}
+    names = ("input_layer", "shared_torso", "actor_torso", "critic_torso", "critic_head")
+    settings = {name: getattr(layers, name) for name in names}
+    parts: dict[str, Any] = {name: _layer(name, s) if s else None for name, s in settings.items()}
     network = Network(
-        shared=layers("input_layer", "shared_torso"),
-        actor=Sequential(
-            [
-                *layers("actor_torso").layers,
-                _layer("actor_head", actor_head, action_space=env.action_space),
-            ]
-        ),
-        critic=layers("critic_torso", "critic_head"),
+        **parts,
+        actor_head=_layer("actor_head", actor_head, action_space=env.action_space),
+        dtype=_DTYPES[config.arch.precision],
     )
-    actor_critic = FeedForward(network, env.observation_space)
+    actor_critic = FeedForward(
+        network, env.observation_space, env.action_space, _action_mask(config, env)
+    )
+    _try_out(config, env, actor_critic)
+    return actor_critic
 
-    def try_out(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+
+_DTYPES = {"float32": jnp.float32, "bf16": jnp.bfloat16}
+
+
+def _action_mask(config: Config, env: Environment) -> str | None:
+    """The entry of the observation that masks actions, if it has it."""
+    key, space = config.env.action_mask, env.observation_space
+    if key is None or not isinstance(space, dict) or key not in space:
+        return None
+    leaves = jax.tree.leaves(space[key], is_leaf=is_space)
+    if not all(isinstance(x, Box) and x.dtype.startswith(("bool", "int", "uint")) for x in leaves):
+        raise ConfigError(
+            f"env.action_mask={key}: is {space[key]} in the observation of {env.name}; a mask "
+            "holds booleans or integers; null: it is none"
+        )
+    if len(space) == 1:
+        raise ConfigError(
+            f"env.action_mask={key}: is all that {env.name} shows; add another entry to the "
+            "observation, or env.extras=[step]"
+        )
+    return key
+
+
+def _try_out(config: Config, env: Environment, actor_critic: FeedForward) -> None:
+    """Trace one step; `ConfigError` where layers and spaces do not fit."""
+
+    def step(key: jax.Array) -> Any:
         params = actor_critic.init(key)
         _, obs = env.reset(key[None])
         obs = jax.tree.map(lambda x: x[None], obs)
-        _, distribution, value = actor_critic.unroll(params, (), obs, jnp.ones((1, 1), bool))
-        return distribution.sample_and_log_prob(seed=key)[1], value
+        _, distribution, estimate = actor_critic.unroll(params, (), obs, jnp.ones((1, 1), bool))
+        raw, log_prob = distribution.sample_and_log_prob(seed=key)
+        empty = actor_critic.empty_masks(obs)
+        return distribution.to_action(raw), log_prob, estimate.mean(), estimate, empty
 
     try:
-        log_prob, value = jax.eval_shape(try_out, jax.random.key(0))
+        action, log_prob, value, estimate, _ = jax.eval_shape(step, jax.random.key(0))
     except Exception as error:  # a user's layer may raise anything on shapes it does not take
+        name = _culprit(actor_critic)
+        target = (getattr(config.network, name) or {}).get("_target_", name)
         raise ConfigError(
-            f"network: does not take the observation {env.observation_space} of {env.name}: "
-            f"{_brief(error)}; choose a network.input_layer that does"
+            f"network.{name} ({target}): does not fit {env.name}, whose observation is "
+            f"{_form(env.observation_space)}: {_brief(error)}; choose another, or network=mlp, "
+            "which takes any observation"
         ) from error
     for name, output in (("actor_head", log_prob), ("critic_head", value)):
         if output.shape != (1, 1):
@@ -93,7 +136,52 @@ def build_actor_critic(config: NetworkConfig, env: Environment) -> ActorCritic:
                 f"network.{name}: gives shape {output.shape} where one number a step is needed; "
                 "choose a head that does"
             )
-    return actor_critic
+    wanted = jax.eval_shape(lambda: zeros(env.action_space, (1, 1)))
+    if jax.tree.map(jnp.shape, action) != jax.tree.map(jnp.shape, wanted):
+        raise ConfigError(
+            f"network.actor_head: gives actions {jax.tree.map(jnp.shape, action)} where "
+            f"{env.name} takes {env.action_space}; network/actor_head=auto follows it"
+        )
+    if not isinstance(estimate, ScalarValue):
+        for key in ("clip_value_loss", "value_loss"):
+            value = getattr(config.system, key)
+            if value not in (False, "squared"):
+                raise ConfigError(
+                    f"system.{key}={str(value).lower()}: is of scalar values; a critic head that "
+                    "predicts a distribution has a loss of its own; network/critic_head=scalar"
+                )
+
+
+def _culprit(actor_critic: FeedForward) -> str:
+    """The first layer that does not take what comes before it."""
+    network = actor_critic.network
+    obs, mask = actor_critic.split(zeros(actor_critic.observation_space, (1, 1)))
+
+    def output(layer: Any, *x: Any) -> Any:
+        if layer is None:
+            return x[0]
+        return jax.eval_shape(lambda *x: layer.init_with_output(jax.random.key(0), *x)[0], *x)
+
+    features = obs
+    paths = (("actor_torso", "actor_head"), ("critic_torso", "critic_head"))
+    for path in (("input_layer", "shared_torso"), *paths):
+        inner = features
+        for name in path:
+            masks = (mask,) if name == "actor_head" and mask is not None else ()
+            try:
+                inner = output(getattr(network, name), inner, *masks)
+            except Exception:  # whatever it is, the caller has it
+                return name
+        if path[0] == "input_layer":
+            features = inner
+    return "input_layer"
+
+
+def _form(space: PyTree) -> PyTree:
+    """A space in short: shapes and data types."""
+    return jax.tree.map(
+        lambda s: f"{s.dtype}{list(s.shape)}" if isinstance(s, Box) else s, space, is_leaf=is_space
+    )
 
 
 def _layer(name: str, settings: dict[str, Any], **arguments: Any) -> Any:
@@ -120,9 +208,12 @@ def _brief(error: BaseException) -> str:
 
 def hyperparameters(config: Config, plan: Plan) -> Hyperparameters:
     """The traced numbers of a run."""
+    numbers = dataclasses.asdict(config.system)
+    if numbers["clip_eps_high"] is None:
+        numbers["clip_eps_high"] = numbers["clip_eps"]
     names = [name for name in Hyperparameters.__dataclass_fields__ if name != "num_updates"]
     return Hyperparameters(
-        **{name: jnp.asarray(getattr(config.system, name), jnp.float32) for name in names},
+        **{name: jnp.asarray(numbers[name], jnp.float32) for name in names},
         num_updates=jnp.asarray(plan.num_updates, jnp.int32),
     )
 

@@ -15,9 +15,11 @@ the clock's (both after the step). Where both are set the step is terminated.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 
 PyTree = Any
 
@@ -31,11 +33,22 @@ class Hyperparameters:
     critic_lr: jax.Array
     gamma: jax.Array  # discount per step
     gae_lambda: jax.Array
-    clip_eps: jax.Array  # ratio (and value) clip half-width
+    clip_eps: jax.Array  # clip of the ratio to 1 - clip_eps, and of the value's change
+    clip_eps_high: jax.Array  # clip of the ratio to 1 + clip_eps_high
+    kl_coef: jax.Array  # weight of KL(old || new) at first, objective penalty
+    kl_target: jax.Array  # nats an update, of the adaptive kl_coef
+    kl_stop: jax.Array  # nats of a minibatch at which an update's epochs end; inf: never
+    dpo_alpha: jax.Array
+    dpo_beta: jax.Array
+    rho_clip: jax.Array  # V-trace
+    c_clip: jax.Array
     ent_coef: jax.Array
     vf_coef: jax.Array
+    huber_delta: jax.Array  # error at which the Huber loss becomes linear
+    value_norm_decay: jax.Array  # an update, of the statistics of value targets
     max_grad_norm: jax.Array  # of the actor's and of the critic's gradient; inf: no clipping
     reward_scale: jax.Array
+    reward_clip: jax.Array  # largest magnitude after scaling; inf: no clipping
     decay_learning_rates: jax.Array  # 1.0: linearly to zero over num_updates; 0.0: constant
     num_updates: jax.Array  # int32, the budget over which learning rates decay
 
@@ -43,7 +56,7 @@ class Hyperparameters:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunningStatistics:
-    """Mean and population variance of every float leaf of an observation seen so far.
+    """Mean and population variance of every float leaf seen so far (of observations, say).
 
     Other leaves hold `None`. A count of zero is the identity (mean 0, variance 1).
     """
@@ -73,7 +86,7 @@ class Transition:
     obs: PyTree  # [T, B, O...] raw; normalised with the statistics of this iteration
     reset: jax.Array  # [T, B] bool, obs opens an episode (before the step)
     carry: PyTree  # [T, B, ...] memory before the step; () for feed-forward
-    action: PyTree  # [T, B, A...]
+    action: PyTree  # [T, B, A...] raw: as the policy's distribution drew it
     log_prob: jax.Array  # [T, B] of the action under the acting policy
     reward: jax.Array  # [T, B] as the environment gave it
     terminated: jax.Array  # [T, B] bool, after the step
@@ -89,11 +102,12 @@ class Batch:
     obs: PyTree  # [L, S, O...] raw
     reset: jax.Array  # [L, S] bool
     carry: PyTree  # [S, ...] memory before the first step of each sequence
-    action: PyTree  # [L, S, A...]
+    action: PyTree  # [L, S, A...] raw
     log_prob: jax.Array  # [L, S] under the acting policy
-    value: jax.Array  # [L, S] of the acting parameters
-    advantage: jax.Array  # [L, S] standardised when the system says so
-    target: jax.Array  # [L, S] value target (lambda-return)
+    distribution: PyTree  # [L, S] the acting policy's own, where the objective reads it; else ()
+    value: jax.Array  # [L, S] of the acting parameters, in units of reward
+    advantage: jax.Array  # [L, S] standardised over the batch when the system says so
+    target: jax.Array  # [L, S] value target, in units of reward
 
 
 @jax.tree_util.register_dataclass
@@ -103,6 +117,7 @@ class Policy:
 
     params: PyTree
     obs_statistics: RunningStatistics
+    noise_key: jax.Array | None  # typed key of noisy layers, a draw an iteration; None: no noise
 
 
 @jax.tree_util.register_dataclass
@@ -113,6 +128,9 @@ class AgentState:
     policy: Policy
     opt_state: PyTree
     hyperparameters: Hyperparameters
+    value_statistics: RunningStatistics  # of value targets, a scalar: the critic's units
+    reward_statistics: RunningStatistics  # of discounted sums of reward, a scalar
+    kl_coef: jax.Array  # now, where it adapts
     update: jax.Array  # int32, updates done; steps are counted on the host in exact integers
 
 
@@ -127,6 +145,7 @@ class ActingState:
     carry: PyTree  # [B, ...] memory before the next step
     episode_return: jax.Array  # [B] float32, undiscounted, of the running episode
     episode_length: jax.Array  # [B] int32
+    discounted_return: jax.Array  # [B] float32, the past rewards of the episode, discounted
     key: jax.Array  # typed key
 
 
@@ -147,6 +166,14 @@ class Discrete:
 
 
 @dataclasses.dataclass(frozen=True)
+class MultiDiscrete:
+    """Integers from 0, each component with its own number of values; an array of `shape`."""
+
+    num_values: tuple[int, ...]  # of the components in row-major order
+    shape: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Box:
     """Arrays of `shape`; `low` and `high` are per element (nested tuples) or one number."""
 
@@ -156,7 +183,23 @@ class Box:
     high: Any = float("inf")
 
 
-Space = Discrete | Box  # a space is one of these, or a dict or tuple of spaces
+Space = Discrete | MultiDiscrete | Box  # a space is one of these, or a dict or tuple of spaces
+
+
+def is_space(x: Any) -> bool:
+    """Whether `x` is a leaf of a tree of spaces."""
+    return isinstance(x, Space)
+
+
+def zeros(space: PyTree, lead: tuple[int, ...] = ()) -> PyTree:
+    """Arrays of zeros in the form of a space, `[lead..., ...]`."""
+
+    def one(space: Space) -> jax.Array:
+        if isinstance(space, Discrete):
+            return jnp.zeros(lead, jnp.int32)
+        return jnp.zeros((*lead, *space.shape), getattr(space, "dtype", jnp.int32))
+
+    return jax.tree.map(one, space, is_leaf=is_space)
 
 
 class Environment(Protocol):
@@ -175,34 +218,67 @@ class Environment(Protocol):
 
 
 class Distribution(Protocol):
-    """A policy's distribution over actions, batched over its leading axes."""
+    """A policy's distribution over actions, batched over its leading axes; a pytree.
+
+    It draws, stores and judges *raw* actions (the value before a tanh, say), from which
+    `to_action` makes what the environment takes. Every array leaf carries the batch axes first.
+    """
 
     def sample_and_log_prob(self, *, seed: jax.Array) -> tuple[PyTree, jax.Array]:
-        """Draw one action per batch entry."""
+        """Draw one raw action per batch entry."""
 
     def log_prob(self, value: PyTree) -> jax.Array:
-        """Natural log of the probability (density) of an action."""
+        """Natural log of the probability (density) of the action that raw `value` makes."""
 
     def entropy(self) -> jax.Array:
-        """Entropy in nats."""
+        """Entropy in nats, of the action."""
+
+    def kl_divergence(self, other: Any) -> jax.Array:
+        """KL(self || other) in nats; `other` is of the same family."""
 
     def mode(self) -> PyTree:
-        """The greedy action."""
+        """The greedy raw action."""
+
+    def to_action(self, value: PyTree) -> PyTree:
+        """What the environment takes for the raw `value` `[..., A...]`."""
+
+
+class ValueEstimate(Protocol):
+    """What a critic says of states, batched over its leading axes; a pytree."""
+
+    def mean(self) -> jax.Array:
+        """The value, in the critic's units."""
+
+    def loss(
+        self, target: jax.Array, error: Callable[[jax.Array, jax.Array], jax.Array]
+    ) -> jax.Array:
+        """Elementwise loss to targets in the critic's units; `error(value, target)` if scalar."""
 
 
 class ActorCritic(Protocol):
     """A policy and a value function over sequences; feed-forward has `carry = ()`."""
 
     def init(self, key: jax.Array) -> PyTree:
-        """Parameters, a dict whose top-level key `critic` holds what `critic_lr` trains."""
+        """Parameters, a dict; `critic_lr` trains the entries whose names begin with `critic`."""
 
     def initial_carry(self, num_envs: int) -> PyTree:
         """The memory that opens an episode, `[num_envs, ...]`."""
 
     def unroll(
-        self, params: PyTree, carry: PyTree, obs: PyTree, reset: jax.Array
-    ) -> tuple[PyTree, Distribution, jax.Array]:
-        """Normalised `obs` `[L, S, O...]` to (carry, distribution `[L, S]`, value `[L, S]`)."""
+        self,
+        params: PyTree,
+        carry: PyTree,
+        obs: PyTree,
+        reset: jax.Array,
+        noise_key: jax.Array | None = None,
+    ) -> tuple[PyTree, Distribution, ValueEstimate]:
+        """Normalised `obs` `[L, S, O...]` to (carry, distribution `[L, S]`, value `[L, S]`).
+
+        `noise_key` is the draw of noisy layers; None: without noise.
+        """
+
+    def empty_masks(self, obs: PyTree) -> jax.Array:
+        """Where raw `obs` `[L, S, O...]` carries an action mask that allows nothing, `[L, S]`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -216,8 +292,16 @@ class System:
     sequence_length: int  # L
     epochs: int
     num_minibatches: int
-    standardize_advantages: bool
+    objective: str  # of learner.OBJECTIVES
+    advantages: str  # of learner.ESTIMATORS
+    value_loss: str  # squared, huber
+    standardize_advantages: str  # batch, minibatch, none
+    recompute_advantages: bool
+    adapt_kl_coef: bool
+    stop_by_kl: bool
     normalize_observations: bool
+    normalize_values: bool
+    normalize_rewards: bool
     clip_value_loss: bool
     evaluation_greedy: bool
     max_eval_steps: int

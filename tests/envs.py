@@ -1,6 +1,7 @@
 """Small environments of gymnax's contract whose optimum or trajectory is known."""
 
 from typing import Any
+from urllib.error import URLError
 
 import jax
 import jax.numpy as jnp
@@ -136,3 +137,277 @@ class Endless(Clock):
 
     def observation(self, state: State) -> jax.Array:
         return jnp.zeros(2)
+
+
+class Aim(Copy):
+    """Hit the target shown, scaled to [0, 1] by dimension; best 0, NaN out of bounds; one step."""
+
+    low = (-1.0, 0.0)
+    high = (3.0, 10.0)
+
+    def reset_env(self, key: jax.Array, params: Params) -> tuple[jax.Array, State]:
+        shown = jax.random.uniform(key, (2,))
+        return shown, State(time=jnp.int32(0), value=shown)
+
+    def step_env(
+        self, key: jax.Array, state: State, action: jax.Array, params: Params
+    ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
+        low, high = jnp.array(self.low), jnp.array(self.high)
+        miss = jnp.mean(jnp.abs((action - low) / (high - low) - state.value))
+        legal = jnp.all((action >= low) & (action <= high))
+        state = State(time=state.time + 1, value=state.value)
+        return state.value, state, jnp.where(legal, -miss, jnp.nan), jnp.array(True), {}
+
+    def action_space(self, params: Params) -> spaces.Box:
+        return spaces.Box(jnp.array(self.low), jnp.array(self.high), (2,))
+
+    def observation_space(self, params: Params) -> spaces.Box:
+        return spaces.Box(0.0, 1.0, (2,))
+
+
+class Parts(Copy):
+    """Three choices shown as one-hot vectors in a row; reward: the fraction met; one step."""
+
+    sizes = (2, 3, 4)
+
+    def reset_env(self, key: jax.Array, params: Params) -> tuple[jax.Array, State]:
+        state = State(
+            time=jnp.int32(0), value=jax.random.randint(key, (3,), 0, jnp.array(self.sizes))
+        )
+        return self.observation(state), state
+
+    def step_env(
+        self, key: jax.Array, state: State, action: jax.Array, params: Params
+    ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
+        reward = jnp.mean(action == state.value, dtype=jnp.float32)
+        state = State(time=state.time + 1, value=state.value)
+        return self.observation(state), state, reward, jnp.array(True), {}
+
+    def observation(self, state: State) -> jax.Array:
+        return jnp.concatenate(
+            [jax.nn.one_hot(x, n) for x, n in zip(state.value, self.sizes, strict=True)]
+        )
+
+    def action_space(self, params: Params) -> Any:
+        return spaces.Box(0, jnp.array(self.sizes) - 1, (3,), jnp.int32)
+
+    def observation_space(self, params: Params) -> spaces.Box:
+        return spaces.Box(0.0, 1.0, (sum(self.sizes),))
+
+
+class Mixed(Copy):
+    """A tree of actions; what to choose is shown in a row. Best reward 1; one step an episode.
+
+    The reward is the mean of three: `move` met; 1 less the distance of `aim`, as in `Aim`; the
+    fraction of `more` met.
+    """
+
+    def reset_env(self, key: jax.Array, params: Params) -> tuple[jax.Array, State]:
+        keys = jax.random.split(key, 4)
+        state = State(
+            time=jnp.int32(0),
+            value={
+                "move": jax.random.randint(keys[0], (), 0, 3),
+                "aim": jax.random.uniform(keys[1], (2,)),
+                "more": (
+                    jax.random.randint(keys[2], (), 0, 2),
+                    jax.random.randint(keys[3], (2,), 0, jnp.array([3, 2])),
+                ),
+            },
+        )
+        return self.observation(state), state
+
+    def step_env(
+        self, key: jax.Array, state: State, action: Any, params: Params
+    ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
+        low, high = jnp.array(Aim.low), jnp.array(Aim.high)
+        legal = jnp.all((action["aim"] >= low) & (action["aim"] <= high))
+        aim = jnp.mean(jnp.abs((action["aim"] - low) / (high - low) - state.value["aim"]))
+        flag, pair = (x == y for x, y in zip(action["more"], state.value["more"], strict=True))
+        reward = (
+            (action["move"] == state.value["move"])
+            + jnp.where(legal, 1 - aim, jnp.nan)
+            + jnp.mean(jnp.stack([flag, *pair]), dtype=jnp.float32)
+        ) / 3
+        state = State(time=state.time + 1, value=state.value)
+        return self.observation(state), state, reward, jnp.array(True), {}
+
+    def observation(self, state: State) -> jax.Array:
+        flag, pair = state.value["more"]
+        return jnp.concatenate(
+            [
+                state.value["aim"],
+                jax.nn.one_hot(state.value["move"], 3),
+                jax.nn.one_hot(flag, 2),
+                jax.nn.one_hot(pair[0], 3),
+                jax.nn.one_hot(pair[1], 2),
+            ]
+        )
+
+    def action_space(self, params: Params) -> Any:
+        return spaces.Dict(
+            {
+                "move": spaces.Discrete(3),
+                "aim": spaces.Box(jnp.array(Aim.low), jnp.array(Aim.high), (2,)),
+                "more": spaces.Tuple(
+                    (spaces.Discrete(2), spaces.Box(0, jnp.array([2, 1]), (2,), jnp.int32))
+                ),
+            }
+        )
+
+    def observation_space(self, params: Params) -> spaces.Box:
+        return spaces.Box(0.0, 1.0, (12,))
+
+
+@struct.dataclass
+class MaskedParams(Params):
+    empty: bool = False  # one episode in four has a mask that allows nothing
+
+
+class Masked(environment.Environment[State, MaskedParams]):
+    """Reward 1 for the largest legal action, which is shown; NaN for an illegal one.
+
+    The mask is drawn anew for each episode. Where it allows nothing, every action gives 0.
+    """
+
+    num_values = 5
+
+    @property
+    def default_params(self) -> MaskedParams:
+        return MaskedParams(max_steps_in_episode=3)
+
+    def reset_env(self, key: jax.Array, params: MaskedParams) -> tuple[Any, State]:
+        mask_key, sure_key, empty_key = jax.random.split(key, 3)
+        mask = jax.random.bernoulli(mask_key, 0.5, (self.num_values,))
+        mask = mask.at[jax.random.randint(sure_key, (), 0, self.num_values)].set(True)
+        mask &= ~(jax.random.bernoulli(empty_key, 0.25) & params.empty)
+        state = State(time=jnp.int32(0), value=mask)
+        return self.observation(state), state
+
+    def step_env(
+        self, key: jax.Array, state: State, action: jax.Array, params: MaskedParams
+    ) -> tuple[Any, State, jax.Array, jax.Array, dict[str, Any]]:
+        illegal = state.value.any() & ~state.value[action]
+        reward = jnp.where(illegal, jnp.nan, (action == self.best(state)).astype(jnp.float32))
+        state = State(time=state.time + 1, value=state.value)
+        over = state.time >= params.max_steps_in_episode
+        return self.observation(state), state, reward, over & params.terminates, {}
+
+    def best(self, state: State) -> jax.Array:
+        return jnp.max(jnp.where(state.value, jnp.arange(self.num_values), -1))
+
+    def observation(self, state: State) -> dict[str, jax.Array]:
+        return {
+            "observation": jax.nn.one_hot(self.best(state), self.num_values),
+            "action_mask": state.value,
+        }
+
+    def action_space(self, params: MaskedParams) -> spaces.Discrete:
+        return spaces.Discrete(self.num_values)
+
+    def observation_space(self, params: MaskedParams) -> spaces.Dict:
+        return spaces.Dict(
+            {
+                "observation": spaces.Box(0.0, 1.0, (self.num_values,)),
+                "action_mask": spaces.Box(0, 1, (self.num_values,), jnp.bool_),
+            }
+        )
+
+
+class Picture(Copy):
+    """A pixel of 6 x 6 x 2 is lit; reward 1 for its quadrant (0 1 / 2 3), else 0; one step."""
+
+    num_values = 4
+
+    def __init__(self, dtype: str = "float32", channels_first: bool = False) -> None:
+        super().__init__()
+        self.dtype = jnp.dtype(dtype)
+        self.channels_first = channels_first
+        self.lit = jnp.asarray(255 if dtype == "uint8" else 1, dtype)
+
+    def reset_env(self, key: jax.Array, params: Params) -> tuple[jax.Array, State]:
+        state = State(
+            time=jnp.int32(0), value=jax.random.randint(key, (3,), 0, jnp.array([6, 6, 2]))
+        )
+        return self.observation(state), state
+
+    def step_env(
+        self, key: jax.Array, state: State, action: jax.Array, params: Params
+    ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
+        row, column, _ = state.value
+        reward = (action == 2 * (row // 3) + column // 3).astype(jnp.float32)
+        state = State(time=state.time + 1, value=state.value)
+        return self.observation(state), state, reward, jnp.array(True), {}
+
+    def observation(self, state: State) -> jax.Array:
+        picture = jnp.zeros((6, 6, 2), self.dtype).at[tuple(state.value)].set(self.lit)
+        return jnp.moveaxis(picture, -1, 0) if self.channels_first else picture
+
+    def observation_space(self, params: Params) -> spaces.Box:
+        shape = (2, 6, 6) if self.channels_first else (6, 6, 2)
+        return spaces.Box(0, self.lit, shape, self.dtype)
+
+
+class Recall(Clock):
+    """Nothing to see; reward 1 for the parity of the steps taken; episodes of two steps.
+
+    Any of last_action, last_reward, step tells the two apart: best return 2. A policy that knows
+    none of them, whatever it is, has the expected return 1.
+    """
+
+    @property
+    def default_params(self) -> Params:
+        return Params(max_steps_in_episode=2, terminates=True)
+
+    def step_env(
+        self, key: jax.Array, state: State, action: jax.Array, params: Params
+    ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
+        reward = (action == state.time % 2).astype(jnp.float32)
+        obs, state, _, over, info = super().step_env(key, state, action, params)
+        return obs, state, reward, over, info
+
+    def observation(self, state: State) -> jax.Array:
+        return jnp.zeros(1)
+
+    def observation_space(self, params: Params) -> spaces.Box:
+        return spaces.Box(0.0, 1.0, (1,))
+
+
+class Takes(Copy):
+    """`Copy` of any action space, whose actions it does not look at; reward 0."""
+
+    def __init__(self, space: Any) -> None:
+        super().__init__()
+        self.space = space
+
+    def step_env(
+        self, key: jax.Array, state: State, action: Any, params: Params
+    ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
+        return super().step_env(key, state, jnp.int32(-1), params)
+
+    def action_space(self, params: Params) -> Any:
+        return self.space
+
+
+class Remote(Clock):
+    """An environment that starts with a download, where there is no network."""
+
+    def __init__(self) -> None:
+        raise URLError("Name or service not known")
+
+
+class Counted(Echo):
+    """An observation with an entry of the name of an extra."""
+
+    def observation(self, state: State) -> dict[str, jax.Array]:
+        return {"step": jnp.zeros(1)}
+
+    def observation_space(self, params: Params) -> spaces.Dict:
+        return spaces.Dict({"step": spaces.Box(0.0, 1.0, (1,))})
+
+
+class Misled(Copy):
+    """Claims a dict of actions and takes an array."""
+
+    def action_space(self, params: Params) -> Any:
+        return spaces.Dict({"move": spaces.Discrete(self.num_values)})

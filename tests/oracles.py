@@ -4,8 +4,10 @@ Nothing here is fast or clever: a loop per sum, so that each can be checked by r
 become Python floats first, as NumPy computes float32 with float in float32.
 """
 
+import itertools
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -165,3 +167,290 @@ def adam(
 
 def _floats(*arrays: Array) -> list[tuple[float, ...]]:
     return list(zip(*(array.astype(np.float64).tolist() for array in arrays), strict=True))
+
+
+def _rest(discount: Array, truncated: Array, t: int, b: int) -> range:
+    """Steps t, t + 1, ... to the last of the same episode and array."""
+    last = t
+    while last + 1 < len(discount) and discount[last, b] != 0.0 and not truncated[last, b]:
+        last += 1
+    return range(t, last + 1)
+
+
+def _after(discount: Array, next_value: Array, t: int, b: int) -> float:
+    """gamma_t V(s'_t), zero where nothing follows."""
+    return float(discount[t, b]) * float(next_value[t, b]) if discount[t, b] != 0.0 else 0.0
+
+
+def vtrace(
+    log_ratio: Array,
+    reward: Array,
+    value: Array,
+    next_value: Array,
+    terminated: Array,
+    truncated: Array,
+    *,
+    gamma: float,
+    gae_lambda: float,
+    rho_clip: float,
+    c_clip: float,
+) -> tuple[Array, Array]:
+    """Advantages and value targets, `[T, B]`: eq. 1 as a sum forward from each step."""
+    discount = np.where(terminated, 0.0, gamma)
+    targets = np.zeros(reward.shape, np.float64)
+    advantages = np.zeros(reward.shape, np.float64)
+    for t, b in np.ndindex(*reward.shape):
+        weight, target = 1.0, float(value[t, b])
+        for k in _rest(discount, truncated, t, b):
+            ratio = math.exp(float(log_ratio[k, b]))
+            one_step = float(reward[k, b]) + _after(discount, next_value, k, b)
+            target += weight * min(rho_clip, ratio) * (one_step - float(value[k, b]))
+            weight *= gamma * gae_lambda * min(c_clip, ratio)
+        targets[t, b] = target
+    for t, b in np.ndindex(*reward.shape):
+        q = float(reward[t, b]) + _after(discount, next_value, t, b)
+        if len(_rest(discount, truncated, t, b)) > 1:
+            q += gamma * gae_lambda * (targets[t + 1, b] - float(value[t + 1, b]))
+        advantages[t, b] = q - float(value[t, b])
+    return advantages, targets
+
+
+def lambda_returns(
+    reward: Array, discount: Array, next_value: Array, truncated: Array, lambda_: Array | float
+) -> Array:
+    """The mixture of rewards and values forward from each step, `[T, B]`."""
+    mixing = np.broadcast_to(np.asarray(lambda_, np.float64), reward.shape)
+    returns = np.zeros(reward.shape, np.float64)
+    for t, b in np.ndindex(*reward.shape):
+        weight, steps = 1.0, _rest(discount, truncated, t, b)
+        for k in steps:
+            stay = float(mixing[k, b]) if k != steps[-1] else 0.0
+            returns[t, b] += weight * float(reward[k, b])
+            returns[t, b] += weight * (1.0 - stay) * _after(discount, next_value, k, b)
+            weight *= float(discount[k, b]) * stay
+    return returns
+
+
+def n_step_returns(
+    reward: Array, discount: Array, next_value: Array, truncated: Array, n: int
+) -> Array:
+    """At most n rewards and the value after the last of them, forward from each step, `[T, B]`."""
+    returns = np.zeros(reward.shape, np.float64)
+    for t, b in np.ndindex(*reward.shape):
+        weight, steps = 1.0, _rest(discount, truncated, t, b)[:n]
+        for k in steps:
+            returns[t, b] += weight * float(reward[k, b])
+            if k == steps[-1]:
+                returns[t, b] += weight * _after(discount, next_value, k, b)
+            weight *= float(discount[k, b])
+    return returns
+
+
+def discounted_returns(
+    reward: Array, discount: Array, next_value: Array, truncated: Array
+) -> Array:
+    """Every reward up to the end and the value after it, `[T, B]`."""
+    return n_step_returns(reward, discount, next_value, truncated, len(reward))
+
+
+def q_lambda(
+    reward: Array, discount: Array, next_q: Array, truncated: Array, lambda_: Array | float
+) -> Array:
+    """Lambda returns that bootstrap from the largest of `next_q` `[T, B, A]`."""
+    return lambda_returns(reward, discount, next_q.max(axis=-1), truncated, lambda_)
+
+
+def general_off_policy_returns(
+    reward: Array, discount: Array, q: Array, next_value: Array, c: Array, truncated: Array
+) -> Array:
+    """Munos et al. 2016, eq. 3: weighted one-step errors forward from each step, `[T, B]`."""
+    returns = q.astype(np.float64)
+    for t, b in np.ndindex(*reward.shape):
+        weight = 1.0
+        for k in _rest(discount, truncated, t, b):
+            if k > t:
+                weight *= float(discount[k - 1, b]) * float(c[k, b])
+            one_step = float(reward[k, b]) + _after(discount, next_value, k, b)
+            returns[t, b] += weight * (one_step - float(q[k, b]))
+    return returns
+
+
+def retrace(
+    reward: Array,
+    discount: Array,
+    q: Array,
+    next_value: Array,
+    log_ratio: Array,
+    truncated: Array,
+    lambda_: Array | float,
+) -> Array:
+    """The same with the weights of Retrace."""
+    c = lambda_ * np.minimum(1.0, np.exp(log_ratio.astype(np.float64)))
+    return general_off_policy_returns(reward, discount, q, next_value, c, truncated)
+
+
+def importance_corrected_td_errors(
+    reward: Array,
+    discount: Array,
+    value: Array,
+    next_value: Array,
+    log_ratio: Array,
+    truncated: Array,
+    lambda_: Array | float,
+) -> Array:
+    """One-step errors forward from each step, each times the ratios of all actions since."""
+    mixing = np.broadcast_to(np.asarray(lambda_, np.float64), reward.shape)
+    errors = np.zeros(reward.shape, np.float64)
+    for t, b in np.ndindex(*reward.shape):
+        weight = 1.0
+        for k in _rest(discount, truncated, t, b):
+            if k > t:
+                weight *= float(discount[k - 1, b]) * float(mixing[k - 1, b])
+            weight *= math.exp(float(log_ratio[k, b]))
+            one_step = float(reward[k, b]) + _after(discount, next_value, k, b)
+            errors[t, b] += weight * (one_step - float(value[k, b]))
+    return errors
+
+
+def expectation(
+    log_density: Callable[[float], float],
+    function: Callable[[float], float],
+    low: float,
+    high: float,
+    num_points: int = 20_000,
+) -> float:
+    """The integral of density times function from low to high, by the midpoint rule."""
+    width = (high - low) / num_points
+    points = [low + (i + 0.5) * width for i in range(num_points)]
+    return math.fsum(math.exp(log_density(x)) * function(x) * width for x in points)
+
+
+def normal_log_prob(x: float, loc: float, scale: float) -> float:
+    return -(((x - loc) / scale) ** 2) / 2.0 - math.log(scale) - math.log(2.0 * math.pi) / 2.0
+
+
+def tanh_normal_log_prob(u: float, loc: float, scale: float, low: float, high: float) -> float:
+    """Of a = low + (high - low) (tanh(u) + 1) / 2, whose slope is (high - low) / 2 / cosh^2 u."""
+    slope = (high - low) / 2.0 / math.cosh(u) ** 2
+    return normal_log_prob(u, loc, scale) - math.log(slope)
+
+
+def tanh_normal_entropy(loc: float, scale: float, low: float, high: float) -> float:
+    """-E[log density of the action], over twelve deviations of u either way."""
+    return expectation(
+        lambda u: normal_log_prob(u, loc, scale),
+        lambda u: -tanh_normal_log_prob(u, loc, scale, low, high),
+        loc - 12.0 * scale,
+        loc + 12.0 * scale,
+    )
+
+
+def beta_log_prob(x: float, alpha: float, beta: float, low: float, high: float) -> float:
+    """Of a = low + (high - low) x."""
+    log_beta = math.lgamma(alpha) + math.lgamma(beta) - math.lgamma(alpha + beta)
+    powers = (alpha - 1.0) * math.log(x) + (beta - 1.0) * math.log(1.0 - x)
+    return powers - log_beta - math.log(high - low)
+
+
+def histogram(target: float, low: float, high: float, num_atoms: int, sigma: float) -> Array:
+    """The target's share of each bin around an atom, `[K]`; sigma in bins, 0 for two atoms."""
+    width = (high - low) / (num_atoms - 1)
+    target = min(max(target, low), high)
+    if sigma == 0.0:
+        below = min(int((target - low) / width), num_atoms - 2)
+        share = (target - (low + below * width)) / width
+        masses = [0.0] * num_atoms
+        masses[below], masses[below + 1] = 1.0 - share, share
+        return np.asarray(masses, np.float64)
+
+    def cdf(x: float) -> float:
+        return math.erfc((target - x) / (sigma * width * math.sqrt(2.0))) / 2.0
+
+    edges = [low + (k - 0.5) * width for k in range(num_atoms + 1)]
+    masses = [cdf(right) - cdf(left) for left, right in itertools.pairwise(edges)]
+    return np.asarray(masses, np.float64) / sum(masses)
+
+
+def asymmetric_clipped_surrogate(
+    log_prob: Array, old_log_prob: Array, advantage: Array, clip_eps: float, clip_eps_high: float
+) -> tuple[Array, Array]:
+    """As `clipped_surrogate`, between 1 - clip_eps and 1 + clip_eps_high."""
+    losses, gradients = [], []
+    for new, old, a in _floats(log_prob, old_log_prob, advantage):
+        ratio = math.exp(new - old)
+        # A good action's ratio earns nothing above its bound, a bad one's nothing below
+        idle = ratio > 1.0 + clip_eps_high if a > 0.0 else ratio < 1.0 - clip_eps
+        bound = 1.0 + clip_eps_high if a > 0.0 else 1.0 - clip_eps
+        losses.append(-(bound if idle else ratio) * a)
+        gradients.append(0.0 if idle else -ratio * a)
+    return np.asarray(losses, np.float64), np.asarray(gradients, np.float64)
+
+
+def discovered_objective(
+    log_prob: Array, old_log_prob: Array, advantage: Array, alpha: float, beta: float
+) -> tuple[Array, Array]:
+    """-(r A - drift) of each sample and its derivative by that sample's `log_prob`, both `[N]`.
+
+    With x - s tanh(x / s), whose slope is tanh(x / s)^2, the drift of a change x that the
+    advantage favours; of others there is none.
+    """
+    losses, gradients = [], []
+    for new, old, a in _floats(log_prob, old_log_prob, advantage):
+        ratio = math.exp(new - old)
+        x, scale, slope = (
+            ((ratio - 1.0) * a, alpha, ratio * a) if a >= 0.0 else ((new - old) * a, beta, a)
+        )
+        squashed = math.tanh(x / scale)
+        drift, drift_slope = (x - scale * squashed, squashed**2) if x > 0.0 else (0.0, 0.0)
+        losses.append(-(ratio * a - drift))
+        gradients.append(-(ratio * a - drift_slope * slope))
+    return np.asarray(losses, np.float64), np.asarray(gradients, np.float64)
+
+
+def huber_error(value: Array, target: Array, delta: float) -> tuple[Array, Array]:
+    """The error of each value and its derivative by that value, both `[N]`."""
+    losses, gradients = [], []
+    for v, g in _floats(value, target):
+        error = v - g
+        if abs(error) <= delta:
+            losses.append(error**2 / 2.0)
+            gradients.append(error)
+        else:
+            losses.append(delta * (abs(error) - delta / 2.0))
+            gradients.append(math.copysign(delta, error))
+    return np.asarray(losses, np.float64), np.asarray(gradients, np.float64)
+
+
+def clipped_huber_error(
+    value: Array, old_value: Array, target: Array, clip_eps: float, delta: float
+) -> Array:
+    """The larger Huber error of the value and of the value clipped around the old, `[N]`."""
+    value, old_value = value.astype(np.float64), old_value.astype(np.float64)
+    near = np.asarray(
+        [min(max(v, o - clip_eps), o + clip_eps) for v, o in _floats(value, old_value)], np.float64
+    )
+    far = huber_error(value, target, delta)[0], huber_error(near, target, delta)[0]
+    return np.asarray([max(pair) for pair in _floats(*far)], np.float64)
+
+
+def decayed_mean_and_variance(batches: list[Array], decay: float) -> tuple[Array, Array]:
+    """Of all observations of batches `[n, O...]`, each weighted by decay^(batches since)."""
+    ages = range(len(batches) - 1, -1, -1)
+    seen = [
+        (decay**age, np.asarray(row, np.float64))
+        for age, batch in zip(ages, batches, strict=True)
+        for row in batch
+    ]
+    total = math.fsum(weight for weight, _ in seen)
+    zero = np.zeros_like(seen[0][1])
+    mean = sum((weight * row for weight, row in seen), zero) / total
+    variance = sum((weight * (row - mean) ** 2 for weight, row in seen), zero) / total
+    return mean, variance
+
+
+def corrected_average(values: list[Array], decay: float) -> Array:
+    """m_t = decay m_(t-1) + (1 - decay) x_t from m_0 = 0, divided by 1 - decay^t at the end."""
+    average = np.zeros_like(np.asarray(values[0], np.float64))
+    for value in values:
+        average = decay * average + (1.0 - decay) * np.asarray(value, np.float64)
+    return average / (1.0 - decay ** len(values))

@@ -129,12 +129,12 @@ def test_updates_that_the_counter_cannot_hold_are_refused() -> None:
             planned(**budget, **settings)
 
 
-PARAMS = {  # the critic is a group of its own; everything else is the actor's
-    "actor": {"bias": jnp.asarray([0.1, -0.2]), "kernel": jnp.asarray([[0.3], [-0.4], [0.5]])},
-    "critic": {"kernel": jnp.asarray([1.0, -2.0, 3.0, 0.5])},
-    "shared": {"kernel": jnp.asarray([0.7, -0.6])},
+PARAMS = {  # the critic's parts are a group of their own; everything else is the actor's
+    "actor_head": {"bias": jnp.asarray([0.1, -0.2]), "kernel": jnp.asarray([[0.3], [-0.4], [0.5]])},
+    "critic_torso": {"kernel": jnp.asarray([1.0, -2.0, 3.0, 0.5])},
+    "shared_torso": {"kernel": jnp.asarray([0.7, -0.6])},
 }
-GROUPS = {"actor_lr": ("actor", "shared"), "critic_lr": ("critic",)}
+GROUPS = {"actor_lr": ("actor_head", "shared_torso"), "critic_lr": ("critic_torso",)}
 
 
 def flat(params: dict[str, Any], group: tuple[str, ...]) -> np.ndarray:

@@ -16,10 +16,14 @@ import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 
 import absl.logging
+import envs
+import gymnax.utils.load_mnist
 import jax
 import pytest
+from gymnax.environments import spaces
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
@@ -82,6 +86,14 @@ BROKEN = {  # modules that cannot be imported, and what they hold
 }
 BY_ID = ["env.module=corridor", "env.name=Corridor-of-mine"]
 BY_CLASS = ["env.target=corridor.Corridor", "env.name=null"]
+OF_TESTS = "env.name=null env.target=envs."
+
+
+def unbounded() -> envs.Takes:
+    """An environment that takes any two floats, as `env.target=test_cli.unbounded`."""
+    return envs.Takes(spaces.Box(-float("inf"), float("inf"), (2,)))
+
+
 FIVE_STEPS = "arch.max_eval_steps=5"  # before the reward of an evaluation turns NaN
 
 
@@ -237,6 +249,30 @@ WRONG = {
     "arch.compile_cache=''": "arch.compile_cache=",
     "logger.console=0": "logger.console=0: must be true or false",
     "network.actor_torso=[64]": "network.actor_torso=[64]",
+    "system.objective=null": "system.objective=null: must be ",
+    "system.standardize_advantages=true": "system.standardize_advantages=True: must be ",
+    "arch.precision=16": "arch.precision=16: must be ",
+    "system.clip_eps_high=high": "system.clip_eps_high=high: must be a number or null",
+    "env.extras=step": "env.extras=step: must be a list such as [one,two]",
+    "env.extras=null": "env.extras=null: must be a list such as [one,two]",
+    "env.extras=[1]": "env.extras=[1]: must be a list of names",
+    "env.extras='{step: true}'": "env.extras={step: true}",
+    "env.action_mask=5": "env.action_mask=5: must be text or null",
+    "env.action_mask=''": "env.action_mask='': must be text that is not empty",
+    # choices
+    "system.objective=clipped": (
+        "system.objective=clipped: no such choice; did you mean clip?"
+        "|(of clip, penalty, dpo, reinforce)"
+    ),
+    "system.advantages=gea": "system.advantages=gea: no such choice; did you mean gae?|vtrace",
+    "system.standardize_advantages=batches": (
+        "system.standardize_advantages=batches: no such choice; did you mean batch?"
+        "|(of batch, minibatch, none)"
+    ),
+    "system.value_loss=l2": "system.value_loss=l2: no such choice|(of squared, huber)",
+    "arch.precision=fp16": (
+        "arch.precision=fp16: no such choice; did you mean bf16?|(of float32, bf16)"
+    ),
     # rules
     "system.gamma=1.0001": "system.gamma=1.0001: must be at least 0 and at most 1|nearest|: 1",
     "system.gamma=-0.1": "system.gamma=-0.1: must be at least 0 and at most 1|nearest|: 0",
@@ -250,6 +286,15 @@ WRONG = {
     "system.ent_coef=-0.1": "system.ent_coef=-0.1: must be at least 0",
     "system.vf_coef=-0.5": "system.vf_coef=-0.5: must be at least 0",
     "system.clip_eps=0": "system.clip_eps=0.0: must be above 0",
+    "system.clip_eps_high=0": "system.clip_eps_high=0.0: must be above 0",
+    "system.kl_coef=-1": "system.kl_coef=-1.0: must be at least 0",
+    "system.kl_stop=0": "system.kl_stop=0.0: must be above 0",
+    "system.huber_delta=0": "system.huber_delta=0.0: must be above 0",
+    "system.huber_delta=inf": "system.huber_delta=inf",
+    "system.reward_clip=-1": "system.reward_clip=-1.0: must be above 0",
+    "system.value_norm_decay=2": (
+        "system.value_norm_decay=2.0: must be at least 0 and at most 1|nearest|: 1"
+    ),
     "system.max_grad_norm=0": "system.max_grad_norm=0.0: must be above 0",
     "system.max_grad_norm=-1": "system.max_grad_norm=-1.0: must be above 0",
     "system.max_grad_norm=nan": "system.max_grad_norm=nan",
@@ -262,6 +307,15 @@ WRONG = {
     "system.obs_norm_warmup_steps=-1": "system.obs_norm_warmup_steps=-1: must be at least 0",
     "system.obs_norm_warmup_steps=64": (
         "system.obs_norm_warmup_steps=64|system.normalize_observations=true"
+    ),
+    "system.adapt_kl_coef=true": (
+        "system.adapt_kl_coef=true needs system.objective=penalty, not clip|set it to false"
+    ),
+    "system.objective=penalty system.adapt_kl_coef=true system.kl_coef=0": (
+        "system.adapt_kl_coef=true needs|a system.kl_coef above 0, not 0.0|set it to false"
+    ),
+    "system.objective=dpo system.clip_eps_high=0.3": (
+        "system.clip_eps_high=0.3 needs system.objective=clip, not dpo|set it to null"
     ),
     "arch.seed=-1": "arch.seed=-1: must be at least 0",
     "arch.seed=4294967296": "arch.seed=4294967296|at most 4294967295",
@@ -321,14 +375,85 @@ ENVIRONMENT = {
     "+env.params.gravity=strong": "CartPole-v1|gravity",
     "+env.params.max_steps_in_episode=0": "max_steps_in_episode=0",
     "+env.params.max_steps_in_episode=1.5": "max_steps_in_episode=1.5",
-    "env.name=Pendulum-v1": "action space|Box|Discrete",
-    "env.name=Reacher-misc": "action space|Box|Discrete",
+    # what is shown beside the observation, and what masks actions
+    "env.extras=[last_actions]": (
+        "env.extras=[last_actions]: there is no input last_actions"
+        "|the choices: last_action, last_reward, step"
+    ),
+    "env.extras=[step,steps]": "env.extras=[step, steps]: there is no input steps",
+    f"{OF_TESTS}Counted env.extras=[step]": "env.extras=[step]: envs.Counted|leave step out",
+    "env.action_mask=legal": (
+        "env.action_mask=legal: the observation of CartPole-v1 is not a dict|null"
+    ),
+    f"{OF_TESTS}Masked env.action_mask=legal": (
+        "env.action_mask=legal: the observation of envs.Masked has no such entry"
+        "|observation, action_mask|null"
+    ),
+    f"{OF_TESTS}Masked env.action_mask=observation": (
+        "env.action_mask=observation|envs.Masked|float32|booleans or integers|null"
+    ),
+    f"{OF_TESTS}Remote": "envs.Remote|download",
 }
 NETWORK = {
     "network=transformer": "network=transformer: no such choice|mlp, mlp_shared",
     "network=null": "network=null",
     "network/torso=mlp": "network/torso|network/torso@network.",
-    "network/torso@network.actor_torso=cnn": "=cnn: no such choice|(of mlp)",
+    "network/torso@network.actor_torso=transformer": (
+        "network/torso|=transformer: no such choice|(of chain, cnn, impala, mlp, noisy_mlp)"
+    ),
+    "network/actor_head=gaussian": (
+        "network/actor_head=gaussian: no such choice; did you mean network/actor_head="
+        "|(of auto, beta, categorical, multi_categorical, normal, tanh_normal)"
+    ),
+    "network/critic_head=categoricl": (
+        "network/critic_head=categoricl: no such choice; "
+        "did you mean network/critic_head=categorical? (of categorical, scalar)"
+    ),
+    "network/input_layer=flaten": "did you mean network/input_layer=flatten?|concatenate|fuse",
+    # heads and the actions they take
+    "network/actor_head=beta": "network.actor_head|a beta head|Box|not Discrete(num_values=2)",
+    "network/actor_head=multi_categorical": "network.actor_head|MultiDiscrete|not Discrete",
+    "env=pendulum network/actor_head=categorical": (
+        "network.actor_head|a categorical head takes Discrete actions, not Box(shape=(1,)"
+    ),
+    "env.name=null env.target=test_cli.unbounded network/actor_head=tanh_normal": (
+        "network.actor_head|a tanh-normal head needs finite bounds|use network/actor_head=normal"
+    ),
+    "env.name=null env.target=test_cli.unbounded network/actor_head=beta": (
+        "network.actor_head|a beta head needs finite bounds|use network/actor_head=normal"
+    ),
+    f"{OF_TESTS}Mixed network/actor_head=tanh_normal": "network.actor_head|network/actor_head=auto",
+    "network.actor_head.continuous=gaussian": (
+        "network.actor_head|continuous=gaussian|tanh_normal, normal, beta"
+    ),
+    "env=pendulum network/actor_head=normal network.actor_head.initial_std=0": (
+        "network.actor_head|initial_std=0 must be above min_std=0.001"
+    ),
+    "network/critic_head=categorical network.critic_head.low=20": (
+        "network.critic_head|low=20 must be below high=10.0"
+    ),
+    "network/critic_head=categorical system.clip_value_loss=true": (
+        "system.clip_value_loss=true|network/critic_head=scalar"
+    ),
+    "network/critic_head=categorical system.value_loss=huber": (
+        "system.value_loss=huber|network/critic_head=scalar"
+    ),
+    # layers and the observations they take
+    "network/torso@network.actor_torso=cnn": (
+        "network|CartPole-v1|a convolution takes images|not shape (1, 1, 4)|network.input_layer"
+    ),
+    "network=cnn": "network|CartPole-v1|an image|not of shape (4,)|network.input_layer",
+    "network/input_layer=image": "network|an image|not of shape (4,)|network.input_layer",
+    "env=breakout network.shared_torso.kernel_sizes=[11]": (
+        "network|kernel_sizes=[11]|an image of 10x10"
+    ),
+    "env=breakout network.shared_torso.strides=[1,1]": (
+        "network.shared_torso|strides=[1, 1] must hold one number for each of channels=[16]"
+    ),
+    "network/input_layer=fuse": "network|key='image'|network.input_layer",
+    "network/torso@network.actor_torso=chain network.actor_torso.layers=[64]": (
+        "network.actor_torso|layers.0=64|_target_"
+    ),
     "network.critic_head=null": "network.critic_head=null",
     "network.input_layer=null": "network.input_layer=null",
     "network.critic_head._target_=jaxppo.networks.torsos.MLP": "network.critic_head",
@@ -340,7 +465,7 @@ NETWORK = {
     "network.actor_torso.layer_sizes=null": "network.actor_torso|layer_sizes=",
     "network.actor_torso.activation=tahn": "network.actor_torso|activation=tahn|tanh",
     "network.actor_torso.layer_norm=maybe": "network.actor_torso|layer_norm=maybe",
-    "network.actor_torso._target_=jaxppo.networks.torsos.CNN": "network.actor_torso|torsos.CNN",
+    "network.actor_torso._target_=jaxppo.networks.torsos.RNN": "network.actor_torso|torsos.RNN",
     "network.actor_torso._target_=torsos": "network.actor_torso|torsos",
     "~network.actor_torso._target_": "network.actor_torso|_target_",
     "network/input_layer=select": "network|key='observation'|network.input_layer",
@@ -358,6 +483,8 @@ SYNTAX = {
     "logger=false": "logger=false",
     "a=b=c": "a=b=c|key=value",
     "network.actor_torso.layer_sizes=[64": "network.actor_torso.layer_sizes=[64|key=value",
+    "network.actor_torso.layer_sizes.x=64": "network.actor_torso.layer_sizes",
+    "env.extras.step=true": "env.extras",
     "network.actor_torso.layer_sizes=64,64": "network.actor_torso.layer_sizes=64,64|[",
     "system..gamma=0.9": "system..gamma=0.9",
     "system=null": "system=null",
@@ -379,6 +506,8 @@ SWEEPS = {
     "-m env.name=CartPole-v1,Cartpole-v1": "env.name=Cartpole-v1|CartPole-v1",
     "-m network.actor_torso.layer_sizes=[8],[0]": "network.actor_torso|layer_sizes=[0]",
     "-m arch.seed=range(199) system.gamma=0.9,3": "system.gamma=3.0",
+    "-m system.objective=clip,ppo": "system.objective=ppo: no such choice|clip, penalty",
+    "-m network/actor_head=auto,beta": "network.actor_head|a beta head|not Discrete",
     "-m system.num_minibatches=4,7": "system.num_minibatches=7 does not divide",
 }
 REFUSALS = {**UNKNOWN, **WRONG, **ENVIRONMENT, **NETWORK, **SYNTAX, **SWEEPS}
@@ -390,10 +519,21 @@ def test_mistake_is_refused_in_one_line(launch: Any, cwd: Path, typed: str) -> N
 
 
 @pytest.mark.parametrize(
-    "typed", ["system.clip_epss=0.1", "env.name=Pendulum-v1", "-m system.gamma=0.9,2"]
+    "typed", ["system.clip_epss=0.1", "network/actor_head=beta", "-m system.gamma=0.9,2"]
 )
 def test_mistake_is_refused_in_seconds(command: Any, cwd: Path, typed: str) -> None:
     assert_refused(command(*shlex.split(typed), limit=REFUSAL_LIMIT), REFUSALS[typed], cwd)
+
+
+def test_environment_that_cannot_be_downloaded_is_refused(
+    launch: Any, cwd: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def offline(*arguments: Any) -> None:
+        raise URLError("Name or service not known")
+
+    monkeypatch.setattr(gymnax.utils.load_mnist, "_download", offline)
+    expected = "MNISTBandit-bsuite|download|Name or service not known|another environment"
+    assert_refused(launch("env.name=MNISTBandit-bsuite"), expected, cwd)
 
 
 @pytest.fixture(scope="module")
@@ -480,6 +620,26 @@ def recorder(seen: list[Config]) -> Callable[[Config, Path], float]:
         ("env=cartpole +env.params.gravity=20", "env.params", {"gravity": 20}),
         ("env=catch +env.kwargs.rows=6", "env.kwargs", {"rows": 6}),
         ("network=mlp_shared", "network.actor_torso", None),
+        ("env=pendulum", "env.name", "Pendulum-v1"),
+        ("env.name=Reacher-misc", "env.name", "Reacher-misc"),
+        ("env.extras=[]", "env.extras", []),
+        ("env.extras=[last_reward,step]", "env.extras", ["last_reward", "step"]),
+        ("env.action_mask=null", "env.action_mask", None),
+        (f"{OF_TESTS}Masked env.extras=[step]", "env.action_mask", "action_mask"),
+        ("arch.precision=bf16", "arch.precision", "bf16"),
+        ("system.standardize_advantages=none", "system.standardize_advantages", "none"),
+        ("system.objective=dpo", "system.objective", "dpo"),
+        ("system.objective=penalty system.adapt_kl_coef=true", "system.adapt_kl_coef", True),
+        ("system.clip_eps_high=0.28", "system.clip_eps_high", 0.28),
+        ("system.clip_eps_high=null", "system.clip_eps_high", None),
+        ("system.kl_stop=.inf", "system.kl_stop", float("inf")),
+        ("system.reward_clip=5", "system.reward_clip", 5.0),
+        ("network/critic_head=categorical", "system.value_loss", "squared"),
+        (
+            "env.name=null env.target=test_cli.unbounded",
+            "network.actor_head",
+            {"_target_": "jaxppo.networks.heads.follow", "continuous": "tanh_normal"},
+        ),
     ],
 )
 def test_setting_is_taken(launch: Any, typed: str, key: str, value: Any) -> None:
@@ -528,7 +688,10 @@ def test_help_explains_every_key(launch: Any, cwd: Path) -> None:
 
 def test_help_lists_the_choices(launch: Any) -> None:
     text = launch("--help").out
-    for group in ("env", "network"):
+    layers = [
+        f"network/{path.name}" for path in (ROOT / "configs/network").iterdir() if path.is_dir()
+    ]
+    for group in ("env", "network", *layers):
         listed = re.search(rf"^{group}=(.*)$", text, re.MULTILINE)
         assert listed is not None
         assert listed[1].split(", ") == sorted(

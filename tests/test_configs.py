@@ -8,11 +8,16 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
+import envs as small_envs
+import jax
+import jax.numpy as jnp
 import pytest
+from gymnax.environments import spaces
 from hydra import compose, initialize_config_dir
 from hydra.utils import get_object
 from omegaconf import OmegaConf
 
+from jaxppo import envs
 from jaxppo.config import (
     ArchConfig,
     Config,
@@ -29,6 +34,9 @@ from jaxppo.config import (
 )
 from jaxppo.experiment import prepare
 from jaxppo.launcher import config_dir
+from jaxppo.objectives import ESTIMATORS, OBJECTIVES, VALUE_LOSSES
+from jaxppo.system import hyperparameters
+from jaxppo.types import Box
 
 CONFIGS = config_dir()
 FILES = sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*.yaml"))
@@ -38,7 +46,8 @@ HOMES = {  # the file that holds a group's defaults
     "logger/default.yaml": LoggerConfig,
     "env/gymnax.yaml": EnvConfig,
 }
-NETWORKS = ["network/mlp.yaml", "network/mlp_shared.yaml"]
+NETWORKS = [file for file in FILES if re.fullmatch(r"network/\w+\.yaml", file)]
+OF_IMAGES = ("cnn", "impala")  # networks that take nothing else
 LAYERS = [file for file in FILES if re.fullmatch(r"network/\w+/\w+\.yaml", file)]
 
 
@@ -64,7 +73,8 @@ def commented(file: str) -> Iterator[tuple[str, str | None]]:
         indent, item, key, value, comment = match.groups()
         parents[len(indent) // 2 :] = [key]
         if value.strip():
-            yield ("defaults." + key if item else ".".join(parents)), comment
+            default = item and parents[0] == "defaults"
+            yield ("defaults." + key if default else ".".join(parents)), comment
 
 
 def fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
@@ -136,14 +146,94 @@ def test_file_says_what_it_is(file: str) -> None:
         assert re.fullmatch(r"# [A-Z].*\.", lines[1])
 
 
+def shows_an_image(config: Config) -> bool:
+    space = envs.make(config.env).observation_space
+    return isinstance(space, Box) and len(space.shape) in (2, 3)
+
+
 @pytest.mark.parametrize("env", names("env"))
 @pytest.mark.parametrize("network", names("network"))
 def test_choices_compose_and_fit(env: str, network: str) -> None:
     config = parse(composed(f"env={env}", f"network={network}"))
+    if network in OF_IMAGES and not shows_an_image(config):
+        with pytest.raises(ConfigError, match=r"network.*an image.*network\.input_layer"):
+            prepare(config)
+        return
     derived, system = prepare(config)
     assert system.env.name == config.env.name
     assert system.max_eval_steps > 0
     assert derived.total_steps >= (config.arch.total_timesteps or 0)
+
+
+@pytest.mark.parametrize("env", names("env"))
+def test_environments_file_brings_a_network_that_fits(env: str) -> None:
+    config = parse(composed(f"env={env}"))
+    wanted = "cnn" if "MinAtar" in str(config.env.name) else "mlp"
+    assert config.network == parse(composed(f"network={wanted}")).network
+
+
+class Sight(small_envs.Copy):
+    """`Copy` whose observation is a dict of what the example of network/input_layer=fuse takes."""
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, small_envs.State]:
+        _, state = super().reset_env(key, params)
+        return self.observation(state), state
+
+    def step_env(self, key: jax.Array, state: Any, action: jax.Array, params: Any) -> Any:
+        _, state, reward, over, info = super().step_env(key, state, action, params)
+        return self.observation(state), state, reward, over, info
+
+    def observation(self, state: Any) -> dict[str, jax.Array]:
+        vector = jax.nn.one_hot(state.value, self.num_values)
+        return {"image": jnp.zeros((4, 5, 3), jnp.uint8), "vector": vector}
+
+    def observation_space(self, params: Any) -> spaces.Dict:
+        return spaces.Dict(
+            {
+                "image": spaces.Box(0, 255, (4, 5, 3), jnp.uint8),
+                "vector": spaces.Box(0.0, 1.0, (self.num_values,)),
+            }
+        )
+
+
+# Of each layer's file, an environment (and network) that it suits.
+FITS = {
+    "actor_head/auto": "env=pendulum",
+    "actor_head/beta": "env=pendulum",
+    "actor_head/categorical": "env=cartpole",
+    "actor_head/multi_categorical": "env.name=null env.target=envs.Parts",
+    "actor_head/normal": "env=pendulum",
+    "actor_head/tanh_normal": "env=mountain_car_continuous",
+    "critic_head/categorical": "env=cartpole",
+    "critic_head/scalar": "env=cartpole",
+    "input_layer/concatenate": "env=cartpole env.extras=[step]",
+    "input_layer/flatten": "env=cartpole",
+    "input_layer/fuse": "env.name=null env.target=test_configs.Sight",
+    "input_layer/image": "env=breakout",
+    "input_layer/select": "env=cartpole env.extras=[step]",
+    "torso/chain": "env=cartpole",
+    "torso/cnn": "env=breakout",
+    "torso/impala": "env=breakout network=impala",
+    "torso/mlp": "env=cartpole network=mlp_shared",
+    "torso/noisy_mlp": "env=cartpole network=mlp_shared",
+}
+
+
+@pytest.mark.parametrize("file", LAYERS)
+def test_layer_builds_where_it_fits(file: str) -> None:
+    kind, name = file.removeprefix("network/").removesuffix(".yaml").split("/")
+    slot = "shared_torso" if kind == "torso" else kind
+    group = f"network/torso@network.{slot}" if kind == "torso" else f"network/{kind}"
+    fits = FITS[f"{kind}/{name}"].split()
+    plain = composed(*fits)["network"]
+    if plain[slot] is None:  # no default to override
+        group = f"+{group}"
+    config = parse(composed(*fits, f"{group}={name}"))
+    settings = typing.cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(CONFIGS / file)))
+    assert getattr(config.network, slot) == settings
+    _, system = prepare(config)
+    params = jax.eval_shape(system.actor_critic.init, jax.random.key(0))
+    assert {"actor_head", "critic_head"} <= set(params)
 
 
 @pytest.mark.parametrize("env", [name for name in names("env") if name != "gymnax"])
@@ -187,13 +277,14 @@ def test_every_setting_has_help_and_a_good_default(key: str) -> None:
     field = fields(GROUPS[group])[name]
     assert field.metadata["help"]
     assert not field.metadata["help"].endswith(".")
-    assert set(field.metadata) <= {"help", "low", "high", "above", "infinite"}
+    assert set(field.metadata) <= {"help", "low", "high", "above", "infinite", "choices"}
     default = getattr(GROUPS[group](), name)
     assert getattr(getattr(parse({group: {name: default}}), group), name) == default
 
 
 def test_defaults_are_not_shared() -> None:
     assert EnvConfig().kwargs is not EnvConfig().kwargs
+    assert EnvConfig().extras is not EnvConfig().extras
 
 
 def test_configuration_cannot_be_written() -> None:
@@ -211,6 +302,7 @@ def setting(key: str, value: Any) -> Any:
 INTEGER, OPTIONAL_INTEGER = "system.epochs", "arch.num_updates"
 NUMBER, FLAG = "system.gamma", "arch.plan_only"
 TEXT, MAPPING, OPTIONAL_MAPPING = "env.name", "env.params", "network.actor_torso"
+OPTIONAL_NUMBER, LIST, CHOICE = "system.clip_eps_high", "env.extras", "system.objective"
 NAN, INF = float("nan"), float("inf")
 
 
@@ -234,6 +326,12 @@ NAN, INF = float("nan"), float("inf")
         (MAPPING, {}, {}),
         (MAPPING, {"gravity": 9.0}, {"gravity": 9.0}),
         (OPTIONAL_MAPPING, None, None),
+        (OPTIONAL_NUMBER, 1, 1.0),
+        (OPTIONAL_NUMBER, None, None),
+        (LIST, [], []),
+        (LIST, ["step"], ["step"]),
+        (LIST, ["step", "last_action"], ["step", "last_action"]),
+        (CHOICE, "dpo", "dpo"),
     ],
 )
 def test_value_is_taken(key: str, given: Any, taken: Any) -> None:
@@ -273,6 +371,21 @@ def test_value_is_taken(key: str, given: Any, taken: Any) -> None:
         (MAPPING, None, "keys and values"),
         (MAPPING, "a", "keys and values"),
         (OPTIONAL_MAPPING, 64, "keys and values or null"),
+        (OPTIONAL_NUMBER, "high", "a number or null"),
+        (OPTIONAL_NUMBER, INF, "finite"),
+        (LIST, "step", "a list such as [one,two]"),
+        (LIST, None, "a list such as [one,two]"),
+        (LIST, {"step": True}, "a list such as [one,two]"),
+        (LIST, 3, "a list such as [one,two]"),
+        (LIST, False, "a list such as [one,two]"),
+        (LIST, [3], "a list of names, such as [one,two]"),
+        (LIST, ["step", None], "a list of names, such as [one,two]"),
+        (LIST, [["step"]], "a list of names, such as [one,two]"),
+        (CHOICE, None, "must be "),
+        (CHOICE, 5, "must be "),
+        (CHOICE, True, "must be "),
+        (CHOICE, ["clip"], "must be "),
+        (CHOICE, "", "text that is not empty"),
     ],
 )
 def test_value_is_refused(key: str, value: Any, rule: str) -> None:
@@ -316,9 +429,78 @@ def test_settings_that_only_a_positive_number_makes_sense_for_have_a_bound() -> 
         f"{group}.{name}"
         for group, cls in GROUPS.items()
         for name, hint in typing.get_type_hints(cls).items()
-        if hint in (int, float, int | None)
+        if hint in (int, float, int | None, float | None)
     }
     assert numbers - bounded == {"system.reward_scale"}  # negative turns a cost into a reward
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        f"{group}.{name}"
+        for group, cls in GROUPS.items()
+        for name, hint in typing.get_type_hints(cls).items()
+        if hint in (float, float | None)
+    ],
+)
+def test_infinity_is_taken_where_it_says_so(key: str) -> None:
+    group, name = key.split(".")
+    field = fields(GROUPS[group])[name]
+    for value in (INF, "inf", ".inf"):  # text, as Hydra and YAML read these
+        if "infinite" in field.metadata:
+            assert ".inf" in field.metadata["help"]
+            assert setting(key, value) == INF
+        else:
+            with pytest.raises(ConfigError, match=re.escape(f"{key}=")):
+                setting(key, value)
+
+
+CHOICES = {
+    f"{group}.{field.name}": field.metadata["choices"]
+    for group, cls in GROUPS.items()
+    for field in fields(cls).values()
+    if "choices" in field.metadata
+}
+EACH_CHOICE = [(key, choice) for key, choices in CHOICES.items() for choice in choices]
+
+
+@pytest.mark.parametrize("key, choice", EACH_CHOICE)
+def test_choice_is_taken_and_builds(key: str, choice: str) -> None:
+    config = parse(composed(f"{key}={choice}"))  # as typed: `none` is no null
+    group, name = key.split(".")
+    assert getattr(getattr(config, group), name) == choice
+    prepare(config)
+
+
+@pytest.mark.parametrize("key, choice", EACH_CHOICE)
+def test_misspelt_choice_is_refused_with_the_nearest_and_all(key: str, choice: str) -> None:
+    for typed in (choice[:-1], f"{choice}s", choice.upper()[:1] + choice[1:]):
+        with pytest.raises(ConfigError) as refusal:
+            setting(key, typed)
+        assert str(refusal.value) == (
+            f"{key}={typed}: no such choice; did you mean {choice}? (of {', '.join(CHOICES[key])})"
+        )
+
+
+@pytest.mark.parametrize("key", CHOICES)
+def test_choice_that_is_near_none_is_refused_with_one_and_all(key: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        setting(key, "?")
+    (suggested,) = re.findall(r"did you mean (.*)\?", str(refusal.value))
+    assert suggested in CHOICES[key]
+    assert str(refusal.value).endswith(f"(of {', '.join(CHOICES[key])})")
+
+
+@pytest.mark.parametrize("key, choice", EACH_CHOICE)
+def test_help_names_every_choice(key: str, choice: str) -> None:
+    group, name = key.split(".")
+    assert re.search(rf"\b{choice}\b", fields(GROUPS[group])[name].metadata["help"])
+
+
+def test_choices_are_what_there_is() -> None:
+    assert CHOICES["system.objective"] == tuple(OBJECTIVES)
+    assert CHOICES["system.advantages"] == tuple(ESTIMATORS)
+    assert CHOICES["system.value_loss"] == tuple(VALUE_LOSSES)
 
 
 @pytest.mark.parametrize("raw", [{"arch": 3}, {"arch": None}, {"arch": [1]}, {"system": "ppo"}])
@@ -380,6 +562,8 @@ def test_unknown_key_is_refused(raw: dict[str, Any]) -> None:
 ENVS, UPDATES, WARM_UP = "arch.total_num_envs", "arch.num_updates", "system.obs_norm_warmup_steps"
 STEPS, BLOCKS, PARTS = "arch.total_timesteps", "arch.num_evaluation", "system.num_minibatches"
 SHARED, NORMALIZE = "arch.update_batch_size", "system.normalize_observations"
+OBJECTIVE, KL_COEF, ADAPT = "system.objective", "system.kl_coef", "system.adapt_kl_coef"
+HIGH = "system.clip_eps_high"
 Settings = dict[str, Any]
 PLANS: list[tuple[Settings, int, str, Settings]] = [
     ({ENVS: 10}, 4, "is not a multiple of 4 learners (4 devices x", {ENVS: 8}),
@@ -396,6 +580,18 @@ PLANS: list[tuple[Settings, int, str, Settings]] = [
     ({UPDATES: 2, BLOCKS: 3}, 1, "is more than 2 updates", {UPDATES: 3}),
     ({WARM_UP: 9}, 1, "system.obs_norm_warmup_steps=9 needs", {NORMALIZE: True}),
     ({WARM_UP: 9}, 1, "system.obs_norm_warmup_steps=9 needs", {WARM_UP: 0}),
+    ({ADAPT: True}, 1, "needs system.objective=penalty, not clip", {OBJECTIVE: "penalty"}),
+    ({ADAPT: True}, 1, "system.adapt_kl_coef=true needs", {ADAPT: False}),
+    ({ADAPT: True, OBJECTIVE: "dpo"}, 1, "penalty, not dpo", {OBJECTIVE: "penalty"}),
+    *(
+        ({ADAPT: True, OBJECTIVE: "penalty", KL_COEF: 0}, 1, "kl_coef above 0, not 0.0", way_out)
+        for way_out in ({ADAPT: False}, {KL_COEF: 0.1})
+    ),
+    *(
+        ({HIGH: 0.3, OBJECTIVE: objective}, 1, f"clip, not {objective}", way_out)
+        for objective in ("penalty", "dpo", "reinforce")
+        for way_out in ({HIGH: None}, {OBJECTIVE: "clip"})
+    ),
 ]
 
 
@@ -420,7 +616,8 @@ def test_plan_refuses_and_its_way_out_works(
     assert words in line
     for key, value in way_out.items():
         assert key in line
-        assert re.search(rf"\b{value}\b", line, re.IGNORECASE)
+        said = "null" if value is None else "above 0" if key == KL_COEF else value
+        assert re.search(rf"\b{said}\b", line, re.IGNORECASE)
     planned({**changes, **way_out}, num_devices)
 
 
@@ -440,6 +637,21 @@ def test_plan_without_a_budget_is_refused() -> None:
 def test_num_updates_goes_before_total_timesteps() -> None:
     result = planned({UPDATES: 3, STEPS: 1}, 1)
     assert (result.num_updates, result.total_steps, result.requested_steps) == (3, 144, None)
+
+
+@pytest.mark.parametrize("changes", [{HIGH: 0.3}, {HIGH: 0.3, OBJECTIVE: "clip"}, {HIGH: None}])
+def test_upper_clip_bound_is_the_lower_unless_given(changes: Settings) -> None:
+    derived = planned({**changes, "system.clip_eps": 0.1}, 1)
+    system = {key.removeprefix("system."): value for key, value in changes.items()}
+    hp = hyperparameters(parse({"system": {"clip_eps": 0.1, **system}}), derived)
+    assert float(hp.clip_eps) == pytest.approx(0.1)
+    assert float(hp.clip_eps_high) == pytest.approx(changes[HIGH] or 0.1)
+
+
+@pytest.mark.parametrize("name", ["kl_stop", "reward_clip", "max_grad_norm"])
+def test_infinite_settings_reach_the_learner_as_infinity(name: str) -> None:
+    config = parse({"system": {name: ".inf"}})
+    assert getattr(hyperparameters(config, plan(config, 1)), name) == INF
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
-"""The environment adapter: spaces, dtypes, ends of episodes, true successors, refusals."""
+"""Environments: spaces, data types, ends of episodes, true successors, extras, refusals."""
 
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import gymnax
@@ -7,38 +9,45 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import alone, build, small_config
+from gymnax.environments import spaces
 
-from jaxppo import envs
+from jaxppo import envs, learner
 from jaxppo.config import ConfigError, EnvConfig
-from jaxppo.types import Box, Discrete, Space, TimeStep
+from jaxppo.envs.extras import Extras
+from jaxppo.types import Box, Discrete, MultiDiscrete, Space, TimeStep, is_space
 
 NEEDS_DOWNLOAD = {"MNISTBandit-bsuite"}
+REGISTERED = sorted(set(gymnax.registered_envs) - NEEDS_DOWNLOAD)
 
 
 def make(name: str, **params: Any) -> Any:
     return envs.make(EnvConfig(name=name, params=params))
 
 
-def custom(target: str, **params: Any) -> Any:
-    return envs.make(EnvConfig(name=None, target=target, params=params))
+def custom(target: str, kwargs: dict[str, Any] | None = None, **params: Any) -> Any:
+    return envs.make(EnvConfig(name=None, target=target, kwargs=kwargs or {}, params=params))
 
 
-def random_actions(env: Any, num: int) -> Any:
+def some_actions(env: Any, num: int) -> Any:
+    """Legal actions in the space's form, the largest integers among them."""
+
     def draw(space: Space) -> np.ndarray:
         if isinstance(space, Discrete):
             return np.arange(num, dtype=np.int32) % space.num_values
-        return np.zeros((num, *space.shape), space.dtype)
+        if isinstance(space, MultiDiscrete):
+            top = np.reshape(space.num_values, space.shape) - 1
+            return np.broadcast_to(top, (num, *space.shape)).astype(np.int32)
+        return np.broadcast_to(space.low, (num, *space.shape)).astype(space.dtype)
 
-    return jax.tree.map(draw, env.action_space, is_leaf=lambda s: isinstance(s, Space))
+    return jax.tree.map(draw, env.action_space, is_leaf=is_space)
 
 
-@pytest.mark.parametrize("name", sorted(set(gymnax.registered_envs) - NEEDS_DOWNLOAD))
-def test_every_registered_environment_keeps_the_contract(name: str) -> None:
-    env = make(name)
+def check_contract(env: Any) -> None:
     keys = jax.random.split(jax.random.key(0), 3)
     state, obs = jax.jit(env.reset)(keys)
     step_fn = jax.jit(env.step)
-    next_state, step = step_fn(keys, state, random_actions(env, 3))
+    next_state, step = step_fn(keys, state, some_actions(env, 3))
     assert isinstance(step, TimeStep)
     for flags in (step.terminated, step.truncated):
         assert (flags.shape, flags.dtype) == ((3,), bool)
@@ -49,16 +58,46 @@ def test_every_registered_environment_keeps_the_contract(name: str) -> None:
         assert (x.shape, x.dtype.name) == ((3, *shape), dtype)
 
     for seen in (obs, step.obs, step.final_observation):
-        jax.tree.map(check, env.observation_space, seen, is_leaf=lambda s: isinstance(s, Space))
-    shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), s) for s in (state, next_state)]
-    assert shapes[0] == shapes[1]
+        jax.tree.map(check, env.observation_space, seen, is_leaf=is_space)
+    forms = [jax.tree.map(lambda x: (x.shape, x.dtype), s) for s in (state, next_state)]
+    assert forms[0] == forms[1]
     assert env.time_limit is not None
     assert env.time_limit >= 1
-    again_state, again = step_fn(keys, state, random_actions(env, 3))
+    again_state, again = step_fn(keys, state, some_actions(env, 3))
     for one, other in zip(
         jax.tree.leaves((next_state, step)), jax.tree.leaves((again_state, again)), strict=True
     ):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("name", REGISTERED)
+def test_every_registered_environment_keeps_the_contract(name: str) -> None:
+    check_contract(make(name))
+
+
+@pytest.mark.parametrize("name", REGISTERED)
+def test_every_registered_environment_trains_by_its_name_alone(name: str) -> None:
+    system = {"rollout_length": 4, "epochs": 1, "num_minibatches": 2}
+    settings = small_config(env={"name": name, "target": None}, system=system)
+    built, state = alone(*build(settings)[:2])
+    before, update = state.agent.policy.params, jax.jit(partial(learner.update, built))
+    for _ in range(3):
+        state, metrics = update(state)
+        for path, x in jax.tree.leaves_with_path((metrics, state.agent.policy.params)):
+            assert np.isfinite(x).all(), jax.tree_util.keystr(path)
+    assert any(
+        jax.tree.leaves(
+            jax.tree.map(lambda x, y: (x != y).any(), before, state.agent.policy.params)
+        )
+    )
+
+
+OWN = ["Clock", "Echo", "Aim", "Parts", "Mixed", "Masked", "Picture"]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_the_extras_keep_the_contract_of_every_action_space(name: str) -> None:
+    check_contract(Extras(custom(f"envs.{name}"), ("last_action", "last_reward", "step")))
 
 
 def test_cartpole_at_both_ends_says_both() -> None:
@@ -113,6 +152,236 @@ def test_dict_observations_and_discrete_leaves() -> None:
     }
 
 
+AIM = Box((2,), "float32", (-1.0, 0.0), (3.0, 10.0))
+
+
+@pytest.mark.parametrize(
+    "space, ours",
+    [
+        (spaces.Box(0, 3, (2,), jnp.int32), MultiDiscrete((4, 4), (2,))),
+        (spaces.Box(0, 3, (), jnp.int8), MultiDiscrete((4,), ())),
+        (spaces.Box(0, 1, (2,), jnp.bool_), MultiDiscrete((2, 2), (2,))),
+        (
+            spaces.Box(jnp.zeros((2, 2)), jnp.array([[1, 2], [3, 4]]), (2, 2), jnp.uint8),
+            MultiDiscrete((2, 3, 4, 5), (2, 2)),
+        ),
+        (SimpleNamespace(nvec=np.array([3, 5])), MultiDiscrete((3, 5), (2,))),
+        (
+            SimpleNamespace(nvec=np.array([[3], [5]]), start=np.zeros((2, 1), int)),
+            MultiDiscrete((3, 5), (2, 1)),
+        ),
+        (spaces.Box(jnp.array([-1, 0]), jnp.array([3, 10]), (2,), jnp.float16), AIM),
+        (spaces.Box(jnp.array([[1.0]]), 2, (3, 1)), Box((3, 1), "float32", 1.0, 2.0)),
+        (
+            spaces.Dict({"a": spaces.Tuple([spaces.Discrete(2), spaces.Box(0, 1, (1,), int)])}),
+            {"a": (Discrete(2), MultiDiscrete((2,), (1,)))},
+        ),
+    ],
+)
+def test_action_spaces(space: Any, ours: Any) -> None:
+    found = custom("envs.Takes", {"space": space}).action_space
+    assert found == ours
+    for leaf in jax.tree.leaves(found, is_leaf=is_space):
+        hash(leaf)
+
+
+def test_an_integer_observation_stays_a_box() -> None:
+    assert custom("envs.Picture", {"dtype": "uint8"}).observation_space == Box(
+        (6, 6, 2), "uint8", 0.0, 255.0
+    )
+    assert custom("envs.Masked").observation_space["action_mask"] == Box((5,), "bool", 0.0, 1.0)
+
+
+def one_step(env: Any, num: int, act: Any) -> tuple[Any, Any]:
+    """First observations of `num` environments and the rewards of what `act` makes of them."""
+    keys = jax.random.split(jax.random.key(3), num)
+    state, obs = env.reset(keys)
+    return obs, np.asarray(env.step(keys, state, act(obs))[1].reward)
+
+
+def test_aim_has_the_best_return_zero_and_catches_an_action_out_of_bounds() -> None:
+    env = custom("envs.Aim")
+    assert env.action_space == AIM
+    _, reward = one_step(env, 8, lambda obs: np.array([-1, 0]) + obs * np.array([4, 10]))
+    np.testing.assert_allclose(reward, 0, atol=1e-6)
+    _, reward = one_step(env, 8, lambda obs: jnp.broadcast_to(jnp.array([3.0, 10.1]), (8, 2)))
+    assert np.isnan(reward).all()
+
+
+def test_parts_and_mixed_pay_for_each_part() -> None:
+    def shown(row: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
+        cuts = np.split(np.asarray(row), np.cumsum(sizes)[:-1], axis=-1)
+        return np.stack([cut.argmax(-1) for cut in cuts], -1).astype(np.int32)
+
+    env = custom("envs.Parts")
+    assert env.action_space == MultiDiscrete((2, 3, 4), (3,))
+    obs, reward = one_step(env, 16, lambda obs: shown(obs, (2, 3, 4)))
+    np.testing.assert_array_equal(reward, 1)
+    _, reward = one_step(env, 16, lambda obs: jnp.zeros((16, 3), jnp.int32))
+    np.testing.assert_allclose(reward, (shown(obs, (2, 3, 4)) == 0).mean(-1), rtol=1e-6)
+
+    env = custom("envs.Mixed")
+    assert env.action_space == {
+        "move": Discrete(3),
+        "aim": AIM,
+        "more": (Discrete(2), MultiDiscrete((3, 2), (2,))),
+    }
+
+    def best(obs: Any) -> Any:
+        parts = shown(obs[:, 2:], (3, 2, 3, 2))
+        aim = np.array([-1, 0]) + obs[:, :2] * np.array([4, 10])
+        return {"move": parts[:, 0], "aim": aim, "more": (parts[:, 1], parts[:, 2:])}
+
+    np.testing.assert_allclose(one_step(env, 16, best)[1], 1, rtol=1e-6)
+    obs, reward = one_step(env, 16, lambda obs: {**best(obs), "move": (best(obs)["move"] + 1) % 3})
+    np.testing.assert_allclose(reward, 2 / 3, rtol=1e-6)
+
+
+def test_masked_pays_for_the_largest_legal_action_and_catches_an_illegal_one() -> None:
+    env = custom("envs.Masked")
+    obs, reward = one_step(env, 64, lambda obs: obs["observation"].argmax(-1))
+    mask = np.asarray(obs["action_mask"])
+    np.testing.assert_array_equal(reward, 1)
+    np.testing.assert_array_equal(obs["observation"].argmax(-1), 4 - mask[:, ::-1].argmax(-1))
+    assert mask.any(-1).all()
+    _, reward = one_step(env, 64, lambda obs: jnp.full(64, 4))
+    np.testing.assert_array_equal(reward, np.where(mask[:, 4], 1, np.nan))
+    env.params = env.params.replace(empty=True)
+    obs, reward = one_step(env, 64, lambda obs: jnp.full(64, 4))
+    empty = ~np.asarray(obs["action_mask"]).any(-1)
+    assert 4 < empty.sum() < 32
+    np.testing.assert_array_equal(reward[empty], 0)
+
+
+@pytest.mark.parametrize(
+    "dtype, lit, channels_first",
+    [("float32", 1, False), ("bool", True, False), ("uint8", 255, True)],
+)
+def test_picture_pays_for_the_quadrant_of_its_lit_pixel(
+    dtype: str, lit: Any, channels_first: bool
+) -> None:
+    def quadrant(obs: Any) -> np.ndarray:
+        flat = np.asarray(obs).max(1 if channels_first else 3)
+        assert (flat.max((1, 2)) == lit).all()
+        assert ((flat != 0).sum((1, 2)) == 1).all()
+        row, column = np.divmod(flat.reshape(-1, 36).argmax(-1), 6)
+        return (2 * (row >= 3) + (column >= 3)).astype(np.int32)
+
+    env = custom("envs.Picture", {"dtype": dtype, "channels_first": channels_first})
+    obs, reward = one_step(env, 32, quadrant)
+    assert (obs.dtype, obs.shape) == (dtype, (32, 2, 6, 6) if channels_first else (32, 6, 6, 2))
+    np.testing.assert_array_equal(reward, 1)
+    assert set(quadrant(obs)) == {0, 1, 2, 3}
+
+
+def play(env: Any, actions: Any, num_envs: int) -> tuple[Any, list[TimeStep]]:
+    """The first observation and every step of `actions`, a list of `[B, A...]`."""
+    key = jax.random.key(7)
+    state, obs = env.reset(jax.random.split(key, num_envs))
+    step_fn, steps = jax.jit(env.step), []
+    for i, action in enumerate(actions):
+        keys = jax.random.split(jax.random.fold_in(key, i), num_envs)
+        state, step = step_fn(keys, state, action)
+        steps.append(step)
+    return obs, steps
+
+
+@pytest.mark.parametrize("terminates", [False, True])
+def test_extras_open_anew_at_each_end_and_keep_the_last_step_in_the_successor(
+    terminates: bool,
+) -> None:
+    # Clock: episodes of 3 steps, by the clock or by the MDP; rewards 1, 2, 3.
+    env = custom("envs.Clock", max_steps_in_episode=3, terminates=terminates)
+    extras = Extras(env, ("last_action", "last_reward", "step"))
+    actions = [np.array([i % 2, 1], np.int32) for i in range(7)]
+    obs, steps = play(extras, actions, 2)
+    plain_obs, plain = play(env, actions, 2)
+    np.testing.assert_array_equal(obs["observation"], plain_obs)
+    openings = {"last_action": [-1, -1], "last_reward": [[0], [0]], "step": [[0], [0]]}
+    for name, value in openings.items():
+        np.testing.assert_array_equal(obs[name], value)
+    for i, (step, base) in enumerate(zip(steps, plain, strict=True)):
+        after = {
+            "last_action": actions[i],
+            "last_reward": np.full((2, 1), i % 3 + 1),
+            "step": np.full((2, 1), (i % 3 + 1) / 3),
+        }
+        end = i % 3 == 2
+        assert bool(step.terminated.all()) == (end and terminates)
+        assert bool(step.truncated.all()) == end
+        for name, value in after.items():
+            np.testing.assert_allclose(step.final_observation[name], value, rtol=1e-6)
+            np.testing.assert_allclose(
+                step.obs[name], openings[name] if end else value, rtol=1e-6, err_msg=f"{name} {i}"
+            )
+        np.testing.assert_array_equal(step.obs["observation"], base.obs)
+        np.testing.assert_array_equal(step.final_observation["observation"], base.final_observation)
+        np.testing.assert_array_equal(step.reward, base.reward)
+
+
+def test_extras_open_anew_one_environment_at_a_time() -> None:
+    # Coin: each environment ends by chance, so that the clocks drift apart.
+    env = custom("envs.Coin")
+    env.time_limit = None  # then steps are counted
+    obs, steps = play(Extras(env, ("step",)), [np.zeros(8, np.int32)] * 12, 8)
+    time = np.zeros(8)
+    assert set(obs) == {"observation", "step"}
+    for step in steps:
+        np.testing.assert_array_equal(step.final_observation["step"][:, 0], time + 1)
+        time = np.where(step.terminated, 0, time + 1)
+        np.testing.assert_array_equal(step.obs["step"][:, 0], time)
+    assert len(set(time)) > 1
+
+
+def test_extras_give_the_last_action_in_the_form_of_its_space() -> None:
+    many = spaces.Box(0, jnp.array([[1], [2]]), (2, 1), jnp.int32)
+    box = spaces.Box(jnp.array([2.0, 0.0]), 5.0, (2,))
+    space = spaces.Dict({"a": spaces.Tuple([spaces.Discrete(4), many]), "b": box})
+    env = Extras(custom("envs.Takes", {"space": space}), ("last_action",))
+    assert env.observation_space["last_action"] == {
+        "a": (Discrete(4), Box((5,), "float32", 0.0, 1.0)),
+        "b": Box((2,), "float32"),
+    }
+    action = {
+        "a": (np.array([3], np.int32), np.array([[[1], [0]]], np.int32)),
+        "b": np.array([[2.5, 4.0]], np.float32),
+    }
+    obs, steps = play(env, [action], 1)
+    after = {"a": (np.array([3]), np.array([[0, 1, 1, 0, 0]])), "b": np.array([[2.5, 4.0]])}
+    opening = {"a": (np.array([-1]), np.zeros((1, 5))), "b": np.zeros((1, 2))}
+    for seen, expected in [
+        (obs, opening),
+        (steps[0].final_observation, after),
+        (steps[0].obs, opening),
+    ]:
+        jax.tree.map(np.testing.assert_array_equal, seen["last_action"], expected)
+
+
+def test_extras_join_a_dict_and_keep_the_rest() -> None:
+    env = custom("envs.Masked")
+    extras = envs.make(EnvConfig(name=None, target="envs.Masked", extras=["last_reward", "step"]))
+    assert extras.observation_space == {
+        **env.observation_space,
+        "last_reward": Box((1,), "float32"),
+        "step": Box((1,), "float32", 0.0, 1.0),
+    }
+    assert (extras.name, extras.action_space, extras.time_limit) == ("envs.Masked", Discrete(5), 3)
+
+
+@pytest.mark.parametrize("extra", ["last_action", "last_reward", "step"])
+def test_any_extra_solves_recall_and_nothing_else_does(extra: str) -> None:
+    env = Extras(custom("envs.Recall"), (extra,))
+    keys = jax.random.split(jax.random.key(0), 2)
+    state, obs = env.reset(keys)
+    openings, total = obs[extra], 0.0
+    for _ in range(4):
+        first = np.reshape(obs[extra] == openings, (2, -1)).all(-1)
+        state, step = env.step(keys, state, np.where(first, 0, 1))
+        obs, total = step.obs, total + step.reward
+    np.testing.assert_array_equal(total, 4)  # two episodes of the best return, 2
+    np.testing.assert_array_equal(obs["observation"], 0)
+
+
 def test_parameters_are_bound() -> None:
     assert make("CartPole-v1", max_steps_in_episode=17).time_limit == 17
 
@@ -130,6 +399,17 @@ def test_parameters_are_bound() -> None:
         ({"target": "envs.Clock"}, ["env.name", "env.target"]),
         ({"module": "no_such_module"}, ["env.module=no_such_module"]),
         ({"name": None, "target": "envs.Params"}, ["envs.Params"]),
+        ({"name": None, "target": "envs.Remote"}, ["envs.Remote", "could not be downloaded"]),
+        ({"extras": ["step", "last_obs"]}, ["env.extras=[step, last_obs]", "last_reward"]),
+        (
+            {"name": None, "target": "envs.Counted", "extras": ["step"]},
+            ["env.extras=[step]", "envs.Counted", "already"],
+        ),
+        ({"action_mask": "legal"}, ["env.action_mask=legal", "CartPole-v1", "null"]),
+        (
+            {"name": None, "target": "envs.Masked", "action_mask": "legal"},
+            ["env.action_mask=legal", "observation, action_mask"],
+        ),
     ],
 )
 def test_what_cannot_be_made_is_refused_in_one_line(
@@ -146,3 +426,34 @@ def test_an_environment_that_breaks_the_contract_is_refused(broken: str) -> None
     with pytest.raises(ConfigError, match="env") as error:
         custom(f"broken_envs.{broken}")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "space, words",
+    [
+        (spaces.Box(1, 3, (2,), jnp.int32), ["start at 0", "add its low"]),
+        (spaces.Box(jnp.array([0, -1]), 3, (2,), jnp.int32), ["start at 0"]),
+        (SimpleNamespace(nvec=np.array([3]), start=np.array([1])), ["start at 0"]),
+        (spaces.Box(0, jnp.inf, (2,), jnp.int32), ["finite high"]),
+        (spaces.Box(0, -1, (2,), jnp.int32), ["finite high"]),
+        (spaces.Box(jnp.zeros(3), 1.0, (2,)), ["Takes", "shape"]),
+        ([spaces.Discrete(2)], ["MultiDiscrete", "Tuple"]),
+    ],
+)
+def test_action_spaces_that_no_policy_draws_from_are_refused(space: Any, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as error:
+        custom("envs.Takes", {"space": space})
+    assert "\n" not in str(error.value)
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_an_environment_that_takes_another_action_than_it_claims_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"action of its space \{'move'") as error:
+        custom("envs.Misled")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("mask", [None, "action_mask"])
+def test_a_mask_of_the_default_name_is_only_looked_for(mask: str | None) -> None:
+    env = envs.make(EnvConfig(action_mask=mask))
+    assert env.observation_space == make("CartPole-v1").observation_space

@@ -56,7 +56,7 @@ def test_unfinished_episodes_stop_at_the_bound_and_are_marked(small: Any) -> Non
 def test_greedy_takes_the_mode_and_sampling_does_not(small: Any) -> None:
     system, state = small(env__target="envs.Copy")
     params = jax.tree.map(jnp.zeros_like, state.agent.policy.params)
-    head = params["actor"]["layers_1"]["Dense_0"]
+    head = params["actor_head"]["Dense_0"]
     head["bias"] = jnp.array([0.0, 0.5, 0.0])  # always prefers action 1
     policy = dataclasses.replace(state.agent.policy, params=params)
     greedy = jax.jit(partial(evaluate, system))(policy, keys(600))

@@ -48,10 +48,13 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
 
         def evaluate(self: Any, programs: Any, policy: Policy, key: Any, times: int) -> Episodes:
             score = returns[len(seen)] if len(seen) < len(returns) else 77.0
-            seen.append(jax.tree.map(np.array, policy))
+            seen.append(jax.tree.map(np.array, dataclasses.replace(policy, noise_key=None)))
             num = times * self.config.arch.num_eval_episodes
             return Episodes(
-                returns=np.full(num, score), lengths=np.ones(num), finished=np.ones(num, bool)
+                returns=np.full(num, score),
+                lengths=np.ones(num),
+                finished=np.ones(num, bool),
+                empty_masks=np.zeros(num, int),
             )
 
         monkeypatch.setattr(experiment._Run, "evaluate", evaluate)
@@ -93,7 +96,7 @@ def test_without_a_finite_evaluation_there_is_no_result(
     recorder: Recorder, scripted: Any, tmp_path: Path
 ) -> None:
     scripted([math.nan, math.nan])
-    with pytest.raises(experiment.NonFiniteError, match="no evaluation"):
+    with pytest.raises(experiment.TrainingError, match="no evaluation"):
         experiment.run(small_config(), tmp_path)
     assert not recorder.of("absolute")
     assert recorder.of("end")[0]["absolute_metric"] is None
@@ -153,7 +156,7 @@ def test_nonfinite_training_stops_at_the_blocks_end(
         return values
 
     monkeypatch.setattr(experiment.devices, "first", first)
-    with pytest.raises(experiment.NonFiniteError, match=poisoned.partition("_")[2]) as error:
+    with pytest.raises(experiment.TrainingError, match=poisoned.partition("_")[2]) as error:
         experiment.run(small_config(), tmp_path)
     assert "\n" not in str(error.value)
     assert "step 128" in str(error.value)
@@ -168,5 +171,5 @@ def test_a_diverging_learning_rate_is_reported_not_trained_through(
     settings = small_config(
         system={"actor_lr": 1e30, "critic_lr": 1e30, "decay_learning_rates": False}
     )
-    with pytest.raises(experiment.NonFiniteError, match="loss"):
+    with pytest.raises(experiment.TrainingError, match="loss"):
         experiment.run(settings, tmp_path)

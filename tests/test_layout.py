@@ -15,8 +15,11 @@ PACKAGE = ROOT / "jaxppo"
 # Bottom to top. A name with a dot at its end is a subpackage, whose modules import each other.
 LAYERS: list[set[str]] = [
     {"types", "config", "devices"},
-    {"advantages", "losses", "statistics", "distributions", "sequences", "permutations"},
-    {"envs.", "networks."},
+    {
+        *("advantages", "returns", "losses", "statistics", "distributions"),
+        *("sequences", "permutations"),
+    },
+    {"objectives", "envs.", "networks."},
     {"learner", "evaluation"},
     {"system", "compile", "sinks."},
     {"experiment", "launcher"},
@@ -25,6 +28,7 @@ LAYERS: list[set[str]] = [
 # Imports inside a layer: importer -> imported. Everything else in a layer stands alone.
 BESIDE = {
     "devices": {"types"},
+    "returns": {"advantages"},
     "evaluation": {"learner"},
     "launcher": {"experiment"},
 }

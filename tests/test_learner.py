@@ -14,6 +14,7 @@ from conftest import build, small_config
 
 from jaxppo import learner
 from jaxppo.devices import parallel, replicate
+from jaxppo.distributions import categorical
 from jaxppo.types import Batch, LearnerState, System
 
 NORMALIZED = {"system__normalize_observations": True}
@@ -21,8 +22,8 @@ NORMALIZED = {"system__normalize_observations": True}
 
 def compiled(system: System) -> Any:
     """The learner's phases for one system, each compiled at its first call."""
-    names = ("collect", "add_targets", "run_epochs", "observe", "update", "unroll")
-    names += ("loss", "run_epoch", "gradient_step")
+    names = ("collect", "scale_rewards", "add_targets", "observe_targets", "run_epochs")
+    names += ("observe", "update", "unroll", "loss", "run_epoch", "gradient_step")
     return SimpleNamespace(**{n: jax.jit(partial(getattr(learner, n), system)) for n in names})
 
 
@@ -31,7 +32,8 @@ def rollout_after(phases: Any, state: LearnerState, num_updates: int) -> Any:
     for _ in range(num_updates):
         state, _ = phases.update(state)
     state, rollout, _ = phases.collect(state)
-    return state, rollout, phases.add_targets(state, rollout)
+    state, scaled = phases.scale_rewards(state, rollout)
+    return state, rollout, phases.add_targets(state, scaled)[0]
 
 
 @pytest.mark.parametrize("terminates", [False, True])
@@ -69,7 +71,7 @@ def test_targets_equal_an_oracle_on_true_successors(
 ) -> None:
     system, state = small(
         env__params={"terminates": terminates},
-        system={"normalize_observations": normalize, "standardize_advantages": False},
+        system={"normalize_observations": normalize, "standardize_advantages": "none"},
         system__reward_scale=0.1,
     )
     phases = compiled(system)
@@ -77,7 +79,7 @@ def test_targets_equal_an_oracle_on_true_successors(
 
     def values(obs: jax.Array) -> np.ndarray:
         reset = jnp.zeros(obs.shape[:2], bool)
-        return np.asarray(phases.unroll(state.agent.policy, (), obs, reset)[2])
+        return np.asarray(phases.unroll(state.agent.policy, (), obs, reset)[2].mean())
 
     advantage, target = oracles.gae(
         np.asarray(rollout.reward) * 0.1,
@@ -120,8 +122,8 @@ def test_statistics_move_once_an_iteration_over_every_observation(small: Any) ->
     for count in range(1, 4):
         before = state.agent.policy.obs_statistics
         middle, rollout, _ = phases.collect(state)
-        batch = phases.add_targets(middle, rollout)
-        trained, _ = phases.run_epochs(middle, batch)
+        batch, _ = phases.add_targets(middle, rollout)
+        trained, _, _ = phases.run_epochs(middle, rollout, batch)
         for one, other in zip(
             jax.tree.leaves(before),
             jax.tree.leaves(trained.agent.policy.obs_statistics),
@@ -143,8 +145,9 @@ def test_every_transition_lands_in_exactly_one_minibatch(
     system, state = small()
     monkeypatch.setattr(learner, "gradient_step", lambda system, batch, agent, i: (agent, i))
     batch, phases = random_batch(32), compiled(system)
+    progress = (state.agent, jnp.zeros((), bool))
     orders = [
-        np.asarray(phases.run_epoch(batch, state.agent, jax.random.key(seed))[1])
+        np.asarray(phases.run_epoch(state, (), batch, progress, jax.random.key(seed))[1][0])
         for seed in range(3)
     ]
     for order in orders:
@@ -169,6 +172,7 @@ def random_batch(num: int, seed: int = 0) -> Batch:
         carry=(),
         action=jnp.asarray(np.arange(num)[None] % 2, jnp.int32),
         log_prob=-0.7 + 0.3 * rows(),
+        distribution=(),
         value=rows(),
         advantage=rows(),
         target=rows(),
@@ -190,6 +194,7 @@ def test_loss_is_the_sum_of_its_parts_from_the_oracle(small: Any, clip_value_los
     ratio = np.exp(chosen - np.asarray(batch.log_prob, np.float64)[0])
     advantage = np.asarray(batch.advantage, np.float64)[0]
     actor = -np.minimum(ratio * advantage, np.clip(ratio, 0.8, 1.2) * advantage).mean()
+    value = value.mean()
     value, old, target = (np.asarray(x, np.float64)[0] for x in (value, batch.value, batch.target))
     squared = (value - target) ** 2
     if clip_value_loss:
@@ -219,9 +224,11 @@ def test_split_over_update_batches_gives_the_same_step(small: Any, num_batches: 
             axis_name=learner.BATCH_AXIS,
         )
     )(split, state.agent, jnp.arange(32 // num_batches))
-    for one, other in zip(
-        jax.tree.leaves((whole, losses)), jax.tree.leaves((parts, split_losses)), strict=True
-    ):
+    learnt, learnt_apart = (
+        jax.tree.leaves((agent.policy.params, agent.opt_state, of))
+        for agent, of in ((whole, losses), (parts, split_losses))
+    )
+    for one, other in zip(learnt, learnt_apart, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
@@ -245,7 +252,7 @@ def test_every_phase_that_draws_moves_the_random_stream_on(small: Any) -> None:
     for _ in range(2):
         state, rollout, _ = phases.collect(state)
         keys.append(state.acting.key)
-        state, _ = phases.run_epochs(state, phases.add_targets(state, rollout))
+        state, _, _ = phases.run_epochs(state, rollout, phases.add_targets(state, rollout)[0])
         keys.append(state.acting.key)
     assert len({tuple(jax.random.key_data(key).tolist()) for key in keys}) == len(keys)
 
@@ -379,3 +386,297 @@ def test_truncation_branch_is_not_batched_by_update_batches(small: Any) -> None:
         )
     )(both)
     assert "cond[" in str(jaxpr)
+
+
+@pytest.mark.parametrize("objective", ["penalty", "dpo", "reinforce"])
+def test_actors_loss_is_the_objectives(small: Any, objective: str) -> None:
+    """Against the definitions in float64; the clipped one has its test above."""
+    system, state = small(system__objective=objective, system__kl_coef=0.7)
+    phases = compiled(system)
+    batch = random_batch(64)
+    _, policy, _ = phases.unroll(state.agent.policy, (), batch.obs, batch.reset)
+    old = categorical(policy.logits + jnp.asarray([0.5, -0.5]))
+    batch = dataclasses.replace(batch, distribution=old, log_prob=old.log_prob(batch.action))
+    _, losses = phases.loss(state.agent, state.agent.policy.params, batch)
+
+    new, before = (
+        x - np.log(np.exp(x).sum(-1, keepdims=True))
+        for x in (np.asarray(d.logits, np.float64)[0] for d in (policy, old))
+    )
+    taken = np.arange(64), np.asarray(batch.action)[0]
+    ratio = np.exp(new[taken] - before[taken])
+    advantage = np.asarray(batch.advantage, np.float64)[0]
+    kl = (np.exp(before) * (before - new)).sum(-1)
+    gain, log_gain = (ratio - 1) * advantage, np.log(ratio) * advantage
+    drift = np.where(
+        advantage >= 0,
+        np.maximum(gain - 2.0 * np.tanh(gain / 2.0), 0),
+        np.maximum(log_gain - 0.6 * np.tanh(log_gain / 0.6), 0),
+    )
+    expected = {
+        "penalty": -ratio * advantage + 0.7 * kl,
+        "dpo": drift - ratio * advantage,
+        "reinforce": -new[taken] * advantage,
+    }[objective]
+    np.testing.assert_allclose(losses.actor_loss, expected.mean(), rtol=1e-4)
+    np.testing.assert_allclose(losses.ratio_min, ratio.min(), rtol=1e-4)
+    np.testing.assert_allclose(losses.ratio_max, ratio.max(), rtol=1e-4)
+
+
+def test_upper_clip_bound_is_its_own(small: Any) -> None:
+    """With ratios of 1.25, an upper bound of 1.3 keeps the gradient that 1.2 takes away."""
+    batch = dataclasses.replace(random_batch(64), advantage=jnp.ones((1, 64)))
+    norms = []
+    for high in (None, 0.3):
+        system, state = small(system__clip_eps_high=high, system__ent_coef=0.0)
+        phases = compiled(system)
+        _, policy, _ = phases.unroll(state.agent.policy, (), batch.obs, batch.reset)
+        old = policy.log_prob(batch.action) - np.log(1.25)
+        _, losses = phases.gradient_step(
+            dataclasses.replace(batch, log_prob=old), state.agent, jnp.arange(64)
+        )
+        norms.append(losses.actor_gradient_norm)
+    assert norms[0] < 1e-6 < 1e-2 < norms[1]
+
+
+def test_gradient_norms_before_and_after_clipping(small: Any) -> None:
+    system, state = small(system__max_grad_norm=1e-3)
+    batch = random_batch(32)
+    grad = jax.jit(jax.grad(partial(learner.loss, system, state.agent), has_aux=True))
+    gradients, _ = grad(state.agent.policy.params, batch)
+    _, losses = compiled(system).gradient_step(batch, state.agent, jnp.arange(32))
+    for group in ("actor", "critic"):
+        leaves = jax.tree.leaves({k: x for k, x in gradients.items() if k.startswith(group)})
+        norm = np.sqrt(sum(np.sum(np.square(np.asarray(x, np.float64))) for x in leaves))
+        np.testing.assert_allclose(getattr(losses, f"{group}_gradient_norm"), norm, rtol=1e-4)
+        clipped = getattr(losses, f"{group}_gradient_norm_clipped")
+        np.testing.assert_allclose(clipped, 1e-3, rtol=1e-6)
+
+
+def test_an_update_reports_its_diagnostics(small: Any) -> None:
+    system, state = small()
+    state, metrics = compiled(system).update(state)
+    norm = np.sqrt(sum(np.sum(np.square(x)) for x in jax.tree.leaves(state.agent.policy.params)))
+    np.testing.assert_allclose(metrics.parameter_norm, norm, rtol=1e-5)
+    assert metrics.gradient_steps == 2 * 4
+    assert metrics.advantage_std > 0
+    assert metrics.losses.ratio_min < 1 < metrics.losses.ratio_max
+    assert metrics.empty_mask == 0
+
+
+def test_critic_learns_normalised_targets_of_values_in_real_units(small: Any) -> None:
+    system, state = small(
+        system={"normalize_values": True, "standardize_advantages": "none"},
+        system__value_norm_decay=0.9,
+    )
+    phases = compiled(system)
+    means, squares, weight = 0.0, 0.0, 0.0
+    for _ in range(3):
+        before = state.agent.value_statistics
+        state, rollout, _ = phases.collect(state)
+        batch, _ = phases.add_targets(state, rollout)
+        _, _, estimate = phases.unroll(state.agent.policy, (), rollout.obs, rollout.reset)
+        deviation = np.sqrt(before.variance + 1e-4)
+        value = np.asarray(estimate.mean()) * deviation + before.mean
+        np.testing.assert_allclose(batch.value.reshape(8, 4), value, rtol=1e-4, atol=1e-4)
+        # Advantages are of rewards as they are: the error of the values is all there is.
+        np.testing.assert_allclose(batch.target, batch.advantage + batch.value, rtol=1e-5)
+        state = phases.observe_targets(state, batch)
+        target = np.asarray(batch.target, np.float64)
+        means = 0.9 * means + 0.1 * target.mean()
+        squares = 0.9 * squares + 0.1 * np.square(target).mean()
+        weight = 0.9 * weight + 0.1
+        statistics = state.agent.value_statistics
+        np.testing.assert_allclose(statistics.mean, means / weight, rtol=1e-4)
+        variance = squares / weight - (means / weight) ** 2
+        np.testing.assert_allclose(statistics.variance, variance, rtol=1e-3)
+        _, losses = phases.loss(state.agent, state.agent.policy.params, batch)
+        units = (target - statistics.mean) / np.sqrt(statistics.variance + 1e-4)
+        error = np.asarray(estimate.mean()).reshape(1, -1) - units
+        np.testing.assert_allclose(losses.value_loss, 0.5 * np.square(error).mean(), rtol=1e-3)
+        state, _, _ = phases.run_epochs(state, rollout, batch)
+
+
+def test_rewards_are_divided_by_the_spread_of_their_discounted_sums(small: Any) -> None:
+    system, state = small(system={"normalize_rewards": True, "reward_clip": 1.0, "gamma": 0.9})
+    phases = compiled(system)
+    past, sums = np.zeros(4), []
+    for _ in range(3):
+        state, rollout, _ = phases.collect(state)
+        state, scaled = phases.scale_rewards(state, rollout)
+        for t in range(8):
+            past = np.asarray(rollout.reward, np.float64)[t] + 0.9 * past
+            sums.append(past)
+            past = np.where(rollout.terminated[t] | rollout.truncated[t], 0.0, past)
+        expected = np.asarray(rollout.reward) / np.sqrt(np.var(sums) + 1e-4)
+        assert expected.max() > 1.0
+        np.testing.assert_allclose(scaled.reward, np.minimum(expected, 1.0), rtol=1e-4)
+        np.testing.assert_allclose(state.acting.discounted_return, past, rtol=1e-5)
+
+
+def test_advantages_can_be_standardised_by_minibatch(small: Any) -> None:
+    """Then neither their scale nor their mean matters, whatever the other minibatches hold."""
+    system, state = small(system__standardize_advantages="minibatch")
+    batch, phases = random_batch(32), compiled(system)
+    other = dataclasses.replace(batch, advantage=3.0 * batch.advantage.at[:, 16:].add(9.0) - 5.0)
+    steps = [phases.gradient_step(b, state.agent, jnp.arange(16))[1] for b in (batch, other)]
+    np.testing.assert_allclose(steps[0].actor_loss, steps[1].actor_loss, atol=1e-5)
+    apart = dataclasses.replace(system, standardize_advantages="none")
+    raw = [compiled(apart).gradient_step(b, state.agent, jnp.arange(16))[1] for b in (batch, other)]
+    assert abs(raw[0].actor_loss - raw[1].actor_loss) > 1.0
+
+
+def test_vtrace_on_the_acting_policy_is_the_lambda_return(small: Any) -> None:
+    targets = []
+    for name in ("gae", "vtrace"):
+        system, state = small(system__advantages=name)
+        phases = compiled(system)
+        state, rollout, _ = phases.collect(state)
+        targets.append(phases.add_targets(state, rollout)[0].target)
+    np.testing.assert_allclose(*targets, rtol=1e-5)
+
+
+def test_recomputed_advantages_are_those_of_the_pass(small: Any) -> None:
+    """The first pass finds what it would have found; later ones the parameters of their time."""
+    params = {}
+    for epochs in (1, 2):
+        for recompute in (False, True):
+            system, state = small(system={"epochs": epochs, "recompute_advantages": recompute})
+            state, _ = compiled(system).update(state)
+            params[epochs, recompute] = np.concatenate(
+                [x.ravel() for x in jax.tree.leaves(state.agent.policy.params)]
+            )
+    np.testing.assert_allclose(params[1, True], params[1, False], rtol=1e-5, atol=1e-7)
+    assert not np.allclose(params[2, True], params[2, False], rtol=1e-5, atol=1e-7)
+
+
+def test_passes_end_where_the_kl_passes_its_limit(small: Any) -> None:
+    """The first step finds KL 0 and is taken; the second sees it, and nothing moves after."""
+    fast = {"actor_lr": 0.05, "decay_learning_rates": False}
+    stopping, state = small(system={**fast, "kl_stop": 1e-6})
+    phases = compiled(stopping)
+    start, rollout, _ = phases.collect(state)
+    batch, _ = phases.add_targets(start, rollout)
+    stopped, losses, taken = phases.run_epochs(start, rollout, batch)
+    assert taken == 2  # looked at; the second moved nothing
+    assert losses.approximate_kl > 0
+    free, _ = small(system=fast)
+    one, _ = compiled(free).gradient_step(batch, start.agent, first_minibatch(free, start))
+    for a, b in zip(
+        jax.tree.leaves((stopped.agent.policy.params, stopped.agent.opt_state)),
+        jax.tree.leaves((one.policy.params, one.opt_state)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
+
+def first_minibatch(system: System, state: LearnerState) -> jax.Array:
+    _, shuffle_key = jax.random.split(state.acting.key)
+    key = jax.random.split(shuffle_key, system.epochs)[0]
+    return learner.random_permutation(key, 32)[: 32 // system.num_minibatches]
+
+
+def test_a_limit_that_is_not_reached_changes_nothing(small: Any) -> None:
+    trained = []
+    for limit in (float("inf"), 1e9):
+        system, state = small(system__kl_stop=limit)
+        assert system.stop_by_kl == (limit == 1e9)
+        state, metrics = compiled(system).update(state)
+        assert metrics.gradient_steps == 8
+        trained.append(jax.tree.leaves((state.agent.policy.params, metrics)))
+    for one, other in zip(*trained, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+def test_the_end_of_passes_is_a_branch_over_update_batches_too(small: Any) -> None:
+    """One `cond` for truncated values, one for the stop: neither became a select."""
+    counts = []
+    for limit in (float("inf"), 0.01):
+        system, state = small(system__kl_stop=limit)
+        mapped = dataclasses.replace(system, axes=(learner.BATCH_AXIS,))
+        layout = LearnerState(agent=None, acting=0)
+        acting = jax.tree.map(lambda x: jnp.stack([x, x]), state.acting)
+        step = jax.vmap(
+            partial(learner.update, mapped),
+            in_axes=(layout,),
+            out_axes=(layout, None),
+            axis_name=learner.BATCH_AXIS,
+        )
+        jaxpr = str(jax.make_jaxpr(step)(LearnerState(agent=state.agent, acting=acting)))
+        counts.append(jaxpr.count("cond["))
+    assert counts == [1, 2]
+
+
+@pytest.mark.parametrize("target, factor", [(1e-9, 2.0), (1e9, 0.5)])
+def test_penalty_adapts_to_its_target(small: Any, target: float, factor: float) -> None:
+    system, state = small(
+        system={"objective": "penalty", "adapt_kl_coef": True, "kl_target": target, "kl_coef": 3.0}
+    )
+    phases = compiled(system)
+    for update in (1, 2):
+        state, metrics = phases.update(state)
+        assert state.agent.kl_coef == 3.0 * factor**update
+        assert metrics.kl_coef == state.agent.kl_coef
+        assert state.agent.hyperparameters.kl_coef == 3.0
+
+
+def test_penalty_stays_within_half_of_its_target(small: Any) -> None:
+    system, state = small(system={"objective": "penalty", "adapt_kl_coef": True, "epochs": 1})
+    phases = compiled(system)
+    state, rollout, _ = phases.collect(state)
+    batch, _ = phases.add_targets(state, rollout)
+    hp = dataclasses.replace(state.agent.hyperparameters, kl_target=jnp.float32(0.1))
+    agent = dataclasses.replace(state.agent, hyperparameters=hp)
+    adapt = jax.jit(partial(learner.adapt_kl_coef, system))
+    for shift, factor in ((0.0, 0.5), (0.45, 1.0), (0.9, 2.0)):  # KL near 0, 0.1 and 0.37
+        old = categorical(batch.distribution.logits + jnp.asarray([2 * shift, 0.0]))
+        moved = adapt(agent, dataclasses.replace(batch, distribution=old))
+        assert moved.kl_coef == factor, shift
+
+
+def test_noise_is_that_of_acting_and_new_every_iteration(small: Any) -> None:
+    noisy = {"_target_": "jaxppo.networks.torsos.NoisyMLP", "layer_sizes": [16]}
+    system, state = small(network__actor_torso=noisy)
+    phases = compiled(system)
+    keys = []
+    for _ in range(2):
+        state, rollout, batch = rollout_after(phases, state, 1)
+        _, losses = phases.loss(state.agent, state.agent.policy.params, batch)
+        assert losses.approximate_kl < 1e-9
+        keys.append(jax.random.key_data(state.agent.policy.noise_key))
+    assert not np.array_equal(*keys)
+    quiet = dataclasses.replace(state.agent.policy, noise_key=None)
+    with_noise, without = (
+        phases.unroll(policy, (), rollout.obs, rollout.reset)[1].logits
+        for policy in (state.agent.policy, quiet)
+    )
+    assert not np.allclose(with_noise, without, atol=1e-4)
+
+
+def test_bfloat16_is_of_torsos_alone(small: Any) -> None:
+    system, state = small(arch__precision="bf16", **NORMALIZED)
+    phases = compiled(system)
+    assert {x.dtype.name for x in jax.tree.leaves(state.agent.policy.params)} == {"float32"}
+    jaxpr = str(jax.make_jaxpr(partial(learner.update, system))(state))
+    assert "bf16" in jaxpr
+    state, metrics = phases.update(state)
+    assert {x.dtype.name for x in jax.tree.leaves(state.agent.policy.params)} == {"float32"}
+    assert metrics.losses.total_loss.dtype == jnp.float32
+    state, rollout, batch = rollout_after(phases, state, 1)
+    _, policy, estimate = phases.unroll(state.agent.policy, (), rollout.obs, rollout.reset)
+    assert {policy.logits.dtype.name, estimate.mean().dtype.name} == {"float32"}
+    _, losses = phases.loss(state.agent, state.agent.policy.params, batch)
+    assert losses.approximate_kl < 1e-5
+    full, _ = small(**NORMALIZED)
+    exact = compiled(full).unroll(state.agent.policy, (), rollout.obs, rollout.reset)[2].mean()
+    assert not np.array_equal(exact, estimate.mean())
+    np.testing.assert_allclose(exact, estimate.mean(), atol=0.05)
+    assert "bf16" not in str(jax.make_jaxpr(partial(learner.update, full))(state))
+
+
+def test_a_mask_without_a_legal_action_is_counted(small: Any) -> None:
+    for empty in (False, True):
+        system, state = small(env={"target": "envs.Masked", "params": {"empty": empty}})
+        _, metrics = compiled(system).update(state)
+        assert (metrics.empty_mask > 0) == empty
+        assert np.isfinite(metrics.losses.total_loss)

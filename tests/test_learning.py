@@ -11,6 +11,11 @@ from omegaconf import OmegaConf
 from jaxppo import config, experiment
 from jaxppo.launcher import config_dir
 
+
+def head(name: str) -> dict[str, str]:
+    return {"_target_": f"jaxppo.networks.heads.{name}"}
+
+
 QUIET = ["logger.console=false", "logger.plot=false", "arch.compile_cache=null"]
 CARTPOLE_100K = [
     "env=cartpole",
@@ -49,6 +54,80 @@ def test_copy_is_solved(tmp_path: Path, target: str, normalize: bool) -> None:
     assert experiment.run(settings, tmp_path) > 0.99
 
 
+LAYERS = "jaxppo.networks"
+IMAGE = {
+    "input_layer": {"_target_": f"{LAYERS}.inputs.Image"},
+    "shared_torso": {"_target_": f"{LAYERS}.torsos.CNN", "layer_sizes": [32]},
+    "actor_torso": None,
+    "critic_torso": None,
+}
+
+
+@pytest.mark.parametrize(
+    "changes, at_least",
+    [
+        # Continuous: 0 is the optimum; of the bounds' middle, -1/4.
+        ({"env": {"target": "envs.Aim"}}, -0.06),
+        ({"env": {"target": "envs.Aim"}, "network": {"actor_head": head("NormalHead")}}, -0.06),
+        ({"env": {"target": "envs.Aim"}, "network": {"actor_head": head("BetaHead")}}, -0.06),
+        # Multi-discrete, and a dict of everything: 1 is the optimum.
+        ({"env": {"target": "envs.Parts"}}, 0.99),
+        ({"env": {"target": "envs.Mixed"}}, 0.9),
+        # Masks: an illegal action would give NaN. Images: chance is 1/4.
+        ({"env": {"target": "envs.Masked"}}, 2.9),
+        ({"env": {"target": "envs.Picture"}, "network": IMAGE}, 0.99),
+        # Only one of these inputs tells the two steps of an episode apart: 1 without.
+        ({"env": {"target": "envs.Recall", "extras": ["step"]}}, 1.95),
+        ({"env": {"target": "envs.Recall", "extras": ["last_action"]}}, 1.95),
+        ({"env": {"target": "envs.Recall", "extras": ["last_reward"]}}, 1.95),
+    ],
+    ids=lambda value: (
+        "-".join(str(x) for part in value.values() for x in part.values())[:60]
+        if isinstance(value, dict)
+        else None
+    ),
+)
+def test_spaces_are_learnt(tmp_path: Path, changes: dict[str, Any], at_least: float) -> None:
+    assert short_run(tmp_path, **changes) > at_least
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"system": {"objective": "penalty", "adapt_kl_coef": True}},
+        {"system": {"objective": "dpo"}},
+        {"system": {"objective": "reinforce", "epochs": 1}},
+        {"system": {"advantages": "vtrace", "recompute_advantages": True}},
+        {"system": {"kl_stop": 0.05, "standardize_advantages": "minibatch"}},
+        {"system": {"normalize_values": True, "value_loss": "huber", "clip_value_loss": True}},
+        {"network": {"critic_head": head("CategoricalCriticHead")}},
+        {"network": {"actor_torso": {"_target_": f"{LAYERS}.torsos.NoisyMLP"}}},
+        {"arch": {"precision": "bf16"}, "system": {"normalize_rewards": True}},
+    ],
+    ids=lambda value: "-".join(str(x) for part in value.values() for x in part.values())[:60],
+)
+def test_every_way_of_learning_solves_copy(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """Chance is 1/3, the optimum 1."""
+    assert short_run(tmp_path, **{"env": {"target": "envs.Copy"}, **changes}) > 0.98
+
+
+def short_run(run_dir: Path, **changes: dict[str, Any]) -> float:
+    """The absolute metric after 60 updates of 32 environments."""
+    settings = small_config(
+        arch={"total_num_envs": 32, "num_updates": 60, **changes.get("arch", {})},
+        system={
+            "actor_lr": 1e-2,
+            "critic_lr": 1e-2,
+            "ent_coef": 0.0,
+            **changes.get("system", {}),
+        },
+        env=changes["env"],
+        network=changes.get("network", {}),
+        logger={"console": False, "plot": False},
+    )
+    return experiment.run(settings, run_dir)
+
+
 def test_the_critic_learns_the_value_of_endless_reward(tmp_path: Path) -> None:
     """Reward 1 a step, cut by the clock every 5: V = 1 / (1 - gamma) only if bootstrapped."""
     import jax
@@ -68,7 +147,7 @@ def test_the_critic_learns_the_value_of_endless_reward(tmp_path: Path) -> None:
     for _ in range(400):
         state = step(state)
     reset = np.zeros((1, 16), bool)
-    value = learner.unroll(built, state.agent.policy, (), state.acting.obs[None], reset)[2]
+    value = learner.unroll(built, state.agent.policy, (), state.acting.obs[None], reset)[2].mean()
     np.testing.assert_allclose(value, 1.0 / (1.0 - 0.8), rtol=0.02)
 
 

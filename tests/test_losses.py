@@ -1,6 +1,9 @@
 """Losses against published numbers, an oracle and closed forms."""
 
 import math
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -10,7 +13,8 @@ import oracles
 import pytest
 
 from jaxppo import losses
-from jaxppo.distributions import categorical
+from jaxppo.distributions import categorical, clipped_normal
+from jaxppo.objectives import OBJECTIVES
 
 
 @jax.jit
@@ -25,9 +29,31 @@ def mean_clipped_surrogate(
     return jax.value_and_grad(mean)(log_prob)
 
 
+def with_slopes(
+    function: Callable[..., jax.Array],
+) -> Callable[..., tuple[jax.Array, jax.Array]]:
+    """An elementwise loss, compiled, with its derivative by its first array."""
+
+    def both(x: jax.Array, *rest: Any) -> tuple[jax.Array, jax.Array]:
+        def total(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+            values = function(x, *rest)
+            return jnp.sum(values), values
+
+        slopes, values = jax.grad(total, has_aux=True)(x)
+        return values, slopes
+
+    return jax.jit(both)
+
+
+surrogate = with_slopes(losses.surrogate)
+clipped_surrogate = with_slopes(losses.clipped_surrogate)
+discovered_objective = with_slopes(losses.discovered_objective)
+reinforce = with_slopes(losses.reinforce)
+huber_error = with_slopes(losses.huber_error)
 compiled_clip_fraction = jax.jit(losses.clip_fraction)
 compiled_kl = jax.jit(losses.approximate_kl)
-compiled_clipped_squared_error = jax.jit(losses.clipped_squared_error)
+clipped_squared_error = partial(losses.clipped_error, losses.squared_error)
+compiled_clipped_squared_error = jax.jit(clipped_squared_error)
 compiled_explained_variance = jax.jit(losses.explained_variance)
 
 
@@ -70,6 +96,49 @@ def test_value_loss_reference(case: dict[str, Any]) -> None:
     np.testing.assert_allclose(clipped, expected["clipped"], **close)
     unclipped = np.mean(losses.squared_error(value, target))
     np.testing.assert_allclose(unclipped, expected["unclipped"], **close)
+
+
+@pytest.mark.parametrize("case", oracles.vectors("ref_losses", "dpo"), ids=oracles.case_name)
+def test_discovered_objective_reference(case: dict[str, Any]) -> None:
+    inputs, expected = case["inputs"], case["expected"]
+    new, old, advantage = map(
+        float32, (inputs["log_prob"], inputs["old_log_prob"], inputs["advantages"])
+    )
+    result, _ = discovered_objective(new, old, advantage, inputs["alpha"], inputs["beta"])
+    close = dict(rtol=case["rtol"], atol=case["atol"])
+    np.testing.assert_allclose(np.mean(result), expected["loss"], **close)
+    ratio = np.exp(np.asarray(inputs["log_prob"]) - np.asarray(inputs["old_log_prob"]))
+    each = np.asarray(expected["drift"]) - ratio * np.asarray(inputs["advantages"])
+    np.testing.assert_allclose(result, each, **close)
+
+
+@pytest.mark.parametrize(
+    "case", oracles.vectors("ref_losses", "ppo_penalty"), ids=oracles.case_name
+)
+def test_penalty_reference(case: dict[str, Any]) -> None:
+    inputs, expected = case["inputs"], case["expected"]
+    old, new = (categorical(float32(inputs[name])) for name in ("old_logits", "logits"))
+    actions, advantage = jnp.asarray(inputs["actions"]), float32(inputs["advantages"])
+    kl = old.kl_divergence(new)
+    loss = losses.surrogate(new.log_prob(actions), old.log_prob(actions), advantage)
+    close = dict(rtol=case["rtol"], atol=case["atol"])
+    np.testing.assert_allclose(np.mean(kl), expected["kl_old_new"], **close)
+    np.testing.assert_allclose(np.mean(loss + inputs["beta"] * kl), expected["loss"], **close)
+
+
+def test_kl_of_normals_reference() -> None:
+    [case] = oracles.vectors("ref_losses", "kl_gaussian")
+    inputs = {name: float32(values) for name, values in case["inputs"].items()}
+    old, new = (
+        clipped_normal(inputs[f"{prefix}loc"], inputs[f"{prefix}scale"], -1.0, 1.0, event_ndim=1)
+        for prefix in ("old_", "")
+    )
+    np.testing.assert_allclose(
+        np.mean(old.kl_divergence(new)),
+        case["expected"]["kl_old_new"],
+        rtol=case["rtol"],
+        atol=case["atol"],
+    )
 
 
 @pytest.mark.parametrize("case", oracles.vectors("ref_losses", "entropy"), ids=oracles.case_name)
@@ -135,11 +204,151 @@ def test_clipped_surrogate_against_the_oracle(clip_eps: float) -> None:
     assert 0 < np.count_nonzero(expected_gradient == 0.0) < SIZE
 
 
-def test_gradient_at_ratio_one_is_the_policy_gradient() -> None:
+@pytest.mark.parametrize("clip_eps, clip_eps_high", [(0.2, 0.28), (0.3, 0.05), (0.6, 1.0)])
+def test_asymmetric_clip_against_the_oracle(clip_eps: float, clip_eps_high: float) -> None:
+    new, old = random_log_probs(0)
+    advantage = float32(np.random.default_rng(1).normal(size=SIZE))
+    result = clipped_surrogate(new, old, advantage, clip_eps, clip_eps_high)
+    expected = oracles.asymmetric_clipped_surrogate(new, old, advantage, clip_eps, clip_eps_high)
+    for ours, theirs in zip(result, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    for sign in (advantage > 0.0, advantage < 0.0):  # either bound is met by some
+        assert 0 < np.count_nonzero(expected[1][sign] == 0.0) < np.count_nonzero(sign)
+
+
+def test_clip_is_symmetric_unless_its_upper_bound_is_given() -> None:
+    new, old = random_log_probs(0)
+    advantage = float32(np.random.default_rng(1).normal(size=SIZE))
+    for ours, theirs in zip(
+        clipped_surrogate(new, old, advantage, 0.2),
+        clipped_surrogate(new, old, advantage, 0.2, 0.2),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_array_equal(
+        compiled_clip_fraction(new, old, 0.2), compiled_clip_fraction(new, old, 0.2, 0.2)
+    )
+
+
+def test_surrogate_against_the_oracle() -> None:
+    new, old = random_log_probs(0)
+    advantage = float32(np.random.default_rng(1).normal(size=SIZE))
+    expected = -np.exp(new.astype(np.float64) - old) * advantage  # is its own derivative
+    for ours in surrogate(new, old, advantage):
+        np.testing.assert_allclose(ours, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("alpha, beta", [(2.0, 0.6), (0.1, 0.05)])
+def test_discovered_objective_against_the_oracle(alpha: float, beta: float) -> None:
+    new, old = random_log_probs(0)
+    advantage = float32(3.0 * np.random.default_rng(1).normal(size=SIZE))
+    result = discovered_objective(new, old, advantage, alpha, beta)
+    expected = oracles.discovered_objective(new, old, advantage, alpha, beta)
+    for ours, theirs in zip(result, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_reinforce_against_the_oracle() -> None:
+    log_prob, _ = random_log_probs(0)
+    advantage = float32(np.random.default_rng(1).normal(size=SIZE))
+    loss, gradient = reinforce(log_prob, advantage)
+    np.testing.assert_allclose(loss, -advantage.astype(np.float64) * log_prob, rtol=1e-6)
+    np.testing.assert_array_equal(gradient, -advantage)
+
+
+@pytest.mark.parametrize(
+    "function, settings",
+    [
+        (surrogate, ()),
+        (clipped_surrogate, (0.2,)),
+        (clipped_surrogate, (0.2, 0.3)),
+        (discovered_objective, (2.0, 0.6)),
+    ],
+)
+def test_gradient_at_ratio_one_is_the_policy_gradient(
+    function: Any, settings: tuple[float, ...]
+) -> None:
     old, _ = random_log_probs(0)
     advantage = float32(np.random.default_rng(1).normal(size=SIZE))
-    _, gradient = mean_clipped_surrogate(old, old, advantage, 0.2)
-    np.testing.assert_allclose(gradient * SIZE, -advantage, rtol=1e-6)
+    loss, gradient = function(old, old, advantage, *settings)
+    np.testing.assert_allclose(loss, -advantage, rtol=1e-6)
+    np.testing.assert_allclose(gradient, -advantage, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "function, settings",
+    [
+        (surrogate, ()),
+        (clipped_surrogate, (0.2,)),
+        (clipped_surrogate, (0.2, 0.3)),
+        (discovered_objective, (2.0, 0.6)),
+    ],
+)
+def test_huge_log_ratios_do_not_overflow(function: Any, settings: tuple[float, ...]) -> None:
+    sizes = (61.0, 100.0, 1e3, 1e6)  # exp(89) is more than float32 holds
+    ratios, advantages = np.meshgrid([s * x for x in sizes for s in (-1, 1)], [-1e3, 0.0, 1e3])
+    new, advantage = float32(ratios.ravel()), float32(advantages.ravel())
+    loss, gradient = function(new, np.zeros_like(new), advantage, *settings)
+    assert np.all(np.isfinite(loss))
+    assert np.all(np.isfinite(gradient))
+    np.testing.assert_array_equal(gradient[advantage == 0.0], 0.0)
+
+
+def test_objectives_take_their_numbers_from_the_agent() -> None:
+    new, old = random_log_probs(0)
+    advantage = float32(np.random.default_rng(1).normal(size=SIZE))
+    agent: Any = SimpleNamespace(
+        kl_coef=0.7,  # as it is now, not as it began
+        hyperparameters=SimpleNamespace(
+            clip_eps=0.1, clip_eps_high=0.4, dpo_alpha=0.3, dpo_beta=0.2, kl_coef=1e3
+        ),
+    )
+    kl = np.linspace(0.0, 1.0, SIZE, dtype=np.float32)
+    acted: Any = SimpleNamespace(kl_divergence=lambda other: kl * other)
+    batch: Any = SimpleNamespace(log_prob=old, advantage=advantage, distribution=acted)
+    ratio = np.exp(new.astype(np.float64) - old)
+    expected = {
+        "clip": oracles.asymmetric_clipped_surrogate(new, old, advantage, 0.1, 0.4)[0],
+        "penalty": -ratio * advantage + 0.7 * kl * 3.0,
+        "dpo": oracles.discovered_objective(new, old, advantage, 0.3, 0.2)[0],
+        "reinforce": -advantage.astype(np.float64) * new,
+    }
+    assert set(expected) == set(OBJECTIVES)
+    for name, objective in OBJECTIVES.items():
+        policy: Any = 3.0  # stands for a distribution; only the one that acted looks at it
+        loss = objective(agent, batch, policy, jnp.asarray(new))
+        np.testing.assert_allclose(loss, expected[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("delta", [0.1, 1.0, 2.5])
+def test_huber_error_against_the_oracle(delta: float) -> None:
+    value, target = float32(2.0 * np.random.default_rng(2).normal(size=(2, SIZE)))
+    for ours, theirs in zip(
+        huber_error(value, target, delta), oracles.huber_error(value, target, delta), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_huber_error_where_its_parts_meet() -> None:
+    error = float32([-2.0, -0.5, 0.0, 0.5, 2.0])
+    loss, gradient = huber_error(error, np.zeros_like(error), 0.5)
+    np.testing.assert_allclose(loss, [0.875, 0.125, 0.0, 0.125, 0.875])  # 0.5 (2 - 0.25)
+    np.testing.assert_allclose(gradient, [-0.5, -0.5, 0.0, 0.5, 0.5])
+
+
+@pytest.mark.parametrize("delta", [1e6, math.inf])
+def test_huber_error_of_a_large_delta_is_the_squared_error(delta: float) -> None:
+    value, target = float32(np.random.default_rng(2).normal(size=(2, SIZE)))
+    loss, gradient = huber_error(value, target, delta)
+    np.testing.assert_allclose(loss, losses.squared_error(value, target), rtol=1e-6)
+    np.testing.assert_allclose(gradient, value - target, rtol=1e-6)
+
+
+def test_huber_error_of_a_huge_error_does_not_overflow() -> None:
+    value = float32([-1e30, 1e30])  # squared, more than float32 holds
+    loss, gradient = huber_error(value, np.zeros_like(value), 2.0)
+    np.testing.assert_allclose(loss, 2e30, rtol=1e-6)
+    np.testing.assert_array_equal(gradient, [-2.0, 2.0])
 
 
 @pytest.mark.parametrize("clip_eps", [0.2, 1.0])
@@ -150,7 +359,7 @@ def test_clipped_value_loss_against_the_oracle(clip_eps: float) -> None:
     np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-6)
 
     def total(value: jax.Array) -> jax.Array:
-        return jnp.sum(losses.clipped_squared_error(value, old, target, clip_eps))
+        return jnp.sum(clipped_squared_error(value, old, target, clip_eps))
 
     h = 1e-6
     up, down = (
@@ -160,6 +369,29 @@ def test_clipped_value_loss_against_the_oracle(clip_eps: float) -> None:
     slope = (up - down) / (2.0 * h)
     np.testing.assert_allclose(jax.jit(jax.grad(total))(value), slope, rtol=1e-4, atol=1e-4)
     assert 0 < np.count_nonzero(slope == 0.0) < SIZE
+
+
+@pytest.mark.parametrize("clip_eps, delta", [(0.2, 0.5), (1.0, 0.5), (1.0, 1e6)])
+def test_clipped_huber_error_against_the_oracle(clip_eps: float, delta: float) -> None:
+    value, old, target = float32(np.random.default_rng(2).normal(size=(3, SIZE)))
+
+    def huber(value: jax.Array, target: jax.Array) -> jax.Array:
+        return losses.huber_error(value, target, delta)
+
+    loss, gradient = with_slopes(partial(losses.clipped_error, huber))(value, old, target, clip_eps)
+    expected = oracles.clipped_huber_error(value, old, target, clip_eps, delta)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-6)
+    h = 1e-6
+    up, down = (
+        oracles.clipped_huber_error(value + np.float64(step), old, target, clip_eps, delta)
+        for step in (h, -h)
+    )
+    slope = (up - down) / (2.0 * h)
+    np.testing.assert_allclose(gradient, slope, rtol=1e-4, atol=1e-4)
+    assert 0 < np.count_nonzero(slope == 0.0) < SIZE
+    if delta > 1e3:
+        squared = oracles.clipped_squared_error(value, old, target, clip_eps)
+        np.testing.assert_allclose(loss, squared, rtol=1e-5, atol=1e-6)
 
 
 def test_approximate_kl_against_the_oracle() -> None:
@@ -193,6 +425,18 @@ def test_clip_fraction_counts_ratios_outside(clip_eps: float) -> None:
     np.testing.assert_array_equal(compiled_clip_fraction(new, old, clip_eps), float32(outside))
 
 
+@pytest.mark.parametrize("clip_eps, clip_eps_high", [(0.05, 0.5), (0.5, 0.05)])
+def test_clip_fraction_counts_ratios_outside_either_bound(
+    clip_eps: float, clip_eps_high: float
+) -> None:
+    new, old = random_log_probs(4)
+    ratios = [math.exp(float(n) - float(o)) for n, o in zip(new, old, strict=True)]
+    outside = [r < 1.0 - clip_eps or r > 1.0 + clip_eps_high for r in ratios]
+    fraction = compiled_clip_fraction(new, old, clip_eps, clip_eps_high)
+    np.testing.assert_array_equal(fraction, float32(outside))
+    assert 0 < sum(outside) < SIZE
+
+
 @pytest.mark.parametrize("noise", [0.0, 0.3, 3.0])
 def test_explained_variance_against_the_oracle(noise: float) -> None:
     rng = np.random.default_rng(5)
@@ -210,9 +454,15 @@ def test_explained_variance_of_a_constant_target_is_zero() -> None:
 @pytest.mark.parametrize(
     "function, num_arrays, settings",
     [
+        (losses.surrogate, 3, ()),
         (losses.clipped_surrogate, 3, (0.2,)),
+        (losses.clipped_surrogate, 3, (0.2, 0.3)),
+        (losses.discovered_objective, 3, ()),
+        (losses.reinforce, 2, ()),
         (losses.squared_error, 2, ()),
-        (losses.clipped_squared_error, 3, (0.2,)),
+        (losses.huber_error, 2, ()),
+        (clipped_squared_error, 3, (0.2,)),
+        (partial(losses.clipped_error, jnp.subtract), 3, (0.2,)),  # which would take them
         (losses.explained_variance, 2, ()),
     ],
 )

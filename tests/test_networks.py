@@ -9,13 +9,14 @@ import pytest
 from conftest import LAYERS, MLP, NETWORK, small_config
 
 from jaxppo import envs, system
-from jaxppo.config import ConfigError, NetworkConfig, parse
+from jaxppo.config import ConfigError, parse
+from jaxppo.networks import heads, inputs, torsos
+from jaxppo.types import Box, Discrete, MultiDiscrete, zeros
 
 
 def compose(target: str = "envs.Clock", **changes: Any) -> Any:
-    settings = small_config(env__target=target)
-    network = NetworkConfig(**{**NETWORK, **changes})
-    return system.build_actor_critic(network, envs.make(settings.env))
+    settings = small_config(env__target=target, network={**NETWORK, **changes})
+    return system.build_actor_critic(settings, envs.make(settings.env))
 
 
 def shapes(params: Any) -> Any:
@@ -24,29 +25,29 @@ def shapes(params: Any) -> Any:
 
 def test_separate_networks_share_nothing() -> None:
     params = compose().init(jax.random.key(0))
-    assert set(params) == {"actor", "critic"}
-    kernels = [shapes(params[part])["layers_0"]["Dense_0"]["kernel"] for part in params]
-    assert kernels == [(2, 16), (2, 16)]
+    assert set(params) == {"actor_torso", "actor_head", "critic_torso", "critic_head"}
+    kernels = [shapes(params[part])["Dense_0"]["kernel"] for part in sorted(params)]
+    assert kernels == [(16, 2), (2, 16), (16, 1), (2, 16)]
 
 
 def test_a_shared_torso_feeds_both_heads() -> None:
     actor_critic = compose(shared_torso=MLP, actor_torso=None, critic_torso=None)
     params = actor_critic.init(jax.random.key(0))
-    assert set(params) == {"shared", "actor", "critic"}
+    assert set(params) == {"shared_torso", "actor_head", "critic_head"}
     obs, reset = jnp.ones((1, 3, 2)), jnp.zeros((1, 3), bool)
 
     def outputs(params: Any) -> Any:
         _, policy, value = actor_critic.unroll(params, (), obs, reset)
-        return policy.logits, value
+        return policy.logits, value.mean()
 
-    moved = {**params, "shared": jax.tree.map(lambda x: x + 0.1, params["shared"])}
+    moved = {**params, "shared_torso": jax.tree.map(lambda x: x + 0.1, params["shared_torso"])}
     for one, other in zip(outputs(params), outputs(moved), strict=True):
         assert not np.allclose(one, other)
 
 
 def test_layer_sizes_activation_and_layer_norm_are_settings() -> None:
     torso = {**MLP, "layer_sizes": [8, 4, 2], "layer_norm": True}
-    params = compose(actor_torso=torso).init(jax.random.key(0))["actor"]["layers_0"]
+    params = compose(actor_torso=torso).init(jax.random.key(0))["actor_torso"]
     assert sorted(params) == [f"Dense_{i}" for i in range(3)] + [f"LayerNorm_{i}" for i in range(3)]
     assert params["Dense_2"]["kernel"].shape == (4, 2)
     x = jnp.array([[[-1.0, 2.0]]])
@@ -64,8 +65,8 @@ def test_initial_policy_is_near_uniform_and_weights_orthogonal() -> None:
     _, policy, _ = actor_critic.unroll(
         params, (), jax.random.normal(jax.random.key(1), (1, 50, 2)), jnp.zeros((1, 50), bool)
     )
-    np.testing.assert_allclose(policy.probs, 0.5, atol=0.01)
-    kernel = params["critic"]["layers_0"]["Dense_0"]["kernel"]
+    np.testing.assert_allclose(jax.nn.softmax(policy.logits), 0.5, atol=0.01)
+    kernel = params["critic_torso"]["Dense_0"]["kernel"]
     np.testing.assert_allclose(kernel @ kernel.T, 2.0 * jnp.eye(2), atol=1e-5)
 
 
@@ -73,21 +74,22 @@ def test_steps_are_independent_of_sequence_layout() -> None:
     actor_critic = compose()
     params = actor_critic.init(jax.random.key(0))
     obs = jax.random.normal(jax.random.key(1), (3, 4, 2))
-    value = actor_critic.unroll(params, (), obs, jnp.zeros((3, 4), bool))[2]
-    flat = actor_critic.unroll(params, (), obs.reshape(1, 12, 2), jnp.zeros((1, 12), bool))[2]
+    value = actor_critic.unroll(params, (), obs, jnp.zeros((3, 4), bool))[2].mean()
+    row = obs.reshape(1, 12, 2)
+    flat = actor_critic.unroll(params, (), row, jnp.zeros((1, 12), bool))[2].mean()
     np.testing.assert_allclose(value.reshape(-1), flat[0], rtol=1e-5, atol=1e-6)
 
 
 def test_dict_observations_concatenate_with_discrete_leaves_one_hot() -> None:
     actor_critic = compose("envs.Echo")
     params = actor_critic.init(jax.random.key(0))
-    assert params["actor"]["layers_0"]["Dense_0"]["kernel"].shape == (2 + 3, 16)
+    assert params["actor_torso"]["Dense_0"]["kernel"].shape == (2 + 3, 16)
 
 
 def test_one_entry_of_a_dict_can_be_chosen() -> None:
     select = {"_target_": f"{LAYERS}.inputs.Select", "key": "shown"}
     params = compose("envs.Echo", input_layer=select).init(jax.random.key(0))
-    assert params["actor"]["layers_0"]["Dense_0"]["kernel"].shape == (3, 16)
+    assert params["actor_torso"]["Dense_0"]["kernel"].shape == (3, 16)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,689 @@ def test_what_cannot_be_composed_is_refused_in_one_line(
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
-def test_continuous_actions_are_refused_with_the_space() -> None:
-    settings = parse({"env": {"name": "Pendulum-v1"}})
-    with pytest.raises(ConfigError, match=r"actor_head.*Box"):
-        system.build_actor_critic(NetworkConfig(**NETWORK), envs.make(settings.env))
+def test_the_head_follows_the_action_space_of_the_environment() -> None:
+    settings = parse({"env": {"name": "Pendulum-v1"}, "network": NETWORK})
+    actor_critic = system.build_actor_critic(settings, envs.make(settings.env))
+    params = actor_critic.init(jax.random.key(0))
+    _, policy, _ = actor_critic.unroll(params, (), jnp.ones((1, 5, 3)), jnp.zeros((1, 5), bool))
+    raw, log_prob = policy.sample_and_log_prob(seed=jax.random.key(1))
+    assert (raw.shape, log_prob.shape) == ((1, 5, 1), (1, 5))
+    assert np.all(np.abs(policy.to_action(100.0 * raw)) <= 2.0)
+
+
+def test_a_mask_reaches_the_head_and_not_the_torso() -> None:
+    actor_critic = compose("envs.Masked")
+    params = actor_critic.init(jax.random.key(0))
+    assert params["actor_torso"]["Dense_0"]["kernel"].shape == (5, 16)
+    mask = np.zeros((1, 40, 5), bool)
+    mask[..., 3] = True
+    obs = {"observation": jnp.ones((1, 40, 5)), "action_mask": jnp.asarray(mask)}
+    _, policy, _ = actor_critic.unroll(params, (), obs, jnp.zeros((1, 40), bool))
+    np.testing.assert_array_equal(policy.mode(), 3)
+    assert not actor_critic.empty_masks(obs).any()
+    obs["action_mask"] = obs["action_mask"].at[0, 7].set(False)
+    np.testing.assert_array_equal(np.flatnonzero(actor_critic.empty_masks(obs)), [7])
+
+
+def test_heads_take_float32_whatever_torsos_compute_in() -> None:
+    settings = small_config(env__target="envs.Clock", arch__precision="bf16")
+    actor_critic = system.build_actor_critic(settings, envs.make(settings.env))
+    params = actor_critic.init(jax.random.key(0))
+    assert {x.dtype.name for x in jax.tree.leaves(params)} == {"float32"}
+    obs, reset = jnp.ones((1, 3, 2)), jnp.zeros((1, 3), bool)
+    jaxpr = str(jax.make_jaxpr(actor_critic.unroll)(params, (), obs, reset))
+    products = [line for line in jaxpr.splitlines() if "dot_general" in line]
+    kinds = [line.split(" = ")[0].rpartition(":")[2][:3] for line in products]
+    assert sorted(kinds) == ["bf1", "bf1", "f32", "f32"]
+
+
+# Input layers
+
+
+OBS = {  # [L=2, S=3, ...]
+    "view": np.arange(2 * 3 * 4 * 5 * 2, dtype=np.uint8).reshape(2, 3, 4, 5, 2),
+    "agents": (
+        {"speed": np.arange(6.0, dtype=np.float32).reshape(2, 3)},
+        {"grid": np.arange(120).reshape(2, 3, 4, 5) % 2 == 0},
+    ),
+    "place": np.arange(12, dtype=np.int32).reshape(2, 3, 2),
+}
+
+
+def output(layer: Any, *args: Any) -> Any:
+    """What a layer without parameters makes of its arguments."""
+    return layer.apply({}, *args)
+
+
+def start(layer: Any, *args: Any) -> tuple[Any, Any]:
+    """What a layer makes of its arguments at first, and its parameters."""
+    result, variables = jax.jit(layer.init_with_output)(jax.random.key(0), *args)
+    return result, variables.get("params", {})
+
+
+def test_select_walks_dicts_and_tuples_by_dotted_keys() -> None:
+    speed = output(inputs.Select("agents.0.speed"), OBS)
+    assert speed.dtype == jnp.float32
+    np.testing.assert_array_equal(speed, OBS["agents"][0]["speed"][..., None])
+    grid = output(inputs.Select("agents.1"), OBS)
+    np.testing.assert_array_equal(grid, OBS["agents"][1]["grid"].reshape(2, 3, 20))
+    assert output(inputs.Select("agents.1", flatten=False), OBS) is OBS["agents"][1]
+    np.testing.assert_array_equal(output(inputs.Select("a.b"), {"a.b": np.ones((1, 1))}), [[[1]]])
+    np.testing.assert_array_equal(output(inputs.Select(1), (0, np.ones((1, 1)))), [[[1]]])
+
+
+def test_concatenate_follows_the_order_given() -> None:
+    x = output(inputs.Concatenate(["place", "agents.0", "agents.1.grid"]), OBS)
+    parts = [OBS["place"], OBS["agents"][0]["speed"][..., None]]
+    expected = np.concatenate([*parts, OBS["agents"][1]["grid"].reshape(2, 3, 20)], -1)
+    assert x.dtype == jnp.float32
+    np.testing.assert_array_equal(x, expected)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "bool", "int32", "float32", "float16"])
+def test_image_is_float_and_bytes_are_scaled(dtype: str) -> None:
+    leaf = (np.arange(2 * 3 * 4 * 5 * 2).reshape(2, 3, 4, 5, 2) % 7).astype(dtype)
+    x = output(inputs.Image(), {"only": {"leaf": leaf}})
+    assert x.dtype == jnp.float32
+    scale = 255 if dtype == "uint8" else 1
+    np.testing.assert_allclose(x, leaf.astype(np.float64) / scale, rtol=1e-6)
+
+
+def test_image_has_its_channels_last() -> None:
+    leaf = jax.random.uniform(jax.random.key(0), (2, 3, 4, 5, 6))
+    first = output(inputs.Image(channel_first=True), jnp.moveaxis(leaf, -1, 2))
+    np.testing.assert_array_equal(first, output(inputs.Image("a.0"), {"a": (leaf,)}))
+    for channel_first in (False, True):
+        flat = output(inputs.Image("agents.1.grid", channel_first), OBS)
+        np.testing.assert_array_equal(flat, OBS["agents"][1]["grid"][..., None])
+
+
+def test_fuse_gives_each_entry_its_own_layer() -> None:
+    layer = inputs.Fuse(
+        {
+            "view": torsos.Chain([inputs.Image(), torsos.CNN([2], layer_sizes=[5])]),
+            "place": torsos.MLP([3]),
+            "agents.0": inputs.Flatten(),
+        }
+    )
+    x, params = start(layer, OBS)
+    assert x.shape == (2, 3, 5 + 3 + 1)
+    np.testing.assert_array_equal(x[..., -1], OBS["agents"][0]["speed"])
+    alone = torsos.MLP([3]).apply({"params": params["parts_place"]}, OBS["place"])
+    np.testing.assert_allclose(x[..., 5:8], alone, rtol=1e-6)
+    assert shapes(params["parts_view"])["layers_1"]["Conv_0"]["kernel"] == (3, 3, 2, 2)
+
+
+@pytest.mark.parametrize(
+    "make, obs, words",
+    [
+        (lambda: inputs.Select("x"), OBS, ["'x'", "'agents.0.speed'", "'view'"]),
+        (lambda: inputs.Select("agents.2"), OBS, ["'agents.2'", "'agents.1'"]),
+        (lambda: inputs.Select("x"), np.ones((1, 1)), ["'x'", "one array"]),
+        (lambda: inputs.Select("x", flatten=1), OBS, ["flatten=1"]),
+        (lambda: inputs.Concatenate(["place", "x"]), OBS, ["'x'", "'view'"]),
+        (lambda: inputs.Concatenate([]), OBS, ["keys=[]"]),
+        (lambda: inputs.Concatenate("view"), OBS, ["keys=view"]),
+        (lambda: inputs.Image(), OBS, ["key=null", "one leaf", "'agents.1.grid'"]),
+        (lambda: inputs.Image("agents"), OBS, ["key='agents'", "one leaf"]),
+        (lambda: inputs.Image("place"), OBS, ["key='place'", "(2,)", "'view'"]),
+        (lambda: inputs.Image(channel_first="no"), OBS, ["channel_first=no"]),
+        (lambda: inputs.Fuse({"x": inputs.Flatten()}), OBS, ["'x'", "'view'"]),
+        (lambda: inputs.Fuse({"view": inputs.Image()}), OBS, ["parts.view", "(2, 3, 4, 5, 2)"]),
+        (lambda: inputs.Fuse({"view": None}), OBS, ["parts.view=None", "_target_"]),
+        (lambda: inputs.Fuse({}), OBS, ["parts={}"]),
+        (lambda: inputs.Flatten(), {}, ["no entry"]),
+    ],
+)
+def test_input_layer_names_what_is_wrong_and_the_keys_there_are(
+    make: Any, obs: Any, words: list[str]
+) -> None:
+    with pytest.raises(ValueError) as error:
+        make().init(jax.random.key(0), obs)
+    assert "\n" not in str(error.value)
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+# Torsos
+
+
+def orthogonal_rows(kernel: Any) -> Any:
+    """K K^T or K^T K of a kernel as a matrix, whichever is the smaller."""
+    matrix = np.asarray(kernel, np.float64).reshape(-1, kernel.shape[-1])
+    return matrix.T @ matrix if matrix.shape[0] > matrix.shape[1] else matrix @ matrix.T
+
+
+def is_orthogonal(kernel: Any, gain: float) -> bool:
+    gram = orthogonal_rows(kernel)
+    return bool(np.allclose(gram, gain**2 * np.eye(len(gram)), atol=1e-5 * gain**2))
+
+
+def test_noisy_layer_is_its_definition() -> None:
+    x = jax.random.normal(jax.random.key(0), (2, 3, 4))
+    layer = torsos.NoisyMLP([5], activation="relu")
+    _, params = start(layer, x)
+    dense = params["Dense_0"]
+    np.testing.assert_allclose(dense["kernel_noise"], np.full((4, 5), 0.25))  # 0.5 / sqrt(4)
+    np.testing.assert_allclose(dense["bias_noise"], np.full(5, 0.25))
+
+    @jax.jit
+    def apply(params: Any, seed: int) -> Any:
+        return layer.apply({"params": params}, x, rngs={"noise": jax.random.key(seed)})
+
+    # the noise itself, from the identity's response: W + W_noise * (e_out e_in), with 1 as W_noise
+    unit = {
+        "kernel": jnp.full((4, 5), 10.0),  # relu does nothing
+        "bias": jnp.full(5, 10.0),
+        "kernel_noise": jnp.ones((4, 5)),
+        "bias_noise": jnp.ones(5),
+    }
+    probes = jnp.concatenate([jnp.zeros((1, 4)), jnp.eye(4)])[None]
+    rngs = {"noise": jax.random.key(7)}
+    seen = np.asarray(layer.apply({"params": {"Dense_0": unit}}, probes, rngs=rngs)[0], np.float64)
+    bias_noise = seen[0] - 10.0
+    kernel_noise = seen[1:] - seen[0] - 10.0
+    into = kernel_noise[:, 0] / bias_noise[0]
+    assert len(np.unique(np.round(into, 3))) == 4
+    assert len(np.unique(np.round(bias_noise, 3))) == 5
+    np.testing.assert_allclose(kernel_noise, np.outer(into, bias_noise), rtol=1e-4, atol=1e-5)
+    kernel = dense["kernel"] + dense["kernel_noise"] * kernel_noise
+    bias = dense["bias"] + dense["bias_noise"] * bias_noise
+    expected = np.maximum(np.asarray(x) @ np.asarray(kernel) + np.asarray(bias), 0.0)
+    np.testing.assert_allclose(apply(params, 7), expected, rtol=1e-4, atol=1e-5)
+    assert not np.allclose(apply(params, 7), apply(params, 8))
+
+
+def test_noise_is_the_signed_root_of_a_gaussian() -> None:
+    """f(x) = sgn(x) sqrt|x| of N(0, 1): E f = 0, E f^2 = E|x| = sqrt(2 / pi), E f^4 = 1."""
+    size = 4096
+    layer = torsos.NoisyMLP([size], initial_noise=1.0)
+    zero = {"kernel": jnp.zeros((1, size)), "kernel_noise": jnp.zeros((1, size))}
+    zero |= {"bias": jnp.zeros(size), "bias_noise": jnp.full(size, 0.01)}
+    x = layer.apply(
+        {"params": {"Dense_0": zero}}, jnp.ones((1, 1)), rngs={"noise": jax.random.key(0)}
+    )
+    noise = np.arctanh(np.asarray(x, np.float64)) * 100.0
+    assert abs(noise.mean()) < 0.05
+    assert abs((noise**2).mean() - np.sqrt(2 / np.pi)) < 0.05
+    assert abs((noise**4).mean() - 1.0) < 0.1
+
+
+def test_without_noise_a_noisy_mlp_is_the_mlp_of_its_mean_weights() -> None:
+    x = jax.random.normal(jax.random.key(0), (2, 3, 4))
+    noisy = torsos.NoisyMLP([5, 3], layer_norm=True)
+    x_noisy, params = start(noisy, x)
+    mean = {
+        name: {key: value for key, value in layer.items() if not key.endswith("_noise")}
+        for name, layer in params.items()
+    }
+    plain = torsos.MLP([5, 3], layer_norm=True)
+    assert shapes(mean) == shapes(start(plain, x)[1])
+    x_plain = jax.jit(plain.apply)({"params": mean}, x)
+    np.testing.assert_allclose(x_noisy, x_plain, rtol=1e-5, atol=1e-6)
+    assert is_orthogonal(params["Dense_0"]["kernel"], np.sqrt(2))
+    assert not np.any(params["Dense_0"]["bias"])
+
+
+def convolution(x: Any, kernel: Any, stride: int, padding: str) -> Any:
+    """sum_ijc x[s p + i, s q + j, c] K[i, j, c, f], float64; SAME pads the end by the odd one."""
+    x, kernel = np.asarray(x, np.float64), np.asarray(kernel, np.float64)
+    size = kernel.shape[0]
+    if padding == "SAME":
+        totals = [max((-(-n // stride) - 1) * stride + size - n, 0) for n in x.shape[1:3]]
+        x = np.pad(x, ((0, 0), *((t // 2, t - t // 2) for t in totals), (0, 0)))
+    height, width = ((n - size) // stride + 1 for n in x.shape[1:3])
+    y = np.zeros((x.shape[0], height, width, kernel.shape[-1]))
+    for p in range(height):
+        for q in range(width):
+            window = x[:, p * stride : p * stride + size, q * stride : q * stride + size]
+            y[:, p, q] = np.einsum("nijc,ijcf->nf", window, kernel)
+    return y
+
+
+@pytest.mark.parametrize("padding", ["VALID", "SAME"])
+@pytest.mark.parametrize(
+    "size, stride, image", [(3, 1, (5, 4)), (3, 2, (6, 5)), (2, 3, (7, 5)), (1, 2, (4, 3))]
+)
+def test_both_forms_of_convolution_are_the_sum(
+    size: int, stride: int, image: tuple[int, int], padding: str
+) -> None:
+    rng = np.random.default_rng(size)
+    x = rng.normal(size=(2, *image, 3)).astype(np.float32)
+    kernel = rng.normal(size=(size, size, 3, 4)).astype(np.float32)
+    expected = convolution(x, kernel, stride, padding)
+    for form in (torsos._convolve, torsos._convolve_patches):
+        actual = jax.jit(form, static_argnums=(2, 3))(x, kernel, stride, padding)
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_forms_of_convolution_have_the_same_gradients() -> None:
+    x = jax.random.normal(jax.random.key(0), (2, 6, 5, 3))
+    kernel = jax.random.normal(jax.random.key(1), (3, 3, 3, 4))
+
+    def loss(x: Any, kernel: Any, form: Any) -> Any:
+        return jnp.sum(form(x, kernel, 2, "SAME") ** 2)
+
+    forms = (torsos._convolve, torsos._convolve_patches)
+    grad = jax.jit(jax.grad(loss, (0, 1)), static_argnums=2)
+    ours, theirs = (grad(x, kernel, form) for form in forms)
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_cnn_is_convolutions_then_dense_layers() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, 3, 7, 6, 3)).astype(np.float32)
+    layer = torsos.CNN([4, 5], [3, 2], [2, 1], layer_sizes=[6])
+    _, params = start(layer, x)
+    y = x.reshape(6, 7, 6, 3)
+    for name, stride in (("Conv_0", 2), ("Conv_1", 1)):
+        assert is_orthogonal(params[name]["kernel"], np.sqrt(2))
+        assert not np.any(params[name]["bias"])
+        params[name]["bias"] = rng.normal(size=params[name]["bias"].shape).astype(np.float32)
+        y = convolution(y, params[name]["kernel"], stride, "VALID") + params[name]["bias"]
+        y = np.maximum(y, 0.0)
+    y = np.maximum(y.reshape(2, 3, -1) @ np.asarray(params["MLP_0"]["Dense_0"]["kernel"]), 0.0)
+    actual = jax.jit(layer.apply)({"params": params}, x)
+    np.testing.assert_allclose(actual, y, rtol=1e-4, atol=1e-5)
+
+
+def test_cnn_keeps_the_default_of_minatar_and_normalises_whole_images() -> None:
+    x = jax.random.normal(jax.random.key(0), (1, 2, 10, 10, 4))
+    variables = jax.eval_shape(torsos.CNN().init, jax.random.key(0), x)
+    assert shapes(variables["params"]) == {
+        "Conv_0": {"kernel": (3, 3, 4, 16), "bias": (16,)},
+        "MLP_0": {"Dense_0": {"kernel": (8 * 8 * 16, 128), "bias": (128,)}},
+    }
+    norm = torsos.CNN([2], layer_norm=True, padding="SAME", layer_sizes=[])
+    y, params = start(norm, x)
+    assert shapes(params["LayerNorm_0"]) == {"scale": (2,), "bias": (2,)}
+    z = convolution(x[0], params["Conv_0"]["kernel"], 1, "SAME")
+    mean, std = z.mean((1, 2, 3), keepdims=True), z.std((1, 2, 3), keepdims=True)
+    expected = np.maximum((z - mean) / std, 0).reshape(1, 2, -1)
+    np.testing.assert_allclose(y, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_residual_cnn_is_impalas() -> None:
+    x = jax.random.normal(jax.random.key(0), (1, 2, 5, 4, 3))
+    layer = torsos.ResidualCNN([2], num_blocks=1, layer_sizes=[3])
+    actual, params = start(layer, x)
+    kernels = [params[f"Conv_{i}"]["kernel"] for i in range(3)]
+    y = convolution(x[0], kernels[0], 1, "SAME")
+    # 3x3 windows at every other place; of four rows or columns, SAME pads the end alone
+    padded = np.pad(y, ((0, 0), (1, 1), (0, 1), (0, 0)), constant_values=-np.inf)
+    pooled = np.stack(
+        [
+            [padded[:, p : p + 3, q : q + 3].max((1, 2)) for q in range(0, 4, 2)]
+            for p in range(0, 5, 2)
+        ]
+    ).transpose(2, 0, 1, 3)
+    z = np.maximum(convolution(np.maximum(pooled, 0), kernels[1], 1, "SAME"), 0)
+    y = np.maximum(pooled + convolution(z, kernels[2], 1, "SAME"), 0).reshape(1, 2, -1)
+    y = np.maximum(y @ np.asarray(params["MLP_0"]["Dense_0"]["kernel"]), 0)
+    np.testing.assert_allclose(actual, y, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("size, features", [(10, 2 * 2 * 32), (64, 8 * 8 * 32)])
+def test_residual_cnn_halves_three_times(size: int, features: int) -> None:
+    layer = torsos.ResidualCNN()
+    x = jnp.zeros((2, 3, size, size, 4))
+    result, variables = jax.eval_shape(layer.init_with_output, jax.random.key(0), x)
+    assert result.shape == (2, 3, 256)
+    params = shapes(variables["params"])
+    assert len(params) == 15 + 1
+    assert params["Conv_0"]["kernel"] == (3, 3, 4, 16)
+    assert params["Conv_14"]["kernel"] == (3, 3, 32, 32)
+    assert params["MLP_0"]["Dense_0"]["kernel"] == (features, 256)
+
+
+def test_channel_first_and_last_are_the_same_network() -> None:
+    last = jax.random.uniform(jax.random.key(0), (1, 2, 6, 5, 3))
+    cnn = torsos.CNN([2], layer_sizes=[4])
+    one = torsos.Chain([inputs.Image(), cnn])
+    other = torsos.Chain([inputs.Image(channel_first=True), cnn])
+    expected, params = start(one, last)
+    actual = jax.jit(other.apply)({"params": params}, jnp.moveaxis(last, -1, 2))
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)
+
+
+def test_chain_passes_on_what_each_layer_gives() -> None:
+    x = jax.random.normal(jax.random.key(0), (1, 2, 3))
+    chain = torsos.Chain([torsos.MLP([4]), jnp.negative, torsos.MLP([2], "relu")])
+    actual, params = start(chain, x)
+    assert sorted(params) == ["layers_0", "layers_2"]
+    y = -torsos.MLP([4]).apply({"params": params["layers_0"]}, x)
+    y = torsos.MLP([2], "relu").apply({"params": params["layers_2"]}, y)
+    np.testing.assert_allclose(actual, y, rtol=1e-5)
+
+
+def test_torsos_stay_in_the_type_they_are_given() -> None:
+    image = jnp.ones((1, 1, 4, 4, 1), jnp.bfloat16)
+    for layer, x in (
+        (torsos.NoisyMLP([2], layer_norm=True), jnp.ones((1, 1, 3), jnp.bfloat16)),
+        (torsos.CNN([2], layer_sizes=[2], layer_norm=True), image),
+        (torsos.ResidualCNN([2], layer_sizes=[2]), image),
+    ):
+
+        def apply(key: Any, layer: Any = layer, x: Any = x) -> Any:
+            params = jax.tree.map(lambda p: p.astype(jnp.bfloat16), layer.init(key, x))
+            return layer.apply(params, x, rngs={"noise": key})
+
+        assert jax.eval_shape(apply, jax.random.key(0)).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: torsos.NoisyMLP([4], initial_noise=-1.0), ["initial_noise=-1.0"]),
+        (lambda: torsos.NoisyMLP([4], initial_noise=True), ["initial_noise=True"]),
+        (lambda: torsos.NoisyMLP([4], activation="x"), ["activation=x", "tanh"]),
+        (lambda: torsos.NoisyMLP([0]), ["layer_sizes=[0]"]),
+        (lambda: torsos.NoisyMLP([4], layer_norm=1), ["layer_norm=1"]),
+        (lambda: torsos.CNN([4, 4]), ["kernel_sizes=[3]", "channels=[4, 4]"]),
+        (lambda: torsos.CNN(strides=[1, 1]), ["strides=[1, 1]", "channels=[16]"]),
+        (lambda: torsos.CNN([0]), ["channels=[0]"]),
+        (lambda: torsos.CNN(kernel_sizes=3), ["kernel_sizes=3"]),
+        (lambda: torsos.CNN(padding="same"), ["padding=same", "VALID, SAME"]),
+        (lambda: torsos.CNN(activation="x"), ["activation=x"]),
+        (lambda: torsos.CNN(layer_norm=None), ["layer_norm=None"]),
+        (lambda: torsos.CNN(layer_sizes=128), ["layer_sizes=128"]),
+        (lambda: torsos.ResidualCNN(num_blocks=-1), ["num_blocks=-1"]),
+        (lambda: torsos.ResidualCNN(channels=[1.0]), ["channels=[1.0]"]),
+        (lambda: torsos.ResidualCNN(activation="x"), ["activation=x"]),
+        (lambda: torsos.ResidualCNN(layer_sizes=[-1]), ["layer_sizes=[-1]"]),
+        (lambda: torsos.Chain([]), ["layers=[]"]),
+        (lambda: torsos.Chain([{"layer_sizes": [1]}]), ["layers.0", "_target_"]),
+    ],
+)
+def test_torso_refuses_in_one_line(make: Any, words: list[str]) -> None:
+    with pytest.raises(ValueError) as error:
+        make()
+    assert "\n" not in str(error.value)
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+@pytest.mark.parametrize("torso", [torsos.CNN(), torsos.ResidualCNN()])
+def test_convolutions_say_where_images_come_from(torso: Any) -> None:
+    for x, word in ((jnp.ones((1, 1, 100)), "(1, 1, 100)"), ({"a": 1}, "dict")):
+        with pytest.raises(ValueError, match="network/input_layer=image") as error:
+            torso.init(jax.random.key(0), x)
+        assert word in str(error.value)
+
+
+def test_kernel_larger_than_the_image_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"kernel_sizes=\[3, 3\].* 2x1 .* 4x3"):
+        torsos.CNN([1, 1], [3, 3], [1, 1]).init(jax.random.key(0), jnp.ones((1, 1, 4, 3, 1)))
+
+
+# Heads
+
+
+BOX = Box((2, 3), "float32", ((-1.0, -1.0, -1.0), (-2.0, -2.0, -2.0)), 3.0)
+FREE = Box((2,), "float32")
+SIZES = MultiDiscrete((2, 3), (2,))
+EQUAL = MultiDiscrete((3, 3, 3, 3), (2, 2))
+
+
+def features(*lead: int, scale: float = 1.0) -> Any:
+    rng = np.random.default_rng(0)
+    return (scale * rng.normal(size=(*(lead or (2, 4)), 5))).astype(np.float32)
+
+
+def play(policy: Any) -> tuple[Any, Any, Any]:
+    """An action, its log-probability and the entropy."""
+    raw, log_prob = policy.sample_and_log_prob(seed=jax.random.key(1))
+    return policy.to_action(raw), log_prob, policy.entropy()
+
+
+@pytest.mark.parametrize(
+    "head, shape",
+    [
+        (heads.CategoricalHead(Discrete(3)), ()),
+        (heads.MultiCategoricalHead(SIZES), (2,)),
+        (heads.MultiCategoricalHead(EQUAL), (2, 2)),
+        (heads.TanhNormalHead(BOX), (2, 3)),
+        (heads.TanhNormalHead(BOX, state_dependent_std=True), (2, 3)),
+        (heads.NormalHead(FREE), (2,)),
+        (heads.NormalHead(Box((), "float32", -1.0, 1.0)), ()),
+        (heads.BetaHead(BOX), (2, 3)),
+    ],
+    ids=lambda x: type(x).__name__ if not isinstance(x, tuple) else "",
+)
+def test_actor_head_fits_its_space_and_first_hardly_sees_the_state(head: Any, shape: Any) -> None:
+    policy, params = start(head, features())
+    action, log_prob, entropy = jax.jit(play)(policy)
+    assert log_prob.shape == entropy.shape == (2, 4)
+    assert action.shape == (2, 4, *shape)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if path[-1].key == "kernel":
+            assert is_orthogonal(leaf, 0.01)
+    np.testing.assert_allclose(entropy, entropy[0, 0], atol=0.1)
+
+
+def test_bounds_are_of_each_element() -> None:
+    low, high = np.broadcast_to(np.array([[-1.0], [-2.0]]), (2, 3)), 3.0
+    for kind in (heads.TanhNormalHead, heads.BetaHead):
+        policy, _ = start(kind(BOX), features(1, 200))
+        action = np.asarray(jax.jit(play)(policy)[0])[0]
+        assert np.all((action >= low) & (action <= high))
+        # at first about symmetric around the middle, and spread over the range
+        np.testing.assert_allclose(action.mean(0), (low + high) / 2, atol=0.5)
+        assert np.all(np.ptp(action, 0) > 0.7 * (high - low))
+
+
+@pytest.mark.parametrize("kind", [heads.NormalHead, heads.TanhNormalHead])
+@pytest.mark.parametrize("state_dependent_std", [False, True])
+def test_standard_deviation_begins_where_it_is_told(kind: Any, state_dependent_std: bool) -> None:
+    head = kind(BOX, state_dependent_std, initial_std=0.5, min_std=0.1)
+    policy, params = start(head, jnp.zeros((2, 4, 5)))
+    assert policy.scale.shape == policy.loc.shape == (2, 4, 2, 3)
+    np.testing.assert_allclose(policy.scale, 0.5, rtol=1e-5)
+    stds = {jnp.shape(head.apply({"params": params}, x).scale) for x in (features(), features(3))}
+    assert stds == {(2, 4, 2, 3), (3, 2, 3)}
+    scale = head.apply({"params": params}, features(scale=100.0)).scale
+    assert state_dependent_std == (float(jnp.ptp(scale)) > 0.1)
+    assert np.all(scale > 0.1)
+    if not state_dependent_std:
+        assert shapes(params["normal"])["log_std"] == (2, 3)
+        low = jax.tree.map(jnp.copy, params)
+        low["normal"]["log_std"] = jnp.full((2, 3), -100.0)
+        np.testing.assert_allclose(head.apply({"params": low}, features()).scale, 0.1, rtol=1e-6)
+
+
+def test_beta_head_has_one_mode() -> None:
+    policy, params = start(heads.BetaHead(BOX), features(scale=1e4))
+    assert sorted(params) == ["alpha", "beta"]
+    assert np.all(policy.alpha >= 1.0)
+    assert np.all(policy.beta >= 1.0)
+    policy, _ = start(heads.BetaHead(BOX), jnp.zeros((1, 1, 5)))
+    np.testing.assert_allclose(policy.alpha, 1 + np.log(2), rtol=1e-6)
+
+
+MASKS = {  # [L=1, S=2, ...]; the first entry allows one value a component, the second all
+    "flat": np.array([[[0, 1, 0, 0, 1], [1, 1, 1, 1, 1]]], np.int32),
+    "list": [
+        np.array([[[False, True], [True, True]]]),
+        np.array([[[False, False, True], [True, True, True]]]),
+    ],
+}
+
+
+@pytest.mark.parametrize("form", MASKS)
+def test_mask_forbids_by_component(form: str) -> None:
+    mask = MASKS[form]
+    expected = np.array([[[0, 1, 0, 0, 1], [1] * 5]], bool)
+    np.testing.assert_array_equal(heads.flat_mask(SIZES, mask), expected)
+    head = heads.MultiCategoricalHead(SIZES)
+    policy, params = start(head, features(1, 2), mask)
+    np.testing.assert_allclose(policy.entropy()[0], [0.0, np.log(2) + np.log(3)], atol=1e-2)
+    np.testing.assert_array_equal(policy.mode()[0, 0], [1, 2])
+    without = head.apply({"params": params}, features(1, 2))
+    assert np.all(without.entropy() > 1.0)
+
+
+def test_mask_of_equal_components_takes_their_shape() -> None:
+    flat = np.random.default_rng(0).integers(0, 2, (2, 3, 12))
+    for shape in ((12,), (4, 3), (2, 2, 3)):
+        np.testing.assert_array_equal(
+            heads.flat_mask(EQUAL, flat.reshape(2, 3, *shape)), flat.astype(bool)
+        )
+    assert heads.flat_mask(EQUAL, None) is None
+    policy, _ = start(
+        heads.CategoricalHead(Discrete(3)), features(1, 2), jnp.array([[[0, 0, 1], [0, 1, 0]]])
+    )
+    np.testing.assert_array_equal(policy.mode(), [[2, 1]])
+
+
+@pytest.mark.parametrize(
+    "space, mask, words",
+    [
+        (Discrete(3), np.ones((1, 1, 4)), ["(4,)", "num_values=3", "(3,)"]),
+        (Discrete(3), np.ones((1, 3)), ["()", "(3,)"]),
+        (EQUAL, np.ones((1, 1, 3, 4)), ["(3, 4)", "(12,) or (4, 3) or (2, 2, 3)"]),
+        (SIZES, np.ones((1, 1, 2, 3)), ["(2, 3)", "(5,) is needed"]),
+        (SIZES, [np.ones((1, 1, 2))], ["[(2,)]"]),
+        (SIZES, [np.ones((1, 1, 3)), np.ones((1, 1, 2))], ["[(3,), (2,)]"]),
+    ],
+)
+def test_mask_that_does_not_fit_is_refused(space: Any, mask: Any, words: list[str]) -> None:
+    with pytest.raises(ValueError) as error:
+        heads.flat_mask(space, mask)
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_empty_masks_are_found_in_any_component() -> None:
+    mask = np.ones((2, 3, 5), bool)
+    mask[0, 1, :2] = False  # the first component
+    mask[1, 2, 2:] = False  # the second
+    mask[0, 0, [0, 3]] = False  # neither
+    expected = np.zeros((2, 3), bool)
+    expected[0, 1] = expected[1, 2] = True
+    np.testing.assert_array_equal(heads.empty_masks(SIZES, mask), expected)
+    np.testing.assert_array_equal(
+        heads.empty_masks(SIZES, [mask[..., :2], mask[..., 2:]]), expected
+    )
+    space = {"a": SIZES, "b": (Discrete(2), FREE), "c": Discrete(4)}
+    more = np.ones((2, 3, 2), bool)
+    more[0, 0] = False
+    expected[0, 0] = True
+    tree = {"a": mask, "b": (more, None)}
+    np.testing.assert_array_equal(heads.empty_masks(space, tree), expected)
+    with pytest.raises(ValueError, match="no entries"):
+        heads.empty_masks(space, {})
+
+
+@pytest.mark.parametrize(
+    "space, continuous, kind",
+    [
+        (Discrete(3), "beta", heads.CategoricalHead),
+        (SIZES, "tanh_normal", heads.MultiCategoricalHead),
+        (BOX, "tanh_normal", heads.TanhNormalHead),
+        (BOX, "normal", heads.NormalHead),
+        (BOX, "beta", heads.BetaHead),
+        (FREE, "beta", heads.NormalHead),
+        (Box((1,), "float32", -1.0), "tanh_normal", heads.NormalHead),
+        (Box((2,), "float32", (-1.0, -np.inf), 1.0), "beta", heads.NormalHead),
+        (Box((1,), "float32", -3.4e38, 3.4e38), "tanh_normal", heads.NormalHead),
+    ],
+)
+def test_automatic_head_follows_the_space(space: Any, continuous: str, kind: Any) -> None:
+    assert type(heads.follow(space, continuous)) is kind
+
+
+def test_product_head_is_its_parts() -> None:
+    space = {"turn": Discrete(3), "move": (BOX, {"size": SIZES, "free": FREE})}
+    head = heads.follow(space, continuous="normal")
+    mask = {"turn": np.array([[[0, 1, 0], [1, 1, 1]]]), "move": (None, {"size": MASKS["list"]})}
+    x = features(1, 2)
+    policy, params = start(head, x, mask)
+    turn, move = params["parts_turn"], params["parts_move"]
+
+    @jax.jit
+    def both_ways(policy: Any) -> Any:
+        raw, log_prob = policy.sample_and_log_prob(seed=jax.random.key(1))
+        parts = (
+            (heads.CategoricalHead(Discrete(3)), turn, raw["turn"], mask["turn"]),
+            (heads.NormalHead(BOX), move["parts_0"], raw["move"][0], None),
+            (
+                heads.MultiCategoricalHead(SIZES),
+                move["parts_1"]["parts_size"],
+                raw["move"][1]["size"],
+                MASKS["list"],
+            ),
+            (heads.NormalHead(FREE), move["parts_1"]["parts_free"], raw["move"][1]["free"], None),
+        )
+        total = sum(
+            head.apply({"params": params}, x, mask).log_prob(value)
+            for head, params, value, mask in parts
+        )
+        free = head.apply({"params": params}, x).entropy()
+        return policy.to_action(raw), log_prob, total, policy.entropy(), free
+
+    action, log_prob, total, entropy, free = both_ways(policy)
+    assert shapes(action) == shapes(zeros(space, (1, 2)))
+    assert (action["turn"][0, 0], *action["move"][1]["size"][0, 0]) == (1, 1, 2)
+    np.testing.assert_allclose(log_prob, total, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose((free - entropy)[0], [np.log(3 * 2 * 3), 0.0], atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    "mask, words",
+    [
+        ({"b": np.ones((1, 1, 2))}, ["['b']", "['a', 'x']"]),
+        (np.ones((1, 1, 2)), ["one array", "['a', 'x']"]),
+        ({"x": np.ones((1, 1, 2))}, ["discrete", "Box"]),
+    ],
+)
+def test_mask_of_other_parts_is_refused(mask: Any, words: list[str]) -> None:
+    space = {"a": Discrete(2), "x": FREE}
+    for call in (
+        lambda: heads.empty_masks(space, mask),
+        lambda: heads.follow(space).init(jax.random.key(0), features(1, 1), mask),
+    ):
+        with pytest.raises(ValueError) as error:
+            call()
+        assert all(word in str(error.value) for word in words), str(error.value)
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: heads.CategoricalHead(FREE), ["categorical", "Discrete", "Box"]),
+        (lambda: heads.MultiCategoricalHead(Discrete(2)), ["MultiDiscrete", "Discrete(num"]),
+        (lambda: heads.TanhNormalHead(Discrete(2)), ["tanh-normal", "Box", "Discrete"]),
+        (lambda: heads.NormalHead(Box((1,), "int32", 0, 3)), ["normal", "floats", "int32"]),
+        (lambda: heads.TanhNormalHead(FREE), ["finite bounds", "network/actor_head=normal"]),
+        (lambda: heads.BetaHead(FREE), ["finite bounds", "network/actor_head=normal"]),
+        (lambda: heads.BetaHead(Box((1,), "float32", 1.0, 1.0)), ["finite bounds"]),
+        (lambda: heads.CategoricalHead({"a": Discrete(2)}), ["dict", "network/actor_head=auto"]),
+        (lambda: heads.BetaHead((BOX,)), ["tuple", "network/actor_head=auto", "continuous"]),
+        (lambda: heads.NormalHead(FREE, state_dependent_std=1), ["state_dependent_std=1"]),
+        (lambda: heads.NormalHead(FREE, initial_std=0.0), ["initial_std=0.0", "min_std=0.001"]),
+        (lambda: heads.TanhNormalHead(BOX, min_std=-1.0), ["min_std=-1.0"]),
+        (lambda: heads.NormalHead(FREE, initial_std=np.inf), ["initial_std=inf"]),
+        (lambda: heads.follow(Discrete(2), "gauss"), ["continuous=gauss", "tanh_normal, normal"]),
+        (lambda: heads.follow(Box((1,), "int32", 0, 3)), ["int32", "MultiDiscrete"]),
+        (lambda: heads.follow({}), ["{}"]),
+        (lambda: heads.CategoricalCriticHead(num_atoms=1), ["num_atoms=1"]),
+        (lambda: heads.CategoricalCriticHead(low=10.0), ["low=10.0", "high=10.0"]),
+        (lambda: heads.CategoricalCriticHead(high=np.inf), ["high=inf"]),
+        (lambda: heads.CategoricalCriticHead(sigma=-0.1), ["sigma=-0.1"]),
+    ],
+)
+def test_head_refuses_in_one_line(make: Any, words: list[str]) -> None:
+    with pytest.raises(ValueError) as error:
+        make()
+    assert "\n" not in str(error.value)
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_critic_heads_give_estimates() -> None:
+    scalar, params = start(heads.ScalarHead(), features())
+    assert scalar.mean().shape == (2, 4)
+    assert is_orthogonal(params["Dense_0"]["kernel"], 1.0)
+    head = heads.CategoricalCriticHead(num_atoms=7, low=-1.0, high=3.0)
+    histogram, params = start(head, features())
+    assert shapes(params) == {"Dense_0": {"kernel": (5, 7), "bias": (7,)}}
+    np.testing.assert_allclose(histogram.mean(), 1.0, atol=0.05)  # the middle
+    params["Dense_0"]["bias"] = jnp.zeros(7).at[-1].set(100.0)
+    np.testing.assert_allclose(head.apply({"params": params}, features()).mean(), 3.0, atol=1e-4)

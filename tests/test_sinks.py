@@ -67,7 +67,7 @@ TRAIN: Event = {
     "entropy": 0.693,
     "approximate_kl": 0.0125,
     "clip_fraction": 0.1,
-    "gradient_norm": 0.5,
+    "actor_gradient_norm": 0.5,
     "explained_variance": 0.5,
     "learning_rate": 1e-3,
 }

@@ -18,12 +18,17 @@ import pytest
 from jaxppo import devices
 from jaxppo.statistics import (
     any_over,
+    from_units,
     init_statistics,
+    max_over,
     mean_over,
     merge_statistics,
+    min_over,
     normalize,
+    scale,
     standardize,
     sum_over,
+    to_units,
 )
 from jaxppo.types import RunningStatistics
 
@@ -38,11 +43,11 @@ def empty(*shape: int) -> RunningStatistics:
     return init_statistics(jax.ShapeDtypeStruct(shape, jnp.float32))
 
 
-def merged(batches: list[np.ndarray], *shape: int) -> RunningStatistics:
+def merged(batches: list[np.ndarray], *shape: int, decay: float = 1.0) -> RunningStatistics:
     """Statistics of observations of `shape` after all `batches` in turn."""
     statistics = empty(*shape)
     for batch in batches:
-        statistics = merge(statistics, jnp.asarray(batch, jnp.float32))
+        statistics = merge(statistics, jnp.asarray(batch, jnp.float32), decay=decay)
     return statistics
 
 
@@ -255,12 +260,113 @@ def test_split_over_mapped_axes_equals_the_whole(
     assert_statistics_of(jax.jit(function)(*halves), [DATA])
 
 
+DECAYS = [0.0, 0.5, 0.9, 0.999]
+
+
+@pytest.mark.parametrize("decay", DECAYS)
+@pytest.mark.parametrize("sizes", [[60] * 4, [20, 160, 5, 55], [240]])
+def test_decay_weighs_a_batch_by_its_age(sizes: list[int], decay: float) -> None:
+    batches = np.split(DATA + np.linspace(-9, 9, 240)[:, None], np.cumsum(sizes)[:-1])
+    statistics = merged(batches, 3, decay=decay)
+    mean, variance = oracles.decayed_mean_and_variance(
+        [batch.astype(np.float32) for batch in batches], decay
+    )
+    ages = range(len(sizes) - 1, -1, -1)
+    count = sum(decay**age * size for age, size in zip(ages, sizes, strict=True))
+    np.testing.assert_allclose(statistics.count, count, rtol=1e-6)
+    np.testing.assert_allclose(statistics.mean, mean, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(statistics.variance, variance, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("decay", DECAYS)
+def test_decay_is_a_moving_average_with_its_bias_corrected(decay: float) -> None:
+    batches = [np.float64(batch) for batch in np.split(DATA + np.linspace(-9, 9, 240)[:, None], 6)]
+    for num in range(1, len(batches) + 1):
+        statistics = merged(batches[:num], 3, decay=decay)
+        moments = [np.stack([b.mean(0), (b**2).mean(0)]) for b in batches[:num]]
+        mean, square = oracles.corrected_average(moments, decay)
+        np.testing.assert_allclose(statistics.mean, mean, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(statistics.variance, square - mean**2, rtol=1e-4, atol=1e-5)
+
+
+def test_decay_of_one_is_none() -> None:
+    batches = np.split(DATA, [20, 180, 185])
+    decayed, plain = merged(batches, 3, decay=1.0), empty(3)
+    for batch in batches:
+        plain = merge(plain, jnp.asarray(batch))
+    jax.tree.map(np.testing.assert_array_equal, decayed, plain)
+
+
+def test_decay_forgets_at_a_bounded_count() -> None:
+    statistics = empty()
+    for _ in range(200):
+        statistics = merge(statistics, jnp.full(8, 1e4), decay=0.5)
+    assert statistics.count == 16.0  # 8 / (1 - 0.5)
+    for _ in range(60):
+        statistics = merge(statistics, jnp.float32([0.0, 2.0]), decay=0.5)
+    np.testing.assert_allclose(statistics.mean, 1.0, atol=1e-6)
+    np.testing.assert_allclose(statistics.variance, 1.0, atol=1e-6)
+
+
+def test_decay_over_mapped_axes_equals_the_whole() -> None:
+    first, second = DATA[:80], DATA[80:]
+
+    def merge_twice(first: jax.Array, second: jax.Array) -> RunningStatistics:
+        statistics = merge_statistics(empty(3), first, ("batch",), decay=0.25)
+        return merge_statistics(statistics, second, ("batch",), decay=0.25)
+
+    shares = jax.jit(jax.vmap(merge_twice, axis_name="batch", out_axes=None))
+    statistics = shares(first.reshape(4, 20, 3), second.reshape(4, 40, 3))
+    mean, variance = oracles.decayed_mean_and_variance([first, second], 0.25)
+    np.testing.assert_allclose(statistics.count, 180.0)
+    np.testing.assert_allclose(statistics.mean, mean, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(statistics.variance, variance, rtol=1e-5)
+
+
+SCALAR = DATA[:, 2]  # about -50 +- 20
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3, 4)])
+def test_units_there_and_back_change_nothing(shape: tuple[int, ...]) -> None:
+    statistics = merged([SCALAR])
+    x = np.random.default_rng(4).normal(100.0, 1e3, size=shape).astype(np.float32)
+    there, back = to_units(statistics, x), from_units(statistics, x)
+    assert there.shape == back.shape == shape
+    np.testing.assert_allclose(from_units(statistics, there), x, rtol=1e-5, atol=1e-3)
+    np.testing.assert_allclose(to_units(statistics, back), x, rtol=1e-5, atol=1e-3)
+
+
+def test_units_are_those_of_the_data() -> None:
+    statistics = merged([SCALAR])
+    mean, variance = oracles.mean_and_variance([SCALAR])
+    np.testing.assert_allclose(scale(statistics), np.sqrt(variance + 1e-4), rtol=1e-5)
+    units = to_units(statistics, SCALAR)
+    np.testing.assert_allclose(units, (SCALAR - mean) / np.sqrt(variance), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose([np.mean(units), np.std(units)], [0.0, 1.0], atol=1e-5)
+    far = to_units(statistics, mean + 1e3 * np.sqrt(variance))
+    np.testing.assert_allclose(far, 1e3, rtol=1e-4)  # unlike an observation, not clipped
+    np.testing.assert_allclose(from_units(statistics, jnp.zeros(2)), mean, rtol=1e-5)
+
+
+def test_units_before_any_data_are_those_of_the_reward() -> None:
+    x = jnp.asarray([-1e3, 0.0, 0.5, 1e6])
+    for convert in (to_units, from_units):
+        np.testing.assert_allclose(convert(empty(), x), x, rtol=1e-4)  # but for epsilon
+
+
+def test_units_of_a_constant_are_finite() -> None:
+    statistics = merged([np.full(8, 3.0)])
+    np.testing.assert_array_equal(to_units(statistics, np.full(8, 3.0, np.float32)), 0.0)
+    np.testing.assert_allclose(from_units(statistics, jnp.zeros(8)), 3.0)
+    assert scale(statistics) > 0.0
+
+
 def statistics_and_standardized(data: jax.Array) -> tuple[RunningStatistics, jax.Array]:
     """Two merges of this device's share `[2, 5, O]` of the data, and the second share."""
     statistics = empty(data.shape[-1])
     for half in data:
         statistics = merge_statistics(statistics, half, (devices.AXIS,))
-    return statistics, standardize(data[1], (devices.AXIS,))
+    return statistics, standardize(data[1], (devices.AXIS,))[0]
 
 
 def main() -> None:
@@ -306,7 +412,7 @@ def test_split_over_devices_equals_the_whole() -> None:
             np.mean(result_of_all), expected["mean_of_normalized"], atol=atol
         )
         np.testing.assert_allclose(np.std(result_of_all), expected["std_of_normalized"], atol=atol)
-    whole = standardize(jnp.asarray(data[10:]))
+    whole, _ = standardize(jnp.asarray(data[10:]))
     np.testing.assert_allclose(leaves["standardized"].reshape(10, 3), whole, atol=1e-5)
 
 
@@ -314,11 +420,15 @@ def test_standardize_against_the_oracle() -> None:
     x = DATA[:, 2].reshape(24, 10)
     mean, variance = oracles.mean_and_variance([x.reshape(-1)])
     expected = (x - mean) / np.sqrt(variance)
-    np.testing.assert_allclose(standardize(jnp.asarray(x)), expected, rtol=1e-4, atol=1e-5)
+    result, deviation = standardize(jnp.asarray(x))
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(deviation, np.sqrt(variance)[()], rtol=1e-5)
 
 
 def test_standardize_of_a_constant_is_zero() -> None:
-    np.testing.assert_array_equal(standardize(jnp.full((8, 4), 3.0)), 0.0)
+    result, deviation = standardize(jnp.full((8, 4), 3.0))
+    np.testing.assert_array_equal(result, 0.0)
+    assert deviation == 0.0
 
 
 def test_standardize_over_mapped_axes_equals_the_whole() -> None:
@@ -326,7 +436,8 @@ def test_standardize_over_mapped_axes_equals_the_whole() -> None:
     x = x + 10.0 * jnp.arange(6).reshape(2, 3, 1, 1)
     shares = partial(standardize, axes=("device", "batch"))
     result = jax.jit(jax.vmap(jax.vmap(shares, axis_name="batch"), axis_name="device"))(x)
-    np.testing.assert_allclose(result, standardize(x), rtol=1e-5, atol=1e-5)
+    for part, whole in zip(result, standardize(x), strict=True):
+        np.testing.assert_allclose(part, np.broadcast_to(whole, part.shape), rtol=1e-5, atol=1e-5)
 
 
 def test_mean_sum_and_any_over_mapped_axes() -> None:
@@ -341,8 +452,30 @@ def test_mean_sum_and_any_over_mapped_axes() -> None:
     assert tuple(map(float, result)) == (2.5, 15.0, True, False)
 
 
+def test_min_and_max_over_mapped_axes() -> None:
+    x = jnp.asarray([[3.0, -1.0, 2.0], [7.0, 0.0, 5.0]])  # [D, U]
+
+    def reduce(x: jax.Array, axes: tuple[str, ...]) -> Any:
+        return min_over(axes, {"x": x, "y": -x}), max_over(axes, {"x": x, "y": -x})
+
+    def mapped(*axes: str) -> Any:
+        inner = jax.vmap(partial(reduce, axes=axes), axis_name="batch")
+        return jax.jit(jax.vmap(inner, axis_name="device"))(x)
+
+    least, greatest = mapped("device", "batch")
+    np.testing.assert_array_equal(least["x"], np.full((2, 3), -1.0))
+    np.testing.assert_array_equal(greatest["x"], np.full((2, 3), 7.0))
+    np.testing.assert_array_equal(least["y"], -greatest["x"])
+    least, greatest = mapped("batch")
+    np.testing.assert_array_equal(least["x"], [[-1.0] * 3, [0.0] * 3])
+    np.testing.assert_array_equal(greatest["x"], [[3.0] * 3, [7.0] * 3])
+    np.testing.assert_array_equal(greatest["y"], -least["x"])
+
+
 def test_without_axes_nothing_is_averaged() -> None:
     x = jnp.arange(6.0)
+    np.testing.assert_array_equal(min_over((), x), x)
+    np.testing.assert_array_equal(max_over((), x), x)
     np.testing.assert_array_equal(mean_over((), x), x)
     np.testing.assert_array_equal(sum_over((), x), x)
     assert any_over((), x > 4)

@@ -13,13 +13,14 @@ import numpy as np
 from gymnax.environments import spaces
 
 from jaxppo.config import ConfigError, EnvConfig
-from jaxppo.types import Box, Discrete, PyTree, Space, TimeStep
+from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, TimeStep, zeros
 
 
 class GymnaxEnvironment:
     """`B` environments of gymnax's six-value contract, with bound parameters.
 
-    Attributes are those of `types.Environment`; `env` and `params` are gymnax's own.
+    Attributes are those of `types.Environment`; `env` and `params` are gymnax's own. Actions reach
+    the environment as int32 (`Discrete`, `MultiDiscrete`) or as float32 within bounds (`Box`).
     """
 
     def __init__(self, name: str, env: Any, params: Any) -> None:
@@ -27,8 +28,8 @@ class GymnaxEnvironment:
         self.env = env
         self.params = params
         example = jax.eval_shape(env.reset, jax.random.key(0), params)[0]
-        self.observation_space = _convert("observation", env.observation_space(params), example)
-        self.action_space = _convert("action", env.action_space(params), None)
+        self.observation_space = _observation_space(env.observation_space(params), example)
+        self.action_space = _action_space(env.action_space(params))
         limit = getattr(params, "max_steps_in_episode", None)
         if limit is not None and (limit < 1 or limit != int(limit)):
             raise ConfigError(
@@ -74,10 +75,16 @@ def make(config: EnvConfig) -> GymnaxEnvironment:
         environment = GymnaxEnvironment(name, env, params)
     except ConfigError:
         raise
+    except OSError as error:  # URLError is one
+        raise ConfigError(
+            f"{name}: needs a file that could not be downloaded or read ({_line(error)}); make it "
+            "once where there is a network and copy the file from there (gymnax keeps MNIST in "
+            "/tmp/mnist), or choose another environment"
+        ) from error
     except Exception as error:  # whatever a constructor raises is the user's to read
         raise ConfigError(
             f"{name}: cannot be made with env.kwargs={config.kwargs}, env.params={config.params}: "
-            f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            f"{_line(error)}"
         ) from error
     _check_contract(environment)
     return environment
@@ -127,28 +134,71 @@ def _attribute(target: str) -> Any:
     return found
 
 
-def _convert(what: str, space: Any, example: Any) -> PyTree:
+def _observation_space(space: Any, example: Any) -> PyTree:
     """A gymnax space as ours; `example` (shapes) corrects the data type that a space claims."""
     if isinstance(space, spaces.Dict):
-        return {
-            key: _convert(what, part, None if example is None else example[key])
-            for key, part in space.spaces.items()
-        }
+        return {key: _observation_space(part, example[key]) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(
-            _convert(what, part, None if example is None else example[i])
-            for i, part in enumerate(space.spaces)
-        )
+        return tuple(map(_observation_space, space.spaces, example))
     if isinstance(space, spaces.Discrete):
         return Discrete(int(space.n))
     if isinstance(space, spaces.Box):
-        shape = tuple(space.shape) if example is None else tuple(example.shape)
-        dtype = jnp.dtype(space.dtype if example is None else example.dtype).name
-        return Box(shape, dtype, _bound(space.low), _bound(space.high))
-    raise ConfigError(
-        f"env: the {what} space {space!r} is not one of Discrete, Box, Dict, Tuple; wrap the "
-        "environment so that it offers one of these"
+        return Box(
+            tuple(example.shape),
+            jnp.dtype(example.dtype).name,
+            _bound(space.low),
+            _bound(space.high),
+        )
+    raise _unknown_space("observation", "Discrete, Box, Dict, Tuple", space)
+
+
+def _action_space(space: Any) -> PyTree:
+    """A gymnax space as ours: an integer Box and anything with `nvec` are `MultiDiscrete`."""
+    if isinstance(space, spaces.Dict):
+        return {key: _action_space(part) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(map(_action_space, space.spaces))
+    if isinstance(space, spaces.Discrete):
+        return Discrete(int(space.n))
+    if isinstance(space, spaces.Box):
+        shape = tuple(space.shape)
+        low, high = (np.broadcast_to(bound, shape) for bound in (space.low, space.high))
+        if jnp.issubdtype(space.dtype, jnp.floating):
+            return Box(shape, "float32", _bound(low), _bound(high))
+        return _multi_discrete(space, low, high)
+    if hasattr(space, "nvec"):
+        size = np.asarray(space.nvec)
+        low = np.broadcast_to(getattr(space, "start", 0), size.shape)
+        return _multi_discrete(space, low, low + size - 1)
+    raise _unknown_space("action", "Discrete, MultiDiscrete, Box, Dict, Tuple", space)
+
+
+def _multi_discrete(space: Any, low: np.ndarray, high: np.ndarray) -> MultiDiscrete:
+    if np.any(low != 0):
+        raise ConfigError(
+            f"env: the action space {_line(space)} does not start at 0; let it start there in a "
+            "wrapper, and add its low to the action in step"
+        )
+    if not np.all(np.isfinite(high) & (high >= 0)):
+        raise ConfigError(
+            f"env: the action space {_line(space)} needs a finite high of at least 0 for every "
+            "integer; give the number of choices less one"
+        )
+    return MultiDiscrete(tuple(int(x) + 1 for x in high.ravel()), high.shape)
+
+
+def _unknown_space(what: str, known: str, space: Any) -> ConfigError:
+    return ConfigError(
+        f"env: the {what} space {_line(space)} is not one of {known}; wrap the environment so "
+        "that it offers one of these"
     )
+
+
+def _line(x: Any) -> str:
+    """An object or an error on one line; an error's first line, with its kind."""
+    if isinstance(x, BaseException):
+        return f"{type(x).__name__}: {str(x).partition(chr(10))[0]}"
+    return " ".join(repr(x).split())
 
 
 def _bound(bound: Any) -> Any:
@@ -168,15 +218,7 @@ def _check_contract(made: GymnaxEnvironment) -> None:
 
     def one_step(key: jax.Array) -> Any:
         state, obs = made.reset(key)
-        action = jax.tree.map(
-            lambda s: (
-                jnp.zeros((1,), jnp.int32)
-                if isinstance(s, Discrete)
-                else jnp.zeros((1, *s.shape), s.dtype)
-            ),
-            made.action_space,
-            is_leaf=lambda s: isinstance(s, Space),
-        )
+        action = zeros(made.action_space, (1,))
         next_state, step = made.step(key, state, action)
         return (state, obs, obs), (next_state, step.obs, step.final_observation)
 
@@ -184,8 +226,8 @@ def _check_contract(made: GymnaxEnvironment) -> None:
         before, after = jax.eval_shape(one_step, jax.random.split(jax.random.key(0), 1))
     except Exception as error:  # an environment may raise anything while it is traced
         raise ConfigError(
-            f"env.name={made.name}: does not step under jax: {type(error).__name__}: "
-            f"{str(error).splitlines()[0]}; it has to follow gymnax's six-value contract"
+            f"env.name={made.name}: does not step under jax with an action of its space "
+            f"{made.action_space}: {_line(error)}; it has to follow gymnax's six-value contract"
         ) from error
     for what, one, other in zip(
         ("state", "observation", "final_observation"), before, after, strict=True

@@ -1,41 +1,390 @@
-"""Heads: from a torso's features `[L, S, F]` to a distribution or a value."""
+"""Heads: from a torso's features `[L, S, F]` to a distribution or a value.
+
+An actor's head takes the action mask as well where the observation has one: true where an action
+is legal, a tree in the form of the action space. Heads of actors begin with orthogonal weights of
+gain 0.01, so that the first policy hardly depends on the observation.
+"""
+
+import functools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
+import numpy as np
 
-from jaxppo.distributions import categorical
-from jaxppo.types import Discrete, Distribution, PyTree
+from jaxppo import distributions
+from jaxppo.types import Box, Discrete, Distribution, MultiDiscrete, PyTree, Space, ValueEstimate
+
+_orthogonal = nn.initializers.orthogonal(0.01)
 
 
 class CategoricalHead(nn.Module):
-    """Unnormalised log-probabilities of a discrete action space; orthogonal gain 0.01."""
+    """Unnormalised log-probabilities of a discrete action."""
 
     action_space: Discrete
 
     def __post_init__(self) -> None:
         """`ValueError` on an action space that is not discrete."""
-        if not isinstance(self.action_space, Discrete):
-            raise ValueError(f"a categorical head takes Discrete actions, not {self.action_space}")
+        _check_space("a categorical head", Discrete, self.action_space)
         super().__post_init__()
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> Distribution:
-        """A distribution over int32 actions `[L, S]`."""
-        init = nn.initializers.orthogonal(0.01)
-        return categorical(nn.Dense(self.action_space.num_values, kernel_init=init)(x))
+    def __call__(self, x: jax.Array, mask: PyTree = None) -> Distribution:
+        """A distribution over int32 actions `[L, S]`; `mask` is `[L, S, num_values]`."""
+        logits = nn.Dense(self.action_space.num_values, kernel_init=_orthogonal)(x)
+        return distributions.categorical(logits, mask=flat_mask(self.action_space, mask))
+
+
+class MultiCategoricalHead(nn.Module):
+    """Unnormalised log-probabilities of every component of a multi-discrete action."""
+
+    action_space: MultiDiscrete
+
+    def __post_init__(self) -> None:
+        """`ValueError` on an action space that is not multi-discrete."""
+        _check_space("a multi-categorical head", MultiDiscrete, self.action_space)
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(self, x: jax.Array, mask: PyTree = None) -> Distribution:
+        """A distribution over int32 actions `[L, S, A...]`; `mask` as `flat_mask` takes it."""
+        space = self.action_space
+        logits = nn.Dense(sum(space.num_values), kernel_init=_orthogonal)(x)
+        return distributions.multi_categorical(
+            logits, space.num_values, space.shape, mask=flat_mask(space, mask)
+        )
+
+
+class TanhNormalHead(nn.Module):
+    """A normal distribution squashed by tanh into the bounds of the space.
+
+    The standard deviation, before the tanh, is a parameter for each dimension or depends on the
+    state; it begins at `initial_std` and stays above `min_std`.
+    """
+
+    action_space: Box
+    state_dependent_std: bool = False
+    initial_std: float = 1.0
+    min_std: float = 1e-3
+
+    def __post_init__(self) -> None:
+        """`ValueError` on an action space that is no Box of floats with finite bounds."""
+        _check_bounded("a tanh-normal head", self.action_space)
+        _check_std(self)
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(self, x: jax.Array, mask: PyTree = None) -> Distribution:
+        """A distribution over actions `[L, S, A...]`."""
+        _check_no_mask(self.action_space, mask)
+        loc, scale = _Normal(self.action_space.shape, *_std(self), name="normal")(x)
+        space = self.action_space
+        return distributions.tanh_normal(
+            loc, scale, low=space.low, high=space.high, event_ndim=len(space.shape)
+        )
+
+
+class NormalHead(nn.Module):
+    """A normal distribution whose actions are clipped to the bounds of the space, if it has any.
+
+    The standard deviation is as of `TanhNormalHead`, in units of the action.
+    """
+
+    action_space: Box
+    state_dependent_std: bool = False
+    initial_std: float = 1.0
+    min_std: float = 1e-3
+
+    def __post_init__(self) -> None:
+        """`ValueError` on an action space that is no Box of floats."""
+        _check_space("a normal head", Box, self.action_space)
+        _check_std(self)
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(self, x: jax.Array, mask: PyTree = None) -> Distribution:
+        """A distribution over actions `[L, S, A...]`."""
+        _check_no_mask(self.action_space, mask)
+        loc, scale = _Normal(self.action_space.shape, *_std(self), name="normal")(x)
+        space = self.action_space
+        return distributions.clipped_normal(
+            loc, scale, low=space.low, high=space.high, event_ndim=len(space.shape)
+        )
+
+
+class BetaHead(nn.Module):
+    """A Beta distribution over the bounds of the space, alpha, beta = 1 + softplus(features).
+
+    Both above 1, so that it has one mode: Chou et al. 2017 (ICML).
+    """
+
+    action_space: Box
+
+    def __post_init__(self) -> None:
+        """`ValueError` on an action space that is no Box of floats with finite bounds."""
+        _check_bounded("a beta head", self.action_space)
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(self, x: jax.Array, mask: PyTree = None) -> Distribution:
+        """A distribution over actions `[L, S, A...]`."""
+        _check_no_mask(self.action_space, mask)
+        space = self.action_space
+        alpha = 1.0 + nn.softplus(_Dense(space.shape, name="alpha")(x))
+        beta = 1.0 + nn.softplus(_Dense(space.shape, name="beta")(x))
+        return distributions.beta(
+            alpha, beta, low=space.low, high=space.high, event_ndim=len(space.shape)
+        )
+
+
+class ProductHead(nn.Module):
+    """Independent distributions over the parts of a dict or tuple action, each with its head."""
+
+    parts: Any  # dict or tuple of heads
+
+    @nn.compact
+    def __call__(self, x: jax.Array, mask: PyTree = None) -> Distribution:
+        """A distribution over trees of actions; `mask` is such a tree, or part of one."""
+        masks = _part_masks(self.parts, mask)
+        if isinstance(self.parts, Mapping):
+            return distributions.product({k: h(x, masks[k]) for k, h in self.parts.items()})
+        return distributions.product(tuple(head(x, masks[i]) for i, head in enumerate(self.parts)))
+
+
+CONTINUOUS: dict[str, Any] = {
+    "tanh_normal": TanhNormalHead,
+    "normal": NormalHead,
+    "beta": BetaHead,
+}
+
+
+def follow(action_space: PyTree, continuous: str = "tanh_normal") -> nn.Module:
+    """The head that the action space calls for; `ValueError` where there is none.
+
+    `continuous` names the head of floats within finite bounds; where there are none it is normal.
+    """
+    if continuous not in CONTINUOUS:
+        raise ValueError(f"continuous={continuous} is none of {', '.join(CONTINUOUS)}")
+    if isinstance(action_space, Mapping) and action_space:
+        return ProductHead({k: follow(space, continuous) for k, space in action_space.items()})
+    if isinstance(action_space, tuple | list) and action_space:
+        return ProductHead(tuple(follow(space, continuous) for space in action_space))
+    if isinstance(action_space, Discrete):
+        return CategoricalHead(action_space)
+    if isinstance(action_space, MultiDiscrete):
+        return MultiCategoricalHead(action_space)
+    if isinstance(action_space, Box) and _is_float(action_space):
+        return (CONTINUOUS[continuous] if _is_bounded(action_space) else NormalHead)(action_space)
+    raise ValueError(
+        f"no head for the action space {action_space}: heads take Discrete, MultiDiscrete, Box of "
+        "floats, and dicts and tuples of them"
+    )
 
 
 class ScalarHead(nn.Module):
-    """A value; orthogonal gain 1."""
+    """One value; orthogonal gain 1."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> ValueEstimate:
+        """Values `[L, S]`."""
+        value = nn.Dense(1, kernel_init=nn.initializers.orthogonal(1.0))(x)[..., 0]
+        return distributions.scalar_value(value)
+
+
+class CategoricalCriticHead(nn.Module):
+    """A histogram over values from `low` to `high`, in the critic's units; orthogonal gain 0.01.
+
+    `sigma` is the spread of a target in bins; 0 splits it between its two nearest. Farebrother et
+    al. 2024 (arXiv 2403.03950), section 3.1.
+    """
+
+    num_atoms: int = 51
+    low: float = -10.0
+    high: float = 10.0
+    sigma: float = 0.75
+
+    def __post_init__(self) -> None:
+        """`ValueError` on fewer than two atoms, an empty range, or a width that is no width."""
+        if type(self.num_atoms) is not int or self.num_atoms < 2:
+            raise ValueError(f"num_atoms={self.num_atoms} must be an integer, at least 2")
+        for name in ("low", "high"):
+            _check_finite(name, getattr(self, name))
+        if self.low >= self.high:
+            raise ValueError(f"low={self.low} must be below high={self.high}")
+        _check_finite("sigma", self.sigma)
+        if self.sigma < 0:
+            raise ValueError(f"sigma={self.sigma} must not be negative")
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> ValueEstimate:
+        """Histograms over values, `[L, S]`."""
+        logits = nn.Dense(self.num_atoms, kernel_init=_orthogonal)(x)
+        return distributions.categorical_value(
+            logits, low=self.low, high=self.high, sigma=self.sigma
+        )
+
+
+def flat_mask(space: Discrete | MultiDiscrete, mask: PyTree) -> jax.Array | None:
+    """Legal values of every component one after another, `[L, S, sum num_values]` bool.
+
+    Takes that, `[L, S, A..., n]` where all components have n values, or a list of one mask
+    `[L, S, num_values[i]]` for each; None stays. `ValueError` where it does not fit the space.
+    """
+    if mask is None:
+        return None
+    sizes = _sizes(space)
+    if isinstance(mask, tuple | list):
+        shapes = [jnp.shape(m)[2:] for m in mask]
+        if shapes != [(n,) for n in sizes]:
+            raise ValueError(f"the action mask has shapes {shapes}, which do not fit {space}")
+        return jnp.concatenate([jnp.asarray(m, bool) for m in mask], -1)
+    flat = (sum(sizes),)
+    forms: list[tuple[int, ...]] = [flat]
+    if isinstance(space, MultiDiscrete) and len(set(sizes)) == 1:
+        forms += [(len(sizes), sizes[0]), (*space.shape, sizes[0])]
+    shape = jnp.shape(mask)
+    if shape[2:] not in forms:
+        raise ValueError(
+            f"the action mask has shape {shape[2:]}, which does not fit {space}: "
+            f"{' or '.join(map(str, dict.fromkeys(forms)))} is needed"
+        )
+    return jnp.asarray(mask, bool).reshape(*shape[:2], *flat)
+
+
+def empty_masks(action_space: PyTree, mask: PyTree) -> jax.Array:
+    """Where a discrete component has no legal value, `[L, S]` bool; `mask` as heads take it."""
+    empty = []
+    for space, part in _masks(action_space, mask):
+        flat = flat_mask(space, part)
+        assert flat is not None
+        ends = np.cumsum(_sizes(space))
+        empty += [~jnp.any(legal, -1) for legal in jnp.split(flat, ends[:-1], -1)]
+    if not empty:
+        raise ValueError("the action mask has no entries")
+    return functools.reduce(jnp.logical_or, empty)
+
+
+def _sizes(space: Discrete | MultiDiscrete) -> tuple[int, ...]:
+    return (space.num_values,) if isinstance(space, Discrete) else space.num_values
+
+
+def _masks(action_space: PyTree, mask: PyTree) -> Iterator[tuple[Any, PyTree]]:
+    """Every masked discrete space with its mask."""
+    if mask is None:
+        return
+    if isinstance(action_space, Discrete | MultiDiscrete):
+        yield action_space, mask
+    elif isinstance(action_space, Space):
+        _check_no_mask(action_space, mask)
+    else:
+        for key, part in _part_masks(action_space, mask).items():
+            yield from _masks(action_space[key], part)
+
+
+def _part_masks(parts: PyTree, mask: PyTree) -> dict[Any, PyTree]:
+    """The mask, or None, of each part of a dict or tuple; `ValueError` where it has others."""
+    keys = list(parts) if isinstance(parts, Mapping) else list(range(len(parts)))
+    given: dict[Any, PyTree] = {}
+    if isinstance(mask, Mapping):
+        given = dict(mask)
+    elif isinstance(mask, tuple | list):
+        given = dict(enumerate(mask))
+    elif mask is not None:
+        raise ValueError(f"the action mask is one array where the action has the parts {keys}")
+    if not set(given) <= set(keys):
+        raise ValueError(f"the action mask has the parts {list(given)}, the action {keys}")
+    return {key: given.get(key) for key in keys}
+
+
+class _Dense(nn.Module):
+    """A dense layer to an array of any `shape`; at first about `bias` everywhere."""
+
+    shape: tuple[int, ...]
+    bias: float = 0.0
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Values `[L, S]`."""
-        return nn.Dense(1, kernel_init=nn.initializers.orthogonal(1.0))(x)[..., 0]
+        """`[L, S, F]` to `[L, S, *shape]`."""
+        constant = nn.initializers.constant(self.bias)
+        y = nn.Dense(math.prod(self.shape), kernel_init=_orthogonal, bias_init=constant)(x)
+        return y.reshape(*x.shape[:-1], *self.shape)
 
 
-def follow(action_space: PyTree) -> nn.Module:
-    """The head that the action space calls for; `ValueError` where there is none."""
-    if isinstance(action_space, Discrete):
-        return CategoricalHead(action_space)
-    raise ValueError(f"no head for the action space {action_space}: only Discrete is supported")
+class _Normal(nn.Module):
+    """Mean and standard deviation of each element."""
+
+    shape: tuple[int, ...]
+    state_dependent_std: bool
+    initial_std: float
+    min_std: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """`[L, S, F]` to two arrays `[L, S, *shape]`."""
+        loc = _Dense(self.shape, name="loc")(x)
+        above = self.initial_std - self.min_std
+        if self.state_dependent_std:  # softplus: an exponential of features can overflow
+            inverse = above + math.log(-math.expm1(-above))
+            std = nn.softplus(_Dense(self.shape, inverse, name="std")(x))
+        else:
+            constant = nn.initializers.constant(math.log(above))
+            std = jnp.exp(self.param("log_std", constant, self.shape))
+        return loc, jnp.broadcast_to(self.min_std + std, loc.shape)
+
+
+def _std(head: TanhNormalHead | NormalHead) -> tuple[bool, float, float]:
+    return head.state_dependent_std, head.initial_std, head.min_std
+
+
+def _check_std(head: TanhNormalHead | NormalHead) -> None:
+    if not isinstance(head.state_dependent_std, bool):
+        raise ValueError(f"state_dependent_std={head.state_dependent_std} must be true or false")
+    for name in ("initial_std", "min_std"):
+        _check_finite(name, getattr(head, name))
+    if head.min_std < 0:
+        raise ValueError(f"min_std={head.min_std} must not be negative")
+    if head.initial_std <= head.min_std:
+        raise ValueError(f"initial_std={head.initial_std} must be above min_std={head.min_std}")
+
+
+def _check_finite(name: str, number: Any) -> None:
+    if type(number) not in (int, float) or not math.isfinite(number):
+        raise ValueError(f"{name}={number} must be a finite number")
+
+
+def _check_space(head: str, kind: type, space: Any) -> None:
+    takes = "Box actions of floats" if kind is Box else f"{kind.__name__} actions"
+    if isinstance(space, Mapping | tuple | list):
+        raise ValueError(
+            f"{head} takes {takes}, not a {'dict' if isinstance(space, Mapping) else 'tuple'} of "
+            "spaces; use network/actor_head=auto, whose continuous chooses the heads of its "
+            "continuous parts"
+        )
+    if not isinstance(space, kind) or (kind is Box and not _is_float(space)):
+        raise ValueError(f"{head} takes {takes}, not {space}; use network/actor_head=auto")
+
+
+def _check_bounded(head: str, space: Any) -> None:
+    _check_space(head, Box, space)
+    if not _is_bounded(space):
+        raise ValueError(f"{head} needs finite bounds, not {space}; use network/actor_head=normal")
+
+
+def _check_no_mask(space: PyTree, mask: PyTree) -> None:
+    if mask is not None:
+        raise ValueError(f"an action mask is of discrete actions, not of {space}")
+
+
+def _is_float(space: Any) -> bool:
+    return bool(jnp.issubdtype(jnp.dtype(space.dtype), jnp.floating))
+
+
+def _is_bounded(space: Box) -> bool:
+    """Whether every element has a range that float32 holds; the largest float is no bound."""
+    low, high = (np.asarray(bound, np.float64) for bound in (space.low, space.high))
+    finite = np.all(np.isfinite(low) & np.isfinite(high))
+    return bool(finite and np.all((low < high) & (high - low < np.finfo(np.float32).max)))

@@ -1,11 +1,14 @@
-"""Torsos: from features `[L, S, F]` to features."""
+"""Torsos: from features `[L, S, F]`, or images `[L, S, H, W, C]`, to features."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
+from flax.linen.dtypes import promote_dtype
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "tanh": nn.tanh,
@@ -15,6 +18,8 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "elu": nn.elu,
     "leaky_relu": nn.leaky_relu,
 }
+PADDINGS = ("VALID", "SAME")
+_orthogonal = nn.initializers.orthogonal(np.sqrt(2))
 
 
 class MLP(nn.Module):
@@ -29,23 +34,265 @@ class MLP(nn.Module):
 
     def __post_init__(self) -> None:
         """`ValueError` on an unknown activation or a size that is not positive."""
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(
-                f"activation={self.activation} is none of {', '.join(sorted(ACTIVATIONS))}"
-            )
-        sizes: Any = self.layer_sizes
-        if not isinstance(sizes, Sequence) or any(type(n) is not int or n < 1 for n in sizes):
-            raise ValueError(f"layer_sizes={sizes} must be a list of positive integers")
-        if not isinstance(self.layer_norm, bool):
-            raise ValueError(f"layer_norm={self.layer_norm} must be true or false")
+        _check_activation(self.activation)
+        _check_sizes("layer_sizes", self.layer_sizes)
+        _check_bool("layer_norm", self.layer_norm)
         super().__post_init__()
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """`[..., F]` to `[..., layer_sizes[-1]]`."""
         for size in self.layer_sizes:
-            x = nn.Dense(size, kernel_init=nn.initializers.orthogonal(np.sqrt(2)))(x)
+            x = nn.Dense(size, kernel_init=_orthogonal)(x)
             if self.layer_norm:
                 x = nn.LayerNorm()(x)
             x = ACTIVATIONS[self.activation](x)
         return x
+
+
+class NoisyMLP(nn.Module):
+    """An MLP whose weights carry learnt Gaussian noise, for exploration.
+
+    With p inputs, noise begins at a standard deviation of `initial_noise` / sqrt(p). It is drawn
+    once a call from the random stream `noise`; without that stream the mean weights act. These
+    begin as an MLP's do, and lie under the same names.
+
+    Fortunato et al. 2018 (arXiv 1706.10295), sections 3 and 3.2.
+    """
+
+    layer_sizes: Sequence[int] = (64, 64)
+    activation: str = "tanh"
+    layer_norm: bool = False
+    initial_noise: float = 0.5
+
+    def __post_init__(self) -> None:
+        """`ValueError` as an MLP's, or on noise that is negative."""
+        _check_activation(self.activation)
+        _check_sizes("layer_sizes", self.layer_sizes)
+        _check_bool("layer_norm", self.layer_norm)
+        noise: Any = self.initial_noise
+        if type(noise) not in (int, float) or not 0 <= noise < math.inf:
+            raise ValueError(f"initial_noise={noise} must be a number that is not negative")
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """`[..., F]` to `[..., layer_sizes[-1]]`."""
+        for i, size in enumerate(self.layer_sizes):
+            x = _NoisyDense(size, self.initial_noise, name=f"Dense_{i}")(x)
+            if self.layer_norm:
+                x = nn.LayerNorm()(x)
+            x = ACTIVATIONS[self.activation](x)
+        return x
+
+
+class _NoisyDense(nn.Module):
+    """y = (W + W_noise * e e_in) x + b + b_noise * e, e = f(Gaussian), f(x) = sgn(x) sqrt|x|.
+
+    Factorised noise: Fortunato et al. 2018, eq. 9 to 11.
+    """
+
+    size: int
+    initial_noise: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        num_inputs = x.shape[-1]
+        constant = nn.initializers.constant(self.initial_noise / math.sqrt(num_inputs))
+        kernel = self.param("kernel", _orthogonal, (num_inputs, self.size))
+        bias = self.param("bias", nn.initializers.zeros, (self.size,))
+        kernel_noise = self.param("kernel_noise", constant, (num_inputs, self.size))
+        bias_noise = self.param("bias_noise", constant, (self.size,))
+        if self.has_rng("noise"):
+            shape = (num_inputs + self.size,)
+            draw = jax.random.normal(self.make_rng("noise"), shape, kernel.dtype)
+            root = jnp.sign(draw) * jnp.sqrt(jnp.abs(draw))
+            into, out = root[:num_inputs], root[num_inputs:]
+            kernel = kernel + kernel_noise * into[:, None] * out
+            bias = bias + bias_noise * out
+        return x @ kernel + bias
+
+
+class CNN(nn.Module):
+    """Convolutions, then dense layers, each followed by optional layer norm and the activation.
+
+    Orthogonal weights of gain sqrt(2), zero biases. The default is for images as small as
+    MinAtar's: Young and Tian 2019 (arXiv 1903.03176).
+    """
+
+    channels: Sequence[int] = (16,)
+    kernel_sizes: Sequence[int] = (3,)
+    strides: Sequence[int] = (1,)
+    padding: str = "VALID"
+    activation: str = "relu"
+    layer_norm: bool = False
+    layer_sizes: Sequence[int] = (128,)
+
+    def __post_init__(self) -> None:
+        """`ValueError` on a field that cannot be, or lists of different lengths."""
+        _check_sizes("channels", self.channels)
+        for name in ("kernel_sizes", "strides"):
+            _check_sizes(name, getattr(self, name))
+            if len(getattr(self, name)) != len(self.channels):
+                raise ValueError(
+                    f"{name}={list(getattr(self, name))} must hold one number for each of "
+                    f"channels={list(self.channels)}"
+                )
+        if self.padding not in PADDINGS:
+            raise ValueError(f"padding={self.padding} is none of {', '.join(PADDINGS)}")
+        _check_activation(self.activation)
+        _check_bool("layer_norm", self.layer_norm)
+        _check_sizes("layer_sizes", self.layer_sizes)
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """`[L, S, H, W, C]` to `[L, S, layer_sizes[-1]]`, or all there is where that is empty."""
+        lead, x = _images(x)
+        height, width = x.shape[1:3]
+        convolutions = zip(self.channels, self.kernel_sizes, self.strides, strict=True)
+        for i, (features, size, stride) in enumerate(convolutions):
+            if self.padding == "VALID" and min(x.shape[1:3]) < size:
+                raise ValueError(
+                    f"kernel_sizes={list(self.kernel_sizes)}: {size} is more than the "
+                    f"{x.shape[1]}x{x.shape[2]} that is left of an image of {height}x{width}"
+                )
+            x = _Conv(features, size, stride, self.padding, name=f"Conv_{i}")(x)
+            if self.layer_norm:
+                x = nn.LayerNorm(reduction_axes=(-3, -2, -1))(x)
+            x = ACTIVATIONS[self.activation](x)
+        x = x.reshape(*lead, -1)
+        return MLP(self.layer_sizes, self.activation, self.layer_norm)(x)
+
+
+class ResidualCNN(nn.Module):
+    """Stages of a convolution, a max-pool that halves, and residual blocks; then dense layers.
+
+    Espeholt et al. 2018 (arXiv 1802.01561), figure 3, right. Orthogonal weights of gain sqrt(2),
+    zero biases.
+    """
+
+    channels: Sequence[int] = (16, 32, 32)
+    num_blocks: int = 2
+    activation: str = "relu"
+    layer_sizes: Sequence[int] = (256,)
+
+    def __post_init__(self) -> None:
+        """`ValueError` on a field that cannot be."""
+        _check_sizes("channels", self.channels)
+        if type(self.num_blocks) is not int or self.num_blocks < 0:
+            raise ValueError(f"num_blocks={self.num_blocks} must be an integer, at least 0")
+        _check_activation(self.activation)
+        _check_sizes("layer_sizes", self.layer_sizes)
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """`[L, S, H, W, C]` to `[L, S, layer_sizes[-1]]`."""
+        activation = ACTIVATIONS[self.activation]
+        lead, x = _images(x)
+        names = (f"Conv_{i}" for i in range(len(self.channels) * (1 + 2 * self.num_blocks)))
+        for features in self.channels:
+            x = _Conv(features, name=next(names))(x)
+            x = nn.max_pool(x, (3, 3), (2, 2), "SAME")
+            for _ in range(self.num_blocks):
+                y = _Conv(features, name=next(names))(activation(x))
+                x = x + _Conv(features, name=next(names))(activation(y))
+        x = activation(x).reshape(*lead, -1)
+        return MLP(self.layer_sizes, self.activation)(x)
+
+
+class _Conv(nn.Module):
+    """`flax.linen.Conv` of a square kernel, in a form that is fast where it runs."""
+
+    features: int
+    size: int = 3
+    stride: int = 1
+    padding: str = "SAME"
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        shape = (self.size, self.size, x.shape[-1], self.features)
+        kernel = self.param("kernel", _orthogonal, shape)
+        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        x, kernel, bias = promote_dtype(x, kernel, bias)
+        convolve = _convolve_patches if jax.default_backend() == "cpu" else _convolve
+        return convolve(x, kernel, self.stride, self.padding) + bias
+
+
+def _convolve(x: jax.Array, kernel: jax.Array, stride: int, padding: str) -> jax.Array:
+    """Images `[N, H, W, C]` and a kernel `[k, k, C, F]` to `[N, H', W', F]`."""
+    axes = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(
+        x, kernel, (stride, stride), padding, dimension_numbers=axes
+    )
+
+
+def _convolve_patches(x: jax.Array, kernel: jax.Array, stride: int, padding: str) -> jax.Array:
+    """The same as one product of the k k shifted images with the kernel as a matrix.
+
+    XLA's CPU backend takes 6 to 20 times as long for the gradient of `_convolve` in a vmapped
+    scan, which the learner is.
+    """
+    size = kernel.shape[0]
+    pads = jax.lax.padtype_to_pads(x.shape[1:3], (size, size), (stride, stride), padding)
+    x = jnp.pad(x, ((0, 0), *pads, (0, 0)))
+    height, width = ((n - size) // stride * stride + 1 for n in x.shape[1:3])
+    patches = [
+        x[:, i : i + height : stride, j : j + width : stride]
+        for i in range(size)
+        for j in range(size)
+    ]
+    return jnp.concatenate(patches, -1) @ kernel.reshape(-1, kernel.shape[-1])
+
+
+class Chain(nn.Module):
+    """Layers one after another."""
+
+    layers: Sequence[Any]
+
+    def __post_init__(self) -> None:
+        """`ValueError` unless `layers` is a list of at least one layer."""
+        layers: Any = self.layers
+        if not isinstance(layers, Sequence) or isinstance(layers, str) or not layers:
+            raise ValueError(f"layers={layers} must be a list of at least one layer")
+        for i, layer in enumerate(layers):
+            if not callable(layer):
+                raise ValueError(f"layers.{i}={layer} must be a layer: give its _target_")
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        """What the first layer takes to what the last one gives."""
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def _images(x: Any) -> tuple[tuple[int, ...], jax.Array]:
+    """`[L, S, H, W, C]` to (L, S) and images `[L S, H, W, C]`; `ValueError` on anything else."""
+    if getattr(x, "ndim", None) != 5:
+        raise ValueError(
+            f"a convolution takes images [L, S, H, W, C], not {_described(x)}; "
+            "network/input_layer=image gives one"
+        )
+    return x.shape[:2], x.reshape(-1, *x.shape[2:])
+
+
+def _described(x: Any) -> str:
+    return f"shape {x.shape}" if hasattr(x, "shape") else f"a {type(x).__name__}"
+
+
+def _check_activation(activation: Any) -> None:
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation={activation} is none of {', '.join(sorted(ACTIVATIONS))}")
+
+
+def _check_sizes(name: str, sizes: Any) -> None:
+    if not isinstance(sizes, Sequence) or any(type(n) is not int or n < 1 for n in sizes):
+        raise ValueError(f"{name}={sizes} must be a list of positive integers")
+
+
+def _check_bool(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}={value} must be true or false")

@@ -1,0 +1,145 @@
+"""Optional inputs beside the observation: the last action, the last reward, the step."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from jaxppo.config import ConfigError
+from jaxppo.types import (
+    Box,
+    Discrete,
+    Environment,
+    MultiDiscrete,
+    PyTree,
+    Space,
+    TimeStep,
+    is_space,
+    zeros,
+)
+
+NAMES = ("last_action", "last_reward", "step")
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExtrasState:
+    """The environment's state and the clock of the running episode."""
+
+    inner: PyTree  # [B, ...]
+    time: jax.Array  # [B] int32, steps taken in the episode
+
+
+class Extras:
+    """An environment with inputs beside its observation; `[B]` as every `types.Environment`.
+
+    The observation is a dict: the environment's own entries, or its observation as `observation`,
+    and of the following those that `names` holds.
+
+        last_action   the action before: `Discrete` as int32, -1 at an episode's opening;
+                      `MultiDiscrete` as one-hot vectors in a row; `Box` as float32; zeros at the
+                      opening; dicts and tuples as the tree of these
+        last_reward   float32 `[1]`, as the environment gave it; 0 at the opening
+        step          float32 `[1]`, steps taken in the episode; over the time limit if there is one
+
+    After a step that ended an episode the next observation opens one, and `final_observation` has
+    what that step gave.
+    """
+
+    def __init__(self, env: Environment, names: tuple[str, ...]) -> None:
+        unknown = [name for name in names if name not in NAMES]
+        if unknown:
+            raise ConfigError(
+                f"env.extras=[{', '.join(names)}]: there is no input {unknown[0]}; the choices: "
+                f"{', '.join(NAMES)}"
+            )
+        space = env.observation_space
+        own = space if isinstance(space, dict) else {"observation": space}
+        clash = [name for name in names if name in own]
+        if clash:
+            raise ConfigError(
+                f"env.extras=[{', '.join(names)}]: {env.name} has an entry {clash[0]} in its "
+                f"observation already; leave {clash[0]} out"
+            )
+        added = {
+            "last_action": jax.tree.map(_input_space, env.action_space, is_leaf=is_space),
+            "last_reward": Box((1,), "float32"),
+            "step": Box((1,), "float32", 0.0, float("inf") if env.time_limit is None else 1.0),
+        }
+        self.name = env.name
+        self.observation_space: PyTree = {**own, **{name: added[name] for name in names}}
+        self.action_space = env.action_space
+        self.time_limit = env.time_limit
+        self._env = env
+        self._names = names
+
+    def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
+        """`[B]` keys to (state `[B, ...]`, observation `[B, O...]`)."""
+        inner, obs = self._env.reset(key)
+        time = jnp.zeros(key.shape[0], jnp.int32)
+        return ExtrasState(inner=inner, time=time), self._join(obs, self._opening(time.shape[0]))
+
+    def step(
+        self, key: jax.Array, state: ExtrasState, action: PyTree
+    ) -> tuple[ExtrasState, TimeStep]:
+        """One auto-reset step of `B` environments."""
+        inner, step = self._env.step(key, state.inner, action)
+        time = state.time + 1
+        over = step.terminated | step.truncated
+        after = {
+            "last_action": jax.tree.map(_input, self.action_space, action, is_leaf=is_space),
+            "last_reward": step.reward[:, None],
+            "step": time[:, None] / jnp.float32(self.time_limit or 1),
+        }
+        now = jax.vmap(_choose)(over, self._opening(time.shape[0]), after)
+        return ExtrasState(inner=inner, time=jnp.where(over, 0, time)), dataclasses.replace(
+            step,
+            obs=self._join(step.obs, now),
+            final_observation=self._join(step.final_observation, after),
+        )
+
+    def _opening(self, num_envs: int) -> dict[str, PyTree]:
+        """The inputs before any step of an episode."""
+
+        def nothing(space: Space) -> jax.Array:
+            zero: jax.Array = zeros(_input_space(space), (num_envs,))
+            return zero - 1 if isinstance(space, Discrete) else zero
+
+        zero = jnp.zeros((num_envs, 1), jnp.float32)
+        return {
+            "last_action": jax.tree.map(nothing, self.action_space, is_leaf=is_space),
+            "last_reward": zero,
+            "step": zero,
+        }
+
+    def _join(self, obs: PyTree, extras: dict[str, PyTree]) -> dict[str, PyTree]:
+        own = obs if isinstance(obs, dict) else {"observation": obs}
+        return {**own, **{name: extras[name] for name in self._names}}
+
+
+def _input_space(space: Space) -> Discrete | Box:
+    if isinstance(space, Discrete):
+        return space
+    if isinstance(space, MultiDiscrete):
+        return Box((sum(space.num_values),), "float32", 0.0, 1.0)
+    # No bounds: the opening's zeros may lie outside those of the action.
+    return Box(space.shape, "float32")
+
+
+def _input(space: Space, action: jax.Array) -> jax.Array:
+    """An action `[B, A...]` as the policy sees it a step later."""
+    if isinstance(space, Discrete):
+        return action.astype(jnp.int32)
+    if isinstance(space, Box):
+        return action.astype(jnp.float32)
+    parts = action.reshape(action.shape[0], -1)
+    return jnp.concatenate(
+        [jax.nn.one_hot(parts[:, i], num) for i, num in enumerate(space.num_values)], axis=-1
+    )
+
+
+def _choose(first: jax.Array, one: PyTree, other: PyTree) -> PyTree:
+    return jax.tree.map(partial(jnp.where, first), one, other)
