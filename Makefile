@@ -16,16 +16,16 @@ run: $(INSTALLED) ## train on CartPole; ARGS="key=value ..." overrides the confi
 	$(BIN)/python -m jaxppo.ff_ppo env=cartpole $(ARGS)
 
 test: $(INSTALLED) ## the tests, without the learning runs of minutes
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 slow: $(INSTALLED) ## the learning runs
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow -n auto
 
 check: $(INSTALLED) ## format, lint, types and tests, as continuous integration runs them
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 format: $(INSTALLED) ## rewrite the source in the house format
 	$(BIN)/ruff format

@@ -440,7 +440,8 @@ NETWORK = {
     ),
     # layers and the observations they take
     "network/torso@network.actor_torso=cnn": (
-        "network|CartPole-v1|a convolution takes images|not shape (1, 1, 4)|network.input_layer"
+        "network.actor_torso|CartPole-v1|a convolution takes images|not shape (1, 1, 4)"
+        "|network/input_layer=image|network=mlp"
     ),
     "network=cnn": "network|CartPole-v1|an image|not of shape (4,)|network.input_layer",
     "network/input_layer=image": "network|an image|not of shape (4,)|network.input_layer",

@@ -156,7 +156,7 @@ def shows_an_image(config: Config) -> bool:
 def test_choices_compose_and_fit(env: str, network: str) -> None:
     config = parse(composed(f"env={env}", f"network={network}"))
     if network in OF_IMAGES and not shows_an_image(config):
-        with pytest.raises(ConfigError, match=r"network.*an image.*network\.input_layer"):
+        with pytest.raises(ConfigError, match=r"network\.input_layer.*an image.*network=mlp"):
             prepare(config)
         return
     derived, system = prepare(config)
