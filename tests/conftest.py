@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import os
 from typing import Any
 
 import jax
@@ -11,6 +12,18 @@ from jaxppo import config, system
 from jaxppo.types import LearnerState, System
 
 jax.config.update("jax_disable_most_optimizations", True)  # compiling is most of the time here
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compile_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Programs that several tests compile, in whichever process, are compiled once a session."""
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # a folder of this worker, below the session's
+        shared = shared.parent
+    jax.config.update("jax_compilation_cache_dir", str(shared / "programs"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
 
 LAYERS = "jaxppo.networks"
 MLP = {"_target_": f"{LAYERS}.torsos.MLP", "layer_sizes": [16], "activation": "tanh"}

@@ -75,7 +75,16 @@ def test_every_registered_environment_keeps_the_contract(name: str) -> None:
     check_contract(make(name))
 
 
-@pytest.mark.parametrize("name", REGISTERED)
+SLOW_TO_COMPILE = ("Asterix-MinAtar", "Freeway-MinAtar", "Seaquest-MinAtar")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in SLOW_TO_COMPILE else name
+        for name in REGISTERED
+    ],
+)
 def test_every_registered_environment_trains_by_its_name_alone(name: str) -> None:
     system = {"rollout_length": 4, "epochs": 1, "num_minibatches": 2}
     settings = small_config(env={"name": name, "target": None}, system=system)

@@ -12,6 +12,10 @@ from jaxppo import config, experiment
 from jaxppo.launcher import config_dir
 
 
+def slow(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 def head(name: str) -> dict[str, str]:
     return {"_target_": f"jaxppo.networks.heads.{name}"}
 
@@ -41,8 +45,7 @@ def train(overrides: list[str], run_dir: Path) -> tuple[float, list[float]]:
     return result, [event["episode_return"] for event in events if event["event"] == "eval"]
 
 
-@pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize("target", ["envs.Copy", "envs.Echo"])
+@pytest.mark.parametrize("target, normalize", [("envs.Copy", False), ("envs.Echo", True)])
 def test_copy_is_solved(tmp_path: Path, target: str, normalize: bool) -> None:
     """Chance is 1/3, the optimum 1."""
     settings = small_config(
@@ -68,7 +71,7 @@ IMAGE = {
     [
         # Continuous: 0 is the optimum; of the bounds' middle, -1/4.
         ({"env": {"target": "envs.Aim"}}, -0.06),
-        ({"env": {"target": "envs.Aim"}, "network": {"actor_head": head("NormalHead")}}, -0.06),
+        slow({"env": {"target": "envs.Aim"}, "network": {"actor_head": head("NormalHead")}}, -0.06),
         ({"env": {"target": "envs.Aim"}, "network": {"actor_head": head("BetaHead")}}, -0.06),
         # Multi-discrete, and a dict of everything: 1 is the optimum.
         ({"env": {"target": "envs.Parts"}}, 0.99),
@@ -78,8 +81,8 @@ IMAGE = {
         ({"env": {"target": "envs.Picture"}, "network": IMAGE}, 0.99),
         # Only one of these inputs tells the two steps of an episode apart: 1 without.
         ({"env": {"target": "envs.Recall", "extras": ["step"]}}, 1.95),
-        ({"env": {"target": "envs.Recall", "extras": ["last_action"]}}, 1.95),
-        ({"env": {"target": "envs.Recall", "extras": ["last_reward"]}}, 1.95),
+        slow({"env": {"target": "envs.Recall", "extras": ["last_action"]}}, 1.95),
+        slow({"env": {"target": "envs.Recall", "extras": ["last_reward"]}}, 1.95),
     ],
     ids=lambda value: (
         "-".join(str(x) for part in value.values() for x in part.values())[:60]
