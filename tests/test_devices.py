@@ -22,7 +22,12 @@ from jaxppo.learner import train_block
 num = int(sys.argv[1])
 settings = small_config(
     arch={"total_num_envs": 16, "update_batch_size": 2, "num_updates": 5, "num_eval_episodes": 7},
-    env__target="envs.Coin", system__normalize_observations=True,
+    env__target="envs.Coin",
+    system={
+        **dict.fromkeys(("normalize_observations", "normalize_values", "normalize_rewards"), True),
+        "standardize_advantages": "minibatch", "kl_stop": 10.0,
+        "objective": "penalty", "adapt_kl_coef": True,
+    },
     logger={"console": False, "plot": False},
 )
 plan = config.plan(settings, num)

@@ -86,3 +86,27 @@ def test_evaluation_uses_the_statistics_where_training_does(small: Any, normaliz
     run = jax.jit(partial(evaluate, system))
     same = np.array_equal(run(policy, keys(300)).returns, run(moved, keys(300)).returns)
     assert same == (not normalize)
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_no_illegal_action_is_taken(small: Any, greedy: bool) -> None:
+    """An illegal one would give NaN; a policy that has not learnt tries everything."""
+    system, state = small(env__target="envs.Masked", arch__evaluation_greedy=greedy)
+    episodes = jax.jit(partial(evaluate, system))(state.agent.policy, keys(200))
+    assert np.isfinite(episodes.returns).all()
+    assert len(np.unique(episodes.returns)) > 1
+    assert not episodes.empty_masks.any()
+
+
+def test_noise_is_of_sampled_evaluations_alone(small: Any) -> None:
+    noisy = {
+        "_target_": "jaxppo.networks.torsos.NoisyMLP",
+        "layer_sizes": [16],
+        "initial_noise": 50.0,
+    }
+    system, state = small(env__target="envs.Copy", network__actor_torso=noisy)
+    returns = []
+    for seed in range(2):
+        policy = dataclasses.replace(state.agent.policy, noise_key=jax.random.key(seed))
+        returns.append(jax.jit(partial(evaluate, system))(policy, keys(100)).returns)
+    np.testing.assert_array_equal(*returns)

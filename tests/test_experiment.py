@@ -173,3 +173,24 @@ def test_a_diverging_learning_rate_is_reported_not_trained_through(
     )
     with pytest.raises(experiment.TrainingError, match="loss"):
         experiment.run(settings, tmp_path)
+
+
+@pytest.mark.parametrize("where", ["training", "evaluation"])
+def test_a_mask_without_a_legal_action_stops_the_run(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str
+) -> None:
+    if where == "evaluation":  # training looks away
+        real = experiment.devices.first
+
+        def first(tree: Any) -> Any:
+            values = real(tree)
+            is_metrics = isinstance(values, experiment.Metrics)
+            return dataclasses.replace(values, empty_mask=np.int32(0)) if is_metrics else values
+
+        monkeypatch.setattr(experiment.devices, "first", first)
+    settings = small_config(env={"target": "envs.Masked", "params": {"empty": True}})
+    with pytest.raises(experiment.TrainingError, match=r"no legal action.*action_mask") as error:
+        experiment.run(settings, tmp_path)
+    assert "\n" not in str(error.value)
+    assert recorder.of("end")[0]["status"] == str(error.value)
+    assert len(recorder.of("eval")) == 0

@@ -207,9 +207,11 @@ def test_loss_is_the_sum_of_its_parts_from_the_oracle(small: Any, clip_value_los
     np.testing.assert_allclose(total, actor + 0.7 * critic - 0.05 * entropy, rtol=1e-4)
 
 
-@pytest.mark.parametrize("num_batches", [2, 4])
-def test_split_over_update_batches_gives_the_same_step(small: Any, num_batches: int) -> None:
-    system, state = small()
+@pytest.mark.parametrize("num_batches, standardized", [(2, "batch"), (4, "minibatch")])
+def test_split_over_update_batches_gives_the_same_step(
+    small: Any, num_batches: int, standardized: str
+) -> None:
+    system, state = small(system__standardize_advantages=standardized)
     batch = random_batch(32)
     whole, losses = compiled(system).gradient_step(batch, state.agent, jnp.arange(32))
     split = jax.tree.map(
