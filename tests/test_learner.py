@@ -455,8 +455,9 @@ def test_gradient_norms_before_and_after_clipping(small: Any) -> None:
         np.testing.assert_allclose(clipped, 1e-3, rtol=1e-6)
 
 
-def test_an_update_reports_its_diagnostics(small: Any) -> None:
-    system, state = small()
+def test_an_update_reports_its_diagnostics_and_moves_all_statistics(small: Any) -> None:
+    names = ("normalize_observations", "normalize_values", "normalize_rewards")
+    system, state = small(system=dict.fromkeys(names, True))
     state, metrics = compiled(system).update(state)
     norm = np.sqrt(sum(np.sum(np.square(x)) for x in jax.tree.leaves(state.agent.policy.params)))
     np.testing.assert_allclose(metrics.parameter_norm, norm, rtol=1e-5)
@@ -464,6 +465,9 @@ def test_an_update_reports_its_diagnostics(small: Any) -> None:
     assert metrics.advantage_std > 0
     assert metrics.losses.ratio_min < 1 < metrics.losses.ratio_max
     assert metrics.empty_mask == 0
+    agent = state.agent
+    statistics = (agent.policy.obs_statistics, agent.value_statistics, agent.reward_statistics)
+    assert [x.count for x in statistics] == [32, 32, 32]
 
 
 def test_critic_learns_normalised_targets_of_values_in_real_units(small: Any) -> None:

@@ -151,6 +151,11 @@ def test_heads_take_float32_whatever_torsos_compute_in() -> None:
     products = [line for line in jaxpr.splitlines() if "dot_general" in line]
     kinds = [line.split(" = ")[0].rpartition(":")[2][:3] for line in products]
     assert sorted(kinds) == ["bf1", "bf1", "f32", "f32"]
+    bias = jnp.float32(1.001)  # bfloat16 has no such number
+    head = jax.tree.map(jnp.zeros_like, params["critic_head"])
+    head["Dense_0"]["bias"] = bias[None]
+    _, _, value = actor_critic.unroll({**params, "critic_head": head}, (), obs, reset)
+    np.testing.assert_array_equal(value.mean(), bias)
 
 
 # Input layers
