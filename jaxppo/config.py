@@ -49,7 +49,9 @@ class ArchConfig:
     max_eval_steps: int | None = setting(
         None, "steps after which evaluation stops; null: the environment's time limit", low=1
     )
-    evaluation_greedy: bool = setting(True, "evaluate the mode of the policy; false: its samples")
+    evaluation_greedy: bool = setting(
+        True, "evaluate the mode of the policy, without noise; false: its samples"
+    )
     absolute_metric: bool = setting(
         True, "at the end, evaluate the best parameters again over 10 x num_eval_episodes"
     )
@@ -90,7 +92,7 @@ class SystemConfig:
     )
     objective: str = setting(
         "clip",
-        "of the policy: clip, penalty (KL), dpo (Lu et al. 2022), reinforce",
+        "of the policy: clip, penalty (KL), dpo (Lu et al. 2022), reinforce (with epochs=1)",
         choices=("clip", "penalty", "dpo", "reinforce"),
     )
     clip_eps: float = setting(0.2, "the probability ratio is clipped below 1 - clip_eps", above=0)
@@ -365,6 +367,17 @@ def plan(config: Config, num_devices: int) -> Plan:
             "system.adapt_kl_coef=true needs a system.kl_coef above 0, not 0.0, which no factor "
             "changes; or set it to false"
         )
+    if system.advantages == "vtrace" and not system.recompute_advantages:
+        raise ConfigError(
+            "system.advantages=vtrace corrects for a policy that has moved since it acted, and "
+            "advantages are estimated before it moves; add system.recompute_advantages=true, or "
+            "use gae"
+        )
+    if system.recompute_advantages and system.normalize_values:
+        raise ConfigError(
+            "system.recompute_advantages=true would read values in units that the critic has not "
+            "learnt yet, with system.normalize_values=true; set one of them to false"
+        )
     if system.clip_eps_high is not None and system.objective != "clip":
         raise ConfigError(
             f"system.clip_eps_high={system.clip_eps_high} needs system.objective=clip, not "
@@ -393,6 +406,11 @@ def plan(config: Config, num_devices: int) -> Plan:
             f"the nearest that does: {fits}"
         )
     steps_per_update = learners * batch
+    if system.standardize_advantages == "minibatch" and steps_per_update == system.num_minibatches:
+        raise ConfigError(
+            "system.standardize_advantages=minibatch: a minibatch of one transition has no "
+            f"spread; lower system.num_minibatches={system.num_minibatches}, or take batch"
+        )
     num_updates = _num_updates(arch, steps_per_update)
     blocks = arch.num_evaluation
     if num_updates < blocks:

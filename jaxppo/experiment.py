@@ -103,8 +103,7 @@ class _Run:
             episodes = self.evaluate(
                 programs, state.agent.policy, jax.random.fold_in(self.evaluation_key, block), 1
             )
-            if np.any(episodes.empty_masks):
-                self.refuse_empty_masks(int(np.sum(episodes.empty_masks)), steps, best)
+            self.check_masks(int(np.sum(episodes.empty_masks)), steps, best)
             last = block + 1 == len(self.plan.updates_per_block)
             scores = {**self.score(episodes, steps), "last": last}
             self.write("eval", **scores)
@@ -120,6 +119,7 @@ class _Run:
             episodes = self.evaluate(
                 programs, devices.replicate(best_policy, self.devices), self.absolute_key, 10
             )
+            self.check_masks(int(np.sum(episodes.empty_masks)), steps, best)
             scores = self.score(episodes, best["steps"])
             self.write("absolute", **scores)
             result = scores["episode_return"]
@@ -219,7 +219,8 @@ class _Run:
         episodes = totals.num_episodes
         self.speeds.append(num_updates * self.plan.steps_per_update / seconds)
         losses = {
-            name: value / num_updates for name, value in dataclasses.asdict(totals.losses).items()
+            name: value if name in ("ratio_min", "ratio_max") else value / num_updates
+            for name, value in dataclasses.asdict(totals.losses).items()
         }
         return {
             "steps": steps,
@@ -255,12 +256,13 @@ class _Run:
             )
             self.end(reason, best, None, steps)
             raise TrainingError(reason)
-        if totals.empty_mask:
-            self.refuse_empty_masks(int(totals.empty_mask), steps, best)
+        self.check_masks(int(totals.empty_mask), steps, best)
 
-    def refuse_empty_masks(self, count: int, steps: int, best: dict[str, Any]) -> None:
+    def check_masks(self, num_empty: int, steps: int, best: dict[str, Any]) -> None:
+        if not num_empty:
+            return
         reason = (
-            f"no legal action: {count} observations of the block that ended at step {steps} carry "
+            f"no legal action: {num_empty} observations up to step {steps} carry "
             f"an {self.config.env.action_mask} of false alone; stopped; mend the environment's "
             "mask, or env.action_mask=null to do without"
         )

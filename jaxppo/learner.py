@@ -50,7 +50,7 @@ BATCH_AXIS = "batch"  # the update batches U of one device
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Losses:
-    """Scalars of gradient steps, averaged over those of an iteration (float32)."""
+    """Scalars of gradient steps, averaged over an iteration's but for the extremes (float32)."""
 
     total_loss: jax.Array
     actor_loss: jax.Array
@@ -58,7 +58,7 @@ class Losses:
     entropy: jax.Array  # nats
     approximate_kl: jax.Array  # KL(old || new), estimator k3
     clip_fraction: jax.Array
-    ratio_min: jax.Array  # pi / pi_old; the least of the iteration, not a mean
+    ratio_min: jax.Array  # pi / pi_old, the least of the iteration, and then of the block
     ratio_max: jax.Array  # the greatest
     actor_gradient_norm: jax.Array  # of everything but the critic, before clipping
     critic_gradient_norm: jax.Array
@@ -69,7 +69,7 @@ class Losses:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """Scalars of iterations, over the whole agent, that add up over a block."""
+    """Scalars of iterations, over the whole agent; they add up over a block, but for extremes."""
 
     losses: Losses
     gradient_steps: jax.Array  # int32, fewer than epochs x minibatches where the KL stopped them
@@ -133,7 +133,7 @@ def init_agent(system: System, hyperparameters: Hyperparameters, key: jax.Array)
         hyperparameters=hyperparameters,
         value_statistics=init_statistics(jnp.zeros(())),
         reward_statistics=init_statistics(jnp.zeros(())),
-        kl_coef=hyperparameters.kl_coef,
+        kl_factor=jnp.ones((), jnp.float32),
         update=update,
     )
 
@@ -169,7 +169,7 @@ def train_block(
     def iterate(_: int, carry: tuple[LearnerState, Metrics]) -> tuple[LearnerState, Metrics]:
         state, total = carry
         state, metrics = step(state)
-        return state, jax.tree.map(jnp.add, total, metrics)
+        return state, _accumulate(total, metrics)
 
     state, metrics = jax.lax.fori_loop(0, num_updates, iterate, (state, _zero_metrics()))
     return state, dataclasses.replace(
@@ -288,7 +288,7 @@ def scale_rewards(
 
         past, totals = jax.lax.scan(discount, state.acting.discounted_return, rollout)
         statistics = merge_statistics(agent.reward_statistics, totals, system.axes)
-        reward = reward / scale(statistics)
+        reward = reward / scale(statistics, epsilon=1e-8)
         state = dataclasses.replace(
             state,
             agent=dataclasses.replace(agent, reward_statistics=statistics),
@@ -308,7 +308,7 @@ def add_targets(
     taken in a branch that runs only when some step was truncated. Also returns the standard
     deviation of the advantages, before they are standardised.
     """
-    distribution, value, next_value = rollout_values(system, state, rollout)
+    distribution, critic_value, value, next_value = rollout_values(system, state, rollout)
     with jax.named_scope("advantages"):
         log_ratio = distribution.log_prob(rollout.action) - rollout.log_prob
         advantage, target = ESTIMATORS[system.advantages](
@@ -325,6 +325,7 @@ def add_targets(
         log_prob=rollout.log_prob,
         distribution=distribution if system.objective == "penalty" else (),
         value=value,
+        critic_value=critic_value,
         advantage=advantage,
         target=target,
     )
@@ -335,10 +336,10 @@ def add_targets(
 
 def rollout_values(
     system: System, state: LearnerState, rollout: Transition
-) -> tuple[Distribution, jax.Array, jax.Array]:
-    """The policy at each step, and V of its observation and its true successor, `[T, B]`.
+) -> tuple[Distribution, jax.Array, jax.Array, jax.Array]:
+    """The policy at each step, V as the critic says it, and V and V of the successor, `[T, B]`.
 
-    Values are in units of reward, whatever the critic's are.
+    The last two are in units of reward, whatever the critic's are; the successor is the true one.
     """
     policy, acting = state.agent.policy, state.acting
 
@@ -363,7 +364,7 @@ def rollout_values(
         next_value = jax.lax.cond(
             any_over(system.axes, truncated), bootstrap_truncated, lambda: next_value
         )
-    return distribution, value, next_value
+    return distribution, estimate.mean(), value, next_value
 
 
 def observe_targets(system: System, state: LearnerState, batch: Batch) -> LearnerState:
@@ -385,11 +386,12 @@ def run_epochs(
 ) -> tuple[LearnerState, Losses, jax.Array]:
     """`epochs` passes over the batch, each in `num_minibatches` gradient steps of fresh order.
 
-    Also returns the losses, averaged over gradient steps, and the number of those.
+    Also returns the losses, averaged over the minibatches that were looked at, and the number of
+    gradient steps, which is the same but where the KL ended the passes.
     """
     key, shuffle_key = jax.random.split(state.acting.key)
     with jax.named_scope("epochs"):
-        (agent, _), (losses, taken) = jax.lax.scan(
+        (agent, _), (losses, seen, taken) = jax.lax.scan(
             partial(run_epoch, system, state, rollout, batch),
             (state.agent, jnp.zeros((), bool)),
             jax.random.split(shuffle_key, system.epochs),
@@ -400,14 +402,11 @@ def run_epochs(
     policy = dataclasses.replace(agent.policy, noise_key=noise_key)
     agent = dataclasses.replace(agent, policy=policy, update=agent.update + 1)
     acting = dataclasses.replace(state.acting, key=key)
-    num_taken = jnp.sum(taken, dtype=jnp.int32)
-    mean = jax.tree.map(lambda x: jnp.sum(jnp.where(taken, x, 0.0)) / num_taken, losses)
+    mean = jax.tree.map(lambda x: jnp.sum(jnp.where(seen, x, 0.0)) / jnp.sum(seen), losses)
     losses = dataclasses.replace(
-        mean,
-        ratio_min=jnp.min(jnp.where(taken, losses.ratio_min, jnp.inf)),
-        ratio_max=jnp.max(jnp.where(taken, losses.ratio_max, -jnp.inf)),
+        mean, ratio_min=jnp.min(losses.ratio_min), ratio_max=jnp.max(losses.ratio_max)
     )
-    return LearnerState(agent=agent, acting=acting), losses, num_taken
+    return LearnerState(agent=agent, acting=acting), losses, jnp.sum(taken, dtype=jnp.int32)
 
 
 def run_epoch(
@@ -417,15 +416,26 @@ def run_epoch(
     batch: Batch,
     progress: tuple[AgentState, jax.Array],
     key: jax.Array,
-) -> tuple[tuple[AgentState, jax.Array], tuple[Losses, jax.Array]]:
+) -> tuple[tuple[AgentState, jax.Array], tuple[Losses, jax.Array, jax.Array]]:
     """Every sequence of the batch in exactly one minibatch; losses `[num_minibatches]`.
 
-    `progress` is the agent and whether its passes have ended; beside the losses of each gradient
-    step stands whether it was taken.
+    `progress` is the agent and whether its passes have ended; beside the losses of each minibatch
+    stands whether it was looked at, and whether it was learnt from.
     """
     if system.recompute_advantages:
-        fresh, _ = add_targets(system, dataclasses.replace(state, agent=progress[0]), rollout)
-        batch = dataclasses.replace(batch, advantage=fresh.advantage, target=fresh.target)
+
+        def recompute() -> tuple[jax.Array, jax.Array]:
+            now = dataclasses.replace(state, agent=progress[0])
+            fresh, _ = add_targets(system, now, rollout)
+            return fresh.advantage, fresh.target
+
+        if system.stop_by_kl:
+            advantage, target = jax.lax.cond(
+                progress[1], lambda: (batch.advantage, batch.target), recompute
+            )
+        else:
+            advantage, target = recompute()
+        batch = dataclasses.replace(batch, advantage=advantage, target=target)
     num_sequences = batch.log_prob.shape[1]
     order = random_permutation(key, num_sequences)
     return jax.lax.scan(
@@ -437,14 +447,15 @@ def run_epoch(
 
 def step_unless_stopped(
     system: System, batch: Batch, progress: tuple[AgentState, jax.Array], indices: jax.Array
-) -> tuple[tuple[AgentState, jax.Array], tuple[Losses, jax.Array]]:
+) -> tuple[tuple[AgentState, jax.Array], tuple[Losses, jax.Array, jax.Array]]:
     """A gradient step, until a minibatch's KL has passed `kl_stop`; then nothing is computed.
 
     The minibatch that passes it is looked at but not learnt from.
     """
     if not system.stop_by_kl:
         agent, losses = gradient_step(system, batch, progress[0], indices)
-        return (agent, progress[1]), (losses, jnp.ones((), bool))
+        always = jnp.ones((), bool)
+        return (agent, progress[1]), (losses, always, always)
 
     def step(agent: AgentState) -> tuple[AgentState, jax.Array, Losses]:
         moved, losses = gradient_step(system, batch, agent, indices)
@@ -459,18 +470,18 @@ def step_unless_stopped(
 
     agent, stopped = progress
     moved, stop, losses = jax.lax.cond(stopped, skip, step, agent)
-    return (moved, stop), (losses, ~stopped)
+    return (moved, stop), (losses, ~stopped, ~stop)
 
 
 def adapt_kl_coef(system: System, agent: AgentState, batch: Batch) -> AgentState:
-    """Double `kl_coef` where KL(old || new) of the update is above 1.5 `kl_target`, halve it
+    """Double `kl_factor` where KL(old || new) of the update is above 1.5 `kl_target`, halve it
     where it is below kl_target / 1.5. Schulman et al. 2017 (arXiv 1707.06347), section 4.
     """
     hp = agent.hyperparameters
     _, distribution, _ = unroll(system, agent.policy, batch.carry, batch.obs, batch.reset)
     kl = mean_over(system.axes, jnp.mean(batch.distribution.kl_divergence(distribution)))
     factor = jnp.where(kl > 1.5 * hp.kl_target, 2.0, jnp.where(kl < hp.kl_target / 1.5, 0.5, 1.0))
-    return dataclasses.replace(agent, kl_coef=jnp.clip(agent.kl_coef * factor, 1e-6, 1e6))
+    return dataclasses.replace(agent, kl_factor=jnp.clip(agent.kl_factor * factor, 1e-6, 1e6))
 
 
 def gradient_step(
@@ -530,7 +541,7 @@ def loss(
     value_loss = jnp.mean(critic_loss(system, agent, minibatch, estimate))
     entropy = jnp.mean(distribution.entropy())
     total = actor_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy
-    ratio = jnp.exp(log_prob - old_log_prob)
+    ratio = jnp.exp(jnp.minimum(log_prob - old_log_prob, 60.0))  # finite, as in the objectives
     unknown = jnp.zeros(())  # until the gradient is known
     return total, Losses(
         total_loss=total,
@@ -555,14 +566,17 @@ def critic_loss(
 ) -> jax.Array:
     """The loss of value estimates `[L, M]`, in the critic's units."""
     hp = agent.hyperparameters
-    old_value, target = minibatch.value, minibatch.target
+    target = minibatch.target
     if system.normalize_values:
-        old_value, target = (to_units(agent.value_statistics, x) for x in (old_value, target))
+        target = to_units(agent.value_statistics, target)
     error = partial(VALUE_LOSSES[system.value_loss], hp)
     if not system.clip_value_loss:
         return estimate.loss(target, error)
     return estimate.loss(
-        target, lambda value, target: clipped_error(error, value, old_value, target, hp.clip_eps)
+        target,
+        lambda value, target: clipped_error(
+            error, value, minibatch.critic_value, target, hp.clip_eps
+        ),
     )
 
 
@@ -598,7 +612,7 @@ def add_losses(
         losses=losses,
         explained_variance=mean_over(system.axes, explained_variance(batch.value, batch.target)),
         parameter_norm=optax.tree.norm(state.agent.policy.params),
-        kl_coef=state.agent.kl_coef,
+        kl_coef=hp.kl_coef * state.agent.kl_factor,
         learning_rate=learning_rate(hp, hp.actor_lr, state.agent.update - 1),
         nonfinite_loss=_num_nonfinite(
             (losses.total_loss, losses.actor_gradient_norm, losses.critic_gradient_norm)
@@ -619,8 +633,22 @@ def _num_nonfinite(tree: PyTree) -> jax.Array:
     return sum(counts, jnp.zeros((), jnp.int32))
 
 
+def _accumulate(total: Metrics, metrics: Metrics) -> Metrics:
+    """Sums, but for the extremes."""
+    summed = jax.tree.map(jnp.add, total, metrics)
+    losses = dataclasses.replace(
+        summed.losses,
+        ratio_min=jnp.minimum(total.losses.ratio_min, metrics.losses.ratio_min),
+        ratio_max=jnp.maximum(total.losses.ratio_max, metrics.losses.ratio_max),
+    )
+    return dataclasses.replace(summed, losses=losses)
+
+
 def _zero_losses() -> Losses:
-    return Losses(**{field.name: jnp.zeros(()) for field in dataclasses.fields(Losses)})
+    """What adds nothing."""
+    zeros = {field.name: jnp.zeros(()) for field in dataclasses.fields(Losses)}
+    infinity = jnp.full((), jnp.inf, jnp.float32)
+    return Losses(**{**zeros, "ratio_min": infinity, "ratio_max": -infinity})
 
 
 def _zero_metrics() -> Metrics:

@@ -36,9 +36,10 @@ def clip_objective(
 def penalty_objective(
     agent: AgentState, batch: Batch, distribution: Distribution, log_prob: jax.Array
 ) -> jax.Array:
-    """The unclipped surrogate and kl_coef times KL(old || new); arXiv 1707.06347, eq. 8."""
+    """The unclipped surrogate and a weight times KL(old || new); arXiv 1707.06347, eq. 8."""
+    hp = agent.hyperparameters
     kl = batch.distribution.kl_divergence(distribution)
-    return surrogate(log_prob, batch.log_prob, batch.advantage) + agent.kl_coef * kl
+    return surrogate(log_prob, batch.log_prob, batch.advantage) + hp.kl_coef * agent.kl_factor * kl
 
 
 def dpo_objective(

@@ -35,7 +35,7 @@ class Hyperparameters:
     gae_lambda: jax.Array
     clip_eps: jax.Array  # clip of the ratio to 1 - clip_eps, and of the value's change
     clip_eps_high: jax.Array  # clip of the ratio to 1 + clip_eps_high
-    kl_coef: jax.Array  # weight of KL(old || new) at first, objective penalty
+    kl_coef: jax.Array  # weight of KL(old || new), before kl_factor; objective penalty
     kl_target: jax.Array  # nats an update, of the adaptive kl_coef
     kl_stop: jax.Array  # nats of a minibatch at which an update's epochs end; inf: never
     dpo_alpha: jax.Array
@@ -88,7 +88,7 @@ class Transition:
     carry: PyTree  # [T, B, ...] memory before the step; () for feed-forward
     action: PyTree  # [T, B, A...] raw: as the policy's distribution drew it
     log_prob: jax.Array  # [T, B] of the action under the acting policy
-    reward: jax.Array  # [T, B] as the environment gave it
+    reward: jax.Array  # [T, B] as the environment gave it; from scale_rewards on, as learnt from
     terminated: jax.Array  # [T, B] bool, after the step
     truncated: jax.Array  # [T, B] bool, after the step
     final_observation: PyTree  # [T, B, O...] the true successor of this step
@@ -106,6 +106,7 @@ class Batch:
     log_prob: jax.Array  # [L, S] under the acting policy
     distribution: PyTree  # [L, S] the acting policy's own, where the objective reads it; else ()
     value: jax.Array  # [L, S] of the acting parameters, in units of reward
+    critic_value: jax.Array  # [L, S] the same as the critic said it, in units of that time
     advantage: jax.Array  # [L, S] standardised over the batch when the system says so
     target: jax.Array  # [L, S] value target, in units of reward
 
@@ -117,7 +118,7 @@ class Policy:
 
     params: PyTree
     obs_statistics: RunningStatistics
-    noise_key: jax.Array | None  # typed key of noisy layers, a draw an iteration; None: no noise
+    noise_key: jax.Array | None  # typed key of noisy layers, if any, new each iteration; None: off
 
 
 @jax.tree_util.register_dataclass
@@ -130,7 +131,7 @@ class AgentState:
     hyperparameters: Hyperparameters
     value_statistics: RunningStatistics  # of value targets, a scalar: the critic's units
     reward_statistics: RunningStatistics  # of discounted sums of reward, a scalar
-    kl_coef: jax.Array  # now, where it adapts
+    kl_factor: jax.Array  # of kl_coef, where it adapts; 1 at first
     update: jax.Array  # int32, updates done; steps are counted on the host in exact integers
 
 
@@ -292,9 +293,9 @@ class System:
     sequence_length: int  # L
     epochs: int
     num_minibatches: int
-    objective: str  # of learner.OBJECTIVES
-    advantages: str  # of learner.ESTIMATORS
-    value_loss: str  # squared, huber
+    objective: str  # of objectives.OBJECTIVES
+    advantages: str  # of objectives.ESTIMATORS
+    value_loss: str  # of objectives.VALUE_LOSSES
     standardize_advantages: str  # batch, minibatch, none
     recompute_advantages: bool
     adapt_kl_coef: bool

@@ -31,7 +31,8 @@ def encode(observation_space: PyTree, obs: PyTree) -> PyTree:
 class Network(nn.Module):
     """input_layer -> shared_torso -> (actor, critic), each a torso and a head.
 
-    Parameters lie under these names. `dtype` is what torsos compute in; heads take float32.
+    Parameters lie under these names. `dtype` is what torsos compute in; the input layer and heads
+    compute in float32.
     """
 
     input_layer: nn.Module
@@ -85,7 +86,7 @@ class FeedForward:
         del reset
         if self.network.dtype != jnp.float32:
             params = {
-                name: part if name.endswith("_head") else _cast(part, self.network.dtype)
+                name: _cast(part, self.network.dtype) if name.endswith("_torso") else part
                 for name, part in params.items()
             }
         noise = None if noise_key is None else {"noise": noise_key}

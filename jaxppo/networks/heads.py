@@ -197,6 +197,8 @@ class ScalarHead(nn.Module):
 class CategoricalCriticHead(nn.Module):
     """A histogram over values from `low` to `high`, in the critic's units; orthogonal gain 0.01.
 
+    Targets beyond are clipped: give the range of returns, or normalise values.
+
     `sigma` is the spread of a target in bins; 0 splits it between its two nearest. Farebrother et
     al. 2024 (arXiv 2403.03950), section 3.1.
     """
