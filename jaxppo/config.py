@@ -352,37 +352,7 @@ class Plan:
 def plan(config: Config, num_devices: int) -> Plan:
     """Derive every size; `ConfigError` where they do not fit each other."""
     arch, system = config.arch, config.system
-    if system.obs_norm_warmup_steps and not system.normalize_observations:
-        raise ConfigError(
-            f"system.obs_norm_warmup_steps={system.obs_norm_warmup_steps} needs "
-            "system.normalize_observations=true; or set it to 0"
-        )
-    if system.adapt_kl_coef and system.objective != "penalty":
-        raise ConfigError(
-            f"system.adapt_kl_coef=true needs system.objective=penalty, not {system.objective}; "
-            "or set it to false"
-        )
-    if system.adapt_kl_coef and not system.kl_coef:
-        raise ConfigError(
-            "system.adapt_kl_coef=true needs a system.kl_coef above 0, not 0.0, which no factor "
-            "changes; or set it to false"
-        )
-    if system.advantages == "vtrace" and not system.recompute_advantages:
-        raise ConfigError(
-            "system.advantages=vtrace corrects for a policy that has moved since it acted, and "
-            "advantages are estimated before it moves; add system.recompute_advantages=true, or "
-            "use gae"
-        )
-    if system.recompute_advantages and system.normalize_values:
-        raise ConfigError(
-            "system.recompute_advantages=true would read values in units that the critic has not "
-            "learnt yet, with system.normalize_values=true; set one of them to false"
-        )
-    if system.clip_eps_high is not None and system.objective != "clip":
-        raise ConfigError(
-            f"system.clip_eps_high={system.clip_eps_high} needs system.objective=clip, not "
-            f"{system.objective}; or set it to null"
-        )
+    _check_combinations(system)
     learners = num_devices * arch.update_batch_size
     devices = f"{num_devices} device{'s' if num_devices > 1 else ''}"
     if arch.total_num_envs % learners:
@@ -439,6 +409,41 @@ def plan(config: Config, num_devices: int) -> Plan:
         warmup_rollouts=-(-system.obs_norm_warmup_steps // steps_per_update),
         eval_episodes_per_device=-(-arch.num_eval_episodes // num_devices),
     )
+
+
+def _check_combinations(system: SystemConfig) -> None:
+    """`ConfigError` on settings that contradict each other."""
+    if system.obs_norm_warmup_steps and not system.normalize_observations:
+        raise ConfigError(
+            f"system.obs_norm_warmup_steps={system.obs_norm_warmup_steps} needs "
+            "system.normalize_observations=true; or set it to 0"
+        )
+    if system.adapt_kl_coef and system.objective != "penalty":
+        raise ConfigError(
+            f"system.adapt_kl_coef=true needs system.objective=penalty, not {system.objective}; "
+            "or set it to false"
+        )
+    if system.adapt_kl_coef and not system.kl_coef:
+        raise ConfigError(
+            "system.adapt_kl_coef=true needs a system.kl_coef above 0, not 0.0, which no factor "
+            "changes; or set it to false"
+        )
+    if system.advantages == "vtrace" and not system.recompute_advantages:
+        raise ConfigError(
+            "system.advantages=vtrace corrects for a policy that has moved since it acted, and "
+            "advantages are estimated before it moves; add system.recompute_advantages=true, or "
+            "use gae"
+        )
+    if system.recompute_advantages and system.normalize_values:
+        raise ConfigError(
+            "system.recompute_advantages=true would read values in units that the critic has not "
+            "learnt yet, with system.normalize_values=true; set one of them to false"
+        )
+    if system.clip_eps_high is not None and system.objective != "clip":
+        raise ConfigError(
+            f"system.clip_eps_high={system.clip_eps_high} needs system.objective=clip, not "
+            f"{system.objective}; or set it to null"
+        )
 
 
 def _num_updates(arch: ArchConfig, steps_per_update: int) -> int:
