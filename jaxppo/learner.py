@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxppo import sequences
-from jaxppo.losses import approximate_kl, clip_fraction, clipped_error, explained_variance
+from jaxppo.losses import approximate_kl, clip_fraction, clipped_error, explained_variance, ratio
 from jaxppo.objectives import ESTIMATORS, OBJECTIVES, VALUE_LOSSES
 from jaxppo.permutations import random_permutation
 from jaxppo.statistics import (
@@ -541,7 +541,7 @@ def loss(
     value_loss = jnp.mean(critic_loss(system, agent, minibatch, estimate))
     entropy = jnp.mean(distribution.entropy())
     total = actor_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy
-    ratio = jnp.exp(jnp.minimum(log_prob - old_log_prob, 60.0))  # finite, as in the objectives
+    ratios = ratio(log_prob, old_log_prob)
     unknown = jnp.zeros(())  # until the gradient is known
     return total, Losses(
         total_loss=total,
@@ -552,8 +552,8 @@ def loss(
         clip_fraction=jnp.mean(
             clip_fraction(log_prob, old_log_prob, hp.clip_eps, hp.clip_eps_high)
         ),
-        ratio_min=jnp.min(ratio),
-        ratio_max=jnp.max(ratio),
+        ratio_min=jnp.min(ratios),
+        ratio_max=jnp.max(ratios),
         actor_gradient_norm=unknown,
         critic_gradient_norm=unknown,
         actor_gradient_norm_clipped=unknown,

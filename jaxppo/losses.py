@@ -14,7 +14,7 @@ def surrogate(log_prob: jax.Array, old_log_prob: jax.Array, advantage: jax.Array
     paper's penalty (eq. 8) adds kl_coef times KL(old || new).
     """
     chex.assert_equal_shape([log_prob, old_log_prob, advantage])
-    return -_ratio(log_prob, old_log_prob) * advantage
+    return -ratio(log_prob, old_log_prob) * advantage
 
 
 def clipped_surrogate(
@@ -32,9 +32,9 @@ def clipped_surrogate(
     """
     chex.assert_equal_shape([log_prob, old_log_prob, advantage])
     high = clip_eps if clip_eps_high is None else clip_eps_high
-    ratio = _ratio(log_prob, old_log_prob)
-    clipped = jnp.clip(ratio, 1.0 - clip_eps, 1.0 + high)
-    return -jnp.minimum(ratio * advantage, clipped * advantage)
+    r = ratio(log_prob, old_log_prob)
+    clipped = jnp.clip(r, 1.0 - clip_eps, 1.0 + high)
+    return -jnp.minimum(r * advantage, clipped * advantage)
 
 
 def discovered_objective(
@@ -51,14 +51,14 @@ def discovered_objective(
     Lu et al. 2022 (arXiv 2210.05639). All arrays and the result of one shape.
     """
     chex.assert_equal_shape([log_prob, old_log_prob, advantage])
-    ratio = _ratio(log_prob, old_log_prob)
-    gain, loss = (ratio - 1.0) * advantage, (log_prob - old_log_prob) * advantage
+    r = ratio(log_prob, old_log_prob)
+    gain, loss = (r - 1.0) * advantage, (log_prob - old_log_prob) * advantage
     drift = jnp.where(
         advantage >= 0,
         jax.nn.relu(gain - alpha * jnp.tanh(gain / alpha)),
         jax.nn.relu(loss - beta * jnp.tanh(loss / beta)),
     )
-    return -(ratio * advantage - drift)
+    return -(r * advantage - drift)
 
 
 def reinforce(log_prob: jax.Array, advantage: jax.Array) -> jax.Array:
@@ -71,7 +71,7 @@ def reinforce(log_prob: jax.Array, advantage: jax.Array) -> jax.Array:
     return -log_prob * advantage
 
 
-def _ratio(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array:
+def ratio(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array:
     """exp(log_prob - old_log_prob), held below e^60: no loss or gradient overflows float32."""
     return jnp.exp(jnp.minimum(log_prob - old_log_prob, 60.0))
 
