@@ -454,3 +454,14 @@ def corrected_average(values: list[Array], decay: float) -> Array:
     for value in values:
         average = decay * average + (1.0 - decay) * np.asarray(value, np.float64)
     return average / (1.0 - decay ** len(values))
+
+
+def linear_recurrence(
+    decay: np.ndarray, inputs: np.ndarray, reset: np.ndarray, start: np.ndarray
+) -> np.ndarray:
+    """h_t = decay h_{t-1} + x_t, of nothing at a reset; `[L, S, N]`."""
+    states, state = [], start
+    for x, opens in zip(inputs, reset, strict=True):
+        state = decay * np.where(opens[:, None], 0.0, state) + x
+        states.append(state)
+    return np.stack(states)

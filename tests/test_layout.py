@@ -17,7 +17,7 @@ LAYERS: list[set[str]] = [
     {"types", "config", "devices"},
     {
         *("advantages", "returns", "losses", "statistics", "distributions"),
-        *("sequences", "permutations"),
+        *("sequences", "permutations", "recurrences"),
     },
     {"objectives", "envs.", "networks."},
     {"learner", "evaluation"},

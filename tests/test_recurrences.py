@@ -1,0 +1,106 @@
+"""The linear recurrence against its definition, step by step in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+
+from jaxppo.recurrences import linear_recurrence
+
+S, N = 3, 4
+CASES = [(1, 8), (6, 8), (24, 4), (24, 24), (30, 7), (13, 4)]  # L, block; 13 is prime
+
+
+def inputs(length: int, kind: str = "complex", resets: float = 0.2) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(length)
+
+    def draw(*shape: int) -> np.ndarray:
+        x = rng.normal(size=shape)
+        return x + 1j * rng.normal(size=shape) if kind == "complex" else x
+
+    decay = rng.uniform(0.5, 1.0, N) * (np.exp(1j * rng.uniform(0, 3, N)) if kind != "real" else 1)
+    return decay, draw(length, S, N), rng.random((length, S)) < resets, draw(S, N)
+
+
+def narrow(*arrays: np.ndarray) -> list[jax.Array]:
+    kinds = {"c": jnp.complex64, "f": jnp.float32, "b": bool}
+    return [jnp.asarray(x, kinds[x.dtype.kind]) for x in arrays]
+
+
+@pytest.mark.parametrize("kind", ["real", "complex"])
+@pytest.mark.parametrize("length, block", CASES)
+def test_states_equal_the_definition(length: int, block: int, kind: str) -> None:
+    arrays = inputs(length, kind)
+    states = linear_recurrence(*narrow(*arrays), block=block)
+    np.testing.assert_allclose(states, oracles.linear_recurrence(*arrays), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("resets", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("length, block", CASES)
+def test_gradients_equal_those_of_the_definition(length: int, block: int, resets: float) -> None:
+    """Of a loss that weighs every state differently, by central differences in float64."""
+    decay, x, reset, start = inputs(length, resets=resets)
+    rng = np.random.default_rng(1)
+    weight = rng.normal(size=x.shape) + 1j * rng.normal(size=x.shape)
+
+    def loss(decay: np.ndarray, x: np.ndarray, start: np.ndarray) -> float:
+        return (weight * oracles.linear_recurrence(decay, x, reset, start)).real.sum()
+
+    def of(decay: jax.Array, x: jax.Array, start: jax.Array) -> jax.Array:
+        states = linear_recurrence(decay, x, jnp.asarray(reset), start, block=block)
+        return jnp.sum((jnp.asarray(weight, jnp.complex64) * states).real)
+
+    gradients = jax.grad(of, argnums=(0, 1, 2))(*narrow(decay, x, start))
+    values = [decay, x, start]
+    for i, gradient in enumerate(gradients):
+        places = [(n,) for n in range(N)] if i == 0 else [(0, 1, 2), (length // 2, 0, 3)]
+        for place in places if i < 2 else [(0, 1), (2, 3)]:
+            for direction in (1.0, 1j):
+                ends = []
+                for sign in (1e-5, -1e-5):
+                    moved = values[i].copy()
+                    moved[place] += sign * direction
+                    ends.append(loss(*(moved if j == i else v for j, v in enumerate(values))))
+                slope = (ends[0] - ends[1]) / 2e-5
+                # JAX's gradient of a real function holds dL/dx - i dL/dy
+                part = gradient[place].real if direction == 1.0 else -gradient[place].imag
+                np.testing.assert_allclose(part, slope, rtol=2e-4, atol=2e-4)
+
+
+def test_nothing_crosses_a_reset() -> None:
+    decay, x, _, start = narrow(*inputs(24))
+    reset = jnp.zeros((24, S), bool).at[9, 1].set(True)
+    other = linear_recurrence(decay, x.at[:9].add(5.0), reset, start + 3.0, block=4)
+    same = linear_recurrence(decay, x, reset, start, block=4)
+    np.testing.assert_array_equal(other[9:, 1], same[9:, 1])
+    assert not np.allclose(other[9:, 0], same[9:, 0])
+
+
+def test_a_recurrence_goes_on_where_it_was_cut() -> None:
+    decay, x, reset, start = narrow(*inputs(24))
+    whole = linear_recurrence(decay, x, reset, start, block=4)
+    first = linear_recurrence(decay, x[:8], reset[:8], start, block=4)
+    rest = linear_recurrence(decay, x[8:], reset[8:], first[-1], block=4)
+    np.testing.assert_allclose(whole, jnp.concatenate([first, rest]), rtol=1e-5, atol=1e-6)
+
+
+def test_a_long_recurrence_takes_few_steps_one_by_one() -> None:
+    """The longest loop, forwards and backwards, is a block; the rest is parallel."""
+    arrays = narrow(*inputs(1024))
+
+    def of(*arrays: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.abs(linear_recurrence(*arrays)))
+
+    def lengths(jaxpr: jax.extend.core.Jaxpr) -> list[int]:
+        found = []
+        for equation in jaxpr.eqns:
+            found += [equation.params["length"]] if equation.primitive.name == "scan" else []
+            for value in equation.params.values():
+                inner = getattr(value, "jaxpr", value)
+                found += lengths(inner) if hasattr(inner, "eqns") else []
+        return found
+
+    found = lengths(jax.make_jaxpr(jax.grad(of, argnums=(0, 1)))(*arrays).jaxpr)
+    assert found
+    assert max(found) == 128
