@@ -164,6 +164,7 @@ class EnvConfig:
     module: str | None = setting(None, "module to import first, such as one that registers ids")
     kwargs: dict[str, Any] = setting({}, "arguments of the environment's constructor")
     params: dict[str, Any] = setting({}, "changes to the environment's default parameters")
+    mask: list[int] = setting([], "entries of a vector observation that are hidden: they read 0")
     extras: list[str] = setting(
         [], "further entries of the observation: last_action, last_reward, step"
     )
@@ -253,12 +254,12 @@ def unknown_key(key: str, more: Sequence[str] = ()) -> str:
 def _check(key: str, value: Any, hint: Any, rule: typing.Mapping[str, Any]) -> Any:
     """`value` as the annotated type, within the rule of its field."""
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    wanted = next(option for option in options if option is not type(None))
     if value is None:
         if type(None) in options:
             return None
-        raise ConfigError(f"{key}=null: must be {_kind(typing.get_origin(hint) or hint, rule)}")
-    kind = next(option for option in options if option is not type(None))
-    kind = typing.get_origin(kind) or kind
+        raise ConfigError(f"{key}=null: must be {_kind(wanted, rule)}")
+    kind = typing.get_origin(wanted) or wanted
     if kind is int and isinstance(value, float) and value.is_integer():
         value = int(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
@@ -268,14 +269,14 @@ def _check(key: str, value: Any, hint: Any, rule: typing.Mapping[str, Any]) -> A
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
         optional = " or null" if type(None) in options else ""
         raise ConfigError(
-            f"{key}={value}: must be {_kind(kind, rule)}{optional}, not {type(value).__name__}"
+            f"{key}={value}: must be {_kind(wanted, rule)}{optional}, not {type(value).__name__}"
         )
     if kind in (int, float):
         _check_number(key, value, rule)
     if value == "":
         raise ConfigError(f"{key}='': must be text that is not empty")
-    if kind is list and not all(isinstance(item, str) for item in value):
-        raise ConfigError(f"{key}={value}: must be a list of names, such as [one,two]")
+    if kind is list and not all(type(item) is typing.get_args(wanted)[0] for item in value):
+        raise ConfigError(f"{key}={value}: must be {_kind(wanted, rule)}")
     choices = rule.get("choices")
     if choices and value not in choices:
         near = difflib.get_close_matches(value, choices, 1, 0.0)[0]
@@ -293,8 +294,9 @@ _TYPE_NAMES: dict[Any, str] = {
     float: "a number",
     bool: "true or false",
     str: "text",
-    dict: "keys and values",
-    list: "a list such as [one,two]",
+    dict[str, Any]: "keys and values",
+    list[str]: "a list of names, such as [one,two]",
+    list[int]: "a list of integers, such as [1,3]",
 }
 
 

@@ -40,7 +40,7 @@ LIBRARIES = {  # a library -> the modules that may import it
     "omegaconf": {"launcher", "system", *LAYERS[-1]},
     "distrax": {"distributions"},
     "tensorflow_probability": NOWHERE,
-    "gymnax": {"envs.gymnax"},
+    "gymnax": {"envs.gymnax", "envs.t_maze"},
     "orbax": {"checkpoint"},
     "matplotlib": {"sinks.plot"},
     "rich": {"sinks.console"},

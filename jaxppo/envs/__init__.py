@@ -8,6 +8,7 @@ def make(config: EnvConfig) -> Environment:
     """The environment that `config` names; `ConfigError` where there is none."""
     from jaxppo.envs import gymnax
     from jaxppo.envs.extras import Extras
+    from jaxppo.envs.mask import Mask
 
     if (config.name is None) == (config.target is None):
         raise ConfigError(
@@ -15,11 +16,13 @@ def make(config: EnvConfig) -> Environment:
             "a registered gymnax id or the import path of a class, and null for the other"
         )
     env: Environment = gymnax.make(config)
-    _check_mask(config.action_mask, env)
+    if config.mask:
+        env = Mask(env, tuple(config.mask))
+    _check_action_mask(config.action_mask, env)
     return Extras(env, tuple(config.extras)) if config.extras else env
 
 
-def _check_mask(entry: str | None, env: Environment) -> None:
+def _check_action_mask(entry: str | None, env: Environment) -> None:
     """That a mask asked for by name is there; the default name is only looked for."""
     if entry in (None, "action_mask"):
         return
