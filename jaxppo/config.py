@@ -73,6 +73,15 @@ class SystemConfig:
     actor_lr: float = setting(3e-4, "Adam step size of actor and shared parameters", low=0)
     critic_lr: float = setting(3e-4, "Adam step size of the critic's parameters", low=0)
     rollout_length: int = setting(32, "steps of every environment between two updates", low=1)
+    sequence_length: int | None = setting(
+        1, "steps in a row that are learnt from together, by a memory; null: the rollout", low=1
+    )
+    burn_in: int = setting(
+        0, "first steps of each sequence that only bring its memory up to date", low=0
+    )
+    refresh_carries: bool = setting(
+        False, "before every pass, memories at sequences' openings anew by the current parameters"
+    )
     epochs: int = setting(4, "passes over each rollout", low=1)
     num_minibatches: int = setting(16, "gradient steps of each pass", low=1)
     gamma: float = setting(0.99, "discount per step", low=0, high=1)
@@ -179,8 +188,23 @@ class NetworkConfig:
 
     input_layer: dict[str, Any] | None = setting(None, "from an observation to features")
     shared_torso: dict[str, Any] | None = setting(None, "before both branches; null: none")
-    actor_torso: dict[str, Any] | None = setting(None, "before the actor's head; null: none")
-    critic_torso: dict[str, Any] | None = setting(None, "before the critic's head; null: none")
+    shared_memory: dict[str, Any] | None = setting(
+        None, "memory of both branches, after shared_torso; null: none"
+    )
+    actor_torso: dict[str, Any] | None = setting(
+        None, "before the actor's memory and head; null: none"
+    )
+    actor_memory: dict[str, Any] | None = setting(None, "the actor's memory; null: none")
+    actor_post_torso: dict[str, Any] | None = setting(
+        None, "between the actor's memory and its head; null: none"
+    )
+    critic_torso: dict[str, Any] | None = setting(
+        None, "before the critic's memory and head; null: none"
+    )
+    critic_memory: dict[str, Any] | None = setting(None, "the critic's memory; null: none")
+    critic_post_torso: dict[str, Any] | None = setting(
+        None, "between the critic's memory and its head; null: none"
+    )
     actor_head: dict[str, Any] | None = setting(
         None, "features to a distribution over actions; the default follows the action space"
     )
@@ -336,6 +360,7 @@ class Plan:
     update_batch_size: int  # U
     num_envs: int  # B, of one device and update batch
     rollout_length: int  # T
+    sequence_length: int  # L
     steps_per_update: int  # D * U * B * T
     minibatch_size: int  # transitions of one device and update batch in a gradient step
     num_updates: int
@@ -355,6 +380,7 @@ def plan(config: Config, num_devices: int) -> Plan:
     """Derive every size; `ConfigError` where they do not fit each other."""
     arch, system = config.arch, config.system
     _check_combinations(system)
+    sequence_length = _sequence_length(config)
     learners = num_devices * arch.update_batch_size
     devices = f"{num_devices} device{'s' if num_devices > 1 else ''}"
     if arch.total_num_envs % learners:
@@ -366,19 +392,21 @@ def plan(config: Config, num_devices: int) -> Plan:
         )
     num_envs = arch.total_num_envs // learners
     batch = num_envs * system.rollout_length
-    if batch % system.num_minibatches:
-        small = [n for n in range(1, math.isqrt(batch) + 1) if batch % n == 0]
-        fits = min(
-            (*small, *(batch // n for n in small)),
-            key=lambda n: abs(n - system.num_minibatches),
+    num_sequences = batch // sequence_length
+    if num_sequences % system.num_minibatches:
+        of = (
+            f"a batch of {batch} ({num_envs} environments x "
+            if sequence_length == 1
+            else f"{num_sequences} sequences of {sequence_length} steps ({num_envs} environments x "
         )
         raise ConfigError(
-            f"system.num_minibatches={system.num_minibatches} does not divide a batch of {batch} "
-            f"({num_envs} environments x system.rollout_length={system.rollout_length}); "
-            f"the nearest that does: {fits}"
+            f"system.num_minibatches={system.num_minibatches} does not divide {of}"
+            f"system.rollout_length={system.rollout_length}); "
+            f"the nearest that does: {_nearest_divisor(num_sequences, system.num_minibatches)}"
         )
     steps_per_update = learners * batch
-    if system.standardize_advantages == "minibatch" and steps_per_update == system.num_minibatches:
+    learnt = steps_per_update // sequence_length * (sequence_length - system.burn_in)
+    if system.standardize_advantages == "minibatch" and learnt == system.num_minibatches:
         raise ConfigError(
             "system.standardize_advantages=minibatch: a minibatch of one transition has no "
             f"spread; lower system.num_minibatches={system.num_minibatches}, or take batch"
@@ -400,6 +428,7 @@ def plan(config: Config, num_devices: int) -> Plan:
         update_batch_size=arch.update_batch_size,
         num_envs=num_envs,
         rollout_length=system.rollout_length,
+        sequence_length=sequence_length,
         steps_per_update=steps_per_update,
         minibatch_size=batch // system.num_minibatches,
         num_updates=num_updates,
@@ -446,6 +475,49 @@ def _check_combinations(system: SystemConfig) -> None:
             f"system.clip_eps_high={system.clip_eps_high} needs system.objective=clip, not "
             f"{system.objective}; or set it to null"
         )
+
+
+def memories(network: NetworkConfig) -> list[str]:
+    """The names of the memories that a network has."""
+    names = [field.name for field in dataclasses.fields(network)]
+    return [name for name in names if name.endswith("_memory") and getattr(network, name)]
+
+
+def _sequence_length(config: Config) -> int:
+    """Steps of a sequence; `ConfigError` where they do not suit the rollout or the network."""
+    system, found = config.system, memories(config.network)
+    rollout = system.rollout_length
+    length = rollout if system.sequence_length is None else system.sequence_length
+    if rollout % length:
+        raise ConfigError(
+            f"system.sequence_length={length} does not divide system.rollout_length={rollout}; "
+            f"the nearest that does: {_nearest_divisor(rollout, length)}"
+        )
+    if found and length == 1:
+        raise ConfigError(
+            f"network.{found[0]}: a memory learns nothing from sequences of one step "
+            f"(system.sequence_length={system.sequence_length}, system.rollout_length={rollout}); "
+            "run python -m jaxppo.rec_ppo, whose sequences are whole rollouts, or do without: "
+            "network=mlp"
+        )
+    for key, off in (("burn_in", 0), ("refresh_carries", False)):
+        value = getattr(system, key)
+        if value and not found:
+            raise ConfigError(
+                f"system.{key}={str(value).lower()}: the network has no memory; set it to "
+                f"{str(off).lower()}, or take network=lstm"
+            )
+    if system.burn_in >= length:
+        raise ConfigError(
+            f"system.burn_in={system.burn_in} leaves nothing to learn from in sequences of "
+            f"{length} steps; at most {length - 1}"
+        )
+    return length
+
+
+def _nearest_divisor(number: int, wanted: int) -> int:
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return min((*small, *(number // n for n in small)), key=lambda n: abs(n - wanted))
 
 
 def _num_updates(arch: ArchConfig, steps_per_update: int) -> int:

@@ -28,8 +28,14 @@ _FLAGS = (
     *("-r", "--run", "-m", "--multirun", "-sc", "--shell-completion", "-cp", "--config-path"),
     *("-cn", "--config-name", "-cd", "--config-dir", "--experimental-rerun", "-i", "--info"),
 )
-_LAYERS = ("input_layer", "torso", "actor_head", "critic_head")  # groups below configs/network
-_SLOTS = ("network.shared_torso", "network.actor_torso", "network.critic_torso")
+_LAYERS = ("input_layer", "torso", "memory", "actor_head", "critic_head")  # in configs/network
+_BRANCHES = {  # of these groups, the places that take one
+    "network/torso": (
+        *("network.shared_torso", "network.actor_torso", "network.actor_post_torso"),
+        *("network.critic_torso", "network.critic_post_torso"),
+    ),
+    "network/memory": ("network.shared_memory", "network.actor_memory", "network.critic_memory"),
+}
 _MAX_COMPOSED = 32  # jobs of a sweep that are checked whole before the first starts
 
 
@@ -177,10 +183,10 @@ def _translate(message: str) -> str:
         if key.startswith(("env.kwargs.", "env.params.")):
             return f"{key}: not set in the file; add it with a plus sign: +{key}=VALUE"
         group, _, slot = key.partition("@")
-        if group == "network/torso" and slot in _SLOTS:
+        if slot in _BRANCHES.get(group, ()):
             return f"{key}: this network has none there; add it with a plus sign: +{key}=NAME"
-        if key == "network/torso":
-            return f"{key}: say of which branch, such as {key}@network.actor_torso=mlp"
+        if key in _BRANCHES:
+            return f"{key}: say of which branch, such as {key}@{_BRANCHES[key][1]}=NAME"
         return unknown_key(key, _layer_keys())
     if match := re.search(
         r"Could not find '(.+)/([^/]+)'\s+Available options in .*?:(.*)", message, re.S
@@ -194,21 +200,24 @@ def _translate(message: str) -> str:
         )
     if match := re.search(r"Error merging override (.*)", message):
         return f"{match[1]}: the file's value is of another kind; see --cfg job for its form"
+    if match := re.search(r"An item is already at '(.+?)'", message):
+        return f"+{match[1]}: is in the file already; change it without the plus sign"
     if match := re.search(r"parsing override '(.*)'", message):
         return f"{match[1]}: not an override ({message.splitlines()[1].strip()}); write key=value"
     return message
 
 
 def _layer_keys() -> list[str]:
-    """Settable keys of the layers of the default network."""
+    """Settable keys of the layers of the default networks."""
     folder = config_dir() / "network"
     keys = []
-    for entry in OmegaConf.load(folder / "mlp.yaml").defaults:
-        if entry != "_self_":
-            ((group, choice),) = entry.items()
-            kind, _, slot = group.partition("@")
-            layer = OmegaConf.load(folder / kind / f"{choice}.yaml")
-            keys += [f"network.{slot or kind}.{argument}" for argument in map(str, layer)]
+    for network in ("mlp", "lstm"):
+        for entry in OmegaConf.load(folder / f"{network}.yaml").defaults:
+            if entry != "_self_":
+                ((group, choice),) = entry.items()
+                kind, _, slot = group.partition("@")
+                layer = OmegaConf.load(folder / kind / f"{choice}.yaml")
+                keys += [f"network.{slot or kind}.{argument}" for argument in map(str, layer)]
     return keys
 
 
@@ -223,9 +232,10 @@ def _help() -> str:
 
   python -m jaxppo.ff_ppo env=cartpole arch.total_num_envs=4096
   python -m jaxppo.ff_ppo -m env=cartpole arch.seed=1,2,3 system.gamma=0.98,0.99
+  python -m jaxppo.rec_ppo env=t_maze network=gru
 
 {choices}
-  network/torso is said of a branch: network/torso@network.actor_torso=mlp
+  network/torso and network/memory are said of a branch: network/torso@network.actor_torso=mlp
 hydra.run.dir=DIR is the run directory; --cfg job prints the settings; --hydra-help has the rest.
 
 {help_text()}"""

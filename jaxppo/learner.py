@@ -304,9 +304,9 @@ def add_targets(
     """Values, advantages and value targets of a rollout, cut into sequences `[L, S, ...]`.
 
     Values are taken once, over the stored observations. The successor of a step is the next stored
-    observation; where the clock ended the episode it is `final_observation`, whose values are
-    taken in a branch that runs only when some step was truncated. Also returns the standard
-    deviation of the advantages, before they are standardised.
+    observation; where the clock ended the episode it is `final_observation`, seen with the memory
+    after that step, whose values are taken in a branch that runs only when some step was truncated.
+    Also returns the standard deviation of the advantages, before they are standardised.
     """
     distribution, critic_value, value, next_value = rollout_values(system, state, rollout)
     with jax.named_scope("advantages"):
@@ -356,10 +356,14 @@ def rollout_values(
         truncated = rollout.truncated & ~rollout.terminated
 
         def bootstrap_truncated() -> jax.Array:
-            final = unroll(
-                system, policy, opening, rollout.final_observation, jnp.zeros_like(truncated)
-            )[2]
-            return jnp.where(truncated, mean(final), next_value)
+            after = jax.tree.map(
+                lambda stored, last: jnp.concatenate([stored[1:], last[None]]),
+                rollout.carry,
+                acting.carry,
+            )
+            obs, reset = sequences.cut((rollout.final_observation, jnp.zeros_like(truncated)), 1)
+            final = unroll(system, policy, sequences.first(after, 1), obs, reset)[2]
+            return jnp.where(truncated, mean(final).reshape(truncated.shape), next_value)
 
         next_value = jax.lax.cond(
             any_over(system.axes, truncated), bootstrap_truncated, lambda: next_value
@@ -422,20 +426,25 @@ def run_epoch(
     `progress` is the agent and whether its passes have ended; beside the losses of each minibatch
     stands whether it was looked at, and whether it was learnt from.
     """
-    if system.recompute_advantages:
+    if system.refresh_carries or system.recompute_advantages:
 
-        def recompute() -> tuple[jax.Array, jax.Array]:
-            now = dataclasses.replace(state, agent=progress[0])
-            fresh, _ = add_targets(system, now, rollout)
-            return fresh.advantage, fresh.target
+        def bring_up_to_date() -> tuple[PyTree, jax.Array, jax.Array]:
+            now, fresh, targets = dataclasses.replace(state, agent=progress[0]), rollout, batch
+            if system.refresh_carries:
+                now, fresh = refresh_carries(system, now, rollout)
+            if system.recompute_advantages:
+                targets, _ = add_targets(system, now, fresh)
+            carry = sequences.first(fresh.carry, system.sequence_length)
+            return carry, targets.advantage, targets.target
 
-        if system.stop_by_kl:
-            advantage, target = jax.lax.cond(
-                progress[1], lambda: (batch.advantage, batch.target), recompute
+        carry, advantage, target = (
+            jax.lax.cond(
+                progress[1], lambda: (batch.carry, batch.advantage, batch.target), bring_up_to_date
             )
-        else:
-            advantage, target = recompute()
-        batch = dataclasses.replace(batch, advantage=advantage, target=target)
+            if system.stop_by_kl
+            else bring_up_to_date()
+        )
+        batch = dataclasses.replace(batch, carry=carry, advantage=advantage, target=target)
     num_sequences = batch.log_prob.shape[1]
     order = random_permutation(key, num_sequences)
     return jax.lax.scan(
@@ -443,6 +452,23 @@ def run_epoch(
         progress,
         order.reshape(system.num_minibatches, num_sequences // system.num_minibatches),
     )
+
+
+def refresh_carries(
+    system: System, state: LearnerState, rollout: Transition
+) -> tuple[LearnerState, Transition]:
+    """The memory that the agent's parameters of now would have had, from the rollout's opening on.
+
+    Before each step, `[T, B, ...]` in the rollout, and after the last, in the state.
+    """
+
+    def step(carry: PyTree, now: tuple[PyTree, jax.Array]) -> tuple[PyTree, PyTree]:
+        return unroll(system, state.agent.policy, carry, *_add_time(now))[0], carry
+
+    opening = jax.tree.map(lambda x: x[0], rollout.carry)
+    last, carry = jax.lax.scan(step, opening, (rollout.obs, rollout.reset))
+    acting = dataclasses.replace(state.acting, carry=last)
+    return dataclasses.replace(state, acting=acting), dataclasses.replace(rollout, carry=carry)
 
 
 def step_unless_stopped(
@@ -488,7 +514,7 @@ def gradient_step(
     system: System, batch: Batch, agent: AgentState, indices: jax.Array
 ) -> tuple[AgentState, Losses]:
     """One step of the optimiser on the sequences `indices` `[M]`, averaged over `system.axes`."""
-    minibatch = select(batch, indices)
+    minibatch = burn_in(system, agent, select(batch, indices))
     if system.standardize_advantages == "minibatch":
         advantage, _ = standardize(minibatch.advantage, system.axes)
         minibatch = dataclasses.replace(minibatch, advantage=advantage)
@@ -524,6 +550,20 @@ def select(batch: Batch, indices: jax.Array) -> Batch:
     carry = jax.tree.map(lambda x: x[indices], batch.carry)
     rest = dataclasses.replace(batch, carry=())
     return dataclasses.replace(jax.tree.map(lambda x: x[:, indices], rest), carry=carry)
+
+
+def burn_in(system: System, agent: AgentState, minibatch: Batch) -> Batch:
+    """Spend the first `burn_in` steps on the carry, without a gradient: `[L - burn_in, M]` is left.
+
+    Kapturowski et al. 2019 (R2D2, ICLR), section 3.
+    """
+    if not system.burn_in:
+        return minibatch
+    steps = dataclasses.replace(minibatch, carry=())
+    first = jax.tree.map(lambda x: x[: system.burn_in], steps)
+    rest = jax.tree.map(lambda x: x[system.burn_in :], steps)
+    carry, _, _ = unroll(system, agent.policy, minibatch.carry, first.obs, first.reset)
+    return dataclasses.replace(rest, carry=carry)
 
 
 def loss(

@@ -13,7 +13,7 @@ from jaxppo.config import Config, ConfigError, Plan
 from jaxppo.distributions import ScalarValue
 from jaxppo.learner import BATCH_AXIS, init_acting, init_agent
 from jaxppo.networks import heads
-from jaxppo.networks.actor_critic import FeedForward, Network
+from jaxppo.networks.actor_critic import ACTOR, CRITIC, MEMORIES, SHARED, Composed, Network
 from jaxppo.types import (
     ActorCritic,
     Box,
@@ -42,7 +42,9 @@ def build(config: Config, plan: Plan) -> System:
         actor_critic=build_actor_critic(config, env),
         num_envs=plan.num_envs,
         rollout_length=plan.rollout_length,
-        sequence_length=1,
+        sequence_length=plan.sequence_length,
+        burn_in=system.burn_in,
+        refresh_carries=system.refresh_carries,
         epochs=system.epochs,
         num_minibatches=system.num_minibatches,
         objective=system.objective,
@@ -71,15 +73,21 @@ def build_actor_critic(config: Config, env: Environment) -> ActorCritic:
                 f"network.{name}=null: every network needs one; see configs/network/mlp.yaml"
             )
     actor_head = layers.actor_head or {"_target_": f"{heads.__name__}.follow"}
-    names = ("input_layer", "shared_torso", "actor_torso", "critic_torso", "critic_head")
+    names = ("input_layer", *SHARED, *ACTOR, *CRITIC, "critic_head")
     settings = {name: getattr(layers, name) for name in names}
     parts: dict[str, Any] = {name: _layer(name, s) if s else None for name, s in settings.items()}
+    for name in MEMORIES:
+        if parts[name] is not None and not hasattr(parts[name], "initial_carry"):
+            raise ConfigError(
+                f"network.{name} ({settings[name]['_target_']}): is no memory, since it has no "
+                "initial_carry; choose one of configs/network/memory, or null"
+            )
     network = Network(
         **parts,
         actor_head=_layer("actor_head", actor_head, action_space=env.action_space),
         dtype=_DTYPES[config.arch.precision],
     )
-    actor_critic = FeedForward(
+    actor_critic = Composed(
         network, env.observation_space, env.action_space, _action_mask(config, env)
     )
     _try_out(config, env, actor_critic)
@@ -108,20 +116,24 @@ def _action_mask(config: Config, env: Environment) -> str | None:
     return key
 
 
-def _try_out(config: Config, env: Environment, actor_critic: FeedForward) -> None:
+def _try_out(config: Config, env: Environment, actor_critic: Composed) -> None:
     """Trace one step; `ConfigError` where layers and spaces do not fit."""
 
     def step(key: jax.Array) -> Any:
         params = actor_critic.init(key)
         _, obs = env.reset(key[None])
         obs = jax.tree.map(lambda x: x[None], obs)
-        _, distribution, estimate = actor_critic.unroll(params, (), obs, jnp.ones((1, 1), bool))
+        carry = actor_critic.initial_carry(1)
+        after, distribution, estimate = actor_critic.unroll(
+            params, carry, obs, jnp.ones((1, 1), bool)
+        )
         raw, log_prob = distribution.sample_and_log_prob(seed=key)
         empty = actor_critic.empty_masks(obs)
-        return distribution.to_action(raw), log_prob, estimate.mean(), estimate, empty
+        outputs = distribution.to_action(raw), log_prob, estimate.mean(), estimate
+        return *outputs, carry, after, empty
 
     try:
-        action, log_prob, value, estimate, _ = jax.eval_shape(step, jax.random.key(0))
+        action, log_prob, value, estimate, carry, after, _ = jax.eval_shape(step, jax.random.key(0))
     except Exception as error:  # a user's layer may raise anything on shapes it does not take
         name = _culprit(actor_critic)
         target = (getattr(config.network, name) or {}).get("_target_", name)
@@ -135,6 +147,12 @@ def _try_out(config: Config, env: Environment, actor_critic: FeedForward) -> Non
             raise ConfigError(
                 f"network.{name}: gives shape {output.shape} where one number a step is needed; "
                 "choose a head that does"
+            )
+    for name in carry:
+        if jax.tree.map(str, carry[name]) != jax.tree.map(str, after[name]):
+            raise ConfigError(
+                f"network.{name}: its carry is {carry[name]} at first and {after[name]} after a "
+                "step; let initial_carry give what a step gives"
             )
     wanted = jax.eval_shape(lambda: zeros(env.action_space, (1, 1)))
     if jax.tree.map(jnp.shape, action) != jax.tree.map(jnp.shape, wanted):
@@ -152,24 +170,32 @@ def _try_out(config: Config, env: Environment, actor_critic: FeedForward) -> Non
                 )
 
 
-def _culprit(actor_critic: FeedForward) -> str:
+def _culprit(actor_critic: Composed) -> str:
     """The first layer that does not take what comes before it."""
     network = actor_critic.network
     obs, mask = actor_critic.split(zeros(actor_critic.observation_space, (1, 1)))
+    carry, reset = actor_critic.initial_carry(1), jnp.ones((1, 1), bool)
 
-    def output(layer: Any, *x: Any) -> Any:
+    def output(name: str, x: Any) -> Any:
+        layer = getattr(network, name)
         if layer is None:
-            return x[0]
-        return jax.eval_shape(lambda *x: layer.init_with_output(jax.random.key(0), *x)[0], *x)
+            return x
+
+        def start(x: Any) -> Any:
+            key = jax.random.key(0)
+            if name in MEMORIES:
+                return layer.init_with_output(key, carry[name], x, reset)[0][1]
+            masks = (mask,) if name == "actor_head" and mask is not None else ()
+            return layer.init_with_output(key, x, *masks)[0]
+
+        return jax.eval_shape(start, x)
 
     features = obs
-    paths = (("actor_torso", "actor_head"), ("critic_torso", "critic_head"))
-    for path in (("input_layer", "shared_torso"), *paths):
+    for path in (("input_layer", *SHARED), (*ACTOR, "actor_head"), (*CRITIC, "critic_head")):
         inner = features
         for name in path:
-            masks = (mask,) if name == "actor_head" and mask is not None else ()
             try:
-                inner = output(getattr(network, name), inner, *masks)
+                inner = output(name, inner)
             except Exception:  # whatever it is, the caller has it
                 return name
         if path[0] == "input_layer":

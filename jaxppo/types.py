@@ -85,7 +85,7 @@ class Transition:
 
     obs: PyTree  # [T, B, O...] raw; normalised with the statistics of this iteration
     reset: jax.Array  # [T, B] bool, obs opens an episode (before the step)
-    carry: PyTree  # [T, B, ...] memory before the step; () for feed-forward
+    carry: PyTree  # [T, B, ...] memory before the step; where `reset`, not yet emptied
     action: PyTree  # [T, B, A...] raw: as the policy's distribution drew it
     log_prob: jax.Array  # [T, B] of the action under the acting policy
     reward: jax.Array  # [T, B] as the environment gave it; from scale_rewards on, as learnt from
@@ -257,7 +257,7 @@ class ValueEstimate(Protocol):
 
 
 class ActorCritic(Protocol):
-    """A policy and a value function over sequences; feed-forward has `carry = ()`."""
+    """A policy and a value function over sequences; the carry of feed-forward has no leaves."""
 
     def init(self, key: jax.Array) -> PyTree:
         """Parameters, a dict; `critic_lr` trains the entries whose names begin with `critic`."""
@@ -275,7 +275,8 @@ class ActorCritic(Protocol):
     ) -> tuple[PyTree, Distribution, ValueEstimate]:
         """Normalised `obs` `[L, S, O...]` to (carry, distribution `[L, S]`, value `[L, S]`).
 
-        `noise_key` is the draw of noisy layers; None: without noise.
+        `carry` `[S, ...]` is the memory before the first step; `reset` `[L, S]` empties it before
+        its step. `noise_key` is the draw of noisy layers; None: without noise.
         """
 
     def empty_masks(self, obs: PyTree) -> jax.Array:
@@ -291,6 +292,8 @@ class System:
     num_envs: int  # B
     rollout_length: int  # T
     sequence_length: int  # L
+    burn_in: int  # of the L, the first that are not learnt from
+    refresh_carries: bool
     epochs: int
     num_minibatches: int
     objective: str  # of objectives.OBJECTIVES

@@ -253,10 +253,12 @@ WRONG = {
     "system.standardize_advantages=true": "system.standardize_advantages=True: must be ",
     "arch.precision=16": "arch.precision=16: must be ",
     "system.clip_eps_high=high": "system.clip_eps_high=high: must be a number or null",
-    "env.extras=step": "env.extras=step: must be a list such as [one,two]",
-    "env.extras=null": "env.extras=null: must be a list such as [one,two]",
+    "env.extras=step": "env.extras=step: must be a list of names, such as [one,two]",
+    "env.extras=null": "env.extras=null: must be a list of names, such as [one,two]",
     "env.extras=[1]": "env.extras=[1]: must be a list of names",
     "env.extras='{step: true}'": "env.extras={step: true}",
+    "env.mask=1": "env.mask=1: must be a list of integers, such as [1,3]",
+    "env.mask=[velocity]": "env.mask=['velocity']: must be a list of integers, such as [1,3]",
     "env.action_mask=5": "env.action_mask=5: must be text or null",
     "env.action_mask=''": "env.action_mask='': must be text that is not empty",
     # choices
@@ -389,6 +391,10 @@ ENVIRONMENT = {
     ),
     "env.extras=[step,steps]": "env.extras=[step, steps]: there is no input steps",
     f"{OF_TESTS}Counted env.extras=[step]": "env.extras=[step]: envs.Counted|leave step out",
+    "env.mask=[1,4]": "env.mask=[1,4]: the observation of CartPole-v1 has entries 0 to 3, and no 4",
+    "env.mask=[-1]": "env.mask=[-1]: the observation of CartPole-v1 has entries 0 to 3, and no -1",
+    "env=breakout env.mask=[1]": "env.mask=[1]: the observation of Breakout-MinAtar is no vector",
+    "env=t_maze env.kwargs.delay=0": "TMaze|delay=0 must be an integer, at least 1",
     "env.action_mask=legal": (
         "env.action_mask=legal: the observation of CartPole-v1 is not a dict|null"
     ),
@@ -408,6 +414,38 @@ NETWORK = {
     "network/torso@network.actor_torso=transformer": (
         "network/torso|=transformer: no such choice|(of chain, cnn, impala, mlp, noisy_mlp)"
     ),
+    "network/memory=lstm": "network/memory: say of which branch, such as network/memory@network.",
+    "network/memory@network.actor_memory=lstm": "has none there|plus sign: +network/memory@",
+    "network=lstm": (
+        "network.actor_memory: a memory learns nothing from sequences of one step"
+        "|run python -m jaxppo.rec_ppo|network=mlp"
+    ),
+    "network=lstm system.sequence_length=null network/memory@network.actor_memory=lsm": (
+        "network/memory=lsm: no such choice; did you mean network/memory=lstm?|gru, lru"
+    ),
+    "network=lstm system.sequence_length=null network.actor_memory.cell=rnn": (
+        "network.actor_memory|cell=rnn is none of lstm, optimized_lstm, gru, mgu, simple"
+    ),
+    "network=lstm system.sequence_length=null network.actor_memory.size=0": (
+        "network.actor_memory|size=0 must be an integer, at least 1"
+    ),
+    "network=lru system.sequence_length=null network.critic_memory.max_radius=1": (
+        "network.critic_memory|max_radius=1: must be"
+    ),
+    "network=lstm system.sequence_length=5": "=5 does not divide system.rollout_length=32|: 4",
+    "network=lstm system.sequence_length=null system.burn_in=32": (
+        "system.burn_in=32 leaves nothing to learn from in sequences of 32 steps; at most 31"
+    ),
+    "system.burn_in=3": "system.burn_in=3: the network has no memory|0|network=lstm",
+    "system.refresh_carries=true": "system.refresh_carries=true: the network has no memory|false",
+    "network=lstm system.sequence_length=null arch.total_num_envs=8": (
+        "system.num_minibatches=16 does not divide 8 sequences of 32 steps|: 8"
+    ),
+    "system.sequence_length=8 network.actor_memory._target_=jaxppo.networks.torsos.MLP": (
+        "network.actor_memory"
+    ),
+    "env=breakout network=lstm_shared network/input_layer=image system.sequence_length=null "
+    "network.shared_torso=null": "network.shared_memory|a memory takes features|put a torso",
     "network/actor_head=gaussian": (
         "network/actor_head=gaussian: no such choice; did you mean network/actor_head="
         "|(of auto, beta, categorical, multi_categorical, normal, tanh_normal)"

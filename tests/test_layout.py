@@ -23,7 +23,7 @@ LAYERS: list[set[str]] = [
     {"learner", "evaluation"},
     {"system", "compile", "sinks."},
     {"experiment", "launcher"},
-    {"ff_ppo"},
+    {"ff_ppo", "rec_ppo"},
 ]
 # Imports inside a layer: importer -> imported. Everything else in a layer stands alone.
 BESIDE = {

@@ -1,0 +1,170 @@
+"""Memories: from a carry `[S, ...]` and features `[L, S, F]` to the next carry and features.
+
+The carry is zeros where an episode opens: `reset` `[L, S]` empties it before the step. A memory has
+`initial_carry(num)`, the carry `[num, ...]` before anything was seen.
+"""
+
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jaxppo.recurrences import linear_recurrence
+from jaxppo.types import PyTree
+
+CELLS: dict[str, Any] = {
+    "lstm": nn.LSTMCell,
+    "optimized_lstm": nn.OptimizedLSTMCell,
+    "gru": nn.GRUCell,
+    "mgu": nn.MGUCell,
+    "simple": nn.SimpleCell,
+}
+
+
+class Recurrent(nn.Module):
+    """Layers of a cell of flax, each unrolled over the sequence by a scan.
+
+    `cell`: `lstm` (Hochreiter and Schmidhuber 1997); `optimized_lstm`, the same in fewer products;
+    `gru` (Cho et al. 2014, arXiv 1406.1078); `mgu` (Zhou et al. 2016, arXiv 1603.09420); `simple`,
+    one tanh layer.
+    """
+
+    cell: str = "lstm"
+    size: int = 64
+    num_layers: int = 1
+
+    def __post_init__(self) -> None:
+        """`ValueError` on an unknown cell or a number that is not positive."""
+        if self.cell not in CELLS:
+            raise ValueError(f"cell={self.cell} is none of {', '.join(CELLS)}")
+        _check_count("size", self.size)
+        _check_count("num_layers", self.num_layers)
+        super().__post_init__()
+
+    @nn.nowrap
+    def initial_carry(self, num: int) -> PyTree:
+        """Zeros, one entry a layer."""
+        cell = CELLS[self.cell](self.size, parent=None)
+        one: PyTree = cell.initialize_carry(jax.random.key(0), (num, 1))
+        return (one,) * self.num_layers
+
+    @nn.compact
+    def __call__(self, carry: PyTree, x: jax.Array, reset: jax.Array) -> tuple[PyTree, jax.Array]:
+        """Features `[L, S, F]` to `[L, S, size]`."""
+        _check_features(x)
+
+        def step(cell: Any, carry: PyTree, now: tuple[jax.Array, jax.Array]) -> Any:
+            x, reset = now
+            return cell(jax.tree.map(lambda c: jnp.where(reset[:, None], 0, c), carry), x)
+
+        unroll = nn.scan(step, variable_broadcast="params", split_rngs={"params": False})
+        after = []
+        for i, before in enumerate(carry):
+            cell = CELLS[self.cell](self.size, name=f"layer_{i}")
+            end, x = unroll(cell, before, (x, reset))
+            after.append(end)
+        return tuple(after), x
+
+
+class LRU(nn.Module):
+    """Layers of linear recurrent units, each between a layer norm and a gate, beside a skip.
+
+    h_t = lambda h_{t-1} + sqrt(1 - |lambda|^2) B u_t, y_t = Re(C h_t) + D u_t with a complex
+    diagonal lambda: Orvieto et al. 2023 (arXiv 2303.06349), section 3. |lambda| begins between
+    `min_radius` and `max_radius`, its angle below `max_phase`. The gate, y' sigmoid(W y') of y' =
+    gelu(y), is that of Smith et al. 2023 (arXiv 2208.04933). Time is parallel, not a loop.
+    """
+
+    size: int = 64
+    state_size: int = 64
+    num_layers: int = 1
+    min_radius: float = 0.9
+    max_radius: float = 0.999
+    max_phase: float = math.pi / 10
+
+    def __post_init__(self) -> None:
+        """`ValueError` on a number that is not positive, or radii that do not ascend below 1."""
+        for name in ("size", "state_size", "num_layers"):
+            _check_count(name, getattr(self, name))
+        if not 0 <= self.min_radius < self.max_radius < 1:
+            raise ValueError(
+                f"min_radius={self.min_radius}, max_radius={self.max_radius}: must be "
+                "0 <= min_radius < max_radius < 1"
+            )
+        if not 0 < self.max_phase <= 2 * math.pi:
+            raise ValueError(f"max_phase={self.max_phase} must be above 0 and at most 2 pi")
+        super().__post_init__()
+
+    @nn.nowrap
+    def initial_carry(self, num: int) -> PyTree:
+        """Zeros, complex64 `[num, state_size]` a layer."""
+        return (jnp.zeros((num, self.state_size), jnp.complex64),) * self.num_layers
+
+    @nn.compact
+    def __call__(self, carry: PyTree, x: jax.Array, reset: jax.Array) -> tuple[PyTree, jax.Array]:
+        """Features `[L, S, F]` to `[L, S, size]`."""
+        _check_features(x)
+        x = nn.Dense(self.size, name="embedding")(x)
+        after = []
+        for i, before in enumerate(carry):
+            layer = _LRULayer(
+                self.state_size,
+                self.min_radius,
+                self.max_radius,
+                self.max_phase,
+                name=f"layer_{i}",
+            )
+            end, x = layer(before, x, reset)
+            after.append(end)
+        return tuple(after), x
+
+
+class _LRULayer(nn.Module):
+    state_size: int
+    min_radius: float
+    max_radius: float
+    max_phase: float
+
+    @nn.compact
+    def __call__(
+        self, carry: jax.Array, x: jax.Array, reset: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        size, shape = x.shape[-1], (self.state_size,)
+        log_rate = self.param("log_rate", self._initial_log_rate, shape)
+        log_phase = self.param("log_phase", self._initial_log_phase, shape)
+        rate = -jnp.exp(log_rate)  # log |lambda|
+        decay = jnp.exp(jax.lax.complex(rate, jnp.exp(log_phase)))
+        scale = jnp.sqrt(-jnp.expm1(2.0 * rate))
+        u = nn.LayerNorm()(x)
+        real, imaginary = jnp.split(nn.Dense(2 * self.state_size, use_bias=False)(u), 2, axis=-1)
+        states = linear_recurrence(
+            decay, jax.lax.complex(scale * real, scale * imaginary), reset, carry
+        )
+        both = jnp.concatenate([states.real, states.imag], axis=-1)
+        skip = self.param("skip", nn.initializers.normal(1.0), (size,))
+        y = nn.gelu(nn.Dense(size, use_bias=False)(both) + skip * u)
+        return states[-1], x + y * nn.sigmoid(nn.Dense(size)(y))
+
+    def _initial_log_rate(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        """|lambda|^2 uniform between the squared radii."""
+        low, high = self.min_radius**2, self.max_radius**2
+        return jnp.log(-0.5 * jnp.log(jax.random.uniform(key, shape, minval=low, maxval=high)))
+
+    def _initial_log_phase(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        return jnp.log(self.max_phase * jax.random.uniform(key, shape, minval=1e-3))
+
+
+def _check_count(name: str, value: Any) -> None:
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{name}={value} must be an integer, at least 1")
+
+
+def _check_features(x: Any) -> None:
+    if getattr(x, "ndim", None) != 3:
+        shapes = ", ".join(str(leaf.shape[2:]) for leaf in jax.tree.leaves(x))
+        raise ValueError(
+            f"a memory takes features [L, S, F], not entries of shape {shapes}; put a torso before "
+            "it"
+        )
