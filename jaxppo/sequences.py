@@ -21,4 +21,9 @@ def cut(tree: PyTree, length: int) -> PyTree:
 
 def first(tree: PyTree, length: int) -> PyTree:
     """The first step of each sequence that `cut` makes: `[T, B, ...]` to `[S, ...]`."""
-    return jax.tree.map(lambda x: x[::length].reshape(-1, *x.shape[2:]), tree)
+
+    def one(x: jax.Array) -> jax.Array:
+        chosen = x[::length]
+        return chosen.reshape(chosen.shape[0] * chosen.shape[1], *x.shape[2:])
+
+    return jax.tree.map(one, tree)
