@@ -1,4 +1,4 @@
-"""Steady steps per second on CartPole at three sizes: `make bench`.
+"""Steady steps per second on CartPole, feed-forward at three sizes and with memories: `make bench`.
 
 Each setting is compiled once; then blocks of whole updates are timed, compile apart. Prints a table
 and writes benchmarks/results/speed.json (ignored by git).
@@ -45,18 +45,30 @@ SETTINGS: dict[str, list[str]] = {
     ],
 }
 STEPS_PER_BLOCK = {"S": 300_000, "M": 262_144, "L": 786_432}
+MEMORIES = ("lstm", "gru", "lru")
+for memory in MEMORIES:  # 16,384 steps an update, in sequences of whole rollouts
+    for rollout, num_envs in ((128, 128), (1024, 16)):
+        SETTINGS[f"{memory}-{rollout}"] = [
+            f"network={memory}_shared",
+            f"arch.total_num_envs={num_envs}",
+            f"system.rollout_length={rollout}",
+            "system.num_minibatches=4",
+        ]
+        STEPS_PER_BLOCK[f"{memory}-{rollout}"] = 65_536
 
 
-def compose(overrides: list[str]) -> config.Config:
+def compose(name: str) -> config.Config:
     """The configuration that the command line would run."""
+    executable = "rec_ppo" if name.startswith(MEMORIES) else "ff_ppo"
+    overrides = ["system.epochs=4", "arch.num_evaluation=1", "arch.compile_cache=null"]
     with hydra.initialize_config_dir(str(config_dir()), version_base="1.3"):
-        settings = hydra.compose("ff_ppo", [*overrides, "arch.compile_cache=null"])
+        settings = hydra.compose(executable, [*SETTINGS[name], *overrides])
     return config.parse(dict(OmegaConf.to_container(settings, resolve=True)))  # type: ignore[arg-type]
 
 
 def measure(name: str, num_blocks: int) -> dict[str, Any]:
     """Median and range of steady steps per second at one setting."""
-    settings = compose([*SETTINGS[name], "system.epochs=4", "arch.num_evaluation=1"])
+    settings = compose(name)
     plan, built = experiment.prepare(settings)
     state = system.init(built, settings, plan)
     updates = max(1, STEPS_PER_BLOCK[name] // plan.steps_per_update)
@@ -85,19 +97,19 @@ def measure(name: str, num_blocks: int) -> dict[str, Any]:
 def main() -> None:
     """Measure every setting in turn."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("settings", nargs="*", default=list(SETTINGS), help="of S, M, L")
+    parser.add_argument("settings", nargs="*", default=list(SETTINGS), help=", ".join(SETTINGS))
     parser.add_argument("--blocks", type=int, default=7, help="timed blocks of each setting")
     arguments = parser.parse_args()
     results = []
     print(
         f"jax {jax.__version__}, {jax.local_device_count()} x {jax.local_devices()[0].device_kind}"
     )
-    print("setting   steps/s (slowest .. fastest)     compile   peak MiB  matmul GFLOP/s")
+    print("setting     steps/s (slowest .. fastest)     compile   peak MiB  matmul GFLOP/s")
     for name in arguments.settings:
         row = measure(name, arguments.blocks)
         results.append(row)
         print(
-            f"{name:<7} {row['steps_per_second']:>9,.0f} "
+            f"{name:<9} {row['steps_per_second']:>9,.0f} "
             f"({row['slowest']:,.0f} .. {row['fastest']:,.0f})   {row['compile_seconds']:>6.1f} s "
             f"{row['peak_mib']:>9.0f} {row['matmul_gflop_per_second']:>10.1f}",
             flush=True,
