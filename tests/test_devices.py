@@ -14,7 +14,7 @@ import json, sys, tempfile
 from pathlib import Path
 import jax, numpy as np
 from functools import partial
-from conftest import small_config
+from conftest import LAYERS, NETWORK, small_config
 from jaxppo import config, devices, experiment, system
 from jaxppo.evaluation import evaluate
 from jaxppo.learner import train_block
@@ -23,7 +23,9 @@ num = int(sys.argv[1])
 settings = small_config(
     arch={"total_num_envs": 16, "update_batch_size": 2, "num_updates": 5, "num_eval_episodes": 7},
     env__target="envs.Coin",
+    network={**NETWORK, "actor_memory": {"_target_": f"{LAYERS}.memory.Recurrent", "size": 8}},
     system={
+        "sequence_length": 4, "num_minibatches": 2, "burn_in": 1, "refresh_carries": True,
         **dict.fromkeys(("normalize_observations", "normalize_values", "normalize_rewards"), True),
         "standardize_advantages": "minibatch", "kl_stop": 10.0,
         "objective": "penalty", "adapt_kl_coef": True,

@@ -391,6 +391,72 @@ def test_any_extra_solves_recall_and_nothing_else_does(extra: str) -> None:
     np.testing.assert_array_equal(obs["observation"], 0)
 
 
+def test_a_mask_hides_entries_of_every_observation() -> None:
+    plain = make("CartPole-v1", max_steps_in_episode=3)
+    env = envs.make(EnvConfig(params={"max_steps_in_episode": 3}, mask=[1, 3]))
+    check_contract(env)
+    actions = [np.array([i % 2, 1], np.int32) for i in range(7)]
+    (obs, steps), (plain_obs, plain_steps) = (play(e, actions, 2) for e in (env, plain))
+    shown = np.array([1.0, 0.0, 1.0, 0.0])
+    np.testing.assert_array_equal(obs, plain_obs * shown)
+    for step, base in zip(steps, plain_steps, strict=True):
+        np.testing.assert_array_equal(step.obs, base.obs * shown)
+        np.testing.assert_array_equal(step.final_observation, base.final_observation * shown)
+        assert np.asarray(base.final_observation)[:, [1, 3]].all()
+        for name in ("reward", "terminated", "truncated"):
+            np.testing.assert_array_equal(getattr(step, name), getattr(base, name))
+    space = env.observation_space
+    np.testing.assert_allclose(space.high, np.asarray(plain.observation_space.high) * [1, 0, 1, 0])
+    assert (space.shape, space.dtype, env.time_limit) == ((4,), "float32", 3)
+
+
+def test_extras_stand_beside_what_a_mask_leaves() -> None:
+    env = envs.make(EnvConfig(name="Pendulum-v1", mask=[2], extras=["last_action"]))
+    obs, steps = play(env, [np.full((3, 1), 1.5, np.float32)], 3)
+    np.testing.assert_array_equal(steps[0].obs["last_action"], 1.5)
+    for seen in (obs, steps[0].obs):
+        np.testing.assert_array_equal(seen["observation"][:, 2], 0)
+        assert np.asarray(seen["observation"])[:, :2].all()
+
+
+def walk(delay: int, actions: list[int]) -> tuple[list[list[float]], list[float], list[int]]:
+    """Observations (with the first), rewards and ends of one walk; the goal beside them."""
+    env = custom("jaxppo.envs.t_maze.TMaze", {"delay": delay})
+    obs, steps = play(env, [np.full(2, action, np.int32) for action in actions], 2)
+    seen = [obs[0].tolist()] + [step.final_observation[0].tolist() for step in steps]
+    ends = [int(step.terminated[0]) + 2 * int(step.truncated[0]) for step in steps]
+    return seen, [float(step.reward[0]) for step in steps], ends
+
+
+def test_t_maze_shows_the_goal_at_its_start_alone_and_pays_at_its_end() -> None:
+    check_contract(custom("jaxppo.envs.t_maze.TMaze", {"delay": 4}))
+    found = set()
+    for turn in (1, 2):
+        seen, rewards, ends = walk(3, [0, 0, 0, turn])
+        goal = seen[0][0]
+        assert seen[0] in ([1.0, 0.0], [-1.0, 0.0])
+        assert seen[1:4] == [[0.0, 0.0], [0.0, 0.0], [0.0, 1.0]]
+        assert rewards == [0.0, 0.0, 0.0, 1.0 if (turn == 2) == (goal > 0) else -1.0]
+        assert ends == [0, 0, 0, 1]
+        found.add(rewards[-1])
+    assert found == {1.0, -1.0}
+
+
+def test_t_maze_costs_bumps_and_ends_by_the_clock() -> None:
+    """Time for twice the way: 2 (delay + 1) steps, whose bumps cost 1 in all."""
+    seen, rewards, ends = walk(2, [1, 0, 2, 0, 0, 0])
+    assert [x[0] != 0 for x in seen] == [True, True, False, False, False, False, False]
+    assert [x[1] for x in seen] == [0, 0, 0, 0, 1, 1, 1]
+    np.testing.assert_allclose(rewards, np.array([-1, 0, -1, 0, -1, -1]) / 6, rtol=1e-6)
+    assert ends == [0, 0, 0, 0, 0, 2]
+
+
+def test_t_mazes_goals_are_on_both_sides() -> None:
+    env = custom("jaxppo.envs.t_maze.TMaze")
+    _, obs = env.reset(jax.random.split(jax.random.key(0), 400))
+    assert abs(float(obs[:, 0].mean())) < 0.2
+
+
 def test_parameters_are_bound() -> None:
     assert make("CartPole-v1", max_steps_in_episode=17).time_limit == 17
 
@@ -413,6 +479,14 @@ def test_parameters_are_bound() -> None:
         (
             {"name": None, "target": "envs.Counted", "extras": ["step"]},
             ["env.extras=[step]", "envs.Counted", "already"],
+        ),
+        ({"mask": [4]}, ["env.mask=[4]", "CartPole-v1", "0 to 3"]),
+        ({"mask": [-1]}, ["env.mask=[-1]", "0 to 3"]),
+        ({"name": "Breakout-MinAtar", "mask": [1]}, ["env.mask=[1]", "no vector"]),
+        ({"name": None, "target": "envs.Echo", "mask": [0]}, ["env.mask=[0]", "no vector"]),
+        (
+            {"name": None, "target": "jaxppo.envs.t_maze.TMaze", "kwargs": {"delay": 0}},
+            ["delay=0", "at least 1"],
         ),
         ({"action_mask": "legal"}, ["env.action_mask=legal", "CartPole-v1", "null"]),
         (

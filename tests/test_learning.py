@@ -33,10 +33,12 @@ CARTPOLE_100K = [
 ]
 
 
-def train(overrides: list[str], run_dir: Path) -> tuple[float, list[float]]:
+def train(
+    overrides: list[str], run_dir: Path, executable: str = "ff_ppo"
+) -> tuple[float, list[float]]:
     """The absolute metric and every evaluation's return."""
     with hydra.initialize_config_dir(str(config_dir()), version_base="1.3"):
-        settings = hydra.compose("ff_ppo", [*QUIET, *overrides])
+        settings = hydra.compose(executable, [*QUIET, *overrides])
     raw: Any = OmegaConf.to_container(settings, resolve=True)
     result = experiment.run(config.parse(raw), run_dir)
     import json
@@ -114,6 +116,26 @@ def test_every_way_of_learning_solves_copy(tmp_path: Path, changes: dict[str, An
     assert short_run(tmp_path, **{"env": {"target": "envs.Copy"}, **changes}) > 0.98
 
 
+def memory(cell: str) -> dict[str, Any]:
+    name = "LRU" if cell == "lru" else "Recurrent"
+    settings = {"_target_": f"{LAYERS}.memory.{name}", "size": 16}
+    return settings if cell == "lru" else {**settings, "cell": cell}
+
+
+@pytest.mark.parametrize("cell", ["gru", *map(slow, ("lru", "lstm", "mgu", "optimized_lstm"))])
+def test_a_memory_finds_its_way(tmp_path: Path, cell: str) -> None:
+    """The goal is seen three steps before the turn: 1 is the optimum, 0 without memory."""
+    maze = {"target": "jaxppo.envs.t_maze.TMaze", "kwargs": {"delay": 3}}
+    memories = {"actor_memory": memory(cell), "critic_memory": memory(cell)}
+    result = short_run(tmp_path, env=maze, network=memories, system={"sequence_length": None})
+    assert result > 0.95
+
+
+def test_without_memory_it_does_not(tmp_path: Path) -> None:
+    maze = {"target": "jaxppo.envs.t_maze.TMaze", "kwargs": {"delay": 3}}
+    assert abs(short_run(tmp_path, env=maze)) < 0.2
+
+
 def short_run(run_dir: Path, **changes: dict[str, Any]) -> float:
     """The absolute metric after 60 updates of 32 environments."""
     settings = small_config(
@@ -184,3 +206,27 @@ def test_cartpole_in_100k_steps_over_seeds(tmp_path: Path, seed: int) -> None:
 )
 def test_an_environments_own_settings_solve_it(tmp_path: Path, env: str, at_least: float) -> None:
     assert train([f"env={env}"], tmp_path)[0] >= at_least
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", ["lstm", "gru", "lru"])
+@pytest.mark.parametrize(
+    "env, at_least",
+    [("memory_chain", 0.9), ("t_maze", 0.95), ("cartpole_no_velocity", 475)],
+)
+def test_a_memory_solves_what_nothing_else_does(
+    tmp_path: Path, env: str, at_least: float, network: str
+) -> None:
+    overrides = [f"env={env}", f"network={network}"]
+    assert train(overrides, tmp_path, "rec_ppo")[0] >= at_least
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env, chance", [("memory_chain", 0.0), ("t_maze", 0.0)])
+def test_without_memory_it_stays_at_chance(tmp_path: Path, env: str, chance: float) -> None:
+    assert abs(train([f"env={env}"], tmp_path)[0] - chance) <= 0.3
+
+
+@pytest.mark.slow
+def test_a_memory_swings_up_a_pendulum_of_unknown_velocity(tmp_path: Path) -> None:
+    assert train(["env=pendulum_no_velocity", "network=lru"], tmp_path, "rec_ppo")[0] >= -200

@@ -54,7 +54,8 @@ def test_wheel_trains_from_an_empty_directory(tmp_path: Path) -> None:
     (wheel,) = dist.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    assert {"jaxppo/ff_ppo.py", "jaxppo/configs/ff_ppo.yaml"} <= names
+    for executable in ("ff_ppo", "rec_ppo"):
+        assert {f"jaxppo/{executable}.py", f"jaxppo/configs/{executable}.yaml"} <= names
     top = {name.split("/")[0] for name in names}
     assert {name for name in top if not name.endswith(".dist-info")} == {"jaxppo"}
 
