@@ -45,24 +45,24 @@ SETTINGS: dict[str, list[str]] = {
     ],
 }
 STEPS_PER_BLOCK = {"S": 300_000, "M": 262_144, "L": 786_432}
-MEMORIES = ("lstm", "gru", "lru")
-for memory in MEMORIES:  # 16,384 steps an update, in sequences of whole rollouts
-    for rollout, num_envs in ((128, 128), (1024, 16)):
-        SETTINGS[f"{memory}-{rollout}"] = [
-            f"network={memory}_shared",
-            f"arch.total_num_envs={num_envs}",
-            f"system.rollout_length={rollout}",
-            "system.num_minibatches=4",
-        ]
-        STEPS_PER_BLOCK[f"{memory}-{rollout}"] = 65_536
+MEMORIES = {  # 16,384 steps an update, learnt from in sequences of whole rollouts
+    f"{memory}-{length}": [
+        f"network={memory}_shared",
+        f"arch.total_num_envs={16_384 // length}",
+        f"system.rollout_length={length}",
+        "system.num_minibatches=4",
+    ]
+    for memory in ("lstm", "gru", "lru")
+    for length in (128, 1024)
+}
 
 
 def compose(name: str) -> config.Config:
     """The configuration that the command line would run."""
-    executable = "rec_ppo" if name.startswith(MEMORIES) else "ff_ppo"
+    executable = "rec_ppo" if name in MEMORIES else "ff_ppo"
     overrides = ["system.epochs=4", "arch.num_evaluation=1", "arch.compile_cache=null"]
     with hydra.initialize_config_dir(str(config_dir()), version_base="1.3"):
-        settings = hydra.compose(executable, [*SETTINGS[name], *overrides])
+        settings = hydra.compose(executable, [*{**SETTINGS, **MEMORIES}[name], *overrides])
     return config.parse(dict(OmegaConf.to_container(settings, resolve=True)))  # type: ignore[arg-type]
 
 
@@ -71,7 +71,7 @@ def measure(name: str, num_blocks: int) -> dict[str, Any]:
     settings = compose(name)
     plan, built = experiment.prepare(settings)
     state = system.init(built, settings, plan)
-    updates = max(1, STEPS_PER_BLOCK[name] // plan.steps_per_update)
+    updates = max(1, STEPS_PER_BLOCK.get(name, 65_536) // plan.steps_per_update)
     count = devices.replicate(np.int32(updates), jax.local_devices())
     program = compile.compile_program(partial(train_block, built), state, count, donate=(0,))
     speeds = []
@@ -97,7 +97,9 @@ def measure(name: str, num_blocks: int) -> dict[str, Any]:
 def main() -> None:
     """Measure every setting in turn."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("settings", nargs="*", default=list(SETTINGS), help=", ".join(SETTINGS))
+    parser.add_argument(
+        "settings", nargs="*", default=[*SETTINGS, *MEMORIES], help="of all that it prints"
+    )
     parser.add_argument("--blocks", type=int, default=7, help="timed blocks of each setting")
     arguments = parser.parse_args()
     results = []

@@ -74,7 +74,9 @@ class SystemConfig:
     critic_lr: float = setting(3e-4, "Adam step size of the critic's parameters", low=0)
     rollout_length: int = setting(32, "steps of every environment between two updates", low=1)
     sequence_length: int | None = setting(
-        1, "steps in a row that are learnt from together, by a memory; null: the rollout", low=1
+        1,
+        "steps in a row that a memory learns from together; null, as in rec_ppo: the rollout",
+        low=1,
     )
     burn_in: int = setting(
         0, "first steps of each sequence that only bring its memory up to date", low=0
@@ -405,8 +407,8 @@ def plan(config: Config, num_devices: int) -> Plan:
             f"the nearest that does: {_nearest_divisor(num_sequences, system.num_minibatches)}"
         )
     steps_per_update = learners * batch
-    learnt = steps_per_update // sequence_length * (sequence_length - system.burn_in)
-    if system.standardize_advantages == "minibatch" and learnt == system.num_minibatches:
+    learnt = num_sequences * (sequence_length - system.burn_in)  # by one device and update batch
+    if system.standardize_advantages == "minibatch" and learners * learnt == system.num_minibatches:
         raise ConfigError(
             "system.standardize_advantages=minibatch: a minibatch of one transition has no "
             f"spread; lower system.num_minibatches={system.num_minibatches}, or take batch"
@@ -430,7 +432,7 @@ def plan(config: Config, num_devices: int) -> Plan:
         rollout_length=system.rollout_length,
         sequence_length=sequence_length,
         steps_per_update=steps_per_update,
-        minibatch_size=batch // system.num_minibatches,
+        minibatch_size=learnt // system.num_minibatches,
         num_updates=num_updates,
         updates_per_block=tuple(
             (i + 1) * num_updates // blocks - i * num_updates // blocks for i in range(blocks)
@@ -477,7 +479,7 @@ def _check_combinations(system: SystemConfig) -> None:
         )
 
 
-def memories(network: NetworkConfig) -> list[str]:
+def _memories(network: NetworkConfig) -> list[str]:
     """The names of the memories that a network has."""
     names = [field.name for field in dataclasses.fields(network)]
     return [name for name in names if name.endswith("_memory") and getattr(network, name)]
@@ -485,7 +487,7 @@ def memories(network: NetworkConfig) -> list[str]:
 
 def _sequence_length(config: Config) -> int:
     """Steps of a sequence; `ConfigError` where they do not suit the rollout or the network."""
-    system, found = config.system, memories(config.network)
+    system, found = config.system, _memories(config.network)
     rollout = system.rollout_length
     length = rollout if system.sequence_length is None else system.sequence_length
     if rollout % length:
@@ -494,11 +496,14 @@ def _sequence_length(config: Config) -> int:
             f"the nearest that does: {_nearest_divisor(rollout, length)}"
         )
     if found and length == 1:
+        way_out = (
+            "raise system.rollout_length=1"
+            if rollout == 1
+            else "set system.sequence_length=null for whole rollouts, as jaxppo.rec_ppo does"
+        )
         raise ConfigError(
-            f"network.{found[0]}: a memory learns nothing from sequences of one step "
-            f"(system.sequence_length={system.sequence_length}, system.rollout_length={rollout}); "
-            "run python -m jaxppo.rec_ppo, whose sequences are whole rollouts, or do without: "
-            "network=mlp"
+            f"network.{found[0]}: a memory learns nothing from sequences of one step; {way_out}, "
+            "or do without: network=mlp"
         )
     for key, off in (("burn_in", 0), ("refresh_carries", False)):
         value = getattr(system, key)
@@ -507,6 +512,11 @@ def _sequence_length(config: Config) -> int:
                 f"system.{key}={str(value).lower()}: the network has no memory; set it to "
                 f"{str(off).lower()}, or take network=lstm"
             )
+    if system.refresh_carries and length == rollout:
+        raise ConfigError(
+            "system.refresh_carries=true has nothing to do where sequences are whole rollouts of "
+            f"{rollout} steps: set a shorter system.sequence_length, or it to false"
+        )
     if system.burn_in >= length:
         raise ConfigError(
             f"system.burn_in={system.burn_in} leaves nothing to learn from in sequences of "

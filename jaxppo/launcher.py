@@ -1,6 +1,7 @@
 """Hydra's side of a run: composing, checking before anything is written, and one-line errors."""
 
 import contextlib
+import dataclasses
 import difflib
 import os
 import re
@@ -20,7 +21,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from jaxppo.config import Config, ConfigError, help_text, parse, unknown_key
+from jaxppo.config import Config, ConfigError, NetworkConfig, help_text, parse, unknown_key
 from jaxppo.experiment import TrainingError, check_run_dir, prepare
 
 _FLAGS = (
@@ -30,11 +31,12 @@ _FLAGS = (
 )
 _LAYERS = ("input_layer", "torso", "memory", "actor_head", "critic_head")  # in configs/network
 _BRANCHES = {  # of these groups, the places that take one
-    "network/torso": (
-        *("network.shared_torso", "network.actor_torso", "network.actor_post_torso"),
-        *("network.critic_torso", "network.critic_post_torso"),
-    ),
-    "network/memory": ("network.shared_memory", "network.actor_memory", "network.critic_memory"),
+    f"network/{kind}": [
+        f"network.{field.name}"
+        for field in dataclasses.fields(NetworkConfig)
+        if field.name.endswith(f"_{kind}")
+    ]
+    for kind in ("torso", "memory")
 }
 _MAX_COMPOSED = 32  # jobs of a sweep that are checked whole before the first starts
 
@@ -154,7 +156,7 @@ def _explain(error: Exception) -> str | None:
         typed = getattr(error, "override", None)  # where Hydra's grammar stopped
         return _translate(f"parsing override '{typed}'\n{error}" if typed else str(error))
     if isinstance(error, ValueError) and "Config group override" in str(error):
-        typed = " ".join(arg for arg in sys.argv[1:] if re.match(r"[+~]*\w*=", arg))
+        typed = " ".join(arg for arg in sys.argv[1:] if re.match(r"[+~]*(\w*|\w+/[\w/@.]+)=", arg))
         return f"{typed}: a group takes the name of one of its files; see --help"
     if match := re.match(r"invalid literal for int\(\) with base 10: '(\w+)'", str(error)):
         typed = [arg for arg in sys.argv[1:] if f".{match[1]}=" in arg]  # OmegaConf's, of a list
@@ -186,8 +188,11 @@ def _translate(message: str) -> str:
         if slot in _BRANCHES.get(group, ()):
             return f"{key}: this network has none there; add it with a plus sign: +{key}=NAME"
         if key in _BRANCHES:
-            return f"{key}: say of which branch, such as {key}@{_BRANCHES[key][1]}=NAME"
-        return unknown_key(key, _layer_keys())
+            return f"{key}: say of which branch, such as {key}@{key.replace('/', '.actor_')}=NAME"
+        if key in _layer_keys():
+            return f"{key}: the layer there, if any, has no such key; --cfg job shows what there is"
+        here = [k for k in _layer_keys() if k.rpartition(".")[0] == key.rpartition(".")[0]]
+        return unknown_key(key, sorted(here) or _usual_layer_keys())
     if match := re.search(
         r"Could not find '(.+)/([^/]+)'\s+Available options in .*?:(.*)", message, re.S
     ):
@@ -200,24 +205,32 @@ def _translate(message: str) -> str:
         )
     if match := re.search(r"Error merging override (.*)", message):
         return f"{match[1]}: the file's value is of another kind; see --cfg job for its form"
-    if match := re.search(r"An item is already at '(.+?)'", message):
+    if match := re.search(r"(?:An item is already at '|Multiple values for )([^' ]+)[.']", message):
         return f"+{match[1]}: is in the file already; change it without the plus sign"
     if match := re.search(r"parsing override '(.*)'", message):
         return f"{match[1]}: not an override ({message.splitlines()[1].strip()}); write key=value"
     return message
 
 
-def _layer_keys() -> list[str]:
-    """Settable keys of the layers of the default networks."""
-    folder = config_dir() / "network"
+def _layer_keys() -> set[str]:
+    """Settable keys of all layers, wherever in a network they may stand."""
+    keys = set()
+    for layer in _LAYERS:
+        places = _BRANCHES.get(f"network/{layer}", [f"network.{layer}"])
+        for file in (config_dir() / "network" / layer).glob("*.yaml"):
+            keys |= {f"{place}.{key}" for key in map(str, OmegaConf.load(file)) for place in places}
+    return keys
+
+
+def _usual_layer_keys() -> list[str]:
+    """Those of the network that is composed where none is named."""
     keys = []
-    for network in ("mlp", "lstm"):
-        for entry in OmegaConf.load(folder / f"{network}.yaml").defaults:
-            if entry != "_self_":
-                ((group, choice),) = entry.items()
-                kind, _, slot = group.partition("@")
-                layer = OmegaConf.load(folder / kind / f"{choice}.yaml")
-                keys += [f"network.{slot or kind}.{argument}" for argument in map(str, layer)]
+    for entry in OmegaConf.load(config_dir() / "network" / "mlp.yaml").defaults:
+        if entry != "_self_":
+            ((group, choice),) = entry.items()
+            layer, _, place = group.partition("@")
+            file = config_dir() / "network" / layer / f"{choice}.yaml"
+            keys += [f"network.{place or layer}.{key}" for key in map(str, OmegaConf.load(file))]
     return keys
 
 

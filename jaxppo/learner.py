@@ -427,22 +427,12 @@ def run_epoch(
     stands whether it was looked at, and whether it was learnt from.
     """
     if system.refresh_carries or system.recompute_advantages:
-
-        def bring_up_to_date() -> tuple[PyTree, jax.Array, jax.Array]:
-            now, fresh, targets = dataclasses.replace(state, agent=progress[0]), rollout, batch
-            if system.refresh_carries:
-                now, fresh = refresh_carries(system, now, rollout)
-            if system.recompute_advantages:
-                targets, _ = add_targets(system, now, fresh)
-            carry = sequences.first(fresh.carry, system.sequence_length)
-            return carry, targets.advantage, targets.target
-
+        now = dataclasses.replace(state, agent=progress[0])
+        renew = partial(bring_up_to_date, system, now, rollout, batch)
         carry, advantage, target = (
-            jax.lax.cond(
-                progress[1], lambda: (batch.carry, batch.advantage, batch.target), bring_up_to_date
-            )
+            jax.lax.cond(progress[1], lambda: (batch.carry, batch.advantage, batch.target), renew)
             if system.stop_by_kl
-            else bring_up_to_date()
+            else renew()
         )
         batch = dataclasses.replace(batch, carry=carry, advantage=advantage, target=target)
     num_sequences = batch.log_prob.shape[1]
@@ -454,21 +444,44 @@ def run_epoch(
     )
 
 
-def refresh_carries(
-    system: System, state: LearnerState, rollout: Transition
-) -> tuple[LearnerState, Transition]:
-    """The memory that the agent's parameters of now would have had, from the rollout's opening on.
+def bring_up_to_date(
+    system: System, state: LearnerState, rollout: Transition, batch: Batch
+) -> tuple[PyTree, jax.Array, jax.Array]:
+    """Carries `[S, ...]`, advantages and targets `[L, S]` of the batch, by the parameters of now.
 
-    Before each step, `[T, B, ...]` in the rollout, and after the last, in the state.
+    Each only where the system says so. Whatever is recomputed sees the memory that these parameters
+    would have had.
+    """
+    carry, targets = batch.carry, batch
+    every = 1 if system.recompute_advantages else system.sequence_length
+    if jax.tree.leaves(rollout.carry):
+        state, carries = remember(system, state, rollout, every)
+        if system.refresh_carries:
+            carry = sequences.first(carries, system.sequence_length // every)
+        if system.recompute_advantages:
+            rollout = dataclasses.replace(rollout, carry=carries)
+    if system.recompute_advantages:
+        targets, _ = add_targets(system, state, rollout)
+    return carry, targets.advantage, targets.target
+
+
+def remember(
+    system: System, state: LearnerState, rollout: Transition, every: int
+) -> tuple[LearnerState, PyTree]:
+    """The memory that the agent's parameters would have had, from the rollout's opening on.
+
+    Before each `every`th step, `[T / every, B, ...]`; and after the last, in the state.
     """
 
-    def step(carry: PyTree, now: tuple[PyTree, jax.Array]) -> tuple[PyTree, PyTree]:
-        return unroll(system, state.agent.policy, carry, *_add_time(now))[0], carry
+    def through(carry: PyTree, steps: tuple[PyTree, jax.Array]) -> tuple[PyTree, PyTree]:
+        return unroll(system, state.agent.policy, carry, *steps)[0], carry
 
     opening = jax.tree.map(lambda x: x[0], rollout.carry)
-    last, carry = jax.lax.scan(step, opening, (rollout.obs, rollout.reset))
-    acting = dataclasses.replace(state.acting, carry=last)
-    return dataclasses.replace(state, acting=acting), dataclasses.replace(rollout, carry=carry)
+    chunks = jax.tree.map(
+        lambda x: x.reshape(-1, every, *x.shape[1:]), (rollout.obs, rollout.reset)
+    )
+    last, carries = jax.lax.scan(through, opening, chunks)
+    return dataclasses.replace(state, acting=dataclasses.replace(state.acting, carry=last)), carries
 
 
 def step_unless_stopped(
@@ -503,7 +516,7 @@ def adapt_kl_coef(system: System, agent: AgentState, batch: Batch) -> AgentState
     """Double `kl_factor` where KL(old || new) of the update is above 1.5 `kl_target`, halve it
     where it is below kl_target / 1.5. Schulman et al. 2017 (arXiv 1707.06347), section 4.
     """
-    hp = agent.hyperparameters
+    hp, batch = agent.hyperparameters, burn_in(system, agent, batch)
     _, distribution, _ = unroll(system, agent.policy, batch.carry, batch.obs, batch.reset)
     kl = mean_over(system.axes, jnp.mean(batch.distribution.kl_divergence(distribution)))
     factor = jnp.where(kl > 1.5 * hp.kl_target, 2.0, jnp.where(kl < hp.kl_target / 1.5, 0.5, 1.0))

@@ -117,23 +117,25 @@ def _action_mask(config: Config, env: Environment) -> str | None:
 
 
 def _try_out(config: Config, env: Environment, actor_critic: Composed) -> None:
-    """Trace one step; `ConfigError` where layers and spaces do not fit."""
+    """Trace a short unroll; `ConfigError` where layers and spaces do not fit."""
+    lead = (2, 3)  # L, S
 
-    def step(key: jax.Array) -> Any:
+    def unroll(key: jax.Array) -> Any:
         params = actor_critic.init(key)
         _, obs = env.reset(key[None])
-        obs = jax.tree.map(lambda x: x[None], obs)
-        carry = actor_critic.initial_carry(1)
+        obs = jax.tree.map(lambda x: jnp.broadcast_to(x, (*lead, *x.shape[1:])), obs)
+        carry = actor_critic.initial_carry(lead[1])
         after, distribution, estimate = actor_critic.unroll(
-            params, carry, obs, jnp.ones((1, 1), bool)
+            params, carry, obs, jnp.ones(lead, bool)
         )
         raw, log_prob = distribution.sample_and_log_prob(seed=key)
-        empty = actor_critic.empty_masks(obs)
         outputs = distribution.to_action(raw), log_prob, estimate.mean(), estimate
-        return *outputs, carry, after, empty
+        return *outputs, carry, after, actor_critic.empty_masks(obs)
 
     try:
-        action, log_prob, value, estimate, carry, after, _ = jax.eval_shape(step, jax.random.key(0))
+        action, log_prob, value, estimate, carry, after, _ = jax.eval_shape(
+            unroll, jax.random.key(0)
+        )
     except Exception as error:  # a user's layer may raise anything on shapes it does not take
         name = _culprit(actor_critic)
         target = (getattr(config.network, name) or {}).get("_target_", name)
@@ -143,18 +145,21 @@ def _try_out(config: Config, env: Environment, actor_critic: Composed) -> None:
             "which takes any observation"
         ) from error
     for name, output in (("actor_head", log_prob), ("critic_head", value)):
-        if output.shape != (1, 1):
+        if output.shape != lead:
             raise ConfigError(
-                f"network.{name}: gives shape {output.shape} where one number a step is needed; "
-                "choose a head that does"
+                f"network.{name}: gives shape {output.shape} of {lead} steps where one number a "
+                "step is needed; choose a head that does"
             )
     for name in carry:
-        if jax.tree.map(str, carry[name]) != jax.tree.map(str, after[name]):
+        before, then = (
+            jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", c[name]) for c in (carry, after)
+        )
+        if (jax.tree.structure(before), before) != (jax.tree.structure(then), then):
             raise ConfigError(
-                f"network.{name}: its carry is {carry[name]} at first and {after[name]} after a "
-                "step; let initial_carry give what a step gives"
+                f"network.{name}: its carry is {before} for {lead[1]} episodes at first and {then} "
+                "later; let initial_carry give what a call gives"
             )
-    wanted = jax.eval_shape(lambda: zeros(env.action_space, (1, 1)))
+    wanted = jax.eval_shape(lambda: zeros(env.action_space, lead))
     if jax.tree.map(jnp.shape, action) != jax.tree.map(jnp.shape, wanted):
         raise ConfigError(
             f"network.actor_head: gives actions {jax.tree.map(jnp.shape, action)} where "
@@ -174,7 +179,7 @@ def _culprit(actor_critic: Composed) -> str:
     """The first layer that does not take what comes before it."""
     network = actor_critic.network
     obs, mask = actor_critic.split(zeros(actor_critic.observation_space, (1, 1)))
-    carry, reset = actor_critic.initial_carry(1), jnp.ones((1, 1), bool)
+    reset = jnp.ones((1, 1), bool)
 
     def output(name: str, x: Any) -> Any:
         layer = getattr(network, name)
@@ -184,7 +189,8 @@ def _culprit(actor_critic: Composed) -> str:
         def start(x: Any) -> Any:
             key = jax.random.key(0)
             if name in MEMORIES:
-                return layer.init_with_output(key, carry[name], x, reset)[0][1]
+                _, features = layer.init_with_output(key, layer.initial_carry(1), x, reset)[0]
+                return features
             masks = (mask,) if name == "actor_head" and mask is not None else ()
             return layer.init_with_output(key, x, *masks)[0]
 

@@ -418,7 +418,7 @@ NETWORK = {
     "network/memory@network.actor_memory=lstm": "has none there|plus sign: +network/memory@",
     "network=lstm": (
         "network.actor_memory: a memory learns nothing from sequences of one step"
-        "|run python -m jaxppo.rec_ppo|network=mlp"
+        "|as jaxppo.rec_ppo does|network=mlp"
     ),
     "network=lstm system.sequence_length=null network/memory@network.actor_memory=lsm": (
         "network/memory=lsm: no such choice; did you mean network/memory=lstm?|gru, lru"
@@ -435,6 +435,28 @@ NETWORK = {
     "network=lstm system.sequence_length=5": "=5 does not divide system.rollout_length=32|: 4",
     "network=lstm system.sequence_length=null system.burn_in=32": (
         "system.burn_in=32 leaves nothing to learn from in sequences of 32 steps; at most 31"
+    ),
+    "+network.actor_torso.activation=relu": (
+        "+network.actor_torso.activation: is in the file already|without the plus sign"
+    ),
+    "+network/torso@network.actor_torso=cnn": (
+        "+network/torso@network.actor_torso: is in the file already|without the plus sign"
+    ),
+    "network/torso@network.actor_torso=null": "network/torso@network.actor_torso=null: a group",
+    "network.critic_torso.channels=[3]": (
+        "network.critic_torso.channels: the layer there, if any, has no such key|--cfg job"
+    ),
+    "network=lru system.sequence_length=8 network.actor_memory.min_radus=0.5": (
+        "network.actor_memory.min_radus: no such key; did you mean network.actor_memory.min_radius?"
+    ),
+    "network=lru system.sequence_length=8 network.actor_memory.min_radius=low": (
+        "network.actor_memory|min_radius=low must be a number"
+    ),
+    "network=lstm system.sequence_length=8 network.actor_memory.cell=[lstm]": (
+        "network.actor_memory|cell=['lstm'] is none of lstm"
+    ),
+    "network=lstm system.sequence_length=null system.refresh_carries=true": (
+        "system.refresh_carries=true has nothing to do|a shorter system.sequence_length"
     ),
     "system.burn_in=3": "system.burn_in=3: the network has no memory|0|network=lstm",
     "system.refresh_carries=true": "system.refresh_carries=true: the network has no memory|false",

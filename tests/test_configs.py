@@ -168,8 +168,10 @@ def test_choices_compose_and_fit(env: str, network: str) -> None:
     assert derived.total_steps >= (config.arch.total_timesteps or 0)
 
 
-@pytest.mark.parametrize("env", ["gymnax", "t_maze", "breakout"])
-@pytest.mark.parametrize("network", RECURRENT)
+@pytest.mark.parametrize(
+    "env, network",
+    [*(("t_maze", network) for network in RECURRENT), *((env, "gru") for env in names("env"))],
+)
 def test_memories_are_for_the_recurrent_executable(env: str, network: str) -> None:
     overrides = [f"env={env}", f"network={network}"]
     derived, system = prepare(parse(composed(*overrides, executable="rec_ppo")))
@@ -179,7 +181,7 @@ def test_memories_are_for_the_recurrent_executable(env: str, network: str) -> No
     with pytest.raises(ConfigError) as refusal:
         prepare(parse(composed(*overrides)))
     (line,) = str(refusal.value).splitlines()
-    for words in (f"network.{names[0]}", "python -m jaxppo.rec_ppo", "network=mlp"):
+    for words in (f"network.{names[0]}", "jaxppo.rec_ppo", "network=mlp"):
         assert words in line
 
 
@@ -644,14 +646,32 @@ PLANS: list[tuple[Settings, int, str, Settings]] = [
     ({MEMORY: LSTM, LENGTH: None, BURN_IN: 6}, 1, "sequences of 6 steps", {BURN_IN: 5}),
     ({LENGTH: None, BURN_IN: 2}, 1, "the network has no memory", {BURN_IN: 0}),
     ({"system.refresh_carries": True}, 1, "no memory", {"system.refresh_carries": False}),
+    *(
+        (
+            {MEMORY: LSTM, LENGTH: None, "system.refresh_carries": True},
+            1,
+            "whole rollouts of 6",
+            way,
+        )
+        for way in ({LENGTH: 3}, {"system.refresh_carries": False})
+    ),
 ]
 
 
 def test_a_memory_that_sees_one_step_at_a_time_is_refused() -> None:
-    for changes in ({}, {LENGTH: None, ROLLOUT: 1}):
-        with pytest.raises(ConfigError, match=r"network\.actor_memory.*jaxppo\.rec_ppo.*=mlp"):
+    for changes, way_out in (
+        ({}, "set system.sequence_length=null for whole rollouts, as jaxppo.rec_ppo does"),
+        ({LENGTH: None, ROLLOUT: 1}, "raise system.rollout_length=1"),
+    ):
+        with pytest.raises(ConfigError, match=rf"network\.actor_memory.*{way_out}.*network=mlp"):
             planned({MEMORY: LSTM, **changes}, 1)
     planned({MEMORY: LSTM, LENGTH: None}, 1)
+
+
+def test_minibatches_are_counted_without_burn_in() -> None:
+    for burn_in, size in ((0, 24), (2, 16)):
+        result = planned({MEMORY: LSTM, LENGTH: None, BURN_IN: burn_in, PARTS: 2}, 1)
+        assert result.minibatch_size == size
 
 
 def test_sequences_are_whole_rollouts_unless_said() -> None:
@@ -681,7 +701,10 @@ def test_plan_refuses_and_its_way_out_works(
     assert words in line
     for key, value in way_out.items():
         assert key in line
-        said = "null" if value is None else "above 0" if key == KL_COEF else value
+        said = {KL_COEF: "above 0", LENGTH: "shorter" if "shorter" in line else value}.get(
+            key, value
+        )
+        said = "null" if value is None else said
         assert re.search(rf"\b{said}\b", line, re.IGNORECASE)
     planned({**changes, **way_out}, num_devices)
 

@@ -222,9 +222,9 @@ def test_a_memory_solves_what_nothing_else_does(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env, chance", [("memory_chain", 0.0), ("t_maze", 0.0)])
-def test_without_memory_it_stays_at_chance(tmp_path: Path, env: str, chance: float) -> None:
-    assert abs(train([f"env={env}"], tmp_path)[0] - chance) <= 0.3
+@pytest.mark.parametrize("env", ["memory_chain", "t_maze"])
+def test_without_memory_it_stays_at_chance(tmp_path: Path, env: str) -> None:
+    assert abs(train([f"env={env}"], tmp_path)[0]) <= 0.3
 
 
 @pytest.mark.slow

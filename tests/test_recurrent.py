@@ -16,6 +16,7 @@ from conftest import LAYERS, NETWORK, alone, build, small_config
 
 from jaxppo import learner, sequences
 from jaxppo.config import ConfigError
+from jaxppo.distributions import categorical
 from jaxppo.evaluation import evaluate
 from jaxppo.networks.memory import CELLS, LRU, Recurrent
 from jaxppo.types import AgentState, LearnerState, System
@@ -164,8 +165,10 @@ def learning(cell: str, length: int, shared: bool = False, terminates: bool = Fa
 
 def compiled(system: System) -> Any:
     names = ("collect", "add_targets", "run_epochs", "update", "unroll", "loss", "burn_in")
-    names += ("gradient_step", "refresh_carries")
-    return SimpleNamespace(**{n: jax.jit(partial(getattr(learner, n), system)) for n in names})
+    names += ("gradient_step", "bring_up_to_date", "run_epoch")
+    phases = {n: jax.jit(partial(getattr(learner, n), system)) for n in names}
+    remember = jax.jit(partial(learner.remember, system), static_argnums=2)
+    return SimpleNamespace(**phases, remember=remember)
 
 
 def rollout_of(case: Any, state: LearnerState | None = None) -> tuple[LearnerState, Any, Any]:
@@ -361,48 +364,60 @@ def test_burn_in_brings_the_carry_up_to_date_and_is_not_learnt_from() -> None:
 
 
 @pytest.mark.parametrize("of", [WHOLE, CUT])
-def test_refreshed_carries_are_those_of_the_parameters(of: Any) -> None:
+def test_remembered_carries_are_those_of_the_parameters(of: Any) -> None:
     """Of the acting parameters they are the stored ones; of others, what these would have had."""
     case = learning(*of)
     state, rollout, _ = rollout_of(case)
-    same_state, same = case.refresh_carries(state, rollout)
-    equal(same.carry, rollout.carry, rtol=1e-4, atol=1e-5)
+    same_state, carries = case.remember(state, rollout, 1)
+    equal(carries, rollout.carry, rtol=1e-4, atol=1e-5)
     equal(same_state.acting.carry, state.acting.carry, rtol=1e-4, atol=1e-5)
     other = dataclasses.replace(state, agent=moved(state.agent))
-    after, fresh = case.refresh_carries(other, rollout)
+    after, carries = case.remember(other, rollout, 1)
     carry = jax.tree.map(lambda x: x[0], rollout.carry)
     for t in range(T):
-        equal(jax.tree.map(lambda x, t=t: x[t], fresh.carry), carry, rtol=1e-4, atol=1e-5)
+        equal(jax.tree.map(lambda x, t=t: x[t], carries), carry, rtol=1e-4, atol=1e-5)
         obs, reset = rollout.obs[t : t + 1], rollout.reset[t : t + 1]
         carry = case.unroll(other.agent.policy, carry, obs, reset)[0]
     equal(after.acting.carry, carry, rtol=1e-4, atol=1e-5)
+    fourth, every_fourth = case.remember(other, rollout, 4)
+    equal(every_fourth, jax.tree.map(lambda x: x[::4], carries), rtol=1e-4, atol=1e-5)
+    equal(fourth.acting.carry, carry, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("stop_by_kl", [False, True])
-def test_a_pass_sees_refreshed_carries_after_truncated_steps_too(
-    monkeypatch: pytest.MonkeyPatch, stop_by_kl: bool
-) -> None:
-    """Advantages are recomputed, and minibatches begin, with what the parameters remember now."""
+@pytest.mark.parametrize("refresh, recompute", [(True, True), (True, False), (False, True)])
+def test_a_pass_reads_what_the_parameters_remember_now(refresh: bool, recompute: bool) -> None:
+    """Recomputed targets do, after truncated steps too; minibatches begin with it if told to."""
     case = learning(*SHARED)
-    changes = {"refresh_carries": True, "recompute_advantages": True, "stop_by_kl": stop_by_kl}
-    system = dataclasses.replace(case.system, **changes)
+    changed = compiled(
+        dataclasses.replace(case.system, refresh_carries=refresh, recompute_advantages=recompute)
+    )
     state, rollout, batch = rollout_of(case)
     now = dataclasses.replace(state, agent=moved(state.agent))
-    updated, fresh = case.refresh_carries(now, rollout)
-    expected, _ = case.add_targets(updated, fresh)
+    after, carries = case.remember(now, rollout, 1)
+    fresh = dataclasses.replace(rollout, carry=carries)
+    targets = case.add_targets(after, fresh)[0] if recompute else batch
     stale, _ = case.add_targets(now, rollout)
-    assert not np.allclose(expected.advantage, stale.advantage, rtol=1e-3)
+    assert not np.allclose(targets.advantage, stale.advantage, rtol=1e-3)
+    carry = sequences.first(carries, 2) if refresh else batch.carry
+    found = changed.bring_up_to_date(now, rollout, batch)
+    equal(found, (carry, targets.advantage, targets.target), rtol=1e-4, atol=1e-4)
+
+
+def test_a_pass_that_was_stopped_reads_nothing_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = learning(*SHARED)
+    changes = {"refresh_carries": True, "stop_by_kl": True}
+    changed = compiled(dataclasses.replace(case.system, **changes))
+    state, rollout, batch = rollout_of(case)
     monkeypatch.setattr(
         learner, "step_unless_stopped", lambda system, batch, progress, indices: (progress, batch)
     )
-    run_epoch = jax.jit(partial(learner.run_epoch, system))
-    for stopped in (False, True)[: 1 + stop_by_kl]:
-        progress = (now.agent, jnp.asarray(stopped))
-        _, seen = run_epoch(state, rollout, batch, progress, jax.random.key(0))
-        found, wanted = seen, batch if stopped else expected
-        for name in ("carry", "advantage", "target"):
-            one = jax.tree.map(lambda x: x[0], getattr(found, name))
-            equal(one, getattr(wanted, name), rtol=1e-4, atol=1e-4)
+    agent = moved(state.agent)
+    now = dataclasses.replace(state, agent=agent)
+    fresh, _, _ = changed.bring_up_to_date(now, rollout, batch)
+    for stopped, carry in ((False, fresh), (True, batch.carry)):
+        progress = (agent, jnp.asarray(stopped))
+        _, seen = changed.run_epoch(state, rollout, batch, progress, jax.random.key(0))
+        equal(jax.tree.map(lambda x: x[0], seen.carry), carry, rtol=1e-4, atol=1e-5)
 
 
 def test_the_critics_memory_learns_by_the_critics_rate() -> None:
@@ -454,6 +469,49 @@ def test_evaluated_episodes_open_with_an_empty_memory() -> None:
     assert remembers == [False, True, True, True, True]
 
 
+def test_the_kl_of_an_update_is_of_what_was_learnt_from() -> None:
+    """After burn-in: what the first steps would say of the policy does not move the penalty."""
+    case = learning(*WHOLE)
+    system = dataclasses.replace(case.system, burn_in=3, objective="penalty", adapt_kl_coef=True)
+    state, rollout, _ = rollout_of(case)
+    batch, _ = learner.add_targets(system, state, rollout)
+    adapt = jax.jit(partial(learner.adapt_kl_coef, system))
+    factors = []
+    for first, rest in ((0.0, 0.0), (5.0, 0.0), (0.0, 5.0)):
+        logits = batch.distribution.logits.at[:3, :, 0].add(first).at[3:, :, 0].add(rest)
+        old = categorical(logits)
+        factors.append(
+            float(adapt(state.agent, dataclasses.replace(batch, distribution=old)).kl_factor)
+        )
+    assert factors == [0.5, 0.5, 2.0]
+
+
+class Sideways(Nothing):
+    """A memory that does not look at how many episodes it remembers."""
+
+    @nn.nowrap
+    def initial_carry(self, num: int) -> jax.Array:
+        return jnp.zeros((1, 2))
+
+    def __call__(self, carry: jax.Array, x: jax.Array, reset: jax.Array) -> Any:
+        return carry + jnp.sum(x[-1], -1, keepdims=True), x
+
+
+class Last(Nothing):
+    """A memory that gives its last step alone."""
+
+    def __call__(self, carry: jax.Array, x: jax.Array, reset: jax.Array) -> Any:
+        return carry, x[-1:]
+
+
+class Deaf(Nothing):
+    """A memory whose first carry takes no number."""
+
+    @nn.nowrap
+    def initial_carry(self) -> jax.Array:  # type: ignore[override]
+        return jnp.zeros((1, 0))
+
+
 class Growing(Nothing):
     """A memory whose carry is of another form after a step."""
 
@@ -465,6 +523,8 @@ class Growing(Nothing):
     "target, words",
     [
         ("test_recurrent.Growing", "its carry is"),
+        ("test_recurrent.Sideways", "its carry is"),
+        ("test_recurrent.Deaf", "positional argument"),
         (f"{LAYERS}.torsos.MLP", "is no memory"),
     ],
 )
@@ -473,3 +533,9 @@ def test_what_is_no_memory_is_refused_in_one_line(target: str, words: str) -> No
     with pytest.raises(ConfigError, match=f"network.actor_memory.*{words}") as error:
         build(small_config(network=network, system__sequence_length=T))
     assert "\n" not in str(error.value)
+
+
+def test_an_output_that_is_not_one_a_step_is_refused() -> None:
+    network = {**NETWORK, "actor_memory": {"_target_": "test_recurrent.Last"}}
+    with pytest.raises(ConfigError, match=r"network\.actor_head: gives shape"):
+        build(small_config(network=network, system__sequence_length=T))

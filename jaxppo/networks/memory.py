@@ -37,7 +37,7 @@ class Recurrent(nn.Module):
 
     def __post_init__(self) -> None:
         """`ValueError` on an unknown cell or a number that is not positive."""
-        if self.cell not in CELLS:
+        if self.cell not in tuple(CELLS):
             raise ValueError(f"cell={self.cell} is none of {', '.join(CELLS)}")
         _check_count("size", self.size)
         _check_count("num_layers", self.num_layers)
@@ -72,9 +72,10 @@ class LRU(nn.Module):
     """Layers of linear recurrent units, each between a layer norm and a gate, beside a skip.
 
     h_t = lambda h_{t-1} + sqrt(1 - |lambda|^2) B u_t, y_t = Re(C h_t) + D u_t with a complex
-    diagonal lambda: Orvieto et al. 2023 (arXiv 2303.06349), section 3. |lambda| begins between
-    `min_radius` and `max_radius`, its angle below `max_phase`. The gate, y' sigmoid(W y') of y' =
-    gelu(y), is that of Smith et al. 2023 (arXiv 2208.04933). Time is parallel, not a loop.
+    diagonal lambda: Orvieto et al. 2023 (arXiv 2303.06349), section 3, where the root is learnt
+    apart. |lambda| begins between `min_radius` and `max_radius`, its angle below `max_phase`. The
+    gate, y' sigmoid(W y') of y' = gelu(y), is that of Smith et al. 2023 (arXiv 2208.04933). Long
+    sequences are parallel in time: see `linear_recurrence`.
     """
 
     size: int = 64
@@ -88,10 +89,13 @@ class LRU(nn.Module):
         """`ValueError` on a number that is not positive, or radii that do not ascend below 1."""
         for name in ("size", "state_size", "num_layers"):
             _check_count(name, getattr(self, name))
-        if not 0 <= self.min_radius < self.max_radius < 1:
+        for name in ("min_radius", "max_radius", "max_phase"):
+            if type(getattr(self, name)) not in (int, float):
+                raise ValueError(f"{name}={getattr(self, name)} must be a number")
+        if not 0 < self.min_radius < self.max_radius < 1:
             raise ValueError(
                 f"min_radius={self.min_radius}, max_radius={self.max_radius}: must be "
-                "0 <= min_radius < max_radius < 1"
+                "0 < min_radius < max_radius < 1"
             )
         if not 0 < self.max_phase <= 2 * math.pi:
             raise ValueError(f"max_phase={self.max_phase} must be above 0 and at most 2 pi")

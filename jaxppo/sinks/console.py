@@ -86,6 +86,8 @@ def _start(event: Event) -> list[str]:
     )
     blocks = event["updates_per_block"]
     low, high = min(blocks), max(blocks)
+    length = event["sequence_length"]
+    sequences = f", in sequences of {length:,} steps" if length > 1 else ""
     devices = _count(event["num_devices"], f"{event['platform']} device")
     return [
         f"{event['environment']} on {devices}, seed {event['seed']}, "
@@ -94,7 +96,7 @@ def _start(event: Event) -> list[str]:
         f"{_count(event['update_batch_size'], 'update batch', 'es')} x "
         f"{_count(event['num_envs'], 'environment')} x {_count(event['rollout_length'], 'step')} = "
         f"{event['steps_per_update']:,} steps, learnt from in minibatches of "
-        f"{event['minibatch_size']:,} per device and update batch",
+        f"{event['minibatch_size']:,} per device and update batch{sequences}",
         f"budget: {event['num_updates']:,} updates = {event['total_steps']:,} steps{rounded}"
         f"{warm_up}",
         f"evaluations: {len(blocks)}, one every {low if low == high else f'{low} or {high}'} "
