@@ -296,6 +296,7 @@ def _check(key: str, value: Any, hint: Any, rule: typing.Mapping[str, Any]) -> A
         optional = " or null" if type(None) in options else ""
         raise ConfigError(
             f"{key}={value}: must be {_kind(wanted, rule)}{optional}, not {type(value).__name__}"
+            f"{_group_of_layer(key) if isinstance(value, str) else ''}"
         )
     if kind in (int, float):
         _check_number(key, value, rule)
@@ -310,6 +311,16 @@ def _check(key: str, value: Any, hint: Any, rule: typing.Mapping[str, Any]) -> A
             f"{key}={value}: no such choice; did you mean {near}? (of {', '.join(choices)})"
         )
     return value
+
+
+def _group_of_layer(key: str) -> str:
+    """How the layer `key` is chosen by name; empty for other keys."""
+    section, _, place = key.partition(".")
+    if section != "network":
+        return ""
+    kind = place.rpartition("_")[2]
+    group = f"network/{kind}@{key}" if kind in ("torso", "memory") else f"network/{place}"
+    return f"; by name with a slash: {group}=NAME"
 
 
 MAX_INT, MAX_FLOAT = 2**31 - 1, float.fromhex("0x1.fffffep+127")  # of int32 and float32

@@ -19,11 +19,10 @@ def linear_recurrence(
 ) -> jax.Array:
     """h_t = decay h_{t-1} + x_t with h_{-1} = start, where h_{t-1} counts as 0 at a reset.
 
-    Time is cut into blocks of at most `block` steps, as long as divide it; None: what suits the
-    machine. What a block adds to
-    its end is a weighted sum; an associative scan joins the ends (Blelloch 1990, section 1.4; a
-    reset is a decay of 0, as in Lu et al. 2023, arXiv 2303.03982); then all blocks are
-    filled in together, step by step.
+    Time is cut into blocks, the longest that divide it and have at most `block` steps (None: what
+    suits the machine). What a block adds to its end is a weighted sum; an associative scan joins
+    the ends (Blelloch 1990, section 1.4; a reset is a decay of 0, as in Lu et al. 2023, arXiv
+    2303.03982); then all blocks are filled in together, step by step.
 
     `decay` `[N]`, `inputs` `[L, S, N]` and `start` `[S, N]` are all real or all complex, `reset`
     is `[L, S]` bool. Returns h, `[L, S, N]`; `h[-1]` continues it.

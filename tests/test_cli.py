@@ -414,6 +414,8 @@ NETWORK = {
     "network/torso@network.actor_torso=transformer": (
         "network/torso|=transformer: no such choice|(of chain, cnn, impala, mlp, noisy_mlp)"
     ),
+    "network.actor_memory=gru": "keys and values|network/memory@network.actor_memory=NAME",
+    "network.critic_head=scalar": "keys and values|network/critic_head=NAME",
     "network/memory=lstm": "network/memory: say of which branch, such as network/memory@network.",
     "network/memory@network.actor_memory=lstm": "has none there|plus sign: +network/memory@",
     "network=lstm": (
