@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 
 from jaxppo import compile, config, devices, experiment, system
 from jaxppo.launcher import config_dir
-from jaxppo.learner import train_block
+from jaxppo.learner import train_members
 
 SETTINGS: dict[str, list[str]] = {
     "S": [
@@ -70,10 +70,10 @@ def measure(name: str, num_blocks: int) -> dict[str, Any]:
     """Median and range of steady steps per second at one setting."""
     settings = compose(name)
     plan, built = experiment.prepare(settings)
-    state = system.init(built, settings, plan)
+    state = system.init(built, config.members(settings), plan)
     updates = max(1, STEPS_PER_BLOCK.get(name, 65_536) // plan.steps_per_update)
     count = devices.replicate(np.int32(updates), jax.local_devices())
-    program = compile.compile_program(partial(train_block, built), state, count, donate=(0,))
+    program = compile.compile_program(partial(train_members, built), state, count, donate=(0,))
     speeds = []
     for block in range(num_blocks + 1):  # the first warms up
         start = time.perf_counter()

@@ -46,6 +46,17 @@ def compile_program(
     )
 
 
+def memory_limit(device: jax.Device) -> int | None:
+    """Bytes that programs of one device may take; None where nobody says."""
+    stats = device.memory_stats()
+    if stats and "bytes_limit" in stats:
+        return int(stats["bytes_limit"])
+    if device.platform != "cpu" or "SC_AVPHYS_PAGES" not in os.sysconf_names:
+        return None
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return free // jax.local_device_count()
+
+
 def use_cache(folder: str | None) -> None:
     """Keep compiled programs in `folder` (`~` is the home), however small or quick they are.
 

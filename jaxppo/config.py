@@ -31,6 +31,9 @@ class ArchConfig:
     """How much of what runs where."""
 
     seed: int = setting(42, "seed of everything random", low=0, high=2**32 - 1)
+    num_seeds: int = setting(
+        1, "independent agents trained at once, of seeds seed, seed + 1 and so on", low=1
+    )
     total_num_envs: int = setting(1024, "environments over all devices and update batches", low=1)
     update_batch_size: int = setting(
         1, "update batches per device that share parameters and average gradients", low=1
@@ -214,6 +217,41 @@ class NetworkConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class PopulationConfig:
+    """Members that differ in hyperparameters, and what becomes of the worse ones."""
+
+    size: int | None = setting(
+        None, "members, of seeds seed, seed + 1 and so on; null: none", low=2
+    )
+    selection: str = setting(
+        "none",
+        "after evaluations: pbt (worse members copy better ones and explore), halving (worse ones "
+        "end), or none",
+        choices=("none", "pbt", "halving"),
+    )
+    hyperparameters: dict[str, Any] = setting(
+        {}, "numbers of system that differ, each with its bounds [low, high]"
+    )
+    initialize: str = setting(
+        "sample",
+        "their first values: sample (uniform between the bounds, in the logarithm where these are "
+        "positive), or config (those of system)",
+        choices=("sample", "config"),
+    )
+    interval: int = setting(1, "pbt: evaluations from one selection to the next", low=1)
+    threshold: float = setting(
+        0.2, "pbt: share of members that copy one of as many best ones", above=0, high=0.5
+    )
+    perturbation: float = setting(
+        1.25, "pbt: factor that a copied number is multiplied or divided by", low=1
+    )
+    resample: float = setting(
+        0.25, "pbt: probability that a number is drawn anew instead", low=0, high=1
+    )
+    reduction: int = setting(2, "halving: one of so many members goes on after a rung", low=2)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LoggerConfig:
     """What is written where; files go into the run directory (hydra.run.dir)."""
 
@@ -230,6 +268,7 @@ class Config:
     system: SystemConfig = dataclasses.field(default_factory=SystemConfig)
     env: EnvConfig = dataclasses.field(default_factory=EnvConfig)
     network: NetworkConfig = dataclasses.field(default_factory=NetworkConfig)
+    population: PopulationConfig = dataclasses.field(default_factory=PopulationConfig)
     logger: LoggerConfig = dataclasses.field(default_factory=LoggerConfig)
 
 
@@ -370,18 +409,30 @@ class Plan:
     """Numbers that follow from a `Config` and the number of devices, in exact integers."""
 
     num_devices: int  # D
+    num_members: int  # P, of all devices
+    devices_per_member: int  # D: a member's environments are spread; 1: the members are
     update_batch_size: int  # U
-    num_envs: int  # B, of one device and update batch
+    num_envs: int  # B, of one device, member and update batch
     rollout_length: int  # T
     sequence_length: int  # L
-    steps_per_update: int  # D * U * B * T
-    minibatch_size: int  # transitions of one device and update batch in a gradient step
+    steps_per_update: int  # of a member: devices_per_member * U * B * T
+    minibatch_size: int  # transitions of one device, member and update batch in a gradient step
     num_updates: int
     updates_per_block: tuple[int, ...]  # one entry an evaluation
-    total_steps: int  # that will run; num_updates * steps_per_update
+    total_steps: int  # of a member, that will run: num_updates * steps_per_update
     requested_steps: int | None  # total_timesteps, where that was the request
     warmup_rollouts: int
-    eval_episodes_per_device: int
+    eval_episodes_per_device: int  # of a member
+
+    @property
+    def spreads_members(self) -> bool:
+        """Whether each device has members of its own, rather than a part of every member."""
+        return self.devices_per_member < self.num_devices
+
+    @property
+    def members_per_device(self) -> int:
+        """P of one device's program."""
+        return self.num_members * self.devices_per_member // self.num_devices
 
     @property
     def warmup_steps(self) -> int:
@@ -389,13 +440,19 @@ class Plan:
         return self.warmup_rollouts * self.steps_per_update
 
 
-def plan(config: Config, num_devices: int) -> Plan:
-    """Derive every size; `ConfigError` where they do not fit each other."""
+def plan(config: Config, num_devices: int, members: int | None = None) -> Plan:
+    """Derive every size; `ConfigError` where they do not fit each other.
+
+    `members`: of the program, where it trains other jobs too; None: those of `config`.
+    """
     arch, system = config.arch, config.system
     _check_combinations(system)
     sequence_length = _sequence_length(config)
-    learners = num_devices * arch.update_batch_size
-    devices = f"{num_devices} device{'s' if num_devices > 1 else ''}"
+    count = num_members(config) if members is None else members
+    spread = count > 1 and count % num_devices == 0
+    shards = 1 if spread else num_devices
+    learners = shards * arch.update_batch_size
+    devices = f"{shards} device{'s' if shards > 1 else ''}"
     if arch.total_num_envs % learners:
         down = arch.total_num_envs // learners * learners
         raise ConfigError(
@@ -438,6 +495,8 @@ def plan(config: Config, num_devices: int) -> Plan:
         )
     return Plan(
         num_devices=num_devices,
+        num_members=count,
+        devices_per_member=shards,
         update_batch_size=arch.update_batch_size,
         num_envs=num_envs,
         rollout_length=system.rollout_length,
@@ -451,8 +510,13 @@ def plan(config: Config, num_devices: int) -> Plan:
         total_steps=num_updates * steps_per_update,
         requested_steps=arch.total_timesteps if arch.num_updates is None else None,
         warmup_rollouts=-(-system.obs_norm_warmup_steps // steps_per_update),
-        eval_episodes_per_device=-(-arch.num_eval_episodes // num_devices),
+        eval_episodes_per_device=-(-arch.num_eval_episodes // shards),
     )
+
+
+def num_members(config: Config) -> int:
+    """How many agents a run trains."""
+    return config.population.size or config.arch.num_seeds
 
 
 def _check_combinations(system: SystemConfig) -> None:
@@ -563,7 +627,7 @@ def _num_updates(arch: ArchConfig, steps_per_update: int) -> int:
     return num_updates
 
 
-_SCALAR_GROUPS = ("arch", "system", "logger")
+_SCALAR_GROUPS = ("arch", "system", "population", "logger")
 
 
 def help_text() -> str:

@@ -1,6 +1,7 @@
 """The device axis `D`: placement, replication and the only `pmap` of this package."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -33,6 +34,23 @@ def replicate(tree: PyTree, devices: Sequence[jax.Device]) -> PyTree:
     return shard(copies, devices)
 
 
+def place(tree: PyTree, devices: Sequence[jax.Device], *, spread: bool) -> PyTree:
+    """Members `[P, ...]` to `[D, P / D, ...]`, some on each device, if spread; else `[D, P, ...]`,
+    all on each.
+    """
+    if not spread:
+        return replicate(tree, devices)
+    num = len(devices)
+    return shard(jax.tree.map(lambda x: x.reshape(num, -1, *x.shape[1:]), tree), devices)
+
+
+def members(tree: PyTree, *, spread: bool) -> PyTree:
+    """The inverse of `place`, NumPy arrays `[P, ...]`."""
+    if not spread:
+        return first(tree)
+    return jax.tree.map(lambda x: np.asarray(x).reshape(-1, *x.shape[2:]), tree)
+
+
 def first(tree: PyTree) -> PyTree:
     """The first device's slice of leaves `[D, ...]`, as NumPy arrays `[...]`."""
 
@@ -41,5 +59,22 @@ def first(tree: PyTree) -> PyTree:
         if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key):  # NumPy has no typed keys
             return replica[0]
         return np.asarray(replica)[0]
+
+    return jax.tree.map(one, tree)
+
+
+def take(
+    tree: PyTree, chosen: Sequence[int], devices: Sequence[jax.Device], *, spread: bool
+) -> PyTree:
+    """Members `chosen`, by number, of leaves that `place` laid out."""
+    return shard(_take(tree, np.asarray(chosen, np.int32), spread), devices)
+
+
+@partial(jax.jit, static_argnames="spread")
+def _take(tree: PyTree, chosen: jax.Array, spread: bool) -> PyTree:
+    def one(x: jax.Array) -> jax.Array:
+        if not spread:
+            return x[:, chosen]
+        return x.reshape(-1, *x.shape[2:])[chosen].reshape(x.shape[0], -1, *x.shape[2:])
 
     return jax.tree.map(one, tree)

@@ -5,7 +5,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from jaxppo.learner import unroll
+from jaxppo.learner import over_members, unroll
+from jaxppo.statistics import any_over
 from jaxppo.types import Policy, PyTree, System
 
 
@@ -44,7 +45,8 @@ def evaluate(system: System, policy: Policy, keys: jax.Array) -> Episodes:
     env_state, obs = system.env.reset(fold_in(keys, 0))
 
     def running(progress: _Progress) -> jax.Array:
-        return (progress.step < system.max_eval_steps) & ~jnp.all(progress.episodes.finished)
+        playing = any_over(system.member_axes, ~progress.episodes.finished)
+        return (progress.step < system.max_eval_steps) & playing
 
     def advance(progress: _Progress) -> _Progress:
         step_keys = fold_in(keys, progress.step + 1)
@@ -91,3 +93,6 @@ def evaluate(system: System, policy: Policy, keys: jax.Array) -> Episodes:
         ),
     )
     return jax.lax.while_loop(running, advance, start).episodes
+
+
+evaluate_members = over_members(evaluate)  # policy [P, ...], [P, B] keys

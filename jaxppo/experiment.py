@@ -1,21 +1,30 @@
-"""A run: blocks of training and evaluations, the best policy, and the absolute metric."""
+"""Runs: blocks of training and evaluations, the best policies, and the absolute metric.
+
+Runs that one program can train are its members: each keeps its own files, its own best and its own
+result, as if it ran alone.
+"""
 
 import dataclasses
+import itertools
 import math
 import os
 import statistics
 import time
+from collections.abc import Container, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxppo import compile, devices, sinks, system
-from jaxppo.config import Config, ConfigError, Plan, plan
-from jaxppo.evaluation import Episodes, evaluate
-from jaxppo.learner import Metrics, train_block, warm_up
+from jaxppo.aggregates import interval, iqm
+from jaxppo.config import Config, ConfigError, LoggerConfig, Plan, num_members, plan
+from jaxppo.evaluation import Episodes, evaluate_members
+from jaxppo.learner import Metrics, train_members, warm_up_members
+from jaxppo.population import explore, members, rank, rungs, sources
 from jaxppo.types import LearnerState, Policy, PyTree, System
 
 
@@ -23,9 +32,22 @@ class TrainingError(RuntimeError):
     """A run that cannot go on (NaN, infinity, nothing legal to do): one line, where and when."""
 
 
+class TooLargeError(RuntimeError):
+    """A program that needs more memory than there is."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What a user asked for: settings, and the directory of the results."""
+
+    config: Config
+    run_dir: Path
+
+
 def prepare(config: Config) -> tuple[Plan, System]:
     """Check all of a configuration without compiling anything; `ConfigError` on what cannot be."""
     compile.use_cache(config.arch.compile_cache)
+    members(config)
     derived = plan(config, jax.local_device_count())
     return derived, system.build(config, derived)
 
@@ -44,21 +66,31 @@ def check_run_dir(key: str, run_dir: Path) -> None:
 def run(config: Config, run_dir: Path) -> float:
     """Train as `config` says, write below `run_dir`, and return the absolute metric.
 
-    Without `arch.absolute_metric` that is the best mean return of an evaluation. Raises
-    `ConfigError` before anything compiles and `TrainingError` at the end of a block.
+    Without `arch.absolute_metric` that is the best mean return of an evaluation; of several seeds,
+    the mean over them. Raises `ConfigError` before anything compiles and `TrainingError` at the end
+    of a block.
     """
-    derived, built = prepare(config)
-    outputs = sinks.make(
-        dataclasses.replace(config.logger, json=False, plot=False)
-        if config.arch.plan_only
-        else config.logger,
-        run_dir,
-    )
+    (outcome,) = run_together([Job(config, run_dir)])
+    if isinstance(outcome, TrainingError):
+        raise outcome
+    return outcome
+
+
+def run_together(jobs: Sequence[Job], *, fit: bool = False) -> list[float | TrainingError]:
+    """Train jobs of one `program_key` as one program; each one's result, as `run` returns it.
+
+    A job that fails leaves the others alone. `TooLargeError` if they are to fit and do not.
+    """
+    together = _Run(jobs)
+    if fit:
+        together.check_memory()
     try:
-        return _Run(config, derived, built, outputs).execute()
+        together.open(jobs)
+        return together.execute()
     finally:
-        for sink in outputs:
-            sink.close()
+        for report in together.reports:
+            for sink in report.outputs:
+                sink.close()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,133 +101,500 @@ class Programs:
     evaluate: compile.Program
 
 
-class _Run:
-    """The host's loop. Steps are Python integers: exact at any size."""
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Where the events of some members go: as they are of one, summed up of several."""
 
-    def __init__(
-        self, config: Config, derived: Plan, built: System, outputs: list[sinks.Sink]
-    ) -> None:
-        self.config, self.plan, self.system, self.outputs = config, derived, built, outputs
+    outputs: list[sinks.Sink]
+    members: range
+
+    def write(self, events: dict[int, sinks.Event], overall: dict[str, Any]) -> None:
+        """Take an event each of some members of the program, by their number."""
+        own = [events[i] for i in self.members if i in events]
+        if own:
+            event = own[0] if len(self.members) == 1 else {**sum_up(own), **overall}
+            for sink in self.outputs:
+                sink.write(event)
+
+
+def sum_up(events: Sequence[sinks.Event]) -> sinks.Event:
+    """One event of several members': their means, total speed and count, and scores in full.
+
+    Of scores (returns of evaluations) also the IQM and its interval, and the spread over members.
+    """
+
+    def mean(values: list[Any]) -> Any:
+        if all(value == values[0] for value in values):
+            return values[0]
+        numbers = [value for value in values if isinstance(value, int | float)]
+        return statistics.fmean(numbers) if numbers else values[0]
+
+    merged: sinks.Event = {
+        name: mean([event[name] for event in events]) for name in events[0] if name != "seed"
+    }
+    merged |= {"members": len(events), "seeds": [event["seed"] for event in events]}
+    merged |= {
+        name: sum(event[name] for event in events)
+        for name in ("steps_per_second", "episodes", "unfinished")
+        if name in merged
+    }
+    kind = merged["event"]
+    if kind in ("eval", "absolute"):
+        merged |= _spread("episode_return", [event["episode_return"] for event in events])
+    elif kind == "end":
+        failures = [event for event in events if event["status"] != "finished"]
+        merged["status"] = "; ".join(f"seed {e['seed']}: {e['status']}" for e in failures) or (
+            "finished"
+        )
+        merged |= _spread("absolute_metric", [event["absolute_metric"] for event in events])
+    return merged
+
+
+def _spread(name: str, values: Sequence[float | None]) -> dict[str, Any]:
+    """Statistics over members of a score, of those that have it."""
+    scores = [value for value in values if value is not None]
+    if not scores:
+        return {f"{name}s": list(values)}
+    low, high = interval([scores])
+    with np.errstate(invalid="ignore"):  # of infinite scores
+        return {
+            f"{name}s": list(values),
+            f"{name}_std": float(np.std(scores)),
+            f"{name}_min": min(scores),
+            f"{name}_max": max(scores),
+            f"{name}_iqm": float(iqm(scores)),
+            f"{name}_low": low,
+            f"{name}_high": high,
+        }
+
+
+class _Member:
+    """One agent, as its files tell of it. Steps are Python integers: exact at any size."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.best: dict[str, Any] = {"episode_return": -math.inf}
+        self.evaluations: list[dict[str, Any]] = []
+        self.failure: str | None = None
+        self.result: float | None = None
+        self.end: dict[str, Any] = {}  # its last event
+
+    def diagnose(self, totals: Metrics, steps: int) -> str | None:
+        """Why training cannot go on, in one line."""
+        found = {
+            "reward": totals.nonfinite_reward,
+            "observation": totals.nonfinite_observation,
+            "loss or gradient": totals.nonfinite_loss,
+            "parameter": totals.nonfinite_parameter,
+        }
+        bad = ", ".join(f"{what} ({count})" for what, count in found.items() if count)
+        if bad:
+            return (
+                f"NaN or infinity in {bad} in the block that ended at step {steps}; stopped; "
+                "try lower system.actor_lr and critic_lr, or look at the environment's rewards"
+            )
+        return self.diagnose_masks(int(totals.empty_mask), steps)
+
+    def diagnose_masks(self, num_empty: int, steps: int) -> str | None:
+        """The same of action masks that allow nothing."""
+        if not num_empty:
+            return None
+        return (
+            f"no legal action: {num_empty} observations up to step {steps} carry "
+            f"an {self.config.env.action_mask} of false alone; stopped; mend the environment's "
+            "mask, or env.action_mask=null to do without"
+        )
+
+
+class _Run:
+    """The host's loop over the members of one program."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.members = [_Member(config) for job in jobs for config in members(job.config)]
+        self.slots = list(range(len(self.members)))  # the members in the program, in its order
+        self.config = jobs[0].config  # what shapes the program is the same in all
+        compile.use_cache(self.config.arch.compile_cache)
+        for job in jobs[1:]:
+            plan(job.config, jax.local_device_count())  # what it refuses
+        self.plan = plan(self.config, jax.local_device_count(), len(self.members))
+        self.system = system.build(self.config, self.plan)
         self.started = time.perf_counter()
         self.compile_seconds = 0.0
-        self.speeds: list[float] = []  # steps per second of each block
-        self.devices = jax.local_devices()[: derived.num_devices]
-        _, _, self.evaluation_key, self.absolute_key = system.random_streams(config.arch.seed)
+        self.speeds: list[float] = []  # steps per second of each member in each block
+        self.devices = jax.local_devices()[: self.plan.num_devices]
+        seeds = [member.config.arch.seed for member in self.members]
+        _, _, self.evaluation_keys, self.absolute_keys = system.random_streams(seeds)
+        ends = list(itertools.accumulate(num_members(job.config) for job in jobs))
+        self.jobs = [range(a, b) for a, b in zip([0, *ends], ends, strict=False)]  # their members
+        population = self.config.population
+        numbers = [system.hyperparameters(m.config, self.plan) for m in self.members]
+        self.numbers = {  # of the members of the program, that selection changes
+            name: [float(getattr(each, name)) for each in numbers]
+            for name in population.hyperparameters
+        }
+        self.rungs = {}  # after which blocks how many members go on
+        if population.selection == "halving":
+            blocks = self.plan.updates_per_block
+            self.rungs = rungs(len(self.members), population.reduction, blocks)
+        self.train: compile.Program | None = None  # compiled already, to see that it fits
+        self.reports: list[Report] = []
 
-    def execute(self) -> float:
-        state = system.init(self.system, self.config, self.plan)
-        self.write("start", **self.describe(state))
-        programs = self.compile(state)
+    def open(self, jobs: Sequence[Job]) -> None:
+        """Begin to write: of each job and member into its directory, and of all on the screen."""
+        one = len(self.members) == 1
+        only_plan = self.config.arch.plan_only
+        for own, job in zip(self.jobs, jobs, strict=True):
+            if only_plan:
+                break
+            files = dataclasses.replace(
+                job.config.logger, console=job.config.logger.console and one
+            )
+            self.reports.append(Report(sinks.make(files, job.run_dir), own))
+            if len(own) > 1:
+                files = dataclasses.replace(files, plot=False)
+                for i in own:
+                    folder = job.run_dir / f"seed_{self.members[i].config.arch.seed}"
+                    folder.mkdir()
+                    self.reports.append(Report(sinks.make(files, folder), range(i, i + 1)))
+        if only_plan or not one:
+            console = any(job.config.logger.console for job in jobs)
+            screen = LoggerConfig(console=console, json=False, plot=False)
+            outputs = sinks.make(screen, jobs[0].run_dir)
+            self.reports.append(Report(outputs, range(len(self.members))))
+
+    @property
+    def going(self) -> list[int]:
+        """The members that train on."""
+        return [i for i in self.slots if self.members[i].failure is None]
+
+    def execute(self) -> list[float | TrainingError]:
+        self.start()
+        self.programs = self.compile()
         if self.config.arch.plan_only:
-            return math.nan
-        state = self.warm_up(state)
-        best_policy: Policy | None = None
-        best: dict[str, Any] = {"episode_return": -math.inf}
+            return [math.nan] * len(self.jobs)
+        configs = [member.config for member in self.members]
+        state = self.warm_up(system.init(self.system, configs, self.plan))
+        best = jax.tree.map(jnp.copy, state.agent.policy)
         steps = 0
+        if self.config.population.selection != "none":
+            self.write_selection(steps, self.slots)
         for block, num_updates in enumerate(self.plan.updates_per_block):
             start = time.perf_counter()
-            state, metrics = programs.train.call(state, self.replicated(np.int32(num_updates)))
-            totals = jax.tree.map(lambda x: x.item(), devices.first(metrics))
+            count = devices.replicate(np.int32(num_updates), self.devices)
+            state, metrics = self.programs.train.call(state, count)
+            totals = self.of_members(metrics)
             seconds = time.perf_counter() - start
             steps += num_updates * self.plan.steps_per_update
-            self.write("train", **self.summarize(totals, num_updates, steps, seconds))
-            self.check_finite(totals, steps, best)
-            episodes = self.evaluate(
-                programs, state.agent.policy, jax.random.fold_in(self.evaluation_key, block), 1
-            )
-            self.check_masks(int(np.sum(episodes.empty_masks)), steps, best)
+            ill = self.trained(totals, num_updates, steps, seconds)
+            if not self.exploits(block) or len(ill) == len(self.going):
+                self.fail(ill, steps)
+            if not self.going:
+                break
             last = block + 1 == len(self.plan.updates_per_block)
-            scores = {**self.score(episodes, steps), "last": last}
-            self.write("eval", **scores)
-            score = scores["episode_return"]
-            if math.isfinite(score) and score > best["episode_return"]:
-                best, best_policy = scores, devices.first(state.agent.policy)
-        if best_policy is None:
-            reason = "no evaluation returned a finite number; look at the environment's rewards"
-            self.end(reason, best, None, steps)
-            raise TrainingError(reason)
-        result = best["episode_return"]
-        if self.config.arch.absolute_metric:
-            episodes = self.evaluate(
-                programs, devices.replicate(best_policy, self.devices), self.absolute_key, 10
-            )
-            self.check_masks(int(np.sum(episodes.empty_masks)), steps, best)
-            scores = self.score(episodes, best["steps"])
-            self.write("absolute", **scores)
-            result = scores["episode_return"]
-        self.end("finished", best, result, steps)
-        return float(result)
+            scores = self.evaluated(state.agent.policy, block, steps, ill, last)
+            best = self.keep(scores, state.agent.policy, best)
+            if not self.going:
+                break
+            if self.exploits(block):
+                state = self.exploit(state, scores, block, steps)
+            elif block in self.rungs:
+                state, best = self.halve(state, best, scores, self.rungs[block], steps)
+        else:
+            self.conclude(best, steps)
+        return self.finish()
 
-    def write(self, event: str, **values: Any) -> None:
-        for sink in self.outputs:
-            sink.write({"event": event, **values})
+    def write(
+        self,
+        events: dict[int, dict[str, Any]],
+        kind: str,
+        overall: dict[str, Any] | None = None,
+    ) -> None:
+        """One event of each member that is a key; `overall` is said of several beside their sum."""
+        rows = {
+            i: {"event": kind, "seed": self.members[i].config.arch.seed, **values}
+            for i, values in events.items()
+        }
+        for report in self.reports:
+            report.write(rows, overall or {})
 
-    def replicated(self, tree: PyTree) -> PyTree:
-        return devices.replicate(tree, self.devices)
-
-    def describe(self, state: LearnerState) -> dict[str, Any]:
-        params = jax.tree.leaves(state.agent.policy.params)
-        return {
+    def start(self) -> None:
+        params = jax.eval_shape(self.system.actor_critic.init, jax.random.key(0))
+        values = {
             "environment": self.system.env.name,
             "platform": self.devices[0].platform,
-            "seed": self.config.arch.seed,
-            "num_parameters": sum(math.prod(x.shape[1:]) for x in params),
+            "num_parameters": sum(math.prod(x.shape) for x in jax.tree.leaves(params)),
             "num_eval_episodes": self.config.arch.num_eval_episodes,
             "max_eval_steps": self.system.max_eval_steps,
             "warmup_steps": self.plan.warmup_steps,
             **dataclasses.asdict(self.plan),
         }
+        self.write(dict.fromkeys(self.going, values), "start")
 
-    def compile(self, state: LearnerState) -> Programs:
-        train = compile.compile_program(
-            partial(train_block, self.system), state, self.replicated(np.int32(0)), donate=(0,)
-        )
-        keys = self.episode_keys(self.evaluation_key, 1)[0]
-        evaluation = compile.compile_program(
-            partial(evaluate, self.system), state.agent.policy, keys
-        )
-        self.compile_seconds = train.seconds + evaluation.seconds
-        self.write(
-            "compile",
-            seconds=self.compile_seconds,
-            train_seconds=train.seconds,
-            evaluate_seconds=evaluation.seconds,
-            gflop_per_update=train.gflop,
-            peak_bytes=train.peak_bytes,
-            total_steps=self.plan.total_steps,
-            plan_only=self.config.arch.plan_only,
-        )
+    def shapes(self) -> LearnerState:
+        configs = [self.members[i].config for i in self.slots]
+        shapes: LearnerState = jax.eval_shape(lambda: system.init(self.system, configs, self.plan))
+        return shapes
+
+    def compile_training(self) -> compile.Program:
+        count = jax.ShapeDtypeStruct((self.plan.num_devices,), jnp.int32)
+        train = partial(train_members, self.system)
+        return compile.compile_program(train, self.shapes(), count, donate=(0,))
+
+    def check_memory(self) -> None:
+        """`TooLargeError` where the members do not fit together."""
+        self.train = self.compile_training()
+        limit = compile.memory_limit(self.devices[0])
+        if limit is not None and self.train.peak_bytes > limit:
+            raise TooLargeError(
+                f"{len(self.slots)} members need {self.train.peak_bytes / 2**30:.1f} GiB of "
+                f"{limit / 2**30:.1f} on each device"
+            )
+
+    def compile(self) -> Programs:
+        train = self.train or self.compile_training()
+        self.train = None
+        policy = self.shapes().agent.policy
+        keys = self.episode_keys(self.evaluation_keys, 1)[0]
+        evaluation = compile.compile_program(partial(evaluate_members, self.system), policy, keys)
+        seconds = train.seconds + evaluation.seconds
+        self.compile_seconds += seconds
+        values = {
+            "seconds": seconds,
+            "train_seconds": train.seconds,
+            "evaluate_seconds": evaluation.seconds,
+            "gflop_per_update": train.gflop,
+            "peak_bytes": train.peak_bytes,
+            "total_steps": self.plan.total_steps,
+            "plan_only": self.config.arch.plan_only,
+        }
+        self.write(dict.fromkeys(self.going, values), "compile")
         return Programs(train=train, evaluate=evaluation)
 
     def warm_up(self, state: LearnerState) -> LearnerState:
         if not self.plan.warmup_rollouts:
             return state
-        count = self.replicated(np.int32(self.plan.warmup_rollouts))
-        program = compile.compile_program(partial(warm_up, self.system), state, count, donate=(0,))
+        count = devices.replicate(np.int32(self.plan.warmup_rollouts), self.devices)
+        program = compile.compile_program(
+            partial(warm_up_members, self.system), state, count, donate=(0,)
+        )
         return program.call(state, count)
 
-    def episode_keys(self, key: jax.Array, times: int) -> list[jax.Array]:
-        """For each of `times` calls, keys `[D, E]` of its episodes, by their number."""
-        per_call = self.plan.num_devices * self.plan.eval_episodes_per_device
+    def trained(
+        self, totals: Metrics, num_updates: int, steps: int, seconds: float
+    ) -> dict[int, str]:
+        """Write what a block's training was like; which members cannot go on so, and why."""
+        self.speeds.append(num_updates * self.plan.steps_per_update / seconds)
+        one = {
+            i: jax.tree.map(lambda x, slot=slot: x[slot].item(), totals)
+            for slot, i in enumerate(self.slots)
+            if i in self.going
+        }
+        self.write({i: self.summarize(one[i], num_updates, steps) for i in one}, "train")
+        found = {i: self.members[i].diagnose(one[i], steps) for i in one}
+        return {i: reason for i, reason in found.items() if reason is not None}
+
+    def evaluated(
+        self, policy: Policy, block: int, steps: int, ill: Container[int], last: bool
+    ) -> dict[int, float]:
+        """Evaluate, write, and return the scores of all members that are not `ill`."""
+        keys = jax.vmap(partial(jax.random.fold_in, data=block))(self.evaluation_keys)
+        episodes = self.evaluate(policy, keys, 1)
+        self.check_masks(episodes, steps)
+        scores = {
+            i: {**self.score(episodes, i, steps), "last": last} for i in self.going if i not in ill
+        }
+        self.write(scores, "eval")
+        for i, score in scores.items():
+            self.members[i].evaluations.append(score)
+        return {i: score["episode_return"] for i, score in scores.items()}
+
+    def keep(self, scores: dict[int, float], policy: Policy, best: Policy) -> Policy:
+        """`best` with the `policy` of the members that are better than they ever were."""
+        chosen = np.zeros(len(self.slots), bool)
+        for i, score in scores.items():
+            member = self.members[i]
+            if math.isfinite(score) and score > member.best["episode_return"]:
+                member.best = member.evaluations[-1]
+                chosen[self.slots.index(i)] = True
+        if not chosen.any():
+            return best
+        mask = devices.place(chosen, self.devices, spread=self.plan.spreads_members)
+        return devices.shard(_choose(mask, policy, best), self.devices)
+
+    def exploits(self, block: int) -> bool:
+        """Whether population-based training selects after this block; never after the last."""
+        population, blocks = self.config.population, len(self.plan.updates_per_block)
+        return (
+            population.selection == "pbt"
+            and block + 1 < blocks
+            and (block + 1) % population.interval == 0
+        )
+
+    def exploit(
+        self, state: LearnerState, scores: dict[int, float], block: int, steps: int
+    ) -> LearnerState:
+        """The worst members become copies of the best, with other hyperparameters.
+
+        All that is learnt is copied: parameters, optimiser, statistics. Environments and random
+        streams stay a member's own.
+        """
+        population = self.config.population
+        generator = np.random.default_rng([self.config.arch.seed, len(self.members), block])
+        found = [scores.get(i, math.nan) for i in self.slots]
+        chosen = sources(found, population.threshold, generator)
+        copied = [slot for slot, source in enumerate(chosen) if source != slot]
+        inherited = {name: [row[c] for c in chosen] for name, row in self.numbers.items()}
+        self.numbers = explore(inherited, copied, population, generator)
+        self.write_selection(steps, [self.slots[c] for c in chosen])
+        old, spread = state.agent, self.plan.spreads_members
+        agent = devices.take(old, chosen, self.devices, spread=spread)
+        rows = dict(self.numbers)
+        if "clip_eps" in rows and self.config.system.clip_eps_high is None:
+            rows.setdefault("clip_eps_high", rows["clip_eps"])
+        placed = {
+            name: devices.place(np.asarray(row, np.float32), self.devices, spread=spread)
+            for name, row in rows.items()
+        }
+        agent = dataclasses.replace(
+            agent,
+            hyperparameters=dataclasses.replace(agent.hyperparameters, **placed),
+            policy=dataclasses.replace(agent.policy, noise_key=old.policy.noise_key),
+        )
+        return dataclasses.replace(state, agent=agent)
+
+    def halve(
+        self,
+        state: LearnerState,
+        best: Policy,
+        scores: dict[int, float],
+        num_kept: int,
+        steps: int,
+    ) -> tuple[LearnerState, Policy]:
+        """The best `num_kept` members go on, in a smaller program; at least one on each device."""
+        spread = self.plan.spreads_members
+        if spread:
+            num_kept = -(-num_kept // self.plan.num_devices) * self.plan.num_devices
+        if num_kept >= len(self.slots):
+            return state, best
+        kept = sorted(rank([scores.get(i, math.nan) for i in self.slots])[:num_kept])
+        for slot in set(range(len(self.slots))) - set(kept):
+            i, status = self.slots[slot], f"dropped by successive halving at step {steps}"
+            if self.members[i].failure is None:
+                self.members[i].end = self.describe_end(i, status, steps)
+        self.slots = [self.slots[slot] for slot in kept]
+        self.numbers = {name: [row[slot] for slot in kept] for name, row in self.numbers.items()}
+        self.write_selection(steps, self.slots)
+        self.evaluation_keys, self.absolute_keys = (
+            keys[np.asarray(kept)] for keys in (self.evaluation_keys, self.absolute_keys)
+        )
+        self.plan = dataclasses.replace(self.plan, num_members=num_kept)
+        axes = self.system.member_axes if self.plan.members_per_device > 1 else ()
+        self.system = dataclasses.replace(self.system, member_axes=axes)
+        state, best = devices.take((state, best), kept, self.devices, spread=spread)
+        self.programs = self.compile()
+        return state, best
+
+    def write_selection(self, steps: int, sources: Sequence[int]) -> None:
+        """Whom each member goes on from, and with which numbers, to where many are reported."""
+        event = {
+            "event": "selection",
+            "method": self.config.population.selection,
+            "steps": steps,
+            "members": list(self.slots),
+            "sources": list(sources),
+            "hyperparameters": self.numbers,
+        }
+        for report in self.reports:
+            if len(report.members) > 1:
+                for sink in report.outputs:
+                    sink.write(event)
+
+    def conclude(self, best: Policy, steps: int) -> None:
+        """Evaluate the best policies anew."""
+        reason = "no evaluation returned a finite number; look at the environment's rewards"
+        scores = {i: self.members[i].best for i in self.going}
+        hopeless = [i for i, score in scores.items() if not math.isfinite(score["episode_return"])]
+        self.fail(dict.fromkeys(hopeless, reason), steps)
+        if self.config.arch.absolute_metric and self.going:
+            episodes = self.evaluate(best, self.absolute_keys, 10)
+            self.check_masks(episodes, steps)
+            scores = {i: self.score(episodes, i, self.members[i].best["steps"]) for i in self.going}
+            self.write(scores, "absolute")
+        for i in self.going:
+            self.members[i].result = scores[i]["episode_return"]
+            self.members[i].end = self.describe_end(i, "finished", steps)
+
+    def finish(self) -> list[float | TrainingError]:
+        """Write the last event of each member and job; the jobs' results."""
+        ends = {i: member.end for i, member in enumerate(self.members)}
+        if self.config.population.size is None:
+            self.write(ends, "end")
+        else:
+            best = self.best_of(range(len(self.members)))
+            member = self.members[0 if best is None else best]
+            overall = {**member.end, "seed": member.config.arch.seed}
+            self.write(ends, "end", overall)
+        return [self.outcome(own) for own in self.jobs]
+
+    def best_of(self, own: Sequence[int]) -> int | None:
+        """Of the members with a result, the one that evaluated best."""
+        finished = [i for i in own if self.members[i].result is not None]
+        return max(finished, key=lambda i: self.members[i].best["episode_return"], default=None)
+
+    def outcome(self, own: Sequence[int]) -> float | TrainingError:
+        """A job's result: the mean over its seeds, or what went wrong with one of them.
+
+        Of a population, the result of the member that evaluated best.
+        """
+        group = [self.members[i] for i in own]
+        best = self.best_of(own)
+        if self.config.population.size is not None and best is not None:
+            group = [self.members[best]]
+        failures = [member for member in group if member.failure is not None]
+        if failures:
+            seed = f"seed {failures[0].config.arch.seed}: " if len(group) > 1 else ""
+            more = f" ({len(failures)} of {len(group)} seeds failed)" if len(group) > 1 else ""
+            return TrainingError(f"{seed}{failures[0].failure}{more}")
+        return statistics.fmean(m.result for m in group if m.result is not None)
+
+    def of_members(self, tree: PyTree) -> PyTree:
+        return devices.members(tree, spread=self.plan.spreads_members)
+
+    def episode_keys(self, keys: jax.Array, times: int) -> list[jax.Array]:
+        """For each of `times` calls, keys `[D, P, E]` of the members' episodes, by their number."""
+        shards, each = self.plan.devices_per_member, self.plan.eval_episodes_per_device
+        fold_in = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))
         rows = []
         for call in range(times):
-            numbers = call * self.config.arch.num_eval_episodes + np.arange(per_call)
-            keys = jax.vmap(partial(jax.random.fold_in, key))(numbers)
-            rows.append(devices.shard(keys.reshape(self.plan.num_devices, -1), self.devices))
+            numbers = call * self.config.arch.num_eval_episodes + np.arange(shards * each)
+            found = fold_in(keys, numbers)
+            if self.plan.spreads_members:
+                rows.append(devices.place(found, self.devices, spread=True))
+            else:
+                found = found.reshape(-1, shards, each).swapaxes(0, 1)
+                rows.append(devices.shard(found, self.devices))
         return rows
 
-    def evaluate(self, programs: Programs, policy: Policy, key: jax.Array, times: int) -> Episodes:
-        """Exactly `times * num_eval_episodes` episodes, leaves NumPy `[episodes]`."""
+    def evaluate(self, policy: Policy, keys: jax.Array, times: int) -> Episodes:
+        """Exactly `times * num_eval_episodes` episodes a member, leaves NumPy `[P, episodes]`."""
         wanted = self.config.arch.num_eval_episodes
-        parts = [
-            jax.tree.map(
-                lambda x: np.asarray(x).reshape(-1)[:wanted], programs.evaluate.call(policy, keys)
-            )
-            for keys in self.episode_keys(key, times)
-        ]
-        return jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
-    def score(self, episodes: Episodes, steps: int) -> dict[str, Any]:
+        def rows(x: jax.Array) -> Any:
+            """`[D, P, E]` to `[P, wanted]`."""
+            each = np.asarray(x)
+            if not self.plan.spreads_members:
+                each = each.swapaxes(0, 1)
+            return each.reshape(len(self.slots), -1)[:, :wanted]
+
+        parts = [
+            jax.tree.map(rows, self.programs.evaluate.call(policy, part))
+            for part in self.episode_keys(keys, times)
+        ]
+        return jax.tree.map(lambda *x: np.concatenate(x, axis=1), *parts)
+
+    def score(self, episodes: Episodes, i: int, steps: int) -> dict[str, Any]:
+        """Member `i`'s evaluation."""
+        episodes = jax.tree.map(lambda x: x[self.slots.index(i)], episodes)
         returns = np.asarray(episodes.returns, np.float64)
         with np.errstate(invalid="ignore"):  # an infinite return has no spread
             spread = float(returns.std())
@@ -212,12 +611,9 @@ class _Run:
             "max_eval_steps": self.system.max_eval_steps,
         }
 
-    def summarize(
-        self, totals: Metrics, num_updates: int, steps: int, seconds: float
-    ) -> dict[str, Any]:
+    def summarize(self, totals: Metrics, num_updates: int, steps: int) -> dict[str, Any]:
         """A block's `train` event: means over its updates, and over the episodes that ended."""
         episodes = totals.num_episodes
-        self.speeds.append(num_updates * self.plan.steps_per_update / seconds)
         losses = {
             name: value if name in ("ratio_min", "ratio_max") else value / num_updates
             for name, value in dataclasses.asdict(totals.losses).items()
@@ -241,45 +637,41 @@ class _Run:
             },
         }
 
-    def check_finite(self, totals: Metrics, steps: int, best: dict[str, Any]) -> None:
+    def fail(self, reasons: dict[int, str], steps: int) -> None:
+        """Let members go; what is computed of them from now on is not looked at."""
+        for i, reason in reasons.items():
+            self.members[i].failure = reason
+            self.members[i].end = self.describe_end(i, reason, steps)
+
+    def check_masks(self, episodes: Episodes, steps: int) -> None:
+        """Let members go whose evaluation met a mask that allows nothing."""
+        counts = np.sum(episodes.empty_masks, axis=1)
         found = {
-            "reward": totals.nonfinite_reward,
-            "observation": totals.nonfinite_observation,
-            "loss or gradient": totals.nonfinite_loss,
-            "parameter": totals.nonfinite_parameter,
+            i: self.members[i].diagnose_masks(int(counts[self.slots.index(i)]), steps)
+            for i in self.going
         }
-        bad = ", ".join(f"{what} ({count})" for what, count in found.items() if count)
-        if bad:
-            reason = (
-                f"NaN or infinity in {bad} in the block that ended at step {steps}; stopped; "
-                "try lower system.actor_lr and critic_lr, or look at the environment's rewards"
-            )
-            self.end(reason, best, None, steps)
-            raise TrainingError(reason)
-        self.check_masks(int(totals.empty_mask), steps, best)
+        self.fail({i: reason for i, reason in found.items() if reason is not None}, steps)
 
-    def check_masks(self, num_empty: int, steps: int, best: dict[str, Any]) -> None:
-        if not num_empty:
-            return
-        reason = (
-            f"no legal action: {num_empty} observations up to step {steps} carry "
-            f"an {self.config.env.action_mask} of false alone; stopped; mend the environment's "
-            "mask, or env.action_mask=null to do without"
-        )
-        self.end(reason, best, None, steps)
-        raise TrainingError(reason)
+    def describe_end(self, i: int, status: str, steps: int) -> dict[str, Any]:
+        member = self.members[i]
+        return {
+            "status": status,
+            "environment": self.system.env.name,
+            "absolute_metric": member.result if self.config.arch.absolute_metric else None,
+            "best_episode_return": member.best["episode_return"],
+            "best_steps": member.best.get("steps"),
+            "steps": steps,
+            "seconds": time.perf_counter() - self.started,
+            "compile_seconds": self.compile_seconds,
+            "steps_per_second": statistics.median(self.speeds),
+        }
 
-    def end(self, status: str, best: dict[str, Any], result: float | None, steps: int) -> None:
-        self.write(
-            "end",
-            status=status,
-            environment=self.system.env.name,
-            seed=self.config.arch.seed,
-            absolute_metric=result if self.config.arch.absolute_metric else None,
-            best_episode_return=best["episode_return"],
-            best_steps=best.get("steps"),
-            steps=steps,
-            seconds=time.perf_counter() - self.started,
-            compile_seconds=self.compile_seconds,
-            steps_per_second=statistics.median(self.speeds),
-        )
+
+@jax.jit
+def _choose(chosen: jax.Array, one: PyTree, other: PyTree) -> PyTree:
+    """Leaves `[D, P, ...]` of `one` where `chosen` `[D, P]`, else of `other`."""
+
+    def pick(x: jax.Array, y: jax.Array) -> jax.Array:
+        return jnp.where(chosen.reshape(*chosen.shape, *(1,) * (x.ndim - 2)), x, y)
+
+    return jax.tree.map(pick, one, other)

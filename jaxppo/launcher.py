@@ -3,27 +3,40 @@
 import contextlib
 import dataclasses
 import difflib
+import logging
 import os
 import re
 import sys
 import traceback
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
+import jax
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.utils import JobReturn, JobStatus, run_job
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
-from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from hydra.types import HydraContext, RunMode, TaskFunction
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from jaxppo import sweep
 from jaxppo.config import Config, ConfigError, NetworkConfig, help_text, parse, unknown_key
-from jaxppo.experiment import TrainingError, check_run_dir, prepare
+from jaxppo.experiment import (
+    Job,
+    TooLargeError,
+    TrainingError,
+    check_run_dir,
+    prepare,
+    run_together,
+)
+from jaxppo.system import program_key
 
+_LOG = logging.getLogger("hydra.jaxppo")  # as visible as what Hydra says
 _FLAGS = (
     *("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package"),
     *("-r", "--run", "-m", "--multirun", "-sc", "--shell-completion", "-cp", "--config-path"),
@@ -61,11 +74,8 @@ def main(config_name: str, run: Callable[[Config, Path], float]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach the handlers below
 
     def job(settings: DictConfig) -> float:
-        hydra_config = HydraConfig.get()
-        run_dir = Path(hydra_config.runtime.output_dir)
-        config = parse(_plain(settings))
-        OmegaConf.save(settings, run_dir / "config.yaml", resolve=True)
-        if hydra_config.mode == RunMode.MULTIRUN:
+        config, run_dir = begin(settings)
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
             return run(config, run_dir)  # a failed job is Hydra's to report: others go on
         with _one_line():
             return run(config, run_dir)
@@ -74,6 +84,78 @@ def main(config_name: str, run: Callable[[Config, Path], float]) -> None:
         hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=config_name)(
             job
         )()
+
+
+def begin(settings: DictConfig) -> tuple[Config, Path]:
+    """Parse the job that Hydra runs now, and keep its settings in its directory."""
+    run_dir = Path(HydraConfig.get().runtime.output_dir)
+    config = parse(_plain(settings))
+    OmegaConf.save(settings, run_dir / "config.yaml", resolve=True)
+    return config, run_dir
+
+
+def launch(
+    context: HydraContext,
+    task: TaskFunction,
+    config: DictConfig,
+    job_overrides: Sequence[Sequence[str]],
+    first: int,
+) -> list[JobReturn]:
+    """Run the jobs of a sweep: those that differ in nothing that shapes a program, as one.
+
+    Each has its own directory and result. One that fails leaves the others alone.
+    """
+    jobs, returns = [], []
+    for number, overrides in enumerate(job_overrides, first):
+        settings = context.config_loader.load_sweep_config(config, list(overrides))
+        with open_dict(settings):
+            settings.hydra.job.id = settings.hydra.job.num = number
+        done = run_job(
+            hydra_context=context,
+            task_function=lambda settings: jobs.append(Job(*begin(settings))),
+            config=settings,
+            job_dir_key="hydra.sweep.dir",
+            job_subdir_key="hydra.sweep.subdir",
+        )
+        done.return_value  # noqa: B018  raises what went wrong
+        returns.append(done)
+    groups = _groups([job.config for job in jobs])
+    _LOG.info("%s as %s", _count(jobs, "job"), _count(groups, "program"))
+    for numbers in groups:
+        for number, outcome in zip(numbers, _train([jobs[n] for n in numbers]), strict=True):
+            returns[number].return_value = outcome
+            if isinstance(outcome, Exception):
+                returns[number].status = JobStatus.FAILED
+    return returns
+
+
+def _count(things: Sequence[Any], noun: str) -> str:
+    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
+
+
+def _groups(configs: Sequence[Config]) -> list[list[int]]:
+    """The numbers of the jobs that one program can train, for each program."""
+    groups: list[tuple[Config, list[int]]] = []
+    for number, config in enumerate(configs):
+        key = program_key(config)
+        found = [numbers for other, numbers in groups if other == key]
+        if found and config.population.selection == "none":
+            found[0].append(number)
+        else:
+            groups.append((key, [number]))
+    return [numbers for _, numbers in groups]
+
+
+def _train(jobs: Sequence[Job]) -> Sequence[float | Exception]:
+    """The results of jobs that one program can train, in halves where it would be too large."""
+    try:
+        return run_together(jobs, fit=len(jobs) > 1)
+    except TooLargeError:
+        half = len(jobs) // 2
+        half -= half % jax.local_device_count() if half > jax.local_device_count() else 0
+        return [*_train(jobs[:half]), *_train(jobs[half:])]
+    except Exception as error:  # of this program alone: others go on
+        return [error] * len(jobs)
 
 
 class Check(Callback):
@@ -90,6 +172,12 @@ class Check(Callback):
         with _one_line():
             _check_dir(config, "hydra.sweep.dir")
             _check_sweep(config.hydra.job.config_name, list(config.hydra.overrides.task))
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        """Say what a sweep found, also where some of its jobs failed."""
+        with _one_line():
+            console = bool(OmegaConf.select(config, "logger.console"))
+            sweep.report(Path(config.hydra.sweep.dir), console=console)
 
 
 def _check_dir(config: DictConfig, key: str) -> None:

@@ -5,6 +5,7 @@ runs on its own as well as under the mapped axes of `train_block`.
 """
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -44,7 +45,8 @@ from jaxppo.types import (
     ValueEstimate,
 )
 
-BATCH_AXIS = "batch"  # the update batches U of one device
+BATCH_AXIS = "batch"  # the update batches U of one member and device
+MEMBER_AXIS = "member"  # the members P of one device
 
 
 @jax.tree_util.register_dataclass
@@ -154,6 +156,23 @@ def init_acting(system: System, key: jax.Array) -> ActingState:
     )
 
 
+def over_members(phase: Callable[..., Any], *, shared: int = 0) -> Callable[..., Any]:
+    """`phase(system, ...)` of members: arguments and results `[P, ...]`, nothing between them.
+
+    Its last `shared` arguments are the same for all members. A single member is not mapped.
+    """
+
+    def mapped(system: System, *args: PyTree) -> PyTree:
+        own = len(args) - shared
+        if system.member_axes:
+            axes = (0,) * own + (None,) * shared
+            return jax.vmap(partial(phase, system), axes, axis_name=MEMBER_AXIS)(*args)
+        one = jax.tree.map(lambda x: x[0], args[:own])
+        return jax.tree.map(lambda x: x[None], phase(system, *one, *args[own:]))
+
+    return mapped
+
+
 def train_block(
     system: System, state: LearnerState, num_updates: jax.Array
 ) -> tuple[LearnerState, Metrics]:
@@ -175,6 +194,9 @@ def train_block(
     return state, dataclasses.replace(
         metrics, nonfinite_parameter=_num_nonfinite(state.agent.policy)
     )
+
+
+train_members = over_members(train_block, shared=1)
 
 
 def update(system: System, state: LearnerState) -> tuple[LearnerState, Metrics]:
@@ -366,7 +388,9 @@ def rollout_values(
             return jnp.where(truncated, mean(final).reshape(truncated.shape), next_value)
 
         next_value = jax.lax.cond(
-            any_over(system.axes, truncated), bootstrap_truncated, lambda: next_value
+            any_over((*system.axes, *system.member_axes), truncated),
+            bootstrap_truncated,
+            lambda: next_value,
         )
     return distribution, estimate.mean(), value, next_value
 
@@ -430,7 +454,11 @@ def run_epoch(
         now = dataclasses.replace(state, agent=progress[0])
         renew = partial(bring_up_to_date, system, now, rollout, batch)
         carry, advantage, target = (
-            jax.lax.cond(progress[1], lambda: (batch.carry, batch.advantage, batch.target), renew)
+            jax.lax.cond(
+                _all_stopped(system, progress[1]),
+                lambda: (batch.carry, batch.advantage, batch.target),
+                renew,
+            )
             if system.stop_by_kl
             else renew()
         )
@@ -489,27 +517,34 @@ def step_unless_stopped(
 ) -> tuple[tuple[AgentState, jax.Array], tuple[Losses, jax.Array, jax.Array]]:
     """A gradient step, until a minibatch's KL has passed `kl_stop`; then nothing is computed.
 
-    The minibatch that passes it is looked at but not learnt from.
+    The minibatch that passes it is looked at but not learnt from. While other members go on, what
+    is computed for a member that has stopped is dropped.
     """
     if not system.stop_by_kl:
         agent, losses = gradient_step(system, batch, progress[0], indices)
         always = jnp.ones((), bool)
         return (agent, progress[1]), (losses, always, always)
 
+    agent, stopped = progress
+
     def step(agent: AgentState) -> tuple[AgentState, jax.Array, Losses]:
         moved, losses = gradient_step(system, batch, agent, indices)
-        stop = losses.approximate_kl > agent.hyperparameters.kl_stop
+        stop = stopped | (losses.approximate_kl > agent.hyperparameters.kl_stop)
         kept = jax.tree.map(partial(jnp.where, stop), agent.policy.params, moved.policy.params)
         opt_state = jax.tree.map(partial(jnp.where, stop), agent.opt_state, moved.opt_state)
         policy = dataclasses.replace(agent.policy, params=kept)
+        losses = jax.tree.map(partial(jnp.where, stopped), _zero_losses(), losses)
         return dataclasses.replace(agent, policy=policy, opt_state=opt_state), stop, losses
 
     def skip(agent: AgentState) -> tuple[AgentState, jax.Array, Losses]:
         return agent, jnp.ones((), bool), _zero_losses()
 
-    agent, stopped = progress
-    moved, stop, losses = jax.lax.cond(stopped, skip, step, agent)
+    moved, stop, losses = jax.lax.cond(_all_stopped(system, stopped), skip, step, agent)
     return (moved, stop), (losses, ~stopped, ~stop)
+
+
+def _all_stopped(system: System, stopped: jax.Array) -> jax.Array:
+    return ~any_over(system.member_axes, ~stopped)
 
 
 def adapt_kl_coef(system: System, agent: AgentState, batch: Batch) -> AgentState:
@@ -653,6 +688,9 @@ def warm_up(system: System, state: LearnerState, num_rollouts: jax.Array) -> Lea
 
     step = jax.vmap(watch, in_axes=(layout,), out_axes=layout, axis_name=BATCH_AXIS)
     return jax.lax.fori_loop(0, num_rollouts, lambda _, state: step(state), state)
+
+
+warm_up_members = over_members(warm_up, shared=1)
 
 
 def add_losses(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -9,9 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxppo import devices, envs
-from jaxppo.config import Config, ConfigError, Plan
+from jaxppo.config import Config, ConfigError, LoggerConfig, Plan, PopulationConfig, SystemConfig
 from jaxppo.distributions import ScalarValue
-from jaxppo.learner import BATCH_AXIS, init_acting, init_agent
+from jaxppo.learner import BATCH_AXIS, MEMBER_AXIS, init_acting, init_agent
 from jaxppo.networks import heads
 from jaxppo.networks.actor_critic import ACTOR, CRITIC, MEMORIES, SHARED, Composed, Network
 from jaxppo.types import (
@@ -25,6 +26,9 @@ from jaxppo.types import (
     is_space,
     zeros,
 )
+
+# Settings of `system` that are data of the program.
+TRACED = [name for name in Hyperparameters.__dataclass_fields__ if name != "num_updates"]
 
 
 def build(config: Config, plan: Plan) -> System:
@@ -60,7 +64,8 @@ def build(config: Config, plan: Plan) -> System:
         clip_value_loss=system.clip_value_loss,
         evaluation_greedy=config.arch.evaluation_greedy,
         max_eval_steps=max_eval_steps,
-        axes=(BATCH_AXIS, devices.AXIS),
+        axes=(BATCH_AXIS,) if plan.spreads_members else (BATCH_AXIS, devices.AXIS),
+        member_axes=(MEMBER_AXIS,) if plan.members_per_device > 1 else (),
     )
 
 
@@ -243,36 +248,65 @@ def hyperparameters(config: Config, plan: Plan) -> Hyperparameters:
     numbers = dataclasses.asdict(config.system)
     if numbers["clip_eps_high"] is None:
         numbers["clip_eps_high"] = numbers["clip_eps"]
-    names = [name for name in Hyperparameters.__dataclass_fields__ if name != "num_updates"]
     return Hyperparameters(
-        **{name: jnp.asarray(numbers[name], jnp.float32) for name in names},
+        **{name: jnp.asarray(numbers[name], jnp.float32) for name in TRACED},
         num_updates=jnp.asarray(plan.num_updates, jnp.int32),
     )
 
 
-def random_streams(seed: int) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Keys of the agent's initialisation, acting, evaluations and the absolute metric."""
-    agent, acting, evaluation, absolute = jax.random.split(jax.random.key(seed), 4)
+def program_key(config: Config) -> Config:
+    """What shapes the program: runs of equal keys can be members of one."""
+    neutral = {name: getattr(SystemConfig(), name) for name in TRACED}
+    if math.isfinite(config.system.kl_stop):
+        neutral["kl_stop"] = 1.0  # any number: that it may end an update's passes
+    return dataclasses.replace(
+        config,
+        arch=dataclasses.replace(config.arch, seed=0, num_seeds=1),
+        system=dataclasses.replace(config.system, **neutral),
+        logger=LoggerConfig(),
+        population=PopulationConfig()
+        if config.population.selection == "none"
+        else config.population,
+    )
+
+
+def random_streams(seeds: Sequence[int]) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Keys `[P]` of the agent's initialisation, acting, evaluations and the absolute metric."""
+    keys = jnp.stack([jax.random.key(seed) for seed in seeds])
+    agent, acting, evaluation, absolute = jnp.moveaxis(
+        jax.vmap(partial(jax.random.split, num=4))(keys), 1, 0
+    )
     return agent, acting, evaluation, absolute
 
 
-def init(system: System, config: Config, plan: Plan) -> LearnerState:
-    """The first state: agent `[D, ...]` equal everywhere, acting `[D, U, ...]` each its own."""
-    agent_key, acting_key, _, _ = random_streams(config.arch.seed)
-    grid = (plan.num_devices, plan.update_batch_size)
+def init(system: System, members: Sequence[Config], plan: Plan) -> LearnerState:
+    """The first state of members: agents `[D, P, ...]`, acting `[D, P, U, ...]`.
+
+    Each differs in seed and hyperparameters, and begins as it would alone.
+    """
+    num = len(members)
+    agent_keys, acting_keys, _, _ = random_streams([m.arch.seed for m in members])
+    numbers = jax.tree.map(lambda *x: jnp.stack(x), *(hyperparameters(m, plan) for m in members))
+    grid = (plan.devices_per_member, plan.update_batch_size)
 
     @jax.jit
-    def start(hp: Hyperparameters) -> LearnerState:
+    @jax.vmap
+    def start(hp: Hyperparameters, agent_key: jax.Array, acting_key: jax.Array) -> LearnerState:
         acting = jax.vmap(jax.vmap(partial(init_acting, system)))(
             jax.random.split(acting_key, grid)
         )
         return LearnerState(agent=init_agent(system, hp, agent_key), acting=acting)
 
-    state = jax.tree.map(_strong, start(hyperparameters(config, plan)))
+    state = jax.tree.map(_strong, start(numbers, agent_keys, acting_keys))
     local = jax.local_devices()[: plan.num_devices]
-    return LearnerState(
-        agent=devices.replicate(state.agent, local), acting=devices.shard(state.acting, local)
-    )
+    if plan.spreads_members:
+        rows = (num, plan.update_batch_size)
+        acting = jax.tree.map(lambda x: x.reshape(*rows, *x.shape[3:]), state.acting)
+        acting = devices.place(acting, local, spread=True)
+    else:
+        acting = devices.shard(jax.tree.map(lambda x: x.swapaxes(0, 1), state.acting), local)
+    agent = devices.place(state.agent, local, spread=plan.spreads_members)
+    return LearnerState(agent=agent, acting=acting)
 
 
 def _strong(x: jax.Array) -> jax.Array:

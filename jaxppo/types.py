@@ -155,8 +155,8 @@ class ActingState:
 class LearnerState:
     """Everything that training reads and writes: what a resume needs."""
 
-    agent: AgentState  # [D, ...]
-    acting: ActingState  # [D, U, ...]
+    agent: AgentState  # [D, P, ...]
+    acting: ActingState  # [D, P, U, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -310,3 +310,4 @@ class System:
     evaluation_greedy: bool
     max_eval_steps: int
     axes: tuple[str, ...] = ()  # mapped axes over which one agent is averaged: batch, device
+    member_axes: tuple[str, ...] = ()  # those of independent agents, which share branches alone

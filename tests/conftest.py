@@ -52,17 +52,17 @@ def small_config(**changes: Any) -> config.Config:
 
 
 def build(settings: config.Config) -> tuple[System, LearnerState, config.Plan]:
-    """System, first state `[D=1, ...]` and plan of one device."""
+    """System, first state `[D=1, P=1, ...]` and plan of one device."""
     plan = config.plan(settings, 1)
     built = system.build(settings, plan)
-    return built, system.init(built, settings, plan), plan
+    return built, system.init(built, [settings], plan), plan
 
 
 def alone(built: System, state: LearnerState) -> tuple[System, LearnerState]:
-    """The phases' view: no mapped axes, one device, one update batch."""
-    return dataclasses.replace(built, axes=()), LearnerState(
-        agent=jax.tree.map(lambda x: x[0], state.agent),
-        acting=jax.tree.map(lambda x: x[0, 0], state.acting),
+    """The phases' view: no mapped axes, one device, member and update batch."""
+    return dataclasses.replace(built, axes=(), member_axes=()), LearnerState(
+        agent=jax.tree.map(lambda x: x[0, 0], state.agent),
+        acting=jax.tree.map(lambda x: x[0, 0, 0], state.acting),
     )
 
 

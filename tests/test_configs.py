@@ -511,7 +511,8 @@ EACH_CHOICE = [(key, choice) for key, choices in CHOICES.items() for choice in c
 @pytest.mark.parametrize("key, choice", EACH_CHOICE)
 def test_choice_is_taken_and_builds(key: str, choice: str) -> None:
     needs = ["system.recompute_advantages=true"] if choice == "vtrace" else []
-    config = parse(composed(f"{key}={choice}", *needs))  # as typed: `none` is no null
+    needs = ["population=pbt"] if key.startswith("population.") else needs
+    config = parse(composed(*needs, f"{key}={choice}"))  # as typed: `none` is no null
     group, name = key.split(".")
     assert getattr(getattr(config, group), name) == choice
     prepare(config)

@@ -16,8 +16,8 @@ import jax, numpy as np
 from functools import partial
 from conftest import LAYERS, NETWORK, small_config
 from jaxppo import config, devices, experiment, system
-from jaxppo.evaluation import evaluate
-from jaxppo.learner import train_block
+from jaxppo.evaluation import evaluate_members
+from jaxppo.learner import train_members
 
 num = int(sys.argv[1])
 settings = small_config(
@@ -34,17 +34,17 @@ settings = small_config(
 )
 plan = config.plan(settings, num)
 built = system.build(settings, plan)
-state = system.init(built, settings, plan)
+state = system.init(built, [settings], plan)
 local = jax.local_devices()[:num]
-train = devices.parallel(partial(train_block, built))
+train = devices.parallel(partial(train_members, built))
 state, metrics = train(state, devices.replicate(np.int32(3), local))
 raw = lambda x: jax.random.key_data(x) if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key) else x
 agent = [np.asarray(raw(x)) for x in jax.tree.leaves(state.agent)]
 keys = jax.random.key_data(state.acting.key).reshape(-1, 2)
 policy = devices.first(state.agent.policy)
-episode_keys = jax.random.split(jax.random.key(5), 8).reshape(num, -1)
+episode_keys = jax.random.split(jax.random.key(5), 8).reshape(num, 1, -1)
 shards = devices.shard(episode_keys, local)
-episodes = devices.parallel(partial(evaluate, built))(
+episodes = devices.parallel(partial(evaluate_members, built))(
     devices.replicate(policy, local), shards
 )
 with tempfile.TemporaryDirectory() as run_dir:
@@ -58,9 +58,9 @@ print(json.dumps({
     "metrics_equal": all(
         np.array_equal(np.asarray(x)[0], r) for x in jax.tree.leaves(metrics) for r in np.asarray(x)
     ),
-    "updates": int(state.agent.update[0]),
+    "updates": state.agent.update[0].item(),
     "steps": plan.steps_per_update,
-    "count": float(policy.obs_statistics.count),
+    "count": policy.obs_statistics.count.item(),
     "streams": len({tuple(k) for k in np.asarray(keys).tolist()}),
     "lengths": np.asarray(episodes.lengths).reshape(-1).tolist(),
     "plan_episodes": plan.eval_episodes_per_device,

@@ -46,15 +46,15 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
     def install(returns: list[float]) -> list[Policy]:
         seen: list[Policy] = []
 
-        def evaluate(self: Any, programs: Any, policy: Policy, key: Any, times: int) -> Episodes:
+        def evaluate(self: Any, policy: Policy, keys: Any, times: int) -> Episodes:
             score = returns[len(seen)] if len(seen) < len(returns) else 77.0
             seen.append(jax.tree.map(np.array, dataclasses.replace(policy, noise_key=None)))
             num = times * self.config.arch.num_eval_episodes
             return Episodes(
-                returns=np.full(num, score),
-                lengths=np.ones(num),
-                finished=np.ones(num, bool),
-                empty_masks=np.zeros(num, int),
+                returns=np.full((1, num), score),
+                lengths=np.ones((1, num)),
+                finished=np.ones((1, num), bool),
+                empty_masks=np.zeros((1, num), int),
             )
 
         monkeypatch.setattr(experiment._Run, "evaluate", evaluate)
@@ -88,8 +88,8 @@ def test_absolute_metric_is_of_the_very_policy_that_evaluated_best(
 
 
 def test_training_evaluation_and_absolute_metric_draw_from_streams_apart() -> None:
-    keys = [jax.random.key_data(key).tolist() for key in system.random_streams(3)]
-    assert len({tuple(key) for key in keys}) == 4
+    keys = [jax.random.key_data(key).tolist() for key in system.random_streams([3])]
+    assert len({tuple(key[0]) for key in keys}) == 4
 
 
 def test_without_a_finite_evaluation_there_is_no_result(
@@ -145,17 +145,17 @@ def test_warm_up_moves_the_statistics_before_anything_is_learnt(
 def test_nonfinite_training_stops_at_the_blocks_end(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, poisoned: str
 ) -> None:
-    real, calls = experiment.devices.first, []
+    real, calls = experiment.devices.members, []
 
-    def first(tree: Any) -> Any:
-        values = real(tree)
+    def found(tree: Any, **how: Any) -> Any:
+        values = real(tree, **how)
         if isinstance(values, experiment.Metrics):
             calls.append(values)
             if len(calls) == 2:
-                return dataclasses.replace(values, **{poisoned: np.int32(3)})
+                return dataclasses.replace(values, **{poisoned: np.full(1, 3)})
         return values
 
-    monkeypatch.setattr(experiment.devices, "first", first)
+    monkeypatch.setattr(experiment.devices, "members", found)
     with pytest.raises(experiment.TrainingError, match=poisoned.partition("_")[2]) as error:
         experiment.run(small_config(), tmp_path)
     assert "\n" not in str(error.value)
@@ -180,14 +180,16 @@ def test_a_mask_without_a_legal_action_stops_the_run(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str
 ) -> None:
     if where == "evaluation":  # training looks away
-        real = experiment.devices.first
+        real = experiment.devices.members
 
-        def first(tree: Any) -> Any:
-            values = real(tree)
+        def found(tree: Any, **how: Any) -> Any:
+            values = real(tree, **how)
             is_metrics = isinstance(values, experiment.Metrics)
-            return dataclasses.replace(values, empty_mask=np.int32(0)) if is_metrics else values
+            return (
+                dataclasses.replace(values, empty_mask=np.zeros(1, int)) if is_metrics else values
+            )
 
-        monkeypatch.setattr(experiment.devices, "first", first)
+        monkeypatch.setattr(experiment.devices, "members", found)
     settings = small_config(env={"target": "envs.Masked", "params": {"empty": True}})
     with pytest.raises(experiment.TrainingError, match=r"no legal action.*action_mask") as error:
         experiment.run(settings, tmp_path)

@@ -16,13 +16,13 @@ PACKAGE = ROOT / "jaxppo"
 LAYERS: list[set[str]] = [
     {"types", "config", "devices"},
     {
-        *("advantages", "returns", "losses", "statistics", "distributions"),
+        *("aggregates", "advantages", "returns", "losses", "statistics", "distributions"),
         *("sequences", "permutations", "recurrences"),
     },
     {"objectives", "envs.", "networks."},
     {"learner", "evaluation"},
-    {"system", "compile", "sinks."},
-    {"experiment", "launcher"},
+    {"system", "compile", "population", "sinks."},
+    {"experiment", "launcher", "sweep"},
     {"ff_ppo", "rec_ppo"},
 ]
 # Imports inside a layer: importer -> imported. Everything else in a layer stands alone.
@@ -30,14 +30,15 @@ BESIDE = {
     "devices": {"types"},
     "returns": {"advantages"},
     "evaluation": {"learner"},
-    "launcher": {"experiment"},
+    "launcher": {"experiment", "sweep"},
+    "population": {"system"},
 }
 
 NOWHERE = set[str]()
 LIBRARIES = {  # a library -> the modules that may import it
     "hydra": {"launcher", "system", *LAYERS[-1]},
     "hydra_plugins": NOWHERE,
-    "omegaconf": {"launcher", "system", *LAYERS[-1]},
+    "omegaconf": {"launcher", "sweep", "system", *LAYERS[-1]},
     "distrax": {"distributions"},
     "tensorflow_probability": NOWHERE,
     "gymnax": {"envs.gymnax", "envs.t_maze"},

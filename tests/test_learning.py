@@ -127,7 +127,8 @@ def test_a_memory_finds_its_way(tmp_path: Path, cell: str) -> None:
     """The goal is seen three steps before the turn: 1 is the optimum, 0 without memory."""
     maze = {"target": "jaxppo.envs.t_maze.TMaze", "kwargs": {"delay": 3}}
     memories = {"actor_memory": memory(cell), "critic_memory": memory(cell)}
-    result = short_run(tmp_path, env=maze, network=memories, system={"sequence_length": None})
+    system = {"sequence_length": None, "actor_lr": 5e-3, "critic_lr": 5e-3}
+    result = short_run(tmp_path, env=maze, network=memories, system=system)
     assert result > 0.95
 
 

@@ -32,6 +32,8 @@ START: Event = {
     "max_eval_steps": 500,
     "warmup_steps": 0,
     "num_devices": 1,
+    "num_members": 1,
+    "devices_per_member": 1,
     "update_batch_size": 2,
     "num_envs": 16,
     "rollout_length": 32,

@@ -89,10 +89,15 @@ def _start(event: Event) -> list[str]:
     length = event["sequence_length"]
     sequences = f", in sequences of {length:,} steps" if length > 1 else ""
     devices = _count(event["num_devices"], f"{event['platform']} device")
+    who, each = (
+        f"seed {event['seed']}" if "seed" in event else _count(event["members"], "member"),
+        "",
+    )
+    if event["num_members"] > 1:
+        each = f" of each of {event['num_members']:,} members"
     return [
-        f"{event['environment']} on {devices}, seed {event['seed']}, "
-        f"{event['num_parameters']:,} parameters",
-        f"an update: {_count(event['num_devices'], 'device')} x "
+        f"{event['environment']} on {devices}, {who}, {event['num_parameters']:,} parameters",
+        f"an update{each}: {_count(event['devices_per_member'], 'device')} x "
         f"{_count(event['update_batch_size'], 'update batch', 'es')} x "
         f"{_count(event['num_envs'], 'environment')} x {_count(event['rollout_length'], 'step')} = "
         f"{event['steps_per_update']:,} steps, learnt from in minibatches of "
@@ -130,15 +135,32 @@ def _unfinished(event: Event) -> str:
     )
 
 
+def _over_members(event: Event) -> str:
+    """Mean return, and what is known of it over members."""
+    return (
+        f"mean {event['episode_return']:.2f}, IQM {event['episode_return_iqm']:.2f} "
+        f"[{event['episode_return_low']:.2f}, {event['episode_return_high']:.2f}], "
+        f"from {event['episode_return_min']:.2f} to {event['episode_return_max']:.2f} over "
+        f"{_count(event['members'], 'member')}"
+    )
+
+
 def _eval(event: Event) -> list[str]:
+    start = f"{event['steps']:>13,} steps  evaluation: "
+    if "members" in event:
+        return [f"{start}{_over_members(event)}{_unfinished(event)}"]
     return [
-        f"{event['steps']:>13,} steps  evaluation: return {event['episode_return']:.2f} "
-        f"(std {event['episode_return_std']:.2f}), length {event['episode_length']:.1f}"
-        f"{_unfinished(event)}"
+        f"{start}return {event['episode_return']:.2f} (std {event['episode_return_std']:.2f}), "
+        f"length {event['episode_length']:.1f}{_unfinished(event)}"
     ]
 
 
 def _absolute(event: Event) -> list[str]:
+    if "members" in event:
+        return [
+            f"absolute metric: {_over_members(event)}, {event['episodes']:,} episodes"
+            f"{_unfinished(event)}"
+        ]
     return [
         f"absolute metric: {event['episode_return']:.2f} (std {event['episode_return_std']:.2f} "
         f"over {event['episodes']:,} episodes, policy of step {event['steps']:,}"
@@ -146,9 +168,23 @@ def _absolute(event: Event) -> list[str]:
     ]
 
 
+def _selection(event: Event) -> list[str]:
+    if not event["steps"]:  # the beginning
+        return []
+    replaced = sum(a != b for a, b in zip(event["members"], event["sources"], strict=True))
+    what = f"{replaced} copied a better one" if event["method"] == "pbt" else "go on"
+    of = _count(len(event["members"]), "member")
+    return [f"{event['steps']:>13,} steps  selection: {of}, {what}"]
+
+
 def _end(event: Event) -> list[str]:
-    del event
-    return []
+    if "members" not in event or "seed" not in event:
+        return []
+    score = event["absolute_metric"]
+    return [
+        f"best member: seed {event['seed']}, best evaluation "
+        f"{_number(event['best_episode_return'])}, absolute metric {_number(score)}"
+    ]
 
 
 _LINES = {
@@ -157,5 +193,26 @@ _LINES = {
     "train": _train,
     "eval": _eval,
     "absolute": _absolute,
+    "selection": _selection,
     "end": _end,
 }
+
+
+def print_table(title: str, rows: list[dict[str, Any]]) -> None:
+    """Print rows of equal keys, in their order."""
+    from rich.console import Console as Screen
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for name in rows[0]:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row.values()))
+    screen = Screen()
+    if not screen.is_terminal:  # a file has no width
+        screen = Screen(width=240)
+    screen.print(table)
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else "-" if value is None else str(value)

@@ -11,7 +11,7 @@ METRICS, SUMMARY = "metrics.jsonl", "summary.json"
 
 
 class JsonLines:
-    """One object per `train`, `eval` and `absolute` event; the `end` event is the summary.
+    """One object an event of a block or of the end; the `end` event itself is the summary.
 
     Numbers that JSON does not have (NaN, infinities) become null.
     """
@@ -23,7 +23,7 @@ class JsonLines:
     def write(self, event: Event) -> None:
         """Append a line, complete on disk before the next event."""
         event = _finite(event)
-        if event["event"] in ("train", "eval", "absolute"):
+        if event["event"] in ("train", "eval", "selection", "absolute"):
             self._file.write(json.dumps(event, allow_nan=False) + "\n")
             self._file.flush()
         elif event["event"] == "end":
@@ -39,4 +39,6 @@ class JsonLines:
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,7 +1,10 @@
-"""learning_curve.png: returns against environment steps."""
+"""Pictures: returns against environment steps, the lineage of a population, a sweep's values."""
 
+import itertools
 from pathlib import Path
+from typing import Any
 
+from jaxppo.aggregates import interval, iqm
 from jaxppo.sinks import Event
 
 
@@ -18,6 +21,9 @@ class Plot:
 
     def close(self) -> None:
         """Draw, if anything was evaluated."""
+        selections = [e for e in self._events if e["event"] == "selection"]
+        if selections:
+            _draw_population(self._path.with_name("population.png"), selections)
         evaluations = [e for e in self._events if e["event"] == "eval"]
         if not evaluations:
             return
@@ -35,20 +41,10 @@ class Plot:
             linewidth=1.2,
             label="training episodes (sampled actions)",
         )
-        steps = [e["steps"] for e in evaluations]
-        mean = [e["episode_return"] for e in evaluations]
-        std = [e["episode_return_std"] for e in evaluations]
-        axes.fill_between(
-            steps,
-            [m - s for m, s in zip(mean, std, strict=True)],
-            [m + s for m, s in zip(mean, std, strict=True)],
-            color="tab:blue",
-            alpha=0.2,
-            linewidth=0,
-        )
-        axes.plot(
-            steps, mean, "o-", color="tab:blue", markersize=4, label="evaluation, mean and std"
-        )
+        if "members" in evaluations[0]:
+            _draw_members(axes, evaluations)
+        else:
+            _draw_one(axes, evaluations)
         for event in self._events:
             if event["event"] == "absolute":
                 axes.axhline(
@@ -58,8 +54,129 @@ class Plot:
                     label=f"absolute metric {event['episode_return']:.4g}",
                 )
             elif event["event"] == "start":
-                axes.set_title(f"{event['environment']}, seed {event['seed']}")
+                of = f"seed {event['seed']}" if "seed" in event else f"{event['members']} seeds"
+                axes.set_title(f"{event['environment']}, {of}")
         axes.set(xlabel="environment steps", ylabel="episode return")
         axes.grid(alpha=0.3)
         axes.legend(loc="best", frameon=False)
         figure.savefig(self._path, dpi=130)
+
+
+def _draw_one(axes: Any, evaluations: list[Event]) -> None:
+    steps = [e["steps"] for e in evaluations]
+    mean = [e["episode_return"] for e in evaluations]
+    std = [e["episode_return_std"] for e in evaluations]
+    _band(
+        axes,
+        steps,
+        [m - s for m, s in zip(mean, std, strict=True)],
+        [m + s for m, s in zip(mean, std, strict=True)],
+    )
+    axes.plot(steps, mean, "o-", color="tab:blue", markersize=4, label="evaluation, mean and std")
+
+
+def _draw_members(axes: Any, evaluations: list[Event]) -> None:
+    """IQM and its interval, over a thin line a seed."""
+    curves: dict[int, tuple[list[int], list[float]]] = {}
+    for event in evaluations:
+        for seed, score in zip(event["seeds"], event["episode_returns"], strict=True):
+            steps, scores = curves.setdefault(seed, ([], []))
+            steps.append(event["steps"])
+            scores.append(score)
+    for steps, scores in curves.values():
+        axes.plot(steps, scores, color="tab:blue", linewidth=0.6, alpha=0.35)
+    steps = [e["steps"] for e in evaluations]
+    _band(
+        axes,
+        steps,
+        [e["episode_return_low"] for e in evaluations],
+        [e["episode_return_high"] for e in evaluations],
+    )
+    axes.plot(
+        steps,
+        [e["episode_return_iqm"] for e in evaluations],
+        "o-",
+        color="tab:blue",
+        markersize=4,
+        label="evaluation, IQM over seeds and its 95% interval",
+    )
+
+
+def _band(axes: Any, steps: list[int], low: list[float], high: list[float]) -> None:
+    axes.fill_between(steps, low, high, color="tab:blue", alpha=0.2, linewidth=0)
+
+
+def _draw_population(path: Path, selections: list[Event]) -> None:
+    """Who went on from whom, and each number that members differ in, from selection to selection.
+
+    A number is in force from its selection to the next. In both, a member has one colour.
+    """
+    from matplotlib import colormaps
+
+    figure, panels = _panels(1 + len(selections[0]["hyperparameters"]))
+    lineage, *schedules = panels
+    num = len(selections[0]["members"])
+    colors = colormaps["turbo"]([0.5] if num == 1 else [i / (num - 1) for i in range(num)])
+    for before, now in itertools.pairwise(selections):
+        for member, source in zip(now["members"], now["sources"], strict=True):
+            steps = [before["steps"], now["steps"]]
+            lineage.plot(steps, [source, member], color=colors[source], linewidth=1)
+    lineage.set(title="lineage", xlabel="environment steps", ylabel="member")
+    for axes, name in zip(schedules, selections[0]["hyperparameters"], strict=True):
+        for i in range(num):
+            of_member = [
+                (event["steps"], event["hyperparameters"][name][event["members"].index(i)])
+                for event in selections
+                if i in event["members"]
+            ]
+            steps, values = map(list, zip(*of_member, strict=True))
+            axes.plot(steps, values, drawstyle="steps-post", color=colors[i], linewidth=1)
+        if all(min(event["hyperparameters"][name]) > 0 for event in selections):
+            axes.set_yscale("log")
+        axes.set(title=name, xlabel="environment steps")
+    figure.savefig(path, dpi=110)
+
+
+def _panels(num: int) -> tuple[Any, list[Any]]:
+    """A figure with `num` axes in rows of three."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    columns = min(num, 3)
+    lines = -(-num // columns)
+    figure = Figure(figsize=(5.2 * columns, 3.8 * lines), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = list(figure.subplots(lines, columns, squeeze=False).flat)
+    for unused in axes[num:]:
+        unused.set_axis_off()
+    return figure, axes[:num]
+
+
+def draw_sweep(path: Path, panels: dict[str, dict[str, dict[int, list[float]]]]) -> None:
+    """A panel a swept key: of each of its values, the IQM of the scores at each step.
+
+    `panels`: key -> value -> steps -> scores of jobs and seeds with that value.
+    """
+    if not panels:
+        return
+    figure, places = _panels(len(panels))
+    for axes, (key, curves) in zip(places, panels.items(), strict=True):
+        for number, (value, curve) in enumerate(curves.items()):
+            steps = sorted(step for step, scores in curve.items() if scores)
+            bounds = [interval([curve[step]]) for step in steps]
+            color = f"C{number % 10}"
+            axes.plot(steps, [iqm(curve[s]) for s in steps], color=color, label=value)
+            if len(curves) <= 10:
+                axes.fill_between(
+                    steps,
+                    [low for low, _ in bounds],
+                    [high for _, high in bounds],
+                    color=color,
+                    alpha=0.15,
+                    linewidth=0,
+                )
+        axes.set(title=key, xlabel="environment steps", ylabel="episode return, IQM and 95%")
+        axes.grid(alpha=0.3)
+        if len(curves) <= 10:
+            axes.legend(loc="best", frameon=False, fontsize="small")
+    figure.savefig(path, dpi=110)

@@ -1,0 +1,315 @@
+"""Members of one program: each is the run that it would be alone."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from conftest import NETWORK, small_config
+
+from jaxppo import experiment, population
+from jaxppo.config import Config, ConfigError, plan
+from jaxppo.system import program_key
+
+QUIET = {"console": False, "plot": False}
+ON = {
+    **dict.fromkeys(("normalize_observations", "normalize_values", "normalize_rewards"), True),
+    "num_minibatches": 2,
+}
+
+
+def coin(**changes: Any) -> Config:
+    """Episodes of random length, everything random used, statistics on."""
+    arch = {"total_num_envs": 16, "num_updates": 4, "num_eval_episodes": 7, "update_batch_size": 2}
+    given = {
+        "arch": {**arch, **changes.pop("arch", {})},
+        "system": {**ON, **changes.pop("system", {})},
+        "env": {"target": "envs.Coin"},
+        "network": NETWORK,
+        "logger": QUIET,
+        **changes,
+    }
+    return small_config(**given)
+
+
+def events_of(run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def same(one: list[dict[str, Any]], other: list[dict[str, Any]], rtol: float = 2e-4) -> None:
+    """Equal events, but for the clock, up to the order of sums."""
+    assert [event["event"] for event in one] == [event["event"] for event in other]
+    for left, right in zip(one, other, strict=True):
+        assert set(left) == set(right)
+        for name in set(left) - {"seconds", "steps_per_second"}:
+            if isinstance(left[name], float) and isinstance(right[name], float):
+                np.testing.assert_allclose(left[name], right[name], rtol, 2e-5, err_msg=name)
+            else:
+                assert left[name] == right[name], name
+
+
+def jobs_of(folder: Path, configs: list[Config]) -> list[experiment.Job]:
+    jobs = [experiment.Job(config, folder / str(i)) for i, config in enumerate(configs)]
+    for job in jobs:
+        job.run_dir.mkdir(parents=True)
+    return jobs
+
+
+def test_a_member_is_the_run_that_it_would_be_alone(tmp_path: Path) -> None:
+    """Seeds and numbers differ; what each logs, evaluates and returns does not."""
+    configs = [
+        coin(),
+        coin(arch={"seed": 7}, system={"actor_lr": 1e-2, "ent_coef": 0.1, "gamma": 0.5}),
+        coin(arch={"seed": 7}, system={"clip_eps": 0.01, "epochs": 2, "max_grad_norm": 1e-3}),
+    ]
+    together = experiment.run_together(jobs_of(tmp_path / "together", configs))
+    for i, config in enumerate(configs):
+        alone = tmp_path / "alone" / str(i)
+        alone.mkdir(parents=True)
+        result = experiment.run(config, alone)
+        assert isinstance(together[i], float)
+        np.testing.assert_allclose(together[i], result, rtol=1e-5)
+        same(events_of(tmp_path / "together" / str(i)), events_of(alone))
+    assert len({events_of(tmp_path / "together" / str(i))[0]["actor_loss"] for i in range(3)}) == 3
+
+
+def test_kl_stops_each_member_by_its_own_limit(tmp_path: Path) -> None:
+    changes = {"epochs": 3, "actor_lr": 0.05, "decay_learning_rates": False}
+    configs = [coin(system={**changes, "kl_stop": limit}) for limit in (1e-7, 1e-2, 100.0)]
+    experiment.run_together(jobs_of(tmp_path / "together", configs))
+    steps = []
+    for i in (0, 1):
+        alone = tmp_path / "alone" / str(i)
+        alone.mkdir(parents=True)
+        experiment.run(configs[i], alone)
+        found = events_of(tmp_path / "together" / str(i))
+        same(found, events_of(alone))
+        steps.append(found[0]["gradient_steps"])
+    steps.append(events_of(tmp_path / "together" / "2")[0]["gradient_steps"])
+    assert steps[0] < steps[1] <= steps[2] == 6
+
+
+def test_seeds_are_runs_and_their_sum(tmp_path: Path) -> None:
+    result = experiment.run(coin(arch={"num_seeds": 3, "seed": 5}), tmp_path)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    experiment.run(coin(arch={"seed": 6}), alone)
+    same(events_of(tmp_path / "seed_6"), events_of(alone))
+    seeds = [events_of(tmp_path / f"seed_{seed}") for seed in (5, 6, 7)]
+    for number, event in enumerate(events_of(tmp_path)):
+        each = [events[number] for events in seeds]
+        assert event["members"] == 3
+        assert event["seeds"] == [5, 6, 7]
+        if event["event"] != "train":
+            scores = [one["episode_return"] for one in each]
+            assert event["episode_returns"] == scores
+            np.testing.assert_allclose(event["episode_return"], np.mean(scores))
+            assert event["episode_return_low"] <= event["episode_return_iqm"]
+            assert event["episode_return_iqm"] <= event["episode_return_high"]
+        else:
+            np.testing.assert_allclose(event["entropy"], np.mean([one["entropy"] for one in each]))
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["status"] == "finished"
+    np.testing.assert_allclose(summary["absolute_metric"], result)
+    np.testing.assert_allclose(result, np.mean(summary["absolute_metrics"]))
+
+
+def test_a_diverging_member_is_its_own_failure(tmp_path: Path) -> None:
+    bad = {"actor_lr": 1e30, "critic_lr": 1e30, "decay_learning_rates": False}
+    configs = [coin(), coin(system=bad), coin(arch={"seed": 2})]
+    results = experiment.run_together(jobs_of(tmp_path, configs))
+    assert isinstance(results[1], experiment.TrainingError)
+    assert "NaN or infinity" in str(results[1])
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    np.testing.assert_allclose(results[2], experiment.run(configs[2], alone), rtol=1e-5)
+    same(events_of(tmp_path / "2"), events_of(alone))
+    assert [event["event"] for event in events_of(tmp_path / "1")] == ["train"]
+    assert json.loads((tmp_path / "1" / "summary.json").read_text())["status"] != "finished"
+    assert json.loads((tmp_path / "0" / "summary.json").read_text())["status"] == "finished"
+
+
+def test_what_shapes_no_array_shapes_no_program() -> None:
+    one = program_key(coin())
+    for same_program in (
+        coin(arch={"seed": 1}),
+        coin(system={"actor_lr": 1.0, "gamma": 0.1, "reward_scale": 3.0, "clip_eps_high": 0.4}),
+        coin(arch={"num_seeds": 4}),
+    ):
+        assert program_key(same_program) == one
+    for other in (
+        coin(system={"epochs": 1}),
+        coin(system={"kl_stop": 0.1}),
+        coin(arch={"num_updates": 5}),
+        coin(env={"target": "envs.Clock"}),
+        coin(network={**NETWORK, "actor_torso": None}),
+    ):
+        assert program_key(other) != one
+    assert program_key(coin(system={"kl_stop": 0.1})) == program_key(coin(system={"kl_stop": 9.0}))
+
+
+@pytest.mark.parametrize(
+    "members, devices, each, shards",
+    [(1, 4, 1, 4), (4, 4, 1, 1), (8, 4, 2, 1), (6, 4, 6, 4), (3, 1, 3, 1)],
+)
+def test_members_are_spread_over_devices_where_they_divide(
+    members: int, devices: int, each: int, shards: int
+) -> None:
+    found = plan(coin(arch={"num_seeds": members}), devices)
+    assert (found.members_per_device, found.devices_per_member) == (each, shards)
+    assert found.num_envs * shards * 2 == 16
+    assert found.spreads_members == (shards < devices)
+    assert found.steps_per_update == 16 * 8
+
+
+def test_several_seeds_of_a_population_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"arch\.num_seeds=2"):
+        population.members(coin(arch={"num_seeds": 2}, population={"size": 4}))
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+import jax
+from test_members import coin, jobs_of
+from jaxppo import experiment
+
+folder, local = Path(sys.argv[1]), jax.local_devices()
+kl = {"kl_stop": 0.05, "epochs": 2}
+four = [coin(arch={"seed": seed}, system=kl) for seed in (1, 2, 3, 4)]
+experiment.run_together(jobs_of(folder / "spread", four))  # a member on each device
+experiment.run_together(jobs_of(folder / "shared", four[:3]))  # all members on all devices
+experiment.run_together(jobs_of(folder / "alone", four[:1]))
+halving = {"size": 8, "selection": "halving"}
+experiment.run_together(jobs_of(folder / "halved", [coin(population=halving)]))
+pbt = {"size": 4, "selection": "pbt", "hyperparameters": {"actor_lr": [1e-4, 1e-2]}}
+experiment.run_together(jobs_of(folder / "pbt", [coin(population=pbt)]))
+"""
+
+
+@pytest.fixture(scope="module")
+def on_four_devices(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, tests = tmp_path_factory.mktemp("members"), Path(__file__).parent
+    subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(folder)],
+        env={
+            **os.environ,
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+            "PYTHONPATH": f"{tests}{os.pathsep}{tests.parent}",
+        },
+        check=True,
+        timeout=400,
+    )
+    return folder
+
+
+def test_members_on_devices_of_their_own_equal_runs_on_one_device(
+    on_four_devices: Path, tmp_path: Path
+) -> None:
+    config = coin(arch={"seed": 3}, system={"kl_stop": 0.05, "epochs": 2})
+    experiment.run(config, tmp_path)
+    same(events_of(on_four_devices / "spread/2"), events_of(tmp_path))
+
+
+def test_members_that_share_devices_equal_runs_on_as_many(on_four_devices: Path) -> None:
+    same(events_of(on_four_devices / "shared/0"), events_of(on_four_devices / "alone/0"))
+
+
+def test_selection_works_over_devices(on_four_devices: Path, tmp_path: Path) -> None:
+    halved = events_of(on_four_devices / "halved/0")
+    (drop,) = [e for e in halved if e["event"] == "selection" and e["steps"]]
+    assert len(drop["members"]) == 4  # one on each device
+    kept = 42 + drop["members"][-1]
+    experiment.run(coin(arch={"seed": kept}), tmp_path)
+    same(events_of(on_four_devices / f"halved/0/seed_{kept}"), events_of(tmp_path))
+    settings = {"size": 4, "selection": "pbt", "hyperparameters": {"actor_lr": [1e-4, 1e-2]}}
+    one = tmp_path / "one_device"
+    one.mkdir()
+    experiment.run(coin(population=settings), one)
+    same(events_of(on_four_devices / "pbt/0"), events_of(one))
+
+
+def test_losers_of_halving_end_and_winners_go_on_as_they_were(tmp_path: Path) -> None:
+    settings = {"size": 5, "selection": "halving", "hyperparameters": {"actor_lr": [1e-4, 1e-2]}}
+    changes = {"arch": {"num_evaluation": 4}, "population": settings}
+    result = experiment.run(coin(**changes), tmp_path)
+    members = population.members(coin(**changes))
+    selections = [e for e in events_of(tmp_path) if e["event"] == "selection"]
+    assert [len(event["members"]) for event in selections] == [5, 2, 1]
+    counts = {
+        i: len([e for e in events_of(tmp_path / f"seed_{42 + i}") if e["event"] == "eval"])
+        for i in range(5)
+    }
+    assert sorted(counts.values()) == [1, 1, 1, 2, 4]
+    winner = max(counts, key=lambda i: counts[i])
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    np.testing.assert_allclose(experiment.run(members[winner], alone), result, rtol=1e-5)
+    same(events_of(tmp_path / f"seed_{42 + winner}"), events_of(alone))
+    loser = min(counts, key=lambda i: counts[i])
+    summary = json.loads((tmp_path / f"seed_{42 + loser}" / "summary.json").read_text())
+    assert "dropped by successive halving at step 128" in summary["status"]
+
+
+def test_a_copied_member_goes_on_as_its_source_with_other_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parameters, optimiser and statistics are the source's; environments and keys are not."""
+    seen = []
+    real = experiment._Run.exploit
+
+    def exploit(self: Any, state: Any, *rest: Any) -> Any:
+        after = real(self, state, *rest)
+        seen.append((self.of_members(state.agent), self.of_members(after.agent), self.numbers))
+        before, now = (self.of_members(x.acting.obs) for x in (state, after))
+        np.testing.assert_array_equal(before, now)
+        return after
+
+    monkeypatch.setattr(experiment._Run, "exploit", exploit)
+    monkeypatch.setattr(experiment, "sources", lambda scores, threshold, generator: [0, 1, 1, 0])
+    settings = {
+        "size": 4,
+        "selection": "pbt",
+        "hyperparameters": {"actor_lr": [1e-4, 1e-2], "clip_eps": [0.1, 0.3]},
+    }
+    experiment.run(coin(population=settings), tmp_path)
+    ((before, after, numbers),) = seen
+    for part in ("policy.params", "opt_state", "policy.obs_statistics", "value_statistics"):
+        old, new = before, after
+        for name in part.split("."):
+            old, new = getattr(old, name), getattr(new, name)
+        jax.tree.map(lambda x, y: np.testing.assert_array_equal(x[[0, 1, 1, 0]], y), old, new)
+    old, new = before.hyperparameters, after.hyperparameters
+    for name in ("actor_lr", "clip_eps", "clip_eps_high"):
+        row, was = getattr(new, name), getattr(old, name)
+        np.testing.assert_allclose(row[:2], was[:2])
+        assert np.all(row[2:] != was[[1, 0]])
+    np.testing.assert_allclose(new.actor_lr, numbers["actor_lr"], rtol=1e-6)
+    np.testing.assert_allclose(new.clip_eps, new.clip_eps_high)
+    np.testing.assert_array_equal(new.critic_lr, old.critic_lr)
+    start, selection = [e for e in events_of(tmp_path) if e["event"] == "selection"]
+    assert start["sources"] == [0, 1, 2, 3]
+    assert selection["sources"] == [0, 1, 1, 0]
+    assert selection["hyperparameters"] == numbers
+
+
+def test_a_diverged_member_of_a_population_becomes_a_copy(tmp_path: Path) -> None:
+    settings = {
+        "size": 4,
+        "selection": "pbt",
+        "hyperparameters": {"actor_lr": [1e-4, 1e30]},
+        "resample": 0.0,
+    }
+    config = coin(population=settings, system={"decay_learning_rates": False})
+    members = population.members(config)
+    assert max(member.system.actor_lr for member in members) > 1e20
+    result = experiment.run(config, tmp_path)
+    assert math.isfinite(result)
+    (selection,) = [e for e in events_of(tmp_path) if e["event"] == "selection" and e["steps"]]
+    assert selection["sources"] != [0, 1, 2, 3]

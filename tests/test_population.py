@@ -1,0 +1,136 @@
+"""Selection on the host: who copies whom, and what they change."""
+
+import numpy as np
+import pytest
+from conftest import small_config
+
+from jaxppo import aggregates
+from jaxppo.config import ConfigError, PopulationConfig
+from jaxppo.population import explore, members, rank, rungs, sources
+
+NAN, INF = float("nan"), float("inf")
+BOUNDS = {"actor_lr": [1e-4, 1e-2], "gae_lambda": [0.0, 1.0]}
+
+
+def test_members_without_a_finite_score_come_last() -> None:
+    assert rank([1.0, NAN, 3.0, INF, -2.0, 3.0]) == [2, 5, 0, 4, 1, 3]
+
+
+def test_the_worst_copy_the_best_and_nobody_else_anyone() -> None:
+    scores = [5.0, 1.0, 9.0, 3.0, 8.0, 2.0, 7.0, 4.0, 6.0, 0.0]
+    seen = set()
+    for seed in range(50):
+        chosen = sources(scores, 0.2, np.random.default_rng(seed))
+        assert [i for i, source in enumerate(chosen) if i != source] == [1, 9]
+        seen |= {chosen[1], chosen[9]}
+    assert seen == {2, 4}
+
+
+def test_nobody_copies_one_that_is_no_better() -> None:
+    generator = np.random.default_rng(0)
+    assert sources([1.0, 1.0, 1.0], 0.5, generator) == [0, 1, 2]
+    assert sources([NAN, NAN], 0.5, generator) == [0, 1]
+    assert sources([NAN, 1.0], 0.5, generator) == [1, 1]
+
+
+def test_exploration_multiplies_divides_or_draws_within_bounds() -> None:
+    found = []
+    settings = PopulationConfig(size=3, hyperparameters=BOUNDS, perturbation=2.0, resample=0.3)
+    values = {"actor_lr": [1e-3, 8e-3, 1.5e-4], "gae_lambda": [0.5, 0.9, 0.1]}
+    for seed in range(2000):
+        changed = explore(values, [0, 1], settings, np.random.default_rng(seed))
+        assert changed["actor_lr"][2] == 1.5e-4
+        found.append(changed["actor_lr"][:2])
+        assert all(1e-4 <= x <= 1e-2 for x in changed["actor_lr"])
+        assert all(0.0 <= x <= 1.0 for x in changed["gae_lambda"])
+    first, second = np.transpose(found)
+    shares = [np.mean(np.isclose(first, x)) for x in (2e-3, 5e-4)]
+    np.testing.assert_allclose(shares, 0.35, atol=0.04)
+    assert np.mean(np.isclose(second, 1e-2)) > 0.3  # clipped at the bound
+    fresh = np.log10(first[~np.isclose(first, 2e-3) & ~np.isclose(first, 5e-4)])
+    np.testing.assert_allclose([fresh.mean(), fresh.std()], [-3, 2 / np.sqrt(12)], atol=0.06)
+
+
+def test_first_values_are_drawn_between_the_bounds_and_stay_a_members_own() -> None:
+    config = small_config(population={"size": 40, "hyperparameters": BOUNDS})
+    found = members(config)
+    assert [member.arch.seed for member in found] == list(range(42, 82))
+    rates = np.array([member.system.actor_lr for member in found])
+    assert np.all((rates > 1e-4) & (rates < 1e-2))
+    assert np.mean(rates < 1e-3) == pytest.approx(0.5, abs=0.2)  # uniform in the logarithm
+    smaller = members(small_config(population={"size": 5, "hyperparameters": BOUNDS}))
+    assert smaller == found[:5]
+    config = small_config(population={"size": 3, "hyperparameters": BOUNDS, "initialize": "config"})
+    assert {member.system.actor_lr for member in members(config)} == {config.system.actor_lr}
+
+
+@pytest.mark.parametrize(
+    "size, reduction, blocks, expected",
+    [
+        (8, 2, [1] * 8, {0: 4, 1: 2, 3: 1}),
+        (9, 3, [1] * 9, {0: 3, 2: 1}),
+        (5, 2, [1] * 4, {0: 2, 1: 1}),
+        (2, 2, [1, 1], {0: 1}),
+        (16, 2, [5, 5], {0: 1}),
+        (4, 2, [10], {}),
+    ],
+)
+def test_rungs_take_reduction_times_the_updates_of_the_one_before(
+    size: int, reduction: int, blocks: list[int], expected: dict[int, int]
+) -> None:
+    assert rungs(size, reduction, blocks) == expected
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"size": 1}, "population.size=1: must be at least 2"),
+        ({"selection": "pbt"}, "population.selection=pbt needs a population.size"),
+        ({"size": 4, "selection": "pbt"}, "nothing to explore"),
+        (
+            {"size": 4, "hyperparameters": {"actor_lr": [1e-2, 1e-4]}},
+            r"actor_lr=\[0.01, 0.0001\]: must ascend; such as \[0.0001,0.01\]",
+        ),
+        ({"size": 4, "hyperparameters": {"actor_lr": 3}}, "two finite numbers"),
+        ({"size": 4, "hyperparameters": {"actor_lr": ["a", "b"]}}, "two finite numbers"),
+        ({"size": 4, "hyperparameters": {"epochs": [1, 4]}}, "epochs: not a number of system"),
+        ({"size": 4, "hyperparameters": {"gama": [0.9, 1]}}, "gama: not a number of system"),
+        ({"size": 4, "hyperparameters": {"gamma": [0.9, 1.5]}}, "gamma=1.5: must be at least 0"),
+        ({"size": 4, "hyperparameters": {"kl_stop": [0.1, 1]}}, "needs a finite system.kl_stop"),
+        ({"size": 4, "threshold": 0.7}, "population.threshold=0.7: must be"),
+    ],
+)
+def test_a_wrong_population_is_refused(settings: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as error:
+        members(small_config(population=settings))
+    assert "\n" not in str(error.value)
+
+
+def test_the_interquartile_mean_is_that_of_scipy() -> None:
+    from scipy.stats import trim_mean
+
+    generator = np.random.default_rng(3)
+    for num in range(1, 20):
+        scores = generator.normal(size=(3, num))
+        np.testing.assert_allclose(aggregates.iqm(scores), trim_mean(scores, 0.25, axis=1))
+    assert aggregates.iqm([0.0, 1.0, 2.0, 1000.0]) == 1.5
+
+
+def test_intervals_are_those_of_scipys_bootstrap_and_keep_strata() -> None:
+    from scipy.stats import bootstrap, trim_mean
+
+    generator = np.random.default_rng(4)
+    strata = [generator.normal(size=12), 10 + generator.normal(size=20)]
+    found = aggregates.interval(strata)
+    expected = bootstrap(
+        strata,
+        lambda *drawn, axis=-1: trim_mean(np.concatenate(drawn, axis), 0.25, axis),
+        n_resamples=20_000,
+        method="percentile",
+        rng=np.random.default_rng(1),
+    ).confidence_interval
+    np.testing.assert_allclose(found, expected, atol=0.1)
+    together = aggregates.interval([np.concatenate(strata)])
+    assert together[1] - together[0] > 2 * (found[1] - found[0])
+    assert aggregates.interval([[3.0], [3.0]]) == (3.0, 3.0)
+    assert np.all(np.isnan(aggregates.interval([[1.0, NAN]])))
