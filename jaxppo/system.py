@@ -289,15 +289,17 @@ def init(system: System, members: Sequence[Config], plan: Plan) -> LearnerState:
     numbers = jax.tree.map(lambda *x: jnp.stack(x), *(hyperparameters(m, plan) for m in members))
     grid = (plan.devices_per_member, plan.update_batch_size)
 
-    @jax.jit
-    @jax.vmap
-    def start(hp: Hyperparameters, agent_key: jax.Array, acting_key: jax.Array) -> LearnerState:
+    def start(member: tuple[Hyperparameters, jax.Array, jax.Array]) -> LearnerState:
+        hp, agent_key, acting_key = member
         acting = jax.vmap(jax.vmap(partial(init_acting, system)))(
             jax.random.split(acting_key, grid)
         )
         return LearnerState(agent=init_agent(system, hp, agent_key), acting=acting)
 
-    state = jax.tree.map(_strong, start(numbers, agent_keys, acting_keys))
+    # Member by member: orthogonal initialisation of several at once (a batched QR decomposition)
+    # blocks for ever on CPUs of few cores with jax 0.10.2.
+    begin = jax.jit(partial(jax.lax.map, start))
+    state = jax.tree.map(_strong, begin((numbers, agent_keys, acting_keys)))
     local = jax.local_devices()[: plan.num_devices]
     if plan.spreads_members:
         rows = (num, plan.update_batch_size)

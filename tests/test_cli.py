@@ -28,7 +28,9 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
+from jaxppo import launcher
 from jaxppo.config import Config, help_text, known_keys
+from jaxppo.experiment import Job, TooLargeError, TrainingError
 from jaxppo.launcher import config_dir, main
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -722,17 +724,87 @@ def test_setting_is_taken(launch: Any, typed: str, key: str, value: Any) -> None
     assert type(taken) is type(value)
 
 
+COMBINATIONS = [(1, 0.9), (1, 0.99), (2, 0.9), (2, 0.99)]
+SWEEP = ("-m", "arch.seed=1,2", "system.gamma=0.9,0.99", "hydra.sweep.dir=sweep")
+
+
 def test_sweep_runs_every_combination(launch: Any, cwd: Path) -> None:
     seen: list[Config] = []
-    outcome = launch(
-        "-m", "arch.seed=1,2", "system.gamma=0.9,0.99", "hydra.sweep.dir=sweep", run=recorder(seen)
-    )
+    outcome = launch(*SWEEP, "hydra/launcher=basic", run=recorder(seen))
     assert (outcome.status, outcome.err) == (0, "")
-    assert [(config.arch.seed, config.system.gamma) for config in seen] == [
-        (1, 0.9), (1, 0.99), (2, 0.9), (2, 0.99),
-    ]  # fmt: skip
+    assert [(config.arch.seed, config.system.gamma) for config in seen] == COMBINATIONS
     jobs = sorted(path.name for path in (cwd / "sweep").iterdir() if path.is_dir())
     assert jobs == ["0", "1", "2", "3"]
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> list[list[Config]]:
+    """The jobs that are trained together, which return their number in the sweep."""
+    seen: list[list[Config]] = []
+
+    def run_together(jobs: list[Job], *, fit: bool) -> list[float | TrainingError]:
+        assert fit == (len(jobs) > 1)
+        if fit and len(jobs) > 4:
+            raise TooLargeError
+        seen.append([job.config for job in jobs])
+        return [
+            TrainingError("diverged") if job.config.arch.seed == 13 else float(job.run_dir.name)
+            for job in jobs
+        ]
+
+    monkeypatch.setattr(launcher, "run_together", run_together)
+    return seen
+
+
+def test_sweep_is_one_program_for_each_shape(
+    launch: Any, cwd: Path, programs: list[list[Config]]
+) -> None:
+    outcome = launch(*SWEEP)
+    assert (outcome.status, outcome.err) == (0, "")
+    assert [[(c.arch.seed, c.system.gamma) for c in jobs] for jobs in programs] == [COMBINATIONS]
+    programs.clear()
+    sweep = ("-m", "system.epochs=1,2", "arch.seed=1,2", "env=cartpole,catch")
+    assert launch(*sweep, "hydra.sweep.dir=other").status == 0
+    found = [{(c.system.epochs, c.env.name) for c in jobs} for jobs in programs]
+    assert len(found) == 4
+    assert all(len(shape) == 1 for shape in found)
+    assert [len(jobs) for jobs in programs] == [2, 2, 2, 2]
+    assert sorted((cwd / "other" / "7").iterdir()) == [
+        cwd / "other" / "7" / name for name in (".hydra", "config.yaml")
+    ]
+
+
+def test_sweep_that_does_not_fit_is_split(
+    launch: Any, cwd: Path, programs: list[list[Config]]
+) -> None:
+    outcome = launch("-m", "arch.seed=range(1,10)", "hydra.sweep.dir=sweep")
+    assert (outcome.status, outcome.err) == (0, "")
+    assert [[c.arch.seed for c in jobs] for jobs in programs] == [
+        [1, 2, 3, 4],
+        [5, 6],
+        [7, 8, 9],
+    ]
+
+
+def test_failed_job_of_a_sweep_is_reported(
+    launch: Any, cwd: Path, programs: list[list[Config]]
+) -> None:
+    outcome = launch("-m", "arch.seed=1,13,2", "hydra.sweep.dir=sweep")
+    assert outcome.status == 1
+    assert outcome.err.splitlines()[-1] == "diverged"
+    assert "arch.seed=13" in outcome.err
+    assert [[c.arch.seed for c in jobs] for jobs in programs] == [[1, 13, 2]]
+
+
+def test_populations_of_a_sweep_do_not_mix(
+    launch: Any, cwd: Path, programs: list[list[Config]]
+) -> None:
+    assert launch("-m", "population=pbt", "arch.seed=1,2", "hydra.sweep.dir=sweep").status == 0
+    assert [len(jobs) for jobs in programs] == [1, 1]
+    programs.clear()
+    sweep = ("-m", "population=pbt", "population.selection=none", "arch.seed=1,50")
+    assert launch(*sweep, "hydra.sweep.dir=other").status == 0
+    assert [len(jobs) for jobs in programs] == [2]
 
 
 @pytest.mark.parametrize("overrides", [[], ["env=cartpole", "system.gamma=0.9"]])
