@@ -25,7 +25,15 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from jaxppo import sweep
-from jaxppo.config import Config, ConfigError, NetworkConfig, help_text, parse, unknown_key
+from jaxppo.config import (
+    MAX_FLOAT,
+    Config,
+    ConfigError,
+    NetworkConfig,
+    help_text,
+    parse,
+    unknown_key,
+)
 from jaxppo.experiment import (
     Job,
     TooLargeError,
@@ -123,10 +131,19 @@ def launch(
     _LOG.info("%s as %s", _count(jobs, "job"), _count(groups, "program"))
     for numbers in groups:
         for number, outcome in zip(numbers, _train([jobs[n] for n in numbers]), strict=True):
+            if isinstance(outcome, Exception) and "optuna" in str(config.hydra.sweeper._target_):
+                _LOG.warning("job %s failed: %s", first + number, outcome)
+                outcome = _worst(config)  # a study goes on
             returns[number].return_value = outcome
             if isinstance(outcome, Exception):
                 returns[number].status = JobStatus.FAILED
     return returns
+
+
+def _worst(config: DictConfig) -> float:
+    """A finite result that no job has, in the direction that Optuna is to go."""
+    direction = str(OmegaConf.select(config, "hydra.sweeper.direction", default="minimize"))
+    return MAX_FLOAT if "min" in direction.lower() else -MAX_FLOAT
 
 
 def _count(things: Sequence[Any], noun: str) -> str:
