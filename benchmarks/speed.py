@@ -44,6 +44,9 @@ SETTINGS: dict[str, list[str]] = {
         "system.num_minibatches=16",
     ],
 }
+MEMBERS = {  # of size S, all in one program
+    f"S x {num}": [*SETTINGS["S"], f"arch.num_seeds={num}"] for num in (4, 16, 64)
+}
 STEPS_PER_BLOCK = {"S": 300_000, "M": 262_144, "L": 786_432}
 MEMORIES = {  # 16,384 steps an update, learnt from in sequences of whole rollouts
     f"{memory}-{length}": [
@@ -62,7 +65,9 @@ def compose(name: str) -> config.Config:
     executable = "rec_ppo" if name in MEMORIES else "ff_ppo"
     overrides = ["system.epochs=4", "arch.num_evaluation=1", "arch.compile_cache=null"]
     with hydra.initialize_config_dir(str(config_dir()), version_base="1.3"):
-        settings = hydra.compose(executable, [*{**SETTINGS, **MEMORIES}[name], *overrides])
+        settings = hydra.compose(
+            executable, [*{**SETTINGS, **MEMBERS, **MEMORIES}[name], *overrides]
+        )
     return config.parse(dict(OmegaConf.to_container(settings, resolve=True)))  # type: ignore[arg-type]
 
 
@@ -71,16 +76,20 @@ def measure(name: str, num_blocks: int) -> dict[str, Any]:
     settings = compose(name)
     plan, built = experiment.prepare(settings)
     state = system.init(built, config.members(settings), plan)
-    updates = max(1, STEPS_PER_BLOCK.get(name, 65_536) // plan.steps_per_update)
+    steps_per_update = plan.num_members * plan.steps_per_update
+    wanted = STEPS_PER_BLOCK["S" if name in MEMBERS else name] if name not in MEMORIES else 65_536
+    updates = max(1, wanted // steps_per_update)
     count = devices.replicate(np.int32(updates), jax.local_devices())
-    program = compile.compile_program(partial(train_members, built), state, count, donate=(0,))
+    program = compile.compile_program(
+        partial(train_members, built), state, count, donate=(0,), count_flops=True
+    )
     speeds = []
     for block in range(num_blocks + 1):  # the first warms up
         start = time.perf_counter()
         state, _ = program.call(state, count)
         jax.block_until_ready(state)
         if block:
-            speeds.append(updates * plan.steps_per_update / (time.perf_counter() - start))
+            speeds.append(updates * steps_per_update / (time.perf_counter() - start))
     median = statistics.median(speeds)
     return {
         "setting": name,
@@ -90,7 +99,7 @@ def measure(name: str, num_blocks: int) -> dict[str, Any]:
         "blocks": num_blocks,
         "compile_seconds": program.seconds,
         "peak_mib": program.peak_bytes / 2**20,
-        "matmul_gflop_per_second": program.gflop / plan.steps_per_update * median,
+        "matmul_gflop_per_second": program.gflop / steps_per_update * median,
     }
 
 
@@ -98,7 +107,10 @@ def main() -> None:
     """Measure every setting in turn."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "settings", nargs="*", default=[*SETTINGS, *MEMORIES], help="of all that it prints"
+        "settings",
+        nargs="*",
+        default=[*SETTINGS, *MEMBERS, *MEMORIES],
+        help="of all that it prints",
     )
     parser.add_argument("--blocks", type=int, default=7, help="timed blocks of each setting")
     arguments = parser.parse_args()

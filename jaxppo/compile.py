@@ -21,14 +21,20 @@ class Program:
 
     call: Callable[..., Any]
     seconds: float  # tracing, lowering and compiling (or reading the cache)
-    gflop: float  # matrix products and convolutions; loops of unknown length count once
+    gflop: float | None  # of products and convolutions, if counted; open loops count once
     peak_bytes: int  # arguments, outputs and temporaries, by the compiler's own account
 
 
 def compile_program(
-    function: Callable[..., Any], *args: Any, donate: tuple[int, ...] = ()
+    function: Callable[..., Any],
+    *args: Any,
+    donate: tuple[int, ...] = (),
+    count_flops: bool = False,
 ) -> Program:
-    """Compile `function` of one device's slices for all devices; `args` carry the axis `D`."""
+    """Compile `function` of one device's slices for all devices; `args` carry the axis `D`.
+
+    Counting its operations takes another trace.
+    """
     start = time.perf_counter()
     compiled = devices.parallel(function, donate=donate).lower(*args).compile()
     seconds = time.perf_counter() - start
@@ -41,9 +47,8 @@ def compile_program(
             + memory.temp_size_in_bytes
             - memory.alias_size_in_bytes
         )
-    return Program(
-        call=compiled, seconds=seconds, gflop=matmul_flops(function, *args) / 1e9, peak_bytes=peak
-    )
+    gflop = matmul_flops(function, *args) / 1e9 if count_flops else None
+    return Program(call=compiled, seconds=seconds, gflop=gflop, peak_bytes=peak)
 
 
 def memory_limit(device: jax.Device) -> int | None:

@@ -338,7 +338,8 @@ class _Run:
     def compile_training(self) -> compile.Program:
         count = jax.ShapeDtypeStruct((self.plan.num_devices,), jnp.int32)
         train = partial(train_members, self.system)
-        return compile.compile_program(train, self.shapes(), count, donate=(0,))
+        shapes = self.shapes()
+        return compile.compile_program(train, shapes, count, donate=(0,), count_flops=True)
 
     def check_memory(self) -> None:
         """`TooLargeError` where the members do not fit together."""

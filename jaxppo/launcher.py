@@ -42,7 +42,7 @@ from jaxppo.experiment import (
     prepare,
     run_together,
 )
-from jaxppo.system import program_key
+from jaxppo.system import TRACED, program_key
 
 _LOG = logging.getLogger("hydra.jaxppo")  # as visible as what Hydra says
 _FLAGS = (
@@ -58,6 +58,10 @@ _BRANCHES = {  # of these groups, the places that take one
         if field.name.endswith(f"_{kind}")
     ]
     for kind in ("torso", "memory")
+}
+# Settings whose values need no other check than their own rule
+_FREE = {"arch.seed", *(f"system.{name}" for name in TRACED)} - {
+    *("system.kl_coef", "system.clip_eps_high", "system.kl_stop"),
 }
 _MAX_COMPOSED = 32  # jobs of a sweep that are checked whole before the first starts
 
@@ -227,6 +231,7 @@ def _check_sweep(config_name: str, overrides: list[str]) -> None:
         [*first[:i], option, *first[i + 1 :]]
         for i, options in enumerate(choices)
         for option in options[1:]
+        if option.partition("=")[0] not in _FREE
     ]
     for job in jobs[:_MAX_COMPOSED]:
         prepare(parse(_plain(hydra.compose(config_name, job))))
