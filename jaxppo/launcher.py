@@ -160,7 +160,7 @@ def _groups(configs: Sequence[Config]) -> list[list[int]]:
     for number, config in enumerate(configs):
         key = program_key(config)
         found = [numbers for other, numbers in groups if other == key]
-        if found and config.population.selection == "none":
+        if found and config.population.size is None:  # a population is a program of its own
             found[0].append(number)
         else:
             groups.append((key, [number]))
@@ -346,7 +346,7 @@ def _usual_layer_keys() -> list[str]:
 
 def _help() -> str:
     """The text of `--help`."""
-    groups = ("env", "network", *(f"network/{layer}" for layer in _LAYERS))
+    groups = ("env", "network", "population", *(f"network/{layer}" for layer in _LAYERS))
     choices = "\n".join(
         f"{group}={', '.join(sorted(file.stem for file in (config_dir() / group).glob('*.yaml')))}"
         for group in groups
@@ -354,7 +354,9 @@ def _help() -> str:
     return f"""PPO in JAX, compiled end to end.
 
   python -m jaxppo.ff_ppo env=cartpole arch.total_num_envs=4096
+  python -m jaxppo.ff_ppo env=cartpole arch.num_seeds=16
   python -m jaxppo.ff_ppo -m env=cartpole arch.seed=1,2,3 system.gamma=0.98,0.99
+  python -m jaxppo.ff_ppo env=cartpole population=pbt population.size=32
   python -m jaxppo.rec_ppo env=t_maze network=gru
 
 {choices}

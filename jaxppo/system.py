@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxppo import devices, envs
-from jaxppo.config import Config, ConfigError, LoggerConfig, Plan, PopulationConfig, SystemConfig
+from jaxppo.config import Config, ConfigError, LoggerConfig, Plan, SystemConfig
 from jaxppo.distributions import ScalarValue
 from jaxppo.learner import BATCH_AXIS, MEMBER_AXIS, init_acting, init_agent
 from jaxppo.networks import heads
@@ -264,9 +264,6 @@ def program_key(config: Config) -> Config:
         arch=dataclasses.replace(config.arch, seed=0, num_seeds=1),
         system=dataclasses.replace(config.system, **neutral),
         logger=LoggerConfig(),
-        population=PopulationConfig()
-        if config.population.selection == "none"
-        else config.population,
     )
 
 
