@@ -34,10 +34,8 @@ def report(sweep_dir: Path, *, console: bool) -> None:
         table = csv.DictWriter(file, list(rows[0]))
         table.writeheader()
         table.writerows(rows)
-    draw_sweep(
-        sweep_dir / "sweep.png",
-        {key: _curves(jobs, key) for key in keys},
-    )
+    panels = [key for key in keys if key != "arch.seed"] or keys
+    draw_sweep(sweep_dir / "sweep.png", {key: _curves(jobs, key) for key in panels})
     if console:
         print_table(f"{len(rows)} jobs in {sweep_dir}", rows)
 

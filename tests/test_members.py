@@ -135,6 +135,18 @@ def test_a_diverging_member_is_its_own_failure(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "0" / "summary.json").read_text())["status"] == "finished"
 
 
+def test_members_that_need_more_memory_than_there_is_do_not_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = jobs_of(tmp_path, [coin(), coin(arch={"seed": 2})])
+    monkeypatch.setattr(experiment.compile, "memory_limit", lambda device: 1000)
+    with pytest.raises(experiment.TooLargeError, match="2 members need"):
+        experiment.run_together(jobs, fit=True)
+    assert not any(list(job.run_dir.iterdir()) for job in jobs)  # they can begin again
+    monkeypatch.setattr(experiment.compile, "memory_limit", lambda device: None)
+    assert all(isinstance(x, float) for x in experiment.run_together(jobs, fit=True))
+
+
 def test_what_shapes_no_array_shapes_no_program() -> None:
     one = program_key(coin())
     for same_program in (

@@ -401,3 +401,67 @@ def test_cursor_comes_back_however_the_run_ends(
     received = terminal(*RUN[:num_events])
     assert received.count("\x1b[?25l") == received.count("\x1b[?25h") > 0
     assert received.rindex("\x1b[?25h") > received.rindex("\x1b[?25l")
+
+
+MEMBERS: Event = {
+    "members": 3,
+    "seeds": [1, 2, 3],
+    "episode_returns": [1.0, 2.5, 4.0],
+    "episode_return": 2.5,
+    "episode_return_iqm": 2.25,
+    "episode_return_low": 1.5,
+    "episode_return_high": 3.75,
+    "episode_return_min": 1.0,
+    "episode_return_max": 4.0,
+}
+SELECTION: Event = {
+    "event": "selection",
+    "method": "pbt",
+    "steps": 64,
+    "members": [0, 1, 2],
+    "sources": [2, 1, 2],
+    "hyperparameters": {"actor_lr": [0.1, 0.2, NAN], "gamma": [0.0, 0.9, 0.99]},
+}
+
+
+@pytest.mark.parametrize(
+    "event, words",
+    [
+        ({**EVAL, **MEMBERS}, "mean 2.50, IQM 2.25 [1.50, 3.75], from 1.00 to 4.00 over 3 members"),
+        ({**ABSOLUTE, **MEMBERS}, "absolute metric: mean 2.50, IQM 2.25"),
+        (SELECTION, "64 steps  selection: 3 members, 1 copied a better one"),
+        ({**SELECTION, "method": "halving"}, "selection: 3 members, go on"),
+    ],
+)
+def test_line_of_several_members_says(printed: Any, event: Event, words: str) -> None:
+    assert words in "\n".join(printed(event))
+
+
+def test_start_of_several_members_says_how_many(printed: Any) -> None:
+    start = {name: value for name, value in START.items() if name != "seed"}
+    text = "\n".join(printed({**start, "members": 4, "num_members": 4}))
+    assert "1 cpu device, 4 members, " in text
+    assert "an update of each of 4 members: " in text
+
+
+def test_populations_have_pictures_of_scores_lineage_and_schedules(tmp_path: Path) -> None:
+    first = {**SELECTION, "steps": 0, "sources": [0, 1, 2]}
+    start = {name: value for name, value in START.items() if name != "seed"} | {"members": 3}
+    halved = {
+        **SELECTION,
+        "steps": 128,
+        "members": [0, 2],
+        "sources": [0, 2],
+        "hyperparameters": {"actor_lr": [0.1, 0.3], "gamma": [0.0, 0.5]},
+    }
+    events = [start, first, {**EVAL, **MEMBERS}, SELECTION, halved, {**ABSOLUTE, **MEMBERS}]
+    write(Plot(tmp_path / "curve.png"), *events)
+    for name in ("curve.png", "population.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_selections_are_kept_in_json(tmp_path: Path) -> None:
+    write(JsonLines(tmp_path), SELECTION)
+    (event,) = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert event["sources"] == [2, 1, 2]
+    assert event["hyperparameters"]["actor_lr"] == [0.1, 0.2, None]
