@@ -241,13 +241,13 @@ def test_update_batches_act_apart_and_share_parameters() -> None:
     built, state, _ = build(
         small_config(arch={"total_num_envs": 8, "update_batch_size": 2}, env__target="envs.Copy")
     )
-    train = parallel(partial(learner.train_block, built))
+    train = parallel(partial(learner.train_members, built))
     after, metrics = train(state, replicate(jnp.int32(2), jax.local_devices()[:1]))
-    assert jax.tree.leaves(after.agent.policy.params)[0].ndim == 2 + 1 - 1  # [D, ...]: no U
+    assert jax.tree.leaves(after.agent.policy.params)[0].ndim == 2 + 1  # [D, P, ...]: no U
     keys = jax.random.key_data(after.acting.key)
-    assert not np.array_equal(keys[0, 0], keys[0, 1])
-    assert not np.array_equal(after.acting.obs[0, 0], after.acting.obs[0, 1])
-    assert metrics.num_episodes[0] == 2 * 8 * 8  # every step of both update batches, twice
+    assert not np.array_equal(keys[0, 0, 0], keys[0, 0, 1])
+    assert not np.array_equal(after.acting.obs[0, 0, 0], after.acting.obs[0, 0, 1])
+    assert metrics.num_episodes[0, 0] == 2 * 8 * 8  # every step of both update batches, twice
 
 
 def test_every_phase_that_draws_moves_the_random_stream_on(small: Any) -> None:
@@ -265,7 +265,7 @@ def test_every_phase_that_draws_moves_the_random_stream_on(small: Any) -> None:
 def test_same_seed_same_bits_and_another_seed_others() -> None:
     def trained(seed: int) -> list[np.ndarray]:
         built, state, _ = build(small_config(arch__seed=seed))
-        train = parallel(partial(learner.train_block, built))
+        train = parallel(partial(learner.train_members, built))
         state, _ = train(state, replicate(jnp.int32(2), jax.local_devices()[:1]))
         return [np.asarray(x) for x in jax.tree.leaves(state.agent.policy.params)]
 
@@ -286,7 +286,7 @@ def test_hyperparameters_are_data(compiled_block: Any, name: str, value: float) 
     train, state, count, baseline, compilations = compiled_block
     before = len(compilations)
     hp = dataclasses.replace(
-        state.agent.hyperparameters, **{name: jnp.full((1,), value, jnp.float32)}
+        state.agent.hyperparameters, **{name: jnp.asarray(np.full((1, 1), value, np.float32))}
     )
     agent = dataclasses.replace(state.agent, hyperparameters=hp)
     changed, _ = train(dataclasses.replace(state, agent=agent), count)
@@ -299,7 +299,7 @@ def test_hyperparameters_are_data(compiled_block: Any, name: str, value: float) 
 def compiled_block() -> Any:
     built, state, _ = build(small_config())
     count = replicate(jnp.int32(3), jax.local_devices()[:1])
-    train = parallel(partial(learner.train_block, built)).lower(state, count).compile()
+    train = parallel(partial(learner.train_members, built)).lower(state, count).compile()
     baseline = jax.device_get(jax.tree.leaves(train(state, count)[0].agent.policy.params))
     jax.block_until_ready(jnp.full((1,), 0.5, jnp.float32))
     compilations: list[str] = []

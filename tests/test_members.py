@@ -205,11 +205,11 @@ experiment.run_together(jobs_of(folder / "pbt", [coin(population=pbt)]))
 """
 
 
-@pytest.fixture(scope="module")
-def on_four_devices(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder, tests = tmp_path_factory.mktemp("members"), Path(__file__).parent
+def test_members_over_four_devices_equal_runs_alone(tmp_path: Path) -> None:
+    """Those with a device of their own equal runs on one; those that share them, runs on four."""
+    found, tests = tmp_path / "four", Path(__file__).parent
     subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(folder)],
+        [sys.executable, "-c", SCRIPT, str(found)],
         env={
             **os.environ,
             "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
@@ -218,33 +218,22 @@ def on_four_devices(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check=True,
         timeout=400,
     )
-    return folder
-
-
-def test_members_on_devices_of_their_own_equal_runs_on_one_device(
-    on_four_devices: Path, tmp_path: Path
-) -> None:
     config = coin(arch={"seed": 3}, system={"kl_stop": 0.05, "epochs": 2})
-    experiment.run(config, tmp_path)
-    same(events_of(on_four_devices / "spread/2"), events_of(tmp_path))
-
-
-def test_members_that_share_devices_equal_runs_on_as_many(on_four_devices: Path) -> None:
-    same(events_of(on_four_devices / "shared/0"), events_of(on_four_devices / "alone/0"))
-
-
-def test_selection_works_over_devices(on_four_devices: Path, tmp_path: Path) -> None:
-    halved = events_of(on_four_devices / "halved/0")
+    (tmp_path / "alone").mkdir()
+    experiment.run(config, tmp_path / "alone")
+    same(events_of(found / "spread/2"), events_of(tmp_path / "alone"))
+    same(events_of(found / "shared/0"), events_of(found / "alone/0"))
+    halved = events_of(found / "halved/0")
     (drop,) = [e for e in halved if e["event"] == "selection" and e["steps"]]
     assert len(drop["members"]) == 4  # one on each device
     kept = 42 + drop["members"][-1]
-    experiment.run(coin(arch={"seed": kept}), tmp_path)
-    same(events_of(on_four_devices / f"halved/0/seed_{kept}"), events_of(tmp_path))
+    (tmp_path / "kept").mkdir()
+    experiment.run(coin(arch={"seed": kept}), tmp_path / "kept")
+    same(events_of(found / f"halved/0/seed_{kept}"), events_of(tmp_path / "kept"))
     settings = {"size": 4, "selection": "pbt", "hyperparameters": {"actor_lr": [1e-4, 1e-2]}}
-    one = tmp_path / "one_device"
-    one.mkdir()
-    experiment.run(coin(population=settings), one)
-    same(events_of(on_four_devices / "pbt/0"), events_of(one))
+    (tmp_path / "one_device").mkdir()
+    experiment.run(coin(population=settings), tmp_path / "one_device")
+    same(events_of(found / "pbt/0"), events_of(tmp_path / "one_device"))
 
 
 def test_losers_of_halving_end_and_winners_go_on_as_they_were(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_wheel_trains_from_an_empty_directory(tmp_path: Path) -> None:
     for executable in ("ff_ppo", "rec_ppo"):
         assert {f"jaxppo/{executable}.py", f"jaxppo/configs/{executable}.yaml"} <= names
     top = {name.split("/")[0] for name in names}
-    assert {name for name in top if not name.endswith(".dist-info")} == {"jaxppo"}
+    assert {name for name in top if not name.endswith(".dist-info")} == {"hydra_plugins", "jaxppo"}
 
     run(sys.executable, "-m", "venv", clean, cwd=tmp_path, deadline=deadline)
     python = clean / "bin" / "python"
