@@ -286,7 +286,7 @@ def test_hyperparameters_are_data(compiled_block: Any, name: str, value: float) 
     train, state, count, baseline, compilations = compiled_block
     before = len(compilations)
     hp = dataclasses.replace(
-        state.agent.hyperparameters, **{name: jnp.asarray(np.full((1, 1), value, np.float32))}
+        state.agent.hyperparameters, **{name: jnp.full((1, 1), value, jnp.float32)}
     )
     agent = dataclasses.replace(state.agent, hyperparameters=hp)
     changed, _ = train(dataclasses.replace(state, agent=agent), count)
@@ -301,7 +301,7 @@ def compiled_block() -> Any:
     count = replicate(jnp.int32(3), jax.local_devices()[:1])
     train = parallel(partial(learner.train_members, built)).lower(state, count).compile()
     baseline = jax.device_get(jax.tree.leaves(train(state, count)[0].agent.policy.params))
-    jax.block_until_ready(jnp.full((1,), 0.5, jnp.float32))
+    jax.block_until_ready(jnp.full((1, 1), 0.5, jnp.float32))
     compilations: list[str] = []
 
     def listen(event: str, duration: float, **kwargs: Any) -> None:
