@@ -2,7 +2,12 @@
 
 import copy
 import dataclasses
+import gc
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,7 +16,10 @@ import pytest
 from jaxppo import config, system
 from jaxppo.types import LearnerState, System
 
-jax.config.update("jax_disable_most_optimizations", True)  # compiling is most of the time here
+# Compiling is most of the time here. Tests that run commands compile as users do.
+jax.config.update("jax_disable_most_optimizations", True)
+XLA_FLAGS = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
+os.environ["XLA_FLAGS"] = XLA_FLAGS  # read when the first array is made
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -23,6 +31,14 @@ def compile_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     jax.config.update("jax_compilation_cache_dir", str(shared / "programs"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_programs() -> Iterator[None]:
+    """Programs that a process holds take memory maps, of which Linux gives it 65,530."""
+    yield
+    jax.clear_caches()
+    gc.collect()
 
 
 LAYERS = "jaxppo.networks"
@@ -64,6 +80,26 @@ def alone(built: System, state: LearnerState) -> tuple[System, LearnerState]:
         agent=jax.tree.map(lambda x: x[0, 0], state.agent),
         acting=jax.tree.map(lambda x: x[0, 0, 0], state.acting),
     )
+
+
+def on_devices(num: int, script: str, *arguments: str) -> str:
+    """What a script prints in a process of its own with `num` devices."""
+    tests = Path(__file__).parent
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        env={
+            **os.environ,
+            "XLA_FLAGS": f"{XLA_FLAGS} --xla_force_host_platform_device_count={num}",
+            "PYTHONPATH": f"{tests}{os.pathsep}{tests.parent}",
+            "JAX_COMPILATION_CACHE_DIR": jax.config.jax_compilation_cache_dir,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture

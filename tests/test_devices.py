@@ -1,13 +1,10 @@
 """One device and four forced ones, in a process of their own."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import on_devices
 
 SCRIPT = """
 import json, sys, tempfile
@@ -68,26 +65,9 @@ print(json.dumps({
 """
 
 
-def on_devices(num: int) -> dict[str, Any]:
-    tests = Path(__file__).parent
-    result = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(num)],
-        env={
-            **os.environ,
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={num}",
-            "PYTHONPATH": f"{tests}{os.pathsep}{tests.parent}",
-        },
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert result.returncode == 0, result.stderr
-    return dict(json.loads(result.stdout.splitlines()[-1]))
-
-
 @pytest.fixture(scope="module")
 def runs() -> dict[int, dict[str, Any]]:
-    return {num: on_devices(num) for num in (1, 4)}
+    return {num: json.loads(on_devices(num, SCRIPT, str(num)).splitlines()[-1]) for num in (1, 4)}
 
 
 @pytest.mark.parametrize("num", [1, 4])

@@ -74,10 +74,10 @@ IMAGE = {
         # Continuous: 0 is the optimum; of the bounds' middle, -1/4.
         ({"env": {"target": "envs.Aim"}}, -0.06),
         slow({"env": {"target": "envs.Aim"}, "network": {"actor_head": head("NormalHead")}}, -0.06),
-        ({"env": {"target": "envs.Aim"}, "network": {"actor_head": head("BetaHead")}}, -0.06),
+        slow({"env": {"target": "envs.Aim"}, "network": {"actor_head": head("BetaHead")}}, -0.06),
         # Multi-discrete, and a dict of everything: 1 is the optimum.
         ({"env": {"target": "envs.Parts"}}, 0.99),
-        ({"env": {"target": "envs.Mixed"}}, 0.9),
+        slow({"env": {"target": "envs.Mixed"}}, 0.9),
         # Masks: an illegal action would give NaN. Images: chance is 1/4.
         ({"env": {"target": "envs.Masked"}}, 2.9),
         ({"env": {"target": "envs.Picture"}, "network": IMAGE}, 0.99),
@@ -100,14 +100,14 @@ def test_spaces_are_learnt(tmp_path: Path, changes: dict[str, Any], at_least: fl
     "changes",
     [
         {"system": {"objective": "penalty", "adapt_kl_coef": True}},
-        {"system": {"objective": "dpo"}},
+        slow({"system": {"objective": "dpo"}}),
         {"system": {"objective": "reinforce", "epochs": 1}},
         {"system": {"advantages": "vtrace", "recompute_advantages": True}},
-        {"system": {"kl_stop": 0.05, "standardize_advantages": "minibatch"}},
+        slow({"system": {"kl_stop": 0.05, "standardize_advantages": "minibatch"}}),
         {"system": {"normalize_values": True, "value_loss": "huber", "clip_value_loss": True}},
-        {"network": {"critic_head": head("CategoricalCriticHead")}},
-        {"network": {"actor_torso": {"_target_": f"{LAYERS}.torsos.NoisyMLP"}}},
-        {"arch": {"precision": "bf16"}, "system": {"normalize_rewards": True}},
+        slow({"network": {"critic_head": head("CategoricalCriticHead")}}),
+        slow({"network": {"actor_torso": {"_target_": f"{LAYERS}.torsos.NoisyMLP"}}}),
+        slow({"arch": {"precision": "bf16"}, "system": {"normalize_rewards": True}}),
     ],
     ids=lambda value: "-".join(str(x) for part in value.values() for x in part.values())[:60],
 )

@@ -2,16 +2,13 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from conftest import NETWORK, small_config
+from conftest import NETWORK, on_devices, small_config
 
 from jaxppo import experiment, population
 from jaxppo.config import Config, ConfigError, plan
@@ -207,17 +204,8 @@ experiment.run_together(jobs_of(folder / "pbt", [coin(population=pbt)]))
 
 def test_members_over_four_devices_equal_runs_alone(tmp_path: Path) -> None:
     """Those with a device of their own equal runs on one; those that share them, runs on four."""
-    found, tests = tmp_path / "four", Path(__file__).parent
-    subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(found)],
-        env={
-            **os.environ,
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-            "PYTHONPATH": f"{tests}{os.pathsep}{tests.parent}",
-        },
-        check=True,
-        timeout=400,
-    )
+    found = tmp_path / "four"
+    on_devices(4, SCRIPT, str(found))
     config = coin(arch={"seed": 3}, system={"kl_stop": 0.05, "epochs": 2})
     (tmp_path / "alone").mkdir()
     experiment.run(config, tmp_path / "alone")
