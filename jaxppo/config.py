@@ -59,6 +59,11 @@ class ArchConfig:
         True, "at the end, evaluate the best parameters again over 10 x num_eval_episodes"
     )
     plan_only: bool = setting(False, "print the plan, compile, print cost and memory, and stop")
+    on_nonfinite: str = setting(
+        "stop",
+        "NaN or infinity in training: stop at the block's end, or skip (and count) gradient steps",
+        choices=("stop", "skip"),
+    )
     precision: str = setting(
         "float32",
         "of torsos: float32, or bf16 (parameters, heads, losses and statistics stay float32)",
@@ -252,6 +257,25 @@ class PopulationConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """What a run goes on from after it was stopped; in checkpoints/ of the run directory."""
+
+    enabled: bool = setting(
+        True, "save what a killed run goes on from, after evaluations and at the end"
+    )
+    share: float = setting(
+        0.02,
+        "largest share of the run's time that goes into checkpoints; 1: one after every evaluation",
+        low=0,
+        high=1,
+    )
+    keep: int = setting(2, "latest ones that stay, beside the one that evaluated best", low=1)
+    milestones: list[int] = setting(
+        [], "environment steps; the first checkpoint at or after each stays too"
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LoggerConfig:
     """What is written where; files go into the run directory (hydra.run.dir)."""
 
@@ -269,7 +293,17 @@ class Config:
     env: EnvConfig = dataclasses.field(default_factory=EnvConfig)
     network: NetworkConfig = dataclasses.field(default_factory=NetworkConfig)
     population: PopulationConfig = dataclasses.field(default_factory=PopulationConfig)
+    checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
     logger: LoggerConfig = dataclasses.field(default_factory=LoggerConfig)
+    resume: str | None = setting(
+        None, "a run directory to go on in, to its budget or to a larger arch.total_timesteps"
+    )
+    resume_allow: list[str] = setting(
+        [], "settings, or groups of them, that may differ from those of the run that is resumed"
+    )
+    trust: list[str] = setting(
+        [], "import paths, such as my_package, that the settings of a resumed run may name"
+    )
 
 
 def parse(raw: dict[str, Any]) -> Config:
@@ -295,12 +329,27 @@ def _parse(cls: type, raw: Any, prefix: str) -> Any:
     return cls(**values)
 
 
+def parse_as(cls: type, raw: dict[str, Any]) -> Any:
+    """The same for another dataclass of settings, of one level."""
+    names = [field.name for field in dataclasses.fields(cls)]
+    for name in raw:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1, 0.0)
+            raise ConfigError(f"{name}: no such key; did you mean {near[0]}?")
+    return _parse(cls, raw, "")
+
+
 def known_keys() -> list[str]:
     """Every settable key, such as `system.gamma`."""
+    hints = typing.get_type_hints(Config)
     return [
-        f"{group.name}.{field.name}"
-        for group in dataclasses.fields(Config)
-        for field in dataclasses.fields(typing.get_type_hints(Config)[group.name])
+        key
+        for field in dataclasses.fields(Config)
+        for key in (
+            [f"{field.name}.{inner.name}" for inner in dataclasses.fields(hints[field.name])]
+            if dataclasses.is_dataclass(hints[field.name])
+            else [field.name]
+        )
     ]
 
 
@@ -627,17 +676,22 @@ def _num_updates(arch: ArchConfig, steps_per_update: int) -> int:
     return num_updates
 
 
-_SCALAR_GROUPS = ("arch", "system", "population", "logger")
+_SCALAR_GROUPS = ("arch", "system", "population", "checkpoint", "logger")
 
 
 def help_text() -> str:
     """Every key with its default and meaning, for `--help`."""
-    lines = []
+    lines, hints = [], typing.get_type_hints(Config)
+    alone = [field for field in dataclasses.fields(Config) if "help" in field.metadata]
     for group in dataclasses.fields(Config):
-        cls = typing.get_type_hints(Config)[group.name]
+        cls = hints[group.name]
+        if group in alone:
+            continue
         lines.append(f"{group.name}: {(cls.__doc__ or '').strip()}")
         for field in dataclasses.fields(cls):
             default = f" [{getattr(cls(), field.name)}]" if group.name in _SCALAR_GROUPS else ""
             lines.append(f"  {group.name}.{field.name:<24} {field.metadata['help']}{default}")
         lines.append("")
+    lines.append("Going on with an earlier run:")
+    lines += [f"  {field.name:<24} {field.metadata['help']}" for field in alone]
     return "\n".join(lines)

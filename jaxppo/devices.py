@@ -51,6 +51,16 @@ def members(tree: PyTree, *, spread: bool) -> PyTree:
     return jax.tree.map(lambda x: np.asarray(x).reshape(-1, *x.shape[2:]), tree)
 
 
+def host(tree: PyTree) -> PyTree:
+    """NumPy copies of all leaves; of keys of random streams, their data."""
+
+    def one(x: Any) -> Any:
+        is_key = jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key)
+        return np.array(jax.random.key_data(x) if is_key else x)
+
+    return jax.tree.map(one, tree)
+
+
 def first(tree: PyTree) -> PyTree:
     """The first device's slice of leaves `[D, ...]`, as NumPy arrays `[...]`."""
 

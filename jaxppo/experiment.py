@@ -4,13 +4,16 @@ Runs that one program can train are its members: each keeps its own files, its o
 result, as if it ran alone.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import math
 import os
+import signal
 import statistics
 import time
 from collections.abc import Container, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,10 +22,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxppo import compile, devices, sinks, system
+from jaxppo import checkpoint, compile, devices, sinks, system
 from jaxppo.aggregates import interval, iqm
+from jaxppo.checkpoint import Checkpoint
 from jaxppo.config import Config, ConfigError, LoggerConfig, Plan, num_members, plan
 from jaxppo.evaluation import Episodes, evaluate_members
+from jaxppo.guard import Interrupted, Signals, only_run_in
 from jaxppo.learner import Metrics, train_members, warm_up_members
 from jaxppo.population import explore, members, rank, rungs, sources
 from jaxppo.types import LearnerState, Policy, PyTree, System
@@ -42,6 +47,7 @@ class Job:
 
     config: Config
     run_dir: Path
+    resume: bool = False  # from the latest checkpoint there, if any
 
 
 def prepare(config: Config) -> tuple[Plan, System]:
@@ -50,6 +56,17 @@ def prepare(config: Config) -> tuple[Plan, System]:
     members(config)
     derived = plan(config, jax.local_device_count())
     return derived, system.build(config, derived)
+
+
+def blocks_after(done: Sequence[int], planned: Plan) -> tuple[int, ...]:
+    """Updates of each block where some are done: those planned, or where the budget has grown, as
+    long as they were.
+    """
+    if tuple(done) == planned.updates_per_block[: len(done)]:
+        return planned.updates_per_block
+    left = planned.num_updates - sum(done)
+    count = -(-left // max(done))
+    return (*done, *((i + 1) * left // count - i * left // count for i in range(count)))
 
 
 def check_run_dir(key: str, run_dir: Path) -> None:
@@ -63,14 +80,15 @@ def check_run_dir(key: str, run_dir: Path) -> None:
         raise ConfigError(f"{key}={run_dir}: {existing} cannot be written to; choose another")
 
 
-def run(config: Config, run_dir: Path) -> float:
+def run(config: Config, run_dir: Path, *, resume: bool = False) -> float:
     """Train as `config` says, write below `run_dir`, and return the absolute metric.
 
     Without `arch.absolute_metric` that is the best mean return of an evaluation; of several seeds,
-    the mean over them. Raises `ConfigError` before anything compiles and `TrainingError` at the end
-    of a block.
+    the mean over them. `resume` goes on from the latest checkpoint there, and ends as if nothing
+    had happened. Raises `ConfigError` before anything compiles, `TrainingError` at the end of a
+    block, `CheckpointError`, and `Interrupted` on SIGINT and SIGTERM, after it has saved.
     """
-    (outcome,) = run_together([Job(config, run_dir)])
+    (outcome,) = run_together([Job(config, run_dir, resume)])
     if isinstance(outcome, TrainingError):
         raise outcome
     return outcome
@@ -84,13 +102,11 @@ def run_together(jobs: Sequence[Job], *, fit: bool = False) -> list[float | Trai
     together = _Run(jobs)
     if fit:
         together.check_memory()
-    try:
-        together.open(jobs)
+    with contextlib.ExitStack() as stack:
+        stack.callback(together.close)
+        together.open(stack)
+        stack.enter_context(together.signals.listen())
         return together.execute()
-    finally:
-        for report in together.reports:
-            for sink in report.outputs:
-                sink.close()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +123,7 @@ class Report:
 
     outputs: list[sinks.Sink]
     members: range
+    folder: Path | None  # None: the screen alone
 
     def write(self, events: dict[int, sinks.Event], overall: dict[str, Any]) -> None:
         """Take an event each of some members of the program, by their number."""
@@ -174,10 +191,25 @@ class _Member:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.best: dict[str, Any] = {"episode_return": -math.inf}
-        self.evaluations: list[dict[str, Any]] = []
+        self.last: dict[str, Any] = {}  # evaluation
+        self.history: list[tuple[int, float]] = []  # steps and return of each evaluation
         self.failure: str | None = None
         self.result: float | None = None
         self.end: dict[str, Any] = {}  # its last event
+
+    def recall(self, facts: dict[str, Any]) -> None:
+        """Take up what `tell` told."""
+        for name, value in facts.items():
+            setattr(self, name, value)
+        self.best = {"episode_return": -math.inf, **self.best}
+
+    def tell(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it beside its arrays."""
+        best = self.best if math.isfinite(self.best["episode_return"]) else {}
+        return {
+            "best": best,
+            **{name: getattr(self, name) for name in ("last", "history", "failure", "end")},
+        }
 
     def diagnose(self, totals: Metrics, steps: int) -> str | None:
         """Why training cannot go on, in one line."""
@@ -187,6 +219,14 @@ class _Member:
             "loss or gradient": totals.nonfinite_loss,
             "parameter": totals.nonfinite_parameter,
         }
+        if self.config.arch.on_nonfinite == "skip":
+            found = {"parameter": totals.nonfinite_parameter}
+            if totals.skipped_steps and not totals.gradient_steps:
+                return (
+                    f"all {totals.skipped_steps} gradient steps of the block that ended at step "
+                    f"{steps} were NaN or infinite and skipped; stopped; look at the environment's "
+                    "rewards and observations"
+                )
         bad = ", ".join(f"{what} ({count})" for what, count in found.items() if count)
         if bad:
             return (
@@ -210,6 +250,7 @@ class _Run:
     """The host's loop over the members of one program."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
+        self.given = jobs
         self.members = [_Member(config) for job in jobs for config in members(job.config)]
         self.slots = list(range(len(self.members)))  # the members in the program, in its order
         self.config = jobs[0].config  # what shapes the program is the same in all
@@ -238,70 +279,251 @@ class _Run:
             self.rungs = rungs(len(self.members), population.reduction, blocks)
         self.train: compile.Program | None = None  # compiled already, to see that it fits
         self.reports: list[Report] = []
+        self.writers: dict[int, checkpoint.Writer] = {}  # of jobs, by their number
+        self.signals = Signals()
+        self.block, self.steps, self.saved = 0, 0, 0  # so far
+        self.resumed: Checkpoint | None = None
 
-    def open(self, jobs: Sequence[Job]) -> None:
+    def open(self, stack: contextlib.ExitStack) -> None:
         """Begin to write: of each job and member into its directory, and of all on the screen."""
         one = len(self.members) == 1
         only_plan = self.config.arch.plan_only
-        for own, job in zip(self.jobs, jobs, strict=True):
+        thread = stack.enter_context(ThreadPoolExecutor(1, "checkpoints"))
+        for number, (own, job) in enumerate(zip(self.jobs, self.given, strict=True)):
             if only_plan:
                 break
+            stack.enter_context(only_run_in(job.run_dir))
+            lines = self.recall(job) if job.resume else []
+            system.keep_config(job.config, job.run_dir)
             files = dataclasses.replace(
                 job.config.logger, console=job.config.logger.console and one
             )
-            self.reports.append(Report(sinks.make(files, job.run_dir), own))
+            self.report(files, job.run_dir, job, own)
             if len(own) > 1:
                 files = dataclasses.replace(files, plot=False)
                 for i in own:
                     folder = job.run_dir / f"seed_{self.members[i].config.arch.seed}"
-                    folder.mkdir()
-                    self.reports.append(Report(sinks.make(files, folder), range(i, i + 1)))
+                    folder.mkdir(exist_ok=job.resume)
+                    self.report(files, folder, job, range(i, i + 1))
+            settings = job.config.checkpoint
+            if settings.enabled:
+                self.writers[number] = checkpoint.Writer(
+                    job.run_dir, thread, settings.keep, settings.milestones
+                )
         if only_plan or not one:
-            console = any(job.config.logger.console for job in jobs)
+            console = any(job.config.logger.console for job in self.given)
             screen = LoggerConfig(console=console, json=False, plot=False)
-            outputs = sinks.make(screen, jobs[0].run_dir)
-            self.reports.append(Report(outputs, range(len(self.members))))
+            outputs = sinks.make(screen, self.given[0].run_dir)
+            self.reports.append(Report(outputs, range(len(self.members)), None))
+        if self.writers and len(self.given) == 1:
+            self.signals.way_on = f"; to go on: resume={self.given[0].run_dir}"
+        if self.resumed is not None:
+            self.write_resume(lines)
+
+    def report(self, config: LoggerConfig, folder: Path, job: Job, own: range) -> None:
+        """Write events of the members `own` to `folder`, after those of the checkpoint."""
+        position = 0 if job.resume else None
+        if self.resumed is not None:
+            position = self.resumed.facts["positions"][str(folder.relative_to(job.run_dir))]
+        self.reports.append(Report(sinks.make(config, folder, position), own, folder))
+
+    def close(self) -> None:
+        """Finish files and displays, however the run ended."""
+        for report in self.reports:
+            for sink in report.outputs:
+                sink.close()
 
     @property
     def going(self) -> list[int]:
         """The members that train on."""
         return [i for i in self.slots if self.members[i].failure is None]
 
+    def recall(self, job: Job) -> list[str]:
+        """Take up the latest checkpoint, if any; what a user should know of it, in lines."""
+        found, lines = checkpoint.newest(job.run_dir)
+        if found is None:
+            return []
+        checkpoint.put_aside(job.run_dir, found.steps)
+        facts, self.resumed = found.facts, found
+        if len(facts["members"]) != len(self.members):
+            raise ConfigError(
+                f"{found.path}: holds {len(facts['members'])} members, and {len(self.members)} are "
+                "asked for; leave arch.num_seeds and population.size as they were"
+            )
+        for member, told in zip(self.members, facts["members"], strict=True):
+            member.recall(told)
+        self.narrow(facts["slots"])
+        self.block, self.steps = facts["block"], found.steps
+        self.numbers, self.speeds = facts["numbers"], facts["speeds"]
+        self.compile_seconds = facts["compile_seconds"]
+        self.started -= facts["seconds"]
+        self.plan = dataclasses.replace(
+            self.plan, updates_per_block=blocks_after(facts["updates_per_block"], self.plan)
+        )
+        if facts["shards"] != self.shards:
+            lines.append(
+                "the environments are spread over devices and update batches as "
+                f"{' x '.join(map(str, self.shards))}, and were over "
+                f"{' x '.join(map(str, facts['shards']))}: their episodes go on with new random "
+                "streams, and the run is no longer bit for bit what it would have been"
+            )
+        now = checkpoint.versions()
+        changed = {name: was for name, was in facts["versions"].items() if now.get(name) != was}
+        if changed:
+            lines.append(
+                f"written with {', '.join(f'{n} {v}' for n, v in changed.items())}, and this is "
+                f"{', '.join(f'{n} {now.get(n)}' for n in changed)}: bits may differ"
+            )
+        return lines
+
+    @property
+    def shards(self) -> list[int]:
+        """Parts that a member's environments are in: of devices, and on each, update batches."""
+        return [self.plan.devices_per_member, self.plan.update_batch_size]
+
     def execute(self) -> list[float | TrainingError]:
         self.start()
-        self.programs = self.compile()
+        with self.signals.at_once():
+            self.programs = self.compile()
         if self.config.arch.plan_only:
             return [math.nan] * len(self.jobs)
+        state, best = self.begin() if self.resumed is None else self.restore(self.resumed)
+        while self.going and self.block < len(self.plan.updates_per_block):
+            before = self.steps
+            state, best, scores = self.run_block(state, best)
+            self.save(state, best, scores, before)
+        if self.going:
+            for writer in self.writers.values():
+                writer.wait()
+            with self.signals.at_once():
+                self.conclude(best, self.steps)
+        return self.finish()
+
+    def begin(self) -> tuple[LearnerState, Policy]:
+        """The first state, and its policies as the best so far."""
         configs = [member.config for member in self.members]
         state = self.warm_up(system.init(self.system, configs, self.plan))
-        best = jax.tree.map(jnp.copy, state.agent.policy)
-        steps = 0
         if self.config.population.selection != "none":
-            self.write_selection(steps, self.slots)
-        for block, num_updates in enumerate(self.plan.updates_per_block):
-            start = time.perf_counter()
-            count = devices.replicate(np.int32(num_updates), self.devices)
-            state, metrics = self.programs.train.call(state, count)
-            totals = self.of_members(metrics)
-            seconds = time.perf_counter() - start
-            steps += num_updates * self.plan.steps_per_update
-            ill = self.trained(totals, num_updates, steps, seconds)
-            if not self.exploits(block) or len(ill) == len(self.going):
-                self.fail(ill, steps)
-            if not self.going:
-                break
-            last = block + 1 == len(self.plan.updates_per_block)
-            scores = self.evaluated(state.agent.policy, block, steps, ill, last)
-            best = self.keep(scores, state.agent.policy, best)
-            if not self.going:
-                break
-            if self.exploits(block):
-                state = self.exploit(state, scores, block, steps)
-            elif block in self.rungs:
-                state, best = self.halve(state, best, scores, self.rungs[block], steps)
-        else:
-            self.conclude(best, steps)
-        return self.finish()
+            self.write_selection(0, self.slots)
+        return state, jax.tree.map(jnp.copy, state.agent.policy)
+
+    def restore(self, found: Checkpoint) -> tuple[LearnerState, Policy]:
+        """The state and the best policies of a checkpoint."""
+        shards, update_batches = found.facts["shards"]
+        learners = shards * update_batches
+        then = dataclasses.replace(
+            self.plan, devices_per_member=shards, update_batch_size=update_batches
+        )
+        envs = dataclasses.replace(
+            self.system, num_envs=self.config.arch.total_num_envs // learners
+        )
+        configs = [self.members[i].config for i in self.slots]
+        shapes = jax.eval_shape(lambda: system.begin(envs, configs, then))
+        state, best = checkpoint.unflatten((shapes, shapes.agent.policy), found.arrays)
+        numbers = system.stacked_hyperparameters(configs, self.plan)
+        selected = {*self.numbers, *(("clip_eps_high",) if "clip_eps" in self.numbers else ())}
+        kept = {name: getattr(state.agent.hyperparameters, name) for name in selected}
+        agent = dataclasses.replace(
+            state.agent, hyperparameters=dataclasses.replace(numbers, **kept)
+        )
+        acting = state.acting
+        if found.facts["shards"] != self.shards:
+            acting = system.spread_anew(acting, self.plan)
+        state = LearnerState(agent=agent, acting=acting)
+        spread = self.plan.spreads_members
+        return system.place(state, self.plan), devices.place(best, self.devices, spread=spread)
+
+    def run_block(
+        self, state: LearnerState, best: Policy
+    ) -> tuple[LearnerState, Policy, dict[int, float]]:
+        """Train, evaluate, select; the state after it, the best policies and the scores."""
+        num_updates = self.plan.updates_per_block[self.block]
+        start = time.perf_counter()
+        count = devices.replicate(np.int32(num_updates), self.devices)
+        state, metrics = self.programs.train.call(state, count)
+        totals = self.of_members(metrics)
+        seconds = time.perf_counter() - start
+        block, self.block = self.block, self.block + 1
+        self.steps += num_updates * self.plan.steps_per_update
+        steps = self.steps
+        ill = self.trained(totals, num_updates, steps, seconds)
+        if not self.exploits(block) or len(ill) == len(self.going):
+            self.fail(ill, steps)
+        if not self.going:
+            return state, best, {}
+        last = self.block == len(self.plan.updates_per_block)
+        scores = self.evaluated(state.agent.policy, block, steps, ill, last)
+        best = self.keep(scores, state.agent.policy, best)
+        if not self.going:
+            return state, best, scores
+        if self.exploits(block):
+            state = self.exploit(state, scores, block, steps)
+        elif block in self.rungs:
+            state, best = self.halve(state, best, scores, self.rungs[block], steps)
+        return state, best, scores
+
+    def save(
+        self, state: LearnerState, best: Policy, scores: dict[int, float], before: int
+    ) -> None:
+        """Write checkpoints where they are due; `Interrupted` where a signal has come."""
+        number = self.signals.received
+        due = number is not None or self.block == len(self.plan.updates_per_block)
+        due = due or any(w.is_milestone(self.steps, before) for w in self.writers.values())
+        if self.going and self.writers and (due or self.can_afford_to_save()):
+            self.saved += 1
+            gathered = system.gather(state, self.plan), system.gather_agents(best, self.plan)
+            for job, writer in self.writers.items():
+                own = self.jobs[job]
+                rows = [slot for slot, i in enumerate(self.slots) if i in own]
+                if any(self.slots[slot] in self.going for slot in rows):
+                    arrays = jax.tree.map(lambda x, rows=rows: x[rows], gathered)
+                    found = [x for i, x in scores.items() if i in own and math.isfinite(x)]
+                    score = statistics.fmean(found) if found else None
+                    writer.save(self.steps, arrays, self.tell(job, rows), score)
+        if number is not None:
+            for writer in self.writers.values():
+                writer.wait()
+            saved = f", saved{self.signals.way_on}" if self.writers else ", not saved"
+            raise Interrupted(
+                f"{signal.Signals(number).name}: stopped at step {self.steps}{saved}", number
+            )
+
+    def can_afford_to_save(self) -> bool:
+        """Whether the share of time that went into checkpoints would stay what it may be."""
+        spent = sum(writer.seconds for writer in self.writers.values())
+        each = spent / self.saved if self.saved else 0.1 * len(self.writers)
+        share = self.config.checkpoint.share
+        return share == 1 or spent + each <= share * (time.perf_counter() - self.started)
+
+    def tell(self, job: int, rows: Sequence[int]) -> dict[str, Any]:
+        """What a checkpoint of a job keeps beside its arrays: what `recall` takes up."""
+        own, given = self.jobs[job], self.given[job]
+        return {
+            "block": self.block,
+            "updates_per_block": list(self.plan.updates_per_block[: self.block]),
+            "seconds": time.perf_counter() - self.started,
+            "compile_seconds": self.compile_seconds,
+            "speeds": self.speeds,
+            "slots": [self.slots[row] - own.start for row in rows],
+            "members": [self.members[i].tell() for i in own],
+            "numbers": {name: [row[r] for r in rows] for name, row in self.numbers.items()},
+            "shards": self.shards,
+            "positions": {
+                str(report.folder.relative_to(given.run_dir)): sinks.position(report.folder)
+                for report in self.reports
+                if report.folder is not None and report.folder.is_relative_to(given.run_dir)
+            },
+            "config": system.plain(given.config),
+        }
+
+    def write_resume(self, lines: Sequence[str]) -> None:
+        """Say from where the run goes on, and what of it is not as it was."""
+        found = self.resumed
+        assert found is not None
+        event = {"event": "resume", "path": str(found.path), "steps": found.steps, "lines": lines}
+        for report in self.reports:
+            for sink in report.outputs:
+                sink.write(event)
 
     def write(
         self,
@@ -406,7 +628,8 @@ class _Run:
         }
         self.write(scores, "eval")
         for i, score in scores.items():
-            self.members[i].evaluations.append(score)
+            self.members[i].last = score
+            self.members[i].history.append((steps, score["episode_return"]))
         return {i: score["episode_return"] for i, score in scores.items()}
 
     def keep(self, scores: dict[int, float], policy: Policy, best: Policy) -> Policy:
@@ -415,7 +638,7 @@ class _Run:
         for i, score in scores.items():
             member = self.members[i]
             if math.isfinite(score) and score > member.best["episode_return"]:
-                member.best = member.evaluations[-1]
+                member.best = member.last
                 chosen[self.slots.index(i)] = True
         if not chosen.any():
             return best
@@ -482,18 +705,23 @@ class _Run:
             i, status = self.slots[slot], f"dropped by successive halving at step {steps}"
             if self.members[i].failure is None:
                 self.members[i].end = self.describe_end(i, status, steps)
+        self.narrow(kept)
+        self.write_selection(steps, self.slots)
+        state, best = devices.take((state, best), kept, self.devices, spread=spread)
+        with self.signals.at_once():
+            self.programs = self.compile()
+        return state, best
+
+    def narrow(self, kept: Sequence[int]) -> None:
+        """The members in the slots `kept` go on, in a program of their number."""
         self.slots = [self.slots[slot] for slot in kept]
         self.numbers = {name: [row[slot] for slot in kept] for name, row in self.numbers.items()}
-        self.write_selection(steps, self.slots)
         self.evaluation_keys, self.absolute_keys = (
             keys[np.asarray(kept)] for keys in (self.evaluation_keys, self.absolute_keys)
         )
-        self.plan = dataclasses.replace(self.plan, num_members=num_kept)
+        self.plan = dataclasses.replace(self.plan, num_members=len(kept))
         axes = self.system.member_axes if self.plan.members_per_device > 1 else ()
         self.system = dataclasses.replace(self.system, member_axes=axes)
-        state, best = devices.take((state, best), kept, self.devices, spread=spread)
-        self.programs = self.compile()
-        return state, best
 
     def write_selection(self, steps: int, sources: Sequence[int]) -> None:
         """Whom each member goes on from, and with which numbers, to where many are reported."""
@@ -643,6 +871,9 @@ class _Run:
         for i, reason in reasons.items():
             self.members[i].failure = reason
             self.members[i].end = self.describe_end(i, reason, steps)
+        for job, writer in self.writers.items():
+            if any(i in self.jobs[job] for i in reasons):
+                writer.pin()  # the last in which they were well
 
     def check_masks(self, episodes: Episodes, steps: int) -> None:
         """Let members go whose evaluation met a mask that allows nothing."""

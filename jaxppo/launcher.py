@@ -25,6 +25,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from jaxppo import sweep
+from jaxppo.checkpoint import CheckpointError
 from jaxppo.config import (
     MAX_FLOAT,
     Config,
@@ -32,6 +33,7 @@ from jaxppo.config import (
     NetworkConfig,
     help_text,
     parse,
+    parse_as,
     unknown_key,
 )
 from jaxppo.experiment import (
@@ -42,7 +44,8 @@ from jaxppo.experiment import (
     prepare,
     run_together,
 )
-from jaxppo.system import TRACED, program_key
+from jaxppo.guard import Interrupted
+from jaxppo.system import CONFIG, TRACED, check_trust, program_key, read_config
 
 _LOG = logging.getLogger("hydra.jaxppo")  # as visible as what Hydra says
 _FLAGS = (
@@ -73,8 +76,8 @@ def config_dir() -> Path:
     return installed if installed.is_dir() else package.parent / "configs"
 
 
-def main(config_name: str, run: Callable[[Config, Path], float]) -> None:
-    """Run the command line: `run(config, run_dir)` for every job that Hydra composes.
+def main(config_name: str, run: Callable[..., float]) -> None:
+    """Run the command line: `run(config, run_dir, resume)` for every job that Hydra composes.
 
     A user's mistake is one line on standard error and exit status 2; a run that failed, 1.
     """
@@ -90,20 +93,118 @@ def main(config_name: str, run: Callable[[Config, Path], float]) -> None:
         if HydraConfig.get().mode == RunMode.MULTIRUN:
             return run(config, run_dir)  # a failed job is Hydra's to report: others go on
         with _one_line():
-            return run(config, run_dir)
+            return run(config, run_dir, resume=config.resume is not None)
 
     with _one_line():
+        sys.argv += _where_to_resume(sys.argv[1:])
         hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=config_name)(
             job
         )()
 
 
+def command(settings: type, run: Callable[[Any], None]) -> None:
+    """Run a command line of `key=value` that is no training: `run(settings)`.
+
+    `settings` is a dataclass of `config.setting`s whose docstring is the help. Errors as in `main`.
+    """
+    arguments = sys.argv[1:]
+    if not arguments or {"-h", "--help"} & set(arguments):
+        sys.stdout.write(f"{(settings.__doc__ or '').strip()}\n\n")
+        for field in dataclasses.fields(settings):
+            value = field.default if field.default is not dataclasses.MISSING else ""
+            default = f" [{'' if value is None else value}]" if value not in (None, "") else ""
+            sys.stdout.write(f"  {field.name:<12} {field.metadata['help']}{default}\n")
+        return
+    with _one_line():
+        for argument in arguments:
+            if "=" not in argument or argument.startswith("-"):
+                raise ConfigError(f"{argument}: settings are key=value, without dashes; see -h")
+        raw = OmegaConf.to_container(OmegaConf.from_dotlist(arguments), resolve=False)
+        run(parse_as(settings, typing.cast(dict[str, Any], raw)))
+
+
 def begin(settings: DictConfig) -> tuple[Config, Path]:
-    """Parse the job that Hydra runs now, and keep its settings in its directory."""
-    run_dir = Path(HydraConfig.get().runtime.output_dir)
-    config = parse(_plain(settings))
-    OmegaConf.save(settings, run_dir / "config.yaml", resolve=True)
-    return config, run_dir
+    """The job that Hydra runs now, and its directory."""
+    hydra_config = HydraConfig.get()
+    config = _settings(settings, hydra_config.job.config_name, hydra_config.overrides.task)
+    return config, Path(hydra_config.runtime.output_dir)
+
+
+def _where_to_resume(arguments: Sequence[str]) -> list[str]:
+    """What tells Hydra to write nothing of its own, and into the directory that is resumed."""
+    given = [argument for argument in arguments if argument.startswith("resume=")]
+    if not given:
+        return []
+    run_dir = OverridesParser.create().parse_override(given[-1]).value()
+    if run_dir is None:
+        return []
+    if {"-m", "--multirun"} & set(arguments):
+        raise ConfigError(f"{given[-1]}: goes on with one run at a time; leave out -m")
+    if not (Path(str(run_dir)) / CONFIG).is_file():
+        raise ConfigError(
+            f"{given[-1]}: is not the directory of a run, which has a {CONFIG}; look below outputs "
+            "or multirun"
+        )
+    quoted = str(run_dir).replace("\\", "\\\\").replace("'", "\\'")
+    return [f"hydra.run.dir='{quoted}'", "hydra.output_subdir=null"]
+
+
+def _settings(composed: DictConfig, config_name: str | None, overrides: Sequence[str]) -> Config:
+    """What a run is to do: as composed, or as the run that it resumes was told to."""
+    config = parse(_plain(composed))
+    if config.resume is None:
+        return config
+    run_dir = Path(config.resume)
+    before = read_config(run_dir)
+    check_trust(parse(before), config.trust)
+    changes = _changes(run_dir, config_name, overrides)
+    refused = []
+    for key, value in changes.items():
+        group, _, name = key.partition(".")
+        was = before[group].get(name)
+        before[group][name] = value
+        grows = key in ("arch.total_timesteps", "arch.num_updates") and (was or 0) <= (value or 0)
+        if was != value and not grows and not {key, group} & set(config.resume_allow):
+            refused.append(f"{key}={value} (was {was})")
+    if refused:
+        names = ",".join(change.partition("=")[0] for change in refused)
+        raise ConfigError(
+            f"resume={run_dir}: a run keeps its settings, and these differ: {', '.join(refused)}; "
+            f"leave them out, or allow them: resume_allow=[{names}]"
+        )
+    again = ("resume", "resume_allow", "trust")
+    merged = parse({**before, **{name: getattr(config, name) for name in again}})
+    check_trust(merged, config.trust)
+    return merged
+
+
+def _changes(run_dir: Path, config_name: str | None, overrides: Sequence[str]) -> dict[str, Any]:
+    """The settings that `overrides` change of what composed the run in `run_dir`."""
+    parser = OverridesParser.create()
+
+    def by_key(lines: Sequence[str]) -> dict[str, str]:
+        parsed = parser.parse_overrides([str(line) for line in lines])
+        return {o.key_or_group.lstrip("+"): o.input_line or "" for o in parsed}
+
+    own = {"resume", "resume_allow", "trust"}
+    told = run_dir / ".hydra" / "overrides.yaml"
+    first = by_key(list(OmegaConf.load(told)) if told.exists() else [])
+    now = {**first, **by_key(overrides)}
+    before, after = (
+        _leaves(_plain(hydra.compose(config_name, [x for k, x in each.items() if k not in own])))
+        for each in (first, now)
+    )
+    return {key: value for key, value in after.items() if before.get(key, ()) != value}
+
+
+def _leaves(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings by their key, such as `system.gamma`."""
+    return {
+        f"{group}.{name}": value
+        for group, inner in settings.items()
+        if isinstance(inner, dict)
+        for name, value in inner.items()
+    }
 
 
 def launch(
@@ -185,8 +286,11 @@ class Check(Callback):
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Check a single run."""
         with _one_line():
-            _check_dir(config, "hydra.run.dir")
-            prepare(parse(_plain(config)))
+            overrides = list(config.hydra.overrides.task)
+            settings = _settings(config, config.hydra.job.config_name, overrides)
+            if settings.resume is None:
+                _check_dir(config, "hydra.run.dir")
+            prepare(settings)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Check a sweep."""
@@ -245,6 +349,8 @@ def _one_line() -> Iterator[None]:
     """
     try:
         yield
+    except Interrupted as stopped:
+        _refuse(str(stopped), stopped.status)
     except KeyboardInterrupt:
         _refuse("interrupted; what was written so far stays", 130)
     except BrokenPipeError:  # whoever read our output has left
@@ -255,12 +361,12 @@ def _one_line() -> Iterator[None]:
         if line is None:
             traceback.print_exc()
             raise SystemExit(1) from None
-        _refuse(line, 1 if isinstance(error, TrainingError) else 2)
+        _refuse(line, 1 if isinstance(error, TrainingError | CheckpointError) else 2)
 
 
 def _explain(error: Exception) -> str | None:
     """What a user did, in one line; None where it was not the user."""
-    if isinstance(error, ConfigError | TrainingError):
+    if isinstance(error, ConfigError | TrainingError | CheckpointError):
         return str(error)
     if isinstance(error, HydraException | OmegaConfBaseException):
         typed = getattr(error, "override", None)  # where Hydra's grammar stopped

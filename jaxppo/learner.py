@@ -87,6 +87,7 @@ class Metrics:
     nonfinite_observation: jax.Array
     nonfinite_loss: jax.Array
     nonfinite_parameter: jax.Array
+    skipped_steps: jax.Array  # int32, gradient steps that were dropped since they were not finite
     empty_mask: jax.Array  # observations whose mask allowed no action
 
 
@@ -205,9 +206,11 @@ def update(system: System, state: LearnerState) -> tuple[LearnerState, Metrics]:
     state, rollout = scale_rewards(system, state, rollout)
     batch, advantage_std = add_targets(system, state, rollout)
     state = observe_targets(system, state, batch)
-    state, losses, steps = run_epochs(system, state, rollout, batch)
+    state, losses, taken, skipped = run_epochs(system, state, rollout, batch)
     metrics = add_losses(system, state, batch, losses, metrics)
-    metrics = dataclasses.replace(metrics, advantage_std=advantage_std, gradient_steps=steps)
+    metrics = dataclasses.replace(
+        metrics, advantage_std=advantage_std, gradient_steps=taken, skipped_steps=skipped
+    )
     return observe(system, state, rollout), metrics  # statistics move last: one set per iteration
 
 
@@ -310,6 +313,7 @@ def scale_rewards(
 
         past, totals = jax.lax.scan(discount, state.acting.discounted_return, rollout)
         statistics = merge_statistics(agent.reward_statistics, totals, system.axes)
+        statistics = unless_nonfinite(system, statistics, agent.reward_statistics)
         reward = reward / scale(statistics, epsilon=1e-8)
         state = dataclasses.replace(
             state,
@@ -406,20 +410,29 @@ def observe_targets(system: System, state: LearnerState, batch: Batch) -> Learne
     statistics = merge_statistics(
         agent.value_statistics, batch.target, system.axes, agent.hyperparameters.value_norm_decay
     )
+    statistics = unless_nonfinite(system, statistics, agent.value_statistics)
     return dataclasses.replace(state, agent=dataclasses.replace(agent, value_statistics=statistics))
+
+
+def unless_nonfinite(system: System, new: PyTree, old: PyTree) -> PyTree:
+    """`new`, or `old` where a number of `new` is not finite and the system skips such."""
+    if not system.skip_nonfinite:
+        return new
+    return jax.tree.map(partial(jnp.where, _num_nonfinite(new) == 0), new, old)
 
 
 def run_epochs(
     system: System, state: LearnerState, rollout: Transition, batch: Batch
-) -> tuple[LearnerState, Losses, jax.Array]:
+) -> tuple[LearnerState, Losses, jax.Array, jax.Array]:
     """`epochs` passes over the batch, each in `num_minibatches` gradient steps of fresh order.
 
-    Also returns the losses, averaged over the minibatches that were looked at, and the number of
-    gradient steps, which is the same but where the KL ended the passes.
+    Also returns the losses, averaged over the minibatches that were looked at, the number of
+    gradient steps, which is the same but where the KL ended the passes, and the number of those
+    that were skipped.
     """
     key, shuffle_key = jax.random.split(state.acting.key)
     with jax.named_scope("epochs"):
-        (agent, _), (losses, seen, taken) = jax.lax.scan(
+        (agent, _), (losses, seen, taken, skipped) = jax.lax.scan(
             partial(run_epoch, system, state, rollout, batch),
             (state.agent, jnp.zeros((), bool)),
             jax.random.split(shuffle_key, system.epochs),
@@ -430,11 +443,13 @@ def run_epochs(
     policy = dataclasses.replace(agent.policy, noise_key=noise_key)
     agent = dataclasses.replace(agent, policy=policy, update=agent.update + 1)
     acting = dataclasses.replace(state.acting, key=key)
-    mean = jax.tree.map(lambda x: jnp.sum(jnp.where(seen, x, 0.0)) / jnp.sum(seen), losses)
+    num_seen = jnp.maximum(jnp.sum(seen), 1)
+    mean = jax.tree.map(lambda x: jnp.sum(jnp.where(seen, x, 0.0)) / num_seen, losses)
     losses = dataclasses.replace(
         mean, ratio_min=jnp.min(losses.ratio_min), ratio_max=jnp.max(losses.ratio_max)
     )
-    return LearnerState(agent=agent, acting=acting), losses, jnp.sum(taken, dtype=jnp.int32)
+    taken, skipped = (jnp.sum(x, dtype=jnp.int32) for x in (taken, skipped))
+    return LearnerState(agent=agent, acting=acting), losses, taken, skipped
 
 
 def run_epoch(
@@ -444,11 +459,11 @@ def run_epoch(
     batch: Batch,
     progress: tuple[AgentState, jax.Array],
     key: jax.Array,
-) -> tuple[tuple[AgentState, jax.Array], tuple[Losses, jax.Array, jax.Array]]:
+) -> tuple[tuple[AgentState, jax.Array], tuple[Losses, jax.Array, jax.Array, jax.Array]]:
     """Every sequence of the batch in exactly one minibatch; losses `[num_minibatches]`.
 
     `progress` is the agent and whether its passes have ended; beside the losses of each minibatch
-    stands whether it was looked at, and whether it was learnt from.
+    stands whether it was looked at, learnt from, and skipped.
     """
     if system.refresh_carries or system.recompute_advantages:
         now = dataclasses.replace(state, agent=progress[0])
@@ -514,33 +529,32 @@ def remember(
 
 def step_unless_stopped(
     system: System, batch: Batch, progress: tuple[AgentState, jax.Array], indices: jax.Array
-) -> tuple[tuple[AgentState, jax.Array], tuple[Losses, jax.Array, jax.Array]]:
+) -> tuple[tuple[AgentState, jax.Array], tuple[Losses, jax.Array, jax.Array, jax.Array]]:
     """A gradient step, until a minibatch's KL has passed `kl_stop`; then nothing is computed.
 
     The minibatch that passes it is looked at but not learnt from. While other members go on, what
     is computed for a member that has stopped is dropped.
     """
     if not system.stop_by_kl:
-        agent, losses = gradient_step(system, batch, progress[0], indices)
-        always = jnp.ones((), bool)
-        return (agent, progress[1]), (losses, always, always)
+        agent, losses, healthy = healthy_step(system, batch, progress[0], indices)
+        return (agent, progress[1]), (losses, healthy, healthy, ~healthy)
 
     agent, stopped = progress
 
-    def step(agent: AgentState) -> tuple[AgentState, jax.Array, Losses]:
-        moved, losses = gradient_step(system, batch, agent, indices)
+    def step(agent: AgentState) -> tuple[AgentState, jax.Array, Losses, jax.Array]:
+        moved, losses, healthy = healthy_step(system, batch, agent, indices)
         stop = stopped | (losses.approximate_kl > agent.hyperparameters.kl_stop)
         kept = jax.tree.map(partial(jnp.where, stop), agent.policy.params, moved.policy.params)
         opt_state = jax.tree.map(partial(jnp.where, stop), agent.opt_state, moved.opt_state)
         policy = dataclasses.replace(agent.policy, params=kept)
         losses = jax.tree.map(partial(jnp.where, stopped), _zero_losses(), losses)
-        return dataclasses.replace(agent, policy=policy, opt_state=opt_state), stop, losses
+        return dataclasses.replace(agent, policy=policy, opt_state=opt_state), stop, losses, healthy
 
-    def skip(agent: AgentState) -> tuple[AgentState, jax.Array, Losses]:
-        return agent, jnp.ones((), bool), _zero_losses()
+    def skip(agent: AgentState) -> tuple[AgentState, jax.Array, Losses, jax.Array]:
+        return agent, jnp.ones((), bool), _zero_losses(), jnp.ones((), bool)
 
-    moved, stop, losses = jax.lax.cond(_all_stopped(system, stopped), skip, step, agent)
-    return (moved, stop), (losses, ~stopped, ~stop)
+    moved, stop, losses, healthy = jax.lax.cond(_all_stopped(system, stopped), skip, step, agent)
+    return (moved, stop), (losses, ~stopped & healthy, ~stop & healthy, ~stopped & ~healthy)
 
 
 def _all_stopped(system: System, stopped: jax.Array) -> jax.Array:
@@ -556,6 +570,33 @@ def adapt_kl_coef(system: System, agent: AgentState, batch: Batch) -> AgentState
     kl = mean_over(system.axes, jnp.mean(batch.distribution.kl_divergence(distribution)))
     factor = jnp.where(kl > 1.5 * hp.kl_target, 2.0, jnp.where(kl < hp.kl_target / 1.5, 0.5, 1.0))
     return dataclasses.replace(agent, kl_factor=jnp.clip(agent.kl_factor * factor, 1e-6, 1e6))
+
+
+def healthy_step(
+    system: System, batch: Batch, agent: AgentState, indices: jax.Array
+) -> tuple[AgentState, Losses, jax.Array]:
+    """A gradient step and whether it was taken.
+
+    Where the system skips such, a step whose loss or gradient is not finite leaves the agent as it
+    was and counts no losses.
+    """
+    moved, losses = gradient_step(system, batch, agent, indices)
+    if not system.skip_nonfinite:
+        return moved, losses, jnp.ones((), bool)
+    healthy = num_nonfinite_losses(losses) == 0
+    pick = partial(jnp.where, healthy)
+    params = jax.tree.map(pick, moved.policy.params, agent.policy.params)
+    opt_state = jax.tree.map(pick, moved.opt_state, agent.opt_state)
+    policy = dataclasses.replace(agent.policy, params=params)
+    agent = dataclasses.replace(agent, policy=policy, opt_state=opt_state)
+    return agent, jax.tree.map(pick, losses, _zero_losses()), healthy
+
+
+def num_nonfinite_losses(losses: Losses) -> jax.Array:
+    """How many of the loss and the gradients are NaN or infinite."""
+    return _num_nonfinite(
+        (losses.total_loss, losses.actor_gradient_norm, losses.critic_gradient_norm)
+    )
 
 
 def gradient_step(
@@ -674,6 +715,7 @@ def observe(system: System, state: LearnerState, rollout: Transition) -> Learner
         return state
     policy = state.agent.policy
     statistics = merge_statistics(policy.obs_statistics, rollout.obs, system.axes)
+    statistics = unless_nonfinite(system, statistics, policy.obs_statistics)
     policy = dataclasses.replace(policy, obs_statistics=statistics)
     return dataclasses.replace(state, agent=dataclasses.replace(state.agent, policy=policy))
 
@@ -705,9 +747,7 @@ def add_losses(
         parameter_norm=optax.tree.norm(state.agent.policy.params),
         kl_coef=hp.kl_coef * state.agent.kl_factor,
         learning_rate=learning_rate(hp, hp.actor_lr, state.agent.update - 1),
-        nonfinite_loss=_num_nonfinite(
-            (losses.total_loss, losses.actor_gradient_norm, losses.critic_gradient_norm)
-        ),
+        nonfinite_loss=num_nonfinite_losses(losses),
     )
 
 
@@ -744,7 +784,7 @@ def _zero_losses() -> Losses:
 
 def _zero_metrics() -> Metrics:
     real, count = jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32)
-    counts = {"num_episodes", "gradient_steps", "empty_mask"}
+    counts = {"num_episodes", "gradient_steps", "skipped_steps", "empty_mask"}
     values: dict[str, Any] = {
         field.name: count if field.name in counts or field.name.startswith("nonfinite") else real
         for field in dataclasses.fields(Metrics)

@@ -8,8 +8,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from jaxppo.sinks import METRICS, SUMMARY
 from jaxppo.sinks.console import print_table
-from jaxppo.sinks.json_lines import METRICS, SUMMARY
 from jaxppo.sinks.plot import draw_sweep
 
 COLUMNS = ("absolute_metric", "best_episode_return", "best_steps", "steps", "seconds", "status")

@@ -2,8 +2,10 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+import typing
+from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,6 +18,7 @@ from jaxppo.learner import BATCH_AXIS, MEMBER_AXIS, init_acting, init_agent
 from jaxppo.networks import heads
 from jaxppo.networks.actor_critic import ACTOR, CRITIC, MEMORIES, SHARED, Composed, Network
 from jaxppo.types import (
+    ActingState,
     ActorCritic,
     Box,
     Environment,
@@ -62,6 +65,7 @@ def build(config: Config, plan: Plan) -> System:
         normalize_values=system.normalize_values,
         normalize_rewards=system.normalize_rewards,
         clip_value_loss=system.clip_value_loss,
+        skip_nonfinite=config.arch.on_nonfinite == "skip",
         evaluation_greedy=config.arch.evaluation_greedy,
         max_eval_steps=max_eval_steps,
         axes=(BATCH_AXIS,) if plan.spreads_members else (BATCH_AXIS, devices.AXIS),
@@ -264,6 +268,9 @@ def program_key(config: Config) -> Config:
         arch=dataclasses.replace(config.arch, seed=0, num_seeds=1),
         system=dataclasses.replace(config.system, **neutral),
         logger=LoggerConfig(),
+        resume=None,
+        resume_allow=[],
+        trust=[],
     )
 
 
@@ -277,13 +284,17 @@ def random_streams(seeds: Sequence[int]) -> tuple[jax.Array, jax.Array, jax.Arra
 
 
 def init(system: System, members: Sequence[Config], plan: Plan) -> LearnerState:
-    """The first state of members: agents `[D, P, ...]`, acting `[D, P, U, ...]`.
+    """The first state of members, where the program has it: `place` of `begin`."""
+    return place(begin(system, members, plan), plan)
 
-    Each differs in seed and hyperparameters, and begins as it would alone.
+
+def begin(system: System, members: Sequence[Config], plan: Plan) -> LearnerState:
+    """The first state of members: agents `[P, ...]`, acting `[P, D, U, ...]`.
+
+    Each differs in seed and hyperparameters, and begins as it would alone. `D` are the devices of
+    one member, which is 1 where each device has members of its own.
     """
-    num = len(members)
     agent_keys, acting_keys, _, _ = random_streams([m.arch.seed for m in members])
-    numbers = jax.tree.map(lambda *x: jnp.stack(x), *(hyperparameters(m, plan) for m in members))
     grid = (plan.devices_per_member, plan.update_batch_size)
 
     def start(member: tuple[Hyperparameters, jax.Array, jax.Array]) -> LearnerState:
@@ -295,17 +306,141 @@ def init(system: System, members: Sequence[Config], plan: Plan) -> LearnerState:
 
     # Member by member: orthogonal initialisation of several at once (a batched QR decomposition)
     # blocks for ever on CPUs of few cores with jax 0.10.2.
-    begin = jax.jit(partial(jax.lax.map, start))
-    state = jax.tree.map(_strong, begin((numbers, agent_keys, acting_keys)))
-    local = jax.local_devices()[: plan.num_devices]
-    if plan.spreads_members:
-        rows = (num, plan.update_batch_size)
-        acting = jax.tree.map(lambda x: x.reshape(*rows, *x.shape[3:]), state.acting)
+    one_by_one = jax.jit(partial(jax.lax.map, start))
+    numbers = stacked_hyperparameters(members, plan)
+    return jax.tree.map(_strong, one_by_one((numbers, agent_keys, acting_keys)))
+
+
+def stacked_hyperparameters(members: Sequence[Config], plan: Plan) -> Hyperparameters:
+    """The traced numbers of members, `[P]`."""
+    each = [hyperparameters(member, plan) for member in members]
+    stacked: Hyperparameters = jax.tree.map(lambda *x: jnp.stack(x), *each)
+    return stacked
+
+
+def place(state: LearnerState, plan: Plan) -> LearnerState:
+    """What `begin` gives, to agents `[D, P, ...]` and acting `[D, P, U, ...]` on their devices."""
+    local, spread = jax.local_devices()[: plan.num_devices], plan.spreads_members
+    if spread:
+        acting = jax.tree.map(lambda x: x[:, 0], state.acting)
         acting = devices.place(acting, local, spread=True)
     else:
         acting = devices.shard(jax.tree.map(lambda x: x.swapaxes(0, 1), state.acting), local)
-    agent = devices.place(state.agent, local, spread=plan.spreads_members)
-    return LearnerState(agent=agent, acting=acting)
+    return LearnerState(agent=devices.place(state.agent, local, spread=spread), acting=acting)
+
+
+def gather(state: LearnerState, plan: Plan) -> LearnerState:
+    """The inverse of `place`, in NumPy; keys of random streams are their data."""
+    if plan.spreads_members:
+        acting = jax.tree.map(lambda x: x[:, None], gather_agents(state.acting, plan))
+    else:
+        acting = jax.tree.map(lambda x: x.swapaxes(0, 1), devices.host(state.acting))
+    return LearnerState(agent=gather_agents(state.agent, plan), acting=acting)
+
+
+def gather_agents(tree: PyTree, plan: Plan) -> PyTree:
+    """Of leaves `[D, P, ...]` of agents or their policies: `[P, ...]`, as `gather` does."""
+    if plan.spreads_members:
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), devices.host(tree))
+    return jax.tree.map(lambda x: x[0], devices.host(tree))
+
+
+def spread_anew(acting: ActingState, plan: Plan) -> ActingState:
+    """Environments `[P, D, U, ...]` on another number of devices, in their order.
+
+    Each device and update batch gets a random stream that no other has, and none had before.
+    """
+    shards = (plan.devices_per_member, plan.update_batch_size)
+
+    def split(x: jax.Array) -> jax.Array:
+        return x.reshape(x.shape[0], *shards, -1, *x.shape[4:])
+
+    key, numbers = acting.key[:, 0, 0], jnp.arange(math.prod(shards))
+    keys = jax.vmap(lambda k: jax.vmap(partial(jax.random.fold_in, k))(numbers))(key)
+    without = dataclasses.replace(acting, key=None)  # type: ignore[arg-type]
+    return dataclasses.replace(jax.tree.map(split, without), key=keys.reshape(-1, *shards))
+
+
+def plain(config: Config) -> dict[str, Any]:
+    """Containers that JSON and YAML have words for, and `parse` takes."""
+
+    def one(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: one(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [one(inner) for inner in value]
+        return str(value) if isinstance(value, float) and math.isinf(value) else value
+
+    return typing.cast(dict[str, Any], one(dataclasses.asdict(config)))
+
+
+def keep_config(config: Config, folder: Path) -> None:
+    """Write config.yaml, of which `read_config` is the inverse."""
+    from omegaconf import OmegaConf
+
+    OmegaConf.save(OmegaConf.create(plain(config)), folder / CONFIG)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The settings of a run in plain containers; nothing in them is looked up or called."""
+    from omegaconf import OmegaConf
+
+    return typing.cast(
+        dict[str, Any], OmegaConf.to_container(OmegaConf.load(folder / CONFIG), resolve=False)
+    )
+
+
+CONFIG = "config.yaml"
+TRUSTED = ("jaxppo.envs", "jaxppo.networks", "flax.linen", "optax", "gymnax")
+
+
+def check_trust(config: Config, trust: Sequence[str]) -> None:
+    """`ConfigError` where settings name something to import that is not within `trust`.
+
+    For settings that come with a run, perhaps of a stranger. A path is looked up only where its
+    beginning is trusted, and what it leads to has to come from there too: not from a module that
+    a trusted one has imported.
+    """
+    allowed = (*TRUSTED, *trust)
+
+    def within(path: str) -> bool:
+        return any(f"{path}.".startswith(f"{prefix.rstrip('.')}.") for prefix in allowed)
+
+    for key, path in _named(dataclasses.asdict(config)):
+        found = None
+        if within(path):
+            found = path if key == "env.module" else _home(path)
+        if found is None or not within(found):
+            raise ConfigError(
+                f"{key}={path}: is not among what a stored run may name "
+                f"({', '.join(allowed)}); if you trust it, add trust=[{path.partition('.')[0]}]"
+            )
+
+
+def _named(settings: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Every import path in settings, by its key."""
+    if isinstance(settings, dict):
+        for name, value in settings.items():
+            inner = f"{key}.{name}".lstrip(".")
+            if name == "_target_" or inner in ("env.target", "env.module"):
+                if value is not None:
+                    yield inner, str(value)
+            else:
+                yield from _named(value, inner)
+    elif isinstance(settings, list):
+        for value in settings:
+            yield from _named(value, key)
+
+
+def _home(path: str) -> str | None:
+    """Where what an import path leads to was defined; None where it leads nowhere."""
+    from hydra.utils import get_object
+
+    try:
+        found = get_object(path)
+        return f"{found.__module__}.{found.__qualname__}"
+    except Exception:  # whatever an import raises
+        return None
 
 
 def _strong(x: jax.Array) -> jax.Array:

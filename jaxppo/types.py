@@ -307,6 +307,7 @@ class System:
     normalize_values: bool
     normalize_rewards: bool
     clip_value_loss: bool
+    skip_nonfinite: bool  # gradient steps, and moves of statistics
     evaluation_greedy: bool
     max_eval_steps: int
     axes: tuple[str, ...] = ()  # mapped axes over which one agent is averaged: batch, device

@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 from jaxppo import envs
 from jaxppo.config import (
     ArchConfig,
+    CheckpointConfig,
     Config,
     ConfigError,
     EnvConfig,
@@ -43,6 +44,7 @@ FILES = sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*
 HOMES = {  # the file that holds a group's defaults
     "arch/default.yaml": ArchConfig,
     "system/ppo.yaml": SystemConfig,
+    "checkpoint/default.yaml": CheckpointConfig,
     "logger/default.yaml": LoggerConfig,
     "env/gymnax.yaml": EnvConfig,
 }

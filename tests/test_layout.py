@@ -14,20 +14,21 @@ PACKAGE = ROOT / "jaxppo"
 
 # Bottom to top. A name with a dot at its end is a subpackage, whose modules import each other.
 LAYERS: list[set[str]] = [
-    {"types", "config", "devices"},
+    {"types", "config", "devices", "guard"},
     {
         *("aggregates", "advantages", "returns", "losses", "statistics", "distributions"),
         *("sequences", "permutations", "recurrences"),
     },
     {"objectives", "envs.", "networks."},
     {"learner", "evaluation"},
-    {"system", "compile", "population", "sinks."},
-    {"experiment", "launcher", "sweep"},
-    {"ff_ppo", "rec_ppo"},
+    {"system", "compile", "population", "checkpoint", "sinks."},
+    {"experiment", "launcher", "policy", "sweep"},
+    {"ff_ppo", "rec_ppo", "evaluate", "export", "render"},
 ]
 # Imports inside a layer: importer -> imported. Everything else in a layer stands alone.
 BESIDE = {
     "devices": {"types"},
+    "guard": {"config"},
     "returns": {"advantages"},
     "evaluation": {"learner"},
     "launcher": {"experiment", "sweep"},

@@ -187,7 +187,12 @@ def _end(event: Event) -> list[str]:
     ]
 
 
+def _resume(event: Event) -> list[str]:
+    return [*event["lines"], f"going on from {event['path']}, step {event['steps']:,}"]
+
+
 _LINES = {
+    "resume": _resume,
     "start": _start,
     "compile": _compile,
     "train": _train,
@@ -196,6 +201,12 @@ _LINES = {
     "selection": _selection,
     "end": _end,
 }
+
+
+def print_lines(*lines: str) -> None:
+    """Print what is no event."""
+    for line in lines:
+        print(line, flush=True)
 
 
 def print_table(title: str, rows: list[dict[str, Any]]) -> None:

@@ -1,13 +1,14 @@
 """metrics.jsonl and summary.json."""
 
+import contextlib
+import errno
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
-from jaxppo.sinks import Event
-
-METRICS, SUMMARY = "metrics.jsonl", "summary.json"
+from jaxppo.sinks import METRICS, SUMMARY, Event
 
 
 class JsonLines:
@@ -16,20 +17,33 @@ class JsonLines:
     Numbers that JSON does not have (NaN, infinities) become null.
     """
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, position: int | None = None) -> None:
         self._summary = run_dir / SUMMARY
-        self._file = (run_dir / METRICS).open("x", encoding="utf-8")
+        path = run_dir / METRICS
+        # Unbuffered: a line is one system call, which no signal cuts in two.
+        self._file = path.open("xb" if position is None else "ab", buffering=0)
+        if position is not None:
+            self._file.truncate(position)
 
     def write(self, event: Event) -> None:
         """Append a line, complete on disk before the next event."""
         event = _finite(event)
         if event["event"] in ("train", "eval", "selection", "absolute"):
-            self._file.write(json.dumps(event, allow_nan=False) + "\n")
-            self._file.flush()
+            self._append((json.dumps(event, allow_nan=False) + "\n").encode())
         elif event["event"] == "end":
             partial = self._summary.with_suffix(".json.partial")
             partial.write_text(json.dumps(event, indent=2, allow_nan=False) + "\n", "utf-8")
             partial.replace(self._summary)
+
+    def _append(self, line: bytes) -> None:
+        whole = self._file.tell()
+        try:
+            if self._file.write(line) < len(line):  # as much as there was room for
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.truncate(whole)
+            raise OSError(error.errno, error.strerror, self._file.name) from error
 
     def close(self) -> None:
         """Close the file."""

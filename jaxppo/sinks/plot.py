@@ -1,6 +1,7 @@
 """Pictures: returns against environment steps, the lineage of a population, a sweep's values."""
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ from jaxppo.sinks import Event
 class Plot:
     """Draws once, when the run ends, from the events that it saw."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, past: Sequence[Event] = ()) -> None:
         self._path = path
-        self._events: list[Event] = []
+        self._events: list[Event] = list(past)
 
     def write(self, event: Event) -> None:
         """Keep the event."""

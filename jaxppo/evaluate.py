@@ -1,0 +1,73 @@
+"""Episodes of a trained policy: `python -m jaxppo.evaluate run=DIR episodes=1000`."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from jaxppo.config import ConfigError, setting
+from jaxppo.launcher import command
+from jaxppo.policy import load
+from jaxppo.sinks.console import print_lines
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Play episodes with a trained policy: python -m jaxppo.evaluate run=DIR episodes=1000
+
+    The first 10 x arch.num_eval_episodes are those of the run's absolute metric, to the bit on the
+    machine that trained it.
+    """
+
+    run: str = setting("", "the run directory")
+    which: str = setting("best", "best, latest, or the environment steps of a checkpoint")
+    seed: int | None = setting(None, "of which member, where there are several; null: the best")
+    episodes: int | None = setting(
+        None, "how many; null: as many as the absolute metric is of", low=1
+    )
+    greedy: bool | None = setting(
+        None, "the mode of the policy, or its samples; null: as the run evaluated"
+    )
+    env: dict[str, Any] = setting(
+        {}, "settings of the environment that are to differ, such as env.params.gravity=15"
+    )
+    trust: list[str] = setting(
+        [], "import paths, such as my_package, that the run's settings may name"
+    )
+
+
+def main() -> None:
+    """Run the command line."""
+    command(Evaluation, evaluate)
+
+
+def evaluate(settings: Evaluation) -> None:
+    """Print the returns and lengths."""
+    if not settings.run:
+        raise ConfigError("run=: must be the directory of a run; python -m jaxppo.evaluate run=DIR")
+    policy = load(
+        settings.run,
+        settings.which,
+        seed=settings.seed,
+        env=settings.env or None,
+        trust=settings.trust,
+    )
+    if settings.greedy is not None:
+        system = dataclasses.replace(policy.system, evaluation_greedy=settings.greedy)
+        policy = dataclasses.replace(policy, system=system)
+    wanted = settings.episodes or 10 * policy.config.arch.num_eval_episodes
+    episodes = policy.evaluate(wanted)
+    returns = np.asarray(episodes.returns, np.float64)
+    unfinished = int(np.sum(~episodes.finished))
+    late = f", {unfinished} cut at {policy.system.max_eval_steps:,} steps" if unfinished else ""
+    print_lines(
+        f"{policy.system.env.name}, seed {policy.config.arch.seed}, policy of step "
+        f"{policy.steps:,}, {'greedy' if policy.system.evaluation_greedy else 'sampled'}",
+        f"return {returns.mean():.2f} (std {returns.std():.2f}, from {returns.min():.2f} to "
+        f"{returns.max():.2f}) over {returns.size:,} episodes of mean length "
+        f"{episodes.lengths.mean():.1f}{late}",
+    )
+
+
+if __name__ == "__main__":
+    main()
