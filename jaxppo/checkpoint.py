@@ -7,6 +7,7 @@ Orbax itself restores a flipped byte without a word.
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -81,23 +82,23 @@ def _data(leaf: Any) -> Any:
 
 
 class Writer:
-    """Writes the checkpoints of a run in a thread, and deletes those that need not stay.
+    """Writes the checkpoints of a run in other threads, and deletes those that need not stay.
 
     These stay: the `keep` latest, the one with the highest finite score, the first at or after
     each of the `milestones` (in steps), and those that were pinned.
     """
 
     def __init__(
-        self, run_dir: Path, thread: ThreadPoolExecutor, keep: int, milestones: list[int]
+        self, run_dir: Path, threads: ThreadPoolExecutor, keep: int, milestones: list[int]
     ) -> None:
         self.folder = run_dir / FOLDER
-        self._thread = thread
+        self._threads = threads
         self._keep = keep
         self._milestones = milestones
         self._scores: dict[int, float | None] = {}
         self._pinned: set[int] = set()
         self._pending: Future[None] | None = None
-        self.seconds = 0.0  # that the thread has spent on them
+        self.seconds = 0.0  # that have gone into them
         for rest in _others(self.folder):
             if rest.suffix in (_BEGUN, _DROPPED):
                 shutil.rmtree(rest, ignore_errors=True)
@@ -110,7 +111,7 @@ class Writer:
     def save(self, steps: int, tree: PyTree, facts: dict[str, Any], score: float | None) -> None:
         """Begin to write NumPy arrays; raises as `wait` does, of the one before."""
         self.wait()
-        self._pending = self._thread.submit(self._save, steps, flatten(tree), facts, score)
+        self._pending = self._threads.submit(self._save, steps, flatten(tree), facts, score)
 
     def wait(self) -> None:
         """Until all is written; `CheckpointError` where it could not be."""
@@ -222,6 +223,7 @@ def put_aside(run_dir: Path, after: int) -> None:
             (folder / _name(steps)).rename(path)
 
 
+@functools.cache
 def versions() -> dict[str, str]:
     """Of the libraries that decide what a run computes and how it is stored."""
     found = {}

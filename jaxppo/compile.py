@@ -21,7 +21,6 @@ class Program:
 
     call: Callable[..., Any]
     seconds: float  # tracing, lowering and compiling (or reading the cache)
-    gflop: float | None  # of products and convolutions, if counted; open loops count once
     peak_bytes: int  # arguments, outputs and temporaries, by the compiler's own account
 
 
@@ -29,12 +28,8 @@ def compile_program(
     function: Callable[..., Any],
     *args: Any,
     donate: tuple[int, ...] = (),
-    count_flops: bool = False,
 ) -> Program:
-    """Compile `function` of one device's slices for all devices; `args` carry the axis `D`.
-
-    Counting its operations takes another trace.
-    """
+    """Compile `function` of one device's slices for all devices; `args` carry the axis `D`."""
     start = time.perf_counter()
     compiled = devices.parallel(function, donate=donate).lower(*args).compile()
     seconds = time.perf_counter() - start
@@ -47,8 +42,7 @@ def compile_program(
             + memory.temp_size_in_bytes
             - memory.alias_size_in_bytes
         )
-    gflop = matmul_flops(function, *args) / 1e9 if count_flops else None
-    return Program(call=compiled, seconds=seconds, gflop=gflop, peak_bytes=peak)
+    return Program(call=compiled, seconds=seconds, peak_bytes=peak)
 
 
 def memory_limit(device: jax.Device) -> int | None:

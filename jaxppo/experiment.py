@@ -28,7 +28,7 @@ from jaxppo.checkpoint import Checkpoint
 from jaxppo.config import Config, ConfigError, LoggerConfig, Plan, num_members, plan
 from jaxppo.evaluation import Episodes, evaluate_members
 from jaxppo.guard import Interrupted, Signals, only_run_in
-from jaxppo.learner import Metrics, train_members, warm_up_members
+from jaxppo.learner import Metrics, train_block, train_members, warm_up_members
 from jaxppo.population import explore, members, rank, rungs, sources
 from jaxppo.types import LearnerState, Policy, PyTree, System
 
@@ -288,7 +288,7 @@ class _Run:
         """Begin to write: of each job and member into its directory, and of all on the screen."""
         one = len(self.members) == 1
         only_plan = self.config.arch.plan_only
-        thread = stack.enter_context(ThreadPoolExecutor(1, "checkpoints"))
+        threads = stack.enter_context(ThreadPoolExecutor(4, "checkpoints"))
         for number, (own, job) in enumerate(zip(self.jobs, self.given, strict=True)):
             if only_plan:
                 break
@@ -308,7 +308,7 @@ class _Run:
             settings = job.config.checkpoint
             if settings.enabled:
                 self.writers[number] = checkpoint.Writer(
-                    job.run_dir, thread, settings.keep, settings.milestones
+                    job.run_dir, threads, settings.keep, settings.milestones
                 )
         if only_plan or not one:
             console = any(job.config.logger.console for job in self.given)
@@ -561,7 +561,17 @@ class _Run:
         count = jax.ShapeDtypeStruct((self.plan.num_devices,), jnp.int32)
         train = partial(train_members, self.system)
         shapes = self.shapes()
-        return compile.compile_program(train, shapes, count, donate=(0,), count_flops=True)
+        return compile.compile_program(train, shapes, count, donate=(0,))
+
+    def gflop_per_update(self) -> float:
+        """Of one device's products and convolutions, for all of its members."""
+        one = dataclasses.replace(self.system, member_axes=())
+        shapes = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((x.shape[0], *x.shape[2:]), x.dtype), self.shapes()
+        )
+        count = jax.ShapeDtypeStruct((self.plan.num_devices,), jnp.int32)
+        flops = compile.matmul_flops(partial(train_block, one), shapes, count)
+        return self.plan.members_per_device * flops / 1e9
 
     def check_memory(self) -> None:
         """`TooLargeError` where the members do not fit together."""
@@ -585,7 +595,7 @@ class _Run:
             "seconds": seconds,
             "train_seconds": train.seconds,
             "evaluate_seconds": evaluation.seconds,
-            "gflop_per_update": train.gflop,
+            "gflop_per_update": self.gflop_per_update(),
             "peak_bytes": train.peak_bytes,
             "total_steps": self.plan.total_steps,
             "plan_only": self.config.arch.plan_only,

@@ -211,16 +211,18 @@ def launch(
     context: HydraContext,
     task: TaskFunction,
     config: DictConfig,
+    compose: Callable[[Sequence[str]], DictConfig],
     job_overrides: Sequence[Sequence[str]],
     first: int,
 ) -> list[JobReturn]:
     """Run the jobs of a sweep: those that differ in nothing that shapes a program, as one.
 
-    Each has its own directory and result. One that fails leaves the others alone.
+    Each has its own directory and result. One that fails leaves the others alone. `compose` gives
+    a job's settings from its overrides.
     """
     jobs, returns = [], []
     for number, overrides in enumerate(job_overrides, first):
-        settings = context.config_loader.load_sweep_config(config, list(overrides))
+        settings = compose(overrides)
         with open_dict(settings):
             settings.hydra.job.id = settings.hydra.job.num = number
         done = run_job(

@@ -71,7 +71,7 @@ class TrainedPolicy:
         """Observations `[B, O...]`, and whether there was no `B`."""
         space = self.system.env.observation_space
         wanted: Any = jax.eval_shape(lambda: zeros(space))
-        if jax.tree.structure(observation) != jax.tree.structure(wanted):
+        if str(jax.tree.structure(observation)) != str(jax.tree.structure(wanted)):
             raise ConfigError(
                 f"observation: is {jax.tree.structure(observation)} where {self.system.env.name} "
                 f"shows {jax.tree.structure(wanted)}; give what its reset and step return"

@@ -50,8 +50,7 @@ def test_convolution_flops() -> None:
 
 def test_a_program_reports_time_and_memory() -> None:
     x, w = jnp.ones((1, 64, 64)), jnp.ones((1, 64, 64))
-    program = compile.compile_program(lambda x, w: x @ w, x, w, count_flops=True)
-    assert program.gflop == 2 * 64**3 / 1e9
+    program = compile.compile_program(lambda x, w: x @ w, x, w)
     assert program.seconds > 0
     assert program.peak_bytes >= 3 * 64 * 64 * 4
     assert program.call(x, w).shape == (1, 64, 64)
