@@ -82,9 +82,7 @@ class Signals:
                 self._end(number)
 
     def _end(self, number: int) -> NoReturn:
-        sys.stdout.flush()
         sys.stderr.write(f"{signal.Signals(number).name}: stopped at once{self.way_on}\n")
-        sys.stderr.flush()
         os._exit(128 + number)
 
 

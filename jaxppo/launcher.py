@@ -45,6 +45,7 @@ from jaxppo.experiment import (
     run_together,
 )
 from jaxppo.guard import Interrupted
+from jaxppo.sinks.console import print_lines
 from jaxppo.system import CONFIG, TRACED, check_trust, program_key, read_config
 
 _LOG = logging.getLogger("hydra.jaxppo")  # as visible as what Hydra says
@@ -109,11 +110,11 @@ def command(settings: type, run: Callable[[Any], None]) -> None:
     """
     arguments = sys.argv[1:]
     if not arguments or {"-h", "--help"} & set(arguments):
-        sys.stdout.write(f"{(settings.__doc__ or '').strip()}\n\n")
+        print_lines((settings.__doc__ or "").strip(), "")
         for field in dataclasses.fields(settings):
-            value = field.default if field.default is not dataclasses.MISSING else ""
-            default = f" [{'' if value is None else value}]" if value not in (None, "") else ""
-            sys.stdout.write(f"  {field.name:<12} {field.metadata['help']}{default}\n")
+            shown = field.default not in (None, "", dataclasses.MISSING)
+            default = f" [{field.default}]" if shown else ""
+            print_lines(f"  {field.name:<12} {field.metadata['help']}{default}")
         return
     with _one_line():
         for argument in arguments:
@@ -125,9 +126,7 @@ def command(settings: type, run: Callable[[Any], None]) -> None:
 
 def begin(settings: DictConfig) -> tuple[Config, Path]:
     """The job that Hydra runs now, and its directory."""
-    hydra_config = HydraConfig.get()
-    config = _settings(settings, hydra_config.job.config_name, hydra_config.overrides.task)
-    return config, Path(hydra_config.runtime.output_dir)
+    return _settings(settings, HydraConfig.get()), Path(HydraConfig.get().runtime.output_dir)
 
 
 def _where_to_resume(arguments: Sequence[str]) -> list[str]:
@@ -149,7 +148,7 @@ def _where_to_resume(arguments: Sequence[str]) -> list[str]:
     return [f"hydra.run.dir='{quoted}'", "hydra.output_subdir=null"]
 
 
-def _settings(composed: DictConfig, config_name: str | None, overrides: Sequence[str]) -> Config:
+def _settings(composed: DictConfig, hydra_config: Any) -> Config:
     """What a run is to do: as composed, or as the run that it resumes was told to."""
     config = parse(_plain(composed))
     if config.resume is None:
@@ -157,7 +156,8 @@ def _settings(composed: DictConfig, config_name: str | None, overrides: Sequence
     run_dir = Path(config.resume)
     before = read_config(run_dir)
     check_trust(parse(before), config.trust)
-    changes = _changes(run_dir, config_name, overrides)
+    overrides = OmegaConf.to_container(hydra_config.overrides.task, resolve=False)
+    changes = _changes(run_dir, hydra_config.job.config_name, typing.cast(list[str], overrides))
     refused = []
     for key, value in changes.items():
         group, _, name = key.partition(".")
@@ -178,23 +178,28 @@ def _settings(composed: DictConfig, config_name: str | None, overrides: Sequence
     return merged
 
 
-def _changes(run_dir: Path, config_name: str | None, overrides: Sequence[str]) -> dict[str, Any]:
+def _changes(run_dir: Path, config_name: str, overrides: Sequence[str]) -> dict[str, Any]:
     """The settings that `overrides` change of what composed the run in `run_dir`."""
     parser = OverridesParser.create()
 
     def by_key(lines: Sequence[str]) -> dict[str, str]:
-        parsed = parser.parse_overrides([str(line) for line in lines])
+        parsed = parser.parse_overrides(list(lines))
         return {o.key_or_group.lstrip("+"): o.input_line or "" for o in parsed}
 
     own = {"resume", "resume_allow", "trust"}
     told = run_dir / ".hydra" / "overrides.yaml"
-    first = by_key(list(OmegaConf.load(told)) if told.exists() else [])
+    first = by_key(_told(told) if told.exists() else [])
     now = {**first, **by_key(overrides)}
     before, after = (
         _leaves(_plain(hydra.compose(config_name, [x for k, x in each.items() if k not in own])))
         for each in (first, now)
     )
     return {key: value for key, value in after.items() if before.get(key, ()) != value}
+
+
+def _told(file: Path) -> list[str]:
+    lines = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+    return [str(line) for line in typing.cast(list[Any], lines)]
 
 
 def _leaves(settings: dict[str, Any]) -> dict[str, Any]:
@@ -288,8 +293,7 @@ class Check(Callback):
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Check a single run."""
         with _one_line():
-            overrides = list(config.hydra.overrides.task)
-            settings = _settings(config, config.hydra.job.config_name, overrides)
+            settings = _settings(config, config.hydra)
             if settings.resume is None:
                 _check_dir(config, "hydra.run.dir")
             prepare(settings)

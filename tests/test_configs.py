@@ -305,19 +305,23 @@ def test_help_text_has_every_key_once_with_its_default() -> None:
 
 
 GROUPS = {
-    field.name: typing.get_type_hints(Config)[field.name] for field in fields(Config).values()
+    name: hint
+    for name, hint in typing.get_type_hints(Config).items()
+    if dataclasses.is_dataclass(hint)
 }
 
 
 @pytest.mark.parametrize("key", known_keys())
 def test_every_setting_has_help_and_a_good_default(key: str) -> None:
-    group, name = key.split(".")
-    field = fields(GROUPS[group])[name]
+    group, _, name = key.rpartition(".")
+    cls = GROUPS[group] if group else Config
+    field = fields(cls)[name]
     assert field.metadata["help"]
     assert not field.metadata["help"].endswith(".")
     assert set(field.metadata) <= {"help", "low", "high", "above", "infinite", "choices"}
-    default = getattr(GROUPS[group](), name)
-    assert getattr(getattr(parse({group: {name: default}}), group), name) == default
+    default = getattr(cls(), name)
+    parsed: Any = parse({group: {name: default}} if group else {name: default})
+    assert getattr(getattr(parsed, group) if group else parsed, name) == default
 
 
 def test_defaults_are_not_shared() -> None:

@@ -123,7 +123,7 @@ def test_statistics_move_once_an_iteration_over_every_observation(small: Any) ->
         before = state.agent.policy.obs_statistics
         middle, rollout, _ = phases.collect(state)
         batch, _ = phases.add_targets(middle, rollout)
-        trained, _, _ = phases.run_epochs(middle, rollout, batch)
+        trained, *_ = phases.run_epochs(middle, rollout, batch)
         for one, other in zip(
             jax.tree.leaves(before),
             jax.tree.leaves(trained.agent.policy.obs_statistics),
@@ -257,7 +257,7 @@ def test_every_phase_that_draws_moves_the_random_stream_on(small: Any) -> None:
     for _ in range(2):
         state, rollout, _ = phases.collect(state)
         keys.append(state.acting.key)
-        state, _, _ = phases.run_epochs(state, rollout, phases.add_targets(state, rollout)[0])
+        state, *_ = phases.run_epochs(state, rollout, phases.add_targets(state, rollout)[0])
         keys.append(state.acting.key)
     assert len({tuple(jax.random.key_data(key).tolist()) for key in keys}) == len(keys)
 
@@ -503,7 +503,7 @@ def test_critic_learns_normalised_targets_of_values_in_real_units(small: Any) ->
         units = (target - statistics.mean) / np.sqrt(statistics.variance + 1e-4)
         error = np.asarray(estimate.mean()).reshape(1, -1) - units
         np.testing.assert_allclose(losses.value_loss, 0.5 * np.square(error).mean(), rtol=1e-3)
-        state, _, _ = phases.run_epochs(state, rollout, batch)
+        state, *_ = phases.run_epochs(state, rollout, batch)
 
 
 def test_clip_of_values_is_around_what_the_critic_said(small: Any) -> None:
@@ -610,7 +610,7 @@ def test_passes_end_where_the_kl_passes_its_limit(small: Any) -> None:
     phases = compiled(stopping)
     start, rollout, _ = phases.collect(state)
     batch, _ = phases.add_targets(start, rollout)
-    stopped, losses, taken = phases.run_epochs(start, rollout, batch)
+    stopped, losses, taken, _ = phases.run_epochs(start, rollout, batch)
     assert taken == 1  # the second was looked at and moved nothing
     assert losses.approximate_kl > 0
     free, _ = small(system=fast)
