@@ -18,31 +18,31 @@ class Together(Launcher):
     ) -> None:
         """Keep what `launch` needs.
 
-        Hydra's sweeper composes every job once to see that it can be. What it composed is kept for
-        `launch`, which would otherwise take as long again.
+        Hydra's sweepers compose every job once to see that it can be. What they composed is kept
+        for `launch`, which would otherwise take as long again.
         """
         self.context, self.task, self.config = hydra_context, task_function, config
-        self.composed: dict[tuple[str, ...], DictConfig] = {}
+        composed: dict[tuple[str, ...], DictConfig] = {}
         loader = hydra_context.config_loader
-        compose = loader.load_sweep_config
+        load = loader.load_sweep_config
 
         def keep(master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
-            settings = compose(master_config, sweep_overrides)
-            self.composed[tuple(sweep_overrides)] = settings
+            settings = load(master_config, sweep_overrides)
+            composed[tuple(sweep_overrides)] = settings
             return settings
 
-        loader.load_sweep_config = keep
+        def compose(overrides: Sequence[str]) -> DictConfig:
+            return composed.pop(tuple(overrides), None) or load(config, list(overrides))
+
+        loader.load_sweep_config, self.compose = keep, compose
 
     def launch(self, job_overrides: Sequence[Any], initial_job_idx: int) -> list[JobReturn]:
         """Run the jobs, and return what became of each."""
         from jaxppo.launcher import launch
 
-        def compose(overrides: Sequence[str]) -> DictConfig:
-            found = self.composed.pop(tuple(overrides), None)
-            loader = self.context.config_loader
-            return found or loader.load_sweep_config(self.config, list(overrides))
-
-        return launch(self.context, self.task, self.config, compose, job_overrides, initial_job_idx)
+        return launch(
+            self.context, self.task, self.config, self.compose, job_overrides, initial_job_idx
+        )
 
 
 ConfigStore.instance().store(
