@@ -28,6 +28,7 @@ FOLDER = "checkpoints"  # in the run directory
 FORMAT = 1  # of what a manifest and its arrays mean
 _MANIFEST, _ARRAYS = "manifest.json", "arrays"
 _BEGUN, _DAMAGED, _DROPPED = ".begun", ".damaged", ".dropped"  # suffixes of what is no checkpoint
+_PINNED = ".pinned"  # of an empty file, which says that the checkpoint is to stay
 _VERSIONS = ("jaxppo", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "gymnax", "numpy")
 
 
@@ -102,11 +103,12 @@ class Writer:
         for rest in _others(self.folder):
             if rest.suffix in (_BEGUN, _DROPPED):
                 shutil.rmtree(rest, ignore_errors=True)
+            elif rest.suffix == _PINNED:
+                self._pinned.add(int(rest.stem))
         for steps in steps_in(self.folder):
             with contextlib.suppress(OSError, ValueError, KeyError):  # a damaged one stays
                 manifest = json.loads((self.folder / _name(steps) / _MANIFEST).read_text("utf-8"))
                 self._scores[steps] = manifest["score"]
-                self._pinned.update(manifest["pinned"])
 
     def save(self, steps: int, tree: PyTree, facts: dict[str, Any], score: float | None) -> None:
         """Begin to write NumPy arrays; raises as `wait` does, of the one before."""
@@ -119,11 +121,18 @@ class Writer:
         if pending is not None:
             pending.result()
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether the one before is not whole yet."""
+        return self._pending is not None and not self._pending.done()
+
     def pin(self) -> None:
         """Keep the latest for good: the last before something went wrong."""
         self.wait()
         if self._scores:
-            self._pinned.add(max(self._scores))
+            latest = max(self._scores)
+            self._pinned.add(latest)
+            (self.folder / f"{_name(latest)}{_PINNED}").touch()
 
     def is_milestone(self, steps: int, before: int) -> bool:
         """Whether one of the milestones was reached since step `before`."""
@@ -135,8 +144,7 @@ class Writer:
         path, start = self.folder / _name(steps), time.perf_counter()
         try:
             self.folder.mkdir(exist_ok=True)
-            pinned = sorted(self._pinned)
-            _write(path, arrays, {**facts, "steps": steps, "score": score, "pinned": pinned})
+            _write(path, arrays, {**facts, "steps": steps, "score": score})
             self._scores[steps] = score
             self._drop()
             self.seconds += time.perf_counter() - start
@@ -171,7 +179,7 @@ def read(path: Path) -> Checkpoint:
     """A checkpoint that is whole; `CheckpointError` says what is wrong with another."""
     try:
         manifest = json.loads((path / _MANIFEST).read_text("utf-8"))
-        files = dict(manifest["files"])
+        files, empty = dict(manifest["files"]), dict(manifest["empty"])
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: has no {_MANIFEST}; it was not written to its end") from (
             error
@@ -190,7 +198,8 @@ def read(path: Path) -> Checkpoint:
     for name, digest in files.items():
         if _digest(path / name) != digest:
             raise CheckpointError(f"{path}: {name} is not as it was written (SHA-256 differs)")
-    return Checkpoint(path, manifest["steps"], manifest, _restore(path / _ARRAYS))
+    arrays = {**_restore(path / _ARRAYS), **{name: np.zeros(*form) for name, form in empty.items()}}
+    return Checkpoint(path, manifest["steps"], manifest, arrays)
 
 
 def newest(run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
@@ -250,10 +259,12 @@ def _write(path: Path, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> 
     _remove(begun)
     begun.mkdir()
     checkpointer = _orbax()
-    checkpointer.save((begun / _ARRAYS).absolute(), arrays)
+    full = {name: array for name, array in arrays.items() if array.size}
+    checkpointer.save((begun / _ARRAYS).absolute(), full)
     checkpointer.close()
+    empty = {name: [x.shape, str(x.dtype)] for name, x in arrays.items() if not x.size}
     files = {str(file.relative_to(begun)): _digest(file, sync=True) for file in _files(begun)}
-    manifest = {"format": FORMAT, "versions": versions(), **facts, "files": files}
+    manifest = {"format": FORMAT, "versions": versions(), **facts, "empty": empty, "files": files}
     with (begun / _MANIFEST).open("w", encoding="utf-8") as file:
         json.dump(manifest, file)
         file.flush()

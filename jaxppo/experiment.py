@@ -490,9 +490,11 @@ class _Run:
 
     def can_afford_to_save(self) -> bool:
         """Whether the share of time that went into checkpoints would stay what it may be."""
+        share = self.config.checkpoint.share
+        if any(writer.is_writing for writer in self.writers.values()):
+            return share == 1
         spent = sum(writer.seconds for writer in self.writers.values())
         each = spent / self.saved if self.saved else 0.1 * len(self.writers)
-        share = self.config.checkpoint.share
         return share == 1 or spent + each <= share * (time.perf_counter() - self.started)
 
     def tell(self, job: int, rows: Sequence[int]) -> dict[str, Any]:

@@ -120,8 +120,12 @@ def command(settings: type, run: Callable[[Any], None]) -> None:
         for argument in arguments:
             if "=" not in argument or argument.startswith("-"):
                 raise ConfigError(f"{argument}: settings are key=value, without dashes; see -h")
-        raw = OmegaConf.to_container(OmegaConf.from_dotlist(arguments), resolve=False)
-        run(parse_as(settings, typing.cast(dict[str, Any], raw)))
+        typed = OmegaConf.to_container(OmegaConf.from_dotlist(arguments), resolve=False)
+        raw = typing.cast(dict[str, Any], typed)
+        texts = {field.name for field in dataclasses.fields(settings) if field.type is str}
+        for name in texts & set(raw):
+            raw[name] = raw[name] if raw[name] is None else str(raw[name])  # which=8192
+        run(parse_as(settings, raw))
 
 
 def begin(settings: DictConfig) -> tuple[Config, Path]:

@@ -1,0 +1,228 @@
+"""Checkpoints: what is kept, what is found damaged, and what is said of it."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxppo import checkpoint, devices
+from jaxppo.checkpoint import CheckpointError, Writer
+
+TREE = {
+    "weights": [np.arange(6, dtype=np.float32).reshape(2, 3), np.full((), 0.5, np.float32)],
+    "count": np.array(7, np.int32),
+    "flags": (np.array([True, False]), np.zeros((0, 4), np.float32)),
+    "half": np.asarray(jnp.ones(3, jnp.bfloat16)),
+    "key": jax.random.key(3),
+}
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+@pytest.fixture
+def write(tmp_path: Path, threads: ThreadPoolExecutor) -> Callable[..., Writer]:
+    """`write({steps: score})`: checkpoints in `tmp_path`, whose numbers are their steps."""
+
+    def call(scores: dict[int, float | None], keep: int = 2, milestones: Any = ()) -> Writer:
+        writer = Writer(tmp_path, threads, keep, list(milestones))
+        for steps, score in scores.items():
+            writer.save(steps, {"x": np.full(3, steps, np.float32)}, {"block": steps}, score)
+        writer.wait()
+        return writer
+
+    return call
+
+
+def there(run_dir: Path) -> list[int]:
+    return checkpoint.steps_in(run_dir / "checkpoints")
+
+
+def test_a_tree_comes_back_as_it_was(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
+    writer = Writer(tmp_path, threads, 1, [])
+    writer.save(5, devices.host(TREE), {"note": "as it is"}, None)
+    writer.wait()
+    found, lines = checkpoint.newest(tmp_path)
+    assert found is not None
+    assert (found.steps, found.facts["note"], lines) == (5, "as it is", [])
+    shapes = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, TREE))
+    back = checkpoint.unflatten(shapes, found.arrays)
+    assert jax.tree.structure(back) == jax.tree.structure(TREE)
+    for one, other in zip(*(jax.tree.leaves(devices.host(x)) for x in (back, TREE)), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(jax.random.normal(back["key"]), jax.random.normal(TREE["key"]))
+
+
+def test_arrays_of_another_program_are_refused(tmp_path: Path, write: Any) -> None:
+    write({1: None})
+    found, _ = checkpoint.newest(tmp_path)
+    assert found is not None
+    for shapes, words in (
+        ({"x": jax.ShapeDtypeStruct((4,), jnp.float32)}, r"\['x'\] is float32\[3\] .*float32\[4\]"),
+        ({"x": jax.ShapeDtypeStruct((3,), jnp.int32)}, r"float32\[3\] .* int32\[3\]"),
+        ({"y": jax.ShapeDtypeStruct((3,), jnp.float32)}, r"\['y'\] is nothing"),
+    ):
+        with pytest.raises(CheckpointError, match=words):
+            checkpoint.unflatten(shapes, found.arrays)
+
+
+@pytest.mark.parametrize(
+    "scores, keep, milestones, stay",
+    [
+        ({1: 5.0, 2: 9.0, 3: 1.0, 4: 2.0, 5: 3.0}, 2, (), [2, 4, 5]),
+        ({1: 5.0, 2: 9.0, 3: 1.0, 4: 2.0, 5: 3.0}, 1, (), [2, 5]),
+        ({1: 5.0, 2: float("nan"), 3: float("inf"), 4: None, 5: 3.0}, 1, (), [1, 5]),
+        ({1: None, 2: float("-inf"), 3: None}, 1, (), [3]),
+        ({1: 4.0, 2: 4.0, 3: 4.0}, 1, (), [1, 3]),
+        ({10: 1.0, 20: 2.0, 30: 3.0, 40: 4.0, 50: 5.0}, 1, (15, 30), [20, 30, 50]),
+    ],
+)
+def test_the_latest_the_best_and_milestones_stay(
+    tmp_path: Path, write: Any, scores: Any, keep: int, milestones: Any, stay: list[int]
+) -> None:
+    write(scores, keep, milestones)
+    assert there(tmp_path) == stay
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+        f"{steps:012}" for steps in stay
+    ]
+
+
+def test_what_was_pinned_stays_also_in_the_next_process(tmp_path: Path, write: Any) -> None:
+    writer = write({1: 1.0, 2: 0.0}, keep=1)
+    writer.pin()
+    writer.save(3, {"x": np.ones(3)}, {}, 0.0)
+    writer.save(4, {"x": np.ones(3)}, {}, 0.0)
+    writer.wait()
+    assert there(tmp_path) == [1, 2, 4]
+    write({5: 0.0, 6: 0.0}, keep=1)
+    assert there(tmp_path) == [1, 2, 6]
+
+
+def test_what_a_killed_process_left_is_taken_away(tmp_path: Path, write: Any) -> None:
+    write({1: 1.0})
+    for name in ("000000000002.begun", "000000000000.dropped"):
+        (tmp_path / "checkpoints" / name / "arrays").mkdir(parents=True)
+    found, lines = checkpoint.newest(tmp_path)
+    assert found is not None
+    assert (found.steps, lines) == (1, [])
+    write({})
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [f"{1:012}"]
+
+
+def flip(path: Path) -> None:
+    """One bit of the arrays' data."""
+    file = max((path / "arrays").rglob("*"), key=lambda f: f.stat().st_size if f.is_file() else 0)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    file = next(f for f in sorted((path / "arrays").rglob("*")) if f.is_file())
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def lose_a_file(path: Path) -> None:
+    next(f for f in sorted((path / "arrays").rglob("*")) if f.is_file()).unlink()
+
+
+def edit(path: Path, **changes: Any) -> None:
+    file = path / "manifest.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "a flipped bit": (flip, "SHA-256"),
+    "a cut file": (truncate, "SHA-256"),
+    "a lost file": (lose_a_file, "is missing"),
+    "a file too many": (lambda path: (path / "arrays" / "new").touch(), "new is no part of it"),
+    "no manifest": (lambda path: (path / "manifest.json").unlink(), "has no manifest.json"),
+    "half a manifest": (
+        lambda path: os.truncate(path / "manifest.json", 100), "manifest.json cannot be read",
+    ),
+    "no arrays": (lambda path: shutil.rmtree(path / "arrays"), "is missing"),
+    "an empty directory": (
+        lambda path: (shutil.rmtree(path), path.mkdir()), "has no manifest.json",
+    ),
+    "another format": (lambda path: edit(path, format=99), "format 99"),
+    "a list for a manifest": (
+        lambda path: (path / "manifest.json").write_text("[]"), "manifest.json cannot be read",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_one_is_named_and_the_one_before_it_read(
+    tmp_path: Path, write: Any, damage: str
+) -> None:
+    write({10: 1.0, 20: 1.0})
+    harm, words = DAMAGES[damage]
+    harm(tmp_path / "checkpoints" / f"{20:012}")
+    found, (line,) = checkpoint.newest(tmp_path)
+    assert found is not None
+    assert found.steps == 10
+    np.testing.assert_array_equal(found.arrays["['x']"], np.full(3, 10))
+    assert words in line
+    assert f"{20:012}" in line
+    assert line.endswith("skipped")
+    assert "\n" not in line
+    checkpoint.put_aside(tmp_path, found.steps)
+    assert there(tmp_path) == [10]
+    write({20: 2.0})  # it can be written again
+    assert checkpoint.newest(tmp_path)[0].steps == 20  # type: ignore[union-attr]
+
+
+def test_where_none_is_whole_the_error_says_so(tmp_path: Path, write: Any) -> None:
+    write({10: 1.0, 20: 1.0})
+    for steps in (10, 20):
+        flip(tmp_path / "checkpoints" / f"{steps:012}")
+    with pytest.raises(CheckpointError, match=r"none of 2 checkpoints is whole.*SHA-256") as error:
+        checkpoint.newest(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_none_at_all_is_no_error(tmp_path: Path) -> None:
+    assert checkpoint.newest(tmp_path) == (None, [])
+
+
+def test_what_cannot_be_written_is_said_and_the_earlier_ones_are_whole(
+    tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = write({10: 1.0})
+
+    def full(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "_write", full)
+    writer.save(20, {"x": np.ones(3)}, {}, 1.0)
+    with pytest.raises(CheckpointError, match=r"20: cannot be written \(No space left on device\)"):
+        writer.wait()
+    assert checkpoint.newest(tmp_path)[0].steps == 10  # type: ignore[union-attr]
+
+
+def test_a_manifest_says_what_wrote_it(tmp_path: Path, write: Any) -> None:
+    write({10: 1.0})
+    manifest = json.loads((tmp_path / "checkpoints" / f"{10:012}" / "manifest.json").read_text())
+    assert manifest["format"] == checkpoint.FORMAT
+    assert manifest["versions"]["jax"] == jax.__version__
+    assert {"orbax-checkpoint", "optax", "flax", "jaxppo"} <= set(manifest["versions"])
+    assert all(len(digest) == 64 for digest in manifest["files"].values())
+
+
+def test_nothing_is_pickled(tmp_path: Path, write: Any) -> None:
+    write({10: 1.0})
+    for file in (tmp_path / "checkpoints").rglob("*"):
+        if file.is_file():
+            assert not file.read_bytes().startswith(b"\x80")

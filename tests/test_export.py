@@ -1,0 +1,296 @@
+"""Exported policies act as they did, in a process that has jax alone; learners lower, or say why
+not.
+"""
+
+import dataclasses
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import envs
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import LAYERS, small_config
+
+from jaxppo import experiment, export, system
+from jaxppo.config import Config, ConfigError, plan
+from jaxppo.export import Export
+from jaxppo.learner import init_agent
+from jaxppo.policy import TrainedPolicy, load
+from jaxppo.types import PyTree, RunningStatistics
+
+GRU = {"_target_": f"{LAYERS}.memory.Recurrent", "cell": "gru", "size": 8}
+CONFIGS = {
+    "discrete": small_config(arch={"num_updates": 1, "num_evaluation": 1, "num_eval_episodes": 2}),
+    "continuous": small_config(
+        env__target="envs.Aim", system={"rollout_length": 8, "normalize_observations": True}
+    ),
+    "masked": small_config(env__target="envs.Masked"),
+    "recurrent": small_config(network__actor_memory=GRU, system__sequence_length=4),
+}
+BATCHES, STEPS = (1, 3, 7), 3
+
+# Plays every file of inputs in the folders it is given, and the example of their README.md.
+ALONE = """
+import os, re, sys
+from importlib.abc import MetaPathFinder
+from pathlib import Path
+
+class Nothing(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        ours = "jaxppo flax distrax optax chex gymnax orbax hydra omegaconf".split()
+        if name.split(".")[0] in ours:
+            raise ImportError(f"{name} is not installed")
+
+sys.meta_path.insert(0, Nothing())
+
+import jax
+import jax.export
+import numpy as np
+
+def play(program, data):
+    arguments, _ = jax.tree.unflatten(program.in_tree, program.in_avals)
+    form = jax.tree.structure(arguments[0])
+    call, memory, carry = jax.jit(program.call), len(arguments) > 2, ()
+    if memory:
+        b = data["reset"].shape[1]
+        carry = jax.tree.map(lambda x: np.zeros((b, *x.shape[1:]), x.dtype), arguments[-2])
+    actions = []
+    for step, reset in enumerate(data["reset"]):
+        leaves = [data[f"observation{i}"][step] for i in range(form.num_leaves)]
+        given = [jax.tree.unflatten(form, leaves)]
+        given += [data["key"][step]] * (len(arguments) % 2 == 0)
+        given += [carry, reset] * memory
+        action, carry = call(*given) if memory else (call(*given), ())
+        actions.append(action)
+    return jax.tree.leaves((actions, carry))
+
+for folder in map(Path, sys.argv[1:]):
+    for name in ("greedy", "sampled"):
+        program = jax.export.deserialize(bytearray((folder / f"{name}.stablehlo").read_bytes()))
+        for inputs in folder.glob("inputs*.npz"):
+            np.savez(folder / f"{name}-{inputs.name}", *play(program, np.load(inputs)))
+    os.chdir(folder)
+    (example,) = re.findall("```python\\n(.*?)```", Path("README.md").read_text(), re.DOTALL)
+    exec(example, {})
+"""
+
+
+def untrained(config: Config) -> TrainedPolicy:
+    """A policy that depends on everything it sees."""
+    planned = plan(config, 1, 1)
+    built = dataclasses.replace(system.build(config, planned), axes=())
+    numbers = system.hyperparameters(config, planned)
+    policy = init_agent(built, numbers, jax.random.key(0)).policy
+
+    def noisy(x: jax.Array) -> jax.Array:
+        return x + 0.5 * jax.random.normal(jax.random.key(x.size), x.shape)
+
+    statistics = RunningStatistics(
+        count=jnp.float32(9),
+        mean=jax.tree.map(lambda x: x + 0.4, policy.obs_statistics.mean),
+        variance=jax.tree.map(lambda x: x * 0.3, policy.obs_statistics.variance),
+    )
+    policy = dataclasses.replace(
+        policy, params=jax.tree.map(noisy, policy.params), obs_statistics=statistics
+    )
+    return TrainedPolicy(config=config, system=built, policy=policy, steps=123, num_devices=1)
+
+
+def inputs(policy: TrainedPolicy, num: int) -> tuple[PyTree, jax.Array, jax.Array]:
+    """Observations `[STEPS, num, O...]`, keys `[STEPS]` and resets `[STEPS, num]`."""
+    keys = jax.random.split(jax.random.key(num), STEPS)
+    rows = jax.vmap(lambda key: jax.random.split(key, num))(keys)
+    observation = jax.vmap(lambda row: policy.system.env.reset(row)[1])(rows)
+    opens = jax.random.bernoulli(jax.random.key(num), 0.4, (STEPS, num)).at[0].set(True)
+    return observation, keys, opens
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of `Clock`."""
+    path = tmp_path_factory.mktemp("run")
+    config = CONFIGS["discrete"]
+    logger = dataclasses.replace(config.logger, console=False, plot=False)
+    experiment.run(dataclasses.replace(config, logger=logger), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def policies(run_dir: Path) -> dict[str, TrainedPolicy]:
+    made = {name: untrained(CONFIGS[name]) for name in ("continuous", "masked", "recurrent")}
+    return {"discrete": load(run_dir, trust=["envs"]), **made}
+
+
+@pytest.fixture(scope="module")
+def exported(policies: dict[str, TrainedPolicy], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for each policy, where a process without jaxppo has played."""
+    parent = tmp_path_factory.mktemp("exported")
+    for name, policy in policies.items():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(export, "load", lambda *_, policy=policy, **__: policy)
+            export.export(Export(run="run", out=str(parent / name), platforms=["cpu", "tpu"]))
+        for num in BATCHES:
+            observation, keys, opens = inputs(policy, num)
+            leaves = {f"observation{i}": x for i, x in enumerate(jax.tree.leaves(observation))}
+            data = dict(key=jax.random.key_data(keys), reset=opens, **leaves)
+            np.savez(parent / name / f"inputs{num}.npz", **data)
+    environment = {name: x for name, x in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", ALONE, *(str(parent / name) for name in policies)],
+        cwd=tmp_path_factory.mktemp("elsewhere"),
+        env={**environment, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return parent
+
+
+@pytest.mark.parametrize("num", BATCHES)
+@pytest.mark.parametrize("function", ["greedy", "sampled"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_program_acts_as_the_policy_does(
+    exported: Path, policies: dict[str, TrainedPolicy], name: str, function: str, num: int
+) -> None:
+    policy = policies[name]
+    observation, keys, opens = inputs(policy, num)
+    actions, carry = [], policy.initial_carry(num)
+    for step in range(STEPS):
+        action, carry = policy.act(
+            jax.tree.map(lambda x, step=step: x[step], observation),
+            keys[step] if function == "sampled" else None,
+            carry=carry,
+            reset=opens[step],
+        )
+        actions.append(action)
+    found = np.load(exported / name / f"{function}-inputs{num}.npz")
+    for i, wanted in enumerate(jax.tree.leaves((actions, carry))):
+        np.testing.assert_allclose(found[f"arr_{i}"], wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_facts_name_every_array(exported: Path) -> None:
+    facts = json.loads((exported / "masked" / "policy.json").read_text())
+    assert (facts["steps"], facts["platforms"]) == (123, ["cpu", "tpu"])
+    functions = facts["functions"]
+    assert functions["greedy"]["inputs"] == [
+        dict(name="observation['action_mask']", shape=["b", 5], dtype="bool", low=0, high=1),
+        dict(name="observation['observation']", shape=["b", 5], dtype="float32", low=0, high=1),
+    ]
+    key = dict(name="key", shape=[2], dtype="uint32", low=None, high=None)
+    assert functions["sampled"]["inputs"] == [*functions["greedy"]["inputs"], key]
+    action = dict(name="action", shape=["b"], dtype="int32", low=0, high=4)
+    assert functions["sampled"]["outputs"] == functions["greedy"]["outputs"] == [action]
+    assert facts["initial_carry"] is None
+    facts = json.loads((exported / "recurrent" / "policy.json").read_text())
+    assert facts["initial_carry"] == "zeros"
+    assert [row["name"] for row in facts["functions"]["sampled"]["inputs"]] == [
+        *("observation", "key", "carry['actor_memory'][0]", "reset"),
+    ]
+
+
+def test_readme_shows_bounds(exported: Path) -> None:
+    lines = (exported / "continuous" / "README.md").read_text().splitlines()
+    assert "| `observation` | [b, 2] | float32 | 0 | 1 |" in lines
+    assert "| `action` | [b, 2] | float32 | [-1, 0] | [3, 10] |" in lines
+
+
+def test_command_exports_the_best_policy(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [f"run={run_dir}", "trust=[envs]", "platforms=[cpu,cpu,rocm]"]
+    monkeypatch.setattr(sys, "argv", ["export", *arguments])
+    for _ in range(2):  # again into the same folder
+        export.main()
+    assert "policy of step 32, for cpu, rocm" in capsys.readouterr().out
+    assert sorted(path.name for path in (run_dir / "export").iterdir()) == [
+        *("README.md", "greedy.stablehlo", "policy.json", "sampled.stablehlo"),
+    ]
+
+
+def lower(config: Config, folder: Path, **settings: Any) -> None:
+    """Lower the training program of a run that has its settings alone."""
+    system.keep_config(config, folder)
+    trust = ["envs", "test_export"]
+    export.export(Export(run=str(folder), what="learner", trust=trust, **settings))
+
+
+def test_learner_lowers_without_the_hardware(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lower(small_config(arch__num_seeds=2), tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    for platform, line in zip(["cpu", "cuda", "tpu"], lines, strict=True):
+        assert line.startswith(f"{platform}: lowers, no custom calls, ")
+        text = (tmp_path / "export" / f"learner.{platform}.stablehlo.mlir").read_text()
+        assert "stablehlo.all_reduce" in text
+
+
+class Decomposed(envs.Clock):
+    """Its reward is by a routine that JAX has on CPUs alone."""
+
+    def step_env(self, *args: Any) -> Any:
+        obs, state, reward, over, info = super().step_env(*args)
+        schur, _ = jax.lax.linalg.schur(jnp.diag(obs))
+        return obs, state, reward + schur[0, 0], over, info
+
+
+def test_learner_that_does_not_lower_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigError, match=r"training in .*Decomposed does not lower for tpu; "):
+        lower(
+            small_config(env__target="test_export.Decomposed"), tmp_path, platforms=["cpu", "tpu"]
+        )
+    first, second = capsys.readouterr().out.splitlines()
+    assert "cpu: lowers, custom calls lapack_sgees_ffi (1), " in first
+    assert second.startswith("tpu: does not lower: ")
+    assert "schur" in second
+
+
+def test_custom_calls_are_counted_by_name() -> None:
+    text = "%0 = stablehlo.custom_call @Qr(%1)\n%2 = stablehlo.custom_call @Qr(%3)"
+    quoted = f'{text}\nstablehlo.custom_call @"xla.ffi"(%4)'
+    assert export.custom_calls(quoted) == "custom calls Qr (2), xla.ffi (1)"
+    assert export.custom_calls("stablehlo.add") == "no custom calls"
+
+
+REFUSED = {
+    "run=: must be": Export(),
+    r"platforms=\[gpu\]: must be some of cpu, cuda": Export(run="RUN", platforms=["gpu"]),
+    r"platforms=\[\]: must be some of": Export(run="RUN", platforms=[]),
+    "out=RUN: holds a run already": Export(run="RUN", out="RUN"),
+    "has a README.md of something else": Export(run="RUN", out="TAKEN"),
+    "which=latest: is a setting of what=policy": Export(run="RUN", what="learner", which="latest"),
+    "run=TAKEN: is not the directory of a run, which has a config.yaml": Export(
+        run="TAKEN", what="learner"
+    ),
+    r"env.target=envs.Clock: .* add trust=\[envs\]": Export(run="RUN", what="learner"),
+}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_mistake_is_one_line(
+    line: str, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "TAKEN").mkdir()
+    (tmp_path / "TAKEN" / "README.md").touch()
+    (tmp_path / "RUN").symlink_to(run_dir)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=line) as refused:
+        export.export(REFUSED[line])
+    assert "\n" not in str(refused.value)
+
+
+def test_missing_library_is_named(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'jaxppo\[export\]'"):
+        export.export(Export(run=str(run_dir)))

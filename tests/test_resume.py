@@ -1,0 +1,288 @@
+"""Runs that were stopped end where they would have ended, bit for bit."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import LAYERS, NETWORK, on_devices, small_config
+
+from jaxppo import checkpoint, experiment
+from jaxppo.config import Config, ConfigError, plan
+
+QUIET = {"console": False, "plot": False}
+EACH_TIME = {"share": 1.0}
+ON = dict.fromkeys(("normalize_observations", "normalize_values", "normalize_rewards"), True)
+MEMORY = {**NETWORK, "actor_memory": {"_target_": f"{LAYERS}.memory.Recurrent", "size": 4}}
+BOUNDS = {"actor_lr": [1e-4, 1e-2], "clip_eps": [0.1, 0.3]}
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "one": {},
+    "warm-up and skipping": {
+        "system__obs_norm_warmup_steps": 100,
+        "arch": {"on_nonfinite": "skip"},
+    },
+    "memory": {"system__sequence_length": 4, "network": MEMORY},
+    "seeds": {"arch": {"num_seeds": 3}},
+    "pbt": {"population": {"size": 4, "selection": "pbt", "hyperparameters": BOUNDS}},
+    "halving": {"population": {"size": 4, "selection": "halving", "hyperparameters": BOUNDS}},
+}
+
+
+def coin(variant: str = "one", **arch: Any) -> Config:
+    """Four blocks of everything random, saved after each."""
+    changes = dict(VARIANTS[variant])
+    sizes = {
+        **{"total_num_envs": 8, "num_updates": 8, "num_evaluation": 4},
+        **{"num_eval_episodes": 5, "update_batch_size": 2},
+    }
+    system = {**ON, "num_minibatches": 2, **changes.pop("system", {})}
+    for key in list(changes):
+        if key.startswith("system__"):
+            system[key.removeprefix("system__")] = changes.pop(key)
+    given = {
+        "network": NETWORK,
+        "env": {"target": "envs.Coin"},
+        "logger": QUIET,
+        "checkpoint": EACH_TIME,
+        **changes,
+        "arch": {**sizes, **changes.pop("arch", {}), **arch},
+        "system": system,
+    }
+    return small_config(**given)
+
+
+class Killed(BaseException):
+    """As abrupt as an exception can be."""
+
+
+@pytest.fixture
+def kill(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """`kill(n)`: runs die when they begin their block `n`, in whichever process they began."""
+
+    def at(number: int) -> None:
+        real = experiment._Run.run_block
+
+        def run_block(self: Any, *args: Any) -> Any:
+            if self.block == number:
+                for writer in self.writers.values():
+                    writer.wait()
+                monkeypatch.setattr(experiment._Run, "run_block", real)
+                raise Killed
+            return real(self, *args)
+
+        monkeypatch.setattr(experiment._Run, "run_block", run_block)
+
+    return at
+
+
+def logged(run_dir: Path) -> dict[str, list[dict[str, Any]]]:
+    """All metric logs below, without the clock."""
+    return {
+        str(file.relative_to(run_dir)): [
+            {k: v for k, v in json.loads(line).items() if k not in ("seconds", "steps_per_second")}
+            for line in file.read_text().splitlines()
+        ]
+        for file in sorted(run_dir.rglob("metrics.jsonl"))
+    }
+
+
+def assert_equal(one: Path, other: Path) -> None:
+    """Logs, and all arrays of the last checkpoints."""
+    assert logged(one) == logged(other)
+    left, right = (checkpoint.newest(run_dir)[0] for run_dir in (one, other))
+    assert left is not None
+    assert right is not None
+    assert left.steps == right.steps
+    assert set(left.arrays) == set(right.arrays)
+    for name, array in left.arrays.items():
+        np.testing.assert_array_equal(array, right.arrays[name], err_msg=name)
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Callable[[Config], tuple[float, Path]]:
+    """`whole(config)`: the result and directory of a run that nothing stops."""
+
+    def call(config: Config) -> tuple[float, Path]:
+        folder = tmp_path / "whole"
+        folder.mkdir()
+        return experiment.run(config, folder), folder
+
+    return call
+
+
+def stopped(config: Config, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    with pytest.raises(Killed):
+        experiment.run(config, folder, resume=(folder / "config.yaml").exists())
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_run_that_was_stopped_ends_as_if_nothing_had_happened(
+    tmp_path: Path, kill: Any, whole: Any, variant: str
+) -> None:
+    result, reference = whole(coin(variant))
+    halves = tmp_path / "halves"
+    for block in (1, 3):
+        kill(block)
+        stopped(coin(variant), halves)
+    assert experiment.run(coin(variant), halves, resume=True) == result
+    assert_equal(reference, halves)
+    end = json.loads((halves / "summary.json").read_text())
+    assert end["status"] == "finished"
+
+
+def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_anew(
+    tmp_path: Path, kill: Any, whole: Any
+) -> None:
+    result, reference = whole(coin())
+    kill(0)
+    stopped(coin(), tmp_path / "again")
+    assert experiment.run(coin(), tmp_path / "again", resume=True) == result
+    assert_equal(reference, tmp_path / "again")
+
+
+def test_what_was_logged_after_the_checkpoint_is_logged_anew(
+    tmp_path: Path, kill: Any, whole: Any
+) -> None:
+    """A checkpoint of block 1, a log that goes on, a line that was cut: no hole, no duplicate."""
+    result, reference = whole(coin())
+    folder = tmp_path / "log"
+    kill(3)
+    stopped(coin(), folder)
+    for steps in checkpoint.steps_in(folder / "checkpoints")[1:]:
+        (folder / "checkpoints" / f"{steps:012}" / "manifest.json").unlink()
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"event": "tra')
+    assert experiment.run(coin(), folder, resume=True) == result
+    assert_equal(reference, folder)
+    assert list((folder / "checkpoints").glob("*.damaged"))
+
+
+def test_a_finished_run_ends_again_as_it_did(tmp_path: Path, whole: Any) -> None:
+    result, reference = whole(coin())
+    before = logged(reference)
+    assert experiment.run(coin(), reference, resume=True) == result
+    assert logged(reference) == before
+
+
+def test_a_larger_budget_goes_on_in_blocks_of_the_same_length(tmp_path: Path, whole: Any) -> None:
+    _, folder = whole(coin())
+    first = logged(folder)["metrics.jsonl"]
+    experiment.run(coin(num_updates=13), folder, resume=True)
+    events = logged(folder)["metrics.jsonl"]
+    assert events[:8] == first[:8]
+    updates = [event["updates"] for event in events if event["event"] == "train"]
+    assert updates == [2, 4, 6, 8, 9, 11, 13]
+    rates = [event["learning_rate"] for event in events if event["event"] == "train"]
+    assert rates[4] > rates[3]  # they decay over the new budget
+
+
+@pytest.mark.parametrize(
+    "done, updates, evaluations, blocks",
+    [
+        ((), 8, 4, (2, 2, 2, 2)),
+        ((2, 2), 8, 4, (2, 2, 2, 2)),
+        ((2, 2), 12, 4, (2, 2, 2, 2, 2, 2)),
+        ((2, 3), 6, 4, (2, 3, 1)),
+        ((2, 3), 5, 5, (2, 3)),
+    ],
+)
+def test_blocks_after_those_that_are_done(
+    done: Any, updates: int, evaluations: int, blocks: Any
+) -> None:
+    planned = plan(coin(num_updates=updates, num_evaluation=evaluations), 1)
+    assert experiment.blocks_after(done, planned) == blocks
+
+
+def test_another_number_of_members_is_refused(tmp_path: Path, whole: Any) -> None:
+    _, folder = whole(coin("seeds"))
+    with pytest.raises(ConfigError, match="holds 3 members, and 2 are asked for"):
+        experiment.run(coin(num_seeds=2), folder, resume=True)
+
+
+def test_the_last_checkpoint_before_a_member_diverged_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others go on, over more checkpoints than are kept."""
+    real, seen = experiment._Run.trained, []
+
+    def trained(self: Any, totals: Any, *rest: Any) -> Any:
+        found = real(self, totals, *rest)
+        seen.append(found)
+        return {1: "NaN or infinity in a test"} if len(seen) == 2 else found
+
+    monkeypatch.setattr(experiment._Run, "trained", trained)
+    with pytest.raises(experiment.TrainingError, match="in a test"):
+        experiment.run(coin("seeds", num_updates=6, num_evaluation=6), tmp_path)
+    steps = checkpoint.steps_in(tmp_path / "checkpoints")
+    assert steps[0] == 64  # of one update, when all were well
+    assert steps[-2:] == [5 * 64, 6 * 64]
+    assert len(list((tmp_path / "checkpoints").glob("*.pinned"))) == 1
+
+
+def test_saving_takes_its_share_of_the_time(tmp_path: Path) -> None:
+    """A run of a second is saved at its end alone, and where a milestone says so."""
+    config = coin()
+    settings = {"share": 0.001, "milestones": [200]}
+    (tmp_path / "run").mkdir()
+    experiment.run(small_with(config, settings), tmp_path / "run")
+    assert checkpoint.steps_in(tmp_path / "run" / "checkpoints") == [256, 512]
+    (tmp_path / "none").mkdir()
+    experiment.run(small_with(config, {"enabled": False}), tmp_path / "none")
+    assert not (tmp_path / "none" / "checkpoints").exists()
+
+
+def small_with(config: Config, settings: dict[str, Any]) -> Config:
+    import dataclasses
+
+    return dataclasses.replace(
+        config, checkpoint=dataclasses.replace(config.checkpoint, **settings)
+    )
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from test_resume import coin
+from jaxppo import experiment
+
+folder, variant, last = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+real = experiment._Run.run_block
+
+def run_block(self, *args):
+    if self.block == last:
+        raise KeyboardInterrupt
+    return real(self, *args)
+
+experiment._Run.run_block = run_block
+folder.mkdir(exist_ok=True)
+try:
+    experiment.run(coin(variant), folder, resume=(folder / "config.yaml").exists())
+except KeyboardInterrupt:
+    pass
+"""
+
+
+@pytest.mark.parametrize("variant", ["seeds", "pbt"])
+def test_a_run_goes_on_with_other_devices(tmp_path: Path, variant: str) -> None:
+    """On one, on four, on one: three seeds share four devices, four members have one each."""
+    folder = tmp_path / "run"
+    for num, block in ((1, 1), (4, 2), (1, -1)):
+        on_devices(num, SCRIPT, str(folder), variant, str(block))
+    events = logged(folder)["metrics.jsonl"]
+    assert [e["steps"] for e in events if e["event"] == "eval"] == [128, 256, 384, 512]
+    reference = tmp_path / "reference"
+    on_devices(1, SCRIPT, str(reference), variant, "-1")
+    expected = logged(reference)["metrics.jsonl"]
+    if variant == "seeds":  # their environments are spread anew, with new random streams
+        assert events[:2] == expected[:2]
+        assert events[2:] != expected[2:]
+    else:  # each goes on as it was, on a device of its own
+        assert len(events) == len(expected)
+        for one, other in zip(events, expected, strict=True):
+            assert one["event"] == other["event"]
+            if one["event"] == "eval":
+                np.testing.assert_allclose(one["episode_return"], other["episode_return"], 1e-4)
