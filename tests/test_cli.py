@@ -29,9 +29,10 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from jaxppo import launcher
-from jaxppo.config import MAX_FLOAT, Config, help_text, known_keys
+from jaxppo.config import MAX_FLOAT, Config, help_text, known_keys, parse
 from jaxppo.experiment import Job, TooLargeError, TrainingError
 from jaxppo.launcher import config_dir, main
+from jaxppo.system import keep_config
 
 ROOT = Path(__file__).resolve().parents[1]
 REFUSAL_LIMIT = 30  # seconds; about 5 on a core that is free
@@ -136,11 +137,11 @@ def shell(tmp_path: Path, home: Path) -> dict[str, str]:
 
 @pytest.fixture
 def command(cwd: Path, shell: dict[str, str]) -> Callable[..., Outcome]:
-    """`command(*arguments)` in a process of its own, from an empty directory."""
+    """`command(*arguments, module=...)` in a process of its own, from an empty directory."""
 
-    def call(*arguments: str, limit: float = RUN_LIMIT) -> Outcome:
+    def call(*arguments: str, limit: float = RUN_LIMIT, module: str = "ff_ppo") -> Outcome:
         result = subprocess.run(
-            [sys.executable, "-m", "jaxppo.ff_ppo", *arguments],
+            [sys.executable, "-m", f"jaxppo.{module}", *arguments],
             cwd=cwd,
             env=shell,
             stdin=subprocess.DEVNULL,
@@ -733,6 +734,97 @@ def test_setting_is_taken(launch: Any, typed: str, key: str, value: Any) -> None
 
 COMBINATIONS = [(1, 0.9), (1, 0.99), (2, 0.9), (2, 0.99)]
 SWEEP = ("-m", "arch.seed=1,2", "system.gamma=0.9,0.99", "hydra.sweep.dir=sweep")
+
+
+@pytest.fixture
+def earlier(cwd: Path) -> Path:
+    """The directory of a run that was stopped before its first checkpoint."""
+    run_dir = cwd / "earlier run"
+    (run_dir / ".hydra").mkdir(parents=True)
+    told = ["env=cartpole", "system.gamma=0.9", "arch.total_timesteps=400000"]
+    OmegaConf.save(OmegaConf.create(told), run_dir / ".hydra" / "overrides.yaml")
+    with initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
+        settings = OmegaConf.to_container(compose("ff_ppo", told), resolve=True)
+    keep_config(parse(settings), run_dir)  # type: ignore[arg-type]
+    return run_dir
+
+
+RESUMED = {  # what is typed beside resume= -> what is said, or what the run is told
+    "": {},
+    "env=cartpole system.gamma=0.9": {},  # as it was typed the first time
+    "arch.total_timesteps=5e5": {"arch.total_timesteps": 500_000},
+    "system.gamma=0.99": "system.gamma=0.99 (was 0.9)|resume_allow=[system.gamma]",  # the default
+    "system.gamma=0.99 'resume_allow=[system.gamma]'": {"system.gamma": 0.99},
+    "system.gamma=0.99 system.epochs=1 'resume_allow=[system]'": {
+        "system.gamma": 0.99, "system.epochs": 1,
+    },
+    "system.epochs=1 logger.plot=false 'resume_allow=[logger]'": "system.epochs=1 (was ",
+    "arch.total_timesteps=35e4": "arch.total_timesteps=350000 (was 400000)",
+    "env=catch": "env.name=Catch-bsuite (was CartPole-v1)",
+    "env.name=null env.target=corridor.Corridor 'resume_allow=[env]'": "trust=[corridor]",
+    "system.gama=0.5": "system.gama: no such key",
+    "system.gamma=2": "system.gamma=2.0: must be",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("typed", RESUMED)
+def test_a_resumed_run_keeps_its_settings(
+    launch: Any, cwd: Path, earlier: Path, shell: dict[str, str], typed: str
+) -> None:
+    expected, seen, before = RESUMED[typed], [], sorted(earlier.rglob("*"))
+    outcome = launch(f"resume='{earlier}'", *shlex.split(typed), run=recorder(seen))
+    if isinstance(expected, str):
+        assert (outcome.status, outcome.out) == (2, "")
+        assert len(outcome.err.splitlines()) == 1
+        assert all(words in outcome.err for words in expected.split("|"))
+        assert seen == []
+    else:
+        assert (outcome.status, outcome.err) == (0, "")
+        (config,) = seen
+        told = {"system.gamma": 0.9, "arch.total_timesteps": 400_000, "env.name": "CartPole-v1"}
+        for key, value in {**told, **expected}.items():
+            group, name = key.split(".")
+            assert getattr(getattr(config, group), name) == value
+        assert config.resume == str(earlier)
+    assert sorted(earlier.rglob("*")) == before
+    assert sorted(cwd.iterdir()) == [earlier]
+
+
+@pytest.mark.parametrize(
+    "typed, words",
+    [
+        ("resume=nowhere", "resume=nowhere: is not the directory of a run"),
+        ("-m resume=nowhere", "resume=nowhere: goes on with one run at a time"),
+    ],
+)
+def test_what_cannot_be_resumed_is_refused(launch: Any, cwd: Path, typed: str, words: str) -> None:
+    assert_refused(launch(*typed.split()), words, cwd)
+
+
+def test_a_run_is_resumed_evaluated_and_says_so(command: Any, cwd: Path) -> None:
+    """The whole way, as a person types it."""
+    of = [*CARTPOLE, "arch.num_updates=4", "arch.num_evaluation=4", "checkpoint.share=1"]
+    assert command(*of, "hydra.run.dir=whole").status == 0
+    assert command(*of, "hydra.run.dir=run").status == 0
+    manifest = cwd / "run" / "checkpoints" / f"{128:012}" / "manifest.json"
+    manifest.write_text(manifest.read_text()[:200])  # as a full disk might leave it
+    (cwd / "run" / "summary.json").unlink()
+    outcome = command("resume=run")
+    assert (outcome.status, outcome.err) == (0, "")
+    assert "000000000128: manifest.json cannot be read" in outcome.out
+    whole, again = (
+        [{k: v for k, v in e.items() if k not in ("seconds", "steps_per_second")} for e in found]
+        for found in (events(cwd / "whole"), events(cwd / "run"))
+    )
+    assert again == whole
+    assert summary(cwd / "run")["absolute_metric"] == summary(cwd / "whole")["absolute_metric"]
+    found = command("run=run", module="evaluate")
+    assert (found.status, found.err) == (0, "")
+    assert f"return {summary(cwd / 'run')['absolute_metric']:.2f} " in found.out
+    assert "over 20 episodes" in found.out
+    assert command("run=run", "episodes=0", module="evaluate") == Outcome(
+        2, "", "episodes=0: must be at least 1; the nearest that is: 1\n"
+    )
 
 
 def test_sweep_runs_every_combination(launch: Any, cwd: Path) -> None:

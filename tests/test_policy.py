@@ -1,0 +1,282 @@
+"""Policies of runs: which they are, how they act, and what they may name."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import NETWORK, small_config
+from test_resume import MEMORY, coin
+
+import jaxppo
+from jaxppo import checkpoint, experiment, system
+from jaxppo.config import Config, ConfigError
+from jaxppo.learner import unroll
+from jaxppo.types import Policy
+
+
+def head(name: str) -> dict[str, str]:
+    return {"_target_": f"jaxppo.networks.heads.{name}"}
+
+
+def some(target: str, memory: bool = False, **changes: Any) -> Config:
+    given = {
+        "arch": {"num_eval_episodes": 5, **changes.pop("arch", {})},
+        "system": {"normalize_observations": True, "sequence_length": 4 if memory else 1},
+        "env": {"target": target},
+        "network": MEMORY if memory else NETWORK,
+        "logger": {"console": False, "plot": False},
+        **changes,
+    }
+    return small_config(**given)
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Callable[[Config], Path]:
+    """`trained(config)`: the directory of such a run."""
+
+    def call(config: Config) -> Path:
+        folder = tmp_path / "run"
+        folder.mkdir()
+        experiment.run(config, folder)
+        return folder
+
+    return call
+
+
+load = partial(jaxppo.load, trust=["envs"])
+
+
+def absolute_metric(run_dir: Path) -> float:
+    return float(json.loads((run_dir / "summary.json").read_text())["absolute_metric"])
+
+
+@pytest.mark.parametrize(
+    "config",
+    [coin(), coin("memory"), some("envs.Masked"), coin(evaluation_greedy=False)],
+    ids=["statistics", "memory", "mask", "sampled"],
+)
+def test_episodes_are_those_of_the_absolute_metric(trained: Any, config: Config) -> None:
+    run_dir = trained(config)
+    policy = load(run_dir)
+    num = 10 * config.arch.num_eval_episodes
+    returns = policy.evaluate(num).returns
+    assert returns.shape == (num,)
+    assert np.mean(returns, dtype=np.float64) == absolute_metric(run_dir)
+    fewer = policy.evaluate(7)
+    np.testing.assert_array_equal(fewer.returns, returns[:7])
+
+
+@pytest.mark.parametrize(
+    "config",
+    [some("envs.Echo"), some("envs.Masked"), some("envs.Parts"), some("envs.Mixed"),
+     some("envs.Aim"), some("envs.Echo", memory=True)],
+    ids=["vector", "mask", "multi-discrete", "dict", "continuous", "memory"],
+)  # fmt: skip
+def test_acting_is_that_of_training(trained: Any, config: Config) -> None:
+    """Greedy and sampled, one or many, with statistics, mask and memory, step by step."""
+    policy = load(trained(config))
+    env = policy.system.env
+    state, obs = env.reset(jax.random.split(jax.random.key(0), 3))
+    carry, expected_carry = None, policy.system.actor_critic.initial_carry(3)
+    reset = jnp.ones(3, bool)
+    for step in range(4):
+        key = jax.random.fold_in(jax.random.key(1), step)
+        greedy, after = policy.act(obs, carry=carry, reset=reset)
+        drawn, _ = policy.act(obs, key, carry=carry, reset=reset)
+        add_time = jax.tree.map(lambda x: x[None], (obs, reset))
+        expected_carry, distribution, _ = unroll(
+            policy.system, policy.policy, expected_carry, *add_time
+        )
+        now = jax.tree.map(lambda x: x[0], distribution)
+        close(greedy, now.to_action(now.mode()))
+        close(drawn, now.to_action(now.sample_and_log_prob(seed=key)[0]))
+        close(after, expected_carry)
+        for i in range(3):
+            mine = None if carry is None else jax.tree.map(lambda x, i=i: x[i], carry)
+            single, own = policy.act(
+                jax.tree.map(lambda x, i=i: np.asarray(x[i]), obs), carry=mine, reset=reset[i]
+            )
+            close(single, jax.tree.map(lambda x, i=i: x[i], greedy))
+            close(own, jax.tree.map(lambda x, i=i: x[i], after))
+        carry = after
+        state, found = env.step(jax.random.split(key, 3), state, drawn)
+        obs, reset = found.obs, found.terminated | found.truncated
+
+
+def close(one: Any, other: Any) -> None:
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, 1e-5, 1e-6), one, other)
+
+
+def test_statistics_are_applied_and_change_what_it_does(trained: Any) -> None:
+    policy = load(trained(coin(num_updates=8)))
+    moved = dataclasses.replace(
+        policy.policy.obs_statistics, mean=policy.policy.obs_statistics.mean + 100.0
+    )
+    other = dataclasses.replace(policy, policy=dataclasses.replace(
+        policy.policy, obs_statistics=moved))  # fmt: skip
+    obs = policy.system.env.reset(jax.random.split(jax.random.key(0), 2))[1]
+    with_them = unroll_values(policy.system, policy.policy, obs)
+    without = unroll_values(other.system, other.policy, obs)
+    assert not np.allclose(with_them, without)
+
+
+def unroll_values(built: Any, policy: Policy, obs: Any) -> np.ndarray:
+    add_time = jax.tree.map(lambda x: x[None], obs)
+    carry = built.actor_critic.initial_carry(2)
+    return np.asarray(unroll(built, policy, carry, add_time, jnp.ones((1, 2), bool))[2].mean())
+
+
+def test_acting_holds_under_jit_and_vmap(trained: Any) -> None:
+    policy = load(trained(some("envs.Echo")))
+    obs = policy.system.env.reset(jax.random.split(jax.random.key(0), 6))[1]
+    alone, _ = policy.act(obs)
+    np.testing.assert_array_equal(jax.jit(lambda x: policy.act(x)[0])(obs), alone)
+    np.testing.assert_array_equal(jax.vmap(lambda x: policy.act(x)[0])(obs), alone)
+
+
+def test_which_policy(trained: Any) -> None:
+    """The best by evaluation, the latest, and any that stayed."""
+    run_dir = trained(coin(num_updates=8))
+    latest, _ = checkpoint.newest(run_dir)
+    assert latest is not None
+    best = load(run_dir)
+    assert best.steps == latest.facts["members"][0]["best"]["steps"]
+    assert load(run_dir, "latest").steps == latest.steps
+    for steps in checkpoint.steps_in(run_dir / "checkpoints"):
+        policy = load(run_dir, steps)
+        assert policy.steps == steps
+        found = checkpoint.read(checkpoint.path_of(run_dir, steps))
+        for path, leaf in jax.tree.leaves_with_path(policy.policy.params):
+            name = f"[0].agent.policy.params{jax.tree_util.keystr(path)}"
+            np.testing.assert_array_equal(leaf, found.arrays[name][0])
+        if steps == best.steps:
+            close(policy.policy.params, best.policy.params)
+
+
+def test_one_of_several_members(trained: Any) -> None:
+    run_dir = trained(coin("seeds"))
+    events = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    (absolute,) = [event for event in events if event["event"] == "absolute"]
+    for seed, score in zip(absolute["seeds"], absolute["episode_returns"], strict=True):
+        policy = load(run_dir, seed=seed)
+        assert policy.config.arch.seed == seed
+        np.testing.assert_allclose(policy.evaluate(50).returns.mean(), score, rtol=1e-5)
+        same = load(run_dir / f"seed_{seed}")
+        close(same.policy.params, policy.policy.params)
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert load(run_dir).config.arch.seed in summary["seeds"]
+    with pytest.raises(ConfigError, match=r"seed=9: is none of 42, 43, 44"):
+        load(run_dir, seed=9)
+
+
+def test_winners_of_halving_can_be_loaded(trained: Any) -> None:
+    run_dir = trained(coin("halving"))
+    (seed,) = [
+        s for s in range(42, 46)
+        if json.loads((run_dir / f"seed_{s}" / "summary.json").read_text())["status"] == "finished"
+    ]  # fmt: skip
+    policy = load(run_dir)
+    assert policy.config.arch.seed == seed
+    np.testing.assert_allclose(
+        policy.evaluate(50).returns.mean(), absolute_metric(run_dir), rtol=1e-5
+    )
+
+
+def test_another_environment_of_the_same_kind(trained: Any) -> None:
+    run_dir = trained(small_config(
+        env={"name": "CartPole-v1", "target": None}, logger={"console": False, "plot": False},
+        arch={"num_eval_episodes": 4},
+    ))  # fmt: skip
+    longer = load(run_dir, env={"params": {"max_steps_in_episode": 7}})
+    assert longer.evaluate(5).lengths.max() == 7
+    with pytest.raises(ConfigError, match=r"env\.params\.gravty: .* did you mean"):
+        load(run_dir, env={"params": {"gravty": 1.0}})
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda run_dir: load(run_dir, "newest"), "which=newest: must be best, latest"),
+        (lambda run_dir: load(run_dir, 7), r"which=7: .* no checkpoint .* has 64, 128"),
+        (lambda run_dir: load(run_dir.parent), r"has no checkpoints"),
+        (lambda run_dir: load(run_dir).act(np.zeros(5)), r"shapes \[\(5,\)\] where"),
+        (lambda run_dir: load(run_dir).act({"a": np.zeros(3)}), r"observation: is PyTree"),
+    ],
+)
+def test_mistakes_are_one_line(trained: Any, call: Any, words: str) -> None:
+    run_dir = trained(some("envs.Aim", checkpoint={"share": 1.0}))
+    with pytest.raises(ConfigError, match=words) as error:
+        call(run_dir)
+    assert "\n" not in str(error.value)
+
+
+EVIL = {
+    "a module of the user": ("env", {"target": "envs.Coin", "name": None}, "env.target=envs.Coin"),
+    "a module to import": ("env", {"module": "antigravity"}, "env.module=antigravity"),
+    "another library": (
+        "network",
+        {**NETWORK, "actor_torso": {"_target_": "os.system", "command": "touch pwned"}},
+        "network.actor_torso._target_=os.system",
+    ),
+    "what a trusted module imported": (
+        "network",
+        {**NETWORK, "actor_torso": {"_target_": "jaxppo.networks.torsos.jnp.save", "file": "x"}},
+        "torsos.jnp.save",
+    ),
+    "jaxppo outside of networks and environments": (
+        "network",
+        {**NETWORK, "actor_torso": {"_target_": "jaxppo.checkpoint._remove", "path": "x"}},
+        "jaxppo.checkpoint._remove",
+    ),
+    "inside a layer": (
+        "network",
+        {**NETWORK, "actor_torso": {
+            "_target_": "jaxppo.networks.torsos.MLP",
+            "layer_sizes": [{"_target_": "os.system", "command": "touch pwned"}],
+        }},
+        "=os.system",
+    ),
+    "a name that begins like a trusted one": (
+        "network",
+        {**NETWORK, "actor_torso": {"_target_": "optaxes.run"}},
+        "optaxes.run",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("evil", EVIL)
+def test_a_strangers_run_executes_nothing(
+    trained: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, evil: str
+) -> None:
+    """The settings in a manifest with good hashes, and those of config.yaml."""
+    group, value, words = EVIL[evil]
+    config = coin()
+    settings = {**system.plain(config), "env": {**system.plain(config)["env"], "name": "x"}}
+    settings["env"] |= {"name": "CartPole-v1", "target": None}
+    settings[group] = {**settings[group], **value}
+    from jaxppo.config import parse
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="is not among what a stored run may name") as error:
+        system.check_trust(parse(settings), [])
+    assert words in str(error.value)
+    assert "trust=[" in str(error.value)
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_trust_is_given_by_name(trained: Any) -> None:
+    """Runs of a user's own environment are read where the user says so."""
+    run_dir = trained(coin())
+    manifest = next((run_dir / "checkpoints").glob("*/manifest.json"))
+    assert json.loads(manifest.read_text())["config"]["env"]["target"] == "envs.Coin"
+    with pytest.raises(ConfigError, match=r"env\.target=envs\.Coin.*trust=\[envs\]"):
+        jaxppo.load(run_dir)
+    assert jaxppo.load(run_dir, trust=["envs"]).system.env.name == "envs.Coin"

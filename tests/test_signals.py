@@ -1,0 +1,227 @@
+"""Signals, kills and crowded directories, in processes of their own."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+from test_resume import assert_equal, coin, logged
+
+from jaxppo import experiment, guard
+from jaxppo.config import ConfigError
+
+TESTS = Path(__file__).parent
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from test_resume import coin
+from jaxppo import compile, experiment
+from jaxppo.launcher import _one_line
+
+folder, variant, mode = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+if mode == "compiling":  # for ever, in a call that hears of no signal
+    import ctypes
+    libc = ctypes.CDLL(None)
+
+    def compile_program(*args, **kwargs):
+        print("compiling", flush=True)
+        while True:
+            libc.usleep(1000)
+
+    compile.compile_program = compile_program
+if mode == "long":
+    real = experiment._Run.run_block
+
+    def run_block(self, *args):
+        print("block", flush=True)
+        time.sleep(3600 if self.block == 2 else 0)
+        return real(self, *args)
+
+    experiment._Run.run_block = run_block
+folder.mkdir(exist_ok=True)
+with _one_line():
+    config = coin(variant, num_updates=int(sys.argv[4]), num_evaluation=int(sys.argv[5]))
+    experiment.run(config, folder, resume=(folder / "config.yaml").exists())
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """`start(folder, mode)`: a process that trains there, or goes on."""
+    children = []
+
+    def call(
+        folder: Path, mode: str = "plain", variant: str = "one", updates: int = 8, blocks: int = 4
+    ) -> subprocess.Popen[str]:
+        child = subprocess.Popen(
+            [
+                *(sys.executable, "-c", SCRIPT, str(folder), variant, mode),
+                *(str(updates), str(blocks)),
+            ],
+            env={
+                **os.environ,
+                "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}",
+                "JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir),
+                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        children.append(child)
+        return child
+
+    yield call
+    for child in children:
+        with contextlib.suppress(ProcessLookupError):
+            child.kill()
+        child.communicate()
+
+
+def wait_for(condition: Callable[[], Any], child: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        assert child.poll() is None, child.communicate()
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a run of 40 blocks that nothing stops."""
+    folder = tmp_path_factory.mktemp("whole")
+    experiment.run(coin(num_updates=40, num_evaluation=40), folder)
+    return folder
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_block_and_saves(
+    tmp_path: Path, start: Any, whole: Path, number: signal.Signals
+) -> None:
+    folder = tmp_path / "run"
+    child = start(folder, updates=40, blocks=40)
+    wait_for(lambda: list(folder.glob("checkpoints/0*")), child)
+    child.send_signal(number)
+    _, err = child.communicate(timeout=15)
+    assert child.returncode == 128 + number
+    (line,) = err.splitlines()
+    assert line.startswith(f"{number.name}: stopped at step ")
+    assert line.endswith(f", saved; to go on: resume={folder}")
+    assert not (folder / "summary.json").exists()
+    assert 0 < len(logged(folder)["metrics.jsonl"]) < 80
+    child = start(folder, updates=40, blocks=40)
+    _, err = child.communicate(timeout=120)
+    assert (child.returncode, err) == (0, "")
+    assert_equal(whole, folder)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_the_compiler(tmp_path: Path, start: Any, number: signal.Signals) -> None:
+    child = start(tmp_path / "run", "compiling")
+    assert child.stdout.readline() == "compiling\n"
+    child.send_signal(number)
+    _, err = child.communicate(timeout=15)
+    assert child.returncode == 128 + number
+    assert err == f"{number.name}: stopped at once; to go on: resume={tmp_path / 'run'}\n"
+
+
+def test_a_second_interrupt_stops_at_once(tmp_path: Path, start: Any) -> None:
+    child = start(tmp_path / "run", "long")
+    assert [child.stdout.readline() for _ in range(3)] == ["block\n"] * 3
+    child.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert child.poll() is None
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=5)
+    assert child.returncode == 130
+    assert len(err.splitlines()) == 1
+
+
+def kill_until_done(start: Any, folder: Path, times: int, seed: int) -> list[int]:
+    """SIGKILL a run `times` times at random moments, going on each time; checkpoints seen."""
+    moments, seen = random.Random(seed), []
+    for _ in range(times):
+        child = start(folder, updates=40, blocks=40)
+        before = set(folder.glob("checkpoints/0*"))
+        with contextlib.suppress(AssertionError):
+            wait_for(lambda before=before: set(folder.glob("checkpoints/0*")) - before, child)
+        time.sleep(moments.uniform(0, 0.3))
+        child.kill()
+        child.communicate()
+        for file in folder.rglob("metrics.jsonl"):
+            for line in file.read_text().splitlines():
+                json.loads(line)
+        seen.append(len(logged(folder)["metrics.jsonl"]))
+    child = start(folder, updates=40, blocks=40)
+    _, err = child.communicate(timeout=120)
+    assert (child.returncode, err) == (0, "")
+    return seen
+
+
+def test_kills_change_nothing(tmp_path: Path, start: Any, whole: Path) -> None:
+    kill_until_done(start, tmp_path / "run", times=3, seed=0)
+    assert_equal(whole, tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_thirty_kills_in_a_row_change_nothing(tmp_path: Path, start: Any, whole: Path) -> None:
+    """Each comes soon after the next checkpoint, so that they meet the run everywhere."""
+    print(kill_until_done(start, tmp_path / "run", times=30, seed=1))
+    assert_equal(whole, tmp_path / "run")
+
+
+def test_two_runs_do_not_write_one_directory(tmp_path: Path, start: Any) -> None:
+    folder = tmp_path / "run"
+    child = start(folder, "long")
+    assert child.stdout.readline() == "block\n"
+    second = start(folder, "plain")
+    _, err = second.communicate(timeout=60)
+    assert second.returncode == 2
+    assert err == (
+        f"{folder}: process {child.pid} is writing there; wait until it ends, or choose another "
+        "directory\n"
+    )
+    child.kill()  # which leaves no lock behind
+    child.communicate()
+    with guard.only_run_in(folder), pytest.raises(ConfigError, match=str(os.getpid())):
+        guard.only_run_in(folder).__enter__()
+
+
+def test_signals_are_handled_as_before_after_a_run(tmp_path: Path) -> None:
+    before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+    fds = len(os.listdir("/proc/self/fd"))
+    for i in range(3):
+        (tmp_path / str(i)).mkdir()
+        experiment.run(coin(), tmp_path / str(i))
+    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
+    assert len(os.listdir("/proc/self/fd")) <= fds + 2
+
+
+@pytest.mark.slow
+def test_memory_and_descriptors_stay_flat_over_a_thousand_evaluations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, seen = experiment._Run.save, []
+
+    def save(self: Any, *args: Any) -> None:
+        real(self, *args)
+        if self.block % 100 == 0:
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            size = pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+            seen.append((self.block, round(size), len(os.listdir("/proc/self/fd"))))
+
+    monkeypatch.setattr(experiment._Run, "save", save)
+    experiment.run(coin(num_updates=1000, num_evaluation=1000), tmp_path)
+    print(seen)
+    (_, first, files), (_, last, more) = seen[1], seen[-1]
+    assert last < first + 60  # MiB
+    assert more <= files + 2
