@@ -869,6 +869,7 @@ class _Run:
             "episode_length": totals.episode_length / episodes if episodes else None,
             **losses,
             "gradient_steps": totals.gradient_steps / num_updates,
+            "skipped_steps": totals.skipped_steps / num_updates,
             **{
                 name: getattr(totals, name) / num_updates
                 for name in (

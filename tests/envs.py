@@ -80,6 +80,27 @@ class Copy(environment.Environment[State, Params]):
         return spaces.Box(0.0, 1.0, (self.num_values,))
 
 
+class Faulty(Copy):
+    """`Copy` of which one reward or observation in 300 is NaN."""
+
+    def __init__(self, what: str = "reward") -> None:
+        super().__init__()
+        self.what = what
+
+    def step_env(
+        self, key: jax.Array, state: State, action: jax.Array, params: Params
+    ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
+        obs, state, reward, over, info = super().step_env(key, state, action, params)
+        bad = jax.random.bernoulli(jax.random.fold_in(key, 1), 1 / 300)
+        bad = bad & (self.what == "reward")
+        return obs, state, jnp.where(bad, jnp.nan, reward), over, info
+
+    def reset_env(self, key: jax.Array, params: Params) -> tuple[jax.Array, State]:
+        obs, state = super().reset_env(key, params)
+        bad = jax.random.bernoulli(jax.random.fold_in(key, 1), 1 / 300)
+        return jnp.where(bad & (self.what == "observation"), jnp.nan, obs), state
+
+
 class Coin(environment.Environment[State, Params]):
     """Reward 1 a step; each step ends the episode with probability 1/4, so lengths average 4."""
 

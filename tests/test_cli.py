@@ -759,7 +759,7 @@ RESUMED = {  # what is typed beside resume= -> what is said, or what the run is 
         "system.gamma": 0.99, "system.epochs": 1,
     },
     "system.epochs=1 logger.plot=false 'resume_allow=[logger]'": "system.epochs=1 (was ",
-    "arch.total_timesteps=35e4": "arch.total_timesteps=350000 (was 400000)",
+    "arch.total_timesteps=35e4": "arch.total_timesteps=350000.0 (was 400000)",
     "env=catch": "env.name=Catch-bsuite (was CartPole-v1)",
     "env.name=null env.target=corridor.Corridor 'resume_allow=[env]'": "trust=[corridor]",
     "system.gama=0.5": "system.gama: no such key",

@@ -1,5 +1,6 @@
 """That agents learn: known optima in seconds, CartPole in 100,000 steps; minutes under `slow`."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,6 @@ def train(
         settings = hydra.compose(executable, [*QUIET, *overrides])
     raw: Any = OmegaConf.to_container(settings, resolve=True)
     result = experiment.run(config.parse(raw), run_dir)
-    import json
-
     events = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
     return result, [event["episode_return"] for event in events if event["event"] == "eval"]
 
@@ -114,6 +113,36 @@ def test_spaces_are_learnt(tmp_path: Path, changes: dict[str, Any], at_least: fl
 def test_every_way_of_learning_solves_copy(tmp_path: Path, changes: dict[str, Any]) -> None:
     """Chance is 1/3, the optimum 1."""
     assert short_run(tmp_path, **{"env": {"target": "envs.Copy"}, **changes}) > 0.98
+
+
+@pytest.mark.parametrize("what", ["reward", "observation"])
+def test_steps_that_are_not_finite_can_be_skipped(tmp_path: Path, what: str) -> None:
+    """Half of all rollouts are spoilt; statistics and parameters are not."""
+    statistics = dict.fromkeys(
+        ("normalize_observations", "normalize_values", "normalize_rewards"), True
+    )
+    changes = {
+        "env": {"target": "envs.Faulty", "kwargs": {"what": what}},
+        "arch": {"num_updates": 120, "num_evaluation": 6, "absolute_metric": False},
+        "system": statistics,
+    }
+    with pytest.raises(experiment.TrainingError, match=f"NaN or infinity in {what}"):
+        short_run(tmp_path, **changes)
+    (tmp_path / "skip").mkdir()
+    skip = {**changes, "arch": {**changes["arch"], "on_nonfinite": "skip"}}
+    assert short_run(tmp_path / "skip", **skip) > 0.98
+    lines = (tmp_path / "skip" / "metrics.jsonl").read_text().splitlines()
+    training = [event for event in map(json.loads, lines) if event["event"] == "train"]
+    assert all(0 < event["skipped_steps"] < 8 for event in training)  # of 8 an update, on average
+    for event in training:
+        assert event["skipped_steps"] + event["gradient_steps"] == 8
+        assert event["actor_loss"] is not None
+
+
+def test_where_every_step_is_skipped_the_run_stops(tmp_path: Path) -> None:
+    bad = {"actor_lr": 1e30, "critic_lr": 1e30, "decay_learning_rates": False}
+    with pytest.raises(experiment.TrainingError, match=r"parameter|gradient steps of the block"):
+        short_run(tmp_path, env={"target": "envs.Copy"}, arch={"on_nonfinite": "skip"}, system=bad)
 
 
 def memory(cell: str) -> dict[str, Any]:

@@ -248,6 +248,22 @@ class Offspring(CartPole):
     """Drawn as what it derives from."""
 
 
+class Closed:
+    """A cart pole with nothing but gymnax's contract and a picture."""
+
+    def __init__(self) -> None:
+        inner = CartPole()
+        self.default_params = inner.default_params
+        self.reset, self.step = inner.reset, inner.step
+        self.action_space, self.observation_space = inner.action_space, inner.observation_space
+        self.frame = Framed.frame
+
+
+def test_without_step_env_there_is_no_last_state_to_draw() -> None:
+    with pytest.raises(ConfigError, match=r"test_render\.Closed: has no step_env"):
+        known("test_render.Closed")
+
+
 def test_frame_comes_before_everything_else() -> None:
     picture = draw("test_render.Framed", time=3, x=0.0, theta=0.0)
     np.testing.assert_array_equal(picture, np.full((20, 30, 3), 10))

@@ -16,7 +16,7 @@ import jax
 import pytest
 from test_resume import assert_equal, coin, logged
 
-from jaxppo import experiment, guard
+from jaxppo import checkpoint, experiment, guard
 from jaxppo.config import ConfigError
 
 TESTS = Path(__file__).parent
@@ -44,6 +44,18 @@ if mode == "long":
     def run_block(self, *args):
         print("block", flush=True)
         time.sleep(3600 if self.block == 2 else 0)
+        return real(self, *args)
+
+    experiment._Run.run_block = run_block
+if mode == "full":  # from the third block on, files cannot grow
+    import resource
+    real = experiment._Run.run_block
+
+    def run_block(self, *args):
+        if self.block == 2:
+            for writer in self.writers.values():
+                writer.wait()
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
         return real(self, *args)
 
     experiment._Run.run_block = run_block
@@ -177,6 +189,26 @@ def test_thirty_kills_in_a_row_change_nothing(tmp_path: Path, start: Any, whole:
     """Each comes soon after the next checkpoint, so that they meet the run everywhere."""
     print(kill_until_done(start, tmp_path / "run", times=30, seed=1))
     assert_equal(whole, tmp_path / "run")
+
+
+def test_where_nothing_more_can_be_written_the_run_stops(
+    tmp_path: Path, start: Any, whole: Path
+) -> None:
+    """Loudly, in one line; what was written stays, and the run can go on from it."""
+    folder = tmp_path / "run"
+    child = start(folder, "full", updates=40, blocks=40)
+    _, err = child.communicate(timeout=120)
+    assert child.returncode != 0
+    (line,) = err.splitlines()
+    assert str(folder) in line
+    assert "File too large" in line or "cannot be written" in line
+    found, damaged = checkpoint.newest(folder)
+    assert found is not None
+    assert damaged == []
+    child = start(folder, updates=40, blocks=40)
+    _, err = child.communicate(timeout=120)
+    assert (child.returncode, err) == (0, "")
+    assert_equal(whole, folder)
 
 
 def test_two_runs_do_not_write_one_directory(tmp_path: Path, start: Any) -> None:

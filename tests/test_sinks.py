@@ -1,6 +1,7 @@
 """What a run leaves behind and shows: JSON lines, the summary, the plot, the console."""
 
 import contextlib
+import io
 import json
 import os
 import pty
@@ -73,6 +74,7 @@ TRAIN: Event = {
     "actor_gradient_norm": 0.5,
     "explained_variance": 0.5,
     "learning_rate": 1e-3,
+    "skipped_steps": 0.0,
 }
 EVAL: Event = {
     "event": "eval",
@@ -465,3 +467,51 @@ def test_selections_are_kept_in_json(tmp_path: Path) -> None:
     (event,) = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert event["sources"] == [2, 1, 2]
     assert event["hyperparameters"]["actor_lr"] == [0.1, 0.2, None]
+
+
+def test_a_resumed_log_goes_on_where_the_checkpoint_was(tmp_path: Path) -> None:
+    sink = JsonLines(tmp_path)
+    sink.write(TRAIN)
+    position = sinks.position(tmp_path)
+    sink.write({**TRAIN, "steps": 7})
+    sink.close()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"event": "tr')
+    again = JsonLines(tmp_path, position)
+    again.write({**TRAIN, "steps": 8})
+    again.close()
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["steps"] for line in lines] == [TRAIN["steps"], 8]
+    with pytest.raises(FileExistsError):
+        JsonLines(tmp_path)
+
+
+def test_a_resumed_plot_shows_the_whole_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = LoggerConfig(console=False)
+    first = sinks.make(every, tmp_path)
+    for sink in first:
+        sink.write(TRAIN)
+    position = sinks.position(tmp_path)
+    (plot,) = [s for s in sinks.make(every, tmp_path, position) if isinstance(s, Plot)]
+    assert [event["event"] for event in plot._events] == ["train"]
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
+    """The error names the file, for the one line that a user sees."""
+    sink = JsonLines(tmp_path)
+    sink.write(TRAIN)
+
+    class Full(io.FileIO):
+        def write(self, line: Any) -> int:
+            return super().write(line[:10])  # as much as there was room for
+
+    sink._file.close()
+    sink._file = Full(tmp_path / "metrics.jsonl", "a")
+    with pytest.raises(OSError, match="No space left") as error:
+        sink.write(TRAIN)
+    assert error.value.filename.endswith("metrics.jsonl")
+    sink.close()
+    (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line)["event"] == "train"

@@ -123,6 +123,7 @@ def _train(event: Event) -> list[str]:
         f"{event['steps']:>13,} steps  {_short(event['steps_per_second']):>5} steps/s  "
         f"train return {_number(event['episode_return']):>8}  entropy {event['entropy']:.3f}  "
         f"kl {event['approximate_kl']:.4f}  value loss {event['value_loss']:.3g}"
+        + (f"  {event['skipped_steps']:.3g} steps an update skipped" * bool(event["skipped_steps"]))
     ]
 
 

@@ -43,7 +43,7 @@ class JsonLines:
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._file.truncate(whole)
-            raise OSError(error.errno, error.strerror, self._file.name) from error
+            raise OSError(error.errno, error.strerror, str(self._file.name)) from error
 
     def close(self) -> None:
         """Close the file."""
