@@ -486,15 +486,16 @@ def test_a_resumed_log_goes_on_where_the_checkpoint_was(tmp_path: Path) -> None:
         JsonLines(tmp_path)
 
 
-def test_a_resumed_plot_shows_the_whole_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_plot_shows_the_whole_run(tmp_path: Path) -> None:
     every = LoggerConfig(console=False)
     first = sinks.make(every, tmp_path)
     for sink in first:
         sink.write(TRAIN)
-    position = sinks.position(tmp_path)
-    (plot,) = [s for s in sinks.make(every, tmp_path, position) if isinstance(s, Plot)]
+        sink.close()
+    again = sinks.make(every, tmp_path, sinks.position(tmp_path))
+    for sink in again:
+        sink.close()
+    (plot,) = [sink for sink in again if isinstance(sink, Plot)]
     assert [event["event"] for event in plot._events] == ["train"]
 
 
