@@ -623,6 +623,27 @@ def test_passes_end_where_the_kl_passes_its_limit(small: Any) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
 
 
+def test_what_others_go_on_for_changes_nothing_of_what_has_stopped(
+    small: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that has stopped stays so, whatever the KL of later minibatches."""
+    monkeypatch.setattr(learner, "_all_stopped", lambda system, stopped: jnp.zeros((), bool))
+    system, state = small(system={"kl_stop": 1e9, "actor_lr": 0.05})
+    phases = compiled(system)
+    start, rollout, _ = phases.collect(state)
+    batch, _ = phases.add_targets(start, rollout)
+    order = first_minibatch(system, start)
+    for stopped in (True, False):
+        (agent, stop), (losses, seen, taken, skipped) = learner.step_unless_stopped(
+            system, batch, (start.agent, jnp.asarray(stopped)), order
+        )
+        assert (stop, seen, taken, skipped) == (stopped, not stopped, not stopped, False)
+        assert (losses.entropy == 0.0) == stopped
+        pairs = zip(jax.tree.leaves(start.agent.opt_state), jax.tree.leaves(agent.opt_state),
+                    strict=True)  # fmt: skip
+        assert all(np.array_equal(x, y) for x, y in pairs) == stopped
+
+
 def first_minibatch(system: System, state: LearnerState) -> jax.Array:
     _, shuffle_key = jax.random.split(state.acting.key)
     key = jax.random.split(shuffle_key, system.epochs)[0]

@@ -117,6 +117,21 @@ def test_seeds_are_runs_and_their_sum(tmp_path: Path) -> None:
     np.testing.assert_allclose(result, np.mean(summary["absolute_metrics"]))
 
 
+def test_each_member_keeps_its_own_best(tmp_path: Path) -> None:
+    """Policies stand in as their block's number; 9 is better than all, infinity than none."""
+    run = experiment._Run([experiment.Job(coin(arch={"num_seeds": 4}), tmp_path)])
+    best: Any = {"params": np.zeros((1, 4, 2))}
+    for block, scores in enumerate(
+        ([1.0, 5.0, 3.0, math.inf], [2.0, 4.0, math.nan, 9.0], [2.0, 6.0, 2.0, -math.inf]), 1
+    ):
+        for i, score in enumerate(scores):
+            run.members[i].last = {"episode_return": score, "steps": block}
+        policy: Any = {"params": np.full((1, 4, 2), block)}
+        best = run.keep(dict(enumerate(scores)), policy, best)
+    np.testing.assert_array_equal(np.asarray(best["params"])[0, :, 0], [2, 3, 1, 2])
+    assert [member.best["steps"] for member in run.members] == [2, 3, 1, 2]
+
+
 def test_a_diverging_member_is_its_own_failure(tmp_path: Path) -> None:
     bad = {"actor_lr": 1e30, "critic_lr": 1e30, "decay_learning_rates": False}
     configs = [coin(), coin(system=bad), coin(arch={"seed": 2})]
@@ -282,6 +297,9 @@ def test_a_copied_member_goes_on_as_its_source_with_other_numbers(
     np.testing.assert_allclose(new.actor_lr, numbers["actor_lr"], rtol=1e-6)
     np.testing.assert_allclose(new.clip_eps, new.clip_eps_high)
     np.testing.assert_array_equal(new.critic_lr, old.critic_lr)
+    was, now = (jax.random.key_data(x.policy.noise_key) for x in (before, after))
+    np.testing.assert_array_equal(was, now)
+    assert len(np.unique(now, axis=0)) == 4
     start, selection = [e for e in events_of(tmp_path) if e["event"] == "selection"]
     assert start["sources"] == [0, 1, 2, 3]
     assert selection["sources"] == [0, 1, 1, 0]

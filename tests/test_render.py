@@ -371,6 +371,7 @@ def test_replayed_episodes_are_those_of_the_evaluation(
     drawn = drawing(policy.system.env)
     episodes = policy.evaluate(12)  # beyond the 8 that are played at once
     assert greedy or len(set(episodes.returns.tolist())) > 1
+    np.testing.assert_array_equal(render.returns(policy, drawn, 12), episodes.returns)
     for number in range(12):
         played = render.play(policy, drawn, number)
         assert played.returns[-1] == episodes.returns[number]
