@@ -1,38 +1,28 @@
 """Episodes of a trained policy: `python -m jaxppo.evaluate run=DIR episodes=1000`."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
-from jaxppo.config import ConfigError, setting
+from jaxppo.config import setting
 from jaxppo.launcher import command
-from jaxppo.policy import load
+from jaxppo.policy import Choice
 from jaxppo.sinks.console import print_lines
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class Evaluation(Choice):
     """Play episodes with a trained policy: python -m jaxppo.evaluate run=DIR episodes=1000
 
     The first 10 x arch.num_eval_episodes are those of the run's absolute metric, to the bit on the
     machine that trained it.
     """
 
-    run: str = setting("", "the run directory")
-    which: str = setting("best", "best, latest, or the environment steps of a checkpoint")
-    seed: int | None = setting(None, "of which member, where there are several; null: the best")
     episodes: int | None = setting(
         None, "how many; null: as many as the absolute metric is of", low=1
     )
     greedy: bool | None = setting(
         None, "the mode of the policy, or its samples; null: as the run evaluated"
-    )
-    env: dict[str, Any] = setting(
-        {}, "settings of the environment that are to differ, such as env.params.gravity=15"
-    )
-    trust: list[str] = setting(
-        [], "import paths, such as my_package, that the run's settings may name"
     )
 
 
@@ -43,15 +33,7 @@ def main() -> None:
 
 def evaluate(settings: Evaluation) -> None:
     """Print the returns and lengths."""
-    if not settings.run:
-        raise ConfigError("run=: must be the directory of a run; python -m jaxppo.evaluate run=DIR")
-    policy = load(
-        settings.run,
-        settings.which,
-        seed=settings.seed,
-        env=settings.env or None,
-        trust=settings.trust,
-    )
+    policy = settings.load()
     if settings.greedy is not None:
         system = dataclasses.replace(policy.system, evaluation_greedy=settings.greedy)
         policy = dataclasses.replace(policy, system=system)

@@ -21,7 +21,7 @@ from jaxppo.config import ConfigError, parse, plan, setting
 from jaxppo.experiment import check_run_dir
 from jaxppo.launcher import command
 from jaxppo.learner import train_members
-from jaxppo.policy import TrainedPolicy, load
+from jaxppo.policy import Choice, TrainedPolicy
 from jaxppo.population import members
 from jaxppo.sinks.console import print_lines
 from jaxppo.types import Discrete, MultiDiscrete, PyTree, Space, is_space, zeros
@@ -30,7 +30,7 @@ PLATFORMS = ("cpu", "cuda", "rocm", "tpu")  # as JAX names them
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Export:
+class Export(Choice):
     """Write programs that need no jaxppo: python -m jaxppo.export run=DIR platforms=[cpu,cuda,tpu]
 
     what=policy writes how the trained policy acts, its parameters inside, for any batch size, to
@@ -42,22 +42,11 @@ class Export:
     this machine trains with.
     """
 
-    run: str = setting("", "the run directory")
     what: str = setting("policy", "policy, or learner", choices=("policy", "learner"))
     platforms: list[str] = setting(
         ["cpu", "cuda", "tpu"], f"of {', '.join(PLATFORMS)} [cpu,cuda,tpu]"
     )
     out: str | None = setting(None, "the folder to write to; null: export in the run directory")
-    which: str = setting("best", "policy: best, latest, or the environment steps of a checkpoint")
-    seed: int | None = setting(
-        None, "policy: of which member, where there are several; null: the best"
-    )
-    env: dict[str, Any] = setting(
-        {}, "policy: settings of the environment that are to differ, such as env.params.gravity=15"
-    )
-    trust: list[str] = setting(
-        [], "import paths, such as my_package, that the run's settings may name"
-    )
 
 
 def main() -> None:
@@ -67,8 +56,7 @@ def main() -> None:
 
 def export(settings: Export) -> None:
     """Write the programs, and print what they are."""
-    if not settings.run:
-        raise ConfigError("run=: must be the directory of a run; python -m jaxppo.export run=DIR")
+    settings.check()
     for platform in settings.platforms or [""]:
         if platform not in PLATFORMS:
             raise ConfigError(
@@ -91,13 +79,7 @@ def export_policy(settings: Export, out: Path) -> None:
         )
     if (out / "README.md").exists() and not (out / "policy.json").exists():
         raise ConfigError(f"out={out}: has a README.md of something else; choose another folder")
-    policy = load(
-        settings.run,
-        settings.which,
-        seed=settings.seed,
-        env=settings.env or None,
-        trust=settings.trust,
-    )
+    policy = settings.load()
     platforms = list(dict.fromkeys(settings.platforms))
     inputs = signature(policy)
     without_key = {name: tree for name, tree in inputs.items() if name != "key"}

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxppo import checkpoint, compile, devices, system
 from jaxppo.checkpoint import Checkpoint
-from jaxppo.config import Config, ConfigError, parse, plan
+from jaxppo.config import Config, ConfigError, parse, plan, setting
 from jaxppo.evaluation import Episodes, evaluate_members
 from jaxppo.learner import init_agent, unroll
 from jaxppo.population import members
@@ -128,6 +128,31 @@ def _act(
     now = jax.tree.map(lambda x: x[0], distribution)
     raw = now.mode() if key is None else now.sample_and_log_prob(seed=key)[0]
     return now.to_action(raw), carry
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The settings of a command line that say which policy of which run."""
+
+    run: str = setting("", "the run directory")
+    which: str = setting("best", "best, latest, or the environment steps of a checkpoint")
+    seed: int | None = setting(None, "of which member, where there are several; null: the best")
+    env: dict[str, Any] = setting(
+        {}, "settings of the environment that are to differ, such as env.params.gravity=15"
+    )
+    trust: list[str] = setting(
+        [], "import paths, such as my_package, that the run's settings may name"
+    )
+
+    def load(self) -> TrainedPolicy:
+        """That policy; `ConfigError` where no run is given, and as `load`."""
+        self.check()
+        return load(self.run, self.which, seed=self.seed, env=self.env or None, trust=self.trust)
+
+    def check(self) -> None:
+        """`ConfigError` where no run is given."""
+        if not self.run:
+            raise ConfigError("run=: must be the directory of a run, such as run=outputs/...")
 
 
 def load(

@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,32 +13,23 @@ import numpy as np
 from jaxppo.config import ConfigError, setting
 from jaxppo.drawings import Drawing, Picture, caption, drawing, write_film, write_strip
 from jaxppo.launcher import command
-from jaxppo.policy import TrainedPolicy, load
+from jaxppo.policy import Choice, TrainedPolicy
 from jaxppo.sinks.console import print_lines
 from jaxppo.system import random_streams
 from jaxppo.types import Policy, PyTree
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Rendering:
+class Rendering(Choice):
     """Film the best, the median and the worst of some episodes: python -m jaxppo.render run=DIR
 
     The episodes are the first of those that jaxppo.evaluate plays. Writes best.gif, median.gif,
     worst.gif, and strip.png with frames of the three.
     """
 
-    run: str = setting("", "the run directory")
-    which: str = setting("best", "best, latest, or the environment steps of a checkpoint")
-    seed: int | None = setting(None, "of which member, where there are several; null: the best")
     episodes: int = setting(16, "how many to choose from", low=1)
     greedy: bool | None = setting(
         None, "the mode of the policy, or its samples; null: as the run evaluated"
-    )
-    env: dict[str, Any] = setting(
-        {}, "settings of the environment that are to differ, such as env.params.gravity=15"
-    )
-    trust: list[str] = setting(
-        [], "import paths, such as my_package, that the run's settings may name"
     )
     out: str | None = setting(None, "the directory to write to; null: the run directory")
     fps: int | None = setting(
@@ -92,15 +82,7 @@ def main() -> None:
 
 def render(settings: Rendering) -> None:
     """Write the films and print what they show."""
-    if not settings.run:
-        raise ConfigError("run=: must be the directory of a run; python -m jaxppo.render run=DIR")
-    policy = load(
-        settings.run,
-        settings.which,
-        seed=settings.seed,
-        env=settings.env or None,
-        trust=settings.trust,
-    )
+    policy = settings.load()
     if settings.greedy is not None:
         system = dataclasses.replace(policy.system, evaluation_greedy=settings.greedy)
         policy = dataclasses.replace(policy, system=system)
