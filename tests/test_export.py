@@ -134,7 +134,7 @@ def exported(policies: dict[str, TrainedPolicy], tmp_path_factory: pytest.TempPa
     parent = tmp_path_factory.mktemp("exported")
     for name, policy in policies.items():
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(export, "load", lambda *_, policy=policy, **__: policy)
+            patch.setattr(export.Choice, "load", lambda _, policy=policy: policy)
             export.export(Export(run="run", out=str(parent / name), platforms=["cpu", "tpu"]))
         for num in BATCHES:
             observation, keys, opens = inputs(policy, num)
