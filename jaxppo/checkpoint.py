@@ -12,6 +12,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -149,6 +150,7 @@ class Writer:
             self._drop()
             self.seconds += time.perf_counter() - start
         except Exception as error:  # orbax wraps what the file system says in its own errors
+            shutil.rmtree(path.with_name(path.name + _BEGUN), ignore_errors=True)
             raise CheckpointError(
                 f"{path}: cannot be written ({_brief(error)}); the checkpoints before it are whole"
             ) from error
@@ -314,5 +316,7 @@ def _remove(path: Path) -> None:
 def _brief(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
+    if match := re.search(r"([^:]+) \[os_error_code=", str(error)):  # as tensorstore has it
+        return match[1].strip()
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__)[:200]

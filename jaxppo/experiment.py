@@ -103,7 +103,7 @@ def run_together(jobs: Sequence[Job], *, fit: bool = False) -> list[float | Trai
     if fit:
         together.check_memory()
     with contextlib.ExitStack() as stack:
-        stack.callback(together.close)
+        stack.push(together.close)
         together.open(stack)
         stack.enter_context(together.signals.listen())
         return together.execute()
@@ -327,11 +327,17 @@ class _Run:
             position = self.resumed.facts["positions"][str(folder.relative_to(job.run_dir))]
         self.reports.append(Report(sinks.make(config, folder, position), own, folder))
 
-    def close(self) -> None:
-        """Finish files and displays, however the run ended."""
+    def close(self, kind: Any, *_: object) -> None:
+        """Finish files and displays, however the run ended; what failed first is what is raised."""
+        failures = []
         for report in self.reports:
             for sink in report.outputs:
-                sink.close()
+                try:
+                    sink.close()
+                except OSError as error:
+                    failures.append(error)
+        if failures and kind is None:
+            raise failures[0]
 
     @property
     def going(self) -> list[int]:

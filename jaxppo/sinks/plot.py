@@ -60,7 +60,7 @@ class Plot:
         axes.set(xlabel="environment steps", ylabel="episode return")
         axes.grid(alpha=0.3)
         axes.legend(loc="best", frameon=False)
-        figure.savefig(self._path, dpi=130)
+        _save(figure, self._path, 130)
 
 
 def _draw_one(axes: Any, evaluations: list[Event]) -> None:
@@ -135,7 +135,15 @@ def _draw_population(path: Path, selections: list[Event]) -> None:
         if all(min(event["hyperparameters"][name]) > 0 for event in selections):
             axes.set_yscale("log")
         axes.set(title=name, xlabel="environment steps")
-    figure.savefig(path, dpi=110)
+    _save(figure, path, 110)
+
+
+def _save(figure: Any, path: Path, dpi: int) -> None:
+    """Write a picture; the error of one that cannot be written names it."""
+    try:
+        figure.savefig(path, dpi=dpi)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _panels(num: int) -> tuple[Any, list[Any]]:
@@ -180,4 +188,4 @@ def draw_sweep(path: Path, panels: dict[str, dict[str, dict[int, list[float]]]])
         axes.grid(alpha=0.3)
         if len(curves) <= 10:
             axes.legend(loc="best", frameon=False, fontsize="small")
-    figure.savefig(path, dpi=110)
+    _save(figure, path, 110)
