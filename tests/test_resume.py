@@ -286,3 +286,25 @@ def test_a_run_goes_on_with_other_devices(tmp_path: Path, variant: str) -> None:
             assert one["event"] == other["event"]
             if one["event"] == "eval":
                 np.testing.assert_allclose(one["episode_return"], other["episode_return"], 1e-4)
+
+
+def test_jobs_of_one_program_keep_checkpoints_of_their_own(tmp_path: Path, kill: Any) -> None:
+    """As if each had run alone; and alone each goes on."""
+    configs = [coin(seed=1), coin(seed=2)]
+    jobs = [experiment.Job(config, tmp_path / str(i)) for i, config in enumerate(configs)]
+    for job in jobs:
+        job.run_dir.mkdir()
+    kill(2)
+    with pytest.raises(Killed):
+        experiment.run_together(jobs)
+    for job in jobs:
+        alone = tmp_path / "alone" / job.run_dir.name
+        alone.mkdir(parents=True)
+        experiment.run(job.config, alone)
+        experiment.run(job.config, job.run_dir, resume=True)
+        found, expected = (checkpoint.newest(folder)[0] for folder in (job.run_dir, alone))
+        assert found is not None
+        assert expected is not None
+        assert found.steps == expected.steps
+        for name, array in expected.arrays.items():
+            np.testing.assert_allclose(found.arrays[name], array, 1e-3, 1e-5, err_msg=name)
