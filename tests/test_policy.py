@@ -165,10 +165,15 @@ def test_one_of_several_members(trained: Any) -> None:
     run_dir = trained(coin("seeds"))
     events = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     (absolute,) = [event for event in events if event["event"] == "absolute"]
+    latest, _ = checkpoint.newest(run_dir)
+    assert latest is not None
     for seed, score in zip(absolute["seeds"], absolute["episode_returns"], strict=True):
         policy = load(run_dir, seed=seed)
         assert policy.config.arch.seed == seed
         np.testing.assert_allclose(policy.evaluate(50).returns.mean(), score, rtol=1e-5)
+        for path, leaf in jax.tree.leaves_with_path(policy.policy.params):
+            rows = latest.arrays[f"[1].params{jax.tree_util.keystr(path)}"]
+            np.testing.assert_array_equal(leaf, rows[seed - 42])
         same = load(run_dir / f"seed_{seed}")
         close(same.policy.params, policy.policy.params)
     summary = json.loads((run_dir / "summary.json").read_text())
