@@ -31,9 +31,10 @@ format: $(INSTALLED) ## rewrite the source in the house format
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-bench: $(INSTALLED) ## measure the speed of one program and of sweeps
+bench: $(INSTALLED) ## measure the speed of one program, sweeps and checkpoints
 	$(BIN)/python -m benchmarks.speed
 	$(BIN)/python -m benchmarks.sweeps
+	$(BIN)/python -m benchmarks.checkpoints
 
 clean: ## remove the environment, caches and build outputs; keep what runs wrote
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache *.egg-info
