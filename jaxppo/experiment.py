@@ -389,7 +389,7 @@ class _Run:
 
     def execute(self) -> list[float | TrainingError]:
         self.start()
-        with self.signals.at_once():
+        with self.signals.at_once(self.wait_for_writers):
             self.programs = self.compile()
         if self.config.arch.plan_only:
             return [math.nan] * len(self.jobs)
@@ -399,11 +399,15 @@ class _Run:
             state, best, scores = self.run_block(state, best)
             self.save(state, best, scores, before)
         if self.going:
-            for writer in self.writers.values():
-                writer.wait()
-            with self.signals.at_once():
+            with self.signals.at_once(self.wait_for_writers):
                 self.conclude(best, self.steps)
+        self.wait_for_writers()
         return self.finish()
+
+    def wait_for_writers(self) -> None:
+        """Until all checkpoints are whole; `CheckpointError` where one cannot be."""
+        for writer in self.writers.values():
+            writer.wait()
 
     def begin(self) -> tuple[LearnerState, Policy]:
         """The first state, and its policies as the best so far."""
@@ -487,8 +491,7 @@ class _Run:
                     score = statistics.fmean(found) if found else None
                     writer.save(self.steps, arrays, self.tell(job, rows), score)
         if number is not None:
-            for writer in self.writers.values():
-                writer.wait()
+            self.wait_for_writers()
             saved = f", saved{self.signals.way_on}" if self.writers else ", not saved"
             raise Interrupted(
                 f"{signal.Signals(number).name}: stopped at step {self.steps}{saved}", number
@@ -726,7 +729,7 @@ class _Run:
         self.narrow(kept)
         self.write_selection(steps, self.slots)
         state, best = devices.take((state, best), kept, self.devices, spread=spread)
-        with self.signals.at_once():
+        with self.signals.at_once(self.wait_for_writers):
             self.programs = self.compile()
         return state, best
 

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -34,7 +34,7 @@ class Signals:
     def __init__(self) -> None:
         self.received: int | None = None
         self.way_on = ""  # what a user can do next
-        self._nothing_to_save = False
+        self._before_end: Callable[[], object] | None = None  # set where nothing is to be saved
 
     @contextlib.contextmanager
     def listen(self) -> Iterator[None]:
@@ -61,15 +61,18 @@ class Signals:
             os.close(reading)
 
     @contextlib.contextmanager
-    def at_once(self) -> Iterator[None]:
-        """In this block a signal ends the process: what is on the disk is all there is to save."""
-        self._nothing_to_save = True
+    def at_once(self, before_end: Callable[[], object]) -> Iterator[None]:
+        """In this block a signal ends the process, after `before_end` in another thread.
+
+        What is on the disk by then is all that there is to save.
+        """
+        self._before_end = before_end
         try:
             if self.received is not None:
                 self._end(self.received)
             yield
         finally:
-            self._nothing_to_save = False
+            self._before_end = None
 
     def _watch(self, reading: int) -> None:
         while received := os.read(reading, 1):
@@ -78,10 +81,13 @@ class Signals:
                 continue
             again = self.received is not None and number == signal.SIGINT
             self.received = self.received or number
-            if again or self._nothing_to_save:
+            if again or self._before_end is not None:
                 self._end(number)
 
     def _end(self, number: int) -> NoReturn:
+        with contextlib.suppress(Exception):
+            if self._before_end is not None:
+                self._before_end()
         sys.stderr.write(f"{signal.Signals(number).name}: stopped at once{self.way_on}\n")
         os._exit(128 + number)
 

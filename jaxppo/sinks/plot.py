@@ -1,6 +1,5 @@
 """Pictures: returns against environment steps, the lineage of a population, a sweep's values."""
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,8 @@ class Plot:
         """Draw, if anything was evaluated."""
         selections = [e for e in self._events if e["event"] == "selection"]
         if selections:
-            _draw_population(self._path.with_name("population.png"), selections)
+            end = max(event.get("steps", 0) for event in self._events)
+            _draw_population(self._path.with_name("population.png"), selections, end)
         evaluations = [e for e in self._events if e["event"] == "eval"]
         if not evaluations:
             return
@@ -107,10 +107,10 @@ def _band(axes: Any, steps: list[int], low: list[float], high: list[float]) -> N
     axes.fill_between(steps, low, high, color="tab:blue", alpha=0.2, linewidth=0)
 
 
-def _draw_population(path: Path, selections: list[Event]) -> None:
-    """Who went on from whom, and each number that members differ in, from selection to selection.
+def _draw_population(path: Path, selections: list[Event], end: int) -> None:
+    """Who went on from whom, and each number that members differ in, up to step `end`.
 
-    A number is in force from its selection to the next. In both, a member has one colour.
+    Of each selection, until the next. In all panels a member has one colour; a cross is its end.
     """
     from matplotlib import colormaps
 
@@ -118,20 +118,20 @@ def _draw_population(path: Path, selections: list[Event]) -> None:
     lineage, *schedules = panels
     num = len(selections[0]["members"])
     colors = colormaps["turbo"]([0.5] if num == 1 else [i / (num - 1) for i in range(num)])
-    for before, now in itertools.pairwise(selections):
+    last = selections[-1]
+    after = [*selections[1:], {**last, "sources": last["members"], "steps": end}]
+    for before, now in zip(selections, after, strict=True):
+        steps = [before["steps"], now["steps"]]
+        for member in set(before["members"]) - set(now["members"]):
+            lineage.plot(steps, [member, member], color=colors[member], linewidth=1)
+            lineage.plot(steps[1:], [member], "x", color=colors[member])
         for member, source in zip(now["members"], now["sources"], strict=True):
-            steps = [before["steps"], now["steps"]]
             lineage.plot(steps, [source, member], color=colors[source], linewidth=1)
+        for axes, row in zip(schedules, before["hyperparameters"].values(), strict=True):
+            for member, value in zip(before["members"], row, strict=True):
+                axes.plot(steps, [value, value], color=colors[member], linewidth=1)
     lineage.set(title="lineage", xlabel="environment steps", ylabel="member")
     for axes, name in zip(schedules, selections[0]["hyperparameters"], strict=True):
-        for i in range(num):
-            of_member = [
-                (event["steps"], event["hyperparameters"][name][event["members"].index(i)])
-                for event in selections
-                if i in event["members"]
-            ]
-            steps, values = map(list, zip(*of_member, strict=True))
-            axes.plot(steps, values, drawstyle="steps-post", color=colors[i], linewidth=1)
         if all(min(event["hyperparameters"][name]) > 0 for event in selections):
             axes.set_yscale("log")
         axes.set(title=name, xlabel="environment steps")
