@@ -499,7 +499,7 @@ def test_a_resumed_plot_shows_the_whole_run(tmp_path: Path) -> None:
     assert [event["event"] for event in plot._events] == ["train"]
 
 
-def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the file, for the one line that a user sees."""
     sink = JsonLines(tmp_path)
     sink.write(TRAIN)
@@ -508,11 +508,10 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
         def write(self, line: Any) -> int:
             return super().write(line[:10])  # as much as there was room for
 
-    sink._file.close()
-    sink._file = Full(tmp_path / "metrics.jsonl", "a")
+    monkeypatch.setattr(Path, "open", lambda path, *args, **kwargs: Full(path, "a"))
     with pytest.raises(OSError, match="No space left") as error:
         sink.write(TRAIN)
     assert error.value.filename.endswith("metrics.jsonl")
-    sink.close()
+    monkeypatch.undo()
     (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert json.loads(line)["event"] == "train"
