@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import shlex
+import shutil
 import struct
 import subprocess
 import sys
@@ -805,7 +806,7 @@ def test_a_run_is_resumed_evaluated_and_says_so(command: Any, cwd: Path) -> None
     """The whole way, as a person types it."""
     of = [*CARTPOLE, "arch.num_updates=4", "arch.num_evaluation=4", "checkpoint.share=1"]
     assert command(*of, "hydra.run.dir=whole").status == 0
-    assert command(*of, "hydra.run.dir=run").status == 0
+    shutil.copytree(cwd / "whole", cwd / "run")
     manifest = cwd / "run" / "checkpoints" / f"{128:012}" / "manifest.json"
     manifest.write_text(manifest.read_text()[:200])  # as a full disk might leave it
     (cwd / "run" / "summary.json").unlink()

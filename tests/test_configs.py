@@ -157,7 +157,14 @@ def shows_an_image(config: Config) -> bool:
 
 
 @pytest.mark.parametrize("env", names("env"))
-@pytest.mark.parametrize("network", [n for n in names("network") if n not in RECURRENT])
+@pytest.mark.parametrize(
+    "network",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name == "mlp_shared" else name
+        for name in names("network")
+        if name not in RECURRENT
+    ],
+)
 def test_choices_compose_and_fit(env: str, network: str) -> None:
     config = parse(composed(f"env={env}", f"network={network}"))
     if network in OF_IMAGES and not shows_an_image(config):

