@@ -23,6 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxppo import devices
 from jaxppo.types import PyTree
 
 FOLDER = "checkpoints"  # in the run directory
@@ -61,7 +62,7 @@ def unflatten(shapes: PyTree, arrays: dict[str, np.ndarray], where: str = "") ->
 
     def leaf(path: Any, shape: Any) -> jax.Array:
         name = where + jax.tree_util.keystr(path)
-        data = jax.eval_shape(_data, shape)
+        data = jax.eval_shape(devices.data, shape)
         found = arrays.get(name)
         if found is None or (found.shape, found.dtype) != (data.shape, data.dtype):
             there = "nothing" if found is None else f"{found.dtype}{list(found.shape)}"
@@ -70,17 +71,9 @@ def unflatten(shapes: PyTree, arrays: dict[str, np.ndarray], where: str = "") ->
                 "program; read it with the versions in its manifest"
             )
         array = jax.numpy.asarray(found)
-        return jax.random.wrap_key_data(array) if _is_key(shape) else array
+        return jax.random.wrap_key_data(array) if devices.is_key(shape) else array
 
     return jax.tree.map_with_path(leaf, shapes)
-
-
-def _is_key(leaf: Any) -> bool:
-    return bool(jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key))
-
-
-def _data(leaf: Any) -> Any:
-    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
 class Writer:
@@ -213,7 +206,7 @@ def newest(run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
     lines: list[str] = []
     for steps in reversed(steps_in(folder)):
         try:
-            return read(folder / _name(steps)), lines
+            return read(path_of(run_dir, steps)), lines
         except CheckpointError as error:
             lines.append(f"{error}; skipped")
     if lines:
@@ -226,12 +219,12 @@ def newest(run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
 
 def put_aside(run_dir: Path, after: int) -> None:
     """Rename what lies beyond step `after`: it is not whole and would be in the way."""
-    folder = run_dir / FOLDER
-    for steps in steps_in(folder):
+    for steps in steps_in(run_dir / FOLDER):
         if steps > after:
-            path = folder / f"{_name(steps)}{_DAMAGED}"
-            _remove(path)
-            (folder / _name(steps)).rename(path)
+            path = path_of(run_dir, steps)
+            aside = path.with_name(path.name + _DAMAGED)
+            _remove(aside)
+            path.rename(aside)
 
 
 @functools.cache

@@ -53,12 +53,17 @@ def members(tree: PyTree, *, spread: bool) -> PyTree:
 
 def host(tree: PyTree) -> PyTree:
     """NumPy copies of all leaves; of keys of random streams, their data."""
+    return jax.tree.map(lambda x: np.array(data(x)), tree)
 
-    def one(x: Any) -> Any:
-        is_key = jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key)
-        return np.array(jax.random.key_data(x) if is_key else x)
 
-    return jax.tree.map(one, tree)
+def is_key(leaf: Any) -> bool:
+    """Whether a leaf, or its shape, is of typed keys of random streams: NumPy has none."""
+    return bool(jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+
+
+def data(leaf: Any) -> Any:
+    """A leaf itself; of keys, what they are made of."""
+    return jax.random.key_data(leaf) if is_key(leaf) else leaf
 
 
 def first(tree: PyTree) -> PyTree:
@@ -66,9 +71,7 @@ def first(tree: PyTree) -> PyTree:
 
     def one(x: jax.Array) -> Any:
         replica = x.addressable_shards[0].data
-        if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key):  # NumPy has no typed keys
-            return replica[0]
-        return np.asarray(replica)[0]
+        return replica[0] if is_key(x) else np.asarray(replica)[0]
 
     return jax.tree.map(one, tree)
 

@@ -6,12 +6,12 @@ import numpy as np
 
 from jaxppo.config import setting
 from jaxppo.launcher import command
-from jaxppo.policy import Choice
+from jaxppo.policy import Playing
 from jaxppo.sinks.console import print_lines
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Evaluation(Choice):
+class Evaluation(Playing):
     """Play episodes with a trained policy: python -m jaxppo.evaluate run=DIR episodes=1000
 
     The first 10 x arch.num_eval_episodes are those of the run's absolute metric, to the bit on the
@@ -20,9 +20,6 @@ class Evaluation(Choice):
 
     episodes: int | None = setting(
         None, "how many; null: as many as the absolute metric is of", low=1
-    )
-    greedy: bool | None = setting(
-        None, "the mode of the policy, or its samples; null: as the run evaluated"
     )
 
 
@@ -34,9 +31,6 @@ def main() -> None:
 def evaluate(settings: Evaluation) -> None:
     """Print the returns and lengths."""
     policy = settings.load()
-    if settings.greedy is not None:
-        system = dataclasses.replace(policy.system, evaluation_greedy=settings.greedy)
-        policy = dataclasses.replace(policy, system=system)
     wanted = settings.episodes or 10 * policy.config.arch.num_eval_episodes
     episodes = policy.evaluate(wanted)
     returns = np.asarray(episodes.returns, np.float64)

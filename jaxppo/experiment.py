@@ -6,6 +6,7 @@ result, as if it ran alone.
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 import os
@@ -431,8 +432,7 @@ class _Run:
         shapes = jax.eval_shape(lambda: system.begin(envs, configs, then))
         state, best = checkpoint.unflatten((shapes, shapes.agent.policy), found.arrays)
         numbers = system.stacked_hyperparameters(configs, self.plan)
-        selected = {*self.numbers, *(("clip_eps_high",) if "clip_eps" in self.numbers else ())}
-        kept = {name: getattr(state.agent.hyperparameters, name) for name in selected}
+        kept = {name: getattr(state.agent.hyperparameters, name) for name in self.selected()}
         agent = dataclasses.replace(
             state.agent, hyperparameters=dataclasses.replace(numbers, **kept)
         )
@@ -563,7 +563,9 @@ class _Run:
         }
         self.write(dict.fromkeys(self.going, values), "start")
 
+    @functools.cached_property
     def shapes(self) -> LearnerState:
+        """Those of the state; `narrow` makes others of them."""
         configs = [self.members[i].config for i in self.slots]
         shapes: LearnerState = jax.eval_shape(lambda: system.init(self.system, configs, self.plan))
         return shapes
@@ -571,14 +573,13 @@ class _Run:
     def compile_training(self) -> compile.Program:
         count = jax.ShapeDtypeStruct((self.plan.num_devices,), jnp.int32)
         train = partial(train_members, self.system)
-        shapes = self.shapes()
-        return compile.compile_program(train, shapes, count, donate=(0,))
+        return compile.compile_program(train, self.shapes, count, donate=(0,))
 
     def gflop_per_update(self) -> float:
         """Of one device's products and convolutions, for all of its members."""
         one = dataclasses.replace(self.system, member_axes=())
         shapes = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct((x.shape[0], *x.shape[2:]), x.dtype), self.shapes()
+            lambda x: jax.ShapeDtypeStruct((x.shape[0], *x.shape[2:]), x.dtype), self.shapes
         )
         count = jax.ShapeDtypeStruct((self.plan.num_devices,), jnp.int32)
         flops = compile.matmul_flops(partial(train_block, one), shapes, count)
@@ -597,7 +598,7 @@ class _Run:
     def compile(self) -> Programs:
         train = self.train or self.compile_training()
         self.train = None
-        policy = self.shapes().agent.policy
+        policy = self.shapes.agent.policy
         keys = self.episode_keys(self.evaluation_keys, 1)[0]
         evaluation = compile.compile_program(partial(evaluate_members, self.system), policy, keys)
         seconds = train.seconds + evaluation.seconds
@@ -693,12 +694,9 @@ class _Run:
         self.write_selection(steps, [self.slots[c] for c in chosen])
         old, spread = state.agent, self.plan.spreads_members
         agent = devices.take(old, chosen, self.devices, spread=spread)
-        rows = dict(self.numbers)
-        if "clip_eps" in rows and self.config.system.clip_eps_high is None:
-            rows.setdefault("clip_eps_high", rows["clip_eps"])
         placed = {
             name: devices.place(np.asarray(row, np.float32), self.devices, spread=spread)
-            for name, row in rows.items()
+            for name, row in self.selected().items()
         }
         agent = dataclasses.replace(
             agent,
@@ -706,6 +704,13 @@ class _Run:
             policy=dataclasses.replace(agent.policy, noise_key=old.policy.noise_key),
         )
         return dataclasses.replace(state, agent=agent)
+
+    def selected(self) -> dict[str, list[float]]:
+        """The numbers that selection changes, with the one that follows another."""
+        numbers = self.numbers
+        if "clip_eps" in numbers and self.config.system.clip_eps_high is None:
+            return {"clip_eps_high": numbers["clip_eps"], **numbers}
+        return numbers
 
     def halve(
         self,
@@ -735,6 +740,7 @@ class _Run:
 
     def narrow(self, kept: Sequence[int]) -> None:
         """The members in the slots `kept` go on, in a program of their number."""
+        self.__dict__.pop("shapes", None)
         self.slots = [self.slots[slot] for slot in kept]
         self.numbers = {name: [row[slot] for slot in kept] for name, row in self.numbers.items()}
         self.evaluation_keys, self.absolute_keys = (

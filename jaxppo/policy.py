@@ -155,6 +155,23 @@ class Choice:
             raise ConfigError("run=: must be the directory of a run, such as run=outputs/...")
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Playing(Choice):
+    """The same, and how it is to play."""
+
+    greedy: bool | None = setting(
+        None, "the mode of the policy, or its samples; null: as the run evaluated"
+    )
+
+    def load(self) -> TrainedPolicy:
+        """That policy, to play so."""
+        policy = super().load()
+        if self.greedy is None:
+            return policy
+        built = dataclasses.replace(policy.system, evaluation_greedy=self.greedy)
+        return dataclasses.replace(policy, system=built)
+
+
 def load(
     run_dir: str | Path,
     which: str | int = "best",

@@ -13,14 +13,14 @@ import numpy as np
 from jaxppo.config import ConfigError, setting
 from jaxppo.drawings import Drawing, Picture, caption, drawing, write_film, write_strip
 from jaxppo.launcher import command
-from jaxppo.policy import Choice, TrainedPolicy
+from jaxppo.policy import Playing, TrainedPolicy
 from jaxppo.sinks.console import print_lines
 from jaxppo.system import random_streams
 from jaxppo.types import Policy, PyTree
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Rendering(Choice):
+class Rendering(Playing):
     """Film the best, the median and the worst of some episodes: python -m jaxppo.render run=DIR
 
     The episodes are the first of those that jaxppo.evaluate plays. Writes best.gif, median.gif,
@@ -28,9 +28,6 @@ class Rendering(Choice):
     """
 
     episodes: int = setting(16, "how many to choose from", low=1)
-    greedy: bool | None = setting(
-        None, "the mode of the policy, or its samples; null: as the run evaluated"
-    )
     out: str | None = setting(None, "the directory to write to; null: the run directory")
     fps: int | None = setting(
         None,
@@ -83,9 +80,6 @@ def main() -> None:
 def render(settings: Rendering) -> None:
     """Write the films and print what they show."""
     policy = settings.load()
-    if settings.greedy is not None:
-        system = dataclasses.replace(policy.system, evaluation_greedy=settings.greedy)
-        policy = dataclasses.replace(policy, system=system)
     drawn = drawing(policy.system.env)
     out = Path(settings.out or settings.run)
     try:
