@@ -32,6 +32,23 @@ class _Progress:
     episodes: Episodes
 
 
+def episode_keys(key: jax.Array, numbers: jax.typing.ArrayLike) -> jax.Array:
+    """Keys `[B]` of the episodes with these numbers, of a seed's stream."""
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
+
+
+def step_keys(keys: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Of the `[B]` episodes' step, from 0 on: `[B]` keys of the action and of the environment."""
+    found = jax.vmap(jax.random.fold_in, (0, None))(keys, step + 1)
+    action_keys, env_keys = jnp.moveaxis(jax.vmap(jax.random.split)(found), 1, 0)
+    return action_keys, env_keys
+
+
+def reset_keys(keys: jax.Array) -> jax.Array:
+    """Of the `[B]` episodes' openings."""
+    return jax.vmap(jax.random.fold_in, (0, None))(keys, 0)
+
+
 def evaluate(system: System, policy: Policy, keys: jax.Array) -> Episodes:
     """One episode for each of the `[B]` keys, which alone decide it (up to float rounding).
 
@@ -41,16 +58,14 @@ def evaluate(system: System, policy: Policy, keys: jax.Array) -> Episodes:
     num_envs = keys.shape[0]
     if system.evaluation_greedy:
         policy = dataclasses.replace(policy, noise_key=None)
-    fold_in = jax.vmap(jax.random.fold_in, (0, None))
-    env_state, obs = system.env.reset(fold_in(keys, 0))
+    env_state, obs = system.env.reset(reset_keys(keys))
 
     def running(progress: _Progress) -> jax.Array:
         playing = any_over(system.member_axes, ~progress.episodes.finished)
         return (progress.step < system.max_eval_steps) & playing
 
     def advance(progress: _Progress) -> _Progress:
-        step_keys = fold_in(keys, progress.step + 1)
-        action_keys, env_keys = jnp.moveaxis(jax.vmap(jax.random.split)(step_keys), 1, 0)
+        action_keys, env_keys = step_keys(keys, progress.step)
         add_time = jax.tree.map(lambda x: x[None], (progress.obs, progress.reset))
         carry, distribution, _ = unroll(system, policy, progress.carry, *add_time)
         one_each = jax.tree.map(lambda x: x[0], distribution)

@@ -27,7 +27,7 @@ from jaxppo import checkpoint, compile, devices, sinks, system
 from jaxppo.aggregates import interval, iqm
 from jaxppo.checkpoint import Checkpoint
 from jaxppo.config import Config, ConfigError, LoggerConfig, Plan, num_members, plan
-from jaxppo.evaluation import Episodes, evaluate_members
+from jaxppo.evaluation import Episodes, episode_keys, evaluate_members
 from jaxppo.guard import Interrupted, Signals, only_run_in
 from jaxppo.learner import Metrics, train_block, train_members, warm_up_members
 from jaxppo.population import explore, members, rank, rungs, sources
@@ -819,11 +819,10 @@ class _Run:
     def episode_keys(self, keys: jax.Array, times: int) -> list[jax.Array]:
         """For each of `times` calls, keys `[D, P, E]` of the members' episodes, by their number."""
         shards, each = self.plan.devices_per_member, self.plan.eval_episodes_per_device
-        fold_in = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))
         rows = []
         for call in range(times):
             numbers = call * self.config.arch.num_eval_episodes + np.arange(shards * each)
-            found = fold_in(keys, numbers)
+            found = jax.vmap(episode_keys, (0, None))(keys, numbers)
             if self.plan.spreads_members:
                 rows.append(devices.place(found, self.devices, spread=True))
             else:

@@ -14,7 +14,7 @@ import numpy as np
 from jaxppo import checkpoint, compile, devices, system
 from jaxppo.checkpoint import Checkpoint
 from jaxppo.config import Config, ConfigError, parse, plan, setting
-from jaxppo.evaluation import Episodes, evaluate_members
+from jaxppo.evaluation import Episodes, episode_keys, evaluate_members
 from jaxppo.learner import init_agent, unroll
 from jaxppo.population import members
 from jaxppo.types import Policy, PyTree, System, zeros
@@ -100,7 +100,7 @@ class TrainedPolicy:
         play, parts = None, []
         for start in range(0, num_episodes, at_once):
             numbers = start + np.arange(len(local) * each)
-            keys = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
+            keys = episode_keys(key, numbers)
             rows = devices.shard(keys.reshape(len(local), 1, each), local)
             if play is None:
                 evaluation = partial(evaluate_members, self.system)

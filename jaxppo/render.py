@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxppo.config import ConfigError, setting
 from jaxppo.drawings import Drawing, Picture, caption, drawing, write_film, write_strip
+from jaxppo.evaluation import episode_keys, reset_keys, step_keys
 from jaxppo.launcher import command
 from jaxppo.policy import Playing, TrainedPolicy
 from jaxppo.sinks.console import print_lines
@@ -164,9 +165,9 @@ def _outcomes(policy: TrainedPolicy, drawn: Drawing, number: int) -> Iterator[_O
     """
     num = _at_once(policy)
     start, row = number - number % num, jnp.int32(number % num)
-    fold_in = jax.vmap(jax.random.fold_in, (None, 0))
-    keys = fold_in(random_streams([policy.config.arch.seed])[3][0], start + np.arange(num))
-    env_state, obs = policy.system.env.reset(jax.vmap(jax.random.fold_in, (0, None))(keys, 0))
+    stream = random_streams([policy.config.arch.seed])[3][0]
+    keys = episode_keys(stream, start + np.arange(num))
+    env_state, obs = policy.system.env.reset(reset_keys(keys))
     yield _Outcome(
         state=jax.tree.map(lambda x: x[row], drawn.inner(env_state)),
         observation=jax.tree.map(lambda x: x[row], obs),
@@ -199,8 +200,7 @@ def _advance(
     episode ended in is of `step_env`, called with the key that `step` calls it with.
     """
     player = dataclasses.replace(policy, policy=learnt)
-    step_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, now.step + 1)
-    action_keys, env_keys = jnp.moveaxis(jax.vmap(jax.random.split)(step_keys), 1, 0)
+    action_keys, env_keys = step_keys(keys, now.step)
 
     def act(obs: PyTree, key: jax.Array, carry: PyTree) -> tuple[PyTree, PyTree]:
         drawn_by = None if policy.system.evaluation_greedy else key
