@@ -156,6 +156,9 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "an empty directory": (
         lambda path: (shutil.rmtree(path), path.mkdir()), "has no manifest.json",
     ),
+    "another layout": (
+        lambda path: edit(path, layout={"['x']": ["int32", [4]]}), "are not those of manifest.json",
+    ),
     "another format": (lambda path: edit(path, format=99), "format 99"),
     "a list for a manifest": (
         lambda path: (path / "manifest.json").write_text("[]"), "manifest.json cannot be read",
