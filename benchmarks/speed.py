@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from omegaconf import OmegaConf
 
-from jaxppo import compile, config, devices, experiment, system
+from jaxppo import compile, config, devices, experiment, population, system
 from jaxppo.launcher import config_dir
 from jaxppo.learner import train_members
 
@@ -75,7 +75,7 @@ def measure(name: str, num_blocks: int) -> dict[str, Any]:
     """Median and range of steady steps per second at one setting."""
     settings = compose(name)
     plan, built = experiment.prepare(settings)
-    state = system.init(built, config.members(settings), plan)
+    state = system.init(built, population.members(settings), plan)
     steps_per_update = plan.num_members * plan.steps_per_update
     wanted = STEPS_PER_BLOCK["S" if name in MEMBERS else name] if name not in MEMORIES else 65_536
     updates = max(1, wanted // steps_per_update)

@@ -86,26 +86,45 @@ def matmul_flops(function: Callable[..., Any], *args: Any) -> int:
     """
     one_device = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), args)
     axes = [(devices.AXIS, jax.tree.leaves(args)[0].shape[0])]
-    return _count(jax.make_jaxpr(function, axis_env=axes)(*one_device).jaxpr)
+    return _count(jax.make_jaxpr(function, axis_env=axes)(*one_device).jaxpr, _flops)
 
 
-def _count(jaxpr: Any) -> int:
+def matmul_bytes(function: Callable[..., Any], *args: Any) -> int:
+    """Size of the results of all matrix products and convolutions of `function(*args)`.
+
+    Counted as `matmul_flops` does. `args` are arrays or shapes.
+    """
+
+    def size(equation: Any) -> int:
+        result = equation.outvars[0].aval
+        return math.prod(result.shape) * result.dtype.itemsize
+
+    return _count(jax.make_jaxpr(function)(*args).jaxpr, size)
+
+
+def _flops(equation: Any) -> int:
+    params = equation.params
+    result = math.prod(equation.outvars[0].aval.shape)
+    if equation.primitive.name == "dot_general":
+        (contracted, _), _ = params["dimension_numbers"]
+        left = equation.invars[0].aval.shape
+        return 2 * result * math.prod(left[axis] for axis in contracted)
+    kernel = equation.invars[1].aval.shape
+    features = kernel[params["dimension_numbers"].rhs_spec[0]]
+    return 2 * result * math.prod(kernel) // features
+
+
+def _count(jaxpr: Any, cost: Callable[[Any], int]) -> int:
+    """The sum of the costs of all products."""
     total = 0
     for equation in jaxpr.eqns:
         name, params = equation.primitive.name, equation.params
-        if name == "dot_general":
-            (contracted, _), _ = params["dimension_numbers"]
-            left = equation.invars[0].aval.shape
-            depth = math.prod(left[axis] for axis in contracted)
-            total += 2 * math.prod(equation.outvars[0].aval.shape) * depth
-        elif name == "conv_general_dilated":
-            kernel = equation.invars[1].aval.shape
-            features = kernel[params["dimension_numbers"].rhs_spec[0]]
-            total += 2 * math.prod(equation.outvars[0].aval.shape) * math.prod(kernel) // features
+        if name in ("dot_general", "conv_general_dilated"):
+            total += cost(equation)
         elif name == "cond":
-            total += max(_count(branch.jaxpr) for branch in params["branches"])
+            total += max(_count(branch.jaxpr, cost) for branch in params["branches"])
         else:
-            inner = sum(_count(sub) for value in params.values() for sub in _jaxprs(value))
+            inner = sum(_count(sub, cost) for value in params.values() for sub in _jaxprs(value))
             total += inner * (params["length"] if name == "scan" else 1)
     return total
 

@@ -94,6 +94,12 @@ class SystemConfig:
     )
     epochs: int = setting(4, "passes over each rollout", low=1)
     num_minibatches: int = setting(16, "gradient steps of each pass", low=1)
+    gradient_chunk: int | None = setting(
+        None,
+        "transitions of a minibatch that are differentiated at a time, at most; null: as suits the "
+        "machine",
+        low=1,
+    )
     gamma: float = setting(0.99, "discount per step", low=0, high=1)
     gae_lambda: float = setting(0.95, "decay of the advantage sum", low=0, high=1)
     advantages: str = setting(
@@ -466,6 +472,7 @@ class Plan:
     sequence_length: int  # L
     steps_per_update: int  # of a member: devices_per_member * U * B * T
     minibatch_size: int  # transitions of one device, member and update batch in a gradient step
+    minibatch_sequences: int  # that these are in
     num_updates: int
     updates_per_block: tuple[int, ...]  # one entry an evaluation
     total_steps: int  # of a member, that will run: num_updates * steps_per_update
@@ -530,6 +537,11 @@ def plan(config: Config, num_devices: int, members: int | None = None) -> Plan:
             "system.standardize_advantages=minibatch: a minibatch of one transition has no "
             f"spread; lower system.num_minibatches={system.num_minibatches}, or take batch"
         )
+    if system.gradient_chunk is not None and system.gradient_chunk < learnt // num_sequences:
+        raise ConfigError(
+            f"system.gradient_chunk={system.gradient_chunk} is less than one sequence of "
+            f"{learnt // num_sequences} transitions, which cannot be parted; at least that, or null"
+        )
     num_updates = _num_updates(arch, steps_per_update)
     blocks = arch.num_evaluation
     if num_updates < blocks:
@@ -552,6 +564,7 @@ def plan(config: Config, num_devices: int, members: int | None = None) -> Plan:
         sequence_length=sequence_length,
         steps_per_update=steps_per_update,
         minibatch_size=learnt // system.num_minibatches,
+        minibatch_sequences=num_sequences // system.num_minibatches,
         num_updates=num_updates,
         updates_per_block=tuple(
             (i + 1) * num_updates // blocks - i * num_updates // blocks for i in range(blocks)

@@ -249,12 +249,16 @@ def act_and_step(
 ) -> tuple[ActingState, tuple[Transition, tuple[jax.Array, jax.Array, jax.Array]]]:
     """One step of `B` environments, with (count, return, length) sums of episodes that ended."""
     action_key, env_keys = keys
-    carry, distribution, _ = unroll(
-        system, policy, acting.carry, _add_time(acting.obs), acting.reset[None]
-    )
-    action, log_prob = distribution.sample_and_log_prob(seed=action_key)
-    action, log_prob, distribution = jax.tree.map(lambda x: x[0], (action, log_prob, distribution))
-    env_state, step = system.env.step(env_keys, acting.env_state, distribution.to_action(action))
+    with jax.named_scope("act"):
+        carry, distribution, _ = unroll(
+            system, policy, acting.carry, _add_time(acting.obs), acting.reset[None]
+        )
+        action, log_prob, distribution = jax.tree.map(
+            lambda x: x[0], (*distribution.sample_and_log_prob(seed=action_key), distribution)
+        )
+    with jax.named_scope("environment"):
+        env_action = distribution.to_action(action)
+        env_state, step = system.env.step(env_keys, acting.env_state, env_action)
     done = step.terminated | step.truncated
     episode_return = acting.episode_return + step.reward
     episode_length = acting.episode_length + 1
@@ -367,35 +371,46 @@ def rollout_values(
 
     The last two are in units of reward, whatever the critic's are; the successor is the true one.
     """
-    policy, acting = state.agent.policy, state.acting
+    policy, acting, pieces = state.agent.policy, state.acting, system.value_pieces
 
     def mean(estimate: ValueEstimate) -> jax.Array:
         value = estimate.mean()
         return from_units(state.agent.value_statistics, value) if system.normalize_values else value
 
+    def look(
+        carry: PyTree, steps: tuple[PyTree, jax.Array]
+    ) -> tuple[PyTree, tuple[Distribution, ValueEstimate]]:
+        carry, distribution, estimate = unroll(system, policy, carry, *steps)
+        return carry, (distribution, estimate)
+
+    def bootstrap_truncated(_: tuple[()], steps: PyTree) -> tuple[tuple[()], jax.Array]:
+        some, truncated, next_value, after, final_observation = steps
+
+        def bootstrap() -> jax.Array:
+            obs, reset = sequences.cut((final_observation, jnp.zeros_like(truncated)), 1)
+            final = unroll(system, policy, sequences.first(after, 1), obs, reset)[2]
+            return jnp.where(truncated, mean(final).reshape(truncated.shape), next_value)
+
+        return (), jax.lax.cond(some[0], bootstrap, lambda: next_value)
+
     with jax.named_scope("values"):
         opening = jax.tree.map(lambda x: x[0], rollout.carry)
-        _, distribution, estimate = unroll(system, policy, opening, rollout.obs, rollout.reset)
+        _, (distribution, estimate) = sequences.scan_pieces(
+            look, opening, (rollout.obs, rollout.reset), pieces
+        )
         value = mean(estimate)
         last = unroll(system, policy, acting.carry, _add_time(acting.obs), acting.reset[None])[2]
         next_value = jnp.concatenate([value[1:], mean(last)])
         truncated = rollout.truncated & ~rollout.terminated
-
-        def bootstrap_truncated() -> jax.Array:
-            after = jax.tree.map(
-                lambda stored, last: jnp.concatenate([stored[1:], last[None]]),
-                rollout.carry,
-                acting.carry,
-            )
-            obs, reset = sequences.cut((rollout.final_observation, jnp.zeros_like(truncated)), 1)
-            final = unroll(system, policy, sequences.first(after, 1), obs, reset)[2]
-            return jnp.where(truncated, mean(final).reshape(truncated.shape), next_value)
-
-        next_value = jax.lax.cond(
-            any_over((*system.axes, *system.member_axes), truncated),
-            bootstrap_truncated,
-            lambda: next_value,
+        everywhere = (*system.axes, *system.member_axes)
+        some = any_over(everywhere, truncated.reshape(pieces, -1), axis=1)
+        after = jax.tree.map(
+            lambda stored, last: jnp.concatenate([stored[1:], last[None]]),
+            rollout.carry,
+            acting.carry,
         )
+        steps = some, truncated, next_value, after, rollout.final_observation
+        _, next_value = sequences.scan_pieces(bootstrap_truncated, (), steps, pieces)
     return distribution, estimate.mean(), value, next_value
 
 
@@ -479,7 +494,8 @@ def run_epoch(
         )
         batch = dataclasses.replace(batch, carry=carry, advantage=advantage, target=target)
     num_sequences = batch.log_prob.shape[1]
-    order = random_permutation(key, num_sequences)
+    with jax.named_scope("shuffle"):
+        order = random_permutation(key, num_sequences)
     return jax.lax.scan(
         partial(step_unless_stopped, system, batch),
         progress,
@@ -603,13 +619,14 @@ def gradient_step(
     system: System, batch: Batch, agent: AgentState, indices: jax.Array
 ) -> tuple[AgentState, Losses]:
     """One step of the optimiser on the sequences `indices` `[M]`, averaged over `system.axes`."""
-    minibatch = burn_in(system, agent, select(batch, indices))
+    with jax.named_scope("shuffle"):
+        minibatch = select(batch, indices)
+    minibatch = burn_in(system, agent, minibatch)
     if system.standardize_advantages == "minibatch":
         advantage, _ = standardize(minibatch.advantage, system.axes)
         minibatch = dataclasses.replace(minibatch, advantage=advantage)
-    gradients, losses = jax.grad(partial(loss, system, agent), has_aux=True)(
-        agent.policy.params, minibatch
-    )
+    with jax.named_scope("gradients"):
+        gradients, losses = gradient(system, agent, minibatch)
     ratios = min_over(system.axes, losses.ratio_min), max_over(system.axes, losses.ratio_max)
     gradients, losses = mean_over(system.axes, (gradients, losses))
     actor_norm, critic_norm = (
@@ -627,11 +644,37 @@ def gradient_step(
         critic_gradient_norm_clipped=jnp.minimum(critic_norm, limit),
     )
     params = agent.policy.params
-    updates, opt_state = optimizer(agent.hyperparameters, agent.update).update(
-        gradients, agent.opt_state, params
-    )
-    policy = dataclasses.replace(agent.policy, params=optax.apply_updates(params, updates))
+    with jax.named_scope("optimizer"):
+        updates, opt_state = optimizer(agent.hyperparameters, agent.update).update(
+            gradients, agent.opt_state, params
+        )
+        params = optax.apply_updates(params, updates)
+    policy = dataclasses.replace(agent.policy, params=params)
     return dataclasses.replace(agent, policy=policy, opt_state=opt_state), losses
+
+
+def gradient(system: System, agent: AgentState, minibatch: Batch) -> tuple[PyTree, Losses]:
+    """Of the loss with respect to the parameters, averaged over a minibatch `[L, M]`.
+
+    Piece by piece of its sequences where the system says so, so that what one piece leaves for its
+    backward pass stays in the cache: the same sum in another order.
+    """
+    params, pieces = agent.policy.params, system.gradient_pieces
+    differentiate = jax.grad(partial(loss, system, agent), has_aux=True)
+    if pieces == 1:
+        return differentiate(params, minibatch)
+
+    def add(total: PyTree, piece: Batch) -> tuple[PyTree, Losses]:
+        gradients, losses = differentiate(params, piece)
+        return jax.tree.map(jnp.add, total, gradients), losses
+
+    total, each = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), split(minibatch, pieces))
+    losses = dataclasses.replace(
+        jax.tree.map(jnp.mean, each),
+        ratio_min=jnp.min(each.ratio_min),
+        ratio_max=jnp.max(each.ratio_max),
+    )
+    return jax.tree.map(lambda x: x / pieces, total), losses
 
 
 def select(batch: Batch, indices: jax.Array) -> Batch:
@@ -639,6 +682,17 @@ def select(batch: Batch, indices: jax.Array) -> Batch:
     carry = jax.tree.map(lambda x: x[indices], batch.carry)
     rest = dataclasses.replace(batch, carry=())
     return dataclasses.replace(jax.tree.map(lambda x: x[:, indices], rest), carry=carry)
+
+
+def split(minibatch: Batch, pieces: int) -> Batch:
+    """A minibatch in equal parts: leaves `[pieces, L, M / pieces, ...]`, carry without the L."""
+    carry = jax.tree.map(lambda x: x.reshape(pieces, -1, *x.shape[1:]), minibatch.carry)
+
+    def one(x: jax.Array) -> jax.Array:
+        return x.reshape(x.shape[0], pieces, -1, *x.shape[2:]).swapaxes(0, 1)
+
+    steps = jax.tree.map(one, dataclasses.replace(minibatch, carry=()))
+    return dataclasses.replace(steps, carry=carry)
 
 
 def burn_in(system: System, agent: AgentState, minibatch: Batch) -> Batch:

@@ -1,5 +1,7 @@
 """Rollouts cut into sequences that are contiguous in time."""
 
+from collections.abc import Callable
+
 import jax
 
 from jaxppo.types import PyTree
@@ -27,3 +29,20 @@ def first(tree: PyTree, length: int) -> PyTree:
         return chosen.reshape(chosen.shape[0] * chosen.shape[1], *x.shape[2:])
 
     return jax.tree.map(one, tree)
+
+
+def scan_pieces(
+    function: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]],
+    carry: PyTree,
+    tree: PyTree,
+    pieces: int,
+) -> tuple[PyTree, PyTree]:
+    """`function(carry, part)` on equal parts of the leading axis in turn, their outputs joined.
+
+    As `function` on all at once, in less memory. `pieces` divides the axis.
+    """
+    if pieces == 1:
+        return function(carry, tree)
+    parts = jax.tree.map(lambda x: x.reshape(pieces, -1, *x.shape[1:]), tree)
+    carry, outputs = jax.lax.scan(function, carry, parts)
+    return carry, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), outputs)

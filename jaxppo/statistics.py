@@ -31,12 +31,12 @@ def max_over(axes: tuple[str, ...], tree: PyTree) -> PyTree:
     return jax.lax.pmax(tree, axes) if axes else tree
 
 
-def any_over(axes: tuple[str, ...], flags: jax.Array) -> jax.Array:
-    """Whether any flag is set anywhere along the mapped `axes`, a bool scalar.
+def any_over(axes: tuple[str, ...], flags: jax.Array, axis: int | None = None) -> jax.Array:
+    """Whether any flag is set along `axis` (None: all) and anywhere along the mapped `axes`.
 
     Not batched along a `vmap` axis of `axes`, so that a `cond` on it stays a branch.
     """
-    flag = jnp.any(flags)
+    flag = jnp.any(flags, axis)
     return jax.lax.pmax(flag.astype(jnp.int32), axes) > 0 if axes else flag
 
 

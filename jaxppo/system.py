@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxppo import devices, envs
+from jaxppo import devices, envs, pieces
 from jaxppo.config import Config, ConfigError, LoggerConfig, Plan, SystemConfig
 from jaxppo.distributions import ScalarValue
 from jaxppo.learner import BATCH_AXIS, MEMBER_AXIS, init_acting, init_agent
@@ -43,10 +43,10 @@ def build(config: Config, plan: Plan) -> System:
             f"arch.max_eval_steps=null: {env.name} has no time limit, so evaluation might not end; "
             "set it to a number of steps"
         )
-    system = config.system
+    system, actor_critic = config.system, build_actor_critic(config, env)
     return System(
         env=env,
-        actor_critic=build_actor_critic(config, env),
+        actor_critic=actor_critic,
         num_envs=plan.num_envs,
         rollout_length=plan.rollout_length,
         sequence_length=plan.sequence_length,
@@ -54,6 +54,8 @@ def build(config: Config, plan: Plan) -> System:
         refresh_carries=system.refresh_carries,
         epochs=system.epochs,
         num_minibatches=system.num_minibatches,
+        gradient_pieces=pieces.gradient_pieces(system.gradient_chunk, plan, actor_critic, env),
+        value_pieces=pieces.value_pieces(plan, actor_critic, env),
         objective=system.objective,
         advantages=system.advantages,
         value_loss=system.value_loss,

@@ -296,6 +296,8 @@ class System:
     refresh_carries: bool
     epochs: int
     num_minibatches: int
+    gradient_pieces: int  # in which a minibatch is differentiated, one after another
+    value_pieces: int  # in which a rollout's steps are valued, one after another
     objective: str  # of objectives.OBJECTIVES
     advantages: str  # of objectives.ESTIMATORS
     value_loss: str  # of objectives.VALUE_LOSSES

@@ -446,6 +446,9 @@ NETWORK = {
         "network.critic_memory|max_radius=1: must be"
     ),
     "network=lstm system.sequence_length=5": "=5 does not divide system.rollout_length=32|: 4",
+    "network=lstm system.sequence_length=4 system.burn_in=1 system.gradient_chunk=2": (
+        "system.gradient_chunk=2 is less than one sequence of 3 transitions"
+    ),
     "network=lstm system.sequence_length=null system.burn_in=32": (
         "system.burn_in=32 leaves nothing to learn from in sequences of 32 steps; at most 31"
     ),

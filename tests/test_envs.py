@@ -84,6 +84,35 @@ def test_every_registered_environment_keeps_the_contract(name: str) -> None:
     check_contract(make(name))
 
 
+@pytest.mark.parametrize("name", ["CartPole-v1", "Catch-bsuite", "Asterix-MinAtar"])
+def test_resets_in_a_branch_are_gymnaxs_own(name: str) -> None:
+    env = make(name, max_steps_in_episode=7)
+    keys = jax.random.split(jax.random.key(1), (20, 5))
+
+    def ours(state: Any, key: jax.Array) -> Any:
+        state, step = env.step(key, state, some_actions(env, 5))
+        return state, (step.obs, step.final_observation, step.reward, step.terminated)
+
+    def theirs(state: Any, key: jax.Array) -> Any:
+        obs, state, reward, terminated, _, info = jax.vmap(env.env.step, (0, 0, 0, None))(
+            key, state, some_actions(env, 5), env.params
+        )
+        return state, (obs, info["final_observation"], reward.astype(jnp.float32), terminated)
+
+    opening, _ = env.reset(keys[0])
+    found, wanted = (jax.jit(partial(jax.lax.scan, step))(opening, keys) for step in (ours, theirs))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), found, wanted)
+
+
+def test_resets_stay_a_branch_where_agents_are_mapped() -> None:
+    env = make("CartPole-v1")
+    keys = jax.random.split(jax.random.key(0), (3, 2, 4))
+    state, _ = jax.vmap(jax.vmap(env.reset))(keys)
+    jaxpr = jax.make_jaxpr(jax.vmap(jax.vmap(env.step)))(keys, state, jnp.zeros((3, 2, 4), int))
+    (branch,) = (e for e in jaxpr.jaxpr.eqns if e.primitive.name == "cond")
+    assert branch.invars[0].aval.shape == ()
+
+
 @pytest.mark.parametrize("name", REGISTERED)
 def test_every_registered_environment_fits_the_learner_by_its_name_alone(name: str) -> None:
     """Traced, not compiled: an update returns a state like the one that it was given."""

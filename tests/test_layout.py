@@ -20,8 +20,8 @@ LAYERS: list[set[str]] = [
         *("sequences", "permutations", "recurrences"),
     },
     {"objectives", "envs.", "networks."},
-    {"learner", "evaluation", "drawings"},
-    {"system", "compile", "population", "checkpoint", "sinks."},
+    {"learner", "evaluation", "drawings", "compile", "pieces"},
+    {"system", "population", "checkpoint", "sinks."},
     {"experiment", "launcher", "policy", "sweep"},
     {"ff_ppo", "rec_ppo", "evaluate", "export", "render"},
 ]
@@ -31,6 +31,7 @@ BESIDE = {
     "guard": {"config"},
     "returns": {"advantages"},
     "evaluation": {"learner"},
+    "pieces": {"compile"},
     "launcher": {"experiment", "sweep"},
     "population": {"system"},
 }

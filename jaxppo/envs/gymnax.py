@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnax.environments import spaces
+from gymnax.environments.environment import Environment
 
 from jaxppo.config import ConfigError, EnvConfig
 from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, TimeStep, zeros
@@ -43,17 +44,62 @@ class GymnaxEnvironment:
         return state, obs
 
     def step(self, key: jax.Array, state: PyTree, action: PyTree) -> tuple[PyTree, TimeStep]:
-        """One auto-reset step of `B` environments; rewards become float32."""
-        obs, state, reward, terminated, truncated, info = jax.vmap(self.env.step, (0, 0, 0, None))(
-            key, state, action, self.params
-        )
-        return state, TimeStep(
-            obs=obs,
-            final_observation=info["final_observation"],
-            reward=jnp.asarray(reward, jnp.float32),
-            terminated=jnp.asarray(terminated, bool),
-            truncated=jnp.asarray(truncated, bool),
-        )
+        """One auto-reset step of `B` environments; rewards become float32.
+
+        Where auto-reset is gymnax's own, with its keys, fresh episodes are made only in a branch
+        that runs when some episode ended.
+        """
+        if (
+            getattr(type(self.env), "step", None) is not Environment.step
+        ):  # a class that resets in its own way
+            obs, state, reward, terminated, truncated, info = jax.vmap(
+                self.env.step, (0, 0, 0, None)
+            )(key, state, action, self.params)
+            return state, _time_step(obs, info["final_observation"], reward, terminated, truncated)
+        step_key, reset_key = jnp.moveaxis(jax.vmap(jax.random.split)(key), 1, 0)
+        final_observation, after, reward, terminated, _ = jax.vmap(
+            self.env.step_env, (0, 0, 0, None)
+        )(step_key, state, action, self.params)
+        truncated = jax.vmap(self.env.is_truncated, (0, None))(after, self.params)
+        done = jnp.logical_or(terminated, truncated)
+
+        def renew() -> tuple[PyTree, PyTree]:
+            fresh = jax.vmap(self.env.reset_env, (0, None))(reset_key, self.params)
+            return jax.tree.map(
+                lambda new, old: jnp.where(done.reshape(-1, *[1] * (old.ndim - 1)), new, old),
+                fresh,
+                (final_observation, after),
+            )
+
+        obs, state = jax.lax.cond(_anywhere(done), renew, lambda: (final_observation, after))
+        return state, _time_step(obs, final_observation, reward, terminated, truncated)
+
+
+@jax.custom_batching.custom_vmap
+def _anywhere(flags: jax.Array) -> jax.Array:
+    """Whether any flag is set, of all that are mapped too: a `cond` on it stays a branch."""
+    return jnp.any(flags)
+
+
+@_anywhere.def_vmap
+def _(_size: int, _batched: list[bool], flags: jax.Array) -> tuple[jax.Array, bool]:
+    return _anywhere(flags), False
+
+
+def _time_step(
+    obs: PyTree,
+    final_observation: PyTree,
+    reward: jax.Array,
+    terminated: jax.Array,
+    truncated: jax.Array,
+) -> TimeStep:
+    return TimeStep(
+        obs=obs,
+        final_observation=final_observation,
+        reward=jnp.asarray(reward, jnp.float32),
+        terminated=jnp.asarray(terminated, bool),
+        truncated=jnp.asarray(truncated, bool),
+    )
 
 
 def make(config: EnvConfig) -> GymnaxEnvironment:

@@ -1,0 +1,65 @@
+"""What the programs of a comparison have in common: sizes of work, and how they are timed in turn.
+
+Standard library alone, since it is imported in environments of other systems too.
+"""
+
+import dataclasses
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """PPO on CartPole: 4 epochs; actor and critic apart, each of two equal layers."""
+
+    num_envs: int
+    rollout_length: int
+    num_minibatches: int
+    layers: tuple[int, ...]
+    activation: str
+    updates_per_block: int
+    num_epochs: int = 4
+
+    @property
+    def steps_per_update(self) -> int:
+        """Environment steps."""
+        return self.num_envs * self.rollout_length
+
+    @property
+    def steps_per_block(self) -> int:
+        """Environment steps of what is timed at once."""
+        return self.updates_per_block * self.steps_per_update
+
+
+SIZES = {
+    "S": Size(4, 128, 4, (64, 64), "tanh", updates_per_block=500),
+    "M": Size(1024, 128, 16, (256, 256), "relu", updates_per_block=2),
+    "L": Size(4096, 32, 16, (64, 64), "tanh", updates_per_block=6),
+}
+
+
+def serve(block: Callable[[], object], compile_seconds: float) -> None:
+    """Time `block` once for each line that comes in, and answer each with a line of JSON.
+
+    The first answer, unasked, is what compilation took (s). `block` returns when all is computed.
+    """
+    say({"compile_seconds": compile_seconds})
+    for _ in sys.stdin:
+        start = time.perf_counter()
+        block()
+        seconds = time.perf_counter() - start
+        say({"seconds": seconds, "peak_mib": peak_mib()})
+
+
+def peak_mib() -> float:
+    """The most memory that this process ever had."""
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+
+
+def say(answer: dict[str, float]) -> None:
+    """One line of JSON to whoever asks."""
+    print(json.dumps(answer), flush=True)

@@ -1,0 +1,55 @@
+"""rejax on one size, timed block by block: started by `benchmarks.peers` in rejax's environment."""
+
+import sys
+import time
+
+import jax
+from blocks import SIZES, serve
+from gymnax.environments.classic_control.cartpole import CartPole
+from rejax import PPO
+
+size = SIZES[sys.argv[1]]
+
+
+class FiveValues(CartPole):
+    """gymnax's CartPole as rejax 0.1 steps it: one `done` instead of two flags."""
+
+    def step(self, key, state, action, params=None):
+        """(observation, state, reward, done, info)."""
+        obs, state, reward, terminated, truncated, info = super().step(key, state, action, params)
+        return obs, state, reward, terminated | truncated, info
+
+
+env = FiveValues()
+ppo = PPO.create(
+    env=env,
+    env_params=env.default_params,
+    agent_kwargs={"hidden_layer_sizes": size.layers, "activation": size.activation},
+    num_envs=size.num_envs,
+    num_steps=size.rollout_length,
+    num_epochs=size.num_epochs,
+    num_minibatches=size.num_minibatches,
+    learning_rate=3e-4,
+    max_grad_norm=0.5,
+)
+
+
+def updates(state):
+    """A block."""
+    return jax.lax.fori_loop(0, size.updates_per_block, lambda _, s: ppo.train_iteration(s), state)
+
+
+state = ppo.init_state(jax.random.key(0))
+start = time.perf_counter()
+program = jax.jit(updates, donate_argnums=0).lower(state).compile()
+compile_seconds = time.perf_counter() - start
+
+
+def block():
+    """Train on from where the last block ended."""
+    global state
+    state = jax.block_until_ready(program(state))
+
+
+block()
+serve(block, compile_seconds)

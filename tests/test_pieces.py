@@ -1,0 +1,103 @@
+"""Batches in pieces: the same numbers as at once, and how large the pieces are."""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from conftest import NETWORK, build, small_config
+
+from jaxppo import learner, pieces, sequences
+from jaxppo.types import Batch
+
+GRU = {"_target_": "jaxppo.networks.memory.Recurrent", "cell": "gru", "size": 8}
+CASES: dict[str, dict[str, Any]] = {
+    "feed-forward": {"system": {"standardize_advantages": "minibatch", "num_minibatches": 2}},
+    "memory": {
+        "network": {**NETWORK, "actor_memory": GRU, "critic_memory": GRU},
+        "system": {"sequence_length": 4, "burn_in": 1, "num_minibatches": 1},
+    },
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("terminates", [False, True])
+def test_an_update_in_pieces_is_the_update_at_once(small: Any, case: str, terminates: bool) -> None:
+    system, state = small(env__params={"terminates": terminates}, **CASES[case])
+    found = []
+    for num in (1, 4):
+        system = dataclasses.replace(system, gradient_pieces=num, value_pieces=num)
+        after, metrics = jax.jit(partial(learner.update, system))(state)
+        found.append(jax.tree.leaves((after.agent.policy.params, metrics)))
+    for at_once, in_pieces in zip(*found, strict=True):
+        np.testing.assert_allclose(in_pieces, at_once, rtol=2e-4, atol=1e-6)
+
+
+def test_extremes_are_of_all_pieces_and_losses_their_means(small: Any) -> None:
+    system, state = small(system={"num_minibatches": 1, "kl_coef": 3.0})
+    state, rollout, _ = learner.collect(system, state)
+    batch, _ = learner.add_targets(system, state, rollout)
+    shifted = np.linspace(-1, 1, 32, dtype=np.float32)[None]
+    batch = dataclasses.replace(batch, log_prob=batch.log_prob + shifted)
+    _, whole = learner.gradient(system, state.agent, batch)
+    system = dataclasses.replace(system, gradient_pieces=8)
+    _, parts = learner.gradient(system, state.agent, batch)
+    assert whole.ratio_max > 2 * whole.ratio_min
+    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(parts), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_pieces_of_a_minibatch_are_its_sequences_in_order() -> None:
+    steps = np.arange(12).reshape(2, 6)  # [L, M]
+    fields = dict.fromkeys((f.name for f in dataclasses.fields(Batch)), steps)
+    batch = learner.split(Batch(**{**fields, "carry": steps[0]}), 3)
+    np.testing.assert_array_equal(
+        batch.obs, [[[0, 1], [6, 7]], [[2, 3], [8, 9]], [[4, 5], [10, 11]]]
+    )
+    np.testing.assert_array_equal(batch.carry, [[0, 1], [2, 3], [4, 5]])
+
+
+def test_scanned_pieces_are_joined_and_hand_on_their_carry() -> None:
+    def total(carry: Any, part: Any) -> Any:
+        sums = carry + np.cumsum(np.ones(1)) * part.cumsum()
+        return sums[-1], sums
+
+    last, sums = sequences.scan_pieces(total, jax.numpy.zeros(()), jax.numpy.arange(12.0), 4)
+    np.testing.assert_array_equal(sums, np.arange(12).cumsum())
+    assert last == 66
+
+
+@pytest.mark.parametrize(
+    "number, least, found",
+    [(8192, 2.8, 4), (8192, 1.0, 1), (8192, 0.1, 1), (12, 5, 6), (7, 2, 7), (6, 99, 6), (1, 3, 1)],
+)
+def test_the_least_divisor(number: int, least: float, found: int) -> None:
+    assert pieces.least_divisor(number, least) == found
+
+
+WIDE = {"arch__total_num_envs": 1024, "system": {"rollout_length": 128, "num_minibatches": 16}}
+
+
+def widths(*sizes: int) -> dict[str, Any]:
+    torso = {**NETWORK["actor_torso"], "layer_sizes": list(sizes)}
+    return {**NETWORK, "actor_torso": torso, "critic_torso": torso}
+
+
+@pytest.mark.parametrize(
+    "changes, gradient, value",
+    [
+        ({"network": widths(256, 256), **WIDE}, 4, 64),  # 34 MB of activations a minibatch
+        ({"network": widths(64, 64), **WIDE}, 1, 16),  # 9 MB
+        ({"network": widths(64, 64), **WIDE, "system__gradient_chunk": 1000}, 16, 16),
+        ({"network": widths(64, 64), **WIDE, "arch__update_batch_size": 2}, 1, 16),
+        ({"network": CASES["memory"]["network"], **WIDE, "system__sequence_length": 4}, 1, 1),
+        ({"system__gradient_chunk": 1}, 8, 1),
+        ({"system__gradient_chunk": 3}, 4, 1),
+        ({"system__gradient_chunk": 8}, 1, 1),
+    ],
+)
+def test_how_many(changes: dict[str, Any], gradient: int, value: int) -> None:
+    system, *_ = build(small_config(**changes))
+    assert (system.gradient_pieces, system.value_pieces) == (gradient, value)
