@@ -7,10 +7,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test slow check format bench clean
+.PHONY: help run test slow check format bench bench-peers clean
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(INSTALLED) ## train on CartPole; ARGS="key=value ..." overrides the configuration
 	$(BIN)/python -m jaxppo.ff_ppo env=cartpole $(ARGS)
@@ -36,8 +36,11 @@ bench: $(INSTALLED) ## measure the speed of one program, sweeps and checkpoints
 	$(BIN)/python -m benchmarks.sweeps
 	$(BIN)/python -m benchmarks.checkpoints
 
+bench-peers: $(INSTALLED) ## measure it beside rejax, Brax and stable-baselines3
+	$(BIN)/python -m benchmarks.peers $(ARGS)
+
 clean: ## remove the environment, caches and build outputs; keep what runs wrote
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) benchmarks/peers/.venvs build dist .mypy_cache .pytest_cache .ruff_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml constraints.txt

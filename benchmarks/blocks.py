@@ -1,6 +1,6 @@
-"""What the programs of a comparison have in common: sizes of work, and how they are timed in turn.
+"""Sizes of work that systems are compared on, and how their blocks are timed in turn.
 
-Standard library alone, since it is imported in environments of other systems too.
+Standard library alone, since it is imported in the environments of other systems too.
 """
 
 import dataclasses
@@ -13,14 +13,14 @@ from collections.abc import Callable
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """PPO on CartPole: 4 epochs; actor and critic apart, each of two equal layers."""
+    """PPO on CartPole in 4 epochs; an actor and a critic of equal layers that share nothing."""
 
     num_envs: int
     rollout_length: int
     num_minibatches: int
     layers: tuple[int, ...]
     activation: str
-    updates_per_block: int
+    updates_per_block: int  # of what is timed at once
     num_epochs: int = 4
 
     @property
@@ -30,28 +30,28 @@ class Size:
 
     @property
     def steps_per_block(self) -> int:
-        """Environment steps of what is timed at once."""
+        """Environment steps."""
         return self.updates_per_block * self.steps_per_update
 
 
 SIZES = {
     "S": Size(4, 128, 4, (64, 64), "tanh", updates_per_block=500),
     "M": Size(1024, 128, 16, (256, 256), "relu", updates_per_block=2),
-    "L": Size(4096, 32, 16, (64, 64), "tanh", updates_per_block=6),
+    "L": Size(4096, 32, 16, (64, 64), "tanh", updates_per_block=8),
 }
 
 
-def serve(block: Callable[[], object], compile_seconds: float) -> None:
+def serve(block: Callable[[], object], steps: int, compile_seconds: float) -> None:
     """Time `block` once for each line that comes in, and answer each with a line of JSON.
 
-    The first answer, unasked, is what compilation took (s). `block` returns when all is computed.
+    The first answer, unasked, is what tracing and compiling took (s). `block` is so many
+    environment steps and returns when all of them are done.
     """
     say({"compile_seconds": compile_seconds})
     for _ in sys.stdin:
         start = time.perf_counter()
         block()
-        seconds = time.perf_counter() - start
-        say({"seconds": seconds, "peak_mib": peak_mib()})
+        say({"speed": steps / (time.perf_counter() - start), "peak_mib": peak_mib()})
 
 
 def peak_mib() -> float:

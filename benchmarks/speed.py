@@ -1,137 +1,365 @@
-"""Steady steps per second on CartPole, feed-forward at three sizes and with memories: `make bench`.
+"""Steady speed, compilation, start-up, memory and phases of the learner: part of `make bench`.
 
-Each setting is compiled once; then blocks of whole updates are timed, compile apart. Prints a table
-and writes benchmarks/results/speed.json (ignored by git).
+Each setting runs in a process of its own. Its program is compiled once; then blocks of whole
+updates are timed, compile apart. Prints tables and writes benchmarks/results/speed.json (ignored by
+git).
 """
 
 import argparse
+import dataclasses
 import json
+import os
 import platform
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import hydra
 import jax
+import jax.numpy as jnp
 import numpy as np
 from omegaconf import OmegaConf
 
-from jaxppo import compile, config, devices, experiment, population, system
+from benchmarks.blocks import SIZES, Size, peak_mib, serve
+from jaxppo import compile, config, devices, experiment, learner, population, system
 from jaxppo.launcher import config_dir
-from jaxppo.learner import train_members
+from jaxppo.permutations import random_permutation
+from jaxppo.types import LearnerState, System
 
-SETTINGS: dict[str, list[str]] = {
-    "S": [
-        "arch.total_num_envs=4",
-        "system.rollout_length=128",
-        "system.num_minibatches=4",
-    ],
-    "M": [
-        "arch.total_num_envs=1024",
-        "system.rollout_length=128",
-        "system.num_minibatches=16",
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What is timed: a command line, and about how many environment steps a block has."""
+
+    overrides: list[str]
+    steps_per_block: int
+    executable: str = "ff_ppo"
+
+
+def of_size(size: Size) -> list[str]:
+    """The overrides of a size."""
+    layers = ",".join(map(str, size.layers))
+    return [
+        f"arch.total_num_envs={size.num_envs}",
+        f"system.rollout_length={size.rollout_length}",
+        f"system.num_minibatches={size.num_minibatches}",
+        f"system.epochs={size.num_epochs}",
         *(
             f"network.{part}.{key}"
             for part in ("actor_torso", "critic_torso")
-            for key in ("layer_sizes=[256,256]", "activation=relu")
+            for key in (f"layer_sizes=[{layers}]", f"activation={size.activation}")
         ),
-    ],
-    "L": [
-        "arch.total_num_envs=4096",
-        "system.rollout_length=32",
-        "system.num_minibatches=16",
-    ],
-}
-MEMBERS = {  # of size S, all in one program
-    f"S x {num}": [*SETTINGS["S"], f"arch.num_seeds={num}"] for num in (4, 16, 64)
-}
-STEPS_PER_BLOCK = {"S": 300_000, "M": 262_144, "L": 786_432}
-MEMORIES = {  # 16,384 steps an update, learnt from in sequences of whole rollouts
-    f"{memory}-{length}": [
-        f"network={memory}_shared",
+    ]
+
+
+def memory(cell: str, length: int) -> Setting:
+    """16,384 steps an update, learnt from in sequences of whole rollouts."""
+    overrides = [
+        f"network={cell}_shared",
         f"arch.total_num_envs={16_384 // length}",
         f"system.rollout_length={length}",
         "system.num_minibatches=4",
+        "system.epochs=4",
     ]
-    for memory in ("lstm", "gru", "lru")
-    for length in (128, 1024)
+    return Setting(overrides, 65_536, "rec_ppo")
+
+
+SETTINGS = {name: Setting(of_size(size), size.steps_per_block) for name, size in SIZES.items()}
+SETTINGS["M bf16"] = Setting([*of_size(SIZES["M"]), "arch.precision=bf16"], 262_144)
+SETTINGS |= {
+    f"S x {num}": Setting([*of_size(SIZES["S"]), f"arch.num_seeds={num}"], 512_000)
+    for num in (16, 32)
 }
+SETTINGS["cnn"] = Setting(
+    ["env=breakout", "network=cnn", "arch.total_num_envs=64", "system.rollout_length=64"], 16_384
+)
+SETTINGS |= {"lstm": memory("lstm", 128), "lru": memory("lru", 128)}
+EXTRA = {f"{c}-1024": memory(c, 1024) for c in ("lstm", "gru", "lru")} | {"gru": memory("gru", 128)}
+PHASES_OF = ("S", "M", "L", "cnn")
 
 
-def compose(name: str) -> config.Config:
+def compose(setting: Setting, *more: str) -> config.Config:
     """The configuration that the command line would run."""
-    executable = "rec_ppo" if name in MEMORIES else "ff_ppo"
-    overrides = ["system.epochs=4", "arch.num_evaluation=1", "arch.compile_cache=null"]
+    overrides = ["arch.num_evaluation=1", "arch.compile_cache=null", *more]
     with hydra.initialize_config_dir(str(config_dir()), version_base="1.3"):
-        settings = hydra.compose(
-            executable, [*{**SETTINGS, **MEMBERS, **MEMORIES}[name], *overrides]
-        )
+        settings = hydra.compose(setting.executable, [*setting.overrides, *overrides])
     return config.parse(dict(OmegaConf.to_container(settings, resolve=True)))  # type: ignore[arg-type]
 
 
-def measure(name: str, num_blocks: int) -> dict[str, Any]:
-    """Median and range of steady steps per second at one setting."""
-    settings = compose(name)
-    plan, built = experiment.prepare(settings)
-    state = system.init(built, population.members(settings), plan)
-    steps_per_update = plan.num_members * plan.steps_per_update
-    wanted = STEPS_PER_BLOCK["S" if name in MEMBERS else name] if name not in MEMORIES else 65_536
-    updates = max(1, wanted // steps_per_update)
-    count = devices.replicate(np.int32(updates), jax.local_devices())
-    train = partial(train_members, built)
-    program = compile.compile_program(train, state, count, donate=(0,))
-    gflop = compile.matmul_flops(train, state, count) / 1e9
-    speeds = []
-    for block in range(num_blocks + 1):  # the first warms up
-        start = time.perf_counter()
-        state, _ = program.call(state, count)
-        jax.block_until_ready(state)
-        if block:
-            speeds.append(updates * steps_per_update / (time.perf_counter() - start))
-    median = statistics.median(speeds)
-    return {
+class Timed:
+    """A compiled setting whose blocks can be run one after another."""
+
+    def __init__(self, setting: Setting, *more: str) -> None:
+        settings = compose(setting, *more)
+        self.plan, self.system = experiment.prepare(settings)
+        members = population.members(settings)
+        self.state = system.init(self.system, members, self.plan)
+        steps_per_update = self.plan.num_members * self.plan.steps_per_update
+        self.updates = max(1, setting.steps_per_block // steps_per_update)
+        self.steps = self.updates * steps_per_update
+        used = jax.local_devices()[: self.plan.num_devices]
+        self.count = devices.replicate(np.int32(self.updates), used)
+        train = partial(learner.train_members, self.system)
+        self.program = compile.compile_program(train, self.state, self.count, donate=(0,))
+        flops = compile.matmul_flops(train, self.state, self.count) * self.plan.num_devices
+        self.gflop_per_step = flops / steps_per_update / 1e9
+
+    def block(self) -> None:
+        """Train on from where the last block ended."""
+        self.state, _ = self.program.call(self.state, self.count)
+        jax.block_until_ready(self.state)
+
+
+def measure(name: str, num_blocks: int, *more: str) -> dict[str, Any]:
+    """Median and range of steady steps per second of one setting, and what the program costs."""
+    timed = Timed({**SETTINGS, **EXTRA}[name], *more)
+    timed.block()
+    speeds = [timed.steps / seconds(timed.block) for _ in range(num_blocks)]
+    row = {
         "setting": name,
-        "steps_per_second": median,
+        "devices": timed.plan.num_devices,
+        "steps_per_second": statistics.median(speeds),
         "slowest": min(speeds),
         "fastest": max(speeds),
         "blocks": num_blocks,
-        "compile_seconds": program.seconds,
-        "peak_mib": program.peak_bytes / 2**20,
-        "matmul_gflop_per_second": gflop / steps_per_update * median,
+        "compile_seconds": timed.program.seconds,
+        "program_mib": timed.program.peak_bytes * timed.plan.num_devices / 2**20,
+        "process_mib": peak_mib(),
+        "gflop_per_step": timed.gflop_per_step,
     }
+    if name in PHASES_OF:
+        row["phases"] = phases(timed)
+    return row
+
+
+def seconds(function: Callable[[], object]) -> float:
+    """That a call takes."""
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def phases(timed: Timed) -> dict[str, float]:
+    """Seconds of an update that each phase takes when it runs alone, as a program of its own.
+
+    `update` is all of them together. What does not add up is what the compiler saves, or loses, by
+    seeing all at once.
+    """
+    built = dataclasses.replace(timed.system, axes=(), member_axes=())
+    state = LearnerState(
+        agent=jax.tree.map(lambda x: x[0, 0], timed.state.agent),
+        acting=jax.tree.map(lambda x: x[0, 0, 0], timed.state.acting),
+    )
+    collected, rollout, _ = jax.jit(partial(learner.collect, built))(state)
+    batch, _ = jax.jit(partial(learner.add_targets, built))(collected, rollout)
+    programs: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+        "update": (partial(learner.update, built), (state,)),
+        "act": (partial(act, built), (state, rollout)),
+        "environment": (partial(step, built), (state, rollout)),
+        "advantages": (partial(learner.add_targets, built), (collected, rollout)),
+        "shuffle": (partial(shuffle, built), (state, batch)),
+        "gradients": (partial(gradients, built), (state, batch)),
+    }
+    found = {}
+    for phase, (function, args) in programs.items():
+        repeats = max(1, timed.updates // 4)
+        program = jax.jit(partial(repeat, function, repeats)).lower(*args).compile()
+        jax.block_until_ready(program(*args))
+        taken = [seconds(lambda p=program, a=args: jax.block_until_ready(p(*a))) for _ in range(5)]
+        found[phase] = statistics.median(taken) / repeats
+    return found
+
+
+def repeat(function: Callable[..., Any], times: int, *args: Any) -> Any:
+    """`function(*args)` so many times, each of which the compiler takes for different."""
+
+    def again(_: int, carry: Any) -> Any:
+        args, _ = carry
+        args, output = jax.lax.optimization_barrier((args, function(*args)))
+        return args, output
+
+    output = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, *args))
+    return jax.lax.fori_loop(0, times, again, (args, output))[1]
+
+
+def act(system: System, state: LearnerState, rollout: Any) -> Any:
+    """A rollout's actions, on its observations."""
+    keys = jax.random.split(state.acting.key, system.rollout_length)
+
+    def one(carry: Any, xs: Any) -> Any:
+        key, obs, reset = xs
+        carry, distribution, _ = learner.unroll(
+            system, state.agent.policy, carry, jax.tree.map(lambda x: x[None], obs), reset[None]
+        )
+        return carry, distribution.sample_and_log_prob(seed=key)
+
+    return jax.lax.scan(one, state.acting.carry, (keys, rollout.obs, rollout.reset))[1]
+
+
+def step(system: System, state: LearnerState, rollout: Any) -> Any:
+    """A rollout's environment steps, with its actions."""
+    shape = (system.rollout_length, system.num_envs)
+    keys = jax.random.split(state.acting.key, shape)
+
+    def one(env_state: Any, xs: Any) -> Any:
+        return system.env.step(xs[0], env_state, xs[1])
+
+    return jax.lax.scan(one, state.acting.env_state, (keys, rollout.action))[1]
+
+
+def shuffle(system: System, state: LearnerState, batch: Any) -> Any:
+    """Every minibatch of all passes: its order, and its transitions."""
+    num = batch.log_prob.shape[1]
+
+    def epoch(_: None, key: jax.Array) -> Any:
+        order = random_permutation(key, num).reshape(system.num_minibatches, -1)
+        return None, jax.lax.scan(lambda _, i: (None, learner.select(batch, i)), None, order)[1]
+
+    return jax.lax.scan(epoch, None, jax.random.split(state.acting.key, system.epochs))[1]
+
+
+def gradients(system: System, state: LearnerState, batch: Any) -> Any:
+    """As many gradient steps, all on one minibatch."""
+    minibatch = jax.tree.map(
+        lambda x: x[:, : x.shape[1] // system.num_minibatches],
+        dataclasses.replace(batch, carry=()),
+    )
+    params, opt_state = state.agent.policy.params, state.agent.opt_state
+    update = learner.optimizer(state.agent.hyperparameters, state.agent.update).update
+
+    def one(carry: Any, _: None) -> Any:
+        params, opt_state = carry
+        policy = dataclasses.replace(state.agent.policy, params=params)
+        agent = dataclasses.replace(state.agent, policy=policy)
+        gradient, _ = learner.gradient(system, agent, minibatch)
+        updates, opt_state = update(gradient, opt_state, params)
+        return (jax.tree.map(jnp.add, params, updates), opt_state), None
+
+    steps = system.epochs * system.num_minibatches
+    return jax.lax.scan(one, (params, opt_state), None, steps)[0]
+
+
+def matmul_rate() -> float:
+    """The machine's float32 GFLOP/s, in its best product of square matrices."""
+    rates = []
+    for size in (256, 512, 1024, 2048):
+        a = jax.random.normal(jax.random.key(0), (size, size))
+        num = max(1, 2048**3 // size**3)
+        chain = jax.jit(lambda a, n=num: jax.lax.fori_loop(0, n, lambda _, b: a @ b * 1e-3, a))
+        jax.block_until_ready(chain(a))
+        best = min(seconds(lambda c=chain, a=a: jax.block_until_ready(c(a))) for _ in range(5))
+        rates.append(2 * size**3 * num / best / 1e9)
+    return max(rates)
+
+
+def start_up(cache: str) -> float:
+    """Seconds from the shell to the first finished update of README's command."""
+    command = [
+        *(sys.executable, "-m", "jaxppo.ff_ppo", "env=cartpole", "arch.total_num_envs=4096"),
+        *("arch.num_updates=10", f"arch.compile_cache={cache}"),
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        assert process.stdout is not None
+        for line in process.stdout:
+            if " steps/s" in line:
+                break
+        taken = time.perf_counter() - start
+        process.stdout.read()
+        process.wait()
+    return taken
+
+
+def in_a_process(name: str, num_blocks: int, more: list[str]) -> dict[str, Any]:
+    """`measure`, in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.speed", "--one", name, "--blocks", str(num_blocks)]
+    done = subprocess.run(
+        [*command, *(["--set", *more] if more else [])],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def main() -> None:
     """Measure every setting in turn."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "settings",
-        nargs="*",
-        default=[*SETTINGS, *MEMBERS, *MEMORIES],
-        help="of all that it prints",
+        "settings", nargs="*", default=list(SETTINGS), help=f"of these, or {list(EXTRA)}"
     )
     parser.add_argument("--blocks", type=int, default=7, help="timed blocks of each setting")
+    parser.add_argument("--set", nargs="*", default=[], help="further settings, key=value")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    results = []
-    print(
-        f"jax {jax.__version__}, {jax.local_device_count()} x {jax.local_devices()[0].device_kind}"
-    )
-    print("setting     steps/s (slowest .. fastest)     compile   peak MiB  matmul GFLOP/s")
+    devices.use_cores()
+    if arguments.serve:
+        timed = Timed(SETTINGS[arguments.serve], *arguments.set)
+        timed.block()
+        serve(timed.block, timed.steps, timed.program.seconds)
+        return
+    if arguments.one:
+        print(json.dumps(measure(arguments.one, arguments.blocks, *arguments.set)))
+        return
+    rate, kind = matmul_rate(), jax.local_devices()[0].device_kind
+    cores = os.cpu_count()
+    print(f"jax {jax.__version__}, {kind}, {cores} cores, float32 products: {rate:.0f} GFLOP/s")
+    print("setting      steps/s (slowest .. fastest)   of products'   compile  program  process")
+    rows = []
     for name in arguments.settings:
-        row = measure(name, arguments.blocks)
-        results.append(row)
+        row = in_a_process(name, arguments.blocks, arguments.set)
+        row["of_limit"] = row["steps_per_second"] * row["gflop_per_step"] / rate
+        rows.append(row)
         print(
-            f"{name:<9} {row['steps_per_second']:>9,.0f} "
-            f"({row['slowest']:,.0f} .. {row['fastest']:,.0f})   {row['compile_seconds']:>6.1f} s "
-            f"{row['peak_mib']:>9.0f} {row['matmul_gflop_per_second']:>10.1f}",
+            f"{name:<9} {row['steps_per_second']:>10,.0f} "
+            f"({row['slowest']:,.0f} .. {row['fastest']:,.0f})   {row['of_limit']:>5.0%}   "
+            f"{row['compile_seconds']:>6.1f} s {row['program_mib']:>5.0f} MiB "
+            f"{row['process_mib']:>5.0f} MiB",
             flush=True,
         )
-    folder = Path(__file__).parent / "results"
-    folder.mkdir(exist_ok=True)
-    machine = {"jax": jax.__version__, "python": platform.python_version(), "rows": results}
-    (folder / "speed.json").write_text(json.dumps(machine, indent=2) + "\n")
+    print("\nmilliseconds of an update, each phase as a program of its own")
+    for row in rows:
+        if found := row.get("phases"):
+            whole = found["update"]
+            each = (f"{k} {v * 1e3:.2f} ({v / whole:.0%})" for k, v in found.items())
+            print(f"{row['setting']:<4} {'  '.join(each)}")
+    with tempfile.TemporaryDirectory() as cache:
+        cold, *again = (start_up(cache) for _ in range(4))
+    warm = statistics.median(again)
+    print(f"\nfrom the shell to the first update: {cold:.1f} s; compiled before: {warm:.1f} s")
+    RESULTS.mkdir(exist_ok=True)
+    results = {
+        "jax": jax.__version__,
+        "python": platform.python_version(),
+        "device": kind,
+        "cores": cores,
+        "matmul_gflop_per_second": rate,
+        "cold_start_seconds": cold,
+        "warm_start_seconds": warm,
+        "rows": rows,
+    }
+    (RESULTS / "speed.json").write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -45,15 +45,15 @@ def compile_program(
     return Program(call=compiled, seconds=seconds, peak_bytes=peak)
 
 
-def memory_limit(device: jax.Device) -> int | None:
-    """Bytes that programs of one device may take; None where nobody says."""
+def memory_limit(device: jax.Device, num_devices: int) -> int | None:
+    """Bytes that a program of `num_devices` may take on each; None where nobody says."""
     stats = device.memory_stats()
     if stats and "bytes_limit" in stats:
         return int(stats["bytes_limit"])
     if device.platform != "cpu" or "SC_AVPHYS_PAGES" not in os.sysconf_names:
         return None
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return free // jax.local_device_count()
+    return free // num_devices
 
 
 def use_cache(folder: str | None) -> None:
@@ -63,17 +63,22 @@ def use_cache(folder: str | None) -> None:
     """
     if folder is None or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return
+    path = make_folder("arch.compile_cache", folder, "null for no cache")
+    jax.config.update("jax_compilation_cache_dir", str(path))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def make_folder(key: str, folder: str, other: str) -> Path:
+    """A folder (`~` is the home); `ConfigError` where it cannot be made."""
     path = Path(folder).expanduser()
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"arch.compile_cache={folder}: cannot be made ({error.strerror}); choose another "
-            "folder, or null for no cache"
+            f"{key}={folder}: cannot be made ({error.strerror}); choose another folder, or {other}"
         ) from error
-    jax.config.update("jax_compilation_cache_dir", str(path))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    return path
 
 
 def matmul_flops(function: Callable[..., Any], *args: Any) -> int:

@@ -69,6 +69,9 @@ class ArchConfig:
         "of torsos: float32, or bf16 (parameters, heads, losses and statistics stay float32)",
         choices=("float32", "bf16"),
     )
+    profile: str | None = setting(
+        None, "folder for a profiler trace of two updates before the first block; null: none"
+    )
     compile_cache: str | None = setting(
         "~/.cache/jaxppo", "folder of compiled programs, shared by all runs; null: no cache"
     )

@@ -1,5 +1,7 @@
 """The device axis `D`: placement, replication and the only `pmap` of this package."""
 
+import contextlib
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -11,6 +13,34 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxppo.types import PyTree
 
 AXIS = "device"
+_CORES = "JAX_NUM_CPU_DEVICES"
+
+
+def use_cores() -> None:
+    """Let each core of a CPU be a device, so that members train beside each other.
+
+    For command lines, before JAX is first used. Devices that a user asked for (XLA_FLAGS,
+    JAX_NUM_CPU_DEVICES) stay as they are.
+    """
+    asked = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    if not asked and _CORES not in os.environ:
+        affinity = getattr(os, "sched_getaffinity", None)  # Linux has it
+        num_cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+        with contextlib.suppress(RuntimeError):  # JAX is in use
+            jax.config.update(_CORES.lower(), num_cores)
+
+
+def count(members: int) -> int:
+    """How many devices a program of `members` runs on: all.
+
+    Of a CPU's cores, as many as divide the members: one program is not spread over them, since the
+    compiler uses them all for it.
+    """
+    there = jax.local_device_count()
+    are_cores = getattr(jax.config, _CORES.lower()) > 1 and _CORES not in os.environ
+    if not are_cores or jax.default_backend() != "cpu":
+        return there
+    return max(num for num in range(1, there + 1) if members % num == 0)
 
 
 def parallel(function: Callable[..., Any], *, donate: tuple[int, ...] = ()) -> Any:

@@ -54,9 +54,16 @@ class Job:
 def prepare(config: Config) -> tuple[Plan, System]:
     """Check all of a configuration without compiling anything; `ConfigError` on what cannot be."""
     compile.use_cache(config.arch.compile_cache)
+    if config.arch.profile is not None:
+        compile.make_folder("arch.profile", config.arch.profile, "null for no trace")
     members(config)
-    derived = plan(config, jax.local_device_count())
+    derived = plan(config, num_devices(config, num_members(config)))
     return derived, system.build(config, derived)
+
+
+def num_devices(config: Config, members: int) -> int:
+    """Of a program; halving ends with one member, wherever it began."""
+    return devices.count(1 if config.population.selection == "halving" else members)
 
 
 def blocks_after(done: Sequence[int], planned: Plan) -> tuple[int, ...]:
@@ -257,8 +264,9 @@ class _Run:
         self.config = jobs[0].config  # what shapes the program is the same in all
         compile.use_cache(self.config.arch.compile_cache)
         for job in jobs[1:]:
-            plan(job.config, jax.local_device_count())  # what it refuses
-        self.plan = plan(self.config, jax.local_device_count(), len(self.members))
+            plan(job.config, num_devices(job.config, num_members(job.config)))  # what it refuses
+        count = len(self.members)
+        self.plan = plan(self.config, num_devices(self.config, count), count)
         self.system = system.build(self.config, self.plan)
         self.started = time.perf_counter()
         self.compile_seconds = 0.0
@@ -374,6 +382,12 @@ class _Run:
                 f"{' x '.join(map(str, facts['shards']))}: their episodes go on with new random "
                 "streams, and the run is no longer bit for bit what it would have been"
             )
+        together, were = self.plan.members_per_device, facts["members_per_device"]
+        if together != were:
+            lines.append(
+                f"members on each device: {together}, and {were} before: the compiler adds in "
+                "another order, and bits may differ"
+            )
         now = checkpoint.versions()
         changed = {name: was for name, was in facts["versions"].items() if now.get(name) != was}
         if changed:
@@ -395,6 +409,8 @@ class _Run:
         if self.config.arch.plan_only:
             return [math.nan] * len(self.jobs)
         state, best = self.begin() if self.resumed is None else self.restore(self.resumed)
+        if self.config.arch.profile is not None:
+            self.profile(state, self.config.arch.profile)
         while self.going and self.block < len(self.plan.updates_per_block):
             before = self.steps
             state, best, scores = self.run_block(state, best)
@@ -519,6 +535,7 @@ class _Run:
             "members": [self.members[i].tell() for i in own],
             "numbers": {name: [row[r] for r in rows] for name, row in self.numbers.items()},
             "shards": self.shards,
+            "members_per_device": self.plan.members_per_device,
             "positions": {
                 str(report.folder.relative_to(given.run_dir)): sinks.position(report.folder)
                 for report in self.reports
@@ -588,7 +605,7 @@ class _Run:
     def check_memory(self) -> None:
         """`TooLargeError` where the members do not fit together."""
         self.train = self.compile_training()
-        limit = compile.memory_limit(self.devices[0])
+        limit = compile.memory_limit(self.devices[0], self.plan.num_devices)
         if limit is not None and self.train.peak_bytes > limit:
             raise TooLargeError(
                 f"{len(self.slots)} members need {self.train.peak_bytes / 2**30:.1f} GiB of "
@@ -614,6 +631,14 @@ class _Run:
         }
         self.write(dict.fromkeys(self.going, values), "compile")
         return Programs(train=train, evaluate=evaluation)
+
+    def profile(self, state: LearnerState, folder: str) -> None:
+        """Trace two updates, of a copy of the state that is dropped: the run is as without."""
+        for traced in (False, True):  # the first call is not like those that follow
+            copy = jax.tree.map(jnp.copy, state)
+            count = devices.replicate(np.int32(2 if traced else 1), self.devices)
+            with jax.profiler.trace(folder) if traced else contextlib.nullcontext():
+                jax.block_until_ready(self.programs.train.call(copy, count))
 
     def warm_up(self, state: LearnerState) -> LearnerState:
         if not self.plan.warmup_rollouts:

@@ -24,7 +24,7 @@ from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from jaxppo import sweep
+from jaxppo import devices, sweep
 from jaxppo.checkpoint import CheckpointError
 from jaxppo.config import (
     MAX_FLOAT,
@@ -86,6 +86,7 @@ def main(config_name: str, run: Callable[..., float]) -> None:
         flag = argument.partition("=")[0]
         if flag.startswith("-") and flag not in _FLAGS:
             _refuse(f"{argument}: no such flag; settings are key=value, without dashes; see -h", 2)
+    devices.use_cores()
     OmegaConf.register_new_resolver("jaxppo.help", _help, replace=True)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach the handlers below
 
@@ -285,7 +286,8 @@ def _train(jobs: Sequence[Job]) -> Sequence[float | Exception]:
         return run_together(jobs, fit=len(jobs) > 1)
     except TooLargeError:
         half = len(jobs) // 2
-        half -= half % jax.local_device_count() if half > jax.local_device_count() else 0
+        there = jax.local_device_count()
+        half -= half % there if half > there else 0
         return [*_train(jobs[:half]), *_train(jobs[half:])]
     except Exception as error:  # of this program alone: others go on
         return [error] * len(jobs)

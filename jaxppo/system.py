@@ -267,7 +267,7 @@ def program_key(config: Config) -> Config:
         neutral["kl_stop"] = 1.0  # any number: that it may end an update's passes
     return dataclasses.replace(
         config,
-        arch=dataclasses.replace(config.arch, seed=0, num_seeds=1),
+        arch=dataclasses.replace(config.arch, seed=0, num_seeds=1, profile=None),
         system=dataclasses.replace(config.system, **neutral),
         logger=LoggerConfig(),
         resume=None,
@@ -308,9 +308,12 @@ def begin(system: System, members: Sequence[Config], plan: Plan) -> LearnerState
 
     # Member by member: orthogonal initialisation of several at once (a batched QR decomposition)
     # blocks for ever on CPUs of few cores with jax 0.10.2.
-    one_by_one = jax.jit(partial(jax.lax.map, start))
+    def one_by_one(members: PyTree) -> LearnerState:
+        states: LearnerState = jax.tree.map(_strong, jax.lax.map(start, members))
+        return states
+
     numbers = stacked_hyperparameters(members, plan)
-    return jax.tree.map(_strong, one_by_one((numbers, agent_keys, acting_keys)))
+    return jax.jit(one_by_one)((numbers, agent_keys, acting_keys))
 
 
 def stacked_hyperparameters(members: Sequence[Config], plan: Plan) -> Hyperparameters:

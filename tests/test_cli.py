@@ -642,6 +642,7 @@ def test_suggested_key_exists(launch: Any, settings: DictConfig, typed: str) -> 
         (["-m", "arch.seed=1,2", "hydra.sweep.dir={file}/below"], "hydra.sweep.dir"),
         (["arch.compile_cache={file}"], "arch.compile_cache"),
         (["arch.compile_cache={file}/below"], "arch.compile_cache"),
+        (["arch.profile={file}"], "arch.profile"),
     ],
 )
 def test_file_in_the_place_of_a_directory_is_refused(

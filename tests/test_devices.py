@@ -1,6 +1,9 @@
 """One device and four forced ones, in a process of their own."""
 
 import json
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -100,3 +103,35 @@ def test_evaluation_plays_the_same_episodes_on_any_number_of_devices(
     assert len(set(runs[1]["lengths"])) > 1
     assert runs[1]["played"] == runs[4]["played"] == [7, 7, 70]
     assert runs[4]["plan_episodes"] == 2  # 7 episodes: 4 x 2, of which one is not read
+
+
+CORES = """
+import os
+os.sched_getaffinity = lambda pid: range(4)
+from jaxppo import devices
+devices.use_cores()
+print(*(devices.count(members) for members in (1, 2, 3, 4, 16)))
+"""
+
+
+@pytest.mark.parametrize(
+    "asked, counts",
+    [
+        ({}, "1 2 3 4 4"),
+        ({"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}, "2 2 2 2 2"),
+        ({"JAX_NUM_CPU_DEVICES": "1"}, "1 1 1 1 1"),
+    ],
+)
+def test_members_are_spread_over_a_cpus_cores_and_one_agent_is_not(
+    asked: dict[str, str], counts: str
+) -> None:
+    others = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
+    done = subprocess.run(
+        [sys.executable, "-c", CORES],
+        env={**others, "JAX_PLATFORMS": "cpu", **asked},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.strip() == counts

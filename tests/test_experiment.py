@@ -124,6 +124,20 @@ def test_blocks_spread_updates_and_count_every_step(recorder: Recorder, tmp_path
     assert recorder.closed == 1
 
 
+def test_a_profile_leaves_a_trace_by_phase_and_the_run_as_it_was(
+    recorder: Recorder, tmp_path: Path
+) -> None:
+    results = []
+    for folder in (None, str(tmp_path / "trace")):
+        run_dir = tmp_path / f"run{len(results)}"
+        run_dir.mkdir()
+        results.append(experiment.run(small_config(arch__profile=folder, logger=QUIET), run_dir))
+    assert results[0] == results[1]
+    assert len(recorder.of("train")) == 4
+    (trace,) = tmp_path.rglob("*.xplane.pb")
+    assert b"gradients" in trace.read_bytes()
+
+
 def test_unfinished_episodes_are_counted_and_said(recorder: Recorder, tmp_path: Path) -> None:
     settings = small_config(arch={"max_eval_steps": 2, "num_eval_episodes": 3})
     assert experiment.run(settings, tmp_path) == 3.0

@@ -151,11 +151,11 @@ def test_members_that_need_more_memory_than_there_is_do_not_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = jobs_of(tmp_path, [coin(), coin(arch={"seed": 2})])
-    monkeypatch.setattr(experiment.compile, "memory_limit", lambda device: 1000)
+    monkeypatch.setattr(experiment.compile, "memory_limit", lambda *_: 1000)
     with pytest.raises(experiment.TooLargeError, match="2 members need"):
         experiment.run_together(jobs, fit=True)
     assert not any(list(job.run_dir.iterdir()) for job in jobs)  # they can begin again
-    monkeypatch.setattr(experiment.compile, "memory_limit", lambda device: None)
+    monkeypatch.setattr(experiment.compile, "memory_limit", lambda *_: None)
     assert all(isinstance(x, float) for x in experiment.run_together(jobs, fit=True))
 
 

@@ -23,4 +23,5 @@ ppo = PPO(
     device="cpu" if not torch.cuda.is_available() else "auto",
 )
 ppo.learn(size.steps_per_update)
-serve(lambda: ppo.learn(size.steps_per_block, reset_num_timesteps=False), 0.0)
+steps = max(1, 16_384 // size.steps_per_update) * size.steps_per_update
+serve(lambda: ppo.learn(steps, reset_num_timesteps=False), steps, 0.0)

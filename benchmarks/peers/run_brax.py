@@ -73,7 +73,7 @@ def callback(_steps, _make_policy, _params):
     if callback.calls == 2:
         say({"compile_seconds": now - timed})
     elif callback.calls > 2:
-        say({"seconds": now - timed, "peak_mib": peak_mib()})
+        say({"speed": size.steps_per_block / (now - timed), "peak_mib": peak_mib()})
     if callback.calls >= 2 and not sys.stdin.readline():
         sys.exit(0)
     timed = time.perf_counter()

@@ -52,4 +52,4 @@ def block():
 
 
 block()
-serve(block, compile_seconds)
+serve(block, size.steps_per_block, compile_seconds)

@@ -1,0 +1,160 @@
+"""This system and its peers on the same work, block by block in turn: `make bench-peers`.
+
+Each runs in an environment and a process of its own, and all are timed in the same minutes: a
+round is one block of each. Prints medians of the rounds, of their ratios to the fastest peer too,
+and writes benchmarks/results/peers.json (ignored by git).
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.blocks import SIZES
+
+FOLDER = Path(__file__).parent
+RESULTS = FOLDER.parent / "results"
+ENVIRONMENTS = FOLDER / ".venvs"
+PEERS = {  # what each installs beside JAX
+    "rejax": ["rejax==0.1.3"],
+    "brax": ["brax==0.14.2", "gymnax==1.0.1", "six"],
+    "sb3": ["stable-baselines3==2.9.2"],
+}
+TOO_SLOW = {("sb3", "L")}  # a step of 4,096 environments in turn takes it seconds
+OURS = "jaxppo"
+
+
+def install(peer: str, jax: str) -> Path:
+    """A peer's Python, in an environment made on first use."""
+    python = ENVIRONMENTS / peer / "bin" / "python"
+    done = ENVIRONMENTS / peer / ".installed"
+    wanted = " ".join([*PEERS[peer], *([] if peer == "sb3" else [jax])])
+    if not done.exists() or done.read_text() != wanted:
+        print(f"installing {wanted}", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", ENVIRONMENTS / peer], check=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", *wanted.split()], check=True)
+        done.write_text(wanted)
+    return python
+
+
+class Contestant:
+    """A process that runs a block when it is told to."""
+
+    def __init__(self, command: list[str], *, warm_ups: int) -> None:
+        self.process = subprocess.Popen(
+            command,
+            cwd=FOLDER.parents[1],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(FOLDER.parent)},
+        )
+        self.compile_seconds = self.answer()["compile_seconds"]
+        self.speeds: list[float] = []  # steps per second of each block
+        for _ in range(warm_ups):
+            self.block()
+        self.speeds.clear()
+
+    def answer(self) -> dict[str, Any]:
+        """The next line of JSON."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                return json.loads(line)
+        assert self.process.stderr is not None
+        raise SystemExit(f"{self.process.args}: {self.process.stderr.read()[-2000:]}")
+
+    def block(self) -> None:
+        """Time one."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        answer = self.answer()
+        self.speeds.append(answer["speed"])
+        self.peak_mib = answer["peak_mib"]
+
+    def close(self) -> None:
+        """End it."""
+        self.process.kill()
+        self.process.wait()
+
+
+def compare(size: str, peers: list[str], jax: str, rounds: int, more: list[str]) -> dict[str, Any]:
+    """A row of each system at one size."""
+    ours = [sys.executable, "-m", "benchmarks.speed", "--serve", size]
+    commands = {OURS: [*ours, *(["--set", *more] if more else [])]}
+    for peer in peers:
+        if (peer, size) not in TOO_SLOW:
+            commands[peer] = [str(install(peer, jax)), str(FOLDER / f"run_{peer}.py"), size]
+    contestants = {}
+    try:
+        for name, command in commands.items():
+            contestants[name] = Contestant(command, warm_ups=2)
+        for _ in range(rounds):
+            for contestant in contestants.values():
+                contestant.block()
+    finally:
+        for contestant in contestants.values():
+            contestant.close()
+    fastest = max(
+        (name for name in contestants if name != OURS),
+        key=lambda name: statistics.median(contestants[name].speeds),
+    )
+    ratios = [
+        mine / theirs
+        for mine, theirs in zip(contestants[OURS].speeds, contestants[fastest].speeds, strict=True)
+    ]
+    return {
+        "size": size,
+        "fastest_peer": fastest,
+        "ratio": statistics.median(ratios),
+        "ratio_least": min(ratios),
+        "ratio_most": max(ratios),
+        "systems": {
+            name: {
+                "steps_per_second": statistics.median(contestant.speeds),
+                "slowest": min(contestant.speeds),
+                "fastest": max(contestant.speeds),
+                "compile_seconds": contestant.compile_seconds,
+                "process_mib": contestant.peak_mib,
+            }
+            for name, contestant in contestants.items()
+        },
+    }
+
+
+def main() -> None:
+    """Compare at every size."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("sizes", nargs="*", default=list(SIZES), help=f"of {', '.join(SIZES)}")
+    parser.add_argument("--peers", nargs="*", default=list(PEERS), help=f"of {', '.join(PEERS)}")
+    parser.add_argument("--rounds", type=int, default=7, help="timed blocks of each system")
+    parser.add_argument("--jax", default="jax==0.10.2", help="what pip installs for the peers")
+    parser.add_argument("--set", nargs="*", default=[], help="our further settings, key=value")
+    arguments = parser.parse_args()
+    rows = []
+    for size in arguments.sizes:
+        row = compare(size, arguments.peers, arguments.jax, arguments.rounds, arguments.set)
+        rows.append(row)
+        for name, found in row["systems"].items():
+            print(
+                f"{size} {name:<7} {found['steps_per_second']:>9,.0f} steps/s "
+                f"({found['slowest']:,.0f} .. {found['fastest']:,.0f})   compile "
+                f"{found['compile_seconds']:>4.1f} s   process {found['process_mib']:>5,.0f} MiB"
+            )
+        print(
+            f"{size}: {row['ratio']:.2f} times {row['fastest_peer']} "
+            f"({row['ratio_least']:.2f} .. {row['ratio_most']:.2f})",
+            flush=True,
+        )
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "peers.json").write_text(json.dumps({"rows": rows}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
