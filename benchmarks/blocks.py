@@ -9,6 +9,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +59,24 @@ def peak_mib() -> float:
     """The most memory that this process ever had."""
     unit = 2**20 if sys.platform == "darwin" else 2**10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+
+
+def growth_mib(function: Callable[[], object]) -> float | None:
+    """By how much a call makes this process grow at its peak; None where Linux does not say."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak is what there is now
+        before = _status("VmRSS")
+        function()
+        return (_status("VmHWM") - before) / 2**10
+    except OSError:
+        function()
+        return None
+
+
+def _status(name: str) -> int:
+    """KiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
 def say(answer: dict[str, float]) -> None:

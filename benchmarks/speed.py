@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from omegaconf import OmegaConf
 
-from benchmarks.blocks import SIZES, Size, peak_mib, serve
+from benchmarks.blocks import SIZES, Size, growth_mib, peak_mib, serve
 from jaxppo import compile, config, devices, experiment, learner, population, system
 from jaxppo.launcher import config_dir
 from jaxppo.permutations import random_permutation
@@ -122,7 +122,8 @@ class Timed:
 def measure(name: str, num_blocks: int, *more: str) -> dict[str, Any]:
     """Median and range of steady steps per second of one setting, and what the program costs."""
     timed = Timed({**SETTINGS, **EXTRA}[name], *more)
-    timed.block()
+    grown = growth_mib(timed.block)
+    state = sum(x.nbytes for x in jax.tree.leaves(timed.state))
     speeds = [timed.steps / seconds(timed.block) for _ in range(num_blocks)]
     row = {
         "setting": name,
@@ -134,9 +135,12 @@ def measure(name: str, num_blocks: int, *more: str) -> dict[str, Any]:
         "compile_seconds": timed.program.seconds,
         "program_mib": timed.program.peak_bytes * timed.plan.num_devices / 2**20,
         "process_mib": peak_mib(),
+        "estimated_growth_mib": timed.program.peak_bytes * timed.plan.num_devices / 2**20
+        - state / 2**20,
+        "growth_mib": grown,
         "gflop_per_step": timed.gflop_per_step,
     }
-    if name in PHASES_OF:
+    if name in PHASES_OF and not more:
         row["phases"] = phases(timed)
     return row
 
@@ -287,7 +291,9 @@ def start_up(cache: str) -> float:
     return taken
 
 
-def in_a_process(name: str, num_blocks: int, more: list[str]) -> dict[str, Any]:
+def in_a_process(
+    name: str, num_blocks: int, more: list[str], environment: dict[str, str] | None = None
+) -> dict[str, Any]:
     """`measure`, in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.speed", "--one", name, "--blocks", str(num_blocks)]
     done = subprocess.run(
@@ -296,6 +302,7 @@ def in_a_process(name: str, num_blocks: int, more: list[str]) -> dict[str, Any]:
         text=True,
         check=False,
         cwd=ROOT,
+        env={**os.environ, **(environment or {})},
     )
     if done.returncode:
         raise SystemExit(done.stderr)

@@ -663,7 +663,7 @@ def test_a_limit_that_is_not_reached_changes_nothing(small: Any) -> None:
 
 
 def test_the_end_of_passes_is_a_branch_over_update_batches_too(small: Any) -> None:
-    """One `cond` for truncated values, one for the stop: neither became a select."""
+    """A `cond` each for resets, truncated values and the stop: none became a select."""
     counts = []
     for limit in (float("inf"), 0.01):
         system, state = small(system__kl_stop=limit)
@@ -678,7 +678,7 @@ def test_the_end_of_passes_is_a_branch_over_update_batches_too(small: Any) -> No
         )
         jaxpr = str(jax.make_jaxpr(step)(LearnerState(agent=state.agent, acting=acting)))
         counts.append(jaxpr.count("cond["))
-    assert counts == [1, 2]
+    assert counts == [2, 3]
 
 
 @pytest.mark.parametrize("target, factor", [(1e-9, 2.0), (1e9, 0.5)])

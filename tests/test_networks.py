@@ -808,3 +808,19 @@ def test_critic_heads_give_estimates() -> None:
     np.testing.assert_allclose(histogram.mean(), 1.0, atol=0.05)  # the middle
     params["Dense_0"]["bias"] = jnp.zeros(7).at[-1].set(100.0)
     np.testing.assert_allclose(head.apply({"params": params}, features()).mean(), 3.0, atol=1e-4)
+
+
+def test_products_of_bfloat16_are_summed_in_float32_and_so_are_their_gradients() -> None:
+    keys = jax.random.split(jax.random.key(0), 3)
+    x, kernel, cotangent = (
+        jax.random.normal(key, shape)
+        for key, shape in zip(keys, [(2, 300, 40), (40, 30), (2, 300, 30)], strict=True)
+    )
+    y, back = jax.vjp(torsos.bfloat16_product, x, kernel)
+    half = [np.asarray(a.astype(jnp.bfloat16), np.float64) for a in (x, kernel, cotangent)]
+    expected = half[0] @ half[1]
+    of_x = half[2] @ half[1].T
+    of_kernel = np.einsum("abf,abg->fg", half[0], half[2])
+    assert y.dtype == jnp.float32
+    for found, wanted in zip((y, *back(cotangent)), (expected, of_x, of_kernel), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-4)
