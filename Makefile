@@ -31,10 +31,11 @@ format: $(INSTALLED) ## rewrite the source in the house format
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-bench: $(INSTALLED) ## measure the speed of one program, sweeps and checkpoints
+bench: $(INSTALLED) ## measure speed, sweeps, checkpoints and scaling
 	$(BIN)/python -m benchmarks.speed
 	$(BIN)/python -m benchmarks.sweeps
 	$(BIN)/python -m benchmarks.checkpoints
+	$(BIN)/python -m benchmarks.scaling
 
 bench-peers: $(INSTALLED) ## measure it beside rejax, Brax and stable-baselines3
 	$(BIN)/python -m benchmarks.peers $(ARGS)

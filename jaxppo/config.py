@@ -66,7 +66,7 @@ class ArchConfig:
     )
     precision: str = setting(
         "float32",
-        "of torsos: float32, or bf16 (parameters, heads, losses and statistics stay float32)",
+        "of torsos: float32, or bf16 (parameters, sums, heads, losses and statistics stay float32)",
         choices=("float32", "bf16"),
     )
     profile: str | None = setting(

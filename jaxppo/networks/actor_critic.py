@@ -37,7 +37,7 @@ MEMORIES = tuple(name for name in (*SHARED, *ACTOR, *CRITIC) if name.endswith("_
 class Network(nn.Module):
     """input_layer -> SHARED -> (ACTOR -> actor_head, CRITIC -> critic_head); None: left out.
 
-    Parameters lie under these names. `dtype` is what torsos compute in; the input layer, memories
+    Parameters lie under these names. `dtype` is what torsos take; the input layer, memories
     and heads compute in float32.
     """
 
