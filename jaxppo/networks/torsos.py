@@ -42,13 +42,14 @@ class MLP(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """`[..., F]` to `[..., layer_sizes[-1]]`; of bfloat16 only the products are."""
-        product = bfloat16_product if x.dtype == jnp.bfloat16 else None
+        given = x.dtype
+        product = bfloat16_product if given == jnp.bfloat16 else None
         for size in self.layer_sizes:
             x = nn.Dense(size, kernel_init=_orthogonal, dot_general=product)(x)
             if self.layer_norm:
                 x = nn.LayerNorm()(x)
             x = ACTIVATIONS[self.activation](x)
-        return x
+        return x.astype(given)
 
 
 def bfloat16_product(x: jax.Array, kernel: jax.Array, *_: Any, **__: Any) -> jax.Array:
