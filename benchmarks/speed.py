@@ -74,7 +74,9 @@ def memory(cell: str, length: int) -> Setting:
 
 
 SETTINGS = {name: Setting(of_size(size), size.steps_per_block) for name, size in SIZES.items()}
-SETTINGS["M bf16"] = Setting([*of_size(SIZES["M"]), "arch.precision=bf16"], 262_144)
+SETTINGS["M bf16"] = Setting(
+    [*of_size(SIZES["M"]), "arch.precision=bf16"], SIZES["M"].steps_per_block
+)
 SETTINGS |= {
     f"S x {num}": Setting([*of_size(SIZES["S"]), f"arch.num_seeds={num}"], 512_000)
     for num in (16, 32)

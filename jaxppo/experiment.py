@@ -55,15 +55,20 @@ def prepare(config: Config) -> tuple[Plan, System]:
     """Check all of a configuration without compiling anything; `ConfigError` on what cannot be."""
     compile.use_cache(config.arch.compile_cache)
     if config.arch.profile is not None:
-        compile.make_folder("arch.profile", config.arch.profile, "null for no trace")
+        _profile_folder(config.arch.profile)
     members(config)
-    derived = plan(config, num_devices(config, num_members(config)))
-    return derived, system.build(config, derived)
+    planned = plan_members(config, num_members(config))
+    return planned, system.build(config, planned)
 
 
-def num_devices(config: Config, members: int) -> int:
-    """Of a program; halving ends with one member, wherever it began."""
-    return devices.count(1 if config.population.selection == "halving" else members)
+def _profile_folder(setting: str) -> Path:
+    return compile.make_folder("arch.profile", setting, "null for no trace")
+
+
+def plan_members(config: Config, count: int) -> Plan:
+    """The plan of `count` members. Halving ends with one, wherever it began: it has one device."""
+    num_devices = devices.count(1 if config.population.selection == "halving" else count)
+    return plan(config, num_devices, count)
 
 
 def blocks_after(done: Sequence[int], planned: Plan) -> tuple[int, ...]:
@@ -264,9 +269,8 @@ class _Run:
         self.config = jobs[0].config  # what shapes the program is the same in all
         compile.use_cache(self.config.arch.compile_cache)
         for job in jobs[1:]:
-            plan(job.config, num_devices(job.config, num_members(job.config)))  # what it refuses
-        count = len(self.members)
-        self.plan = plan(self.config, num_devices(self.config, count), count)
+            plan_members(job.config, num_members(job.config))  # what it refuses
+        self.plan = plan_members(self.config, len(self.members))
         self.system = system.build(self.config, self.plan)
         self.started = time.perf_counter()
         self.compile_seconds = 0.0
@@ -410,7 +414,7 @@ class _Run:
             return [math.nan] * len(self.jobs)
         state, best = self.begin() if self.resumed is None else self.restore(self.resumed)
         if self.config.arch.profile is not None:
-            self.profile(state, self.config.arch.profile)
+            self.profile(state, _profile_folder(self.config.arch.profile))
         while self.going and self.block < len(self.plan.updates_per_block):
             before = self.steps
             state, best, scores = self.run_block(state, best)
@@ -632,7 +636,7 @@ class _Run:
         self.write(dict.fromkeys(self.going, values), "compile")
         return Programs(train=train, evaluate=evaluation)
 
-    def profile(self, state: LearnerState, folder: str) -> None:
+    def profile(self, state: LearnerState, folder: Path) -> None:
         """Trace two updates, of a copy of the state that is dropped: the run is as without."""
         for traced in (False, True):  # the first call is not like those that follow
             copy = jax.tree.map(jnp.copy, state)

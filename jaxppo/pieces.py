@@ -11,28 +11,23 @@ from jaxppo.types import ActorCritic, Environment, zeros
 CACHED = 12_000_000  # bytes of activations; benchmarks/speed.py times more and fewer
 
 
-def gradient_pieces(
+def count(
     chunk: int | None, plan: Plan, actor_critic: ActorCritic, env: Environment
-) -> int:
-    """In how many equal parts a minibatch is differentiated.
+) -> tuple[int, int]:
+    """In how many equal parts a minibatch is differentiated, and a rollout valued along its time.
 
-    Of at most `chunk` transitions each, or of one sequence; None: what suits the machine. Memories
-    learn from all sequences at once, whose steps follow one another anyway.
+    Minibatches in parts of at most `chunk` transitions, or of one sequence; None: what suits the
+    machine. Memories learn from all sequences at once, whose steps follow one another anyway.
     """
+    gradient = value = 1
+    if jax.default_backend() == "cpu" and not has_memory(actor_critic):
+        side_by_side = plan.members_per_device * plan.update_batch_size  # batches of one device
+        share = side_by_side * step_bytes(actor_critic, env) / CACHED  # of the cache, a transition
+        gradient = least_divisor(plan.minibatch_sequences, plan.minibatch_size * share)
+        value = least_divisor(plan.rollout_length, plan.num_envs * plan.rollout_length * share)
     if chunk is not None:
-        return least_divisor(plan.minibatch_sequences, plan.minibatch_size / chunk)
-    if has_memory(actor_critic) or jax.default_backend() != "cpu":
-        return 1
-    size = plan.minibatch_size * _parallel(plan) * step_bytes(actor_critic, env)
-    return least_divisor(plan.minibatch_sequences, size / CACHED)
-
-
-def value_pieces(plan: Plan, actor_critic: ActorCritic, env: Environment) -> int:
-    """In how many equal parts of its time a rollout is valued."""
-    if has_memory(actor_critic) or jax.default_backend() != "cpu":
-        return 1
-    size = plan.num_envs * plan.rollout_length * _parallel(plan) * step_bytes(actor_critic, env)
-    return least_divisor(plan.rollout_length, size / CACHED)
+        gradient = least_divisor(plan.minibatch_sequences, plan.minibatch_size / chunk)
+    return gradient, value
 
 
 def least_divisor(number: int, least: float) -> int:
@@ -56,8 +51,3 @@ def step_bytes(actor_critic: ActorCritic, env: Environment) -> int:
         return actor_critic.unroll(params, actor_critic.initial_carry(1), obs, reset)
 
     return compile.matmul_bytes(unroll, params, obs, reset)
-
-
-def _parallel(plan: Plan) -> int:
-    """How many batches one device computes side by side."""
-    return plan.members_per_device * plan.update_batch_size

@@ -38,7 +38,7 @@ class CartPole(Env):
         return State((state, key), obs, zero, zero)
 
     def step(self, state, action):
-        """One step; the action is what the policy's categorical gives."""
+        """One step; the action is the larger of the policy's two numbers."""
         inner, key = state.pipeline_state
         key, step_key = jax.random.split(key)
         obs, inner, reward, done, _ = self.env.step_env(
@@ -61,7 +61,6 @@ def network_factory(obs_size, action_size, preprocess_observations_fn):
     )
 
 
-started = time.perf_counter()
 timed = None
 
 
@@ -87,9 +86,7 @@ train.train(
     episode_length=500,
     num_envs=size.num_envs,
     unroll_length=size.rollout_length,
-    batch_size=size.num_envs // size.num_minibatches
-    if size.num_envs >= size.num_minibatches
-    else 1,
+    batch_size=size.num_envs // size.num_minibatches,
     num_minibatches=size.num_minibatches,
     num_updates_per_batch=size.num_epochs,
     learning_rate=3e-4,
