@@ -383,15 +383,15 @@ def rollout_values(
         carry, distribution, estimate = unroll(system, policy, carry, *steps)
         return carry, (distribution, estimate)
 
-    def bootstrap_truncated(_: tuple[()], steps: PyTree) -> tuple[tuple[()], jax.Array]:
-        some, truncated, next_value, after, final_observation = steps
+    def bootstrap(truncated: jax.Array, next_value: jax.Array, *seen: PyTree) -> jax.Array:
+        after, final_observation = seen
+        obs, reset = sequences.cut((final_observation, jnp.zeros_like(truncated)), 1)
+        final = unroll(system, policy, sequences.first(after, 1), obs, reset)[2]
+        return jnp.where(truncated, mean(final).reshape(truncated.shape), next_value)
 
-        def bootstrap() -> jax.Array:
-            obs, reset = sequences.cut((final_observation, jnp.zeros_like(truncated)), 1)
-            final = unroll(system, policy, sequences.first(after, 1), obs, reset)[2]
-            return jnp.where(truncated, mean(final).reshape(truncated.shape), next_value)
-
-        return (), jax.lax.cond(some[0], bootstrap, lambda: next_value)
+    def bootstrap_some(_: tuple[()], steps: PyTree) -> tuple[tuple[()], jax.Array]:
+        some, *operands = steps
+        return (), jax.lax.cond(some[0], bootstrap, lambda *given: given[1], *operands)
 
     with jax.named_scope("values"):
         opening = jax.tree.map(lambda x: x[0], rollout.carry)
@@ -410,7 +410,7 @@ def rollout_values(
             acting.carry,
         )
         steps = some, truncated, next_value, after, rollout.final_observation
-        _, next_value = sequences.scan_pieces(bootstrap_truncated, (), steps, pieces)
+        _, next_value = sequences.scan_pieces(bootstrap_some, (), steps, pieces)
     return distribution, estimate.mean(), value, next_value
 
 

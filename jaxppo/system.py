@@ -44,6 +44,7 @@ def build(config: Config, plan: Plan) -> System:
             "set it to a number of steps"
         )
     system, actor_critic = config.system, build_actor_critic(config, env)
+    gradient_pieces, value_pieces = pieces.count(system.gradient_chunk, plan, actor_critic, env)
     return System(
         env=env,
         actor_critic=actor_critic,
@@ -54,8 +55,8 @@ def build(config: Config, plan: Plan) -> System:
         refresh_carries=system.refresh_carries,
         epochs=system.epochs,
         num_minibatches=system.num_minibatches,
-        gradient_pieces=pieces.gradient_pieces(system.gradient_chunk, plan, actor_critic, env),
-        value_pieces=pieces.value_pieces(plan, actor_critic, env),
+        gradient_pieces=gradient_pieces,
+        value_pieces=value_pieces,
         objective=system.objective,
         advantages=system.advantages,
         value_loss=system.value_loss,
@@ -70,7 +71,7 @@ def build(config: Config, plan: Plan) -> System:
         skip_nonfinite=config.arch.on_nonfinite == "skip",
         evaluation_greedy=config.arch.evaluation_greedy,
         max_eval_steps=max_eval_steps,
-        axes=(BATCH_AXIS,) if plan.spreads_members else (BATCH_AXIS, devices.AXIS),
+        axes=(BATCH_AXIS, devices.AXIS) if plan.devices_per_member > 1 else (BATCH_AXIS,),
         member_axes=(MEMBER_AXIS,) if plan.members_per_device > 1 else (),
     )
 

@@ -37,7 +37,9 @@ built = system.build(settings, plan)
 state = system.init(built, [settings], plan)
 local = jax.local_devices()[:num]
 train = devices.parallel(partial(train_members, built))
-state, metrics = train(state, devices.replicate(np.int32(3), local))
+count = devices.replicate(np.int32(3), local)
+talk = "all_reduce" in train.lower(state, count).as_text()
+state, metrics = train(state, count)
 raw = lambda x: jax.random.key_data(x) if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key) else x
 agent = [np.asarray(raw(x)) for x in jax.tree.leaves(state.agent)]
 keys = jax.random.key_data(state.acting.key).reshape(-1, 2)
@@ -53,6 +55,7 @@ with tempfile.TemporaryDirectory() as run_dir:
 print(json.dumps({
     "played": [event["episodes"] for event in events if event["event"] != "train"],
     "devices": len(local),
+    "talk": talk,
     "axis": sorted({x.shape[0] for x in agent}),
     "equal": all(np.array_equal(x[0], row) for x in agent for row in x),
     "metrics_equal": all(
@@ -81,6 +84,12 @@ def test_parameters_statistics_and_metrics_are_equal_on_all_devices(
     assert runs[num]["axis"] == [num]  # agents have no axis of update batches
     assert runs[num]["equal"]
     assert runs[num]["metrics_equal"]
+
+
+def test_devices_talk_to_each_other_where_there_are_several(
+    runs: dict[int, dict[str, Any]],
+) -> None:
+    assert (runs[1]["talk"], runs[4]["talk"]) == (False, True)
 
 
 def test_the_number_of_devices_changes_no_count(runs: dict[int, dict[str, Any]]) -> None:

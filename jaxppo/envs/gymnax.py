@@ -59,15 +59,14 @@ class GymnaxEnvironment:
                 self.env.step, (0, 0, 0, None)
             )(key, state, action, self.params)
             return state, _time_step(obs, info["final_observation"], reward, terminated, truncated)
-        step_key, reset_key = jnp.moveaxis(jax.vmap(jax.random.split)(key), 1, 0)
         final_observation, after, reward, terminated, _ = jax.vmap(
             self.env.step_env, (0, 0, 0, None)
-        )(step_key, state, action, self.params)
+        )(_part(key, 0), state, action, self.params)
         truncated = jax.vmap(self.env.is_truncated, (0, None))(after, self.params)
         done = jnp.logical_or(terminated, truncated)
 
         def renew() -> tuple[PyTree, PyTree]:
-            fresh = jax.vmap(self.env.reset_env, (0, None))(reset_key, self.params)
+            fresh = jax.vmap(self.env.reset_env, (0, None))(_part(key, 1), self.params)
             return jax.tree.map(
                 lambda new, old: jnp.where(done.reshape(-1, *[1] * (old.ndim - 1)), new, old),
                 fresh,
@@ -87,6 +86,11 @@ def _anywhere(flags: jax.Array) -> jax.Array:
 @_anywhere.def_vmap
 def _(_size: int, _batched: list[bool], flags: jax.Array) -> tuple[jax.Array, bool]:
     return _anywhere(flags), False
+
+
+def _part(key: jax.Array, number: int) -> jax.Array:
+    """One of the two keys `[B]` that gymnax splits keys `[B]` into: of a step, of a reset."""
+    return jax.vmap(jax.random.split)(key)[:, number]
 
 
 def _time_step(
