@@ -1,4 +1,4 @@
-"""Policy distributions, the one door to distrax; and what a critic says of a value.
+"""Policy distributions; and what a critic says of a value.
 
 Every class is a pytree whose arrays carry the batch axes `...` first, so that `tree.map` may index
 a batch and `vmap` may map one. Bounds and ranks are static. Parameters of any float type become
@@ -15,11 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 import chex
-import distrax
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import betaln
+from jax.scipy.stats import norm
 
 from jaxppo.types import Distribution, PyTree, ValueEstimate
 
@@ -29,6 +29,8 @@ STATIC = dict(static=True)
 # Every class here has a static `family` of its own. Without it the structures of two dataclasses
 # with as many leaves and equal static fields compare equal (jaxlib 0.10.2, though their hashes
 # differ), and `jit` now and then runs for one what it compiled for the other.
+
+FEW = 8  # categories, up to which they are taken one by one
 
 ILLEGAL = -1e9  # logit: exp of it is exactly 0, and 0 times it, unlike 0 times -inf, is 0
 
@@ -174,32 +176,36 @@ class Categorical:
     event_ndim: int = dataclasses.field(metadata=STATIC)  # the rank of A
     family: str = dataclasses.field(default="categorical", metadata=STATIC)
 
-    def _distribution(self) -> Any:
-        return distrax.Categorical(logits=self.logits, dtype=jnp.int32)
-
     def sample_and_log_prob(self, *, seed: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Draw int32 `[..., A...]`; its log-probability `[...]`."""
-        value = self._distribution().sample(seed=seed)
+        value = jax.random.categorical(seed, self.logits).astype(jnp.int32)
         return value, self.log_prob(value)
 
     def log_prob(self, value: jax.Array) -> jax.Array:
         """sum_i log softmax(logits_i)[a_i], `[...]`."""
         chex.assert_shape(value, self.logits.shape[:-1])
-        return _sum(self._distribution().log_prob(value), self.event_ndim)
+        is_drawn = jnp.arange(self.logits.shape[-1]) == value[..., None]
+        chosen = [
+            jnp.where(drawn, log_p, 0.0)
+            for drawn, log_p in zip(_cut(is_drawn), _log_softmax(self.logits), strict=True)
+        ]
+        return _sum(_sum_pieces(chosen), self.event_ndim)
 
     def entropy(self) -> jax.Array:
         """-sum_i sum_k p_ik log p_ik, `[...]`."""
-        return _sum(self._distribution().entropy(), self.event_ndim)
+        terms = [-jnp.exp(log_p) * log_p for log_p in _log_softmax(self.logits)]
+        return _sum(_sum_pieces(terms), self.event_ndim)
 
     def kl_divergence(self, other: Categorical) -> jax.Array:
         """sum_i sum_k p_ik log(p_ik / q_ik), `[...]`."""
         chex.assert_equal_shape([self.logits, other.logits])
-        kl = self._distribution().kl_divergence(other._distribution())
-        return _sum(kl, self.event_ndim)
+        pairs = zip(_log_softmax(self.logits), _log_softmax(other.logits), strict=True)
+        terms = [jnp.exp(log_p) * (log_p - log_q) for log_p, log_q in pairs]
+        return _sum(_sum_pieces(terms), self.event_ndim)
 
     def mode(self) -> jax.Array:
         """The likeliest value of each component, int32 `[..., A...]`."""
-        return self._distribution().mode()
+        return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
 
     def to_action(self, value: jax.Array) -> jax.Array:
         """The value itself."""
@@ -217,28 +223,31 @@ class _Normal:
     high: Bound = dataclasses.field(metadata=STATIC)
     event_ndim: int = dataclasses.field(metadata=STATIC)  # the rank of A
 
-    def _distribution(self) -> Any:
-        return distrax.Normal(self.loc, self.scale)
+    def _log_densities(self, value: jax.Array) -> jax.Array:
+        return norm.logpdf(value, self.loc, self.scale)
+
+    def _entropies(self) -> jax.Array:
+        return 0.5 * math.log(2.0 * math.pi * math.e) + jnp.log(self.scale)
 
     def sample_and_log_prob(self, *, seed: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Draw u float32 `[..., A...]`; the log-density `[...]` of its action."""
-        value = self._distribution().sample(seed=seed)
+        value = self.loc + self.scale * jax.random.normal(seed, self.loc.shape)
         # of the rounded value, as the learner will see it: the first ratio is 1
         return value, self.log_prob(value)
 
     def log_prob(self, value: jax.Array) -> jax.Array:
         """sum log N(u; loc, scale), `[...]`."""
         value = _event(value, self.loc)
-        return _sum(self._distribution().log_prob(value), self.event_ndim)
+        return _sum(self._log_densities(value), self.event_ndim)
 
     def entropy(self) -> jax.Array:
         """sum log(scale sqrt(2 pi e)), `[...]`."""
-        return _sum(self._distribution().entropy(), self.event_ndim)
+        return _sum(self._entropies(), self.event_ndim)
 
     def kl_divergence(self, other: _Normal) -> jax.Array:
         """sum of log(s2 / s1) + (s1^2 + (m1 - m2)^2) / (2 s2^2) - 1/2, `[...]`."""
         chex.assert_equal_shape([self.loc, other.loc])
-        # Not distrax's m1 / s2 - m2 / s2, which for a small s2 loses the digits of the difference.
+        # Not m1 / s2 - m2 / s2, which for a small s2 loses the digits of the difference.
         distance = (self.loc - other.loc) / other.scale
         log_ratio = jnp.log(self.scale / other.scale)
         kl = 0.5 * (distance**2 + jnp.expm1(2.0 * log_ratio)) - log_ratio
@@ -276,7 +285,7 @@ class TanhNormal(_Normal):
         """
         value = _event(value, self.loc)
         slope = 2.0 * (math.log(2.0) - value - jax.nn.softplus(-2.0 * value))
-        log_prob = self._distribution().log_prob(value) - slope - self._log_half_width()
+        log_prob = self._log_densities(value) - slope - self._log_half_width()
         return _sum(log_prob, self.event_ndim)
 
     def entropy(self) -> jax.Array:
@@ -290,7 +299,7 @@ class TanhNormal(_Normal):
         log_cosh = jnp.full_like(self.loc, -math.log(2.0))
         for weight, width in zip(MIXTURE_WEIGHTS, MIXTURE_SCALES, strict=True):
             log_cosh += weight * _mean_magnitude(self.loc, jnp.sqrt(self.scale**2 + width**2))
-        entropy = self._distribution().entropy() - 2.0 * log_cosh + self._log_half_width()
+        entropy = self._entropies() - 2.0 * log_cosh + self._log_half_width()
         return _sum(entropy, self.event_ndim)
 
     def to_action(self, value: jax.Array) -> jax.Array:
@@ -522,6 +531,29 @@ def _log_width(low: Bound, high: Bound) -> jax.Array:
 
 def _float32(x: Any) -> jax.Array:
     return jnp.asarray(x, jnp.float32)
+
+
+def _log_softmax(logits: jax.Array) -> list[jax.Array]:
+    """Along the last axis, in the pieces of `_cut`."""
+    pieces = _cut(logits)
+    highest = functools.reduce(jnp.maximum, (jnp.max(x, axis=-1) for x in pieces))
+    highest = jax.lax.stop_gradient(highest)[..., None]
+    log_total = jnp.log(_sum_pieces([jnp.exp(x - highest) for x in pieces]))[..., None]
+    return [x - highest - log_total for x in pieces]
+
+
+def _cut(x: jax.Array) -> list[jax.Array]:
+    """Arrays `[..., K]` in pieces along the last axis: one, or where K is small, K of them.
+
+    Reductions over an axis so short take a CPU as long as the product that it came from; sums of
+    pieces, which fuse with what they are made of, a third of that.
+    """
+    return jnp.split(x, x.shape[-1], axis=-1) if x.shape[-1] <= FEW else [x]
+
+
+def _sum_pieces(pieces: list[jax.Array]) -> jax.Array:
+    """Over the last axis of what `_cut` gave, `[...]`."""
+    return _total([jnp.sum(x, axis=-1) for x in pieces])
 
 
 def _sum(x: jax.Array, ndim: int) -> jax.Array:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import distrax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -336,6 +337,36 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 def components(flat: np.ndarray) -> list[np.ndarray]:
     return np.split(flat, np.cumsum(SIZES)[:-1], axis=-1)
+
+
+@pytest.mark.parametrize("width", [2, distributions.FEW, distributions.FEW + 1])
+def test_categorical_against_distrax(width: int) -> None:
+    """Numbers and gradients, however the sums over categories are taken."""
+    rng = np.random.default_rng(width)
+    here, there = jnp.asarray(3.0 * rng.normal(size=(2, 5, width)), jnp.float32)
+    value = jnp.asarray(rng.integers(width, size=5), jnp.int32)
+
+    def ours(logits: jax.Array) -> list[jax.Array]:
+        one, other = categorical(logits), categorical(there)
+        return [one.log_prob(value), one.entropy(), one.kl_divergence(other)]
+
+    def theirs(logits: jax.Array) -> list[jax.Array]:
+        one, other = distrax.Categorical(logits), distrax.Categorical(there)
+        return [one.log_prob(value), one.entropy(), one.kl_divergence(other)]
+
+    for found in (ours, theirs), (jax.jacrev(ours), jax.jacrev(theirs)):
+        for own, reference in zip(*(function(here) for function in found), strict=True):
+            np.testing.assert_allclose(own, reference, rtol=2e-5, atol=2e-6)
+    np.testing.assert_array_equal(categorical(here).mode(), distrax.Categorical(here).mode())
+
+
+def test_normal_against_distrax() -> None:
+    loc, scale = (jnp.asarray(x, jnp.float32) for x in normals(np.random.default_rng(0), 5, 3))
+    value = loc + 1.5 * scale
+    low, high = (-1.0,) * 3, (1.0,) * 3
+    ours, theirs = clipped_normal(loc, scale, low, high, event_ndim=1), distrax.Normal(loc, scale)
+    np.testing.assert_allclose(ours.log_prob(value), theirs.log_prob(value).sum(-1), rtol=1e-5)
+    np.testing.assert_allclose(ours.entropy(), theirs.entropy().sum(-1), rtol=1e-5)
 
 
 def test_multi_categorical_against_its_components() -> None:
