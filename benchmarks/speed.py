@@ -112,7 +112,7 @@ class Timed:
         self.count = devices.replicate(np.int32(self.updates), used)
         train = partial(learner.train_members, self.system)
         self.program = compile.compile_program(train, self.state, self.count, donate=(0,))
-        flops = compile.matmul_flops(train, self.state, self.count) * self.plan.num_devices
+        flops = self.program.matmul_flops * self.plan.num_devices
         self.gflop_per_step = flops / steps_per_update / 1e9
 
     def block(self) -> None:

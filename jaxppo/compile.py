@@ -22,6 +22,7 @@ class Program:
     call: Callable[..., Any]
     seconds: float  # tracing, lowering and compiling (or reading the cache)
     peak_bytes: int  # arguments, outputs and temporaries, by the compiler's own account
+    matmul_flops: int  # floating-point operations of its matrix products and convolutions
 
 
 def compile_program(
@@ -31,7 +32,9 @@ def compile_program(
 ) -> Program:
     """Compile `function` of one device's slices for all devices; `args` carry the axis `D`."""
     start = time.perf_counter()
-    compiled = devices.parallel(function, donate=donate).lower(*args).compile()
+    num_devices = jax.tree.leaves(args)[0].shape[0]
+    traced = devices.parallel(function, num_devices, donate=donate).trace(*args)
+    compiled = traced.lower().compile()
     seconds = time.perf_counter() - start
     memory = compiled.memory_analysis()
     peak = 0
@@ -42,7 +45,8 @@ def compile_program(
             + memory.temp_size_in_bytes
             - memory.alias_size_in_bytes
         )
-    return Program(call=compiled, seconds=seconds, peak_bytes=peak)
+    flops = matmul_flops(traced.jaxpr.jaxpr)
+    return Program(call=compiled, seconds=seconds, peak_bytes=peak, matmul_flops=flops)
 
 
 def memory_limit(device: jax.Device, num_devices: int) -> int | None:
@@ -81,17 +85,15 @@ def make_folder(key: str, folder: str, other: str) -> Path:
     return path
 
 
-def matmul_flops(function: Callable[..., Any], *args: Any) -> int:
-    """Floating-point operations of all matrix products on one device; `args` carry the axis `D`.
+def matmul_flops(program: Jaxpr) -> int:
+    """Floating-point operations of all matrix products of a traced program, on one device.
 
-    Counted on the traced program with scans multiplied out: the compiler's own cost analysis takes
-    a loop's body once, however often it runs. Branches count as their costliest; a loop of unknown
-    length counts once, so that a block of updates counts as one update. Convolutions: products of
-    their kernel at every output position.
+    Scans are multiplied out: the compiler's own cost analysis takes a loop's body once, however
+    often it runs. Branches count as their costliest; a loop of unknown length counts once, so that
+    a block of updates counts as one update. Convolutions: products of their kernel at every output
+    position.
     """
-    one_device = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), args)
-    axes = [(devices.AXIS, jax.tree.leaves(args)[0].shape[0])]
-    return _count(jax.make_jaxpr(function, axis_env=axes)(*one_device).jaxpr, _flops)
+    return _count(program, _flops)
 
 
 def matmul_bytes(function: Callable[..., Any], *args: Any) -> int:

@@ -29,7 +29,7 @@ from jaxppo.checkpoint import Checkpoint
 from jaxppo.config import Config, ConfigError, LoggerConfig, Plan, num_members, plan
 from jaxppo.evaluation import Episodes, episode_keys, evaluate_members
 from jaxppo.guard import Interrupted, Signals, only_run_in
-from jaxppo.learner import Metrics, train_block, train_members, warm_up_members
+from jaxppo.learner import Metrics, train_members, warm_up_members
 from jaxppo.population import explore, members, rank, rungs, sources
 from jaxppo.types import LearnerState, Policy, PyTree, System
 
@@ -596,16 +596,6 @@ class _Run:
         train = partial(train_members, self.system)
         return compile.compile_program(train, self.shapes, count, donate=(0,))
 
-    def gflop_per_update(self) -> float:
-        """Of one device's products and convolutions, for all of its members."""
-        one = dataclasses.replace(self.system, member_axes=())
-        shapes = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct((x.shape[0], *x.shape[2:]), x.dtype), self.shapes
-        )
-        count = jax.ShapeDtypeStruct((self.plan.num_devices,), jnp.int32)
-        flops = compile.matmul_flops(partial(train_block, one), shapes, count)
-        return self.plan.members_per_device * flops / 1e9
-
     def check_memory(self) -> None:
         """`TooLargeError` where the members do not fit together."""
         self.train = self.compile_training()
@@ -628,7 +618,7 @@ class _Run:
             "seconds": seconds,
             "train_seconds": train.seconds,
             "evaluate_seconds": evaluation.seconds,
-            "gflop_per_update": self.gflop_per_update(),
+            "gflop_per_update": train.matmul_flops / 1e9,
             "peak_bytes": train.peak_bytes,
             "total_steps": self.plan.total_steps,
             "plan_only": self.config.arch.plan_only,

@@ -184,7 +184,7 @@ def lower_learner(settings: Export, out: Path) -> None:
     built = system.build(config, planned)
     state = jax.eval_shape(lambda: system.init(built, every, planned))
     count = jax.ShapeDtypeStruct((1,), jnp.int32)
-    traced = jax.jit(devices.parallel(partial(train_members, built))).trace(state, count)
+    traced = devices.parallel(partial(train_members, built), 1).trace(state, count)
     out.mkdir(parents=True, exist_ok=True)
     refused = []
     for platform in dict.fromkeys(settings.platforms):

@@ -36,7 +36,7 @@ plan = config.plan(settings, num)
 built = system.build(settings, plan)
 state = system.init(built, [settings], plan)
 local = jax.local_devices()[:num]
-train = devices.parallel(partial(train_members, built))
+train = devices.parallel(partial(train_members, built), num)
 count = devices.replicate(np.int32(3), local)
 talk = "all_reduce" in train.lower(state, count).as_text()
 state, metrics = train(state, count)
@@ -46,7 +46,7 @@ keys = jax.random.key_data(state.acting.key).reshape(-1, 2)
 policy = devices.first(state.agent.policy)
 episode_keys = jax.random.split(jax.random.key(5), 8).reshape(num, 1, -1)
 shards = devices.shard(episode_keys, local)
-episodes = devices.parallel(partial(evaluate_members, built))(
+episodes = devices.parallel(partial(evaluate_members, built), num)(
     devices.replicate(policy, local), shards
 )
 with tempfile.TemporaryDirectory() as run_dir:

@@ -241,7 +241,7 @@ def test_update_batches_act_apart_and_share_parameters() -> None:
     built, state, _ = build(
         small_config(arch={"total_num_envs": 8, "update_batch_size": 2}, env__target="envs.Copy")
     )
-    train = parallel(partial(learner.train_members, built))
+    train = parallel(partial(learner.train_members, built), 1)
     after, metrics = train(state, replicate(jnp.int32(2), jax.local_devices()[:1]))
     assert jax.tree.leaves(after.agent.policy.params)[0].ndim == 2 + 1  # [D, P, ...]: no U
     keys = jax.random.key_data(after.acting.key)
@@ -265,7 +265,7 @@ def test_every_phase_that_draws_moves_the_random_stream_on(small: Any) -> None:
 def test_same_seed_same_bits_and_another_seed_others() -> None:
     def trained(seed: int) -> list[np.ndarray]:
         built, state, _ = build(small_config(arch__seed=seed))
-        train = parallel(partial(learner.train_members, built))
+        train = parallel(partial(learner.train_members, built), 1)
         state, _ = train(state, replicate(jnp.int32(2), jax.local_devices()[:1]))
         return [np.asarray(x) for x in jax.tree.leaves(state.agent.policy.params)]
 
@@ -299,7 +299,7 @@ def test_hyperparameters_are_data(compiled_block: Any, name: str, value: float) 
 def compiled_block() -> Any:
     built, state, _ = build(small_config())
     count = replicate(jnp.int32(3), jax.local_devices()[:1])
-    train = parallel(partial(learner.train_members, built)).lower(state, count).compile()
+    train = parallel(partial(learner.train_members, built), 1).lower(state, count).compile()
     baseline = jax.device_get(jax.tree.leaves(train(state, count)[0].agent.policy.params))
     jax.block_until_ready(jnp.full((1, 1), 0.5, jnp.float32))
     compilations: list[str] = []

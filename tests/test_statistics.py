@@ -373,7 +373,8 @@ def main() -> None:
     """Run by the test below, in a process with two devices."""
     num_devices = jax.local_device_count()
     data = np.arange(15 * 2 * num_devices, dtype=np.float32).reshape(2, num_devices, 5, 3)
-    statistics, standardized = devices.parallel(statistics_and_standardized)(data.swapaxes(0, 1))
+    run = devices.parallel(statistics_and_standardized, num_devices)
+    statistics, standardized = run(data.swapaxes(0, 1))
     leaves = {
         "count": statistics.count,
         "mean": statistics.mean,
