@@ -221,7 +221,8 @@ UNKNOWN = {
     "foo.bar=1": "foo.bar: no such key; did you mean ",
     "+system.foo=1": "system.foo: no such key; did you mean system.",
     "+foo=1": "foo: no such key; did you mean ",
-    "+logger.tensorboard=true": "logger.tensorboard: no such key; did you mean logger.",
+    "+logger.tensorbord=true": "logger.tensorbord: no such key; did you mean logger.tensorboard?",
+    "logger.wandb_projct=x": "logger.wandb_projct: no such key; did you mean logger.wandb_project?",
     "network.actor_torso.layer_size=[3]": (
         "network.actor_torso.layer_size: no such key; did you mean network.actor_torso.layer_sizes?"
     ),
