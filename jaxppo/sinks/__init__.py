@@ -195,8 +195,9 @@ def make(
         from jaxppo.sinks.wandb import WandB
 
         view("wandb", lambda: WandB(config, run_dir, scope))
-    for settings in config.sinks:
-        view(f"sinks ({settings['_target_']})", partial(_own(settings), run_dir))
+    for number, settings in enumerate(config.sinks):
+        name = f"sinks[{number}] ({settings['_target_']})"
+        view(name, partial(_own(settings), run_dir))
     if config.console:
         from jaxppo.sinks.console import Console
 
