@@ -851,6 +851,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> list[list[Config]]:
         assert fit == (len(jobs) > 1)
         if fit and len(jobs) > 4:
             raise TooLargeError
+        assert {job.group for job in jobs} == {job.run_dir.parent.name for job in jobs}
         seen.append([job.config for job in jobs])
         return [
             TrainingError("diverged") if job.config.arch.seed == 13 else float(job.run_dir.name)
