@@ -291,6 +291,26 @@ class LoggerConfig:
     console: bool = setting(True, "progress on standard output")
     json: bool = setting(True, "metrics.jsonl (an object an event) and summary.json")
     plot: bool = setting(True, "learning_curve.png")
+    marl_eval: bool = setting(False, "marl_eval.json, the evaluations as MARL-eval reads them")
+    tensorboard: bool = setting(False, "event files in tensorboard/; needs 'jaxppo[tensorboard]'")
+    wandb: bool = setting(False, "Weights & Biases, with files in wandb/; needs 'jaxppo[wandb]'")
+    wandb_mode: str | None = setting(
+        None,
+        "online, or offline (kept for `wandb sync`); null: WANDB_MODE, else online",
+        choices=("online", "offline"),
+    )
+    wandb_project: str = setting("jaxppo", "its project")
+    wandb_entity: str | None = setting(None, "its user or team; null: your default")
+    wandb_group: str | None = setting(
+        None, "its group; null: the directory of the sweep, else of the members, if any"
+    )
+    wandb_tags: list[str] = setting([], "its tags")
+    wandb_members: int = setting(
+        16, "members of one run, at most, that have W&B runs of their own beside their sum", low=0
+    )
+    sinks: list[dict[str, Any]] = setting(
+        [], "your own, each an import path (_target_) and arguments; see docs/sinks.md"
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -399,8 +419,10 @@ def _check(key: str, value: Any, hint: Any, rule: typing.Mapping[str, Any]) -> A
         _check_number(key, value, rule)
     if value == "":
         raise ConfigError(f"{key}='': must be text that is not empty")
-    if kind is list and not all(type(item) is typing.get_args(wanted)[0] for item in value):
-        raise ConfigError(f"{key}={value}: must be {_kind(wanted, rule)}")
+    if kind is list:
+        (inner,) = typing.get_args(wanted)
+        if not all(type(item) is (typing.get_origin(inner) or inner) for item in value):
+            raise ConfigError(f"{key}={value}: must be {_kind(wanted, rule)}")
     choices = rule.get("choices")
     if choices and value not in choices:
         near = difflib.get_close_matches(value, choices, 1, 0.0)[0]
@@ -431,6 +453,7 @@ _TYPE_NAMES: dict[Any, str] = {
     dict[str, Any]: "keys and values",
     list[str]: "a list of names, such as [one,two]",
     list[int]: "a list of integers, such as [1,3]",
+    list[dict[str, Any]]: "a list of keys and values, such as [{_target_: my_module.MySink}]",
 }
 
 
@@ -619,7 +642,7 @@ def _check_combinations(system: SystemConfig) -> None:
         )
 
 
-def _memories(network: NetworkConfig) -> list[str]:
+def memories(network: NetworkConfig) -> list[str]:
     """The names of the memories that a network has."""
     names = [field.name for field in dataclasses.fields(network)]
     return [name for name in names if name.endswith("_memory") and getattr(network, name)]
@@ -627,7 +650,7 @@ def _memories(network: NetworkConfig) -> list[str]:
 
 def _sequence_length(config: Config) -> int:
     """Steps of a sequence; `ConfigError` where they do not suit the rollout or the network."""
-    system, found = config.system, _memories(config.network)
+    system, found = config.system, memories(config.network)
     rollout = system.rollout_length
     length = rollout if system.sequence_length is None else system.sequence_length
     if rollout % length:

@@ -26,7 +26,7 @@ import numpy as np
 from jaxppo import checkpoint, compile, devices, sinks, system
 from jaxppo.aggregates import interval, iqm
 from jaxppo.checkpoint import Checkpoint
-from jaxppo.config import Config, ConfigError, LoggerConfig, Plan, num_members, plan
+from jaxppo.config import Config, ConfigError, LoggerConfig, Plan, memories, num_members, plan
 from jaxppo.evaluation import Episodes, episode_keys, evaluate_members
 from jaxppo.guard import Interrupted, Signals, only_run_in
 from jaxppo.learner import Metrics, train_members, warm_up_members
@@ -49,6 +49,7 @@ class Job:
     config: Config
     run_dir: Path
     resume: bool = False  # from the latest checkpoint there, if any
+    group: str | None = None  # the name of the sweep that it is of
 
 
 def prepare(config: Config) -> tuple[Plan, System]:
@@ -56,6 +57,7 @@ def prepare(config: Config) -> tuple[Plan, System]:
     compile.use_cache(config.arch.compile_cache)
     if config.arch.profile is not None:
         _profile_folder(config.arch.profile)
+    sinks.check(config.logger)
     members(config)
     planned = plan_members(config, num_members(config))
     return planned, system.build(config, planned)
@@ -268,6 +270,8 @@ class _Run:
         self.slots = list(range(len(self.members)))  # the members in the program, in its order
         self.config = jobs[0].config  # what shapes the program is the same in all
         compile.use_cache(self.config.arch.compile_cache)
+        for job in jobs:
+            sinks.check(job.config.logger)
         for job in jobs[1:]:
             plan_members(job.config, num_members(job.config))  # what it refuses
         self.plan = plan_members(self.config, len(self.members))
@@ -292,6 +296,7 @@ class _Run:
             self.rungs = rungs(len(self.members), population.reduction, blocks)
         self.train: compile.Program | None = None  # compiled already, to see that it fits
         self.reports: list[Report] = []
+        self.failed_views: set[str] = set()
         self.writers: dict[int, checkpoint.Writer] = {}  # of jobs, by their number
         self.signals = Signals()
         self.block, self.steps, self.saved = 0, 0, 0  # so far
@@ -313,7 +318,10 @@ class _Run:
             )
             self.report(files, job.run_dir, job, own)
             if len(own) > 1:
-                files = dataclasses.replace(files, plot=False)
+                few = len(own) <= files.wandb_members
+                files = dataclasses.replace(
+                    files, plot=False, marl_eval=False, wandb=files.wandb and few
+                )
                 for i in own:
                     folder = job.run_dir / f"seed_{self.members[i].config.arch.seed}"
                     folder.mkdir(exist_ok=job.resume)
@@ -338,7 +346,13 @@ class _Run:
         position = 0 if job.resume else None
         if self.resumed is not None:
             position = self.resumed.facts["positions"][str(folder.relative_to(job.run_dir))]
-        self.reports.append(Report(sinks.make(config, folder, position), own, folder))
+        scope = sinks.Scope(
+            settings=system.plain(self.members[own.start].config if len(own) == 1 else job.config),
+            name=str(folder.relative_to(job.run_dir.parent)),
+            group=job.group or (job.run_dir.name if num_members(job.config) > 1 else None),
+            failed=self.failed_views,
+        )
+        self.reports.append(Report(sinks.make(config, folder, position, scope), own, folder))
 
     def close(self, kind: Any, *_: object) -> None:
         """Finish files and displays, however the run ended; what failed first is what is raised."""
@@ -575,6 +589,8 @@ class _Run:
         params = jax.eval_shape(self.system.actor_critic.init, jax.random.key(0))
         values = {
             "environment": self.system.env.name,
+            "suite": (self.config.env.target or "gymnax").partition(".")[0],  # its library
+            "algorithm": "rec_ppo" if memories(self.config.network) else "ff_ppo",
             "platform": self.devices[0].platform,
             "num_parameters": sum(math.prod(x.shape) for x in jax.tree.leaves(params)),
             "num_eval_episodes": self.config.arch.num_eval_episodes,

@@ -230,14 +230,14 @@ def launch(
     Each has its own directory and result. One that fails leaves the others alone. `compose` gives
     a job's settings from its overrides.
     """
-    jobs, returns = [], []
+    jobs, returns, group = [], [], Path(config.hydra.sweep.dir).name
     for number, overrides in enumerate(job_overrides, first):
         settings = compose(overrides)
         with open_dict(settings):
             settings.hydra.job.id = settings.hydra.job.num = number
         done = run_job(
             hydra_context=context,
-            task_function=lambda settings: jobs.append(Job(*begin(settings))),
+            task_function=lambda settings: jobs.append(Job(*begin(settings), group=group)),
             config=settings,
             job_dir_key="hydra.sweep.dir",
             job_subdir_key="hydra.sweep.subdir",

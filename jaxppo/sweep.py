@@ -9,7 +9,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from jaxppo.sinks import METRICS, SUMMARY
-from jaxppo.sinks.console import print_table
+from jaxppo.sinks.console import print_lines, print_table
+from jaxppo.sinks.marl_eval import MARL_EVAL, merge, save
 from jaxppo.sinks.plot import draw_sweep
 
 COLUMNS = ("absolute_metric", "best_episode_return", "best_steps", "steps", "seconds", "status")
@@ -36,6 +37,7 @@ def report(sweep_dir: Path, *, console: bool) -> None:
         table.writerows(rows)
     panels = [key for key in keys if key != "arch.seed"] or keys
     draw_sweep(sweep_dir / "sweep.png", {key: _curves(jobs, key) for key in panels})
+    _merge_marl_eval(sweep_dir, jobs, keys)
     if console:
         print_table(f"{len(rows)} jobs in {sweep_dir}", rows)
 
@@ -63,6 +65,22 @@ def read(sweep_dir: Path) -> list[dict[str, Any]]:
             }
         )
     return jobs
+
+
+def _merge_marl_eval(sweep_dir: Path, jobs: list[dict[str, Any]], keys: list[str]) -> None:
+    """Write marl_eval.json of the jobs that have one, as algorithms named for what differs."""
+    swept = [key for key in keys if key not in ("arch.seed", "env", "env.name")]
+    documents = []
+    for job in jobs:
+        file = sweep_dir / job["job"] / MARL_EVAL
+        if file.exists():
+            label = " ".join(f"{key}={_setting(job, key)}" for key in swept)
+            documents.append((label.replace(",", ";"), json.loads(file.read_text("utf-8"))))
+    if documents:
+        try:
+            save(sweep_dir / MARL_EVAL, merge(documents))
+        except ValueError as error:  # seeds of several jobs overlap
+            print_lines(f"{MARL_EVAL} of the sweep: {error}; not written")
 
 
 def _setting(job: dict[str, Any], key: str) -> str:

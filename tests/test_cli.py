@@ -221,7 +221,8 @@ UNKNOWN = {
     "foo.bar=1": "foo.bar: no such key; did you mean ",
     "+system.foo=1": "system.foo: no such key; did you mean system.",
     "+foo=1": "foo: no such key; did you mean ",
-    "+logger.tensorboard=true": "logger.tensorboard: no such key; did you mean logger.",
+    "+logger.tensorbord=true": "logger.tensorbord: no such key; did you mean logger.tensorboard?",
+    "logger.wandb_projct=x": "logger.wandb_projct: no such key; did you mean logger.wandb_project?",
     "network.actor_torso.layer_size=[3]": (
         "network.actor_torso.layer_size: no such key; did you mean network.actor_torso.layer_sizes?"
     ),
@@ -850,6 +851,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> list[list[Config]]:
         assert fit == (len(jobs) > 1)
         if fit and len(jobs) > 4:
             raise TooLargeError
+        assert {job.group for job in jobs} == {job.run_dir.parent.name for job in jobs}
         seen.append([job.config for job in jobs])
         return [
             TrainingError("diverged") if job.config.arch.seed == 13 else float(job.run_dir.name)

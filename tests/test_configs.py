@@ -352,7 +352,7 @@ INTEGER, OPTIONAL_INTEGER = "system.epochs", "arch.num_updates"
 NUMBER, FLAG = "system.gamma", "arch.plan_only"
 TEXT, MAPPING, OPTIONAL_MAPPING = "env.name", "env.params", "network.actor_torso"
 OPTIONAL_NUMBER, LIST, CHOICE = "system.clip_eps_high", "env.extras", "system.objective"
-INTEGERS = "env.mask"
+INTEGERS, MAPPINGS = "env.mask", "logger.sinks"
 NAN, INF = float("nan"), float("inf")
 
 
@@ -384,6 +384,8 @@ NAN, INF = float("nan"), float("inf")
         (INTEGERS, [], []),
         (INTEGERS, [1, 3], [1, 3]),
         (CHOICE, "dpo", "dpo"),
+        (MAPPINGS, [], []),
+        (MAPPINGS, [{"_target_": "a.B"}], [{"_target_": "a.B"}]),
     ],
 )
 def test_value_is_taken(key: str, given: Any, taken: Any) -> None:
@@ -438,6 +440,8 @@ def test_value_is_taken(key: str, given: Any, taken: Any) -> None:
         (INTEGERS, [1.5], "a list of integers, such as [1,3]"),
         (LIST, ["step", None], "a list of names, such as [one,two]"),
         (LIST, [["step"]], "a list of names, such as [one,two]"),
+        (MAPPINGS, ["a.B"], "a list of keys and values, such as [{_target_: my_module.MySink}]"),
+        (MAPPINGS, {"_target_": "a.B"}, "a list of keys and values"),
         (CHOICE, None, "must be "),
         (CHOICE, 5, "must be "),
         (CHOICE, True, "must be "),

@@ -1,6 +1,7 @@
 """The architecture as rules that hold: who may import whom, and what may stand where."""
 
 import ast
+import itertools
 import re
 import sys
 import tomllib
@@ -49,6 +50,8 @@ LIBRARIES = {  # a library -> the modules that may import it
     "matplotlib": {"drawings", "sinks.plot"},
     "PIL": {"drawings"},
     "rich": {"sinks.console"},
+    "tensorboardX": {"sinks.tensorboard"},
+    "wandb": {"sinks.wandb"},
     "tests": NOWHERE,
 }
 COLLECTIVES = {  # over mapped axes
@@ -213,7 +216,10 @@ def test_standard_output_belongs_to_the_console(name: str) -> None:
         and isinstance(node.value, ast.Name)
         and node.value.id == "sys"
     } & {"stdout", "stderr", "__stdout__", "__stderr__"}
-    allowed = {"sinks.console": {"stdout"}, "launcher": {"stderr"}, "guard": {"stderr"}}
+    allowed = {
+        "sinks.console": {"stdout"},
+        **{name: {"stderr"} for name in ("guard", "launcher", "sinks")},
+    }
     assert streams <= allowed.get(name, set())
 
 
@@ -244,14 +250,16 @@ def test_what_is_public_has_a_docstring(name: str) -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_library_is_imported_when_it_is_needed(name: str) -> None:
     """Slow imports stay out of `--help` and of a mistake's answer."""
-    slow = {"matplotlib", "rich", "orbax"}
+    slow = {"matplotlib", "rich", "orbax", "tensorboardX", "wandb"}
     at_the_top = {imported.split(".")[0] for imported in imports_on_reading(TREES[name])}
     assert not at_the_top & slow
 
 
 def test_package_imports_what_it_declares() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = {re.split(r"\W", dependency)[0] for dependency in project["dependencies"]}
+    extras = (project["optional-dependencies"][name] for name in ("tensorboard", "wandb"))
+    needed = [*project["dependencies"], *itertools.chain(*extras)]
+    declared = {re.split(r"\W", dependency)[0] for dependency in needed}
     imported = {name.split(".")[0] for tree in TREES.values() for name in imports(tree)}
     imported -= {"PIL"}  # of pillow, which matplotlib brings
     assert imported - set(sys.stdlib_module_names) - {"jaxppo"} <= declared

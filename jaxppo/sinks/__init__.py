@@ -2,13 +2,26 @@
 
 An event is a flat dict with a key `event`: `resume`, `start`, `compile`, `train`, `eval`,
 `selection`, `absolute`, `end`.
+
+metrics.jsonl and summary.json are the run's record, which a resume and a sweep rely on, and the
+console is whom a run speaks to: what fails there ends the run. All else is a view of the run, which
+goes on without it.
 """
 
+import contextlib
+import dataclasses
+import importlib
+import importlib.util
+import inspect
 import json
+import sys
+import typing
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from jaxppo.config import LoggerConfig
+from jaxppo.config import ConfigError, LoggerConfig
 
 Event = dict[str, Any]
 
@@ -24,6 +37,17 @@ class Sink(Protocol):
 
 
 METRICS, SUMMARY = "metrics.jsonl", "summary.json"
+_LIBRARIES = {"tensorboard": "tensorboardX", "wandb": "wandb"}  # of which switch, and extra
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scope:
+    """Of which run the events are, for views that tell."""
+
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    name: str = ""
+    group: str | None = None  # that the run belongs to, if any
+    failed: set[str] = dataclasses.field(default_factory=set)  # settings of views that have
 
 
 def position(folder: Path) -> int:
@@ -32,16 +56,125 @@ def position(folder: Path) -> int:
     return file.stat().st_size if file.exists() else 0
 
 
-def make(config: LoggerConfig, run_dir: Path, position: int | None = None) -> list[Sink]:
+def scalars(event: Event) -> dict[str, float]:
+    """The numbers of a `train`, `eval` or `absolute` event as `train/entropy` and so on."""
+    return {
+        f"{event['event']}/{name}": value
+        for name, value in event.items()
+        if isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and name not in ("seed", "steps")
+    }
+
+
+def check(config: LoggerConfig) -> None:
+    """`ConfigError` where a sink that `config` switches on cannot be made."""
+    for switch, library in _LIBRARIES.items():
+        if getattr(config, switch) and importlib.util.find_spec(library) is None:
+            raise ConfigError(
+                f"logger.{switch}=true: needs {library}; pip install 'jaxppo[{switch}]', or set it "
+                "to false"
+            )
+    for switch in ("marl_eval", "tensorboard"):
+        if getattr(config, switch) and not config.json:
+            raise ConfigError(
+                f"logger.{switch}=true: a run that is resumed knows its past from {METRICS}; set "
+                "logger.json=true, or it to false"
+            )
+    for settings in config.sinks:
+        _own(settings)
+
+
+def _own(settings: dict[str, Any]) -> Callable[[Path], Sink]:
+    """A user's sink, of a run directory; `ConfigError` where there is none."""
+    arguments = dict(settings)
+    path = arguments.pop("_target_", None)
+    module, _, name = str(path).rpartition(".")
+    if not isinstance(path, str) or not module:
+        raise ConfigError(
+            f"logger.sinks={settings}: each needs a _target_, the import path of a class; such as "
+            "[{_target_: my_module.MySink}]"
+        )
+    try:
+        cls = getattr(importlib.import_module(module), name)
+        inspect.signature(cls).bind(Path(), **arguments)
+    except Exception as error:  # whatever an import raises
+        raise ConfigError(
+            f"logger.sinks ({path}): {_brief(error)}; it is called with the run directory and the "
+            "arguments given; see docs/sinks.md"
+        ) from error
+    missing = [method for method in ("write", "close") if not hasattr(cls, method)]
+    if missing:
+        raise ConfigError(
+            f"logger.sinks ({path}): has no {missing[0]}; a sink has write(event) and close(); see "
+            "docs/sinks.md"
+        )
+    return lambda run_dir: typing.cast(Sink, cls(run_dir, **arguments))
+
+
+def _brief(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+class View:
+    """A sink that may fail: it is dropped then, and a line on standard error says so.
+
+    One line a setting: where members have the same sinks and `failed` set, of the first alone, and
+    what cannot be made for one is not tried for those after it.
+    """
+
+    def __init__(self, name: str, make: Callable[[], Sink], failed: set[str]) -> None:
+        self.name, self._failed = name, failed
+        self.sink: Sink | None = None
+        if name not in failed:
+            try:
+                self.sink = make()
+            except Exception as error:  # whatever a library or a user's class raises
+                self._drop(error)
+
+    def write(self, event: Event) -> None:
+        """Pass on a copy of the event."""
+        if self.sink is not None:
+            try:
+                self.sink.write(dict(event))
+            except Exception as error:
+                self._drop(error)
+
+    def close(self) -> None:
+        """Close the sink, if it still goes on."""
+        if self.sink is not None:
+            try:
+                self.sink.close()
+            except Exception as error:
+                self._drop(error)
+
+    def _drop(self, error: Exception) -> None:
+        sink, self.sink = self.sink, None
+        if sink is not None:
+            with contextlib.suppress(Exception):
+                sink.close()
+        if self.name not in self._failed:
+            self._failed.add(self.name)
+            sys.stderr.write(f"{self.name}: {_brief(error)}; the run goes on without it\n")
+
+
+def make(
+    config: LoggerConfig, run_dir: Path, position: int | None = None, scope: Scope | None = None
+) -> list[Sink]:
     """The sinks that `config` switches on, writing files below `run_dir`.
 
     A run that is resumed goes on after the first `position` bytes of metrics.jsonl.
     """
+    scope = scope or Scope()
     sinks: list[Sink] = []
     past: list[Event] = []
     if position is not None and (run_dir / METRICS).exists():
         lines = (run_dir / METRICS).read_bytes()[:position].splitlines()
         past = [json.loads(line) for line in lines]
+
+    def view(name: str, make: Callable[[], Sink]) -> None:
+        sinks.append(View(f"logger.{name}", make, scope.failed))
+
     if config.json:
         from jaxppo.sinks.json_lines import JsonLines
 
@@ -49,7 +182,22 @@ def make(config: LoggerConfig, run_dir: Path, position: int | None = None) -> li
     if config.plot:
         from jaxppo.sinks.plot import Plot
 
-        sinks.append(Plot(run_dir / "learning_curve.png", past))
+        view("plot", lambda: Plot(run_dir / "learning_curve.png", past))
+    if config.marl_eval:
+        from jaxppo.sinks.marl_eval import MarlEval
+
+        view("marl_eval", lambda: MarlEval(run_dir, past))
+    if config.tensorboard:
+        from jaxppo.sinks.tensorboard import TensorBoard
+
+        view("tensorboard", lambda: TensorBoard(run_dir, scope, past, position is not None))
+    if config.wandb:
+        from jaxppo.sinks.wandb import WandB
+
+        view("wandb", lambda: WandB(config, run_dir, scope))
+    for number, settings in enumerate(config.sinks):
+        name = f"sinks[{number}] ({settings['_target_']})"
+        view(name, partial(_own(settings), run_dir))
     if config.console:
         from jaxppo.sinks.console import Console
 

@@ -1,0 +1,523 @@
+"""Views of a run: MARL-eval's layout, TensorBoard, Weights & Biases, users' sinks, and failures."""
+
+import json
+import re
+import struct
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import test_resume
+from conftest import small_config
+from test_configs import composed
+from test_resume import Killed
+from test_sinks import ABSOLUTE, END, EVAL, LAST_EVAL, MEMBERS, START, TRAIN, write
+
+from jaxppo import experiment, sinks, sweep, system
+from jaxppo.config import Config, ConfigError, LoggerConfig, parse
+from jaxppo.sinks import Event, Scope, View
+from jaxppo.sinks.marl_eval import MarlEval, layout, merge
+
+NAMED: Event = {**START, "suite": "gymnax", "algorithm": "ff_ppo"}
+kill = test_resume.kill  # a fixture
+OFF = {"console": False, "json": False, "plot": False}
+SEEDED = {"seed": 3}
+
+
+def document(run_dir: Path) -> Any:
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not JSON")
+
+    return json.loads((run_dir / "marl_eval.json").read_text(), parse_constant=refuse)
+
+
+def scores(raw: Any, metric: str = "mean_episode_return") -> dict[str, Any]:
+    """What MARL-eval makes of a document: absolute `[seeds, tasks]` and `[seeds, tasks, steps]`.
+
+    As its data_process_pipeline and create_matrices_for_rliable take it: keys in lower case, the
+    same seeds, steps and metrics everywhere, the absolute metric under a key that says so.
+    """
+    (tasks,) = raw.values()
+    matrices = {}
+    for algorithm in next(iter(tasks.values())):
+        absolute, curves = [], []
+        for seed in next(iter(tasks.values()))[algorithm]:
+            runs = [task[algorithm][seed] for task in tasks.values()]
+            assert list(runs[0])[-1] == "absolute_metrics"
+            steps = [key for key in runs[0] if "absolute" not in key]
+            for run in runs:
+                counts = [run[step]["step_count"] for step in steps]
+                assert all(type(count) is int for count in counts)
+                assert counts == sorted(set(counts))
+                assert all(type(run[step]["elapsed_time"]) is float for step in steps)
+            absolute.append([np.mean(run["absolute_metrics"][metric]) for run in runs])
+            curves.append([[np.mean(run[step][metric]) for step in steps] for run in runs])
+        matrices[algorithm] = {"absolute": np.array(absolute), "curves": np.array(curves)}
+    return matrices
+
+
+def test_marl_eval_reads_one_run(tmp_path: Path) -> None:
+    evaluations = [{**EVAL, **SEEDED}, {**LAST_EVAL, **SEEDED, "episode_return": 200.0}]
+    end = {**ABSOLUTE, **SEEDED, "episode_return": 190.0}
+    write(MarlEval(tmp_path), NAMED, TRAIN, *evaluations, end, END)
+    found = document(tmp_path)
+    assert list(found) == ["gymnax"]
+    assert list(found["gymnax"]) == ["CartPole-v1"]
+    assert found["gymnax"]["CartPole-v1"]["ff_ppo"] == {
+        "seed_3": {
+            "step_0": {
+                **{"step_count": 2048, "elapsed_time": 1.75},
+                "mean_episode_return": [123.456],
+            },
+            "step_1": {"step_count": 5120, "elapsed_time": 1.75, "mean_episode_return": [200.0]},
+            "absolute_metrics": {"mean_episode_return": [190.0]},
+        }
+    }
+    matrices = scores(found)["ff_ppo"]
+    np.testing.assert_array_equal(matrices["absolute"], [[190.0]])
+    np.testing.assert_array_equal(matrices["curves"], [[[123.456, 200.0]]])
+    assert [path.name for path in tmp_path.iterdir()] == ["marl_eval.json"]
+
+
+def test_marl_eval_has_all_members_in_one_file(tmp_path: Path) -> None:
+    write(MarlEval(tmp_path), NAMED, {**EVAL, **MEMBERS}, {**ABSOLUTE, **MEMBERS})
+    matrices = scores(document(tmp_path))["ff_ppo"]
+    np.testing.assert_array_equal(matrices["absolute"], [[1.0], [2.5], [4.0]])
+    assert list(document(tmp_path)["gymnax"]["CartPole-v1"]["ff_ppo"]) == [
+        "seed_1", "seed_2", "seed_3",
+    ]  # fmt: skip
+
+
+def test_marl_eval_of_scores_that_json_lacks_and_of_a_run_that_stopped() -> None:
+    events = [{**EVAL, **SEEDED, "episode_return": value} for value in (float("nan"), None, 1.0)]
+    (run,) = layout(events).values()
+    assert [run[f"step_{i}"]["mean_episode_return"] for i in range(3)] == [[None], [None], [1.0]]
+    assert run["absolute_metrics"] == {}
+
+
+def test_marl_eval_merges_runs_of_several_seeds_and_settings() -> None:
+    def one(seed: int, score: float) -> dict[str, Any]:
+        end = {**ABSOLUTE, "seed": seed, "episode_return": score}
+        return {"gymnax": {"a": {"ff_ppo": layout([{**EVAL, "seed": seed}, end])}}}
+
+    merged = merge([("", one(1, 1.0)), ("", one(2, 2.0)), ("lr=1", one(1, 3.0))])
+    assert {name: found["absolute"].tolist() for name, found in scores(merged).items()} == {
+        "ff_ppo": [[1.0], [2.0]],
+        "ff_ppo lr=1": [[3.0]],
+    }
+    with pytest.raises(ValueError, match="a, ff_ppo: has seed_1 already"):
+        merge([("", one(1, 1.0)), ("", one(1, 2.0))])
+    with pytest.raises(ValueError, match="comma"):
+        merge([("x=[1,2]", one(1, 1.0))])
+
+
+def test_marl_eval_of_a_sweep(tmp_path: Path) -> None:
+    for job, (gamma, seed) in enumerate([("0.9", 1), ("0.9", 2), ("[1,2]", 1)]):
+        (tmp_path / str(job) / ".hydra").mkdir(parents=True)
+        overrides = tmp_path / str(job) / ".hydra" / "overrides.yaml"
+        overrides.write_text(f"- arch.seed={seed}\n- system.gamma={gamma}\n")
+        events = [{**e, "seed": seed} for e in (NAMED, EVAL, ABSOLUTE)]
+        write(MarlEval(tmp_path / str(job)), *events)
+    sweep.report(tmp_path, console=False)
+    runs = document(tmp_path)["gymnax"]["CartPole-v1"]
+    assert {name: list(found) for name, found in runs.items()} == {
+        "ff_ppo system.gamma=0.9": ["seed_1", "seed_2"],
+        "ff_ppo system.gamma=[1;2]": ["seed_1"],
+    }
+
+
+def points(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """(step, value) of each tag, as TensorBoard reads a folder: a START drops later steps."""
+    from tensorboardX.proto.event_pb2 import Event as Message
+    from tensorboardX.record_writer import masked_crc32c
+
+    found: dict[str, list[tuple[int, float]]] = {}
+    for file in sorted(folder.iterdir()):
+        data, version = file.read_bytes(), None
+        while data:
+            (length,) = struct.unpack("<Q", data[:8])
+            body, rest = data[12 : 12 + length], data[12 + length :]
+            assert struct.unpack("<I", data[8:12]) == (masked_crc32c(data[:8]),)
+            assert struct.unpack("<I", rest[:4]) == (masked_crc32c(body),)
+            message, data = Message.FromString(body), rest[4:]
+            version = version or message.file_version
+            if message.session_log.status == 1:
+                found = {t: [p for p in row if p[0] < message.step] for t, row in found.items()}
+            for value in message.summary.value:
+                shown = value.tensor.string_val[0] if value.tensor.string_val else None
+                point = value.simple_value if shown is None else shown.decode()
+                found.setdefault(value.tag, []).append((message.step, point))
+        assert version == "brain.Event:2"
+    return found
+
+
+def opened(run_dir: Path, position: int | None = None) -> Callable[..., None]:
+    """`(*events)` writes to metrics.jsonl and to TensorBoard's files."""
+    config = LoggerConfig(console=False, plot=False, tensorboard=True)
+    scope = Scope(settings={"system": {"gamma": 0.5}})
+    outputs = sinks.make(config, run_dir, position, scope)
+
+    def take(*events: Event) -> None:
+        for event in events:
+            for sink in outputs:
+                sink.write(event)
+
+    return take
+
+
+def test_tensorboard_has_every_number_against_steps(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX", reason="pip install '.[tensorboard]'")
+    late = {**TRAIN, "steps": 5120, "episode_return": None, "total_loss": float("nan")}
+    opened(tmp_path)(NAMED, TRAIN, EVAL, late, LAST_EVAL, {**ABSOLUTE, "steps": 2048}, END)
+    found = points(tmp_path / "tensorboard")
+    assert found["train/episode_return"] == [(2048, 21.5)]
+    assert found["train/entropy"] == [(s, pytest.approx(0.693)) for s in (2048, 5120)]
+    assert np.isnan(found["train/total_loss"][1][1])
+    assert found["eval/episode_return"] == [(s, pytest.approx(123.456)) for s in (2048, 5120)]
+    assert found["absolute/episode_return"] == [(5120, pytest.approx(123.456))]
+    ((step, text),) = found["settings/text_summary"]
+    assert step == 0
+    assert '"gamma": 0.5' in str(text)
+    assert not [tag for tag in found if tag.rpartition("/")[2] in ("steps", "seed", "last")]
+
+
+def test_tensorboard_of_a_resumed_run_has_each_point_once(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX", reason="pip install '.[tensorboard]'")
+    train, evaluation = ([{**e, "steps": s} for s in (10, 20, 30)] for e in (TRAIN, EVAL))
+    take = opened(tmp_path)
+    take(NAMED, train[0], evaluation[0])
+    kept = sinks.position(tmp_path)
+    take(train[1], evaluation[1])  # after the checkpoint
+    take = opened(tmp_path, kept)
+    take(NAMED, *(e for pair in zip(train[1:], evaluation[1:], strict=True) for e in pair))
+    kept = sinks.position(tmp_path)
+    take(ABSOLUTE, END)
+    opened(tmp_path, kept)(NAMED, ABSOLUTE, END)  # a finished run
+    found = points(tmp_path / "tensorboard")
+    for tag in ("train/entropy", "eval/episode_return"):
+        assert [step for step, _ in found[tag]] == [10, 20, 30]
+    assert [step for step, _ in found["absolute/episode_return"]] == [30]
+    opened(tmp_path, 0)(NAMED)  # begins anew
+    assert not any(points(tmp_path / "tensorboard")["train/entropy"])
+
+
+def test_tensorboard_that_is_switched_on_later_has_the_past(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX", reason="pip install '.[tensorboard]'")
+    for sink in sinks.make(LoggerConfig(console=False, plot=False), tmp_path):
+        write(sink, *({**TRAIN, "steps": s} for s in (10, 20)))
+    opened(tmp_path, sinks.position(tmp_path))({**TRAIN, "steps": 30})
+    found = points(tmp_path / "tensorboard")
+    assert [step for step, _ in found["train/entropy"]] == [10, 20, 30]
+
+
+class FakeRun:
+    """What of a W&B run is used."""
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        self.arguments = arguments
+        self.rows: list[tuple[int, dict[str, float]]] = []
+        self.summary: dict[str, Any] = {}
+        self.exit_code: int | None = None
+
+    def log(self, row: dict[str, float], step: int) -> None:
+        self.rows.append((step, row))
+
+    def finish(self, exit_code: int) -> None:
+        self.exit_code = exit_code
+
+
+@pytest.fixture
+def fake_wandb(monkeypatch: pytest.MonkeyPatch) -> list[FakeRun]:
+    """The runs that a stand-in for wandb has been asked for."""
+    runs: list[FakeRun] = []
+
+    def init(**arguments: Any) -> FakeRun:
+        runs.append(FakeRun(arguments))
+        return runs[-1]
+
+    module = types.ModuleType("wandb")
+    module.init = init  # type: ignore[attr-defined]
+    module.__spec__ = types.SimpleNamespace()  # type: ignore[assignment]  what find_spec returns
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    return runs
+
+
+def test_wandb_gets_numbers_settings_and_the_end(tmp_path: Path, fake_wandb: Any) -> None:
+    settings = {"wandb": True, "wandb_project": "p", "wandb_entity": "e", "wandb_tags": ["a", "b"]}
+    config = LoggerConfig(**OFF, **settings, wandb_mode="offline")
+    scope = Scope(settings={"system": {"gamma": 0.5}}, name="run", group="sweep")
+    (sink,) = sinks.make(config, tmp_path, None, scope)
+    write(sink, NAMED, TRAIN, EVAL, {**TRAIN, "steps": 5120}, LAST_EVAL, ABSOLUTE, END)
+    (run,) = fake_wandb
+    wanted = {
+        **{"project": "p", "entity": "e", "tags": ["a", "b"], "mode": "offline", "group": "sweep"},
+        **{"name": "run", "config": scope.settings, "dir": tmp_path, "resume": "allow"},
+    }
+    assert run.arguments.items() >= wanted.items()
+    assert [step for step, _ in run.rows] == [2048, 2048, 5120, 5120]
+    assert run.rows[1][1]["eval/episode_return"] == 123.456
+    assert run.summary["absolute/episode_return"] == 123.456
+    assert (run.summary["status"], run.exit_code) == ("finished", 0)
+
+
+def test_wandb_run_that_did_not_finish_is_failed_and_goes_on_as_itself(
+    tmp_path: Path, fake_wandb: Any
+) -> None:
+    for position in (None, 0, 0):
+        config = LoggerConfig(**OFF, wandb=True, wandb_group="mine")
+        (sink,) = sinks.make(config, tmp_path, position, Scope(group="sweep"))
+        write(sink, NAMED, TRAIN)
+    assert [run.exit_code for run in fake_wandb] == [1, 1, 1]
+    assert len({run.arguments["id"] for run in fake_wandb}) == 1
+    assert {run.arguments["group"] for run in fake_wandb} == {"mine"}
+    (sink,) = sinks.make(config, tmp_path, None)
+    (tmp_path / "other").mkdir()
+    sinks.make(config, tmp_path / "other", None)
+    assert fake_wandb[-1].arguments["id"] != fake_wandb[0].arguments["id"]
+
+
+def recorded(path: Path) -> list[Any]:
+    """The records of a file that wandb keeps offline: LevelDB's log format after 7 bytes."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, offset, parts, records = path.read_bytes(), 7, b"", []
+    while offset + 7 <= len(data):
+        if offset % 2**15 > 2**15 - 7:  # no room for a header in this block
+            offset += 2**15 - offset % 2**15
+            continue
+        length, kind = struct.unpack("<HB", data[offset + 4 : offset + 7])
+        parts += data[offset + 7 : offset + 7 + length]
+        offset += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            records.append(Record.FromString(parts))
+            parts = b""
+    return records
+
+
+@pytest.mark.slow
+def test_wandb_itself_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb", reason="pip install '.[wandb]'")
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    config = LoggerConfig(**OFF, wandb=True, wandb_mode="offline", wandb_tags=["t"])
+    scope = Scope(settings={"system": {"gamma": 0.5}}, name="n", group="g")
+    for position, steps in ((None, (10, 20)), (0, (20, 30))):
+        (sink,) = sinks.make(config, tmp_path, position, scope)
+        assert isinstance(sink, View)
+        assert sink.sink is not None
+        write(sink, NAMED, *({**TRAIN, "steps": s} for s in steps), ABSOLUTE, END)
+        assert sink.sink is not None  # nothing failed
+    found = {}
+    for file in sorted(tmp_path.glob("wandb/offline-run-*/*.wandb")):
+        while not (records := recorded(file)):  # of a second run of an id, after a while
+            time.sleep(0.1)
+        (run,) = [r.run for r in records if r.WhichOneof("record_type") == "run"]
+        rows = [r.history for r in records if r.WhichOneof("record_type") == "history"]
+        found[file.name] = [row.step.num for row in rows]
+        assert (run.run_group, list(run.tags), run.display_name) == ("g", ["t"], "n")
+    ids = {re.sub(r"run-|\.wandb", "", name) for name in found}
+    assert ids == {(tmp_path / "wandb" / "run_id").read_text().strip()}
+    assert list(found.values())[-1] == [20, 30]
+
+
+def block(language: str) -> str:
+    """The one code block of docs/sinks.md in a language; of none, an indented line."""
+    text = (Path(__file__).parents[1] / "docs" / "sinks.md").read_text("utf-8")
+    pattern = rf"```{language}\n(.*?)```" if language else r"^    (python -m .*)$"
+    (found,) = re.findall(pattern, text, re.S if language else re.M)
+    return str(found)
+
+
+@pytest.fixture
+def my_sinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The module of docs/sinks.md, with sinks that fail."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    failing = """
+
+class Fails:
+    def __init__(self, run_dir: Path, where: str) -> None:
+        self.where, self.run_dir = where, run_dir
+        self.may_fail("__init__")
+
+    def may_fail(self, where: str) -> None:
+        if where == self.where:
+            raise RuntimeError(f"in {where}\\nof {self.run_dir.name}")
+
+    def write(self, event: dict[str, Any]) -> None:
+        event.clear()
+        self.may_fail("write")
+
+    def close(self) -> None:
+        self.may_fail("close")
+
+
+class NoClose:
+    def __init__(self, run_dir: Path) -> None:
+        pass
+
+    def write(self, event: dict[str, Any]) -> None:
+        pass
+"""
+    (folder / "my_sinks.py").write_text(block("python") + failing)
+    monkeypatch.syspath_prepend(folder)
+    yield folder
+    sys.modules.pop("my_sinks", None)
+
+
+def test_example_is_typed_as_it_is_told(my_sinks: Path) -> None:
+    typed = re.findall(r"'([^']*)'|(\S+)", block("").partition("ff_ppo ")[2])
+    config = parse(composed(*(quoted or plain for quoted, plain in typed)))
+    assert config.logger.sinks == [{"_target_": "my_sinks.Best", "file": "top.txt"}]
+    sinks.check(config.logger)
+
+
+def events_of(run_dir: Path) -> list[Event]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def best_of(run_dir: Path) -> str:
+    evaluations = [event for event in events_of(run_dir) if event["event"] == "eval"]
+    best = max(evaluations, key=lambda event: event["episode_return"])
+    return f"{best['episode_return']} at step {best['steps']}\n"
+
+
+def viewed() -> Config:
+    """Two seeds of four blocks, each saved, with everything that a view may do."""
+    own = [{"_target_": "my_sinks.Best", "file": "top.txt"}]
+    own += [{"_target_": "my_sinks.Fails", "where": x} for x in ("__init__", "write", "close")]
+    return small_config(
+        arch={"num_seeds": 2, "num_evaluation": 4, "num_eval_episodes": 5},
+        env={"target": "envs.Coin"},
+        checkpoint={"share": 1},
+        logger={"console": False, "marl_eval": True, "wandb": True, "sinks": own},
+    )
+
+
+def test_views_of_a_run_that_is_stopped_and_goes_on(
+    tmp_path: Path, my_sinks: Path, fake_wandb: Any, kill: Any, capsys: Any
+) -> None:
+    """Members' and the run's own; failures are said once, and stop nothing."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    kill(2)
+    with pytest.raises(Killed):
+        experiment.run(viewed(), folder)
+    result = experiment.run(viewed(), folder, resume=True)
+    said = capsys.readouterr().err.splitlines()
+    assert said == 2 * [
+        f"logger.sinks[{number}] (my_sinks.Fails): RuntimeError: in {where} of run; "
+        "the run goes on without it"
+        for number, where in enumerate(("__init__", "write", "close"), 1)
+    ]
+    for run_dir in (folder, folder / "seed_42", folder / "seed_43"):
+        assert (run_dir / "top.txt").read_text() == best_of(run_dir)
+
+    for name, run in document(folder)["envs"]["envs.Coin"]["ff_ppo"].items():
+        *evaluations, absolute = [e for e in events_of(folder / name) if e["event"] != "train"]
+        for i, event in enumerate(evaluations):
+            assert run[f"step_{i}"]["step_count"] == event["steps"]
+            assert run[f"step_{i}"]["elapsed_time"] == pytest.approx(event["seconds"], abs=1)
+            assert run[f"step_{i}"]["mean_episode_return"] == [event["episode_return"]]
+        assert run["absolute_metrics"]["mean_episode_return"] == [absolute["episode_return"]]
+    matrices = scores(document(folder))["ff_ppo"]
+    assert matrices["curves"].shape == (2, 1, 4)
+    assert np.mean(matrices["absolute"]) == pytest.approx(result)
+    assert not (folder / "seed_42" / "marl_eval.json").exists()
+
+    before, after = fake_wandb[:3], fake_wandb[3:]
+    assert [run.arguments["name"] for run in before] == ["run", "run/seed_42", "run/seed_43"]
+    assert [run.arguments["config"]["arch"]["seed"] for run in before] == [42, 42, 43]
+    assert [r.arguments["id"] for r in before] == [r.arguments["id"] for r in after]
+    assert {run.arguments["group"] for run in fake_wandb} == {"run"}
+    assert [run.exit_code for run in fake_wandb] == [1, 1, 1, 0, 0, 0]
+    for one, other in zip(before, after, strict=True):
+        assert [s for s, _ in one.rows + other.rows] == [32, 32, 64, 64, 96, 96, 128, 128]
+
+
+@pytest.mark.parametrize("where", ["__init__", "write", "close"])
+def test_failure_of_a_view_is_said_once_and_ends_it(
+    tmp_path: Path, my_sinks: Path, capsys: Any, where: str
+) -> None:
+    config = LoggerConfig(**OFF, sinks=[{"_target_": "my_sinks.Fails", "where": where}])
+    scope = Scope()
+    (first,), (second,) = (sinks.make(config, tmp_path, None, scope) for _ in range(2))
+    event = dict(EVAL)
+    for sink in (first, second, first):
+        write(sink, event, event)
+    assert event == EVAL
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        f"logger.sinks[0] (my_sinks.Fails): RuntimeError: in {where} of {tmp_path.name}; "
+        "the run goes on without it"
+    )
+
+
+def test_a_picture_that_cannot_be_drawn_is_a_view_and_the_log_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    (tmp_path / "learning_curve.png").mkdir()
+    log, plot = sinks.make(LoggerConfig(console=False), tmp_path)
+    write(plot, *(NAMED, EVAL))
+    assert "logger.plot: IsADirectoryError" in capsys.readouterr().err
+    (tmp_path / "metrics.jsonl").unlink()
+    (tmp_path / "metrics.jsonl").mkdir()
+    with pytest.raises(IsADirectoryError):
+        log.write(EVAL)
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"_target_": "no_such_module.Sink"}, "ModuleNotFoundError: No module named"),
+        ({"_target_": "my_sinks.Nothing"}, "no attribute 'Nothing'"),
+        ({"_target_": "my_sinks.Best", "fil": "x"}, "unexpected keyword argument 'fil'"),
+        ({"_target_": "my_sinks.Fails"}, "missing a required argument: 'where'"),
+        ({"_target_": "my_sinks.NoClose"}, "has no close"),
+        ({"_target_": "Best"}, "needs a _target_, the import path"),
+        ({"_target_": None}, "needs a _target_"),
+        ({"target": "my_sinks.Best"}, "needs a _target_"),
+    ],
+)
+def test_a_sink_that_cannot_be_is_refused_before_anything_compiles(
+    my_sinks: Path, tmp_path: Path, settings: dict[str, Any], words: str
+) -> None:
+    config = small_config(logger={**OFF, "sinks": [settings]})
+    for begin in (experiment.prepare, lambda c: experiment.run(c, tmp_path)):
+        with pytest.raises(ConfigError, match=r"^logger\.sinks") as refusal:
+            begin(config)
+        assert words in str(refusal.value)
+        assert "\n" not in str(refusal.value)
+    assert not (tmp_path / "config.yaml").exists()
+
+
+@pytest.mark.parametrize("switch, library", [("tensorboard", "tensorboardX"), ("wandb", "wandb")])
+def test_a_library_that_is_not_there_is_named_with_its_extra(
+    monkeypatch: pytest.MonkeyPatch, switch: str, library: str
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError) as refusal:
+        experiment.prepare(small_config(logger={switch: True}))
+    assert str(refusal.value) == (
+        f"logger.{switch}=true: needs {library}; pip install 'jaxppo[{switch}]', or set it to false"
+    )
+
+
+def test_what_a_resume_reads_cannot_be_left_out() -> None:
+    with pytest.raises(ConfigError, match=r"logger\.marl_eval=true: .*set logger\.json=true"):
+        experiment.prepare(small_config(logger={"marl_eval": True, "json": False}))
+
+
+def test_a_stored_run_imports_its_sinks_only_where_they_are_trusted(my_sinks: Path) -> None:
+    config = small_config(
+        logger={"sinks": [{"_target_": "my_sinks.Best"}]}, env={"name": "x", "target": None}
+    )
+    with pytest.raises(ConfigError, match=r"logger\.sinks\._target_=my_sinks\.Best: .*trust=\["):
+        system.check_trust(config, [])
+    assert "my_sinks" not in sys.modules
+    system.check_trust(config, ["my_sinks"])
