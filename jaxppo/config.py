@@ -452,14 +452,29 @@ def _kind(kind: Any, rule: typing.Mapping[str, Any]) -> str:
     return f"one of {', '.join(choices)}" if choices else _TYPE_NAMES[kind]
 
 
-def _check_number(key: str, value: float, rule: typing.Mapping[str, Any]) -> None:
-    low, high, above = rule.get("low"), rule.get("high"), rule.get("above")
-    bounds = [
-        f"at least {low}" if low is not None else "",
-        f"above {above}" if above is not None else "",
-        f"at most {high}" if high is not None else "",
+def takes(hint: Any, rule: typing.Mapping[str, Any]) -> str:
+    """What a setting of this annotation and rule takes, in words."""
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    wanted = next(option for option in options if option is not type(None))
+    bounds = _bounds(rule)
+    words = [
+        _kind(wanted, rule) + (f", {bounds}" if bounds else ""),
+        "an import path" if rule.get("importable") else "",
+        ".inf" if rule.get("infinite") else "",
+        "null" if type(None) in options else "",
     ]
-    rules = " and ".join(bound for bound in bounds if bound)
+    return "; or ".join(word for word in words if word)
+
+
+def _bounds(rule: typing.Mapping[str, Any]) -> str:
+    names = {"low": "at least", "above": "above", "high": "at most"}
+    return " and ".join(
+        f"{words} {rule[name]}" for name, words in names.items() if rule.get(name) is not None
+    )
+
+
+def _check_number(key: str, value: float, rule: typing.Mapping[str, Any]) -> None:
+    low, high, above, rules = rule.get("low"), rule.get("high"), rule.get("above"), _bounds(rule)
     if math.isnan(value) or (math.isinf(value) and not rule.get("infinite")):
         raise ConfigError(f"{key}={value}: must be a finite number{', ' if rules else ''}{rules}")
     if (
