@@ -153,8 +153,11 @@ def test_commands_are_taken(page: Path, made: Any) -> None:
 @pytest.mark.parametrize("page", BY_HAND, ids=named)
 def test_every_setting_that_is_named_exists(page: Path) -> None:
     prose = re.sub(r"^```(python|yaml).*?^```$", "", page.read_text(), flags=re.DOTALL | re.M)
+    prose = re.sub(r"^    .*: no such key; .*$", "", prose, flags=re.M)
+    if page.name == "migration.md":  # in whose tables others' names follow
+        prose = re.sub(r"^(\|[^|]*\|).*$", r"\1", prose, flags=re.M)
     found = re.findall(rf"(?<![\w./@])((?:{GROUPS})\.(?!(?:{FILES})\b)[a-z]\w*)(?![\w(])", prose)
-    assert set(found) - set(known_keys()) - {"logger.loggers"} == set()
+    assert set(found) - set(known_keys()) == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
