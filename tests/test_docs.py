@@ -175,6 +175,16 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors, f"{named(page)} links to {target}#{anchor}"
 
 
+@pytest.mark.parametrize("page", BY_HAND, ids=named)
+def test_tests_and_modules_that_are_named_exist(page: Path) -> None:
+    text = page.read_text()
+    tests = "".join(file.read_text() for file in (ROOT / "tests").glob("*.py"))
+    found = re.findall(r"`(test_\w+)`", text)
+    assert [name for name in found if f"def {name}(" not in tests] == []
+    files = re.findall(r"`((?:jaxppo|tests|configs|benchmarks)/[\w/]+(?:\.\w+)?)`", text)
+    assert [file for file in files if not (ROOT / file).exists()] == []
+
+
 def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text()
     pages = [page.name for page in PAGES if page.parent.name == "docs" and page.name != "README.md"]
