@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test slow check format bench bench-peers clean
+.PHONY: help run test slow check format docs bench bench-peers clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ check: $(INSTALLED) ## format, lint, types and tests, as continuous integration 
 format: $(INSTALLED) ## rewrite the source in the house format
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
+
+docs: $(INSTALLED) ## make docs/settings.md anew from the settings themselves
+	$(BIN)/python docs/settings.py
 
 bench: $(INSTALLED) ## measure speed, sweeps, checkpoints and scaling
 	$(BIN)/python -m benchmarks.speed

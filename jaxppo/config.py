@@ -18,7 +18,11 @@ class ConfigError(ValueError):
 
 
 def setting(default: Any, help: str, **rule: Any) -> Any:
-    """A field with its help and its rule (`low`, `high`, `above`, `infinite`, `choices`)."""
+    """A field with its help and its rule.
+
+    `low`, `high`, `above` and `infinite` are of numbers; `choices` are names, beside which
+    `importable` takes import paths, such as my_module.my_choice.
+    """
     if isinstance(default, dict | list):
         return dataclasses.field(
             default_factory=lambda: type(default)(default), metadata={"help": help, **rule}
@@ -120,8 +124,10 @@ class SystemConfig:
     )
     objective: str = setting(
         "clip",
-        "of the policy: clip, penalty (KL), dpo (Lu et al. 2022), reinforce (with epochs=1)",
+        "of the policy: clip, penalty (KL), dpo (Lu et al. 2022), reinforce (with epochs=1), or an "
+        "import path",
         choices=("clip", "penalty", "dpo", "reinforce"),
+        importable=True,
     )
     clip_eps: float = setting(0.2, "the probability ratio is clipped below 1 - clip_eps", above=0)
     clip_eps_high: float | None = setting(
@@ -424,12 +430,19 @@ def _check(key: str, value: Any, hint: Any, rule: typing.Mapping[str, Any]) -> A
         if not all(type(item) is (typing.get_origin(inner) or inner) for item in value):
             raise ConfigError(f"{key}={value}: must be {_kind(wanted, rule)}")
     choices = rule.get("choices")
-    if choices and value not in choices:
+    importable = bool(rule.get("importable"))
+    if choices and value not in choices and not (importable and is_import_path(value)):
         near = difflib.get_close_matches(value, choices, 1, 0.0)[0]
+        path = ", and no import path such as my_module.mine" if importable else ""
         raise ConfigError(
-            f"{key}={value}: no such choice; did you mean {near}? (of {', '.join(choices)})"
+            f"{key}={value}: no such choice{path}; did you mean {near}? (of {', '.join(choices)})"
         )
     return value
+
+
+def is_import_path(choice: str) -> bool:
+    """Whether a choice is an import path, and none of the names."""
+    return "." in choice
 
 
 def _group_of_layer(key: str) -> str:
@@ -462,14 +475,29 @@ def _kind(kind: Any, rule: typing.Mapping[str, Any]) -> str:
     return f"one of {', '.join(choices)}" if choices else _TYPE_NAMES[kind]
 
 
-def _check_number(key: str, value: float, rule: typing.Mapping[str, Any]) -> None:
-    low, high, above = rule.get("low"), rule.get("high"), rule.get("above")
-    bounds = [
-        f"at least {low}" if low is not None else "",
-        f"above {above}" if above is not None else "",
-        f"at most {high}" if high is not None else "",
+def takes(hint: Any, rule: typing.Mapping[str, Any]) -> str:
+    """What a setting of this annotation and rule takes, in words."""
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    wanted = next(option for option in options if option is not type(None))
+    bounds = _bounds(rule)
+    words = [
+        _kind(wanted, rule) + (f", {bounds}" if bounds else ""),
+        "an import path" if rule.get("importable") else "",
+        ".inf" if rule.get("infinite") else "",
+        "null" if type(None) in options else "",
     ]
-    rules = " and ".join(bound for bound in bounds if bound)
+    return "; or ".join(word for word in words if word)
+
+
+def _bounds(rule: typing.Mapping[str, Any]) -> str:
+    names = {"low": "at least", "above": "above", "high": "at most"}
+    return " and ".join(
+        f"{words} {rule[name]}" for name, words in names.items() if rule.get(name) is not None
+    )
+
+
+def _check_number(key: str, value: float, rule: typing.Mapping[str, Any]) -> None:
+    low, high, above, rules = rule.get("low"), rule.get("high"), rule.get("above"), _bounds(rule)
     if math.isnan(value) or (math.isinf(value) and not rule.get("infinite")):
         raise ConfigError(f"{key}={value}: must be a finite number{', ' if rules else ''}{rules}")
     if (
@@ -635,7 +663,8 @@ def _check_combinations(system: SystemConfig) -> None:
             "system.recompute_advantages=true would read values in units that the critic has not "
             "learnt yet, with system.normalize_values=true; set one of them to false"
         )
-    if system.clip_eps_high is not None and system.objective != "clip":
+    takes_high = system.objective == "clip" or is_import_path(system.objective)
+    if system.clip_eps_high is not None and not takes_high:
         raise ConfigError(
             f"system.clip_eps_high={system.clip_eps_high} needs system.objective=clip, not "
             f"{system.objective}; or set it to null"

@@ -15,7 +15,7 @@ import optax
 
 from jaxppo import sequences
 from jaxppo.losses import approximate_kl, clip_fraction, clipped_error, explained_variance, ratio
-from jaxppo.objectives import ESTIMATORS, OBJECTIVES, VALUE_LOSSES
+from jaxppo.objectives import BLIND, ESTIMATORS, VALUE_LOSSES
 from jaxppo.permutations import random_permutation
 from jaxppo.statistics import (
     any_over,
@@ -353,7 +353,7 @@ def add_targets(
         carry=(),
         action=rollout.action,
         log_prob=rollout.log_prob,
-        distribution=distribution if system.objective == "penalty" else (),
+        distribution=() if system.objective in BLIND else distribution,
         value=value,
         critic_value=critic_value,
         advantage=advantage,
@@ -720,7 +720,7 @@ def loss(
     )
     log_prob = distribution.log_prob(minibatch.action)
     old_log_prob = minibatch.log_prob
-    actor_loss = jnp.mean(OBJECTIVES[system.objective](agent, minibatch, distribution, log_prob))
+    actor_loss = jnp.mean(system.objective(agent, minibatch, distribution, log_prob))
     value_loss = jnp.mean(critic_loss(system, agent, minibatch, estimate))
     entropy = jnp.mean(distribution.entropy())
     total = actor_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy

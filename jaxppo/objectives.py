@@ -3,11 +3,14 @@
 Each table holds functions of one signature, which pick their numbers from the agent's own.
 """
 
+import importlib
+import typing
 from collections.abc import Callable
 
 import jax
 
 from jaxppo.advantages import gae, vtrace
+from jaxppo.config import ConfigError, is_import_path
 from jaxppo.losses import (
     clipped_surrogate,
     discovered_objective,
@@ -67,6 +70,28 @@ OBJECTIVES: dict[str, Objective] = {
     "dpo": dpo_objective,
     "reinforce": reinforce_objective,
 }
+# These do not read `batch.distribution`, which is kept for all others.
+BLIND: set[Objective] = {clip_objective, dpo_objective, reinforce_objective}
+
+
+def find_objective(choice: str) -> Objective:
+    """The objective of a name or an import path; `ConfigError` where that leads to no function."""
+    if not is_import_path(choice):
+        return OBJECTIVES[choice]
+    module, _, name = choice.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except Exception as error:  # a user's module may raise anything
+        raise ConfigError(
+            f"system.objective={choice}: {module} cannot be imported ({type(error).__name__}: "
+            f"{error}); is it on PYTHONPATH, and does it run?"
+        ) from error
+    if not callable(found):
+        raise ConfigError(
+            f"system.objective={choice}: module {module} has no function {name}; give the path of "
+            f"one, or {', '.join(OBJECTIVES)}"
+        )
+    return typing.cast(Objective, found)
 
 
 # (hyperparameters, rollout with rewards as learnt from, log of pi / mu, value, next_value), arrays

@@ -12,14 +12,16 @@ import jax
 import jax.numpy as jnp
 
 from jaxppo import devices, envs, pieces
-from jaxppo.config import Config, ConfigError, LoggerConfig, Plan, SystemConfig
+from jaxppo.config import Config, ConfigError, LoggerConfig, Plan, SystemConfig, is_import_path
 from jaxppo.distributions import ScalarValue
 from jaxppo.learner import BATCH_AXIS, MEMBER_AXIS, init_acting, init_agent
 from jaxppo.networks import heads
 from jaxppo.networks.actor_critic import ACTOR, CRITIC, MEMORIES, SHARED, Composed, Network
+from jaxppo.objectives import find_objective
 from jaxppo.types import (
     ActingState,
     ActorCritic,
+    Batch,
     Box,
     Environment,
     Hyperparameters,
@@ -45,7 +47,7 @@ def build(config: Config, plan: Plan) -> System:
         )
     system, actor_critic = config.system, build_actor_critic(config, env)
     gradient_pieces, value_pieces = pieces.count(system.gradient_chunk, plan, actor_critic, env)
-    return System(
+    built = System(
         env=env,
         actor_critic=actor_critic,
         num_envs=plan.num_envs,
@@ -57,7 +59,7 @@ def build(config: Config, plan: Plan) -> System:
         num_minibatches=system.num_minibatches,
         gradient_pieces=gradient_pieces,
         value_pieces=value_pieces,
-        objective=system.objective,
+        objective=find_objective(system.objective),
         advantages=system.advantages,
         value_loss=system.value_loss,
         standardize_advantages=system.standardize_advantages,
@@ -74,6 +76,48 @@ def build(config: Config, plan: Plan) -> System:
         axes=(BATCH_AXIS, devices.AXIS) if plan.devices_per_member > 1 else (BATCH_AXIS,),
         member_axes=(MEMBER_AXIS,) if plan.members_per_device > 1 else (),
     )
+    if is_import_path(system.objective):
+        _try_objective(config, plan, built)
+    return built
+
+
+def _try_objective(config: Config, plan: Plan, built: System) -> None:
+    """Trace the objective on a minibatch; `ConfigError` where it gives no loss for each step."""
+    lead, path = (2, 3), config.system.objective  # L, M
+
+    def objective(key: jax.Array) -> Any:
+        agent = init_agent(built, hyperparameters(config, plan), key)
+        obs, reset = zeros(built.env.observation_space, lead), jnp.ones(lead, bool)
+        carry = built.actor_critic.initial_carry(lead[1])
+        params, numbers = agent.policy.params, jnp.zeros(lead)
+        _, distribution, _ = built.actor_critic.unroll(params, carry, obs, reset)
+        action, log_prob = distribution.sample_and_log_prob(seed=key)
+        batch = Batch(
+            obs=obs,
+            reset=reset,
+            carry=carry,
+            action=action,
+            log_prob=log_prob,
+            distribution=distribution,
+            value=numbers,
+            critic_value=numbers,
+            advantage=numbers,
+            target=numbers,
+        )
+        return built.objective(agent, batch, distribution, log_prob)
+
+    try:
+        loss = jax.eval_shape(objective, jax.random.key(0))
+    except Exception as error:  # a user's function may raise anything
+        raise ConfigError(
+            f"system.objective={path}: fails on a minibatch ({_brief(error)}); it is called as "
+            "objective(agent, batch, distribution, log_prob)"
+        ) from error
+    if getattr(loss, "shape", None) != lead:
+        raise ConfigError(
+            f"system.objective={path}: gives {getattr(loss, 'shape', type(loss).__name__)} for "
+            f"{lead} steps, where one loss a step is needed; let it not average"
+        )
 
 
 def build_actor_critic(config: Config, env: Environment) -> ActorCritic:
@@ -423,13 +467,16 @@ def check_trust(config: Config, trust: Sequence[str]) -> None:
             )
 
 
+_PATHS = ("env.target", "env.module", "system.objective")
+
+
 def _named(settings: Any, key: str = "") -> Iterator[tuple[str, str]]:
     """Every import path in settings, by its key."""
     if isinstance(settings, dict):
         for name, value in settings.items():
             inner = f"{key}.{name}".lstrip(".")
-            if name == "_target_" or inner in ("env.target", "env.module"):
-                if value is not None:
+            if name == "_target_" or inner in _PATHS:
+                if value is not None and (inner != "system.objective" or is_import_path(value)):
                     yield inner, str(value)
             else:
                 yield from _named(value, inner)

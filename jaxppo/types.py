@@ -298,7 +298,7 @@ class System:
     num_minibatches: int
     gradient_pieces: int  # in which a minibatch is differentiated, one after another
     value_pieces: int  # in which a rollout's steps are valued, one after another
-    objective: str  # of objectives.OBJECTIVES
+    objective: Callable[..., jax.Array]  # an objectives.Objective
     advantages: str  # of objectives.ESTIMATORS
     value_loss: str  # of objectives.VALUE_LOSSES
     standardize_advantages: str  # batch, minibatch, none

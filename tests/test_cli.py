@@ -23,6 +23,7 @@ import absl.logging
 import envs
 import gymnax.utils.load_mnist
 import jax
+import jax.numpy as jnp
 import pytest
 from gymnax.environments import spaces
 from hydra import compose, initialize_config_dir
@@ -91,6 +92,11 @@ BROKEN = {  # modules that cannot be imported, and what they hold
 BY_ID = ["env.module=corridor", "env.name=Corridor-of-mine"]
 BY_CLASS = ["env.target=corridor.Corridor", "env.name=null"]
 OF_TESTS = "env.name=null env.target=envs."
+
+
+def averaged(agent: Any, batch: Any, distribution: Any, log_prob: jax.Array) -> jax.Array:
+    """No objective, since it gives one number for all steps."""
+    return jnp.mean(log_prob)
 
 
 def unbounded() -> envs.Takes:
@@ -268,8 +274,19 @@ WRONG = {
     "env.action_mask=''": "env.action_mask='': must be text that is not empty",
     # choices
     "system.objective=clipped": (
-        "system.objective=clipped: no such choice; did you mean clip?"
-        "|(of clip, penalty, dpo, reinforce)"
+        "system.objective=clipped: no such choice, and no import path such as my_module.mine; did "
+        "you mean clip?|(of clip, penalty, dpo, reinforce)"
+    ),
+    "system.objective=no_such_module.mine": "no_such_module cannot be imported|PYTHONPATH",
+    "system.objective=misspelt.mine": "misspelt cannot be imported|SyntaxError",
+    "system.objective=.mine": "system.objective=.mine: |cannot be imported",
+    "system.objective=math.tau": "system.objective=math.tau: module math has no function tau|clip",
+    "system.objective=math.sqrt": (
+        "system.objective=math.sqrt: fails on a minibatch"
+        "|objective(agent, batch, distribution, log_prob)"
+    ),
+    "system.objective=test_cli.averaged": (
+        "system.objective=test_cli.averaged: gives () for (2, 3) steps|not average"
     ),
     "system.advantages=gea": "system.advantages=gea: no such choice; did you mean gae?|vtrace",
     "system.standardize_advantages=batches": (

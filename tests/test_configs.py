@@ -325,7 +325,9 @@ def test_every_setting_has_help_and_a_good_default(key: str) -> None:
     field = fields(cls)[name]
     assert field.metadata["help"]
     assert not field.metadata["help"].endswith(".")
-    assert set(field.metadata) <= {"help", "low", "high", "above", "infinite", "choices"}
+    assert set(field.metadata) <= {
+        *("help", "low", "high", "above", "infinite", "choices", "importable")
+    }
     default = getattr(cls(), name)
     parsed: Any = parse({group: {name: default}} if group else {name: default})
     assert getattr(getattr(parsed, group) if group else parsed, name) == default
@@ -386,6 +388,7 @@ NAN, INF = float("nan"), float("inf")
         (CHOICE, "dpo", "dpo"),
         (MAPPINGS, [], []),
         (MAPPINGS, [{"_target_": "a.B"}], [{"_target_": "a.B"}]),
+        (CHOICE, "my_module.mine", "my_module.mine"),
     ],
 )
 def test_value_is_taken(key: str, given: Any, taken: Any) -> None:
@@ -537,11 +540,15 @@ def test_choice_is_taken_and_builds(key: str, choice: str) -> None:
 
 @pytest.mark.parametrize("key, choice", EACH_CHOICE)
 def test_misspelt_choice_is_refused_with_the_nearest_and_all(key: str, choice: str) -> None:
+    group, name = key.split(".")
+    importable = "importable" in fields(GROUPS[group])[name].metadata
+    path = ", and no import path such as my_module.mine" if importable else ""
     for typed in (choice[:-1], f"{choice}s", choice.upper()[:1] + choice[1:]):
         with pytest.raises(ConfigError) as refusal:
             setting(key, typed)
         assert str(refusal.value) == (
-            f"{key}={typed}: no such choice; did you mean {choice}? (of {', '.join(CHOICES[key])})"
+            f"{key}={typed}: no such choice{path}; did you mean {choice}? "
+            f"(of {', '.join(CHOICES[key])})"
         )
 
 
@@ -558,6 +565,11 @@ def test_choice_that_is_near_none_is_refused_with_one_and_all(key: str) -> None:
 def test_help_names_every_choice(key: str, choice: str) -> None:
     group, name = key.split(".")
     assert re.search(rf"\b{choice}\b", fields(GROUPS[group])[name].metadata["help"])
+
+
+def test_an_import_path_is_no_name() -> None:
+    with pytest.raises(ConfigError, match=r"system\.advantages=my_module\.mine: no such choice;"):
+        setting("system.advantages", "my_module.mine")
 
 
 def test_choices_are_what_there_is() -> None:
@@ -745,7 +757,9 @@ def test_num_updates_goes_before_total_timesteps() -> None:
     assert (result.num_updates, result.total_steps, result.requested_steps) == (3, 144, None)
 
 
-@pytest.mark.parametrize("changes", [{HIGH: 0.3}, {HIGH: 0.3, OBJECTIVE: "clip"}, {HIGH: None}])
+@pytest.mark.parametrize(
+    "changes", [{HIGH: 0.3}, {HIGH: 0.3, OBJECTIVE: "my_module.mine"}, {HIGH: None}]
+)
 def test_upper_clip_bound_is_the_lower_unless_given(changes: Settings) -> None:
     derived = planned({**changes, "system.clip_eps": 0.1}, 1)
     system = {key.removeprefix("system."): value for key, value in changes.items()}

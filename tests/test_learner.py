@@ -15,6 +15,7 @@ from conftest import build, small_config
 from jaxppo import learner
 from jaxppo.devices import parallel, replicate
 from jaxppo.distributions import categorical
+from jaxppo.objectives import clip_objective
 from jaxppo.types import Batch, LearnerState, System
 
 NORMALIZED = {"system__normalize_observations": True}
@@ -426,6 +427,20 @@ def test_actors_loss_is_the_objectives(small: Any, objective: str) -> None:
     np.testing.assert_allclose(losses.actor_loss, expected.mean(), rtol=1e-4)
     np.testing.assert_allclose(losses.ratio_min, ratio.min(), rtol=1e-4)
     np.testing.assert_allclose(losses.ratio_max, ratio.max(), rtol=1e-4)
+
+
+def kl_of_mine(agent: Any, batch: Batch, distribution: Any, log_prob: jax.Array) -> jax.Array:
+    return batch.distribution.kl_divergence(distribution)
+
+
+def test_an_objective_by_import_path_sees_the_acting_policy(small: Any) -> None:
+    system, state = small(system__objective="test_learner.kl_of_mine")
+    assert system.objective is kl_of_mine
+    jax.eval_shape(partial(learner.update, system), state)
+    blind = dataclasses.replace(system, objective=clip_objective)
+    _, rollout, _ = jax.eval_shape(partial(learner.collect, blind), state)
+    batch, _ = jax.eval_shape(partial(learner.add_targets, blind), state, rollout)
+    assert batch.distribution == ()  # what is not looked at is not kept
 
 
 def test_upper_clip_bound_is_its_own(small: Any) -> None:

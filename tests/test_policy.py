@@ -231,6 +231,11 @@ EVIL = {
         {**NETWORK, "actor_torso": {"_target_": "os.system", "command": "touch pwned"}},
         "network.actor_torso._target_=os.system",
     ),
+    "an objective of the user": (
+        "system",
+        {"objective": "antigravity.fly"},
+        "system.objective=antigravity.fly",
+    ),
     "what a trusted module imported": (
         "network",
         {**NETWORK, "actor_torso": {"_target_": "jaxppo.networks.torsos.jnp.save", "file": "x"}},

@@ -19,6 +19,7 @@ from jaxppo.config import ConfigError
 from jaxppo.distributions import categorical
 from jaxppo.evaluation import evaluate
 from jaxppo.networks.memory import CELLS, LRU, Recurrent
+from jaxppo.objectives import penalty_objective
 from jaxppo.types import AgentState, LearnerState, System
 
 T, B = 8, 4  # of `small`
@@ -471,7 +472,9 @@ def test_evaluated_episodes_open_with_an_empty_memory() -> None:
 def test_the_kl_of_an_update_is_of_what_was_learnt_from() -> None:
     """After burn-in: what the first steps would say of the policy does not move the penalty."""
     case = learning(*WHOLE)
-    system = dataclasses.replace(case.system, burn_in=3, objective="penalty", adapt_kl_coef=True)
+    system = dataclasses.replace(
+        case.system, burn_in=3, objective=penalty_objective, adapt_kl_coef=True
+    )
     state, rollout, _ = rollout_of(case)
     batch, _ = learner.add_targets(system, state, rollout)
     adapt = jax.jit(partial(learner.adapt_kl_coef, system))

@@ -1,0 +1,114 @@
+"""Makes docs/settings.md from the dataclasses of the settings and the files of configs/.
+
+`make docs` runs this; tests/test_docs.py compares the file with `settings()`.
+"""
+
+import dataclasses
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from jaxppo.config import Config, takes
+from jaxppo.evaluate import Evaluation
+from jaxppo.export import Export
+from jaxppo.launcher import config_dir
+from jaxppo.render import Rendering
+
+HERE = Path(__file__).parent
+COMMANDS = {"jaxppo.evaluate": Evaluation, "jaxppo.render": Rendering, "jaxppo.export": Export}
+OF_FILES = ("env", "network")  # groups whose values come from a file of configs/
+BEGINNING = """\
+# Settings
+
+Every key, with its default, what it takes and what it means; and what `group=NAME` offers. Made by
+`make docs` from the dataclasses in `jaxppo/config.py` and the files of `configs/`: edit those.
+
+Keys are typed as `key=value` after `python -m jaxppo.ff_ppo` or `python -m jaxppo.rec_ppo`.
+`--cfg job` prints what a command line amounts to, and `arch.plan_only=true` what it would run.
+Integers may be typed as `1e7`.
+"""
+
+
+def settings() -> str:
+    """The whole page."""
+    parts = [BEGINNING]
+    for group in dataclasses.fields(Config):
+        cls: Any = typing.get_type_hints(Config)[group.name]
+        if dataclasses.is_dataclass(cls):
+            parts += [f"## {group.name}\n", f"{(cls.__doc__ or '').strip()}\n"]
+            parts.append(table(cls, f"{group.name}.", defaults=group.name != "network"))
+            parts += choices(group.name)
+    alone = [field for field in dataclasses.fields(Config) if "help" in field.metadata]
+    parts += ["## Going on with an earlier run\n", table(Config, "", [f.name for f in alone])]
+    for module, command in COMMANDS.items():
+        sentence = (command.__doc__ or "").strip().splitlines()[0]
+        parts += [f"## {module}\n", f"{sentence}\n", table(command, "")]
+    return "\n".join(parts)
+
+
+def table(cls: type, prefix: str, names: list[str] | None = None, *, defaults: bool = True) -> str:
+    """The fields of a dataclass of `config.setting`s, in rows."""
+    hints = typing.get_type_hints(cls)
+    heads = ["key", *(["default"] if defaults else []), "takes", "meaning"]
+    rows = [heads, ["---"] * len(heads)]
+    for field in dataclasses.fields(cls):
+        if names is None or field.name in names:
+            default = [f"`{written(default_of(field))}`"] if defaults else []
+            words = takes(hints[field.name], field.metadata).replace(" (1e7 is one)", "")
+            rows.append([f"`{prefix}{field.name}`", *default, words, field.metadata["help"]])
+    return "\n".join(map(row, rows)) + "\n"
+
+
+def row(cells: list[str]) -> str:
+    """A line of a table."""
+    escaped = [cell.replace("|", "\\|") for cell in cells]
+    return f"| {' | '.join(escaped)} |"
+
+
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    """What the field is unless it is said."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def written(value: Any) -> str:
+    """A value as YAML writes it."""
+    if value == "":
+        return "''"
+    if isinstance(value, list):
+        return f"[{','.join(map(written, value))}]"
+    return OmegaConf.to_yaml(OmegaConf.create({"x": value})).strip().removeprefix("x: ")
+
+
+def choices(group: str) -> Iterator[str]:
+    """What `group=` offers, if more than one file, and so for the groups within it."""
+    folder = config_dir() / group
+    files = sorted(folder.glob("*.yaml"))
+    if group != "system" and len(files) > 1:
+        rows = [
+            f"| [`{path.stem}`](../configs/{group}/{path.name}) | {says(path)} |" for path in files
+        ]
+        yield "\n".join([f"| `{typed(group)}=` | |", "| --- | --- |", *rows, ""])
+    for inner in sorted(path for path in folder.glob("*") if path.is_dir()):
+        yield from choices(f"{group}/{inner.name}")
+
+
+def typed(group: str) -> str:
+    """How the choice of a group begins; torsos and memories have several places."""
+    kind = group.rpartition("/")[2]
+    place = {"torso": "@network.actor_torso", "memory": "@network.actor_memory"}
+    return group + place.get(kind, "")
+
+
+def says(path: Path) -> str:
+    """The first comment of a file that is a sentence."""
+    comments = [line[2:] for line in path.read_text().splitlines() if line.startswith("# ")]
+    return next(line for line in comments if not line.startswith("@"))
+
+
+if __name__ == "__main__":
+    (HERE / "settings.md").write_text(settings())

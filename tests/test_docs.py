@@ -1,0 +1,202 @@
+"""The pages: what they show runs, what they name exists, what is generated is current.
+
+A fenced block of `python FILE` or `yaml FILE` is a file that the reader makes, one of `python` is
+run where the page's run has left its directory, and one of `bash` holds commands, of which the
+first that trains is that run, made small; the others are composed, parsed and planned.
+"""
+
+import dataclasses
+import importlib.util
+import itertools
+import re
+import runpy
+import shlex
+import sys
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+
+from jaxppo import experiment
+from jaxppo.config import Config, known_keys, parse, parse_as, plan
+from jaxppo.launcher import config_dir
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BY_HAND = [page for page in PAGES if page.name != "settings.md"]
+TINY = [
+    *("arch.total_num_envs=4", "arch.num_updates=2", "arch.num_evaluation=1"),
+    *("arch.num_eval_episodes=2", "arch.max_eval_steps=8", "arch.compile_cache=null"),
+    *("system.rollout_length=8", "system.num_minibatches=2", "system.epochs=1"),
+    *("logger.console=false", "logger.plot=false"),
+]
+TRAINING = ("ff_ppo", "rec_ppo")
+GROUPS = "arch|system|env|network|population|checkpoint|logger"
+FILES = "py|md|yaml|png|svg|csv|json|jsonl"
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """What stands between two fences."""
+
+    language: str
+    file: str  # that the reader makes of it, if any
+    text: str
+
+
+def named(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def blocks(page: Path) -> list[Block]:
+    found = re.findall(r"^```(\w*) ?(\S*)\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    return [Block(*parts) for parts in found]
+
+
+def commands(page: Path) -> list[list[str]]:
+    """Words of the command lines in blocks of bash, and of README's indented ones."""
+    texts = [block.text for block in blocks(page) if block.language == "bash"]
+    texts += re.findall(r"^    (python -m (?:.*\\\n)*.*)$", page.read_text(), re.MULTILINE)
+    lines = "\n".join(texts).replace("\\\n", " ").splitlines()
+    return [shlex.split(line, comments=True) for line in lines if line.startswith("python -m ")]
+
+
+def executables() -> dict[str, Any]:
+    """The settings of what trains nothing, from the page's generator."""
+    return {name.removeprefix("jaxppo."): cls for name, cls in generator()["COMMANDS"].items()}
+
+
+def generator() -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "docs" / "settings.py"))
+
+
+def config_of(words: list[str], *more: str) -> Config:
+    """The settings of a command that trains; of a sweep, of its first job."""
+    executable = words[2].removeprefix("jaxppo.")
+    given = [word for word in words[3:] if word not in ("-m",) and "resume=" not in word]
+    extra = [word.partition("=")[2] for word in given if word.startswith("--config-dir=")]
+    overrides = []
+    for override in OverridesParser.create().parse_overrides(
+        [word for word in given if not word.startswith(("--", "hydra"))]
+    ):
+        assert not override.is_sweep_override() or "-m" in words, words
+        if override.is_discrete_sweep():
+            first = next(iter(override.sweep_string_iterator()))
+            overrides.append(f"{override.get_key_element()}={first}")
+        elif not override.is_sweep_override():
+            overrides.append(override.input_line or "")
+    overrides += [f"hydra.searchpath=[file://{Path(folder).absolute()}]" for folder in extra]
+    with initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
+        settings = compose(executable, [*overrides, *more])
+    return parse(typing.cast(dict[str, Any], OmegaConf.to_container(settings, resolve=True)))
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """`made(page)`: a directory with the files that the page has the reader make."""
+
+    def make(page: Path) -> Path:
+        for block in blocks(page):
+            if block.file:
+                file = tmp_path / block.file
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(block.text)
+        return tmp_path
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+    yield make
+    for name in set(sys.modules) - before:  # of the page's own files
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(b.language == "python" for b in blocks(page))], ids=named
+)
+def test_what_a_page_shows_runs(page: Path, made: Any) -> None:
+    folder = made(page)
+    training = [words for words in commands(page) if words[2].partition(".")[2] in TRAINING]
+    if training:
+        directory = [word for word in training[0] if word.startswith("hydra.run.dir=")]
+        run_dir = folder / (directory[0].partition("=")[2] if directory else "run")
+        run_dir.mkdir()
+        experiment.run(config_of(training[0], *TINY), run_dir)
+    for number, block in enumerate(blocks(page)):
+        if block.language == "python" and not block.file:
+            code = compile(block.text, f"{named(page)}, block {number}", "exec")
+            exec(code, {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("page", [page for page in BY_HAND if commands(page)], ids=named)
+def test_commands_are_taken(page: Path, made: Any) -> None:
+    made(page)
+    others = executables()
+    for words in commands(page):
+        package, _, module = words[2].partition(".")
+        if package != "jaxppo":
+            assert importlib.util.find_spec(words[2]) is not None, words
+        elif module in TRAINING:
+            plan(config_of(words), jax.local_device_count())
+        else:
+            typed = OmegaConf.to_container(OmegaConf.from_dotlist(words[3:]))
+            parse_as(others[module], typing.cast(dict[str, Any], typed))
+
+
+@pytest.mark.parametrize("page", BY_HAND, ids=named)
+def test_every_setting_that_is_named_exists(page: Path) -> None:
+    prose = re.sub(r"^```(python|yaml).*?^```$", "", page.read_text(), flags=re.DOTALL | re.M)
+    prose = re.sub(r"^    .*: no such key; .*$", "", prose, flags=re.M)
+    if page.name == "migration.md":  # in whose tables others' names follow
+        prose = re.sub(r"^(\|[^|]*\|).*$", r"\1", prose, flags=re.M)
+    found = re.findall(rf"(?<![\w./@])((?:{GROUPS})\.(?!(?:{FILES})\b)[a-z]\w*)(?![\w(])", prose)
+    assert set(found) - set(known_keys()) == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text()):
+        if target.startswith(("http://", "https://")):
+            continue
+        file = (page.parent / target).resolve() if target else page
+        assert file.exists(), f"{named(page)} links to {target}, which is not there"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+            anchors = [
+                re.sub(r"[^\w -]", "", h).strip().lower().replace(" ", "-") for h in headings
+            ]
+            assert anchor in anchors, f"{named(page)} links to {target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", BY_HAND, ids=named)
+def test_tests_and_modules_that_are_named_exist(page: Path) -> None:
+    text = page.read_text()
+    tests = "".join(file.read_text() for file in (ROOT / "tests").glob("*.py"))
+    found = re.findall(r"`(test_\w+)`", text)
+    assert [name for name in found if f"def {name}(" not in tests] == []
+    files = re.findall(r"`((?:jaxppo|tests|configs|benchmarks)/[\w/]+(?:\.\w+)?)`", text)
+    assert [file for file in files if not (ROOT / file).exists()] == []
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    pages = [page.name for page in PAGES if page.parent.name == "docs" and page.name != "README.md"]
+    assert [name for name in pages if f"]({name})" not in index] == []
+
+
+def test_the_reference_of_settings_is_current() -> None:
+    written = (ROOT / "docs" / "settings.md").read_text()
+    wanted = generator()["settings"]()
+    changed = [
+        line
+        for line, other in itertools.zip_longest(wanted.splitlines(), written.splitlines())
+        if line != other
+    ]
+    assert wanted == written, f"run `make docs` (python docs/settings.py): {changed[:1]}"
