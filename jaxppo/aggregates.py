@@ -30,6 +30,82 @@ def interval(strata: Sequence[ArrayLike]) -> tuple[float, float]:
         return float("nan"), float("nan")
     generator = np.random.default_rng(0)
     drawn = [generator.choice(stratum, (NUM_RESAMPLES, stratum.size)) for stratum in scores]
-    tail = (1.0 - CONFIDENCE) / 2.0
-    low, high = np.quantile(iqm(np.concatenate(drawn, axis=1)), [tail, 1.0 - tail])
+    low, high = _quantiles(iqm(np.concatenate(drawn, axis=1)))
     return float(low), float(high)
+
+
+def intervals(scores: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """95% percentile bootstrap intervals of the IQM at each point of `N` curves, each `[S]`.
+
+    `scores` `[N, S]`: each resample draws whole curves, the same runs at every point.
+    """
+    curves = np.asarray(scores, np.float64)
+    num = len(curves)
+    rows = np.random.default_rng(0).integers(num, size=(NUM_RESAMPLES, num))
+    return _quantiles(np.stack([iqm(column[rows]) for column in curves.T], axis=-1))
+
+
+def profile(strata: Sequence[ArrayLike], thresholds: ArrayLike) -> NDArray[np.float64]:
+    """Performance profile: the share of runs that score above each threshold, mean over strata.
+
+    `F(tau) = 1/M sum_m 1/N_m sum_n [x_mn > tau]`, the score distribution of Agarwal et al. 2021
+    (arXiv 2108.13264). `strata` M times `[N_m]`, `thresholds` `[K]`; `[K]`.
+    """
+    return np.mean([np.mean(part, axis=0) for part in _above(strata, thresholds)], axis=0)
+
+
+def profile_interval(
+    strata: Sequence[ArrayLike], thresholds: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """95% stratified bootstrap intervals of `profile`, at each threshold by itself: `[K]` each."""
+    generator = np.random.default_rng(0)
+    parts = _above(strata, thresholds)
+    drawn = [_weights(generator, len(part)) @ part for part in parts]
+    return _quantiles(np.mean(drawn, axis=0))
+
+
+def improvement(pairs: Sequence[tuple[ArrayLike, ArrayLike]]) -> float:
+    """Probability that a run of X scores higher than one of Y, mean over strata.
+
+    `P(X > Y) = 1/M sum_m U_m / (N_m K_m)` with the Mann-Whitney statistic `U`, in which a tie is
+    half a win: Agarwal et al. 2021 (arXiv 2108.13264). `pairs` M times `[N_m]` of X, `[K_m]` of Y.
+    """
+    return float(np.mean([np.mean(_wins(*pair)) for pair in pairs]))
+
+
+def improvement_interval(pairs: Sequence[tuple[ArrayLike, ArrayLike]]) -> tuple[float, float]:
+    """95% stratified bootstrap interval of `improvement`; X and Y are drawn apart."""
+    generator = np.random.default_rng(0)
+    drawn = []
+    for pair in pairs:
+        wins = _wins(*pair)
+        first, second = (_weights(generator, num) for num in wins.shape)
+        drawn.append(np.sum((first @ wins) * second, axis=1))
+    low, high = _quantiles(np.mean(drawn, axis=0))
+    return float(low), float(high)
+
+
+def _above(strata: Sequence[ArrayLike], thresholds: ArrayLike) -> list[NDArray[np.float64]]:
+    """Where each score is above each threshold, `[N_m, K]` of 0 and 1."""
+    levels = np.asarray(thresholds, np.float64)
+    return [
+        (np.asarray(stratum, np.float64)[:, None] > levels).astype(np.float64) for stratum in strata
+    ]
+
+
+def _wins(first: ArrayLike, second: ArrayLike) -> NDArray[np.float64]:
+    """1 where X is higher, 1/2 where both are equal, `[N, K]`."""
+    x, y = np.asarray(first, np.float64)[:, None], np.asarray(second, np.float64)
+    return (x > y) + 0.5 * (x == y)
+
+
+def _weights(generator: np.random.Generator, num: int) -> NDArray[np.float64]:
+    """How much of each resample each of `num` runs is, `[NUM_RESAMPLES, num]`."""
+    return generator.multinomial(num, np.full(num, 1.0 / num), NUM_RESAMPLES) / num
+
+
+def _quantiles(resampled: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Both ends of the interval that `resampled` `[NUM_RESAMPLES, ...]` spans."""
+    tail = (1.0 - CONFIDENCE) / 2.0
+    low, high = np.quantile(resampled, [tail, 1.0 - tail], axis=0)
+    return low, high

@@ -104,20 +104,26 @@ def main(config_name: str, run: Callable[..., float]) -> None:
         )()
 
 
-def command(settings: type, run: Callable[[Any], None]) -> None:
+def command(settings: type, run: Callable[[Any], None], *, places: str | None = None) -> None:
     """Run a command line of `key=value` that is no training: `run(settings)`.
 
     `settings` is a dataclass of `config.setting`s whose docstring is the help. Errors as in `main`.
+    Arguments that are no `key=value`, or are paths that exist, are the list `places`, if there is
+    one.
     """
     arguments = sys.argv[1:]
     if not arguments or {"-h", "--help"} & set(arguments):
         print_lines((settings.__doc__ or "").strip(), "")
         for field in dataclasses.fields(settings):
+            if field.name == places:
+                continue
             shown = field.default not in (None, "", dataclasses.MISSING)
             default = f" [{field.default}]" if shown else ""
             print_lines(f"  {field.name:<12} {field.metadata['help']}{default}")
         return
     with _one_line():
+        named = [a for a in arguments if places and not a.startswith("-") and _is_place(a)]
+        arguments = [argument for argument in arguments if argument not in named]
         for argument in arguments:
             if "=" not in argument or argument.startswith("-"):
                 raise ConfigError(f"{argument}: settings are key=value, without dashes; see -h")
@@ -126,7 +132,13 @@ def command(settings: type, run: Callable[[Any], None]) -> None:
         texts = {field.name for field in dataclasses.fields(settings) if field.type is str}
         for name in texts & set(raw):
             raw[name] = raw[name] if raw[name] is None else str(raw[name])  # which=8192
+        if named:
+            raw[str(places)] = named
         run(parse_as(settings, raw))
+
+
+def _is_place(argument: str) -> bool:
+    return "=" not in argument or Path(argument).exists()
 
 
 def begin(settings: DictConfig) -> tuple[Config, Path]:

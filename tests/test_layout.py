@@ -21,10 +21,10 @@ LAYERS: list[set[str]] = [
         *("sequences", "permutations", "recurrences"),
     },
     {"objectives", "envs.", "networks."},
-    {"learner", "evaluation", "drawings", "compile", "pieces"},
+    {"learner", "evaluation", "drawings", "compile", "pieces", "charts", "page"},
     {"system", "population", "checkpoint", "sinks."},
-    {"experiment", "launcher", "policy", "sweep"},
-    {"ff_ppo", "rec_ppo", "evaluate", "export", "render"},
+    {"experiment", "launcher", "policy", "sweep", "runs", "comparison"},
+    {"ff_ppo", "rec_ppo", "evaluate", "export", "render", "report"},
 ]
 # Imports inside a layer: importer -> imported. Everything else in a layer stands alone.
 BESIDE = {
@@ -35,19 +35,20 @@ BESIDE = {
     "pieces": {"compile"},
     "launcher": {"experiment", "sweep"},
     "population": {"system"},
+    "comparison": {"runs"},
 }
 
 NOWHERE = set[str]()
 LIBRARIES = {  # a library -> the modules that may import it
     "hydra": {"launcher", "system", *LAYERS[-1]},
     "hydra_plugins": NOWHERE,
-    "omegaconf": {"launcher", "sweep", "system", *LAYERS[-1]},
+    "omegaconf": {"launcher", "runs", "sweep", "system", *LAYERS[-1]},
     "distrax": NOWHERE,  # half a second and 45 MiB to import; an oracle of the tests
     "tensorflow_probability": NOWHERE,
     "rlax": {"returns"},
     "gymnax": {"envs.gymnax", "envs.t_maze"},
     "orbax": {"checkpoint"},
-    "matplotlib": {"drawings", "sinks.plot"},
+    "matplotlib": {"charts", "drawings", "sinks.plot"},
     "PIL": {"drawings"},
     "rich": {"sinks.console"},
     "tensorboardX": {"sinks.tensorboard"},

@@ -1,0 +1,352 @@
+"""Reports: what directories hold, how runs are grouped, and the page that comes of it."""
+
+import json
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+from jaxppo import comparison, report, runs
+from jaxppo.config import ConfigError
+
+BASE: dict[str, Any] = {
+    "arch": {"seed": 1, "num_seeds": 1, "total_timesteps": 300, "compile_cache": None},
+    "system": {"gamma": 0.99, "actor_lr": 1e-3},
+    "env": {"name": "CartPole-v1", "kwargs": {}, "mask": []},
+    "network": {"actor_torso": {"_target_": "jaxppo.networks.torsos.MLP", "activation": "tanh"}},
+    "population": {"size": None, "selection": "none"},
+    "checkpoint": {"enabled": True},
+}
+
+
+def make(folder: Path, scores: list[float | None], absolute: Any = 0, **changes: Any) -> Path:
+    """A finished run; `changes` are settings, `group__key=value`, or `typed`, `choices`, `status`.
+
+    Without a summary where `absolute` is "none yet".
+    """
+    typed, choices = changes.pop("typed", []), changes.pop("choices", {})
+    status = changes.pop("status", "finished")
+    config = json.loads(json.dumps(BASE))
+    for name, value in changes.items():
+        *path, key = name.split("__")
+        inner = config
+        for part in path:
+            inner = inner[part]
+        inner[key] = value
+    (folder / ".hydra").mkdir(parents=True)
+    OmegaConf.save(OmegaConf.create(config), folder / "config.yaml")
+    OmegaConf.save(OmegaConf.create(typed), folder / ".hydra" / "overrides.yaml")
+    told = {"hydra": {"job": {"config_name": "ff_ppo"}, "runtime": {"choices": choices}}}
+    OmegaConf.save(OmegaConf.create(told), folder / ".hydra" / "hydra.yaml")
+    write(folder, config["arch"]["seed"], scores, absolute, status)
+    return folder
+
+
+def write(folder: Path, seed: int, scores: list[float | None], absolute: Any, status: str) -> None:
+    folder.mkdir(exist_ok=True)
+    events = [
+        {"event": "eval", "seed": seed, "steps": 100 * (i + 1), "seconds": i, "episode_return": s}
+        for i, s in enumerate(scores)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in events))
+    if absolute != "none yet":
+        summary = {"event": "end", "seed": seed, "status": status, "absolute_metric": absolute}
+        (folder / "summary.json").write_text(json.dumps({**summary, "seconds": 61.0}))
+
+
+def compared(*places: Path, **bounds: Any) -> comparison.Comparison:
+    return comparison.compare(runs.find([str(place) for place in places])[0], bounds)
+
+
+def shape(found: comparison.Comparison) -> dict[str, dict[str, list[int]]]:
+    """Seeds by group and task."""
+    return {g.label: {t: [r.seed for r in own] for t, own in g.runs.items()} for g in found.groups}
+
+
+# What directories hold
+
+
+def test_a_run_is_found_wherever_it_lies_and_once(tmp_path: Path) -> None:
+    make(tmp_path / "sweep" / "10", [1.0, 2.0], 1.5)
+    make(tmp_path / "sweep" / "9", [1.0], 0.5, arch__seed=2)
+    sweep = tmp_path / "sweep"
+    found, notes = runs.find([str(tmp_path), str(sweep / "9"), str(sweep)])
+    assert [run.folder for run in found] == [sweep / "9", sweep / "10"]
+    assert [(run.seed, run.score, run.steps, run.seconds) for run in found] == [
+        (2, 0.5, 100, 61.0),
+        (1, 1.5, 200, 61.0),
+    ]
+    assert notes == []
+
+
+def test_seeds_of_one_run_are_runs_with_their_own_end(tmp_path: Path) -> None:
+    home = make(tmp_path / "many", [5.0], 5.0, arch__num_seeds=3)
+    write(home / "seed_1", 1, [1.0], 1.0, "finished")
+    write(home / "seed_2", 2, [2.0, None], None, "NaN in loss; stopped")
+    write(home / "seed_10", 10, [3.0], "none yet", "")
+    found, _ = runs.find([str(home)])
+    assert [(r.seed, r.score, r.failed) for r in found] == [
+        (1, 1.0, False),
+        (2, None, True),
+        (10, 3.0, False),
+    ]
+    assert found[2].by_best
+    assert [run.seed for run in runs.find([str(home / "seed_2")])[0]] == [2]
+
+
+def test_a_population_is_one_run_and_its_best_member(tmp_path: Path) -> None:
+    home = make(tmp_path / "pbt", [], 7.0, population__size=2, arch__seed=4)
+    members = {"event": "eval", "steps": 100, "episode_return": 2.0, "episode_returns": [1.0, 3.0]}
+    (home / "metrics.jsonl").write_text(json.dumps(members) + "\n")
+    write(home / "seed_4", 4, [1.0], 1.0, "finished")
+    summary = {"event": "end", "seed": 5, "status": "finished", "absolute_metric": 7.0}
+    (home / "summary.json").write_text(json.dumps(summary))  # 5 is the best member's
+    (run,), _ = runs.find([str(home)])
+    assert (run.seed, run.score, run.evaluations) == (4, 7.0, {100: 3.0})
+
+
+def test_what_is_damaged_is_left_out_and_said(tmp_path: Path) -> None:
+    with (make(tmp_path / "a", [1.0, 2.0], "none yet") / "metrics.jsonl").open("a") as file:
+        file.write('{"event": "eval", "ste')
+    (make(tmp_path / "b", [1.0], 3.0) / "summary.json").write_text('{"status": "fini')
+    (make(tmp_path / "c", [1.0], 3.0) / "config.yaml").write_text("arch: [1")
+    (make(tmp_path / "d", [1.0], 3.0) / "config.yaml").write_text("other: 1")
+    (make(tmp_path / "e", [], "none yet") / "metrics.jsonl").unlink()
+    found, notes = runs.find([str(tmp_path)])
+    assert [(r.folder.name, r.score, r.status) for r in found] == [
+        ("a", 2.0, "unfinished"),
+        ("b", 1.0, "unfinished"),
+        ("e", None, "unfinished"),
+    ]
+    assert [re.sub(f"^{tmp_path}/", "", note)[:42] for note in notes] == [
+        "a/metrics.jsonl: its last line is damaged ",
+        "b/summary.json: damaged; the run is taken ",
+        "c: left out: while parsing a flow sequence",
+        "d: left out: config.yaml holds no settings",
+        "e: nothing was written yet",
+    ]
+
+
+def test_no_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / ".hydra" / "config.yaml").write_text("arch: {}")
+    with pytest.raises(ConfigError, match="no run there or below; a run's directory holds"):
+        runs.find([str(tmp_path)])
+    with pytest.raises(ConfigError, match="nowhere: no such directory"):
+        runs.find([str(tmp_path), str(tmp_path / "nowhere")])
+
+
+# Groups and tasks
+
+
+def test_runs_that_differ_in_their_seed_are_a_group_named_by_what_others_differ_in(
+    tmp_path: Path,
+) -> None:
+    for number, (seed, gamma) in enumerate([(1, 0.9), (2, 0.9), (1, 0.99)]):
+        make(
+            tmp_path / str(number), [1.0], 10 * gamma, arch__seed=seed, system__gamma=gamma,
+            arch__compile_cache=str(number),
+        )  # fmt: skip
+    found = compared(tmp_path)
+    assert shape(found) == {
+        "system.gamma=0.99": {"CartPole-v1": [1]},
+        "system.gamma=0.9": {"CartPole-v1": [1, 2]},
+    }
+    assert not found.normalized
+
+
+def test_settings_of_environments_files_do_not_tell_groups_apart(tmp_path: Path) -> None:
+    """Tasks with learning rates of their own, and one that was typed for both."""
+    for task, usual in (("A-v1", 1e-3), ("B-v1", 2e-3)):
+        make(tmp_path / task / "0", [1.0], 1.0, env__name=task, system__actor_lr=usual,
+             typed=[f"env={task}"])  # fmt: skip
+        make(tmp_path / task / "1", [1.0], 0.0, env__name=task, system__actor_lr=1e-4,
+             typed=[f"env={task}", "system.actor_lr=1e-4"])  # fmt: skip
+    both = {"A-v1": [1], "B-v1": [1]}
+    assert shape(compared(tmp_path)) == {"defaults": both, "system.actor_lr=0.0001": both}
+    make(tmp_path / "2", [1.0], 1.0, env__name="A-v1", system__actor_lr=1e-3, arch__seed=2,
+         typed=["env=A-v1", "system.actor_lr=1e-3"])  # fmt: skip
+    assert shape(compared(tmp_path)) == {
+        "system.actor_lr=0.0001": both,
+        "system.actor_lr=0.001": {"A-v1": [1, 2]},
+        "defaults": {"B-v1": [1]},
+    }
+
+
+def test_choices_name_what_they_stand_for(tmp_path: Path) -> None:
+    for name, activation in (("mlp", "tanh"), ("cnn", "relu")):
+        make(tmp_path / name, [1.0], 1.0, choices={"network": name}, typed=[f"network={name}"],
+             network__actor_torso__activation=activation)  # fmt: skip
+    found = compared(tmp_path)
+    assert list(shape(found)) == ["network=cnn", "network=mlp"]
+    assert found.tied == ["network.actor_torso.activation"]
+
+
+def test_settings_of_an_environment_make_tasks(tmp_path: Path) -> None:
+    make(tmp_path / "0", [1.0], 1.0)
+    make(tmp_path / "1", [1.0], 1.0, env__mask=[1, 3])
+    make(tmp_path / "2", [1.0], 1.0, env__name=None, env__target="my.envs.Maze")
+    assert compared(tmp_path).tasks == ["CartPole-v1, mask=[1, 3]", "CartPole-v1, mask=[]", "Maze"]
+
+
+def test_scores_of_several_tasks_are_normalised_by_their_bounds(tmp_path: Path) -> None:
+    for number, (task, score) in enumerate([("A-v1", 10.0), ("A-v1", 30.0), ("B-v1", 2.0)]):
+        make(tmp_path / str(number), [0.0], score, env__name=task, arch__seed=number)
+    found = compared(tmp_path)
+    (group,) = found.groups
+    np.testing.assert_allclose(np.concatenate(found.strata(group)), [0.0, 1.0, 1.0])
+    found = compared(tmp_path, **{"A-v1": [0, 40], "B-v1": [0, 8]})
+    np.testing.assert_allclose(np.concatenate(found.strata(group)), [0.25, 0.75, 0.25])
+    for task, pair in (("A-v1", [3, 3]), ("A-v1", "high"), ("A-v1", [1, 2, 3])):
+        with pytest.raises(ConfigError, match=rf"bounds\.{task}=.*two numbers, the lower first"):
+            compared(tmp_path, **{task: pair})
+    with pytest.raises(ConfigError, match=r"bounds\.C-v1: no such task .* of A-v1, B-v1"):
+        compared(tmp_path, **{"C-v1": [0, 1]})
+
+
+def test_a_curve_is_whole_where_all_runs_were_evaluated(tmp_path: Path) -> None:
+    """Medians of three; IQM of two is their mean; a null is as if it had not been."""
+    make(tmp_path / "0", [0.0, 2.0, 6.0], 6.0, arch__seed=0)
+    make(tmp_path / "1", [2.0, 4.0], "none yet", arch__seed=1)
+    make(tmp_path / "2", [7.0, None, 8.0], None, arch__seed=2, status="NaN; stopped")
+    (group,) = compared(tmp_path).groups
+    found = comparison.curve(group.runs["CartPole-v1"])
+    assert found.steps == [100, 200, 300]
+    assert found.iqm == [3.0, 3.0, 7.0]
+    assert found.num_whole == len(found.low) == len(found.high) == 1
+    assert (found.low[0], found.high[0]) == (0.0, 7.0)
+    np.testing.assert_array_equal(
+        group.scores("CartPole-v1"), [6.0, 4.0]
+    )  # not the one that failed
+
+
+# The page
+
+
+class Page(HTMLParser):
+    """What a browser would ask for, and whether every tag is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.sources: list[str] = []
+        self.alts: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        assert not {"href", "onload", "onerror"} & set(given)
+        assert tag not in ("script", "link", "iframe", "object")
+        if tag == "img":
+            self.sources.append(given["src"] or "")
+            self.alts.append(given["alt"] or "")
+        elif tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def run_main(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
+    monkeypatch.setattr(sys, "argv", ["report", *map(str, arguments)])
+    report.main()
+
+
+def test_page_stands_alone_and_says_what_is_amiss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A path with an equals sign, text that would be markup, runs that failed or go on."""
+    place = tmp_path / "a=<script>b"
+    for number, (gamma, absolute, status) in enumerate(
+        [
+            (0.9, 100.0, "finished"),
+            (0.9, 200.0, "finished"),
+            (0.99, 150.0, "finished"),
+            (0.99, None, "NaN in <b>loss</b>"),
+            (0.99, "none yet", ""),
+        ]
+    ):
+        make(
+            place / str(number), [50.0, 120.0], absolute, status=status, arch__seed=number,
+            system__gamma=gamma, typed=["env=cartpole", f"system.gamma={gamma}", "+x='<i>'"],
+        )  # fmt: skip
+    run_main(monkeypatch, place)
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert "index.html: 5 runs, 2 groups, 1 task" in printed.out
+    content = (place / "report" / "index.html").read_text("utf-8")
+    page = Page()
+    page.feed(content)
+    assert page.open == []
+    pngs = sorted(path.name for path in (place / "report").glob("*.png"))
+    assert pngs == [
+        *("curves_CartPole_v1.png", "improvement.png", "iqm.png", "profiles.png"),
+        "setting_system_gamma_CartPole_v1.png",
+    ]
+    assert len(page.sources) == len(pngs)
+    assert all(source.startswith("data:image/png;base64,iVBOR") for source in page.sources)
+    assert all(page.alts)
+    assert "url(" not in content
+    for line in (
+        "1 of 5 runs not finished",
+        "1 of 3 runs failed and left out of scores",
+        "system.gamma=0.99 on CartPole-v1: NaN in <b>loss</b>",
+        "python -m jaxppo.ff_ppo -m env=cartpole system.gamma=0.9",
+        "150.0 ± 50.0",
+        str(place),
+    ):
+        assert line in page.text, line
+    (improvement,) = [alt for alt in page.alts if alt.startswith("Probability")]
+    assert "system.gamma=0.9 over system.gamma=0.99: 0.500" in improvement
+
+
+def test_page_of_one_run_has_no_intervals_and_is_the_same_every_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make(tmp_path / "run", [1.0, 2.0], 1.5)
+    pages = []
+    for out in ("one", "two"):
+        run_main(monkeypatch, run, f"out={tmp_path / out}")
+        pages.append((tmp_path / out / "index.html").read_bytes())
+    assert pages[0] == pages[1]
+    text = pages[0].decode()
+    assert "1 group with one run on a task: no interval there." in text
+    assert "Probability of improvement" not in text
+    assert not (run / "report").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, line",
+    [
+        (["nowhere"], "nowhere: no such directory; name directories of runs or of sweeps"),
+        (["."], ".: no run there or below; a run's directory holds config.yaml"),
+        (["out=x"], "no directory named: python -m jaxppo.report DIR..."),
+        (["--out", "."], "--out: settings are key=value, without dashes; see -h"),
+        (["oot=x", "."], "oot: no such key; did you mean out?"),
+        (["run", "out=run/config.yaml"], "out=run/config.yaml: cannot be made (File exists)"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str],
+    line: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if "run" in arguments:
+        make(tmp_path / "run", [1.0], 1.0)
+    with pytest.raises(SystemExit) as stopped:
+        run_main(monkeypatch, *arguments)
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert line in error
