@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import platform
+import resource
 import signal
 import subprocess
 import sys
@@ -112,6 +113,7 @@ def run(row: Row, folder: Path, seeds: int, here: dict[str, str], more: Sequence
         return 0
     given = command(row, folder, seeds, more)
     folder.mkdir(parents=True, exist_ok=True)
+    start = _processor_seconds()
     process = subprocess.Popen(given, start_new_session=True)
     before = {
         number: signal.signal(number, lambda received, _: process.send_signal(received))
@@ -122,7 +124,8 @@ def run(row: Row, folder: Path, seeds: int, here: dict[str, str], more: Sequence
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    parts = [*_read(folder / "where.json", []), {**here, "command": " ".join(given[1:])}]
+    part = {**here, "command": " ".join(given[1:]), "cpu_seconds": _processor_seconds() - start}
+    parts = [*_read(folder / "where.json", []), part]
     (folder / "where.json").write_text(json.dumps(parts, indent=2) + "\n")
     return status
 
@@ -230,6 +233,12 @@ def draw(results: Sequence[dict[str, Any]], out: Path, file: Path) -> None:
 
 def _read(file: Path, otherwise: Any) -> Any:
     return json.loads(file.read_text()) if file.is_file() else otherwise
+
+
+def _processor_seconds() -> float:
+    """What processes that this one started, and saw the end of, have used of all cores."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _processor() -> str:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,8 @@ def test_rows_name_files_and_sources() -> None:
 
 
 @pytest.mark.parametrize(
-    "executable, overrides", {(row.executable, row.overrides) for row in results.ROWS.values()}
+    "executable, overrides",
+    sorted({(row.executable, row.overrides) for row in results.ROWS.values()}),
 )
 def test_rows_settings_compose(executable: str, overrides: tuple[str, ...]) -> None:
     of = executable.removeprefix("jaxppo.")
@@ -106,7 +108,7 @@ def test_an_interrupted_row_goes_on_and_a_finished_one_is_left(stub: Row, tmp_pa
     )
     process = subprocess.Popen([sys.executable, "-c", program])
     while not (folder / "ready").exists() and process.poll() is None:
-        pass
+        time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
     assert process.wait() == 128 + signal.SIGTERM
     assert not results.finished(folder)
@@ -120,6 +122,7 @@ def test_an_interrupted_row_goes_on_and_a_finished_one_is_left(stub: Row, tmp_pa
     found = results.collect(stub, folder)
     assert found is not None
     assert [part["machine"] for part in found["where"]] == [HERE["machine"], "another"]
+    assert all(0 < part["cpu_seconds"] < 10 for part in found["where"])
 
 
 def test_table_says_what_the_runs_say(tmp_path: Path) -> None:
