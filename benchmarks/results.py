@@ -107,12 +107,14 @@ def command(row: Row, folder: Path, seeds: int, more: Sequence[str] = ()) -> lis
 def run(row: Row, folder: Path, seeds: int, here: dict[str, str], more: Sequence[str] = ()) -> int:
     """Train a row, unless that is done; the exit status. Signals go to the run, and it is awaited.
 
-    Beside the run's files stays where.json, an object for every process that took part.
+    Beside the run's files stays where.json, an object for each process that took part.
     """
     if finished(folder):
         return 0
     given = command(row, folder, seeds, more)
     folder.mkdir(parents=True, exist_ok=True)
+    parts = [*_read(folder / "where.json", []), {**here, "command": " ".join(given[1:])}]
+    _write(folder / "where.json", parts)
     start = _processor_seconds()
     process = subprocess.Popen(given, start_new_session=True)
     before = {
@@ -124,9 +126,8 @@ def run(row: Row, folder: Path, seeds: int, here: dict[str, str], more: Sequence
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    part = {**here, "command": " ".join(given[1:]), "cpu_seconds": _processor_seconds() - start}
-    parts = [*_read(folder / "where.json", []), part]
-    (folder / "where.json").write_text(json.dumps(parts, indent=2) + "\n")
+    parts[-1]["cpu_seconds"] = _processor_seconds() - start
+    _write(folder / "where.json", parts)
     return status
 
 
@@ -235,6 +236,10 @@ def _read(file: Path, otherwise: Any) -> Any:
     return json.loads(file.read_text()) if file.is_file() else otherwise
 
 
+def _write(file: Path, what: Any) -> None:
+    file.write_text(json.dumps(what, indent=2) + "\n")
+
+
 def _processor_seconds() -> float:
     """What processes that this one started, and saw the end of, have used of all cores."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -313,7 +318,7 @@ def write(rows: Sequence[Row], out: Path) -> None:
     """results.md, results.json and results.png of the rows that finished so far."""
     results = [found for row in rows if (found := collect(row, out / row.env))]
     (out / "results.md").write_text(table(results))
-    (out / "results.json").write_text(json.dumps(results, indent=2) + "\n")
+    _write(out / "results.json", results)
     if results:
         draw(results, out, out / "results.png")
 
