@@ -116,13 +116,18 @@ def run(row: Row, folder: Path, seeds: int, here: dict[str, str], more: Sequence
     parts = [*_read(folder / "where.json", []), {**here, "command": " ".join(given[1:])}]
     _write(folder / "where.json", parts)
     start = _processor_seconds()
-    process = subprocess.Popen(given, start_new_session=True)
-    before = {
-        number: signal.signal(number, lambda received, _: process.send_signal(received))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    running: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int, _: object) -> None:
+        if not running:
+            sys.exit(128 + number)
+        running[0].send_signal(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, pass_on) for number in numbers}
     try:
-        status = process.wait()
+        running.append(subprocess.Popen(given, start_new_session=True))
+        status = running[0].wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
