@@ -207,7 +207,7 @@ def table(results: Sequence[dict[str, Any]]) -> str:
 
 
 def draw(results: Sequence[dict[str, Any]], out: Path, file: Path) -> None:
-    """A panel a row: evaluations' IQM over the seeds and its 95% interval, against steps."""
+    """A panel a row: IQM over the seeds and its 95% interval; dotted, what others report."""
     from matplotlib.figure import Figure
 
     columns = min(5, len(results))
@@ -228,12 +228,15 @@ def draw(results: Sequence[dict[str, Any]], out: Path, file: Path) -> None:
             axes.axhline(found["published"]["value"], color="0.4", linestyle=":", linewidth=0.9)
         axes.set_title(found["env"], fontsize=8)
         axes.set_xlim(0, found["steps"] / unit)
-        axes.locator_params(nbins=4)
+        axes.margins(y=0.1)
+        axes.locator_params(nbins=3)
         axes.xaxis.set_major_formatter(lambda x, _, suffix=suffix: f"{x:g}{suffix}" if x else "0")
         axes.tick_params(labelsize=7)
         axes.grid(alpha=0.3)
     for axes in panels[len(results) :]:
         axes.set_axis_off()
+    figure.supxlabel("environment steps", fontsize=8)
+    figure.supylabel("return of an evaluation's episodes", fontsize=8)
     figure.savefig(file, dpi=100)
 
 
