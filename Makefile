@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test slow check format docs bench bench-peers clean
+.PHONY: help run test slow check format docs bench bench-peers results clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ bench: $(INSTALLED) ## measure speed, sweeps, checkpoints and scaling
 
 bench-peers: $(INSTALLED) ## measure it beside rejax, Brax and stable-baselines3
 	$(BIN)/python -m benchmarks.peers $(ARGS)
+
+results: $(INSTALLED) ## run the README's table of results, or go on with it; ARGS="NAME ..." or ARGS=--large
+	$(BIN)/python -m benchmarks.results $(ARGS)
 
 clean: ## remove the environment, caches and build outputs; keep what runs wrote
 	rm -rf $(VENV) benchmarks/peers/.venvs build dist .mypy_cache .pytest_cache .ruff_cache *.egg-info

@@ -234,6 +234,10 @@ def test_cartpole_in_100k_steps_over_seeds(tmp_path: Path, seed: int) -> None:
         ("catch", 0.95),
         ("deep_sea", 0.9),
         ("four_rooms", 0.9),
+        ("discounting_chain", 1.05),
+        ("umbrella_chain", 0.7),
+        ("frozen_lake", 0.65),
+        ("reacher", 50),
     ],
 )
 def test_an_environments_own_settings_solve_it(tmp_path: Path, env: str, at_least: float) -> None:

@@ -1,0 +1,335 @@
+"""The README's table of results, run anew: `make results`.
+
+A row is an environment with its own settings, trained with ten seeds at once in a process of its
+own, in a directory of its own. Rows that finished are not run again, and rows that were interrupted
+go on, so the same command continues where an earlier one stopped. Writes results.md, results.json
+and results.png beside the rows' directories (below benchmarks/results, ignored by git).
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = Path(__file__).parent / "results"
+GYMNAX = "https://github.com/RobertTLange/gymnax"  # its README; steps are those of gymnax-blines
+ZOO = "https://github.com/DLR-RM/rl-baselines3-zoo/blob/master/benchmark.md"
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """What others report: of PPO, unless the method is named; of one run, as far as they say."""
+
+    value: float
+    source: str
+    steps: int | None = None  # environment steps; None: not said
+    method: str = "PPO"
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What is trained: a file of configs/env, and what differs from its defaults."""
+
+    env: str
+    executable: str = "jaxppo.ff_ppo"
+    overrides: tuple[str, ...] = ()
+    published: Published | None = None
+
+
+def remembering(env: str, published: Published | None = None) -> Row:
+    """A row with a memory."""
+    return Row(env, "jaxppo.rec_ppo", ("network=lru",), published)
+
+
+SMALL = (
+    Row("cartpole", published=Published(500, ZOO, 100_000)),
+    Row("acrobot", published=Published(-80, GYMNAX, 500_000)),
+    Row("pendulum", published=Published(-172.2, ZOO, 100_000)),
+    Row("mountain_car", published=Published(-110.4, ZOO, 1_000_000)),
+    Row("mountain_car_continuous", published=Published(88.3, ZOO, 20_000)),
+    Row("catch", published=Published(1, GYMNAX, 100_000)),
+    Row("four_rooms", published=Published(1, GYMNAX, 200_000)),
+    Row("deep_sea", published=Published(0, GYMNAX, 150_000)),
+    Row("discounting_chain"),
+    Row("umbrella_chain", published=Published(1, GYMNAX, 150_000)),
+    Row("frozen_lake"),
+    Row("reacher"),
+    remembering("bernoulli_bandit", Published(90, GYMNAX, method="evolution strategies")),
+    remembering("gaussian_bandit", Published(0, GYMNAX, method="evolution strategies")),
+    remembering("point_robot", Published(10, GYMNAX, method="evolution strategies")),
+    remembering("meta_maze", Published(32, GYMNAX, method="evolution strategies")),
+    remembering("memory_chain", Published(0.1, GYMNAX, 150_000, "PPO without memory")),
+    remembering("t_maze"),
+    remembering("cartpole_no_velocity"),
+    remembering("pendulum_no_velocity"),
+)
+LARGE = (
+    Row("breakout", published=Published(28, GYMNAX, 10_000_000)),
+    Row("asterix", published=Published(15, GYMNAX, 10_000_000)),
+    Row("space_invaders", published=Published(131, GYMNAX, 10_000_000)),
+    Row("freeway", published=Published(58, GYMNAX, 10_000_000)),
+    Row("seaquest"),
+)
+ROWS = {row.env: row for row in (*SMALL, *LARGE)}
+
+
+def finished(folder: Path) -> bool:
+    """Whether the run of a row has come to its end."""
+    return _read(folder / "summary.json", {}).get("status") == "finished"
+
+
+def seeds_of(folder: Path) -> int | None:
+    """How many agents the run of a row has; None before it began."""
+    file = folder / "config.yaml"
+    return int(OmegaConf.load(file).arch.num_seeds) if file.is_file() else None
+
+
+def command(row: Row, folder: Path, seeds: int, more: Sequence[str] = ()) -> list[str]:
+    """What runs a row: from the start, or on from where it was interrupted."""
+    start = [sys.executable, "-m", row.executable]
+    if seeds_of(folder) is not None:
+        return [*start, f"resume={folder}"]
+    own = [f"env={row.env}", *row.overrides, f"arch.num_seeds={seeds}", *more]
+    return [*start, *own, f"hydra.run.dir={folder}"]
+
+
+def run(row: Row, folder: Path, seeds: int, here: dict[str, str], more: Sequence[str] = ()) -> int:
+    """Train a row, unless that is done; the exit status. Signals go to the run, and it is awaited.
+
+    Beside the run's files stays where.json, an object for each process that took part.
+    """
+    if finished(folder):
+        return 0
+    given = command(row, folder, seeds, more)
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = [*_read(folder / "where.json", []), {**here, "command": " ".join(given[1:])}]
+    _write(folder / "where.json", parts)
+    start = _processor_seconds()
+    running: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int, _: object) -> None:
+        if not running:
+            sys.exit(128 + number)
+        running[0].send_signal(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, pass_on) for number in numbers}
+    try:
+        running.append(subprocess.Popen(given, start_new_session=True))
+        status = running[0].wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    parts[-1]["cpu_seconds"] = _processor_seconds() - start
+    _write(folder / "where.json", parts)
+    return status
+
+
+def machine() -> dict[str, str]:
+    """What runs are on, in words, and the versions that they are of."""
+    ask = (
+        "import jax; found = jax.devices(); kind = found[0].platform;"
+        "print(kind, len(found), found[0].device_kind, jax.__version__, sep='|')"
+    )
+    told = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
+    kind, count, name, version = told.stdout.strip().split("|")
+    describe = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
+    commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=False)
+    return {
+        "machine": f"{os.cpu_count()} cores of {_processor()}"
+        if kind == "cpu"
+        else f"{count} x {name}",
+        "jax": version,
+        "commit": commit.stdout.strip() or "unknown",
+    }
+
+
+def collect(row: Row, folder: Path) -> dict[str, Any] | None:
+    """What the table says of a row that finished; None of another."""
+    if not finished(folder):
+        return None
+    summary, parts = _read(folder / "summary.json", {}), _read(folder / "where.json", [])
+    metrics = zip(map(str, summary["seeds"]), summary["absolute_metrics"], strict=True)
+    return {
+        "env": row.env,
+        "environment": summary["environment"],
+        "network": " ".join(x.removeprefix("network=") for x in row.overrides),
+        "steps": summary["steps"],
+        "seeds": summary["members"],
+        "mean": summary["absolute_metric"],
+        "iqm": summary["absolute_metric_iqm"],
+        "interval": [summary["absolute_metric_low"], summary["absolute_metric_high"]],
+        "lowest": summary["absolute_metric_min"],
+        "absolute_metrics": dict(metrics),
+        "wall_seconds": summary["seconds"],
+        "compile_seconds": summary["compile_seconds"],
+        "published": row.published and dataclasses.asdict(row.published),
+        "where": parts,
+    }
+
+
+def table(results: Sequence[dict[str, Any]]) -> str:
+    """The Markdown of the README: a line a row, then the machines, each with its rows."""
+    lines = [
+        "| `env=` | environment | steps | mean | IQM [95% interval] | lowest seed | published "
+        "| all seeds |",
+        f"|{' --- |' * 8}",
+    ]
+    machines: dict[str, list[str]] = {}
+    for found in results:
+        scores = [found["mean"], found["iqm"], *found["interval"], found["lowest"]]
+        mean, middle, low, high, lowest = _in_figures(scores)
+        network = f", {found['network'].upper()}" if found["network"] else ""
+        lines.append(
+            f"| `{found['env']}` | {found['environment']}{network} | {found['steps']:,} "
+            f"| {mean} | {middle} [{low}, {high}] | {lowest} | {_cite(found['published'])} "
+            f"| {_in_time(found['wall_seconds'])} |"
+        )
+        for part in found["where"]:
+            of = f"{found['seeds']} seeds each, {part['machine']}, jax {part['jax']}"
+            rows = machines.setdefault(f"{of}, commit {part['commit']}", [])
+            if found["env"] not in rows:
+                rows.append(found["env"])
+    alone = len(machines) == 1
+    said = [of if alone else f"{', '.join(rows)}: {of}" for of, rows in machines.items()]
+    return "\n".join([*lines, "", *(f"{line}." for line in said), ""])
+
+
+def draw(results: Sequence[dict[str, Any]], out: Path, file: Path) -> None:
+    """A panel a row: IQM over the seeds and its 95% interval; dotted, what others report."""
+    from matplotlib.figure import Figure
+
+    columns = min(5, len(results))
+    lines = -(-len(results) // columns)
+    figure = Figure(figsize=(2.1 * columns, 1.6 * lines), layout="constrained")
+    panels = figure.subplots(lines, columns, squeeze=False).ravel()
+    for axes, found in zip(panels, results, strict=False):
+        text = (out / found["env"] / "metrics.jsonl").read_text()
+        events = [e for e in map(json.loads, text.splitlines()) if e["event"] == "eval"]
+        unit, suffix = (1e6, "M") if found["steps"] >= 1e6 else (1e3, "k")
+        steps = [event["steps"] / unit for event in events]
+        low, middle, high = (
+            [event[f"episode_return_{of}"] for event in events] for of in ("low", "iqm", "high")
+        )
+        axes.fill_between(steps, low, high, alpha=0.25, linewidth=0)
+        axes.plot(steps, middle, linewidth=1.2)
+        if found["published"]:
+            axes.axhline(found["published"]["value"], color="0.4", linestyle=":", linewidth=0.9)
+        axes.set_title(found["env"], fontsize=8)
+        axes.set_xlim(0, found["steps"] / unit)
+        axes.margins(y=0.1)
+        axes.locator_params(nbins=3)
+        axes.xaxis.set_major_formatter(lambda x, _, suffix=suffix: f"{x:g}{suffix}" if x else "0")
+        axes.tick_params(labelsize=7)
+        axes.grid(alpha=0.3)
+    for axes in panels[len(results) :]:
+        axes.set_axis_off()
+    figure.supxlabel("environment steps", fontsize=8)
+    figure.supylabel("return of an evaluation's episodes", fontsize=8)
+    figure.savefig(file, dpi=100)
+
+
+def _read(file: Path, otherwise: Any) -> Any:
+    return json.loads(file.read_text()) if file.is_file() else otherwise
+
+
+def _write(file: Path, what: Any) -> None:
+    file.write_text(json.dumps(what, indent=2) + "\n")
+
+
+def _processor_seconds() -> float:
+    """What processes that this one started, and saw the end of, have used of all cores."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _processor() -> str:
+    """The processor's name, as far as the system tells it."""
+    told = Path("/proc/cpuinfo")
+    lines = told.read_text().splitlines() if told.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _in_figures(scores: Sequence[float]) -> list[str]:
+    decimals = 1 if max(map(abs, scores)) >= 10 else 2
+    return [f"{round(score, decimals) + 0.0:.{decimals}f}" for score in scores]  # + 0.0: no -0.0
+
+
+def _cite(published: dict[str, Any] | None) -> str:
+    if published is None:
+        return ""
+    steps = published["steps"]
+    after = f" after {steps:,}" if steps else ""
+    method = "" if published["method"] == "PPO" else f", {published['method']}"
+    return f"[{published['value']:g}{after}]({published['source']}){method}"
+
+
+def _in_time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+def main() -> int:
+    """Train what is left, and write what there is."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"rows: {', '.join(ROWS)}")
+    parser.add_argument("--large", action="store_true", help="the rows for an accelerator")
+    parser.add_argument("--seeds", type=int, default=10, help="agents of a row")
+    parser.add_argument("--out", type=Path, default=RESULTS / "table", help="directory of the rows")
+    parser.add_argument(
+        "--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings that rows begin with"
+    )
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.names if name not in ROWS]
+    if unknown:
+        parser.error(f"{unknown[0]}: no such row; of {', '.join(ROWS)}")
+    if arguments.seeds < 2:
+        parser.error(f"--seeds={arguments.seeds}: an interval needs at least 2")
+    rows = [ROWS[name] for name in arguments.names] or (LARGE if arguments.large else SMALL)
+    out = arguments.out.resolve()
+    for folder in (out / row.env for row in rows):
+        has = seeds_of(folder)
+        if has not in (None, arguments.seeds):
+            parser.error(
+                f"--seeds={arguments.seeds}: {folder} has {has}; ask for as many, or choose "
+                "another --out"
+            )
+    here = machine()
+    failed = []
+    for row in rows:
+        status = run(row, out / row.env, arguments.seeds, here, arguments.set)
+        if status in (128 + signal.SIGINT, 128 + signal.SIGTERM):
+            print(f"{row.env}: interrupted; the same command goes on with it", file=sys.stderr)
+            return status
+        failed += [row.env] if status else []
+        write([ROWS[name] for name in ROWS if (out / name).is_dir()], out)
+    print((out / "results.md").read_text())
+    if failed:
+        print(f"failed: {', '.join(failed)}; see above", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def write(rows: Sequence[Row], out: Path) -> None:
+    """results.md, results.json and results.png of the rows that finished so far."""
+    results = [found for row in rows if (found := collect(row, out / row.env))]
+    (out / "results.md").write_text(table(results))
+    _write(out / "results.json", results)
+    if results:
+        draw(results, out, out / "results.png")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,209 @@
+"""The table of results: its rows, their commands, and what is written of runs that are done."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_configs import composed, names
+
+from benchmarks import results
+from benchmarks.results import Published, Row
+from jaxppo.config import parse
+
+HERE = {"machine": "2 cores of a processor", "jax": "0.0.0", "commit": "abc"}
+# A run that notes its arguments, and ends as the first file `end` of its directory says.
+STUB = """
+import json, signal, sys, time
+from pathlib import Path
+given = dict(argument.split("=", 1) for argument in sys.argv[1:])
+folder = Path(given.get("hydra.run.dir") or given["resume"])
+with (folder.parent / "told.jsonl").open("a") as file:
+    print(json.dumps(sys.argv[1:]), file=file)
+(folder / "config.yaml").write_text("arch: {num_seeds: 3}")
+if "resume" not in given:
+    def end(number, _):
+        (folder / "summary.json").write_text(json.dumps({"status": "interrupted"}))
+        sys.exit(128 + number)
+    signal.signal(signal.SIGTERM, end)
+    (folder / "ready").touch()
+    time.sleep(30)
+(folder / "summary.json").write_text(json.dumps(json.loads(%r)))
+(folder / "metrics.jsonl").write_text(%r)
+"""
+SUMMARY = {
+    "status": "finished",
+    "environment": "Catch-bsuite",
+    "steps": 100352,
+    "seconds": 123.4,
+    "compile_seconds": 5.6,
+    "members": 3,
+    "seeds": [42, 43, 44],
+    "absolute_metric": 0.5,
+    "absolute_metrics": [0.25, 0.25, 1.0],
+    "absolute_metric_iqm": 0.456,
+    "absolute_metric_low": -0.001,
+    "absolute_metric_high": 1.0,
+    "absolute_metric_min": 0.25,
+    "absolute_metric_max": 1.0,
+}
+EVENTS = [
+    {"event": "train", "steps": 50_000},
+    *(
+        {"event": "eval", "steps": steps, "episode_return_iqm": 0.5, "episode_return_low": 0.2,
+         "episode_return_high": 0.8}
+        for steps in (50_000, 100_352)
+    ),
+]  # fmt: skip
+METRICS = "\n".join(map(json.dumps, EVENTS))
+
+
+@pytest.fixture
+def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Row:
+    (tmp_path / "stub_ppo.py").write_text(STUB % (json.dumps(SUMMARY), METRICS))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    return Row("catch", "stub_ppo", ("network=lru",), Published(1, "https://example.org", 100_000))
+
+
+def canned(folder: Path, **changes: Any) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "summary.json").write_text(json.dumps({**SUMMARY, **changes}))
+    (folder / "where.json").write_text(json.dumps([{**HERE, "command": "-m jaxppo.ff_ppo"}]))
+    (folder / "metrics.jsonl").write_text(METRICS)
+    return folder
+
+
+def test_there_are_enough_rows_and_none_twice() -> None:
+    assert len(results.SMALL) >= 15
+    assert len(results.ROWS) == len(results.SMALL) + len(results.LARGE)
+
+
+def test_rows_name_files_and_sources() -> None:
+    assert set(results.ROWS) <= set(names("env"))
+    published = [row.published for row in results.ROWS.values() if row.published]
+    assert all(found.source.startswith("https://") for found in published)
+
+
+@pytest.mark.parametrize(
+    "executable, overrides",
+    sorted({(row.executable, row.overrides) for row in results.ROWS.values()}),
+)
+def test_rows_settings_compose(executable: str, overrides: tuple[str, ...]) -> None:
+    of = executable.removeprefix("jaxppo.")
+    config = parse(composed("env=catch", *overrides, executable=of))
+    assert (of == "rec_ppo") == bool(config.network.actor_memory)
+
+
+def test_an_interrupted_row_goes_on_and_a_finished_one_is_left(stub: Row, tmp_path: Path) -> None:
+    folder = tmp_path / "catch"
+    program = (
+        "import sys; from benchmarks import results; from pathlib import Path;"
+        f"row = results.Row('catch', 'stub_ppo', ('network=lru',));"
+        f"sys.exit(results.run(row, Path({str(folder)!r}), 3, {HERE!r}, ['arch.seed=1']))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program])
+    while not (folder / "ready").exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 128 + signal.SIGTERM
+    assert not results.finished(folder)
+    assert results.collect(stub, folder) is None
+    assert results.run(stub, folder, 3, {**HERE, "machine": "another"}) == 0
+    assert results.finished(folder)
+    assert results.run(stub, folder, 3, HERE) == 0
+    told = [json.loads(line) for line in (tmp_path / "told.jsonl").read_text().splitlines()]
+    first = ["env=catch", "network=lru", "arch.num_seeds=3", "arch.seed=1"]
+    assert told == [[*first, f"hydra.run.dir={folder}"], [f"resume={folder}"]]
+    found = results.collect(stub, folder)
+    assert found is not None
+    assert [part["machine"] for part in found["where"]] == [HERE["machine"], "another"]
+    assert all(0 < part["cpu_seconds"] < 10 for part in found["where"])
+
+
+def test_table_says_what_the_runs_say(tmp_path: Path) -> None:
+    rows = (
+        Row("catch", published=Published(1, "https://example.org/a", 100_000)),
+        Row("deep_sea", overrides=("network=lru",), published=Published(
+            0, "https://example.org/b", method="evolution strategies")),
+        Row("acrobot"),
+    )  # fmt: skip
+    canned(tmp_path / "catch")
+    canned(tmp_path / "deep_sea", absolute_metric=-123.45, seconds=59.6)
+    canned(tmp_path / "acrobot", status="interrupted")
+    results.write(rows, tmp_path)
+    lines = (tmp_path / "results.md").read_text().splitlines()
+    assert lines[2:] == [
+        "| `catch` | Catch-bsuite | 100,352 | 0.50 | 0.46 [0.00, 1.00] | 0.25 "
+        "| [1 after 100,000](https://example.org/a) | 2 min |",
+        "| `deep_sea` | Catch-bsuite, LRU | 100,352 | -123.5 | 0.5 [0.0, 1.0] | 0.2 "
+        "| [0](https://example.org/b), evolution strategies | 60 s |",
+        "",
+        "3 seeds each, 2 cores of a processor, jax 0.0.0, commit abc.",
+    ]
+    assert all(line.count("|") == lines[0].count("|") for line in lines[:4])
+    written = json.loads((tmp_path / "results.json").read_text())
+    assert [found["env"] for found in written] == ["catch", "deep_sea"]
+    assert written[0]["absolute_metrics"] == {"42": 0.25, "43": 0.25, "44": 1.0}
+    assert written[0]["interval"] == [-0.001, 1.0]
+    assert (tmp_path / "results.png").stat().st_size > 1_000
+
+
+def test_table_names_the_rows_of_each_machine(tmp_path: Path) -> None:
+    for name, machine in (("catch", "a"), ("acrobot", "b"), ("deep_sea", "a")):
+        folder = canned(tmp_path / name)
+        (folder / "where.json").write_text(json.dumps([{**HERE, "machine": machine}]))
+    found = [
+        results.collect(Row(name), tmp_path / name) for name in ("catch", "acrobot", "deep_sea")
+    ]
+    assert results.table([row for row in found if row]).splitlines()[-2:] == [
+        "catch, deep_sea: 3 seeds each, a, jax 0.0.0, commit abc.",
+        "acrobot: 3 seeds each, b, jax 0.0.0, commit abc.",
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["cathc"], "cathc: no such row; of cartpole, "),
+        (["--seeds=1"], "--seeds=1: an interval needs at least 2"),
+        (
+            ["catch", "--seeds=4"],
+            "--seeds=4: {out}/catch has 3; ask for as many, or choose another",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    arguments: list[str], words: str,
+) -> None:  # fmt: skip
+    (canned(tmp_path / "catch") / "config.yaml").write_text("arch: {num_seeds: 3}")
+    monkeypatch.setattr(sys, "argv", ["results", *arguments, f"--out={tmp_path}"])
+    with pytest.raises(SystemExit) as refusal:
+        results.main()
+    assert refusal.value.code == 2
+    assert words.format(out=tmp_path) in capsys.readouterr().err
+
+
+def test_a_row_that_fails_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And the program's own status says so."""
+
+    def run(row: Row, folder: Path, *_: Any) -> int:
+        if row.env != "catch":
+            canned(folder)
+        return int(row.env == "catch")
+
+    monkeypatch.setattr(results, "run", run)
+    monkeypatch.setattr(results, "machine", lambda: HERE)
+    monkeypatch.setattr(sys, "argv", ["results", "catch", "deep_sea", f"--out={tmp_path}"])
+    assert results.main() == 1
+    output = capsys.readouterr()
+    assert output.err == "failed: catch; see above\n"
+    assert "`deep_sea`" in output.out
+    assert "`catch`" not in output.out
