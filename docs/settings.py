@@ -16,9 +16,15 @@ from jaxppo.evaluate import Evaluation
 from jaxppo.export import Export
 from jaxppo.launcher import config_dir
 from jaxppo.render import Rendering
+from jaxppo.report import Reporting
 
 HERE = Path(__file__).parent
-COMMANDS = {"jaxppo.evaluate": Evaluation, "jaxppo.render": Rendering, "jaxppo.export": Export}
+COMMANDS = {
+    "jaxppo.evaluate": Evaluation,
+    "jaxppo.render": Rendering,
+    "jaxppo.export": Export,
+    "jaxppo.report": Reporting,
+}
 OF_FILES = ("env", "network")  # groups whose values come from a file of configs/
 BEGINNING = """\
 # Settings
