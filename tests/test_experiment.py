@@ -35,7 +35,7 @@ class Recorder:
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
-    monkeypatch.setattr(sinks, "make", lambda config, run_dir, position=None: [recorder])
+    monkeypatch.setattr(sinks, "make", lambda *_: [recorder])
     return recorder
 
 
