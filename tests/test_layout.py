@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from jaxppo.envs import PACKAGES
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "jaxppo"
 
@@ -20,10 +22,10 @@ LAYERS: list[set[str]] = [
         *("sequences", "permutations", "recurrences"),
     },
     {"objectives", "envs.", "networks."},
-    {"learner", "evaluation", "drawings", "compile", "pieces"},
+    {"learner", "evaluation", "drawings", "compile", "pieces", "contract"},
     {"system", "population", "checkpoint", "sinks."},
     {"experiment", "launcher", "policy", "sweep"},
-    {"ff_ppo", "rec_ppo", "evaluate", "export", "render"},
+    {"ff_ppo", "rec_ppo", "evaluate", "export", "render", "check_env"},
 ]
 # Imports inside a layer: importer -> imported. Everything else in a layer stands alone.
 BESIDE = {
@@ -44,6 +46,13 @@ LIBRARIES = {  # a library -> the modules that may import it
     "distrax": {"distributions"},
     "tensorflow_probability": NOWHERE,
     "gymnax": {"envs.gymnax", "envs.t_maze"},
+    "brax": {"envs.brax"},
+    "craftax": {"envs.craftax"},
+    "jumanji": {"envs.jumanji"},
+    "mujoco_playground": {"envs.playground"},
+    "navix": {"envs.navix"},
+    "pgx": {"envs.pgx"},
+    "xminigrid": {"envs.xminigrid"},
     "orbax": {"checkpoint"},
     "matplotlib": {"drawings", "sinks.plot"},
     "PIL": {"drawings"},
@@ -251,6 +260,7 @@ def test_library_is_imported_when_it_is_needed(name: str) -> None:
 def test_package_imports_what_it_declares() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = {re.split(r"\W", dependency)[0] for dependency in project["dependencies"]}
+    declared |= {PACKAGES[extra] for extra in project["optional-dependencies"] if extra in PACKAGES}
     imported = {name.split(".")[0] for tree in TREES.values() for name in imports(tree)}
     imported -= {"PIL"}  # of pillow, which matplotlib brings
     assert imported - set(sys.stdlib_module_names) - {"jaxppo"} <= declared
