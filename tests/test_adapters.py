@@ -94,14 +94,14 @@ def test_openings_are_made_in_a_branch_where_agents_are_mapped_too() -> None:
 WRONG = {  # what breaks the contract -> the promise, and how the finding says it
     "WideState": ("forms", "state after a step is float32[4], after reset float32[2]"),
     "Halves": ("forms", "reset: observation is float16, the space says float32"),
-    "Entries": ("forms", r"step: observation has entries [\"['x']\"], the space says ['']"),
+    "Entries": ("forms", "step: observation after a step is ['x'] float32[2], after reset float32"),
     "FlagOfOne": ("forms", "step: terminated has shape (1,), want ()"),
     "FlagOfFloats": ("forms", "step: terminated is float32, want bool"),
     "RewardOfOne": ("forms", "step: reward has shape (1,), want ()"),
-    "FourValues": ("forms", "step: does not run under jax"),
+    "FourValues": ("forms", "step: does not run under jax with an action of its space"),
     "Raises": ("forms", "reset: does not run under jax: RuntimeError: two"),
     "Branches": ("forms", "TracerBoolConversionError"),
-    "Outside": ("values", "step: final_observation goes from 0 to 4, outside of Box"),
+    "Outside": ("values", "step: final_observation goes from 1 to 4, outside of Box"),
     "NotANumber": ("values", "step: final_observation holds NaN or infinity"),
     "Random": ("determinism", "two runs from one key differ"),
     "NoSpace": ("made", "own_envs.NoSpace: action_space is 2; it must be Discrete"),
@@ -125,7 +125,7 @@ def test_what_breaks_the_contract_is_told_in_words(target: str) -> None:
         (each.name, line) for each in contract.check(own(target), 16) for line in each.findings
     ]
     promise, words = WRONG[target]
-    assert any(name == promise and words.replace("\\", "") in line for name, line in found), found
+    assert any(name == promise and words in line for name, line in found), found
     assert {name for name, _ in found} == {promise}
     assert not any("\n" in line for _, line in found)
 
@@ -152,7 +152,7 @@ def test_the_documented_example_is_an_environment(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 9
     assert all(line.startswith("ok ") for line in lines)
-    assert "time limit 50" in capsys.readouterr().out or "time limit 50" in "\n".join(lines)
+    assert "time limit 50" in lines[4]
 
 
 def test_the_executable_says_what_is_wrong_and_exits_so(

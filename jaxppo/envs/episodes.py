@@ -42,7 +42,7 @@ class EpisodesState:
 
     inner: PyTree  # [B, ...]
     time: jax.Array  # [B] int32, steps taken in the episode
-    openings: PyTree  # (state, observation) [B, ...] of the first episodes; () unless cached
+    openings: PyTree  # (observation, state) [B, ...] of the first episodes; () unless cached
 
 
 class Episodes:
@@ -60,7 +60,7 @@ class Episodes:
     def reset(self, key: jax.Array) -> tuple[EpisodesState, PyTree]:
         """`[B]` keys to (state `[B, ...]`, observation `[B, O...]`)."""
         inner, obs = jax.vmap(self.one.reset)(key)
-        openings = (inner, obs) if self._resets == "cached" else ()
+        openings = (obs, inner) if self._resets == "cached" else ()
         time = jnp.zeros(key.shape[0], jnp.int32)
         return EpisodesState(inner=inner, time=time, openings=openings), obs
 
@@ -81,10 +81,11 @@ class Episodes:
             if self._resets == "cached":
                 chosen = jax.random.randint(key[0], over.shape, 0, over.size)
                 return jax.tree.map(lambda x: x[chosen], state.openings)
-            return jax.vmap(self.one.reset)(key)
+            opened, obs = jax.vmap(self.one.reset)(key)
+            return obs, opened
 
         ratio = self._ratio if self._resets == "optimistic" else 1
-        new, obs = renew(over, make, reset_key, (inner, after), ratio)
+        obs, new = renew(over, make, reset_key, (after, inner), ratio)
         return EpisodesState(
             inner=new, time=jnp.where(over, 0, time), openings=state.openings
         ), TimeStep(
@@ -105,31 +106,40 @@ def ended(terminated: jax.Array, truncated: jax.Array) -> jax.Array:
 
 def renew(
     over: jax.Array,
-    make: Callable[[jax.Array], PyTree],
+    make: Callable[[jax.Array], tuple[PyTree, PyTree]],
     key: jax.Array,
-    after: PyTree,
+    after: tuple[PyTree, PyTree],
     ratio: int = 1,
-) -> PyTree:
-    """`after` `[B, ...]`, with openings where `over` `[B]`, of `make([B] keys)`.
+) -> tuple[PyTree, PyTree]:
+    """Observation and state `after` `[B, ...]`, with openings where `over` `[B]`.
 
-    They are made in a branch that runs only when some episode is over. With a `ratio` above 1 only
-    one opening is made for that many environments: those that are over take them in turn, so that
-    some share one if more are over than there are openings.
+    They are of `make([B] keys)`, in a branch that runs only when some episode is over. With a
+    `ratio` above 1 only one opening is made for that many environments: those that are over take
+    them in turn, and some share one if more are over than there are. `ConfigError` where openings
+    have another form.
     """
 
-    def opened() -> PyTree:
+    def opened() -> tuple[PyTree, PyTree]:
         num = -(-over.size // ratio)
         openings = make(key[:num])
+        for what, opening, then in zip(("observation", "state"), openings, after, strict=True):
+            if _form(opening) != _form(then):
+                raise ConfigError(
+                    f"step: {what} after a step is {_form_text(then)}, after reset "
+                    f"{_form_text(opening)}; both have to have one structure, shape and data type"
+                )
         if ratio > 1:
             turn = (jnp.cumsum(over) - 1) % num
             openings = jax.tree.map(lambda x: x[turn], openings)
-        return jax.tree.map(
+        merged: tuple[PyTree, PyTree] = jax.tree.map(
             lambda new, old: jnp.where(over.reshape(-1, *[1] * (old.ndim - 1)), new, old),
             openings,
             after,
         )
+        return merged
 
-    return jax.lax.cond(_anywhere(over), opened, lambda: after)
+    chosen: tuple[PyTree, PyTree] = jax.lax.cond(_anywhere(over), opened, lambda: after)
+    return chosen
 
 
 @jax.custom_batching.custom_vmap
@@ -173,6 +183,8 @@ def problems(env: Any) -> list[str]:
     try:
         action = zeros(env.action_space, (num,))
         after, step = jax.eval_shape(env.step, keys, state, action)
+    except ConfigError as error:
+        return [*found, str(error)]
     except Exception as error:
         return [
             *found,
@@ -200,7 +212,7 @@ def problems(env: Any) -> list[str]:
 def _differences(what: str, found: PyTree, space: PyTree) -> list[str]:
     """Where arrays `[B, ...]` have not the form that a space says."""
     wanted = jax.eval_shape(lambda: zeros(space))
-    if jax.tree.structure(found) != jax.tree.structure(wanted):
+    if str(jax.tree.structure(found)) != str(jax.tree.structure(wanted)):
         names = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(found)]
         there = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(wanted)]
         return [f"{what} has entries {names}, the space says {there}"]
@@ -216,13 +228,17 @@ def _differences(what: str, found: PyTree, space: PyTree) -> list[str]:
 
 
 def _form(tree: PyTree) -> tuple[str, list[Any]]:
-    leaves, structure = jax.tree.flatten(tree)  # whose own == may be of another kind
-    return str(structure), [(x.shape, x.dtype.name) for x in leaves]
+    """Structure (whose own == may compare arrays), and shapes without B and data types."""
+    leaves, structure = jax.tree.flatten(tree)
+    return str(structure), [(x.shape[1:], x.dtype.name) for x in leaves]
 
 
 def _form_text(tree: PyTree) -> str:
     """Shapes and data types of single environments, in short."""
-    forms = [f"{x.dtype.name}{list(x.shape[1:])}" for x in jax.tree.leaves(tree)]
+    forms = [
+        f"{jax.tree_util.keystr(path)}{' ' if path else ''}{x.dtype.name}{list(x.shape[1:])}"
+        for path, x in jax.tree.leaves_with_path(tree)
+    ]
     return ", ".join(forms[:8]) + (f" and {len(forms) - 8} more" if len(forms) > 8 else "")
 
 

@@ -30,8 +30,8 @@ class Jumanji:
         _, example = jax.eval_shape(env.reset, jax.random.key(0))
         if example.reward.shape or example.discount.shape:
             raise ConfigError(
-                f"{type(env).__name__}: gives rewards of shape {example.reward.shape}, one for each "
-                "of several agents, and this trains one; choose an environment with one"
+                f"{type(env).__name__}: gives rewards of shape {example.reward.shape} to several "
+                "agents, and this trains one; choose an environment of one"
             )
         obs = as_dict(example.observation)
         self.action_space = _action_space(env.action_spec)
