@@ -248,6 +248,7 @@ FURTHER = [
     *(f"brax/{name} env.kwargs.backend=spring" for name in ("hopper", "halfcheetah")),
     "brax/ant env.kwargs.backend=generalized env.kwargs.episode_length=20",
     "jumanji/snake +env.kwargs.time_limit=40",
+    "jumanji/snake +env.kwargs.num_rows=3 +env.kwargs.num_cols=3",  # where it is soon trapped
     *(f"jumanji/maze env.name={name}" for name in ("Minesweeper-v0", "RubiksCube-v0", "TSP-v1")),
     "jumanji/maze env.name=Cleaner-v0",
     "jumanji/maze env.name=Knapsack-v1",

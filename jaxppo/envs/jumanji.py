@@ -21,7 +21,8 @@ class Jumanji:
 
     Observations are dicts, of dicts where Jumanji nests them. Where the action mask is of several
     integers jointly (`[4, 10]` for an action of 4 and of 10), the action is one integer for all of
-    them, in row-major order, and the mask flat. A discount of 0 at the end terminates.
+    them, in row-major order, and the mask flat. Where a mask allows nothing (a snake is trapped),
+    any action ends the episode, and the mask allows all. A discount of 0 terminates.
     """
 
     def __init__(self, env: Any, time_limit: int | None) -> None:
@@ -60,8 +61,9 @@ class Jumanji:
 
     def _observe(self, step: Any) -> PyTree:
         obs = as_dict(step.observation)
-        if self._joint is not None:
-            obs["action_mask"] = obs["action_mask"].reshape(-1)
+        if isinstance(obs, dict) and "action_mask" in obs:
+            mask = obs["action_mask"].reshape(-1) if self._joint else obs["action_mask"]
+            obs["action_mask"] = mask | ~mask.any(-1, keepdims=True)
         return obs
 
 
