@@ -106,7 +106,10 @@ WRONG = {  # what breaks the contract -> the promise, and how the finding says i
     "Random": ("determinism", "two runs from one key differ"),
     "NoSpace": ("made", "own_envs.NoSpace: action_space is 2; it must be Discrete"),
     "NoLimit": ("made", "own_envs.NoLimit: time_limit=2.5: must be an integer"),
-    "NotAnEnvironment": ("made", "own_envs.NotAnEnvironment: has no observation_space"),
+    "NotAnEnvironment": (
+        "made",
+        "own_envs.NotAnEnvironment: cannot be made an environment, since it has no obs",
+    ),
     "Masked": ("mask", "action_mask: allows nothing in"),
     "MaskOfThree": ("runs", "the action mask has shape (3,)"),
     "Nothing": ("made", "module own_envs has no Nothing"),

@@ -131,7 +131,7 @@ def unknown(config: EnvConfig, known: Iterable[str]) -> ConfigError:
     near = [lower[m] for m in difflib.get_close_matches(name.lower(), list(lower), 3, 0.3)]
     more = "; a module that registers yours goes into env.module"
     return ConfigError(
-        f"env.name={name}: no such environment of {config.library}; the nearest: "
+        f"env.name={name}: no such {config.library} environment; the nearest: "
         f"{', '.join(near or ids[:3])} (of {len(ids)}{more})"
     )
 

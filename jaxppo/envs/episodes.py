@@ -247,9 +247,9 @@ def check_spaces(name: str, one: Any) -> None:
     for part in ("observation_space", "action_space", "time_limit", "reset", "step"):
         if not hasattr(one, part):
             raise ConfigError(
-                f"{name}: has no {part}; an environment has observation_space, "
-                "action_space, time_limit, reset and step (or is of gymnax's contract), see "
-                "docs/environments.md"
+                f"{name}: cannot be made an environment, since it has no {part}: it needs "
+                "observation_space, action_space, time_limit, reset and step, or gymnax's "
+                "contract; see docs/environments.md"
             )
     for part in ("observation_space", "action_space"):
         space = getattr(one, part)
