@@ -227,10 +227,10 @@ def _differences(what: str, found: PyTree, space: PyTree) -> list[str]:
     return lines
 
 
-def _form(tree: PyTree) -> tuple[str, list[Any]]:
-    """Structure (whose own == may compare arrays), and shapes without B and data types."""
+def _form(tree: PyTree) -> tuple[Any, list[Any]]:
+    """Structure, and of each leaf its shape without B and its data type."""
     leaves, structure = jax.tree.flatten(tree)
-    return str(structure), [(x.shape[1:], x.dtype.name) for x in leaves]
+    return structure, [(x.shape[1:], x.dtype.name) for x in leaves]
 
 
 def _form_text(tree: PyTree) -> str:
