@@ -5,9 +5,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+ADAPTERS := .venv-adapters
+LIBRARIES := brax,craftax,jumanji,navix,pgx,playground,xminigrid
 
 .DEFAULT_GOAL := help
-.PHONY: help run test slow check format docs bench bench-peers results clean
+.PHONY: help run test slow adapters check format docs bench bench-peers results clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +22,9 @@ test: $(INSTALLED) ## the tests, without the learning runs of minutes
 
 slow: $(INSTALLED) ## the learning runs
 	$(BIN)/python -m pytest -m slow -n auto
+
+adapters: $(ADAPTERS)/.installed ## the contract of other libraries' environments, in .venv-adapters
+	$(ADAPTERS)/bin/python -m pytest -m slow tests/test_adapters.py
 
 check: $(INSTALLED) ## format, lint, types and tests, as continuous integration runs them
 	$(BIN)/ruff format --check
@@ -47,7 +52,7 @@ results: $(INSTALLED) ## run the README's table of results, or go on with it; AR
 	$(BIN)/python -m benchmarks.results $(ARGS)
 
 clean: ## remove the environment, caches and build outputs; keep what runs wrote
-	rm -rf $(VENV) benchmarks/peers/.venvs build dist .mypy_cache .pytest_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) $(ADAPTERS) benchmarks/peers/.venvs build dist .mypy_cache .pytest_cache .ruff_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -55,4 +60,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 	  echo "jaxppo needs Python 3.11 or 3.12 and $(PYTHON) is neither; name one: make PYTHON=python3.12" >&2; exit 1; }
 	test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(ADAPTERS)/.installed: pyproject.toml constraints.txt
+	test -x $(ADAPTERS)/bin/pip || $(PYTHON) -m venv --clear $(ADAPTERS)
+	$(ADAPTERS)/bin/python -m pip install -q -c constraints.txt -e '.[dev,$(LIBRARIES)]'
 	@touch $@

@@ -191,13 +191,31 @@ class SystemConfig:
 class EnvConfig:
     """Which environment; `env=NAME` picks a file of configs/env with settings that suit it."""
 
-    name: str | None = setting("CartPole-v1", "a registered gymnax id; null: see target")
+    library: str = setting(
+        "gymnax",
+        "of name: gymnax, brax, craftax, jumanji, navix, pgx, playground, xminigrid",
+        choices=(
+            *("gymnax", "brax", "craftax", "jumanji", "navix", "pgx", "playground", "xminigrid"),
+        ),
+    )
+    name: str | None = setting(
+        "CartPole-v1", "a registered id of the library; where target is set, name is not read"
+    )
     target: str | None = setting(
-        None, "import path of a class that follows gymnax's contract, instead of name"
+        None, "import path of a class of your own, of gymnax's contract or of jaxppo's"
     )
     module: str | None = setting(None, "module to import first, such as one that registers ids")
     kwargs: dict[str, Any] = setting({}, "arguments of the environment's constructor")
     params: dict[str, Any] = setting({}, "changes to the environment's default parameters")
+    resets: str = setting(
+        "each",
+        "openings of further episodes: each its own, optimistic (one for reset_ratio environments, "
+        "shared where more end at once), cached (those of the first episodes)",
+        choices=("each", "optimistic", "cached"),
+    )
+    reset_ratio: int = setting(
+        16, "optimistic: environments to one opening that a step makes", low=1
+    )
     mask: list[int] = setting([], "entries of a vector observation that are hidden: they read 0")
     extras: list[str] = setting(
         [], "further entries of the observation: last_action, last_reward, step"

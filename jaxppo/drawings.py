@@ -61,12 +61,18 @@ def drawing(env: Environment) -> Drawing:
     The first of: its own `frame(state, params)`, a drawing of this module, its observation as a
     picture, its own `render(state, params)`.
     """
+    from jaxppo.envs.episodes import Episodes
     from jaxppo.envs.extras import Extras
     from jaxppo.envs.gymnax import GymnaxEnvironment
 
     bare: Any = env
     added = False
     while not isinstance(bare, GymnaxEnvironment):
+        if isinstance(bare, Episodes):
+            raise ConfigError(
+                f"{bare.name}: cannot be drawn; jaxppo.render draws gymnax's environments and "
+                "classes of its contract, and jaxppo.load gives a policy to any other renderer"
+            )
         added |= isinstance(bare, Extras)
         bare = bare._env
     space = bare.observation_space

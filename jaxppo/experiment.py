@@ -589,7 +589,9 @@ class _Run:
         params = jax.eval_shape(self.system.actor_critic.init, jax.random.key(0))
         values = {
             "environment": self.system.env.name,
-            "suite": (self.config.env.target or "gymnax").partition(".")[0],  # its library
+            "suite": (self.config.env.target or self.config.env.library).partition(".")[
+                0
+            ],  # its library
             "algorithm": "rec_ppo" if memories(self.config.network) else "ff_ppo",
             "platform": self.devices[0].platform,
             "num_parameters": sum(math.prod(x.shape) for x in jax.tree.leaves(params)),

@@ -141,6 +141,21 @@ def _is_place(argument: str) -> bool:
     return "=" not in argument or Path(argument).exists()
 
 
+def attempt(run: Callable[[], None]) -> None:
+    """Run something else, with errors as in `main`."""
+    with _one_line():
+        run()
+
+
+def compose(config_name: str, overrides: Sequence[str]) -> Config:
+    """The settings that an executable would run with, where no Hydra is under way."""
+    for override in overrides:
+        if "=" not in override or override.startswith("-"):
+            raise ConfigError(f"{override}: settings are key=value, without dashes; see -h")
+    with hydra.initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
+        return parse(_plain(hydra.compose(config_name, list(overrides))))
+
+
 def begin(settings: DictConfig) -> tuple[Config, Path]:
     """The job that Hydra runs now, and its directory."""
     return _settings(settings, HydraConfig.get()), Path(HydraConfig.get().runtime.output_dir)
@@ -474,13 +489,18 @@ def _usual_layer_keys() -> list[str]:
     return keys
 
 
+def _choices(group: str) -> list[str]:
+    """The names of a group's files; those of env are in folders by library too."""
+    folder = config_dir() / group
+    files = folder.rglob("*.yaml") if group == "env" else folder.glob("*.yaml")
+    names = [file.relative_to(folder).with_suffix("").as_posix() for file in files]
+    return sorted(names, key=lambda name: ("/" in name, name))
+
+
 def _help() -> str:
     """The text of `--help`."""
     groups = ("env", "network", "population", *(f"network/{layer}" for layer in _LAYERS))
-    choices = "\n".join(
-        f"{group}={', '.join(sorted(file.stem for file in (config_dir() / group).glob('*.yaml')))}"
-        for group in groups
-    )
+    choices = "\n".join(f"{group}={', '.join(_choices(group))}" for group in groups)
     return f"""PPO in JAX, compiled end to end.
 
   python -m jaxppo.ff_ppo env=cartpole arch.total_num_envs=4096

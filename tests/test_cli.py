@@ -386,7 +386,7 @@ ENVIRONMENT = {
     "env.name=Breakout": "env.name=Breakout: no such gymnax environment|Breakout-MinAtar",
     "env.name=": "env.name=",
     "env.name=null": "env.name=|env.target=",
-    "env.target=my.Env": "env.name=CartPole-v1 and env.target=my.Env",
+    "env.target=my.Env": "env.target=my: cannot be imported|PYTHONPATH",
     "env.name=null env.target=Env": "env.target=Env|my_package.MyEnv",
     "env.name=null env.target=no_such_package.Env": "env.target=no_such_package|PYTHONPATH",
     "env.name=null env.target=math.Env": "env.target=math.Env: module math has no Env",

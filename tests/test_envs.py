@@ -523,7 +523,6 @@ def test_parameters_are_bound() -> None:
         ({"name": None, "target": "nowhere.Env"}, ["env.target=nowhere", "PYTHONPATH"]),
         ({"name": None, "target": "Env"}, ["env.target=Env", "import path"]),
         ({"name": None}, ["env.name", "env.target"]),
-        ({"target": "envs.Clock"}, ["env.name", "env.target"]),
         ({"module": "no_such_module"}, ["env.module=no_such_module"]),
         ({"name": None, "target": "envs.Params"}, ["envs.Params"]),
         ({"name": None, "target": "envs.Remote"}, ["envs.Remote", "could not be downloaded"]),

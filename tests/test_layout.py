@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from jaxppo.envs import PACKAGES
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "jaxppo"
 
@@ -21,10 +23,10 @@ LAYERS: list[set[str]] = [
         *("sequences", "permutations", "recurrences"),
     },
     {"objectives", "envs.", "networks."},
-    {"learner", "evaluation", "drawings", "compile", "pieces", "charts", "page"},
+    {"learner", "evaluation", "drawings", "compile", "pieces", "charts", "page", "contract"},
     {"system", "population", "checkpoint", "sinks."},
     {"experiment", "launcher", "policy", "sweep", "runs", "comparison"},
-    {"ff_ppo", "rec_ppo", "evaluate", "export", "render", "report"},
+    {"ff_ppo", "rec_ppo", "evaluate", "export", "render", "report", "check_env"},
 ]
 # Imports inside a layer: importer -> imported. Everything else in a layer stands alone.
 BESIDE = {
@@ -47,6 +49,13 @@ LIBRARIES = {  # a library -> the modules that may import it
     "tensorflow_probability": NOWHERE,
     "rlax": {"returns"},
     "gymnax": {"envs.gymnax", "envs.t_maze"},
+    "brax": {"envs.brax"},
+    "craftax": {"envs.craftax"},
+    "jumanji": {"envs.jumanji"},
+    "mujoco_playground": {"envs.playground"},
+    "navix": {"envs.navix"},
+    "pgx": {"envs.pgx"},
+    "xminigrid": {"envs.xminigrid"},
     "orbax": {"checkpoint"},
     "matplotlib": {"charts", "drawings", "sinks.plot"},
     "PIL": {"drawings"},
@@ -261,6 +270,7 @@ def test_package_imports_what_it_declares() -> None:
     extras = (project["optional-dependencies"][name] for name in ("tensorboard", "wandb"))
     needed = [*project["dependencies"], *itertools.chain(*extras)]
     declared = {re.split(r"\W", dependency)[0] for dependency in needed}
+    declared |= {PACKAGES[extra] for extra in project["optional-dependencies"] if extra in PACKAGES}
     imported = {name.split(".")[0] for tree in TREES.values() for name in imports(tree)}
     imported -= {"PIL"}  # of pillow, which matplotlib brings
     assert imported - set(sys.stdlib_module_names) - {"jaxppo"} <= declared

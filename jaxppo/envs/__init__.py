@@ -1,25 +1,152 @@
 """Environments: one adapter per library, each imported only when it is used."""
 
+import dataclasses
+import difflib
+import importlib
+import importlib.metadata
+import importlib.util
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
 from jaxppo.config import ConfigError, EnvConfig
 from jaxppo.types import Environment
 
+PACKAGES = {  # what each library is imported as; its adapter and its extra have its own name
+    "gymnax": "gymnax",
+    "brax": "brax",
+    "craftax": "craftax",
+    "jumanji": "jumanji",
+    "navix": "navix",
+    "pgx": "pgx",
+    "playground": "mujoco_playground",
+    "xminigrid": "xminigrid",
+}
+
 
 def make(config: EnvConfig) -> Environment:
-    """The environment that `config` names; `ConfigError` where there is none."""
-    from jaxppo.envs import gymnax
+    """The environment that `config` names; `ConfigError` where there is none, or a broken one."""
+    from jaxppo.envs.episodes import problems
+
+    env = build(config)
+    found = problems(env)
+    if found:
+        raise ConfigError(f"{_key(config)}: {'; '.join(found)}")
+    return env
+
+
+def build(config: EnvConfig) -> Environment:
+    """The same of one that may break the contract, as `problems` and `contract` would tell."""
+    from jaxppo.envs.episodes import line
     from jaxppo.envs.extras import Extras
     from jaxppo.envs.mask import Mask
 
-    if (config.name is None) == (config.target is None):
+    if config.name is None and config.target is None:
         raise ConfigError(
-            f"env.name={config.name} and env.target={config.target}: give one of them, "
-            "a registered gymnax id or the import path of a class, and null for the other"
+            "env.name=null and env.target=null: give one of them, a registered id of env.library "
+            "or the import path of a class"
         )
-    env: Environment = gymnax.make(config)
+    if config.module is not None:
+        load("env.module", config.module)
+    adapter = _adapter(config)
+    try:
+        env: Environment = adapter.make(config)
+    except ConfigError:
+        raise
+    except OSError as error:  # URLError is one
+        raise ConfigError(
+            f"{_key(config)}: needs a file that could not be downloaded or read ({line(error)}); "
+            "make it once where there is a network and copy the file from there (gymnax keeps "
+            "MNIST in /tmp/mnist), or choose another environment"
+        ) from error
+    except Exception as error:  # whatever a constructor raises is the user's to read
+        raise ConfigError(
+            f"{_key(config)}: cannot be made with env.kwargs={config.kwargs}, "
+            f"env.params={config.params}: {line(error)}"
+        ) from error
     if config.mask:
         env = Mask(env, tuple(config.mask))
     _check_action_mask(config.action_mask, env)
     return Extras(env, tuple(config.extras)) if config.extras else env
+
+
+def load(key: str, name: str) -> Any:
+    """Import a module that a setting names."""
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # a user's module may raise anything
+        raise ConfigError(
+            f"{key}={name}: cannot be imported ({type(error).__name__}: {error}); "
+            "is it on PYTHONPATH, and does it run?"
+        ) from error
+
+
+def _key(config: EnvConfig) -> str:
+    return f"env.name={config.name}" if config.target is None else f"env.target={config.target}"
+
+
+def _adapter(config: EnvConfig) -> ModuleType:
+    """The module that makes the environment; `ConfigError` where its library is not there."""
+    if config.target is not None:
+        return importlib.import_module("jaxppo.envs.own")
+    library = config.library
+    if importlib.util.find_spec(PACKAGES[library]) is None:
+        raise ConfigError(
+            f"env.library={library}: is not installed; pip install 'jaxppo[{library}]'"
+        )
+    if library == "gymnax":
+        check_gymnax()
+    elif config.params and library not in ("craftax", "xminigrid"):
+        raise ConfigError(
+            f"env.params={config.params}: environments of {library} have none; what their "
+            "constructor takes goes into env.kwargs"
+        )
+    try:
+        return importlib.import_module(f"jaxppo.envs.{library}")
+    except ImportError as error:
+        raise ConfigError(
+            f"env.library={library}: cannot be imported ({error}); pip install 'jaxppo[{library}]' "
+            "brings versions that fit each other"
+        ) from error
+
+
+def check_gymnax() -> None:
+    """`ConfigError` where another distribution has put its own gymnax in place of gymnax."""
+    for name in ("stable-gymnax", "stable_gymnax"):
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        raise ConfigError(
+            f"{name} {version} is installed, which popgym-arcade brings: it writes a package "
+            "of its own over gymnax; pip uninstall popgym-arcade stable-gymnax, then pip install "
+            "--force-reinstall --no-deps gymnax, and keep popgym-arcade in another environment"
+        )
+
+
+def unknown(config: EnvConfig, known: Iterable[str]) -> ConfigError:
+    """What says that a library has no environment of that name, with the nearest ones."""
+    name, ids = str(config.name), sorted(known)
+    lower = {each.lower(): each for each in ids}
+    near = [lower[m] for m in difflib.get_close_matches(name.lower(), list(lower), 3, 0.3)]
+    more = "; a module that registers yours goes into env.module"
+    return ConfigError(
+        f"env.name={name}: no such {config.library} environment; the nearest: "
+        f"{', '.join(near or ids[:3])} (of {len(ids)}{more})"
+    )
+
+
+def replace_params(name: str, params: Any, changes: dict[str, Any]) -> Any:
+    """A library's dataclass of parameters with `env.params` applied."""
+    known = [field.name for field in dataclasses.fields(params)]
+    for key in changes:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1, 0.0)
+            raise ConfigError(
+                f"env.params.{key}: {name} has no such parameter; did you mean "
+                f"env.params.{near[0]}?"
+            )
+    return dataclasses.replace(params, **changes)
 
 
 def _check_action_mask(entry: str | None, env: Environment) -> None:

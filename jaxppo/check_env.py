@@ -1,0 +1,46 @@
+"""Whether an environment keeps the contract: `python -m jaxppo.check_env env=... steps=256`."""
+
+import sys
+
+from jaxppo.config import ConfigError
+from jaxppo.contract import check
+from jaxppo.launcher import attempt, compose
+from jaxppo.sinks.console import print_lines
+
+HELP = """Play an environment by random legal actions and say in words what is wrong with it:
+python -m jaxppo.check_env env=brax/ant
+python -m jaxppo.check_env env.target=my_package.MyEnv +env.kwargs.size=8 steps=1000
+
+Settings are those of jaxppo.ff_ppo, and steps of each of four environments [256]. The exit status
+is 1 where something is wrong."""
+
+
+def main() -> None:
+    """Run the command line."""
+    arguments = sys.argv[1:]
+    if not arguments or {"-h", "--help"} & set(arguments):
+        print_lines(*HELP.splitlines())
+        return
+    attempt(lambda: report(arguments))
+
+
+def report(arguments: list[str]) -> None:
+    """Print a line for each promise of the contract; `SystemExit` of 1 where one is broken."""
+    steps = "256"
+    for argument in arguments:
+        if argument.startswith("steps="):
+            steps = argument.removeprefix("steps=")
+    if not steps.isdecimal() or int(steps) < 1:
+        raise ConfigError(f"steps={steps}: must be an integer, at least 1")
+    config = compose("ff_ppo", [each for each in arguments if not each.startswith("steps=")])
+    checks = check(config.env, int(steps))
+    for each in checks:
+        lines = each.findings or [each.seen]
+        words = "WRONG" if each.findings else "ok"
+        print_lines(*(f"{words:<6} {each.name:<12} {' '.join(x.split())}".rstrip() for x in lines))
+    if any(each.findings for each in checks):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Adapter of Craftax and Craftax-Classic, seen as symbols or pixels."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from craftax.craftax_env import make_craftax_env_from_name
+
+from jaxppo.config import EnvConfig
+from jaxppo.envs import replace_params, unknown
+from jaxppo.envs.episodes import Episodes, box_of
+from jaxppo.types import Discrete, PyTree
+
+NAMES = [f"Craftax-{kind}-v1" for kind in ("Symbolic", "Pixels")] + [
+    f"Craftax-Classic-{kind}-v1" for kind in ("Symbolic", "Pixels")
+]
+
+
+class Craftax:
+    """One environment of Craftax as an `episodes.Single`, with bound parameters.
+
+    Craftax ends episodes at `max_timesteps` as if the player had died. It gets one step more than
+    that here, and `Episodes` truncates at the limit.
+    """
+
+    def __init__(self, env: Any, params: Any) -> None:
+        self._env = env
+        self.time_limit: int | None = int(params.max_timesteps)
+        self._params = dataclasses.replace(params, max_timesteps=params.max_timesteps + 1)
+        obs, _ = jax.eval_shape(env.reset_env, jax.random.key(0), self._params)
+        self.observation_space = box_of(obs)
+        self.action_space = Discrete(env.num_actions)
+
+    def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
+        """A key to (state, observation); a new world costs as much as hundreds of steps."""
+        obs, state = self._env.reset_env(key, self._params)
+        return state, obs
+
+    def step(
+        self, key: jax.Array, state: PyTree, action: jax.Array
+    ) -> tuple[PyTree, PyTree, jax.Array, jax.Array, jax.Array]:
+        """One step."""
+        obs, state, reward, over, _ = self._env.step_env(key, state, action, self._params)
+        return state, obs, reward, over, jnp.array(False)
+
+
+def make(config: EnvConfig) -> Episodes:
+    """Build by Craftax's name, with `env.params` applied."""
+    name = str(config.name)
+    if name not in NAMES:
+        raise unknown(config, NAMES)
+    env = make_craftax_env_from_name(name, auto_reset=False, **config.kwargs)
+    params = replace_params(name, env.default_params, config.params)
+    return Episodes(name, Craftax(env, params), config)

@@ -1,0 +1,109 @@
+"""Adapter of Jumanji: its registered environments, with their action masks."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jumanji import specs
+from jumanji.registration import make as make_jumanji
+from jumanji.registration import registered_environments
+
+from jaxppo.config import ConfigError, EnvConfig
+from jaxppo.envs import unknown
+from jaxppo.envs.episodes import Episodes, box_of, line
+from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, Space
+
+
+class Jumanji:
+    """One environment of Jumanji as an `episodes.Single`.
+
+    Observations are dicts, of dicts where Jumanji nests them. Where the action mask is of several
+    integers jointly (`[4, 10]` for an action of 4 and of 10), the action is one integer for all of
+    them, in row-major order, and the mask flat. Where a mask allows nothing (a snake is trapped),
+    any action ends the episode, and the mask allows all. A discount of 0 terminates.
+    """
+
+    def __init__(self, env: Any, time_limit: int | None) -> None:
+        self._env = env
+        self.time_limit: int | None = time_limit
+        _, example = jax.eval_shape(env.reset, jax.random.key(0))
+        if example.reward.shape or example.discount.shape:
+            raise ConfigError(
+                f"{type(env).__name__}: gives rewards of shape {example.reward.shape} to several "
+                "agents, and this trains one; choose an environment of one"
+            )
+        obs = as_dict(example.observation)
+        self.action_space = _action_space(env.action_spec)
+        self._joint: tuple[int, ...] | None = None
+        mask = obs.get("action_mask") if isinstance(obs, dict) else None
+        space = self.action_space
+        if isinstance(space, MultiDiscrete) and mask is not None and mask.shape == space.num_values:
+            self._joint = space.num_values
+            self.action_space = Discrete(int(np.prod(self._joint)))
+        self.observation_space = jax.tree.map(box_of, jax.eval_shape(self._observe, example))
+
+    def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
+        """A key to (state, observation)."""
+        state, step = self._env.reset(key)
+        return state, self._observe(step)
+
+    def step(
+        self, key: jax.Array, state: PyTree, action: jax.Array
+    ) -> tuple[PyTree, PyTree, jax.Array, jax.Array, jax.Array]:
+        """One step; Jumanji's are without chance beyond what its state holds."""
+        if self._joint is not None:
+            action = jnp.stack(jnp.unravel_index(action, self._joint))
+        state, step = self._env.step(state, action.astype(self._env.action_spec.dtype))
+        terminated = step.last() & (step.discount == 0)
+        return state, self._observe(step), step.reward, terminated, step.last() & ~terminated
+
+    def _observe(self, step: Any) -> PyTree:
+        obs = as_dict(step.observation)
+        if isinstance(obs, dict) and "action_mask" in obs:
+            mask = obs["action_mask"].reshape(-1) if self._joint else obs["action_mask"]
+            obs["action_mask"] = mask | ~mask.any(-1, keepdims=True)
+        return obs
+
+
+def as_dict(x: Any) -> PyTree:
+    """Named tuples and dataclasses as dicts, at any depth."""
+    if dataclasses.is_dataclass(x):
+        return {f.name: as_dict(getattr(x, f.name)) for f in dataclasses.fields(x)}
+    if hasattr(x, "_asdict"):
+        return {name: as_dict(part) for name, part in x._asdict().items()}
+    if isinstance(x, dict):
+        return {name: as_dict(part) for name, part in x.items()}
+    return x
+
+
+def _action_space(spec: Any) -> Space:
+    if isinstance(spec, specs.DiscreteArray):
+        return Discrete(int(spec.num_values))
+    if isinstance(spec, specs.MultiDiscreteArray):
+        num = np.asarray(spec.num_values)
+        return MultiDiscrete(tuple(map(int, num.ravel())), num.shape)
+    if isinstance(spec, specs.BoundedArray):
+        low, high = (np.broadcast_to(x, spec.shape) for x in (spec.minimum, spec.maximum))
+        if jnp.issubdtype(spec.dtype, jnp.integer) and not low.any():
+            return MultiDiscrete(tuple(int(x) + 1 for x in high.ravel()), tuple(spec.shape))
+        if jnp.issubdtype(spec.dtype, jnp.floating):
+            return Box(tuple(spec.shape), "float32", float(low.min()), float(high.max()))
+    raise ConfigError(f"env: the action spec {line(spec)} of Jumanji is of no kind known here")
+
+
+def make(config: EnvConfig) -> Episodes:
+    """Build by Jumanji's id; `env.kwargs` are its constructor's.
+
+    Jumanji ends episodes at its `time_limit` as if the MDP had ended there. It gets one step more
+    than that here, and `Episodes` truncates at the limit.
+    """
+    name = str(config.name)
+    if name not in registered_environments():
+        raise unknown(config, registered_environments())
+    env = make_jumanji(name, **config.kwargs)
+    limit = getattr(env, "time_limit", None)
+    if limit is not None:
+        env = make_jumanji(name, **{**config.kwargs, "time_limit": limit + 1})
+    return Episodes(name, Jumanji(env, limit), config)

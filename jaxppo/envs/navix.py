@@ -1,0 +1,56 @@
+"""Adapter of NAVIX: MiniGrid's worlds in JAX."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import navix
+
+from jaxppo.config import ConfigError, EnvConfig
+from jaxppo.envs import unknown
+from jaxppo.envs.episodes import Episodes, box_of
+from jaxppo.types import Discrete, PyTree
+
+
+class Navix:
+    """One environment of NAVIX as an `episodes.Single`; its state is its time step."""
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        self.time_limit: int | None = int(env.max_steps)
+        example = jax.eval_shape(env.reset, jax.random.key(0))
+        # NAVIX claims fewer kinds of things than its symbols have.
+        self.observation_space = box_of(example.observation, 0.0, 255.0)
+        self.action_space = Discrete(len(env.action_set))
+
+    def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
+        """A key to (state, observation)."""
+        step = self._env.reset(key)
+        return step, step.observation
+
+    def step(
+        self, key: jax.Array, state: PyTree, action: jax.Array
+    ) -> tuple[PyTree, PyTree, jax.Array, jax.Array, jax.Array]:
+        """One step; what chance it needs NAVIX draws from a key in its state."""
+        step = self._env._step(state, action)
+        return step, step.observation, step.reward, step.is_termination(), jnp.array(False)
+
+
+def make(config: EnvConfig) -> Episodes:
+    """Build by NAVIX's id; `env.kwargs` are `navix.make`'s.
+
+    `observation_fn` is the name of one of `navix.observations`, such as symbolic_first_person.
+    """
+    name, kwargs = str(config.name), dict(config.kwargs)
+    if name not in navix.registry():
+        raise unknown(config, navix.registry())
+    if "observation_fn" in kwargs:
+        chosen = str(kwargs["observation_fn"])
+        kinds = ("categorical", "symbolic", "rgb")
+        known = [kind + view for kind in kinds for view in ("", "_first_person")]
+        if chosen not in known:
+            raise ConfigError(
+                f"env.kwargs.observation_fn={chosen}: must be one of {', '.join(known)}"
+            )
+        kwargs["observation_fn"] = getattr(navix.observations, chosen)
+    return Episodes(name, Navix(navix.make(name, **kwargs)), config)

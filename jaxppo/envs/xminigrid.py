@@ -1,0 +1,48 @@
+"""Adapter of XLand-MiniGrid: its registered worlds, of XLand's rules or MiniGrid's."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import xminigrid
+
+from jaxppo.config import EnvConfig
+from jaxppo.envs import replace_params, unknown
+from jaxppo.envs.episodes import Episodes, box_of
+from jaxppo.types import Discrete, PyTree
+
+
+class XMiniGrid:
+    """One environment of XLand-MiniGrid as an `episodes.Single`, with bound parameters.
+
+    Its state is its time step. What one sees are numbers of tiles and colours, uint8 `[V, V, 2]`.
+    """
+
+    def __init__(self, env: Any, params: Any) -> None:
+        self._env = env
+        self._params = params
+        self.time_limit: int | None = int(params.max_steps)
+        example = jax.eval_shape(lambda key: env.reset(params, key), jax.random.key(0))
+        self.observation_space = jax.tree.map(box_of, example.observation)
+        self.action_space = Discrete(int(env.num_actions(params)))
+
+    def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
+        """A key to (state, observation)."""
+        step = self._env.reset(self._params, key)
+        return step, step.observation
+
+    def step(
+        self, key: jax.Array, state: PyTree, action: jax.Array
+    ) -> tuple[PyTree, PyTree, jax.Array, jax.Array, jax.Array]:
+        """One step; a discount of 0 terminates."""
+        step = self._env.step(self._params, state, action)
+        return step, step.observation, step.reward, step.discount == 0, jnp.array(False)
+
+
+def make(config: EnvConfig) -> Episodes:
+    """Build by id; `env.kwargs` as `xminigrid.make` takes them, `env.params` the same checked."""
+    name = str(config.name)
+    if name not in xminigrid.registered_environments():
+        raise unknown(config, xminigrid.registered_environments())
+    env, params = xminigrid.make(name, **config.kwargs)
+    return Episodes(name, XMiniGrid(env, replace_params(name, params, config.params)), config)

@@ -1,0 +1,137 @@
+"""Small environments of jaxppo's own contract, and such that break it, each in one way."""
+
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxppo.types import Box, Discrete
+
+SHOWN: Any = {"x": Box((2,), "float32"), "action_mask": Box((2,), "bool")}
+OF_THREE: Any = {"x": Box((2,), "float32"), "action_mask": Box((3,), "bool")}
+CALLS = itertools.count()  # that a trace reads: not the key's randomness
+
+
+class Count:
+    """Observation [t, start] as `envs.Clock`'s, reward t + 1; action 1 terminates, 4 steps at most.
+
+    `start` is drawn anew for each episode, so that a wrong successor or opening shows.
+    """
+
+    observation_space: Any = Box((2,), "float32", 0.0, 100.0)
+    action_space: Any = Discrete(2)
+    time_limit: Any = 4
+
+    def reset(self, key: jax.Array) -> Any:
+        obs = jnp.stack([0.0, 1.0 + jax.random.uniform(key)])
+        return obs, obs
+
+    def step(self, key: jax.Array, state: jax.Array, action: jax.Array) -> Any:
+        state = state + jnp.array([1.0, 0.0])
+        return state, state, state[0], action == 1, False
+
+
+class WideState(Count):
+    def step(self, *args: Any) -> Any:
+        state, *rest = super().step(*args)
+        return jnp.concatenate([state, state]), *rest
+
+
+class Halves(Count):
+    def reset(self, key: jax.Array) -> Any:
+        state, obs = super().reset(key)
+        return state, obs.astype(jnp.float16)
+
+
+class Entries(Count):
+    def step(self, *args: Any) -> Any:
+        state, obs, *rest = super().step(*args)
+        return state, {"x": obs}, *rest
+
+
+class FlagOfOne(Count):
+    def step(self, *args: Any) -> Any:
+        state, obs, reward, terminated, truncated = super().step(*args)
+        return state, obs, reward, terminated[None], truncated
+
+
+class FlagOfFloats(Count):
+    def step(self, *args: Any) -> Any:
+        state, obs, reward, terminated, truncated = super().step(*args)
+        return state, obs, reward, terminated.astype(jnp.float32), truncated
+
+
+class RewardOfOne(Count):
+    def step(self, *args: Any) -> Any:
+        state, obs, reward, *flags = super().step(*args)
+        return state, obs, reward[None], *flags
+
+
+class FourValues(Count):
+    def step(self, *args: Any) -> Any:
+        return super().step(*args)[:4]
+
+
+class Raises(Count):
+    def reset(self, key: jax.Array) -> Any:
+        raise RuntimeError("two\nlines")
+
+
+class Branches(Count):
+    def step(self, key: jax.Array, state: jax.Array, action: jax.Array) -> Any:
+        return super().step(key, state, jnp.int32(1) if action == 1 else jnp.int32(0))
+
+
+class Outside(Count):
+    observation_space = Box((2,), "float32", 0.0, 2.5)
+
+
+class NotANumber(Count):
+    def step(self, *args: Any) -> Any:
+        state, obs, reward, *flags = super().step(*args)
+        return state, jnp.where(state[0] == 3, jnp.nan, obs), reward / (3 - state[0]), *flags
+
+
+class Random(Count):
+    """Draws from elsewhere than its key."""
+
+    def step(self, *args: Any) -> Any:
+        state, obs, reward, *flags = super().step(*args)
+        return state, obs, reward + next(CALLS), *flags
+
+
+class NoSpace(Count):
+    action_space = (2, "two")
+
+
+class NoLimit(Count):
+    time_limit = 2.5
+
+
+class NotAnEnvironment:
+    pass
+
+
+class Masked(Count):
+    """Whose mask allows nothing from the third step on."""
+
+    observation_space = SHOWN
+
+    def reset(self, key: jax.Array) -> Any:
+        state, obs = super().reset(key)
+        return state, self.show(obs)
+
+    def step(self, *args: Any) -> Any:
+        state, obs, *rest = super().step(*args)
+        return state, self.show(obs), *rest
+
+    def show(self, obs: jax.Array) -> Any:
+        return {"x": obs, "action_mask": jnp.array([True, False]) & (obs[0] < 3)}
+
+
+class MaskOfThree(Masked):
+    observation_space = OF_THREE
+
+    def show(self, obs: jax.Array) -> Any:
+        return {"x": obs, "action_mask": jnp.ones(3, bool)}

@@ -1,0 +1,280 @@
+"""What makes many episodes of one environment, the contract's check, and other libraries."""
+
+import importlib.metadata
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import small_config
+from test_configs import CONFIGS, commented, composed
+
+import jaxppo
+from jaxppo import check_env, contract, envs, experiment
+from jaxppo.config import ConfigError, EnvConfig, known_keys, parse
+from jaxppo.drawings import drawing
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def own(name: str, **settings: Any) -> EnvConfig:
+    return EnvConfig(target=name if "." in name else f"own_envs.{name}", **settings)
+
+
+def played(config: EnvConfig, actions: np.ndarray) -> tuple[Any, Any]:
+    """Openings `[B, O]` and what every step of actions `[T, B]` gave, `[T, B, ...]`."""
+    env = envs.make(config)
+    num = actions.shape[1]
+    state, opening = env.reset(jax.random.split(jax.random.key(0), num))
+
+    def advance(state: Any, x: Any) -> Any:
+        return env.step(jax.random.split(x[0], num), state, x[1])
+
+    keys = jax.random.split(jax.random.key(1), len(actions))
+    _, steps = jax.jit(lambda s: jax.lax.scan(advance, s, (keys, jnp.asarray(actions))))(state)
+    return np.asarray(opening), jax.tree.map(np.asarray, steps)
+
+
+def test_the_clock_truncates_and_the_successor_is_what_the_step_led_to() -> None:
+    # Count: reward t + 1, action 1 terminates, 4 steps at most.
+    actions = np.zeros((9, 2), np.int32)
+    actions[1, 1] = actions[5, 1] = 1  # the second terminates after 2 steps, then after 4
+    opening, steps = played(own("Count"), actions)
+    times = np.array([[1, 1], [2, 2], [3, 1], [4, 2], [1, 3], [2, 4], [3, 1], [4, 2], [1, 3]])
+    np.testing.assert_array_equal(steps.final_observation[..., 0], times)
+    np.testing.assert_array_equal(steps.reward, times)
+    np.testing.assert_array_equal(steps.truncated, times == 4)
+    np.testing.assert_array_equal(steps.terminated, actions == 1)
+    over = steps.truncated | steps.terminated
+    np.testing.assert_array_equal(steps.obs[..., 0], np.where(over, 0, times))
+    start = opening[:, 1]
+    for obs, final, ends in zip(steps.obs, steps.final_observation, over, strict=True):
+        np.testing.assert_array_equal(final[:, 1], start)  # of the episode that the step was in
+        np.testing.assert_array_equal(obs[:, 1] == start, ~ends)
+        start = obs[:, 1]
+
+
+def starts(resets: str, actions: np.ndarray, **more: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Where the first episodes started, and after the last step, where those that ended did."""
+    opening, steps = played(own("Count", resets=resets, **more), actions)
+    return opening[:, 1], steps.obs[-1, steps.terminated[-1], 1]
+
+
+@pytest.mark.parametrize("ending, distinct", [(range(8), 2), ([2, 7], 2), ([5], 1)])
+def test_optimistic_resets_share_an_opening_only_where_more_end(ending: Any, distinct: int) -> None:
+    actions = np.zeros((1, 8), np.int32)
+    actions[0, list(ending)] = 1
+    first, after = starts("optimistic", actions, reset_ratio=4)  # 8 / 4 openings
+    assert len(after) == len(ending)
+    assert len(set(after)) == distinct
+    assert not set(after) & set(first)
+    _, each = starts("each", actions)
+    assert len(set(each)) == len(ending)
+
+
+def test_cached_resets_are_those_of_the_first_episodes() -> None:
+    first, after = starts("cached", np.ones((1, 64), np.int32))
+    assert set(after) < set(first)
+    assert len(set(after)) > 20  # of 64 drawn from 64, 40 or so
+
+
+def test_openings_are_made_in_a_branch_where_agents_are_mapped_too() -> None:
+    env = envs.make(own("Count"))
+    keys = jax.random.split(jax.random.key(0), (3, 2, 4))
+    state, _ = jax.vmap(jax.vmap(env.reset))(keys)
+    jaxpr = jax.make_jaxpr(jax.vmap(jax.vmap(env.step)))(keys, state, jnp.zeros((3, 2, 4), int))
+    (branch,) = (e for e in jaxpr.jaxpr.eqns if e.primitive.name == "cond")
+    assert branch.invars[0].aval.shape == ()
+
+
+WRONG = {  # what breaks the contract -> the promise, and how the finding says it
+    "WideState": ("forms", "state after a step is float32[4], after reset float32[2]"),
+    "Halves": ("forms", "reset: observation is float16, the space says float32"),
+    "Entries": ("forms", "step: observation after a step is ['x'] float32[2], after reset float32"),
+    "FlagOfOne": ("forms", "step: terminated has shape (1,), want ()"),
+    "FlagOfFloats": ("forms", "step: terminated is float32, want bool"),
+    "RewardOfOne": ("forms", "step: reward has shape (1,), want ()"),
+    "FourValues": ("forms", "step: does not run under jax with an action of its space"),
+    "Raises": ("forms", "reset: does not run under jax: RuntimeError: two"),
+    "Branches": ("forms", "TracerBoolConversionError"),
+    "Outside": ("values", "step: final_observation goes from 1 to 4, outside of Box"),
+    "NotANumber": ("values", "step: final_observation holds NaN or infinity"),
+    "Random": ("determinism", "two runs from one key differ"),
+    "NoSpace": ("made", "own_envs.NoSpace: action_space is 2; it must be Discrete"),
+    "NoLimit": ("made", "own_envs.NoLimit: time_limit=2.5: must be an integer"),
+    "NotAnEnvironment": (
+        "made",
+        "own_envs.NotAnEnvironment: cannot be made an environment, since it has no obs",
+    ),
+    "Masked": ("mask", "action_mask: allows nothing in"),
+    "MaskOfThree": ("runs", "the action mask has shape (3,)"),
+    "Nothing": ("made", "module own_envs has no Nothing"),
+    "broken_envs.Shape": ("forms", "step: observation has shape (4,), the space says (2,)"),
+    "broken_envs.FiveValues": ("forms", "not enough values to unpack"),
+    "broken_envs.Space": ("made", "the action space"),
+    "broken_envs.Forgets": ("successor", "final_observation equals the next episode's first"),
+    "broken_envs.Confuses": ("ends", "time limit of 5 steps is terminated and not truncated"),
+    "broken_envs.Endless": ("ends", "went on past its time limit of 5 steps"),
+}
+
+
+@pytest.mark.parametrize("target", WRONG)
+def test_what_breaks_the_contract_is_told_in_words(target: str) -> None:
+    found = [
+        (each.name, line) for each in contract.check(own(target), 16) for line in each.findings
+    ]
+    promise, words = WRONG[target]
+    assert any(name == promise and words in line for name, line in found), found
+    assert {name for name, _ in found} == {promise}
+    assert not any("\n" in line for _, line in found)
+
+
+@pytest.mark.parametrize(
+    "target, resets",
+    [
+        ("Count", "cached"),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in [("Count", "each"), ("Count", "optimistic"), ("envs.Mixed", "each")]
+        ),
+    ],
+)
+def test_what_keeps_the_contract_is_found_to(target: str, resets: str) -> None:
+    checks = contract.check(own(target, resets=resets), 16)
+    assert [each.findings for each in checks] == [[]] * 9, checks
+
+
+def test_the_documented_example_is_an_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its code, and its command line, from where the page says them."""
+    text = (ROOT / "docs" / "environments.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    (tmp_path / "my_package.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    (command,) = re.findall(r"python -m jaxppo\.check_env (.*)", text)
+    check_env.report(command.split())
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 9
+    assert all(line.startswith("ok ") for line in lines)
+    assert "time limit 50" in lines[4]
+
+
+def test_the_executable_says_what_is_wrong_and_exits_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        check_env.report(["env.target=own_envs.FlagOfOne", "steps=8"])
+    assert end.value.code == 1
+    made, wrong = capsys.readouterr().out.splitlines()
+    assert made == "ok     made         own_envs.FlagOfOne, Discrete(num_values=2)"
+    assert wrong == "WRONG  forms        step: terminated has shape (1,), want ()"
+    for typed in ("steps=0", "steps=many"):
+        with pytest.raises(ConfigError, match=f"{typed}: must be an integer"):
+            check_env.report([typed])
+
+
+def test_an_environment_of_ones_own_trains_and_plays_again(tmp_path: Path) -> None:
+    config = small_config(
+        env={"target": "own_envs.Count", "resets": "cached"}, arch={"num_eval_episodes": 6}
+    )
+    result = experiment.run(config, tmp_path)
+    policy = jaxppo.load(tmp_path, trust=["own_envs"])
+    assert float(np.mean(policy.evaluate(60).returns)) == pytest.approx(result)
+    with pytest.raises(ConfigError, match=r"env\.target=own_envs\.Count.*trust=\[own_envs\]"):
+        jaxppo.load(tmp_path)
+    with pytest.raises(ConfigError, match="Count: cannot be drawn"):
+        drawing(policy.system.env)
+
+
+OTHERS = sorted(set(envs.PACKAGES) - {"gymnax"})
+
+
+@pytest.mark.parametrize("library", OTHERS)
+def test_a_library_that_is_missing_says_how_to_install_it(
+    library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError) as error:
+        envs.make(EnvConfig(library=library, name="some"))
+    wanted = f"env.library={library}: is not installed; pip install 'jaxppo[{library}]'"
+    assert str(error.value) == wanted
+
+
+def test_a_package_written_over_gymnax_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    envs.check_gymnax()
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.0.9")
+    for config in (EnvConfig(), EnvConfig(target="envs.Clock")):
+        with pytest.raises(ConfigError, match=r"stable-gymnax 0\.0\.9.*popgym-arcade.*uninstall"):
+            envs.make(config)
+
+
+def test_settings_that_an_environment_does_not_have_are_refused() -> None:
+    for config, words in [
+        (own("Count", params={"x": 1}), r"env\.params=\{'x': 1\}.*env\.kwargs"),
+        (own("Count", kwargs={"x": 1}), r"env\.kwargs=\{'x': 1\}"),
+        (EnvConfig(resets="cached"), r"env\.resets=cached.*each or optimistic"),
+        (EnvConfig(target="broken_envs.Forgets", resets="optimistic"), r"env\.resets=optimistic"),
+    ]:
+        with pytest.raises(ConfigError, match=words) as error:
+            envs.make(config)
+        assert "\n" not in str(error.value)
+
+
+def test_gymnaxs_environments_share_openings_too() -> None:
+    env = envs.make(EnvConfig(params={"max_steps_in_episode": 1}, resets="optimistic"))
+    keys = jax.random.split(jax.random.key(0), 32)
+    state, _ = env.reset(keys)
+    _, step = env.step(keys, state, jnp.zeros(32, jnp.int32))
+    assert len(np.unique(np.asarray(step.obs), axis=0)) == 2
+
+
+NESTED = sorted(
+    p.relative_to(CONFIGS / "env").as_posix()[:-5] for p in CONFIGS.glob("env/*/*.yaml")
+)
+
+
+@pytest.mark.parametrize("env", NESTED)
+def test_a_librarys_file_changes_known_settings(env: str) -> None:
+    config = parse(composed(f"env={env}"))
+    assert config.env.library == env.partition("/")[0]
+    for key, _ in commented(f"env/{env}.yaml"):
+        assert key in known_keys() or key.startswith(("defaults.", "env.kwargs.", "network."))
+
+
+# Environments beyond those of the files, and settings with which some of their episodes end.
+FURTHER = [
+    *(f"brax/{name} env.kwargs.backend=spring" for name in ("hopper", "halfcheetah")),
+    "brax/ant env.kwargs.backend=generalized env.kwargs.episode_length=20",
+    "jumanji/snake +env.kwargs.time_limit=40",
+    "jumanji/snake +env.kwargs.num_rows=3 +env.kwargs.num_cols=3",  # where it is soon trapped
+    *(f"jumanji/maze env.name={name}" for name in ("Minesweeper-v0", "RubiksCube-v0", "TSP-v1")),
+    "jumanji/maze env.name=Cleaner-v0",
+    "jumanji/maze env.name=Knapsack-v1",
+    "navix/empty env.name=Navix-DoorKey-6x6-v0 +env.kwargs.observation_fn=symbolic_first_person",
+    "craftax/classic +env.params.max_timesteps=60",
+    "xminigrid/empty env.name=MiniGrid-DoorKey-5x5",
+    *(f"pgx/connect_four env.name={name}" for name in ("2048", "backgammon", "kuhn_poker")),
+    "playground/cartpole_balance +env.kwargs.episode_length=20",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [*NESTED, *FURTHER])
+@pytest.mark.filterwarnings("default")  # of the libraries' own
+def test_a_librarys_environment_keeps_the_contract(settings: str) -> None:
+    library = settings.partition("/")[0]
+    pytest.importorskip(
+        envs.PACKAGES[library], reason=f"pip install 'jaxppo[{library}]', or make adapters"
+    )
+    config = parse(composed(*f"env={settings}".split()))
+    checks = contract.check(config.env)
+    assert [each.findings for each in checks] == [[]] * 9, checks
+    if re.search("limit=|length=|max_timesteps=", settings):  # short: the clock's ends alone
+        (ends,) = (each.seen for each in checks if each.name == "ends")
+        assert re.search("[1-9][0-9]* truncated", ends)
+    assert experiment.prepare(config)
