@@ -145,6 +145,8 @@ def test_commands_are_taken(page: Path, made: Any) -> None:
             assert importlib.util.find_spec(words[2]) is not None, words
         elif module in TRAINING:
             plan(config_of(words), jax.local_device_count())
+        elif module == "check_env":  # takes the settings of training
+            config_of([*words[:2], "jaxppo.ff_ppo", *words[3:]])
         else:
             typed = OmegaConf.to_container(OmegaConf.from_dotlist(words[3:]))
             parse_as(others[module], typing.cast(dict[str, Any], typed))

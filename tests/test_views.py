@@ -328,7 +328,7 @@ def test_wandb_itself_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def block(language: str) -> str:
     """The one code block of docs/sinks.md in a language; of none, an indented line."""
     text = (Path(__file__).parents[1] / "docs" / "sinks.md").read_text("utf-8")
-    pattern = rf"```{language}\n(.*?)```" if language else r"^    (python -m .*)$"
+    pattern = rf"```{language}[^\n]*\n(.*?)```" if language else r"^    (python -m .*)$"
     (found,) = re.findall(pattern, text, re.S if language else re.M)
     return str(found)
 
