@@ -13,7 +13,10 @@ LAYERS = ("network.actor_torso.layer_sizes", "network.critic_torso.layer_sizes")
 POINTS: dict[str, tuple[str, dict[int, tuple[list[str], dict[str, str]]]]] = {
     "environments": (
         "L",
-        {n: ([f"arch.total_num_envs={n}"], {}) for n in (64, 256, 1024, 4096, 16_384, 65_536)},
+        {
+            n: ([f"arch.total_num_envs={n}", "arch.total_timesteps=1e9"], {})
+            for n in (64, 256, 1024, 4096, 16_384, 65_536)
+        },
     ),
     "members (on a core each)": (
         "S",
