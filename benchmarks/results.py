@@ -113,16 +113,20 @@ def run(row: Row, folder: Path, seeds: int, here: dict[str, str], more: Sequence
     _write(folder / "where.json", parts)
     start = _processor_seconds()
     running: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []  # signals that come while it starts
 
     def pass_on(number: int, _: object) -> None:
-        if not running:
-            sys.exit(128 + number)
-        running[0].send_signal(number)
+        if running:
+            running[0].send_signal(number)
+        else:
+            early.append(number)
 
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, pass_on) for number in numbers}
     try:
         running.append(subprocess.Popen(given, start_new_session=True))
+        for number in early:
+            running[0].send_signal(number)
         status = running[0].wait()
     finally:
         for number, handler in before.items():
