@@ -13,9 +13,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from jaxppo.config import ConfigError
+from jaxppo.config import Config, ConfigError
 from jaxppo.sinks import METRICS, SUMMARY, Event
-from jaxppo.system import CONFIG
+from jaxppo.system import CONFIG, plain
 
 FINISHED, UNFINISHED = "finished", "unfinished"
 
@@ -143,11 +143,18 @@ def _homes(place: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _config(home: Path) -> dict[str, Any]:
-    """The settings that a directory holds; `ValueError` where they are not those of a run."""
+    """The settings that a directory holds; `ValueError` where they are not those of a run.
+
+    What it does not name, as runs of earlier versions may not, is as it is by default.
+    """
     config = _yaml(home / CONFIG)
     groups = ("arch", "system", "env")
     if isinstance(config, dict) and all(isinstance(config.get(name), dict) for name in groups):
-        return config
+        usual = plain(Config())
+        return {
+            name: {**usual[name], **part} if isinstance(usual.get(name), dict) else part
+            for name, part in config.items()
+        }
     raise ValueError(f"{CONFIG} holds no settings of a run")
 
 

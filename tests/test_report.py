@@ -194,6 +194,12 @@ def test_settings_of_an_environment_make_tasks(tmp_path: Path) -> None:
     assert compared(tmp_path).tasks == ["CartPole-v1, mask=[1, 3]", "CartPole-v1, mask=[]", "Maze"]
 
 
+def test_what_a_run_does_not_name_is_as_by_default(tmp_path: Path) -> None:
+    make(tmp_path / "old", [1.0], 1.0)
+    make(tmp_path / "new", [1.0], 1.0, arch__seed=2, env__library="gymnax", system__epochs=4)
+    assert shape(compared(tmp_path)) == {"all runs": {"CartPole-v1": [1, 2]}}
+
+
 def test_scores_of_several_tasks_are_normalised_by_their_bounds(tmp_path: Path) -> None:
     for number, (task, score) in enumerate([("A-v1", 10.0), ("A-v1", 30.0), ("B-v1", 2.0)]):
         make(tmp_path / str(number), [0.0], score, env__name=task, arch__seed=number)
