@@ -214,8 +214,8 @@ _NAMES = ("name", "target", "module")
 
 
 def _environment(run: Run) -> str:
-    """A gymnax id, or the class of an import path."""
-    return str(run.env.get("name") or run.env.get("target") or "?").rpartition(".")[2]
+    """The class of an import path, before which no name is read; else a library's id."""
+    return str(run.env.get("target") or run.env.get("name") or "?").rpartition(".")[2]
 
 
 def _union(settings: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -587,11 +587,10 @@ class _Run:
 
     def start(self) -> None:
         params = jax.eval_shape(self.system.actor_critic.init, jax.random.key(0))
+        env = self.config.env
         values = {
             "environment": self.system.env.name,
-            "suite": (self.config.env.target or self.config.env.library).partition(".")[
-                0
-            ],  # its library
+            "suite": (env.target or env.library).partition(".")[0],
             "algorithm": "rec_ppo" if memories(self.config.network) else "ff_ppo",
             "platform": self.devices[0].platform,
             "num_parameters": sum(math.prod(x.shape) for x in jax.tree.leaves(params)),

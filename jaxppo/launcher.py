@@ -124,9 +124,7 @@ def command(settings: type, run: Callable[[Any], None], *, places: str | None = 
     with _one_line():
         named = [a for a in arguments if places and not a.startswith("-") and _is_place(a)]
         arguments = [argument for argument in arguments if argument not in named]
-        for argument in arguments:
-            if "=" not in argument or argument.startswith("-"):
-                raise ConfigError(f"{argument}: settings are key=value, without dashes; see -h")
+        _check_form(arguments)
         typed = OmegaConf.to_container(OmegaConf.from_dotlist(arguments), resolve=False)
         raw = typing.cast(dict[str, Any], typed)
         texts = {field.name for field in dataclasses.fields(settings) if field.type is str}
@@ -137,8 +135,28 @@ def command(settings: type, run: Callable[[Any], None], *, places: str | None = 
         run(parse_as(settings, raw))
 
 
+def output_folder(out: str | Path) -> Path:
+    """The directory of a setting `out`, made; `ConfigError` where it cannot be written to."""
+    path = Path(out)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"out={path}: cannot be made ({error.strerror}); choose another directory"
+        ) from error
+    if not os.access(path, os.W_OK):
+        raise ConfigError(f"out={path}: cannot be written to; choose another directory")
+    return path
+
+
 def _is_place(argument: str) -> bool:
     return "=" not in argument or Path(argument).exists()
+
+
+def _check_form(arguments: Sequence[str]) -> None:
+    for argument in arguments:
+        if "=" not in argument or argument.startswith("-"):
+            raise ConfigError(f"{argument}: settings are key=value, without dashes; see -h")
 
 
 def attempt(run: Callable[[], None]) -> None:
@@ -149,9 +167,7 @@ def attempt(run: Callable[[], None]) -> None:
 
 def compose(config_name: str, overrides: Sequence[str]) -> Config:
     """The settings that an executable would run with, where no Hydra is under way."""
-    for override in overrides:
-        if "=" not in override or override.startswith("-"):
-            raise ConfigError(f"{override}: settings are key=value, without dashes; see -h")
+    _check_form(overrides)
     with hydra.initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
         return parse(_plain(hydra.compose(config_name, list(overrides))))
 

@@ -1,19 +1,17 @@
 """Films of a trained policy: `python -m jaxppo.render run=DIR`."""
 
 import dataclasses
-import os
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxppo.config import ConfigError, setting
+from jaxppo.config import setting
 from jaxppo.drawings import Drawing, Picture, caption, drawing, write_film, write_strip
 from jaxppo.evaluation import episode_keys, reset_keys, step_keys
-from jaxppo.launcher import command
+from jaxppo.launcher import command, output_folder
 from jaxppo.policy import Playing, TrainedPolicy
 from jaxppo.sinks.console import print_lines
 from jaxppo.system import random_streams
@@ -82,15 +80,7 @@ def render(settings: Rendering) -> None:
     """Write the films and print what they show."""
     policy = settings.load()
     drawn = drawing(policy.system.env)
-    out = Path(settings.out or settings.run)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"out={out}: cannot be made ({error.strerror}); choose another directory"
-        ) from error
-    if not os.access(out, os.W_OK):
-        raise ConfigError(f"out={out}: cannot be written to; choose another directory")
+    out = output_folder(settings.out or settings.run)
     numbers = choose(returns(policy, drawn, settings.episodes))
     episodes = {name: play(policy, drawn, number) for name, number in numbers.items()}
     longest = max(len(played.states) for played in episodes.values())

@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import math
-import os
 import re
 import shlex
 from collections import Counter
@@ -40,7 +39,7 @@ from jaxppo.comparison import (
     whole,
 )
 from jaxppo.config import ConfigError, setting
-from jaxppo.launcher import command
+from jaxppo.launcher import command, output_folder
 from jaxppo.runs import UNFINISHED, Run
 from jaxppo.sinks.console import print_lines
 
@@ -79,15 +78,7 @@ def report(settings: Reporting) -> None:
         raise ConfigError("no directory named: python -m jaxppo.report DIR...")
     found, notes = runs.find(settings.runs)
     comparison = compare(found, settings.bounds)
-    out = Path(settings.out or Path(settings.runs[0]) / "report")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"out={out}: cannot be made ({error.strerror}); choose another directory"
-        ) from error
-    if not os.access(out, os.W_OK):
-        raise ConfigError(f"out={out}: cannot be written to; choose another directory")
+    out = output_folder(settings.out or Path(settings.runs[0]) / "report")
     what = (
         f"{_count(found, 'run')}, {_count(comparison.groups, 'group')}, "
         f"{_count(comparison.tasks, 'task')}"
@@ -104,7 +95,7 @@ def report(settings: Reporting) -> None:
 
 def cautions(comparison: Comparison) -> list[str]:
     """What a reader should know before looking at any number."""
-    every = [run for _, _, own in _cells(comparison) for run in own]
+    every = _runs(comparison)
     lines = []
     open_ended = [run for run in every if run.status == UNFINISHED]
     if open_ended:
@@ -172,7 +163,7 @@ def absolute_metrics(comparison: Comparison, out: Path) -> str:
     if len(rows) > SHOWN:
         rest = page.table(page.Table(names=names, rows=rows[SHOWN:], numbers=numbers))
         shown += page.folded(f"{len(rows) - SHOWN} more rows", rest)
-    every = [run for _, _, own in _cells(comparison) for run in own]
+    every = _runs(comparison)
     made = sorted({_versions(run) for run in every if run.versions})
     machines = sorted({run.machine for run in every if run.machine})
     return page.section(
@@ -377,7 +368,7 @@ def hyperparameters(comparison: Comparison, out: Path) -> str:
 
 def populations(comparison: Comparison, out: Path) -> str:
     """Pictures that population-based runs left."""
-    found = [run for _, _, own in _cells(comparison) for run in own if run.picture is not None]
+    found = [run for run in _runs(comparison) if run.picture is not None]
     parts = []
     for number, run in enumerate(found[:4]):
         copy = out / f"population_{number}.png"
@@ -463,6 +454,11 @@ SECTIONS: tuple[Callable[[Comparison, Path], str], ...] = (
 def _cells(comparison: Comparison) -> list[tuple[Group, str, list[Run]]]:
     """Groups, best first, with each of their tasks."""
     return [(group, task, own) for group in comparison.groups for task, own in group.runs.items()]
+
+
+def _runs(comparison: Comparison) -> list[Run]:
+    """Of all groups and tasks."""
+    return [run for _, _, own in _cells(comparison) for run in own]
 
 
 def _drawn(comparison: Comparison) -> list[Group]:

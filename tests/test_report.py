@@ -194,6 +194,12 @@ def test_settings_of_an_environment_make_tasks(tmp_path: Path) -> None:
     assert compared(tmp_path).tasks == ["CartPole-v1, mask=[1, 3]", "CartPole-v1, mask=[]", "Maze"]
 
 
+def test_a_class_of_ones_own_is_a_task_whatever_name_stands_beside_it(tmp_path: Path) -> None:
+    for number, target in enumerate([None, "my_package.Walk", "my_package.Swim"]):
+        make(tmp_path / str(number), [1.0], 1.0, env__target=target)
+    assert compared(tmp_path).tasks == ["CartPole-v1", "Swim", "Walk"]
+
+
 def test_what_a_run_does_not_name_is_as_by_default(tmp_path: Path) -> None:
     make(tmp_path / "old", [1.0], 1.0)
     make(tmp_path / "new", [1.0], 1.0, arch__seed=2, env__library="gymnax", system__epochs=4)
