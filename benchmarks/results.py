@@ -9,8 +9,6 @@ and results.png beside the rows' directories (below benchmarks/results, ignored 
 import argparse
 import dataclasses
 import json
-import os
-import platform
 import resource
 import signal
 import subprocess
@@ -138,18 +136,13 @@ def run(row: Row, folder: Path, seeds: int, here: dict[str, str], more: Sequence
 
 def machine() -> dict[str, str]:
     """What runs are on, in words, and the versions that they are of."""
-    ask = (
-        "import jax; found = jax.devices(); kind = found[0].platform;"
-        "print(kind, len(found), found[0].device_kind, jax.__version__, sep='|')"
-    )
+    ask = "import jax, jaxppo.devices; print(jaxppo.devices.machine(), jax.__version__, sep='|')"
     told = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
-    kind, count, name, version = told.stdout.strip().split("|")
+    name, version = told.stdout.strip().split("|")
     describe = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
     commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=False)
     return {
-        "machine": f"{os.cpu_count()} cores of {_processor()}"
-        if kind == "cpu"
-        else f"{count} x {name}",
+        "machine": name,
         "jax": version,
         "commit": commit.stdout.strip() or "unknown",
     }
@@ -252,14 +245,6 @@ def _processor_seconds() -> float:
     """What processes that this one started, and saw the end of, have used of all cores."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
-
-
-def _processor() -> str:
-    """The processor's name, as far as the system tells it."""
-    told = Path("/proc/cpuinfo")
-    lines = told.read_text().splitlines() if told.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def _in_figures(scores: Sequence[float]) -> list[str]:

@@ -2,8 +2,10 @@
 
 import contextlib
 import os
+import platform
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -41,6 +43,17 @@ def count(members: int) -> int:
     if not are_cores or jax.default_backend() != "cpu":
         return there
     return max(num for num in range(1, there + 1) if members % num == 0)
+
+
+def machine() -> str:
+    """What programs run on, in words: accelerators by their name, else the processor's cores."""
+    found = jax.local_devices()
+    if found[0].platform != "cpu":
+        return f"{len(found)} x {found[0].device_kind}"
+    told = Path("/proc/cpuinfo")  # Linux has it
+    lines = told.read_text().splitlines() if told.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{os.cpu_count()} cores of {names[0] if names else platform.machine()}"
 
 
 def parallel(

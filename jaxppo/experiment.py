@@ -959,6 +959,8 @@ class _Run:
             "seconds": time.perf_counter() - self.started,
             "compile_seconds": self.compile_seconds,
             "steps_per_second": statistics.median(self.speeds),
+            "machine": devices.machine(),
+            "versions": checkpoint.versions(),
         }
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import fcntl
+import importlib.metadata
 import io
 import json
 import os
@@ -1022,6 +1023,8 @@ def test_run_from_an_empty_directory(
     assert end["status"] == "finished"
     assert end["steps"] == 64
     assert end["absolute_metric"] == absolute["episode_return"]
+    assert re.fullmatch(r"\d+ cores of .+", end["machine"])
+    assert end["versions"]["jax"] == importlib.metadata.version("jax")
     assert (end["best_episode_return"], end["best_steps"]) == (
         best["episode_return"],
         best["steps"],

@@ -56,7 +56,8 @@ def write(folder: Path, seed: int, scores: list[float | None], absolute: Any, st
     (folder / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in events))
     if absolute != "none yet":
         summary = {"event": "end", "seed": seed, "status": status, "absolute_metric": absolute}
-        (folder / "summary.json").write_text(json.dumps({**summary, "seconds": 61.0}))
+        made = {"seconds": 61.0, "machine": "2 cores of a processor", "versions": {"jax": "0.0.0"}}
+        (folder / "summary.json").write_text(json.dumps({**summary, **made}))
 
 
 def compared(*places: Path, **bounds: Any) -> comparison.Comparison:
@@ -313,6 +314,7 @@ def test_page_stands_alone_and_says_what_is_amiss(
         "system.gamma=0.99 on CartPole-v1: NaN in <b>loss</b>",
         "python -m jaxppo.ff_ppo -m env=cartpole system.gamma=0.9",
         "150.0 ± 50.0",
+        "Versions: jax 0.0.0. Machine: 2 cores of a processor.",
         str(place),
     ):
         assert line in page.text, line
