@@ -435,9 +435,12 @@ def _check(key: str, value: Any, hint: Any, rule: typing.Mapping[str, Any]) -> A
         value = math.inf
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
         optional = " or null" if type(None) in options else ""
+        way_out = _group_of_layer(key) if isinstance(value, str) else ""
+        if kind is str and isinstance(value, int | float):
+            way_out = f"; in quotes it is text: \"{key}='{value}'\""
         raise ConfigError(
             f"{key}={value}: must be {_kind(wanted, rule)}{optional}, not {type(value).__name__}"
-            f"{_group_of_layer(key) if isinstance(value, str) else ''}"
+            f"{way_out}"
         )
     if kind in (int, float):
         _check_number(key, value, rule)

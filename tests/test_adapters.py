@@ -252,13 +252,15 @@ FURTHER = [
     "brax/ant env.kwargs.backend=generalized env.kwargs.episode_length=20",
     "jumanji/snake +env.kwargs.time_limit=40",
     "jumanji/snake +env.kwargs.num_rows=3 +env.kwargs.num_cols=3",  # where it is soon trapped
-    *(f"jumanji/maze env.name={name}" for name in ("Minesweeper-v0", "RubiksCube-v0", "TSP-v1")),
-    "jumanji/maze env.name=Cleaner-v0",
-    "jumanji/maze env.name=Knapsack-v1",
+    *(f"jumanji/maze env.name={name}" for name in ("RubiksCube-v0", "Cleaner-v0")),
+    *(
+        f"jumanji/maze env.name={name} arch.max_eval_steps=100"  # which have no time limit
+        for name in ("Minesweeper-v0", "TSP-v1", "Knapsack-v1")
+    ),
     "navix/empty env.name=Navix-DoorKey-6x6-v0 +env.kwargs.observation_fn=symbolic_first_person",
     "craftax/classic +env.params.max_timesteps=60",
     "xminigrid/empty env.name=MiniGrid-DoorKey-5x5",
-    *(f"pgx/connect_four env.name={name}" for name in ("2048", "backgammon", "kuhn_poker")),
+    *(f"pgx/connect_four env.name={name}" for name in ("'2048'", "backgammon", "kuhn_poker")),
     "playground/cartpole_balance +env.kwargs.episode_length=20",
 ]
 
