@@ -205,15 +205,15 @@ from test_members import coin, jobs_of
 from jaxppo import experiment
 
 folder, local = Path(sys.argv[1]), jax.local_devices()
-kl = {"kl_stop": 0.05, "epochs": 2}
+kl = {"kl_stop": 0.05}  # in all, so that those of one form are one program
 four = [coin(arch={"seed": seed}, system=kl) for seed in (1, 2, 3, 4)]
 experiment.run_together(jobs_of(folder / "spread", four))  # a member on each device
 experiment.run_together(jobs_of(folder / "shared", four[:3]))  # all members on all devices
 experiment.run_together(jobs_of(folder / "alone", four[:1]))
 halving = {"size": 8, "selection": "halving"}
-experiment.run_together(jobs_of(folder / "halved", [coin(population=halving)]))
+experiment.run_together(jobs_of(folder / "halved", [coin(system=kl, population=halving)]))
 pbt = {"size": 4, "selection": "pbt", "hyperparameters": {"actor_lr": [1e-4, 1e-2]}}
-experiment.run_together(jobs_of(folder / "pbt", [coin(population=pbt)]))
+experiment.run_together(jobs_of(folder / "pbt", [coin(system=kl, population=pbt)]))
 """
 
 
@@ -221,9 +221,9 @@ def test_members_over_four_devices_equal_runs_alone(tmp_path: Path) -> None:
     """Those with a device of their own equal runs on one; those that share them, runs on four."""
     found = tmp_path / "four"
     on_devices(4, SCRIPT, str(found))
-    config = coin(arch={"seed": 3}, system={"kl_stop": 0.05, "epochs": 2})
     (tmp_path / "alone").mkdir()
-    experiment.run(config, tmp_path / "alone")
+    kl = {"kl_stop": 0.05}
+    experiment.run(coin(arch={"seed": 3}, system=kl), tmp_path / "alone")
     same(events_of(found / "spread/2"), events_of(tmp_path / "alone"))
     same(events_of(found / "shared/0"), events_of(found / "alone/0"))
     halved = events_of(found / "halved/0")
@@ -231,11 +231,11 @@ def test_members_over_four_devices_equal_runs_alone(tmp_path: Path) -> None:
     assert len(drop["members"]) == 4  # one on each device
     kept = 42 + drop["members"][-1]
     (tmp_path / "kept").mkdir()
-    experiment.run(coin(arch={"seed": kept}), tmp_path / "kept")
+    experiment.run(coin(arch={"seed": kept}, system=kl), tmp_path / "kept")
     same(events_of(found / f"halved/0/seed_{kept}"), events_of(tmp_path / "kept"))
     settings = {"size": 4, "selection": "pbt", "hyperparameters": {"actor_lr": [1e-4, 1e-2]}}
     (tmp_path / "one_device").mkdir()
-    experiment.run(coin(population=settings), tmp_path / "one_device")
+    experiment.run(coin(system=kl, population=settings), tmp_path / "one_device")
     same(events_of(found / "pbt/0"), events_of(tmp_path / "one_device"))
 
 
