@@ -21,6 +21,7 @@ import numpy as np
 from jax.scipy.special import betaln
 from jax.scipy.stats import norm
 
+from jaxppo import random_bits
 from jaxppo.types import Distribution, PyTree, ValueEstimate
 
 Bound = Any  # one number, or nested tuples in the shape of an event: what types.Box holds
@@ -178,7 +179,7 @@ class Categorical:
 
     def sample_and_log_prob(self, *, seed: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Draw int32 `[..., A...]`; its log-probability `[...]`."""
-        value = jax.random.categorical(seed, self.logits).astype(jnp.int32)
+        value = jax.random.categorical(random_bits.quick(seed), self.logits).astype(jnp.int32)
         return value, self.log_prob(value)
 
     def log_prob(self, value: jax.Array) -> jax.Array:
@@ -231,7 +232,7 @@ class _Normal:
 
     def sample_and_log_prob(self, *, seed: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Draw u float32 `[..., A...]`; the log-density `[...]` of its action."""
-        value = self.loc + self.scale * jax.random.normal(seed, self.loc.shape)
+        value = self.loc + self.scale * jax.random.normal(random_bits.quick(seed), self.loc.shape)
         # of the rounded value, as the learner will see it: the first ratio is 1
         return value, self.log_prob(value)
 
@@ -391,7 +392,7 @@ class Product:
     def sample_and_log_prob(self, *, seed: jax.Array) -> tuple[PyTree, jax.Array]:
         """Draw each part by a key of its own; the sum of log-probabilities, `[...]`."""
         parts, structure = jax.tree.flatten(self.parts, is_leaf=_is_part)
-        keys = jax.random.split(seed, len(parts))
+        keys = random_bits.split(seed, len(parts))
         draws = [part.sample_and_log_prob(seed=key) for part, key in zip(parts, keys, strict=True)]
         values, log_probs = zip(*draws, strict=True)
         return jax.tree.unflatten(structure, values), _total(log_probs)

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from jaxppo import random_bits
 from jaxppo.learner import over_members, unroll
 from jaxppo.statistics import any_over
 from jaxppo.types import Policy, PyTree, System
@@ -34,19 +35,19 @@ class _Progress:
 
 def episode_keys(key: jax.Array, numbers: jax.typing.ArrayLike) -> jax.Array:
     """Keys `[B]` of the episodes with these numbers, of a seed's stream."""
-    return jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
+    return jax.vmap(random_bits.fold_in, (None, 0))(key, numbers)
 
 
 def step_keys(keys: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Of the `[B]` episodes' step, from 0 on: `[B]` keys of the action and of the environment."""
-    found = jax.vmap(jax.random.fold_in, (0, None))(keys, step + 1)
-    action_keys, env_keys = jnp.moveaxis(jax.vmap(jax.random.split)(found), 1, 0)
+    found = jax.vmap(random_bits.fold_in, (0, None))(keys, step + 1)
+    action_keys, env_keys = jnp.moveaxis(jax.vmap(random_bits.split)(found), 1, 0)
     return action_keys, env_keys
 
 
 def reset_keys(keys: jax.Array) -> jax.Array:
     """Of the `[B]` episodes' openings."""
-    return jax.vmap(jax.random.fold_in, (0, None))(keys, 0)
+    return jax.vmap(random_bits.fold_in, (0, None))(keys, 0)
 
 
 def evaluate(system: System, policy: Policy, keys: jax.Array) -> Episodes:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxppo import sequences
+from jaxppo import random_bits, sequences
 from jaxppo.losses import approximate_kl, clip_fraction, clipped_error, explained_variance, ratio
 from jaxppo.objectives import BLIND, ESTIMATORS, VALUE_LOSSES
 from jaxppo.permutations import random_permutation
@@ -217,10 +217,10 @@ def update(system: System, state: LearnerState) -> tuple[LearnerState, Metrics]:
 def collect(system: System, state: LearnerState) -> tuple[LearnerState, Transition, Metrics]:
     """Act for `T` steps in `B` environments; the rollout's leaves are `[T, B, ...]`."""
     with jax.named_scope("collect"):
-        key, action_key, env_key = jax.random.split(state.acting.key, 3)
+        key, action_key, env_key = random_bits.split(state.acting.key, 3)
         keys = (
-            jax.random.split(action_key, system.rollout_length),
-            jax.random.split(env_key, (system.rollout_length, system.num_envs)),
+            random_bits.split(action_key, system.rollout_length),
+            random_bits.split(env_key, (system.rollout_length, system.num_envs)),
         )
         acting, (rollout, episodes) = jax.lax.scan(
             partial(act_and_step, system, state.agent.policy), state.acting, keys
@@ -445,16 +445,16 @@ def run_epochs(
     gradient steps, which is the same but where the KL ended the passes, and the number of those
     that were skipped.
     """
-    key, shuffle_key = jax.random.split(state.acting.key)
+    key, shuffle_key = random_bits.split(state.acting.key)
     with jax.named_scope("epochs"):
         (agent, _), (losses, seen, taken, skipped) = jax.lax.scan(
             partial(run_epoch, system, state, rollout, batch),
             (state.agent, jnp.zeros((), bool)),
-            jax.random.split(shuffle_key, system.epochs),
+            random_bits.split(shuffle_key, system.epochs),
         )
         if system.adapt_kl_coef:
             agent = adapt_kl_coef(system, agent, batch)
-    noise_key = jax.tree.map(lambda key: jax.random.split(key, 1)[0], agent.policy.noise_key)
+    noise_key = jax.tree.map(lambda key: random_bits.split(key, 1)[0], agent.policy.noise_key)
     policy = dataclasses.replace(agent.policy, noise_key=noise_key)
     agent = dataclasses.replace(agent, policy=policy, update=agent.update + 1)
     acting = dataclasses.replace(state.acting, key=key)

@@ -3,6 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from jaxppo import random_bits
+
 NUM_ROUNDS = 8
 MIN_BITS = 6  # fewer mix visibly unevenly
 
@@ -16,7 +18,7 @@ def random_permutation(key: jax.Array, n: int) -> jax.Array:
     key. Each element costs a few integer operations, where `jax.random.permutation` sorts.
     """
     bits = max((n - 1).bit_length(), MIN_BITS)
-    keys = jax.random.bits(key, (NUM_ROUNDS,), jnp.uint32)
+    keys = jax.random.bits(random_bits.quick(key), (NUM_ROUNDS,), jnp.uint32)
     x = _feistel(jnp.arange(n, dtype=jnp.uint32), keys, bits)
     if n != 2**bits:
         x = jax.lax.while_loop(

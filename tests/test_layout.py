@@ -17,7 +17,7 @@ PACKAGE = ROOT / "jaxppo"
 
 # Bottom to top. A name with a dot at its end is a subpackage, whose modules import each other.
 LAYERS: list[set[str]] = [
-    {"types", "config", "devices", "guard"},
+    {"types", "config", "devices", "guard", "random_bits"},
     {
         *("aggregates", "advantages", "returns", "losses", "statistics", "distributions"),
         *("sequences", "permutations", "recurrences"),

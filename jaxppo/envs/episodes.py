@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
+from jaxppo import random_bits
 from jaxppo.config import ConfigError, EnvConfig
 from jaxppo.types import Box, PyTree, TimeStep, is_space, zeros
 
@@ -143,7 +144,7 @@ def renew(
 
 def part(key: jax.Array, number: int) -> jax.Array:
     """The keys of a step (0) or of what opens after it (1), of keys `[B]` of both."""
-    return jax.vmap(jax.random.split)(key)[:, number]
+    return jax.vmap(random_bits.split)(key)[:, number]
 
 
 @jax.custom_batching.custom_vmap
