@@ -74,6 +74,8 @@ LARGE = (
     Row("space_invaders", published=Published(131, GYMNAX, 10_000_000)),
     Row("freeway", published=Published(58, GYMNAX, 10_000_000)),
     Row("seaquest"),
+    *(Row(f"brax/{name}") for name in ("hopper", "halfcheetah", "ant", "humanoid")),
+    Row("jumanji/snake"),
 )
 ROWS = {row.env: row for row in (*SMALL, *LARGE)}
 
