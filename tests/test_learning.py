@@ -76,7 +76,7 @@ IMAGE = {
         slow({"env": {"target": "envs.Aim"}, "network": {"actor_head": head("NormalHead")}}, -0.06),
         slow({"env": {"target": "envs.Aim"}, "network": {"actor_head": head("BetaHead")}}, -0.06),
         # Multi-discrete, and a dict of everything: 1 is the optimum.
-        ({"env": {"target": "envs.Parts"}}, 0.99),
+        slow({"env": {"target": "envs.Parts"}}, 0.99),
         slow({"env": {"target": "envs.Mixed"}}, 0.9),
         # Masks: an illegal action would give NaN. Images: chance is 1/4.
         ({"env": {"target": "envs.Masked"}}, 2.9),
@@ -118,7 +118,7 @@ def test_every_way_of_learning_solves_copy(tmp_path: Path, changes: dict[str, An
     assert short_run(tmp_path, **{"env": {"target": "envs.Copy"}, **changes}) > 0.98
 
 
-@pytest.mark.parametrize("what", ["reward", "observation"])
+@pytest.mark.parametrize("what", ["reward", slow("observation")])
 def test_steps_that_are_not_finite_can_be_skipped(tmp_path: Path, what: str) -> None:
     """Half of all rollouts are spoilt; statistics and parameters are not."""
     statistics = dict.fromkeys(
@@ -164,6 +164,7 @@ def test_a_memory_finds_its_way(tmp_path: Path, cell: str) -> None:
     assert result > 0.95
 
 
+@pytest.mark.slow
 def test_without_memory_it_does_not(tmp_path: Path) -> None:
     maze = {"target": "jaxppo.envs.t_maze.TMaze", "kwargs": {"delay": 3}}
     assert abs(short_run(tmp_path, env=maze)) < 0.2
