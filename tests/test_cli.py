@@ -255,7 +255,8 @@ WRONG = {
     "arch.evaluation_greedy=1": "arch.evaluation_greedy=1: must be true or false",
     "arch.evaluation_greedy=yes": "arch.evaluation_greedy=yes: must be true or false",
     "arch.compile_cache=5": "arch.compile_cache=5: must be text or null",
-    "env.name=5": "must be text or null, not int; in quotes it is text: \"env.name='5'\"",
+    "env.name=5": "env.name=5: must be text or null, not int; "
+    "in quotes it is text: \"env.name='5'\"",
     "env.params=3": "env.params=3: must be keys and values",
     "env.kwargs=null": "env.kwargs=null: must be keys and values",
     "arch.compile_cache=''": "arch.compile_cache=",

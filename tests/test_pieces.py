@@ -23,7 +23,11 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(
-    "case, terminates", [("feed-forward", False), ("feed-forward", True), ("memory", False)]
+    "case, terminates",
+    [
+        *(("feed-forward", False), ("feed-forward", True), ("memory", False)),
+        pytest.param("memory", True, marks=pytest.mark.slow),
+    ],
 )
 def test_an_update_in_pieces_is_the_update_at_once(small: Any, case: str, terminates: bool) -> None:
     system, state = small(env__params={"terminates": terminates}, **CASES[case])

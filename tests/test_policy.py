@@ -69,8 +69,11 @@ def absolute_metric(run_dir: Path) -> float:
 
 @pytest.mark.parametrize(
     "config",
-    [coin("memory"), some("envs.Masked"), coin(evaluation_greedy=False)],
-    ids=["memory", "mask", "sampled"],
+    [
+        pytest.param(coin(), marks=pytest.mark.slow),
+        *(coin("memory"), some("envs.Masked"), coin(evaluation_greedy=False)),
+    ],
+    ids=["statistics", "memory", "mask", "sampled"],
 )
 def test_episodes_are_those_of_the_absolute_metric(trained: Any, config: Config) -> None:
     run_dir = trained(config)

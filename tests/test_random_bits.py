@@ -47,6 +47,14 @@ def test_draws_are_those_of_jax(name: str) -> None:
     np.testing.assert_array_equal(mapped(keys), jax.vmap(draw)(keys))
 
 
+def test_wide_words_are_those_of_jax() -> None:
+    with jax.enable_x64(True):
+        key = jax.random.key(3)
+        ours, theirs = (jax.random.bits(x, (5,), jnp.uint64) for x in (random_bits.quick(key), key))
+        assert ours.dtype == jnp.uint64
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def test_keys_are_those_of_jax_and_of_its_type() -> None:
     key = jax.random.key(3)
     for ours, theirs in [
