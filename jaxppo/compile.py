@@ -93,7 +93,7 @@ def matmul_flops(program: Jaxpr) -> int:
     a block of updates counts as one update. Convolutions: products of their kernel at every output
     position.
     """
-    return _count(program, _flops)
+    return count_products(program, _flops)
 
 
 def matmul_bytes(function: Callable[..., Any], *args: Any) -> int:
@@ -106,7 +106,7 @@ def matmul_bytes(function: Callable[..., Any], *args: Any) -> int:
         result = equation.outvars[0].aval
         return math.prod(result.shape) * result.dtype.itemsize
 
-    return _count(jax.make_jaxpr(function)(*args).jaxpr, size)
+    return count_products(jax.make_jaxpr(function)(*args).jaxpr, size)
 
 
 def _flops(equation: Any) -> int:
@@ -121,17 +121,19 @@ def _flops(equation: Any) -> int:
     return 2 * result * math.prod(kernel) // features
 
 
-def _count(jaxpr: Any, cost: Callable[[Any], int]) -> int:
-    """The sum of the costs of all products."""
+def count_products(jaxpr: Any, cost: Callable[[Any], int]) -> int:
+    """The sum of the costs of all matrix products and convolutions, scans multiplied out."""
     total = 0
     for equation in jaxpr.eqns:
         name, params = equation.primitive.name, equation.params
         if name in ("dot_general", "conv_general_dilated"):
             total += cost(equation)
         elif name == "cond":
-            total += max(_count(branch.jaxpr, cost) for branch in params["branches"])
+            total += max(count_products(branch.jaxpr, cost) for branch in params["branches"])
         else:
-            inner = sum(_count(sub, cost) for value in params.values() for sub in _jaxprs(value))
+            inner = sum(
+                count_products(sub, cost) for value in params.values() for sub in _jaxprs(value)
+            )
             total += inner * (params["length"] if name == "scan" else 1)
     return total
 

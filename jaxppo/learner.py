@@ -174,6 +174,29 @@ def over_members(phase: Callable[..., Any], *, shared: int = 0) -> Callable[...,
     return mapped
 
 
+def over_batches(
+    phase: Callable[..., Any], system: System
+) -> Callable[[LearnerState], tuple[LearnerState, PyTree]]:
+    """`phase(system, state)` of the update batches of an agent: acting states `[U, ...]`.
+
+    What it returns beside the state is equal in all of them. A single one is not mapped.
+    """
+    if BATCH_AXIS in system.axes:
+        layout = LearnerState(agent=None, acting=0)  # type: ignore[arg-type]
+        mapped: Callable[[LearnerState], tuple[LearnerState, PyTree]] = jax.vmap(
+            partial(phase, system), (layout,), (layout, None), axis_name=BATCH_AXIS
+        )
+        return mapped
+
+    def alone(state: LearnerState) -> tuple[LearnerState, PyTree]:
+        acting = jax.tree.map(lambda x: x[0], state.acting)
+        state, rest = phase(system, dataclasses.replace(state, acting=acting))
+        acting = jax.tree.map(lambda x: x[None], state.acting)
+        return dataclasses.replace(state, acting=acting), rest
+
+    return alone
+
+
 def train_block(
     system: System, state: LearnerState, num_updates: jax.Array
 ) -> tuple[LearnerState, Metrics]:
@@ -181,10 +204,7 @@ def train_block(
 
     The count is traced: blocks of any length are one program.
     """
-    layout = LearnerState(agent=None, acting=0)  # type: ignore[arg-type]
-    step = jax.vmap(
-        partial(update, system), in_axes=(layout,), out_axes=(layout, None), axis_name=BATCH_AXIS
-    )
+    step = over_batches(update, system)
 
     def iterate(_: int, carry: tuple[LearnerState, Metrics]) -> tuple[LearnerState, Metrics]:
         state, total = carry
@@ -776,14 +796,13 @@ def observe(system: System, state: LearnerState, rollout: Transition) -> Learner
 
 def warm_up(system: System, state: LearnerState, num_rollouts: jax.Array) -> LearnerState:
     """Collect `num_rollouts` rollouts for the observation statistics alone: nothing is learnt."""
-    layout = LearnerState(agent=None, acting=0)  # type: ignore[arg-type]
 
-    def watch(state: LearnerState) -> LearnerState:
+    def watch(system: System, state: LearnerState) -> tuple[LearnerState, tuple[()]]:
         state, rollout, _ = collect(system, state)
-        return observe(system, state, rollout)
+        return observe(system, state, rollout), ()
 
-    step = jax.vmap(watch, in_axes=(layout,), out_axes=layout, axis_name=BATCH_AXIS)
-    return jax.lax.fori_loop(0, num_rollouts, lambda _, state: step(state), state)
+    step = over_batches(watch, system)
+    return jax.lax.fori_loop(0, num_rollouts, lambda _, state: step(state)[0], state)
 
 
 warm_up_members = over_members(warm_up, shared=1)

@@ -8,7 +8,7 @@ from jaxppo import compile
 from jaxppo.config import Plan
 from jaxppo.types import ActorCritic, Environment, zeros
 
-CACHED = 12_000_000  # bytes of activations; benchmarks/speed.py times more and fewer
+CACHED = 6_000_000  # bytes of activations; benchmarks/speed.py times more and fewer
 
 
 def count(

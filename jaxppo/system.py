@@ -73,12 +73,20 @@ def build(config: Config, plan: Plan) -> System:
         skip_nonfinite=config.arch.on_nonfinite == "skip",
         evaluation_greedy=config.arch.evaluation_greedy,
         max_eval_steps=max_eval_steps,
-        axes=(BATCH_AXIS, devices.AXIS) if plan.devices_per_member > 1 else (BATCH_AXIS,),
-        member_axes=(MEMBER_AXIS,) if plan.members_per_device > 1 else (),
+        axes=(
+            *_if_several(BATCH_AXIS, plan.update_batch_size),
+            *_if_several(devices.AXIS, plan.devices_per_member),
+        ),
+        member_axes=_if_several(MEMBER_AXIS, plan.members_per_device),
     )
     if is_import_path(system.objective):
         _try_objective(config, plan, built)
     return built
+
+
+def _if_several(axis: str, size: int) -> tuple[str, ...]:
+    """An axis that is mapped: where there is one alone, nothing is."""
+    return (axis,) if size > 1 else ()
 
 
 def _try_objective(config: Config, plan: Plan, built: System) -> None:

@@ -6,14 +6,15 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
 
-from jaxppo import config, system
+from jaxppo import compile, config, system
 from jaxppo.types import LearnerState, System
 
 # Compiling is most of the time here. Tests that run commands compile as users do.
@@ -111,3 +112,15 @@ def small() -> Any:
         return alone(built, state)
 
     return make
+
+
+def products_by_type(function: Callable[..., Any], *args: Any) -> dict[str, int]:
+    """How many matrix products `function(*args)` computes, by the type of their factors."""
+    jaxpr, found = jax.make_jaxpr(function)(*args).jaxpr, Counter[str]()
+
+    def note(product: Any) -> int:
+        found[product.invars[0].aval.dtype.name] += 1
+        return 1
+
+    compile.count_products(jaxpr, note)
+    return dict(found)

@@ -93,10 +93,10 @@ def widths(*sizes: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "changes, gradient, value",
     [
-        ({"network": widths(256, 256), **WIDE}, 4, 64),  # 34 MB of activations a minibatch
-        ({"network": widths(64, 64), **WIDE}, 1, 16),  # 9 MB
-        ({"network": widths(64, 64), **WIDE, "system__gradient_chunk": 1000}, 16, 16),
-        ({"network": widths(64, 64), **WIDE, "arch__update_batch_size": 2}, 1, 16),
+        ({"network": widths(256, 256), **WIDE}, 8, 128),  # 34 MB of activations a minibatch
+        ({"network": widths(64, 64), **WIDE}, 2, 32),  # 9 MB
+        ({"network": widths(64, 64), **WIDE, "system__gradient_chunk": 1000}, 16, 32),
+        ({"network": widths(64, 64), **WIDE, "arch__update_batch_size": 2}, 2, 32),
         ({"network": CASES["memory"]["network"], **WIDE, "system__sequence_length": 4}, 1, 1),
         ({"system__gradient_chunk": 1}, 8, 1),
         ({"system__gradient_chunk": 3}, 4, 1),

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
-from conftest import LAYERS, NETWORK, alone, build, small_config
+from conftest import LAYERS, NETWORK, alone, build, products_by_type, small_config
 
 from jaxppo import learner, sequences
 from jaxppo.config import ConfigError
@@ -444,8 +444,8 @@ def test_memories_compute_in_float32_between_torsos_that_do_not(cell: str) -> No
     carry, _, _ = actor_critic.unroll(params, start, obs, reset)
     kinds = {x.dtype.name for x in jax.tree.leaves((start, carry))}
     assert kinds == {"complex64" if cell == "lru" else "float32"}
-    jaxpr = str(jax.make_jaxpr(actor_critic.unroll)(params, start, obs, reset))
-    assert jaxpr.count("name=_product") == 2  # of bfloat16, of the two torsos
+    found = products_by_type(actor_critic.unroll, params, start, obs, reset)
+    assert found["bfloat16"] == 2  # of the two torsos
 
 
 def test_evaluated_episodes_open_with_an_empty_memory() -> None:

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxppo import distributions
+from jaxppo.networks.products import Dense
 from jaxppo.types import Box, Discrete, Distribution, MultiDiscrete, PyTree, Space, ValueEstimate
 
 _orthogonal = nn.initializers.orthogonal(0.01)
@@ -34,7 +35,7 @@ class CategoricalHead(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, mask: PyTree = None) -> Distribution:
         """A distribution over int32 actions `[L, S]`; `mask` is `[L, S, num_values]`."""
-        logits = nn.Dense(self.action_space.num_values, kernel_init=_orthogonal)(x)
+        logits = Dense(self.action_space.num_values, kernel_init=_orthogonal)(x)
         return distributions.categorical(logits, mask=flat_mask(self.action_space, mask))
 
 
@@ -52,7 +53,7 @@ class MultiCategoricalHead(nn.Module):
     def __call__(self, x: jax.Array, mask: PyTree = None) -> Distribution:
         """A distribution over int32 actions `[L, S, A...]`; `mask` as `flat_mask` takes it."""
         space = self.action_space
-        logits = nn.Dense(sum(space.num_values), kernel_init=_orthogonal)(x)
+        logits = Dense(sum(space.num_values), kernel_init=_orthogonal)(x)
         return distributions.multi_categorical(
             logits, space.num_values, space.shape, mask=flat_mask(space, mask)
         )
@@ -133,8 +134,8 @@ class BetaHead(nn.Module):
         """A distribution over actions `[L, S, A...]`."""
         _check_no_mask(self.action_space, mask)
         space = self.action_space
-        alpha = 1.0 + nn.softplus(_Dense(space.shape, name="alpha")(x))
-        beta = 1.0 + nn.softplus(_Dense(space.shape, name="beta")(x))
+        alpha = 1.0 + nn.softplus(_ShapedDense(space.shape, name="alpha")(x))
+        beta = 1.0 + nn.softplus(_ShapedDense(space.shape, name="beta")(x))
         return distributions.beta(
             alpha, beta, low=space.low, high=space.high, event_ndim=len(space.shape)
         )
@@ -190,7 +191,7 @@ class ScalarHead(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> ValueEstimate:
         """Values `[L, S]`."""
-        value = nn.Dense(1, kernel_init=nn.initializers.orthogonal(1.0))(x)[..., 0]
+        value = Dense(1, kernel_init=nn.initializers.orthogonal(1.0))(x)[..., 0]
         return distributions.scalar_value(value)
 
 
@@ -224,7 +225,7 @@ class CategoricalCriticHead(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> ValueEstimate:
         """Histograms over values, `[L, S]`."""
-        logits = nn.Dense(self.num_atoms, kernel_init=_orthogonal)(x)
+        logits = Dense(self.num_atoms, kernel_init=_orthogonal)(x)
         return distributions.categorical_value(
             logits, low=self.low, high=self.high, sigma=self.sigma
         )
@@ -302,7 +303,7 @@ def _part_masks(parts: PyTree, mask: PyTree) -> dict[Any, PyTree]:
     return {key: given.get(key) for key in keys}
 
 
-class _Dense(nn.Module):
+class _ShapedDense(nn.Module):
     """A dense layer to an array of any `shape`; at first about `bias` everywhere."""
 
     shape: tuple[int, ...]
@@ -312,7 +313,7 @@ class _Dense(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """`[L, S, F]` to `[L, S, *shape]`."""
         constant = nn.initializers.constant(self.bias)
-        y = nn.Dense(math.prod(self.shape), kernel_init=_orthogonal, bias_init=constant)(x)
+        y = Dense(math.prod(self.shape), kernel_init=_orthogonal, bias_init=constant)(x)
         return y.reshape(*x.shape[:-1], *self.shape)
 
 
@@ -327,11 +328,11 @@ class _Normal(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """`[L, S, F]` to two arrays `[L, S, *shape]`."""
-        loc = _Dense(self.shape, name="loc")(x)
+        loc = _ShapedDense(self.shape, name="loc")(x)
         above = self.initial_std - self.min_std
         if self.state_dependent_std:  # softplus: an exponential of features can overflow
             inverse = above + math.log(-math.expm1(-above))
-            std = nn.softplus(_Dense(self.shape, inverse, name="std")(x))
+            std = nn.softplus(_ShapedDense(self.shape, inverse, name="std")(x))
         else:
             constant = nn.initializers.constant(math.log(above))
             std = jnp.exp(self.param("log_std", constant, self.shape))

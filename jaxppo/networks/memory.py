@@ -11,6 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxppo.networks.products import Dense
 from jaxppo.recurrences import linear_recurrence
 from jaxppo.types import PyTree
 
@@ -110,7 +111,7 @@ class LRU(nn.Module):
     def __call__(self, carry: PyTree, x: jax.Array, reset: jax.Array) -> tuple[PyTree, jax.Array]:
         """Features `[L, S, F]` to `[L, S, size]`."""
         _check_features(x)
-        x = nn.Dense(self.size, name="embedding")(x)
+        x = Dense(self.size, name="embedding")(x)
         after = []
         for i, before in enumerate(carry):
             layer = _LRULayer(
@@ -142,14 +143,14 @@ class _LRULayer(nn.Module):
         decay = jnp.exp(jax.lax.complex(rate, jnp.exp(log_phase)))
         scale = jnp.sqrt(-jnp.expm1(2.0 * rate))
         u = nn.LayerNorm()(x)
-        real, imaginary = jnp.split(nn.Dense(2 * self.state_size, use_bias=False)(u), 2, axis=-1)
+        real, imaginary = jnp.split(Dense(2 * self.state_size, use_bias=False)(u), 2, axis=-1)
         states = linear_recurrence(
             decay, jax.lax.complex(scale * real, scale * imaginary), reset, carry
         )
         both = jnp.concatenate([states.real, states.imag], axis=-1)
         skip = self.param("skip", nn.initializers.normal(1.0), (size,))
-        y = nn.gelu(nn.Dense(size, use_bias=False)(both) + skip * u)
-        return states[-1], x + y * nn.sigmoid(nn.Dense(size)(y))
+        y = nn.gelu(Dense(size, use_bias=False)(both) + skip * u)
+        return states[-1], x + y * nn.sigmoid(Dense(size)(y))
 
     def _initial_log_rate(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
         """|lambda|^2 uniform between the squared radii."""

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax.linen.dtypes import promote_dtype
 
+from jaxppo.networks.products import bfloat16_product, float32_product
+
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "tanh": nn.tanh,
     "relu": nn.relu,
@@ -43,50 +45,13 @@ class MLP(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """`[..., F]` to `[..., layer_sizes[-1]]`; of bfloat16 only the products are."""
         given = x.dtype
-        product = bfloat16_product if given == jnp.bfloat16 else None
+        product = bfloat16_product if given == jnp.bfloat16 else float32_product
         for size in self.layer_sizes:
             x = nn.Dense(size, kernel_init=_orthogonal, dot_general=product)(x)
             if self.layer_norm:
                 x = nn.LayerNorm()(x)
             x = ACTIVATIONS[self.activation](x)
         return x.astype(given)
-
-
-def bfloat16_product(x: jax.Array, kernel: jax.Array, *_: Any, **__: Any) -> jax.Array:
-    """`x @ kernel` of bfloat16 factors summed in float32, as are the products of its gradient.
-
-    The `dot_general` of a dense layer: `[..., F]` and `[F, G]` to float32 `[..., G]`.
-    """
-    return _product(x, kernel)
-
-
-@jax.custom_vjp
-def _product(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    return _product_forward(x, kernel)[0]
-
-
-def _product_forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, Any]:
-    half = x.astype(jnp.bfloat16), kernel.astype(jnp.bfloat16)
-    kept = (*half, jnp.zeros((), x.dtype), jnp.zeros((), kernel.dtype))
-    return _contract(*half, (x.ndim - 1,), (0,)), kept
-
-
-def _product_backward(kept: Any, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
-    x, kernel, like_x, like_kernel = kept
-    gradient = gradient.astype(jnp.bfloat16)
-    lead = tuple(range(x.ndim - 1))
-    of_x = _contract(gradient, kernel, (x.ndim - 1,), (1,))
-    of_kernel = _contract(x, gradient, lead, lead)
-    return of_x.astype(like_x.dtype), of_kernel.astype(like_kernel.dtype)
-
-
-def _contract(
-    a: jax.Array, b: jax.Array, of_a: tuple[int, ...], of_b: tuple[int, ...]
-) -> jax.Array:
-    return jax.lax.dot_general(a, b, ((of_a, of_b), ((), ())), preferred_element_type=jnp.float32)
-
-
-_product.defvjp(_product_forward, _product_backward)
 
 
 class NoisyMLP(nn.Module):
@@ -149,7 +114,7 @@ class _NoisyDense(nn.Module):
             into, out = root[:num_inputs], root[num_inputs:]
             kernel = kernel + kernel_noise * into[:, None] * out
             bias = bias + bias_noise * out
-        return x @ kernel + bias
+        return float32_product(x, kernel).astype(x.dtype) + bias
 
 
 class CNN(nn.Module):
