@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 
 from jaxppo import random_bits, sequences
 from jaxppo.losses import approximate_kl, clip_fraction, clipped_error, explained_variance, ratio
@@ -213,7 +214,7 @@ def train_block(
 
     state, metrics = jax.lax.fori_loop(0, num_updates, iterate, (state, _zero_metrics()))
     return state, dataclasses.replace(
-        metrics, nonfinite_parameter=_num_nonfinite(state.agent.policy)
+        metrics, nonfinite_parameter=_num_nonfinite(_floats(state.agent.policy))
     )
 
 
@@ -817,7 +818,7 @@ def add_losses(
         metrics,
         losses=losses,
         explained_variance=mean_over(system.axes, explained_variance(batch.value, batch.target)),
-        parameter_norm=optax.tree.norm(state.agent.policy.params),
+        parameter_norm=jnp.linalg.norm(_floats(state.agent.policy.params)),
         kl_coef=hp.kl_coef * state.agent.kl_factor,
         learning_rate=learning_rate(hp, hp.actor_lr, state.agent.update - 1),
         nonfinite_loss=num_nonfinite_losses(losses),
@@ -826,6 +827,12 @@ def add_losses(
 
 def _add_time(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda x: x[None], tree)
+
+
+def _floats(tree: PyTree) -> jax.Array:
+    """All floating-point numbers of a tree as one vector `[n]`: fewer kernels read them."""
+    leaves = jax.tree.leaves(tree)
+    return ravel_pytree([x for x in leaves if jnp.issubdtype(x.dtype, jnp.floating)])[0]
 
 
 def _num_nonfinite(tree: PyTree) -> jax.Array:

@@ -1,6 +1,7 @@
 """Matrix products of dense layers, and of their gradients, in the forms that are fast.
 
-Each is a `dot_general` of `flax.linen.Dense`: `[..., F]` and `[F, G]` to float32 `[..., G]`.
+Each is a `dot_general` of `flax.linen.Dense`: `[..., F]` and `[F, G]` to float32 `[..., G]`,
+differentiated in reverse (JAX's forward mode refuses it).
 """
 
 from functools import partial
