@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from jaxppo.envs.later import imported_later
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The name of a package of two parts, and of a module beside it, `uses_it`."""
     (tmp_path / "late").mkdir()
     (tmp_path / "late" / "__init__.py").write_text("here = 1\n")
