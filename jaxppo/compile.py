@@ -14,6 +14,10 @@ from jax.extend.core import Jaxpr
 from jaxppo import devices
 from jaxppo.config import ConfigError
 
+# XLA's pass that makes two kernels of every small sum on CPUs, each compiled and started. Large
+# sums are a library's with or without it, and no less exact.
+UNUSED_PASS = "tree_reduction_rewriter"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Program:
@@ -34,7 +38,7 @@ def compile_program(
     start = time.perf_counter()
     num_devices = jax.tree.leaves(args)[0].shape[0]
     traced = devices.parallel(function, num_devices, donate=donate).trace(*args)
-    compiled = traced.lower().compile()
+    compiled = traced.lower().compile(compiler_options=_options())
     seconds = time.perf_counter() - start
     memory = compiled.memory_analysis()
     peak = 0
@@ -47,6 +51,14 @@ def compile_program(
         )
     flops = matmul_flops(traced.jaxpr.jaxpr)
     return Program(call=compiled, seconds=seconds, peak_bytes=peak, matmul_flops=flops)
+
+
+def _options() -> dict[str, str]:
+    """Of the compiler; passes that XLA_FLAGS disables stay those that are."""
+    flag = "xla_disable_hlo_passes"
+    if jax.default_backend() != "cpu" or flag in os.environ.get("XLA_FLAGS", ""):
+        return {}
+    return {flag: UNUSED_PASS}
 
 
 def memory_limit(device: jax.Device, num_devices: int) -> int | None:

@@ -19,7 +19,13 @@ from jaxppo.types import LearnerState, System
 
 # Compiling is most of the time here. Tests that run commands compile as users do.
 jax.config.update("jax_disable_most_optimizations", True)
-XLA_FLAGS = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
+XLA_FLAGS = " ".join(
+    (
+        os.environ.get("XLA_FLAGS", ""),
+        "--xla_cpu_use_fusion_emitters=false",
+        f"--xla_disable_hlo_passes={compile.UNUSED_PASS}",
+    )
+)
 os.environ["XLA_FLAGS"] = XLA_FLAGS  # read when the first array is made
 
 

@@ -1,5 +1,8 @@
 """Costs of programs, and the cache on disk."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,3 +68,30 @@ def test_a_cache_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"arch\.compile_cache.*null"):
         compile.use_cache(str(tmp_path / "file" / "cache"))
+
+
+SMALL_SUM = """
+import jax, jax.numpy as jnp
+from jaxppo import compile
+total, x = lambda x: jnp.sum(jnp.exp(-x) * x), jnp.ones((1, 128))
+plain = jax.jit(total).lower(x[0]).compile()
+for program in (plain, compile.compile_program(total, x).call):
+    print("reduce-window(" in program.as_text())
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"), [("", False), ("--xla_disable_hlo_passes=cse", True)]
+)
+def test_a_small_sum_is_one_kernel_unless_other_passes_were_named(
+    flags: str, expected: bool
+) -> None:
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", SMALL_SUM],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["True", str(expected)]
