@@ -238,13 +238,9 @@ def update(system: System, state: LearnerState) -> tuple[LearnerState, Metrics]:
 def collect(system: System, state: LearnerState) -> tuple[LearnerState, Transition, Metrics]:
     """Act for `T` steps in `B` environments; the rollout's leaves are `[T, B, ...]`."""
     with jax.named_scope("collect"):
-        key, action_key, env_key = random_bits.split(state.acting.key, 3)
-        keys = (
-            random_bits.split(action_key, system.rollout_length),
-            random_bits.split(env_key, (system.rollout_length, system.num_envs)),
-        )
+        keys = random_bits.split(state.acting.key, (system.rollout_length + 1, system.num_envs + 1))
         acting, (rollout, episodes) = jax.lax.scan(
-            partial(act_and_step, system, state.agent.policy), state.acting, keys
+            partial(act_and_step, system, state.agent.policy), state.acting, keys[1:]
         )
     num_episodes, episode_return, episode_length = jax.tree.map(
         lambda x: sum_over(system.axes, jnp.sum(x)), episodes
@@ -261,15 +257,18 @@ def collect(system: System, state: LearnerState) -> tuple[LearnerState, Transiti
             jnp.sum(system.actor_critic.empty_masks(rollout.obs), dtype=jnp.int32),
         ),
     )
-    acting = dataclasses.replace(acting, key=key)
+    acting = dataclasses.replace(acting, key=keys[0, 0])
     return dataclasses.replace(state, acting=acting), rollout, metrics
 
 
 def act_and_step(
-    system: System, policy: Policy, acting: ActingState, keys: tuple[jax.Array, jax.Array]
+    system: System, policy: Policy, acting: ActingState, keys: jax.Array
 ) -> tuple[ActingState, tuple[Transition, tuple[jax.Array, jax.Array, jax.Array]]]:
-    """One step of `B` environments, with (count, return, length) sums of episodes that ended."""
-    action_key, env_keys = keys
+    """One step of `B` environments, with (count, return, length) sums of episodes that ended.
+
+    Of the keys `[1 + B]` the first draws actions, the others belong to the environments.
+    """
+    action_key, env_keys = keys[0], keys[1:]
     with jax.named_scope("act"):
         carry, distribution, _ = unroll(
             system, policy, acting.carry, _add_time(acting.obs), acting.reset[None]
@@ -466,19 +465,19 @@ def run_epochs(
     gradient steps, which is the same but where the KL ended the passes, and the number of those
     that were skipped.
     """
-    key, shuffle_key = random_bits.split(state.acting.key)
+    keys = random_bits.split(state.acting.key, 1 + system.epochs)
     with jax.named_scope("epochs"):
         (agent, _), (losses, seen, taken, skipped) = jax.lax.scan(
             partial(run_epoch, system, state, rollout, batch),
             (state.agent, jnp.zeros((), bool)),
-            random_bits.split(shuffle_key, system.epochs),
+            keys[1:],
         )
         if system.adapt_kl_coef:
             agent = adapt_kl_coef(system, agent, batch)
     noise_key = jax.tree.map(lambda key: random_bits.split(key, 1)[0], agent.policy.noise_key)
     policy = dataclasses.replace(agent.policy, noise_key=noise_key)
     agent = dataclasses.replace(agent, policy=policy, update=agent.update + 1)
-    acting = dataclasses.replace(state.acting, key=key)
+    acting = dataclasses.replace(state.acting, key=keys[0])
     num_seen = jnp.maximum(jnp.sum(seen), 1)
     mean = jax.tree.map(lambda x: jnp.sum(jnp.where(seen, x, 0.0)) / num_seen, losses)
     losses = dataclasses.replace(

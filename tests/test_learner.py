@@ -660,8 +660,7 @@ def test_what_others_go_on_for_changes_nothing_of_what_has_stopped(
 
 
 def first_minibatch(system: System, state: LearnerState) -> jax.Array:
-    _, shuffle_key = jax.random.split(state.acting.key)
-    key = jax.random.split(shuffle_key, system.epochs)[0]
+    key = jax.random.split(state.acting.key, 1 + system.epochs)[1]
     return learner.random_permutation(key, 32)[: 32 // system.num_minibatches]
 
 
