@@ -178,7 +178,8 @@ def phases(timed: Timed) -> dict[str, float]:
     found = {}
     for phase, (function, args) in programs.items():
         repeats = max(1, timed.updates // 4)
-        program = jax.jit(partial(repeat, function, repeats)).lower(*args).compile()
+        lowered = jax.jit(partial(repeat, function, repeats)).lower(*args)
+        program = lowered.compile(compiler_options=compile.options())
         jax.block_until_ready(program(*args))
         taken = [seconds(lambda p=program, a=args: jax.block_until_ready(p(*a))) for _ in range(5)]
         found[phase] = statistics.median(taken) / repeats

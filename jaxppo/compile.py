@@ -38,7 +38,7 @@ def compile_program(
     start = time.perf_counter()
     num_devices = jax.tree.leaves(args)[0].shape[0]
     traced = devices.parallel(function, num_devices, donate=donate).trace(*args)
-    compiled = traced.lower().compile(compiler_options=_options())
+    compiled = traced.lower().compile(compiler_options=options())
     seconds = time.perf_counter() - start
     memory = compiled.memory_analysis()
     peak = 0
@@ -53,8 +53,8 @@ def compile_program(
     return Program(call=compiled, seconds=seconds, peak_bytes=peak, matmul_flops=flops)
 
 
-def _options() -> dict[str, str]:
-    """Of the compiler; passes that XLA_FLAGS disables stay those that are."""
+def options() -> dict[str, str]:
+    """What every program here is compiled with; passes that XLA_FLAGS disables stay those."""
     flag = "xla_disable_hlo_passes"
     if jax.default_backend() != "cpu" or flag in os.environ.get("XLA_FLAGS", ""):
         return {}
