@@ -238,7 +238,8 @@ def update(system: System, state: LearnerState) -> tuple[LearnerState, Metrics]:
 def collect(system: System, state: LearnerState) -> tuple[LearnerState, Transition, Metrics]:
     """Act for `T` steps in `B` environments; the rollout's leaves are `[T, B, ...]`."""
     with jax.named_scope("collect"):
-        keys = random_bits.split(state.acting.key, (system.rollout_length + 1, system.num_envs + 1))
+        # One hash for all: a row a step, after one whose first key the stream goes on from.
+        keys = random_bits.split(state.acting.key, (1 + system.rollout_length, 1 + system.num_envs))
         acting, (rollout, episodes) = jax.lax.scan(
             partial(act_and_step, system, state.agent.policy), state.acting, keys[1:]
         )
@@ -465,7 +466,7 @@ def run_epochs(
     gradient steps, which is the same but where the KL ended the passes, and the number of those
     that were skipped.
     """
-    keys = random_bits.split(state.acting.key, 1 + system.epochs)
+    keys = random_bits.split(state.acting.key, 1 + system.epochs)  # the stream goes on from keys[0]
     with jax.named_scope("epochs"):
         (agent, _), (losses, seen, taken, skipped) = jax.lax.scan(
             partial(run_epoch, system, state, rollout, batch),
