@@ -111,7 +111,10 @@ class Timed:
         used = jax.local_devices()[: self.plan.num_devices]
         self.count = devices.replicate(np.int32(self.updates), used)
         train = partial(learner.train_members, self.system)
-        self.program = compile.compile_program(train, self.state, self.count, donate=(0,))
+        self.compiler = settings.arch.compiler
+        self.program = compile.compile_program(
+            train, self.state, self.count, donate=(0,), compiler=self.compiler
+        )
         flops = self.program.matmul_flops * self.plan.num_devices
         self.gflop_per_step = flops / steps_per_update / 1e9
 
@@ -179,7 +182,7 @@ def phases(timed: Timed) -> dict[str, float]:
     for phase, (function, args) in programs.items():
         repeats = max(1, timed.updates // 4)
         lowered = jax.jit(partial(repeat, function, repeats)).lower(*args)
-        program = lowered.compile(compiler_options=compile.options())
+        program = lowered.compile(compiler_options=compile.options(timed.compiler))
         jax.block_until_ready(program(*args))
         taken = [seconds(lambda p=program, a=args: jax.block_until_ready(p(*a))) for _ in range(5)]
         found[phase] = statistics.median(taken) / repeats

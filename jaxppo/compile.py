@@ -18,6 +18,12 @@ from jaxppo.config import ConfigError
 # sums are a library's with or without it, and no less exact.
 UNUSED_PASS = "tree_reduction_rewriter"
 
+# The settings of arch.compiler, on CPUs: XLA's older code generator is the quick one.
+COMPILERS: dict[str, dict[str, bool | int]] = {
+    "thorough": {},
+    "quick": {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1},
+}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Program:
@@ -33,12 +39,16 @@ def compile_program(
     function: Callable[..., Any],
     *args: Any,
     donate: tuple[int, ...] = (),
+    compiler: str = "thorough",
 ) -> Program:
-    """Compile `function` of one device's slices for all devices; `args` carry the axis `D`."""
+    """Compile `function` of one device's slices for all devices; `args` carry the axis `D`.
+
+    `compiler` is what `arch.compiler` says.
+    """
     start = time.perf_counter()
     num_devices = jax.tree.leaves(args)[0].shape[0]
     traced = devices.parallel(function, num_devices, donate=donate).trace(*args)
-    compiled = traced.lower().compile(compiler_options=options())
+    compiled = traced.lower().compile(compiler_options=options(compiler))
     seconds = time.perf_counter() - start
     memory = compiled.memory_analysis()
     peak = 0
@@ -53,12 +63,23 @@ def compile_program(
     return Program(call=compiled, seconds=seconds, peak_bytes=peak, matmul_flops=flops)
 
 
-def options() -> dict[str, str]:
-    """What every program here is compiled with; passes that XLA_FLAGS disables stay those."""
-    flag = "xla_disable_hlo_passes"
-    if jax.default_backend() != "cpu" or flag in os.environ.get("XLA_FLAGS", ""):
+def options(compiler: str = "thorough") -> dict[str, str | bool | int]:
+    """Of XLA, for every program here; passes that XLA_FLAGS disables stay those."""
+    if jax.default_backend() != "cpu":
         return {}
-    return {flag: UNUSED_PASS}
+    flag = "xla_disable_hlo_passes"
+    passes = {} if flag in os.environ.get("XLA_FLAGS", "") else {flag: UNUSED_PASS}
+    return {**passes, **COMPILERS[compiler]}
+
+
+def check(compiler: str) -> None:
+    """`ConfigError` where `arch.compiler` asks for what this machine has not."""
+    backend = jax.default_backend()
+    if COMPILERS[compiler] and backend != "cpu":
+        raise ConfigError(
+            f"arch.compiler={compiler}: is for CPUs, and programs here run on {backend}; leave it "
+            "out, or set JAX_PLATFORMS=cpu"
+        )
 
 
 def memory_limit(device: jax.Device, num_devices: int) -> int | None:

@@ -13,7 +13,7 @@ import os
 import signal
 import statistics
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -55,6 +55,7 @@ class Job:
 def prepare(config: Config) -> tuple[Plan, System]:
     """Check all of a configuration without compiling anything; `ConfigError` on what cannot be."""
     compile.use_cache(config.arch.compile_cache)
+    compile.check(config.arch.compiler)
     if config.arch.profile is not None:
         _profile_folder(config.arch.profile)
     sinks.check(config.logger)
@@ -270,6 +271,7 @@ class _Run:
         self.slots = list(range(len(self.members)))  # the members in the program, in its order
         self.config = jobs[0].config  # what shapes the program is the same in all
         compile.use_cache(self.config.arch.compile_cache)
+        compile.check(self.config.arch.compiler)
         for job in jobs:
             sinks.check(job.config.logger)
         for job in jobs[1:]:
@@ -611,7 +613,13 @@ class _Run:
     def compile_training(self) -> compile.Program:
         count = jax.ShapeDtypeStruct((self.plan.num_devices,), jnp.int32)
         train = partial(train_members, self.system)
-        return compile.compile_program(train, self.shapes, count, donate=(0,))
+        return self.compile_program(train, self.shapes, count, donate=(0,))
+
+    def compile_program(
+        self, function: Callable[..., Any], *args: PyTree, donate: tuple[int, ...] = ()
+    ) -> compile.Program:
+        compiler = self.config.arch.compiler
+        return compile.compile_program(function, *args, donate=donate, compiler=compiler)
 
     def check_memory(self) -> None:
         """`TooLargeError` where the members do not fit together."""
@@ -628,7 +636,7 @@ class _Run:
         self.train = None
         policy = self.shapes.agent.policy
         keys = self.episode_keys(self.evaluation_keys, 1)[0]
-        evaluation = compile.compile_program(partial(evaluate_members, self.system), policy, keys)
+        evaluation = self.compile_program(partial(evaluate_members, self.system), policy, keys)
         seconds = train.seconds + evaluation.seconds
         self.compile_seconds += seconds
         values = {
@@ -655,10 +663,8 @@ class _Run:
         if not self.plan.warmup_rollouts:
             return state
         count = devices.replicate(np.int32(self.plan.warmup_rollouts), self.devices)
-        program = compile.compile_program(
-            partial(warm_up_members, self.system), state, count, donate=(0,)
-        )
-        return program.call(state, count)
+        warm_up = partial(warm_up_members, self.system)
+        return self.compile_program(warm_up, state, count, donate=(0,)).call(state, count)
 
     def trained(
         self, totals: Metrics, num_updates: int, steps: int, seconds: float

@@ -104,7 +104,9 @@ class TrainedPolicy:
             rows = devices.shard(keys.reshape(len(local), 1, each), local)
             if play is None:
                 evaluation = partial(evaluate_members, self.system)
-                play = compile.compile_program(evaluation, policy, rows).call
+                play = compile.compile_program(
+                    evaluation, policy, rows, compiler=self.config.arch.compiler
+                ).call
             found = jax.tree.map(lambda x: np.asarray(x).reshape(-1)[:at_once], play(policy, rows))
             parts.append(found)
         joined: Episodes = jax.tree.map(lambda *x: np.concatenate(x)[:num_episodes], *parts)

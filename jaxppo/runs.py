@@ -209,7 +209,7 @@ def _read(home: Path, folder: Path, config: dict[str, Any], notes: list[str]) ->
 _ASIDE = ("env", "checkpoint", "logger", "resume", "resume_allow", "trust")
 _NO_DIFFERENCE = {
     *("arch.seed", "arch.num_seeds"),
-    *("arch.plan_only", "arch.profile", "arch.compile_cache"),
+    *("arch.plan_only", "arch.profile", "arch.compiler", "arch.compile_cache"),
 }
 
 

@@ -70,6 +70,41 @@ def test_a_cache_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         compile.use_cache(str(tmp_path / "file" / "cache"))
 
 
+def printed(program: str, flags: str) -> list[str]:
+    """Words that a program prints in a process of its own, with these XLA_FLAGS alone."""
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+TURNS = """
+import jax, jax.numpy as jnp, numpy as np
+from jaxppo import compile
+x = np.random.default_rng(0).normal(size=(200, 200)) / 20
+expected = x
+for _ in range(5):
+    expected = np.sin(expected @ x)
+turn = lambda x: jax.lax.fori_loop(0, 5, lambda _, y: jnp.sin(y @ x), x)
+x = jnp.asarray(x[None], jnp.float32)
+for compiler in ("thorough", "quick"):
+    call = compile.compile_program(turn, x, compiler=compiler).call
+    print("wrapped_add" in call.as_text(), np.allclose(call(x)[0], expected, atol=1e-5))
+"""
+
+
+def test_a_quick_compiler_makes_other_kernels_of_the_same_numbers() -> None:
+    assert printed(TURNS, "") == ["True", "True", "False", "True"]
+
+
+def test_a_quick_compiler_is_refused_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    compile.check("thorough")
+    assert compile.options("quick") == {}
+    with pytest.raises(ConfigError, match=r"arch\.compiler=quick: .*gpu.*leave it out"):
+        compile.check("quick")
+
+
 SMALL_SUM = """
 import jax, jax.numpy as jnp
 from jaxppo import compile
@@ -86,12 +121,4 @@ for program in (plain, compile.compile_program(total, x).call):
 def test_a_small_sum_is_one_kernel_unless_other_passes_were_named(
     flags: str, expected: bool
 ) -> None:
-    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [sys.executable, "-c", SMALL_SUM],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.split() == ["True", str(expected)]
+    assert printed(SMALL_SUM, flags) == ["True", str(expected)]

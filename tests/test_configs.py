@@ -17,7 +17,7 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import get_object
 from omegaconf import OmegaConf
 
-from jaxppo import envs
+from jaxppo import compile, envs
 from jaxppo.config import (
     ArchConfig,
     CheckpointConfig,
@@ -577,6 +577,7 @@ def test_choices_are_what_there_is() -> None:
     assert CHOICES["system.objective"] == tuple(OBJECTIVES)
     assert CHOICES["system.advantages"] == tuple(ESTIMATORS)
     assert CHOICES["system.value_loss"] == tuple(VALUE_LOSSES)
+    assert CHOICES["arch.compiler"] == tuple(compile.COMPILERS)
 
 
 @pytest.mark.parametrize("raw", [{"arch": 3}, {"arch": None}, {"arch": [1]}, {"system": "ppo"}])
