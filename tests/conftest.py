@@ -22,7 +22,7 @@ jax.config.update("jax_disable_most_optimizations", True)
 XLA_FLAGS = " ".join(
     (
         os.environ.get("XLA_FLAGS", ""),
-        "--xla_cpu_use_fusion_emitters=false",
+        *(f"--{key}={value}".lower() for key, value in compile.COMPILERS["quick"].items()),
         f"--xla_disable_hlo_passes={compile.UNUSED_PASS}",
     )
 )
