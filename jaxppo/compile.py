@@ -63,7 +63,7 @@ def compile_program(
     return Program(call=compiled, seconds=seconds, peak_bytes=peak, matmul_flops=flops)
 
 
-def options(compiler: str = "thorough") -> dict[str, str | bool | int]:
+def options(compiler: str) -> dict[str, str | bool | int]:
     """Of XLA, for every program here; passes that XLA_FLAGS disables stay those."""
     if jax.default_backend() != "cpu":
         return {}

@@ -17,7 +17,8 @@ import pytest
 from jaxppo import compile, config, system
 from jaxppo.types import LearnerState, System
 
-# Compiling is most of the time here. Tests that run commands compile as users do.
+# Compiling is most of the time here: the commands that tests run compile with arch.compiler=quick's
+# options, what tests compile themselves with fewer optimisations still.
 jax.config.update("jax_disable_most_optimizations", True)
 XLA_FLAGS = " ".join(
     (
