@@ -1,5 +1,6 @@
 """Costs of programs, and the cache on disk."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -64,6 +65,30 @@ def test_a_program_reports_time_and_memory() -> None:
     assert program.call(x, w).shape == (1, 64, 64)
 
 
+def test_tracing_is_not_searched_for_garbage() -> None:
+    searched = []
+
+    def note(x: jax.Array) -> jax.Array:
+        searched.append(gc.isenabled())
+        return x
+
+    def fail(x: jax.Array) -> jax.Array:
+        raise KeyError
+
+    compile.compile_program(note, jnp.ones(1))
+    assert searched == [False]
+    assert gc.isenabled()
+    with pytest.raises(KeyError):
+        compile.compile_program(fail, jnp.ones(1))
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        compile.compile_program(note, jnp.ones(1))
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
 def test_a_cache_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"arch\.compile_cache.*null"):
@@ -95,6 +120,28 @@ for compiler in ("thorough", "quick"):
 
 def test_a_quick_compiler_makes_other_kernels_of_the_same_numbers() -> None:
     assert printed(TURNS, "") == ["True", "True", "False", "True"]
+
+
+LEARN = """
+import jax, numpy as np
+from benchmarks.speed import Setting, Timed
+setting = Setting(["arch.total_num_envs=64", "system.rollout_length=32"], 3 * 2048)
+learnt = {}
+for compiler in ("thorough", "quick"):
+    timed = Timed(setting, f"arch.compiler={compiler}")
+    before = jax.device_get(timed.state.agent.policy.params)
+    timed.block()
+    after = jax.device_get(timed.state.agent.policy.params)
+    learnt[compiler] = [b - a for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(after))]
+    print("wrapped_log" in timed.program.call.as_text())
+pairs = list(zip(*learnt.values(), strict=True))
+print(all(np.allclose(a, b, atol=1e-5) and np.abs(a).max() > 1e-3 for a, b in pairs))
+"""
+
+
+def test_an_agent_learns_the_same_of_either_compiler() -> None:
+    """The one test of the learner that is compiled as users' runs are: see conftest.py."""
+    assert printed(LEARN, "") == ["True", "False", "True"]
 
 
 def test_a_quick_compiler_is_refused_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
