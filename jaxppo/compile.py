@@ -69,9 +69,9 @@ def compile_program(
 
 @contextlib.contextmanager
 def no_collection() -> Iterator[None]:
-    """Nothing is looked through for garbage meanwhile, if it was before.
+    """Python's garbage collector rests meanwhile.
 
-    For what makes many objects that stay, as tracing does: it and lowering take a fifth less so.
+    For what makes many objects that stay: tracing and lowering take a fifth less so.
     """
     was = gc.isenabled()
     gc.disable()

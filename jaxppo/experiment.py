@@ -54,14 +54,22 @@ class Job:
 
 def prepare(config: Config) -> tuple[Plan, System]:
     """Check all of a configuration without compiling anything; `ConfigError` on what cannot be."""
-    compile.use_cache(config.arch.compile_cache)
-    compile.check(config.arch.compiler)
     if config.arch.profile is not None:
         _profile_folder(config.arch.profile)
-    sinks.check(config.logger)
+    _check_surroundings(config)
     members(config)
     planned = plan_members(config, num_members(config))
     return planned, system.build(config, planned)
+
+
+def _check_surroundings(config: Config) -> None:
+    """`ConfigError` where the cache, the compiler or a sink of the settings is not to be had here.
+
+    Programs are cached from then on.
+    """
+    compile.use_cache(config.arch.compile_cache)
+    compile.check(config.arch.compiler)
+    sinks.check(config.logger)
 
 
 def _profile_folder(setting: str) -> Path:
@@ -270,10 +278,8 @@ class _Run:
         self.members = [_Member(config) for job in jobs for config in members(job.config)]
         self.slots = list(range(len(self.members)))  # the members in the program, in its order
         self.config = jobs[0].config  # what shapes the program is the same in all
-        compile.use_cache(self.config.arch.compile_cache)
-        compile.check(self.config.arch.compiler)
         for job in jobs:
-            sinks.check(job.config.logger)
+            _check_surroundings(job.config)
         for job in jobs[1:]:
             plan_members(job.config, num_members(job.config))  # what it refuses
         self.plan = plan_members(self.config, len(self.members))
