@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 from jax.extend.core import Jaxpr
+from jax.interpreters import partial_eval
 
 from jaxppo import devices
 from jaxppo.config import ConfigError
@@ -138,12 +139,12 @@ def make_folder(key: str, folder: str, other: str) -> Path:
 
 
 def matmul_flops(program: Jaxpr) -> int:
-    """Floating-point operations of all matrix products of a traced program, on one device.
+    """Floating-point operations of a traced program's matrix products, on one device.
 
-    Scans are multiplied out: the compiler's own cost analysis takes a loop's body once, however
-    often it runs. Branches count as their costliest; a loop of unknown length counts once, so that
-    a block of updates counts as one update. Convolutions: products of their kernel at every output
-    position.
+    What no result needs is not counted. Scans are multiplied out: the compiler's own cost analysis
+    takes a loop's body once, however often it runs. Branches count as their costliest; a loop of
+    unknown length counts once, so that a block of updates counts as one update. Convolutions:
+    products of their kernel at every output position.
     """
     return count_products(program, _flops)
 
@@ -174,9 +175,13 @@ def _flops(equation: Any) -> int:
 
 
 def count_products(jaxpr: Any, cost: Callable[[Any], int]) -> int:
-    """The sum of the costs of all matrix products and convolutions, scans multiplied out."""
+    """The sum of the costs of the matrix products and convolutions that results need.
+
+    Scans are multiplied out. What a loop's body computes for no result, the compiler leaves out.
+    """
+    needed, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     total = 0
-    for equation in jaxpr.eqns:
+    for equation in needed.eqns:
         name, params = equation.primitive.name, equation.params
         if name in ("dot_general", "conv_general_dilated"):
             total += cost(equation)
