@@ -48,14 +48,14 @@ def test_flops_of_a_gradient_are_three_times_the_forward_pass() -> None:
 
 
 def test_products_that_no_result_needs_are_not_counted() -> None:
-    def layers(x: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def two(x: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
         return x @ w, x @ w @ w
 
-    def turn(i: jax.Array, x: jax.Array, w: jax.Array) -> jax.Array:
-        return jax.lax.scan(lambda x, _: (layers(x, w)[0], None), x, length=3)[0]
-
     def program(x: jax.Array, w: jax.Array) -> jax.Array:
-        return jax.lax.fori_loop(0, jnp.argmax(x), lambda i, x: turn(i, x, w), x)
+        def turn(_: Any, x: jax.Array) -> jax.Array:
+            return jax.lax.scan(lambda x, _: (two(x, w)[0], None), x, length=3)[0]
+
+        return jax.lax.fori_loop(0, jnp.argmax(x), turn, x)
 
     x, w = jnp.ones((1, 8, 16)), jnp.ones((1, 16, 16))
     assert flops(program, x, w) == 3 * 2 * 8 * 16 * 16
