@@ -20,6 +20,7 @@ from jaxppo.objectives import BLIND, ESTIMATORS, VALUE_LOSSES
 from jaxppo.permutations import random_permutation
 from jaxppo.statistics import (
     any_over,
+    deviation,
     from_units,
     init_statistics,
     max_over,
@@ -27,7 +28,6 @@ from jaxppo.statistics import (
     merge_statistics,
     min_over,
     normalize,
-    scale,
     standardize,
     sum_over,
     to_units,
@@ -339,7 +339,7 @@ def scale_rewards(
         past, totals = jax.lax.scan(discount, state.acting.discounted_return, rollout)
         statistics = merge_statistics(agent.reward_statistics, totals, system.axes)
         statistics = unless_nonfinite(system, statistics, agent.reward_statistics)
-        reward = reward / scale(statistics, epsilon=1e-8)
+        reward = reward / deviation(statistics.mean, statistics.variance)
         state = dataclasses.replace(
             state,
             agent=dataclasses.replace(agent, reward_statistics=statistics),

@@ -4,6 +4,7 @@
 """
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -81,7 +82,8 @@ def merge_statistics(
     With n new and N old observations, w = n / (decay N + n) and d = mean_new - mean:
     mean' = mean + w d,  var' = var + w (var_new - var) + w (1 - w) d^2,  N' = decay N + n.
 
-    Chan et al. 1979, eq. 2.1 (pairwise merge), divided by the counts so that nothing grows. With
+    Chan et al. 1979, eq. 2.1 (pairwise merge), divided by the counts so that nothing grows. The
+    first batch (N = 0) replaces the identity: its variance loses no digits to the identity's 1. With
     `decay` below 1 these are the moments of an exponential moving average over batches, its bias
     towards the start corrected (Kingma & Ba 2015, arXiv 1412.6980, section 3).
     Leaves of `batch` are `[..., O...]` under the same leading axes; raises `ValueError`
@@ -94,11 +96,14 @@ def merge_statistics(
     num = sum_over(axes, jnp.float32(math.prod(lead)))
     count = decay * statistics.count + num
     fraction = num / count
-    batch_mean = jax.tree.map(
-        lambda x, old: None if old is None else mean_over(axes, jnp.mean(x, over)),
-        batch,
-        statistics.mean,
-    )
+
+    def mean(x: jax.Array, old: jax.Array | None) -> jax.Array | None:
+        if old is None:
+            return None
+        first = x[(0,) * len(lead)]  # float32 sums of what lies far from zero would lose digits
+        return mean_over(axes, first + jnp.mean(x - first, over))
+
+    batch_mean = jax.tree.map(mean, batch, statistics.mean)
     batch_variance = jax.tree.map(
         lambda x, new: (
             None if new is None else mean_over(axes, jnp.mean(jnp.square(x - new), over))
@@ -106,20 +111,21 @@ def merge_statistics(
         batch,
         batch_mean,
     )
+    unless_first = partial(jax.tree.map, partial(jnp.where, statistics.count == 0))
+    old_mean = unless_first(batch_mean, statistics.mean)
+    old_variance = unless_first(batch_variance, statistics.variance)
     return RunningStatistics(
         count=count,
-        mean=jax.tree.map(
-            lambda old, new: old + fraction * (new - old), statistics.mean, batch_mean
-        ),
+        mean=jax.tree.map(lambda old, new: old + fraction * (new - old), old_mean, batch_mean),
         variance=jax.tree.map(
             lambda old, new, mean, new_mean: (
                 old
                 + fraction * (new - old)
                 + fraction * (1.0 - fraction) * jnp.square(new_mean - mean)
             ),
-            statistics.variance,
+            old_variance,
             batch_variance,
-            statistics.mean,
+            old_mean,
             batch_mean,
         ),
     )
@@ -143,10 +149,21 @@ def _leading_shape(statistics: RunningStatistics, batch: PyTree) -> tuple[int, .
     return fits[0] if fits else None
 
 
-def normalize(
-    statistics: RunningStatistics, obs: PyTree, *, epsilon: float = 1e-8, max_abs: float = 10.0
-) -> PyTree:
-    """(x - mean) / sqrt(variance + epsilon), clipped to +-max_abs; non-float leaves unchanged.
+# Below this share of its mean a standard deviation is rounding (float32 resolves 1.2e-7).
+RESOLUTION = 1e-6
+
+
+def deviation(mean: jax.Array, variance: jax.Array) -> jax.Array:
+    """The standard deviation, at least `RESOLUTION` of |mean|, and above zero.
+
+    A feature that is constant but for rounding stays constant; any other is normalised, however
+    small its numbers are.
+    """
+    return jnp.maximum(jnp.sqrt(variance), jnp.maximum(RESOLUTION * jnp.abs(mean), 1e-15))
+
+
+def normalize(statistics: RunningStatistics, obs: PyTree, *, max_abs: float = 10.0) -> PyTree:
+    """(x - mean) / deviation, clipped to +-max_abs; non-float leaves unchanged.
 
     Leaves of `obs` are `[..., O...]`.
     """
@@ -154,13 +171,17 @@ def normalize(
     def apply(x: jax.Array, mean: jax.Array | None, variance: jax.Array | None) -> jax.Array:
         if mean is None or variance is None:
             return x
-        return jnp.clip((x - mean) * jax.lax.rsqrt(variance + epsilon), -max_abs, max_abs)
+        return jnp.clip((x - mean) * (1.0 / deviation(mean, variance)), -max_abs, max_abs)
 
     return jax.tree.map(apply, obs, statistics.mean, statistics.variance)
 
 
 def scale(statistics: RunningStatistics, *, epsilon: float = 1e-4) -> jax.Array:
-    """The standard deviation of a scalar's statistics, sqrt(variance + epsilon)."""
+    """The unit in which a critic learns, sqrt(variance + epsilon).
+
+    It stays above 1e-2: where all rewards so far were zero, value targets come from the critic
+    alone, and without a floor each update would shrink the unit that the critic is read in.
+    """
     return jnp.sqrt(statistics.variance + epsilon)
 
 

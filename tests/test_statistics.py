@@ -244,6 +244,33 @@ def test_small_variance_around_a_large_mean(location: float) -> None:
     np.testing.assert_allclose(np.std(result), 1.0, rtol=1e-3)
 
 
+@pytest.mark.parametrize("std", [1e-3, 1e-6, 1e-12])
+def test_a_first_batch_keeps_a_variance_far_below_one(std: float) -> None:
+    """No digits are lost to the identity's variance of 1, at first or later."""
+    batches = list(np.random.default_rng(6).normal(0.0, std, (4, 4096)).astype(np.float32))
+    for count in (1, 4):
+        _, variance = oracles.mean_and_variance(batches[:count])
+        np.testing.assert_allclose(merged(batches[:count]).variance, variance, rtol=1e-5)
+
+
+@pytest.mark.parametrize("location", [0.0, 1.0, -1e3])
+@pytest.mark.parametrize("resolved", [10.0, 1e3])
+def test_small_features_are_normalized_to_one(location: float, resolved: float) -> None:
+    """However small a deviation is, as long as float32 can tell it beside the mean."""
+    std = resolved * 1e-6 * (abs(location) or 1e-3)
+    batch = np.random.default_rng(7).normal(location, std, 4096).astype(np.float32)
+    result = normalize(merged([batch]), batch)
+    np.testing.assert_allclose(np.std(result), 1.0, rtol=2e-2)
+    np.testing.assert_allclose(np.mean(result), 0.0, atol=2e-2)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 12345.678, -1e-20, 3e8])
+def test_a_constant_feature_is_zero(value: float) -> None:
+    """And what rounding makes of it stays small, since it is nothing to learn from."""
+    batches = [np.full((n,), value, np.float32) for n in (1000, 999, 77)]
+    np.testing.assert_allclose(normalize(merged(batches), batches[0]), 0.0, atol=0.2)
+
+
 @pytest.mark.parametrize(
     "grid, axes", [((4,), ("batch",)), ((2, 2), ("device", "batch")), ((1, 4), ("device", "batch"))]
 )
