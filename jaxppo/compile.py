@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax.extend.core import Jaxpr
-from jax.interpreters import partial_eval
 
 from jaxppo import devices
 from jaxppo.config import ConfigError
@@ -34,8 +32,8 @@ class Program:
 
     call: Callable[..., Any]
     seconds: float  # tracing, lowering and compiling (or reading the cache)
-    peak_bytes: int  # arguments, outputs and temporaries, by the compiler's own account
-    matmul_flops: int  # floating-point operations of its matrix products and convolutions
+    peak_bytes: int | None  # arguments, outputs and temporaries; None: the compiler does not say
+    matmul_flops: int | None  # of its matrix products and convolutions; None: could not be counted
 
 
 def compile_program(
@@ -55,17 +53,34 @@ def compile_program(
         lowered = traced.lower()
     compiled = lowered.compile(compiler_options=options(compiler))
     seconds = time.perf_counter() - start
+    return Program(
+        call=compiled,
+        seconds=seconds,
+        peak_bytes=unless_it_fails(lambda: _peak_bytes(compiled)),
+        matmul_flops=unless_it_fails(lambda: matmul_flops(traced.jaxpr.jaxpr)),
+    )
+
+
+def _peak_bytes(compiled: Any) -> int:
     memory = compiled.memory_analysis()
-    peak = 0
-    if memory is not None:  # some backends keep no account
-        peak = (
-            memory.argument_size_in_bytes
-            + memory.output_size_in_bytes
-            + memory.temp_size_in_bytes
-            - memory.alias_size_in_bytes
-        )
-    flops = matmul_flops(traced.jaxpr.jaxpr)
-    return Program(call=compiled, seconds=seconds, peak_bytes=peak, matmul_flops=flops)
+    return int(
+        memory.argument_size_in_bytes
+        + memory.output_size_in_bytes
+        + memory.temp_size_in_bytes
+        - memory.alias_size_in_bytes
+    )
+
+
+def unless_it_fails(measure: Callable[[], int]) -> int | None:
+    """What `measure()` returns, or None where it raises.
+
+    For numbers that are only shown: they read parts of JAX that may change from release to
+    release, and no run has to end because of that.
+    """
+    try:
+        return measure()
+    except Exception:  # whatever a changed library raises
+        return None
 
 
 @contextlib.contextmanager
@@ -103,14 +118,40 @@ def check(compiler: str) -> None:
 
 
 def memory_limit(device: jax.Device, num_devices: int) -> int | None:
-    """Bytes that a program of `num_devices` may take on each; None where nobody says."""
+    """Bytes that a program of `num_devices` may take on each; None where nobody says.
+
+    Of a CPU: what the machine and the process's control groups allow, however much of it is in use
+    at the moment. So members of a sweep are grouped into programs alike in every run.
+    """
     stats = device.memory_stats()
     if stats and "bytes_limit" in stats:
         return int(stats["bytes_limit"])
-    if device.platform != "cpu" or "SC_AVPHYS_PAGES" not in os.sysconf_names:
+    if device.platform != "cpu" or "SC_PHYS_PAGES" not in os.sysconf_names:
         return None
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return free // num_devices
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(there, *_group_limits()) // num_devices
+
+
+def _group_limits(
+    of: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
+) -> list[int]:
+    """Memory limits in bytes of the process's control groups and those above, as Linux has them.
+
+    Each line of `of` is `number:controllers:path`; version 2 has one line without controllers.
+    """
+    limits = []
+    for line in of.read_text().splitlines() if of.is_file() else []:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        folder, file = root, "memory.max"
+        if controllers:
+            folder, file = root / "memory", "memory.limit_in_bytes"
+        inner = folder / path.lstrip("/")
+        for group in (inner, *inner.parents):
+            with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+                limits.append(int((group / file).read_text()))
+    return limits
 
 
 def use_cache(folder: str | None) -> None:
@@ -138,7 +179,7 @@ def make_folder(key: str, folder: str, other: str) -> Path:
     return path
 
 
-def matmul_flops(program: Jaxpr) -> int:
+def matmul_flops(program: Any) -> int:
     """Floating-point operations of a traced program's matrix products, on one device.
 
     What no result needs is not counted. Scans are multiplied out: the compiler's own cost analysis
@@ -179,6 +220,8 @@ def count_products(jaxpr: Any, cost: Callable[[Any], int]) -> int:
 
     Scans are multiplied out. What a loop's body computes for no result, the compiler leaves out.
     """
+    from jax.interpreters import partial_eval  # not a public part of JAX
+
     needed, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     total = 0
     for equation in needed.eqns:
@@ -195,8 +238,7 @@ def count_products(jaxpr: Any, cost: Callable[[Any], int]) -> int:
     return total
 
 
-def _jaxprs(value: Any) -> list[Jaxpr]:
+def _jaxprs(value: Any) -> list[Any]:
     """The programs inside an equation's parameter."""
-    if isinstance(value, Jaxpr):
-        return [value]
-    return [value.jaxpr] if isinstance(getattr(value, "jaxpr", None), Jaxpr) else []
+    found = getattr(value, "jaxpr", value)  # of a closed one
+    return [found] if hasattr(found, "eqns") else []

@@ -30,13 +30,19 @@ def setting(default: Any, help: str, **rule: Any) -> Any:
     return dataclasses.field(default=default, metadata={"help": help, **rule})
 
 
+MAX_MEMBERS = 2**14  # of one program: each has a directory and a configuration of its own
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ArchConfig:
     """How much of what runs where."""
 
     seed: int = setting(42, "seed of everything random", low=0, high=2**32 - 1)
     num_seeds: int = setting(
-        1, "independent agents trained at once, of seeds seed, seed + 1 and so on", low=1
+        1,
+        "independent agents trained at once, of seeds seed, seed + 1 and so on",
+        low=1,
+        high=MAX_MEMBERS,
     )
     total_num_envs: int = setting(1024, "environments over all devices and update batches", low=1)
     update_batch_size: int = setting(
@@ -265,7 +271,10 @@ class PopulationConfig:
     """Members that differ in hyperparameters, and what becomes of the worse ones."""
 
     size: int | None = setting(
-        None, "members, of seeds seed, seed + 1 and so on; null: none", low=2
+        None,
+        "members, of seeds seed, seed + 1 and so on; null: none",
+        low=2,
+        high=MAX_MEMBERS,
     )
     selection: str = setting(
         "none",
@@ -599,6 +608,12 @@ def plan(config: Config, num_devices: int, members: int | None = None) -> Plan:
         )
     num_envs = arch.total_num_envs // learners
     batch = num_envs * system.rollout_length
+    if batch > MAX_INT:
+        raise ConfigError(
+            f"arch.total_num_envs={arch.total_num_envs}: {num_envs:,} environments x "
+            f"system.rollout_length={system.rollout_length} are {batch:,} transitions for each "
+            f"device and update batch, and at most {MAX_INT:,} can be numbered; lower one of them"
+        )
     num_sequences = batch // sequence_length
     if num_sequences % system.num_minibatches:
         of = (

@@ -34,6 +34,10 @@ from jaxppo.population import explore, members, rank, rungs, sources
 from jaxppo.types import LearnerState, Policy, PyTree, System
 
 
+# Members of several jobs are one program where it takes at most this share of the memory
+_SHARE_OF_MEMORY = 0.75
+
+
 class TrainingError(RuntimeError):
     """A run that cannot go on (NaN, infinity, nothing legal to do): one line, where and when."""
 
@@ -293,9 +297,10 @@ class _Run:
         ends = list(itertools.accumulate(num_members(job.config) for job in jobs))
         self.jobs = [range(a, b) for a, b in zip([0, *ends], ends, strict=False)]  # their members
         population = self.config.population
-        numbers = [system.hyperparameters(m.config, self.plan) for m in self.members]
+        configs = [member.config for member in self.members]
+        numbers = system.stacked_hyperparameters(configs, self.plan)
         self.numbers = {  # of the members of the program, that selection changes
-            name: [float(getattr(each, name)) for each in numbers]
+            name: np.asarray(getattr(numbers, name), float).tolist()
             for name in population.hyperparameters
         }
         self.rungs = {}  # after which blocks how many members go on
@@ -630,12 +635,15 @@ class _Run:
     def check_memory(self) -> None:
         """`TooLargeError` where the members do not fit together."""
         self.train = self.compile_training()
-        limit = compile.memory_limit(self.devices[0], self.plan.num_devices)
-        if limit is not None and self.train.peak_bytes > limit:
+        need, limit = self.train.peak_bytes, self.memory_limit()
+        if need is not None and limit is not None and need > _SHARE_OF_MEMORY * limit:
             raise TooLargeError(
-                f"{len(self.slots)} members need {self.train.peak_bytes / 2**30:.1f} GiB of "
-                f"{limit / 2**30:.1f} on each device"
+                f"{len(self.slots)} members need {need / 2**30:.1f} GiB of {limit / 2**30:.1f} on "
+                "each device"
             )
+
+    def memory_limit(self) -> int | None:
+        return compile.memory_limit(self.devices[0], self.plan.num_devices)
 
     def compile(self) -> Programs:
         train = self.train or self.compile_training()
@@ -649,12 +657,19 @@ class _Run:
             "seconds": seconds,
             "train_seconds": train.seconds,
             "evaluate_seconds": evaluation.seconds,
-            "gflop_per_update": train.matmul_flops / 1e9,
+            "gflop_per_update": None if train.matmul_flops is None else train.matmul_flops / 1e9,
             "peak_bytes": train.peak_bytes,
             "total_steps": self.plan.total_steps,
             "plan_only": self.config.arch.plan_only,
         }
         self.write(dict.fromkeys(self.going, values), "compile")
+        need, limit = max(train.peak_bytes or 0, evaluation.peak_bytes or 0), self.memory_limit()
+        if limit is not None and need > limit:
+            raise ConfigError(
+                f"arch.total_num_envs={self.config.arch.total_num_envs}: the program needs "
+                f"{need / 2**30:.1f} GiB on each device, of {limit / 2**30:.1f} that there are; "
+                "lower it, system.rollout_length, or the number of members"
+            )
         return Programs(train=train, evaluate=evaluation)
 
     def profile(self, state: LearnerState, folder: Path) -> None:

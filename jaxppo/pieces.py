@@ -1,11 +1,12 @@
 """How much of a batch is computed at a time: on CPUs, parts whose activations stay in the cache."""
 
+import math
 from functools import partial
 
 import jax
 
 from jaxppo import compile
-from jaxppo.config import Plan
+from jaxppo.config import ConfigError, Plan
 from jaxppo.types import ActorCritic, Environment, zeros
 
 CACHED = 6_000_000  # bytes of activations; benchmarks/speed.py times more and fewer
@@ -20,14 +21,36 @@ def count(
     machine. Memories learn from all sequences at once, whose steps follow one another anyway.
     """
     gradient = value = 1
-    if jax.default_backend() == "cpu" and not has_memory(actor_critic):
+    step = compile.unless_it_fails(lambda: step_bytes(actor_critic, env))
+    if step is not None and jax.default_backend() == "cpu" and not has_memory(actor_critic):
         side_by_side = plan.members_per_device * plan.update_batch_size  # batches of one device
-        share = side_by_side * step_bytes(actor_critic, env) / CACHED  # of the cache, a transition
-        gradient = least_divisor(plan.minibatch_sequences, plan.minibatch_size * share)
-        value = least_divisor(plan.rollout_length, plan.num_envs * plan.rollout_length * share)
+        share = side_by_side * step / CACHED  # of the cache, that a transition takes
+        gradient = near_divisor(plan.minibatch_sequences, plan.minibatch_size * share)
+        value = near_divisor(plan.rollout_length, plan.num_envs * plan.rollout_length * share)
     if chunk is not None:
         gradient = least_divisor(plan.minibatch_sequences, plan.minibatch_size / chunk)
+        if plan.minibatch_size > chunk > 2 * plan.minibatch_size // gradient:
+            raise ConfigError(
+                f"system.gradient_chunk={chunk}: a minibatch of {plan.minibatch_size:,} transitions "
+                f"has no equal parts of at most that but {gradient:,} of "
+                f"{plan.minibatch_size // gradient}; set it to null, or change "
+                "system.num_minibatches"
+            )
     return gradient, value
+
+
+def near_divisor(number: int, wanted: float) -> int:
+    """A divisor of `number`, about as many as `wanted`.
+
+    The least that is not below it, or where that is more than twice as many (a prime has no
+    other), the nearest in proportion: large pieces cost a fifth of the speed, single rows all of
+    it.
+    """
+    least = least_divisor(number, wanted)
+    if least <= 2 * wanted or wanted <= 1:
+        return least
+    divisors = (n for n in range(1, number + 1) if number % n == 0)
+    return min(divisors, key=lambda n: abs(math.log(n / wanted)))
 
 
 def least_divisor(number: int, least: float) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxppo import devices, envs, pieces
 from jaxppo.config import Config, ConfigError, LoggerConfig, Plan, SystemConfig, is_import_path
@@ -303,13 +304,25 @@ def _brief(error: BaseException) -> str:
 
 
 def hyperparameters(config: Config, plan: Plan) -> Hyperparameters:
-    """The traced numbers of a run."""
-    numbers = dataclasses.asdict(config.system)
-    if numbers["clip_eps_high"] is None:
-        numbers["clip_eps_high"] = numbers["clip_eps"]
+    """The traced numbers of a run, scalars."""
+    numbers: Hyperparameters = jax.tree.map(lambda x: x[0], stacked_hyperparameters([config], plan))
+    return numbers
+
+
+def stacked_hyperparameters(members: Sequence[Config], plan: Plan) -> Hyperparameters:
+    """The traced numbers of members, `[P]`."""
+
+    def number(name: str, system: SystemConfig) -> float:
+        if name == "clip_eps_high" and system.clip_eps_high is None:
+            return system.clip_eps
+        return float(getattr(system, name))
+
     return Hyperparameters(
-        **{name: jnp.asarray(numbers[name], jnp.float32) for name in TRACED},
-        num_updates=jnp.asarray(plan.num_updates, jnp.int32),
+        **{
+            name: jnp.asarray([number(name, each.system) for each in members], jnp.float32)
+            for name in TRACED
+        },
+        num_updates=jnp.full(len(members), plan.num_updates, jnp.int32),
     )
 
 
@@ -331,7 +344,7 @@ def program_key(config: Config) -> Config:
 
 def random_streams(seeds: Sequence[int]) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Keys `[P]` of the agent's initialisation, acting, evaluations and the absolute metric."""
-    keys = jnp.stack([jax.random.key(seed) for seed in seeds])
+    keys = jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32))
     agent, acting, evaluation, absolute = jnp.moveaxis(
         jax.vmap(partial(jax.random.split, num=4))(keys), 1, 0
     )
@@ -367,13 +380,6 @@ def begin(system: System, members: Sequence[Config], plan: Plan) -> LearnerState
 
     numbers = stacked_hyperparameters(members, plan)
     return jax.jit(one_by_one)((numbers, agent_keys, acting_keys))
-
-
-def stacked_hyperparameters(members: Sequence[Config], plan: Plan) -> Hyperparameters:
-    """The traced numbers of members, `[P]`."""
-    each = [hyperparameters(member, plan) for member in members]
-    stacked: Hyperparameters = jax.tree.map(lambda *x: jnp.stack(x), *each)
-    return stacked
 
 
 def place(state: LearnerState, plan: Plan) -> LearnerState:

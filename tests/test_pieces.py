@@ -10,6 +10,7 @@ import pytest
 from conftest import NETWORK, build, small_config
 
 from jaxppo import learner, pieces, sequences
+from jaxppo.config import ConfigError
 from jaxppo.types import Batch
 
 GRU = {"_target_": "jaxppo.networks.memory.Recurrent", "cell": "gru", "size": 8}
@@ -75,11 +76,31 @@ def test_scanned_pieces_are_joined_and_hand_on_their_carry() -> None:
 
 
 @pytest.mark.parametrize(
-    "number, least, found",
-    [(8192, 2.8, 4), (8192, 1.0, 1), (8192, 0.1, 1), (12, 5, 6), (7, 2, 7), (6, 99, 6), (1, 3, 1)],
+    "number, wanted, found",
+    [
+        *((8192, 2.8, 4), (8192, 1.0, 1), (8192, 0.1, 1), (12, 5, 6), (6, 99, 6), (1, 3, 1)),
+        *((7, 2, 1), (7, 4, 7), (1499, 4.5, 1), (1499, 900, 1499), (2 * 1499, 4.5, 2)),
+    ],
 )
-def test_the_least_divisor(number: int, least: float, found: int) -> None:
-    assert pieces.least_divisor(number, least) == found
+def test_pieces_are_equal_and_about_as_many_as_wanted(
+    number: int, wanted: float, found: int
+) -> None:
+    assert pieces.near_divisor(number, wanted) == found
+
+
+def test_a_prime_minibatch_is_not_differentiated_row_by_row() -> None:
+    """1,499 rows at 2 x 256 once were 1,499 gradients."""
+    sizes = {"rollout_length": 1, "num_minibatches": 1}
+    system, *_ = build(
+        small_config(network=widths(256, 256), arch__total_num_envs=1499, system=sizes)
+    )
+    assert system.gradient_pieces == 1
+
+
+def test_a_chunk_that_would_leave_pieces_of_a_row_is_refused() -> None:
+    sizes = {"rollout_length": 1, "num_minibatches": 1, "gradient_chunk": 128}
+    with pytest.raises(ConfigError, match=r"gradient_chunk=128: .*1,499.*null"):
+        build(small_config(arch__total_num_envs=1499, system=sizes))
 
 
 WIDE = {"arch__total_num_envs": 1024, "system": {"rollout_length": 128, "num_minibatches": 16}}

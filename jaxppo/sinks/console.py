@@ -111,10 +111,15 @@ def _start(event: Event) -> list[str]:
 
 
 def _compile(event: Event) -> list[str]:
+    flop, peak = event["gflop_per_update"], event["peak_bytes"]
+    costs = [
+        *([] if flop is None else [f"{flop:.3g} GFLOP an update"]),
+        *([] if peak is None else [f"{peak / 2**20:.0f} MiB at peak"]),
+    ]
+    cost = f": {', '.join(costs)}, on each device" if costs else ""
     return [
         f"compiled in {event['seconds']:.1f} s (train {event['train_seconds']:.1f}, evaluate "
-        f"{event['evaluate_seconds']:.1f}): {event['gflop_per_update']:.3g} GFLOP an update, "
-        f"{event['peak_bytes'] / 2**20:.0f} MiB at peak, on each device"
+        f"{event['evaluate_seconds']:.1f}){cost}"
     ]
 
 
