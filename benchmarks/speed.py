@@ -112,15 +112,16 @@ class Timed:
         self.count = devices.replicate(np.int32(self.updates), used)
         train = partial(learner.train_members, self.system)
         self.compiler = settings.arch.compiler
+        self.total = system.no_metrics(self.plan)
         self.program = compile.compile_program(
-            train, self.state, self.count, donate=(0,), compiler=self.compiler
+            train, self.state, self.total, self.count, donate=(0, 1), compiler=self.compiler
         )
-        flops = self.program.matmul_flops * self.plan.num_devices
+        flops = (self.program.matmul_flops or 0) * self.plan.num_devices
         self.gflop_per_step = flops / steps_per_update / 1e9
 
     def block(self) -> None:
         """Train on from where the last block ended."""
-        self.state, _ = self.program.call(self.state, self.count)
+        self.state, self.total = self.program.call(self.state, self.total, self.count)
         jax.block_until_ready(self.state)
 
 
@@ -138,9 +139,9 @@ def measure(name: str, num_blocks: int, *more: str) -> dict[str, Any]:
         "fastest": max(speeds),
         "blocks": num_blocks,
         "compile_seconds": timed.program.seconds,
-        "program_mib": timed.program.peak_bytes * timed.plan.num_devices / 2**20,
+        "program_mib": (timed.program.peak_bytes or 0) * timed.plan.num_devices / 2**20,
         "process_mib": peak_mib(),
-        "estimated_growth_mib": timed.program.peak_bytes * timed.plan.num_devices / 2**20
+        "estimated_growth_mib": (timed.program.peak_bytes or 0) * timed.plan.num_devices / 2**20
         - state / 2**20,
         "growth_mib": grown,
         "gflop_per_step": timed.gflop_per_step,

@@ -28,7 +28,7 @@ from jaxppo import devices
 from jaxppo.types import PyTree
 
 FOLDER = "checkpoints"  # in the run directory
-FORMAT = 2  # of what a manifest and its arrays mean
+FORMAT = 3  # of what a manifest and its arrays mean
 _MANIFEST, _ARRAYS = "manifest.json", "arrays"
 _BEGUN, _DAMAGED, _DROPPED = ".begun", ".damaged", ".dropped"  # suffixes of what is no checkpoint
 _PINNED = ".pinned"  # of an empty file, which says that the checkpoint is to stay
@@ -98,12 +98,11 @@ class Writer:
         for rest in _others(self.folder):
             if rest.suffix in (_BEGUN, _DROPPED):
                 shutil.rmtree(rest, ignore_errors=True)
-            elif rest.suffix == _PINNED:
+            elif rest.suffix == _PINNED and rest.stem.isdecimal():
                 self._pinned.add(int(rest.stem))
         for steps in steps_in(self.folder):
-            with contextlib.suppress(OSError, ValueError, KeyError):  # a damaged one stays
-                manifest = json.loads((self.folder / _name(steps) / _MANIFEST).read_text("utf-8"))
-                self._scores[steps] = manifest["score"]
+            with contextlib.suppress(CheckpointError):  # a damaged one stays
+                self._scores[steps] = read_manifest(self.folder / _name(steps)).get("score")
 
     def save(self, steps: int, tree: PyTree, facts: dict[str, Any], score: float | None) -> None:
         """Begin to write NumPy arrays; raises as `wait` does, of the one before."""
@@ -173,20 +172,14 @@ def path_of(run_dir: Path, steps: int) -> Path:
 
 def read(path: Path) -> Checkpoint:
     """A checkpoint that is whole; `CheckpointError` says what is wrong with another."""
+    manifest = read_manifest(path)
     try:
-        manifest = json.loads((path / _MANIFEST).read_text("utf-8"))
-        if manifest["format"] != FORMAT:
-            raise CheckpointError(
-                f"{path}: is of format {manifest['format']}, and this version of jaxppo reads "
-                f"format {FORMAT}; it was written by jaxppo {manifest['versions'].get('jaxppo')}"
-            )
         files, layout = dict(manifest["files"]), dict(manifest["layout"])
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{path}: has no {_MANIFEST}; it was not written to its end") from (
-            error
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        steps = int(manifest["steps"])
+    except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: {_MANIFEST} cannot be read ({_brief(error)})") from error
+    if _name(steps) != path.name:
+        raise CheckpointError(f"{path}: is of step {steps}, as {_MANIFEST} has it")
     found = {str(file.relative_to(path)) for file in _files(path)} - {_MANIFEST}
     for name in sorted(set(files) ^ found):
         what = "is missing" if name in files else "is no part of it"
@@ -199,7 +192,45 @@ def read(path: Path) -> Checkpoint:
         arrays = _unpack(vectors, layout)
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: its arrays are not those of {_MANIFEST}") from error
-    return Checkpoint(path, manifest["steps"], manifest, arrays)
+    return Checkpoint(path, steps, manifest, arrays)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """What a checkpoint says of itself; `CheckpointError` where it is not as it was written."""
+    try:
+        text = (path / _MANIFEST).read_text("utf-8")
+        manifest = json.loads(text)
+        if manifest["format"] != FORMAT:
+            raise CheckpointError(
+                f"{path}: is of format {manifest['format']}, and this version of jaxppo reads "
+                f"format {FORMAT}; it was written by jaxppo {manifest['versions'].get('jaxppo')}"
+            )
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: has no {_MANIFEST}; it was not written to its end") from (
+            error
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{path}: {_MANIFEST} cannot be read ({_brief(error)})") from error
+    if not is_sealed(text):
+        raise CheckpointError(f"{path}: {_MANIFEST} is not as it was written (SHA-256 differs)")
+    return dict(manifest)
+
+
+_SEAL = re.compile(r'\{"sha256": "([0-9a-f]{64})", ')
+
+
+def sealed(facts: dict[str, Any]) -> str:
+    """JSON whose first entry is the SHA-256 of the text of all others."""
+    rest = json.dumps(facts)[1:]
+    return f'{{"sha256": "{hashlib.sha256(rest.encode()).hexdigest()}", {rest}'
+
+
+def is_sealed(text: str) -> bool:
+    """Whether a text is as `sealed` gave it."""
+    found = _SEAL.match(text)
+    return found is not None and (
+        hashlib.sha256(text[found.end() :].encode()).hexdigest() == found[1]
+    )
 
 
 def newest(run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
@@ -265,7 +296,7 @@ def _write(path: Path, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> 
     files = {str(file.relative_to(begun)): _digest(file, sync=True) for file in _files(begun)}
     manifest = {"format": FORMAT, "versions": versions(), **facts, "layout": layout, "files": files}
     with (begun / _MANIFEST).open("w", encoding="utf-8") as file:
-        json.dump(manifest, file)
+        file.write(sealed(manifest))
         file.flush()
         os.fsync(file.fileno())
     _remove(path)

@@ -7,6 +7,8 @@ YAML files are made from or tested against them. Nothing writes back into a conf
 import dataclasses
 import difflib
 import math
+import re
+import shlex
 import types
 import typing
 from collections.abc import Sequence
@@ -397,6 +399,14 @@ def _parse(cls: type, raw: Any, prefix: str) -> Any:
     return cls(**values)
 
 
+def as_argument(key: str, value: Any) -> str:
+    """How a user types a setting of text in a shell: quoted for Hydra, and for the shell."""
+    text = str(value)
+    if not re.fullmatch(r"[\w./@%:+-]+", text):
+        text = "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return shlex.quote(f"{key}={text}")
+
+
 def parse_as(cls: type, raw: dict[str, Any]) -> Any:
     """The same for another dataclass of settings, of one level."""
     names = [field.name for field in dataclasses.fields(cls)]
@@ -463,7 +473,8 @@ def _check(key: str, value: Any, hint: Any, rule: typing.Mapping[str, Any]) -> A
         raise ConfigError(f"{key}='': must be text that is not empty")
     if kind is list:
         (inner,) = typing.get_args(wanted)
-        if not all(type(item) is (typing.get_origin(inner) or inner) for item in value):
+        wanted_item = typing.get_origin(inner) or inner
+        if wanted_item is not Any and not all(type(item) is wanted_item for item in value):
             raise ConfigError(f"{key}={value}: must be {_kind(wanted, rule)}")
     choices = rule.get("choices")
     importable = bool(rule.get("importable"))
@@ -502,6 +513,8 @@ _TYPE_NAMES: dict[Any, str] = {
     dict[str, Any]: "keys and values",
     list[str]: "a list of names, such as [one,two]",
     list[int]: "a list of integers, such as [1,3]",
+    list[float]: "a list of numbers",
+    list[Any]: "a list",
     list[dict[str, Any]]: "a list of keys and values, such as [{_target_: my_module.MySink}]",
 }
 

@@ -25,15 +25,28 @@ import numpy as np
 
 from jaxppo import checkpoint, compile, devices, sinks, system
 from jaxppo.aggregates import interval, iqm
-from jaxppo.checkpoint import Checkpoint
-from jaxppo.config import Config, ConfigError, LoggerConfig, Plan, memories, num_members, plan
+from jaxppo.checkpoint import Checkpoint, CheckpointError
+from jaxppo.config import (
+    Config,
+    ConfigError,
+    LoggerConfig,
+    Plan,
+    as_argument,
+    memories,
+    num_members,
+    parse_as,
+    plan,
+    setting,
+)
 from jaxppo.evaluation import Episodes, episode_keys, evaluate_members
-from jaxppo.guard import Interrupted, Signals, only_run_in
-from jaxppo.learner import Metrics, train_members, warm_up_members
+from jaxppo.guard import Interrupted, Signals, check_tree, only_run_in
+from jaxppo.learner import Metrics, train_members, warm_up_members, zero_metrics
 from jaxppo.population import explore, members, rank, rungs, sources
 from jaxppo.types import LearnerState, Policy, PyTree, System
 
-
+CALL_SECONDS = 1.0  # that one call of the training program takes, about: signals wait for it
+PATIENCE = 4.0  # seconds that an evaluation may go on after a signal
+SAVE_SECONDS = 60.0  # from a checkpoint to the next, at least, before a block is over
 # Members of several jobs are one program where it takes at most this share of the memory
 _SHARE_OF_MEMORY = 0.75
 
@@ -99,7 +112,7 @@ def blocks_after(done: Sequence[int], planned: Plan) -> tuple[int, ...]:
 
 def check_run_dir(key: str, run_dir: Path) -> None:
     """`ConfigError` where a run cannot be written to `run_dir`, which need not exist yet."""
-    if (run_dir / "metrics.jsonl").exists():
+    if any((run_dir / name).exists() for name in (sinks.METRICS, system.CONFIG, ".hydra")):
         raise ConfigError(f"{key}={run_dir}: holds a run already; choose another directory")
     existing = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
     if not existing.is_dir():
@@ -213,6 +226,76 @@ def _spread(name: str, values: Sequence[float | None]) -> dict[str, Any]:
         }
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MemberFacts:
+    """What a checkpoint keeps of a member beside its arrays."""
+
+    best: dict[str, Any] = setting({}, "its best evaluation; without one, nothing")
+    last: dict[str, Any] = setting({}, "its last evaluation")
+    history: list[Any] = setting([], "[steps, return] of each evaluation")
+    failure: str | None = setting(None, "why it stopped training")
+    end: dict[str, Any] = setting({}, "its last event")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """What a checkpoint keeps of a run beside its arrays."""
+
+    block: int = setting(0, "evaluations done", low=0)
+    updates: int = setting(0, "updates done of the block after them", low=0)
+    updates_per_block: list[int] = setting([], "of the blocks done, and of one that was begun")
+    seconds: float = setting(0.0, "that the run has taken")
+    compile_seconds: float = setting(0.0, "of which went into compiling")
+    speeds: list[float] = setting([], "steps per second of each block")
+    slots: list[int] = setting([], "the members in the program, by their number")
+    members: list[dict[str, Any]] = setting([], "MemberFacts of each that began")
+    numbers: dict[str, Any] = setting({}, "a list over slots of each number that selection changes")
+    shards: list[int] = setting([], "parts of a member's environments: devices, update batches")
+    members_per_device: int = setting(1, "members of one device's program", low=1)
+    positions: dict[str, Any] = setting({}, "bytes of each metric log, by its directory")
+    config: dict[str, Any] = setting({}, "all settings")
+
+    @classmethod
+    def of(cls, found: Checkpoint) -> "RunFacts":
+        """Those of a checkpoint; `CheckpointError` where they cannot be, whoever wrote them."""
+        raw = {f.name: found.facts.get(f.name) for f in dataclasses.fields(cls)}
+        try:
+            facts: RunFacts = parse_as(cls, raw)
+            for member in facts.members:
+                parse_as(MemberFacts, member)
+            _check_facts(facts)
+        except (ConfigError, TypeError, ValueError, KeyError) as error:
+            raise CheckpointError(
+                f"{found.path}: what its manifest tells of the run cannot be ({error})"
+            ) from error
+        return facts
+
+
+def _check_facts(facts: RunFacts) -> None:
+    """`ValueError` and others where parts of the facts do not fit each other."""
+
+    def require(holds: bool, what: str) -> None:
+        if not holds:
+            raise ValueError(what)
+
+    num = len(facts.slots)
+    require(num > 0 and len(set(facts.slots)) == num, f"slots={facts.slots}")
+    require(all(0 <= slot < len(facts.members) for slot in facts.slots), f"slots={facts.slots}")
+    require(len(facts.shards) == 2 and min(facts.shards) > 0, f"shards={facts.shards}")
+    begun = facts.block + (facts.updates > 0)
+    require(len(facts.updates_per_block) == begun, f"updates_per_block={facts.updates_per_block}")
+    require(all(n > 0 for n in facts.updates_per_block), "updates_per_block below 1")
+    for row in facts.numbers.values():
+        require(len(row) == num and all(type(x) is float for x in row), "numbers")
+    require(all(type(n) is int and n >= 0 for n in facts.positions.values()), "positions")
+    for member in facts.members:
+        for score in filter(None, (member["best"], member["last"])):
+            require(type(score["steps"]) is int, "steps of an evaluation")
+            require(type(score["episode_return"]) is float, "episode_return of an evaluation")
+        for steps, score in member["history"]:
+            require(type(steps) is int and type(score) is float, "history")
+
+
 class _Member:
     """One agent, as its files tell of it. Steps are Python integers: exact at any size."""
 
@@ -225,19 +308,22 @@ class _Member:
         self.result: float | None = None
         self.end: dict[str, Any] = {}  # its last event
 
-    def recall(self, facts: dict[str, Any]) -> None:
+    def recall(self, facts: MemberFacts) -> None:
         """Take up what `tell` told."""
-        for name, value in facts.items():
-            setattr(self, name, value)
-        self.best = {"episode_return": -math.inf, **self.best}
+        self.best = {"episode_return": -math.inf, **facts.best}
+        self.last, self.failure, self.end = facts.last, facts.failure, facts.end
+        self.history = [(steps, score) for steps, score in facts.history]
 
-    def tell(self) -> dict[str, Any]:
+    def tell(self) -> MemberFacts:
         """What a checkpoint keeps of it beside its arrays."""
         best = self.best if math.isfinite(self.best["episode_return"]) else {}
-        return {
-            "best": best,
-            **{name: getattr(self, name) for name in ("last", "history", "failure", "end")},
-        }
+        return MemberFacts(
+            best=dict(best),
+            last=dict(self.last),
+            history=list(self.history),
+            failure=self.failure,
+            end=dict(self.end),
+        )
 
     def diagnose(self, totals: Metrics, steps: int) -> str | None:
         """Why training cannot go on, in one line."""
@@ -272,6 +358,22 @@ class _Member:
             f"an {self.config.env.action_mask} of false alone; stopped; mend the environment's "
             "mask, or env.action_mask=null to do without"
         )
+
+
+class Pace:
+    """How many updates a call trains, so that it takes about `CALL_SECONDS`."""
+
+    def __init__(self) -> None:
+        self._count = 1
+
+    def updates(self, left: int) -> int:
+        """Of the next call, where so many are left."""
+        return min(self._count, left)
+
+    def took(self, count: int, seconds: float) -> None:
+        """Learn from a call; the next is at most four times as long."""
+        wanted = count * CALL_SECONDS / max(seconds, 1e-6)
+        self._count = int(min(max(wanted, 1), 4 * count))
 
 
 class _Run:
@@ -313,19 +415,33 @@ class _Run:
         self.writers: dict[int, checkpoint.Writer] = {}  # of jobs, by their number
         self.signals = Signals()
         self.block, self.steps, self.saved = 0, 0, 0  # so far
+        self.updates = 0  # done of the block after those
+        self.pace = Pace()
+        self.saved_at = self.started
         self.resumed: Checkpoint | None = None
+        self.facts = RunFacts()  # of the checkpoint that is resumed
 
     def open(self, stack: contextlib.ExitStack) -> None:
-        """Begin to write: of each job and member into its directory, and of all on the screen."""
+        """Begin to write: of each job and member into its directory, and of all on the screen.
+
+        Nothing there changes before it is known that the run can go on from what there is.
+        """
         one = len(self.members) == 1
         only_plan = self.config.arch.plan_only
         threads = stack.enter_context(ThreadPoolExecutor(4, "checkpoints"))
+        lines = []
+        for job in () if only_plan else self.given:
+            stack.enter_context(only_run_in(job.run_dir))
+            if job.resume:
+                check_tree("resume", job.run_dir)
+                lines += self.recall(job)
         for number, (own, job) in enumerate(zip(self.jobs, self.given, strict=True)):
             if only_plan:
                 break
-            stack.enter_context(only_run_in(job.run_dir))
-            lines = self.recall(job) if job.resume else []
-            system.keep_config(job.config, job.run_dir)
+            if self.resumed is not None:
+                checkpoint.put_aside(job.run_dir, self.resumed.steps)
+            else:
+                system.keep_config(job.config, job.run_dir)
             files = dataclasses.replace(
                 job.config.logger, console=job.config.logger.console and one
             )
@@ -349,8 +465,11 @@ class _Run:
             screen = LoggerConfig(console=console, json=False, plot=False)
             outputs = sinks.make(screen, self.given[0].run_dir)
             self.reports.append(Report(outputs, range(len(self.members)), None))
+        self.signals.plan = (
+            "saving a checkpoint, then stopping" if self.writers else "stopping, with nothing saved"
+        )
         if self.writers and len(self.given) == 1:
-            self.signals.way_on = f"; to go on: resume={self.given[0].run_dir}"
+            self.signals.way_on = f"; to go on: {as_argument('resume', self.given[0].run_dir)}"
         if self.resumed is not None:
             self.write_resume(lines)
 
@@ -358,7 +477,7 @@ class _Run:
         """Write events of the members `own` to `folder`, after those of the checkpoint."""
         position = 0 if job.resume else None
         if self.resumed is not None:
-            position = self.resumed.facts["positions"][str(folder.relative_to(job.run_dir))]
+            position = self.facts.positions.get(str(folder.relative_to(job.run_dir)), 0)
         scope = sinks.Scope(
             settings=system.plain(self.members[own.start].config if len(own) == 1 else job.config),
             name=str(folder.relative_to(job.run_dir.parent)),
@@ -385,42 +504,58 @@ class _Run:
         return [i for i in self.slots if self.members[i].failure is None]
 
     def recall(self, job: Job) -> list[str]:
-        """Take up the latest checkpoint, if any; what a user should know of it, in lines."""
+        """Take up the latest checkpoint, if any; what a user should know of it, in lines.
+
+        `ConfigError` and `CheckpointError` where this run cannot go on from it.
+        """
         found, lines = checkpoint.newest(job.run_dir)
         if found is None:
             return []
-        checkpoint.put_aside(job.run_dir, found.steps)
-        facts, self.resumed = found.facts, found
-        if len(facts["members"]) != len(self.members):
+        facts = RunFacts.of(found)
+        self.resumed, self.facts = found, facts
+        if len(facts.members) != len(self.members):
             raise ConfigError(
-                f"{found.path}: holds {len(facts['members'])} members, and {len(self.members)} are "
+                f"{found.path}: holds {len(facts.members)} members, and {len(self.members)} are "
                 "asked for; leave arch.num_seeds and population.size as they were"
             )
-        for member, told in zip(self.members, facts["members"], strict=True):
-            member.recall(told)
-        self.narrow(facts["slots"])
-        self.block, self.steps = facts["block"], found.steps
-        self.numbers, self.speeds = facts["numbers"], facts["speeds"]
-        self.compile_seconds = facts["compile_seconds"]
-        self.started -= facts["seconds"]
+        if set(facts.numbers) != set(self.numbers):
+            raise CheckpointError(
+                f"{found.path}: its members differ in {', '.join(facts.numbers) or 'nothing'}, and "
+                f"the settings say {', '.join(self.numbers) or 'nothing'}"
+            )
+        for member, told in zip(self.members, facts.members, strict=True):
+            member.recall(MemberFacts(**told))
+        self.narrow(facts.slots)
+        self.block, self.updates, self.steps = facts.block, facts.updates, found.steps
+        self.numbers, self.speeds = facts.numbers, facts.speeds
+        self.compile_seconds = facts.compile_seconds
+        self.started -= facts.seconds
         self.plan = dataclasses.replace(
-            self.plan, updates_per_block=blocks_after(facts["updates_per_block"], self.plan)
+            self.plan, updates_per_block=blocks_after(facts.updates_per_block, self.plan)
         )
-        if facts["shards"] != self.shards:
+        self.unflatten(found)
+        own = sinks.missing(job.run_dir, facts.positions)
+        if own and not {"log", "logger"} & set(job.config.resume_allow):
+            raise ConfigError(
+                f"resume={job.run_dir}: {own[0]}; put the whole log in its place, or go on with "
+                "what is there: 'resume_allow=[log]'"
+            )
+        lines += [f"{line}; the log has a gap" for line in own]
+        if facts.shards != self.shards:
             lines.append(
                 "the environments are spread over devices and update batches as "
                 f"{' x '.join(map(str, self.shards))}, and were over "
-                f"{' x '.join(map(str, facts['shards']))}: their episodes go on with new random "
+                f"{' x '.join(map(str, facts.shards))}: their episodes go on with new random "
                 "streams, and the run is no longer bit for bit what it would have been"
             )
-        together, were = self.plan.members_per_device, facts["members_per_device"]
+        together, were = self.plan.members_per_device, facts.members_per_device
         if together != were:
             lines.append(
                 f"members on each device: {together}, and {were} before: the compiler adds in "
                 "another order, and bits may differ"
             )
-        now = checkpoint.versions()
-        changed = {name: was for name, was in facts["versions"].items() if now.get(name) != was}
+        now, then = checkpoint.versions(), found.facts.get("versions", {})
+        changed = {name: was for name, was in then.items() if now.get(name) != was}
         if changed:
             lines.append(
                 f"written with {', '.join(f'{n} {v}' for n, v in changed.items())}, and this is "
@@ -435,39 +570,49 @@ class _Run:
 
     def execute(self) -> list[float | TrainingError]:
         self.start()
-        with self.signals.at_once(self.wait_for_writers):
+        with self.signals.ending(self.wait_for_writers):
             self.programs = self.compile()
         if self.config.arch.plan_only:
             return [math.nan] * len(self.jobs)
-        state, best = self.begin() if self.resumed is None else self.restore(self.resumed)
-        if self.config.arch.profile is not None:
-            self.profile(state, _profile_folder(self.config.arch.profile))
+        with self.signals.ending(self.wait_for_writers):  # a warm-up of any length is inside
+            if self.resumed is None:
+                state, total, best = self.begin()
+            else:
+                state, total, best = self.restore(self.resumed)
+                for job in self.given:  # from here on the changes that were allowed are the run's
+                    system.keep_config(job.config, job.run_dir)
+            if self.config.arch.profile is not None:
+                self.profile(state, _profile_folder(self.config.arch.profile))
         while self.going and self.block < len(self.plan.updates_per_block):
             before = self.steps
-            state, best, scores = self.run_block(state, best)
-            self.save(state, best, scores, before)
+            state, total = self.train_block(state, total, best)
+            state, best, scores = self.end_block(state, total, best)
+            total = system.no_metrics(self.plan)
+            self.save(state, total, best, scores, before)
         if self.going:
-            with self.signals.at_once(self.wait_for_writers):
+            with self.signals.ending(self.wait_for_writers):
                 self.conclude(best, self.steps)
         self.wait_for_writers()
         return self.finish()
 
-    def wait_for_writers(self) -> None:
+    def wait_for_writers(self) -> str:
         """Until all checkpoints are whole; `CheckpointError` where one cannot be."""
         for writer in self.writers.values():
             writer.wait()
+        return ""
 
-    def begin(self) -> tuple[LearnerState, Policy]:
-        """The first state, and its policies as the best so far."""
+    def begin(self) -> tuple[LearnerState, Metrics, Policy]:
+        """The first state, no metrics, and its policies as the best so far."""
         configs = [member.config for member in self.members]
         state = self.warm_up(system.init(self.system, configs, self.plan))
         if self.config.population.selection != "none":
             self.write_selection(0, self.slots)
-        return state, jax.tree.map(jnp.copy, state.agent.policy)
+        best = jax.tree.map(jnp.copy, state.agent.policy)
+        return state, system.no_metrics(self.plan), best
 
-    def restore(self, found: Checkpoint) -> tuple[LearnerState, Policy]:
-        """The state and the best policies of a checkpoint."""
-        shards, update_batches = found.facts["shards"]
+    def unflatten(self, found: Checkpoint) -> tuple[LearnerState, Policy, Metrics]:
+        """What a checkpoint holds, `[P, ...]`; `CheckpointError` where it is another program's."""
+        shards, update_batches = self.facts.shards
         learners = shards * update_batches
         then = dataclasses.replace(
             self.plan, devices_per_member=shards, update_batch_size=update_batches
@@ -476,73 +621,152 @@ class _Run:
             self.system, num_envs=self.config.arch.total_num_envs // learners
         )
         configs = [self.members[i].config for i in self.slots]
-        shapes = jax.eval_shape(lambda: system.begin(envs, configs, then))
-        state, best = checkpoint.unflatten((shapes, shapes.agent.policy), found.arrays)
+
+        def begin() -> tuple[LearnerState, Policy, Metrics]:
+            state = system.begin(envs, configs, then)
+            total = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(configs),)), zero_metrics())
+            return state, state.agent.policy, total
+
+        restored: tuple[LearnerState, Policy, Metrics] = checkpoint.unflatten(
+            jax.eval_shape(begin), found.arrays
+        )
+        return restored
+
+    def restore(self, found: Checkpoint) -> tuple[LearnerState, Metrics, Policy]:
+        """The state, the metrics of the block so far and the best policies of a checkpoint."""
+        state, best, total = self.unflatten(found)
+        configs = [self.members[i].config for i in self.slots]
         numbers = system.stacked_hyperparameters(configs, self.plan)
         kept = {name: getattr(state.agent.hyperparameters, name) for name in self.selected()}
         agent = dataclasses.replace(
             state.agent, hyperparameters=dataclasses.replace(numbers, **kept)
         )
         acting = state.acting
-        if found.facts["shards"] != self.shards:
+        if self.facts.shards != self.shards:
             acting = system.spread_anew(acting, self.plan)
         state = LearnerState(agent=agent, acting=acting)
-        spread = self.plan.spreads_members
-        return system.place(state, self.plan), devices.place(best, self.devices, spread=spread)
+        total, best = system.place_agents((total, best), self.plan)
+        return system.place(state, self.plan), total, best
 
-    def run_block(
-        self, state: LearnerState, best: Policy
-    ) -> tuple[LearnerState, Policy, dict[int, float]]:
-        """Train, evaluate, select; the state after it, the best policies and the scores."""
+    def train_block(
+        self, state: LearnerState, total: Metrics, best: Policy
+    ) -> tuple[LearnerState, Metrics]:
+        """The rest of the updates of a block, in calls of about `CALL_SECONDS`.
+
+        The calls are one program, which hands its metrics on: how long they are changes no bit.
+        """
         num_updates = self.plan.updates_per_block[self.block]
-        start = time.perf_counter()
-        count = devices.replicate(np.int32(num_updates), self.devices)
-        state, metrics = self.programs.train.call(state, count)
-        totals = self.of_members(metrics)
-        seconds = time.perf_counter() - start
-        block, self.block = self.block, self.block + 1
-        self.steps += num_updates * self.plan.steps_per_update
-        steps = self.steps
-        ill = self.trained(totals, num_updates, steps, seconds)
-        if not self.exploits(block) or len(ill) == len(self.going):
-            self.fail(ill, steps)
-        if not self.going:
-            return state, best, {}
-        last = self.block == len(self.plan.updates_per_block)
-        scores = self.evaluated(state.agent.policy, block, steps, ill, last)
-        best = self.keep(scores, state.agent.policy, best)
-        if not self.going:
+        done, start = 0, time.perf_counter()
+        while self.updates < num_updates:
+            before, called = self.steps, time.perf_counter()
+            count = self.pace.updates(num_updates - self.updates)
+            placed = devices.replicate(np.int32(count), self.devices)
+            state, total = self.programs.train.call(state, total, placed)
+            jax.block_until_ready(total)
+            self.pace.took(count, time.perf_counter() - called)
+            done, self.updates = done + count, self.updates + count
+            self.steps += count * self.plan.steps_per_update
+            over = self.updates == num_updates
+            if over:
+                seconds = time.perf_counter() - start
+                self.speeds.append(done * self.plan.steps_per_update / seconds)
+            if not over or self.signals.received is not None:
+                self.save(state, total, best, None, before)
+        return state, total
+
+    def end_block(
+        self, state: LearnerState, total: Metrics, best: Policy
+    ) -> tuple[LearnerState, Policy, dict[int, float]]:
+        """Evaluate and select; the state after it, the best policies and the scores.
+
+        A signal that comes meanwhile finds the block as it was before, to be ended by a resume.
+        """
+        save = self.saving(state, total, best, None)
+        with self.signals.ending(lambda: save() + self.wait_for_writers(), PATIENCE):
+            num_updates, block = self.plan.updates_per_block[self.block], self.block
+            ill = self.trained(self.of_members(total), num_updates, self.steps)
+            self.block, self.updates = block + 1, 0
+            steps = self.steps
+            if not self.exploits(block) or len(ill) == len(self.going):
+                self.fail(ill, steps)
+            if not self.going:
+                return state, best, {}
+            last = self.block == len(self.plan.updates_per_block)
+            scores = self.evaluated(state.agent.policy, block, steps, ill, last)
+            best = self.keep(scores, state.agent.policy, best)
+            if not self.going:
+                return state, best, scores
+            if self.exploits(block):
+                state = self.exploit(state, scores, block, steps)
+            elif block in self.rungs:
+                state, best = self.halve(state, best, scores, self.rungs[block], steps)
             return state, best, scores
-        if self.exploits(block):
-            state = self.exploit(state, scores, block, steps)
-        elif block in self.rungs:
-            state, best = self.halve(state, best, scores, self.rungs[block], steps)
-        return state, best, scores
 
     def save(
-        self, state: LearnerState, best: Policy, scores: dict[int, float], before: int
+        self,
+        state: LearnerState,
+        total: Metrics,
+        best: Policy,
+        scores: dict[int, float] | None,
+        before: int,
     ) -> None:
-        """Write checkpoints where they are due; `Interrupted` where a signal has come."""
+        """Write checkpoints where they are due; `Interrupted` where a signal has come.
+
+        `scores` are those of the block's evaluation, None where the block is not over; `before` is
+        the step of the call before this one.
+        """
+        if not self.going:  # the run ends by itself
+            return
         number = self.signals.received
         due = number is not None or self.block == len(self.plan.updates_per_block)
         due = due or any(w.is_milestone(self.steps, before) for w in self.writers.values())
-        if self.going and self.writers and (due or self.can_afford_to_save()):
-            self.saved += 1
-            gathered = system.gather(state, self.plan), system.gather_agents(best, self.plan)
-            for job, writer in self.writers.items():
-                own = self.jobs[job]
-                rows = [slot for slot, i in enumerate(self.slots) if i in own]
-                if any(self.slots[slot] in self.going for slot in rows):
-                    arrays = jax.tree.map(lambda x, rows=rows: x[rows], gathered)
-                    found = [x for i, x in scores.items() if i in own and math.isfinite(x)]
-                    score = statistics.fmean(found) if found else None
-                    writer.save(self.steps, arrays, self.tell(job, rows), score)
+        waited = time.perf_counter() - self.saved_at >= SAVE_SECONDS
+        if due or ((scores is not None or waited) and self.can_afford_to_save()):
+            self.saving(state, total, best, scores)()
         if number is not None:
             self.wait_for_writers()
             saved = f", saved{self.signals.way_on}" if self.writers else ", not saved"
             raise Interrupted(
                 f"{signal.Signals(number).name}: stopped at step {self.steps}{saved}", number
             )
+
+    def saving(
+        self,
+        state: LearnerState,
+        total: Metrics,
+        best: Policy,
+        scores: dict[int, float] | None,
+    ) -> Callable[[], str]:
+        """What writes the run as it is now, whenever it is called, perhaps by another thread.
+
+        It returns what it did, in words.
+        """
+        steps, parts = self.steps, []
+        for job, writer in self.writers.items():
+            own = self.jobs[job]
+            rows = [slot for slot, i in enumerate(self.slots) if i in own]
+            if any(self.slots[slot] in self.going for slot in rows):
+                found = [x for i, x in (scores or {}).items() if i in own and math.isfinite(x)]
+                score = statistics.fmean(found) if found else None
+                parts.append((writer, rows, self.tell(job, rows), score))
+        # Keys of random streams as their data, made here: a device may be busy when they are asked
+        plan, (state, best, total) = self.plan, jax.tree.map(devices.data, (state, best, total))
+
+        def write() -> str:
+            if not parts:
+                return ", not saved"
+            self.saved += 1
+            self.saved_at = time.perf_counter()
+            gathered = (
+                system.gather(state, plan),
+                *(system.gather_agents(tree, plan) for tree in (best, total)),
+            )
+            for writer, rows, facts, score in parts:
+                arrays = jax.tree.map(lambda x, rows=rows: x[rows], gathered)
+                writer.save(steps, arrays, dataclasses.asdict(facts), score)
+            return f", saved at step {steps}"
+
+        return write
 
     def can_afford_to_save(self) -> bool:
         """Whether the share of time that went into checkpoints would stay what it may be."""
@@ -553,27 +777,29 @@ class _Run:
         each = spent / self.saved if self.saved else 0.1 * len(self.writers)
         return share == 1 or spent + each <= share * (time.perf_counter() - self.started)
 
-    def tell(self, job: int, rows: Sequence[int]) -> dict[str, Any]:
+    def tell(self, job: int, rows: Sequence[int]) -> RunFacts:
         """What a checkpoint of a job keeps beside its arrays: what `recall` takes up."""
         own, given = self.jobs[job], self.given[job]
-        return {
-            "block": self.block,
-            "updates_per_block": list(self.plan.updates_per_block[: self.block]),
-            "seconds": time.perf_counter() - self.started,
-            "compile_seconds": self.compile_seconds,
-            "speeds": self.speeds,
-            "slots": [self.slots[row] - own.start for row in rows],
-            "members": [self.members[i].tell() for i in own],
-            "numbers": {name: [row[r] for r in rows] for name, row in self.numbers.items()},
-            "shards": self.shards,
-            "members_per_device": self.plan.members_per_device,
-            "positions": {
+        begun = self.block + (self.updates > 0)
+        return RunFacts(
+            block=self.block,
+            updates=self.updates,
+            updates_per_block=list(self.plan.updates_per_block[:begun]),
+            seconds=time.perf_counter() - self.started,
+            compile_seconds=self.compile_seconds,
+            speeds=list(self.speeds),
+            slots=[self.slots[row] - own.start for row in rows],
+            members=[dataclasses.asdict(self.members[i].tell()) for i in own],
+            numbers={name: [row[r] for r in rows] for name, row in self.numbers.items()},
+            shards=self.shards,
+            members_per_device=self.plan.members_per_device,
+            positions={
                 str(report.folder.relative_to(given.run_dir)): sinks.position(report.folder)
                 for report in self.reports
                 if report.folder is not None and report.folder.is_relative_to(given.run_dir)
             },
-            "config": system.plain(given.config),
-        }
+            config=system.plain(given.config),
+        )
 
     def write_resume(self, lines: Sequence[str]) -> None:
         """Say from where the run goes on, and what of it is not as it was."""
@@ -622,9 +848,10 @@ class _Run:
         return shapes
 
     def compile_training(self) -> compile.Program:
+        total = jax.eval_shape(lambda: system.no_metrics(self.plan))
         count = jax.ShapeDtypeStruct((self.plan.num_devices,), jnp.int32)
         train = partial(train_members, self.system)
-        return self.compile_program(train, self.shapes, count, donate=(0,))
+        return self.compile_program(train, self.shapes, total, count, donate=(0, 1))
 
     def compile_program(
         self, function: Callable[..., Any], *args: PyTree, donate: tuple[int, ...] = ()
@@ -678,7 +905,8 @@ class _Run:
             copy = jax.tree.map(jnp.copy, state)
             count = devices.replicate(np.int32(2 if traced else 1), self.devices)
             with jax.profiler.trace(folder) if traced else contextlib.nullcontext():
-                jax.block_until_ready(self.programs.train.call(copy, count))
+                total = system.no_metrics(self.plan)
+                jax.block_until_ready(self.programs.train.call(copy, total, count))
 
     def warm_up(self, state: LearnerState) -> LearnerState:
         if not self.plan.warmup_rollouts:
@@ -687,11 +915,8 @@ class _Run:
         warm_up = partial(warm_up_members, self.system)
         return self.compile_program(warm_up, state, count, donate=(0,)).call(state, count)
 
-    def trained(
-        self, totals: Metrics, num_updates: int, steps: int, seconds: float
-    ) -> dict[int, str]:
+    def trained(self, totals: Metrics, num_updates: int, steps: int) -> dict[int, str]:
         """Write what a block's training was like; which members cannot go on so, and why."""
-        self.speeds.append(num_updates * self.plan.steps_per_update / seconds)
         one = {
             i: jax.tree.map(lambda x, slot=slot: x[slot].item(), totals)
             for slot, i in enumerate(self.slots)
@@ -797,8 +1022,7 @@ class _Run:
         self.narrow(kept)
         self.write_selection(steps, self.slots)
         state, best = devices.take((state, best), kept, self.devices, spread=spread)
-        with self.signals.at_once(self.wait_for_writers):
-            self.programs = self.compile()
+        self.programs = self.compile()
         return state, best
 
     def narrow(self, kept: Sequence[int]) -> None:

@@ -183,8 +183,9 @@ def lower_learner(settings: Export, out: Path) -> None:
     planned = plan(config, 1, len(every))
     built = system.build(config, planned)
     state = jax.eval_shape(lambda: system.init(built, every, planned))
+    total = jax.eval_shape(lambda: system.no_metrics(planned))
     count = jax.ShapeDtypeStruct((1,), jnp.int32)
-    traced = devices.parallel(partial(train_members, built), 1).trace(state, count)
+    traced = devices.parallel(partial(train_members, built), 1).trace(state, total, count)
     out.mkdir(parents=True, exist_ok=True)
     refused = []
     for platform in dict.fromkeys(settings.platforms):

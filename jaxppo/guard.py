@@ -3,12 +3,14 @@
 import contextlib
 import fcntl
 import os
+import select
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 from jaxppo.config import ConfigError
 
@@ -23,18 +25,26 @@ class Interrupted(KeyboardInterrupt):
         self.status = 128 + number  # of the process, as shells have it
 
 
-class Signals:
-    """While it listens, SIGINT and SIGTERM are noted, for the run to ask after its block.
+_LISTENED = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
 
-    The process ends at once on a second SIGINT, and on the first signal while there is nothing to
-    save (`at_once`): a compiler cannot be asked to stop. Outside the main thread, which alone may
-    listen, nothing is noted.
+
+class Signals:
+    """While it listens, SIGINT, SIGTERM and SIGHUP are noted, for the run to ask about.
+
+    Training is asked about every second or so. What cannot be asked (the compiler, an evaluation)
+    runs within `ending`. A second SIGINT ends the process at once. A signal that is ignored, as
+    SIGHUP under nohup, stays ignored. Outside the main thread, which alone may listen, nothing is
+    noted.
     """
 
     def __init__(self) -> None:
         self.received: int | None = None
+        self.plan = "stopping"  # what the run is going to do about a signal
         self.way_on = ""  # what a user can do next
-        self._before_end: Callable[[], object] | None = None  # set where nothing is to be saved
+        self._before_end: Callable[[], str] | None = None
+        self._patience = self._deadline = 0.0  # `_before_end` is not called before the deadline
 
     @contextlib.contextmanager
     def listen(self) -> Iterator[None]:
@@ -44,11 +54,11 @@ class Signals:
             return
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
-        numbers = (signal.SIGINT, signal.SIGTERM)
+        numbers = [n for n in _LISTENED if signal.getsignal(n) is not signal.SIG_IGN]
         before = {number: signal.signal(number, lambda *_: None) for number in numbers}
         wakeup = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         # The thread hears of a signal while the main thread is inside the compiler or a program.
-        watcher = threading.Thread(target=self._watch, args=(reading,), daemon=True)
+        watcher = threading.Thread(target=self._watch, args=(reading, numbers), daemon=True)
         watcher.start()
         try:
             yield
@@ -61,50 +71,126 @@ class Signals:
             os.close(reading)
 
     @contextlib.contextmanager
-    def at_once(self, before_end: Callable[[], object]) -> Iterator[None]:
-        """In this block a signal ends the process, after `before_end` in another thread.
+    def ending(self, before_end: Callable[[], str], patience: float = 0.0) -> Iterator[None]:
+        """In this block a signal ends the process, after `before_end()` in another thread.
 
-        What is on the disk by then is all that there is to save.
+        That returns what it did, in words. With `patience` only where the block is still running so
+        many seconds after the signal.
         """
-        self._before_end = before_end
+        self._deadline = time.monotonic() + patience
+        self._patience, self._before_end = patience, before_end
         try:
-            if self.received is not None:
+            if self.received is not None and not patience:
                 self._end(self.received)
             yield
         finally:
             self._before_end = None
 
-    def _watch(self, reading: int) -> None:
-        while received := os.read(reading, 1):
-            number = received[0]
-            if number not in (signal.SIGINT, signal.SIGTERM):
-                continue
-            again = self.received is not None and number == signal.SIGINT
-            self.received = self.received or number
-            if again or self._before_end is not None:
-                self._end(number)
+    def _watch(self, reading: int, numbers: Sequence[int]) -> None:
+        while True:
+            # Once a signal is there, the main thread may begin a block that it is to end.
+            ready, _, _ = select.select([reading], [], [], None if self.received is None else 0.1)
+            if ready:
+                received = os.read(reading, 1)
+                if not received:
+                    return
+                if received[0] not in numbers:
+                    continue
+                if self.received is None:
+                    self._note(received[0])
+                elif received[0] == signal.SIGINT:
+                    self._before_end = None
+                    self._end(received[0])
+            if (
+                self.received is not None
+                and self._before_end is not None
+                and time.monotonic() >= self._deadline
+            ):
+                self._end(self.received)
+
+    def _note(self, number: int) -> None:
+        self._deadline = time.monotonic() + self._patience
+        self.received = number
+        if self._before_end is None or self._patience:
+            again = "; Ctrl-C once more stops at once" if number == signal.SIGINT else ""
+            _say(f"{signal.Signals(number).name}: {self.plan}{again}")
 
     def _end(self, number: int) -> NoReturn:
-        with contextlib.suppress(Exception):
+        done = ""
+        try:
             if self._before_end is not None:
-                self._before_end()
-        sys.stderr.write(f"{signal.Signals(number).name}: stopped at once{self.way_on}\n")
+                done = self._before_end()
+        except Exception as error:  # whatever cannot be saved, the process ends
+            done = f" ({error})"
+        if sys.stdout is not None and sys.stdout.isatty():
+            sys.stdout.write("\x1b[?25h")  # a progress bar hides the cursor
+            sys.stdout.flush()
+        _say(f"{signal.Signals(number).name}: stopped at once{done}{self.way_on}")
         os._exit(128 + number)
 
 
+def _say(line: str) -> None:
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # nobody listens
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+
+_claimed: dict[Path, IO[str]] = {}  # locks that this process holds for a run to come
+
+
 @contextlib.contextmanager
-def only_run_in(run_dir: Path) -> Iterator[None]:
-    """`ConfigError` while another process runs there."""
-    with (run_dir / _LOCK).open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.seek(0)
-            raise ConfigError(
-                f"{run_dir}: process {file.read().strip()} is writing there; wait until it ends, "
-                "or choose another directory"
-            ) from error
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+def only_run_in(folder: Path) -> Iterator[None]:
+    """`ConfigError` while another run, of this process or another, writes there."""
+    with _claimed.pop(folder.resolve(), None) or _lock(folder):
         yield
+
+
+def claim(folder: Path) -> None:
+    """Hold a directory from now on for `only_run_in` to take over; `ConfigError` as there."""
+    if folder.resolve() not in _claimed:
+        _claimed[folder.resolve()] = _lock(folder)
+
+
+def release(folder: Path) -> None:
+    """Let go of a claim that nothing took over, if there is one."""
+    file = _claimed.pop(folder.resolve(), None)
+    if file is not None:
+        file.close()
+
+
+def _lock(folder: Path) -> IO[str]:
+    """The lock file, which is free again when it is closed."""
+    file = (folder / _LOCK).open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.seek(0)
+        holder = file.read().strip()
+        file.close()
+        raise ConfigError(
+            f"{folder}: process {holder} is writing there; wait until it ends, or choose another "
+            "directory"
+        ) from error
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
+
+
+def check_tree(key: str, folder: Path) -> None:
+    """`ConfigError` where something below a run's directory is neither file nor directory, or is a
+    link that leads out of it: what is written there would be written elsewhere.
+    """
+    inside = folder.resolve()
+    for root, folders, files in os.walk(folder):
+        for path in (Path(root, name) for name in (*folders, *files)):
+            if path.is_symlink() and not path.resolve().is_relative_to(inside):
+                raise ConfigError(
+                    f"{key}={folder}: {path.relative_to(folder)} is a link to {path.resolve()}, "
+                    "outside of the run; put what it leads to in its place"
+                )
+            if not (path.is_file() or path.is_dir() or path.is_symlink()):
+                raise ConfigError(
+                    f"{key}={folder}: {path.relative_to(folder)} is neither a file nor a "
+                    "directory; remove it"
+                )

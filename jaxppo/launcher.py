@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import difflib
+import errno
 import logging
 import os
 import re
@@ -44,9 +45,18 @@ from jaxppo.experiment import (
     prepare,
     run_together,
 )
-from jaxppo.guard import Interrupted
+from jaxppo.guard import Interrupted, claim, release
 from jaxppo.sinks.console import print_lines
-from jaxppo.system import CONFIG, TRACED, check_trust, program_key, read_config
+from jaxppo.system import (
+    CONFIG,
+    LOCAL,
+    TRACED,
+    check_trust,
+    plain,
+    program_key,
+    read_config,
+    with_local,
+)
 
 _LOG = logging.getLogger("hydra.jaxppo")  # as visible as what Hydra says
 _FLAGS = (
@@ -82,6 +92,7 @@ def main(config_name: str, run: Callable[..., float]) -> None:
 
     A user's mistake is one line on standard error and exit status 2; a run that failed, 1.
     """
+    _open_streams()
     for argument in sys.argv[1:]:
         flag = argument.partition("=")[0]
         if flag.startswith("-") and flag not in _FLAGS:
@@ -98,6 +109,7 @@ def main(config_name: str, run: Callable[..., float]) -> None:
             return run(config, run_dir, resume=config.resume is not None)
 
     with _one_line():
+        sys.argv[1:] = [_with_plus(argument) for argument in sys.argv[1:]]
         sys.argv += _where_to_resume(sys.argv[1:])
         hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=config_name)(
             job
@@ -111,6 +123,7 @@ def command(settings: type, run: Callable[[Any], None], *, places: str | None = 
     Arguments that are no `key=value`, or are paths that exist, are the list `places`, if there is
     one.
     """
+    _open_streams()
     arguments = sys.argv[1:]
     if not arguments or {"-h", "--help"} & set(arguments):
         print_lines((settings.__doc__ or "").strip(), "")
@@ -122,6 +135,7 @@ def command(settings: type, run: Callable[[Any], None], *, places: str | None = 
             print_lines(f"  {field.name:<12} {field.metadata['help']}{default}")
         return
     with _one_line():
+        arguments = [argument.lstrip("+") for argument in arguments]
         named = [a for a in arguments if places and not a.startswith("-") and _is_place(a)]
         arguments = [argument for argument in arguments if argument not in named]
         _check_form(arguments)
@@ -161,6 +175,7 @@ def _check_form(arguments: Sequence[str]) -> None:
 
 def attempt(run: Callable[[], None]) -> None:
     """Run something else, with errors as in `main`."""
+    _open_streams()
     with _one_line():
         run()
 
@@ -169,7 +184,12 @@ def compose(config_name: str, overrides: Sequence[str]) -> Config:
     """The settings that an executable would run with, where no Hydra is under way."""
     _check_form(overrides)
     with hydra.initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
-        return parse(_plain(hydra.compose(config_name, list(overrides))))
+        return parse(_plain(hydra.compose(config_name, [_with_plus(each) for each in overrides])))
+
+
+def _with_plus(argument: str) -> str:
+    """An argument as Hydra takes it: entries of env.params and env.kwargs need no plus sign."""
+    return f"++{argument}" if re.match(r"env\.(params|kwargs)\.[\w.]+=", argument) else argument
 
 
 def begin(settings: DictConfig) -> tuple[Config, Path]:
@@ -179,7 +199,7 @@ def begin(settings: DictConfig) -> tuple[Config, Path]:
 
 def _where_to_resume(arguments: Sequence[str]) -> list[str]:
     """What tells Hydra to write nothing of its own, and into the directory that is resumed."""
-    given = [argument for argument in arguments if argument.startswith("resume=")]
+    given = [argument for argument in arguments if re.match(r"\+{0,2}resume=", argument)]
     if not given:
         return []
     run_dir = OverridesParser.create().parse_override(given[-1]).value()
@@ -197,23 +217,30 @@ def _where_to_resume(arguments: Sequence[str]) -> list[str]:
 
 
 def _settings(composed: DictConfig, hydra_config: Any) -> Config:
-    """What a run is to do: as composed, or as the run that it resumes was told to."""
+    """What a run is to do: as composed, or as the run that it resumes was told to.
+
+    Of a run's directory only config.yaml is read here, and of that nothing that says what this
+    machine is to do (`LOCAL`): such settings are those of the command line.
+    """
     config = parse(_plain(composed))
     if config.resume is None:
         return config
     run_dir = Path(config.resume)
-    before = read_config(run_dir)
+    if Path(hydra_config.run.dir).resolve() != run_dir.resolve():
+        raise ConfigError(
+            f"resume={run_dir}: has to be typed on the command line, as resume=DIR, beside no "
+            "hydra.run.dir"
+        )
+    before = plain(with_local(parse(read_config(run_dir)), config))
     check_trust(parse(before), config.trust)
-    overrides = OmegaConf.to_container(hydra_config.overrides.task, resolve=False)
-    changes = _changes(run_dir, hydra_config.job.config_name, typing.cast(list[str], overrides))
     refused = []
-    for key, value in changes.items():
-        group, _, name = key.partition(".")
-        was = before[group].get(name)
-        before[group][name] = value
+    for path, value in _typed(hydra_config, plain(config)):
+        key, was = ".".join(path), _value_at(before, path)
         grows = key in ("arch.total_timesteps", "arch.num_updates") and (was or 0) <= (value or 0)
-        if was != value and not grows and not {key, group} & set(config.resume_allow):
+        allowed = {".".join(path[: i + 1]) for i in range(len(path))} & set(config.resume_allow)
+        if was != value and not grows and not allowed:
             refused.append(f"{key}={value} (was {was})")
+        _put_at(before, path, value)
     if refused:
         names = ",".join(change.partition("=")[0] for change in refused)
         raise ConfigError(
@@ -222,42 +249,45 @@ def _settings(composed: DictConfig, hydra_config: Any) -> Config:
         )
     again = ("resume", "resume_allow", "trust")
     merged = parse({**before, **{name: getattr(config, name) for name in again}})
-    check_trust(merged, config.trust)
+    check_trust(with_local(merged, Config()), config.trust)
     return merged
 
 
-def _changes(run_dir: Path, config_name: str, overrides: Sequence[str]) -> dict[str, Any]:
-    """The settings that `overrides` change of what composed the run in `run_dir`."""
+def _typed(hydra_config: Any, composed: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Each setting that was typed beside `resume`, by its path, and its value as composed.
+
+    A group that was chosen by name stands for its whole section (env=cartpole: all of env), and not
+    for what its file sets elsewhere.
+    """
+    overrides = OmegaConf.to_container(hydra_config.overrides.task, resolve=False)
     parser = OverridesParser.create()
-
-    def by_key(lines: Sequence[str]) -> dict[str, str]:
-        parsed = parser.parse_overrides(list(lines))
-        return {o.key_or_group.lstrip("+"): o.input_line or "" for o in parsed}
-
-    own = {"resume", "resume_allow", "trust"}
-    told = run_dir / ".hydra" / "overrides.yaml"
-    first = by_key(_told(told) if told.exists() else [])
-    now = {**first, **by_key(overrides)}
-    before, after = (
-        _leaves(_plain(hydra.compose(config_name, [x for k, x in each.items() if k not in own])))
-        for each in (first, now)
-    )
-    return {key: value for key, value in after.items() if before.get(key, ()) != value}
-
-
-def _told(file: Path) -> list[str]:
-    lines = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-    return [str(line) for line in typing.cast(list[Any], lines)]
+    for override in parser.parse_overrides(typing.cast(list[str], overrides)):
+        key = override.package or override.key_or_group.replace("/", ".")
+        path = tuple(key.split("."))
+        if path[0] in ("resume", "resume_allow", "trust") or key in LOCAL:
+            continue
+        if override.is_delete():
+            raise ConfigError(f"{override.input_line}: a run keeps its settings; set it to null")
+        if len(path) > 1:
+            yield path, _value_at(composed, path)
+        else:
+            for name, value in composed[path[0]].items():
+                if f"{path[0]}.{name}" not in LOCAL:
+                    yield (*path, name), value
 
 
-def _leaves(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings by their key, such as `system.gamma`."""
-    return {
-        f"{group}.{name}": value
-        for group, inner in settings.items()
-        if isinstance(inner, dict)
-        for name, value in inner.items()
-    }
+def _value_at(settings: Any, path: Sequence[str]) -> Any:
+    for name in path:
+        settings = settings.get(name) if isinstance(settings, dict) else None
+    return settings
+
+
+def _put_at(settings: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    for name in path[:-1]:
+        if not isinstance(settings.get(name), dict):
+            settings[name] = {}
+        settings = settings[name]
+    settings[path[-1]] = value
 
 
 def launch(
@@ -337,31 +367,53 @@ def _train(jobs: Sequence[Job]) -> Sequence[float | Exception]:
 
 
 class Check(Callback):
-    """Refuses what `prepare` refuses before Hydra makes a directory."""
+    """Refuses what `prepare` refuses before Hydra makes a directory, and holds that directory.
+
+    Nothing in the directory of a run or of a sweep is written before.
+    """
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Check a single run."""
         with _one_line():
             settings = _settings(config, config.hydra)
             if settings.resume is None:
-                _check_dir(config, "hydra.run.dir")
+                run_dir = _directory(config, "hydra.run.dir")
+                check_run_dir("hydra.run.dir", run_dir)
             prepare(settings)
+            if settings.resume is None and not settings.arch.plan_only:
+                _claim("hydra.run.dir", run_dir)
+                check_run_dir("hydra.run.dir", run_dir)  # nobody was quicker
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Check a sweep."""
         with _one_line():
-            _check_dir(config, "hydra.sweep.dir")
+            sweep_dir = _directory(config, "hydra.sweep.dir")
+            sweep.check_dir("hydra.sweep.dir", sweep_dir)
             _check_sweep(config.hydra.job.config_name, list(config.hydra.overrides.task))
+            _claim("hydra.sweep.dir", sweep_dir)
+            sweep.check_dir("hydra.sweep.dir", sweep_dir)
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Say what a sweep found, also where some of its jobs failed."""
         with _one_line():
             console = bool(OmegaConf.select(config, "logger.console"))
             sweep.report(Path(config.hydra.sweep.dir), console=console)
+            release(Path(config.hydra.sweep.dir))
 
 
-def _check_dir(config: DictConfig, key: str) -> None:
-    check_run_dir(key, Path(OmegaConf.select(config, key, throw_on_missing=True) or ""))
+def _directory(config: DictConfig, key: str) -> Path:
+    return Path(OmegaConf.select(config, key, throw_on_missing=True) or "")
+
+
+def _claim(key: str, folder: Path) -> None:
+    """Make a directory and hold it; `ConfigError` where it cannot be, or another process does."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        claim(folder)
+    except OSError as error:
+        raise ConfigError(
+            f"{key}={folder}: cannot be written to ({error.strerror}); choose another"
+        ) from error
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:
@@ -403,20 +455,40 @@ def _one_line() -> Iterator[None]:
     Other exceptions end here too, with their traceback: Hydra would hide them in a callback.
     """
     try:
+        if jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+            raise ConfigError("JAX_ENABLE_X64: jaxppo computes in 32 bits; unset it")
         yield
     except Interrupted as stopped:
         _refuse(str(stopped), stopped.status)
     except KeyboardInterrupt:
         _refuse("interrupted; what was written so far stays", 130)
     except BrokenPipeError:  # whoever read our output has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _close_output()
         raise SystemExit(1) from None
     except Exception as error:
         line = _explain(error)
         if line is None:
             traceback.print_exc()
             raise SystemExit(1) from None
-        _refuse(line, 1 if isinstance(error, TrainingError | CheckpointError) else 2)
+        _refuse(line, 2 if isinstance(error, ConfigError | HydraException | ValueError) else 1)
+
+
+def _open_streams() -> None:
+    """Give a process that was started with closed streams some that go nowhere.
+
+    Otherwise the next file that is opened would take their place, and what is printed.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
+
+
+def _close_output() -> None:
+    """Let what is still to be printed go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _explain(error: Exception) -> str | None:
@@ -434,12 +506,41 @@ def _explain(error: Exception) -> str | None:
         if typed:
             key = typed[0].partition("=")[0].rpartition(".")[0].lstrip("+")
             return f"{typed[0]}: {key} is a list; give all of it, such as {key}=[one,two]"
-    if isinstance(error, OSError) and error.filename is not None:
+    if isinstance(error, OSError):
+        return _explain_os(error)
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        first = str(error).partition("\n")[0] or "no memory is left"
         return (
-            f"cannot write {error.filename}: {error.strerror}; choose another directory for "
-            "hydra.run.dir (in a sweep, hydra.sweep.dir)"
+            f"{first}; lower arch.total_num_envs, system.rollout_length or the number of members; "
+            "arch.plan_only=true says what a run needs"
+        )
+    if isinstance(error, RuntimeError) and "nable to initialize backend" in str(error):
+        return (
+            f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS')}: "
+            f"{str(error).partition('(you may')[0].rstrip()}; unset it, or set it to cpu"
         )
     return None
+
+
+def _explain_os(error: OSError) -> str | None:
+    """What the file system refused, in one line."""
+    name = error.filename
+    if name is None:
+        try:
+            os.getcwd()
+        except FileNotFoundError:
+            return "the working directory does not exist any more; change to another"
+        if error.errno in (errno.ENOSPC, errno.EIO, errno.EBADF):
+            _close_output()
+            return f"standard output: {error.strerror}; send it elsewhere, or logger.console=false"
+        return None
+    unreadable = os.path.exists(name) and not os.access(name, os.R_OK)
+    if isinstance(error, FileNotFoundError) or unreadable:
+        return f"{name}: cannot be read ({error.strerror})"
+    return (
+        f"{name}: cannot be written ({error.strerror}); choose another directory for hydra.run.dir "
+        "(in a sweep, hydra.sweep.dir), or make room"
+    )
 
 
 def _refuse(message: str, status: int) -> NoReturn:
@@ -453,8 +554,6 @@ def _translate(message: str) -> str:
         key = match[1]
         if key.startswith("hydra."):
             return f"{key}: no such key; Hydra's own are in --hydra-help"
-        if key.startswith(("env.kwargs.", "env.params.")):
-            return f"{key}: not set in the file; add it with a plus sign: +{key}=VALUE"
         group, _, slot = key.partition("@")
         if slot in _BRANCHES.get(group, ()):
             return f"{key}: this network has none there; add it with a plus sign: +{key}=NAME"

@@ -199,11 +199,12 @@ def over_batches(
 
 
 def train_block(
-    system: System, state: LearnerState, num_updates: jax.Array
+    system: System, state: LearnerState, total: Metrics, num_updates: jax.Array
 ) -> tuple[LearnerState, Metrics]:
     """`num_updates` iterations; agent `[...]`, acting `[U, ...]`, metrics summed over iterations.
 
-    The count is traced: blocks of any length are one program.
+    The count is traced: blocks of any length are one program. `total` is what the metrics add up
+    to so far, `zero_metrics()` at first: a block in several calls is the block in one, bit for bit.
     """
     step = over_batches(update, system)
 
@@ -212,7 +213,7 @@ def train_block(
         state, metrics = step(state)
         return state, _accumulate(total, metrics)
 
-    state, metrics = jax.lax.fori_loop(0, num_updates, iterate, (state, _zero_metrics()))
+    state, metrics = jax.lax.fori_loop(0, num_updates, iterate, (state, total))
     return state, dataclasses.replace(
         metrics, nonfinite_parameter=_num_nonfinite(_floats(state.agent.policy))
     )
@@ -247,7 +248,7 @@ def collect(system: System, state: LearnerState) -> tuple[LearnerState, Transiti
         lambda x: sum_over(system.axes, jnp.sum(x)), episodes
     )
     metrics = dataclasses.replace(
-        _zero_metrics(),
+        zero_metrics(),
         num_episodes=num_episodes,
         episode_return=episode_return,
         episode_length=episode_length.astype(jnp.float32),
@@ -862,7 +863,8 @@ def _zero_losses() -> Losses:
     return Losses(**{**zeros, "ratio_min": infinity, "ratio_max": -infinity})
 
 
-def _zero_metrics() -> Metrics:
+def zero_metrics() -> Metrics:
+    """What adds nothing."""
     real, count = jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32)
     counts = {"num_episodes", "gradient_steps", "skipped_steps", "empty_mask"}
     values: dict[str, Any] = {

@@ -31,8 +31,8 @@ def count(
         gradient = least_divisor(plan.minibatch_sequences, plan.minibatch_size / chunk)
         if plan.minibatch_size > chunk > 2 * plan.minibatch_size // gradient:
             raise ConfigError(
-                f"system.gradient_chunk={chunk}: a minibatch of {plan.minibatch_size:,} transitions "
-                f"has no equal parts of at most that but {gradient:,} of "
+                f"system.gradient_chunk={chunk}: the only equal parts of at most that of a "
+                f"minibatch of {plan.minibatch_size:,} transitions are {gradient:,} of "
                 f"{plan.minibatch_size // gradient}; set it to null, or change "
                 "system.num_minibatches"
             )

@@ -519,7 +519,12 @@ def _commands(own: Sequence[Run]) -> list[str]:
     """Shell commands that train these runs, as they were typed but for the seed."""
     found: dict[tuple[str, ...], list[Run]] = {}
     for run in own:
-        typed = (line for line in runs.overrides(run.home) if not line.startswith("arch.seed="))
+        # Hydra's own settings are of where it ran, and those of a stranger's run may name code
+        typed = (
+            line
+            for line in runs.overrides(run.home)
+            if not line.lstrip("+~").startswith(("arch.seed=", "hydra"))
+        )
         found.setdefault(tuple(typed), []).append(run)
     commands = []
     for lines, same in found.items():

@@ -83,9 +83,9 @@ def merge_statistics(
     mean' = mean + w d,  var' = var + w (var_new - var) + w (1 - w) d^2,  N' = decay N + n.
 
     Chan et al. 1979, eq. 2.1 (pairwise merge), divided by the counts so that nothing grows. The
-    first batch (N = 0) replaces the identity: its variance loses no digits to the identity's 1. With
-    `decay` below 1 these are the moments of an exponential moving average over batches, its bias
-    towards the start corrected (Kingma & Ba 2015, arXiv 1412.6980, section 3).
+    first batch (N = 0) replaces the identity: its variance loses no digits to the identity's 1.
+    With `decay` below 1 these are the moments of an exponential moving average over batches, its
+    bias towards the start corrected (Kingma & Ba 2015, arXiv 1412.6980, section 3).
     Leaves of `batch` are `[..., O...]` under the same leading axes; raises `ValueError`
     where one does not fit its statistics.
     """

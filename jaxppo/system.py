@@ -1,6 +1,7 @@
 """Config -> System, and the first state of a run."""
 
 import dataclasses
+import hashlib
 import math
 import typing
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,14 @@ import numpy as np
 from jaxppo import devices, envs, pieces
 from jaxppo.config import Config, ConfigError, LoggerConfig, Plan, SystemConfig, is_import_path
 from jaxppo.distributions import ScalarValue
-from jaxppo.learner import BATCH_AXIS, MEMBER_AXIS, init_acting, init_agent
+from jaxppo.learner import (
+    BATCH_AXIS,
+    MEMBER_AXIS,
+    Metrics,
+    init_acting,
+    init_agent,
+    zero_metrics,
+)
 from jaxppo.networks import heads
 from jaxppo.networks.actor_critic import ACTOR, CRITIC, MEMORIES, SHARED, Composed, Network
 from jaxppo.objectives import find_objective
@@ -384,13 +392,24 @@ def begin(system: System, members: Sequence[Config], plan: Plan) -> LearnerState
 
 def place(state: LearnerState, plan: Plan) -> LearnerState:
     """What `begin` gives, to agents `[D, P, ...]` and acting `[D, P, U, ...]` on their devices."""
-    local, spread = jax.local_devices()[: plan.num_devices], plan.spreads_members
-    if spread:
-        acting = jax.tree.map(lambda x: x[:, 0], state.acting)
-        acting = devices.place(acting, local, spread=True)
+    if plan.spreads_members:
+        acting = place_agents(jax.tree.map(lambda x: x[:, 0], state.acting), plan)
     else:
+        local = jax.local_devices()[: plan.num_devices]
         acting = devices.shard(jax.tree.map(lambda x: x.swapaxes(0, 1), state.acting), local)
-    return LearnerState(agent=devices.place(state.agent, local, spread=spread), acting=acting)
+    return LearnerState(agent=place_agents(state.agent, plan), acting=acting)
+
+
+def no_metrics(plan: Plan) -> Metrics:
+    """What the metrics of a block begin from, `[D, P]` where the program has them."""
+    one: Metrics = jax.tree.map(lambda x: jnp.broadcast_to(x, (plan.num_members,)), zero_metrics())
+    return place_agents(one, plan)
+
+
+def place_agents(tree: PyTree, plan: Plan) -> PyTree:
+    """Leaves `[P, ...]` of agents, or what belongs to them, where the program has them."""
+    local = jax.local_devices()[: plan.num_devices]
+    return devices.place(tree, local, spread=plan.spreads_members)
 
 
 def gather(state: LearnerState, plan: Plan) -> LearnerState:
@@ -439,19 +458,43 @@ def plain(config: Config) -> dict[str, Any]:
 
 
 def keep_config(config: Config, folder: Path) -> None:
-    """Write config.yaml, of which `read_config` is the inverse."""
+    """Write config.yaml, of which `read_config` is the inverse, whole or not at all."""
     from omegaconf import OmegaConf
 
-    OmegaConf.save(OmegaConf.create(plain(config)), folder / CONFIG)
+    text = OmegaConf.to_yaml(OmegaConf.create(plain(config)))
+    partial_file = folder / f"{CONFIG}.partial"
+    partial_file.write_text(f"{_SEAL}{_digest(text)}\n{text}", "utf-8")
+    partial_file.replace(folder / CONFIG)
+
+
+_SEAL = "# SHA-256 of the lines below: "
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The settings of a run in plain containers; nothing in them is looked up or called."""
+    """The settings of a run in plain containers; nothing in them is looked up or called.
+
+    `ConfigError` where the file is not as it was written.
+    """
     from omegaconf import OmegaConf
 
-    return typing.cast(
-        dict[str, Any], OmegaConf.to_container(OmegaConf.load(folder / CONFIG), resolve=False)
-    )
+    file = folder / CONFIG
+    try:
+        seal, _, text = file.read_text("utf-8").partition("\n")
+        if seal != f"{_SEAL}{_digest(text)}":
+            raise ConfigError(
+                f"{file}: is not as the run wrote it (SHA-256 differs); put that in its place. "
+                "Settings change on the command line, with resume_allow=[...]"
+            )
+        found = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: cannot be read ({_brief(error)})") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{file}: holds no settings of a run")
+    return typing.cast(dict[str, Any], found)
 
 
 CONFIG = "config.yaml"
@@ -463,25 +506,42 @@ def check_trust(config: Config, trust: Sequence[str]) -> None:
 
     For settings that come with a run, perhaps of a stranger. A path is looked up only where its
     beginning is trusted, and what it leads to has to come from there too: not from a module that
-    a trusted one has imported.
+    a trusted one has imported. Of this project and its libraries it has to be a class, since a
+    function may do anything with the arguments that it is given.
     """
     allowed = (*TRUSTED, *trust)
-
-    def within(path: str) -> bool:
-        return any(f"{path}.".startswith(f"{prefix.rstrip('.')}.") for prefix in allowed)
-
-    for key, path in _named(dataclasses.asdict(config)):
-        found = None
-        if within(path):
-            found = path if key == "env.module" else _home(path)
-        if found is None or not within(found):
+    settings = dataclasses.asdict(config)
+    for key, value in _texts(settings):
+        if "${" in value:
+            raise ConfigError(f"{key}={value}: a stored run looks nothing up; write the value")
+    for key, path in _named(settings):
+        if not (_within(path, allowed) and (key == "env.module" or _is_what_it_says(path, trust))):
             raise ConfigError(
-                f"{key}={path}: is not among what a stored run may name "
-                f"({', '.join(allowed)}); if you trust it, add trust=[{path.partition('.')[0]}]"
+                f"{key}={path}: is not among what a stored run may name (classes of "
+                f"{', '.join(allowed)}); if you trust it, add trust=[{path.partition('.')[0]}]"
             )
 
 
+def _within(path: str, allowed: Sequence[str]) -> bool:
+    return any(f"{path}.".startswith(f"{prefix.rstrip('.')}.") for prefix in allowed)
+
+
+def _is_what_it_says(path: str, trust: Sequence[str]) -> bool:
+    """Whether a path leads to what was defined under a trusted one."""
+    from hydra.utils import get_object
+
+    try:
+        found = get_object(path)
+        home = f"{found.__module__}.{found.__qualname__}"
+    except Exception:  # whatever an import raises
+        return False
+    if _within(path, trust) and _within(home, (*TRUSTED, *trust)):
+        return True
+    return _within(home, TRUSTED) and (isinstance(found, type) or path in _FUNCTIONS)
+
+
 _PATHS = ("env.target", "env.module", "system.objective")
+_FUNCTIONS = (f"{heads.__name__}.follow",)  # that make a layer
 
 
 def _named(settings: Any, key: str = "") -> Iterator[tuple[str, str]]:
@@ -499,15 +559,35 @@ def _named(settings: Any, key: str = "") -> Iterator[tuple[str, str]]:
             yield from _named(value, key)
 
 
-def _home(path: str) -> str | None:
-    """Where what an import path leads to was defined; None where it leads nowhere."""
-    from hydra.utils import get_object
+def _texts(settings: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Every text in settings, keys too, by its key."""
+    if isinstance(settings, dict):
+        for name, value in settings.items():
+            yield key, str(name)
+            yield from _texts(value, f"{key}.{name}".lstrip("."))
+    elif isinstance(settings, list):
+        for value in settings:
+            yield from _texts(value, key)
+    elif isinstance(settings, str):
+        yield key, settings
 
-    try:
-        found = get_object(path)
-        return f"{found.__module__}.{found.__qualname__}"
-    except Exception:  # whatever an import raises
-        return None
+
+# Settings that say what this machine is to do, and not what the run is
+LOCAL = (
+    *("arch.compile_cache", "arch.profile", "logger.sinks"),
+    *(f"logger.{name}" for name in LoggerConfig.__dataclass_fields__ if name.startswith("wandb")),
+)
+
+
+def with_local(stored: Config, here: Config) -> Config:
+    """The settings of a stored run, but for those of `LOCAL`, which are as `here`."""
+    for key in LOCAL:
+        group, _, name = key.partition(".")
+        section = dataclasses.replace(
+            getattr(stored, group), **{name: getattr(getattr(here, group), name)}
+        )
+        stored = dataclasses.replace(stored, **{group: section})
+    return stored
 
 
 def _strong(x: jax.Array) -> jax.Array:

@@ -140,7 +140,9 @@ def lose_a_file(path: Path) -> None:
 
 def edit(path: Path, **changes: Any) -> None:
     file = path / "manifest.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    facts = {**json.loads(file.read_text()), **changes}
+    kept = {k: v for k, v in facts.items() if k != "sha256" and v is not None}
+    file.write_text(checkpoint.sealed(kept))
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
@@ -159,6 +161,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "another layout": (
         lambda path: edit(path, layout={"['x']": ["int32", [4]]}), "are not those of manifest.json",
     ),
+    "no steps": (lambda path: edit(path, steps=None), "manifest.json cannot be read"),
+    "the steps of another": (lambda path: edit(path, steps=10), "is of step 10"),
     "another format": (lambda path: edit(path, format=99), "format 99"),
     "a list for a manifest": (
         lambda path: (path / "manifest.json").write_text("[]"), "manifest.json cannot be read",
@@ -185,6 +189,28 @@ def test_a_damaged_one_is_named_and_the_one_before_it_read(
     assert there(tmp_path) == [10]
     write({20: 2.0})  # it can be written again
     assert checkpoint.newest(tmp_path)[0].steps == 20  # type: ignore[union-attr]
+
+
+def test_every_flipped_bit_of_a_manifest_is_noticed(tmp_path: Path, write: Any) -> None:
+    write({10: 1.0})
+    file = tmp_path / "checkpoints" / f"{10:012}" / "manifest.json"
+    whole = file.read_bytes()
+    for bit in np.random.default_rng(0).choice(8 * len(whole), 300, replace=False):
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(data)
+        with pytest.raises(CheckpointError, match=r"manifest\.json|format"):
+            checkpoint.read(file.parent)
+    file.write_bytes(whole)
+    assert checkpoint.read(file.parent).steps == 10
+
+
+def test_files_of_others_among_checkpoints_are_left_alone(tmp_path: Path, write: Any) -> None:
+    write({10: 1.0})
+    (tmp_path / "checkpoints" / "x.pinned").touch()
+    write({20: 1.0})
+    assert there(tmp_path) == [10, 20]
+    assert (tmp_path / "checkpoints" / "x.pinned").exists()
 
 
 def test_where_none_is_whole_the_error_says_so(tmp_path: Path, write: Any) -> None:

@@ -16,6 +16,7 @@ from jaxppo import learner
 from jaxppo.devices import parallel, replicate
 from jaxppo.distributions import categorical
 from jaxppo.objectives import clip_objective
+from jaxppo.system import no_metrics
 from jaxppo.types import Batch, LearnerState, System
 
 NORMALIZED = {"system__normalize_observations": True}
@@ -239,11 +240,12 @@ def test_split_over_update_batches_gives_the_same_step(
 
 
 def test_update_batches_act_apart_and_share_parameters() -> None:
-    built, state, _ = build(
+    built, state, plan = build(
         small_config(arch={"total_num_envs": 8, "update_batch_size": 2}, env__target="envs.Copy")
     )
     train = parallel(partial(learner.train_members, built), 1)
-    after, metrics = train(state, replicate(jnp.int32(2), jax.local_devices()[:1]))
+    count = replicate(jnp.int32(2), jax.local_devices()[:1])
+    after, metrics = train(state, no_metrics(plan), count)
     assert jax.tree.leaves(after.agent.policy.params)[0].ndim == 2 + 1  # [D, P, ...]: no U
     keys = jax.random.key_data(after.acting.key)
     assert not np.array_equal(keys[0, 0, 0], keys[0, 0, 1])
@@ -265,9 +267,10 @@ def test_every_phase_that_draws_moves_the_random_stream_on(small: Any) -> None:
 
 def test_same_seed_same_bits_and_another_seed_others() -> None:
     def trained(seed: int) -> list[np.ndarray]:
-        built, state, _ = build(small_config(arch__seed=seed))
+        built, state, plan = build(small_config(arch__seed=seed))
         train = parallel(partial(learner.train_members, built), 1)
-        state, _ = train(state, replicate(jnp.int32(2), jax.local_devices()[:1]))
+        count = replicate(jnp.int32(2), jax.local_devices()[:1])
+        state, _ = train(state, no_metrics(plan), count)
         return [np.asarray(x) for x in jax.tree.leaves(state.agent.policy.params)]
 
     first, again, other = trained(1), trained(1), trained(2)
@@ -284,24 +287,29 @@ def test_same_seed_same_bits_and_another_seed_others() -> None:
 )  # fmt: skip
 def test_hyperparameters_are_data(compiled_block: Any, name: str, value: float) -> None:
     """Each changes what is learnt, and none compiles anything."""
-    train, state, count, baseline, compilations = compiled_block
+    train, state, total, (baseline, _), compilations = compiled_block
     before = len(compilations)
     hp = dataclasses.replace(
         state.agent.hyperparameters, **{name: jnp.full((1, 1), value, jnp.float32)}
     )
     agent = dataclasses.replace(state.agent, hyperparameters=hp)
-    changed, _ = train(dataclasses.replace(state, agent=agent), count)
+    changed, _ = train(dataclasses.replace(state, agent=agent), total, updates(3))
     params = jax.device_get(jax.tree.leaves(changed.agent.policy.params))
     assert len(compilations) == before
     assert any(not np.array_equal(a, b) for a, b in zip(params, baseline, strict=True))
 
 
+def updates(num: int) -> jax.Array:
+    return replicate(jnp.int32(num), jax.local_devices()[:1])
+
+
 @pytest.fixture(scope="module")
 def compiled_block() -> Any:
-    built, state, _ = build(small_config())
-    count = replicate(jnp.int32(3), jax.local_devices()[:1])
-    train = parallel(partial(learner.train_members, built), 1).lower(state, count).compile()
-    baseline = jax.device_get(jax.tree.leaves(train(state, count)[0].agent.policy.params))
+    built, state, plan = build(small_config())
+    total, three = no_metrics(plan), updates(3)
+    train = parallel(partial(learner.train_members, built), 1).lower(state, total, three).compile()
+    after, metrics = train(state, total, three)
+    baseline = jax.device_get((jax.tree.leaves(after.agent.policy.params), metrics))
     jax.block_until_ready(jnp.full((1, 1), 0.5, jnp.float32))
     compilations: list[str] = []
 
@@ -310,7 +318,7 @@ def compiled_block() -> Any:
             compilations.append(event)
 
     jax.monitoring.register_event_duration_secs_listener(listen)
-    yield train, state, count, baseline, compilations
+    yield train, state, total, baseline, compilations
     jax.monitoring.clear_event_listeners()
 
 
@@ -321,14 +329,15 @@ def test_compilations_are_noticed(compiled_block: Any) -> None:
     assert len(compilations) > before
 
 
-def test_blocks_of_any_length_are_one_program_and_add_up(compiled_block: Any) -> None:
-    train, state, _, baseline, compilations = compiled_block
-    one, two = (replicate(jnp.int32(n), jax.local_devices()[:1]) for n in (1, 2))
+def test_a_block_in_several_calls_is_the_block_in_one(compiled_block: Any) -> None:
+    """Bit for bit, its metrics too, and without compiling anything."""
+    train, state, total, (params, metrics), compilations = compiled_block
     before = len(compilations)
-    state, _ = train(*(train(state, one)[0], two))
+    state, total = train(*train(state, total, updates(1)), updates(2))
     assert len(compilations) == before
     assert state.agent.update[0] == 3
-    for a, b in zip(jax.tree.leaves(state.agent.policy.params), baseline, strict=True):
+    found = (jax.tree.leaves(state.agent.policy.params), total)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves((params, metrics)), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -540,7 +549,7 @@ def test_extremes_of_a_block_are_its_own(small: Any) -> None:
     system, state = small()
     update = compiled(system).update
     extremes = []
-    total = learner._zero_metrics()
+    total = learner.zero_metrics()
     for _ in range(3):
         state, metrics = update(state)
         extremes.append((metrics.losses.ratio_min, metrics.losses.ratio_max))

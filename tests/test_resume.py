@@ -67,17 +67,17 @@ def kill(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """`kill(n)`: runs die when they begin their block `n`, in whichever process they began."""
 
     def at(number: int) -> None:
-        real = experiment._Run.run_block
+        real = experiment._Run.train_block
 
-        def run_block(self: Any, *args: Any) -> Any:
+        def train_block(self: Any, *args: Any) -> Any:
             if self.block == number:
                 for writer in self.writers.values():
                     writer.wait()
-                monkeypatch.setattr(experiment._Run, "run_block", real)
+                monkeypatch.setattr(experiment._Run, "train_block", real)
                 raise Killed
             return real(self, *args)
 
-        monkeypatch.setattr(experiment._Run, "run_block", run_block)
+        monkeypatch.setattr(experiment._Run, "train_block", train_block)
 
     return at
 
@@ -256,14 +256,14 @@ from test_resume import coin
 from jaxppo import experiment
 
 folder, variant, last = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-real = experiment._Run.run_block
+real = experiment._Run.train_block
 
-def run_block(self, *args):
+def train_block(self, *args):
     if self.block == last:
         raise KeyboardInterrupt
     return real(self, *args)
 
-experiment._Run.run_block = run_block
+experiment._Run.train_block = train_block
 folder.mkdir(exist_ok=True)
 try:
     experiment.run(coin(variant), folder, resume=(folder / "config.yaml").exists())

@@ -38,27 +38,60 @@ if mode == "compiling":  # for ever, in a call that hears of no signal
             libc.usleep(1000)
 
     compile.compile_program = compile_program
-if mode == "long":
-    real = experiment._Run.run_block
+if mode == "within":  # a block in calls of one update
+    real = experiment.Pace.updates
 
-    def run_block(self, *args):
+    def updates(self, left):
+        print("call", flush=True)
+        time.sleep(0.05)
+        return 1
+
+    experiment.Pace.updates = updates
+if mode == "evaluating":  # for ever, in the third block
+    experiment.PATIENCE = 0.3
+    real = experiment._Run.evaluated
+
+    def evaluated(self, *args):
+        print("evaluation", flush=True)
+        time.sleep(3600 if self.block == 3 else 0)
+        return real(self, *args)
+
+    experiment._Run.evaluated = evaluated
+if mode == "diverging":  # in the third block, and a signal comes meanwhile
+    import signal
+    real = experiment._Run.trained
+
+    def trained(self, *args):
+        found = real(self, *args)
+        if self.block < 2:
+            return found
+        signal.raise_signal(signal.SIGTERM)
+        while self.signals.received is None:
+            time.sleep(0.01)
+        return {i: "NaN in a test" for i in self.going}
+
+    experiment._Run.trained = trained
+if mode == "long":
+    real = experiment._Run.train_block
+
+    def train_block(self, *args):
         print("block", flush=True)
         time.sleep(3600 if self.block == 2 else 0)
         return real(self, *args)
 
-    experiment._Run.run_block = run_block
+    experiment._Run.train_block = train_block
 if mode == "full":  # from the third block on, files cannot grow
     import resource
-    real = experiment._Run.run_block
+    real = experiment._Run.train_block
 
-    def run_block(self, *args):
+    def train_block(self, *args):
         if self.block == 2:
             for writer in self.writers.values():
                 writer.wait()
             resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
         return real(self, *args)
 
-    experiment._Run.run_block = run_block
+    experiment._Run.train_block = train_block
 folder.mkdir(exist_ok=True)
 with _one_line():
     config = coin(variant, num_updates=int(sys.argv[4]), num_evaluation=int(sys.argv[5]))
@@ -116,9 +149,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+    "number", [signal.SIGTERM, signal.SIGHUP, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
 )
-def test_a_signal_ends_the_block_and_saves(
+def test_a_signal_saves_and_stops(
     tmp_path: Path, start: Any, whole: Path, number: signal.Signals
 ) -> None:
     folder = tmp_path / "run"
@@ -127,7 +160,8 @@ def test_a_signal_ends_the_block_and_saves(
     child.send_signal(number)
     _, err = child.communicate(timeout=15)
     assert child.returncode == 128 + number
-    (line,) = err.splitlines()
+    first, line = err.splitlines()
+    assert first.startswith(f"{number.name}: saving a checkpoint, then stopping")
     assert line.startswith(f"{number.name}: stopped at step ")
     assert line.endswith(f", saved; to go on: resume={folder}")
     assert not (folder / "summary.json").exists()
@@ -136,6 +170,67 @@ def test_a_signal_ends_the_block_and_saves(
     _, err = child.communicate(timeout=120)
     assert (child.returncode, err) == (0, "")
     assert_equal(whole, folder)
+
+
+def test_a_signal_does_not_wait_for_the_block(tmp_path: Path, start: Any) -> None:
+    """It is answered within it, and the block is ended by a resume, bit for bit."""
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    whole.mkdir()
+    experiment.run(coin("warm-up and skipping", num_updates=40, num_evaluation=2), whole)
+    for calls in (3, 4):
+        child = start(folder, "within", "warm-up and skipping", updates=40, blocks=2)
+        assert [child.stdout.readline() for _ in range(calls)] == ["call\n"] * calls
+        child.send_signal(signal.SIGTERM)
+        _, err = child.communicate(timeout=15)
+        assert child.returncode == 128 + signal.SIGTERM, err
+    assert logged(folder)["metrics.jsonl"] == []
+    assert 0 < checkpoint.steps_in(folder / "checkpoints")[-1] < 20 * 64
+    child = start(folder, "plain", "warm-up and skipping", updates=40, blocks=2)
+    _, err = child.communicate(timeout=120)
+    assert (child.returncode, err) == (0, "")
+    assert_equal(whole, folder)
+
+
+@pytest.mark.parametrize("variant", ["one", pytest.param("pbt", marks=pytest.mark.slow)])
+def test_a_signal_does_not_wait_for_an_evaluation(
+    tmp_path: Path, start: Any, variant: str
+) -> None:
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    whole.mkdir()
+    experiment.run(coin(variant), whole)
+    child = start(folder, "evaluating", variant)
+    assert [child.stdout.readline() for _ in range(3)] == ["evaluation\n"] * 3
+    child.send_signal(signal.SIGTERM)
+    _, err = child.communicate(timeout=15)
+    assert child.returncode == 128 + signal.SIGTERM
+    assert err.splitlines() == [
+        "SIGTERM: saving a checkpoint, then stopping",
+        f"SIGTERM: stopped at once, saved at step 384; to go on: resume={folder}",
+    ]
+    child = start(folder, "plain", variant)
+    _, err = child.communicate(timeout=120)
+    assert (child.returncode, err) == (0, "")
+    assert_equal(whole, folder)
+
+
+def test_a_signal_does_not_hide_why_a_run_ends(tmp_path: Path, start: Any) -> None:
+    child = start(tmp_path / "run", "diverging")
+    _, err = child.communicate(timeout=60)
+    assert child.returncode == 1
+    assert err.splitlines()[-1] == "NaN in a test"
+    assert "saved" not in err.splitlines()[-1]
+
+
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path, start: Any) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
+    try:
+        child = start(tmp_path / "run", "within")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert child.stdout.readline() == "call\n"
+    child.send_signal(signal.SIGHUP)
+    _, err = child.communicate(timeout=60)
+    assert (child.returncode, err) == (0, "")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -157,7 +252,11 @@ def test_a_second_interrupt_stops_at_once(tmp_path: Path, start: Any) -> None:
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=5)
     assert child.returncode == 130
-    assert len(err.splitlines()) == 1
+    first, last = err.splitlines()
+    assert first == (
+        "SIGINT: saving a checkpoint, then stopping; Ctrl-C once more stops at once"
+    )
+    assert last.startswith("SIGINT: stopped at once; to go on: resume=")
 
 
 def kill_until_done(start: Any, folder: Path, times: int, seed: int) -> list[int]:

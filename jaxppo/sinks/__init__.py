@@ -16,7 +16,7 @@ import inspect
 import json
 import sys
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -54,6 +54,34 @@ def position(folder: Path) -> int:
     """Bytes of what was written to metrics.jsonl; of no file, 0."""
     file = folder / METRICS
     return file.stat().st_size if file.exists() else 0
+
+
+def missing(run_dir: Path, positions: Mapping[str, int]) -> list[str]:
+    """What of the metric logs that a checkpoint knows is not there, a line for each log."""
+    lines = []
+    for name, bytes_written in positions.items():
+        file = run_dir / name / METRICS
+        found = whole_lines(file, bytes_written)
+        if len(found) < bytes_written:
+            lines.append(
+                f"{file} has {len(found):,} bytes of whole lines, of the {bytes_written:,} that "
+                "were there when the checkpoint was written"
+            )
+    return lines
+
+
+def whole_lines(file: Path, size: int) -> bytes:
+    """The first `size` bytes of a metric log, up to the first line that is cut or no event."""
+    found = b""
+    for line in (file.read_bytes()[:size] if file.is_file() else b"").splitlines(keepends=True):
+        try:
+            is_event = line.endswith(b"\n") and "event" in dict(json.loads(line))
+        except (ValueError, TypeError, RecursionError):
+            is_event = False
+        if not is_event:
+            break
+        found += line
+    return found
 
 
 def scalars(event: Event) -> dict[str, float]:
@@ -163,14 +191,15 @@ def make(
 ) -> list[Sink]:
     """The sinks that `config` switches on, writing files below `run_dir`.
 
-    A run that is resumed goes on after the first `position` bytes of metrics.jsonl.
+    A run that is resumed goes on after the first `position` bytes of metrics.jsonl, or what there
+    is of them.
     """
     scope = scope or Scope()
     sinks: list[Sink] = []
     past: list[Event] = []
-    if position is not None and (run_dir / METRICS).exists():
-        lines = (run_dir / METRICS).read_bytes()[:position].splitlines()
-        past = [json.loads(line) for line in lines]
+    if position is not None:
+        lines = whole_lines(run_dir / METRICS, position)
+        past, position = [json.loads(line) for line in lines.splitlines()], len(lines)
 
     def view(name: str, make: Callable[[], Sink]) -> None:
         sinks.append(View(f"logger.{name}", make, scope.failed))
