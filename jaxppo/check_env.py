@@ -9,10 +9,10 @@ from jaxppo.sinks.console import print_lines
 
 HELP = """Play an environment by random legal actions and say in words what is wrong with it:
 python -m jaxppo.check_env env=brax/ant
-python -m jaxppo.check_env env.target=my_package.MyEnv +env.kwargs.size=8 steps=1000
+python -m jaxppo.check_env env.target=my_package.MyEnv env.kwargs.size=8 steps=1000
 
 Settings are those of jaxppo.ff_ppo, and steps of each of four environments [256]. The exit status
-is 1 where something is wrong."""
+is 1 where something is wrong, and not where there is something to look at."""
 
 
 def main() -> None:
@@ -35,8 +35,8 @@ def report(arguments: list[str]) -> None:
     config = compose("ff_ppo", [each for each in arguments if not each.startswith("steps=")])
     checks = check(config.env, int(steps))
     for each in checks:
-        lines = each.findings or [each.seen]
-        words = "WRONG" if each.findings else "ok"
+        lines = each.findings or each.hints or [each.seen]
+        words = "WRONG" if each.findings else "look" if each.hints else "ok"
         print_lines(*(f"{words:<6} {each.name:<12} {' '.join(x.split())}".rstrip() for x in lines))
     if any(each.findings for each in checks):
         raise SystemExit(1)

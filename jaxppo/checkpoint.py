@@ -39,6 +39,10 @@ class CheckpointError(RuntimeError):
     """A checkpoint that cannot be written or read: one line, which and why."""
 
 
+class CheckpointWarning(UserWarning):
+    """A checkpoint is damaged, and an earlier one was taken: one line."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
     """One that is whole: its steps, what its manifest says, and its arrays by their path."""

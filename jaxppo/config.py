@@ -32,7 +32,7 @@ def setting(default: Any, help: str, **rule: Any) -> Any:
     return dataclasses.field(default=default, metadata={"help": help, **rule})
 
 
-MAX_MEMBERS = 2**14  # of one program: each has a directory and a configuration of its own
+MAX_MEMBERS = 2**16  # of one program: each has a directory and a configuration of its own
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -435,6 +435,9 @@ def unknown_key(key: str, more: Sequence[str] = ()) -> str:
     """The line that says that `key` does not exist, with the nearest that does (or of `more`)."""
     known = [*known_keys(), *more]
     lower = key.lower()
+    groups = [field.name for field in dataclasses.fields(Config) if "help" not in field.metadata]
+    if "." not in key and (alike := difflib.get_close_matches(lower, groups, 1, 0.7)):
+        return f"{key}: no such key; did you mean {alike[0]}=NAME, or {alike[0]}.KEY=VALUE?"
     last = lower.rpartition(".")[2]
     by_name = {k.rpartition(".")[2]: k for k in known}
     near = [by_name[last]] if last in by_name else [k for k in known if k.startswith(lower)][:1]

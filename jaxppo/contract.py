@@ -8,10 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import checkify
 
 from jaxppo import envs
 from jaxppo.config import ConfigError, EnvConfig
-from jaxppo.envs.episodes import line, problems
+from jaxppo.envs.episodes import Episodes, line, problems
 from jaxppo.networks import heads
 from jaxppo.types import (
     Box,
@@ -22,6 +23,7 @@ from jaxppo.types import (
     Space,
     TimeStep,
     is_space,
+    zeros,
 )
 
 NUM_ENVS = 4  # B
@@ -35,6 +37,7 @@ class Check:
     name: str
     findings: list[str]  # what is wrong, in words; empty: nothing
     seen: str  # what was looked at
+    hints: list[str] = dataclasses.field(default_factory=list)  # what may be as it is meant
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +93,7 @@ def _play(env: Environment, config: EnvConfig, steps: int) -> Iterator[Check]:
     yield Check("ends", list(_ends(env, played)), _about_ends(env, played))
     yield Check("successor", list(_successor(played)), _about_successors(played))
     yield Check("mask", list(_mask(env, mask, played)), "")
+    yield _indices(config, steps, keys)
     anew, alone = _numpy(
         jax.jit(lambda k: (rollout(FEW, k), rollout(1, k[:1])))(keys)  # traced anew
     )
@@ -102,6 +106,112 @@ def _play(env: Environment, config: EnvConfig, steps: int) -> Iterator[Check]:
         "vmap",
         list(_mapped(first, played, alone)) if same else [],
         "beside others, and mapped twice",
+    )
+
+
+def glance(config: EnvConfig) -> list[str]:
+    """What can be found out in about a second of what a user's own class does wrong, in words.
+
+    Of one whose forms are right: values in the first steps, and state outside of JAX.
+    """
+    try:
+        env = envs.build(config)
+        found = list(_outside(env))
+        keys = jax.random.split(jax.random.key(0), NUM_ENVS)
+        played = Played(*_numpy(jax.jit(partial(play, env, config.action_mask, FEW))(keys)))
+        return [*found, *_values(env, played)]
+    except Exception as error:  # an environment may raise anything
+        return [f"raises {line(error)}"]
+
+
+def _outside(env: Environment) -> Iterator[str]:
+    """State of Python that a step changes or reads: compiled, it is that of the first trace."""
+    keys = jax.random.split(jax.random.key(0), NUM_ENVS)
+    action = zeros(env.action_space, (NUM_ENVS,))
+
+    def traced() -> tuple[str, list[Any]]:
+        def both(keys: jax.Array) -> Any:
+            state, _ = env.reset(keys)
+            return env.step(keys, state, action)
+
+        # A wrapper of its own each time: JAX keeps the trace of a function that it knows
+        closed = jax.make_jaxpr(lambda keys: both(keys))(keys)
+        return str(closed.jaxpr), [np.asarray(const) for const in closed.consts]
+
+    traced()  # what is made once and kept is there from then on
+    owner = getattr(env, "one", getattr(env, "env", env))
+    before = {name: _mark(value) for name, value in vars(owner).items()}
+    (text, consts), (text_again, consts_again) = traced(), traced()
+    after = {name: _mark(value) for name, value in vars(owner).items()}
+    changed = sorted(name for name in after if after[name] != before.get(name))
+    if changed:
+        yield (
+            f"step or reset changes self.{changed[0]}, which a compiled program does once, and not "
+            "at every step; keep it in the state"
+        )
+    elif text != text_again or not _equal(consts, consts_again):
+        yield (
+            "step or reset is another function each time that it is traced (by random numbers of "
+            "NumPy or Python, or a clock); a compiled program has those of the first time; draw "
+            "from the key"
+        )
+
+
+def _mark(value: Any) -> Any:
+    """What tells whether an attribute was changed: content where it is plain, else identity."""
+    plain = isinstance(value, int | float | str | bool | list | dict | set | tuple | None)
+    return repr(value) if plain else id(value)
+
+
+def _indices(config: EnvConfig, steps: int, keys: jax.Array) -> Check:
+    """Where an array is indexed beyond its ends: JAX reads the nearest element, or writes none."""
+    bare: Any = envs.build(dataclasses.replace(config, mask=[], extras=[]))
+
+    def reset(key: jax.Array) -> tuple[PyTree, PyTree]:
+        """An observation and a state."""
+        if isinstance(bare, Episodes):
+            return bare.one.reset(key)[::-1]
+        found: tuple[PyTree, PyTree] = bare.env.reset_env(key, bare.params)
+        return found
+
+    def step(key: jax.Array, state: PyTree, action: PyTree) -> tuple[PyTree, PyTree, jax.Array]:
+        if isinstance(bare, Episodes):
+            state, obs, _, terminated, truncated = bare.one.step(key, state, action)
+        else:
+            obs, state, _, terminated, _ = bare.env.step_env(key, state, action, bare.params)
+            truncated = bare.env.is_truncated(state, bare.params)
+        return obs, state, terminated | truncated
+
+    def episodes(key: jax.Array) -> PyTree:
+        def advance(carry: PyTree, key: jax.Array) -> tuple[PyTree, None]:
+            obs, state, time = carry
+            action_key, step_key, reset_key = jax.random.split(key, 3)
+            shown = obs.get(config.action_mask) if isinstance(obs, Mapping) else None
+            action = _draw(bare.action_space, action_key, shown)
+            obs, state, over = step(step_key, state, action)
+            time = time + 1
+            if bare.time_limit is not None:
+                over = over | (time >= bare.time_limit)
+            new = (*reset(reset_key), jnp.zeros_like(time))
+            return jax.tree.map(partial(jnp.where, over), new, (obs, state, time)), None
+
+        return jax.lax.scan(advance, (*reset(key), jnp.int32(0)), jax.random.split(key, steps))[0]
+
+    seen = "no array is indexed beyond its ends"
+    try:
+        checked = checkify.checkify(episodes, errors=checkify.index_checks)
+        error, _ = jax.jit(jax.vmap(checked))(keys)
+        message = error.get()
+    except Exception as error:  # of what JAX cannot look into
+        return Check("indices", [], f"not looked at: {line(error)}")
+    if message is None:
+        return Check("indices", [], seen)
+    first = message.splitlines()[0].partition(": ")[2].strip().rstrip(".")
+    return Check(
+        "indices",
+        [],
+        seen,
+        [f"{first}: JAX reads the nearest element there and writes none; is that meant?"],
     )
 
 

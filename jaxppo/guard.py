@@ -122,9 +122,8 @@ class Signals:
                 done = self._before_end()
         except Exception as error:  # whatever cannot be saved, the process ends
             done = f" ({error})"
-        if sys.stdout is not None and sys.stdout.isatty():
-            sys.stdout.write("\x1b[?25h")  # a progress bar hides the cursor
-            sys.stdout.flush()
+        if sys.stderr.isatty():
+            _say("\x1b[?25h")  # a progress bar hides the cursor
         _say(f"{signal.Signals(number).name}: stopped at once{done}{self.way_on}")
         os._exit(128 + number)
 

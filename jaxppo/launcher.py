@@ -10,7 +10,9 @@ import re
 import sys
 import traceback
 import typing
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,7 +28,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from jaxppo import devices, sweep
-from jaxppo.checkpoint import CheckpointError
+from jaxppo.checkpoint import CheckpointError, CheckpointWarning
 from jaxppo.config import (
     MAX_FLOAT,
     Config,
@@ -37,6 +39,7 @@ from jaxppo.config import (
     parse_as,
     unknown_key,
 )
+from jaxppo.contract import glance
 from jaxppo.experiment import (
     Job,
     TooLargeError,
@@ -45,7 +48,7 @@ from jaxppo.experiment import (
     prepare,
     run_together,
 )
-from jaxppo.guard import Interrupted, claim, release
+from jaxppo.guard import Interrupted, check_tree, claim, release
 from jaxppo.sinks.console import print_lines
 from jaxppo.system import (
     CONFIG,
@@ -146,7 +149,18 @@ def command(settings: type, run: Callable[[Any], None], *, places: str | None = 
             raw[name] = raw[name] if raw[name] is None else str(raw[name])  # which=8192
         if named:
             raw[str(places)] = named
-        run(parse_as(settings, raw))
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", CheckpointWarning)
+            warnings.showwarning = partial(_show_warning, warnings.showwarning)
+            run(parse_as(settings, raw))
+
+
+def _show_warning(usual: Callable[..., None], message: Any, category: Any, *rest: Any) -> None:
+    """What is of checkpoints is said to the user of a command in its one line."""
+    if issubclass(category, CheckpointWarning):
+        sys.stderr.write(f"{message}\n")
+    else:
+        usual(message, category, *rest)
 
 
 def output_folder(out: str | Path) -> Path:
@@ -231,6 +245,7 @@ def _settings(composed: DictConfig, hydra_config: Any) -> Config:
             f"resume={run_dir}: has to be typed on the command line, as resume=DIR, beside no "
             "hydra.run.dir"
         )
+    check_tree("resume", run_dir)
     before = plain(with_local(parse(read_config(run_dir)), config))
     check_trust(parse(before), config.trust)
     refused = []
@@ -380,6 +395,7 @@ class Check(Callback):
                 run_dir = _directory(config, "hydra.run.dir")
                 check_run_dir("hydra.run.dir", run_dir)
             prepare(settings)
+            _look_at_environment(settings)
             if settings.resume is None and not settings.arch.plan_only:
                 _claim("hydra.run.dir", run_dir)
                 check_run_dir("hydra.run.dir", run_dir)  # nobody was quicker
@@ -388,10 +404,10 @@ class Check(Callback):
         """Check a sweep."""
         with _one_line():
             sweep_dir = _directory(config, "hydra.sweep.dir")
-            sweep.check_dir("hydra.sweep.dir", sweep_dir)
+            _check_sweep_dir(sweep_dir)
             _check_sweep(config.hydra.job.config_name, list(config.hydra.overrides.task))
             _claim("hydra.sweep.dir", sweep_dir)
-            sweep.check_dir("hydra.sweep.dir", sweep_dir)
+            _check_sweep_dir(sweep_dir)  # nobody was quicker
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Say what a sweep found, also where some of its jobs failed."""
@@ -401,8 +417,30 @@ class Check(Callback):
             release(Path(config.hydra.sweep.dir))
 
 
+def _look_at_environment(config: Config) -> None:
+    """Say what is wrong with a user's own class, as far as a second shows it; the run goes on."""
+    if config.env.target is not None:
+        for finding in glance(config.env):
+            sys.stderr.write(
+                f"env.target={config.env.target}: {' '.join(finding.split())}; python -m "
+                "jaxppo.check_env looks closer\n"
+            )
+
+
 def _directory(config: DictConfig, key: str) -> Path:
     return Path(OmegaConf.select(config, key, throw_on_missing=True) or "")
+
+
+def _check_sweep_dir(sweep_dir: Path) -> None:
+    """`ConfigError` where a sweep cannot be written there; it need not exist yet."""
+    check_run_dir("hydra.sweep.dir", sweep_dir)
+    for path in sweep_dir.iterdir() if sweep_dir.is_dir() else ():
+        of_job = (path / ".hydra").is_dir() or (path / CONFIG).exists()
+        if of_job or path.name in (sweep.TABLE, "multirun.yaml"):
+            raise ConfigError(
+                f"hydra.sweep.dir={sweep_dir}: holds a sweep already ({path.name}); choose another "
+                "directory"
+            )
 
 
 def _claim(key: str, folder: Path) -> None:

@@ -16,7 +16,7 @@ from jax.flatten_util import ravel_pytree
 
 from jaxppo import random_bits, sequences
 from jaxppo.losses import approximate_kl, clip_fraction, clipped_error, explained_variance, ratio
-from jaxppo.objectives import BLIND, ESTIMATORS, VALUE_LOSSES
+from jaxppo.objectives import ESTIMATORS, VALUE_LOSSES, reads_distribution
 from jaxppo.permutations import random_permutation
 from jaxppo.statistics import (
     any_over,
@@ -375,7 +375,7 @@ def add_targets(
         carry=(),
         action=rollout.action,
         log_prob=rollout.log_prob,
-        distribution=() if system.objective in BLIND else distribution,
+        distribution=distribution if reads_distribution(system.objective) else (),
         value=value,
         critic_value=critic_value,
         advantage=advantage,

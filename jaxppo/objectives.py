@@ -70,8 +70,12 @@ OBJECTIVES: dict[str, Objective] = {
     "dpo": dpo_objective,
     "reinforce": reinforce_objective,
 }
-# These do not read `batch.distribution`, which is kept for all others.
-BLIND: set[Objective] = {clip_objective, dpo_objective, reinforce_objective}
+
+
+def reads_distribution(objective: Objective) -> bool:
+    """Whether an objective may read `batch.distribution`, which is kept only then."""
+    blind = (clip_objective, dpo_objective, reinforce_objective)
+    return not any(objective is each for each in blind)  # a user's may have no hash
 
 
 def find_objective(choice: str) -> Objective:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -12,9 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxppo import checkpoint, compile, devices, system
-from jaxppo.checkpoint import Checkpoint
+from jaxppo.checkpoint import Checkpoint, CheckpointError, CheckpointWarning
 from jaxppo.config import Config, ConfigError, parse, plan, setting
 from jaxppo.evaluation import Episodes, episode_keys, evaluate_members
+from jaxppo.facts import RunFacts
+from jaxppo.guard import check_tree
 from jaxppo.learner import init_agent, unroll
 from jaxppo.population import members
 from jaxppo.types import Policy, PyTree, System, zeros
@@ -155,6 +158,7 @@ class Choice:
         """`ConfigError` where no run is given."""
         if not self.run:
             raise ConfigError("run=: must be the directory of a run, such as run=outputs/...")
+        check_tree("run", Path(self.run))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -190,7 +194,8 @@ def load(
     environment, such as `{"params": {"max_steps_in_episode": 100}}`. `trust`: import paths beyond
     jaxppo, flax, optax and gymnax that the run's settings may name.
 
-    `CheckpointError` where there is none that is whole, `ConfigError` on what there is not.
+    `CheckpointError` where there is none that is whole, `ConfigError` on what there is not. Warns
+    where a newer checkpoint than that which was taken is damaged.
     """
     run_dir = Path(run_dir)
     parent = run_dir.parent / checkpoint.FOLDER
@@ -198,7 +203,8 @@ def load(
     if of_member and not (run_dir / checkpoint.FOLDER).exists():
         run_dir, seed = run_dir.parent, int(run_dir.name.removeprefix("seed_"))
     found = _find(run_dir, which)
-    config = parse({**found.facts["config"], "logger": {}})  # a policy writes no log
+    facts = RunFacts.of(found)
+    config = parse({**facts.config, "logger": {}})  # a policy writes no log
     system.check_trust(config, trust)
     if env is not None:
         merged = {**dataclasses.asdict(config.env), **env}
@@ -207,28 +213,35 @@ def load(
         config = parse({**system.plain(config), "env": merged})
         system.check_trust(config, trust)
     every = members(config)
-    row = _row(found, every, seed)
-    own = every[found.facts["slots"][row]]
+    if len(every) != len(facts.members):
+        raise CheckpointError(f"{found.path}: holds {len(facts.members)} members of {len(every)}")
+    row = _row(facts, every, seed)
+    own = every[facts.slots[row]]
     built = system.build(own, plan(own, 1, 1))
     built = dataclasses.replace(built, axes=(), member_axes=())
     one = system.hyperparameters(own, plan(own, 1, 1))
     shapes = jax.eval_shape(partial(init_agent, built), one, jax.random.key(0)).policy
-    num = len(found.facts["slots"])
+    num = len(facts.slots)
     several = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num, *x.shape), x.dtype), shapes)
     where = "[1]" if which == "best" else "[0].agent.policy"
     policies = checkpoint.unflatten(several, found.arrays, where)
-    best_steps = found.facts["members"][found.facts["slots"][row]]["best"].get("steps")
+    best_steps = facts.members[facts.slots[row]]["best"].get("steps")
+    if which == "best" and best_steps is None:
+        raise ConfigError(
+            f"which=best: no evaluation of {run_dir} up to step {found.steps:,} was finite, so "
+            "that no policy is the best; which=latest takes that of the last step"
+        )
     return TrainedPolicy(
         config=own,
         system=built,
         policy=jax.tree.map(lambda x: x[row], policies),
-        steps=found.steps if which != "best" or best_steps is None else best_steps,
-        num_devices=min(found.facts["shards"][0], jax.local_device_count()),
+        steps=best_steps if which == "best" else found.steps,
+        num_devices=min(facts.shards[0], jax.local_device_count()),
     )
 
 
 def _find(run_dir: Path, which: str | int) -> Checkpoint:
-    """The checkpoint that holds it."""
+    """The checkpoint that holds it; warns of later ones that are damaged."""
     folder = run_dir / checkpoint.FOLDER
     there = checkpoint.steps_in(folder)
     if isinstance(which, str) and which.isdecimal():
@@ -242,18 +255,20 @@ def _find(run_dir: Path, which: str | int) -> Checkpoint:
         return checkpoint.read(checkpoint.path_of(run_dir, which))
     if which not in ("best", "latest"):
         raise ConfigError(f"which={which}: must be best, latest or a number of steps")
-    found, _ = checkpoint.newest(run_dir)
+    found, lines = checkpoint.newest(run_dir)
     if found is None:
         raise ConfigError(
             f"run={run_dir}: has no checkpoints; give the directory of a run that was trained with "
             "checkpoint.enabled=true"
         )
+    for line in lines:
+        warnings.warn(line, CheckpointWarning, stacklevel=3)
     return found
 
 
-def _row(found: Checkpoint, every: Sequence[Config], seed: int | None) -> int:
+def _row(facts: RunFacts, every: Sequence[Config], seed: int | None) -> int:
     """Which of the members in a checkpoint."""
-    slots = found.facts["slots"]
+    slots = facts.slots
     seeds = [every[i].arch.seed for i in slots]
     if seed is not None:
         if seed not in seeds:
@@ -261,7 +276,7 @@ def _row(found: Checkpoint, every: Sequence[Config], seed: int | None) -> int:
         return seeds.index(seed)
 
     def score(row: int) -> float:
-        value = found.facts["members"][slots[row]]["best"].get("episode_return")
+        value = facts.members[slots[row]]["best"].get("episode_return")
         return -math.inf if value is None else float(value)
 
     return max(range(len(slots)), key=score)

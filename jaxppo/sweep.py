@@ -8,25 +8,13 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from jaxppo import experiment
-from jaxppo.config import ConfigError
 from jaxppo.sinks import METRICS, SUMMARY
 from jaxppo.sinks.console import print_lines, print_table
 from jaxppo.sinks.marl_eval import MARL_EVAL, merge, save
 from jaxppo.sinks.plot import draw_sweep
-from jaxppo.system import CONFIG
 
 TABLE = "sweep.csv"
 COLUMNS = ("absolute_metric", "best_episode_return", "best_steps", "steps", "seconds", "status")
-
-
-def check_dir(key: str, sweep_dir: Path) -> None:
-    """`ConfigError` where a sweep cannot be written to `sweep_dir`, which need not exist yet."""
-    experiment.check_run_dir(key, sweep_dir)
-    there = list(sweep_dir.iterdir()) if sweep_dir.is_dir() else []
-    jobs = [path.name for path in there if (path / ".hydra").is_dir() or (path / CONFIG).exists()]
-    if jobs or any(path.name in (TABLE, "multirun.yaml") for path in there):
-        raise ConfigError(f"{key}={sweep_dir}: holds a sweep already; choose another directory")
 
 
 def report(sweep_dir: Path, *, console: bool) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import pytest
+from cli import command, cwd, home, launch, shell  # noqa: F401  fixtures
 
 from jaxppo import compile, config, system
 from jaxppo.types import LearnerState, System

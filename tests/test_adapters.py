@@ -118,6 +118,11 @@ WRONG = {  # what breaks the contract -> the promise, and how the finding says i
     "broken_envs.Space": ("made", "the action space"),
     "broken_envs.Forgets": ("successor", "final_observation equals the next episode's first"),
     "broken_envs.Confuses": ("ends", "time limit of 5 steps is terminated and not truncated"),
+    "broken_envs.NoActions": (
+        "forms",
+        "action_space: Discrete(num_values=0): must have at least 1",
+    ),
+    "broken_envs.UpsideDown": ("forms", "low must be at most high everywhere"),
     "broken_envs.Endless": ("ends", "went on past its time limit of 5 steps"),
 }
 
@@ -145,7 +150,38 @@ def test_what_breaks_the_contract_is_told_in_words(target: str) -> None:
 )
 def test_what_keeps_the_contract_is_found_to(target: str, resets: str) -> None:
     checks = contract.check(own(target, resets=resets), 16)
-    assert [each.findings for each in checks] == [[]] * 9, checks
+    assert [each.findings for each in checks] == [[]] * 10, checks
+    assert not any(each.hints for each in checks)
+
+
+@pytest.mark.parametrize(
+    "target, words",
+    [
+        (
+            "broken_envs.Counts",
+            "step or reset changes self.steps, which a compiled program does once",
+        ),
+        ("broken_envs.Draws", "is another function each time that it is traced"),
+        ("broken_envs.Outside", "observation goes from"),
+        ("broken_envs.Raises", "raises ConfigError: env.target=broken_envs.Raises: module"),
+        ("envs.Clock", None),
+        ("envs.Masked", None),
+        ("own_envs.Count", None),
+    ],
+)
+def test_a_glance_finds_what_a_second_shows(target: str, words: str | None) -> None:
+    found = contract.glance(own(target))
+    assert (words is None) == (found == []), found
+    assert words is None or any(words in line for line in found)
+
+
+def test_an_index_beyond_an_array_is_looked_at() -> None:
+    """And said, since JAX reads the last element instead; without an exit status of 1."""
+    checks = contract.check(own("broken_envs.Beyond"), 16)
+    (found,) = (each for each in checks if each.hints)
+    assert found.name == "indices"
+    assert found.hints[0].startswith("out-of-bounds indexing for array of shape (3,): index 3")
+    assert not any(each.findings for each in checks)
 
 
 def test_the_documented_example_is_an_environment(
@@ -160,7 +196,7 @@ def test_the_documented_example_is_an_environment(
     (command,) = re.findall(r"python -m jaxppo\.check_env (.*)", text)
     check_env.report(command.split())
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 9
+    assert len(lines) == 10
     assert all(line.startswith("ok ") for line in lines)
     assert "time limit 50" in lines[4]
 

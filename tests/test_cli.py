@@ -1,10 +1,8 @@
 """The command line as a person meets it: runs, sweeps, help, and each mistake in one line."""
 
 import contextlib
-import dataclasses
 import fcntl
 import importlib.metadata
-import io
 import json
 import os
 import pty
@@ -20,78 +18,23 @@ from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 
-import absl.logging
 import envs
 import gymnax.utils.load_mnist
 import jax
 import jax.numpy as jnp
 import pytest
+from cli import BY_CLASS, BY_ID, CARTPOLE, ROOT, SMALL, Outcome
 from gymnax.environments import spaces
 from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
-from jaxppo import launcher
+from jaxppo import guard, launcher
 from jaxppo.config import MAX_FLOAT, Config, help_text, known_keys, parse
 from jaxppo.experiment import Job, TooLargeError, TrainingError
-from jaxppo.launcher import config_dir, main
+from jaxppo.launcher import config_dir
 from jaxppo.system import keep_config
 
-ROOT = Path(__file__).resolve().parents[1]
 REFUSAL_LIMIT = 30  # seconds; about 5 on a core that is free
-RUN_LIMIT = 300  # [s] for a run on a machine that does other things too
-
-# Tests that train share two programs, CartPole's and the corridor's, compiled once a session.
-SMALL = [
-    "arch.total_num_envs=4",
-    "arch.num_eval_episodes=2",
-    "system.rollout_length=8",
-    "system.num_minibatches=2",
-    "system.epochs=1",
-]
-CARTPOLE = ["env=cartpole", "arch.num_updates=2", "arch.num_evaluation=2", *SMALL]
-
-CORRIDOR = '''
-"""A user's module: an environment whose reward is NaN from the tenth step of an episode on."""
-
-import gymnax
-import jax.numpy as jnp
-from gymnax.environments import spaces
-from gymnax.environments.environment import Environment, EnvParams, EnvState
-
-
-class Corridor(Environment):
-    @property
-    def default_params(self):
-        return EnvParams(max_steps_in_episode=12)
-
-    def reset_env(self, key, params):
-        state = EnvState(time=jnp.int32(0))
-        return self.position(state), state
-
-    def step_env(self, key, state, action, params):
-        state = EnvState(time=state.time + 1)
-        reward = jnp.where(state.time < 10, 1.0, jnp.nan)
-        return self.position(state), state, reward, jnp.array(False), {}
-
-    def position(self, state):
-        return jnp.ones(1) * state.time
-
-    def action_space(self, params):
-        return spaces.Discrete(2)
-
-    def observation_space(self, params):
-        return spaces.Box(0.0, 12.0, (1,))
-
-
-gymnax.register("Corridor-of-mine", Corridor)
-'''
-BROKEN = {  # modules that cannot be imported, and what they hold
-    "misspelt": "def broken(:\n",
-    "raises": 'raise RuntimeError("no licence found")\n',
-}
-BY_ID = ["env.module=corridor", "env.name=Corridor-of-mine"]
-BY_CLASS = ["env.target=corridor.Corridor", "env.name=null"]
 OF_TESTS = "env.name=null env.target=envs."
 
 
@@ -106,102 +49,6 @@ def unbounded() -> envs.Takes:
 
 
 FIVE_STEPS = "arch.max_eval_steps=5"  # before the reward of an evaluation turns NaN
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    status: Any
-    out: str
-    err: str
-
-
-@pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The home of all runs, so that their default cache of compiled programs is one and ours."""
-    return tmp_path_factory.mktemp("home")
-
-
-@pytest.fixture
-def cwd(tmp_path: Path) -> Path:
-    """An empty directory to run in; other files of a test go beside it."""
-    path = tmp_path / "cwd"
-    path.mkdir()
-    return path
-
-
-@pytest.fixture
-def shell(tmp_path: Path, home: Path) -> dict[str, str]:
-    """A user's variables: this process's without those that change how Python or JAX run."""
-    ours = ("PYTHON", "JAX_", "XLA_", "HYDRA_", "COV_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    (tmp_path / "corridor.py").write_text(CORRIDOR)
-    return {
-        **kept,
-        "HOME": str(home),
-        "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}",
-        "TERM": "xterm-256color",
-    }
-
-
-@pytest.fixture
-def command(cwd: Path, shell: dict[str, str]) -> Callable[..., Outcome]:
-    """`command(*arguments, module=...)` in a process of its own, from an empty directory."""
-
-    def call(*arguments: str, limit: float = RUN_LIMIT, module: str = "ff_ppo") -> Outcome:
-        result = subprocess.run(
-            [sys.executable, "-m", f"jaxppo.{module}", *arguments],
-            cwd=cwd,
-            env=shell,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=limit,
-        )
-        return Outcome(result.returncode, result.stdout, result.stderr)
-
-    return call
-
-
-def never(config: Config, run_dir: Path) -> float:
-    pytest.fail(f"started a run in {run_dir} with {config}")
-
-
-@pytest.fixture
-def launch(
-    cwd: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Any:
-    """`launch(*arguments, run=...)` in this process: all but the training, in a fraction of it."""
-    names = [
-        "jax_compilation_cache_dir",
-        "jax_persistent_cache_min_compile_time_secs",
-        "jax_persistent_cache_min_entry_size_bytes",
-    ]
-    before = {name: getattr(jax.config, name) for name in names}
-    for module, text in BROKEN.items():
-        (cwd.parent / f"{module}.py").write_text(text)
-    monkeypatch.syspath_prepend(cwd.parent)
-    monkeypatch.chdir(cwd)
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # to have back what the launcher sets
-    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
-    # Hydra shuts every log handler down, and absl's would close what pytest captures with
-    monkeypatch.setattr(absl.logging.get_absl_handler().python_handler, "stream", io.StringIO())
-
-    def call(*arguments: str, run: Callable[[Config, Path], float] = never) -> Outcome:
-        GlobalHydra.instance().clear()
-        monkeypatch.setattr(sys, "argv", ["ff_ppo.py", *arguments])
-        status: Any = 0
-        try:
-            main("ff_ppo", run)
-        except SystemExit as stop:
-            status = stop.code
-        return Outcome(status, *capsys.readouterr())
-
-    yield call
-    GlobalHydra.instance().clear()
-    for name, value in before.items():
-        jax.config.update(name, value)
 
 
 def assert_refused(outcome: Outcome, expected: str, cwd: Path) -> None:
@@ -381,6 +228,12 @@ WRONG = {
     "system.reward_scale=1e39": "system.reward_scale=1e+39",
 }
 ENVIRONMENT = {
+    "envs=cartpole": "envs: no such key; did you mean env=NAME, or env.KEY=VALUE?",
+    "archs=default": "archs: no such key; did you mean arch=NAME",
+    "arch.num_seeds=1000000": "arch.num_seeds=1000000: must be|at most 65536",
+    "arch.total_num_envs=134217728 arch.total_timesteps=1e10 arch.num_evaluation=1": (
+        "arch.total_num_envs=134217728|4,294,967,296 transitions|at most 2,147,483,647"
+    ),
     "env=cartpol": "env=cartpol: no such choice; did you mean env=cartpole?|breakout",
     "env=null": "env=null",
     "env.name=Cartpole-v1": "env.name=Cartpole-v1: no such gymnax environment|CartPole-v1",
@@ -400,10 +253,8 @@ ENVIRONMENT = {
     "env.module=misspelt": "env.module=misspelt: cannot be imported|SyntaxError",
     "env.module=raises": "env.module=raises: cannot be imported|no licence found",
     "env.name=null env.target=raises.Env": "env.target=raises: cannot be imported|no licence found",
-    "env.kwargs.rows=3": "env.kwargs.rows|+env.kwargs.rows=",
-    "+env.kwargs.rows=3": "env.kwargs={'rows': 3}|unexpected keyword argument 'rows'",
+    "env.kwargs.rows=3": "env.kwargs={'rows': 3}|unexpected keyword argument 'rows'",
     "env=deep_sea +env.kwargs.size=0": "DeepSea-bsuite|env.kwargs={'size': 0}",
-    "env.params.gravity=3": "env.params.gravity|+env.params.gravity=",
     "+env.params.gravty=3": "env.params.gravty: |did you mean env.params.gravity?",
     "+env.params.gravity=strong": "CartPole-v1|gravity",
     "+env.params.max_steps_in_episode=0": "max_steps_in_episode=0",
@@ -695,6 +546,29 @@ def test_directory_that_holds_a_run_is_refused(launch: Any, cwd: Path, tmp_path:
     assert [path.name for path in earlier.iterdir()] == ["metrics.jsonl"]
 
 
+def test_a_used_directory_of_a_sweep_is_refused(launch: Any, cwd: Path) -> None:
+    """Before anything in it changes; job 0 once kept its log and got the new settings."""
+    typed = [*SWEEP, "hydra/launcher=basic"]
+    assert launch(*typed, run=recorder([])).status == 0
+    before = {path: path.read_bytes() for path in cwd.rglob("*") if path.is_file()}
+    assert before
+    outcome = launch(*[word.replace("0.9,", "0.5,") for word in typed])
+    assert (outcome.status, outcome.out) == (2, "")
+    assert outcome.err.startswith("hydra.sweep.dir=sweep: holds a sweep already (")
+    after = {path: path.read_bytes() for path in cwd.rglob("*") if path.is_file()}
+    assert after == before
+
+
+def test_a_directory_that_another_process_holds_is_refused(launch: Any, cwd: Path) -> None:
+    for typed, folder in ((SWEEP, "sweep"), (("hydra.run.dir=run",), "run")):
+        (cwd / folder).mkdir()
+        with guard.only_run_in(cwd / folder):
+            outcome = launch(*typed)
+            assert (outcome.status, outcome.out) == (2, "")
+            assert f"{folder}: process {os.getpid()} is writing there" in outcome.err
+            assert [path.name for path in (cwd / folder).iterdir()] == [".lock"]
+
+
 def recorder(seen: list[Config]) -> Callable[[Config, Path], float]:
     """In place of a run: keeps its settings."""
 
@@ -722,7 +596,9 @@ def recorder(seen: list[Config]) -> Callable[[Config, Path], float]:
         ("env=cartpole", "env.name", "CartPole-v1"),
         ("env=catch", "env.name", "Catch-bsuite"),
         ("env.name=Catch-bsuite", "env.name", "Catch-bsuite"),
+        ("env=cartpole env.params.gravity=20", "env.params", {"gravity": 20}),
         ("env=cartpole +env.params.gravity=20", "env.params", {"gravity": 20}),
+        ("env=t_maze env.kwargs.delay=3", "env.kwargs", {"delay": 3}),
         ("env=catch +env.kwargs.rows=6", "env.kwargs", {"rows": 6}),
         ("network=mlp_shared", "network.actor_torso", None),
         ("env=pendulum", "env.name", "Pendulum-v1"),
@@ -784,7 +660,7 @@ RESUMED = {  # what is typed beside resume= -> what is said, or what the run is 
         "system.gamma": 0.99, "system.epochs": 1,
     },
     "system.epochs=1 logger.plot=false 'resume_allow=[logger]'": "system.epochs=1 (was ",
-    "arch.total_timesteps=35e4": "arch.total_timesteps=350000.0 (was 400000)",
+    "arch.total_timesteps=35e4": "arch.total_timesteps=350000 (was 400000)",
     "env=catch": "env.name=Catch-bsuite (was CartPole-v1)",
     "env.name=null env.target=corridor.Corridor 'resume_allow=[env]'": "trust=[corridor]",
     "system.gama=0.5": "system.gama: no such key",
@@ -820,10 +696,24 @@ def test_a_resumed_run_keeps_its_settings(
     [
         ("resume=nowhere", "resume=nowhere: is not the directory of a run"),
         ("-m resume=nowhere", "resume=nowhere: goes on with one run at a time"),
+        ("++resume=nowhere", "resume=nowhere: is not the directory of a run"),
     ],
 )
 def test_what_cannot_be_resumed_is_refused(launch: Any, cwd: Path, typed: str, words: str) -> None:
     assert_refused(launch(*typed.split()), words, cwd)
+
+
+def test_a_run_is_resumed_only_where_it_is(launch: Any, cwd: Path, earlier: Path) -> None:
+    """Not in another directory with its settings."""
+    outcome = launch(f"++resume='{earlier}'", run=recorder(seen := []))
+    assert (outcome.status, outcome.err) == (0, "")
+    assert seen[0].resume == str(earlier)
+    (cwd / "own.yaml").write_text(f"defaults: [ff_ppo, _self_]\nresume: '{earlier}'\n")
+    outcome = launch(f"--config-dir={cwd}", "--config-name=own", run=recorder(seen := []))
+    assert (outcome.status, seen) == (2, [])
+    assert "has to be typed on the command line, as resume=DIR" in outcome.err
+    outcome = launch(f"resume='{earlier}'", "~system.gamma", run=recorder(seen := []))
+    assert "~system.gamma: a run keeps its settings; set it to null" in outcome.err
 
 
 def test_a_run_is_resumed_evaluated_and_says_so(command: Any, cwd: Path) -> None:
@@ -843,6 +733,15 @@ def test_a_run_is_resumed_evaluated_and_says_so(command: Any, cwd: Path) -> None
     )
     assert again == whole
     assert summary(cwd / "run")["absolute_metric"] == summary(cwd / "whole")["absolute_metric"]
+    newest = sorted((cwd / "run" / "checkpoints").glob("*[0-9]"))[-1] / "manifest.json"
+    whole_manifest = newest.read_text()
+    newest.write_text(whole_manifest[:200])
+    found = command("run=run", module="evaluate")
+    assert found.status == 0
+    (line,) = found.err.splitlines()
+    assert "manifest.json cannot be read" in line
+    assert line.endswith("; skipped")
+    newest.write_text(whole_manifest)
     found = command("run=run", module="evaluate")
     assert (found.status, found.err) == (0, "")
     assert f"return {summary(cwd / 'run')['absolute_metric']:.2f} " in found.out

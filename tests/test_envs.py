@@ -555,7 +555,7 @@ def test_what_cannot_be_made_is_refused_in_one_line(
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
-@pytest.mark.parametrize("broken", ["Shape", "FiveValues", "Space"])
+@pytest.mark.parametrize("broken", ["Shape", "FiveValues", "Space", "NoActions", "UpsideDown"])
 def test_an_environment_that_breaks_the_contract_is_refused(broken: str) -> None:
     with pytest.raises(ConfigError, match="env") as error:
         custom(f"broken_envs.{broken}")

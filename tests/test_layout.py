@@ -24,7 +24,7 @@ LAYERS: list[set[str]] = [
     },
     {"objectives", "envs.", "networks."},
     {"learner", "evaluation", "drawings", "compile", "pieces", "charts", "page", "contract"},
-    {"system", "population", "checkpoint", "sinks."},
+    {"system", "population", "checkpoint", "facts", "sinks."},
     {"experiment", "launcher", "policy", "sweep", "runs", "comparison"},
     {"ff_ppo", "rec_ppo", "evaluate", "export", "render", "report", "check_env"},
 ]
@@ -36,6 +36,7 @@ BESIDE = {
     "evaluation": {"learner"},
     "pieces": {"compile"},
     "launcher": {"experiment", "sweep"},
+    "facts": {"checkpoint"},
     "population": {"system"},
     "comparison": {"runs"},
 }

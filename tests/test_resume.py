@@ -10,6 +10,7 @@ import pytest
 from conftest import LAYERS, NETWORK, on_devices, small_config
 
 from jaxppo import checkpoint, experiment
+from jaxppo.checkpoint import CheckpointError
 from jaxppo.config import Config, ConfigError, plan
 
 QUIET = {"console": False, "plot": False}
@@ -194,6 +195,7 @@ def test_a_larger_budget_goes_on_in_blocks_of_the_same_length(tmp_path: Path, wh
         ((2, 2), 12, 4, (2, 2, 2, 2, 2, 2)),
         ((2, 3), 6, 4, (2, 3, 1)),
         ((2, 3), 5, 5, (2, 3)),
+        ((20,), 50, 2, (20, 15, 15)),  # begun, and to be ended, before the budget grew
     ],
 )
 def test_blocks_after_those_that_are_done(
@@ -207,6 +209,64 @@ def test_another_number_of_members_is_refused(tmp_path: Path, whole: Any) -> Non
     _, folder = whole(coin("seeds"))
     with pytest.raises(ConfigError, match="holds 3 members, and 2 are asked for"):
         experiment.run(coin(num_seeds=2), folder, resume=True)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Of every file but the lock."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"network": {**NETWORK, "actor_torso": {**NETWORK["actor_torso"], "layer_sizes": [8]}}},
+        {"env": {"target": "envs.Aim"}},
+        {"arch": {"total_num_envs": 16}},
+        {"system__normalize_values": False, "network": MEMORY, "system__sequence_length": 4},
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_changes(
+    tmp_path: Path, kill: Any, whole: Any, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    """And before anything compiles; the run goes on with its own settings as if nothing had been."""
+    folder = tmp_path / "run"
+    kill(2)
+    stopped(coin(), folder)
+    before = contents(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(experiment.compile, "compile_program", lambda *_, **__: pytest.fail("late"))
+        variant = VARIANTS.setdefault("changed", {})
+        variant.clear()
+        variant.update(change)
+        for _ in range(2):
+            with pytest.raises(CheckpointError, match="in the checkpoint and"):
+                experiment.run(coin("changed"), folder, resume=True)
+            assert contents(folder) == before
+    if "env" in change:  # once is enough
+        result, reference = whole(coin())
+        assert experiment.run(coin(), folder, resume=True) == result
+        assert_equal(reference, folder)
+
+
+def test_settings_that_were_allowed_are_kept_once_the_run_goes_on(
+    tmp_path: Path, kill: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    kill(1)
+    stopped(coin(), folder)
+    before = contents(folder)
+
+    def too_large(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(experiment.compile, "compile_program", too_large)
+        with pytest.raises(MemoryError):
+            experiment.run(coin(num_updates=16), folder, resume=True)
+    assert contents(folder)["config.yaml"] == before["config.yaml"]
+    experiment.run(coin(num_updates=16), folder, resume=True)
+    assert "num_updates: 16" in (folder / "config.yaml").read_text()
 
 
 def test_the_last_checkpoint_before_a_member_diverged_stays(

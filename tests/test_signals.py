@@ -192,9 +192,7 @@ def test_a_signal_does_not_wait_for_the_block(tmp_path: Path, start: Any) -> Non
 
 
 @pytest.mark.parametrize("variant", ["one", pytest.param("pbt", marks=pytest.mark.slow)])
-def test_a_signal_does_not_wait_for_an_evaluation(
-    tmp_path: Path, start: Any, variant: str
-) -> None:
+def test_a_signal_does_not_wait_for_an_evaluation(tmp_path: Path, start: Any, variant: str) -> None:
     whole, folder = tmp_path / "whole", tmp_path / "run"
     whole.mkdir()
     experiment.run(coin(variant), whole)
@@ -253,9 +251,7 @@ def test_a_second_interrupt_stops_at_once(tmp_path: Path, start: Any) -> None:
     _, err = child.communicate(timeout=5)
     assert child.returncode == 130
     first, last = err.splitlines()
-    assert first == (
-        "SIGINT: saving a checkpoint, then stopping; Ctrl-C once more stops at once"
-    )
+    assert first == ("SIGINT: saving a checkpoint, then stopping; Ctrl-C once more stops at once")
     assert last.startswith("SIGINT: stopped at once; to go on: resume=")
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxppo import random_bits
 from jaxppo.config import ConfigError, EnvConfig
-from jaxppo.types import Box, PyTree, TimeStep, is_space, zeros
+from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, TimeStep, is_space, zeros
 
 
 class Single(Protocol):
@@ -177,6 +179,10 @@ def problems(env: Any) -> list[str]:
 
     Traced and not run. What it raises is a problem too.
     """
+    for name in ("observation_space", "action_space"):
+        spaces = jax.tree.leaves(getattr(env, name), is_leaf=is_space)
+        if wrong := [problem for space in spaces for problem in space_problems(space)]:
+            return [f"{name}: {wrong[0]}"]
     num = 3  # B, which no shape of a single environment is likely to be by mistake
     keys = jax.random.split(jax.random.key(0), num)
     found: list[str] = []
@@ -212,6 +218,25 @@ def problems(env: Any) -> list[str]:
         elif value.dtype.name != wanted:
             found.append(f"step: {name} is {value.dtype.name}, want {wanted}")
     return found
+
+
+def space_problems(space: Any) -> Iterator[str]:
+    """What is wrong with one space by itself, in words."""
+    if isinstance(space, Box):
+        try:
+            bounds = (np.asarray(bound, float) for bound in (space.low, space.high))
+            low, high = (np.broadcast_to(bound, space.shape) for bound in bounds)
+        except (TypeError, ValueError):
+            yield f"{line(space)}: low and high must be numbers, or as many as its shape says"
+            return
+        if not (low <= high).all():
+            yield f"{line(space)}: low must be at most high everywhere"
+    elif is_space(space):
+        counts = (space.num_values,) if isinstance(space, Discrete) else tuple(space.num_values)
+        if not all(isinstance(n, int | np.integer) and n >= 1 for n in counts):
+            yield f"{line(space)}: must have at least 1 value"
+        elif isinstance(space, MultiDiscrete) and math.prod(space.shape) != len(counts):
+            yield f"{line(space)}: must have a number of values for each entry of its shape"
 
 
 def _differences(what: str, found: PyTree, space: PyTree) -> list[str]:

@@ -1,5 +1,6 @@
 """Pictures: returns against environment steps, the lineage of a population, a sweep's values."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ class Plot:
         training = [e for e in self._events if e["event"] == "train" and e["episodes"]]
         axes.plot(
             [e["steps"] for e in training],
-            [e["episode_return"] for e in training],
+            _numbers(training, "episode_return"),
             color="tab:gray",
             linewidth=1.2,
             label="training episodes (sampled actions)",
@@ -47,7 +48,7 @@ class Plot:
         else:
             _draw_one(axes, evaluations)
         for event in self._events:
-            if event["event"] == "absolute":
+            if event["event"] == "absolute" and event["episode_return"] is not None:
                 axes.axhline(
                     event["episode_return"],
                     color="tab:orange",
@@ -65,8 +66,8 @@ class Plot:
 
 def _draw_one(axes: Any, evaluations: list[Event]) -> None:
     steps = [e["steps"] for e in evaluations]
-    mean = [e["episode_return"] for e in evaluations]
-    std = [e["episode_return_std"] for e in evaluations]
+    mean = _numbers(evaluations, "episode_return")
+    std = _numbers(evaluations, "episode_return_std")
     _band(
         axes,
         steps,
@@ -83,24 +84,30 @@ def _draw_members(axes: Any, evaluations: list[Event]) -> None:
         for seed, score in zip(event["seeds"], event["episode_returns"], strict=True):
             steps, scores = curves.setdefault(seed, ([], []))
             steps.append(event["steps"])
-            scores.append(score)
+            scores.append(math.nan if score is None else score)
     for steps, scores in curves.values():
         axes.plot(steps, scores, color="tab:blue", linewidth=0.6, alpha=0.35)
     steps = [e["steps"] for e in evaluations]
     _band(
         axes,
         steps,
-        [e["episode_return_low"] for e in evaluations],
-        [e["episode_return_high"] for e in evaluations],
+        _numbers(evaluations, "episode_return_low"),
+        _numbers(evaluations, "episode_return_high"),
     )
     axes.plot(
         steps,
-        [e["episode_return_iqm"] for e in evaluations],
+        _numbers(evaluations, "episode_return_iqm"),
         "o-",
         color="tab:blue",
         markersize=4,
         label="evaluation, IQM over seeds and its 95% interval",
     )
+
+
+def _numbers(events: list[Event], name: str) -> list[float]:
+    """A number of each event; NaN where there is none, as of an evaluation that was not finite."""
+    found = (event.get(name) for event in events)
+    return [math.nan if value is None else float(value) for value in found]
 
 
 def _band(axes: Any, steps: list[int], low: list[float], high: list[float]) -> None:

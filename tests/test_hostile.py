@@ -1,0 +1,307 @@
+"""A stranger's run directory executes nothing and writes nowhere else, whatever its files hold."""
+
+import copy
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli import CARTPOLE
+from omegaconf import OmegaConf
+
+import jaxppo
+from jaxppo import checkpoint, config, experiment, system
+from jaxppo.checkpoint import CheckpointError
+from jaxppo.config import ConfigError
+from jaxppo.guard import check_tree
+
+OF_RUN = [*CARTPOLE, "hydra.run.dir=run", "checkpoint.share=1", "arch.absolute_metric=false"]
+EVIL = "from pathlib import Path\nPath(__file__).with_name('pwned').touch()\n"
+TAG = '!!python/object/apply:os.system ["touch pwned"]\n'
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, made as a person makes it, in the same process."""
+    import sys
+
+    from hydra.core.global_hydra import GlobalHydra
+
+    from jaxppo import experiment
+    from jaxppo.launcher import main
+
+    place, before, typed = tmp_path_factory.mktemp("original"), Path.cwd(), sys.argv
+    os.chdir(place)
+    try:
+        GlobalHydra.instance().clear()
+        sys.argv = ["ff_ppo.py", *OF_RUN, "logger.console=false", "arch.compile_cache=null"]
+        main("ff_ppo", experiment.run)
+    finally:
+        GlobalHydra.instance().clear()
+        sys.argv = typed
+        os.chdir(before)
+    return place / "run"
+
+
+@pytest.fixture
+def run_dir(original: Path, cwd: Path) -> Path:
+    """A copy of it below the working directory, beside a module that must not be imported."""
+    shutil.copytree(original, cwd / "run")
+    (cwd / "evil.py").write_text(EVIL)
+    return cwd / "run"
+
+
+def files_of(folder: Path) -> list[str]:
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    return sorted(str(path.relative_to(folder)) for path in found)
+
+
+def assert_clean(cwd: Path, victim: str = "") -> None:
+    """Nothing was executed, and what lies outside of the run is as it was."""
+    assert sorted(path.name for path in cwd.iterdir()) == sorted(
+        ["evil.py", "run", *([victim] if victim else [])]
+    )
+    if victim:
+        assert (cwd / victim).read_text() == "precious"
+
+
+def test_no_file_can_be_a_link_or_a_pipe(launch: Any, run_dir: Path, cwd: Path) -> None:
+    """Through a link a lock, a log or a picture would be written elsewhere; a pipe hangs."""
+    (cwd / "precious").write_text("precious")
+    names = files_of(run_dir)
+    assert {"config.yaml", "metrics.jsonl", ".lock", ".hydra/overrides.yaml"} <= set(names)
+    assert any(name.startswith("checkpoints/") for name in names)
+    for name in names:
+        kept = (run_dir / name).read_bytes()
+        (run_dir / name).unlink()
+        (run_dir / name).symlink_to(cwd / "precious")
+        with pytest.raises(ConfigError, match=f"{name} is a link to {cwd}/precious, outside"):
+            check_tree("resume", run_dir)
+        (run_dir / name).unlink()
+        os.mkfifo(run_dir / name)
+        with pytest.raises(ConfigError, match=f"{name} is neither a file nor a directory"):
+            check_tree("resume", run_dir)
+        (run_dir / name).unlink()
+        (run_dir / name).write_bytes(kept)
+    (run_dir / "inside.txt").symlink_to(run_dir / "config.yaml")
+    check_tree("resume", run_dir)
+    (run_dir / "inside.txt").unlink()
+    (run_dir / "wandb").symlink_to(cwd)
+    assert "wandb is a link to" in launch("resume=run").err
+    with pytest.raises(ConfigError, match="wandb is a link to"):
+        experiment.run(config.parse(system.read_config(run_dir)), run_dir, resume=True)
+    (run_dir / "wandb").unlink()
+    assert_clean(cwd, "precious")
+    assert files_of(run_dir) == names
+
+
+def change_config(run_dir: Path, changes: dict[str, Any]) -> None:
+    """Settings as a stranger would write them, with the SHA-256 that belongs to them."""
+    settings = copy.deepcopy(system.read_config(run_dir))
+    for key, value in changes.items():
+        group, _, name = key.partition(".")
+        settings[group][name] = value
+    text = OmegaConf.to_yaml(OmegaConf.create(settings))
+    (run_dir / "config.yaml").write_text(f"{system._SEAL}{system._digest(text)}\n{text}")
+
+
+def test_what_belongs_to_a_machine_is_not_taken_from_a_run(command: Any, cwd: Path) -> None:
+    """Nor is anything of Hydra's: with all of that turned hostile, the run goes on as it would."""
+    assert command(*OF_RUN).status == 0
+    (cwd / "evil.py").write_text(EVIL)
+    run_dir = cwd / "run"
+    change_config(
+        run_dir,
+        {
+            "arch.compile_cache": "cache_of_a_stranger",
+            "arch.profile": "profile_of_a_stranger",
+            "logger.sinks": [{"_target_": "evil.Sink"}],
+            "logger.wandb": True,
+            "logger.wandb_entity": "stranger",
+        },
+    )
+    lines = ["hydra.searchpath=[pkg://evil]", "env.target=evil.Env", "hydra/launcher=evil", TAG]
+    (run_dir / ".hydra" / "overrides.yaml").write_text("".join(f"- {x}\n" for x in lines[:3]))
+    (run_dir / ".hydra" / "hydra.yaml").write_text(f"hydra: {TAG}")
+    (run_dir / ".hydra" / "config.yaml").write_text(TAG)
+    (run_dir / "checkpoints" / "x.pinned").touch()
+    (run_dir / "summary.json").write_text(TAG)
+    outcome = command("resume=run")
+    assert (outcome.status, outcome.err) == (0, "")
+    assert json.loads((run_dir / "summary.json").read_text())["status"] == "finished"
+    assert_clean(cwd)
+    assert "evil" not in (run_dir / "config.yaml").read_text()
+    assert command("run=run", module="evaluate").status == 0
+    composed = "hydra: {job: {config_name: ff_ppo}, runtime: {choices: {}}}"
+    (run_dir / ".hydra" / "hydra.yaml").write_text(composed)
+    assert command("run", "out=run/page", module="report").status == 0
+    page = (run_dir / "page" / "index.html").read_text()
+    assert "jaxppo.ff_ppo" in page  # the command that trains it again
+    assert "searchpath" not in page
+    assert_clean(cwd)
+
+
+CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
+    "a class of the environment": ({"env.target": "evil.Env"}, "env.target=evil.Env"),
+    "a module": ({"env.module": "evil"}, "env.module=evil"),
+    "an objective": ({"system.objective": "evil.loss"}, "system.objective=evil.loss"),
+    "a layer": (
+        {"network.actor_torso": {"_target_": "os.system", "command": "touch pwned"}}, "=os.system",
+    ),
+    "a function of this package that imports": (
+        {"network.actor_torso": {"_target_": "jaxppo.envs.load", "key": "x", "module": "evil"}},
+        "=jaxppo.envs.load",
+    ),
+    "an argument of an environment": (
+        {"env.kwargs": {"x": {"_target_": "evil.run"}}}, "=evil.run",
+    ),
+    "what is looked up": ({"env.kwargs": {"x": "${oc.env:HOME}"}}, "a stored run looks nothing up"),
+    "a name that is looked up": ({"env.kwargs": {"${oc.env:HOME}": 1}}, "looks nothing up"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("attack", CONFIGS)
+def test_settings_of_a_stranger_execute_nothing(
+    launch: Any, run_dir: Path, cwd: Path, attack: str
+) -> None:
+    changes, words = CONFIGS[attack]
+    change_config(run_dir, changes)
+    outcome = launch("resume=run")
+    assert (outcome.status, outcome.out) == (2, "")
+    assert words in outcome.err
+    assert len(outcome.err.splitlines()) == 1
+    assert_clean(cwd)
+
+
+TEXTS: dict[str, Callable[[str], str]] = {
+    "a tag of Python": lambda text: TAG + text,
+    "a changed number": lambda text: text.replace("gamma: 0.98", "gamma: 0.99"),
+    "half of it": lambda text: text[: len(text) // 2],
+    "nothing": lambda text: "",
+    "zeros": lambda text: "\0" * 100,
+    "no line of its SHA-256": lambda text: text.partition("\n")[2],
+}
+
+
+@pytest.mark.parametrize("damage", TEXTS)
+def test_settings_that_are_damaged_are_named(
+    launch: Any, run_dir: Path, cwd: Path, damage: str
+) -> None:
+    file = run_dir / "config.yaml"
+    file.write_text(TEXTS[damage](file.read_text()))
+    outcome = launch("resume=run")
+    assert (outcome.status, outcome.out) == (2, "")
+    assert outcome.err.startswith("run/config.yaml: is not as the run wrote it (SHA-256 differs)")
+    assert len(outcome.err.splitlines()) == 1
+    assert_clean(cwd)
+
+
+def change_manifest(run_dir: Path, **changes: Any) -> None:
+    """Facts of the newest checkpoint as a stranger would write them, under their SHA-256."""
+    file = sorted(run_dir.glob("checkpoints/*/manifest.json"))[-1]
+    facts = {**json.loads(file.read_text()), **changes}
+    file.write_text(checkpoint.sealed({k: v for k, v in facts.items() if k != "sha256"}))
+
+
+FACTS: dict[str, dict[str, Any]] = {
+    "blocks": {"block": -1},
+    "text for a number": {"seconds": "9"},
+    "no members": {"members": []},
+    "a member with more to say": {"members": [{"config": "evil"}]},
+    "slots of nobody": {"slots": [7]},
+    "shards": {"shards": [0, 0]},
+    "too many shards": {"shards": [4, 100]},
+    "numbers": {"numbers": {"actor_lr": ["evil"]}},
+    "numbers of others": {"numbers": {"__class__": [1.0]}},
+    "positions": {"positions": {".": "evil"}},
+    "lengths of blocks": {"updates_per_block": ["evil"]},
+    "speeds": {"speeds": "evil"},
+}
+
+
+@pytest.mark.parametrize("attack", FACTS)
+def test_facts_of_a_stranger_are_checked(
+    run_dir: Path, cwd: Path, monkeypatch: pytest.MonkeyPatch, attack: str
+) -> None:
+    """Before anything is written, and without a traceback of Python."""
+    change_manifest(run_dir, **FACTS[attack])
+    before = {name: (run_dir / name).read_bytes() for name in files_of(run_dir)}
+    settings = config.parse(system.read_config(run_dir))
+    with pytest.raises((CheckpointError, ConfigError)) as error:
+        experiment.run(settings, run_dir, resume=True)
+    assert "\n" not in str(error.value)
+    after = {name: (run_dir / name).read_bytes() for name in files_of(run_dir)}
+    assert {k: v for k, v in after.items() if k != ".lock"} == {
+        k: v for k, v in before.items() if k != ".lock"
+    }
+
+
+def test_policies_of_a_stranger_import_nothing(run_dir: Path, cwd: Path) -> None:
+    """The settings of a policy are those of its checkpoint."""
+    settings = json.loads(next(run_dir.glob("checkpoints/*/manifest.json")).read_text())["config"]
+    settings["env"] |= {"target": "evil.Env"}
+    change_manifest(run_dir, config=settings)
+    with pytest.raises(ConfigError, match=r"env\.target=evil\.Env.*trust=\[evil\]"):
+        jaxppo.load(run_dir)
+    settings["env"] |= {"target": None, "params": {"gravity": "${oc.env:HOME}"}}
+    change_manifest(run_dir, config=settings)
+    with pytest.raises(ConfigError, match="looks nothing up"):
+        jaxppo.load(run_dir)
+    assert_clean(cwd)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x04cos\nsystem\n(S'touch pwned'\ntR.", b"\0" * 99])
+def test_arrays_that_are_not_those_of_the_manifest_are_not_read(
+    run_dir: Path, cwd: Path, content: bytes
+) -> None:
+    newest = sorted(run_dir.glob("checkpoints/*"))[-1]
+    for file in (file for file in (newest / "arrays").rglob("*") if file.is_file()):
+        kept = file.read_bytes()
+        file.write_bytes(content)
+        with pytest.raises(CheckpointError, match="SHA-256 differs"):
+            checkpoint.read(newest)
+        file.write_bytes(kept)
+    checkpoint.read(newest)
+    assert_clean(cwd)
+
+
+LOGS: dict[str, Callable[[bytes], bytes]] = {
+    "nothing": lambda data: b"",
+    "half": lambda data: data[: len(data) // 2],
+    "zeros at its end": lambda data: data[: len(data) // 2].ljust(len(data), b"\0"),
+    "no event": lambda data: b"[" * len(data),
+    "another order": lambda data: data.replace(b'"event"', b'"evnet"', 1),
+}
+
+
+@pytest.mark.parametrize("damage", LOGS)
+def test_a_log_that_is_not_what_the_checkpoint_knows_is_refused(run_dir: Path, damage: str) -> None:
+    """And not filled up with zero bytes; who wants to goes on with a gap."""
+    log = run_dir / "metrics.jsonl"
+    whole = log.read_bytes()
+    log.write_bytes(LOGS[damage](whole))
+    settings = config.parse(system.read_config(run_dir))
+    quiet = dataclasses.replace(settings.logger, console=False, plot=False)
+    settings = dataclasses.replace(settings, logger=quiet)
+    for _ in range(2):  # a refusal changes nothing
+        with pytest.raises(ConfigError, match=r"metrics\.jsonl has .* 'resume_allow=\[log\]'"):
+            experiment.run(settings, run_dir, resume=True)
+        assert log.read_bytes() == LOGS[damage](whole)
+    allowed = dataclasses.replace(settings, resume_allow=["log"])
+    assert np.isfinite(experiment.run(allowed, run_dir, resume=True))
+    assert b"\0" not in log.read_bytes()
+    for line in log.read_text().splitlines():
+        assert json.loads(line)["event"]
+
+
+def test_a_log_that_is_lost_is_refused(run_dir: Path) -> None:
+    (run_dir / "metrics.jsonl").unlink()
+    settings = config.parse(system.read_config(run_dir))
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl has 0 bytes of whole lines"):
+        experiment.run(settings, run_dir, resume=True)
+    assert not (run_dir / "metrics.jsonl").exists()
