@@ -402,9 +402,14 @@ def _parse(cls: type, raw: Any, prefix: str) -> Any:
 def as_argument(key: str, value: Any) -> str:
     """How a user types a setting of text in a shell: quoted for Hydra, and for the shell."""
     text = str(value)
-    if not re.fullmatch(r"[\w./@%:+-]+", text):
-        text = "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-    return shlex.quote(f"{key}={text}")
+    plain = re.fullmatch(r"[\w./@%:+-]+", text, re.ASCII)
+    return shlex.quote(f"{key}={text if plain else quoted(text)}")
+
+
+def quoted(text: str) -> str:
+    """Text in quotes as Hydra reads it: there a backslash counts before a quote alone."""
+    escaped = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), text)
+    return f"'{escaped}'"
 
 
 def parse_as(cls: type, raw: dict[str, Any]) -> Any:

@@ -37,6 +37,7 @@ from jaxppo.config import (
     help_text,
     parse,
     parse_as,
+    quoted,
     unknown_key,
 )
 from jaxppo.contract import glance
@@ -226,8 +227,7 @@ def _where_to_resume(arguments: Sequence[str]) -> list[str]:
             f"{given[-1]}: is not the directory of a run, which has a {CONFIG}; look below outputs "
             "or multirun"
         )
-    quoted = str(run_dir).replace("\\", "\\\\").replace("'", "\\'")
-    return [f"hydra.run.dir='{quoted}'", "hydra.output_subdir=null"]
+    return [f"hydra.run.dir={quoted(str(run_dir))}", "hydra.output_subdir=null"]
 
 
 def _settings(composed: DictConfig, hydra_config: Any) -> Config:
@@ -508,7 +508,8 @@ def _one_line() -> Iterator[None]:
         if line is None:
             traceback.print_exc()
             raise SystemExit(1) from None
-        _refuse(line, 2 if isinstance(error, ConfigError | HydraException | ValueError) else 1)
+        of_user = isinstance(error, ConfigError | HydraException | ValueError)
+        _refuse(line, 2 if of_user or _is_of_platform(error) else 1)
 
 
 def _open_streams() -> None:
@@ -552,12 +553,20 @@ def _explain(error: Exception) -> str | None:
             f"{first}; lower arch.total_num_envs, system.rollout_length or the number of members; "
             "arch.plan_only=true says what a run needs"
         )
-    if isinstance(error, RuntimeError) and "nable to initialize backend" in str(error):
+    if _is_of_platform(error):
         return (
-            f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS')}: "
-            f"{str(error).partition('(you may')[0].rstrip()}; unset it, or set it to cpu"
+            f"JAX_PLATFORMS={os.environ['JAX_PLATFORMS']}: there is no such device here; unset it, "
+            "or set it to cpu"
         )
     return None
+
+
+def _is_of_platform(error: Exception) -> bool:
+    """Whether JAX did not find the platform that JAX_PLATFORMS names."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(os.environ.get("JAX_PLATFORMS") and frames) and (
+        Path(frames[-1].filename).name == "xla_bridge.py"
+    )
 
 
 def _explain_os(error: OSError) -> str | None:

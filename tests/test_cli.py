@@ -9,10 +9,12 @@ import pty
 import re
 import shlex
 import shutil
+import signal
 import struct
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,10 +28,11 @@ import pytest
 from cli import BY_CLASS, BY_ID, CARTPOLE, ROOT, SMALL, Outcome
 from gymnax.environments import spaces
 from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from jaxppo import guard, launcher
-from jaxppo.config import MAX_FLOAT, Config, help_text, known_keys, parse
+from jaxppo import checkpoint, guard, launcher
+from jaxppo.config import MAX_FLOAT, Config, as_argument, help_text, known_keys, parse
 from jaxppo.experiment import Job, TooLargeError, TrainingError
 from jaxppo.launcher import config_dir
 from jaxppo.system import keep_config
@@ -1019,6 +1022,121 @@ def terminal_output(
             received += chunk
     os.close(ours)
     return process.returncode, received.decode()
+
+
+@pytest.mark.parametrize(
+    "how, words",
+    [
+        ("env=cartpol >&-", "env=cartpol: no such choice"),
+        ("arch.plan_only=true >&- 2>&-", None),
+        ("arch.plan_only=true > /dev/full", "standard output: No space left on device; send it"),
+        ("--help > /dev/full", "standard output: No space left on device; send it"),
+    ],
+)
+def test_an_output_that_is_closed_or_full_is_no_traceback(
+    cwd: Path, shell: dict[str, str], how: str, words: str | None
+) -> None:
+    line = f"{sys.executable} -m jaxppo.ff_ppo {shlex.join(CARTPOLE)} {how}"
+    done = subprocess.run(line, shell=True, cwd=cwd, env=shell, capture_output=True, text=True)
+    if words is None:
+        assert done.returncode == 0
+    else:
+        assert done.returncode != 0
+        assert words in done.stderr
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+@pytest.mark.parametrize(
+    "variables, words",
+    [
+        ({"JAX_PLATFORMS": "cuda"}, "JAX_PLATFORMS=cuda: there is no such device here; unset it"),
+        ({"JAX_PLATFORMS": "gpuu"}, "JAX_PLATFORMS=gpuu: there is no such device here; unset it"),
+        ({"JAX_ENABLE_X64": "1"}, "JAX_ENABLE_X64: jaxppo computes in 32 bits; unset it"),
+    ],
+)
+def test_what_a_machine_has_not_is_said_in_one_line(
+    cwd: Path, shell: dict[str, str], variables: dict[str, str], words: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxppo.ff_ppo", *CARTPOLE],
+        cwd=cwd, env={**shell, **variables}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(words)
+    assert list(cwd.iterdir()) == []
+
+
+def test_a_working_directory_that_is_gone_is_said(cwd: Path, shell: dict[str, str]) -> None:
+    line = f"rmdir {cwd}; {sys.executable} -m jaxppo.ff_ppo env=cartpole"
+    done = subprocess.run(line, shell=True, cwd=cwd, env=shell, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "the working directory does not exist any more; change to another\n"
+
+
+@pytest.mark.parametrize(
+    "error, words",
+    [
+        (MemoryError(), "no memory is left; lower arch.total_num_envs"),
+        (
+            jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory, 9 bytes\nat x"),
+            "RESOURCE_EXHAUSTED: Out of memory, 9 bytes; lower arch.total_num_envs",
+        ),
+        (FileNotFoundError(2, "No such file or directory", "x.csv"), "x.csv: cannot be read (No"),
+        (OSError(28, "No space left on device", "x.csv"), "x.csv: cannot be written (No space"),
+        (PermissionError(13, "Permission denied", "/nowhere/x"), "/nowhere/x: cannot be written"),
+    ],
+)
+def test_what_the_system_refuses_is_one_line(error: Exception, words: str) -> None:
+    line = launcher._explain(error)
+    assert line is not None
+    assert line.startswith(words)
+    assert "\n" not in line
+
+
+def test_running_out_of_memory_is_what_it_is_taken_for() -> None:
+    with pytest.raises(jax.errors.JaxRuntimeError) as error:
+        jnp.zeros(2**45).block_until_ready()
+    assert "lower arch.total_num_envs" in str(launcher._explain(error.value))
+
+
+@pytest.mark.parametrize(
+    "folder",
+    ["runs/1", "my runs/a(b)", "it's", "a=b,c", "back\\slash", "end\\", "${x}", "ü"],
+)
+def test_what_to_type_is_quoted_for_shell_and_hydra(folder: str) -> None:
+    (typed,) = shlex.split(as_argument("resume", Path(folder)))
+    override = OverridesParser.create().parse_override(typed)
+    assert (override.key_or_group, override.value()) == ("resume", folder)
+
+
+def test_a_signal_is_answered_whatever_the_budget(cwd: Path, shell: dict[str, str]) -> None:
+    """Within ten seconds, though a block of 5e9 steps takes hours; then the run goes on."""
+    small = [word for word in CARTPOLE if "num_updates" not in word]
+    typed = [*small, "arch.total_timesteps=5e9", "arch.num_evaluation=10", "hydra.run.dir=my run"]
+    seen: list[int] = []
+    while len(seen) < 2:
+        arguments = ["resume='my run'"] if (cwd / "my run").exists() else typed
+        child = subprocess.Popen(
+            [sys.executable, "-m", "jaxppo.ff_ppo", *arguments],
+            cwd=cwd, env=shell, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert child.stdout is not None
+        while "compiled in" not in child.stdout.readline():
+            assert child.poll() is None
+        time.sleep(6.0)  # beyond the first call, which no line tells of
+        start = time.monotonic()
+        child.send_signal(signal.SIGTERM)
+        _, err = child.communicate(timeout=60)
+        assert time.monotonic() - start < 10
+        assert child.returncode == 128 + signal.SIGTERM
+        if err.startswith("SIGTERM: stopped at once"):  # still beginning, with nothing to save
+            continue
+        first, last = err.splitlines()
+        assert first == "SIGTERM: saving a checkpoint, then stopping"
+        assert last.endswith(f"saved; to go on: {as_argument('resume', cwd / 'my run')}")
+        seen += [checkpoint.steps_in(cwd / "my run" / "checkpoints")[-1]]
+    assert 0 < seen[0] < seen[1] < 5e8
 
 
 def test_terminal_shows_a_progress_bar(cwd: Path, shell: dict[str, str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jaxppo import compile
@@ -69,6 +70,55 @@ def test_convolution_flops() -> None:
 
     x, k = jnp.ones((1, 2, 10, 10, 4)), jnp.ones((1, 3, 3, 4, 16))
     assert flops(convolve, x, k) == 2 * (2 * 8 * 8 * 16) * (3 * 3 * 4)
+
+
+def test_what_cannot_be_counted_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The count reads parts of JAX that may move: no run has to end for it."""
+
+    def moved(*_: Any) -> None:
+        raise AttributeError("module 'jax.interpreters.partial_eval' has no attribute")
+
+    monkeypatch.setattr(compile, "count_products", moved)
+    x, w = jnp.ones((1, 8, 16)), jnp.ones((1, 16, 16))
+    program = compile.compile_program(loops, x, w)
+    assert program.matmul_flops is None
+    assert program.call(x, w).shape == (1, 8, 16)
+
+
+CGROUPS = {
+    "version 2": ("0::/a/b\n", {"a/b/memory.max": "max", "a/memory.max": "3000"}, [3000]),
+    "version 1": (
+        "4:cpu:/x\n3:memory:/a\n0::/\n",
+        {"memory/a/memory.limit_in_bytes": "500", "memory/memory.limit_in_bytes": "9000"},
+        [500, 9000],
+    ),
+    "none": ("", {}, []),
+    "without limits": ("0::/a\n", {}, []),
+}
+
+
+@pytest.mark.parametrize("case", CGROUPS)
+def test_limits_of_control_groups(tmp_path: Path, case: str) -> None:
+    told, files, expected = CGROUPS[case]
+    (tmp_path / "self").write_text(told)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert compile._group_limits(tmp_path / "self", tmp_path) == expected
+
+
+def test_the_memory_limit_is_none_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that members are grouped alike, and compute the same bits, whatever else runs."""
+    device = jax.local_devices()[0]
+    before = compile.memory_limit(device, 1)
+    assert before is not None
+    assert before > 2**28
+    held = np.ones(2**25)  # 256 MiB
+    assert compile.memory_limit(device, 1) == before
+    assert compile.memory_limit(device, 2) == before // 2
+    monkeypatch.setattr(compile, "_group_limits", lambda: [2**20])
+    assert compile.memory_limit(device, 1) == 2**20
+    assert held.nbytes == 2**28
 
 
 def test_a_program_reports_time_and_memory() -> None:

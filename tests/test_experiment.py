@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from conftest import small_config
 
+import jaxppo
 from jaxppo import experiment, sinks, system
+from jaxppo.config import ConfigError
 from jaxppo.evaluation import Episodes
 from jaxppo.types import Policy
 
@@ -101,6 +103,9 @@ def test_without_a_finite_evaluation_there_is_no_result(
     assert not recorder.of("absolute")
     assert recorder.of("end")[0]["absolute_metric"] is None
     assert recorder.of("end")[0]["status"] != "finished"
+    with pytest.raises(ConfigError, match=r"which=best: no .* was finite.*which=latest"):
+        jaxppo.load(tmp_path, trust=["envs"])  # not the untrained policy
+    assert jaxppo.load(tmp_path, "latest", trust=["envs"]).steps == 128
 
 
 def test_without_absolute_metric_the_best_evaluation_is_returned(
@@ -155,9 +160,17 @@ def test_warm_up_moves_the_statistics_before_anything_is_learnt(
     assert recorder.of("eval")[0]["steps"] == 64  # of training alone
 
 
-@pytest.mark.parametrize("poisoned", ["nonfinite_reward", "nonfinite_loss", "nonfinite_parameter"])
+@pytest.mark.parametrize(
+    "poisoned, way_out",
+    [
+        ("nonfinite_reward", "look at the environment's rewards"),
+        ("nonfinite_observation", "look at the environment's observations"),
+        ("nonfinite_loss", "try lower system.actor_lr and critic_lr"),
+        ("nonfinite_parameter", "try lower system.actor_lr and critic_lr"),
+    ],
+)
 def test_nonfinite_training_stops_at_the_blocks_end(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, poisoned: str
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, poisoned: str, way_out: str
 ) -> None:
     real, calls = experiment.devices.members, []
 
@@ -174,6 +187,7 @@ def test_nonfinite_training_stops_at_the_blocks_end(
         experiment.run(small_config(), tmp_path)
     assert "\n" not in str(error.value)
     assert "step 128" in str(error.value)
+    assert str(error.value).endswith(way_out)
     assert [event["event"] for event in recorder.events][-4:] == ["train", "eval", "train", "end"]
     assert recorder.of("end")[0]["status"] != "finished"
     assert recorder.closed == 1

@@ -452,6 +452,26 @@ def test_an_objective_by_import_path_sees_the_acting_policy(small: Any) -> None:
     assert batch.distribution == ()  # what is not looked at is not kept
 
 
+class Equal:
+    """An objective without a hash, as a dataclass is by default."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return NotImplemented
+
+    def __call__(self, agent: Any, batch: Batch, _: Any, log_prob: jax.Array) -> jax.Array:
+        return -log_prob
+
+
+unhashable = Equal()
+
+
+def test_an_objective_needs_no_hash(small: Any) -> None:
+    system, state = small(system__objective="test_learner.unhashable")
+    jax.eval_shape(partial(learner.update, system), state)
+
+
 def test_upper_clip_bound_is_its_own(small: Any) -> None:
     """With ratios of 1.25, an upper bound of 1.3 keeps the gradient that 1.2 takes away."""
     batch = dataclasses.replace(random_batch(64), advantage=jnp.ones((1, 64)))

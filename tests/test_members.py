@@ -155,6 +155,8 @@ def test_members_that_need_more_memory_than_there_is_do_not_begin(
     with pytest.raises(experiment.TooLargeError, match="2 members need"):
         experiment.run_together(jobs, fit=True)
     assert not any(list(job.run_dir.iterdir()) for job in jobs)  # they can begin again
+    with pytest.raises(ConfigError, match=r"arch\.total_num_envs=16: the program needs 0\.0 GiB"):
+        experiment.run(coin(), tmp_path)
     monkeypatch.setattr(experiment.compile, "memory_limit", lambda *_: None)
     assert all(isinstance(x, float) for x in experiment.run_together(jobs, fit=True))
 

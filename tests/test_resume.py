@@ -229,7 +229,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_what_does_not_fit_is_refused_before_anything_changes(
     tmp_path: Path, kill: Any, whole: Any, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
 ) -> None:
-    """And before anything compiles; the run goes on with its own settings as if nothing had been."""
+    """And before anything compiles; with its own settings the run goes on as if nothing was."""
     folder = tmp_path / "run"
     kill(2)
     stopped(coin(), folder)

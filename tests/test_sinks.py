@@ -201,6 +201,9 @@ def test_summary_is_there_whole_or_not_at_all(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "summary.json"]
 
 
+NULL = {**EVAL, **dict.fromkeys(("episode_return", "episode_return_std"))}
+
+
 def is_picture(path: Path) -> bool:
     return path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
@@ -213,9 +216,10 @@ def is_picture(path: Path) -> bool:
         [EVAL],
         [START, {**TRAIN, "episodes": 0, "episode_return": None}, EVAL, ABSOLUTE],
         [START, {**TRAIN, "episode_return": NAN}, {**EVAL, "episode_return": NAN}],
+        [START, TRAIN, NULL, EVAL, {**ABSOLUTE, "episode_return": None}],  # as a log gives it back
         [{**START, "environment": "of $mine_{x}$ \\ 50%"}, EVAL],
     ],
-    ids=["a run", "stopped", "one evaluation", "no episode ended", "nan", "odd name"],
+    ids=["a run", "stopped", "one evaluation", "no episode ended", "nan", "null", "odd name"],
 )
 def test_plot_is_drawn(tmp_path: Path, events: list[Event]) -> None:
     path = tmp_path / "curve.png"
