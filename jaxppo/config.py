@@ -175,6 +175,9 @@ class SystemConfig:
         above=0,
         infinite=True,
     )
+    clip_together: bool = setting(
+        False, "clip one norm of actor and critic together, instead of one each"
+    )
     decay_learning_rates: bool = setting(True, "step sizes fall linearly to zero over the run")
     reward_scale: float = setting(1.0, "factor on rewards in training, not in reports")
     normalize_rewards: bool = setting(

@@ -92,26 +92,28 @@ class Metrics:
     empty_mask: jax.Array  # observations whose mask allowed no action
 
 
-def optimizer(hyperparameters: Hyperparameters, update: jax.Array) -> optax.GradientTransformation:
-    """Adam (eps 1e-5) after clipping by global norm, apart for actor and critic.
+def optimizer(
+    hyperparameters: Hyperparameters, update: jax.Array, *, clip_together: bool = False
+) -> optax.GradientTransformation:
+    """Adam (eps 1e-5) after clipping by global norm, for actor and critic apart or together.
 
-    Shared parameters belong to the actor's group. One norm over both would let a critic whose
-    errors are large (returns in the hundreds) shrink the actor's steps to nothing. Step sizes are
-    those of iteration `update` and constant within it.
+    Shared parameters belong to the actor's group. One norm over both lets a critic whose errors are
+    large (returns in the hundreds) shrink the actor's gradient. Step sizes are those of iteration
+    `update` and constant within it.
     """
     hp = hyperparameters
+    clip = optax.clip_by_global_norm(hp.max_grad_norm)
 
     def group(lr: jax.Array) -> optax.GradientTransformation:
-        return optax.chain(
-            optax.clip_by_global_norm(hp.max_grad_norm),
-            optax.scale_by_adam(eps=1e-5),
-            optax.scale_by_learning_rate(learning_rate(hp, lr, update)),
-        )
+        adam = optax.scale_by_adam(eps=1e-5)
+        scale = optax.scale_by_learning_rate(learning_rate(hp, lr, update))
+        return optax.chain(adam, scale) if clip_together else optax.chain(clip, adam, scale)
 
-    return optax.partition(
+    groups = optax.partition(
         {"actor": group(hp.actor_lr), "critic": group(hp.critic_lr)},
         lambda params: {part: _group_of(part) for part in params},
     )
+    return optax.chain(clip, groups) if clip_together else groups
 
 
 def _group_of(part: str) -> str:
@@ -133,7 +135,9 @@ def init_agent(system: System, hyperparameters: Hyperparameters, key: jax.Array)
     example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), example)
     return AgentState(
         policy=Policy(params=params, obs_statistics=init_statistics(example), noise_key=noise_key),
-        opt_state=optimizer(hyperparameters, update).init(params),
+        opt_state=optimizer(hyperparameters, update, clip_together=system.clip_together).init(
+            params
+        ),
         hyperparameters=hyperparameters,
         value_statistics=init_statistics(jnp.zeros(())),
         reward_statistics=init_statistics(jnp.zeros(())),
@@ -656,20 +660,28 @@ def gradient_step(
         for group in ("actor", "critic")
     )
     limit = agent.hyperparameters.max_grad_norm
+    norms = actor_norm, critic_norm
+    if system.clip_together:
+        whole = jnp.hypot(actor_norm, critic_norm)
+        share = jnp.minimum(1.0, limit / jnp.maximum(whole, 1e-30))
+        clipped = [norm * share for norm in norms]
+    else:
+        clipped = [jnp.minimum(norm, limit) for norm in norms]
     losses = dataclasses.replace(
         losses,
         ratio_min=ratios[0],
         ratio_max=ratios[1],
         actor_gradient_norm=actor_norm,
         critic_gradient_norm=critic_norm,
-        actor_gradient_norm_clipped=jnp.minimum(actor_norm, limit),
-        critic_gradient_norm_clipped=jnp.minimum(critic_norm, limit),
+        actor_gradient_norm_clipped=clipped[0],
+        critic_gradient_norm_clipped=clipped[1],
     )
     params = agent.policy.params
     with jax.named_scope("optimizer"):
-        updates, opt_state = optimizer(agent.hyperparameters, agent.update).update(
-            gradients, agent.opt_state, params
+        transform = optimizer(
+            agent.hyperparameters, agent.update, clip_together=system.clip_together
         )
+        updates, opt_state = transform.update(gradients, agent.opt_state, params)
         params = optax.apply_updates(params, updates)
     policy = dataclasses.replace(agent.policy, params=params)
     return dataclasses.replace(agent, policy=policy, opt_state=opt_state), losses

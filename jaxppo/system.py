@@ -79,6 +79,7 @@ def build(config: Config, plan: Plan) -> System:
         normalize_values=system.normalize_values,
         normalize_rewards=system.normalize_rewards,
         clip_value_loss=system.clip_value_loss,
+        clip_together=system.clip_together,
         skip_nonfinite=config.arch.on_nonfinite == "skip",
         evaluation_greedy=config.arch.evaluation_greedy,
         max_eval_steps=max_eval_steps,

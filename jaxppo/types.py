@@ -309,6 +309,7 @@ class System:
     normalize_values: bool
     normalize_rewards: bool
     clip_value_loss: bool
+    clip_together: bool  # one gradient norm of actor and critic
     skip_nonfinite: bool  # gradient steps, and moves of statistics
     evaluation_greedy: bool
     max_eval_steps: int

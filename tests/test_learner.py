@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import oracles
 import pytest
 from conftest import build, small_config
@@ -486,6 +487,26 @@ def test_upper_clip_bound_is_its_own(small: Any) -> None:
         )
         norms.append(losses.actor_gradient_norm)
     assert norms[0] < 1e-6 < 1e-2 < norms[1]
+
+
+def test_one_norm_of_actor_and_critic_is_plain_adam_of_all(small: Any) -> None:
+    system, state = small(system__max_grad_norm=1e-2, system__clip_together=True)
+    batch, agent = random_batch(32), state.agent
+    grad = jax.jit(jax.grad(partial(learner.loss, system, agent), has_aux=True))
+    gradients, _ = grad(agent.policy.params, batch)
+    whole = float(optax.tree.norm(gradients))
+    assert whole > 2e-2
+    plain = optax.chain(optax.clip_by_global_norm(1e-2), optax.adam(3e-4, eps=1e-5))
+    updates, _ = plain.update(gradients, plain.init(agent.policy.params))
+    moved, losses = compiled(system).gradient_step(batch, agent, jnp.arange(32))
+    expected = optax.apply_updates(agent.policy.params, updates)
+    pairs = zip(jax.tree.leaves(moved.policy.params), jax.tree.leaves(expected), strict=True)
+    for one, other in pairs:
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-8)
+    norms = [losses.actor_gradient_norm, losses.critic_gradient_norm]
+    clipped = [losses.actor_gradient_norm_clipped, losses.critic_gradient_norm_clipped]
+    np.testing.assert_allclose(np.hypot(*clipped), 1e-2, rtol=1e-5)
+    np.testing.assert_allclose(np.divide(*clipped), np.divide(*norms), rtol=1e-5)
 
 
 def test_gradient_norms_before_and_after_clipping(small: Any) -> None:
