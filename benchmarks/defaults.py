@@ -6,7 +6,8 @@
 
 Each cell is an environment without a file of its own, a tenth to a half of the steps that its tuned
 settings take, and 20 seeds as members of one program; variants that differ in numbers alone share
-it too. A score is the mean return of the greedy policy: 0 is a random policy's, 1 a good one's. Results lie in benchmarks/results/defaults.jsonl (ignored by git).
+it too. A score is the mean return of the greedy policy: 0 is a random policy's, 1 a good one's.
+Results lie in benchmarks/results/defaults.jsonl (ignored by git).
 """
 
 import argparse
