@@ -113,7 +113,7 @@ def main(config_name: str, run: Callable[..., float]) -> None:
             return run(config, run_dir, resume=config.resume is not None)
 
     with _one_line():
-        sys.argv[1:] = [_with_plus(argument) for argument in sys.argv[1:]]
+        sys.argv[1:] = [with_plus(argument) for argument in sys.argv[1:]]
         sys.argv += _where_to_resume(sys.argv[1:])
         hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=config_name)(
             job
@@ -199,10 +199,10 @@ def compose(config_name: str, overrides: Sequence[str]) -> Config:
     """The settings that an executable would run with, where no Hydra is under way."""
     _check_form(overrides)
     with hydra.initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
-        return parse(_plain(hydra.compose(config_name, [_with_plus(each) for each in overrides])))
+        return parse(_plain(hydra.compose(config_name, [with_plus(each) for each in overrides])))
 
 
-def _with_plus(argument: str) -> str:
+def with_plus(argument: str) -> str:
     """An argument as Hydra takes it: entries of env.params and env.kwargs need no plus sign."""
     return f"++{argument}" if re.match(r"env\.(params|kwargs)\.[\w.]+=", argument) else argument
 
@@ -394,6 +394,8 @@ class Check(Callback):
             if settings.resume is None:
                 run_dir = _directory(config, "hydra.run.dir")
                 check_run_dir("hydra.run.dir", run_dir)
+            else:
+                _say_what_is_left_out(Path(settings.resume), settings)
             prepare(settings)
             _look_at_environment(settings)
             if settings.resume is None and not settings.arch.plan_only:
@@ -415,6 +417,17 @@ class Check(Callback):
             console = bool(OmegaConf.select(config, "logger.console"))
             sweep.report(Path(config.hydra.sweep.dir), console=console)
             release(Path(config.hydra.sweep.dir))
+
+
+def _say_what_is_left_out(run_dir: Path, config: Config) -> None:
+    """Name the sinks of a run that it does not go on with unless they are typed again."""
+    stored = parse(read_config(run_dir)).logger
+    for name, again in (("wandb", "logger.wandb=true"), ("sinks", "logger.sinks=[...]")):
+        if getattr(stored, name) and not getattr(config.logger, name):
+            sys.stderr.write(
+                f"resume={run_dir}: logger.{name} is not taken from a run's directory; to go on "
+                f"with it, add {again}\n"
+            )
 
 
 def _look_at_environment(config: Config) -> None:

@@ -631,7 +631,7 @@ def test_unknown_key_looks_at_further_keys() -> None:
 
 @pytest.mark.parametrize("raw", [{"system": {"gama": 0.9}}, {"sytem": {"gamma": 0.9}}, {"foo": 1}])
 def test_unknown_key_is_refused(raw: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"no such key; did you mean \w+\.?\w*\?"):
+    with pytest.raises(ConfigError, match=r"no such key; did you mean \w+"):
         parse(raw)
 
 

@@ -25,7 +25,7 @@ from omegaconf import OmegaConf
 
 from jaxppo import experiment
 from jaxppo.config import Config, known_keys, parse, parse_as, plan
-from jaxppo.launcher import config_dir
+from jaxppo.launcher import config_dir, with_plus
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -93,7 +93,7 @@ def config_of(words: list[str], *more: str) -> Config:
             overrides.append(override.input_line or "")
     overrides += [f"hydra.searchpath=[file://{Path(folder).absolute()}]" for folder in extra]
     with initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
-        settings = compose(executable, [*overrides, *more])
+        settings = compose(executable, [with_plus(word) for word in (*overrides, *more)])
     return parse(typing.cast(dict[str, Any], OmegaConf.to_container(settings, resolve=True)))
 
 
