@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.speed import compose
-from jaxppo import checkpoint, experiment
+from jaxppo.runtime import checkpoint, experiment
 
 
 def main() -> None:

@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxppo import devices, experiment, launcher
-from jaxppo.aggregates import interval, iqm
+from jaxppo.launch import launcher
+from jaxppo.ops.aggregates import interval, iqm
+from jaxppo.runtime import devices, experiment
 
 RESULTS = Path(__file__).parent / "results" / "defaults.jsonl"
 

@@ -138,7 +138,7 @@ def run(row: Row, folder: Path, seeds: int, here: dict[str, str], more: Sequence
 
 def machine() -> dict[str, str]:
     """What runs are on, in words, and the versions that they are of."""
-    ask = "import jax, jaxppo.devices; print(jaxppo.devices.machine(), jax.__version__, sep='|')"
+    ask = "import jax, jaxppo.runtime.devices; print(jaxppo.runtime.devices.machine(), jax.__version__, sep='|')"
     told = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
     name, version = told.stdout.strip().split("|")
     describe = ["git", "describe", "--always", "--dirty", "--abbrev=10"]

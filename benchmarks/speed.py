@@ -27,9 +27,12 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from benchmarks.blocks import SIZES, Size, growth_mib, peak_mib, serve
-from jaxppo import compile, config, devices, experiment, learner, population, system
-from jaxppo.launcher import config_dir
-from jaxppo.permutations import random_permutation
+from jaxppo import config
+from jaxppo.algorithms import learner
+from jaxppo.kernels.permutations import random_permutation
+from jaxppo.launch.launcher import config_dir
+from jaxppo.runtime import build as system
+from jaxppo.runtime import compile, devices, experiment, population
 from jaxppo.types import LearnerState, System
 
 ROOT = Path(__file__).resolve().parents[1]

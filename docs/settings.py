@@ -11,10 +11,11 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from jaxppo.config import Config, takes
+from jaxppo.config.schema import Config
+from jaxppo.config.fields import takes
 from jaxppo.evaluate import Evaluation
 from jaxppo.export import Export
-from jaxppo.launcher import config_dir
+from jaxppo.launch.launcher import config_dir
 from jaxppo.render import Rendering
 from jaxppo.report import Reporting
 

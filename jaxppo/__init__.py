@@ -6,7 +6,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jaxppo.policy import load
+    from jaxppo.deploy.policy import load
 
 __version__ = "0.1.0"
 __all__ = ["load"]
@@ -14,7 +14,7 @@ __all__ = ["load"]
 
 def __getattr__(name: str) -> Any:
     if name == "load":  # when it is asked for: JAX takes a second to import
-        from jaxppo.policy import load
+        from jaxppo.deploy.policy import load
 
         return load
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

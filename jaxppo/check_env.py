@@ -2,10 +2,10 @@
 
 import sys
 
-from jaxppo.config import ConfigError
-from jaxppo.contract import check
-from jaxppo.launcher import attempt, compose
-from jaxppo.sinks.console import print_lines
+from jaxppo.config.fields import ConfigError
+from jaxppo.envs.contract import check
+from jaxppo.launch.launcher import attempt, compose
+from jaxppo.runtime.sinks.console import print_lines
 
 HELP = """Play an environment by random legal actions and say in words what is wrong with it:
 python -m jaxppo.check_env env=brax/ant

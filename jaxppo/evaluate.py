@@ -4,10 +4,10 @@ import dataclasses
 
 import numpy as np
 
-from jaxppo.config import setting
-from jaxppo.launcher import command
-from jaxppo.policy import Playing
-from jaxppo.sinks.console import print_lines
+from jaxppo.config.fields import setting
+from jaxppo.deploy.policy import Playing
+from jaxppo.launch.launcher import command
+from jaxppo.runtime.sinks.console import print_lines
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -16,14 +16,19 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 
-from jaxppo import checkpoint, devices, system
-from jaxppo.config import ConfigError, parse, plan, setting
-from jaxppo.experiment import check_run_dir
-from jaxppo.launcher import command
-from jaxppo.learner import train_members
-from jaxppo.policy import Choice, TrainedPolicy
-from jaxppo.population import members
-from jaxppo.sinks.console import print_lines
+from jaxppo.algorithms.spine import train_members
+from jaxppo.config.fields import ConfigError, setting
+from jaxppo.config.parse import parse
+from jaxppo.config.plan import plan
+from jaxppo.config.stored import CONFIG, read_config
+from jaxppo.config.trust import check_trust
+from jaxppo.deploy.policy import Choice, TrainedPolicy
+from jaxppo.launch.launcher import command
+from jaxppo.runtime import build as system
+from jaxppo.runtime import checkpoint, devices
+from jaxppo.runtime.experiment import check_run_dir
+from jaxppo.runtime.population import members
+from jaxppo.runtime.sinks.console import print_lines
 from jaxppo.types import Discrete, MultiDiscrete, PyTree, Space, is_space, zeros
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")  # as JAX names them
@@ -172,18 +177,19 @@ def lower_learner(settings: Export, out: Path) -> None:
                 f"{name}={getattr(settings, name)}: is a setting of what=policy; leave it out"
             )
     run_dir = Path(settings.run)
-    if not (run_dir / system.CONFIG).is_file():
+    if not (run_dir / CONFIG).is_file():
         raise ConfigError(
-            f"run={run_dir}: is not the directory of a run, which has a {system.CONFIG}; look "
+            f"run={run_dir}: is not the directory of a run, which has a {CONFIG}; look "
             "below outputs or multirun"
         )
-    config = parse({**system.read_config(run_dir), "logger": {}})  # nothing is run
-    system.check_trust(config, settings.trust)
+    stored = {**read_config(run_dir), "logger": {}}  # nothing is run
+    check_trust(stored, settings.trust)
+    config = parse(stored)
     every = members(config)
     planned = plan(config, 1, len(every))
     built = system.build(config, planned)
     state = jax.eval_shape(lambda: system.init(built, every, planned))
-    total = jax.eval_shape(lambda: system.no_metrics(planned))
+    total = jax.eval_shape(lambda: system.no_metrics(built, planned))
     count = jax.ShapeDtypeStruct((1,), jnp.int32)
     traced = devices.parallel(partial(train_members, built), 1).trace(state, total, count)
     out.mkdir(parents=True, exist_ok=True)

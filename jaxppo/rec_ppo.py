@@ -1,7 +1,7 @@
 """Recurrent PPO: `python -m jaxppo.rec_ppo env=t_maze network=gru`."""
 
-from jaxppo.experiment import run
-from jaxppo.launcher import main as launch
+from jaxppo.launch.launcher import main as launch
+from jaxppo.runtime.experiment import run
 
 
 def main() -> None:

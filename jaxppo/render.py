@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxppo.config import setting
-from jaxppo.drawings import Drawing, Picture, caption, drawing, write_film, write_strip
-from jaxppo.evaluation import episode_keys, reset_keys, step_keys
-from jaxppo.launcher import command, output_folder
-from jaxppo.policy import Playing, TrainedPolicy
-from jaxppo.sinks.console import print_lines
-from jaxppo.system import random_streams
+from jaxppo.algorithms.evaluation import episode_keys, reset_keys, step_keys
+from jaxppo.config.fields import setting
+from jaxppo.deploy.drawings import Drawing, Picture, caption, drawing, write_film, write_strip
+from jaxppo.deploy.policy import Playing, TrainedPolicy
+from jaxppo.launch.launcher import command, output_folder
+from jaxppo.runtime.build import random_streams
+from jaxppo.runtime.sinks.console import print_lines
 from jaxppo.types import Policy, PyTree
 
 

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxppo import page, runs
-from jaxppo.aggregates import NUM_RESAMPLES, iqm, profile, profile_interval
-from jaxppo.charts import (
+from jaxppo.analysis import page, runs
+from jaxppo.analysis.charts import (
     STYLES,
     Bar,
     Line,
@@ -26,7 +25,7 @@ from jaxppo.charts import (
     draw_setting,
     rounded,
 )
-from jaxppo.comparison import (
+from jaxppo.analysis.comparison import (
     FEW,
     Comparison,
     Estimate,
@@ -38,10 +37,11 @@ from jaxppo.comparison import (
     text,
     whole,
 )
-from jaxppo.config import ConfigError, setting
-from jaxppo.launcher import command, output_folder
-from jaxppo.runs import UNFINISHED, Run
-from jaxppo.sinks.console import print_lines
+from jaxppo.analysis.runs import UNFINISHED, Run
+from jaxppo.config.fields import ConfigError, setting
+from jaxppo.launch.launcher import command, output_folder
+from jaxppo.ops.aggregates import NUM_RESAMPLES, iqm, profile, profile_interval
+from jaxppo.runtime.sinks.console import print_lines
 
 PAGE = "index.html"
 SHOWN = 25  # rows of a table that are not folded away

@@ -24,33 +24,41 @@ import jax.numpy as jnp
 PyTree = Any
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@jax.tree_util.register_pytree_with_keys_class
 class Hyperparameters:
-    """Numbers that shape no array: traced, so that changing one never recompiles. All scalars."""
+    """Numbers that shape no array, as attributes: those that an algorithm's settings call traced.
 
-    actor_lr: jax.Array  # Adam step size of everything but the critic
-    critic_lr: jax.Array
-    gamma: jax.Array  # discount per step
-    gae_lambda: jax.Array
-    clip_eps: jax.Array  # clip of the ratio to 1 - clip_eps, and of the value's change
-    clip_eps_high: jax.Array  # clip of the ratio to 1 + clip_eps_high
-    kl_coef: jax.Array  # weight of KL(old || new), before kl_factor; objective penalty
-    kl_target: jax.Array  # nats an update, of the adaptive kl_coef
-    kl_stop: jax.Array  # nats of a minibatch at which an update's epochs end; inf: never
-    dpo_alpha: jax.Array
-    dpo_beta: jax.Array
-    rho_clip: jax.Array  # V-trace
-    c_clip: jax.Array
-    ent_coef: jax.Array
-    vf_coef: jax.Array
-    huber_delta: jax.Array  # error at which the Huber loss becomes linear
-    value_norm_decay: jax.Array  # an update, of the statistics of value targets
-    max_grad_norm: jax.Array  # of the actor's and of the critic's gradient; inf: no clipping
-    reward_scale: jax.Array
-    reward_clip: jax.Array  # largest magnitude after scaling; inf: no clipping
-    decay_learning_rates: jax.Array  # 1.0: linearly to zero over num_updates; 0.0: constant
-    num_updates: jax.Array  # int32, the budget over which learning rates decay
+    Changing one never recompiles. Scalars; of members `[P]`. `num_updates` (int32), over which
+    learning rates decay, is one of them.
+    """
+
+    def __init__(self, **numbers: Any) -> None:
+        self.__dict__.update(numbers)
+
+    def replace(self, **changes: Any) -> Hyperparameters:
+        """The same with other numbers; `AttributeError` on a name that there is not."""
+        for name in changes:
+            getattr(self, name)
+        return Hyperparameters(**{**vars(self), **changes})
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"no hyperparameter {name}; there are {', '.join(sorted(vars(self)))}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError("hyperparameters are not changed in place: use replace")
+
+    def __repr__(self) -> str:
+        return f"Hyperparameters({', '.join(f'{k}={v}' for k, v in sorted(vars(self).items()))})"
+
+    def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], tuple[str, ...]]:
+        """Numbers by their names, in alphabetical order."""
+        names = tuple(sorted(vars(self)))
+        return [(jax.tree_util.GetAttrKey(name), vars(self)[name]) for name in names], names
+
+    @classmethod
+    def tree_unflatten(cls, names: tuple[str, ...], numbers: Any) -> Hyperparameters:
+        """The inverse of flattening."""
+        return cls(**dict(zip(names, numbers, strict=True)))
 
 
 @jax.tree_util.register_dataclass
@@ -80,35 +88,50 @@ class TimeStep:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Transition:
-    """One step as the learner stores it; `collect` stacks it to `[T, B, ...]`."""
+class Acted:
+    """What an algorithm does in one step of `B` environments."""
 
-    obs: PyTree  # [T, B, O...] raw; normalised with the statistics of this iteration
-    reset: jax.Array  # [T, B] bool, obs opens an episode (before the step)
+    action: PyTree  # [B, A...] raw, as the algorithm learns from it
+    env_action: PyTree  # [B, A...] what the environment takes
+    kept: PyTree  # [B, ...] what else the loss needs, such as log-probabilities
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Transition:
+    """One environment step; a rollout stacks it to `[T, B, ...]`."""
+
+    obs: PyTree  # [T, B, O...] raw; normalised with the statistics of this update
+    reset: jax.Array  # [T, B] bool, obs starts an episode (before the step)
     carry: PyTree  # [T, B, ...] memory before the step; where `reset`, not yet emptied
-    action: PyTree  # [T, B, A...] raw: as the policy's distribution drew it
-    log_prob: jax.Array  # [T, B] of the action under the acting policy
-    reward: jax.Array  # [T, B] as the environment gave it; from scale_rewards on, as learnt from
-    terminated: jax.Array  # [T, B] bool, after the step
-    truncated: jax.Array  # [T, B] bool, after the step
+    action: PyTree  # [T, B, A...] raw
+    kept: PyTree  # [T, B, ...] of Acted
+    reward: jax.Array  # [T, B] as the environment gave it; in `learn`, scaled
+    terminated: jax.Array  # [T, B] bool, the MDP ended (after the step): do not bootstrap
+    truncated: jax.Array  # [T, B] bool, the clock ended it (after the step): bootstrap
     final_observation: PyTree  # [T, B, O...] the true successor of this step
+    discounted_return: PyTree  # [T, B] of the episode's rewards so far; () unless normalised by
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rollout:
+    """What `learn` learns from: `T` steps of `B` environments and where they stand after."""
+
+    steps: Transition  # [T, B, ...]
+    obs: PyTree  # [B, O...] after the last step
+    reset: jax.Array  # [B] bool, that obs starts an episode
+    carry: PyTree  # [B, ...] memory after the last step
+    keys: jax.Array  # [epochs] typed keys, one to shuffle each epoch
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Batch:
-    """What the gradient epochs read: transitions with their targets, cut into sequences."""
+    """A rollout with its targets, cut into sequences; a minibatch of it has `M` instead of `S`."""
 
-    obs: PyTree  # [L, S, O...] raw
-    reset: jax.Array  # [L, S] bool
     carry: PyTree  # [S, ...] memory before the first step of each sequence
-    action: PyTree  # [L, S, A...] raw
-    log_prob: jax.Array  # [L, S] under the acting policy
-    distribution: PyTree  # [L, S] the acting policy's own, where the objective reads it; else ()
-    value: jax.Array  # [L, S] of the acting parameters, in units of reward
-    critic_value: jax.Array  # [L, S] the same as the critic said it, in units of that time
-    advantage: jax.Array  # [L, S] standardised over the batch when the system says so
-    target: jax.Array  # [L, S] value target, in units of reward
+    steps: Any  # [L, S, ...] a dataclass of the algorithm, with fields `obs` and `reset`
 
 
 @jax.tree_util.register_dataclass
@@ -118,7 +141,8 @@ class Policy:
 
     params: PyTree
     obs_statistics: RunningStatistics
-    noise_key: jax.Array | None  # typed key of noisy layers, if any, new each iteration; None: off
+    noise_key: jax.Array | None  # typed key of noisy layers, if any, new each update; None: off
+    exploration: PyTree = ()  # numbers that sampling needs beside the network, such as an epsilon
 
 
 @jax.tree_util.register_dataclass
@@ -129,9 +153,8 @@ class AgentState:
     policy: Policy
     opt_state: PyTree
     hyperparameters: Hyperparameters
-    value_statistics: RunningStatistics  # of value targets, a scalar: the critic's units
+    algorithm: PyTree  # what the algorithm keeps from update to update
     reward_statistics: RunningStatistics  # of discounted sums of reward, a scalar
-    kl_factor: jax.Array  # of kl_coef, where it adapts; 1 at first
     update: jax.Array  # int32, updates done; steps are counted on the host in exact integers
 
 
@@ -142,7 +165,7 @@ class ActingState:
 
     env_state: PyTree  # [B, ...]
     obs: PyTree  # [B, O...] the observation to act on next
-    reset: jax.Array  # [B] bool, obs opens an episode
+    reset: jax.Array  # [B] bool, obs starts an episode
     carry: PyTree  # [B, ...] memory before the next step
     episode_return: jax.Array  # [B] float32, undiscounted, of the running episode
     episode_length: jax.Array  # [B] int32
@@ -192,6 +215,15 @@ def is_space(x: Any) -> bool:
     return isinstance(x, Space)
 
 
+def describe(space: PyTree) -> str:
+    """A tree of spaces in short: shapes and data types."""
+    if isinstance(space, dict):
+        return "{" + ", ".join(f"{name}: {describe(part)}" for name, part in space.items()) + "}"
+    if isinstance(space, tuple | list):
+        return "(" + ", ".join(map(describe, space)) + ")"
+    return f"{space.dtype}{list(space.shape)}" if isinstance(space, Box) else str(space)
+
+
 def zeros(space: PyTree, lead: tuple[int, ...] = ()) -> PyTree:
     """Arrays of zeros in the form of a space, `[lead..., ...]`."""
 
@@ -218,32 +250,6 @@ class Environment(Protocol):
         """`[B]` keys, state and `[B, A...]` actions to (next state, time step), auto-reset."""
 
 
-class Distribution(Protocol):
-    """A policy's distribution over actions, batched over its leading axes; a pytree.
-
-    It draws, stores and judges *raw* actions (the value before a tanh, say), from which
-    `to_action` makes what the environment takes. Every array leaf carries the batch axes first.
-    """
-
-    def sample_and_log_prob(self, *, seed: jax.Array) -> tuple[PyTree, jax.Array]:
-        """Draw one raw action per batch entry."""
-
-    def log_prob(self, value: PyTree) -> jax.Array:
-        """Natural log of the probability (density) of the action that raw `value` makes."""
-
-    def entropy(self) -> jax.Array:
-        """Entropy in nats, of the action."""
-
-    def kl_divergence(self, other: Any) -> jax.Array:
-        """KL(self || other) in nats; `other` is of the same family."""
-
-    def mode(self) -> PyTree:
-        """The greedy raw action."""
-
-    def to_action(self, value: PyTree) -> PyTree:
-        """What the environment takes for the raw `value` `[..., A...]`."""
-
-
 class ValueEstimate(Protocol):
     """What a critic says of states, batched over its leading axes; a pytree."""
 
@@ -256,14 +262,14 @@ class ValueEstimate(Protocol):
         """Elementwise loss to targets in the critic's units; `error(value, target)` if scalar."""
 
 
-class ActorCritic(Protocol):
-    """A policy and a value function over sequences; the carry of feed-forward has no leaves."""
+class Network(Protocol):
+    """A function approximator over sequences; the carry of feed-forward networks has no leaves."""
 
     def init(self, key: jax.Array) -> PyTree:
-        """Parameters, a dict; `critic_lr` trains the entries whose names begin with `critic`."""
+        """Parameters, a dict by part, which optimiser groups are made of."""
 
     def initial_carry(self, num_envs: int) -> PyTree:
-        """The memory that opens an episode, `[num_envs, ...]`."""
+        """The memory that starts an episode, `[num_envs, ...]`."""
 
     def unroll(
         self,
@@ -272,8 +278,8 @@ class ActorCritic(Protocol):
         obs: PyTree,
         reset: jax.Array,
         noise_key: jax.Array | None = None,
-    ) -> tuple[PyTree, Distribution, ValueEstimate]:
-        """Normalised `obs` `[L, S, O...]` to (carry, distribution `[L, S]`, value `[L, S]`).
+    ) -> tuple[PyTree, Any]:
+        """Normalised `obs` `[L, S, O...]` to (carry, output), a pytree of `[L, S, ...]`.
 
         `carry` `[S, ...]` is the memory before the first step; `reset` `[L, S]` empties it before
         its step. `noise_key` is the draw of noisy layers; None: without noise.
@@ -282,35 +288,31 @@ class ActorCritic(Protocol):
     def empty_masks(self, obs: PyTree) -> jax.Array:
         """Where raw `obs` `[L, S, O...]` carries an action mask that allows nothing, `[L, S]`."""
 
+    def example(self) -> tuple[PyTree, Any]:
+        """Shapes of what `unroll` gives for one step of one environment."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class System:
     """What shapes the program: static, hashed by identity, shared by every phase."""
 
     env: Environment
-    actor_critic: ActorCritic
+    algorithm: Any  # an algorithms.algorithm.Algorithm
     num_envs: int  # B
     rollout_length: int  # T
     sequence_length: int  # L
     burn_in: int  # of the L, the first that are not learnt from
-    refresh_carries: bool
+    recompute_carries: bool  # before every epoch
+    recompute_targets: bool  # before every epoch
     epochs: int
     num_minibatches: int
-    gradient_pieces: int  # in which a minibatch is differentiated, one after another
-    value_pieces: int  # in which a rollout's steps are valued, one after another
-    objective: Callable[..., jax.Array]  # an objectives.Objective
-    advantages: str  # of objectives.ESTIMATORS
-    value_loss: str  # of objectives.VALUE_LOSSES
-    standardize_advantages: str  # batch, minibatch, none
-    recompute_advantages: bool
-    adapt_kl_coef: bool
-    stop_by_kl: bool
+    num_microbatches: int  # in which a minibatch is differentiated, one after another
+    num_value_chunks: int  # in which a rollout's steps are valued, one after another
+    stop_early: bool  # epochs end where the algorithm says so
+    skip_nonfinite: bool  # gradient steps, and updates of statistics
     normalize_observations: bool
-    normalize_values: bool
     normalize_rewards: bool
-    clip_value_loss: bool
-    clip_together: bool  # one gradient norm of actor and critic
-    skip_nonfinite: bool  # gradient steps, and moves of statistics
+    clip_together: bool  # one gradient norm of all optimiser groups
     evaluation_greedy: bool
     max_eval_steps: int
     axes: tuple[str, ...] = ()  # mapped axes over which one agent is averaged: batch, device

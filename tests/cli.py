@@ -14,8 +14,8 @@ import jax
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from jaxppo.config import Config
-from jaxppo.launcher import main
+from jaxppo.config.schema import Config
+from jaxppo.launch.launcher import main
 
 ROOT = Path(__file__).resolve().parents[1]
 RUN_LIMIT = 300  # [s] for a run on a machine that does other things too

@@ -15,7 +15,9 @@ import jax
 import pytest
 from cli import command, cwd, home, launch, shell  # noqa: F401  fixtures
 
-from jaxppo import compile, config, system
+from jaxppo import config
+from jaxppo.runtime import build as system
+from jaxppo.runtime import compile
 from jaxppo.types import LearnerState, System
 
 # Compiling is most of the time here: the commands that tests run compile with arch.compiler=quick's

@@ -14,9 +14,13 @@ from conftest import small_config
 from test_configs import CONFIGS, commented, composed
 
 import jaxppo
-from jaxppo import check_env, contract, envs, experiment
-from jaxppo.config import ConfigError, EnvConfig, known_keys, parse
-from jaxppo.drawings import drawing
+from jaxppo import check_env, envs
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import EnvConfig
+from jaxppo.config.parse import known_keys, parse
+from jaxppo.deploy.drawings import drawing
+from jaxppo.envs import contract
+from jaxppo.runtime import experiment
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -8,7 +8,7 @@ import numpy as np
 import oracles
 import pytest
 
-from jaxppo.advantages import gae, vtrace
+from jaxppo.ops.advantages import gae, vtrace
 
 compiled_gae = jax.jit(gae)
 compiled_vtrace = jax.jit(vtrace)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jaxppo import aggregates
+from jaxppo.ops import aggregates
 
 X = [np.array([1.0, 4.0, 2.0, 2.0, 9.0]), np.array([0.5, 0.25, 0.125])]
 Y = [np.array([2.0, 3.0, 0.0]), np.array([0.25, 1.0, 0.0, 0.3])]

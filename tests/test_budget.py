@@ -9,9 +9,11 @@ import numpy as np
 import oracles
 import pytest
 
-from jaxppo.config import ConfigError, Plan, parse, plan
-from jaxppo.learner import optimizer
-from jaxppo.system import hyperparameters
+from jaxppo.algorithms.learner import optimizer
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.plan import Plan, plan
+from jaxppo.config.parse import parse
+from jaxppo.runtime.build import hyperparameters
 from jaxppo.types import Hyperparameters
 
 BUDGETS = oracles.vectors("ref_budget")

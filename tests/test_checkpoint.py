@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxppo import checkpoint, devices
-from jaxppo.checkpoint import CheckpointError, Writer
+from jaxppo.runtime import checkpoint, devices
+from jaxppo.runtime.checkpoint import CheckpointError, Writer
 
 TREE = {
     "weights": [np.arange(6, dtype=np.float32).reshape(2, 3), np.full((), 0.5, np.float32)],

@@ -31,11 +31,14 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from jaxppo import checkpoint, guard, launcher
-from jaxppo.config import MAX_FLOAT, Config, as_argument, help_text, known_keys, parse
-from jaxppo.experiment import Job, TooLargeError, TrainingError
-from jaxppo.launcher import config_dir
-from jaxppo.system import keep_config
+from jaxppo.config.fields import MAX_FLOAT, as_argument
+from jaxppo.config.schema import Config
+from jaxppo.config.parse import help_text, known_keys, parse
+from jaxppo.launch import launcher
+from jaxppo.launch.launcher import config_dir
+from jaxppo.runtime import checkpoint, guard
+from jaxppo.config.stored import keep_config
+from jaxppo.runtime.experiment import Job, TooLargeError, TrainingError
 
 REFUSAL_LIMIT = 30  # seconds; about 5 on a core that is free
 OF_TESTS = "env.name=null env.target=envs."

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxppo import compile
-from jaxppo.config import ConfigError
+from jaxppo.config.fields import ConfigError
+from jaxppo.runtime import compile
 
 
 def loops(x: jax.Array, w: jax.Array) -> jax.Array:
@@ -169,7 +169,7 @@ def printed(program: str, flags: str) -> list[str]:
 
 TURNS = """
 import jax, jax.numpy as jnp, numpy as np
-from jaxppo import compile
+from jaxppo.runtime import compile
 x = np.random.default_rng(0).normal(size=(200, 200)) / 20
 expected = x
 for _ in range(5):
@@ -218,7 +218,7 @@ def test_a_quick_compiler_is_refused_where_it_is_not(monkeypatch: pytest.MonkeyP
 
 SMALL_SUM = """
 import jax, jax.numpy as jnp
-from jaxppo import compile
+from jaxppo.runtime import compile
 total, x = lambda x: jnp.sum(jnp.exp(-x) * x), jnp.ones((1, 128))
 plain = jax.jit(total).lower(x[0]).compile()
 for program in (plain, compile.compile_program(total, x).call):

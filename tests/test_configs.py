@@ -17,26 +17,16 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import get_object
 from omegaconf import OmegaConf
 
-from jaxppo import compile, envs
-from jaxppo.config import (
-    ArchConfig,
-    CheckpointConfig,
-    Config,
-    ConfigError,
-    EnvConfig,
-    LoggerConfig,
-    NetworkConfig,
-    SystemConfig,
-    help_text,
-    known_keys,
-    parse,
-    plan,
-    unknown_key,
-)
-from jaxppo.experiment import prepare
-from jaxppo.launcher import config_dir
-from jaxppo.objectives import ESTIMATORS, OBJECTIVES, VALUE_LOSSES
-from jaxppo.system import hyperparameters
+from jaxppo import envs
+from jaxppo.algorithms.objectives import ESTIMATORS, OBJECTIVES, VALUE_LOSSES
+from jaxppo.config.schema import ArchConfig, CheckpointConfig, Config, EnvConfig, LoggerConfig, NetworkConfig, SystemConfig
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.parse import help_text, known_keys, parse, unknown_key
+from jaxppo.config.plan import plan
+from jaxppo.launch.launcher import config_dir
+from jaxppo.runtime import compile
+from jaxppo.runtime.build import hyperparameters
+from jaxppo.runtime.experiment import prepare
 from jaxppo.types import Box
 
 CONFIGS = config_dir()

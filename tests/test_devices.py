@@ -15,9 +15,10 @@ from pathlib import Path
 import jax, numpy as np
 from functools import partial
 from conftest import LAYERS, NETWORK, small_config
-from jaxppo import config, devices, experiment, system
-from jaxppo.evaluation import evaluate_members
-from jaxppo.learner import train_members
+from jaxppo import config
+from jaxppo.runtime import devices, experiment, build as system
+from jaxppo.algorithms.evaluation import evaluate_members
+from jaxppo.algorithms.learner import train_members
 
 num = int(sys.argv[1])
 settings = small_config(
@@ -118,7 +119,7 @@ def test_evaluation_plays_the_same_episodes_on_any_number_of_devices(
 CORES = """
 import os
 os.sched_getaffinity = lambda pid: range(4)
-from jaxppo import devices
+from jaxppo.runtime import devices
 devices.use_cores()
 print(*(devices.count(members) for members in (1, 2, 3, 4, 16)))
 """

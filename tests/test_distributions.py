@@ -13,8 +13,8 @@ import numpy as np
 import oracles
 import pytest
 
-from jaxppo import distributions, losses
-from jaxppo.distributions import (
+from jaxppo.ops import distributions, losses
+from jaxppo.ops.distributions import (
     beta,
     categorical,
     categorical_value,

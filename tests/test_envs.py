@@ -12,8 +12,10 @@ import pytest
 from conftest import alone, build, small_config
 from gymnax.environments import spaces
 
-from jaxppo import envs, learner
-from jaxppo.config import ConfigError, EnvConfig
+from jaxppo import envs
+from jaxppo.algorithms import learner
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import EnvConfig
 from jaxppo.envs.extras import Extras
 from jaxppo.types import (
     Box,

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxppo.evaluation import evaluate
+from jaxppo.algorithms.evaluation import evaluate
 
 
 def keys(num: int, seed: int = 0) -> jax.Array:

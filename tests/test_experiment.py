@@ -11,9 +11,10 @@ import pytest
 from conftest import small_config
 
 import jaxppo
-from jaxppo import experiment, sinks, system
-from jaxppo.config import ConfigError
-from jaxppo.evaluation import Episodes
+from jaxppo.algorithms.evaluation import Episodes
+from jaxppo.config.fields import ConfigError
+from jaxppo.runtime import build as system
+from jaxppo.runtime import experiment, sinks
 from jaxppo.types import Policy
 
 QUIET = {"console": False, "json": False, "plot": False}

@@ -18,11 +18,15 @@ import numpy as np
 import pytest
 from conftest import LAYERS, small_config
 
-from jaxppo import experiment, export, system
-from jaxppo.config import Config, ConfigError, plan
+from jaxppo import export
+from jaxppo.algorithms.learner import init_agent
+from jaxppo.config.schema import Config
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.plan import plan
+from jaxppo.deploy.policy import TrainedPolicy, load
 from jaxppo.export import Export
-from jaxppo.learner import init_agent
-from jaxppo.policy import TrainedPolicy, load
+from jaxppo.runtime import build as system
+from jaxppo.runtime import experiment
 from jaxppo.types import PyTree, RunningStatistics
 
 GRU = {"_target_": f"{LAYERS}.memory.Recurrent", "cell": "gru", "size": 8}

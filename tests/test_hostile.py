@@ -15,10 +15,12 @@ from cli import CARTPOLE
 from omegaconf import OmegaConf
 
 import jaxppo
-from jaxppo import checkpoint, config, experiment, system
-from jaxppo.checkpoint import CheckpointError
-from jaxppo.config import ConfigError
-from jaxppo.guard import check_tree
+from jaxppo import config
+from jaxppo.config.fields import ConfigError
+from jaxppo.runtime import build as system
+from jaxppo.runtime import checkpoint, experiment
+from jaxppo.runtime.checkpoint import CheckpointError
+from jaxppo.runtime.guard import check_tree
 
 OF_RUN = [*CARTPOLE, "hydra.run.dir=run", "checkpoint.share=1", "arch.absolute_metric=false"]
 EVIL = "from pathlib import Path\nPath(__file__).with_name('pwned').touch()\n"
@@ -32,8 +34,8 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     from hydra.core.global_hydra import GlobalHydra
 
-    from jaxppo import experiment
-    from jaxppo.launcher import main
+    from jaxppo.launch.launcher import main
+    from jaxppo.runtime import experiment
 
     place, before, typed = tmp_path_factory.mktemp("original"), Path.cwd(), sys.argv
     os.chdir(place)

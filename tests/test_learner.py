@@ -13,11 +13,11 @@ import oracles
 import pytest
 from conftest import build, small_config
 
-from jaxppo import learner
-from jaxppo.devices import parallel, replicate
-from jaxppo.distributions import categorical
-from jaxppo.objectives import clip_objective
-from jaxppo.system import no_metrics
+from jaxppo.algorithms import learner
+from jaxppo.algorithms.objectives import clip_objective
+from jaxppo.ops.distributions import categorical
+from jaxppo.runtime.build import no_metrics
+from jaxppo.runtime.devices import parallel, replicate
 from jaxppo.types import Batch, LearnerState, System
 
 NORMALIZED = {"system__normalize_observations": True}

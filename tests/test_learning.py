@@ -10,8 +10,9 @@ import pytest
 from conftest import small_config
 from omegaconf import OmegaConf
 
-from jaxppo import config, experiment
-from jaxppo.launcher import config_dir
+from jaxppo import config
+from jaxppo.launch.launcher import config_dir
+from jaxppo.runtime import experiment
 
 
 def slow(*values: Any) -> Any:
@@ -193,7 +194,7 @@ def test_the_critic_learns_the_value_of_endless_reward(tmp_path: Path) -> None:
     import numpy as np
     from conftest import alone, build
 
-    from jaxppo import learner
+    from jaxppo.algorithms import learner
 
     settings = small_config(
         arch={"total_num_envs": 16, "num_updates": 400},

@@ -12,9 +12,9 @@ import numpy as np
 import oracles
 import pytest
 
-from jaxppo import losses
-from jaxppo.distributions import categorical, clipped_normal
-from jaxppo.objectives import OBJECTIVES
+from jaxppo.algorithms.objectives import OBJECTIVES
+from jaxppo.ops import losses
+from jaxppo.ops.distributions import categorical, clipped_normal
 
 
 @jax.jit

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from conftest import NETWORK, on_devices, small_config
 
-from jaxppo import experiment, population
-from jaxppo.config import Config, ConfigError, plan
-from jaxppo.system import program_key
+from jaxppo.config.schema import Config
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.plan import plan
+from jaxppo.runtime import experiment, population
+from jaxppo.runtime.build import program_key
 
 QUIET = {"console": False, "plot": False}
 ON = {
@@ -204,7 +206,7 @@ import sys
 from pathlib import Path
 import jax
 from test_members import coin, jobs_of
-from jaxppo import experiment
+from jaxppo.runtime import experiment
 
 folder, local = Path(sys.argv[1]), jax.local_devices()
 kl = {"kl_stop": 0.05}  # in all, so that those of one form are one program

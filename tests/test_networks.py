@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from conftest import LAYERS, MLP, NETWORK, products_by_type, small_config
 
-from jaxppo import envs, system
-from jaxppo.config import ConfigError, parse
+from jaxppo import envs
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.parse import parse
 from jaxppo.networks import heads, inputs, products, torsos
+from jaxppo.runtime import build as system
 from jaxppo.types import Box, Discrete, MultiDiscrete, zeros
 
 

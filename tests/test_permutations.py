@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxppo.permutations import random_permutation
+from jaxppo.kernels.permutations import random_permutation
 
 NUM_KEYS = 8192
 

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from conftest import NETWORK, build, small_config
 
-from jaxppo import learner, pieces, sequences
-from jaxppo.config import ConfigError
+from jaxppo.algorithms import learner
+from jaxppo.config.fields import ConfigError
+from jaxppo.ops import sequences
+from jaxppo.runtime import pieces
 from jaxppo.types import Batch
 
 GRU = {"_target_": "jaxppo.networks.memory.Recurrent", "cell": "gru", "size": 8}

@@ -15,10 +15,12 @@ from conftest import NETWORK, alone, build, small_config
 from test_resume import MEMORY, coin
 
 import jaxppo
-from jaxppo import checkpoint, experiment, system
-from jaxppo.config import Config, ConfigError
-from jaxppo.learner import unroll
-from jaxppo.policy import TrainedPolicy
+from jaxppo.algorithms.learner import unroll
+from jaxppo.config.schema import Config
+from jaxppo.config.fields import ConfigError
+from jaxppo.deploy.policy import TrainedPolicy
+from jaxppo.runtime import build as system
+from jaxppo.runtime import checkpoint, experiment
 from jaxppo.types import Policy
 
 
@@ -256,8 +258,8 @@ EVIL = {
     ),
     "jaxppo outside of networks and environments": (
         "network",
-        {**NETWORK, "actor_torso": {"_target_": "jaxppo.checkpoint._remove", "path": "x"}},
-        "jaxppo.checkpoint._remove",
+        {**NETWORK, "actor_torso": {"_target_": "jaxppo.runtime.checkpoint._remove", "path": "x"}},
+        "jaxppo.runtime.checkpoint._remove",
     ),
     "inside a layer": (
         "network",
@@ -285,7 +287,7 @@ def test_a_strangers_run_executes_nothing(
     settings = {**system.plain(config), "env": {**system.plain(config)["env"], "name": "x"}}
     settings["env"] |= {"name": "CartPole-v1", "target": None}
     settings[group] = {**settings[group], **value}
-    from jaxppo.config import parse
+    from jaxppo.config.parse import parse
 
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="is not among what a stored run may name") as error:

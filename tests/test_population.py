@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from conftest import small_config
 
-from jaxppo import aggregates
-from jaxppo.config import ConfigError, PopulationConfig
-from jaxppo.population import explore, members, rank, rungs, sources
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import PopulationConfig
+from jaxppo.ops import aggregates
+from jaxppo.runtime.population import explore, members, rank, rungs, sources
 
 NAN, INF = float("nan"), float("inf")
 BOUNDS = {"actor_lr": [1e-4, 1e-2], "gae_lambda": [0.0, 1.0]}

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxppo import random_bits
+from jaxppo.kernels import random_bits
 
 # Random123's known answers of threefry2x32 in 20 rounds: key, counter, result.
 KNOWN = [

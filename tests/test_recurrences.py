@@ -6,7 +6,7 @@ import numpy as np
 import oracles
 import pytest
 
-from jaxppo.recurrences import linear_recurrence
+from jaxppo.kernels.recurrences import linear_recurrence
 
 S, N = 3, 4
 CASES = [(1, 8), (6, 8), (24, 4), (24, 24), (30, 7), (13, 4)]  # L, block; 13 is prime

@@ -14,12 +14,13 @@ import oracles
 import pytest
 from conftest import LAYERS, NETWORK, alone, build, products_by_type, small_config
 
-from jaxppo import learner, sequences
-from jaxppo.config import ConfigError
-from jaxppo.distributions import categorical
-from jaxppo.evaluation import evaluate
+from jaxppo.algorithms import learner
+from jaxppo.algorithms.evaluation import evaluate
+from jaxppo.algorithms.objectives import penalty_objective
+from jaxppo.config.fields import ConfigError
 from jaxppo.networks.memory import CELLS, LRU, Recurrent
-from jaxppo.objectives import penalty_objective
+from jaxppo.ops import sequences
+from jaxppo.ops.distributions import categorical
 from jaxppo.types import AgentState, LearnerState, System
 
 T, B = 8, 4  # of `small`

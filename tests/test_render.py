@@ -16,10 +16,13 @@ from conftest import LAYERS, MLP, NETWORK, small_config
 from gymnax.environments.classic_control.cartpole import CartPole
 from PIL import Image
 
-from jaxppo import drawings, envs, experiment, render
-from jaxppo.config import ConfigError, EnvConfig
-from jaxppo.drawings import drawing
-from jaxppo.policy import TrainedPolicy, load
+from jaxppo import envs, render
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import EnvConfig
+from jaxppo.deploy import drawings
+from jaxppo.deploy.drawings import drawing
+from jaxppo.deploy.policy import TrainedPolicy, load
+from jaxppo.runtime import experiment
 
 UNKNOWN = EnvConfig(name="MemoryChain-bsuite")
 T_MAZE = "jaxppo.envs.t_maze.TMaze"

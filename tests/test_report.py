@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from jaxppo import comparison, report, runs
-from jaxppo.config import ConfigError
+from jaxppo import report
+from jaxppo.analysis import comparison, runs
+from jaxppo.config.fields import ConfigError
 
 BASE: dict[str, Any] = {
     "arch": {"seed": 1, "num_seeds": 1, "total_timesteps": 300, "compile_cache": None},

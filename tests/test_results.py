@@ -14,7 +14,7 @@ from test_configs import CONFIGS, composed
 
 from benchmarks import results
 from benchmarks.results import Published, Row
-from jaxppo.config import parse
+from jaxppo.config.parse import parse
 
 HERE = {"machine": "2 cores of a processor", "jax": "0.0.0", "commit": "abc"}
 # A run that notes its arguments, and ends as the first file `end` of its directory says.

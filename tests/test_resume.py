@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from conftest import LAYERS, NETWORK, on_devices, small_config
 
-from jaxppo import checkpoint, experiment
-from jaxppo.checkpoint import CheckpointError
-from jaxppo.config import Config, ConfigError, plan
+from jaxppo.config.schema import Config
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.plan import plan
+from jaxppo.runtime import checkpoint, experiment
+from jaxppo.runtime.checkpoint import CheckpointError
 
 QUIET = {"console": False, "plot": False}
 EACH_TIME = {"share": 1.0}
@@ -313,7 +315,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from test_resume import coin
-from jaxppo import experiment
+from jaxppo.runtime import experiment
 
 folder, variant, last = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 real = experiment._Run.train_block

@@ -9,8 +9,8 @@ import numpy as np
 import oracles
 import pytest
 
-from jaxppo import returns
-from jaxppo.advantages import gae, vtrace
+from jaxppo.ops import returns
+from jaxppo.ops.advantages import gae, vtrace
 
 NAMES = (
     "lambda_returns",

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxppo import sequences
+from jaxppo.ops import sequences
 
 T, B = 12, 3
 STEP, ENV = np.meshgrid(np.arange(T), np.arange(B), indexing="ij")

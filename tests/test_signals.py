@@ -16,16 +16,16 @@ import jax
 import pytest
 from test_resume import assert_equal, coin, logged
 
-from jaxppo import checkpoint, experiment, guard
-from jaxppo.config import ConfigError
+from jaxppo.config.fields import ConfigError
+from jaxppo.runtime import checkpoint, experiment, guard
 
 TESTS = Path(__file__).parent
 SCRIPT = """
 import sys, time
 from pathlib import Path
 from test_resume import coin
-from jaxppo import compile, experiment
-from jaxppo.launcher import _one_line
+from jaxppo.runtime import compile, experiment
+from jaxppo.launch.launcher import _one_line
 
 folder, variant, mode = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 if mode == "compiling":  # for ever, in a call that hears of no signal

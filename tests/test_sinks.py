@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from jaxppo import sinks
-from jaxppo.config import LoggerConfig
-from jaxppo.sinks import Event, Sink, View
-from jaxppo.sinks.console import Console
-from jaxppo.sinks.json_lines import JsonLines
-from jaxppo.sinks.plot import Plot
+from jaxppo.config.schema import LoggerConfig
+from jaxppo.runtime import sinks
+from jaxppo.runtime.sinks import Event, Sink, View
+from jaxppo.runtime.sinks.console import Console
+from jaxppo.runtime.sinks.json_lines import JsonLines
+from jaxppo.runtime.sinks.plot import Plot
 
 NAN, INF = float("nan"), float("inf")
 

@@ -15,8 +15,7 @@ import numpy as np
 import oracles
 import pytest
 
-from jaxppo import devices
-from jaxppo.statistics import (
+from jaxppo.ops.statistics import (
     any_over,
     from_units,
     init_statistics,
@@ -30,6 +29,7 @@ from jaxppo.statistics import (
     sum_over,
     to_units,
 )
+from jaxppo.runtime import devices
 from jaxppo.types import RunningStatistics
 
 ROOT = Path(__file__).resolve().parents[1]

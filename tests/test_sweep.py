@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from jaxppo import sweep
+from jaxppo.analysis import sweep
 
 
 def job(

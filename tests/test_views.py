@@ -18,10 +18,14 @@ from test_configs import composed
 from test_resume import Killed
 from test_sinks import ABSOLUTE, END, EVAL, LAST_EVAL, MEMBERS, START, TRAIN, write
 
-from jaxppo import experiment, sinks, sweep, system
-from jaxppo.config import Config, ConfigError, LoggerConfig, parse
-from jaxppo.sinks import Event, Scope, View
-from jaxppo.sinks.marl_eval import MarlEval, layout, merge
+from jaxppo.analysis import sweep
+from jaxppo.config.schema import Config, LoggerConfig
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.parse import parse
+from jaxppo.runtime import build as system
+from jaxppo.runtime import experiment, sinks
+from jaxppo.runtime.sinks import Event, Scope, View
+from jaxppo.runtime.sinks.marl_eval import MarlEval, layout, merge
 
 NAMED: Event = {**START, "suite": "gymnax", "algorithm": "ff_ppo"}
 kill = test_resume.kill  # a fixture

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 
 class Together(Launcher):
-    """Jobs whose programs have one shape are members of one program; see jaxppo.launcher."""
+    """Jobs whose programs have one shape are members of one program; see jaxppo.launch.launcher."""
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -38,7 +38,7 @@ class Together(Launcher):
 
     def launch(self, job_overrides: Sequence[Any], initial_job_idx: int) -> list[JobReturn]:
         """Run the jobs, and return what became of each."""
-        from jaxppo.launcher import launch
+        from jaxppo.launch.launcher import launch
 
         return launch(
             self.context, self.task, self.config, self.compose, job_overrides, initial_job_idx

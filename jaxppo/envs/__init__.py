@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
-from jaxppo.config import ConfigError, EnvConfig
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import EnvConfig
 from jaxppo.types import Environment
 
 PACKAGES = {  # what each library is imported as; its adapter and its extra have its own name

@@ -2,7 +2,7 @@
 
 from brax import envs as brax_envs
 
-from jaxppo.config import EnvConfig
+from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import unknown
 from jaxppo.envs.episodes import Episodes
 from jaxppo.envs.states import States

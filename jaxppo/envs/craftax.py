@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from craftax.craftax_env import make_craftax_env_from_name
 
-from jaxppo.config import EnvConfig
+from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import replace_params, unknown
 from jaxppo.envs.episodes import Episodes, box_of
 from jaxppo.types import Discrete, PyTree

@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxppo import random_bits
-from jaxppo.config import ConfigError, EnvConfig
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import EnvConfig
+from jaxppo.kernels import random_bits
 from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, TimeStep, is_space, zeros
 
 

@@ -8,7 +8,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from jaxppo.config import ConfigError
+from jaxppo.config.fields import ConfigError
 from jaxppo.types import (
     Box,
     Discrete,

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxppo.config import ConfigError, EnvConfig
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import replace_params, unknown
 from jaxppo.envs.episodes import ended, line, part, renew
 from jaxppo.envs.later import imported_later

@@ -10,7 +10,8 @@ from jumanji import specs
 from jumanji.registration import make as make_jumanji
 from jumanji.registration import registered_environments
 
-from jaxppo.config import ConfigError, EnvConfig
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import unknown
 from jaxppo.envs.episodes import Episodes, box_of, line
 from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, Space

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxppo.config import ConfigError
+from jaxppo.config.fields import ConfigError
 from jaxppo.types import Box, Environment, PyTree, TimeStep
 
 

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import navix
 
-from jaxppo.config import ConfigError, EnvConfig
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import unknown
 from jaxppo.envs.episodes import Episodes, box_of
 from jaxppo.types import Discrete, PyTree

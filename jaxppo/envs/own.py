@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from jaxppo.config import ConfigError, EnvConfig
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import check_gymnax, load
 from jaxppo.envs.episodes import Episodes, check_spaces
 from jaxppo.types import Environment

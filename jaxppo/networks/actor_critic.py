@@ -7,16 +7,40 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import Config
 from jaxppo.networks import heads
+from jaxppo.networks.building import (
+    DTYPES,
+    check_one_number,
+    find_action_mask,
+    make_layer,
+    make_layers,
+    try_out,
+)
 from jaxppo.types import (
     Discrete,
-    Distribution,
+    Environment,
     PyTree,
     Space,
     ValueEstimate,
     is_space,
     zeros,
 )
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ActorCriticOutput:
+    """What an actor-critic says of states, batched over its leading axes."""
+
+    distribution: Any  # a distrax.Distribution over actions
+    value: ValueEstimate
+
+
+def to_action(distribution: Any, raw: PyTree) -> PyTree:
+    """What the environment takes for a raw action; of distrax's own distributions, itself."""
+    return distribution.to_action(raw) if hasattr(distribution, "to_action") else raw
 
 
 def encode(observation_space: PyTree, obs: PyTree) -> PyTree:
@@ -34,7 +58,7 @@ CRITIC = ("critic_torso", "critic_memory", "critic_post_torso")
 MEMORIES = tuple(name for name in (*SHARED, *ACTOR, *CRITIC) if name.endswith("_memory"))
 
 
-class Network(nn.Module):
+class Layers(nn.Module):
     """input_layer -> SHARED -> (ACTOR -> actor_head, CRITIC -> critic_head); None: left out.
 
     Parameters lie under these names. `dtype` is what torsos take; the input layer, memories
@@ -56,10 +80,11 @@ class Network(nn.Module):
 
     def __call__(
         self, carry: PyTree, obs: PyTree, mask: PyTree, reset: jax.Array
-    ) -> tuple[PyTree, Distribution, ValueEstimate]:
-        """Carry `[S, ...]`, encoded observations `[L, S, O...]`, a mask or None, reset `[L, S]`.
+    ) -> tuple[PyTree, ActorCriticOutput]:
+        """Return the next carry, and the action distribution and value of each step `[L, S]`.
 
-        Gives the next carry and what is said of `[L, S]`.
+        Takes a carry `[S, ...]`, encoded observations `[L, S, O...]`, an action mask or None, and
+        reset `[L, S]`.
         """
         after = {}
 
@@ -76,17 +101,18 @@ class Network(nn.Module):
         actor, critic = through(ACTOR, features), through(CRITIC, features)
         actor, critic = actor.astype(jnp.float32), critic.astype(jnp.float32)
         masks = () if mask is None else (mask,)
-        return after, self.actor_head(actor, *masks), self.critic_head(critic)
+        distribution, value = self.actor_head(actor, *masks), self.critic_head(critic)
+        return after, ActorCriticOutput(distribution=distribution, value=value)
 
 
 @dataclasses.dataclass(frozen=True)
 class Composed:
-    """The `types.ActorCritic` of a `Network`; `action_mask` is an entry of the observation.
+    """The `types.Network` of a `Layers`; `action_mask` is an entry of the observation.
 
     The carry is a dict of the memories that there are, by name; without any it is empty.
     """
 
-    network: Network
+    network: Layers
     observation_space: PyTree
     action_space: PyTree
     action_mask: str | None = None
@@ -98,7 +124,7 @@ class Composed:
         return self.network.init(key, self.initial_carry(1), obs, mask, reset)["params"]
 
     def initial_carry(self, num_envs: int) -> PyTree:
-        """The memories that open an episode, `[num_envs, ...]`."""
+        """The memories that start an episode, `[num_envs, ...]`."""
         memories = {name: getattr(self.network, name) for name in MEMORIES}
         return {name: m.initial_carry(num_envs) for name, m in memories.items() if m is not None}
 
@@ -109,8 +135,8 @@ class Composed:
         obs: PyTree,
         reset: jax.Array,
         noise_key: jax.Array | None = None,
-    ) -> tuple[PyTree, Distribution, ValueEstimate]:
-        """Normalised `obs` `[L, S, O...]` to (carry, distribution, value)."""
+    ) -> tuple[PyTree, ActorCriticOutput]:
+        """Normalised `obs` `[L, S, O...]` to (carry, output)."""
         if self.network.dtype != jnp.float32:
             params = {
                 name: _cast(part, self.network.dtype) if name.endswith("_torso") else part
@@ -127,6 +153,16 @@ class Composed:
             return jnp.zeros(jax.tree.leaves(obs)[0].shape[:2], bool)
         return heads.empty_masks(self.action_space, obs[self.action_mask])
 
+    def example(self) -> tuple[PyTree, ActorCriticOutput]:
+        """Shapes of what `unroll` gives for one step of one environment."""
+
+        def unroll(key: jax.Array) -> Any:
+            obs = zeros(self.observation_space, (1, 1))
+            return self.unroll(self.init(key), self.initial_carry(1), obs, jnp.ones((1, 1), bool))
+
+        found: tuple[PyTree, ActorCriticOutput] = jax.eval_shape(unroll, jax.random.key(0))
+        return found
+
     def split(self, obs: PyTree) -> tuple[PyTree, PyTree]:
         """What the input layer sees, and the mask or None."""
         encoded = encode(self.observation_space, obs)
@@ -134,6 +170,75 @@ class Composed:
             return encoded, None
         rest = {key: x for key, x in encoded.items() if key != self.action_mask}
         return rest, encoded[self.action_mask]
+
+
+def build(config: Config, env: Environment) -> Composed:
+    """Compose the layers of `config.network` for the spaces of `env`; check that they take them."""
+    names = ("input_layer", *SHARED, *ACTOR, *CRITIC, "critic_head")
+    layers = make_layers(config, names, ("input_layer", "critic_head"), MEMORIES)
+    actor_head = config.network.actor_head or {"_target_": f"{heads.__name__}.follow"}
+    network = Layers(
+        **layers,
+        actor_head=make_layer("actor_head", actor_head, action_space=env.action_space),
+        dtype=DTYPES[config.arch.precision],
+    )
+    composed = Composed(
+        network, env.observation_space, env.action_space, find_action_mask(config, env)
+    )
+    _try_out(config, env, composed)
+    return composed
+
+
+def _try_out(config: Config, env: Environment, composed: Composed) -> None:
+    """`ConfigError` where layers and spaces do not fit."""
+
+    def read(output: ActorCriticOutput, key: jax.Array) -> Any:
+        raw, log_prob = output.distribution.sample_and_log_prob(seed=key)
+        return to_action(output.distribution, raw), log_prob, output.value.mean()
+
+    action, log_prob, value = try_out(config, env, composed, read, lambda: _culprit(composed))
+    check_one_number("actor_head", log_prob.shape)
+    check_one_number("critic_head", value.shape)
+    wanted = jax.eval_shape(lambda: zeros(env.action_space, log_prob.shape))
+    if jax.tree.map(jnp.shape, action) != jax.tree.map(jnp.shape, wanted):
+        raise ConfigError(
+            f"network.actor_head: gives actions {jax.tree.map(jnp.shape, action)} where "
+            f"{env.name} takes {env.action_space}; network/actor_head=auto follows it"
+        )
+
+
+def _culprit(composed: Composed) -> str:
+    """The first layer that does not take what comes before it."""
+    network = composed.network
+    obs, mask = composed.split(zeros(composed.observation_space, (1, 1)))
+    reset = jnp.ones((1, 1), bool)
+
+    def output(name: str, x: Any) -> Any:
+        layer = getattr(network, name)
+        if layer is None:
+            return x
+
+        def start(x: Any) -> Any:
+            key = jax.random.key(0)
+            if name in MEMORIES:
+                _, features = layer.init_with_output(key, layer.initial_carry(1), x, reset)[0]
+                return features
+            masks = (mask,) if name == "actor_head" and mask is not None else ()
+            return layer.init_with_output(key, x, *masks)[0]
+
+        return jax.eval_shape(start, x)
+
+    features = obs
+    for path in (("input_layer", *SHARED), (*ACTOR, "actor_head"), (*CRITIC, "critic_head")):
+        inner = features
+        for name in path:
+            try:
+                inner = output(name, inner)
+            except Exception:  # whatever it is, the caller has it
+                return name
+        if path[0] == "input_layer":
+            features = inner
+    return "input_layer"
 
 
 def _cast(tree: PyTree, dtype: Any) -> PyTree:

@@ -15,9 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxppo import distributions
-from jaxppo.networks.products import Dense
-from jaxppo.types import Box, Discrete, Distribution, MultiDiscrete, PyTree, Space, ValueEstimate
+from jaxppo.kernels.products import Dense
+from jaxppo.ops import distributions
+from jaxppo.ops.distributions import Distribution
+from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, Space, ValueEstimate
 
 _orthogonal = nn.initializers.orthogonal(0.01)
 

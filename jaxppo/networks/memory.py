@@ -11,8 +11,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxppo.networks.products import Dense
-from jaxppo.recurrences import linear_recurrence
+from jaxppo.kernels.products import Dense
+from jaxppo.kernels.recurrences import linear_recurrence
 from jaxppo.types import PyTree
 
 CELLS: dict[str, Any] = {

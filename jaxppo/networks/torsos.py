@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.linen.dtypes import promote_dtype
 
-from jaxppo.networks.products import bfloat16_product, float32_product
+from jaxppo.kernels.products import bfloat16_product, float32_product
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "tanh": nn.tanh,

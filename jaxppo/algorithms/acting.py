@@ -1,0 +1,186 @@
+"""Agents in many environments: unrolling the network, acting, collecting, valuing a rollout."""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxppo.kernels import random_bits
+from jaxppo.ops import sequences
+from jaxppo.ops.collectives import any_over
+from jaxppo.ops.statistics import normalize
+from jaxppo.types import (
+    Acted,
+    ActingState,
+    AgentState,
+    Policy,
+    PyTree,
+    Rollout,
+    System,
+    Transition,
+)
+
+# Of the episodes that ended: how many, sums of their returns and lengths
+Ended = tuple[jax.Array, jax.Array, jax.Array]
+
+
+def init_acting(system: System, key: jax.Array) -> ActingState:
+    """`B` fresh environments and their random stream."""
+    key, reset_key = jax.random.split(key)
+    env_state, obs = system.env.reset(jax.random.split(reset_key, system.num_envs))
+    return ActingState(
+        env_state=env_state,
+        obs=obs,
+        reset=jnp.ones(system.num_envs, bool),
+        carry=system.algorithm.network.initial_carry(system.num_envs),
+        episode_return=jnp.zeros(system.num_envs, jnp.float32),
+        episode_length=jnp.zeros(system.num_envs, jnp.int32),
+        discounted_return=jnp.zeros(system.num_envs, jnp.float32),
+        key=key,
+    )
+
+
+def unroll(
+    system: System, policy: Policy, carry: PyTree, obs: PyTree, reset: jax.Array
+) -> tuple[PyTree, Any]:
+    """The network on raw `obs` `[L, S, O...]`: normalised here, and only here."""
+    if system.normalize_observations:
+        obs = normalize(policy.obs_statistics, obs)
+    return system.algorithm.network.unroll(policy.params, carry, obs, reset, policy.noise_key)
+
+
+def act(
+    system: System,
+    policy: Policy,
+    carry: PyTree,
+    obs: PyTree,
+    reset: jax.Array,
+    key: jax.Array | None,
+) -> tuple[PyTree, Acted]:
+    """One step of `B` environments: raw `obs` `[B, O...]` to the next carry and the actions.
+
+    `key` draws them, one for all or `[B]`, each its own; None: the best ones.
+    """
+    carry, output = unroll(system, policy, carry, jax.tree.map(lambda x: x[None], obs), reset[None])
+    now = jax.tree.map(lambda x: x[0], output)
+    if key is None:
+        best = system.algorithm.greedy(policy, now)
+        return carry, Acted(action=best, env_action=best, kept=())
+    if key.ndim:
+        draw = jax.vmap(partial(system.algorithm.act, policy))
+        return carry, draw(now, key)
+    return carry, system.algorithm.act(policy, now, key)
+
+
+def collect(
+    system: System, agent: AgentState, acting: ActingState
+) -> tuple[ActingState, Rollout, Ended]:
+    """Act for `T` steps in `B` environments."""
+    with jax.named_scope("collect"):
+        # One hash for all: a row a step, after one whose first key the stream goes on from.
+        keys = random_bits.split(acting.key, (1 + system.rollout_length, 1 + system.num_envs))
+        acting, (steps, ended) = jax.lax.scan(
+            partial(act_and_step, system, agent), acting, keys[1:]
+        )
+    acting = dataclasses.replace(acting, key=keys[0, 0])
+    rollout = Rollout(
+        steps=steps, obs=acting.obs, reset=acting.reset, carry=acting.carry, keys=keys[0, :0]
+    )
+    return acting, rollout, jax.tree.map(jnp.sum, ended)
+
+
+def act_and_step(
+    system: System, agent: AgentState, acting: ActingState, keys: jax.Array
+) -> tuple[ActingState, tuple[Transition, Ended]]:
+    """One step of `B` environments.
+
+    Of the keys `[1 + B]` the first draws actions, the others belong to the environments.
+    """
+    with jax.named_scope("act"):
+        carry, acted = act(system, agent.policy, acting.carry, acting.obs, acting.reset, keys[0])
+    with jax.named_scope("environment"):
+        env_state, step = system.env.step(keys[1:], acting.env_state, acted.env_action)
+    done = step.terminated | step.truncated
+    episode_return = acting.episode_return + step.reward
+    episode_length = acting.episode_length + 1
+    discounted: PyTree = ()
+    past = acting.discounted_return
+    if system.normalize_rewards:
+        discounted = step.reward + agent.hyperparameters.gamma * past
+        past = jnp.where(done, 0.0, discounted)
+    transition = Transition(
+        obs=acting.obs,
+        reset=acting.reset,
+        carry=acting.carry,
+        action=acted.action,
+        kept=acted.kept,
+        reward=step.reward,
+        terminated=step.terminated,
+        truncated=step.truncated,
+        final_observation=step.final_observation,
+        discounted_return=discounted,
+    )
+    acting = dataclasses.replace(
+        acting,
+        env_state=env_state,
+        obs=step.obs,
+        reset=done,
+        carry=carry,
+        episode_return=jnp.where(done, 0.0, episode_return),
+        episode_length=jnp.where(done, 0, episode_length),
+        discounted_return=past,
+    )
+    ended = (
+        jnp.sum(done, dtype=jnp.int32),
+        jnp.sum(jnp.where(done, episode_return, 0.0)),
+        jnp.sum(jnp.where(done, episode_length, 0)),
+    )
+    return acting, (transition, ended)
+
+
+def state_values(
+    system: System, policy: Policy, rollout: Rollout, value: Callable[[Any], jax.Array]
+) -> tuple[Any, jax.Array, jax.Array]:
+    """The network's output at each step, its value, and the value of the true successor, `[T, B]`.
+
+    `value` reads values `[L, S]` off the network's output. The network sees the stored observations
+    once: the successor of a step is the next of them. Where the clock ended the episode it is
+    `final_observation`, seen with the memory after that step, in a branch that runs only when some
+    step was truncated.
+    """
+    steps, chunks = rollout.steps, system.num_value_chunks
+
+    def look(carry: PyTree, seen: tuple[PyTree, jax.Array]) -> tuple[PyTree, Any]:
+        return unroll(system, policy, carry, *seen)
+
+    def bootstrap(truncated: jax.Array, next_value: jax.Array, *seen: PyTree) -> jax.Array:
+        after, final_observation = seen
+        obs, reset = sequences.cut((final_observation, jnp.zeros_like(truncated)), 1)
+        final = unroll(system, policy, sequences.first(after, 1), obs, reset)[1]
+        return jnp.where(truncated, value(final).reshape(truncated.shape), next_value)
+
+    def bootstrap_some(_: tuple[()], seen: PyTree) -> tuple[tuple[()], jax.Array]:
+        some, *operands = seen
+        return (), jax.lax.cond(some[0], bootstrap, lambda *given: given[1], *operands)
+
+    with jax.named_scope("values"):
+        start = jax.tree.map(lambda x: x[0], steps.carry)
+        _, output = sequences.scan_chunks(look, start, (steps.obs, steps.reset), chunks)
+        values = value(output)
+        last_obs = jax.tree.map(lambda x: x[None], rollout.obs)
+        last = unroll(system, policy, rollout.carry, last_obs, rollout.reset[None])[1]
+        next_value = jnp.concatenate([values[1:], value(last)])
+        truncated = steps.truncated & ~steps.terminated
+        everywhere = (*system.axes, *system.member_axes)
+        some = any_over(everywhere, truncated.reshape(chunks, -1), axis=1)
+        after = jax.tree.map(
+            lambda stored, last: jnp.concatenate([stored[1:], last[None]]),
+            steps.carry,
+            rollout.carry,
+        )
+        seen = some, truncated, next_value, after, steps.final_observation
+        _, next_value = sequences.scan_chunks(bootstrap_some, (), seen, chunks)
+    return output, values, next_value

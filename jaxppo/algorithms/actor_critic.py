@@ -1,0 +1,30 @@
+"""What algorithms with a policy and a value function have in common."""
+
+import jax
+
+from jaxppo.algorithms.algorithm import Algorithm
+from jaxppo.config.schema import Config
+from jaxppo.networks import actor_critic
+from jaxppo.networks.actor_critic import ActorCriticOutput
+from jaxppo.types import Acted, Environment, Policy, PyTree
+
+
+class ActorCritic(Algorithm):
+    """Acts by the network's distribution over actions; `kept` are log-probabilities `[B]`."""
+
+    @classmethod
+    def build(cls, config: Config, env: Environment) -> "ActorCritic":
+        """The algorithm with the network that `config.network` composes for `env`."""
+        return cls(config.system, actor_critic.build(config, env))
+
+    def act(self, policy: Policy, output: ActorCriticOutput, key: jax.Array) -> Acted:
+        """Draw from the distribution."""
+        del policy
+        action, log_prob = output.distribution.sample_and_log_prob(seed=key)
+        env_action = actor_critic.to_action(output.distribution, action)
+        return Acted(action=action, env_action=env_action, kept=log_prob)
+
+    def greedy(self, policy: Policy, output: ActorCriticOutput) -> PyTree:
+        """The distribution's mode."""
+        del policy
+        return actor_critic.to_action(output.distribution, output.distribution.mode())

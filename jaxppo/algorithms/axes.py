@@ -1,0 +1,53 @@
+"""Mapping phases over members and update batches. A single one is not mapped."""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+
+from jaxppo.types import LearnerState, PyTree, System
+
+BATCH_AXIS = "batch"  # the update batches U of one member and device
+MEMBER_AXIS = "member"  # the members P of one device
+
+
+def vmap_members(phase: Callable[..., Any], *, shared: int = 0) -> Callable[..., Any]:
+    """`phase(system, ...)` of members: arguments and results `[P, ...]`, nothing between them.
+
+    Its last `shared` arguments are the same for all members.
+    """
+
+    def mapped(system: System, *args: PyTree) -> PyTree:
+        own = len(args) - shared
+        if system.member_axes:
+            axes = (0,) * own + (None,) * shared
+            return jax.vmap(partial(phase, system), axes, axis_name=MEMBER_AXIS)(*args)
+        one = jax.tree.map(lambda x: x[0], args[:own])
+        return jax.tree.map(lambda x: x[None], phase(system, *one, *args[own:]))
+
+    return mapped
+
+
+def vmap_batches(
+    phase: Callable[..., Any], system: System
+) -> Callable[[LearnerState], tuple[LearnerState, PyTree]]:
+    """`phase(system, state)` of the update batches of an agent: acting states `[U, ...]`.
+
+    What it returns beside the state is equal in all of them.
+    """
+    if BATCH_AXIS in system.axes:
+        layout = LearnerState(agent=None, acting=0)  # type: ignore[arg-type]
+        mapped: Callable[[LearnerState], tuple[LearnerState, PyTree]] = jax.vmap(
+            partial(phase, system), (layout,), (layout, None), axis_name=BATCH_AXIS
+        )
+        return mapped
+
+    def alone(state: LearnerState) -> tuple[LearnerState, PyTree]:
+        acting = jax.tree.map(lambda x: x[0], state.acting)
+        state, rest = phase(system, dataclasses.replace(state, acting=acting))
+        acting = jax.tree.map(lambda x: x[None], state.acting)
+        return dataclasses.replace(state, acting=acting), rest
+
+    return alone

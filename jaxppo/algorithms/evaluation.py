@@ -1,0 +1,109 @@
+"""Episodes of a policy that is not learning."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from jaxppo.algorithms.acting import act
+from jaxppo.algorithms.axes import vmap_members
+from jaxppo.kernels import random_bits
+from jaxppo.ops.collectives import any_over
+from jaxppo.types import Policy, PyTree, System
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Episodes:
+    """First episodes of `B` environments."""
+
+    returns: jax.Array  # [B] float32, undiscounted; so far, where unfinished
+    lengths: jax.Array  # [B] int32
+    finished: jax.Array  # [B] bool; False where max_eval_steps came first
+    empty_masks: jax.Array  # [B] int32, of action masks that allowed nothing
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Progress:
+    step: jax.Array
+    env_state: PyTree
+    obs: PyTree
+    carry: PyTree
+    reset: jax.Array
+    episodes: Episodes
+
+
+def episode_keys(key: jax.Array, numbers: jax.typing.ArrayLike) -> jax.Array:
+    """Keys `[B]` of the episodes with these numbers, of a seed's stream."""
+    return jax.vmap(random_bits.fold_in, (None, 0))(key, numbers)
+
+
+def step_keys(keys: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Of the `[B]` episodes' step, from 0 on: `[B]` keys of the action and of the environment."""
+    found = jax.vmap(random_bits.fold_in, (0, None))(keys, step + 1)
+    action_keys, env_keys = jnp.moveaxis(jax.vmap(random_bits.split)(found), 1, 0)
+    return action_keys, env_keys
+
+
+def reset_keys(keys: jax.Array) -> jax.Array:
+    """Of the `[B]` episodes' openings."""
+    return jax.vmap(random_bits.fold_in, (0, None))(keys, 0)
+
+
+def evaluate(system: System, policy: Policy, keys: jax.Array) -> Episodes:
+    """One episode for each of the `[B]` keys, which alone decide it (up to float rounding).
+
+    Every environment plays its first episode and no other, so that short episodes do not count
+    more often than long ones; what follows an end is stepped but not read.
+    """
+    num_envs = keys.shape[0]
+    if system.evaluation_greedy:
+        policy = dataclasses.replace(policy, noise_key=None)
+    env_state, obs = system.env.reset(reset_keys(keys))
+
+    def running(progress: _Progress) -> jax.Array:
+        playing = any_over(system.member_axes, ~progress.episodes.finished)
+        return (progress.step < system.max_eval_steps) & playing
+
+    def advance(progress: _Progress) -> _Progress:
+        action_keys, env_keys = step_keys(keys, progress.step)
+        keys_now = None if system.evaluation_greedy else action_keys
+        carry, acted = act(system, policy, progress.carry, progress.obs, progress.reset, keys_now)
+        env_state, step = system.env.step(env_keys, progress.env_state, acted.env_action)
+        episodes = progress.episodes
+        counting = ~episodes.finished
+        seen = jax.tree.map(lambda x: x[None], progress.obs)
+        empty = system.algorithm.network.empty_masks(seen)[0]
+        done = step.terminated | step.truncated
+        return _Progress(
+            step=progress.step + 1,
+            env_state=env_state,
+            obs=step.obs,
+            carry=carry,
+            reset=done,
+            episodes=Episodes(
+                returns=episodes.returns + jnp.where(counting, step.reward, 0.0),
+                lengths=episodes.lengths + counting,
+                finished=episodes.finished | done,
+                empty_masks=episodes.empty_masks + (counting & empty),
+            ),
+        )
+
+    start = _Progress(
+        step=jnp.zeros((), jnp.int32),
+        env_state=env_state,
+        obs=obs,
+        carry=system.algorithm.network.initial_carry(num_envs),
+        reset=jnp.ones(num_envs, bool),
+        episodes=Episodes(
+            returns=jnp.zeros(num_envs, jnp.float32),
+            lengths=jnp.zeros(num_envs, jnp.int32),
+            finished=jnp.zeros(num_envs, bool),
+            empty_masks=jnp.zeros(num_envs, jnp.int32),
+        ),
+    )
+    return jax.lax.while_loop(running, advance, start).episodes
+
+
+evaluate_members = vmap_members(evaluate)  # policy [P, ...], [P, B] keys

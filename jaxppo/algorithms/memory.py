@@ -1,0 +1,63 @@
+"""What is recomputed of a batch as parameters move: memories before epochs, and burn-in."""
+
+import dataclasses
+
+import jax
+
+from jaxppo.algorithms.acting import unroll
+from jaxppo.ops import sequences
+from jaxppo.types import AgentState, Batch, PyTree, Rollout, System
+
+
+def refresh_batch(system: System, agent: AgentState, rollout: Rollout, batch: Batch) -> Batch:
+    """The batch with carries `[S, ...]` and targets `[L, S]` of the agent's present parameters.
+
+    Each only where the system says so. Whatever is recomputed sees the memory that these parameters
+    would have had.
+    """
+    every = 1 if system.recompute_targets else system.sequence_length
+    carry, steps = batch.carry, batch.steps
+    if jax.tree.leaves(rollout.steps.carry):
+        last, carries = recompute_carries(system, agent, rollout, every)
+        if system.recompute_carries:
+            carry = sequences.first(carries, system.sequence_length // every)
+        if system.recompute_targets:
+            rollout = dataclasses.replace(
+                rollout, carry=last, steps=dataclasses.replace(rollout.steps, carry=carries)
+            )
+    if system.recompute_targets:
+        _, found, _ = system.algorithm.targets(system, agent, rollout)
+        steps = system.algorithm.retarget(steps, sequences.cut(found, system.sequence_length))
+    return Batch(carry=carry, steps=steps)
+
+
+def recompute_carries(
+    system: System, agent: AgentState, rollout: Rollout, every: int
+) -> tuple[PyTree, PyTree]:
+    """The memory that the agent's parameters would have had, from the rollout's start on.
+
+    After the last step `[B, ...]`, and before each `every`th step, `[T / every, B, ...]`.
+    """
+
+    def through(carry: PyTree, steps: tuple[PyTree, jax.Array]) -> tuple[PyTree, PyTree]:
+        return unroll(system, agent.policy, carry, *steps)[0], carry
+
+    start = jax.tree.map(lambda x: x[0], rollout.steps.carry)
+    chunks = jax.tree.map(
+        lambda x: x.reshape(-1, every, *x.shape[1:]), (rollout.steps.obs, rollout.steps.reset)
+    )
+    last, carries = jax.lax.scan(through, start, chunks)
+    return last, carries
+
+
+def burn_in(system: System, agent: AgentState, minibatch: Batch) -> Batch:
+    """Spend the first `burn_in` steps on the carry, without a gradient: `[L - burn_in, M]` is left.
+
+    Kapturowski et al. 2019 (R2D2, ICLR), section 3.
+    """
+    if not system.burn_in:
+        return minibatch
+    first = jax.tree.map(lambda x: x[: system.burn_in], minibatch.steps)
+    rest = jax.tree.map(lambda x: x[system.burn_in :], minibatch.steps)
+    carry, _ = unroll(system, agent.policy, minibatch.carry, first.obs, first.reset)
+    return Batch(carry=carry, steps=rest)

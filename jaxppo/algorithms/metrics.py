@@ -1,0 +1,120 @@
+"""Metrics, declared once, each with how it adds up.
+
+A class of metrics is a dataclass of scalars whose fields are made by `metric`; fields may be such
+classes again, or dicts of means. The same declaration averages them over the microbatches of a
+minibatch, the minibatches of an update, the devices of an agent and the updates of a block.
+"""
+
+import dataclasses
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from jaxppo.ops.collectives import max_over, mean_over, min_over, sum_over
+
+Class = TypeVar("Class")
+
+MEAN, SUM, LEAST, GREATEST, LAST = "mean", "sum", "least", "greatest", "last"
+_START: dict[str, float] = {LEAST: float("inf"), GREATEST: float("-inf")}  # others: 0
+
+
+def metric(how: str = MEAN, *, count: bool = False, headline: str | None = None) -> Any:
+    """A scalar, float32 or an int32 `count`, that adds up as `how` says.
+
+    `headline` is what the console shows of it, in format language: "kl {:.4f}".
+    """
+    return dataclasses.field(metadata={"how": how, "count": count, "headline": headline})
+
+
+@typing.dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(metric,))
+def metrics(cls: type[Class]) -> type[Class]:
+    """Class decorator: a frozen dataclass of metrics that is a pytree."""
+    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True, kw_only=True)(cls))
+
+
+@metrics
+class NoMetrics:
+    """For what has none."""
+
+
+def combine(function: Callable[..., Any], *trees: Any) -> Any:
+    """`function(how, *values)` of each metric of trees of one form."""
+    first = trees[0]
+    if isinstance(first, dict):
+        return {name: function(MEAN, *(tree[name] for tree in trees)) for name in first}
+    found = {}
+    for field in dataclasses.fields(first):
+        values = [getattr(tree, field.name) for tree in trees]
+        how = field.metadata.get("how")
+        found[field.name] = function(how, *values) if how else combine(function, *values)
+    return type(first)(**found)
+
+
+def identity(cls: type, **inner: Any) -> Any:
+    """What adds nothing to metrics of a class; `inner` are its fields that are no scalars."""
+    scalars = {
+        field.name: jnp.full(
+            (),
+            _START.get(field.metadata["how"], 0),
+            jnp.int32 if field.metadata["count"] else jnp.float32,
+        )
+        for field in dataclasses.fields(cls)
+        if "how" in field.metadata
+    }
+    return cls(**scalars, **inner)
+
+
+def add(total: Any, new: Any) -> Any:
+    """`total` and the metrics of one more update: means are kept as sums, to be divided later."""
+
+    def one(how: str, total: jax.Array, new: jax.Array) -> jax.Array:
+        if how == LAST:
+            return new
+        if how == LEAST:
+            return jnp.minimum(total, new)
+        return jnp.maximum(total, new) if how == GREATEST else total + new
+
+    return combine(one, total, new)
+
+
+def over_axes(axes: tuple[str, ...], tree: Any) -> Any:
+    """Metrics of one agent from those of its mapped `axes`."""
+    reductions = {SUM: sum_over, LEAST: min_over, GREATEST: max_over}
+    return combine(lambda how, x: reductions.get(how, mean_over)(axes, x), tree)
+
+
+def over_first(tree: Any, seen: jax.Array | None = None) -> Any:
+    """Metrics stacked along a first axis `[N]` as one; `seen` `[N]` says which of them count."""
+
+    def one(how: str, x: jax.Array) -> jax.Array:
+        if how == LEAST:
+            return jnp.min(x, axis=0)
+        if how == GREATEST:
+            return jnp.max(x, axis=0)
+        if seen is None:
+            return jnp.mean(x, axis=0)
+        return jnp.sum(jnp.where(seen, x, 0.0)) / jnp.maximum(jnp.sum(seen), 1)
+
+    return combine(one, tree)
+
+
+def leaves(tree: Any) -> Iterator[tuple[str, str, Any]]:
+    """Name, how it adds up and value of each metric."""
+    if isinstance(tree, dict):
+        yield from ((name, MEAN, value) for name, value in tree.items())
+        return
+    for field in dataclasses.fields(tree):
+        value, how = getattr(tree, field.name), field.metadata.get("how")
+        if how:
+            yield field.name, how, value
+        else:
+            yield from leaves(value)
+
+
+def headlines(cls: type) -> dict[str, str]:
+    """What the console shows of a class of metrics: format by name."""
+    fields = dataclasses.fields(cls)
+    return {f.name: f.metadata["headline"] for f in fields if f.metadata.get("headline")}

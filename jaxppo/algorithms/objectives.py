@@ -1,0 +1,202 @@
+"""What PPO minimises and which targets it learns, by the names of the settings.
+
+Each table holds functions of one signature, which pick their numbers from the agent's own.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from jaxppo.config.fields import ConfigError, is_import_path
+from jaxppo.config.importing import imported
+from jaxppo.config.messages import brief
+from jaxppo.ops.advantages import gae, vtrace
+from jaxppo.ops.losses import (
+    clipped_surrogate,
+    discovered_objective,
+    huber_error,
+    reinforce,
+    squared_error,
+    surrogate,
+)
+from jaxppo.types import AgentState, Hyperparameters, Transition
+
+# (agent, steps of a minibatch (ppo.Steps), distribution, its log_prob of the actions [L, M]) -> the
+# actor's loss [L, M]
+Objective = Callable[[AgentState, Any, Any, jax.Array], jax.Array]
+
+
+def clip_objective(
+    agent: AgentState, steps: Any, distribution: Any, log_prob: jax.Array
+) -> jax.Array:
+    """The clipped surrogate."""
+    del distribution
+    hp = agent.hyperparameters
+    return clipped_surrogate(
+        log_prob, steps.log_prob, steps.advantage, hp.clip_eps, hp.clip_eps_high
+    )
+
+
+def penalty_objective(
+    agent: AgentState, steps: Any, distribution: Any, log_prob: jax.Array
+) -> jax.Array:
+    """The unclipped surrogate and a weight times KL(old || new); arXiv 1707.06347, eq. 8."""
+    hp = agent.hyperparameters
+    kl = steps.distribution.kl_divergence(distribution)
+    weight = hp.kl_coef * agent.algorithm.kl_factor
+    return surrogate(log_prob, steps.log_prob, steps.advantage) + weight * kl
+
+
+def dpo_objective(
+    agent: AgentState, steps: Any, distribution: Any, log_prob: jax.Array
+) -> jax.Array:
+    """Discovered policy optimisation."""
+    del distribution
+    hp = agent.hyperparameters
+    return discovered_objective(
+        log_prob, steps.log_prob, steps.advantage, hp.dpo_alpha, hp.dpo_beta
+    )
+
+
+def reinforce_objective(
+    agent: AgentState, steps: Any, distribution: Any, log_prob: jax.Array
+) -> jax.Array:
+    """REINFORCE with the value as its baseline."""
+    del agent, distribution
+    return reinforce(log_prob, steps.advantage)
+
+
+OBJECTIVES: dict[str, Objective] = {
+    "clip": clip_objective,
+    "penalty": penalty_objective,
+    "dpo": dpo_objective,
+    "reinforce": reinforce_objective,
+}
+
+
+def reads_distribution(objective: Objective) -> bool:
+    """Whether an objective may read `steps.distribution`, which is kept only then."""
+    blind = (clip_objective, dpo_objective, reinforce_objective)
+    return not any(objective is each for each in blind)  # a user's may have no hash
+
+
+def find_objective(choice: str) -> Objective:
+    """The objective of a name or an import path; `ConfigError` where that leads to no function."""
+    if not is_import_path(choice):
+        return OBJECTIVES[choice]
+    found: Objective = imported("system.objective", choice, "a function")
+    return found
+
+
+def own_hyperparameters(objective: Objective, path: str) -> dict[str, Any]:
+    """The hyperparameters that an objective of a user declares: its `hyperparameters`, if any.
+
+    A dict of names to fields made by `config.fields.traced`.
+    """
+    found = getattr(objective, "hyperparameters", {})
+    if not isinstance(found, dict) or not all(
+        isinstance(field, dataclasses.Field) and field.metadata.get("traced")
+        for field in found.values()
+    ):
+        raise ConfigError(
+            f"system.objective={path}: its hyperparameters must be a dict of names to fields made "
+            "by jaxppo.config.fields.traced; see docs/objectives.md"
+        )
+    return found
+
+
+def try_objective(
+    objective: Objective, path: str, agent: Callable[[jax.Array], AgentState], steps: Any
+) -> None:
+    """Trace an objective on a minibatch; `ConfigError` where it gives no loss for each step.
+
+    `agent` makes an agent of a key; `steps` are those of a minibatch, made of a key too.
+    """
+    lead = (2, 3)  # L, M
+
+    def call(key: jax.Array) -> Any:
+        each, distribution, log_prob = steps(key, lead)
+        return objective(agent(key), each, distribution, log_prob)
+
+    try:
+        loss = jax.eval_shape(call, jax.random.key(0))
+    except Exception as error:  # a user's function may raise anything
+        raise ConfigError(
+            f"system.objective={path}: fails on a minibatch ({brief(error, 2)}); it is called as "
+            "objective(agent, steps, distribution, log_prob)"
+        ) from error
+    if getattr(loss, "shape", None) != lead:
+        raise ConfigError(
+            f"system.objective={path}: gives {getattr(loss, 'shape', type(loss).__name__)} for "
+            f"{lead} steps, where one loss a step is needed; let it not average"
+        )
+
+
+# (hyperparameters, rollout with rewards as learnt from, log of pi / mu, value, next_value), arrays
+# [T, B] -> (advantages, value targets)
+Estimator = Callable[
+    [Hyperparameters, Transition, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]
+]
+
+
+def gae_estimator(
+    hp: Hyperparameters,
+    rollout: Transition,
+    log_ratio: jax.Array,
+    value: jax.Array,
+    next_value: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Generalised advantage estimation."""
+    del log_ratio
+    return gae(
+        rollout.reward,
+        value,
+        next_value,
+        rollout.terminated,
+        rollout.truncated,
+        gamma=hp.gamma,
+        gae_lambda=hp.gae_lambda,
+    )
+
+
+def vtrace_estimator(
+    hp: Hyperparameters,
+    rollout: Transition,
+    log_ratio: jax.Array,
+    value: jax.Array,
+    next_value: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """V-trace, from the acting policy to that of the moment."""
+    return vtrace(
+        log_ratio,
+        rollout.reward,
+        value,
+        next_value,
+        rollout.terminated,
+        rollout.truncated,
+        gamma=hp.gamma,
+        gae_lambda=hp.gae_lambda,
+        rho_clip=hp.rho_clip,
+        c_clip=hp.c_clip,
+    )
+
+
+ESTIMATORS: dict[str, Estimator] = {"gae": gae_estimator, "vtrace": vtrace_estimator}
+
+
+def squared_loss(hp: Hyperparameters, value: jax.Array, target: jax.Array) -> jax.Array:
+    """Half the squared error."""
+    del hp
+    return squared_error(value, target)
+
+
+def huber_loss(hp: Hyperparameters, value: jax.Array, target: jax.Array) -> jax.Array:
+    """Half the squared error, linear beyond `huber_delta`."""
+    return huber_error(value, target, hp.huber_delta)
+
+
+# (hyperparameters, value, target) -> the critic's loss, of one shape
+ValueLoss = Callable[[Hyperparameters, jax.Array, jax.Array], jax.Array]
+VALUE_LOSSES: dict[str, ValueLoss] = {"squared": squared_loss, "huber": huber_loss}

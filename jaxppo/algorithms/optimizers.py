@@ -1,0 +1,62 @@
+"""Clipping, Adam and learning rates, by the groups that an algorithm makes of its parameters."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxppo.types import Hyperparameters, PyTree, System
+
+
+def optimizer(
+    system: System, hyperparameters: Hyperparameters, update: jax.Array
+) -> optax.GradientTransformation:
+    """Adam (eps 1e-5) after clipping by global norm, each group apart unless clipped together.
+
+    Learning rates are those of `update` (0-based) and constant within it. One norm over an actor
+    and a critic lets a critic whose errors are large (returns in the hundreds) shrink the actor's
+    gradient.
+    """
+    hp = hyperparameters
+    clip = optax.clip_by_global_norm(hp.max_grad_norm)
+
+    def group(rate: jax.Array) -> optax.GradientTransformation:
+        adam = optax.scale_by_adam(eps=1e-5)
+        scale = optax.scale_by_learning_rate(learning_rate(hp, rate, update))
+        return optax.chain(adam, scale) if system.clip_together else optax.chain(clip, adam, scale)
+
+    rates = system.algorithm.rates(hp)
+    groups = optax.partition(
+        {name: group(rate) for name, rate in rates.items()}, system.algorithm.groups
+    )
+    return optax.chain(clip, groups) if system.clip_together else groups
+
+
+def learning_rate(hp: Hyperparameters, rate: jax.Array, update: jax.Array) -> jax.Array:
+    """`rate` at an update (0-based): falling linearly to zero, where it decays."""
+    left = (hp.num_updates - update).astype(jnp.float32) / hp.num_updates.astype(jnp.float32)
+    return rate * jnp.where(hp.decay_learning_rates > 0, jnp.maximum(left, 0.0), 1.0)
+
+
+def gradient_norms(
+    system: System, hyperparameters: Hyperparameters, gradients: PyTree
+) -> dict[str, jax.Array]:
+    """Global norms of each group's gradient, before and after clipping."""
+    labels = system.algorithm.groups(gradients)
+    names = system.algorithm.group_names
+    norms = {
+        name: optax.tree.norm({part: x for part, x in gradients.items() if labels[part] == name})
+        for name in names
+    }
+    limit = hyperparameters.max_grad_norm
+    if system.clip_together:
+        whole = functools.reduce(jnp.hypot, norms.values())
+        share = jnp.minimum(1.0, limit / jnp.maximum(whole, 1e-30))
+        clipped = {name: norm * share for name, norm in norms.items()}
+    else:
+        clipped = {name: jnp.minimum(norm, limit) for name, norm in norms.items()}
+    return {
+        **{f"{name}_gradient_norm": norm for name, norm in norms.items()},
+        **{f"{name}_gradient_norm_clipped": norm for name, norm in clipped.items()},
+    }

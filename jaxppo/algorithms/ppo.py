@@ -1,0 +1,456 @@
+"""Proximal policy optimisation: Schulman et al. 2017 (arXiv 1707.06347), algorithm 1.
+
+Reads as the paper: settings, targets (advantages), loss (surrogate, value, entropy), and what
+happens once an update's epochs are over.
+"""
+
+import dataclasses
+import math
+from functools import lru_cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxppo.algorithms import memory
+from jaxppo.algorithms.acting import state_values, unroll
+from jaxppo.algorithms.actor_critic import ActorCritic
+from jaxppo.algorithms.guards import unless_nonfinite
+from jaxppo.algorithms.metrics import GREATEST, LEAST, metric, metrics
+from jaxppo.algorithms.objectives import (
+    ESTIMATORS,
+    OBJECTIVES,
+    VALUE_LOSSES,
+    find_objective,
+    own_hyperparameters,
+    reads_distribution,
+    try_objective,
+)
+from jaxppo.config.fields import ConfigError, is_import_path, numbers, setting, traced
+from jaxppo.config.schema import Config, SystemConfig
+from jaxppo.networks.actor_critic import ActorCriticOutput
+from jaxppo.ops.collectives import mean_over
+from jaxppo.ops.distributions import ScalarValue
+from jaxppo.ops.losses import (
+    approximate_kl,
+    clip_fraction,
+    clipped_error,
+    explained_variance,
+    ratio,
+)
+from jaxppo.ops.statistics import (
+    denormalize_value,
+    init_statistics,
+    merge_statistics,
+    normalize_value,
+    standardize,
+)
+from jaxppo.types import (
+    AgentState,
+    Batch,
+    Environment,
+    Hyperparameters,
+    Policy,
+    PyTree,
+    Rollout,
+    RunningStatistics,
+    System,
+    ValueEstimate,
+    zeros,
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PPOSettings(SystemConfig):
+    """PPO."""
+
+    actor_lr: float = traced(3e-4, "Adam step size of actor and shared parameters", low=0)
+    critic_lr: float = traced(3e-4, "Adam step size of the critic's parameters", low=0)
+    gae_lambda: float = traced(0.95, "decay of the advantage sum", low=0, high=1)
+    advantages: str = setting(
+        "gae", "estimator of advantages and value targets: gae, vtrace", choices=("gae", "vtrace")
+    )
+    rho_clip: float = traced(1.0, "vtrace: largest weight of a step's error", above=0)
+    c_clip: float = traced(1.0, "vtrace: largest weight carried to earlier steps", above=0)
+    standardize_advantages: str = setting(
+        "batch",
+        "advantages to mean 0 and standard deviation 1 over the batch, each minibatch, or none",
+        choices=("batch", "minibatch", "none"),
+    )
+    objective: str = setting(
+        "clip",
+        "of the policy: clip, penalty (KL), dpo (Lu et al. 2022), reinforce (with epochs=1), or an "
+        "import path",
+        choices=tuple(OBJECTIVES),
+        importable=True,
+    )
+    clip_eps: float = traced(0.2, "the probability ratio is clipped below 1 - clip_eps", above=0)
+    clip_eps_high: float | None = traced(
+        None,
+        "and above 1 + clip_eps_high; null: clip_eps",
+        above=0,
+        follows="clip_eps",
+        coupled=True,
+    )
+    kl_coef: float = traced(1.0, "penalty: weight of KL(old || new)", low=0, coupled=True)
+    adapt_kl_coef: bool = setting(
+        False, "penalty: double or halve kl_coef where an update's KL misses kl_coef_target by half"
+    )
+    kl_coef_target: float = traced(0.01, "nats an update at which adapt_kl_coef aims", above=0)
+    dpo_alpha: float = traced(2.0, "dpo: scale of its drift where advantages are positive", above=0)
+    dpo_beta: float = traced(0.6, "dpo: scale of its drift where they are negative", above=0)
+    target_kl: float = traced(
+        math.inf,
+        "stop an update's epochs at a minibatch whose KL is above it, in nats; .inf: never",
+        above=0,
+        infinite=True,
+        switch=True,
+        coupled=True,
+    )
+    ent_coef: float = traced(0.01, "weight of the entropy bonus", low=0)
+    vf_coef: float = traced(0.5, "weight of the value loss", low=0)
+    value_loss: str = setting("squared", "squared or huber", choices=tuple(VALUE_LOSSES))
+    huber_delta: float = traced(1.0, "huber: error from which the loss is linear", above=0)
+    clip_value_loss: bool = setting(
+        False, "clip the value's change by clip_eps too, and take the larger loss"
+    )
+    normalize_values: bool = setting(
+        False, "the critic learns targets of running mean 0 and standard deviation 1"
+    )
+    value_norm_decay: float = traced(
+        0.99, "an update, of the averages behind normalize_values", low=0, high=1
+    )
+
+    def check(self) -> None:
+        """`ConfigError` on settings that contradict each other."""
+        super().check()
+        if self.adapt_kl_coef and self.objective != "penalty":
+            raise ConfigError(
+                f"system.adapt_kl_coef=true needs system.objective=penalty, not {self.objective}; "
+                "or set it to false"
+            )
+        if self.adapt_kl_coef and not self.kl_coef:
+            raise ConfigError(
+                "system.adapt_kl_coef=true needs a system.kl_coef above 0, not 0.0, which no "
+                "factor changes; or set it to false"
+            )
+        if self.advantages == "vtrace" and not self.recompute_targets:
+            raise ConfigError(
+                "system.advantages=vtrace corrects for a policy that has moved since it acted, and "
+                "advantages are estimated before it moves; add system.recompute_targets=true, or "
+                "use gae"
+            )
+        if self.recompute_targets and self.normalize_values:
+            raise ConfigError(
+                "system.recompute_targets=true would read values in units that the critic has not "
+                "learnt yet, with system.normalize_values=true; set one of them to false"
+            )
+        takes_high = self.objective == "clip" or is_import_path(self.objective)
+        if self.clip_eps_high is not None and not takes_high:
+            raise ConfigError(
+                f"system.clip_eps_high={self.clip_eps_high} needs system.objective=clip, not "
+                f"{self.objective}; or set it to null"
+            )
+
+    def check_sizes(self, minibatch_size: int) -> None:
+        """`ConfigError` where a minibatch has too few transitions."""
+        if self.standardize_advantages == "minibatch" and minibatch_size == 1:
+            raise ConfigError(
+                "system.standardize_advantages=minibatch: a minibatch of one transition has no "
+                f"spread; lower system.num_minibatches={self.num_minibatches}, or take batch"
+            )
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class State:
+    """What PPO keeps from update to update."""
+
+    value_statistics: RunningStatistics  # of value targets, a scalar: the critic's units
+    kl_factor: jax.Array  # of kl_coef, where it adapts; 1 at first
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Steps:
+    """What the loss reads of each step, `[L, S, ...]`."""
+
+    obs: PyTree  # [L, S, O...] raw
+    reset: jax.Array  # [L, S] bool
+    action: PyTree  # [L, S, A...] raw
+    log_prob: jax.Array  # [L, S] under the acting policy
+    distribution: PyTree  # [L, S] the acting policy's own, where the objective reads it; else ()
+    value: jax.Array  # [L, S] of the acting parameters, in units of reward
+    raw_value: jax.Array  # [L, S] raw critic output, in the value normalisation of the rollout
+    advantage: jax.Array  # [L, S] standardised over the batch when the system says so
+    target: jax.Array  # [L, S] value target, in units of reward
+
+
+@metrics
+class LossMetrics:
+    """Of a gradient step."""
+
+    actor_loss: jax.Array = metric()
+    value_loss: jax.Array = metric(headline="value loss {:.3g}")
+    entropy: jax.Array = metric(headline="entropy {:.3f}")  # nats
+    approximate_kl: jax.Array = metric(headline="kl {:.4f}")  # KL(old || new), estimator k3
+    clip_fraction: jax.Array = metric()
+    ratio_min: jax.Array = metric(LEAST)  # pi / pi_old
+    ratio_max: jax.Array = metric(GREATEST)
+
+
+@metrics
+class TargetMetrics:
+    """Of a rollout."""
+
+    advantage_std: jax.Array = metric()  # before any standardisation
+
+
+@metrics
+class FinishMetrics:
+    """Of an update."""
+
+    explained_variance: jax.Array = metric()  # of value targets by the acting critic
+    kl_coef: jax.Array = metric()
+
+
+class PPO(ActorCritic):
+    """Clipped, penalised or discovered surrogates with a learnt baseline, in several epochs."""
+
+    Settings = PPOSettings
+    loss_metrics, target_metrics, finish_metrics = LossMetrics, TargetMetrics, FinishMetrics
+    group_names = ("actor", "critic")
+
+    @classmethod
+    def settings_type(cls, raw: dict[str, Any]) -> type[SystemConfig]:
+        """`PPOSettings`, with the hyperparameters that an objective of the user's own declares."""
+        path = raw.get("objective")
+        if isinstance(path, str) and is_import_path(path):
+            return _extended(path)
+        return PPOSettings
+
+    @classmethod
+    def build(cls, config: Config, env: Environment) -> "PPO":
+        """The algorithm of a run; `ConfigError` where its choices do not fit the network."""
+        algorithm = super().build(config, env)
+        assert isinstance(algorithm, PPO)
+        algorithm.check(config, env)
+        return algorithm
+
+    def __init__(self, settings: PPOSettings, network: Any) -> None:
+        super().__init__(settings, network)
+        self.objective = find_objective(settings.objective)
+        self.stops_early = math.isfinite(settings.target_kl)
+
+    def init_state(self) -> State:
+        """Identity statistics."""
+        return State(
+            value_statistics=init_statistics(jnp.zeros(())), kl_factor=jnp.ones((), jnp.float32)
+        )
+
+    def groups(self, params: PyTree) -> dict[str, str]:
+        """The critic's parts, and all others, shared ones too."""
+        return {part: "critic" if part.startswith("critic") else "actor" for part in params}
+
+    def rates(self, hp: Hyperparameters) -> dict[str, jax.Array]:
+        """Learning rates."""
+        return {"actor": hp.actor_lr, "critic": hp.critic_lr}
+
+    def targets(
+        self, system: System, agent: AgentState, rollout: Rollout
+    ) -> tuple[AgentState, Steps, TargetMetrics]:
+        """Advantages and value targets of a rollout."""
+        hp, steps = agent.hyperparameters, rollout.steps
+
+        def value_of(output: ActorCriticOutput) -> jax.Array:
+            return self.in_units_of_reward(agent, output.value.mean())
+
+        output, value, next_value = state_values(system, agent.policy, rollout, value_of)
+        with jax.named_scope("advantages"):
+            log_ratio = output.distribution.log_prob(steps.action) - steps.kept
+            advantage, target = ESTIMATORS[self.settings.advantages](
+                hp, steps, log_ratio, value, next_value
+            )
+            standardized, deviation = standardize(advantage, system.axes)
+            if self.settings.standardize_advantages == "batch":
+                advantage = standardized
+        found = Steps(
+            obs=steps.obs,
+            reset=steps.reset,
+            action=steps.action,
+            log_prob=steps.kept,
+            distribution=output.distribution if reads_distribution(self.objective) else (),
+            value=value,
+            raw_value=output.value.mean(),
+            advantage=advantage,
+            target=target,
+        )
+        agent = self.update_value_statistics(system, agent, target)
+        return agent, found, TargetMetrics(advantage_std=deviation)
+
+    def retarget(self, steps: Steps, again: Steps) -> Steps:
+        """Advantages and value targets of moved parameters; the old policy stays."""
+        return dataclasses.replace(steps, advantage=again.advantage, target=again.target)
+
+    def in_units_of_reward(self, agent: AgentState, raw_value: jax.Array) -> jax.Array:
+        """What the critic says, in units of reward."""
+        if not self.settings.normalize_values:
+            return raw_value
+        return denormalize_value(agent.algorithm.value_statistics, raw_value)
+
+    def update_value_statistics(
+        self, system: System, agent: AgentState, target: jax.Array
+    ) -> AgentState:
+        """Move the critic's units by the rollout's value targets, before it learns them.
+
+        The critic is trained in the units in which it is read from then on.
+        """
+        if not self.settings.normalize_values:
+            return agent
+        before = agent.algorithm.value_statistics
+        decay = agent.hyperparameters.value_norm_decay
+        statistics = merge_statistics(before, target, system.axes, decay)
+        statistics = unless_nonfinite(system, statistics, before)
+        state = dataclasses.replace(agent.algorithm, value_statistics=statistics)
+        return dataclasses.replace(agent, algorithm=state)
+
+    def prepare(self, system: System, minibatch: Batch) -> Batch:
+        """Standardise the minibatch's advantages, where the settings say so."""
+        if self.settings.standardize_advantages != "minibatch":
+            return minibatch
+        advantage, _ = standardize(minibatch.steps.advantage, system.axes)
+        steps = dataclasses.replace(minibatch.steps, advantage=advantage)
+        return dataclasses.replace(minibatch, steps=steps)
+
+    def loss(
+        self, system: System, agent: AgentState, params: PyTree, minibatch: Batch
+    ) -> tuple[jax.Array, LossMetrics]:
+        """actor + vf_coef * value - ent_coef * entropy, averaged over a minibatch `[L, M]`."""
+        hp, steps = agent.hyperparameters, minibatch.steps
+        policy = dataclasses.replace(agent.policy, params=params)
+        _, output = unroll(system, policy, minibatch.carry, steps.obs, steps.reset)
+        distribution = output.distribution
+        log_prob = distribution.log_prob(steps.action)
+        actor_loss = jnp.mean(self.objective(agent, steps, distribution, log_prob))
+        value_loss = jnp.mean(self.value_loss(agent, steps, output.value))
+        entropy = jnp.mean(distribution.entropy())
+        total = actor_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy
+        ratios = ratio(log_prob, steps.log_prob)
+        return total, LossMetrics(
+            actor_loss=actor_loss,
+            value_loss=value_loss,
+            entropy=entropy,
+            approximate_kl=jnp.mean(approximate_kl(log_prob, steps.log_prob)),
+            clip_fraction=jnp.mean(
+                clip_fraction(log_prob, steps.log_prob, hp.clip_eps, hp.clip_eps_high)
+            ),
+            ratio_min=jnp.min(ratios),
+            ratio_max=jnp.max(ratios),
+        )
+
+    def value_loss(self, agent: AgentState, steps: Steps, value: ValueEstimate) -> jax.Array:
+        """The loss of value estimates `[L, M]`, in the critic's units."""
+        hp, target = agent.hyperparameters, steps.target
+        if self.settings.normalize_values:
+            target = normalize_value(agent.algorithm.value_statistics, target)
+        error = partial(VALUE_LOSSES[self.settings.value_loss], hp)
+        if not self.settings.clip_value_loss:
+            return value.loss(target, error)
+        return value.loss(
+            target,
+            lambda value, target: clipped_error(error, value, steps.raw_value, target, hp.clip_eps),
+        )
+
+    def stop(self, agent: AgentState, metrics: LossMetrics) -> jax.Array:
+        """Whether a minibatch's KL is above `target_kl`."""
+        return metrics.approximate_kl > agent.hyperparameters.target_kl
+
+    def finish(
+        self, system: System, agent: AgentState, batch: Batch
+    ) -> tuple[AgentState, FinishMetrics]:
+        """Adapt the weight of the KL penalty, where the settings say so.
+
+        Double `kl_factor` where KL(old || new) of the update is above 1.5 `kl_coef_target`, halve
+        it where it is below kl_coef_target / 1.5: Schulman et al. 2017, section 4.
+        """
+        hp = agent.hyperparameters
+        explained = explained_variance(batch.steps.value, batch.steps.target)
+        if self.settings.adapt_kl_coef:
+            batch = memory.burn_in(system, agent, batch)
+            steps = batch.steps
+            _, output = unroll(system, agent.policy, batch.carry, steps.obs, steps.reset)
+            kl = jnp.mean(steps.distribution.kl_divergence(output.distribution))
+            kl = mean_over(system.axes, kl)
+            high, low = kl > 1.5 * hp.kl_coef_target, kl < hp.kl_coef_target / 1.5
+            factor = jnp.where(high, 2.0, jnp.where(low, 0.5, 1.0))
+            factor = jnp.clip(agent.algorithm.kl_factor * factor, 1e-6, 1e6)
+            state = dataclasses.replace(agent.algorithm, kl_factor=factor)
+            agent = dataclasses.replace(agent, algorithm=state)
+        return agent, FinishMetrics(
+            explained_variance=mean_over(system.axes, explained),
+            kl_coef=hp.kl_coef * agent.algorithm.kl_factor,
+        )
+
+    def check(self, config: Config, env: Environment) -> None:
+        """`ConfigError` where its choices do not fit the network, by tracing them."""
+        settings: Any = config.system
+        value = self.network.example()[1].value
+        if not isinstance(value, ScalarValue):
+            for key in ("clip_value_loss", "value_loss"):
+                given = getattr(settings, key)
+                if given not in (False, "squared"):
+                    raise ConfigError(
+                        f"system.{key}={str(given).lower()}: is of scalar values; a critic head "
+                        "that predicts a distribution has a loss of its own; "
+                        "network/critic_head=scalar"
+                    )
+        if is_import_path(settings.objective):
+            agent, steps = partial(self._agent, settings), partial(self._steps, env)
+            try_objective(self.objective, settings.objective, agent, steps)
+
+    def _agent(self, settings: PPOSettings, key: jax.Array) -> AgentState:
+        """What an objective sees of an agent."""
+        update = jnp.zeros((), jnp.int32)
+        hp = {name: jnp.float32(number) for name, number in numbers(settings).items()}
+        policy = Policy(
+            params=self.init(key), obs_statistics=init_statistics(jnp.zeros(())), noise_key=None
+        )
+        return AgentState(
+            policy=policy,
+            opt_state=(),
+            hyperparameters=Hyperparameters(**hp, num_updates=update),
+            algorithm=self.init_state(),
+            reward_statistics=init_statistics(jnp.zeros(())),
+            update=update,
+        )
+
+    def _steps(
+        self, env: Environment, key: jax.Array, lead: tuple[int, int]
+    ) -> tuple[Steps, Any, jax.Array]:
+        """Steps `[L, M]` as an objective sees them, with its distribution and log-probabilities."""
+        obs, reset = zeros(env.observation_space, lead), jnp.ones(lead, bool)
+        carry, numbers = self.network.initial_carry(lead[1]), jnp.zeros(lead)
+        _, output = self.network.unroll(self.init(key), carry, obs, reset)
+        action, log_prob = output.distribution.sample_and_log_prob(seed=key)
+        steps = Steps(
+            obs=obs,
+            reset=reset,
+            action=action,
+            log_prob=log_prob,
+            distribution=output.distribution,
+            value=numbers,
+            raw_value=numbers,
+            advantage=numbers,
+            target=numbers,
+        )
+        return steps, output.distribution, log_prob
+
+
+@lru_cache
+def _extended(path: str) -> type[SystemConfig]:
+    """`PPOSettings` with the hyperparameters of the objective that an import path leads to."""
+    extra = own_hyperparameters(find_objective(path), path)
+    fields = [(name, float, field) for name, field in extra.items()]
+    return dataclasses.make_dataclass(
+        "PPOSettings", fields, bases=(PPOSettings,), frozen=True, kw_only=True
+    )

@@ -1,0 +1,382 @@
+"""The spine: learn from a rollout in epochs of minibatches. It knows no algorithm by name.
+
+Every phase is a function of a `System` and arrays that runs on its own as well as under the mapped
+axes of `train_block`.
+"""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+
+from jaxppo.algorithms import memory
+from jaxppo.algorithms.acting import collect
+from jaxppo.algorithms.axes import vmap_batches, vmap_members
+from jaxppo.algorithms.guards import (
+    Outcome,
+    all_stopped,
+    guarded,
+    num_nonfinite,
+    unless_nonfinite,
+)
+from jaxppo.algorithms.metrics import (
+    LAST,
+    SUM,
+    add,
+    identity,
+    metric,
+    metrics,
+    over_axes,
+    over_first,
+)
+from jaxppo.algorithms.optimizers import gradient_norms, learning_rate, optimizer
+from jaxppo.kernels import random_bits
+from jaxppo.kernels.permutations import random_permutation
+from jaxppo.ops import sequences
+from jaxppo.ops.collectives import mean_over
+from jaxppo.ops.statistics import deviation, init_statistics, merge_statistics
+from jaxppo.types import (
+    AgentState,
+    Batch,
+    Hyperparameters,
+    LearnerState,
+    Policy,
+    PyTree,
+    Rollout,
+    System,
+)
+
+
+@metrics
+class StepMetrics:
+    """Of gradient steps."""
+
+    total_loss: jax.Array = metric()
+    loss: Any  # the algorithm's loss_metrics
+    norms: dict[str, jax.Array]  # of each optimiser group's gradient
+
+
+@metrics
+class LearnMetrics:
+    """Of what is learnt from one rollout."""
+
+    gradient_steps: jax.Array = metric(count=True)  # fewer where the epochs ended early
+    skipped_steps: jax.Array = metric(count=True)  # gradient steps that were not finite
+    nonfinite_loss: jax.Array = metric(SUM, count=True)
+    parameter_norm: jax.Array = metric()  # global, afterwards
+    learning_rate: jax.Array = metric()  # of the first optimiser group
+    steps: StepMetrics  # averaged over the gradient steps
+    targets: Any  # the algorithm's target_metrics
+    finish: Any  # the algorithm's finish_metrics
+
+
+@metrics
+class RolloutMetrics:
+    """Of one rollout."""
+
+    num_episodes: jax.Array = metric(SUM, count=True)  # that ended
+    episode_return: jax.Array = metric(SUM)  # of those
+    episode_length: jax.Array = metric(SUM)
+    nonfinite_reward: jax.Array = metric(SUM, count=True)
+    nonfinite_observation: jax.Array = metric(SUM, count=True)
+    empty_mask: jax.Array = metric(SUM, count=True)  # observations whose mask allowed no action
+
+
+@metrics
+class Metrics:
+    """Of one update, over the whole agent; `train_block` adds them up."""
+
+    nonfinite_parameter: jax.Array = metric(LAST, count=True)
+    rollout: RolloutMetrics
+    learn: LearnMetrics
+
+
+def zero_metrics(system: System) -> Metrics:
+    """What adds nothing."""
+    algorithm = system.algorithm
+    learn = identity(
+        LearnMetrics,
+        steps=no_step(system),
+        targets=identity(algorithm.target_metrics),
+        finish=identity(algorithm.finish_metrics),
+    )
+    zero: Metrics = identity(Metrics, rollout=identity(RolloutMetrics), learn=learn)
+    return zero
+
+
+def no_step(system: System) -> StepMetrics:
+    """The metrics of no gradient step."""
+    ends = ("gradient_norm", "gradient_norm_clipped")
+    norms = {
+        f"{name}_{end}": jnp.zeros(()) for end in ends for name in system.algorithm.group_names
+    }
+    loss = identity(system.algorithm.loss_metrics)
+    nothing: StepMetrics = identity(StepMetrics, loss=loss, norms=norms)
+    return nothing
+
+
+def init_agent(system: System, hyperparameters: Hyperparameters, key: jax.Array) -> AgentState:
+    """A fresh agent: parameters, optimiser, identity statistics."""
+    key, noise_key = jax.random.split(key)
+    params = system.algorithm.init(key)
+    update = jnp.zeros((), jnp.int32)
+    example = jax.eval_shape(system.env.reset, jax.random.split(key, 1))[1]
+    example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), example)
+    return AgentState(
+        policy=Policy(params=params, obs_statistics=init_statistics(example), noise_key=noise_key),
+        opt_state=optimizer(system, hyperparameters, update).init(params),
+        hyperparameters=hyperparameters,
+        algorithm=system.algorithm.init_state(),
+        reward_statistics=init_statistics(jnp.zeros(())),
+        update=update,
+    )
+
+
+def train_block(
+    system: System, state: LearnerState, total: Metrics, num_updates: jax.Array
+) -> tuple[LearnerState, Metrics]:
+    """`num_updates` updates; agent `[...]`, acting `[U, ...]`, metrics added up over updates.
+
+    The count is traced: blocks of any length are one program. `total` is what the metrics add up
+    to so far, `zero_metrics()` at first: a block in several calls is the block in one, bit for bit.
+    """
+    step = vmap_batches(update, system)
+
+    def iterate(_: int, carry: tuple[LearnerState, Metrics]) -> tuple[LearnerState, Metrics]:
+        state, total = carry
+        state, found = step(state)
+        return state, add(total, found)
+
+    state, total = jax.lax.fori_loop(0, num_updates, iterate, (state, total))
+    return state, dataclasses.replace(
+        total, nonfinite_parameter=num_nonfinite(_floats(state.agent.policy))
+    )
+
+
+train_members = vmap_members(train_block, shared=1)
+
+
+def update(system: System, state: LearnerState) -> tuple[LearnerState, Metrics]:
+    """One update: collect a rollout, learn from it."""
+    acting, rollout, (num_episodes, episode_return, episode_length) = collect(
+        system, state.agent, state.acting
+    )
+    keys = random_bits.split(acting.key, 1 + system.epochs)  # the stream goes on from the first
+    agent, learnt = learn(system, state.agent, dataclasses.replace(rollout, keys=keys[1:]))
+    empty = system.algorithm.network.empty_masks(rollout.steps.obs)
+    of_rollout = RolloutMetrics(
+        num_episodes=num_episodes,
+        episode_return=episode_return,
+        episode_length=episode_length.astype(jnp.float32),
+        nonfinite_reward=num_nonfinite(rollout.steps.reward),
+        nonfinite_observation=num_nonfinite(rollout.steps.obs),
+        empty_mask=jnp.sum(empty, dtype=jnp.int32),
+    )
+    found = Metrics(
+        nonfinite_parameter=jnp.zeros((), jnp.int32),  # counted once a block
+        rollout=over_axes(system.axes, of_rollout),
+        learn=learnt,
+    )
+    acting = dataclasses.replace(acting, key=keys[0])
+    return LearnerState(agent=agent, acting=acting), found
+
+
+def learn(system: System, agent: AgentState, rollout: Rollout) -> tuple[AgentState, LearnMetrics]:
+    """Everything after collecting: targets, epochs of minibatches, statistics.
+
+    A rollout that was collected elsewhere is learnt from by the same function.
+    """
+    algorithm = system.algorithm
+    agent, rollout = scale_rewards(system, agent, rollout)
+    agent, steps, of_targets = algorithm.targets(system, agent, rollout)
+    carry = sequences.first(rollout.steps.carry, system.sequence_length)
+    batch = Batch(carry=carry, steps=sequences.cut(steps, system.sequence_length))
+    with jax.named_scope("epochs"):
+        agent, of_steps, outcomes = run_epochs(system, agent, rollout, batch)
+        agent, of_finish = algorithm.finish(system, agent, batch)
+    noise_key = jax.tree.map(lambda key: random_bits.split(key, 1)[0], agent.policy.noise_key)
+    policy = dataclasses.replace(agent.policy, noise_key=noise_key)
+    agent = dataclasses.replace(agent, policy=policy, update=agent.update + 1)
+    hp = agent.hyperparameters
+    rate = next(iter(algorithm.rates(hp).values()))
+    found = LearnMetrics(
+        gradient_steps=jnp.sum(outcomes.learnt, dtype=jnp.int32),
+        skipped_steps=jnp.sum(outcomes.skipped, dtype=jnp.int32),
+        nonfinite_loss=num_nonfinite((of_steps.total_loss, of_steps.norms)),
+        parameter_norm=jnp.linalg.norm(_floats(agent.policy.params)),
+        learning_rate=learning_rate(hp, rate, agent.update - 1),
+        steps=of_steps,
+        targets=of_targets,
+        finish=of_finish,
+    )
+    # Statistics move last: acting and learning of one update see the same.
+    return update_obs_statistics(system, agent, rollout), found
+
+
+def scale_rewards(
+    system: System, agent: AgentState, rollout: Rollout
+) -> tuple[AgentState, Rollout]:
+    """Rewards as they are learnt from: normalised, scaled, clipped.
+
+    Normalisation divides by the standard deviation of G_t = r_t + gamma G_{t-1} within episodes,
+    over all rollouts up to this one (Engstrom et al. 2020, arXiv 2005.12729, section 3).
+    """
+    hp, reward = agent.hyperparameters, rollout.steps.reward
+    if system.normalize_rewards:
+        totals = rollout.steps.discounted_return
+        statistics = merge_statistics(agent.reward_statistics, totals, system.axes)
+        statistics = unless_nonfinite(system, statistics, agent.reward_statistics)
+        reward = reward / deviation(statistics.mean, statistics.variance)
+        agent = dataclasses.replace(agent, reward_statistics=statistics)
+    reward = jnp.clip(reward * hp.reward_scale, -hp.reward_clip, hp.reward_clip)
+    steps = dataclasses.replace(rollout.steps, reward=reward)
+    return agent, dataclasses.replace(rollout, steps=steps)
+
+
+def run_epochs(
+    system: System, agent: AgentState, rollout: Rollout, batch: Batch
+) -> tuple[AgentState, StepMetrics, Outcome]:
+    """`epochs` over the batch, each in `num_minibatches` gradient steps in an order of its own.
+
+    Returns the metrics over the minibatches that count, and what became of each minibatch,
+    `[epochs, num_minibatches]`.
+    """
+    (agent, _), (found, outcomes) = jax.lax.scan(
+        partial(run_epoch, system, rollout, batch),
+        (agent, jnp.zeros((), bool)),
+        rollout.keys,
+    )
+    flat_found, flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (found, outcomes))
+    return agent, over_first(flat_found, flat.counted), outcomes
+
+
+def run_epoch(
+    system: System,
+    rollout: Rollout,
+    batch: Batch,
+    progress: tuple[AgentState, jax.Array],
+    key: jax.Array,
+) -> tuple[tuple[AgentState, jax.Array], tuple[StepMetrics, Outcome]]:
+    """Every sequence of the batch in exactly one minibatch; metrics `[num_minibatches]`.
+
+    `progress` is the agent and whether its epochs have ended.
+    """
+    if system.recompute_carries or system.recompute_targets:
+        refresh = partial(memory.refresh_batch, system, progress[0], rollout, batch)
+        ended = system.stop_early
+        batch = (
+            jax.lax.cond(all_stopped(system, progress[1]), lambda: batch, refresh)
+            if ended
+            else refresh()
+        )
+    num_sequences = jax.tree.leaves(batch.steps)[0].shape[1]
+    with jax.named_scope("shuffle"):
+        order = random_permutation(key, num_sequences)
+    step = partial(gradient_step, system, batch)
+    return jax.lax.scan(
+        partial(guarded, system, step, no_step(system)),
+        progress,
+        order.reshape(system.num_minibatches, num_sequences // system.num_minibatches),
+    )
+
+
+def gradient_step(
+    system: System, batch: Batch, agent: AgentState, indices: jax.Array
+) -> tuple[AgentState, StepMetrics]:
+    """One step of the optimiser on the sequences `indices` `[M]`, averaged over `system.axes`."""
+    with jax.named_scope("shuffle"):
+        minibatch = select(batch, indices)
+    minibatch = memory.burn_in(system, agent, minibatch)
+    minibatch = system.algorithm.prepare(system, minibatch)
+    with jax.named_scope("gradients"):
+        gradients, loss, found = gradient(system, agent, minibatch)
+    gradients, loss = mean_over(system.axes, (gradients, loss))
+    metrics = StepMetrics(
+        total_loss=loss,
+        loss=over_axes(system.axes, found),
+        norms=gradient_norms(system, agent.hyperparameters, gradients),
+    )
+    params = agent.policy.params
+    with jax.named_scope("optimizer"):
+        transform = optimizer(system, agent.hyperparameters, agent.update)
+        updates, opt_state = transform.update(gradients, agent.opt_state, params)
+        params = optax.apply_updates(params, updates)
+    policy = dataclasses.replace(agent.policy, params=params)
+    return dataclasses.replace(agent, policy=policy, opt_state=opt_state), metrics
+
+
+def gradient(system: System, agent: AgentState, minibatch: Batch) -> tuple[PyTree, jax.Array, Any]:
+    """Of the loss with respect to the parameters, with the loss and its metrics, of `[L, M]`.
+
+    Microbatch by microbatch where the system says so, so that what one leaves for its backward pass
+    stays in the cache: the same sum in another order.
+    """
+    num, params = system.num_microbatches, agent.policy.params
+
+    def objective(params: PyTree, minibatch: Batch) -> tuple[jax.Array, Any]:
+        loss, found = system.algorithm.loss(system, agent, params, minibatch)
+        return loss, (loss, found)
+
+    differentiate = jax.grad(objective, has_aux=True)
+    if num == 1:
+        gradients, (loss, found) = differentiate(params, minibatch)
+        return gradients, loss, found
+
+    def add_one(total: PyTree, part: Batch) -> tuple[PyTree, Any]:
+        gradients, found = differentiate(params, part)
+        return jax.tree.map(jnp.add, total, gradients), found
+
+    parts = split(minibatch, num)
+    total, (loss, found) = jax.lax.scan(add_one, jax.tree.map(jnp.zeros_like, params), parts)
+    return jax.tree.map(lambda x: x / num, total), jnp.mean(loss), over_first(found)
+
+
+def select(batch: Batch, indices: jax.Array) -> Batch:
+    """The sequences `indices` `[M]` of a batch: leaves `[L, M, ...]`, carry `[M, ...]`."""
+    carry = jax.tree.map(lambda x: x[indices], batch.carry)
+    return Batch(carry=carry, steps=jax.tree.map(lambda x: x[:, indices], batch.steps))
+
+
+def split(minibatch: Batch, num: int) -> Batch:
+    """A minibatch in equal parts: leaves `[num, L, M / num, ...]`, carry without the L."""
+    carry = jax.tree.map(lambda x: x.reshape(num, -1, *x.shape[1:]), minibatch.carry)
+
+    def one(x: jax.Array) -> jax.Array:
+        return x.reshape(x.shape[0], num, -1, *x.shape[2:]).swapaxes(0, 1)
+
+    return Batch(carry=carry, steps=jax.tree.map(one, minibatch.steps))
+
+
+def update_obs_statistics(system: System, agent: AgentState, rollout: Rollout) -> AgentState:
+    """Merge the rollout's observations, of all update batches and devices, into the statistics."""
+    if not system.normalize_observations:
+        return agent
+    policy = agent.policy
+    statistics = merge_statistics(policy.obs_statistics, rollout.steps.obs, system.axes)
+    statistics = unless_nonfinite(system, statistics, policy.obs_statistics)
+    return dataclasses.replace(agent, policy=dataclasses.replace(policy, obs_statistics=statistics))
+
+
+def warm_up(system: System, state: LearnerState, num_rollouts: jax.Array) -> LearnerState:
+    """Collect `num_rollouts` rollouts for the observation statistics alone: nothing is learnt."""
+
+    def watch(system: System, state: LearnerState) -> tuple[LearnerState, tuple[()]]:
+        acting, rollout, _ = collect(system, state.agent, state.acting)
+        agent = update_obs_statistics(system, state.agent, rollout)
+        return LearnerState(agent=agent, acting=acting), ()
+
+    step = vmap_batches(watch, system)
+    return jax.lax.fori_loop(0, num_rollouts, lambda _, state: step(state)[0], state)
+
+
+warm_up_members = vmap_members(warm_up, shared=1)
+
+
+def _floats(tree: PyTree) -> jax.Array:
+    """All floating-point numbers of a tree as one vector `[n]`: fewer kernels read them."""
+    leaves = jax.tree.leaves(tree)
+    return ravel_pytree([x for x in leaves if jnp.issubdtype(x.dtype, jnp.floating)])[0]

@@ -1,0 +1,107 @@
+"""What a sweep found, read from its jobs' directories: whichever launcher ran them."""
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from jaxppo.runtime.sinks import METRICS, SUMMARY
+from jaxppo.runtime.sinks.console import print_lines, print_table
+from jaxppo.runtime.sinks.marl_eval import MARL_EVAL, merge, save
+from jaxppo.runtime.sinks.plot import draw_sweep
+
+TABLE = "sweep.csv"
+COLUMNS = ("absolute_metric", "best_episode_return", "best_steps", "steps", "seconds", "status")
+
+
+def report(sweep_dir: Path, *, console: bool) -> None:
+    """Write sweep.csv and sweep.png, and print a table, of the jobs below `sweep_dir`."""
+    jobs = read(sweep_dir)
+    if not jobs:
+        return
+    keys = [key for key in jobs[0]["settings"] if len({_setting(job, key) for job in jobs}) > 1]
+    rows = [
+        {
+            "job": job["job"],
+            **{key: _setting(job, key) for key in keys},
+            **{name: job["summary"].get(name) for name in COLUMNS},
+        }
+        for job in jobs
+    ]
+    rows.sort(key=_score, reverse=True)
+    with (sweep_dir / TABLE).open("w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, list(rows[0]))
+        table.writeheader()
+        table.writerows(rows)
+    panels = [key for key in keys if key != "arch.seed"] or keys
+    draw_sweep(sweep_dir / "sweep.png", {key: _curves(jobs, key) for key in panels})
+    _merge_marl_eval(sweep_dir, jobs, keys)
+    if console:
+        print_table(f"{len(rows)} jobs in {sweep_dir}", rows)
+
+
+def read(sweep_dir: Path) -> list[dict[str, Any]]:
+    """Of each job that began: its directory's name, overrides, summary and evaluations."""
+    jobs = []
+    for folder in sorted(sweep_dir.iterdir(), key=lambda path: (len(path.name), path.name)):
+        overrides = folder / ".hydra" / "overrides.yaml"
+        if not overrides.exists():
+            continue
+        settings = dict(str(item).split("=", 1) for item in OmegaConf.load(overrides))
+        summary, metrics = folder / SUMMARY, folder / METRICS
+        lines = metrics.read_text("utf-8").splitlines() if metrics.exists() else []
+        jobs.append(
+            {
+                "job": folder.name,
+                "settings": settings,
+                "summary": json.loads(summary.read_text())
+                if summary.exists()
+                else {"status": "ended early"},
+                "evaluations": [
+                    event for event in map(json.loads, lines) if event["event"] == "eval"
+                ],
+            }
+        )
+    return jobs
+
+
+def _merge_marl_eval(sweep_dir: Path, jobs: list[dict[str, Any]], keys: list[str]) -> None:
+    """Write marl_eval.json of the jobs that have one, as algorithms named for what differs."""
+    swept = [key for key in keys if key not in ("arch.seed", "env", "env.name")]
+    documents = []
+    for job in jobs:
+        file = sweep_dir / job["job"] / MARL_EVAL
+        if file.exists():
+            label = " ".join(f"{key}={_setting(job, key)}" for key in swept)
+            documents.append((label.replace(",", ";"), json.loads(file.read_text("utf-8"))))
+    if documents:
+        try:
+            save(sweep_dir / MARL_EVAL, merge(documents))
+        except ValueError as error:  # seeds of several jobs overlap
+            print_lines(f"{MARL_EVAL} of the sweep: {error}; not written")
+
+
+def _setting(job: dict[str, Any], key: str) -> str:
+    return str(job["settings"].get(key, ""))
+
+
+def _score(row: dict[str, Any]) -> float:
+    """What jobs are sorted by: those that failed come last."""
+    if row["status"] != "finished":
+        return -math.inf
+    score = row["absolute_metric"]
+    return float(row["best_episode_return"] if score is None else score)
+
+
+def _curves(jobs: list[dict[str, Any]], key: str) -> dict[str, dict[int, list[float]]]:
+    """Of each value of `key`: the scores at each step of all jobs and seeds with that value."""
+    curves: dict[str, dict[int, list[float]]] = {}
+    for job in jobs:
+        of_value = curves.setdefault(_setting(job, key), {})
+        for event in job["evaluations"]:
+            scores = event.get("episode_returns", [event["episode_return"]])
+            of_value.setdefault(event["steps"], []).extend(s for s in scores if s is not None)
+    return curves

@@ -1,0 +1,198 @@
+"""Fields of settings: a default, its help and its rule, and the check of a value."""
+
+import dataclasses
+import difflib
+import math
+import re
+import shlex
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be: one line with key, value, rule and the way out."""
+
+
+def setting(default: Any, help: str, **rule: Any) -> Any:
+    """A field with its help and its rule.
+
+    `low`, `high`, `above` and `infinite` are of numbers; `choices` are names, beside which
+    `importable` takes import paths, such as my_module.my_choice. `traced`: see below.
+    """
+    if isinstance(default, dict | list):
+        return dataclasses.field(
+            default_factory=lambda: type(default)(default), metadata={"help": help, **rule}
+        )
+    return dataclasses.field(default=default, metadata={"help": help, **rule})
+
+
+def traced(default: Any, help: str, **rule: Any) -> Any:
+    """A setting that shapes no array: a number of the agent, which members may differ in.
+
+    `follows` names the number that stands for null. `switch`: whether it is finite is static.
+    """
+    return setting(default, help, traced=True, **rule)
+
+
+def traced_names(settings: Any) -> list[str]:
+    """The traced ones of the settings of an algorithm, a class or an instance."""
+    return [field.name for field in dataclasses.fields(settings) if "traced" in field.metadata]
+
+
+def numbers(settings: Any) -> dict[str, float]:
+    """The traced numbers of an algorithm's settings, by name."""
+    found = {}
+    for field in dataclasses.fields(settings):
+        if "traced" in field.metadata:
+            value = getattr(settings, field.name)
+            if value is None:
+                value = getattr(settings, field.metadata["follows"])
+            found[field.name] = float(value)
+    return found
+
+
+class Static:
+    """The settings of an algorithm without those that are traced.
+
+    Reading a traced one as a constant would compile it in: it is refused with `AttributeError`.
+    """
+
+    def __init__(self, settings: Any) -> None:
+        self._traced = traced_names(settings)
+        for field in dataclasses.fields(settings):
+            if field.name not in self._traced:
+                setattr(self, field.name, getattr(settings, field.name))
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and name in self._traced:
+            raise AttributeError(f"{name} is traced: read it from agent.hyperparameters")
+        raise AttributeError(f"no setting {name}")
+
+
+def check(
+    key: str, value: Any, hint: Any, rule: Mapping[str, Any], way_out_of_text: str = ""
+) -> Any:
+    """`value` as the annotated type, within the rule of its field.
+
+    `way_out_of_text` is said beside the error where a text is given for something else.
+    """
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    wanted = next(option for option in options if option is not type(None))
+    if value is None:
+        if type(None) in options:
+            return None
+        raise ConfigError(f"{key}=null: must be {_kind(wanted, rule)}")
+    kind = typing.get_origin(wanted) or wanted
+    if kind is int and isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if rule.get("infinite") and value in ("inf", ".inf"):  # text, as Hydra and YAML read these
+        value = math.inf
+    if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+        optional = " or null" if type(None) in options else ""
+        way_out = way_out_of_text if isinstance(value, str) else ""
+        if kind is str and isinstance(value, int | float):
+            way_out = f"; in quotes it is text: \"{key}='{value}'\""
+        raise ConfigError(
+            f"{key}={value}: must be {_kind(wanted, rule)}{optional}, not {type(value).__name__}"
+            f"{way_out}"
+        )
+    if kind in (int, float):
+        _check_number(key, value, rule)
+    if value == "":
+        raise ConfigError(f"{key}='': must be text that is not empty")
+    if kind is list:
+        (inner,) = typing.get_args(wanted)
+        wanted_item = typing.get_origin(inner) or inner
+        if wanted_item is not Any and not all(type(item) is wanted_item for item in value):
+            raise ConfigError(f"{key}={value}: must be {_kind(wanted, rule)}")
+    choices = rule.get("choices")
+    importable = bool(rule.get("importable"))
+    if choices and value not in choices and not (importable and is_import_path(value)):
+        near = difflib.get_close_matches(value, choices, 1, 0.0)[0]
+        path = ", and no import path such as my_module.mine" if importable else ""
+        raise ConfigError(
+            f"{key}={value}: no such choice{path}; did you mean {near}? (of {', '.join(choices)})"
+        )
+    return value
+
+
+def is_import_path(choice: str) -> bool:
+    """Whether a choice is an import path, and none of the names."""
+    return "." in choice
+
+
+MAX_INT, MAX_FLOAT = 2**31 - 1, float.fromhex("0x1.fffffep+127")  # of int32 and float32
+
+
+_TYPE_NAMES: dict[Any, str] = {
+    int: "an integer (1e7 is one)",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    dict[str, Any]: "keys and values",
+    list[str]: "a list of names, such as [one,two]",
+    list[int]: "a list of integers, such as [1,3]",
+    list[float]: "a list of numbers",
+    list[Any]: "a list",
+    list[dict[str, Any]]: "a list of keys and values, such as [{_target_: my_module.MySink}]",
+}
+
+
+def _kind(kind: Any, rule: Mapping[str, Any]) -> str:
+    choices = rule.get("choices")
+    return f"one of {', '.join(choices)}" if choices else _TYPE_NAMES[kind]
+
+
+def takes(hint: Any, rule: Mapping[str, Any]) -> str:
+    """What a setting of this annotation and rule takes, in words."""
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    wanted = next(option for option in options if option is not type(None))
+    bounds = _bounds(rule)
+    words = [
+        _kind(wanted, rule) + (f", {bounds}" if bounds else ""),
+        "an import path" if rule.get("importable") else "",
+        ".inf" if rule.get("infinite") else "",
+        "null" if type(None) in options else "",
+    ]
+    return "; or ".join(word for word in words if word)
+
+
+def _bounds(rule: Mapping[str, Any]) -> str:
+    names = {"low": "at least", "above": "above", "high": "at most"}
+    return " and ".join(
+        f"{words} {rule[name]}" for name, words in names.items() if rule.get(name) is not None
+    )
+
+
+def _check_number(key: str, value: float, rule: Mapping[str, Any]) -> None:
+    low, high, above, rules = rule.get("low"), rule.get("high"), rule.get("above"), _bounds(rule)
+    if math.isnan(value) or (math.isinf(value) and not rule.get("infinite")):
+        raise ConfigError(f"{key}={value}: must be a finite number{', ' if rules else ''}{rules}")
+    if (
+        (low is not None and value < low)
+        or (above is not None and value <= above)
+        or (high is not None and value > high)
+    ):
+        nearest = high if high is not None and value > high else low if low is not None else None
+        way_out = f"; the nearest that is: {nearest}" if nearest is not None else ""
+        raise ConfigError(f"{key}={value}: must be {rules}{way_out}")
+    most = high if high is not None else MAX_INT if isinstance(value, int) else MAX_FLOAT
+    if abs(value) > most and not math.isinf(value):
+        raise ConfigError(f"{key}={value}: must be at most {most}, what 32 bits hold")
+
+
+def as_argument(key: str, value: Any) -> str:
+    """How a user types a setting of text in a shell: quoted for Hydra, and for the shell."""
+    text = str(value)
+    plain = re.fullmatch(r"[\w./@%:+-]+", text, re.ASCII)
+    return shlex.quote(f"{key}={text if plain else quoted(text)}")
+
+
+def quoted(text: str) -> str:
+    """Text in quotes as Hydra reads it: there a backslash counts before a quote alone."""
+    escaped = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), text)
+    return f"'{escaped}'"

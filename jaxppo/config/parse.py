@@ -1,0 +1,139 @@
+"""Plain containers to settings, and the one line for what cannot be."""
+
+import dataclasses
+import difflib
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+from jaxppo.config.fields import ConfigError, check
+from jaxppo.config.importing import imported
+from jaxppo.config.schema import ALGORITHMS, Config, SystemConfig
+
+# Settings that had another name, and the one that they have now
+RENAMED = {
+    "system.gradient_chunk": "system.microbatch_size",
+    "system.kl_stop": "system.target_kl",
+    "system.kl_target": "system.kl_coef_target",
+    "system.recompute_advantages": "system.recompute_targets",
+    "system.refresh_carries": "system.recompute_carries",
+}
+
+
+def parse(raw: dict[str, Any]) -> Config:
+    """Plain containers to a `Config`; `ConfigError` on an unknown key, a wrong type or a rule.
+
+    `system.algorithm` says which keys `system` has: an import path there is imported.
+    """
+    return typing.cast(Config, _parse(Config, {"system": {}, **raw}, ""))
+
+
+def parse_as(cls: type, raw: dict[str, Any]) -> Any:
+    """The same for another dataclass of settings, of one level."""
+    names = [field.name for field in dataclasses.fields(cls)]
+    for name in raw:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1, 0.0)
+            raise ConfigError(f"{name}: no such key; did you mean {near[0]}?")
+    return _parse(cls, raw, "")
+
+
+def _parse(cls: type, raw: Any, prefix: str) -> Any:
+    if not isinstance(raw, dict):
+        example = next(key for key in known_keys() if key.startswith(prefix))
+        raise ConfigError(f"{prefix.rstrip('.')}={raw!r}: must hold keys, such as {example}")
+    hints = typing.get_type_hints(cls)
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    values = {}
+    for name, value in raw.items():
+        key = f"{prefix}{name}"
+        if name not in fields:
+            more = [f"{prefix}{known}" for known in fields] if prefix else []
+            raise ConfigError(unknown_key(key, more))
+        hint: Any = hints[name]
+        if hint is SystemConfig:
+            hint = system_type(value)
+        if dataclasses.is_dataclass(hint):
+            values[name] = _parse(typing.cast(type, hint), value, f"{key}.")
+        else:
+            values[name] = check(key, value, hint, fields[name].metadata, _group_of_layer(key))
+    return cls(**values)
+
+
+def system_type(raw: Any) -> type[SystemConfig]:
+    """The settings of the algorithm that `system.algorithm` names; `ConfigError` if it has none."""
+    (field,) = (f for f in dataclasses.fields(SystemConfig) if f.name == "algorithm")
+    given = raw.get("algorithm", field.default) if isinstance(raw, dict) else field.default
+    name = check("system.algorithm", given, str, field.metadata)
+    algorithm = imported("system.algorithm", ALGORITHMS.get(name, name), "a class")
+    settings = getattr(algorithm, "Settings", None)
+    if not (isinstance(settings, type) and issubclass(settings, SystemConfig)):
+        raise ConfigError(
+            f"system.algorithm={name}: has no Settings that extend "
+            "jaxppo.config.schema.SystemConfig; see docs/algorithms.md"
+        )
+    return typing.cast(type[SystemConfig], algorithm.settings_type(raw))
+
+
+def known_keys() -> list[str]:
+    """Every key, such as `system.gamma`, that can be set for one of the algorithms here."""
+    hints = typing.get_type_hints(Config)
+    keys = []
+    for field in dataclasses.fields(Config):
+        types = [hints[field.name]]
+        if types == [SystemConfig]:
+            types = [system_type({"algorithm": name}) for name in ALGORITHMS]
+        for each in types:
+            inner = dataclasses.fields(each) if dataclasses.is_dataclass(each) else ()
+            keys += [f"{field.name}.{part.name}" for part in inner] or [field.name]
+    return list(dict.fromkeys(keys))
+
+
+def unknown_key(key: str, more: Sequence[str] = ()) -> str:
+    """The line that says that `key` does not exist, with the nearest that does (or of `more`)."""
+    if key in RENAMED:
+        return f"{key}: is called {RENAMED[key]} now"
+    known = [*known_keys(), *more]
+    lower = key.lower()
+    groups = [field.name for field in dataclasses.fields(Config) if "help" not in field.metadata]
+    if "." not in key and (alike := difflib.get_close_matches(lower, groups, 1, 0.7)):
+        return f"{key}: no such key; did you mean {alike[0]}=NAME, or {alike[0]}.KEY=VALUE?"
+    last = lower.rpartition(".")[2]
+    by_name = {k.rpartition(".")[2]: k for k in known}
+    near = [by_name[last]] if last in by_name else [k for k in known if k.startswith(lower)][:1]
+    near = near or difflib.get_close_matches(lower, known, 1, 0.5)
+    near = near or [by_name[n] for n in difflib.get_close_matches(last, list(by_name), 1, 0.0)]
+    return f"{key}: no such key; did you mean {near[0]}?"
+
+
+def _group_of_layer(key: str) -> str:
+    """How the layer `key` is chosen by name; empty for other keys."""
+    section, _, place = key.partition(".")
+    if section != "network":
+        return ""
+    kind = place.rpartition("_")[2]
+    group = f"network/{kind}@{key}" if kind in ("torso", "memory") else f"network/{place}"
+    return f"; by name with a slash: {group}=NAME"
+
+
+_SCALAR_GROUPS = ("arch", "system", "population", "checkpoint", "logger")
+
+
+def help_text(algorithm: str) -> str:
+    """Every key with its default and meaning, for `--help` of an algorithm's command."""
+    lines, hints = [], typing.get_type_hints(Config)
+    alone = [field for field in dataclasses.fields(Config) if "help" in field.metadata]
+    for group in dataclasses.fields(Config):
+        cls = hints[group.name]
+        if group in alone:
+            continue
+        if cls is SystemConfig:
+            cls = system_type({"algorithm": algorithm})
+        lines.append(f"{group.name}: {(cls.__doc__ or '').strip()}")
+        for field in dataclasses.fields(cls):
+            default = f" [{getattr(cls(), field.name)}]" if group.name in _SCALAR_GROUPS else ""
+            lines.append(f"  {group.name}.{field.name:<24} {field.metadata['help']}{default}")
+        lines.append("")
+    lines.append("Going on with an earlier run:")
+    lines += [f"  {field.name:<24} {field.metadata['help']}" for field in alone]
+    return "\n".join(lines)

@@ -1,0 +1,204 @@
+"""Sizes that follow from settings, in exact integers."""
+
+import dataclasses
+import math
+
+from jaxppo.config.fields import MAX_INT, ConfigError
+from jaxppo.config.schema import ArchConfig, Config, NetworkConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Numbers that follow from a `Config` and the number of devices, in exact integers."""
+
+    num_devices: int  # D
+    num_members: int  # P, of all devices
+    devices_per_member: int  # D: a member's environments are spread; 1: the members are
+    update_batch_size: int  # U
+    num_envs: int  # B, of one device, member and update batch
+    rollout_length: int  # T
+    sequence_length: int  # L
+    steps_per_update: int  # of a member: devices_per_member * U * B * T
+    minibatch_size: int  # transitions of one device, member and update batch in a gradient step
+    minibatch_sequences: int  # that these are in
+    num_updates: int
+    updates_per_block: tuple[int, ...]  # one entry an evaluation
+    total_steps: int  # of a member, that will run: num_updates * steps_per_update
+    requested_steps: int | None  # total_timesteps, where that was the request
+    warmup_rollouts: int
+    eval_episodes_per_device: int  # of a member
+
+    @property
+    def spreads_members(self) -> bool:
+        """Whether each device has members of its own, rather than a part of every member."""
+        return self.devices_per_member < self.num_devices
+
+    @property
+    def members_per_device(self) -> int:
+        """P of one device's program."""
+        return self.num_members * self.devices_per_member // self.num_devices
+
+    @property
+    def warmup_steps(self) -> int:
+        """Environment steps before training, on top of `total_steps`."""
+        return self.warmup_rollouts * self.steps_per_update
+
+
+def plan(config: Config, num_devices: int, members: int | None = None) -> Plan:
+    """Derive every size; `ConfigError` where they do not fit each other.
+
+    `members`: of the program, where it trains other jobs too; None: those of `config`.
+    """
+    arch, system = config.arch, config.system
+    system.check()
+    sequence_length = _sequence_length(config)
+    count = num_members(config) if members is None else members
+    spread = count > 1 and count % num_devices == 0
+    shards = 1 if spread else num_devices
+    learners = shards * arch.update_batch_size
+    devices = f"{shards} device{'s' if shards > 1 else ''}"
+    if arch.total_num_envs % learners:
+        down = arch.total_num_envs // learners * learners
+        raise ConfigError(
+            f"arch.total_num_envs={arch.total_num_envs} is not a multiple of {learners} learners "
+            f"({devices} x arch.update_batch_size={arch.update_batch_size}); "
+            f"the nearest that is: {down or learners}"
+        )
+    num_envs = arch.total_num_envs // learners
+    batch = num_envs * system.rollout_length
+    if batch > MAX_INT:
+        raise ConfigError(
+            f"arch.total_num_envs={arch.total_num_envs}: {num_envs:,} environments x "
+            f"system.rollout_length={system.rollout_length} are {batch:,} transitions for each "
+            f"device and update batch, and at most {MAX_INT:,} can be numbered; lower one of them"
+        )
+    num_sequences = batch // sequence_length
+    if num_sequences % system.num_minibatches:
+        of = (
+            f"a batch of {batch} ({num_envs} environments x "
+            if sequence_length == 1
+            else f"{num_sequences} sequences of {sequence_length} steps ({num_envs} environments x "
+        )
+        raise ConfigError(
+            f"system.num_minibatches={system.num_minibatches} does not divide {of}"
+            f"system.rollout_length={system.rollout_length}); "
+            f"the nearest that does: {_nearest_divisor(num_sequences, system.num_minibatches)}"
+        )
+    steps_per_update = learners * batch
+    learnt = num_sequences * (sequence_length - system.burn_in)  # by one device and update batch
+    system.check_sizes(learners * learnt // system.num_minibatches)
+    if system.microbatch_size is not None and system.microbatch_size < learnt // num_sequences:
+        raise ConfigError(
+            f"system.microbatch_size={system.microbatch_size} is less than one sequence of "
+            f"{learnt // num_sequences} transitions, which cannot be parted; at least that, or null"
+        )
+    num_updates = _num_updates(arch, steps_per_update)
+    blocks = arch.num_evaluation
+    if num_updates < blocks:
+        raise_to = (
+            f"arch.total_timesteps to {blocks * steps_per_update}"
+            if arch.num_updates is None
+            else f"arch.num_updates to {blocks}"
+        )
+        raise ConfigError(
+            f"arch.num_evaluation={blocks} is more than {num_updates} updates of "
+            f"{steps_per_update} steps; at most {num_updates}, or raise {raise_to}"
+        )
+    return Plan(
+        num_devices=num_devices,
+        num_members=count,
+        devices_per_member=shards,
+        update_batch_size=arch.update_batch_size,
+        num_envs=num_envs,
+        rollout_length=system.rollout_length,
+        sequence_length=sequence_length,
+        steps_per_update=steps_per_update,
+        minibatch_size=learnt // system.num_minibatches,
+        minibatch_sequences=num_sequences // system.num_minibatches,
+        num_updates=num_updates,
+        updates_per_block=tuple(
+            (i + 1) * num_updates // blocks - i * num_updates // blocks for i in range(blocks)
+        ),
+        total_steps=num_updates * steps_per_update,
+        requested_steps=arch.total_timesteps if arch.num_updates is None else None,
+        warmup_rollouts=-(-system.obs_norm_warmup_steps // steps_per_update),
+        eval_episodes_per_device=-(-arch.num_eval_episodes // shards),
+    )
+
+
+def num_members(config: Config) -> int:
+    """How many agents a run trains."""
+    return config.population.size or config.arch.num_seeds
+
+
+def memories(network: NetworkConfig) -> list[str]:
+    """The names of the memories that a network has."""
+    names = [field.name for field in dataclasses.fields(network)]
+    return [name for name in names if name.endswith("_memory") and getattr(network, name)]
+
+
+def _sequence_length(config: Config) -> int:
+    """Steps of a sequence; `ConfigError` where they do not suit the rollout or the network."""
+    system, found = config.system, memories(config.network)
+    rollout = system.rollout_length
+    length = rollout if system.sequence_length is None else system.sequence_length
+    if rollout % length:
+        raise ConfigError(
+            f"system.sequence_length={length} does not divide system.rollout_length={rollout}; "
+            f"the nearest that does: {_nearest_divisor(rollout, length)}"
+        )
+    if found and length == 1:
+        way_out = (
+            "raise system.rollout_length=1"
+            if rollout == 1
+            else "set system.sequence_length=null for whole rollouts, as jaxppo.rec_ppo does"
+        )
+        raise ConfigError(
+            f"network.{found[0]}: a memory learns nothing from sequences of one step; {way_out}, "
+            "or do without: network=mlp"
+        )
+    for key, off in (("burn_in", 0), ("recompute_carries", False)):
+        value = getattr(system, key)
+        if value and not found:
+            raise ConfigError(
+                f"system.{key}={str(value).lower()}: the network has no memory; set it to "
+                f"{str(off).lower()}, or take network=lstm"
+            )
+    if system.recompute_carries and length == rollout:
+        raise ConfigError(
+            "system.recompute_carries=true has nothing to do where sequences are whole rollouts of "
+            f"{rollout} steps: set a shorter system.sequence_length, or it to false"
+        )
+    if system.burn_in >= length:
+        raise ConfigError(
+            f"system.burn_in={system.burn_in} leaves nothing to learn from in sequences of "
+            f"{length} steps; at most {length - 1}"
+        )
+    return length
+
+
+def _nearest_divisor(number: int, wanted: int) -> int:
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return min((*small, *(number // n for n in small)), key=lambda n: abs(n - wanted))
+
+
+def _num_updates(arch: ArchConfig, steps_per_update: int) -> int:
+    if arch.num_updates is not None:
+        num_updates = arch.num_updates
+        key = f"arch.num_updates={num_updates}"
+    elif arch.total_timesteps is None:
+        raise ConfigError(
+            "arch.total_timesteps=null and arch.num_updates=null: one of them must be an integer"
+        )
+    elif arch.total_timesteps < steps_per_update:
+        raise ConfigError(
+            f"arch.total_timesteps={arch.total_timesteps} is less than one update of "
+            f"{steps_per_update} steps (arch.total_num_envs x system.rollout_length); at least "
+            f"{steps_per_update}, or lower one of those"
+        )
+    else:
+        num_updates = -(-arch.total_timesteps // steps_per_update)
+        key = f"arch.total_timesteps={arch.total_timesteps}"
+    if num_updates >= 2**31:
+        raise ConfigError(f"{key}: {num_updates} updates are more than {2**31 - 1}; ask for fewer")
+    return num_updates

@@ -1,0 +1,404 @@
+"""Pictures of environments, and films of them, without a display."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from jaxppo.config.fields import ConfigError
+from jaxppo.types import Box, Environment, PyTree
+
+Picture = Image.Image
+Point = tuple[float, float]
+Color = tuple[int, int, int]
+
+WHITE: Color = (255, 255, 255)
+INK: Color = (38, 46, 58)
+GREY: Color = (176, 184, 194)
+PALE: Color = (228, 232, 237)
+WOOD: Color = (203, 148, 92)
+BLUE: Color = (58, 124, 190)
+RED: Color = (207, 74, 68)
+GREEN: Color = (66, 160, 92)
+YELLOW: Color = (242, 190, 60)
+
+NIGHT: Color = (22, 24, 34)
+CHANNELS: tuple[Color, ...] = (
+    (96, 214, 255),
+    (255, 106, 92),
+    (126, 104, 96),
+    (120, 214, 120),
+    (255, 206, 84),
+    (236, 124, 214),
+    (168, 136, 255),
+    (84, 148, 255),
+    (240, 240, 240),
+    (255, 160, 60),
+)  # of a grid's channels, in their order
+FINE = 3  # drawn so many times larger and then averaged
+CAPTION = 24  # pixels in height
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Drawing:
+    """How an environment is drawn."""
+
+    env: Any  # gymnax's own
+    params: Any
+    inner: Callable[[PyTree], PyTree]  # `types.Environment`'s state to that of `env`
+    draw: Callable[[PyTree, PyTree], np.ndarray]  # one state of `env`, one O... -> uint8 [H, W, 3]
+
+
+def drawing(env: Environment) -> Drawing:
+    """What draws `env`; `ConfigError` where nothing does.
+
+    The first of: its own `frame(state, params)`, a drawing of this module, its observation as a
+    picture, its own `render(state, params)`.
+    """
+    from jaxppo.envs.episodes import Episodes
+    from jaxppo.envs.extras import Extras
+    from jaxppo.envs.gymnax import GymnaxEnvironment
+
+    bare: Any = env
+    added = False
+    while not isinstance(bare, GymnaxEnvironment):
+        if isinstance(bare, Episodes):
+            raise ConfigError(
+                f"{bare.name}: cannot be drawn; jaxppo.render draws gymnax's environments and "
+                "classes of its contract, and jaxppo.load gives a policy to any other renderer"
+            )
+        added |= isinstance(bare, Extras)
+        bare = bare._env
+    space = bare.observation_space
+    entry = "observation" if added or isinstance(space, dict) else None
+    if isinstance(space, dict):
+        space = space.get("observation")
+    kinds = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(bare.env).__mro__]
+    known = [DRAWINGS[kind] for kind in kinds if kind in DRAWINGS]
+    if hasattr(bare.env, "frame"):
+        draw = partial(_frame, bare)
+    elif known:
+        draw = partial(_known, known[0], bare)
+    elif isinstance(space, Box) and _is_picture(space):
+        draw = partial(_observation, space, entry)
+    elif hasattr(bare.env, "render"):
+        draw = partial(_render, bare)
+    else:
+        raise ConfigError(_refusal(bare.name, "it has no render(state, params) either"))
+    if not hasattr(bare.env, "step_env"):
+        raise ConfigError(
+            f"{bare.name}: has no step_env, which tells the state that an episode ends in from the "
+            "one that step puts in its place; derive it from gymnax's Environment"
+        )
+
+    def inner(state: PyTree) -> PyTree:
+        return state.inner if added else state
+
+    return Drawing(env=bare.env, params=bare.params, inner=inner, draw=draw)
+
+
+def _refusal(name: str, reason: str) -> str:
+    known = ", ".join(kind.rpartition(".")[2] for kind in DRAWINGS)
+    return (
+        f"{name}: cannot be drawn: it is none of {known}, its observation is no picture ([H, W], "
+        f"or [H, W, C] of up to {len(CHANNELS)} channels), and {reason}; give it a method "
+        "frame(state, params) that returns uint8 [H, W, 3]"
+    )
+
+
+def _line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _frame(env: Any, state: PyTree, obs: PyTree) -> np.ndarray:
+    """The environment's own picture."""
+    try:
+        picture = np.asarray(env.env.frame(state, env.params))
+    except Exception as error:  # whatever it raises is the user's to read
+        raise ConfigError(f"{env.name}: its frame(state, params) raised {_line(error)}") from error
+    if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
+        raise ConfigError(
+            f"{env.name}: its frame(state, params) returned {picture.dtype} "
+            f"{list(picture.shape)}; it must be uint8 [H, W, 3]"
+        )
+    return picture
+
+
+def _known(
+    draw: Callable[[PyTree, Any, Any], np.ndarray], env: Any, state: PyTree, obs: PyTree
+) -> np.ndarray:
+    """One of the drawings below."""
+    return draw(state, env.params, env.env)
+
+
+def _render(env: Any, state: PyTree, obs: PyTree) -> np.ndarray:
+    """The figure that gymnax's `render` makes."""
+    from matplotlib import pyplot
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    try:
+        pyplot.switch_backend("agg")
+        shown = env.env.render(state, env.params)
+        figure = (shown[0] if isinstance(shown, tuple) else shown).figure
+        figure.dpi = 60  # 384 x 288 of matplotlib's own size
+        canvas: Any = FigureCanvasAgg(figure)
+        canvas.draw()
+        return np.array(canvas.buffer_rgba())[..., :3]
+    except Exception as error:  # of a library that environments do not need, most often
+        reason = f"its render(state, params) raised {_line(error)}"
+        raise ConfigError(_refusal(env.name, reason)) from error
+    finally:
+        pyplot.close("all")
+
+
+def _is_picture(space: Box) -> bool:
+    """`[H, W]`, or `[H, W, C]` with a color for each channel."""
+    if len(space.shape) not in (2, 3) or min(space.shape[:2]) < 2:
+        return False
+    return len(space.shape) == 2 or space.shape[2] <= len(CHANNELS)
+
+
+def _observation(space: Box, entry: str | None, state: PyTree, obs: PyTree) -> np.ndarray:
+    """What the agent sees, enlarged."""
+    values = np.asarray(obs if entry is None else obs[entry])
+    low, high = (np.asarray(bound, np.float64) for bound in (space.low, space.high))
+    channels = 1 if values.ndim == 2 else values.shape[2]
+    if channels in (1, 3) or (channels == 4 and values.dtype == np.uint8):
+        if np.all(np.isfinite(low) & np.isfinite(high)):
+            bright = (values - low) / np.maximum(high - low, 1e-12)
+        else:  # bounds unknown: any number has its shade
+            bright = 0.5 + np.arctan(values) / np.pi
+        bright = bright.reshape(*values.shape[:2], channels)[..., :3]
+        picture = np.broadcast_to(255 * np.clip(bright, 0, 1), (*values.shape[:2], 3))
+    else:
+        picture, there = np.full((*values.shape[:2], 3), NIGHT), values > low
+        for channel in reversed(range(channels)):  # the first lies on top
+            picture[there[..., channel]] = CHANNELS[channel]
+    return _enlarge(np.round(picture).astype(np.uint8))
+
+
+def _enlarge(picture: np.ndarray, size: int = 240) -> np.ndarray:
+    """Every pixel as a square, the longer side about `size` pixels."""
+    times = max(1, size // max(picture.shape[:2]))
+    large = picture.repeat(times, axis=0).repeat(times, axis=1)
+    if times >= 8:  # cells that can be counted
+        large[times - 1 :: times] = NIGHT
+        large[:, times - 1 :: times] = NIGHT
+    return large
+
+
+class _Sheet:
+    """White paper in units of the environment's world, with y upwards."""
+
+    def __init__(self, low: Point, high: Point, width: int) -> None:
+        self.unit = FINE * width / (high[0] - low[0])  # pixels
+        height = FINE * round((high[1] - low[1]) * self.unit / FINE)
+        self._low, self._height = low, height
+        self._image = Image.new("RGB", (FINE * width, height), WHITE)
+        self._draw = ImageDraw.Draw(self._image)
+
+    def at(self, point: Point) -> Point:
+        """Where a point lies, in pixels of the large picture."""
+        x, y = (self.unit * (p - low) for p, low in zip(point, self._low, strict=True))
+        return x, self._height - y
+
+    def polygon(self, points: Iterable[Point], color: Color) -> None:
+        """A filled outline."""
+        self._draw.polygon([self.at(point) for point in points], color)
+
+    def disc(self, center: Point, radius: float, color: Color) -> None:
+        """A filled circle."""
+        x, y = self.at(center)
+        r = radius * self.unit
+        self._draw.ellipse((x - r, y - r, x + r, y + r), color)
+
+    def rod(self, points: Sequence[Point], width: float, color: Color) -> None:
+        """A line through points with round ends and corners."""
+        for start, end in itertools.pairwise(points):
+            length = math.dist(start, end)
+            angle = math.atan2(end[1] - start[1], end[0] - start[0])
+            self.polygon(_turned(_box(0.0, length, -width / 2, width / 2), angle, start), color)
+        for point in points:
+            self.disc(point, width / 2, color)
+
+    def picture(self) -> np.ndarray:
+        """uint8 `[H, W, 3]`."""
+        return np.asarray(self._image.reduce(FINE))
+
+
+def _turned(points: Iterable[Point], angle: float, origin: Point) -> list[Point]:
+    """Points turned counterclockwise by radians, then moved to `origin`."""
+    cos, sin = math.cos(angle), math.sin(angle)
+    return [(origin[0] + cos * x - sin * y, origin[1] + sin * x + cos * y) for x, y in points]
+
+
+def _box(left: float, right: float, bottom: float, top: float) -> list[Point]:
+    return [(left, bottom), (right, bottom), (right, top), (left, top)]
+
+
+def _cart_pole(state: PyTree, params: Any, env: Any) -> np.ndarray:
+    """A positive angle leans to the right; posts stand where the track ends."""
+    x, angle = float(state.x), float(state.theta)
+    end, length = float(params.x_threshold), 2 * float(params.length)
+    sheet = _Sheet((-end - 0.4, -0.35), (end + 0.4, 0.55 + 1.1 * length), 400)
+    sheet.rod([(-end - 1, 0.0), (end + 1, 0.0)], 0.03, GREY)
+    for post in (-end, end):
+        sheet.rod([(post, -0.12), (post, 0.12)], 0.04, RED)
+    sheet.polygon(_box(x - 0.35, x + 0.35, 0.06, 0.36), INK)
+    for wheel in (x - 0.2, x + 0.2):
+        sheet.disc((wheel, 0.07), 0.09, INK)
+        sheet.disc((wheel, 0.07), 0.04, GREY)
+    pivot = (x, 0.36)
+    tip = (x + length * math.sin(angle), 0.36 + length * math.cos(angle))
+    sheet.rod([pivot, tip], 0.11, WOOD)
+    sheet.disc(pivot, 0.055, BLUE)
+    return sheet.picture()
+
+
+def _pendulum(state: PyTree, params: Any, env: Any) -> np.ndarray:
+    """Angle 0 is upright, positive angles and torques are counterclockwise."""
+    angle, torque = float(state.theta), float(np.squeeze(state.last_u))
+    length = float(params.l)
+    reach = 1.25 * length
+    sheet = _Sheet((-reach, -reach), (reach, reach), 240)
+    tip = (-length * math.sin(angle), length * math.cos(angle))
+    sheet.rod([(0.0, 0.0), tip], 0.18 * length, RED)
+    sweep = 0.75 * math.pi * torque / float(params.max_torque)
+    if abs(sweep) > 0.02:  # an arrow from the right, over the top where it is positive
+        angles = np.linspace(0, sweep, 40)
+        arc = [(0.5 * length * math.cos(a), 0.5 * length * math.sin(a)) for a in angles]
+        sheet.rod(arc, 0.035 * length, BLUE)
+        size = 0.16 * length * min(1.0, abs(sweep))
+        head = [(-0.5 * size, 0.0), (0.5 * size, 0.0), (0.0, math.copysign(size, sweep))]
+        sheet.polygon(_turned(head, sweep, arc[-1]), BLUE)
+    sheet.disc((0.0, 0.0), 0.06 * length, INK)
+    return sheet.picture()
+
+
+def _acrobot(state: PyTree, params: Any, env: Any) -> np.ndarray:
+    """Both angles at 0 hang down; the second is relative to the first; the tip is to cross a line.
+
+    The line is drawn where the episode ends for links of one length.
+    """
+    first, second = float(state.joint_angle1), float(state.joint_angle2)
+    lengths = float(params.link_length_1), float(params.link_length_2)
+    reach = 1.1 * sum(lengths)
+    sheet = _Sheet((-reach, -reach), (reach, reach), 240)
+    sheet.rod([(-reach, lengths[0]), (reach, lengths[0])], 0.02 * reach, GREEN)
+    elbow = (lengths[0] * math.sin(first), -lengths[0] * math.cos(first))
+    tip = (
+        elbow[0] + lengths[1] * math.sin(first + second),
+        elbow[1] - lengths[1] * math.cos(first + second),
+    )
+    sheet.rod([(0.0, 0.0), elbow], 0.09 * reach, BLUE)
+    sheet.rod([elbow, tip], 0.07 * reach, WOOD)
+    for joint in ((0.0, 0.0), elbow):
+        sheet.disc(joint, 0.03 * reach, INK)
+    return sheet.picture()
+
+
+def _height(x: float) -> float:
+    """The hill of Moore 1990 as gymnasium draws it."""
+    return 0.45 * math.sin(3 * x) + 0.55
+
+
+def _mountain_car(state: PyTree, params: Any, env: Any) -> np.ndarray:
+    """The flag stands at the goal."""
+    low, high = float(params.min_position) - 0.1, float(params.max_position) + 0.1
+    sheet = _Sheet((low, 0.0), (high, 1.25), 360)
+    hill = [(x, _height(x)) for x in np.linspace(low, high, 120).tolist()]
+    sheet.polygon([(low, -1.0), *hill, (high, -1.0)], PALE)
+    sheet.rod(hill, 0.008, INK)
+    goal = float(params.goal_position)
+    pole = [(goal, _height(goal)), (goal, _height(goal) + 0.18)]
+    sheet.rod(pole, 0.008, INK)
+    flag = [(goal, pole[1][1]), (goal, pole[1][1] - 0.07), (goal - 0.09, pole[1][1] - 0.035)]
+    sheet.polygon(flag, GREEN)
+    x = float(state.position)
+    slope = math.atan(0.45 * 3 * math.cos(3 * x))
+    place = (x, _height(x))
+    sheet.polygon(_turned(_box(-0.08, 0.08, 0.025, 0.065), slope, place), RED)
+    sheet.polygon(_turned(_box(-0.05, 0.04, 0.065, 0.1), slope, place), BLUE)
+    for wheel in _turned([(-0.05, 0.03), (0.05, 0.03)], slope, place):
+        sheet.disc(wheel, 0.026, INK)
+        sheet.disc(wheel, 0.01, GREY)
+    return sheet.picture()
+
+
+def _t_maze(state: PyTree, params: Any, env: Any) -> np.ndarray:
+    """The corridor runs to the right, so that left is up. The sign shines while it is seen."""
+    delay, position = int(env.delay), int(state.position)
+    side = -1 if int(state.goal) else 1
+    size = min(40, max(2, 480 // (delay + 2)))
+    sheet = _Sheet((-1.0, -2.0), (delay + 1.0, 2.0), size * (delay + 2))
+
+    def cell(x: float, y: float, color: Color) -> None:
+        sheet.polygon(_box(x - 0.46, x + 0.46, y - 0.46, y + 0.46), color)
+
+    for i in range(delay + 1):
+        cell(i, 0, PALE)
+    cell(delay, side, GREEN)
+    cell(delay, -side, RED)
+    sign = [(-0.3, 0.6 * side), (0.3, 0.6 * side), (0.0, 1.2 * side)]
+    sheet.polygon(sign, YELLOW if position == 0 else GREY)
+    sheet.disc((position, 0.0), 0.32, BLUE)
+    return sheet.picture()
+
+
+DRAWINGS: dict[str, Callable[[PyTree, Any, Any], np.ndarray]] = {
+    "gymnax.environments.classic_control.cartpole.CartPole": _cart_pole,
+    "gymnax.environments.classic_control.pendulum.Pendulum": _pendulum,
+    "gymnax.environments.classic_control.acrobot.Acrobot": _acrobot,
+    "gymnax.environments.classic_control.mountain_car.MountainCar": _mountain_car,
+    "gymnax.environments.classic_control.continuous_mountain_car.ContinuousMountainCar": (
+        _mountain_car
+    ),
+    "jaxppo.envs.t_maze.TMaze": _t_maze,
+}
+
+
+def caption(picture: np.ndarray, text: str, *, size: int = 13) -> Picture:
+    """uint8 `[H, W, 3]` below a line of text, whose letters have `size` pixels."""
+    height, width, _ = picture.shape
+    image = Image.new("RGB", (max(width, 180), height + CAPTION), WHITE)
+    ImageDraw.Draw(image).text((6, CAPTION // 2), text, INK, ImageFont.load_default(size), "lm")
+    image.paste(Image.fromarray(picture), ((image.width - width) // 2, CAPTION))
+    return image
+
+
+def write_film(path: Path, images: Sequence[Picture], fps: int) -> None:
+    """A GIF of images of one size, which stops for a second at its end and then begins anew."""
+    few = [*images[:: -(-len(images) // 12)], images[-1]]
+    palette = _column(few).quantize(64, dither=Image.Dither.NONE)
+    frames = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
+    duration = [round(100 / fps) * 10] * (len(frames) - 1) + [1000]  # ms; the format has 10 ms
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=duration, loop=0)
+
+
+def write_strip(path: Path, rows: Sequence[tuple[str, Sequence[Picture]]]) -> None:
+    """A PNG: rows of images, each below a line of text."""
+    lines = []
+    for text, images in rows:
+        step = images[0].width + 6
+        line = Image.new("RGB", (len(images) * step - 6, images[0].height), WHITE)
+        for number, image in enumerate(images):
+            line.paste(image, (number * step, 0))
+        lines.append(caption(np.asarray(line), text, size=17))
+    _column(lines).save(path)
+
+
+def _column(images: Sequence[Picture]) -> Picture:
+    """Images, one below the other."""
+    width = max(image.width for image in images)
+    column = Image.new("RGB", (width, sum(image.height for image in images)), WHITE)
+    top = 0
+    for image in images:
+        column.paste(image, (0, top))
+        top += image.height
+    return column

@@ -1,0 +1,288 @@
+"""A trained policy, to act with outside of training."""
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxppo.algorithms.acting import act
+from jaxppo.algorithms.evaluation import Episodes, episode_keys, evaluate_members
+from jaxppo.algorithms.spine import init_agent
+from jaxppo.config.fields import ConfigError, setting
+from jaxppo.config.parse import parse
+from jaxppo.config.plan import plan
+from jaxppo.config.schema import Config
+from jaxppo.config.stored import plain
+from jaxppo.config.trust import check_trust
+from jaxppo.runtime import build as system
+from jaxppo.runtime import checkpoint, compile, devices
+from jaxppo.runtime.checkpoint import Checkpoint, CheckpointError, CheckpointWarning
+from jaxppo.runtime.facts import RunFacts
+from jaxppo.runtime.guard import check_tree
+from jaxppo.runtime.population import members
+from jaxppo.types import Policy, PyTree, System, zeros
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TrainedPolicy:
+    """Parameters and statistics of one agent, with the network and environment they belong to.
+
+    `system.env` has the spaces; its `reset` and `step` are those of training.
+    """
+
+    config: Config  # of this agent alone
+    system: System
+    policy: Policy
+    steps: int  # environment steps that it had learnt from
+    num_devices: int  # that evaluated it
+
+    def initial_carry(self, num: int | None = None) -> PyTree:
+        """The memory that opens `num` episodes `[num, ...]`; None: one, for single observations.
+
+        Without memory it has no leaves.
+        """
+        carry = self.system.algorithm.network.initial_carry(1 if num is None else num)
+        return jax.tree.map(lambda x: x[0], carry) if num is None else carry
+
+    def act(
+        self,
+        observation: PyTree,
+        key: jax.Array | None = None,
+        *,
+        carry: PyTree = None,
+        reset: Any = False,
+    ) -> tuple[PyTree, PyTree]:
+        """The action on raw observations `[O...]` or `[B, O...]`, and the memory after it.
+
+        With a `key` the action is drawn from the policy; without, it is the greedy one. Hand the
+        memory that comes back to the next call as `carry`; None opens episodes. `reset`, a bool or
+        `[B]`, says where an observation opens an episode of its own. Observations are normalised by
+        the statistics of training, and an action mask in them is obeyed. Both hold under `jit` and
+        `vmap`. `ConfigError` where the observation is not of the environment's space.
+        """
+        observation, single = self._batch(observation)
+        num = jax.tree.leaves(observation)[0].shape[0]
+        if carry is None:
+            carry = self.initial_carry(num)
+        elif single:
+            carry = jax.tree.map(lambda x: x[None], carry)
+        reset = jnp.broadcast_to(jnp.asarray(reset, bool), (num,))
+        found = _act(self.system, self.policy, key, observation, carry, reset)
+        return jax.tree.map(lambda x: x[0], found) if single else found
+
+    def _batch(self, observation: PyTree) -> tuple[PyTree, bool]:
+        """Observations `[B, O...]`, and whether there was no `B`."""
+        space = self.system.env.observation_space
+        wanted: Any = jax.eval_shape(lambda: zeros(space))
+        if str(jax.tree.structure(observation)) != str(jax.tree.structure(wanted)):
+            raise ConfigError(
+                f"observation: is {jax.tree.structure(observation)} where {self.system.env.name} "
+                f"shows {jax.tree.structure(wanted)}; give what its reset and step return"
+            )
+        found = jax.tree.map(lambda x, like: jnp.asarray(x, like.dtype), observation, wanted)
+        pairs = list(zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True))
+        if all(x.shape == like.shape for x, like in pairs):
+            return jax.tree.map(lambda x: x[None], found), True
+        if all(x.shape[1:] == like.shape and x.ndim == like.ndim + 1 for x, like in pairs):
+            return found, False
+        raise ConfigError(
+            f"observation: has shapes {[x.shape for x, _ in pairs]} where {self.system.env.name} "
+            f"shows {[like.shape for _, like in pairs]}; one such, or a batch of them"
+        )
+
+    def evaluate(self, num_episodes: int) -> Episodes:
+        """The first of the episodes that the absolute metric is of, leaves NumPy `[episodes]`.
+
+        The run's own absolute metric is the mean return of the first 10 x arch.num_eval_episodes.
+        """
+        at_once = self.config.arch.num_eval_episodes
+        local = jax.local_devices()[: self.num_devices]
+        each = -(-at_once // len(local))
+        policy = devices.place(jax.tree.map(lambda x: x[None], self.policy), local, spread=False)
+        key = system.random_streams([self.config.arch.seed])[3][0]
+        play, parts = None, []
+        for start in range(0, num_episodes, at_once):
+            numbers = start + np.arange(len(local) * each)
+            keys = episode_keys(key, numbers)
+            rows = devices.shard(keys.reshape(len(local), 1, each), local)
+            if play is None:
+                evaluation = partial(evaluate_members, self.system)
+                play = compile.compile_program(
+                    evaluation, policy, rows, compiler=self.config.arch.compiler
+                ).call
+            found = jax.tree.map(lambda x: np.asarray(x).reshape(-1)[:at_once], play(policy, rows))
+            parts.append(found)
+        joined: Episodes = jax.tree.map(lambda *x: np.concatenate(x)[:num_episodes], *parts)
+        return joined
+
+
+@partial(jax.jit, static_argnums=0)
+def _act(
+    system: System,
+    policy: Policy,
+    key: jax.Array | None,
+    obs: PyTree,
+    carry: PyTree,
+    reset: jax.Array,
+) -> tuple[PyTree, PyTree]:
+    """Actions on `[B, O...]`, and the memory after them."""
+    if key is None:
+        policy = dataclasses.replace(policy, noise_key=None)
+    carry, acted = act(system, policy, carry, obs, reset, key)
+    return acted.env_action, carry
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The settings of a command line that say which policy of which run."""
+
+    run: str = setting("", "the run directory")
+    which: str = setting("best", "best, latest, or the environment steps of a checkpoint")
+    seed: int | None = setting(None, "of which member, where there are several; null: the best")
+    env: dict[str, Any] = setting(
+        {}, "settings of the environment that are to differ, such as env.params.gravity=15"
+    )
+    trust: list[str] = setting(
+        [], "import paths, such as my_package, that the run's settings may name"
+    )
+
+    def load(self) -> TrainedPolicy:
+        """That policy; `ConfigError` where no run is given, and as `load`."""
+        self.check()
+        return load(self.run, self.which, seed=self.seed, env=self.env or None, trust=self.trust)
+
+    def check(self) -> None:
+        """`ConfigError` where no run is given."""
+        if not self.run:
+            raise ConfigError("run=: must be the directory of a run, such as run=outputs/...")
+        check_tree("run", Path(self.run))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Playing(Choice):
+    """The same, and how it is to play."""
+
+    greedy: bool | None = setting(
+        None, "the mode of the policy, or its samples; null: as the run evaluated"
+    )
+
+    def load(self) -> TrainedPolicy:
+        """That policy, to play so."""
+        policy = super().load()
+        if self.greedy is None:
+            return policy
+        built = dataclasses.replace(policy.system, evaluation_greedy=self.greedy)
+        return dataclasses.replace(policy, system=built)
+
+
+def load(
+    run_dir: str | Path,
+    which: str | int = "best",
+    *,
+    seed: int | None = None,
+    env: dict[str, Any] | None = None,
+    trust: Sequence[str] = (),
+) -> TrainedPolicy:
+    """The policy of a run, from its checkpoints.
+
+    `which`: `best` is what the absolute metric is of, `latest` the end of training so far, and a
+    number of environment steps one of the checkpoints that stayed. `seed`: of which of several
+    members; None: the one that evaluated best. `env`: settings that replace those of the run's
+    environment, such as `{"params": {"max_steps_in_episode": 100}}`. `trust`: import paths beyond
+    jaxppo, flax, optax and gymnax that the run's settings may name.
+
+    `CheckpointError` where there is none that is whole, `ConfigError` on what there is not. Warns
+    where a newer checkpoint than that which was taken is damaged.
+    """
+    run_dir = Path(run_dir)
+    parent = run_dir.parent / checkpoint.FOLDER
+    of_member = run_dir.name.startswith("seed_") and parent.exists()
+    if of_member and not (run_dir / checkpoint.FOLDER).exists():
+        run_dir, seed = run_dir.parent, int(run_dir.name.removeprefix("seed_"))
+    found = _find(run_dir, which)
+    facts = RunFacts.of(found)
+    settings = {**facts.config, "logger": {}}  # a policy writes no log
+    check_trust(settings, trust)
+    config = parse(settings)
+    if env is not None:
+        merged = {**dataclasses.asdict(config.env), **env}
+        for name in ("params", "kwargs"):
+            merged[name] = {**getattr(config.env, name), **env.get(name, {})}
+        settings = {**plain(config), "env": merged}
+        check_trust(settings, trust)
+        config = parse(settings)
+    every = members(config)
+    if len(every) != len(facts.members):
+        raise CheckpointError(f"{found.path}: holds {len(facts.members)} members of {len(every)}")
+    row = _row(facts, every, seed)
+    own = every[facts.slots[row]]
+    built = system.build(own, plan(own, 1, 1))
+    built = dataclasses.replace(built, axes=(), member_axes=())
+    one = system.hyperparameters(own, plan(own, 1, 1))
+    shapes = jax.eval_shape(partial(init_agent, built), one, jax.random.key(0)).policy
+    num = len(facts.slots)
+    several = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num, *x.shape), x.dtype), shapes)
+    where = "[1]" if which == "best" else "[0].agent.policy"
+    policies = checkpoint.unflatten(several, found.arrays, where)
+    best_steps = facts.members[facts.slots[row]]["best"].get("steps")
+    if which == "best" and best_steps is None:
+        raise ConfigError(
+            f"which=best: no evaluation of {run_dir} up to step {found.steps:,} was finite, so "
+            "that no policy is the best; which=latest takes that of the last step"
+        )
+    return TrainedPolicy(
+        config=own,
+        system=built,
+        policy=jax.tree.map(lambda x: x[row], policies),
+        steps=best_steps if which == "best" else found.steps,
+        num_devices=min(facts.shards[0], jax.local_device_count()),
+    )
+
+
+def _find(run_dir: Path, which: str | int) -> Checkpoint:
+    """The checkpoint that holds it; warns of later ones that are damaged."""
+    folder = run_dir / checkpoint.FOLDER
+    there = checkpoint.steps_in(folder)
+    if isinstance(which, str) and which.isdecimal():
+        which = int(which)
+    if isinstance(which, int):
+        if which not in there:
+            raise ConfigError(
+                f"which={which}: {folder} has no checkpoint of that step; it has "
+                f"{', '.join(map(str, there)) or 'none'}, and best and latest"
+            )
+        return checkpoint.read(checkpoint.path_of(run_dir, which))
+    if which not in ("best", "latest"):
+        raise ConfigError(f"which={which}: must be best, latest or a number of steps")
+    found, lines = checkpoint.newest(run_dir)
+    if found is None:
+        raise ConfigError(
+            f"run={run_dir}: has no checkpoints; give the directory of a run that was trained with "
+            "checkpoint.enabled=true"
+        )
+    for line in lines:
+        warnings.warn(line, CheckpointWarning, stacklevel=3)
+    return found
+
+
+def _row(facts: RunFacts, every: Sequence[Config], seed: int | None) -> int:
+    """Which of the members in a checkpoint."""
+    slots = facts.slots
+    seeds = [every[i].arch.seed for i in slots]
+    if seed is not None:
+        if seed not in seeds:
+            raise ConfigError(f"seed={seed}: is none of {', '.join(map(str, seeds))}")
+        return seeds.index(seed)
+
+    def score(row: int) -> float:
+        value = facts.members[slots[row]]["best"].get("episode_return")
+        return -math.inf if value is None else float(value)
+
+    return max(range(len(slots)), key=score)

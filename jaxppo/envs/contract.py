@@ -1,0 +1,408 @@
+"""Whether an environment keeps the contract of `types.Environment`, found out by playing it."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import checkify
+
+from jaxppo import envs
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import EnvConfig
+from jaxppo.envs.episodes import Episodes, line, problems
+from jaxppo.networks import heads
+from jaxppo.types import (
+    Box,
+    Discrete,
+    Environment,
+    MultiDiscrete,
+    PyTree,
+    Space,
+    TimeStep,
+    is_space,
+    zeros,
+)
+
+NUM_ENVS = 4  # B
+FEW = 8  # steps that are played twice
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One promise of the contract, and whether it was kept."""
+
+    name: str
+    findings: list[str]  # what is wrong, in words; empty: nothing
+    seen: str  # what was looked at
+    hints: list[str] = dataclasses.field(default_factory=list)  # what may be as it is meant
+
+
+@dataclasses.dataclass(frozen=True)
+class Played:
+    """`T` steps of `B` environments by random legal actions, in NumPy."""
+
+    opening: PyTree  # [B, O...]
+    steps: TimeStep  # [T, B, ...]
+
+    @property
+    def over(self) -> np.ndarray:
+        """Which steps ended an episode, `[T, B]`."""
+        return np.asarray(self.steps.terminated | self.steps.truncated)
+
+
+def check(config: EnvConfig, steps: int = 256) -> list[Check]:
+    """What an environment does wrong in so many steps, promise by promise; it raises nothing."""
+    try:
+        env = envs.build(config)
+    except ConfigError as error:
+        return [Check("made", [str(error)], "")]
+    except Exception as error:  # an environment may raise anything
+        return [Check("made", [line(error)], "")]
+    made = [Check("made", [], f"{env.name}, {line(env.action_space)}")]
+    try:
+        found = problems(env)
+        checks = [*made, Check("forms", found, _form(env.observation_space))]
+        return checks if found else checks + list(_play(env, config, steps))
+    except Exception as error:
+        return [*made, Check("runs", [f"raises {line(error)}"], "")]
+
+
+def _form(space: PyTree) -> str:
+    """Shapes and data types of a tree of spaces."""
+    if isinstance(space, Mapping):
+        return "{" + ", ".join(f"{name}: {_form(part)}" for name, part in space.items()) + "}"
+    if isinstance(space, tuple | list):
+        return "(" + ", ".join(map(_form, space)) + ")"
+    return f"{space.dtype}{list(space.shape)}" if isinstance(space, Box) else line(space)
+
+
+def _play(env: Environment, config: EnvConfig, steps: int) -> Iterator[Check]:
+    """Play it and look at what it gave."""
+    mask = config.action_mask
+    keys = jax.random.split(jax.random.key(0), NUM_ENVS)
+    rollout = partial(play, env, mask)
+    both = jax.jit(jax.vmap(partial(rollout, steps)))
+    twice = jnp.stack([keys, keys])
+    first, again = _numpy(both(twice)), _numpy(both(twice))
+    played = Played(*jax.tree.map(lambda x: x[0], first))
+    yield Check("runs", [], f"{steps} steps of {NUM_ENVS} environments, compiled")
+    yield Check("values", list(_values(env, played)), "finite, and within the spaces")
+    yield Check("ends", list(_ends(env, played)), _about_ends(env, played))
+    yield Check("successor", list(_successor(played)), _about_successors(played))
+    yield Check("mask", list(_mask(env, mask, played)), "")
+    yield _indices(config, steps, keys)
+    anew, alone = _numpy(
+        jax.jit(lambda k: (rollout(FEW, k), rollout(1, k[:1])))(keys)  # traced anew
+    )
+    few = jax.tree.map(lambda x: x[:FEW], played.steps)
+    same = _equal(first, again) and _close((anew[0], anew[1]), (played.opening, few))
+    yield Check(
+        "determinism", [] if same else ["two runs from one key differ"], "two runs from one key"
+    )
+    yield Check(
+        "vmap",
+        list(_mapped(first, played, alone)) if same else [],
+        "beside others, and mapped twice",
+    )
+
+
+def glance(config: EnvConfig) -> list[str]:
+    """What can be found out in about a second of what a user's own class does wrong, in words.
+
+    Of one whose forms are right: values in the first steps, and state outside of JAX.
+    """
+    try:
+        env = envs.build(config)
+        found = list(_outside(env))
+        keys = jax.random.split(jax.random.key(0), NUM_ENVS)
+        played = Played(*_numpy(jax.jit(partial(play, env, config.action_mask, FEW))(keys)))
+        return [*found, *_values(env, played)]
+    except Exception as error:  # an environment may raise anything
+        return [f"raises {line(error)}"]
+
+
+def _outside(env: Environment) -> Iterator[str]:
+    """State of Python that a step changes or reads: compiled, it is that of the first trace."""
+    keys = jax.random.split(jax.random.key(0), NUM_ENVS)
+    action = zeros(env.action_space, (NUM_ENVS,))
+
+    def traced() -> tuple[str, list[Any]]:
+        def both(keys: jax.Array) -> Any:
+            state, _ = env.reset(keys)
+            return env.step(keys, state, action)
+
+        # A wrapper of its own each time: JAX keeps the trace of a function that it knows
+        closed = jax.make_jaxpr(lambda keys: both(keys))(keys)
+        return str(closed.jaxpr), [np.asarray(const) for const in closed.consts]
+
+    traced()  # what is made once and kept is there from then on
+    owner = getattr(env, "one", getattr(env, "env", env))
+    before = {name: _mark(value) for name, value in vars(owner).items()}
+    (text, consts), (text_again, consts_again) = traced(), traced()
+    after = {name: _mark(value) for name, value in vars(owner).items()}
+    changed = sorted(name for name in after if after[name] != before.get(name))
+    if changed:
+        yield (
+            f"step or reset changes self.{changed[0]}, which a compiled program does once, and not "
+            "at every step; keep it in the state"
+        )
+    elif text != text_again or not _equal(consts, consts_again):
+        yield (
+            "step or reset is another function each time that it is traced (by random numbers of "
+            "NumPy or Python, or a clock); a compiled program has those of the first time; draw "
+            "from the key"
+        )
+
+
+def _mark(value: Any) -> Any:
+    """What tells whether an attribute was changed: content where it is plain, else identity."""
+    plain = isinstance(value, int | float | str | bool | list | dict | set | tuple | None)
+    return repr(value) if plain else id(value)
+
+
+def _indices(config: EnvConfig, steps: int, keys: jax.Array) -> Check:
+    """Where an array is indexed beyond its ends: JAX reads the nearest element, or writes none."""
+    bare: Any = envs.build(dataclasses.replace(config, mask=[], extras=[]))
+
+    def reset(key: jax.Array) -> tuple[PyTree, PyTree]:
+        """An observation and a state."""
+        if isinstance(bare, Episodes):
+            return bare.one.reset(key)[::-1]
+        found: tuple[PyTree, PyTree] = bare.env.reset_env(key, bare.params)
+        return found
+
+    def step(key: jax.Array, state: PyTree, action: PyTree) -> tuple[PyTree, PyTree, jax.Array]:
+        if isinstance(bare, Episodes):
+            state, obs, _, terminated, truncated = bare.one.step(key, state, action)
+        else:
+            obs, state, _, terminated, _ = bare.env.step_env(key, state, action, bare.params)
+            truncated = bare.env.is_truncated(state, bare.params)
+        return obs, state, terminated | truncated
+
+    def episodes(key: jax.Array) -> PyTree:
+        def advance(carry: PyTree, key: jax.Array) -> tuple[PyTree, None]:
+            obs, state, time = carry
+            action_key, step_key, reset_key = jax.random.split(key, 3)
+            shown = obs.get(config.action_mask) if isinstance(obs, Mapping) else None
+            action = _draw(bare.action_space, action_key, shown)
+            obs, state, over = step(step_key, state, action)
+            time = time + 1
+            if bare.time_limit is not None:
+                over = over | (time >= bare.time_limit)
+            new = (*reset(reset_key), jnp.zeros_like(time))
+            return jax.tree.map(partial(jnp.where, over), new, (obs, state, time)), None
+
+        return jax.lax.scan(advance, (*reset(key), jnp.int32(0)), jax.random.split(key, steps))[0]
+
+    seen = "no array is indexed beyond its ends"
+    try:
+        checked = checkify.checkify(episodes, errors=checkify.index_checks)
+        error, _ = jax.jit(jax.vmap(checked))(keys)
+        message = error.get()
+    except Exception as error:  # of what JAX cannot look into
+        return Check("indices", [], f"not looked at: {line(error)}")
+    if message is None:
+        return Check("indices", [], seen)
+    first = message.splitlines()[0].partition(": ")[2].strip().rstrip(".")
+    return Check(
+        "indices",
+        [],
+        seen,
+        [f"{first}: JAX reads the nearest element there and writes none; is that meant?"],
+    )
+
+
+def play(
+    env: Environment, mask: str | None, steps: int, keys: jax.Array
+) -> tuple[PyTree, TimeStep]:
+    """The openings of `[B]` keys, and steps `[T, B, ...]`; each key decides on its episodes."""
+
+    def key_at(time: jax.Array) -> jax.Array:
+        return jax.vmap(jax.random.fold_in, (0, None))(keys, time)
+
+    def advance(carry: tuple[PyTree, PyTree], time: jax.Array) -> tuple[Any, TimeStep]:
+        state, obs = carry
+        action_key, env_key = jnp.moveaxis(jax.vmap(jax.random.split)(key_at(time)), 1, 0)
+        shown = obs[mask] if isinstance(obs, Mapping) and mask in obs else None
+        draw = partial(_draw, env.action_space)
+        action = jax.vmap(draw, (0, None if shown is None else 0))(action_key, shown)
+        state, step = env.step(env_key, state, action)
+        return (state, step.obs), step
+
+    state, obs = env.reset(key_at(jnp.int32(0)))
+    _, played = jax.lax.scan(advance, (state, obs), jnp.arange(1, steps + 1))
+    return obs, played
+
+
+def _draw(space: PyTree, key: jax.Array, mask: PyTree) -> PyTree:
+    """One action of a space, legal where its mask says what is."""
+    if isinstance(space, Box):
+        low, high = (jnp.broadcast_to(jnp.asarray(x), space.shape) for x in (space.low, space.high))
+        bounded = jnp.isfinite(low) & jnp.isfinite(high)
+        inside = jax.random.uniform(key, space.shape) * jnp.where(bounded, high - low, 0.0) + low
+        normal = jnp.clip(jax.random.normal(key, space.shape), low, high)
+        return jnp.where(bounded, inside, normal).astype(space.dtype)
+    if isinstance(space, Discrete | MultiDiscrete):
+        sizes = (space.num_values,) if isinstance(space, Discrete) else space.num_values
+        legal = jnp.ones(sum(sizes), bool)
+        if mask is not None:
+            flat = heads.flat_mask(space, jax.tree.map(lambda x: x[None, None], mask))
+            legal = legal if flat is None else flat[0, 0]
+        logits = jnp.split(jnp.where(legal, 0.0, -jnp.inf), np.cumsum(sizes)[:-1])
+        keys = jax.random.split(key, len(sizes))
+        parts = [jax.random.categorical(k, x) for k, x in zip(keys, logits, strict=True)]
+        shape = () if isinstance(space, Discrete) else space.shape
+        return jnp.stack(parts).astype(jnp.int32).reshape(shape)
+    names = list(space) if isinstance(space, Mapping) else list(range(len(space)))
+    keys = jax.random.split(key, len(names))
+    masks = mask if isinstance(mask, Mapping) else dict(enumerate(mask or ()))
+    drawn = {
+        name: _draw(space[name], k, masks.get(name)) for name, k in zip(names, keys, strict=True)
+    }
+    return drawn if isinstance(space, Mapping) else tuple(drawn.values())
+
+
+def _numpy(tree: PyTree) -> PyTree:
+    return jax.tree.map(np.asarray, tree)
+
+
+def _values(env: Environment, played: Played) -> Iterator[str]:
+    """What is NaN, infinite or outside of the observation space."""
+    seen = {
+        "reset: observation": played.opening,
+        "step: observation": played.steps.obs,
+        "step: final_observation": played.steps.final_observation,
+    }
+    for what, tree in seen.items():
+        spaces = jax.tree.leaves(env.observation_space, is_leaf=is_space)
+        leaves = jax.tree.leaves_with_path(tree)
+        for (path, x), space in zip(leaves, spaces, strict=True):
+            name = what + jax.tree_util.keystr(path)
+            if not np.isfinite(x.astype(np.float64)).all():
+                yield f"{name} holds NaN or infinity"
+                continue
+            low, high = _bounds(space)
+            value = x.astype(np.float64)
+            slack = 1e-5 * np.maximum(1.0, np.abs(value))
+            if (value < low - slack).any() or (value > high + slack).any():
+                yield (
+                    f"{name} goes from {value.min():.6g} to {value.max():.6g}, outside of "
+                    f"{line(space)}"
+                )
+    if not np.isfinite(played.steps.reward).all():
+        yield "step: reward is NaN or infinite"
+
+
+def _bounds(space: Space) -> tuple[np.ndarray, np.ndarray]:
+    if isinstance(space, Box):
+        return np.asarray(space.low, np.float64), np.asarray(space.high, np.float64)
+    sizes = np.reshape(space.num_values, getattr(space, "shape", ()))
+    return np.zeros_like(sizes), sizes - 1
+
+
+def _lengths(played: Played) -> np.ndarray:
+    """Steps taken in the episode so far, after each step, `[T, B]`."""
+    lengths, time = [], np.zeros(NUM_ENVS, int)
+    for over in played.over:
+        time = time + 1
+        lengths.append(time)
+        time = np.where(over, 0, time)
+    return np.stack(lengths)
+
+
+def _ends(env: Environment, played: Played) -> Iterator[str]:
+    """Episodes that go on past their limit, or reach it without being truncated."""
+    lengths, limit = _lengths(played), env.time_limit
+    truncated: Any = played.steps.truncated
+    if limit is None:
+        return
+    if (lengths > limit).any():
+        yield f"step: an episode went on past its time limit of {limit} steps"
+    elif not np.all(played.over[lengths == limit]):
+        yield f"step: an episode that reached its time limit of {limit} steps did not end"
+    elif not np.all(truncated[lengths == limit]):
+        yield (
+            f"step: an episode that reached its time limit of {limit} steps is terminated and not "
+            "truncated"
+        )
+
+
+def _about_ends(env: Environment, played: Played) -> str:
+    terminated = int(played.steps.terminated.sum())
+    truncated = int((played.steps.truncated & ~played.steps.terminated).sum())
+    limit = "no time limit" if env.time_limit is None else f"time limit {env.time_limit:,}"
+    return f"{terminated} terminated, {truncated} truncated; {limit}"
+
+
+def _successor(played: Played) -> Iterator[str]:
+    """Where `final_observation` is not the observation that the step led to."""
+    steps, over = played.steps, played.over
+    pairs = list(
+        zip(jax.tree.leaves(steps.obs), jax.tree.leaves(steps.final_observation), strict=True)
+    )
+    rows = [_same(x, y).reshape(*over.shape, -1).all(-1) for x, y in pairs]
+    equal: Any = np.stack(rows).all(0)
+    if not equal[~over].all():
+        yield "step: within an episode final_observation is not the observation"
+    moves = any((x != x[0]).any() for x, _ in pairs)  # something is to be seen
+    if over.any() and moves and equal[over].all():
+        yield (
+            "step: where an episode ends, final_observation equals the next episode's first "
+            "observation; it must be what the step led to, before any reset"
+        )
+
+
+def _about_successors(played: Played) -> str:
+    count = int(played.over.sum())
+    return f"at {count} ends" if count else "no episode ended; ask for more steps to see any end"
+
+
+def _mask(env: Environment, mask: str | None, played: Played) -> Iterator[str]:
+    """Masks that do not fit the action, or allow nothing."""
+    for tree in (jax.tree.map(lambda x: x[None], played.opening), played.steps.obs):
+        if not isinstance(tree, Mapping) or mask not in tree:
+            return
+        try:
+            empty = np.asarray(heads.empty_masks(env.action_space, tree[mask]))
+        except Exception as error:
+            yield f"{mask}: does not fit the action space {env.action_space}: {line(error)}"
+            return
+        if empty.any():
+            yield f"{mask}: allows nothing in {empty.sum()} of {empty.size} observations"
+
+
+def _mapped(first: PyTree, played: Played, alone: PyTree) -> Iterator[str]:
+    """Where an environment depends on those that run beside it."""
+    one, other = (jax.tree.map(lambda x, i=i: x[i], first) for i in (0, 1))
+    if not _close(one, other):
+        yield "the same environments mapped twice with vmap differ"
+    step = jax.tree.map(lambda x: x[:1, :1], played.steps)
+    parts = ("final_observation", "reward", "terminated", "truncated")
+    lone, wanted = ([getattr(x, part) for part in parts] for x in (alone[1], step))
+    opening = jax.tree.map(lambda x: x[:1], played.opening)
+    if not _close((alone[0], lone), (opening, wanted)):
+        yield "an environment alone is not what it is beside others with the same keys"
+
+
+def _equal(one: PyTree, other: PyTree) -> bool:
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return all(_same(x, y).all() for x, y in pairs)
+
+
+def _same(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Elementwise, where NaN equals NaN."""
+    return (x == y) | ((x != x) & (y != y))
+
+
+def _close(one: PyTree, other: PyTree) -> bool:
+    """Equal up to what rounding does in a few steps."""
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return all(
+        x.shape == y.shape
+        and np.allclose(x.astype(np.float64), y.astype(np.float64), 1e-2, 1e-2, equal_nan=True)
+        for x, y in pairs
+    )

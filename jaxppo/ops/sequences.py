@@ -1,0 +1,48 @@
+"""Rollouts cut into sequences that are contiguous in time."""
+
+from collections.abc import Callable
+
+import jax
+
+from jaxppo.types import PyTree
+
+
+def cut(tree: PyTree, length: int) -> PyTree:
+    """`[T, B, ...]` to `[L, S, ...]` with `L = length` and `S = (T / L) B`.
+
+    Sequence s = c B + b is environment b from step c L on. `length` divides T.
+    """
+
+    def one(x: jax.Array) -> jax.Array:
+        num_steps, num_envs, *rest = x.shape
+        chunks = x.reshape(num_steps // length, length, num_envs, *rest)
+        return chunks.swapaxes(0, 1).reshape(length, num_steps // length * num_envs, *rest)
+
+    return jax.tree.map(one, tree)
+
+
+def first(tree: PyTree, length: int) -> PyTree:
+    """The first step of each sequence that `cut` makes: `[T, B, ...]` to `[S, ...]`."""
+
+    def one(x: jax.Array) -> jax.Array:
+        chosen = x[::length]
+        return chosen.reshape(chosen.shape[0] * chosen.shape[1], *x.shape[2:])
+
+    return jax.tree.map(one, tree)
+
+
+def scan_chunks(
+    function: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]],
+    carry: PyTree,
+    tree: PyTree,
+    num_chunks: int,
+) -> tuple[PyTree, PyTree]:
+    """`function(carry, part)` on equal parts of the leading axis in turn, their outputs joined.
+
+    As `function` on all at once, in less memory. `num_chunks` divides the axis.
+    """
+    if num_chunks == 1:
+        return function(carry, tree)
+    parts = jax.tree.map(lambda x: x.reshape(num_chunks, -1, *x.shape[1:]), tree)
+    carry, outputs = jax.lax.scan(function, carry, parts)
+    return carry, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), outputs)

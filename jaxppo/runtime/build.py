@@ -1,0 +1,206 @@
+"""Settings to the static part of a run, and the first state of its members."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxppo import envs
+from jaxppo.algorithms.acting import init_acting
+from jaxppo.algorithms.algorithm import Algorithm
+from jaxppo.algorithms.axes import BATCH_AXIS, MEMBER_AXIS
+from jaxppo.algorithms.spine import Metrics, init_agent, zero_metrics
+from jaxppo.config.fields import ConfigError, numbers
+from jaxppo.config.importing import imported
+from jaxppo.config.plan import Plan
+from jaxppo.config.schema import ALGORITHMS, Config, LoggerConfig
+from jaxppo.runtime import devices, microbatches
+from jaxppo.types import ActingState, Hyperparameters, LearnerState, PyTree, System
+
+
+def build(config: Config, plan: Plan) -> System:
+    """The static part of a run; `ConfigError` where environment and network do not fit."""
+    env = envs.make(config.env)
+    max_eval_steps = config.arch.max_eval_steps or env.time_limit
+    if max_eval_steps is None:
+        raise ConfigError(
+            f"arch.max_eval_steps=null: {env.name} has no time limit, so evaluation might not end; "
+            "set it to a number of steps"
+        )
+    system = config.system
+    path = ALGORITHMS.get(system.algorithm, system.algorithm)
+    algorithm: Algorithm = imported("system.algorithm", path, "a class").build(config, env)
+    num_microbatches, num_value_chunks = microbatches.count(
+        system.microbatch_size, plan, algorithm.network, env
+    )
+    return System(
+        env=env,
+        algorithm=algorithm,
+        num_envs=plan.num_envs,
+        rollout_length=plan.rollout_length,
+        sequence_length=plan.sequence_length,
+        burn_in=system.burn_in,
+        recompute_carries=system.recompute_carries,
+        recompute_targets=system.recompute_targets,
+        epochs=system.epochs,
+        num_minibatches=system.num_minibatches,
+        num_microbatches=num_microbatches,
+        num_value_chunks=num_value_chunks,
+        stop_early=algorithm.stops_early,
+        skip_nonfinite=config.arch.on_nonfinite == "skip",
+        normalize_observations=system.normalize_observations,
+        normalize_rewards=system.normalize_rewards,
+        clip_together=system.clip_together,
+        evaluation_greedy=config.arch.evaluation_greedy,
+        max_eval_steps=max_eval_steps,
+        axes=(
+            *_if_several(BATCH_AXIS, plan.update_batch_size),
+            *_if_several(devices.AXIS, plan.devices_per_member),
+        ),
+        member_axes=_if_several(MEMBER_AXIS, plan.members_per_device),
+    )
+
+
+def _if_several(axis: str, size: int) -> tuple[str, ...]:
+    """An axis that is mapped: where there is one alone, nothing is."""
+    return (axis,) if size > 1 else ()
+
+
+def hyperparameters(config: Config, plan: Plan) -> Hyperparameters:
+    """The traced numbers of a run, scalars."""
+    found: Hyperparameters = jax.tree.map(lambda x: x[0], stacked_hyperparameters([config], plan))
+    return found
+
+
+def stacked_hyperparameters(members: Sequence[Config], plan: Plan) -> Hyperparameters:
+    """The traced numbers of members, `[P]`."""
+    each = [numbers(member.system) for member in members]
+    return Hyperparameters(
+        **{name: jnp.asarray([row[name] for row in each], jnp.float32) for name in each[0]},
+        num_updates=jnp.full(len(members), plan.num_updates, jnp.int32),
+    )
+
+
+def program_key(config: Config) -> Config:
+    """What shapes the program: runs of equal keys can be members of one."""
+    neutral: dict[str, Any] = {}
+    for field in dataclasses.fields(config.system):
+        if "traced" in field.metadata:
+            finite = math.isfinite(getattr(config.system, field.name) or 0.0)
+            neutral[field.name] = field.default
+            if field.metadata.get("switch") and finite:
+                neutral[field.name] = 1.0  # any number: that it is finite
+    return dataclasses.replace(
+        config,
+        arch=dataclasses.replace(config.arch, seed=0, num_seeds=1, profile=None),
+        system=dataclasses.replace(config.system, **neutral),
+        logger=LoggerConfig(),
+        resume=None,
+        resume_allow=[],
+        trust=[],
+    )
+
+
+def random_streams(seeds: Sequence[int]) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Keys `[P]` of the agent's initialisation, acting, evaluations and the absolute metric."""
+    keys = jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32))
+    agent, acting, evaluation, absolute = jnp.moveaxis(
+        jax.vmap(partial(jax.random.split, num=4))(keys), 1, 0
+    )
+    return agent, acting, evaluation, absolute
+
+
+def init(system: System, members: Sequence[Config], plan: Plan) -> LearnerState:
+    """The first state of members, where the program has it: `place` of `begin`."""
+    return place(begin(system, members, plan), plan)
+
+
+def begin(system: System, members: Sequence[Config], plan: Plan) -> LearnerState:
+    """The first state of members: agents `[P, ...]`, acting `[P, D, U, ...]`.
+
+    Each differs in seed and hyperparameters, and begins as it would alone. `D` are the devices of
+    one member, which is 1 where each device has members of its own.
+    """
+    agent_keys, acting_keys, _, _ = random_streams([m.arch.seed for m in members])
+    grid = (plan.devices_per_member, plan.update_batch_size)
+
+    def start(member: tuple[Hyperparameters, jax.Array, jax.Array]) -> LearnerState:
+        hp, agent_key, acting_key = member
+        acting = jax.vmap(jax.vmap(partial(init_acting, system)))(
+            jax.random.split(acting_key, grid)
+        )
+        return LearnerState(agent=init_agent(system, hp, agent_key), acting=acting)
+
+    # Member by member: orthogonal initialisation of several at once (a batched QR decomposition)
+    # blocks for ever on CPUs of few cores with jax 0.10.2.
+    def one_by_one(members: PyTree) -> LearnerState:
+        states: LearnerState = jax.tree.map(_strong, jax.lax.map(start, members))
+        return states
+
+    numbers = stacked_hyperparameters(members, plan)
+    return jax.jit(one_by_one)((numbers, agent_keys, acting_keys))
+
+
+def place(state: LearnerState, plan: Plan) -> LearnerState:
+    """What `begin` gives, to agents `[D, P, ...]` and acting `[D, P, U, ...]` on their devices."""
+    if plan.spreads_members:
+        acting = place_agents(jax.tree.map(lambda x: x[:, 0], state.acting), plan)
+    else:
+        local = jax.local_devices()[: plan.num_devices]
+        acting = devices.shard(jax.tree.map(lambda x: x.swapaxes(0, 1), state.acting), local)
+    return LearnerState(agent=place_agents(state.agent, plan), acting=acting)
+
+
+def no_metrics(system: System, plan: Plan) -> Metrics:
+    """What the metrics of a block begin from, `[D, P]` where the program has them."""
+    zero = zero_metrics(system)
+    one: Metrics = jax.tree.map(lambda x: jnp.broadcast_to(x, (plan.num_members,)), zero)
+    return place_agents(one, plan)
+
+
+def place_agents(tree: PyTree, plan: Plan) -> PyTree:
+    """Leaves `[P, ...]` of agents, or what belongs to them, where the program has them."""
+    local = jax.local_devices()[: plan.num_devices]
+    return devices.place(tree, local, spread=plan.spreads_members)
+
+
+def gather(state: LearnerState, plan: Plan) -> LearnerState:
+    """The inverse of `place`, in NumPy; keys of random streams are their data."""
+    if plan.spreads_members:
+        acting = jax.tree.map(lambda x: x[:, None], gather_agents(state.acting, plan))
+    else:
+        acting = jax.tree.map(lambda x: x.swapaxes(0, 1), devices.host(state.acting))
+    return LearnerState(agent=gather_agents(state.agent, plan), acting=acting)
+
+
+def gather_agents(tree: PyTree, plan: Plan) -> PyTree:
+    """Of leaves `[D, P, ...]` of agents or their policies: `[P, ...]`, as `gather` does."""
+    if plan.spreads_members:
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), devices.host(tree))
+    return jax.tree.map(lambda x: x[0], devices.host(tree))
+
+
+def spread_anew(acting: ActingState, plan: Plan) -> ActingState:
+    """Environments `[P, D, U, ...]` on another number of devices, in their order.
+
+    Each device and update batch gets a random stream that no other has, and none had before.
+    """
+    shards = (plan.devices_per_member, plan.update_batch_size)
+
+    def split(x: jax.Array) -> jax.Array:
+        return x.reshape(x.shape[0], *shards, -1, *x.shape[4:])
+
+    key, numbers = acting.key[:, 0, 0], jnp.arange(math.prod(shards))
+    keys = jax.vmap(lambda k: jax.vmap(partial(jax.random.fold_in, k))(numbers))(key)
+    without = dataclasses.replace(acting, key=None)  # type: ignore[arg-type]
+    return dataclasses.replace(jax.tree.map(split, without), key=keys.reshape(-1, *shards))
+
+
+def _strong(x: jax.Array) -> jax.Array:
+    """Without JAX's weak type, which the program's own outputs do not have."""
+    return jax.lax.convert_element_type(x, x.dtype)

@@ -1,0 +1,377 @@
+"""Checkpoints: arrays written by orbax, beside a manifest that vouches for every file.
+
+A checkpoint is a directory named by its environment steps. It is written under another name,
+hashed, and renamed when it is whole, so that a killed run leaves the earlier ones as they were.
+Orbax itself restores a flipped byte without a word.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import importlib.metadata
+import json
+import math
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxppo.runtime import devices
+from jaxppo.types import PyTree
+
+FOLDER = "checkpoints"  # in the run directory
+FORMAT = 3  # of what a manifest and its arrays mean
+_MANIFEST, _ARRAYS = "manifest.json", "arrays"
+_BEGUN, _DAMAGED, _DROPPED = ".begun", ".damaged", ".dropped"  # suffixes of what is no checkpoint
+_PINNED = ".pinned"  # of an empty file, which says that the checkpoint is to stay
+_VERSIONS = ("jaxppo", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "gymnax", "numpy")
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that cannot be written or read: one line, which and why."""
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint is damaged, and an earlier one was taken: one line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """One that is whole: its steps, what its manifest says, and its arrays by their path."""
+
+    path: Path
+    steps: int
+    facts: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+
+def flatten(tree: PyTree) -> dict[str, np.ndarray]:
+    """All leaves, which are NumPy arrays that nothing writes to, by their path."""
+    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
+
+
+def unflatten(shapes: PyTree, arrays: dict[str, np.ndarray], where: str = "") -> PyTree:
+    """The inverse for a tree of `shapes`, of which keys of random streams were their data.
+
+    `where` is the path of the tree in what was flattened. `CheckpointError` where the arrays are
+    not its leaves.
+    """
+
+    def leaf(path: Any, shape: Any) -> jax.Array:
+        name = where + jax.tree_util.keystr(path)
+        data = jax.eval_shape(devices.data, shape)
+        found = arrays.get(name)
+        if found is None or (found.shape, found.dtype) != (data.shape, data.dtype):
+            there = "nothing" if found is None else f"{found.dtype}{list(found.shape)}"
+            raise CheckpointError(
+                f"{name} is {there} in the checkpoint and {data.dtype}{list(data.shape)} in this "
+                "program; read it with the versions in its manifest"
+            )
+        array = jax.numpy.asarray(found)
+        return jax.random.wrap_key_data(array) if devices.is_key(shape) else array
+
+    return jax.tree.map_with_path(leaf, shapes)
+
+
+class Writer:
+    """Writes the checkpoints of a run in other threads, and deletes those that need not stay.
+
+    These stay: the `keep` latest, the one with the highest finite score, the first at or after
+    each of the `milestones` (in steps), and those that were pinned.
+    """
+
+    def __init__(
+        self, run_dir: Path, threads: ThreadPoolExecutor, keep: int, milestones: list[int]
+    ) -> None:
+        self.folder = run_dir / FOLDER
+        self._threads = threads
+        self._keep = keep
+        self._milestones = milestones
+        self._scores: dict[int, float | None] = {}
+        self._pinned: set[int] = set()
+        self._pending: Future[None] | None = None
+        self.seconds = 0.0  # that have gone into them
+        for rest in _others(self.folder):
+            if rest.suffix in (_BEGUN, _DROPPED):
+                shutil.rmtree(rest, ignore_errors=True)
+            elif rest.suffix == _PINNED and rest.stem.isdecimal():
+                self._pinned.add(int(rest.stem))
+        for steps in steps_in(self.folder):
+            with contextlib.suppress(CheckpointError):  # a damaged one stays
+                self._scores[steps] = read_manifest(self.folder / _name(steps)).get("score")
+
+    def save(self, steps: int, tree: PyTree, facts: dict[str, Any], score: float | None) -> None:
+        """Begin to write NumPy arrays; raises as `wait` does, of the one before."""
+        self.wait()
+        self._pending = self._threads.submit(self._save, steps, flatten(tree), facts, score)
+
+    def wait(self) -> None:
+        """Until all is written; `CheckpointError` where it could not be."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether the one before is not whole yet."""
+        return self._pending is not None and not self._pending.done()
+
+    def pin(self) -> None:
+        """Keep the latest for good: the last before something went wrong."""
+        self.wait()
+        if self._scores:
+            latest = max(self._scores)
+            self._pinned.add(latest)
+            (self.folder / f"{_name(latest)}{_PINNED}").touch()
+
+    def is_milestone(self, steps: int, before: int) -> bool:
+        """Whether one of the milestones was reached since step `before`."""
+        return any(before < milestone <= steps for milestone in self._milestones)
+
+    def _save(
+        self, steps: int, arrays: dict[str, np.ndarray], facts: dict[str, Any], score: float | None
+    ) -> None:
+        path, start = self.folder / _name(steps), time.perf_counter()
+        try:
+            self.folder.mkdir(exist_ok=True)
+            _write(path, arrays, {**facts, "steps": steps, "score": score})
+            self._scores[steps] = score
+            self._drop()
+            self.seconds += time.perf_counter() - start
+        except Exception as error:  # orbax wraps what the file system says in its own errors
+            shutil.rmtree(path.with_name(path.name + _BEGUN), ignore_errors=True)
+            raise CheckpointError(
+                f"{path}: cannot be written ({_brief(error)}); the checkpoints before it are whole"
+            ) from error
+
+    def _drop(self) -> None:
+        latest = sorted(self._scores)[-self._keep :]
+        finite = {s: x for s, x in self._scores.items() if x is not None and np.isfinite(x)}
+        best = [max(finite, key=lambda s: (finite[s], -s))] if finite else []
+        firsts = [min((s for s in self._scores if s >= m), default=-1) for m in self._milestones]
+        for steps in set(self._scores) - {*latest, *best, *firsts, *self._pinned}:
+            _remove(self.folder / _name(steps))
+            del self._scores[steps]
+
+
+def steps_in(folder: Path) -> list[int]:
+    """Of all checkpoints in `folder`, whole or not; rising."""
+    if not folder.is_dir():
+        return []
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+
+
+def path_of(run_dir: Path, steps: int) -> Path:
+    """Where the checkpoint of a step is."""
+    return run_dir / FOLDER / _name(steps)
+
+
+def read(path: Path) -> Checkpoint:
+    """A checkpoint that is whole; `CheckpointError` says what is wrong with another."""
+    manifest = read_manifest(path)
+    try:
+        files, layout = dict(manifest["files"]), dict(manifest["layout"])
+        steps = int(manifest["steps"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path}: {_MANIFEST} cannot be read ({_brief(error)})") from error
+    if _name(steps) != path.name:
+        raise CheckpointError(f"{path}: is of step {steps}, as {_MANIFEST} has it")
+    found = {str(file.relative_to(path)) for file in _files(path)} - {_MANIFEST}
+    for name in sorted(set(files) ^ found):
+        what = "is missing" if name in files else "is no part of it"
+        raise CheckpointError(f"{path}: {name} {what}")
+    for name, digest in files.items():
+        if _digest(path / name) != digest:
+            raise CheckpointError(f"{path}: {name} is not as it was written (SHA-256 differs)")
+    vectors = _restore(path / _ARRAYS)
+    try:
+        arrays = _unpack(vectors, layout)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path}: its arrays are not those of {_MANIFEST}") from error
+    return Checkpoint(path, steps, manifest, arrays)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """What a checkpoint says of itself; `CheckpointError` where it is not as it was written."""
+    try:
+        text = (path / _MANIFEST).read_text("utf-8")
+        manifest = json.loads(text)
+        if manifest["format"] != FORMAT:
+            raise CheckpointError(
+                f"{path}: is of format {manifest['format']}, and this version of jaxppo reads "
+                f"format {FORMAT}; it was written by jaxppo {manifest['versions'].get('jaxppo')}"
+            )
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: has no {_MANIFEST}; it was not written to its end") from (
+            error
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{path}: {_MANIFEST} cannot be read ({_brief(error)})") from error
+    if not is_sealed(text):
+        raise CheckpointError(f"{path}: {_MANIFEST} is not as it was written (SHA-256 differs)")
+    return dict(manifest)
+
+
+_SEAL = re.compile(r'\{"sha256": "([0-9a-f]{64})", ')
+
+
+def sealed(facts: dict[str, Any]) -> str:
+    """JSON whose first entry is the SHA-256 of the text of all others."""
+    rest = json.dumps(facts)[1:]
+    return f'{{"sha256": "{hashlib.sha256(rest.encode()).hexdigest()}", {rest}'
+
+
+def is_sealed(text: str) -> bool:
+    """Whether a text is as `sealed` gave it."""
+    found = _SEAL.match(text)
+    return found is not None and (
+        hashlib.sha256(text[found.end() :].encode()).hexdigest() == found[1]
+    )
+
+
+def newest(run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The latest that is whole, and a line on each later one; None where none was ever begun.
+
+    `CheckpointError` where there are some and none is whole.
+    """
+    folder = run_dir / FOLDER
+    lines: list[str] = []
+    for steps in reversed(steps_in(folder)):
+        try:
+            return read(path_of(run_dir, steps)), lines
+        except CheckpointError as error:
+            lines.append(f"{error}; skipped")
+    if lines:
+        raise CheckpointError(
+            f"{folder}: none of {len(lines)} checkpoints is whole; the latest: "
+            f"{lines[0].removesuffix('; skipped')}; train anew in another directory"
+        )
+    return None, []
+
+
+def put_aside(run_dir: Path, after: int) -> None:
+    """Rename what lies beyond step `after`: it is not whole and would be in the way."""
+    for steps in steps_in(run_dir / FOLDER):
+        if steps > after:
+            path = path_of(run_dir, steps)
+            aside = path.with_name(path.name + _DAMAGED)
+            _remove(aside)
+            path.rename(aside)
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Of the libraries that decide what a run computes and how it is stored."""
+    found = {}
+    for name in _VERSIONS:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:  # a checkout that is not installed
+            continue
+    return found
+
+
+def _name(steps: int) -> str:
+    return f"{steps:012}"
+
+
+def _others(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return [path for path in folder.iterdir() if not path.name.isdecimal()]
+
+
+def _write(path: Path, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> None:
+    begun = path.with_name(path.name + _BEGUN)
+    _remove(begun)
+    begun.mkdir()
+    checkpointer = _orbax()
+    checkpointer.save((begun / _ARRAYS).absolute(), _pack(arrays))
+    checkpointer.close()
+    layout = {name: [str(x.dtype), x.shape] for name, x in arrays.items()}
+    files = {str(file.relative_to(begun)): _digest(file, sync=True) for file in _files(begun)}
+    manifest = {"format": FORMAT, "versions": versions(), **facts, "layout": layout, "files": files}
+    with (begun / _MANIFEST).open("w", encoding="utf-8") as file:
+        file.write(sealed(manifest))
+        file.flush()
+        os.fsync(file.fileno())
+    _remove(path)
+    begun.rename(path)
+
+
+def _pack(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """All arrays end to end, a vector of each data type.
+
+    One by one, each would cost orbax a millisecond, and tensorstore memory that it never frees.
+    """
+    vectors: dict[str, list[np.ndarray]] = {}
+    for array in arrays.values():
+        if array.size:  # orbax takes no vector without elements
+            vectors.setdefault(str(array.dtype), []).append(array.ravel())
+    return {dtype: np.concatenate(parts) for dtype, parts in vectors.items()}
+
+
+def _unpack(vectors: dict[str, np.ndarray], layout: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The inverse; `layout` has the data type and shape of each array, in their order."""
+    arrays, used = {}, dict.fromkeys(vectors, 0)
+    for name, (dtype, shape) in layout.items():
+        start, size = used.get(dtype, 0), math.prod(shape)
+        found = vectors[dtype][start : start + size] if size else np.zeros(0, dtype)
+        arrays[name] = found.reshape(shape)
+        used[dtype] = start + size
+    return arrays
+
+
+def _restore(path: Path) -> dict[str, np.ndarray]:
+    checkpointer = _orbax()
+    try:
+        found: dict[str, np.ndarray] = checkpointer.restore(path.absolute())
+    except Exception as error:
+        raise CheckpointError(f"{path}: orbax cannot read it ({_brief(error)})") from error
+    finally:
+        checkpointer.close()
+    return found
+
+
+def _orbax() -> Any:
+    import orbax.checkpoint
+
+    return orbax.checkpoint.Checkpointer(orbax.checkpoint.StandardCheckpointHandler())
+
+
+def _files(path: Path) -> Iterator[Path]:
+    return (file for file in sorted(path.rglob("*")) if file.is_file())
+
+
+def _digest(file: Path, *, sync: bool = False) -> str:
+    with file.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        if sync:  # so that a power cut after the rename finds it on the disk
+            os.fsync(opened.fileno())
+    return digest
+
+
+def _remove(path: Path) -> None:
+    """Delete a directory, under another name while it lasts."""
+    if path.exists():
+        dropped = path.with_name(path.name + _DROPPED)
+        shutil.rmtree(dropped, ignore_errors=True)
+        path.rename(dropped)
+        shutil.rmtree(dropped)
+
+
+def _brief(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if match := re.search(r"([^:]+) \[os_error_code=", str(error)):  # as tensorstore has it
+        return match[1].strip()
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:200]

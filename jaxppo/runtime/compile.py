@@ -1,0 +1,244 @@
+"""Ahead-of-time compilation: what it took, what the program costs, and the cache on disk."""
+
+import contextlib
+import dataclasses
+import gc
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxppo.config.fields import ConfigError
+from jaxppo.runtime import devices
+
+# XLA's pass that makes two kernels of every small sum on CPUs, each compiled and started. Large
+# sums are a library's with or without it, and no less exact.
+UNUSED_PASS = "tree_reduction_rewriter"
+
+# The settings of arch.compiler, on CPUs: XLA's older code generator is the quick one.
+COMPILERS: dict[str, dict[str, bool | int]] = {
+    "thorough": {},
+    "quick": {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1},
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Program:
+    """A compiled program and its cost, on each device."""
+
+    call: Callable[..., Any]
+    seconds: float  # tracing, lowering and compiling (or reading the cache)
+    peak_bytes: int | None  # arguments, outputs and temporaries; None: the compiler does not say
+    matmul_flops: int | None  # of its matrix products and convolutions; None: could not be counted
+
+
+def compile_program(
+    function: Callable[..., Any],
+    *args: Any,
+    donate: tuple[int, ...] = (),
+    compiler: str = "thorough",
+) -> Program:
+    """Compile `function` of one device's slices for all devices; `args` carry the axis `D`.
+
+    `compiler` is what `arch.compiler` says.
+    """
+    start = time.perf_counter()
+    num_devices = jax.tree.leaves(args)[0].shape[0]
+    with no_collection():
+        traced = devices.parallel(function, num_devices, donate=donate).trace(*args)
+        lowered = traced.lower()
+    compiled = lowered.compile(compiler_options=options(compiler))
+    seconds = time.perf_counter() - start
+    return Program(
+        call=compiled,
+        seconds=seconds,
+        peak_bytes=unless_it_fails(lambda: _peak_bytes(compiled)),
+        matmul_flops=unless_it_fails(lambda: matmul_flops(traced.jaxpr.jaxpr)),
+    )
+
+
+def _peak_bytes(compiled: Any) -> int:
+    memory = compiled.memory_analysis()
+    return int(
+        memory.argument_size_in_bytes
+        + memory.output_size_in_bytes
+        + memory.temp_size_in_bytes
+        - memory.alias_size_in_bytes
+    )
+
+
+def unless_it_fails(measure: Callable[[], int]) -> int | None:
+    """What `measure()` returns, or None where it raises.
+
+    For numbers that are only shown: they read parts of JAX that may change from release to
+    release, and no run has to end because of that.
+    """
+    try:
+        return measure()
+    except Exception:  # whatever a changed library raises
+        return None
+
+
+@contextlib.contextmanager
+def no_collection() -> Iterator[None]:
+    """Python's garbage collector rests meanwhile.
+
+    For what makes many objects that stay: tracing and lowering take a fifth less so.
+    """
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def options(compiler: str) -> dict[str, str | bool | int]:
+    """Of XLA, for every program here; passes that XLA_FLAGS disables stay those."""
+    if jax.default_backend() != "cpu":
+        return {}
+    flag = "xla_disable_hlo_passes"
+    passes = {} if flag in os.environ.get("XLA_FLAGS", "") else {flag: UNUSED_PASS}
+    return {**passes, **COMPILERS[compiler]}
+
+
+def check(compiler: str) -> None:
+    """`ConfigError` where `arch.compiler` asks for what this machine has not."""
+    backend = jax.default_backend()
+    if COMPILERS[compiler] and backend != "cpu":
+        raise ConfigError(
+            f"arch.compiler={compiler}: is for CPUs, and programs here run on {backend}; leave it "
+            "out, or set JAX_PLATFORMS=cpu"
+        )
+
+
+def memory_limit(device: jax.Device, num_devices: int) -> int | None:
+    """Bytes that a program of `num_devices` may take on each; None where nobody says.
+
+    Of a CPU: what the machine and the process's control groups allow, however much of it is in use
+    at the moment. So members of a sweep are grouped into programs alike in every run.
+    """
+    stats = device.memory_stats()
+    if stats and "bytes_limit" in stats:
+        return int(stats["bytes_limit"])
+    if device.platform != "cpu" or "SC_PHYS_PAGES" not in os.sysconf_names:
+        return None
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(there, *_group_limits()) // num_devices
+
+
+def _group_limits(
+    of: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
+) -> list[int]:
+    """Memory limits in bytes of the process's control groups and those above, as Linux has them.
+
+    Each line of `of` is `number:controllers:path`; version 2 has one line without controllers.
+    """
+    limits = []
+    for line in of.read_text().splitlines() if of.is_file() else []:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        folder, file = root, "memory.max"
+        if controllers:
+            folder, file = root / "memory", "memory.limit_in_bytes"
+        inner = folder / path.lstrip("/")
+        for group in (inner, *inner.parents):
+            with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+                limits.append(int((group / file).read_text()))
+    return limits
+
+
+def use_cache(folder: str | None) -> None:
+    """Keep compiled programs in `folder` (`~` is the home), however small or quick they are.
+
+    `ConfigError` where it cannot be written; a folder that JAX was already given stays.
+    """
+    if folder is None or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        return
+    path = make_folder("arch.compile_cache", folder, "null for no cache")
+    jax.config.update("jax_compilation_cache_dir", str(path))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def make_folder(key: str, folder: str, other: str) -> Path:
+    """A folder (`~` is the home); `ConfigError` where it cannot be made."""
+    path = Path(folder).expanduser()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{key}={folder}: cannot be made ({error.strerror}); choose another folder, or {other}"
+        ) from error
+    return path
+
+
+def matmul_flops(program: Any) -> int:
+    """Floating-point operations of a traced program's matrix products, on one device.
+
+    What no result needs is not counted. Scans are multiplied out: the compiler's own cost analysis
+    takes a loop's body once, however often it runs. Branches count as their costliest; a loop of
+    unknown length counts once, so that a block of updates counts as one update. Convolutions:
+    products of their kernel at every output position.
+    """
+    return count_products(program, _flops)
+
+
+def matmul_bytes(function: Callable[..., Any], *args: Any) -> int:
+    """Size of the results of all matrix products and convolutions of `function(*args)`.
+
+    Counted as `matmul_flops` does. `args` are arrays or shapes.
+    """
+
+    def size(equation: Any) -> int:
+        result = equation.outvars[0].aval
+        return math.prod(result.shape) * result.dtype.itemsize
+
+    return count_products(jax.make_jaxpr(function)(*args).jaxpr, size)
+
+
+def _flops(equation: Any) -> int:
+    params = equation.params
+    result = math.prod(equation.outvars[0].aval.shape)
+    if equation.primitive.name == "dot_general":
+        (contracted, _), _ = params["dimension_numbers"]
+        left = equation.invars[0].aval.shape
+        return 2 * result * math.prod(left[axis] for axis in contracted)
+    kernel = equation.invars[1].aval.shape
+    features = kernel[params["dimension_numbers"].rhs_spec[0]]
+    return 2 * result * math.prod(kernel) // features
+
+
+def count_products(jaxpr: Any, cost: Callable[[Any], int]) -> int:
+    """The sum of the costs of the matrix products and convolutions that results need.
+
+    Scans are multiplied out. What a loop's body computes for no result, the compiler leaves out.
+    """
+    from jax.interpreters import partial_eval  # not a public part of JAX
+
+    needed, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    total = 0
+    for equation in needed.eqns:
+        name, params = equation.primitive.name, equation.params
+        if name in ("dot_general", "conv_general_dilated"):
+            total += cost(equation)
+        elif name == "cond":
+            total += max(count_products(branch.jaxpr, cost) for branch in params["branches"])
+        else:
+            inner = sum(
+                count_products(sub, cost) for value in params.values() for sub in _jaxprs(value)
+            )
+            total += inner * (params["length"] if name == "scan" else 1)
+    return total
+
+
+def _jaxprs(value: Any) -> list[Any]:
+    """The programs inside an equation's parameter."""
+    found = getattr(value, "jaxpr", value)  # of a closed one
+    return [found] if hasattr(found, "eqns") else []

@@ -1,0 +1,182 @@
+"""Members of one program: seeds, sampled hyperparameters, and selection among them."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.parse import parse
+from jaxppo.config.plan import num_members
+from jaxppo.config.schema import Config, PopulationConfig
+
+
+def variable(config: Config) -> list[str]:
+    """The hyperparameters that members can differ in: real numbers, not switches."""
+    fields = dataclasses.fields(config.system)
+    return [
+        field.name
+        for field in fields
+        if "traced" in field.metadata and not isinstance(field.default, bool)
+    ]
+
+
+def members(config: Config) -> list[Config]:
+    """The configuration of each member of a run, as if it ran alone; `ConfigError` where none can.
+
+    Seeds ascend from `arch.seed`. Those of a population draw its hyperparameters, too.
+    """
+    arch, population = config.arch, config.population
+    count = num_members(config)
+    last = arch.seed + count - 1
+    if last >= 2**32:
+        key = "arch.num_seeds" if population.size is None else "population.size"
+        raise ConfigError(
+            f"{key}={count}: the last seed, {last}, is beyond {2**32 - 1}; lower "
+            f"arch.seed={arch.seed}"
+        )
+    _check(config)
+    return [
+        dataclasses.replace(
+            config,
+            arch=dataclasses.replace(arch, seed=arch.seed + i, num_seeds=1),
+            system=dataclasses.replace(config.system, **_first_values(config, i)),
+            population=PopulationConfig(),
+        )
+        for i in range(count)
+    ]
+
+
+def _check(config: Config) -> None:
+    arch, population = config.arch, config.population
+    if population.size is None:
+        if population.selection != "none":
+            raise ConfigError(
+                f"population.selection={population.selection} needs a population.size; take "
+                f"population={population.selection}, or set it to none"
+            )
+        return
+    if arch.num_seeds > 1:
+        raise ConfigError(
+            f"arch.num_seeds={arch.num_seeds}: the members of a population have seeds of their "
+            "own; sweep over arch.seed for several populations"
+        )
+    if population.selection == "pbt" and not population.hyperparameters:
+        raise ConfigError(
+            "population.hyperparameters={}: population-based training has nothing to explore; "
+            "such as population.hyperparameters={actor_lr: [1e-4, 1e-2]}"
+        )
+    for name, bounds in population.hyperparameters.items():
+        key = f"population.hyperparameters.{name}"
+        if name not in variable(config):
+            raise ConfigError(
+                f"{key}: not a number of system that members can differ in; one of "
+                f"{', '.join(variable(config))}"
+            )
+        if not _is_pair(bounds):
+            raise ConfigError(f"{key}={bounds}: must be two finite numbers, such as [1e-4,1e-2]")
+        low, high = bounds
+        if low >= high:
+            raise ConfigError(f"{key}={bounds}: must ascend; such as [{high},{low}]")
+        for bound in bounds:
+            try:
+                parse({"system": {**dataclasses.asdict(config.system), name: bound}})
+            except ConfigError as error:
+                raise ConfigError(f"{key}={bounds}: {error}") from error
+        (field,) = (f for f in dataclasses.fields(config.system) if f.name == name)
+        if field.metadata.get("switch") and not math.isfinite(getattr(config.system, name)):
+            raise ConfigError(f"{key}: needs a finite system.{name}, which is .inf: off")
+
+
+def _is_pair(bounds: Any) -> bool:
+    return (
+        isinstance(bounds, list)
+        and len(bounds) == 2
+        and all(type(bound) in (int, float) and math.isfinite(bound) for bound in bounds)
+    )
+
+
+def _first_values(config: Config, i: int) -> dict[str, Any]:
+    """What member `i` has of the hyperparameters that differ."""
+    population = config.population
+    if population.initialize == "config":
+        return {}
+    generator = np.random.default_rng([config.arch.seed, i])
+    return {
+        name: draw(low, high, generator) for name, (low, high) in population.hyperparameters.items()
+    }
+
+
+def rank(scores: Sequence[float]) -> list[int]:
+    """Members from best to worst; those without a finite score last, equals by number."""
+    return sorted(
+        range(len(scores)), key=lambda i: -scores[i] if math.isfinite(scores[i]) else math.inf
+    )
+
+
+def sources(scores: Sequence[float], threshold: float, generator: np.random.Generator) -> list[int]:
+    """For each member, whom it becomes: itself, or for the worst, one of as many best.
+
+    Truncation selection: Jaderberg et al. 2017 (arXiv 1711.09846), section 4.1. Nobody copies one
+    that is not better.
+    """
+    order = rank(scores)
+    num = max(1, int(threshold * len(scores)))
+    chosen = list(range(len(scores)))
+    for loser in order[-num:]:
+        winner = order[int(generator.integers(num))]
+        better = not math.isfinite(scores[loser]) or scores[winner] > scores[loser]
+        if math.isfinite(scores[winner]) and better:
+            chosen[loser] = winner
+    return chosen
+
+
+def explore(
+    values: dict[str, list[float]],
+    copied: Sequence[int],
+    population: PopulationConfig,
+    generator: np.random.Generator,
+) -> dict[str, list[float]]:
+    """New numbers, a list over members each, for those that `copied`; others keep theirs.
+
+    Each is multiplied or divided by `perturbation`, or with probability `resample` drawn anew, and
+    kept within its bounds: Jaderberg et al. 2017 (arXiv 1711.09846), section 4.1.
+    """
+    changed = {name: list(numbers) for name, numbers in values.items()}
+    for name, (low, high) in population.hyperparameters.items():
+        for i in copied:
+            factor = population.perturbation ** generator.choice((-1.0, 1.0))
+            drawn = draw(low, high, generator)
+            anew = generator.uniform() < population.resample
+            found = drawn if anew else min(max(values[name][i] * factor, low), high)
+            changed[name][i] = float(found)
+    return changed
+
+
+def draw(low: float, high: float, generator: np.random.Generator) -> float:
+    """Uniform between the bounds; in the logarithm where they are positive."""
+    if low > 0:
+        return float(math.exp(generator.uniform(math.log(low), math.log(high))))
+    return float(generator.uniform(low, high))
+
+
+def rungs(size: int, reduction: int, updates_per_block: Sequence[int]) -> dict[int, int]:
+    """After which blocks how many members go on: successive halving.
+
+    Each rung has `1 / reduction` of the members of the one before and ends at `reduction` times its
+    updates, so that the last takes the whole budget: Jamieson and Talwalkar 2016 (arXiv 1502.07943,
+    section 3). A rung that ends between evaluations ends with the next one.
+    """
+    total, done = sum(updates_per_block), 0
+    num_rungs = math.ceil(math.log(size, reduction) - 1e-9)
+    kept: dict[int, int] = {}
+    rung = 0
+    for block, updates in enumerate(updates_per_block[:-1]):
+        done += updates
+        while rung < num_rungs and done * reduction ** (num_rungs - rung) >= total:
+            rung += 1
+            size = -(-size // reduction)
+            kept[block] = size
+    return kept

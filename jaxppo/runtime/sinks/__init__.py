@@ -1,0 +1,235 @@
+"""Where a run's events go.
+
+An event is a flat dict with a key `event`: `resume`, `start`, `compile`, `train`, `eval`,
+`selection`, `absolute`, `end`.
+
+metrics.jsonl and summary.json are the run's record, which a resume and a sweep rely on, and the
+console is whom a run speaks to: what fails there ends the run. All else is a view of the run, which
+goes on without it.
+"""
+
+import contextlib
+import dataclasses
+import importlib
+import importlib.util
+import inspect
+import json
+import sys
+import typing
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import LoggerConfig
+
+Event = dict[str, Any]
+
+
+class Sink(Protocol):
+    """Takes every event of a run, in order, and is closed however the run ends."""
+
+    def write(self, event: Event) -> None:
+        """Take one event."""
+
+    def close(self) -> None:
+        """Finish files and displays."""
+
+
+METRICS, SUMMARY = "metrics.jsonl", "summary.json"
+_LIBRARIES = {"tensorboard": "tensorboardX", "wandb": "wandb"}  # of which switch, and extra
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scope:
+    """Of which run the events are, for views that tell."""
+
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    name: str = ""
+    group: str | None = None  # that the run belongs to, if any
+    failed: set[str] = dataclasses.field(default_factory=set)  # settings of views that have
+
+
+def position(folder: Path) -> int:
+    """Bytes of what was written to metrics.jsonl; of no file, 0."""
+    file = folder / METRICS
+    return file.stat().st_size if file.exists() else 0
+
+
+def missing(run_dir: Path, positions: Mapping[str, int]) -> list[str]:
+    """What of the metric logs that a checkpoint knows is not there, a line for each log."""
+    lines = []
+    for name, bytes_written in positions.items():
+        file = run_dir / name / METRICS
+        found = whole_lines(file, bytes_written)
+        if len(found) < bytes_written:
+            lines.append(
+                f"{file} has {len(found):,} bytes of whole lines, of the {bytes_written:,} that "
+                "were there when the checkpoint was written"
+            )
+    return lines
+
+
+def whole_lines(file: Path, size: int) -> bytes:
+    """The first `size` bytes of a metric log, up to the first line that is cut or no event."""
+    found = b""
+    for line in (file.read_bytes()[:size] if file.is_file() else b"").splitlines(keepends=True):
+        try:
+            is_event = line.endswith(b"\n") and "event" in dict(json.loads(line))
+        except (ValueError, TypeError, RecursionError):
+            is_event = False
+        if not is_event:
+            break
+        found += line
+    return found
+
+
+def scalars(event: Event) -> dict[str, float]:
+    """The numbers of a `train`, `eval` or `absolute` event as `train/entropy` and so on."""
+    return {
+        f"{event['event']}/{name}": value
+        for name, value in event.items()
+        if isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and name not in ("seed", "steps")
+    }
+
+
+def check(config: LoggerConfig) -> None:
+    """`ConfigError` where a sink that `config` switches on cannot be made."""
+    for switch, library in _LIBRARIES.items():
+        if getattr(config, switch) and importlib.util.find_spec(library) is None:
+            raise ConfigError(
+                f"logger.{switch}=true: needs {library}; pip install 'jaxppo[{switch}]', or set it "
+                "to false"
+            )
+    for switch in ("marl_eval", "tensorboard"):
+        if getattr(config, switch) and not config.json:
+            raise ConfigError(
+                f"logger.{switch}=true: a run that is resumed knows its past from {METRICS}; set "
+                "logger.json=true, or it to false"
+            )
+    for settings in config.sinks:
+        _own(settings)
+
+
+def _own(settings: dict[str, Any]) -> Callable[[Path], Sink]:
+    """A user's sink, of a run directory; `ConfigError` where there is none."""
+    arguments = dict(settings)
+    path = arguments.pop("_target_", None)
+    module, _, name = str(path).rpartition(".")
+    if not isinstance(path, str) or not module:
+        raise ConfigError(
+            f"logger.sinks={settings}: each needs a _target_, the import path of a class; such as "
+            "[{_target_: my_module.MySink}]"
+        )
+    try:
+        cls = getattr(importlib.import_module(module), name)
+        inspect.signature(cls).bind(Path(), **arguments)
+    except Exception as error:  # whatever an import raises
+        raise ConfigError(
+            f"logger.sinks ({path}): {_brief(error)}; it is called with the run directory and the "
+            "arguments given; see docs/sinks.md"
+        ) from error
+    missing = [method for method in ("write", "close") if not hasattr(cls, method)]
+    if missing:
+        raise ConfigError(
+            f"logger.sinks ({path}): has no {missing[0]}; a sink has write(event) and close(); see "
+            "docs/sinks.md"
+        )
+    return lambda run_dir: typing.cast(Sink, cls(run_dir, **arguments))
+
+
+def _brief(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+class View:
+    """A sink that may fail: it is dropped then, and a line on standard error says so.
+
+    One line a setting: where members have the same sinks and `failed` set, of the first alone, and
+    what cannot be made for one is not tried for those after it.
+    """
+
+    def __init__(self, name: str, make: Callable[[], Sink], failed: set[str]) -> None:
+        self.name, self._failed = name, failed
+        self.sink: Sink | None = None
+        if name not in failed:
+            try:
+                self.sink = make()
+            except Exception as error:  # whatever a library or a user's class raises
+                self._drop(error)
+
+    def write(self, event: Event) -> None:
+        """Pass on a copy of the event."""
+        if self.sink is not None:
+            try:
+                self.sink.write(dict(event))
+            except Exception as error:
+                self._drop(error)
+
+    def close(self) -> None:
+        """Close the sink, if it still goes on."""
+        if self.sink is not None:
+            try:
+                self.sink.close()
+            except Exception as error:
+                self._drop(error)
+
+    def _drop(self, error: Exception) -> None:
+        sink, self.sink = self.sink, None
+        if sink is not None:
+            with contextlib.suppress(Exception):
+                sink.close()
+        if self.name not in self._failed:
+            self._failed.add(self.name)
+            sys.stderr.write(f"{self.name}: {_brief(error)}; the run goes on without it\n")
+
+
+def make(
+    config: LoggerConfig, run_dir: Path, position: int | None = None, scope: Scope | None = None
+) -> list[Sink]:
+    """The sinks that `config` switches on, writing files below `run_dir`.
+
+    A run that is resumed goes on after the first `position` bytes of metrics.jsonl, or what there
+    is of them.
+    """
+    scope = scope or Scope()
+    sinks: list[Sink] = []
+    past: list[Event] = []
+    if position is not None:
+        lines = whole_lines(run_dir / METRICS, position)
+        past, position = [json.loads(line) for line in lines.splitlines()], len(lines)
+
+    def view(name: str, make: Callable[[], Sink]) -> None:
+        sinks.append(View(f"logger.{name}", make, scope.failed))
+
+    if config.json:
+        from jaxppo.runtime.sinks.json_lines import JsonLines
+
+        sinks.append(JsonLines(run_dir, position))
+    if config.plot:
+        from jaxppo.runtime.sinks.plot import Plot
+
+        view("plot", lambda: Plot(run_dir / "learning_curve.png", past))
+    if config.marl_eval:
+        from jaxppo.runtime.sinks.marl_eval import MarlEval
+
+        view("marl_eval", lambda: MarlEval(run_dir, past))
+    if config.tensorboard:
+        from jaxppo.runtime.sinks.tensorboard import TensorBoard
+
+        view("tensorboard", lambda: TensorBoard(run_dir, scope, past, position is not None))
+    if config.wandb:
+        from jaxppo.runtime.sinks.wandb import WandB
+
+        view("wandb", lambda: WandB(config, run_dir, scope))
+    for number, settings in enumerate(config.sinks):
+        name = f"sinks[{number}] ({settings['_target_']})"
+        view(name, partial(_own(settings), run_dir))
+    if config.console:
+        from jaxppo.runtime.sinks.console import Console
+
+        sinks.append(Console())
+    return sinks

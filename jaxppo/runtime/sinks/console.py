@@ -1,0 +1,235 @@
+"""What a person sees: a progress bar on a terminal, plain lines elsewhere."""
+
+import sys
+from typing import Any
+
+from jaxppo.runtime.sinks import Event
+
+
+class Console:
+    """Prints every event; the only `print` of this package is here."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._task: Any = None
+
+    def write(self, event: Event) -> None:
+        """Print the event's lines and move the bar."""
+        kind = event["event"]
+        if kind == "train":
+            self._advance(event)
+        for line in _LINES[kind](event):
+            if self._bar is None:
+                print(line, flush=True)
+            else:
+                self._bar.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        if kind == "compile" and not event["plan_only"] and sys.stdout.isatty():
+            self._open(event["total_steps"])
+        if kind == "eval" and event["last"]:
+            self.close()
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _open(self, total_steps: int) -> None:
+        from rich import progress
+
+        self._bar = progress.Progress(
+            progress.BarColumn(),
+            progress.TaskProgressColumn(),
+            progress.TextColumn("{task.fields[steps]} steps  {task.fields[speed]} steps/s"),
+            progress.TextColumn("return {task.fields[score]}"),
+            progress.TimeRemainingColumn(),
+        )
+        self._task = self._bar.add_task("", total=total_steps, steps="0", speed="-", score="-")
+        self._bar.start()
+
+    def _advance(self, event: Event) -> None:
+        if self._bar is not None:
+            self._bar.update(
+                self._task,
+                completed=event["steps"],
+                steps=_short(event["steps"]),
+                speed=_short(event["steps_per_second"]),
+                score=_number(event["episode_return"]),
+            )
+
+
+def _short(value: float) -> str:
+    """Three digits and a unit: 999.7 is 1k."""
+    value = float(f"{value:.3g}")
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:g}{unit}"
+    return f"{value:g}"
+
+
+def _count(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number:,} {noun}{'' if number == 1 else plural}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _start(event: Event) -> list[str]:
+    rounded = (
+        ""
+        if event["requested_steps"] in (None, event["total_steps"])
+        else f" ({event['requested_steps']:,} asked for, rounded up to whole updates)"
+    )
+    warm_up = (
+        f"; {event['warmup_steps']:,} steps of warm-up before" if event["warmup_steps"] else ""
+    )
+    blocks = event["updates_per_block"]
+    low, high = min(blocks), max(blocks)
+    length = event["sequence_length"]
+    sequences = f", in sequences of {length:,} steps" if length > 1 else ""
+    devices = _count(event["num_devices"], f"{event['platform']} device")
+    who, each = (
+        f"seed {event['seed']}" if "seed" in event else _count(event["members"], "member"),
+        "",
+    )
+    if event["num_members"] > 1:
+        each = f" of each of {event['num_members']:,} members"
+    return [
+        f"{event['environment']} on {devices}, {who}, {event['num_parameters']:,} parameters",
+        f"an update{each}: {_count(event['devices_per_member'], 'device')} x "
+        f"{_count(event['update_batch_size'], 'update batch', 'es')} x "
+        f"{_count(event['num_envs'], 'environment')} x {_count(event['rollout_length'], 'step')} = "
+        f"{event['steps_per_update']:,} steps, learnt from in minibatches of "
+        f"{event['minibatch_size']:,} per device and update batch{sequences}",
+        f"budget: {event['num_updates']:,} updates = {event['total_steps']:,} steps{rounded}"
+        f"{warm_up}",
+        f"evaluations: {len(blocks)}, one every {low if low == high else f'{low} or {high}'} "
+        f"updates, of {event['num_eval_episodes']} episodes of at most "
+        f"{event['max_eval_steps']:,} steps",
+    ]
+
+
+def _compile(event: Event) -> list[str]:
+    flop, peak = event["gflop_per_update"], event["peak_bytes"]
+    costs = [
+        *([] if flop is None else [f"{flop:.3g} GFLOP an update"]),
+        *([] if peak is None else [f"{peak / 2**20:.0f} MiB at peak"]),
+    ]
+    cost = f": {', '.join(costs)}, on each device" if costs else ""
+    return [
+        f"compiled in {event['seconds']:.1f} s (train {event['train_seconds']:.1f}, evaluate "
+        f"{event['evaluate_seconds']:.1f}){cost}"
+    ]
+
+
+def _train(event: Event) -> list[str]:
+    return [
+        f"{event['steps']:>13,} steps  {_short(event['steps_per_second']):>5} steps/s  "
+        f"train return {_number(event['episode_return']):>8}  entropy {event['entropy']:.3f}  "
+        f"kl {event['approximate_kl']:.4f}  value loss {event['value_loss']:.3g}"
+        + (f"  {event['skipped_steps']:.3g} steps an update skipped" * bool(event["skipped_steps"]))
+    ]
+
+
+def _unfinished(event: Event) -> str:
+    if not event["unfinished"]:
+        return ""
+    return (
+        f"; {event['unfinished']} of {event['episodes']} episodes unfinished after "
+        f"{event['max_eval_steps']:,} steps, counted with their return so far"
+    )
+
+
+def _over_members(event: Event) -> str:
+    """Mean return, and what is known of it over members."""
+    return (
+        f"mean {event['episode_return']:.2f}, IQM {event['episode_return_iqm']:.2f} "
+        f"[{event['episode_return_low']:.2f}, {event['episode_return_high']:.2f}], "
+        f"from {event['episode_return_min']:.2f} to {event['episode_return_max']:.2f} over "
+        f"{_count(event['members'], 'member')}"
+    )
+
+
+def _eval(event: Event) -> list[str]:
+    start = f"{event['steps']:>13,} steps  evaluation: "
+    if "members" in event:
+        return [f"{start}{_over_members(event)}{_unfinished(event)}"]
+    return [
+        f"{start}return {event['episode_return']:.2f} (std {event['episode_return_std']:.2f}), "
+        f"length {event['episode_length']:.1f}{_unfinished(event)}"
+    ]
+
+
+def _absolute(event: Event) -> list[str]:
+    if "members" in event:
+        return [
+            f"absolute metric: {_over_members(event)}, {event['episodes']:,} episodes"
+            f"{_unfinished(event)}"
+        ]
+    return [
+        f"absolute metric: {event['episode_return']:.2f} (std {event['episode_return_std']:.2f} "
+        f"over {event['episodes']:,} episodes, policy of step {event['steps']:,}"
+        f"{_unfinished(event)})"
+    ]
+
+
+def _selection(event: Event) -> list[str]:
+    if not event["steps"]:  # the beginning
+        return []
+    replaced = sum(a != b for a, b in zip(event["members"], event["sources"], strict=True))
+    what = f"{replaced} copied a better one" if event["method"] == "pbt" else "go on"
+    of = _count(len(event["members"]), "member")
+    return [f"{event['steps']:>13,} steps  selection: {of}, {what}"]
+
+
+def _end(event: Event) -> list[str]:
+    if "members" not in event or "seed" not in event:
+        return []
+    score = event["absolute_metric"]
+    return [
+        f"best member: seed {event['seed']}, best evaluation "
+        f"{_number(event['best_episode_return'])}, absolute metric {_number(score)}"
+    ]
+
+
+def _resume(event: Event) -> list[str]:
+    return [*event["lines"], f"going on from {event['path']}, step {event['steps']:,}"]
+
+
+_LINES = {
+    "resume": _resume,
+    "start": _start,
+    "compile": _compile,
+    "train": _train,
+    "eval": _eval,
+    "absolute": _absolute,
+    "selection": _selection,
+    "end": _end,
+}
+
+
+def print_lines(*lines: str) -> None:
+    """Print what is no event."""
+    for line in lines:
+        print(line, flush=True)
+
+
+def print_table(title: str, rows: list[dict[str, Any]]) -> None:
+    """Print rows of equal keys, in their order."""
+    from rich.console import Console as Screen
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for name in rows[0]:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row.values()))
+    screen = Screen()
+    if not screen.is_terminal:  # a file has no width
+        screen = Screen(width=240)
+    screen.print(table)
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else "-" if value is None else str(value)

@@ -1,0 +1,58 @@
+"""metrics.jsonl and summary.json."""
+
+import contextlib
+import errno
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from jaxppo.runtime.sinks import METRICS, SUMMARY, Event
+
+
+class JsonLines:
+    """One object an event of a block or of the end; the `end` event itself is the summary.
+
+    Numbers that JSON does not have (NaN, infinities) become null. The file is open only while a
+    line is written: a thousand runs in one program have as many.
+    """
+
+    def __init__(self, run_dir: Path, position: int | None = None) -> None:
+        self._summary = run_dir / SUMMARY
+        self._path = run_dir / METRICS
+        with self._path.open("xb" if position is None else "ab") as file:
+            file.truncate(position or 0)
+
+    def write(self, event: Event) -> None:
+        """Append a line, complete on disk before the next event."""
+        event = _finite(event)
+        if event["event"] in ("train", "eval", "selection", "absolute"):
+            self._append((json.dumps(event, allow_nan=False) + "\n").encode())
+        elif event["event"] == "end":
+            partial = self._summary.with_suffix(".json.partial")
+            partial.write_text(json.dumps(event, indent=2, allow_nan=False) + "\n", "utf-8")
+            partial.replace(self._summary)
+
+    def _append(self, line: bytes) -> None:
+        # Unbuffered: a line is one system call, which no signal cuts in two.
+        with self._path.open("ab", buffering=0) as file:
+            whole = file.tell()
+            try:
+                if file.write(line) < len(line):  # as much as there was room for
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    file.truncate(whole)
+                raise OSError(error.errno, error.strerror, str(self._path)) from error
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

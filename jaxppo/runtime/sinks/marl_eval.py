@@ -1,0 +1,105 @@
+"""marl_eval.json: the evaluations of a run in the layout that MARL-eval reads.
+
+`{environment: {task: {algorithm: {seed_k: {step_i: {...}, "absolute_metrics": {...}}}}}}`, after
+Gorsane et al. 2022 (arXiv 2209.10485) and the README of github.com/instadeepai/marl-eval: a step
+holds `step_count`, an integer, and lists of a metric's values; `absolute_metrics`, the last key,
+holds the same metrics. Its JsonLogger adds `elapsed_time`, in seconds, and writes means as lists of
+one number.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxppo.runtime.sinks import Event
+
+MARL_EVAL = "marl_eval.json"
+Document = dict[str, Any]
+
+
+class MarlEval:
+    """Writes once, when the run ends, from the events that it saw and those before a resume."""
+
+    def __init__(self, run_dir: Path, past: Sequence[Event] = ()) -> None:
+        self._path = run_dir / MARL_EVAL
+        self._events: list[Event] = list(past)
+        self._start: Event = {}
+
+    def write(self, event: Event) -> None:
+        """Keep the event."""
+        if event["event"] == "start":
+            self._start = event
+        self._events.append(event)
+
+    def close(self) -> None:
+        """Write the file, whole or not at all, if anything was evaluated."""
+        runs = layout(self._events)
+        if runs and self._start:
+            start = self._start
+            save(
+                self._path,
+                {start["suite"]: {start["environment"]: {start["algorithm"]: runs}}},
+            )
+
+
+def layout(events: Iterable[Event]) -> Document:
+    """`{seed_k: {step_i: ..., "absolute_metrics": ...}}` of one run's events, or several members'.
+
+    A metric that is NaN or infinite is null, as in metrics.jsonl. Without an absolute metric, so
+    far or at all, `absolute_metrics` is empty.
+    """
+    steps: dict[str, Document] = {}
+    absolute: dict[str, Document] = {}
+    for event in events:
+        if event["event"] not in ("eval", "absolute"):
+            continue
+        seeds = event["seeds"] if "members" in event else [event["seed"]]
+        scores = event["episode_returns"] if "members" in event else [event["episode_return"]]
+        for seed, score in zip(seeds, scores, strict=True):
+            name = f"seed_{seed}"
+            finite = score is not None and math.isfinite(score)
+            metrics = {"mean_episode_return": [float(score) if finite else None]}
+            if event["event"] == "absolute":
+                absolute[name] = metrics
+                continue
+            rows = steps.setdefault(name, {})
+            rows[f"step_{len(rows)}"] = {
+                "step_count": event["steps"],
+                "elapsed_time": event["seconds"],
+                **metrics,
+            }
+    return {
+        name: {**rows, "absolute_metrics": absolute.get(name, {})} for name, rows in steps.items()
+    }
+
+
+def merge(documents: Iterable[tuple[str, Document]]) -> Document:
+    """Several runs' documents as one; each label, if not empty, is added to its algorithms' names.
+
+    `ValueError` where a seed of an algorithm would be there twice, or a label has a comma, which
+    MARL-eval does not take in a name.
+    """
+    merged: Document = {}
+    for label, document in documents:
+        if "," in label:
+            raise ValueError(f"{label}: MARL-eval takes no comma in the name of an algorithm")
+        for environment, tasks in document.items():
+            for task, algorithms in tasks.items():
+                for algorithm, runs in algorithms.items():
+                    name = f"{algorithm} {label}".strip()
+                    there = merged.setdefault(environment, {}).setdefault(task, {})
+                    there = there.setdefault(name, {})
+                    twice = there.keys() & runs.keys()
+                    if twice:
+                        raise ValueError(f"{task}, {name}: has {min(twice)} already")
+                    there |= runs
+    return merged
+
+
+def save(path: Path, document: Document) -> None:
+    """Write a document, so that it is there whole or as it was before."""
+    partial = path.with_suffix(".json.partial")
+    partial.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", "utf-8")
+    partial.replace(path)
