@@ -24,9 +24,9 @@ from jaxppo.config.stored import CONFIG, read_config
 from jaxppo.config.trust import check_trust
 from jaxppo.deploy.policy import Choice, TrainedPolicy
 from jaxppo.launch.launcher import command
-from jaxppo.runtime import build as system
-from jaxppo.runtime import checkpoint, devices
-from jaxppo.runtime.experiment import check_run_dir
+from jaxppo.runtime import build, checkpoint, devices
+from jaxppo.runtime.directories import check_run_dir
+from jaxppo.runtime.placement import Layout
 from jaxppo.runtime.population import members
 from jaxppo.runtime.sinks.console import print_lines
 from jaxppo.types import Discrete, MultiDiscrete, PyTree, Space, is_space, zeros
@@ -187,9 +187,10 @@ def lower_learner(settings: Export, out: Path) -> None:
     config = parse(stored)
     every = members(config)
     planned = plan(config, 1, len(every))
-    built = system.build(config, planned)
-    state = jax.eval_shape(lambda: system.init(built, every, planned))
-    total = jax.eval_shape(lambda: system.no_metrics(built, planned))
+    built = build.build(config, planned)
+    layout = Layout(planned, built, tuple(range(len(every))))
+    state = jax.eval_shape(lambda: layout.place(build.begin(built, every, planned)))
+    total = jax.eval_shape(layout.no_metrics)
     count = jax.ShapeDtypeStruct((1,), jnp.int32)
     traced = devices.parallel(partial(train_members, built), 1).trace(state, total, count)
     out.mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,7 @@ class Plan:
     eval_episodes_per_device: int  # of a member
 
     @property
-    def spreads_members(self) -> bool:
+    def shards_members(self) -> bool:
         """Whether each device has members of its own, rather than a part of every member."""
         return self.devices_per_member < self.num_devices
 

@@ -21,11 +21,10 @@ from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import plain
 from jaxppo.config.trust import check_trust
-from jaxppo.runtime import build as system
-from jaxppo.runtime import checkpoint, compile, devices
+from jaxppo.runtime import build, checkpoint, compile, devices
 from jaxppo.runtime.checkpoint import Checkpoint, CheckpointError, CheckpointWarning
+from jaxppo.runtime.directories import check_tree
 from jaxppo.runtime.facts import RunFacts
-from jaxppo.runtime.guard import check_tree
 from jaxppo.runtime.population import members
 from jaxppo.types import Policy, PyTree, System, zeros
 
@@ -105,8 +104,8 @@ class TrainedPolicy:
         at_once = self.config.arch.num_eval_episodes
         local = jax.local_devices()[: self.num_devices]
         each = -(-at_once // len(local))
-        policy = devices.place(jax.tree.map(lambda x: x[None], self.policy), local, spread=False)
-        key = system.random_streams([self.config.arch.seed])[3][0]
+        policy = devices.place(jax.tree.map(lambda x: x[None], self.policy), local, sharded=False)
+        key = build.random_streams([self.config.arch.seed])[3][0]
         play, parts = None, []
         for start in range(0, num_episodes, at_once):
             numbers = start + np.arange(len(local) * each)
@@ -223,9 +222,9 @@ def load(
         raise CheckpointError(f"{found.path}: holds {len(facts.members)} members of {len(every)}")
     row = _row(facts, every, seed)
     own = every[facts.slots[row]]
-    built = system.build(own, plan(own, 1, 1))
+    built = build.build(own, plan(own, 1, 1))
     built = dataclasses.replace(built, axes=(), member_axes=())
-    one = system.hyperparameters(own, plan(own, 1, 1))
+    one = build.hyperparameters(own, plan(own, 1, 1))
     shapes = jax.eval_shape(partial(init_agent, built), one, jax.random.key(0)).policy
     num = len(facts.slots)
     several = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num, *x.shape), x.dtype), shapes)

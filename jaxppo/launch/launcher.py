@@ -37,15 +37,10 @@ from jaxppo.envs.contract import glance
 from jaxppo.runtime import devices
 from jaxppo.runtime.build import program_key
 from jaxppo.runtime.checkpoint import CheckpointError, CheckpointWarning
-from jaxppo.runtime.experiment import (
-    Job,
-    TooLargeError,
-    TrainingError,
-    check_run_dir,
-    prepare,
-    run_together,
-)
-from jaxppo.runtime.guard import Interrupted, check_tree, claim, release
+from jaxppo.runtime.directories import check_run_dir, check_tree, claim, release
+from jaxppo.runtime.jobs import Job, TooLargeError, TrainingError, prepare
+from jaxppo.runtime.loop import run_together
+from jaxppo.runtime.signals import Interrupted
 from jaxppo.runtime.sinks.console import print_lines
 
 _LOG = logging.getLogger("hydra.jaxppo")  # as visible as what Hydra says

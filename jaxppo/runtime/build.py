@@ -14,13 +14,13 @@ from jaxppo import envs
 from jaxppo.algorithms.acting import init_acting
 from jaxppo.algorithms.algorithm import Algorithm
 from jaxppo.algorithms.axes import BATCH_AXIS, MEMBER_AXIS
-from jaxppo.algorithms.spine import Metrics, init_agent, zero_metrics
+from jaxppo.algorithms.spine import init_agent
 from jaxppo.config.fields import ConfigError, numbers
 from jaxppo.config.importing import imported
 from jaxppo.config.plan import Plan
 from jaxppo.config.schema import ALGORITHMS, Config, LoggerConfig
 from jaxppo.runtime import devices, microbatches
-from jaxppo.types import ActingState, Hyperparameters, LearnerState, PyTree, System
+from jaxppo.types import Hyperparameters, LearnerState, PyTree, System
 
 
 def build(config: Config, plan: Plan) -> System:
@@ -115,11 +115,6 @@ def random_streams(seeds: Sequence[int]) -> tuple[jax.Array, jax.Array, jax.Arra
     return agent, acting, evaluation, absolute
 
 
-def init(system: System, members: Sequence[Config], plan: Plan) -> LearnerState:
-    """The first state of members, where the program has it: `place` of `begin`."""
-    return place(begin(system, members, plan), plan)
-
-
 def begin(system: System, members: Sequence[Config], plan: Plan) -> LearnerState:
     """The first state of members: agents `[P, ...]`, acting `[P, D, U, ...]`.
 
@@ -144,61 +139,6 @@ def begin(system: System, members: Sequence[Config], plan: Plan) -> LearnerState
 
     numbers = stacked_hyperparameters(members, plan)
     return jax.jit(one_by_one)((numbers, agent_keys, acting_keys))
-
-
-def place(state: LearnerState, plan: Plan) -> LearnerState:
-    """What `begin` gives, to agents `[D, P, ...]` and acting `[D, P, U, ...]` on their devices."""
-    if plan.spreads_members:
-        acting = place_agents(jax.tree.map(lambda x: x[:, 0], state.acting), plan)
-    else:
-        local = jax.local_devices()[: plan.num_devices]
-        acting = devices.shard(jax.tree.map(lambda x: x.swapaxes(0, 1), state.acting), local)
-    return LearnerState(agent=place_agents(state.agent, plan), acting=acting)
-
-
-def no_metrics(system: System, plan: Plan) -> Metrics:
-    """What the metrics of a block begin from, `[D, P]` where the program has them."""
-    zero = zero_metrics(system)
-    one: Metrics = jax.tree.map(lambda x: jnp.broadcast_to(x, (plan.num_members,)), zero)
-    return place_agents(one, plan)
-
-
-def place_agents(tree: PyTree, plan: Plan) -> PyTree:
-    """Leaves `[P, ...]` of agents, or what belongs to them, where the program has them."""
-    local = jax.local_devices()[: plan.num_devices]
-    return devices.place(tree, local, spread=plan.spreads_members)
-
-
-def gather(state: LearnerState, plan: Plan) -> LearnerState:
-    """The inverse of `place`, in NumPy; keys of random streams are their data."""
-    if plan.spreads_members:
-        acting = jax.tree.map(lambda x: x[:, None], gather_agents(state.acting, plan))
-    else:
-        acting = jax.tree.map(lambda x: x.swapaxes(0, 1), devices.host(state.acting))
-    return LearnerState(agent=gather_agents(state.agent, plan), acting=acting)
-
-
-def gather_agents(tree: PyTree, plan: Plan) -> PyTree:
-    """Of leaves `[D, P, ...]` of agents or their policies: `[P, ...]`, as `gather` does."""
-    if plan.spreads_members:
-        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), devices.host(tree))
-    return jax.tree.map(lambda x: x[0], devices.host(tree))
-
-
-def spread_anew(acting: ActingState, plan: Plan) -> ActingState:
-    """Environments `[P, D, U, ...]` on another number of devices, in their order.
-
-    Each device and update batch gets a random stream that no other has, and none had before.
-    """
-    shards = (plan.devices_per_member, plan.update_batch_size)
-
-    def split(x: jax.Array) -> jax.Array:
-        return x.reshape(x.shape[0], *shards, -1, *x.shape[4:])
-
-    key, numbers = acting.key[:, 0, 0], jnp.arange(math.prod(shards))
-    keys = jax.vmap(lambda k: jax.vmap(partial(jax.random.fold_in, k))(numbers))(key)
-    without = dataclasses.replace(acting, key=None)  # type: ignore[arg-type]
-    return dataclasses.replace(jax.tree.map(split, without), key=keys.reshape(-1, *shards))
 
 
 def _strong(x: jax.Array) -> jax.Array:

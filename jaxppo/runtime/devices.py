@@ -99,19 +99,19 @@ def replicate(tree: PyTree, devices: Sequence[jax.Device]) -> PyTree:
     return shard(copies, devices)
 
 
-def place(tree: PyTree, devices: Sequence[jax.Device], *, spread: bool) -> PyTree:
-    """Members `[P, ...]` to `[D, P / D, ...]`, some on each device, if spread; else `[D, P, ...]`,
+def place(tree: PyTree, devices: Sequence[jax.Device], *, sharded: bool) -> PyTree:
+    """Members `[P, ...]` to `[D, P / D, ...]`, some on each device, if sharded; else `[D, P, ...]`,
     all on each.
     """
-    if not spread:
+    if not sharded:
         return replicate(tree, devices)
     num = len(devices)
     return shard(jax.tree.map(lambda x: x.reshape(num, -1, *x.shape[1:]), tree), devices)
 
 
-def members(tree: PyTree, *, spread: bool) -> PyTree:
+def members(tree: PyTree, *, sharded: bool) -> PyTree:
     """The inverse of `place`, NumPy arrays `[P, ...]`."""
-    if not spread:
+    if not sharded:
         return first(tree)
     return jax.tree.map(lambda x: np.asarray(x).reshape(-1, *x.shape[2:]), tree)
 
@@ -142,16 +142,16 @@ def first(tree: PyTree) -> PyTree:
 
 
 def take(
-    tree: PyTree, chosen: Sequence[int], devices: Sequence[jax.Device], *, spread: bool
+    tree: PyTree, chosen: Sequence[int], devices: Sequence[jax.Device], *, sharded: bool
 ) -> PyTree:
     """Members `chosen`, by number, of leaves that `place` laid out."""
-    return shard(_take(tree, np.asarray(chosen, np.int32), spread), devices)
+    return shard(_take(tree, np.asarray(chosen, np.int32), sharded), devices)
 
 
-@partial(jax.jit, static_argnames="spread")
-def _take(tree: PyTree, chosen: jax.Array, spread: bool) -> PyTree:
+@partial(jax.jit, static_argnames="sharded")
+def _take(tree: PyTree, chosen: jax.Array, sharded: bool) -> PyTree:
     def one(x: jax.Array) -> jax.Array:
-        if not spread:
+        if not sharded:
             return x[:, chosen]
         return x.reshape(-1, *x.shape[2:])[chosen].reshape(x.shape[0], -1, *x.shape[2:])
 

@@ -1,7 +1,6 @@
-"""What reaches a run from outside: signals, and a second run in its directory."""
+"""Signals that reach a run."""
 
 import contextlib
-import fcntl
 import os
 import select
 import signal
@@ -9,12 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import IO, NoReturn
-
-from jaxppo.config.fields import ConfigError
-
-_LOCK = ".lock"  # in the run directory; the kernel lets go of it whenever the process ends
+from typing import NoReturn
 
 
 class Interrupted(KeyboardInterrupt):
@@ -132,64 +126,3 @@ def _say(line: str) -> None:
     with contextlib.suppress(OSError, ValueError, AttributeError):  # nobody listens
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
-
-
-_claimed: dict[Path, IO[str]] = {}  # locks that this process holds for a run to come
-
-
-@contextlib.contextmanager
-def only_run_in(folder: Path) -> Iterator[None]:
-    """`ConfigError` while another run, of this process or another, writes there."""
-    with _claimed.pop(folder.resolve(), None) or _lock(folder):
-        yield
-
-
-def claim(folder: Path) -> None:
-    """Hold a directory from now on for `only_run_in` to take over; `ConfigError` as there."""
-    if folder.resolve() not in _claimed:
-        _claimed[folder.resolve()] = _lock(folder)
-
-
-def release(folder: Path) -> None:
-    """Let go of a claim that nothing took over, if there is one."""
-    file = _claimed.pop(folder.resolve(), None)
-    if file is not None:
-        file.close()
-
-
-def _lock(folder: Path) -> IO[str]:
-    """The lock file, which is free again when it is closed."""
-    file = (folder / _LOCK).open("a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        file.seek(0)
-        holder = file.read().strip()
-        file.close()
-        raise ConfigError(
-            f"{folder}: process {holder} is writing there; wait until it ends, or choose another "
-            "directory"
-        ) from error
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
-    return file
-
-
-def check_tree(key: str, folder: Path) -> None:
-    """`ConfigError` where something below a run's directory is neither file nor directory, or is a
-    link that leads out of it: what is written there would be written elsewhere.
-    """
-    inside = folder.resolve()
-    for root, folders, files in os.walk(folder):
-        for path in (Path(root, name) for name in (*folders, *files)):
-            if path.is_symlink() and not path.resolve().is_relative_to(inside):
-                raise ConfigError(
-                    f"{key}={folder}: {path.relative_to(folder)} is a link to {path.resolve()}, "
-                    "outside of the run; put what it leads to in its place"
-                )
-            if not (path.is_file() or path.is_dir() or path.is_symlink()):
-                raise ConfigError(
-                    f"{key}={folder}: {path.relative_to(folder)} is neither a file nor a "
-                    "directory; remove it"
-                )

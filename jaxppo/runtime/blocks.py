@@ -1,0 +1,260 @@
+"""The verbs of a block: train, evaluate, keep the best, select; and the absolute metric."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Container
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxppo.algorithms.evaluation import Episodes
+from jaxppo.algorithms.metrics import headlines
+from jaxppo.config.schema import Config
+from jaxppo.runtime import build, checkpoint, compile, devices
+from jaxppo.runtime.evaluating import evaluate, score
+from jaxppo.runtime.events import Events, of_training
+from jaxppo.runtime.jobs import algorithm_name
+from jaxppo.runtime.members import Member, Members
+from jaxppo.runtime.placement import Layout
+from jaxppo.runtime.programs import Programs, check_memory, compile_programs
+from jaxppo.runtime.progress import Pace, Progress
+from jaxppo.runtime.saving import Saver, State
+from jaxppo.runtime.selection import Selection
+from jaxppo.runtime.signals import Signals
+from jaxppo.types import Policy
+
+
+class Blocks:
+    """Trains and evaluates the members that are in the program, and writes what came of it."""
+
+    def __init__(
+        self,
+        config: Config,
+        members: Members,
+        layout: Layout,
+        progress: Progress,
+        selection: Selection,
+        events: Events,
+        saver: Saver,
+        signals: Signals,
+    ) -> None:
+        self.layout = layout
+        self.programs: Programs
+        self._config, self._members, self._progress = config, members, progress
+        self._selection, self._events = selection, events
+        self._saver, self._signals = saver, signals
+        self._pace = Pace()
+
+    @property
+    def _active(self) -> list[int]:
+        return self._members.active(self.layout.slots)
+
+    def describe(self) -> dict[str, Any]:
+        """What a `start` event says."""
+        system, plan, env = self.layout.system, self.layout.plan, self._config.env
+        params = jax.eval_shape(system.algorithm.init, jax.random.key(0))
+        return {
+            "environment": system.env.name,
+            "suite": (env.target or env.library).partition(".")[0],
+            "algorithm": algorithm_name(self._config),
+            "platform": self.layout.devices[0].platform,
+            "num_parameters": sum(math.prod(x.shape) for x in jax.tree.leaves(params)),
+            "num_eval_episodes": self._config.arch.num_eval_episodes,
+            "max_eval_steps": system.max_eval_steps,
+            "warmup_steps": plan.warmup_steps,
+            "headlines": headlines(system.algorithm.loss_metrics),
+            **dataclasses.asdict(plan),
+            "updates_per_block": list(self._progress.updates_per_block),
+        }
+
+    def compile(self, train: compile.Program | None = None) -> None:
+        """Make the programs of the members that are there; `train` where it is made already."""
+        configs = self._members.configs(self.layout.slots)
+        self.programs = compile_programs(self.layout, configs, train)
+        self._progress.compile_seconds += self.programs.seconds
+        values = {
+            **self.programs.describe(),
+            "total_steps": self.layout.plan.total_steps,
+            "plan_only": self._config.arch.plan_only,
+        }
+        self._events.write(dict.fromkeys(self._active, values), "compile")
+        check_memory(self.layout, self.programs, self._config)
+
+    def train(self, state: State) -> State:
+        """The rest of the updates of a block, in calls of about a second.
+
+        The calls are one program, which hands its metrics on: how long they are changes no bit.
+        """
+        progress, done, start = self._progress, 0, time.perf_counter()
+        while progress.left:
+            before, called = progress.steps, time.perf_counter()
+            count = self._pace.updates(progress.left)
+            learner, total = self.programs.train.call(
+                state.learner, state.total, self.layout.place_count(count)
+            )
+            state = State(learner, state.best, jax.block_until_ready(total))
+            self._pace.took(count, time.perf_counter() - called)
+            progress.advance(count)
+            done += count
+            if not progress.left:
+                steps = done * progress.steps_per_update
+                progress.speeds.append(steps / (time.perf_counter() - start))
+            if progress.left or self._signals.received is not None:
+                self._saver.save_within(state, self.layout, before)
+        return state
+
+    def end(self, state: State) -> tuple[State, dict[int, float]]:
+        """Tell of the block, evaluate, keep the best and select; the state after it, and scores."""
+        progress, selection = self._progress, self._selection
+        block, num_blocks = progress.block, len(progress.updates_per_block)
+        diverged = self._tell(state)
+        progress.end_block()
+        exploits = selection.exploits(block, num_blocks)
+        if not exploits or len(diverged) == len(self._active):
+            self._fail(diverged)
+        if not self._active:
+            return state, {}
+        scores, better = self._evaluate(state.learner.agent.policy, block, diverged)
+        if any(better):
+            best = self.layout.choose(better, state.learner.agent.policy, state.best)
+            state = dataclasses.replace(state, best=best)
+        if self._active and exploits:
+            learner, sources = selection.exploit(self.layout, state.learner, scores, block)
+            state = dataclasses.replace(state, learner=learner)
+            self._write_selection([self.layout.slots[slot] for slot in sources])
+        elif self._active and (kept := selection.survivors(self.layout, scores, block)):
+            state = self._narrow(state, kept)
+        return dataclasses.replace(state, total=self.layout.no_metrics()), scores
+
+    def _tell(self, state: State) -> dict[int, str]:
+        """Write what the block's training was like; which members diverged, and why."""
+        progress, totals = self._progress, self.layout.read(state.total)
+        num_updates = progress.updates_per_block[progress.block]
+        one = {}
+        for i in self._active:
+            row = self.layout.row(i)
+            one[i] = jax.tree.map(lambda x, row=row: x[row].item(), totals)
+        common = {
+            "steps": progress.steps,
+            "updates": progress.steps // progress.steps_per_update,
+            "seconds": progress.seconds,
+            "steps_per_second": progress.speeds[-1],
+        }
+        rows = {i: {**common, **of_training(one[i], num_updates)} for i in one}
+        self._events.write(rows, "train")
+        found = {i: self._members[i].diagnose(one[i], progress.steps) for i in one}
+        return {i: reason for i, reason in found.items() if reason is not None}
+
+    def _evaluate(
+        self, policy: Policy, block: int, diverged: Container[int]
+    ) -> tuple[dict[int, float], np.ndarray]:
+        """Evaluate and write; scores of members, and the slots that are better than ever."""
+        seeds = [self._members[i].seed for i in self.layout.slots]
+        keys = build.random_streams(seeds)[2]
+        keys = jax.vmap(lambda key: jax.random.fold_in(key, block))(keys)
+        episodes = self._play(policy, keys)
+        last = {"last": self._progress.is_over}
+        found = {
+            i: {**self._score(episodes, i, self._progress.steps), **last}
+            for i in self._active
+            if i not in diverged
+        }
+        self._events.write(found, "eval")
+        better = np.zeros(len(self.layout.slots), bool)
+        for i, evaluation in found.items():
+            better[self.layout.row(i)] = self._members[i].score(evaluation)
+        return {i: each["episode_return"] for i, each in found.items()}, better
+
+    def _play(self, policy: Policy, keys: jax.Array, times: int = 1) -> Episodes:
+        """Episodes of all members; those whose masks allow nothing are let go."""
+        num = self._config.arch.num_eval_episodes
+        episodes = evaluate(self.layout, self.programs.evaluate, policy, keys, num, times)
+        counts, steps = np.sum(episodes.empty_masks, axis=1), self._progress.steps
+        found = {
+            i: self._members[i].diagnose_masks(int(counts[self.layout.row(i)]), steps)
+            for i in self._active
+        }
+        self._fail({i: reason for i, reason in found.items() if reason is not None})
+        return episodes
+
+    def _score(self, episodes: Episodes, i: int, steps: int) -> dict[str, Any]:
+        return {
+            "steps": steps,
+            "seconds": self._progress.seconds,
+            **score(episodes, self.layout.row(i)),
+            "max_eval_steps": self.layout.system.max_eval_steps,
+        }
+
+    def _narrow(self, state: State, kept: list[int]) -> State:
+        """The members in the slots `kept` go on, in a smaller program."""
+        steps = self._progress.steps
+        for slot in set(range(len(self.layout.slots))) - set(kept):
+            member = self._members[self.layout.slots[slot]]
+            if member.facts.failure is None:
+                member.end(
+                    self._describe_end(member, f"dropped by successive halving at step {steps}")
+                )
+        learner, best = self.layout.take((state.learner, state.best), kept)
+        self.layout = self.layout.narrow(kept)
+        self._selection.narrow(kept)
+        self._write_selection(self.layout.slots)
+        self.compile()
+        return State(learner, best, state.total)
+
+    def _write_selection(self, sources: Any) -> None:
+        slots, steps = self.layout.slots, self._progress.steps
+        self._selection.write(self._events, slots, sources, steps)
+
+    def conclude(self, state: State) -> None:
+        """Evaluate the best policies anew, and write how every member ended."""
+        reason = "no evaluation returned a finite number; look at the environment's rewards"
+        hopeless = [i for i in self._active if not self._members[i].facts.best]
+        self._fail(dict.fromkeys(hopeless, reason))
+        scores = {i: self._members[i].facts.best for i in self._active}
+        if self._config.arch.absolute_metric and scores:
+            seeds = [self._members[i].seed for i in self.layout.slots]
+            episodes = self._play(state.best, build.random_streams(seeds)[3], 10)
+            scores = {
+                i: self._score(episodes, i, self._members[i].facts.best["steps"])
+                for i in self._active
+            }
+            self._events.write(scores, "absolute")
+        for i in self._active:
+            member = self._members[i]
+            member.result = scores[i]["episode_return"]
+            member.end(self._describe_end(member, "finished"))
+        ends = {i: self._members[i].facts.end for i in range(len(self._members))}
+        overall = None
+        if self._config.population.size is not None:
+            number = self._members.best_of(range(len(self._members)))
+            member = self._members[0 if number is None else number]
+            overall = {**member.facts.end, "seed": member.seed}
+        self._events.write(ends, "end", overall)
+
+    def _fail(self, reasons: dict[int, str]) -> None:
+        """Let members go, and keep the last checkpoint in which they were well.
+
+        What is computed of them from now on is not looked at.
+        """
+        for i, reason in reasons.items():
+            member = self._members[i]
+            member.end(self._describe_end(member, reason), reason)
+        self._saver.pin(list(reasons))
+
+    def _describe_end(self, member: Member, status: str) -> dict[str, Any]:
+        progress = self._progress
+        return {
+            "status": status,
+            "environment": self.layout.system.env.name,
+            "absolute_metric": member.result if self._config.arch.absolute_metric else None,
+            "best_episode_return": member.best_return,
+            "best_steps": member.facts.best.get("steps"),
+            "steps": progress.steps,
+            "seconds": progress.seconds,
+            "compile_seconds": progress.compile_seconds,
+            "steps_per_second": progress.median_speed,
+            "machine": devices.machine(),
+            "versions": checkpoint.versions(),
+        }

@@ -1,0 +1,85 @@
+"""Run directories: who may write there, and whether what is there may be written to."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.stored import CONFIG
+from jaxppo.runtime.sinks import METRICS
+
+_LOCK = ".lock"  # in the run directory; the kernel lets go of it whenever the process ends
+
+_claimed: dict[Path, IO[str]] = {}  # locks that this process holds for a run to come
+
+
+@contextlib.contextmanager
+def only_run_in(folder: Path) -> Iterator[None]:
+    """`ConfigError` while another run, of this process or another, writes there."""
+    with _claimed.pop(folder.resolve(), None) or _lock(folder):
+        yield
+
+
+def claim(folder: Path) -> None:
+    """Hold a directory from now on for `only_run_in` to take over; `ConfigError` as there."""
+    if folder.resolve() not in _claimed:
+        _claimed[folder.resolve()] = _lock(folder)
+
+
+def release(folder: Path) -> None:
+    """Let go of a claim that nothing took over, if there is one."""
+    file = _claimed.pop(folder.resolve(), None)
+    if file is not None:
+        file.close()
+
+
+def _lock(folder: Path) -> IO[str]:
+    """The lock file, which is free again when it is closed."""
+    file = (folder / _LOCK).open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.seek(0)
+        holder = file.read().strip()
+        file.close()
+        raise ConfigError(
+            f"{folder}: process {holder} is writing there; wait until it ends, or choose another "
+            "directory"
+        ) from error
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
+
+
+def check_tree(key: str, folder: Path) -> None:
+    """`ConfigError` where something below a run's directory is neither file nor directory, or is a
+    link that leads out of it: what is written there would be written elsewhere.
+    """
+    inside = folder.resolve()
+    for root, folders, files in os.walk(folder):
+        for path in (Path(root, name) for name in (*folders, *files)):
+            if path.is_symlink() and not path.resolve().is_relative_to(inside):
+                raise ConfigError(
+                    f"{key}={folder}: {path.relative_to(folder)} is a link to {path.resolve()}, "
+                    "outside of the run; put what it leads to in its place"
+                )
+            if not (path.is_file() or path.is_dir() or path.is_symlink()):
+                raise ConfigError(
+                    f"{key}={folder}: {path.relative_to(folder)} is neither a file nor a "
+                    "directory; remove it"
+                )
+
+
+def check_run_dir(key: str, run_dir: Path) -> None:
+    """`ConfigError` where a run cannot be written to `run_dir`, which need not exist yet."""
+    if any((run_dir / name).exists() for name in (METRICS, CONFIG)):
+        raise ConfigError(f"{key}={run_dir}: holds a run already; choose another directory")
+    existing = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise ConfigError(f"{key}={run_dir}: {existing} is not a directory; choose another")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ConfigError(f"{key}={run_dir}: {existing} cannot be written to; choose another")

@@ -1,0 +1,210 @@
+"""A run's events: what they hold, and where they go."""
+
+import dataclasses
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxppo.algorithms.metrics import MEAN, leaves
+from jaxppo.algorithms.spine import Metrics
+from jaxppo.config.plan import num_members
+from jaxppo.config.schema import LoggerConfig
+from jaxppo.config.stored import plain
+from jaxppo.ops.aggregates import interval, iqm
+from jaxppo.runtime import sinks
+from jaxppo.runtime.jobs import Job
+from jaxppo.runtime.members import Members
+
+SUMS = ("steps_per_second", "episodes", "unfinished")  # over members; others are means
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Where the events of some members go: as they are of one, summed up of several."""
+
+    outputs: list[sinks.Sink]
+    members: range
+    folder: Path | None  # None: the screen alone
+
+    def write(self, events: Mapping[int, sinks.Event], overall: dict[str, Any]) -> None:
+        """Take an event each of some members of the program, by their number."""
+        own = [events[i] for i in self.members if i in events]
+        if own:
+            event = own[0] if len(self.members) == 1 else {**sum_up(own), **overall}
+            self.send(event)
+
+    def send(self, event: sinks.Event) -> None:
+        """Take one event as it is."""
+        for sink in self.outputs:
+            sink.write(event)
+
+
+class Events:
+    """The sinks of all jobs and members of a program."""
+
+    def __init__(self, jobs: Sequence[Job], members: Members) -> None:
+        self._jobs, self._members = jobs, members
+        self._reports: list[Report] = []
+        self._failed: set[str] = set()  # settings of views that have failed
+
+    def open(self, positions: Sequence[Mapping[str, int] | None], *, only_screen: bool) -> None:
+        """Begin to write: of each job and member into its directory, and of all on the screen.
+
+        `positions` are of each job that is resumed the bytes of its metric logs to go on after.
+        """
+        one = len(self._members) == 1
+        for job, own, position in zip(self._jobs, self._members.jobs, positions, strict=True):
+            if only_screen:
+                break
+            console = job.config.logger.console and one
+            config = dataclasses.replace(job.config.logger, console=console)
+            self._open(config, job, own, "", position)
+            if len(own) > 1:
+                few = len(own) <= config.wandb_members
+                config = dataclasses.replace(
+                    config, plot=False, marl_eval=False, wandb=config.wandb and few
+                )
+                for i in own:
+                    name = f"seed_{self._members[i].seed}"
+                    (job.run_dir / name).mkdir(exist_ok=job.resume)
+                    self._open(config, job, range(i, i + 1), name, position)
+        if only_screen or not one:
+            console = any(job.config.logger.console for job in self._jobs)
+            screen = LoggerConfig(console=console, json=False, plot=False)
+            outputs = sinks.make(screen, self._jobs[0].run_dir)
+            self._reports.append(Report(outputs, range(len(self._members)), None))
+
+    def _open(
+        self,
+        config: LoggerConfig,
+        job: Job,
+        own: range,
+        name: str,
+        positions: Mapping[str, int] | None,
+    ) -> None:
+        """Write events of the members `own` to a folder of the job's, after those there."""
+        folder = job.run_dir / name
+        settings = self._members[own.start].config if len(own) == 1 else job.config
+        several = job.run_dir.name if num_members(job.config) > 1 else None
+        scope = sinks.Scope(
+            settings=plain(settings),
+            name=str(folder.relative_to(job.run_dir.parent)),
+            group=job.group or several,
+            failed=self._failed,
+        )
+        position = None if positions is None else positions.get(name or ".", 0)
+        self._reports.append(Report(sinks.make(config, folder, position, scope), own, folder))
+
+    def close(self, kind: Any, *_: object) -> None:
+        """Finish files and displays, however the run ended; what failed first is what is raised."""
+        failures = []
+        for report in self._reports:
+            for sink in report.outputs:
+                try:
+                    sink.close()
+                except OSError as error:
+                    failures.append(error)
+        if failures and kind is None:
+            raise failures[0]
+
+    def positions(self, job: Job) -> dict[str, int]:
+        """Bytes written to each metric log of a job, by its folder in the run directory."""
+        return {
+            str(report.folder.relative_to(job.run_dir)): sinks.position(report.folder)
+            for report in self._reports
+            if report.folder is not None and report.folder.is_relative_to(job.run_dir)
+        }
+
+    def write(
+        self, events: Mapping[int, dict[str, Any]], kind: str, overall: dict[str, Any] | None = None
+    ) -> None:
+        """One event of each member that is a key; `overall` is said of several beside their sum."""
+        rows = {
+            i: {"event": kind, "seed": self._members[i].seed, **values}
+            for i, values in events.items()
+        }
+        for report in self._reports:
+            report.write(rows, overall or {})
+
+    def write_to_all(self, kind: str, **values: Any) -> None:
+        """One event to every sink."""
+        for report in self._reports:
+            report.send({"event": kind, **values})
+
+    def write_of_several(self, kind: str, **values: Any) -> None:
+        """One event to the sinks of several members."""
+        for report in self._reports:
+            if len(report.members) > 1:
+                report.send({"event": kind, **values})
+
+
+def sum_up(events: Sequence[sinks.Event]) -> sinks.Event:
+    """One event of several members.
+
+    Numbers are means over members, but for `SUMS`, and for the least (`_min`) and the greatest
+    (`_max`). Scores of evaluations are there in full too, as `member_returns`, with statistics over
+    members: `member_return_iqm` and so on.
+    """
+
+    def merge(name: str, values: list[Any]) -> Any:
+        found = [value for value in values if isinstance(value, int | float)]
+        if not found or all(value == values[0] for value in values):
+            return values[0]
+        if name.endswith("_min"):
+            return min(found)
+        return max(found) if name.endswith("_max") else statistics.fmean(found)
+
+    merged: sinks.Event = {
+        name: merge(name, [event[name] for event in events])
+        for name in events[0]
+        if name not in ("seed", *SUMS)
+    }
+    merged |= {name: sum(event[name] for event in events) for name in SUMS if name in events[0]}
+    merged |= {"members": len(events), "seeds": [event["seed"] for event in events]}
+    kind = merged["event"]
+    if kind in ("eval", "absolute"):
+        merged |= _over_members("member_return", [event["episode_return"] for event in events])
+    elif kind == "end":
+        failures = [event for event in events if event["status"] != "finished"]
+        merged["status"] = "; ".join(f"seed {e['seed']}: {e['status']}" for e in failures) or (
+            "finished"
+        )
+        merged |= _over_members("absolute_metric", [event["absolute_metric"] for event in events])
+    return merged
+
+
+def _over_members(name: str, values: Sequence[float | None]) -> dict[str, Any]:
+    """Statistics over members of a score, of those that have it."""
+    scores = [value for value in values if value is not None]
+    if not scores:
+        return {f"{name}s": list(values)}
+    low, high = interval([scores])
+    with np.errstate(invalid="ignore"):  # of infinite scores
+        return {
+            f"{name}s": list(values),
+            f"{name}_std": float(np.std(scores)),
+            f"{name}_min": min(scores),
+            f"{name}_max": max(scores),
+            f"{name}_iqm": float(iqm(scores)),
+            f"{name}_low": low,
+            f"{name}_high": high,
+        }
+
+
+def of_training(totals: Metrics, num_updates: int) -> dict[str, Any]:
+    """What a `train` event says of a block: means over updates, and over episodes that ended."""
+    rollout = totals.rollout
+    episodes: Any = rollout.num_episodes
+    return {
+        "episodes": episodes,
+        "episode_return": rollout.episode_return / episodes if episodes else None,
+        "episode_length": rollout.episode_length / episodes if episodes else None,
+        **{
+            name: value / num_updates if how == MEAN else value
+            for name, how, value in leaves(totals.learn)
+            if not name.startswith("nonfinite")
+        },
+    }

@@ -1,0 +1,136 @@
+"""The members of a program as a run tells of them: best, last, failed, ended."""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from jaxppo.algorithms.spine import Metrics
+from jaxppo.config.plan import num_members
+from jaxppo.config.schema import Config
+from jaxppo.runtime.facts import MemberFacts
+from jaxppo.runtime.jobs import Job, TrainingError
+from jaxppo.runtime.population import members
+
+
+class Member:
+    """One agent. Steps are Python integers: exact at any size."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.facts = MemberFacts()  # what a checkpoint keeps; replaced, never changed
+        self.result: float | None = None
+
+    @property
+    def seed(self) -> int:
+        """Its own."""
+        return self.config.arch.seed
+
+    @property
+    def best_return(self) -> float:
+        """Of its best evaluation; -inf before any that was finite."""
+        return float(self.facts.best.get("episode_return", -math.inf))
+
+    def score(self, evaluation: dict[str, Any]) -> bool:
+        """Note an evaluation; whether its policy is better than it ever was."""
+        score, facts = evaluation["episode_return"], self.facts
+        history = [*facts.history, (evaluation["steps"], score)]
+        self.facts = dataclasses.replace(facts, last=evaluation, history=history)
+        better = math.isfinite(score) and score > self.best_return
+        if better:
+            self.facts = dataclasses.replace(self.facts, best=evaluation)
+        return better
+
+    def end(self, event: dict[str, Any], failure: str | None = None) -> None:
+        """Note its last event, and why it stopped training if it did."""
+        self.facts = dataclasses.replace(self.facts, end=event, failure=failure)
+
+    def diagnose(self, totals: Metrics, steps: int) -> str | None:
+        """Why training cannot go on after a block, in one line; None: it can."""
+        rollout, learn = totals.rollout, totals.learn
+        found = {
+            "reward": rollout.nonfinite_reward,
+            "observation": rollout.nonfinite_observation,
+            "loss or gradient": learn.nonfinite_loss,
+            "parameter": totals.nonfinite_parameter,
+        }
+        source = "observations" if rollout.nonfinite_observation else "rewards"
+        if self.config.arch.on_nonfinite == "skip":
+            found = {"parameter": totals.nonfinite_parameter}
+            if learn.skipped_steps and not learn.gradient_steps:
+                return (
+                    f"all {learn.skipped_steps} gradient steps of the block that ended at step "
+                    f"{steps} were NaN or infinite and skipped; stopped; look at the "
+                    f"environment's {source}"
+                )
+        bad = ", ".join(f"{what} ({count})" for what, count in found.items() if count)
+        if bad:
+            way_out = "try lower learning rates"
+            if rollout.nonfinite_observation or rollout.nonfinite_reward:
+                way_out = f"look at the environment's {source}"
+            return (
+                f"NaN or infinity in {bad} in the block that ended at step {steps}; stopped; "
+                f"{way_out}"
+            )
+        return self.diagnose_masks(int(rollout.empty_mask), steps)
+
+    def diagnose_masks(self, num_empty: int, steps: int) -> str | None:
+        """The same of action masks that allow nothing."""
+        if not num_empty:
+            return None
+        return (
+            f"no legal action: {num_empty} observations up to step {steps} carry "
+            f"an {self.config.env.action_mask} of false alone; stopped; mend the environment's "
+            "mask, or env.action_mask=null to do without"
+        )
+
+
+class Members:
+    """All members of a program, by their number, and the jobs that they are of."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.all = [Member(config) for job in jobs for config in members(job.config)]
+        self.jobs: list[range] = []  # the members of each job
+        for job in jobs:
+            start = self.jobs[-1].stop if self.jobs else 0
+            self.jobs.append(range(start, start + num_members(job.config)))
+        self._is_population = jobs[0].config.population.size is not None
+
+    def __getitem__(self, number: int) -> Member:
+        return self.all[number]
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def active(self, slots: Iterable[int]) -> list[int]:
+        """Those in these slots that train on."""
+        return [i for i in slots if self.all[i].facts.failure is None]
+
+    def configs(self, slots: Iterable[int]) -> list[Config]:
+        """Their settings, as if each ran alone."""
+        return [self.all[i].config for i in slots]
+
+    def best_of(self, own: Sequence[int]) -> int | None:
+        """Of the members with a result, the one that evaluated best."""
+        finished = [i for i in own if self.all[i].result is not None]
+        return max(finished, key=lambda i: self.all[i].best_return, default=None)
+
+    def results(self) -> list[float | TrainingError]:
+        """Each job's result: the mean over its seeds, or what went wrong with one of them.
+
+        Of a population, the result of the member that evaluated best.
+        """
+        return [self._result(own) for own in self.jobs]
+
+    def _result(self, own: Sequence[int]) -> float | TrainingError:
+        group = [self.all[i] for i in own]
+        best = self.best_of(own)
+        if self._is_population and best is not None:
+            group = [self.all[best]]
+        failures = [member for member in group if member.facts.failure is not None]
+        if failures:
+            seed = f"seed {failures[0].seed}: " if len(group) > 1 else ""
+            more = f" ({len(failures)} of {len(group)} seeds failed)" if len(group) > 1 else ""
+            return TrainingError(f"{seed}{failures[0].facts.failure}{more}")
+        return statistics.fmean(m.result for m in group if m.result is not None)

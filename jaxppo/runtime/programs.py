@@ -1,0 +1,131 @@
+"""What a run compiles before its first step."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxppo.algorithms.evaluation import evaluate_members
+from jaxppo.algorithms.spine import train_members, warm_up_members
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import Config
+from jaxppo.runtime import build, compile
+from jaxppo.runtime.evaluating import place_keys
+from jaxppo.runtime.jobs import TooLargeError
+from jaxppo.runtime.placement import Layout
+from jaxppo.types import LearnerState, PyTree
+
+# Members of several jobs are one program where it takes at most this share of the memory
+SHARE_OF_MEMORY = 0.75
+
+
+@dataclasses.dataclass(frozen=True)
+class Programs:
+    """A block of training, and an evaluation."""
+
+    train: compile.Program
+    evaluate: compile.Program
+
+    @property
+    def seconds(self) -> float:
+        """That compiling took."""
+        return self.train.seconds + self.evaluate.seconds
+
+    def describe(self) -> dict[str, Any]:
+        """What a `compile` event says."""
+        flops = self.train.matmul_flops
+        return {
+            "seconds": self.seconds,
+            "train_seconds": self.train.seconds,
+            "evaluate_seconds": self.evaluate.seconds,
+            "gflop_per_update": None if flops is None else flops / 1e9,
+            "peak_bytes": self.train.peak_bytes,
+        }
+
+
+def compile_training(layout: Layout, configs: Sequence[Config]) -> compile.Program:
+    """The program that trains members of these settings."""
+    state = _shapes(layout, configs)
+    total = jax.eval_shape(layout.no_metrics)
+    count = jax.ShapeDtypeStruct((layout.plan.num_devices,), jnp.int32)
+    train = partial(train_members, layout.system)
+    return _compile(configs[0], train, state, total, count, donate=(0, 1))
+
+
+def compile_programs(
+    layout: Layout, configs: Sequence[Config], train: compile.Program | None = None
+) -> Programs:
+    """Both programs; `train` where it is compiled already."""
+    train = train or compile_training(layout, configs)
+    policy = _shapes(layout, configs).agent.policy
+    _, _, keys, _ = build.random_streams([config.arch.seed for config in configs])
+    (placed,) = place_keys(layout, keys, configs[0].arch.num_eval_episodes, 1)
+    evaluation = partial(evaluate_members, layout.system)
+    return Programs(train=train, evaluate=_compile(configs[0], evaluation, policy, placed))
+
+
+def check_group(layout: Layout, program: compile.Program) -> None:
+    """`TooLargeError` where the members of several jobs do not fit well together."""
+    need, limit = program.peak_bytes, _memory_limit(layout)
+    if need is not None and limit is not None and need > SHARE_OF_MEMORY * limit:
+        raise TooLargeError(
+            f"{len(layout.slots)} members need {need / 2**30:.1f} GiB of {limit / 2**30:.1f} on "
+            "each device"
+        )
+
+
+def check_memory(layout: Layout, programs: Programs, config: Config) -> None:
+    """`ConfigError` where a device has less memory than the programs need."""
+    need = max(programs.train.peak_bytes or 0, programs.evaluate.peak_bytes or 0)
+    limit = _memory_limit(layout)
+    if limit is not None and need > limit:
+        raise ConfigError(
+            f"arch.total_num_envs={config.arch.total_num_envs}: the program needs "
+            f"{need / 2**30:.1f} GiB on each device, of {limit / 2**30:.1f} that there are; lower "
+            "it, system.rollout_length, or the number of members"
+        )
+
+
+def warm_up(layout: Layout, config: Config, state: LearnerState) -> LearnerState:
+    """The state after the rollouts that move observation statistics alone, if there are any."""
+    if not layout.plan.warmup_rollouts:
+        return state
+    count = layout.place_count(layout.plan.warmup_rollouts)
+    warm_up = partial(warm_up_members, layout.system)
+    warm: LearnerState = _compile(config, warm_up, state, count, donate=(0,)).call(state, count)
+    return warm
+
+
+def profile(layout: Layout, programs: Programs, state: LearnerState, folder: Path) -> None:
+    """Trace two updates, of a copy of the state that is dropped: the run is as without."""
+    for traced in (False, True):  # the first call is not like those that follow
+        copy = jax.tree.map(jnp.copy, state)
+        count = layout.place_count(2 if traced else 1)
+        with jax.profiler.trace(folder) if traced else contextlib.nullcontext():
+            jax.block_until_ready(programs.train.call(copy, layout.no_metrics(), count))
+
+
+def _shapes(layout: Layout, configs: Sequence[Config]) -> LearnerState:
+    """Of the state, as the program has it."""
+
+    def begin() -> LearnerState:
+        return layout.place(build.begin(layout.system, configs, layout.plan))
+
+    shapes: LearnerState = jax.eval_shape(begin)
+    return shapes
+
+
+def _memory_limit(layout: Layout) -> int | None:
+    return compile.memory_limit(layout.devices[0], layout.plan.num_devices)
+
+
+def _compile(
+    config: Config, function: Callable[..., Any], *args: PyTree, donate: tuple[int, ...] = ()
+) -> compile.Program:
+    compiler = config.arch.compiler
+    return compile.compile_program(function, *args, donate=donate, compiler=compiler)

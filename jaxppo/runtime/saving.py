@@ -1,0 +1,316 @@
+"""Checkpoints of a run: when they are due, what is in them, and going on from one."""
+
+import contextlib
+import dataclasses
+import math
+import signal
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import jax.numpy as jnp
+
+from jaxppo.algorithms.spine import Metrics, zero_metrics
+from jaxppo.config.fields import ConfigError, as_argument
+from jaxppo.config.stored import plain
+from jaxppo.runtime import build, checkpoint, devices, sinks
+from jaxppo.runtime.checkpoint import Checkpoint, CheckpointError
+from jaxppo.runtime.directories import check_tree, only_run_in
+from jaxppo.runtime.events import Events
+from jaxppo.runtime.facts import MemberFacts, RunFacts
+from jaxppo.runtime.jobs import Job
+from jaxppo.runtime.members import Members
+from jaxppo.runtime.placement import Layout, reshard
+from jaxppo.runtime.progress import Progress
+from jaxppo.runtime.selection import Selection
+from jaxppo.runtime.signals import Interrupted, Signals
+from jaxppo.types import LearnerState, Policy
+
+SAVE_SECONDS = 60.0  # from a checkpoint to the next, at least, before a block is over
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class State:
+    """What a run computes with; leaves `[D, P, ...]` on devices, `[P, ...]` in checkpoints."""
+
+    learner: LearnerState
+    best: Policy  # of each member, as it was evaluated
+    total: Metrics  # of the block so far
+
+
+@dataclasses.dataclass(frozen=True)
+class Resumed:
+    """A checkpoint that the run can go on from."""
+
+    found: Checkpoint
+    facts: RunFacts
+    lines: list[str]  # what a user should know of it
+
+
+def open_directory(job: Job, stack: contextlib.ExitStack) -> tuple[Checkpoint | None, list[str]]:
+    """Hold a run's directory; the newest checkpoint there, if it is to be resumed.
+
+    Changes nothing in it but the lock.
+    """
+    stack.enter_context(only_run_in(job.run_dir))
+    if not job.resume:
+        return None, []
+    check_tree("resume", job.run_dir)
+    return checkpoint.newest(job.run_dir)
+
+
+def check_resume(
+    job: Job, found: Checkpoint, lines: list[str], members: Members, selection: Selection
+) -> Resumed:
+    """The facts of a checkpoint; `ConfigError` and `CheckpointError` where it is of another run."""
+    facts = RunFacts.of(found)
+    if len(facts.members) != len(members):
+        raise ConfigError(
+            f"{found.path}: holds {len(facts.members)} members, and {len(members)} are asked for; "
+            "leave arch.num_seeds and population.size as they were"
+        )
+    if set(facts.numbers) != set(selection.numbers):
+        raise CheckpointError(
+            f"{found.path}: its members differ in {', '.join(facts.numbers) or 'nothing'}, and "
+            f"the settings say {', '.join(selection.numbers) or 'nothing'}"
+        )
+    gaps = sinks.missing(job.run_dir, facts.positions)
+    if gaps and not {"log", "logger"} & set(job.config.resume_allow):
+        raise ConfigError(
+            f"resume={job.run_dir}: {gaps[0]}; put the whole log in its place, or go on with what "
+            "is there: 'resume_allow=[log]'"
+        )
+    return Resumed(found, facts, [*lines, *(f"{line}; the log has a gap" for line in gaps)])
+
+
+def differences(resumed: Resumed, layout: Layout) -> list[str]:
+    """What of a resumed run is not as it was, in lines."""
+    facts, lines = resumed.facts, []
+    if facts.shards != layout.shards:
+        lines.append(
+            "the environments are spread over devices and update batches as "
+            f"{' x '.join(map(str, layout.shards))}, and were over "
+            f"{' x '.join(map(str, facts.shards))}: their episodes go on with new random streams, "
+            "and the run is no longer bit for bit what it would have been"
+        )
+    together, were = layout.plan.members_per_device, facts.members_per_device
+    if together != were:
+        lines.append(
+            f"members on each device: {together}, and {were} before: the compiler adds in another "
+            "order, and bits may differ"
+        )
+    now, then = checkpoint.versions(), resumed.found.facts.get("versions", {})
+    changed = {name: was for name, was in then.items() if now.get(name) != was}
+    if changed:
+        lines.append(
+            f"written with {', '.join(f'{n} {v}' for n, v in changed.items())}, and this is "
+            f"{', '.join(f'{n} {now.get(n)}' for n in changed)}: bits may differ"
+        )
+    return lines
+
+
+def read_state(resumed: Resumed, layout: Layout, members: Members) -> State:
+    """What a checkpoint holds, `[P, ...]`; `CheckpointError` where it is another program's."""
+    shards, update_batches = resumed.facts.shards
+    plan = dataclasses.replace(
+        layout.plan, devices_per_member=shards, update_batch_size=update_batches
+    )
+    total_num_envs = members[0].config.arch.total_num_envs
+    system = dataclasses.replace(
+        layout.system, num_envs=total_num_envs // (shards * update_batches)
+    )
+    configs = members.configs(layout.slots)
+
+    def begin() -> tuple[LearnerState, Policy, Metrics]:
+        state = build.begin(system, configs, plan)
+        total = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(configs),)), zero_metrics(system))
+        return state, state.agent.policy, total
+
+    return State(*checkpoint.unflatten(jax.eval_shape(begin), resumed.found.arrays))
+
+
+def place_state(
+    state: State, resumed: Resumed, layout: Layout, members: Members, selection: Selection
+) -> State:
+    """The state of a checkpoint on the devices of this run, with its hyperparameters of now."""
+    learner = state.learner
+    numbers = build.stacked_hyperparameters(members.configs(layout.slots), layout.plan)
+    before = learner.agent.hyperparameters
+    kept = {name: getattr(before, name) for name in selection.selected()}
+    agent = dataclasses.replace(learner.agent, hyperparameters=numbers.replace(**kept))
+    acting = learner.acting
+    if resumed.facts.shards != layout.shards:
+        acting = reshard(acting, layout.shards)
+    return State(
+        layout.place(LearnerState(agent=agent, acting=acting)),
+        layout.place_agents(state.best),
+        layout.place_agents(state.total),
+    )
+
+
+class Saver:
+    """Writes checkpoints of every job in threads beside the training, and on signals."""
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        members: Members,
+        events: Events,
+        progress: Progress,
+        selection: Selection,
+        signals: Signals,
+    ) -> None:
+        self._jobs, self._members, self._events = jobs, members, events
+        self._progress, self._selection, self._signals = progress, selection, signals
+        self._writers: dict[int, checkpoint.Writer] = {}  # of jobs, by their number
+        self._share = jobs[0].config.checkpoint.share
+        self._num_saved = 0
+        self._saved_at = time.perf_counter()
+
+    def open(self, threads: ThreadPoolExecutor) -> None:
+        """Begin to write, and tell the signals what is to be done about them."""
+        for number, job in enumerate(self._jobs):
+            settings = job.config.checkpoint
+            if settings.enabled:
+                self._writers[number] = checkpoint.Writer(
+                    job.run_dir, threads, settings.keep, settings.milestones
+                )
+        self._signals.plan = (
+            "saving a checkpoint, then stopping"
+            if self._writers
+            else "stopping, with nothing saved"
+        )
+        if self._writers and len(self._jobs) == 1:
+            way_on = as_argument("resume", self._jobs[0].run_dir)
+            self._signals.way_on = f"; to go on: {way_on}"
+
+    def wait(self) -> str:
+        """Until all checkpoints are whole; `CheckpointError` where one cannot be."""
+        for writer in self._writers.values():
+            writer.wait()
+        return ""
+
+    def pin(self, failed: Sequence[int]) -> None:
+        """Keep for good the last checkpoints in which these members were well."""
+        for number, writer in self._writers.items():
+            if any(i in self._members.jobs[number] for i in failed):
+                writer.pin()
+
+    def save_within(self, state: State, layout: Layout, before: int) -> None:
+        """Between two calls of a block: where a signal has come, or the last save is long ago.
+
+        `before` is the step of the call before this one.
+        """
+        waited = time.perf_counter() - self._saved_at >= SAVE_SECONDS
+        self._save(state, layout, {}, before, may_save=waited)
+
+    def save_block(
+        self, state: State, layout: Layout, scores: Mapping[int, float], before: int
+    ) -> None:
+        """After a block, where it is due; `scores` are those of its evaluation."""
+        self._save(state, layout, scores, before, may_save=True)
+
+    def _save(
+        self,
+        state: State,
+        layout: Layout,
+        scores: Mapping[int, float],
+        before: int,
+        *,
+        may_save: bool,
+    ) -> None:
+        """Write checkpoints where they are due; `Interrupted` where a signal has come."""
+        if not self._members.active(layout.slots):  # the run ends by itself
+            return
+        number, steps = self._signals.received, self._progress.steps
+        due = number is not None or self._progress.is_over
+        due = due or any(w.is_milestone(steps, before) for w in self._writers.values())
+        if due or (may_save and self._can_afford()):
+            self.snapshot(state, layout, scores)()
+        if number is not None:
+            self.wait()
+            saved = f", saved{self._signals.way_on}" if self._writers else ", not saved"
+            name = signal.Signals(number).name
+            raise Interrupted(f"{name}: stopped at step {steps}{saved}", number)
+
+    def _can_afford(self) -> bool:
+        """Whether the share of time that went into checkpoints would stay what it may be."""
+        if any(writer.is_writing for writer in self._writers.values()):
+            return self._share == 1
+        spent = sum(writer.seconds for writer in self._writers.values())
+        each = spent / self._num_saved if self._num_saved else 0.1 * len(self._writers)
+        return self._share == 1 or spent + each <= self._share * self._progress.seconds
+
+    def pending(self, state: State, layout: Layout) -> Callable[[], str]:
+        """What saves the run as it is now, whole, should it be called."""
+        save = self.snapshot(state, layout, {})
+        return lambda: save() + self.wait()
+
+    def snapshot(
+        self, state: State, layout: Layout, scores: Mapping[int, float]
+    ) -> Callable[[], str]:
+        """What writes the run as it is now, whenever it is called, perhaps by another thread.
+
+        It returns what it did, in words.
+        """
+        steps, parts = self._progress.steps, []
+        active = self._members.active(layout.slots)
+        for number, writer in self._writers.items():
+            own = self._members.jobs[number]
+            rows = [slot for slot, i in enumerate(layout.slots) if i in own]
+            if any(layout.slots[slot] in active for slot in rows):
+                found = [x for i, x in scores.items() if i in own and math.isfinite(x)]
+                score = statistics.fmean(found) if found else None
+                facts = self._facts(number, rows, layout)
+                told = [self._members[i].facts for i in own]  # asked for whole when it is written
+                parts.append((writer, rows, facts, told, self._jobs[number].config, score))
+        # Keys of random streams as their data, made here: a device may be busy when they are asked
+        data = jax.tree.map(devices.data, state)
+
+        def write() -> str:
+            if not parts:
+                return ", not saved"
+            self._num_saved += 1
+            self._saved_at = time.perf_counter()
+            gathered = (
+                layout.gather(data.learner),
+                layout.gather_agents(data.best),
+                layout.gather_agents(data.total),
+            )
+            for writer, rows, facts, told, config, score in parts:
+                arrays = jax.tree.map(lambda x, rows=rows: x[rows], gathered)
+                each = [dataclasses.asdict(member) for member in told]
+                facts = dataclasses.replace(facts, members=each, config=plain(config))
+                writer.save(steps, arrays, dataclasses.asdict(facts), score)
+            return f", saved at step {steps}"
+
+        return write
+
+    def _facts(self, number: int, rows: Sequence[int], layout: Layout) -> RunFacts:
+        """What a checkpoint of a job keeps beside its arrays, its members and its settings."""
+        job, own, progress = self._jobs[number], self._members.jobs[number], self._progress
+        begun = progress.block + (progress.updates > 0)
+        numbers = self._selection.numbers
+        return RunFacts(
+            block=progress.block,
+            updates=progress.updates,
+            updates_per_block=list(progress.updates_per_block[:begun]),
+            seconds=progress.seconds,
+            compile_seconds=progress.compile_seconds,
+            speeds=list(progress.speeds),
+            slots=[layout.slots[row] - own.start for row in rows],
+            numbers={name: [row[r] for r in rows] for name, row in numbers.items()},
+            shards=layout.shards,
+            members_per_device=layout.plan.members_per_device,
+            positions=self._events.positions(job),
+        )
+
+
+def load_members(resumed: Resumed, members: Members, selection: Selection) -> None:
+    """Take up what a checkpoint tells of the members and their hyperparameters."""
+    for i, told in enumerate(resumed.facts.members):
+        members[i].facts = MemberFacts(**told)
+    selection.numbers = resumed.facts.numbers

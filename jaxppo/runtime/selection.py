@@ -1,0 +1,113 @@
+"""Selection among the members of a population after evaluations: PBT and successive halving."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxppo.config.schema import Config
+from jaxppo.runtime import build
+from jaxppo.runtime.events import Events
+from jaxppo.runtime.placement import Layout
+from jaxppo.runtime.population import explore, rank, rungs, sources
+from jaxppo.types import LearnerState
+
+
+class Selection:
+    """The hyperparameters that members differ in, and who goes on with which."""
+
+    def __init__(self, config: Config, configs: Sequence[Config], layout: Layout) -> None:
+        self._config = config
+        self._settings = config.population
+        self._num_members = len(configs)
+        numbers = build.stacked_hyperparameters(configs, layout.plan)
+        self.numbers: dict[str, list[float]] = {  # over slots
+            name: np.asarray(getattr(numbers, name), float).tolist()
+            for name in self._settings.hyperparameters
+        }
+        blocks = layout.plan.updates_per_block
+        halves = self.method == "halving"
+        # After which blocks how many members go on
+        self._rungs = rungs(len(configs), self._settings.reduction, blocks) if halves else {}
+
+    @property
+    def method(self) -> str:
+        """pbt, halving or none."""
+        return self._settings.selection
+
+    def exploits(self, block: int, num_blocks: int) -> bool:
+        """Whether worse members copy better ones after this block; never after the last."""
+        return (
+            self.method == "pbt"
+            and block + 1 < num_blocks
+            and (block + 1) % self._settings.interval == 0
+        )
+
+    def exploit(
+        self, layout: Layout, state: LearnerState, scores: Mapping[int, float], block: int
+    ) -> tuple[LearnerState, list[int]]:
+        """The worst members become copies of the best, with other hyperparameters.
+
+        All that is learnt is copied: parameters, optimiser, statistics. Environments and random
+        streams stay a member's own. Also returns the slot that each goes on from.
+        """
+        generator = np.random.default_rng([self._config.arch.seed, self._num_members, block])
+        found = [scores.get(i, math.nan) for i in layout.slots]
+        chosen = sources(found, self._settings.threshold, generator)
+        copied = [slot for slot, source in enumerate(chosen) if source != slot]
+        inherited = {name: [row[c] for c in chosen] for name, row in self.numbers.items()}
+        self.numbers = explore(inherited, copied, self._settings, generator)
+        old = state.agent
+        agent = layout.take(old, chosen)
+        placed = {
+            name: layout.place_agents(np.asarray(row, np.float32))
+            for name, row in self.selected().items()
+        }
+        agent = dataclasses.replace(
+            agent,
+            hyperparameters=agent.hyperparameters.replace(**placed),
+            policy=dataclasses.replace(agent.policy, noise_key=old.policy.noise_key),
+        )
+        return dataclasses.replace(state, agent=agent), chosen
+
+    def selected(self) -> dict[str, list[float]]:
+        """The numbers that selection changes, with those that follow another."""
+        found: dict[str, list[float]] = dict(self.numbers)
+        system: Any = self._config.system
+        for field in dataclasses.fields(system):
+            leader = field.metadata.get("follows")
+            if leader in found and getattr(system, field.name) is None:
+                found[field.name] = found[leader]
+        return found
+
+    def survivors(
+        self, layout: Layout, scores: Mapping[int, float], block: int
+    ) -> list[int] | None:
+        """The slots that go on after this block, at least one on each device; None: all."""
+        if block not in self._rungs:
+            return None
+        num_kept = self._rungs[block]
+        if layout.plan.shards_members:
+            num_kept = -(-num_kept // layout.plan.num_devices) * layout.plan.num_devices
+        if num_kept >= len(layout.slots):
+            return None
+        return sorted(rank([scores.get(i, math.nan) for i in layout.slots])[:num_kept])
+
+    def narrow(self, kept: Sequence[int]) -> None:
+        """Forget the members that are not in the slots `kept`."""
+        self.numbers = {name: [row[slot] for slot in kept] for name, row in self.numbers.items()}
+
+    def write(
+        self, events: Events, slots: Sequence[int], sources: Sequence[int], steps: int
+    ) -> None:
+        """Log each member's parent and hyperparameters, where several are reported."""
+        events.write_of_several(
+            "selection",
+            method=self.method,
+            steps=steps,
+            members=list(slots),
+            sources=list(sources),
+            hyperparameters=self.numbers,
+        )
