@@ -4,7 +4,8 @@ import sys
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.envs.contract import check
-from jaxppo.launch.launcher import attempt, compose
+from jaxppo.launch.command_line import attempt
+from jaxppo.launch.composing import compose
 from jaxppo.runtime.sinks.console import print_lines
 
 HELP = """Play an environment by random legal actions and say in words what is wrong with it:

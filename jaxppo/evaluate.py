@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxppo.config.fields import setting
 from jaxppo.deploy.policy import Playing
-from jaxppo.launch.launcher import command
+from jaxppo.launch.command_line import command
 from jaxppo.runtime.sinks.console import print_lines
 
 

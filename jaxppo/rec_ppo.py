@@ -1,6 +1,6 @@
 """Recurrent PPO: `python -m jaxppo.rec_ppo env=t_maze network=gru`."""
 
-from jaxppo.launch.launcher import main as launch
+from jaxppo.launch.command_line import main as launch
 from jaxppo.runtime.loop import run
 
 

@@ -38,7 +38,7 @@ class Together(Launcher):
 
     def launch(self, job_overrides: Sequence[Any], initial_job_idx: int) -> list[JobReturn]:
         """Run the jobs, and return what became of each."""
-        from jaxppo.launch.launcher import launch
+        from jaxppo.launch.sweeping import launch
 
         return launch(
             self.context, self.task, self.config, self.compose, job_overrides, initial_job_idx

@@ -191,9 +191,9 @@ class LossMetrics:
     """Of a gradient step."""
 
     actor_loss: jax.Array = metric()
-    value_loss: jax.Array = metric(headline="value loss {:.3g}")
     entropy: jax.Array = metric(headline="entropy {:.3f}")  # nats
     approximate_kl: jax.Array = metric(headline="kl {:.4f}")  # KL(old || new), estimator k3
+    value_loss: jax.Array = metric(headline="value loss {:.3g}")
     clip_fraction: jax.Array = metric()
     ratio_min: jax.Array = metric(LEAST)  # pi / pi_old
     ratio_max: jax.Array = metric(GREATEST)

@@ -275,7 +275,7 @@ def _newest_manifest(home: Path) -> dict[str, Any]:
 
 def _score(event: Event) -> float | None:
     """The mean return of an evaluation, of several members the best one's."""
-    scores = [_number(value) for value in event.get("episode_returns", [])]
+    scores = [_number(value) for value in event.get("member_returns", [])]
     found = [score for score in scores if score is not None]
     return max(found, default=None) if scores else _number(event.get("episode_return"))
 

@@ -102,6 +102,6 @@ def _curves(jobs: list[dict[str, Any]], key: str) -> dict[str, dict[int, list[fl
     for job in jobs:
         of_value = curves.setdefault(_setting(job, key), {})
         for event in job["evaluations"]:
-            scores = event.get("episode_returns", [event["episode_return"]])
+            scores = event.get("member_returns", [event["episode_return"]])
             of_value.setdefault(event["steps"], []).extend(s for s in scores if s is not None)
     return curves

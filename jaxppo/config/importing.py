@@ -4,6 +4,7 @@ import importlib
 from typing import Any
 
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.messages import named
 
 
 def imported(key: str, path: str, what: str) -> Any:
@@ -26,6 +27,6 @@ def imported_module(key: str, name: str) -> Any:
         return importlib.import_module(name)
     except Exception as error:  # a user's module may raise anything
         raise ConfigError(
-            f"{key}={name}: cannot be imported ({type(error).__name__}: {error}); "
+            f"{key}={name}: cannot be imported ({named(error)}); "
             "is it on PYTHONPATH, and does it run?"
         ) from error

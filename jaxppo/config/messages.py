@@ -9,6 +9,11 @@ def brief(error: BaseException, lines: int = 1) -> str:
     return " ".join(said[:lines])[:300] or type(error).__name__
 
 
+def named(error: BaseException) -> str:
+    """An error in one line, with its kind."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
 def count(things: Any, noun: str, plural: str = "s") -> str:
     """A number, or that of a collection, with its noun: 1 run, 1,024 runs."""
     number = things if isinstance(things, int) else len(things)

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.kernels.products import Dense
+from jaxppo.networks.checks import check_bool, check_finite
 from jaxppo.ops import distributions
 from jaxppo.ops.distributions import Distribution
 from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, Space, ValueEstimate
@@ -215,10 +216,10 @@ class CategoricalCriticHead(nn.Module):
         if type(self.num_atoms) is not int or self.num_atoms < 2:
             raise ValueError(f"num_atoms={self.num_atoms} must be an integer, at least 2")
         for name in ("low", "high"):
-            _check_finite(name, getattr(self, name))
+            check_finite(name, getattr(self, name))
         if self.low >= self.high:
             raise ValueError(f"low={self.low} must be below high={self.high}")
-        _check_finite("sigma", self.sigma)
+        check_finite("sigma", self.sigma)
         if self.sigma < 0:
             raise ValueError(f"sigma={self.sigma} must not be negative")
         super().__post_init__()
@@ -345,19 +346,13 @@ def _std(head: TanhNormalHead | NormalHead) -> tuple[bool, float, float]:
 
 
 def _check_std(head: TanhNormalHead | NormalHead) -> None:
-    if not isinstance(head.state_dependent_std, bool):
-        raise ValueError(f"state_dependent_std={head.state_dependent_std} must be true or false")
+    check_bool("state_dependent_std", head.state_dependent_std)
     for name in ("initial_std", "min_std"):
-        _check_finite(name, getattr(head, name))
+        check_finite(name, getattr(head, name))
     if head.min_std < 0:
         raise ValueError(f"min_std={head.min_std} must not be negative")
     if head.initial_std <= head.min_std:
         raise ValueError(f"initial_std={head.initial_std} must be above min_std={head.min_std}")
-
-
-def _check_finite(name: str, number: Any) -> None:
-    if type(number) not in (int, float) or not math.isfinite(number):
-        raise ValueError(f"{name}={number} must be a finite number")
 
 
 def _check_space(head: str, kind: type, space: Any) -> None:

@@ -10,6 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxppo.networks.checks import check_bool
 from jaxppo.types import PyTree
 
 
@@ -30,8 +31,7 @@ class Select(nn.Module):
 
     def __post_init__(self) -> None:
         """`ValueError` on a `flatten` that is not a boolean."""
-        if not isinstance(self.flatten, bool):
-            raise ValueError(f"flatten={self.flatten} must be true or false")
+        check_bool("flatten", self.flatten)
         super().__post_init__()
 
     @nn.compact
@@ -67,8 +67,7 @@ class Image(nn.Module):
 
     def __post_init__(self) -> None:
         """`ValueError` on a `channel_first` that is not a boolean."""
-        if not isinstance(self.channel_first, bool):
-            raise ValueError(f"channel_first={self.channel_first} must be true or false")
+        check_bool("channel_first", self.channel_first)
         super().__post_init__()
 
     @nn.compact

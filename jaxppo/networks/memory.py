@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from jaxppo.kernels.products import Dense
 from jaxppo.kernels.recurrences import linear_recurrence
+from jaxppo.networks.checks import check_count
 from jaxppo.types import PyTree
 
 CELLS: dict[str, Any] = {
@@ -40,8 +41,8 @@ class Recurrent(nn.Module):
         """`ValueError` on an unknown cell or a number that is not positive."""
         if self.cell not in tuple(CELLS):
             raise ValueError(f"cell={self.cell} is none of {', '.join(CELLS)}")
-        _check_count("size", self.size)
-        _check_count("num_layers", self.num_layers)
+        check_count("size", self.size)
+        check_count("num_layers", self.num_layers)
         super().__post_init__()
 
     @nn.nowrap
@@ -89,7 +90,7 @@ class LRU(nn.Module):
     def __post_init__(self) -> None:
         """`ValueError` on a number that is not positive, or radii that do not ascend below 1."""
         for name in ("size", "state_size", "num_layers"):
-            _check_count(name, getattr(self, name))
+            check_count(name, getattr(self, name))
         for name in ("min_radius", "max_radius", "max_phase"):
             if type(getattr(self, name)) not in (int, float):
                 raise ValueError(f"{name}={getattr(self, name)} must be a number")
@@ -159,11 +160,6 @@ class _LRULayer(nn.Module):
 
     def _initial_log_phase(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
         return jnp.log(self.max_phase * jax.random.uniform(key, shape, minval=1e-3))
-
-
-def _check_count(name: str, value: Any) -> None:
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{name}={value} must be an integer, at least 1")
 
 
 def _check_features(x: Any) -> None:

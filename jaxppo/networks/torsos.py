@@ -11,6 +11,7 @@ import numpy as np
 from flax.linen.dtypes import promote_dtype
 
 from jaxppo.kernels.products import bfloat16_product, float32_product
+from jaxppo.networks.checks import check_bool, check_sizes
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "tanh": nn.tanh,
@@ -37,8 +38,8 @@ class MLP(nn.Module):
     def __post_init__(self) -> None:
         """`ValueError` on an unknown activation or a size that is not positive."""
         _check_activation(self.activation)
-        _check_sizes("layer_sizes", self.layer_sizes)
-        _check_bool("layer_norm", self.layer_norm)
+        check_sizes("layer_sizes", self.layer_sizes)
+        check_bool("layer_norm", self.layer_norm)
         super().__post_init__()
 
     @nn.compact
@@ -72,8 +73,8 @@ class NoisyMLP(nn.Module):
     def __post_init__(self) -> None:
         """`ValueError` as an MLP's, or on noise that is negative."""
         _check_activation(self.activation)
-        _check_sizes("layer_sizes", self.layer_sizes)
-        _check_bool("layer_norm", self.layer_norm)
+        check_sizes("layer_sizes", self.layer_sizes)
+        check_bool("layer_norm", self.layer_norm)
         noise: Any = self.initial_noise
         if type(noise) not in (int, float) or not 0 <= noise < math.inf:
             raise ValueError(f"initial_noise={noise} must be a number that is not negative")
@@ -134,9 +135,9 @@ class CNN(nn.Module):
 
     def __post_init__(self) -> None:
         """`ValueError` on a field that cannot be, or lists of different lengths."""
-        _check_sizes("channels", self.channels)
+        check_sizes("channels", self.channels)
         for name in ("kernel_sizes", "strides"):
-            _check_sizes(name, getattr(self, name))
+            check_sizes(name, getattr(self, name))
             if len(getattr(self, name)) != len(self.channels):
                 raise ValueError(
                     f"{name}={list(getattr(self, name))} must hold one number for each of "
@@ -145,8 +146,8 @@ class CNN(nn.Module):
         if self.padding not in PADDINGS:
             raise ValueError(f"padding={self.padding} is none of {', '.join(PADDINGS)}")
         _check_activation(self.activation)
-        _check_bool("layer_norm", self.layer_norm)
-        _check_sizes("layer_sizes", self.layer_sizes)
+        check_bool("layer_norm", self.layer_norm)
+        check_sizes("layer_sizes", self.layer_sizes)
         super().__post_init__()
 
     @nn.compact
@@ -183,11 +184,11 @@ class ResidualCNN(nn.Module):
 
     def __post_init__(self) -> None:
         """`ValueError` on a field that cannot be."""
-        _check_sizes("channels", self.channels)
+        check_sizes("channels", self.channels)
         if type(self.num_blocks) is not int or self.num_blocks < 0:
             raise ValueError(f"num_blocks={self.num_blocks} must be an integer, at least 0")
         _check_activation(self.activation)
-        _check_sizes("layer_sizes", self.layer_sizes)
+        check_sizes("layer_sizes", self.layer_sizes)
         super().__post_init__()
 
     @nn.compact
@@ -290,13 +291,3 @@ def _described(x: Any) -> str:
 def _check_activation(activation: Any) -> None:
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation={activation} is none of {', '.join(sorted(ACTIVATIONS))}")
-
-
-def _check_sizes(name: str, sizes: Any) -> None:
-    if not isinstance(sizes, Sequence) or any(type(n) is not int or n < 1 for n in sizes):
-        raise ValueError(f"{name}={sizes} must be a list of positive integers")
-
-
-def _check_bool(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise ValueError(f"{name}={value} must be true or false")

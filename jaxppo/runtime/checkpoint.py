@@ -24,6 +24,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxppo.config.messages import brief
 from jaxppo.runtime import devices
 from jaxppo.types import PyTree
 
@@ -373,5 +374,4 @@ def _brief(error: BaseException) -> str:
         return error.strerror
     if match := re.search(r"([^:]+) \[os_error_code=", str(error)):  # as tensorstore has it
         return match[1].strip()
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:200]
+    return brief(error)

@@ -83,3 +83,17 @@ def check_run_dir(key: str, run_dir: Path) -> None:
         raise ConfigError(f"{key}={run_dir}: {existing} is not a directory; choose another")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise ConfigError(f"{key}={run_dir}: {existing} cannot be written to; choose another")
+
+
+def output_folder(out: str | Path) -> Path:
+    """The directory of a setting `out`, made; `ConfigError` where it cannot be written to."""
+    path = Path(out)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"out={path}: cannot be made ({error.strerror}); choose another directory"
+        ) from error
+    if not os.access(path, os.W_OK):
+        raise ConfigError(f"out={path}: cannot be written to; choose another directory")
+    return path

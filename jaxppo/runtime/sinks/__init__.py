@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.messages import named
 from jaxppo.config.schema import LoggerConfig
 
 Event = dict[str, Any]
@@ -129,7 +130,7 @@ def _own(settings: dict[str, Any]) -> Callable[[Path], Sink]:
         inspect.signature(cls).bind(Path(), **arguments)
     except Exception as error:  # whatever an import raises
         raise ConfigError(
-            f"logger.sinks ({path}): {_brief(error)}; it is called with the run directory and the "
+            f"logger.sinks ({path}): {named(error)}; it is called with the run directory and the "
             "arguments given; see docs/sinks.md"
         ) from error
     missing = [method for method in ("write", "close") if not hasattr(cls, method)]
@@ -139,10 +140,6 @@ def _own(settings: dict[str, Any]) -> Callable[[Path], Sink]:
             "docs/sinks.md"
         )
     return lambda run_dir: typing.cast(Sink, cls(run_dir, **arguments))
-
-
-def _brief(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 class View:
@@ -184,7 +181,7 @@ class View:
                 sink.close()
         if self.name not in self._failed:
             self._failed.add(self.name)
-            sys.stderr.write(f"{self.name}: {_brief(error)}; the run goes on without it\n")
+            sys.stderr.write(f"{self.name}: {named(error)}; the run goes on without it\n")
 
 
 def make(

@@ -3,6 +3,7 @@
 import sys
 from typing import Any
 
+from jaxppo.config.messages import count
 from jaxppo.runtime.sinks import Event
 
 
@@ -12,12 +13,16 @@ class Console:
     def __init__(self) -> None:
         self._bar: Any = None
         self._task: Any = None
+        self._headlines: dict[str, str] = {}  # metrics that the algorithm shows: their formats
 
     def write(self, event: Event) -> None:
         """Print the event's lines and move the bar."""
         kind = event["event"]
+        if kind == "start":
+            self._headlines = event["headlines"]
         if kind == "train":
             self._advance(event)
+            event = {**event, "headlines": self._headlines}
         for line in _LINES[kind](event):
             if self._bar is None:
                 print(line, flush=True)
@@ -67,10 +72,6 @@ def _short(value: float) -> str:
     return f"{value:g}"
 
 
-def _count(number: int, noun: str, plural: str = "s") -> str:
-    return f"{number:,} {noun}{'' if number == 1 else plural}"
-
-
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
@@ -88,18 +89,18 @@ def _start(event: Event) -> list[str]:
     low, high = min(blocks), max(blocks)
     length = event["sequence_length"]
     sequences = f", in sequences of {length:,} steps" if length > 1 else ""
-    devices = _count(event["num_devices"], f"{event['platform']} device")
+    devices = count(event["num_devices"], f"{event['platform']} device")
     who, each = (
-        f"seed {event['seed']}" if "seed" in event else _count(event["members"], "member"),
+        f"seed {event['seed']}" if "seed" in event else count(event["members"], "member"),
         "",
     )
     if event["num_members"] > 1:
         each = f" of each of {event['num_members']:,} members"
     return [
         f"{event['environment']} on {devices}, {who}, {event['num_parameters']:,} parameters",
-        f"an update{each}: {_count(event['devices_per_member'], 'device')} x "
-        f"{_count(event['update_batch_size'], 'update batch', 'es')} x "
-        f"{_count(event['num_envs'], 'environment')} x {_count(event['rollout_length'], 'step')} = "
+        f"an update{each}: {count(event['devices_per_member'], 'device')} x "
+        f"{count(event['update_batch_size'], 'update batch', 'es')} x "
+        f"{count(event['num_envs'], 'environment')} x {count(event['rollout_length'], 'step')} = "
         f"{event['steps_per_update']:,} steps, learnt from in minibatches of "
         f"{event['minibatch_size']:,} per device and update batch{sequences}",
         f"budget: {event['num_updates']:,} updates = {event['total_steps']:,} steps{rounded}"
@@ -124,11 +125,18 @@ def _compile(event: Event) -> list[str]:
 
 
 def _train(event: Event) -> list[str]:
+    shown = [words.format(event[name]) for name, words in event["headlines"].items()]
+    skipped = event["skipped_steps"]
     return [
-        f"{event['steps']:>13,} steps  {_short(event['steps_per_second']):>5} steps/s  "
-        f"train return {_number(event['episode_return']):>8}  entropy {event['entropy']:.3f}  "
-        f"kl {event['approximate_kl']:.4f}  value loss {event['value_loss']:.3g}"
-        + (f"  {event['skipped_steps']:.3g} steps an update skipped" * bool(event["skipped_steps"]))
+        "  ".join(
+            [
+                f"{event['steps']:>13,} steps",
+                f"{_short(event['steps_per_second']):>5} steps/s",
+                f"train return {_number(event['episode_return']):>8}",
+                *shown,
+                *([f"{skipped:.3g} steps an update skipped"] if skipped else []),
+            ]
+        )
     ]
 
 
@@ -144,10 +152,10 @@ def _unfinished(event: Event) -> str:
 def _over_members(event: Event) -> str:
     """Mean return, and what is known of it over members."""
     return (
-        f"mean {event['episode_return']:.2f}, IQM {event['episode_return_iqm']:.2f} "
-        f"[{event['episode_return_low']:.2f}, {event['episode_return_high']:.2f}], "
-        f"from {event['episode_return_min']:.2f} to {event['episode_return_max']:.2f} over "
-        f"{_count(event['members'], 'member')}"
+        f"mean {event['episode_return']:.2f}, IQM {event['member_return_iqm']:.2f} "
+        f"[{event['member_return_low']:.2f}, {event['member_return_high']:.2f}], "
+        f"from {event['member_return_min']:.2f} to {event['member_return_max']:.2f} over "
+        f"{count(event['members'], 'member')}"
     )
 
 
@@ -179,7 +187,7 @@ def _selection(event: Event) -> list[str]:
         return []
     replaced = sum(a != b for a, b in zip(event["members"], event["sources"], strict=True))
     what = f"{replaced} copied a better one" if event["method"] == "pbt" else "go on"
-    of = _count(len(event["members"]), "member")
+    of = count(len(event["members"]), "member")
     return [f"{event['steps']:>13,} steps  selection: {of}, {what}"]
 
 

@@ -56,7 +56,7 @@ def layout(events: Iterable[Event]) -> Document:
         if event["event"] not in ("eval", "absolute"):
             continue
         seeds = event["seeds"] if "members" in event else [event["seed"]]
-        scores = event["episode_returns"] if "members" in event else [event["episode_return"]]
+        scores = event["member_returns"] if "members" in event else [event["episode_return"]]
         for seed, score in zip(seeds, scores, strict=True):
             name = f"seed_{seed}"
             finite = score is not None and math.isfinite(score)

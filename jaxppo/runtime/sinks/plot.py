@@ -81,7 +81,7 @@ def _draw_members(axes: Any, evaluations: list[Event]) -> None:
     """IQM and its interval, over a thin line a seed."""
     curves: dict[int, tuple[list[int], list[float]]] = {}
     for event in evaluations:
-        for seed, score in zip(event["seeds"], event["episode_returns"], strict=True):
+        for seed, score in zip(event["seeds"], event["member_returns"], strict=True):
             steps, scores = curves.setdefault(seed, ([], []))
             steps.append(event["steps"])
             scores.append(math.nan if score is None else score)
@@ -91,12 +91,12 @@ def _draw_members(axes: Any, evaluations: list[Event]) -> None:
     _band(
         axes,
         steps,
-        _numbers(evaluations, "episode_return_low"),
-        _numbers(evaluations, "episode_return_high"),
+        _numbers(evaluations, "member_return_low"),
+        _numbers(evaluations, "member_return_high"),
     )
     axes.plot(
         steps,
-        _numbers(evaluations, "episode_return_iqm"),
+        _numbers(evaluations, "member_return_iqm"),
         "o-",
         color="tab:blue",
         markersize=4,

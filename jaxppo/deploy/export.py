@@ -1,0 +1,348 @@
+"""Programs in StableHLO, for use without jaxppo."""
+
+import collections
+import dataclasses
+import importlib.util
+import json
+import math
+import re
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+
+from jaxppo.algorithms.spine import train_members
+from jaxppo.config.fields import ConfigError, setting
+from jaxppo.config.messages import brief
+from jaxppo.config.parse import parse
+from jaxppo.config.plan import plan
+from jaxppo.config.stored import CONFIG, read_config
+from jaxppo.config.trust import check_trust
+from jaxppo.deploy.policy import Choice, TrainedPolicy
+from jaxppo.runtime import build, checkpoint, devices
+from jaxppo.runtime.directories import check_run_dir
+from jaxppo.runtime.placement import Layout
+from jaxppo.runtime.population import members
+from jaxppo.runtime.sinks.console import print_lines
+from jaxppo.types import Discrete, MultiDiscrete, PyTree, Space, is_space, zeros
+
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")  # as JAX names them
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Export(Choice):
+    """Write programs that need no jaxppo: python -m jaxppo.export run=DIR platforms=[cpu,cuda,tpu]
+
+    what=policy writes how the trained policy acts, its parameters inside, for any batch size, to
+    be called where there is jax (and flatbuffers) alone; a README.md beside it says how.
+
+    what=learner lowers the program that trains the run on one device of each platform, from a
+    machine that need not have any. That it lowers does not say that the platform's own compiler
+    takes it, or that it fits into memory. Convolutions and linear recurrences are in the form that
+    this machine trains with.
+    """
+
+    what: str = setting("policy", "policy, or learner", choices=("policy", "learner"))
+    platforms: list[str] = setting(
+        ["cpu", "cuda", "tpu"], f"of {', '.join(PLATFORMS)} [cpu,cuda,tpu]"
+    )
+    out: str | None = setting(None, "the folder to write to; null: export in the run directory")
+
+
+def export(settings: Export) -> None:
+    """Write the programs, and print what they are."""
+    settings.check()
+    for platform in settings.platforms or [""]:
+        if platform not in PLATFORMS:
+            raise ConfigError(
+                f"platforms=[{','.join(settings.platforms)}]: must be some of "
+                f"{', '.join(PLATFORMS)}, such as platforms=[cpu,tpu]"
+            )
+    out = Path(settings.out or Path(settings.run) / "export")
+    check_run_dir("out", out)
+    if settings.what == "policy":
+        export_policy(settings, out)
+    else:
+        lower_learner(settings, out)
+
+
+def export_policy(settings: Export, out: Path) -> None:
+    """Write greedy.stablehlo, sampled.stablehlo, policy.json and README.md."""
+    if importlib.util.find_spec("flatbuffers") is None:
+        raise ConfigError(
+            "what=policy: needs flatbuffers, which is not installed; pip install 'jaxppo[export]'"
+        )
+    if (out / "README.md").exists() and not (out / "policy.json").exists():
+        raise ConfigError(f"out={out}: has a README.md of something else; choose another folder")
+    policy = settings.load()
+    platforms = list(dict.fromkeys(settings.platforms))
+    inputs = signature(policy)
+    without_key = {name: tree for name, tree in inputs.items() if name != "key"}
+    functions, contents = {}, {}
+    for name, given in (("greedy", without_key), ("sampled", inputs)):
+        contents[name], outputs = export_acting(policy, given, platforms)
+        functions[name] = {
+            "file": f"{name}.stablehlo",
+            "inputs": _rows(policy, given),
+            "outputs": _rows(policy, outputs),
+        }
+    facts = {
+        "environment": policy.system.env.name,
+        "seed": policy.config.arch.seed,
+        "steps": policy.steps,
+        "platforms": platforms,
+        "versions": checkpoint.versions(),
+        "initial_carry": "zeros" if "carry" in inputs else None,
+        "functions": functions,
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        (out / f"{name}.stablehlo").write_bytes(content)
+    described = json.dumps(facts, indent=2, allow_nan=False)
+    (out / "policy.json").write_text(f"{described}\n", encoding="utf-8")
+    (out / "README.md").write_text(_readme(facts, inputs), encoding="utf-8")
+    sizes = ", ".join(f"{name}.stablehlo {len(x):,} bytes" for name, x in contents.items())
+    print_lines(
+        f"{policy.system.env.name}, seed {policy.config.arch.seed}, policy of step "
+        f"{policy.steps:,}, for {', '.join(platforms)}",
+        f"{sizes}; {out / 'README.md'} says how to call them",
+    )
+
+
+def signature(policy: TrainedPolicy) -> dict[str, PyTree]:
+    """Shapes of what sampled acting takes, in its order; the batch size is the symbol `b`.
+
+    observation `[b, O...]` raw, key uint32 `[2]`, and with a memory carry `[b, ...]` and reset
+    `[b]` bool.
+    """
+    (b,) = jax.export.symbolic_shape("b")
+
+    def batch(tree: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((b, *x.shape), x.dtype), tree)
+
+    inputs = {
+        "observation": batch(jax.eval_shape(lambda: zeros(policy.system.env.observation_space))),
+        "key": jax.ShapeDtypeStruct((2,), jnp.uint32),
+    }
+    carry = jax.eval_shape(policy.initial_carry)
+    if jax.tree.leaves(carry):
+        inputs |= {"carry": batch(carry), "reset": jax.ShapeDtypeStruct((b,), jnp.bool_)}
+    return inputs
+
+
+def export_acting(
+    policy: TrainedPolicy, inputs: dict[str, PyTree], platforms: Sequence[str]
+) -> tuple[bytes, dict[str, PyTree]]:
+    """`TrainedPolicy.act` of `inputs`, some of `signature`, as `jax.export` serialises it.
+
+    Without a key it is greedy. Gives action `[b, A...]` and, where it takes one, the carry
+    `[b, ...]` after it; also returns their shapes.
+    """
+
+    def act(*arguments: PyTree) -> PyTree:
+        given = dict(zip(inputs, arguments, strict=True))
+        if "key" in given:
+            given["key"] = jax.random.wrap_key_data(given["key"], impl="threefry2x32")
+        action, carry = policy.act(**given)
+        return (action, carry) if "carry" in inputs else action
+
+    try:
+        program = jax.export.export(jax.jit(act), platforms=platforms)(*inputs.values())
+        content = bytes(program.serialize())
+    except Exception as error:  # a user's layer may raise anything where a size has no number
+        raise ConfigError(
+            f"what=policy: acting in {policy.system.env.name} cannot be exported for "
+            f"{', '.join(platforms)}: {brief(error)}; try one platform, or other layers"
+        ) from error
+    found = jax.tree.unflatten(program.out_tree, program.out_avals)
+    action, carry = found if "carry" in inputs else (found, {})
+    return content, {"action": action, "carry": carry}
+
+
+def lower_learner(settings: Export, out: Path) -> None:
+    """Write learner.PLATFORM.stablehlo.mlir of each; `ConfigError` at the end where one refuses."""
+    for name in ("which", "seed", "env"):
+        if getattr(settings, name) != getattr(Export(), name):
+            raise ConfigError(
+                f"{name}={getattr(settings, name)}: is a setting of what=policy; leave it out"
+            )
+    run_dir = Path(settings.run)
+    if not (run_dir / CONFIG).is_file():
+        raise ConfigError(
+            f"run={run_dir}: is not the directory of a run, which has a {CONFIG}; look "
+            "below outputs or multirun"
+        )
+    stored = {**read_config(run_dir), "logger": {}}  # nothing is run
+    check_trust(stored, settings.trust)
+    config = parse(stored)
+    every = members(config)
+    planned = plan(config, 1, len(every))
+    built = build.build(config, planned)
+    layout = Layout(planned, built, tuple(range(len(every))))
+    state = jax.eval_shape(lambda: layout.place(build.begin(built, every, planned)))
+    total = jax.eval_shape(layout.no_metrics)
+    count = jax.ShapeDtypeStruct((1,), jnp.int32)
+    traced = devices.parallel(partial(train_members, built), 1).trace(state, total, count)
+    out.mkdir(parents=True, exist_ok=True)
+    refused = []
+    for platform in dict.fromkeys(settings.platforms):
+        try:
+            text = traced.lower(lowering_platforms=(platform,)).as_text()
+        except Exception as error:  # whatever the rule of a primitive raises
+            refused.append(platform)
+            print_lines(f"{platform}: does not lower: {brief(error)}")
+        else:
+            path = out / f"learner.{platform}.stablehlo.mlir"
+            path.write_text(text, encoding="utf-8")
+            print_lines(f"{platform}: lowers, {custom_calls(text)}, {len(text):,} bytes: {path}")
+    if refused:
+        raise ConfigError(
+            f"platforms=[{','.join(settings.platforms)}]: training in {built.env.name} does not "
+            f"lower for {', '.join(refused)}; leave that out, or change what its line names"
+        )
+
+
+def custom_calls(text: str) -> str:
+    """Which routines beyond StableHLO a module needs, and in how many places."""
+    found = re.findall(r'custom_call @("[^"]+"|[\w.$-]+)', text)
+    counts = sorted(collections.Counter(name.strip('"') for name in found).items())
+    calls = ", ".join(f"{name} ({count})" for name, count in counts)
+    return f"custom calls {calls}" if calls else "no custom calls"
+
+
+def _rows(policy: TrainedPolicy, trees: dict[str, PyTree]) -> list[dict[str, Any]]:
+    """Each array of named trees of shapes, and the bounds of those that have a space."""
+    env = policy.system.env
+    spaces = {"observation": env.observation_space, "action": env.action_space}
+    rows = []
+    for name, tree in trees.items():
+        leaves = jax.tree.leaves_with_path(tree)
+        bounds: list[Any] = [(None, None)] * len(leaves)
+        if name in spaces:
+            bounds = [_bounds(space) for space in jax.tree.leaves(spaces[name], is_leaf=is_space)]
+        for (path, x), (low, high) in zip(leaves, bounds, strict=True):
+            shape = [size if isinstance(size, int) else str(size) for size in x.shape]
+            entry = name + jax.tree_util.keystr(path)
+            rows.append(dict(name=entry, shape=shape, dtype=str(x.dtype), low=low, high=high))
+    return rows
+
+
+def _bounds(space: Space) -> tuple[Any, Any]:
+    """The least and the greatest value, nested lists where they differ; None: no bound."""
+    if isinstance(space, Discrete):
+        return 0, space.num_values - 1
+    if isinstance(space, MultiDiscrete):
+        return 0, (np.reshape(space.num_values, space.shape) - 1).tolist()
+
+    def plain(bound: Any) -> Any:
+        if isinstance(bound, tuple):
+            return [plain(inner) for inner in bound]
+        return bound if math.isfinite(bound) else None
+
+    return plain(space.low), plain(space.high)
+
+
+def _readme(facts: dict[str, Any], inputs: dict[str, PyTree]) -> str:
+    """How to call the programs, for people."""
+    sampled, platforms = facts["functions"]["sampled"], ", ".join(facts["platforms"])
+    gives, more, memory = "action", "", ""
+    if "carry" in inputs:
+        gives, more = "(action, carry)", ", carry, reset"
+        memory = """
+`carry` is the memory: zeros at first, and then what came back from the call before. `reset` says
+where an observation opens an episode, which empties the memory before it acts: true at first.
+"""
+    return f"""# A policy for {facts["environment"]}
+
+How an agent of jaxppo acts after {facts["steps"]:,} environment steps of training (seed
+{facts["seed"]}), in two programs that hold its parameters and run on {platforms}:
+
+- `greedy.stablehlo`: `greedy(observation{more}) -> {gives}`, the mode of the policy
+- `sampled.stablehlo`: `sampled(observation, key{more}) -> {gives}`, a draw from it
+
+They need jax and flatbuffers, and no jaxppo: `pip install jax flatbuffers`. They were written by
+jax {facts["versions"]["jax"]}; JAX promises to read them with versions up to six months newer.
+`policy.json` says what follows to machines.
+
+{_table("input", sampled["inputs"])}
+
+{_table("output", sampled["outputs"])}
+
+`b` is how many observations come at once; each number compiles once. `observation` is as the
+environment shows it: what training does to it is inside. `key` is the data of a key of
+`jax.random`, another one for each call.
+{memory}
+## Example
+
+Run it in this folder.
+
+```python
+{_example(inputs)}```
+"""
+
+
+def _table(kind: str, rows: list[dict[str, Any]]) -> str:
+    """Rows of `_rows` in Markdown."""
+
+    def number(bound: Any) -> str:
+        if isinstance(bound, list):
+            return f"[{', '.join(map(number, bound))}]"
+        return "any" if bound is None else f"{bound:g}"
+
+    lines = [f"| {kind} | shape | dtype | from | to |", "|---|---|---|---|---|"]
+    for row in rows:
+        ends = [number(row[end]) for end in ("low", "high")]
+        ends = [end if len(end) < 50 else "see policy.json" for end in ends]
+        shape = ", ".join(map(str, row["shape"]))
+        lines.append(f"| `{row['name']}` | [{shape}] | {row['dtype']} | {' | '.join(ends)} |")
+    return "\n".join(lines)
+
+
+def _example(inputs: dict[str, PyTree]) -> str:
+    """A script that calls both programs with zeros."""
+    start, step, greedy = "", "action = sampled(observation, data)", "greedy(observation)"
+    if "carry" in inputs:
+        start = f"""carry = {_zeros(inputs["carry"])}
+reset = np.ones((b,), "bool")
+"""
+        step = """action, carry = sampled(observation, data, carry, reset)
+    reset = np.zeros((b,), "bool")  # where your environment began an episode"""
+        greedy = "greedy(observation, carry, reset)[0]"
+    return f"""from pathlib import Path
+
+import jax
+import jax.export
+import numpy as np
+
+
+def read(name):
+    return jax.jit(jax.export.deserialize(bytearray(Path(name).read_bytes())).call)
+
+
+greedy, sampled = read("greedy.stablehlo"), read("sampled.stablehlo")
+b = 3
+observation = {_zeros(inputs["observation"])}  # what your environment shows
+key = jax.random.key(0)
+{start}for _ in range(5):
+    key, step_key = jax.random.split(key)
+    data = jax.random.key_data(step_key)
+    {step}
+    print(action)
+print({greedy})
+"""
+
+
+def _zeros(tree: PyTree) -> str:
+    """Zeros of shapes, as Python source."""
+    if isinstance(tree, dict):
+        return f"{{{', '.join(f'{key!r}: {_zeros(inner)}' for key, inner in tree.items())}}}"
+    if isinstance(tree, tuple | list):
+        entries = "".join(f"{_zeros(inner)}, " for inner in tree)
+        return f"[{entries}]" if isinstance(tree, list) else f"({entries})"
+    shape = f"(b,{','.join(f' {size}' for size in tree.shape[1:])})"
+    return f'np.zeros({shape}, "{tree.dtype}")'

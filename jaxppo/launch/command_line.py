@@ -1,0 +1,120 @@
+"""Command lines: those that train, and those beside them."""
+
+import dataclasses
+import os
+import sys
+import typing
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from jaxppo.config.parse import parse_as
+from jaxppo.config.schema import Config
+from jaxppo.launch.composing import check_form, config_dir, help_of, with_plus
+from jaxppo.launch.errors import one_line, open_streams, refuse
+from jaxppo.launch.resuming import settings_of, where_to_resume
+from jaxppo.runtime import devices
+from jaxppo.runtime.checkpoint import CheckpointWarning
+from jaxppo.runtime.sinks.console import print_lines
+
+_FLAGS = (
+    *("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package"),
+    *("-r", "--run", "-m", "--multirun", "-sc", "--shell-completion", "-cp", "--config-path"),
+    *("-cn", "--config-name", "-cd", "--config-dir", "--experimental-rerun", "-i", "--info"),
+)
+
+
+def main(config_name: str, run: Callable[..., float]) -> None:
+    """Run the command line: `run(config, run_dir, resume)` for every job that Hydra composes.
+
+    A user's mistake is one line on standard error and exit status 2; a run that failed, 1.
+    """
+    open_streams()
+    for argument in sys.argv[1:]:
+        flag = argument.partition("=")[0]
+        if flag.startswith("-") and flag not in _FLAGS:
+            refuse(f"{argument}: no such flag; settings are key=value, without dashes; see -h", 2)
+    devices.use_cores()
+    OmegaConf.register_new_resolver("jaxppo.help", help_of, replace=True)
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach the handlers below
+
+    def job(settings: DictConfig) -> float:
+        config, run_dir = begin(settings)
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            return run(config, run_dir)  # a failed job is Hydra's to report: others go on
+        with one_line():
+            return run(config, run_dir, resume=config.resume is not None)
+
+    with one_line():
+        sys.argv[1:] = [with_plus(argument) for argument in sys.argv[1:]]
+        sys.argv += where_to_resume(sys.argv[1:])
+        hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=config_name)(
+            job
+        )()
+
+
+def command(settings: type, run: Callable[[Any], None], *, places: str | None = None) -> None:
+    """Run a command line of `key=value` that is no training: `run(settings)`.
+
+    `settings` is a dataclass of `config.setting`s whose docstring is the help. Errors as in `main`.
+    Arguments that are no `key=value`, or are paths that exist, are the list `places`, if there is
+    one.
+    """
+    open_streams()
+    arguments = sys.argv[1:]
+    if not arguments or {"-h", "--help"} & set(arguments):
+        print_lines((settings.__doc__ or "").strip(), "")
+        for field in dataclasses.fields(settings):
+            if field.name == places:
+                continue
+            shown = field.default not in (None, "", dataclasses.MISSING)
+            default = f" [{field.default}]" if shown else ""
+            print_lines(f"  {field.name:<12} {field.metadata['help']}{default}")
+        return
+    with one_line():
+        arguments = [argument.lstrip("+") for argument in arguments]
+        named = [a for a in arguments if places and not a.startswith("-") and _is_place(a)]
+        arguments = [argument for argument in arguments if argument not in named]
+        check_form(arguments)
+        typed = OmegaConf.to_container(OmegaConf.from_dotlist(arguments), resolve=False)
+        raw = typing.cast(dict[str, Any], typed)
+        texts = {field.name for field in dataclasses.fields(settings) if field.type is str}
+        for name in texts & set(raw):
+            raw[name] = raw[name] if raw[name] is None else str(raw[name])  # which=8192
+        if named:
+            raw[str(places)] = named
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", CheckpointWarning)
+            warnings.showwarning = partial(_show_warning, warnings.showwarning)
+            run(parse_as(settings, raw))
+
+
+def _show_warning(usual: Callable[..., None], message: Any, category: Any, *rest: Any) -> None:
+    """What is of checkpoints is said to the user of a command in its one line."""
+    if issubclass(category, CheckpointWarning):
+        sys.stderr.write(f"{message}\n")
+    else:
+        usual(message, category, *rest)
+
+
+def _is_place(argument: str) -> bool:
+    return "=" not in argument or Path(argument).exists()
+
+
+def attempt(run: Callable[[], None]) -> None:
+    """Run something else, with errors as in `main`."""
+    open_streams()
+    with one_line():
+        run()
+
+
+def begin(settings: DictConfig) -> tuple[Config, Path]:
+    """The job that Hydra runs now, and its directory."""
+    return settings_of(settings, HydraConfig.get()), Path(HydraConfig.get().runtime.output_dir)

@@ -1,0 +1,93 @@
+"""Settings from the YAML files and what was typed."""
+
+import dataclasses
+import re
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.parse import help_text, parse
+from jaxppo.config.schema import Config, NetworkConfig
+
+LAYERS = ("input_layer", "torso", "memory", "actor_head", "critic_head")  # in configs/network
+
+
+BRANCHES = {  # of these groups, the places that take one
+    f"network/{kind}": [
+        f"network.{field.name}"
+        for field in dataclasses.fields(NetworkConfig)
+        if field.name.endswith(f"_{kind}")
+    ]
+    for kind in ("torso", "memory")
+}
+
+
+def config_dir() -> Path:
+    """The folder of the YAML files: inside an installed package, beside it in a checkout."""
+    package = Path(__file__).parents[1]
+    installed = package / "configs"
+    return installed if installed.is_dir() else package.parent / "configs"
+
+
+def compose(config_name: str, overrides: Sequence[str]) -> Config:
+    """The settings that an executable would run with, where no Hydra is under way."""
+    check_form(overrides)
+    with hydra.initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
+        return parse(
+            plain_settings(hydra.compose(config_name, [with_plus(each) for each in overrides]))
+        )
+
+
+def with_plus(argument: str) -> str:
+    """An argument as Hydra takes it: entries of env.params and env.kwargs need no plus sign."""
+    return (
+        f"++{argument}"
+        if re.match(r"(env\.(params|kwargs)|population\.hyperparameters)\.[\w.]+=", argument)
+        else argument
+    )
+
+
+def plain_settings(config: DictConfig) -> dict[str, Any]:
+    """What was composed, as plain containers."""
+    settings = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    plain = OmegaConf.to_container(settings, resolve=True)
+    return {str(key): value for key, value in typing.cast(dict[Any, Any], plain).items()}
+
+
+def check_form(arguments: Sequence[str]) -> None:
+    """`ConfigError` where an argument is no key=value."""
+    for argument in arguments:
+        if "=" not in argument or argument.startswith("-"):
+            raise ConfigError(f"{argument}: settings are key=value, without dashes; see -h")
+
+
+def choices(group: str) -> list[str]:
+    """The names of a group's files; those of env are in folders by library too."""
+    folder = config_dir() / group
+    files = folder.rglob("*.yaml") if group == "env" else folder.glob("*.yaml")
+    names = [file.relative_to(folder).with_suffix("").as_posix() for file in files]
+    return sorted(names, key=lambda name: ("/" in name, name))
+
+
+def help_of() -> str:
+    """The text of `--help`."""
+    groups = ("env", "network", "population", *(f"network/{layer}" for layer in LAYERS))
+    choices = "\n".join(f"{group}={', '.join(choices(group))}" for group in groups)
+    return f"""PPO in JAX, compiled end to end.
+
+  python -m jaxppo.ff_ppo env=cartpole arch.total_num_envs=4096
+  python -m jaxppo.ff_ppo env=cartpole arch.num_seeds=16
+  python -m jaxppo.ff_ppo -m env=cartpole arch.seed=1,2,3 system.gamma=0.98,0.99
+  python -m jaxppo.ff_ppo env=cartpole population=pbt population.size=32
+  python -m jaxppo.rec_ppo env=t_maze network=gru
+
+{choices}
+  network/torso and network/memory are said of a branch: network/torso@network.actor_torso=mlp
+hydra.run.dir=DIR is the run directory; --cfg job prints the settings; --hydra-help has the rest.
+
+{help_text("ppo")}"""

@@ -1,0 +1,190 @@
+"""A user's mistake in one line: what Hydra, the file system and JAX say, as key, rule, way out."""
+
+import contextlib
+import difflib
+import errno
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import jax
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.parse import unknown_key
+from jaxppo.launch.composing import BRANCHES, LAYERS, config_dir
+from jaxppo.runtime.checkpoint import CheckpointError
+from jaxppo.runtime.jobs import TrainingError
+from jaxppo.runtime.signals import Interrupted
+
+
+@contextlib.contextmanager
+def one_line() -> Iterator[None]:
+    """Turn a user's mistake into its one line and an exit status.
+
+    Other exceptions end here too, with their traceback: Hydra would hide them in a callback.
+    """
+    try:
+        if jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+            raise ConfigError("JAX_ENABLE_X64: jaxppo computes in 32 bits; unset it")
+        yield
+    except Interrupted as stopped:
+        refuse(str(stopped), stopped.status)
+    except KeyboardInterrupt:
+        refuse("interrupted; what was written so far stays", 130)
+    except BrokenPipeError:  # whoever read our output has left
+        _close_output()
+        raise SystemExit(1) from None
+    except Exception as error:
+        line = explain(error)
+        if line is None:
+            traceback.print_exc()
+            raise SystemExit(1) from None
+        of_user = isinstance(error, ConfigError | HydraException | ValueError)
+        refuse(line, 2 if of_user or _is_of_platform(error) else 1)
+
+
+def open_streams() -> None:
+    """Give a process that was started with closed streams some that go nowhere.
+
+    Otherwise the next file that is opened would take their place, and what is printed.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
+
+
+def _close_output() -> None:
+    """Let what is still to be printed go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def explain(error: Exception) -> str | None:
+    """What a user did, in one line; None where it was not the user."""
+    if isinstance(error, ConfigError | TrainingError | CheckpointError):
+        return str(error)
+    if isinstance(error, HydraException | OmegaConfBaseException):
+        typed = getattr(error, "override", None)  # where Hydra's grammar stopped
+        return _translate(f"parsing override '{typed}'\n{error}" if typed else str(error))
+    if isinstance(error, ValueError) and "Config group override" in str(error):
+        typed = " ".join(arg for arg in sys.argv[1:] if re.match(r"[+~]*(\w*|\w+/[\w/@.]+)=", arg))
+        return f"{typed}: a group takes the name of one of its files; see --help"
+    if match := re.match(r"invalid literal for int\(\) with base 10: '(\w+)'", str(error)):
+        typed = [arg for arg in sys.argv[1:] if f".{match[1]}=" in arg]  # OmegaConf's, of a list
+        if typed:
+            key = typed[0].partition("=")[0].rpartition(".")[0].lstrip("+")
+            return f"{typed[0]}: {key} is a list; give all of it, such as {key}=[one,two]"
+    if isinstance(error, OSError):
+        return _explain_os(error)
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        first = str(error).partition("\n")[0] or "no memory is left"
+        return (
+            f"{first}; lower arch.total_num_envs, system.rollout_length or the number of members; "
+            "arch.plan_only=true says what a run needs"
+        )
+    if _is_of_platform(error):
+        return (
+            f"JAX_PLATFORMS={os.environ['JAX_PLATFORMS']}: there is no such device here; unset it, "
+            "or set it to cpu"
+        )
+    return None
+
+
+def _is_of_platform(error: Exception) -> bool:
+    """Whether JAX did not find the platform that JAX_PLATFORMS names."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(os.environ.get("JAX_PLATFORMS") and frames) and (
+        Path(frames[-1].filename).name == "xla_bridge.py"
+    )
+
+
+def _explain_os(error: OSError) -> str | None:
+    """What the file system refused, in one line."""
+    name = error.filename
+    if name is None:
+        try:
+            os.getcwd()
+        except FileNotFoundError:
+            return "the working directory does not exist any more; change to another"
+        if error.errno in (errno.ENOSPC, errno.EIO, errno.EBADF):
+            _close_output()
+            return f"standard output: {error.strerror}; send it elsewhere, or logger.console=false"
+        return None
+    unreadable = os.path.exists(name) and not os.access(name, os.R_OK)
+    if isinstance(error, FileNotFoundError) or unreadable:
+        return f"{name}: cannot be read ({error.strerror})"
+    return (
+        f"{name}: cannot be written ({error.strerror}); choose another directory for hydra.run.dir "
+        "(in a sweep, hydra.sweep.dir), or make room"
+    )
+
+
+def refuse(message: str, status: int) -> NoReturn:
+    """End with one line on standard error."""
+    sys.stderr.write(" ".join(message.split()) + "\n")
+    raise SystemExit(status)
+
+
+def _translate(message: str) -> str:
+    """Hydra's words for an override that cannot be, as key, rule and way out."""
+    if match := re.search(r"Could not override '([^']+)'", message):
+        key = match[1]
+        if key.startswith("hydra."):
+            return f"{key}: no such key; Hydra's own are in --hydra-help"
+        group, _, slot = key.partition("@")
+        if slot in BRANCHES.get(group, ()):
+            return f"{key}: this network has none there; add it with a plus sign: +{key}=NAME"
+        if key in BRANCHES:
+            return f"{key}: say of which branch, such as {key}@{key.replace('/', '.actor_')}=NAME"
+        if key in _layer_keys():
+            return f"{key}: the layer there, if any, has no such key; --cfg job shows what there is"
+        here = [k for k in _layer_keys() if k.rpartition(".")[0] == key.rpartition(".")[0]]
+        return unknown_key(key, sorted(here) or _usual_layer_keys())
+    if match := re.search(
+        r"Could not find '(.+)/([^/]+)'\s+Available options in .*?:(.*)", message, re.S
+    ):
+        group, choice, rest = match.groups()
+        choices = rest.partition("Config search path")[0].split()
+        near = difflib.get_close_matches(choice, choices, 1, 0.0)
+        return (
+            f"{group}={choice}: no such choice; did you mean {group}={near[0]}? "
+            f"(of {', '.join(choices)})"
+        )
+    if match := re.search(r"Error merging override (.*)", message):
+        return f"{match[1]}: the file's value is of another kind; see --cfg job for its form"
+    if match := re.search(r"(?:An item is already at '|Multiple values for )([^' ]+)[.']", message):
+        return f"+{match[1]}: is in the file already; change it without the plus sign"
+    if match := re.search(r"parsing override '(.*)'", message):
+        return f"{match[1]}: not an override ({message.splitlines()[1].strip()}); write key=value"
+    return message
+
+
+def _layer_keys() -> set[str]:
+    """Settable keys of all layers, wherever in a network they may stand."""
+    keys = set()
+    for layer in LAYERS:
+        places = BRANCHES.get(f"network/{layer}", [f"network.{layer}"])
+        for file in (config_dir() / "network" / layer).glob("*.yaml"):
+            keys |= {f"{place}.{key}" for key in map(str, OmegaConf.load(file)) for place in places}
+    return keys
+
+
+def _usual_layer_keys() -> list[str]:
+    """Those of the network that is composed where none is named."""
+    keys = []
+    for entry in OmegaConf.load(config_dir() / "network" / "mlp.yaml").defaults:
+        if entry != "_self_":
+            ((group, choice),) = entry.items()
+            layer, _, place = group.partition("@")
+            file = config_dir() / "network" / layer / f"{choice}.yaml"
+            keys += [f"network.{place or layer}.{key}" for key in map(str, OmegaConf.load(file))]
+    return keys

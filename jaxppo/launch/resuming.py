@@ -1,0 +1,124 @@
+"""Going on with a run: its settings, and those that were typed beside `resume`."""
+
+import re
+import sys
+import typing
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf
+
+from jaxppo.config.fields import ConfigError, quoted
+from jaxppo.config.parse import parse
+from jaxppo.config.schema import Config
+from jaxppo.config.stored import CONFIG, LOCAL, plain, read_config, with_local
+from jaxppo.config.trust import check_trust
+from jaxppo.launch.composing import plain_settings
+from jaxppo.runtime.directories import check_tree
+
+
+def where_to_resume(arguments: Sequence[str]) -> list[str]:
+    """What tells Hydra to write nothing of its own, and into the directory that is resumed."""
+    given = [argument for argument in arguments if re.match(r"\+{0,2}resume=", argument)]
+    if not given:
+        return []
+    run_dir = OverridesParser.create().parse_override(given[-1]).value()
+    if run_dir is None:
+        return []
+    if {"-m", "--multirun"} & set(arguments):
+        raise ConfigError(f"{given[-1]}: goes on with one run at a time; leave out -m")
+    if not (Path(str(run_dir)) / CONFIG).is_file():
+        raise ConfigError(
+            f"{given[-1]}: is not the directory of a run, which has a {CONFIG}; look below outputs "
+            "or multirun"
+        )
+    return [f"hydra.run.dir={quoted(str(run_dir))}", "hydra.output_subdir=null"]
+
+
+def settings_of(composed: DictConfig, hydra_config: Any) -> Config:
+    """What a run is to do: as composed, or as the run that it resumes was told to.
+
+    Of a run's directory only config.yaml is read here, and of that nothing that says what this
+    machine is to do (`LOCAL`): such settings are those of the command line.
+    """
+    config = parse(plain_settings(composed))
+    if config.resume is None:
+        return config
+    run_dir = Path(config.resume)
+    if Path(hydra_config.run.dir).resolve() != run_dir.resolve():
+        raise ConfigError(
+            f"resume={run_dir}: has to be typed on the command line, as resume=DIR, beside no "
+            "hydra.run.dir"
+        )
+    check_tree("resume", run_dir)
+    stored = {**read_config(run_dir), "logger": {}, "resume": None}
+    check_trust(stored, config.trust)
+    before = plain(with_local(parse(read_config(run_dir)), config))
+    refused = []
+    for path, value in _typed(hydra_config, plain(config)):
+        key, was = ".".join(path), _value_at(before, path)
+        grows = key in ("arch.total_timesteps", "arch.num_updates") and (was or 0) <= (value or 0)
+        allowed = {".".join(path[: i + 1]) for i in range(len(path))} & set(config.resume_allow)
+        if was != value and not grows and not allowed:
+            refused.append(f"{key}={value} (was {was})")
+        _put_at(before, path, value)
+    if refused:
+        names = ",".join(change.partition("=")[0] for change in refused)
+        raise ConfigError(
+            f"resume={run_dir}: a run keeps its settings, and these differ: {', '.join(refused)}; "
+            f"leave them out, or allow them: resume_allow=[{names}]"
+        )
+    again = ("resume", "resume_allow", "trust")
+    merged = parse({**before, **{name: getattr(config, name) for name in again}})
+    check_trust({**plain(merged), "logger": {}}, config.trust)
+    return merged
+
+
+def _typed(hydra_config: Any, composed: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Each setting that was typed beside `resume`, by its path, and its value as composed.
+
+    A group that was chosen by name stands for its whole section (env=cartpole: all of env), and not
+    for what its file sets elsewhere.
+    """
+    overrides = OmegaConf.to_container(hydra_config.overrides.task, resolve=False)
+    parser = OverridesParser.create()
+    for override in parser.parse_overrides(typing.cast(list[str], overrides)):
+        key = override.package or override.key_or_group.replace("/", ".")
+        path = tuple(key.split("."))
+        if path[0] in ("resume", "resume_allow", "trust") or key in LOCAL:
+            continue
+        if override.is_delete():
+            raise ConfigError(f"{override.input_line}: a run keeps its settings; set it to null")
+        if len(path) > 1:
+            yield path, _value_at(composed, path)
+        else:
+            for name, value in composed[path[0]].items():
+                if f"{path[0]}.{name}" not in LOCAL:
+                    yield (*path, name), value
+
+
+def _value_at(settings: Any, path: Sequence[str]) -> Any:
+    for name in path:
+        settings = settings.get(name) if isinstance(settings, dict) else None
+    return settings
+
+
+def _put_at(settings: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    for name in path[:-1]:
+        if not isinstance(settings.get(name), dict):
+            settings[name] = {}
+        settings = settings[name]
+    settings[path[-1]] = value
+
+
+def say_what_is_left_out(run_dir: Path, config: Config) -> None:
+    """Name the sinks of a run that it does not go on with unless they are typed again."""
+    stored = parse(read_config(run_dir)).logger
+    for name, again in (("wandb", "logger.wandb=true"), ("sinks", "logger.sinks=[...]")):
+        if getattr(stored, name) and not getattr(config.logger, name):
+            sys.stderr.write(
+                f"resume={run_dir}: logger.{name} is not taken from a run's directory; to go on "
+                f"with it, add {again}\n"
+            )

@@ -1,0 +1,134 @@
+"""A sweep as one program."""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+import jax
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.utils import JobReturn, JobStatus, run_job
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from jaxppo.config.fields import MAX_FLOAT
+from jaxppo.config.messages import count
+from jaxppo.config.parse import parse, system_type
+from jaxppo.config.schema import Config
+from jaxppo.launch.command_line import begin
+from jaxppo.launch.composing import plain_settings
+from jaxppo.runtime.build import program_key
+from jaxppo.runtime.jobs import Job, TooLargeError, prepare
+from jaxppo.runtime.loop import run_together
+
+_LOG = logging.getLogger("hydra.jaxppo")  # as visible as what Hydra says
+
+
+_MAX_COMPOSED = 32  # jobs of a sweep that are checked whole before the first starts
+
+
+def launch(
+    context: HydraContext,
+    task: TaskFunction,
+    config: DictConfig,
+    compose: Callable[[Sequence[str]], DictConfig],
+    job_overrides: Sequence[Sequence[str]],
+    first: int,
+) -> list[JobReturn]:
+    """Run the jobs of a sweep: those that differ in nothing that shapes a program, as one.
+
+    Each has its own directory and result. One that fails leaves the others alone. `compose` gives
+    a job's settings from its overrides.
+    """
+    jobs, returns, group = [], [], Path(config.hydra.sweep.dir).name
+    for number, overrides in enumerate(job_overrides, first):
+        settings = compose(overrides)
+        with open_dict(settings):
+            settings.hydra.job.id = settings.hydra.job.num = number
+        done = run_job(
+            hydra_context=context,
+            task_function=lambda settings: jobs.append(Job(*begin(settings), group=group)),
+            config=settings,
+            job_dir_key="hydra.sweep.dir",
+            job_subdir_key="hydra.sweep.subdir",
+        )
+        done.return_value  # noqa: B018  raises what went wrong
+        returns.append(done)
+    programs = groups([job.config for job in jobs])
+    _LOG.info("%s as %s", count(jobs, "job"), count(programs, "program"))
+    for numbers in programs:
+        for number, outcome in zip(numbers, train([jobs[n] for n in numbers]), strict=True):
+            if isinstance(outcome, Exception) and "optuna" in str(config.hydra.sweeper._target_):
+                _LOG.warning("job %s failed: %s", first + number, outcome)
+                outcome = _worst(config)  # a study goes on
+            returns[number].return_value = outcome
+            if isinstance(outcome, Exception):
+                returns[number].status = JobStatus.FAILED
+    return returns
+
+
+def _worst(config: DictConfig) -> float:
+    """A finite result that no job has, in the direction that Optuna is to go."""
+    direction = str(OmegaConf.select(config, "hydra.sweeper.direction", default="minimize"))
+    return MAX_FLOAT if "min" in direction.lower() else -MAX_FLOAT
+
+
+def groups(configs: Sequence[Config]) -> list[list[int]]:
+    """The numbers of the jobs that one program can train, for each program."""
+    groups: list[tuple[Config, list[int]]] = []
+    for number, config in enumerate(configs):
+        key = program_key(config)
+        found = [numbers for other, numbers in groups if other == key]
+        if found and config.population.size is None:  # a population is a program of its own
+            found[0].append(number)
+        else:
+            groups.append((key, [number]))
+    return [numbers for _, numbers in groups]
+
+
+def train(jobs: Sequence[Job]) -> Sequence[float | Exception]:
+    """The results of jobs that one program can train, in halves where it would be too large."""
+    try:
+        return run_together(jobs, fit=len(jobs) > 1)
+    except TooLargeError:
+        half = len(jobs) // 2
+        there = jax.local_device_count()
+        half -= half % there if half > there else 0
+        return [*train(jobs[:half]), *train(jobs[half:])]
+    except Exception as error:  # of this program alone: others go on
+        return [error] * len(jobs)
+
+
+def check_sweep(config_name: str, overrides: list[str]) -> None:
+    """Every swept value by its own rule; then whole jobs, each value beside the others' first."""
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    for override in parsed:
+        if override.is_discrete_sweep() and override.key_or_group.count(".") == 1:
+            group, name = override.key_or_group.split(".")
+            for value in override.sweep_string_iterator():
+                parse({group: {name: OmegaConf.create(f"value: {value}").value}})
+    choices = [
+        [f"{o.get_key_element()}={value}" for value in o.sweep_string_iterator()]
+        if o.is_discrete_sweep()
+        else [o.input_line or ""]
+        for o in parsed
+        if o.is_discrete_sweep() or not o.is_sweep_override()
+    ]
+    first = [options[0] for options in choices]
+    jobs = [first] + [
+        [*first[:i], option, *first[i + 1 :]]
+        for i, options in enumerate(choices)
+        for option in options[1:]
+        if not _is_free(option.partition("=")[0])
+    ]
+    for job in jobs[:_MAX_COMPOSED]:
+        prepare(parse(plain_settings(hydra.compose(config_name, job))))
+
+
+def _is_free(key: str) -> bool:
+    """Whether the values of a setting need no other check than their own rule."""
+    fields = {f"system.{f.name}": f.metadata for f in dataclasses.fields(system_type({}))}
+    rule: Any = fields.get(key, {})
+    return key == "arch.seed" or ("traced" in rule and not rule.get("coupled"))
