@@ -30,7 +30,7 @@ from benchmarks.blocks import SIZES, Size, growth_mib, peak_mib, serve
 from jaxppo import config
 from jaxppo.algorithms import learner
 from jaxppo.kernels.permutations import random_permutation
-from jaxppo.launch.launcher import config_dir
+from jaxppo.launch.composing import config_dir
 from jaxppo.runtime import build as system
 from jaxppo.runtime import compile, devices, experiment, population
 from jaxppo.types import LearnerState, System

@@ -11,13 +11,13 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from jaxppo.config.schema import Config
+from jaxppo.analysis.report import Reporting
 from jaxppo.config.fields import takes
+from jaxppo.config.schema import Config
+from jaxppo.deploy.export import Export
+from jaxppo.deploy.films import Rendering
 from jaxppo.evaluate import Evaluation
-from jaxppo.export import Export
-from jaxppo.launch.launcher import config_dir
-from jaxppo.render import Rendering
-from jaxppo.report import Reporting
+from jaxppo.launch.composing import config_dir
 
 HERE = Path(__file__).parent
 COMMANDS = {

@@ -15,7 +15,7 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from jaxppo.config.schema import Config
-from jaxppo.launch.launcher import main
+from jaxppo.launch.command_line import main
 
 ROOT = Path(__file__).resolve().parents[1]
 RUN_LIMIT = 300  # [s] for a run on a machine that does other things too

@@ -15,9 +15,12 @@ import jax
 import pytest
 from cli import command, cwd, home, launch, shell  # noqa: F401  fixtures
 
-from jaxppo import config
-from jaxppo.runtime import build as system
+from jaxppo.config.parse import parse
+from jaxppo.config.plan import Plan, plan
+from jaxppo.config.schema import Config
+from jaxppo.runtime import build as building
 from jaxppo.runtime import compile
+from jaxppo.runtime.placement import Layout
 from jaxppo.types import LearnerState, System
 
 # Compiling is most of the time here: the commands that tests run compile with arch.compiler=quick's
@@ -68,21 +71,22 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-def small_config(**changes: Any) -> config.Config:
+def small_config(**changes: Any) -> Config:
     """A tiny run in `envs.Clock`; `changes` are `group={key: value}` or `group__key=value`."""
     raw = copy.deepcopy(SMALL)
     for name, value in changes.items():
         group, _, key = name.partition("__")
         raw.setdefault(group, {})
         raw[group] = {**raw[group], key: value} if key else {**raw[group], **value}
-    return config.parse(raw)
+    return parse(raw)
 
 
-def build(settings: config.Config) -> tuple[System, LearnerState, config.Plan]:
+def build(settings: Config) -> tuple[System, LearnerState, Plan]:
     """System, first state `[D=1, P=1, ...]` and plan of one device."""
-    plan = config.plan(settings, 1)
-    built = system.build(settings, plan)
-    return built, system.init(built, [settings], plan), plan
+    planned = plan(settings, 1)
+    built = building.build(settings, planned)
+    layout = Layout(planned, built, (0,))
+    return built, layout.place(building.begin(built, [settings], planned)), planned
 
 
 def alone(built: System, state: LearnerState) -> tuple[System, LearnerState]:

@@ -16,8 +16,8 @@ from test_configs import CONFIGS, commented, composed
 import jaxppo
 from jaxppo import check_env, envs
 from jaxppo.config.fields import ConfigError
-from jaxppo.config.schema import EnvConfig
 from jaxppo.config.parse import known_keys, parse
+from jaxppo.config.schema import EnvConfig
 from jaxppo.deploy.drawings import drawing
 from jaxppo.envs import contract
 from jaxppo.runtime import experiment

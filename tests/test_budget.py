@@ -9,10 +9,10 @@ import numpy as np
 import oracles
 import pytest
 
-from jaxppo.algorithms.learner import optimizer
+from jaxppo.algorithms.optimizers import optimizer
 from jaxppo.config.fields import ConfigError
-from jaxppo.config.plan import Plan, plan
 from jaxppo.config.parse import parse
+from jaxppo.config.plan import Plan, plan
 from jaxppo.runtime.build import hyperparameters
 from jaxppo.types import Hyperparameters
 

@@ -32,13 +32,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from jaxppo.config.fields import MAX_FLOAT, as_argument
-from jaxppo.config.schema import Config
 from jaxppo.config.parse import help_text, known_keys, parse
-from jaxppo.launch import launcher
-from jaxppo.launch.launcher import config_dir
-from jaxppo.runtime import checkpoint, guard
+from jaxppo.config.schema import Config
 from jaxppo.config.stored import keep_config
-from jaxppo.runtime.experiment import Job, TooLargeError, TrainingError
+from jaxppo.launch import launcher
+from jaxppo.launch.composing import config_dir
+from jaxppo.runtime import checkpoint, guard
+from jaxppo.runtime.jobs import Job, TooLargeError, TrainingError
 
 REFUSAL_LIMIT = 30  # seconds; about 5 on a core that is free
 OF_TESTS = "env.name=null env.target=envs."

@@ -19,14 +19,22 @@ from omegaconf import OmegaConf
 
 from jaxppo import envs
 from jaxppo.algorithms.objectives import ESTIMATORS, OBJECTIVES, VALUE_LOSSES
-from jaxppo.config.schema import ArchConfig, CheckpointConfig, Config, EnvConfig, LoggerConfig, NetworkConfig, SystemConfig
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import help_text, known_keys, parse, unknown_key
 from jaxppo.config.plan import plan
-from jaxppo.launch.launcher import config_dir
+from jaxppo.config.schema import (
+    ArchConfig,
+    CheckpointConfig,
+    Config,
+    EnvConfig,
+    LoggerConfig,
+    NetworkConfig,
+    SystemConfig,
+)
+from jaxppo.launch.composing import config_dir
 from jaxppo.runtime import compile
 from jaxppo.runtime.build import hyperparameters
-from jaxppo.runtime.experiment import prepare
+from jaxppo.runtime.jobs import prepare
 from jaxppo.types import Box
 
 CONFIGS = config_dir()

@@ -23,10 +23,10 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from jaxppo.config.schema import Config
 from jaxppo.config.parse import known_keys, parse, parse_as
 from jaxppo.config.plan import plan
-from jaxppo.launch.launcher import config_dir, with_plus
+from jaxppo.config.schema import Config
+from jaxppo.launch.composing import config_dir, with_plus
 from jaxppo.runtime import experiment
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -19,12 +19,12 @@ import pytest
 from conftest import LAYERS, small_config
 
 from jaxppo import export
-from jaxppo.algorithms.learner import init_agent
-from jaxppo.config.schema import Config
+from jaxppo.algorithms.spine import init_agent
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import plan
+from jaxppo.config.schema import Config
+from jaxppo.deploy.export import Export
 from jaxppo.deploy.policy import TrainedPolicy, load
-from jaxppo.export import Export
 from jaxppo.runtime import build as system
 from jaxppo.runtime import experiment
 from jaxppo.types import PyTree, RunningStatistics

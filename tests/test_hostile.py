@@ -20,7 +20,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.runtime import build as system
 from jaxppo.runtime import checkpoint, experiment
 from jaxppo.runtime.checkpoint import CheckpointError
-from jaxppo.runtime.guard import check_tree
+from jaxppo.runtime.directories import check_tree
 
 OF_RUN = [*CARTPOLE, "hydra.run.dir=run", "checkpoint.share=1", "arch.absolute_metric=false"]
 EVIL = "from pathlib import Path\nPath(__file__).with_name('pwned').touch()\n"
@@ -33,8 +33,8 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import sys
 
     from hydra.core.global_hydra import GlobalHydra
-
     from jaxppo.launch.launcher import main
+
     from jaxppo.runtime import experiment
 
     place, before, typed = tmp_path_factory.mktemp("original"), Path.cwd(), sys.argv

@@ -11,7 +11,7 @@ from conftest import small_config
 from omegaconf import OmegaConf
 
 from jaxppo import config
-from jaxppo.launch.launcher import config_dir
+from jaxppo.launch.composing import config_dir
 from jaxppo.runtime import experiment
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from conftest import NETWORK, on_devices, small_config
 
-from jaxppo.config.schema import Config
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import plan
+from jaxppo.config.schema import Config
 from jaxppo.runtime import experiment, population
 from jaxppo.runtime.build import program_key
 

@@ -15,9 +15,9 @@ from conftest import NETWORK, alone, build, small_config
 from test_resume import MEMORY, coin
 
 import jaxppo
-from jaxppo.algorithms.learner import unroll
-from jaxppo.config.schema import Config
+from jaxppo.algorithms.acting import unroll
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import Config
 from jaxppo.deploy.policy import TrainedPolicy
 from jaxppo.runtime import build as system
 from jaxppo.runtime import checkpoint, experiment

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from conftest import LAYERS, NETWORK, on_devices, small_config
 
-from jaxppo.config.schema import Config
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import plan
+from jaxppo.config.schema import Config
 from jaxppo.runtime import checkpoint, experiment
 from jaxppo.runtime.checkpoint import CheckpointError
 

@@ -15,18 +15,14 @@ import numpy as np
 import oracles
 import pytest
 
+from jaxppo.ops.collectives import any_over, max_over, mean_over, min_over, sum_over
 from jaxppo.ops.statistics import (
-    any_over,
     from_units,
     init_statistics,
-    max_over,
-    mean_over,
     merge_statistics,
-    min_over,
     normalize,
     scale,
     standardize,
-    sum_over,
     to_units,
 )
 from jaxppo.runtime import devices

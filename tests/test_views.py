@@ -19,9 +19,9 @@ from test_resume import Killed
 from test_sinks import ABSOLUTE, END, EVAL, LAST_EVAL, MEMBERS, START, TRAIN, write
 
 from jaxppo.analysis import sweep
-from jaxppo.config.schema import Config, LoggerConfig
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import parse
+from jaxppo.config.schema import Config, LoggerConfig
 from jaxppo.runtime import build as system
 from jaxppo.runtime import experiment, sinks
 from jaxppo.runtime.sinks import Event, Scope, View
