@@ -21,9 +21,11 @@ from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.messages import brief
 from jaxppo.config.parse import parse
 from jaxppo.config.plan import plan
+from jaxppo.config.schema import Config
 from jaxppo.config.stored import CONFIG, read_config
 from jaxppo.config.trust import check_trust
 from jaxppo.deploy.policy import Choice, TrainedPolicy
+from jaxppo.kernels.platforms import compiling_for
 from jaxppo.runtime import build, checkpoint, devices
 from jaxppo.runtime.directories import check_run_dir
 from jaxppo.runtime.placement import Layout
@@ -151,8 +153,10 @@ def export_acting(
         action, carry = policy.act(**given)
         return (action, carry) if "carry" in inputs else action
 
+    only = platforms[0] if len(set(platforms)) == 1 else "several"  # which has no forms of its own
     try:
-        program = jax.export.export(jax.jit(act), platforms=platforms)(*inputs.values())
+        with compiling_for(only):
+            program = jax.export.export(jax.jit(act), platforms=platforms)(*inputs.values())
         content = bytes(program.serialize())
     except Exception as error:  # a user's layer may raise anything where a size has no number
         raise ConfigError(
@@ -180,19 +184,13 @@ def lower_learner(settings: Export, out: Path) -> None:
     stored = {**read_config(run_dir), "logger": {}}  # nothing is run
     check_trust(stored, settings.trust)
     config = parse(stored)
-    every = members(config)
-    planned = plan(config, 1, len(every))
-    built = build.build(config, planned)
-    layout = Layout(planned, built, tuple(range(len(every))))
-    state = jax.eval_shape(lambda: layout.place(build.begin(built, every, planned)))
-    total = jax.eval_shape(layout.no_metrics)
-    count = jax.ShapeDtypeStruct((1,), jnp.int32)
-    traced = devices.parallel(partial(train_members, built), 1).trace(state, total, count)
     out.mkdir(parents=True, exist_ok=True)
     refused = []
     for platform in dict.fromkeys(settings.platforms):
         try:
-            text = traced.lower(lowering_platforms=(platform,)).as_text()
+            text = _lowered(config, platform)
+        except ConfigError:
+            raise
         except Exception as error:  # whatever the rule of a primitive raises
             refused.append(platform)
             print_lines(f"{platform}: does not lower: {brief(error)}")
@@ -202,9 +200,23 @@ def lower_learner(settings: Export, out: Path) -> None:
             print_lines(f"{platform}: lowers, {custom_calls(text)}, {len(text):,} bytes: {path}")
     if refused:
         raise ConfigError(
-            f"platforms=[{','.join(settings.platforms)}]: training in {built.env.name} does not "
-            f"lower for {', '.join(refused)}; leave that out, or change what its line names"
+            f"platforms=[{','.join(settings.platforms)}]: training does not lower "
+            f"for {', '.join(refused)}; leave that out, or change what its line names"
         )
+
+
+def _lowered(config: Config, platform: str) -> str:
+    """The program that trains a run on one device of a platform, as StableHLO."""
+    with compiling_for(platform):
+        every = members(config)
+        planned = plan(config, 1, len(every))
+        built = build.build(config, planned)
+        layout = Layout(planned, built, tuple(range(len(every))))
+        state = jax.eval_shape(lambda: layout.place(build.begin(built, every, planned)))
+        total = jax.eval_shape(layout.no_metrics)
+        count = jax.ShapeDtypeStruct((1,), jnp.int32)
+        traced = devices.parallel(partial(train_members, built), 1).trace(state, total, count)
+        return str(traced.lower(lowering_platforms=(platform,)).as_text())
 
 
 def custom_calls(text: str) -> str:

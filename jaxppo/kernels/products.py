@@ -11,6 +11,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxppo.kernels.platforms import forms
+
 
 def float32_product(x: jax.Array, kernel: jax.Array, *_: Any, **__: Any) -> jax.Array:
     """`x @ kernel`."""
@@ -49,7 +51,7 @@ def _over_rows(x: jax.Array, gradient: jax.Array) -> jax.Array:
     forms that take up to twice as long.
     """
     lead = tuple(range(x.ndim - 1))
-    if jax.default_backend() != "cpu" or x.dtype != jnp.float32:
+    if not forms().rows_in_memory or x.dtype != jnp.float32:
         return _contract(x, gradient, lead, lead)
     rows = gradient.reshape(-1, gradient.shape[-1])
     columns = jax.lax.optimization_barrier(rows.T)

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend.random import define_prng_impl
 
+from jaxppo.kernels.platforms import forms
+
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
 _USUAL = "threefry2x32"  # JAX's name of its generator
@@ -19,10 +21,10 @@ def quick(key: jax.Array) -> jax.Array:
     """A key, or keys, from which `jax.random` draws the same numbers with fewer kernels.
 
     For drawing at once, not for keeping: its type is another. Keys of other generators stay what
-    they are.
+    they are, and so do all keys on platforms where JAX's own hash is one kernel already.
     """
     typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    if not typed or str(jax.random.key_impl(key)) != _USUAL:
+    if not forms().hash_in_one_kernel or not typed or str(jax.random.key_impl(key)) != _USUAL:
         return key
     return jax.random.wrap_key_data(jax.random.key_data(key), impl=_ONE_KERNEL)
 

@@ -6,7 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-CPU_BLOCK, BLOCK = 128, 16  # on CPU the fastest of 8 to 1,024; elsewhere not measured yet
+from jaxppo.kernels.platforms import forms
 
 
 def linear_recurrence(
@@ -20,7 +20,7 @@ def linear_recurrence(
     """h_t = decay h_{t-1} + x_t with h_{-1} = start, where h_{t-1} counts as 0 at a reset.
 
     Time is cut into blocks, the longest that divide it and have at most `block` steps (None: what
-    suits the machine). What a block adds to its end is a weighted sum; an associative scan joins
+    suits the platform). What a block adds to its end is a weighted sum; an associative scan joins
     the ends (Blelloch 1990, section 1.4; a reset is a decay of 0, as in Lu et al. 2023, arXiv
     2303.03982); then all blocks are filled in together, step by step.
 
@@ -30,8 +30,7 @@ def linear_recurrence(
     chex.assert_rank([decay, inputs, reset, start], [1, 3, 2, 2])
     chex.assert_equal_shape_prefix([inputs, reset], 2)
     length = inputs.shape[0]
-    if block is None:
-        block = CPU_BLOCK if jax.default_backend() == "cpu" else BLOCK
+    block = block or forms().recurrence_block
     size = next(n for n in range(min(block, length), 0, -1) if length % n == 0)
     return _recurrence(decay, inputs, ~reset, start, size)
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.linen.dtypes import promote_dtype
 
+from jaxppo.kernels.convolutions import convolve
 from jaxppo.kernels.products import bfloat16_product, float32_product
 from jaxppo.networks.checks import check_bool, check_sizes
 
@@ -221,34 +222,7 @@ class _Conv(nn.Module):
         kernel = self.param("kernel", _orthogonal, shape)
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
         x, kernel, bias = promote_dtype(x, kernel, bias)
-        convolve = _convolve_patches if jax.default_backend() == "cpu" else _convolve
         return convolve(x, kernel, self.stride, self.padding) + bias
-
-
-def _convolve(x: jax.Array, kernel: jax.Array, stride: int, padding: str) -> jax.Array:
-    """Images `[N, H, W, C]` and a kernel `[k, k, C, F]` to `[N, H', W', F]`."""
-    axes = ("NHWC", "HWIO", "NHWC")
-    return jax.lax.conv_general_dilated(
-        x, kernel, (stride, stride), padding, dimension_numbers=axes
-    )
-
-
-def _convolve_patches(x: jax.Array, kernel: jax.Array, stride: int, padding: str) -> jax.Array:
-    """The same as one product of the k k shifted images with the kernel as a matrix.
-
-    XLA's CPU backend takes 6 to 20 times as long for the gradient of `_convolve` in a vmapped
-    scan, which the learner is.
-    """
-    size = kernel.shape[0]
-    pads = jax.lax.padtype_to_pads(x.shape[1:3], (size, size), (stride, stride), padding)
-    x = jnp.pad(x, ((0, 0), *pads, (0, 0)))
-    height, width = ((n - size) // stride * stride + 1 for n in x.shape[1:3])
-    patches = [
-        x[:, i : i + height : stride, j : j + width : stride]
-        for i in range(size)
-        for j in range(size)
-    ]
-    return jnp.concatenate(patches, -1) @ kernel.reshape(-1, kernel.shape[-1])
 
 
 class Chain(nn.Module):

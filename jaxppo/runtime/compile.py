@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from jaxppo.config.fields import ConfigError
+from jaxppo.kernels.platforms import compiling_for
 from jaxppo.runtime import devices
 
 # XLA's pass that makes two kernels of every small sum on CPUs, each compiled and started. Large
@@ -48,10 +49,11 @@ def compile_program(
     """
     start = time.perf_counter()
     num_devices = jax.tree.leaves(args)[0].shape[0]
-    with no_collection():
+    platform = devices.platform()
+    with no_collection(), compiling_for(platform):
         traced = devices.parallel(function, num_devices, donate=donate).trace(*args)
         lowered = traced.lower()
-    compiled = lowered.compile(compiler_options=options(compiler))
+    compiled = lowered.compile(compiler_options=options(compiler, platform))
     seconds = time.perf_counter() - start
     return Program(
         call=compiled,
@@ -98,9 +100,9 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def options(compiler: str) -> dict[str, str | bool | int]:
+def options(compiler: str, platform: str) -> dict[str, str | bool | int]:
     """Of XLA, for every program here; passes that XLA_FLAGS disables stay those."""
-    if jax.default_backend() != "cpu":
+    if platform != "cpu":
         return {}
     flag = "xla_disable_hlo_passes"
     passes = {} if flag in os.environ.get("XLA_FLAGS", "") else {flag: UNUSED_PASS}
@@ -109,10 +111,10 @@ def options(compiler: str) -> dict[str, str | bool | int]:
 
 def check(compiler: str) -> None:
     """`ConfigError` where `arch.compiler` asks for what this machine has not."""
-    backend = jax.default_backend()
-    if COMPILERS[compiler] and backend != "cpu":
+    platform = devices.platform()
+    if COMPILERS[compiler] and platform != "cpu":
         raise ConfigError(
-            f"arch.compiler={compiler}: is for CPUs, and programs here run on {backend}; leave it "
+            f"arch.compiler={compiler}: is for CPUs, and programs here run on {platform}; leave it "
             "out, or set JAX_PLATFORMS=cpu"
         )
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-import platform
+import platform as processor
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,11 @@ def use_cores() -> None:
             jax.config.update(_CORES.lower(), num_cores)
 
 
+def platform() -> str:
+    """What programs run on: cpu, gpu, tpu."""
+    return jax.local_devices()[0].platform
+
+
 def count(members: int) -> int:
     """How many devices a program of `members` runs on: all.
 
@@ -40,7 +45,7 @@ def count(members: int) -> int:
     """
     there = jax.local_device_count()
     are_cores = getattr(jax.config, _CORES.lower()) > 1 and _CORES not in os.environ
-    if not are_cores or jax.default_backend() != "cpu":
+    if not are_cores or platform() != "cpu":
         return there
     return max(num for num in range(1, there + 1) if members % num == 0)
 
@@ -48,12 +53,12 @@ def count(members: int) -> int:
 def machine() -> str:
     """What programs run on, in words: accelerators by their name, else the processor's cores."""
     found = jax.local_devices()
-    if found[0].platform != "cpu":
+    if platform() != "cpu":
         return f"{len(found)} x {found[0].device_kind}"
     told = Path("/proc/cpuinfo")  # Linux has it
     lines = told.read_text().splitlines() if told.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{os.cpu_count()} cores of {names[0] if names else platform.machine()}"
+    return f"{os.cpu_count()} cores of {names[0] if names else processor.machine()}"
 
 
 def parallel(

@@ -7,10 +7,9 @@ import jax
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import Plan
+from jaxppo.kernels.platforms import forms
 from jaxppo.runtime import compile
 from jaxppo.types import Environment, Network, zeros
-
-CACHED = 6_000_000  # bytes of activations; benchmarks/speed.py times more and fewer
 
 
 def count(size: int | None, plan: Plan, network: Network, env: Environment) -> tuple[int, int]:
@@ -20,10 +19,11 @@ def count(size: int | None, plan: Plan, network: Network, env: Environment) -> t
     machine. Memories learn from all sequences at once, whose steps follow one another anyway.
     """
     gradient = value = 1
+    cache = forms().cached_activations
     step = compile.unless_it_fails(lambda: step_bytes(network, env))
-    if step is not None and jax.default_backend() == "cpu" and not has_memory(network):
+    if cache is not None and step is not None and not has_memory(network):
         side_by_side = plan.members_per_device * plan.update_batch_size  # batches of one device
-        share = side_by_side * step / CACHED  # of the cache, that a transition takes
+        share = side_by_side * step / cache  # of the cache, that a transition takes
         gradient = near_divisor(plan.minibatch_sequences, plan.minibatch_size * share)
         value = near_divisor(plan.rollout_length, plan.num_envs * plan.rollout_length * share)
     if size is not None:
