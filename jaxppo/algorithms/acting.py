@@ -64,15 +64,23 @@ def act(
 
     `key` draws them, one for all or `[B]`, each its own; None: the best ones.
     """
+    if key is not None and key.ndim:
+        return jax.vmap(partial(_act_alone, system, policy))(carry, obs, reset, key)
     carry, output = unroll(system, policy, carry, jax.tree.map(lambda x: x[None], obs), reset[None])
-    now = jax.tree.map(lambda x: x[0], output)
     if key is None:
-        best = system.algorithm.greedy(policy, now)
-        return carry, Acted(action=best, env_action=best, kept=())
-    if key.ndim:
-        draw = jax.vmap(partial(system.algorithm.act, policy))
-        return carry, draw(now, key)
-    return carry, system.algorithm.act(policy, now, key)
+        best = system.algorithm.greedy(policy, output)
+        acted = Acted(action=best, env_action=best, kept=())
+    else:
+        acted = system.algorithm.act(policy, output, key)
+    return carry, jax.tree.map(lambda x: x[0], acted)
+
+
+def _act_alone(
+    system: System, policy: Policy, carry: PyTree, obs: PyTree, reset: jax.Array, key: jax.Array
+) -> tuple[PyTree, Acted]:
+    """`act` of one environment, without the axis of environments."""
+    carry, obs, reset = jax.tree.map(lambda x: x[None], (carry, obs, reset))
+    return jax.tree.map(lambda x: x[0], act(system, policy, carry, obs, reset, key))
 
 
 def collect(

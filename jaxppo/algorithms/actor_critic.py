@@ -6,11 +6,12 @@ from jaxppo.algorithms.algorithm import Algorithm
 from jaxppo.config.schema import Config
 from jaxppo.networks import actor_critic
 from jaxppo.networks.actor_critic import ActorCriticOutput
+from jaxppo.ops.actions import to_action
 from jaxppo.types import Acted, Environment, Policy, PyTree
 
 
 class ActorCritic(Algorithm):
-    """Acts by the network's distribution over actions; `kept` are log-probabilities `[B]`."""
+    """Acts by the network's distribution over actions; `kept` are log-probabilities."""
 
     @classmethod
     def build(cls, config: Config, env: Environment) -> "ActorCritic":
@@ -21,10 +22,10 @@ class ActorCritic(Algorithm):
         """Draw from the distribution."""
         del policy
         action, log_prob = output.distribution.sample_and_log_prob(seed=key)
-        env_action = actor_critic.to_action(output.distribution, action)
+        env_action = to_action(output.distribution, action)
         return Acted(action=action, env_action=env_action, kept=log_prob)
 
     def greedy(self, policy: Policy, output: ActorCriticOutput) -> PyTree:
         """The distribution's mode."""
         del policy
-        return actor_critic.to_action(output.distribution, output.distribution.mode())
+        return to_action(output.distribution, output.distribution.mode())

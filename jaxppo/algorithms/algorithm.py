@@ -67,11 +67,11 @@ class Algorithm:
         return {"network": hp.learning_rate}
 
     def act(self, policy: Policy, output: PyTree, key: jax.Array) -> Acted:
-        """Draw actions `[B]` from the network's output `[B, ...]`."""
+        """Draw actions `[L, B, ...]` from the network's output at as many steps."""
         raise NotImplementedError
 
     def greedy(self, policy: Policy, output: PyTree) -> PyTree:
-        """What the environment takes for the best action, `[B, A...]`."""
+        """What the environment takes for the best action, `[L, B, A...]`."""
         raise NotImplementedError
 
     def targets(

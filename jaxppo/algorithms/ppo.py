@@ -30,7 +30,6 @@ from jaxppo.config.fields import ConfigError, is_import_path, numbers, setting, 
 from jaxppo.config.schema import Config, SystemConfig
 from jaxppo.networks.actor_critic import ActorCriticOutput
 from jaxppo.ops.collectives import mean_over
-from jaxppo.ops.distributions import ScalarValue
 from jaxppo.ops.losses import (
     approximate_kl,
     clip_fraction,
@@ -45,6 +44,7 @@ from jaxppo.ops.statistics import (
     normalize_value,
     standardize,
 )
+from jaxppo.ops.values import ScalarValue
 from jaxppo.types import (
     AgentState,
     Batch,

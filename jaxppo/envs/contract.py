@@ -14,7 +14,7 @@ from jaxppo import envs
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs.episodes import Episodes, line, problems
-from jaxppo.networks import heads
+from jaxppo.ops import actions
 from jaxppo.types import (
     Box,
     Discrete,
@@ -250,7 +250,7 @@ def _draw(space: PyTree, key: jax.Array, mask: PyTree) -> PyTree:
         sizes = (space.num_values,) if isinstance(space, Discrete) else space.num_values
         legal = jnp.ones(sum(sizes), bool)
         if mask is not None:
-            flat = heads.flat_mask(space, jax.tree.map(lambda x: x[None, None], mask))
+            flat = actions.flat_mask(space, jax.tree.map(lambda x: x[None, None], mask))
             legal = legal if flat is None else flat[0, 0]
         logits = jnp.split(jnp.where(legal, 0.0, -jnp.inf), np.cumsum(sizes)[:-1])
         keys = jax.random.split(key, len(sizes))
@@ -367,7 +367,7 @@ def _mask(env: Environment, mask: str | None, played: Played) -> Iterator[str]:
         if not isinstance(tree, Mapping) or mask not in tree:
             return
         try:
-            empty = np.asarray(heads.empty_masks(env.action_space, tree[mask]))
+            empty = np.asarray(actions.empty_masks(env.action_space, tree[mask]))
         except Exception as error:
             yield f"{mask}: does not fit the action space {env.action_space}: {line(error)}"
             return

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
-from jaxppo.networks import heads
 from jaxppo.networks.building import (
     DTYPES,
     check_one_number,
@@ -18,6 +17,7 @@ from jaxppo.networks.building import (
     make_layers,
     try_out,
 )
+from jaxppo.ops.actions import empty_masks, to_action
 from jaxppo.types import (
     Discrete,
     Environment,
@@ -36,11 +36,6 @@ class ActorCriticOutput:
 
     distribution: Any  # a distrax.Distribution over actions
     value: ValueEstimate
-
-
-def to_action(distribution: Any, raw: PyTree) -> PyTree:
-    """What the environment takes for a raw action; of distrax's own distributions, itself."""
-    return distribution.to_action(raw) if hasattr(distribution, "to_action") else raw
 
 
 def encode(observation_space: PyTree, obs: PyTree) -> PyTree:
@@ -151,7 +146,7 @@ class Composed:
         """Where raw `obs` `[L, S, O...]` carries an action mask that allows nothing, `[L, S]`."""
         if self.action_mask is None:
             return jnp.zeros(jax.tree.leaves(obs)[0].shape[:2], bool)
-        return heads.empty_masks(self.action_space, obs[self.action_mask])
+        return empty_masks(self.action_space, obs[self.action_mask])
 
     def example(self) -> tuple[PyTree, ActorCriticOutput]:
         """Shapes of what `unroll` gives for one step of one environment."""
@@ -176,7 +171,7 @@ def build(config: Config, env: Environment) -> Composed:
     """Compose the layers of `config.network` for the spaces of `env`; check that they take them."""
     names = ("input_layer", *SHARED, *ACTOR, *CRITIC, "critic_head")
     layers = make_layers(config, names, ("input_layer", "critic_head"), MEMORIES)
-    actor_head = config.network.actor_head or {"_target_": f"{heads.__name__}.follow"}
+    actor_head = config.network.actor_head or {"_target_": "jaxppo.networks.heads.follow"}
     network = Layers(
         **layers,
         actor_head=make_layer("actor_head", actor_head, action_space=env.action_space),
@@ -193,8 +188,11 @@ def _try_out(config: Config, env: Environment, composed: Composed) -> None:
     """`ConfigError` where layers and spaces do not fit."""
 
     def read(output: ActorCriticOutput, key: jax.Array) -> Any:
-        raw, log_prob = output.distribution.sample_and_log_prob(seed=key)
-        return to_action(output.distribution, raw), log_prob, output.value.mean()
+        distribution = output.distribution
+        raw, log_prob = distribution.sample_and_log_prob(seed=key)
+        to_action(distribution, distribution.mode())
+        distribution.entropy()
+        return to_action(distribution, raw), log_prob, output.value.mean()
 
     action, log_prob, value = try_out(config, env, composed, read, lambda: _culprit(composed))
     check_one_number("actor_head", log_prob.shape)

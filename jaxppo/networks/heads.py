@@ -5,11 +5,11 @@ is legal, a tree in the form of the action space. Heads of actors begin with ort
 gain 0.01, so that the first policy hardly depends on the observation.
 """
 
-import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+import distrax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -17,9 +17,9 @@ import numpy as np
 
 from jaxppo.kernels.products import Dense
 from jaxppo.networks.checks import check_bool, check_finite
-from jaxppo.ops import distributions
-from jaxppo.ops.distributions import Distribution
-from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, Space, ValueEstimate
+from jaxppo.ops import distributions, values
+from jaxppo.ops.actions import check_no_mask, flat_mask, part_masks
+from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, ValueEstimate
 
 _orthogonal = nn.initializers.orthogonal(0.01)
 
@@ -35,7 +35,7 @@ class CategoricalHead(nn.Module):
         super().__post_init__()
 
     @nn.compact
-    def __call__(self, x: jax.Array, mask: PyTree = None) -> Distribution:
+    def __call__(self, x: jax.Array, mask: PyTree = None) -> distrax.Distribution:
         """A distribution over int32 actions `[L, S]`; `mask` is `[L, S, num_values]`."""
         logits = Dense(self.action_space.num_values, kernel_init=_orthogonal)(x)
         return distributions.categorical(logits, mask=flat_mask(self.action_space, mask))
@@ -52,7 +52,7 @@ class MultiCategoricalHead(nn.Module):
         super().__post_init__()
 
     @nn.compact
-    def __call__(self, x: jax.Array, mask: PyTree = None) -> Distribution:
+    def __call__(self, x: jax.Array, mask: PyTree = None) -> distrax.Distribution:
         """A distribution over int32 actions `[L, S, A...]`; `mask` as `flat_mask` takes it."""
         space = self.action_space
         logits = Dense(sum(space.num_values), kernel_init=_orthogonal)(x)
@@ -80,9 +80,9 @@ class TanhNormalHead(nn.Module):
         super().__post_init__()
 
     @nn.compact
-    def __call__(self, x: jax.Array, mask: PyTree = None) -> Distribution:
+    def __call__(self, x: jax.Array, mask: PyTree = None) -> distrax.Distribution:
         """A distribution over actions `[L, S, A...]`."""
-        _check_no_mask(self.action_space, mask)
+        check_no_mask(self.action_space, mask)
         loc, scale = _Normal(self.action_space.shape, *_std(self), name="normal")(x)
         space = self.action_space
         return distributions.tanh_normal(
@@ -108,9 +108,9 @@ class NormalHead(nn.Module):
         super().__post_init__()
 
     @nn.compact
-    def __call__(self, x: jax.Array, mask: PyTree = None) -> Distribution:
+    def __call__(self, x: jax.Array, mask: PyTree = None) -> distrax.Distribution:
         """A distribution over actions `[L, S, A...]`."""
-        _check_no_mask(self.action_space, mask)
+        check_no_mask(self.action_space, mask)
         loc, scale = _Normal(self.action_space.shape, *_std(self), name="normal")(x)
         space = self.action_space
         return distributions.clipped_normal(
@@ -132,9 +132,9 @@ class BetaHead(nn.Module):
         super().__post_init__()
 
     @nn.compact
-    def __call__(self, x: jax.Array, mask: PyTree = None) -> Distribution:
+    def __call__(self, x: jax.Array, mask: PyTree = None) -> distrax.Distribution:
         """A distribution over actions `[L, S, A...]`."""
-        _check_no_mask(self.action_space, mask)
+        check_no_mask(self.action_space, mask)
         space = self.action_space
         alpha = 1.0 + nn.softplus(_ShapedDense(space.shape, name="alpha")(x))
         beta = 1.0 + nn.softplus(_ShapedDense(space.shape, name="beta")(x))
@@ -149,9 +149,9 @@ class ProductHead(nn.Module):
     parts: Any  # dict or tuple of heads
 
     @nn.compact
-    def __call__(self, x: jax.Array, mask: PyTree = None) -> Distribution:
+    def __call__(self, x: jax.Array, mask: PyTree = None) -> distrax.Distribution:
         """A distribution over trees of actions; `mask` is such a tree, or part of one."""
-        masks = _part_masks(self.parts, mask)
+        masks = part_masks(self.parts, mask)
         if isinstance(self.parts, Mapping):
             return distributions.product({k: h(x, masks[k]) for k, h in self.parts.items()})
         return distributions.product(tuple(head(x, masks[i]) for i, head in enumerate(self.parts)))
@@ -194,7 +194,7 @@ class ScalarHead(nn.Module):
     def __call__(self, x: jax.Array) -> ValueEstimate:
         """Values `[L, S]`."""
         value = Dense(1, kernel_init=nn.initializers.orthogonal(1.0))(x)[..., 0]
-        return distributions.scalar_value(value)
+        return values.scalar_value(value)
 
 
 class CategoricalCriticHead(nn.Module):
@@ -228,81 +228,7 @@ class CategoricalCriticHead(nn.Module):
     def __call__(self, x: jax.Array) -> ValueEstimate:
         """Histograms over values, `[L, S]`."""
         logits = Dense(self.num_atoms, kernel_init=_orthogonal)(x)
-        return distributions.categorical_value(
-            logits, low=self.low, high=self.high, sigma=self.sigma
-        )
-
-
-def flat_mask(space: Discrete | MultiDiscrete, mask: PyTree) -> jax.Array | None:
-    """Legal values of every component one after another, `[L, S, sum num_values]` bool.
-
-    Takes that, `[L, S, A..., n]` where all components have n values, or a list of one mask
-    `[L, S, num_values[i]]` for each; None stays. `ValueError` where it does not fit the space.
-    """
-    if mask is None:
-        return None
-    sizes = _sizes(space)
-    if isinstance(mask, tuple | list):
-        shapes = [jnp.shape(m)[2:] for m in mask]
-        if shapes != [(n,) for n in sizes]:
-            raise ValueError(f"the action mask has shapes {shapes}, which do not fit {space}")
-        return jnp.concatenate([jnp.asarray(m, bool) for m in mask], -1)
-    flat = (sum(sizes),)
-    forms: list[tuple[int, ...]] = [flat]
-    if isinstance(space, MultiDiscrete) and len(set(sizes)) == 1:
-        forms += [(len(sizes), sizes[0]), (*space.shape, sizes[0])]
-    shape = jnp.shape(mask)
-    if shape[2:] not in forms:
-        raise ValueError(
-            f"the action mask has shape {shape[2:]}, which does not fit {space}: "
-            f"{' or '.join(map(str, dict.fromkeys(forms)))} is needed"
-        )
-    return jnp.asarray(mask, bool).reshape(*shape[:2], *flat)
-
-
-def empty_masks(action_space: PyTree, mask: PyTree) -> jax.Array:
-    """Where a discrete component has no legal value, `[L, S]` bool; `mask` as heads take it."""
-    empty = []
-    for space, part in _masks(action_space, mask):
-        flat = flat_mask(space, part)
-        assert flat is not None
-        ends = np.cumsum(_sizes(space))
-        empty += [~jnp.any(legal, -1) for legal in jnp.split(flat, ends[:-1], -1)]
-    if not empty:
-        raise ValueError("the action mask has no entries")
-    return functools.reduce(jnp.logical_or, empty)
-
-
-def _sizes(space: Discrete | MultiDiscrete) -> tuple[int, ...]:
-    return (space.num_values,) if isinstance(space, Discrete) else space.num_values
-
-
-def _masks(action_space: PyTree, mask: PyTree) -> Iterator[tuple[Any, PyTree]]:
-    """Every masked discrete space with its mask."""
-    if mask is None:
-        return
-    if isinstance(action_space, Discrete | MultiDiscrete):
-        yield action_space, mask
-    elif isinstance(action_space, Space):
-        _check_no_mask(action_space, mask)
-    else:
-        for key, part in _part_masks(action_space, mask).items():
-            yield from _masks(action_space[key], part)
-
-
-def _part_masks(parts: PyTree, mask: PyTree) -> dict[Any, PyTree]:
-    """The mask, or None, of each part of a dict or tuple; `ValueError` where it has others."""
-    keys = list(parts) if isinstance(parts, Mapping) else list(range(len(parts)))
-    given: dict[Any, PyTree] = {}
-    if isinstance(mask, Mapping):
-        given = dict(mask)
-    elif isinstance(mask, tuple | list):
-        given = dict(enumerate(mask))
-    elif mask is not None:
-        raise ValueError(f"the action mask is one array where the action has the parts {keys}")
-    if not set(given) <= set(keys):
-        raise ValueError(f"the action mask has the parts {list(given)}, the action {keys}")
-    return {key: given.get(key) for key in keys}
+        return values.categorical_value(logits, low=self.low, high=self.high, sigma=self.sigma)
 
 
 class _ShapedDense(nn.Module):
@@ -371,11 +297,6 @@ def _check_bounded(head: str, space: Any) -> None:
     _check_space(head, Box, space)
     if not _is_bounded(space):
         raise ValueError(f"{head} needs finite bounds, not {space}; use network/actor_head=normal")
-
-
-def _check_no_mask(space: PyTree, mask: PyTree) -> None:
-    if mask is not None:
-        raise ValueError(f"an action mask is of discrete actions, not of {space}")
 
 
 def _is_float(space: Any) -> bool:

@@ -1,8 +1,14 @@
-"""Policy distributions; and what a critic says of a value.
+"""Distributions over actions, as subclasses of `distrax.Distribution`.
 
-Every class is a pytree whose arrays carry the batch axes `...` first, so that `tree.map` may index
-a batch and `vmap` may map one. Bounds and ranks are static. Parameters of any float type become
-float32 at the door, and all that comes out is float32 (integers: int32).
+Distrax's own have the same interface, and a head may return any of them. These are here because
+they are right where distrax 0.1.9 is not: its tanh-normal gives 77 of 200 stored actions a
+log-probability that is not finite, and its beta distribution is wrong by up to 0.2 nats in float32.
+Or because they are faster on CPUs: few categories are summed one by one (see `_cut`).
+
+Arrays carry the batch axes `...` first; bounds and ranks are static. Parameters of any float type
+become float32, and all that comes out is float32 (integers: int32). A value is a raw action, which
+the learner stores; `to_action` makes of it what the environment takes, and log-probabilities and
+entropies are those of that action.
 """
 
 from __future__ import annotations
@@ -11,30 +17,27 @@ import dataclasses
 import functools
 import math
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import chex
+import distrax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import betaln
 from jax.scipy.stats import norm
 
 from jaxppo.kernels import random_bits
-from jaxppo.types import PyTree, ValueEstimate
+from jaxppo.ops.actions import to_action
+from jaxppo.types import PyTree
 
-Distribution = Any
 Bound = Any  # one number, or nested tuples in the shape of an event: what types.Box holds
 
 STATIC = dict(static=True)
-# Every class here has a static `family` of its own. Without it the structures of two dataclasses
-# with as many leaves and equal static fields compare equal (jaxlib 0.10.2, though their hashes
-# differ), and `jit` now and then runs for one what it compiled for the other.
-
 FEW = 8  # categories, up to which they are taken one by one
 
-ILLEGAL = -1e9  # logit: exp of it is exactly 0, and 0 times it, unlike 0 times -inf, is 0
+# Logit of a forbidden value: exp of it is exactly 0, and 0 times it, unlike 0 times -inf, is 0.
+# Lower still where legal logits are about as low.
+ILLEGAL = -1e9
 
 # A draw of a beta distribution that rounds to 0 or 1 would have no finite log.
 BETA_MARGIN = 1e-6
@@ -46,7 +49,7 @@ MIXTURE_SCALES = (0.38375648, 0.52291301, 0.71970643, 1.0057377, 1.40317882, 1.9
 MIXTURE_WEIGHTS = (0.00748472, 0.13130283, 0.39785672, 0.35767482, 0.10042087, 0.00526004)
 
 
-def categorical(logits: jax.Array, mask: jax.Array | None = None) -> Distribution:
+def categorical(logits: jax.Array, mask: jax.Array | None = None) -> distrax.Distribution:
     """One of K actions, p_k = softmax(logits)_k among those that `mask` allows.
 
     `logits` `[..., K]`, `mask` bool `[..., K]`; actions are int32 `[...]`. A forbidden action has
@@ -61,7 +64,7 @@ def multi_categorical(
     num_values: tuple[int, ...],
     shape: tuple[int, ...],
     mask: jax.Array | None = None,
-) -> Distribution:
+) -> distrax.Distribution:
     """Independent categoricals, each of its own size: log p(a) = sum_i log p_i(a_i).
 
     `logits` `[..., sum(num_values)]` hold the components one after the other in row-major order of
@@ -75,29 +78,27 @@ def multi_categorical(
     widest = max(num_values)
     starts = np.cumsum((0, *num_values[:-1]))
 
-    def rows(x: jax.Array, fill: Any) -> jax.Array:
+    def rows(x: Any) -> jax.Array:
         """Components `[..., n]` one below the other, `[..., *shape, widest]`."""
         if min(num_values) == widest:
             return x.reshape(*x.shape[:-1], *shape, widest)
         padding = [(0, 0)] * (x.ndim - 1)
         padded = [
-            jnp.pad(x[..., i : i + n], (*padding, (0, widest - n)), constant_values=fill)
+            jnp.pad(x[..., i : i + n], (*padding, (0, widest - n)))
             for i, n in zip(starts, num_values, strict=True)
         ]
         return jnp.stack(padded, axis=-2).reshape(*x.shape[:-1], *shape, widest)
 
     if mask is not None:
         chex.assert_equal_shape([logits, mask])
-        mask = rows(mask, False)
-    # Padding is ILLEGAL whatever the mask says; a component without a legal value ignores its mask.
-    return Categorical(
-        logits=_masked(rows(logits.astype(jnp.float32), ILLEGAL), mask), event_ndim=len(shape)
-    )
+        mask = rows(mask)
+    exists = np.arange(widest) < np.reshape(num_values, (*shape, 1))
+    return Categorical(logits=_masked(rows(logits), mask, exists), event_ndim=len(shape))
 
 
 def tanh_normal(
     loc: jax.Array, scale: jax.Array, low: Bound, high: Bound, *, event_ndim: int
-) -> Distribution:
+) -> distrax.Distribution:
     """A diagonal normal squashed into bounds: a = low + (high - low) (tanh(u) + 1) / 2.
 
     `loc` and `scale` `[..., *A]`, `A` of rank `event_ndim`; raw actions are u. Haarnoja et al. 2018
@@ -111,7 +112,7 @@ def tanh_normal(
 
 def clipped_normal(
     loc: jax.Array, scale: jax.Array, low: Bound, high: Bound, *, event_ndim: int
-) -> Distribution:
+) -> distrax.Distribution:
     """A diagonal normal over u whose draws are clipped to bounds on their way out.
 
     `loc` and `scale` `[..., *A]`, `A` of rank `event_ndim`; raw actions are u. Density, entropy and
@@ -124,7 +125,7 @@ def clipped_normal(
 
 def beta(
     alpha: jax.Array, beta: jax.Array, low: Bound, high: Bound, *, event_ndim: int
-) -> Distribution:
+) -> distrax.Distribution:
     """Independent beta distributions stretched to bounds: a = low + (high - low) x.
 
     `alpha` and `beta` `[..., *A]`, at least 1 so that there is one mode, `A` of rank `event_ndim`;
@@ -136,7 +137,7 @@ def beta(
     return Beta(alpha=alpha, beta=beta, low=low, high=high, event_ndim=event_ndim)
 
 
-def product(parts: PyTree) -> Distribution:
+def product(parts: PyTree) -> distrax.Distribution:
     """Independent distributions: log p(a) = sum_i log p_i(a_i), and sums of entropies and KLs.
 
     `parts` is a dict or tuple, nested at will, of distributions over the same batch axes; raw and
@@ -144,48 +145,80 @@ def product(parts: PyTree) -> Distribution:
     """
     if not jax.tree.leaves(parts, is_leaf=_is_part):
         raise ValueError("a product of no distributions")
-    return Product(parts=parts)
+    return Product(parts)
 
 
-def scalar_value(value: jax.Array) -> ValueEstimate:
-    """The value itself, `[...]`; its loss is whatever `error(value, target)` says."""
-    return ScalarValue(value=value.astype(jnp.float32))
+class _Flat(distrax.Distribution):  # type: ignore[misc]
+    """A dataclass of arrays `[..., A...]` and of static fields, `event_ndim` (the rank of A) among
+    them.
 
-
-def categorical_value(logits: jax.Array, low: float, high: float, sigma: float) -> ValueEstimate:
-    """A histogram over K atoms z_k evenly spaced from `low` to `high`: V = sum_k p_k z_k.
-
-    `logits` `[..., K]`. The loss is the cross-entropy -sum_k q_k log p_k to the projection q of the
-    target, clipped to the atoms. With `sigma` in widths w of a bin, q_k is the mass that a normal
-    of deviation sigma w around the target puts in the bin z_k +- w / 2, over its mass in all bins
-    (HL-Gauss: Imani and White 2018; Farebrother et al. 2024, arXiv 2403.03950, section 3.1).
-    `sigma=0` splits q between the two nearest atoms so that its mean is the target (two-hot:
-    Bellemare et al. 2017, arXiv 1707.06887, eq. 7). `ValueError` where that makes no histogram.
+    As pytrees, distrax's own take every attribute for static that is not an array yet, shapes too.
     """
-    if logits.shape[-1] < 2 or not -math.inf < low < high < math.inf or not 0 <= sigma < math.inf:
-        raise ValueError(f"no histogram of {logits.shape[-1]} atoms: {low=}, {high=}, {sigma=}")
-    return CategoricalValue(
-        logits=logits.astype(jnp.float32), low=float(low), high=float(high), sigma=float(sigma)
-    )
+
+    event_ndim: int
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Arrays, and what is static."""
+        fields = dataclasses.fields(self)
+        parts: tuple[list[Any], list[Any]] = ([], [])
+        for field in fields:
+            parts[bool(field.metadata.get("static"))].append(getattr(self, field.name))
+        return tuple(parts[0]), tuple(parts[1])
+
+    @classmethod
+    def tree_unflatten(cls, static: Any, arrays: Any) -> Any:
+        """The inverse."""
+        parts = (iter(arrays), iter(static))
+        self = object.__new__(cls)
+        for field in dataclasses.fields(cls):
+            given = next(parts[bool(field.metadata.get("static"))])
+            object.__setattr__(self, field.name, given)
+        return self
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        """Of a value, `[..., A...]`."""
+        raise NotImplementedError
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """A."""
+        return self._shape[len(self._shape) - self.event_ndim :]
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """`...`"""
+        return self._shape[: len(self._shape) - self.event_ndim]
+
+    def to_action(self, value: jax.Array) -> jax.Array:
+        """What the environment takes for a raw action: itself, unless a subclass says otherwise."""
+        return value
+
+    def _value(self, value: jax.Array) -> jax.Array:
+        """A value whose shape, behind any axes of samples, is that of the parameters."""
+        chex.assert_equal_shape_suffix([value, jnp.empty(self._shape)], len(self._shape))
+        return value
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Categorical:
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Categorical(_Flat):
     """Independent categoricals; `categorical` and `multi_categorical` make it."""
 
     logits: jax.Array  # [..., A..., K], ILLEGAL where forbidden
     event_ndim: int = dataclasses.field(metadata=STATIC)  # the rank of A
-    family: str = dataclasses.field(default="categorical", metadata=STATIC)
 
-    def sample_and_log_prob(self, *, seed: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Draw int32 `[..., A...]`; its log-probability `[...]`."""
-        value = jax.random.categorical(random_bits.quick(seed), self.logits).astype(jnp.int32)
-        return value, self.log_prob(value)
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return self.logits.shape[:-1]
+
+    def _sample_n(self, key: jax.Array, n: int) -> jax.Array:
+        """int32 `[n, ..., A...]`."""
+        key, shape = random_bits.quick(key), (n, *self._shape)
+        return jax.random.categorical(key, self.logits, shape=shape).astype(jnp.int32)
 
     def log_prob(self, value: jax.Array) -> jax.Array:
         """sum_i log softmax(logits_i)[a_i], `[...]`."""
-        chex.assert_shape(value, self.logits.shape[:-1])
+        value = self._value(value)
         is_drawn = jnp.arange(self.logits.shape[-1]) == value[..., None]
         chosen = [
             jnp.where(drawn, log_p, 0.0)
@@ -198,7 +231,7 @@ class Categorical:
         terms = [-jnp.exp(log_p) * log_p for log_p in _log_softmax(self.logits)]
         return _sum(_sum_pieces(terms), self.event_ndim)
 
-    def kl_divergence(self, other: Categorical) -> jax.Array:
+    def kl_divergence(self, other: Categorical, **_: Any) -> jax.Array:
         """sum_i sum_k p_ik log(p_ik / q_ik), `[...]`."""
         chex.assert_equal_shape([self.logits, other.logits])
         pairs = zip(_log_softmax(self.logits), _log_softmax(other.logits), strict=True)
@@ -209,14 +242,9 @@ class Categorical:
         """The likeliest value of each component, int32 `[..., A...]`."""
         return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
 
-    def to_action(self, value: jax.Array) -> jax.Array:
-        """The value itself."""
-        return value
 
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Normal:
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Normal(_Flat):
     """A diagonal normal over the raw action u; its KL is that of any one-to-one image of u."""
 
     loc: jax.Array  # [..., A...]
@@ -231,22 +259,27 @@ class _Normal:
     def _entropies(self) -> jax.Array:
         return 0.5 * math.log(2.0 * math.pi * math.e) + jnp.log(self.scale)
 
-    def sample_and_log_prob(self, *, seed: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Draw u float32 `[..., A...]`; the log-density `[...]` of its action."""
-        value = self.loc + self.scale * jax.random.normal(random_bits.quick(seed), self.loc.shape)
-        # of the rounded value, as the learner will see it: the first ratio is 1
-        return value, self.log_prob(value)
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return self.loc.shape
+
+    def _sample_n(self, key: jax.Array, n: int) -> jax.Array:
+        """u, float32 `[n, ..., A...]`. Its log-density is that of the rounded value, as the learner
+        will see it: the first ratio is 1.
+        """
+        draw = jax.random.normal(random_bits.quick(key), (n, *self.loc.shape))
+        return self.loc + self.scale * draw
 
     def log_prob(self, value: jax.Array) -> jax.Array:
         """sum log N(u; loc, scale), `[...]`."""
-        value = _event(value, self.loc)
+        value = self._value(value).astype(jnp.float32)
         return _sum(self._log_densities(value), self.event_ndim)
 
     def entropy(self) -> jax.Array:
         """sum log(scale sqrt(2 pi e)), `[...]`."""
         return _sum(self._entropies(), self.event_ndim)
 
-    def kl_divergence(self, other: _Normal) -> jax.Array:
+    def kl_divergence(self, other: _Normal, **_: Any) -> jax.Array:
         """sum of log(s2 / s1) + (s1^2 + (m1 - m2)^2) / (2 s2^2) - 1/2, `[...]`."""
         chex.assert_equal_shape([self.loc, other.loc])
         # Not m1 / s2 - m2 / s2, which for a small s2 loses the digits of the difference.
@@ -260,24 +293,18 @@ class _Normal:
         return self.loc
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ClippedNormal(_Normal):
     """Made by `clipped_normal`."""
-
-    family: str = dataclasses.field(default="clipped_normal", metadata=STATIC)
 
     def to_action(self, value: jax.Array) -> jax.Array:
         """min(max(u, low), high), `[..., A...]`."""
         return jnp.clip(value.astype(jnp.float32), _float32(self.low), _float32(self.high))
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class TanhNormal(_Normal):
     """Made by `tanh_normal`."""
-
-    family: str = dataclasses.field(default="tanh_normal", metadata=STATIC)
 
     def log_prob(self, value: jax.Array) -> jax.Array:
         """sum of log N(u; loc, scale) - log(da / du), `[...]`.
@@ -285,7 +312,7 @@ class TanhNormal(_Normal):
         da / du = (high - low) / 2 (1 - tanh^2 u), and log(1 - tanh^2 u) =
         2 (log 2 - u - softplus(-2u)), which keeps its digits where tanh(u) rounds to 1.
         """
-        value = _event(value, self.loc)
+        value = self._value(value).astype(jnp.float32)
         slope = 2.0 * (math.log(2.0) - value - jax.nn.softplus(-2.0 * value))
         log_prob = self._log_densities(value) - slope - self._log_half_width()
         return _sum(log_prob, self.event_ndim)
@@ -315,9 +342,8 @@ class TanhNormal(_Normal):
         return _log_width(self.low, self.high) - math.log(2.0)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Beta:
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Beta(_Flat):
     """Made by `beta`."""
 
     alpha: jax.Array  # [..., A...], at least 1
@@ -325,50 +351,78 @@ class Beta:
     low: Bound = dataclasses.field(metadata=STATIC)
     high: Bound = dataclasses.field(metadata=STATIC)
     event_ndim: int = dataclasses.field(metadata=STATIC)  # the rank of A
-    family: str = dataclasses.field(default="beta", metadata=STATIC)
 
-    def sample_and_log_prob(self, *, seed: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Draw x float32 `[..., A...]`; the log-density `[...]` of its action."""
-        value = _inside(jax.random.beta(seed, self.alpha, self.beta))
-        return value, self.log_prob(value)
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return self.alpha.shape
+
+    def _sample_n(self, key: jax.Array, n: int) -> jax.Array:
+        """x, float32 `[n, ..., A...]`."""
+        return _inside(jax.random.beta(key, self.alpha, self.beta, (n, *self.alpha.shape)))
 
     def log_prob(self, value: jax.Array) -> jax.Array:
         """sum of (alpha - 1) log x + (beta - 1) log(1 - x) - log B(alpha, beta) - log(high - low).
 
         `[...]`. Values outside of the margin that draws keep from 0 and 1 count as on it.
+
+        In float32 these terms, each about as large as n = alpha + beta, would leave nothing of
+        their sum. Stirling's formula takes out what they have in common:
+        -D(alpha, n x) - D(beta, n (1 - x)) + log(alpha beta / (2 pi n)) / 2 - log x (1 - x)
+        + r(n) - r(alpha) - r(beta), with D of `_deviance` and r of `_stirling` (Loader 2000).
         """
-        value = _inside(_event(value, self.alpha))
-        log_prob = (self.alpha - 1.0) * jnp.log(value) + (self.beta - 1.0) * jnp.log1p(-value)
-        log_prob -= betaln(self.alpha, self.beta) + _log_width(self.low, self.high)
-        return _sum(log_prob, self.event_ndim)
+        x, total = _inside(self._value(value).astype(jnp.float32)), self.alpha + self.beta
+        log_prob = -_deviance(self.alpha, total * x) - _deviance(self.beta, total * (1.0 - x))
+        log_prob += 0.5 * (jnp.log(self.alpha / total) + jnp.log(self.beta))
+        log_prob -= jnp.log(x) + jnp.log1p(-x) + 0.5 * math.log(2.0 * math.pi)
+        log_prob += _stirling(total)[0] - _stirling(self.alpha)[0] - _stirling(self.beta)[0]
+        return _sum(log_prob - _log_width(self.low, self.high), self.event_ndim)
 
     def entropy(self) -> jax.Array:
         """The sum over A of log(high - low) and, with psi the digamma function, the following.
 
         log B(alpha, beta) - (alpha - 1) psi(alpha) - (beta - 1) psi(beta)
-        + (alpha + beta - 2) psi(alpha + beta), `[...]`.
+        + (n - 2) psi(n), `[...]`, n = alpha + beta; its large terms are taken out as in `log_prob`.
         """
-        psi_alpha, psi_beta = self._mean_logs()
-        entropy = betaln(self.alpha, self.beta) + _log_width(self.low, self.high)
-        entropy -= (self.alpha - 1.0) * psi_alpha + (self.beta - 1.0) * psi_beta
-        return _sum(entropy, self.event_ndim)
+        alpha, beta = self.alpha, self.beta
+        total = alpha + beta
 
-    def kl_divergence(self, other: Beta) -> jax.Array:
+        def one(z: jax.Array, less: float) -> jax.Array:
+            rest, slope = _stirling(z)
+            return rest - (z - less) * slope - 0.5 * less / z
+
+        entropy = 0.5 * (jnp.log(alpha / total) + jnp.log(beta / total) - jnp.log(total))
+        entropy += 0.5 * (1.0 + math.log(2.0 * math.pi))
+        entropy += one(alpha, 1.0) + one(beta, 1.0) - one(total, 2.0)
+        return _sum(entropy + _log_width(self.low, self.high), self.event_ndim)
+
+    def kl_divergence(self, other: Beta, **_: Any) -> jax.Array:
         """The sum over A of the following, `[...]`; the bounds, which both share, leave it be.
 
-        log B(a2, b2) - log B(a1, b1) + (a1 - a2) E[log x] + (b1 - b2) E[log(1 - x)].
+        log B(a2, b2) - log B(a1, b1) + (a1 - a2) E[log x] + (b1 - b2) E[log(1 - x)]
+        = G(a1, a2) + G(b1, b2) - G(n1, n2), where n = a + b and G(y, z) is by how much log Gamma
+        at z is above its tangent at y. The large part of that sum, n2 times the KL divergence of
+        two coins with p = a / n, is computed as one.
         """
         chex.assert_equal_shape([self.alpha, other.alpha])
-        psi_alpha, psi_beta = self._mean_logs()
-        kl = betaln(other.alpha, other.beta) - betaln(self.alpha, self.beta)
-        kl += (self.alpha - other.alpha) * psi_alpha + (self.beta - other.beta) * psi_beta
+        a1, b1, a2, b2 = self.alpha, self.beta, other.alpha, other.beta
+        n1, n2 = a1 + b1, a2 + b2
+        move = ((a2 - a1) * b1 - (b2 - b1) * a1) / n1  # n2 (a2 / n2 - a1 / n1)
+        kl = _deviance(n2 * (a1 / n1) + move, n2 * (a1 / n1), move)
+        kl += _deviance(n2 * (b1 / n1) - move, n2 * (b1 / n1), -move)
+
+        def gap(y: jax.Array, z: jax.Array, step: jax.Array) -> jax.Array:
+            (rest, slope), (other_rest, _) = _stirling(y), _stirling(z)
+            ratio = step / y
+            return 0.5 * (ratio - jnp.log1p(ratio)) + other_rest - rest - slope * step
+
+        kl += gap(a1, a2, a2 - a1) + gap(b1, b2, b2 - b1) - gap(n1, n2, (a2 - a1) + (b2 - b1))
         return _sum(kl, self.event_ndim)
 
     def mode(self) -> jax.Array:
         """(alpha - 1) / (alpha + beta - 2), `[..., A...]`; 1/2 where the density is constant."""
-        total = self.alpha + self.beta - 2.0
-        flat = total <= 0.0
-        return jnp.where(flat, 0.5, (self.alpha - 1.0) / jnp.where(flat, 1.0, total))
+        above, below = self.alpha - 1.0, self.beta - 1.0
+        flat = above + below <= 0.0
+        return jnp.where(flat, 0.5, above / jnp.where(flat, 1.0, above + below))
 
     def to_action(self, value: jax.Array) -> jax.Array:
         """low + (high - low) x, within the bounds, `[..., A...]`."""
@@ -376,117 +430,44 @@ class Beta:
         value = value.astype(jnp.float32)
         return jnp.clip(low * (1.0 - value) + high * value, low, high)
 
-    def _mean_logs(self) -> tuple[jax.Array, jax.Array]:
-        """E[log x] and E[log(1 - x)], `[..., A...]`."""
-        psi_total = jax.lax.digamma(self.alpha + self.beta)
-        return jax.lax.digamma(self.alpha) - psi_total, jax.lax.digamma(self.beta) - psi_total
 
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Product:
+class Product(distrax.Joint):  # type: ignore[misc]
     """Made by `product`."""
 
-    parts: PyTree  # of Distribution
-    family: str = dataclasses.field(default="product", metadata=STATIC)
+    def tree_flatten(self) -> tuple[tuple[PyTree], None]:
+        """The parts once; distrax holds them twice."""
+        return (self.distributions,), None
 
-    def sample_and_log_prob(self, *, seed: jax.Array) -> tuple[PyTree, jax.Array]:
-        """Draw each part by a key of its own; the sum of log-probabilities, `[...]`."""
-        parts, structure = jax.tree.flatten(self.parts, is_leaf=_is_part)
-        keys = random_bits.split(seed, len(parts))
-        draws = [part.sample_and_log_prob(seed=key) for part, key in zip(parts, keys, strict=True)]
-        values, log_probs = zip(*draws, strict=True)
-        return jax.tree.unflatten(structure, values), _total(log_probs)
-
-    def log_prob(self, value: PyTree) -> jax.Array:
-        """The sum over parts, `[...]`."""
-        return self._sum_over_parts(lambda part, value: part.log_prob(value), value)
-
-    def entropy(self) -> jax.Array:
-        """The sum over parts, `[...]`."""
-        return self._sum_over_parts(lambda part: part.entropy())
-
-    def kl_divergence(self, other: Product) -> jax.Array:
-        """The sum over parts, `[...]`."""
-        return self._sum_over_parts(lambda part, other: part.kl_divergence(other), other.parts)
-
-    def mode(self) -> PyTree:
-        """The mode of each part."""
-        return jax.tree.map(lambda part: part.mode(), self.parts, is_leaf=_is_part)
+    @classmethod
+    def tree_unflatten(cls, _: None, children: tuple[PyTree]) -> Product:
+        """The inverse."""
+        self = object.__new__(cls)
+        self._distributions = children[0]
+        self._distributions_leaves, self._distributions_treedef = jax.tree.flatten(
+            children[0], is_leaf=_is_part
+        )
+        return self
 
     def to_action(self, value: PyTree) -> PyTree:
         """What each part makes of its value."""
-        return jax.tree.map(
-            lambda part, value: part.to_action(value), self.parts, value, is_leaf=_is_part
-        )
-
-    def _sum_over_parts(self, function: Callable[..., jax.Array], *trees: PyTree) -> jax.Array:
-        terms = jax.tree.map(function, self.parts, *trees, is_leaf=_is_part)
-        return _total(jax.tree.leaves(terms))
+        return jax.tree.map(to_action, self.distributions, value, is_leaf=_is_part)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ScalarValue:
-    """Made by `scalar_value`."""
+def _masked(logits: jax.Array, mask: jax.Array | None, exists: Any = True) -> jax.Array:
+    """Logits `[..., K]` in float32; those out of the question are below all others, by far.
 
-    value: jax.Array  # [...]
-    family: str = dataclasses.field(default="scalar_value", metadata=STATIC)
-
-    def mean(self) -> jax.Array:
-        """The value, `[...]`."""
-        return self.value
-
-    def loss(
-        self, target: jax.Array, error: Callable[[jax.Array, jax.Array], jax.Array]
-    ) -> jax.Array:
-        """error(value, target), `[...]`."""
-        return error(self.value, target)
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CategoricalValue:
-    """Made by `categorical_value`."""
-
-    logits: jax.Array  # [..., K]
-    low: float = dataclasses.field(metadata=STATIC)
-    high: float = dataclasses.field(metadata=STATIC)
-    sigma: float = dataclasses.field(metadata=STATIC)  # in widths of a bin
-    family: str = dataclasses.field(default="categorical_value", metadata=STATIC)
-
-    def mean(self) -> jax.Array:
-        """sum_k softmax(logits)_k z_k, `[...]`."""
-        atoms = _float32(np.linspace(self.low, self.high, self.logits.shape[-1]))
-        return jnp.sum(jax.nn.softmax(self.logits) * atoms, axis=-1)
-
-    def loss(
-        self, target: jax.Array, error: Callable[[jax.Array, jax.Array], jax.Array]
-    ) -> jax.Array:
-        """-sum_k q_k log softmax(logits)_k, `[...]`; `error` is not used."""
-        chex.assert_shape(target, self.logits.shape[:-1])
-        return -jnp.sum(self.project(target) * jax.nn.log_softmax(self.logits), axis=-1)
-
-    def project(self, target: jax.Array) -> jax.Array:
-        """The histogram q `[..., K]` of targets `[...]`."""
-        last = self.logits.shape[-1] - 1
-        bins = (target.astype(jnp.float32) - self.low) * (last / (self.high - self.low))
-        bins = jnp.clip(bins, 0.0, last)[..., None]  # in units of w, from the first atom
-        if self.sigma == 0.0:
-            return jnp.maximum(0.0, 1.0 - jnp.abs(_float32(np.arange(last + 1)) - bins))
-        edges = _float32(np.arange(last + 2) - 0.5)
-        below = jax.scipy.special.ndtr((edges - bins) / self.sigma)
-        return jnp.diff(below) / (below[..., -1:] - below[..., :1])
-
-
-def _masked(logits: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """Logits `[..., K]` in float32, ILLEGAL where the mask forbids and allows something else."""
-    logits = logits.astype(jnp.float32)
-    if mask is None:
+    Out of the question is what `mask` forbids where it allows something else, and what does not
+    exist (bool, `[K]` of each row). Legal logits may be as low as they like.
+    """
+    logits, legal = logits.astype(jnp.float32), jnp.asarray(exists)
+    if mask is None and np.all(exists):
         return logits
-    chex.assert_equal_shape([logits, mask])
-    chex.assert_type(mask, bool)
-    return jnp.where(mask | ~jnp.any(mask, axis=-1, keepdims=True), logits, ILLEGAL)
+    if mask is not None:
+        chex.assert_equal_shape([logits, mask])
+        chex.assert_type(mask, bool)
+        legal &= mask | ~jnp.any(mask & legal, axis=-1, keepdims=True)
+    lowest = jnp.min(jnp.where(legal, logits, 0.0), axis=-1, keepdims=True)
+    return jnp.where(legal, logits, jnp.minimum(ILLEGAL, 2.0 * jax.lax.stop_gradient(lowest)))
 
 
 def _parameters(
@@ -509,10 +490,31 @@ def _check_finite(low: Bound, high: Bound) -> None:
         raise ValueError(f"bounds must be finite, and low below high: {low=}, {high=}")
 
 
-def _event(value: jax.Array, parameter: jax.Array) -> jax.Array:
-    """The value in float32; a shape that would broadcast is refused."""
-    chex.assert_equal_shape([value, parameter])
-    return value.astype(jnp.float32)
+def _deviance(x: jax.Array, mean: jax.Array, apart: jax.Array | None = None) -> jax.Array:
+    """x log(x / mean) + mean - x, of positive numbers; `apart` is x - mean, where known better."""
+    t = (mean - x if apart is None else -apart) / x
+    near = jnp.abs(t) < 0.5
+    log = jnp.where(near, jnp.log1p(jnp.where(near, t, 0.0)), jnp.log(mean / x))
+    return x * (t - log)
+
+
+def _stirling(z: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """r(z) = log Gamma(z) - (z - 1/2) log z + z - log(2 pi) / 2 and its derivative, z at least 1.
+
+    By its asymptotic series at z + 3 and r(z) = r(z + 1) + (z + 1/2) log(1 + 1 / z) - 1 (Abramowitz
+    and Stegun, 6.1.15 and 6.1.40); within 4e-7 of the exact values in float32.
+    """
+    rest = slope = jnp.zeros_like(z)
+    for i in range(3):
+        y = z + i
+        log = jnp.log1p(1.0 / y)
+        rest += (y + 0.5) * log - 1.0
+        slope += log - (y + 0.5) / (y * (y + 1.0))
+    y = 1.0 / (z + 3.0)
+    square = y * y
+    rest += y * (1 / 12 - square * (1 / 360 - square * (1 / 1260 - square / 1680)))
+    slope -= square * (1 / 12 - square * (1 / 120 - square * (1 / 252 - square / 240)))
+    return rest, slope
 
 
 def _inside(x: jax.Array) -> jax.Array:
@@ -568,4 +570,4 @@ def _total(terms: Any) -> jax.Array:
 
 
 def _is_part(x: Any) -> bool:
-    return not isinstance(x, dict | tuple)
+    return isinstance(x, distrax.Distribution)

@@ -1,0 +1,94 @@
+"""Actions: what the environment takes, and masks that say which are legal."""
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxppo.types import Discrete, MultiDiscrete, PyTree, Space
+
+
+def to_action(distribution: Any, value: PyTree) -> PyTree:
+    """What the environment takes for a raw action; of distrax's own distributions, itself."""
+    return distribution.to_action(value) if hasattr(distribution, "to_action") else value
+
+
+def flat_mask(space: Discrete | MultiDiscrete, mask: PyTree) -> jax.Array | None:
+    """Legal values of every component one after another, `[L, S, sum num_values]` bool.
+
+    Takes that, `[L, S, A..., n]` where all components have n values, or a list of one mask
+    `[L, S, num_values[i]]` for each; None stays. `ValueError` where it does not fit the space.
+    """
+    if mask is None:
+        return None
+    sizes = _sizes(space)
+    if isinstance(mask, tuple | list):
+        shapes = [jnp.shape(m)[2:] for m in mask]
+        if shapes != [(n,) for n in sizes]:
+            raise ValueError(f"the action mask has shapes {shapes}, which do not fit {space}")
+        return jnp.concatenate([jnp.asarray(m, bool) for m in mask], -1)
+    flat = (sum(sizes),)
+    forms: list[tuple[int, ...]] = [flat]
+    if isinstance(space, MultiDiscrete) and len(set(sizes)) == 1:
+        forms += [(len(sizes), sizes[0]), (*space.shape, sizes[0])]
+    shape = jnp.shape(mask)
+    if shape[2:] not in forms:
+        raise ValueError(
+            f"the action mask has shape {shape[2:]}, which does not fit {space}: "
+            f"{' or '.join(map(str, dict.fromkeys(forms)))} is needed"
+        )
+    return jnp.asarray(mask, bool).reshape(*shape[:2], *flat)
+
+
+def empty_masks(action_space: PyTree, mask: PyTree) -> jax.Array:
+    """Where a discrete component has no legal value, `[L, S]` bool; `mask` as heads take it."""
+    empty = []
+    for space, part in _masks(action_space, mask):
+        flat = flat_mask(space, part)
+        assert flat is not None
+        ends = np.cumsum(_sizes(space))
+        empty += [~jnp.any(legal, -1) for legal in jnp.split(flat, ends[:-1], -1)]
+    if not empty:
+        raise ValueError("the action mask has no entries")
+    return functools.reduce(jnp.logical_or, empty)
+
+
+def _sizes(space: Discrete | MultiDiscrete) -> tuple[int, ...]:
+    return (space.num_values,) if isinstance(space, Discrete) else space.num_values
+
+
+def _masks(action_space: PyTree, mask: PyTree) -> Iterator[tuple[Any, PyTree]]:
+    """Every masked discrete space with its mask."""
+    if mask is None:
+        return
+    if isinstance(action_space, Discrete | MultiDiscrete):
+        yield action_space, mask
+    elif isinstance(action_space, Space):
+        check_no_mask(action_space, mask)
+    else:
+        for key, part in part_masks(action_space, mask).items():
+            yield from _masks(action_space[key], part)
+
+
+def part_masks(parts: PyTree, mask: PyTree) -> dict[Any, PyTree]:
+    """The mask, or None, of each part of a dict or tuple; `ValueError` where it has others."""
+    keys = list(parts) if isinstance(parts, Mapping) else list(range(len(parts)))
+    given: dict[Any, PyTree] = {}
+    if isinstance(mask, Mapping):
+        given = dict(mask)
+    elif isinstance(mask, tuple | list):
+        given = dict(enumerate(mask))
+    elif mask is not None:
+        raise ValueError(f"the action mask is one array where the action has the parts {keys}")
+    if not set(given) <= set(keys):
+        raise ValueError(f"the action mask has the parts {list(given)}, the action {keys}")
+    return {key: given.get(key) for key in keys}
+
+
+def check_no_mask(space: PyTree, mask: PyTree) -> None:
+    """`ValueError` where there is a mask of actions that are not discrete."""
+    if mask is not None:
+        raise ValueError(f"an action mask is of discrete actions, not of {space}")
