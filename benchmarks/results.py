@@ -138,7 +138,10 @@ def run(row: Row, folder: Path, seeds: int, here: dict[str, str], more: Sequence
 
 def machine() -> dict[str, str]:
     """What runs are on, in words, and the versions that they are of."""
-    ask = "import jax, jaxppo.runtime.devices; print(jaxppo.runtime.devices.machine(), jax.__version__, sep='|')"
+    ask = (
+        "import jax; from jaxppo.runtime import devices;"
+        "print(devices.machine(), jax.__version__, sep='|')"
+    )
     told = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
     name, version = told.stdout.strip().split("|")
     describe = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
@@ -215,7 +218,7 @@ def draw(results: Sequence[dict[str, Any]], out: Path, file: Path) -> None:
         unit, suffix = (1e6, "M") if found["steps"] >= 1e6 else (1e3, "k")
         steps = [event["steps"] / unit for event in events]
         low, middle, high = (
-            [event[f"episode_return_{of}"] for event in events] for of in ("low", "iqm", "high")
+            [event[f"member_return_{of}"] for event in events] for of in ("low", "iqm", "high")
         )
         axes.fill_between(steps, low, high, alpha=0.25, linewidth=0)
         axes.plot(steps, middle, linewidth=1.2)

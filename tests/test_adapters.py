@@ -20,7 +20,7 @@ from jaxppo.config.parse import known_keys, parse
 from jaxppo.config.schema import EnvConfig
 from jaxppo.deploy.drawings import drawing
 from jaxppo.envs import contract
-from jaxppo.runtime import experiment
+from jaxppo.runtime import jobs, loop
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -223,7 +223,7 @@ def test_an_environment_of_ones_own_trains_and_plays_again(tmp_path: Path) -> No
     config = small_config(
         env={"target": "own_envs.Count", "resets": "cached"}, arch={"num_eval_episodes": 6}
     )
-    result = experiment.run(config, tmp_path)
+    result = loop.run(config, tmp_path)
     policy = jaxppo.load(tmp_path, trust=["own_envs"])
     assert float(np.mean(policy.evaluate(60).returns)) == pytest.approx(result)
     with pytest.raises(ConfigError, match=r"env\.target=own_envs\.Count.*trust=\[own_envs\]"):
@@ -320,4 +320,4 @@ def test_a_librarys_environment_keeps_the_contract(settings: str) -> None:
     if re.search("limit=|length=|max_timesteps=", settings):  # short: the clock's ends alone
         (ends,) = (each.seen for each in checks if each.name == "ends")
         assert re.search("[1-9][0-9]* truncated", ends)
-    assert experiment.prepare(config)
+    assert jobs.prepare(config)

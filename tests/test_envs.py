@@ -13,7 +13,7 @@ from conftest import alone, build, small_config
 from gymnax.environments import spaces
 
 from jaxppo import envs
-from jaxppo.algorithms import learner
+from jaxppo.algorithms import spine
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs.extras import Extras
@@ -119,7 +119,7 @@ def test_resets_stay_a_branch_where_agents_are_mapped() -> None:
 def test_every_registered_environment_fits_the_learner_by_its_name_alone(name: str) -> None:
     """Traced, not compiled: an update returns a state like the one that it was given."""
     built, state = by_name(name)
-    after, _ = jax.eval_shape(partial(learner.update, built), state)
+    after, _ = jax.eval_shape(partial(spine.update, built), state)
     assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, state)
 
 
@@ -135,7 +135,7 @@ QUICK_TO_COMPILE = ("CartPole-v1", "Pendulum-v1", "Catch-bsuite", "Breakout-MinA
 )
 def test_every_registered_environment_trains_by_its_name_alone(name: str) -> None:
     built, state = by_name(name)
-    before, update = state.agent.policy.params, jax.jit(partial(learner.update, built))
+    before, update = state.agent.policy.params, jax.jit(partial(spine.update, built))
     for _ in range(3):
         state, metrics = update(state)
         for path, x in jax.tree.leaves_with_path((metrics, state.agent.policy.params)):

@@ -18,15 +18,15 @@ import numpy as np
 import pytest
 from conftest import LAYERS, small_config
 
-from jaxppo import export
+from jaxppo import export as command
 from jaxppo.algorithms.spine import init_agent
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
-from jaxppo.deploy.export import Export
+from jaxppo.config.stored import keep_config
+from jaxppo.deploy.export import Export, custom_calls, export
 from jaxppo.deploy.policy import TrainedPolicy, load
-from jaxppo.runtime import build as system
-from jaxppo.runtime import experiment
+from jaxppo.runtime import build, loop
 from jaxppo.types import PyTree, RunningStatistics
 
 GRU = {"_target_": f"{LAYERS}.memory.Recurrent", "cell": "gru", "size": 8}
@@ -89,8 +89,8 @@ for folder in map(Path, sys.argv[1:]):
 def untrained(config: Config) -> TrainedPolicy:
     """A policy that depends on everything it sees."""
     planned = plan(config, 1, 1)
-    built = dataclasses.replace(system.build(config, planned), axes=())
-    numbers = system.hyperparameters(config, planned)
+    built = dataclasses.replace(build.build(config, planned), axes=())
+    numbers = build.hyperparameters(config, planned)
     policy = init_agent(built, numbers, jax.random.key(0)).policy
 
     def noisy(x: jax.Array) -> jax.Array:
@@ -122,7 +122,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("run")
     config = CONFIGS["discrete"]
     logger = dataclasses.replace(config.logger, console=False, plot=False)
-    experiment.run(dataclasses.replace(config, logger=logger), path)
+    loop.run(dataclasses.replace(config, logger=logger), path)
     return path
 
 
@@ -138,8 +138,8 @@ def exported(policies: dict[str, TrainedPolicy], tmp_path_factory: pytest.TempPa
     parent = tmp_path_factory.mktemp("exported")
     for name, policy in policies.items():
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(export.Choice, "load", lambda _, policy=policy: policy)
-            export.export(Export(run="run", out=str(parent / name), platforms=["cpu", "tpu"]))
+            patch.setattr(Export, "load", lambda _, policy=policy: policy)
+            export(Export(run="run", out=str(parent / name), platforms=["cpu", "tpu"]))
         for num in BATCHES:
             observation, keys, opens = inputs(policy, num)
             leaves = {f"observation{i}": x for i, x in enumerate(jax.tree.leaves(observation))}
@@ -213,7 +213,7 @@ def test_command_exports_the_best_policy(
     arguments = [f"run={run_dir}", "trust=[envs]", "platforms=[cpu,cpu,rocm]"]
     monkeypatch.setattr(sys, "argv", ["export", *arguments])
     for _ in range(2):  # again into the same folder
-        export.main()
+        command.main()
     assert "policy of step 32, for cpu, rocm" in capsys.readouterr().out
     assert sorted(path.name for path in (run_dir / "export").iterdir()) == [
         *("README.md", "greedy.stablehlo", "policy.json", "sampled.stablehlo"),
@@ -222,9 +222,9 @@ def test_command_exports_the_best_policy(
 
 def lower(config: Config, folder: Path, **settings: Any) -> None:
     """Lower the training program of a run that has its settings alone."""
-    system.keep_config(config, folder)
+    keep_config(config, folder)
     trust = ["envs", "test_export"]
-    export.export(Export(run=str(folder), what="learner", trust=trust, **settings))
+    export(Export(run=str(folder), what="learner", trust=trust, **settings))
 
 
 def test_learner_lowers_without_the_hardware(
@@ -263,8 +263,8 @@ def test_learner_that_does_not_lower_says_why(
 def test_custom_calls_are_counted_by_name() -> None:
     text = "%0 = stablehlo.custom_call @Qr(%1)\n%2 = stablehlo.custom_call @Qr(%3)"
     quoted = f'{text}\nstablehlo.custom_call @"xla.ffi"(%4)'
-    assert export.custom_calls(quoted) == "custom calls Qr (2), xla.ffi (1)"
-    assert export.custom_calls("stablehlo.add") == "no custom calls"
+    assert custom_calls(quoted) == "custom calls Qr (2), xla.ffi (1)"
+    assert custom_calls("stablehlo.add") == "no custom calls"
 
 
 REFUSED = {
@@ -290,11 +290,11 @@ def test_mistake_is_one_line(
     (tmp_path / "RUN").symlink_to(run_dir)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=line) as refused:
-        export.export(REFUSED[line])
+        export(REFUSED[line])
     assert "\n" not in str(refused.value)
 
 
 def test_missing_library_is_named(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'jaxppo\[export\]'"):
-        export.export(Export(run=str(run_dir)))
+        export(Export(run=str(run_dir)))

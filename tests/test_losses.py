@@ -298,14 +298,14 @@ def test_objectives_take_their_numbers_from_the_agent() -> None:
     new, old = random_log_probs(0)
     advantage = float32(np.random.default_rng(1).normal(size=SIZE))
     agent: Any = SimpleNamespace(
-        kl_factor=0.5,
+        algorithm=SimpleNamespace(kl_factor=0.5),
         hyperparameters=SimpleNamespace(
             clip_eps=0.1, clip_eps_high=0.4, dpo_alpha=0.3, dpo_beta=0.2, kl_coef=1.4
         ),
     )
     kl = np.linspace(0.0, 1.0, SIZE, dtype=np.float32)
     acted: Any = SimpleNamespace(kl_divergence=lambda other: kl * other)
-    batch: Any = SimpleNamespace(log_prob=old, advantage=advantage, distribution=acted)
+    steps: Any = SimpleNamespace(log_prob=old, advantage=advantage, distribution=acted)
     ratio = np.exp(new.astype(np.float64) - old)
     expected = {
         "clip": oracles.asymmetric_clipped_surrogate(new, old, advantage, 0.1, 0.4)[0],
@@ -316,7 +316,7 @@ def test_objectives_take_their_numbers_from_the_agent() -> None:
     assert set(expected) == set(OBJECTIVES)
     for name, objective in OBJECTIVES.items():
         policy: Any = 3.0  # stands for a distribution; only the one that acted looks at it
-        loss = objective(agent, batch, policy, jnp.asarray(new))
+        loss = objective(agent, steps, policy, jnp.asarray(new))
         np.testing.assert_allclose(loss, expected[name], rtol=1e-4, atol=1e-5)
 
 

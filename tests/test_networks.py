@@ -11,14 +11,14 @@ from conftest import LAYERS, MLP, NETWORK, products_by_type, small_config
 from jaxppo import envs
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import parse
-from jaxppo.networks import heads, inputs, products, torsos
-from jaxppo.runtime import build as system
+from jaxppo.kernels import products
+from jaxppo.networks import actor_critic, heads, inputs, torsos
 from jaxppo.types import Box, Discrete, MultiDiscrete, zeros
 
 
 def compose(target: str = "envs.Clock", **changes: Any) -> Any:
     settings = small_config(env__target=target, network={**NETWORK, **changes})
-    return system.build_actor_critic(settings, envs.make(settings.env))
+    return actor_critic.build(settings, envs.make(settings.env))
 
 
 def shapes(params: Any) -> Any:
@@ -33,14 +33,14 @@ def test_separate_networks_share_nothing() -> None:
 
 
 def test_a_shared_torso_feeds_both_heads() -> None:
-    actor_critic = compose(shared_torso=MLP, actor_torso=None, critic_torso=None)
-    params = actor_critic.init(jax.random.key(0))
+    network = compose(shared_torso=MLP, actor_torso=None, critic_torso=None)
+    params = network.init(jax.random.key(0))
     assert set(params) == {"shared_torso", "actor_head", "critic_head"}
     obs, reset = jnp.ones((1, 3, 2)), jnp.zeros((1, 3), bool)
 
     def outputs(params: Any) -> Any:
-        _, policy, value = actor_critic.unroll(params, (), obs, reset)
-        return policy.logits, value.mean()
+        _, output = network.unroll(params, (), obs, reset)
+        return output.distribution.logits, output.value.mean()
 
     moved = {**params, "shared_torso": jax.tree.map(lambda x: x + 0.1, params["shared_torso"])}
     for one, other in zip(outputs(params), outputs(moved), strict=True):
@@ -62,29 +62,29 @@ def test_layer_sizes_activation_and_layer_norm_are_settings() -> None:
 
 
 def test_initial_policy_is_near_uniform_and_weights_orthogonal() -> None:
-    actor_critic = compose()
-    params = actor_critic.init(jax.random.key(0))
-    _, policy, _ = actor_critic.unroll(
+    network = compose()
+    params = network.init(jax.random.key(0))
+    _, output = network.unroll(
         params, (), jax.random.normal(jax.random.key(1), (1, 50, 2)), jnp.zeros((1, 50), bool)
     )
-    np.testing.assert_allclose(jax.nn.softmax(policy.logits), 0.5, atol=0.01)
+    np.testing.assert_allclose(jax.nn.softmax(output.distribution.logits), 0.5, atol=0.01)
     kernel = params["critic_torso"]["Dense_0"]["kernel"]
     np.testing.assert_allclose(kernel @ kernel.T, 2.0 * jnp.eye(2), atol=1e-5)
 
 
 def test_steps_are_independent_of_sequence_layout() -> None:
-    actor_critic = compose()
-    params = actor_critic.init(jax.random.key(0))
+    network = compose()
+    params = network.init(jax.random.key(0))
     obs = jax.random.normal(jax.random.key(1), (3, 4, 2))
-    value = actor_critic.unroll(params, (), obs, jnp.zeros((3, 4), bool))[2].mean()
+    value = network.unroll(params, (), obs, jnp.zeros((3, 4), bool))[1].value.mean()
     row = obs.reshape(1, 12, 2)
-    flat = actor_critic.unroll(params, (), row, jnp.zeros((1, 12), bool))[2].mean()
+    flat = network.unroll(params, (), row, jnp.zeros((1, 12), bool))[1].value.mean()
     np.testing.assert_allclose(value.reshape(-1), flat[0], rtol=1e-5, atol=1e-6)
 
 
 def test_dict_observations_concatenate_with_discrete_leaves_one_hot() -> None:
-    actor_critic = compose("envs.Echo")
-    params = actor_critic.init(jax.random.key(0))
+    network = compose("envs.Echo")
+    params = network.init(jax.random.key(0))
     assert params["actor_torso"]["Dense_0"]["kernel"].shape == (2 + 3, 16)
 
 
@@ -121,43 +121,43 @@ def test_what_cannot_be_composed_is_refused_in_one_line(
 
 def test_the_head_follows_the_action_space_of_the_environment() -> None:
     settings = parse({"env": {"name": "Pendulum-v1"}, "network": NETWORK})
-    actor_critic = system.build_actor_critic(settings, envs.make(settings.env))
-    params = actor_critic.init(jax.random.key(0))
-    _, policy, _ = actor_critic.unroll(params, (), jnp.ones((1, 5, 3)), jnp.zeros((1, 5), bool))
-    raw, log_prob = policy.sample_and_log_prob(seed=jax.random.key(1))
+    network = actor_critic.build(settings, envs.make(settings.env))
+    params = network.init(jax.random.key(0))
+    _, output = network.unroll(params, (), jnp.ones((1, 5, 3)), jnp.zeros((1, 5), bool))
+    raw, log_prob = output.distribution.sample_and_log_prob(seed=jax.random.key(1))
     assert (raw.shape, log_prob.shape) == ((1, 5, 1), (1, 5))
-    assert np.all(np.abs(policy.to_action(100.0 * raw)) <= 2.0)
+    assert np.all(np.abs(output.distribution.to_action(100.0 * raw)) <= 2.0)
 
 
 def test_a_mask_reaches_the_head_and_not_the_torso() -> None:
-    actor_critic = compose("envs.Masked")
-    params = actor_critic.init(jax.random.key(0))
+    network = compose("envs.Masked")
+    params = network.init(jax.random.key(0))
     assert params["actor_torso"]["Dense_0"]["kernel"].shape == (5, 16)
     mask = np.zeros((1, 40, 5), bool)
     mask[..., 3] = True
     obs = {"observation": jnp.ones((1, 40, 5)), "action_mask": jnp.asarray(mask)}
-    _, policy, _ = actor_critic.unroll(params, (), obs, jnp.zeros((1, 40), bool))
-    np.testing.assert_array_equal(policy.mode(), 3)
-    assert not actor_critic.empty_masks(obs).any()
+    _, output = network.unroll(params, (), obs, jnp.zeros((1, 40), bool))
+    np.testing.assert_array_equal(output.distribution.mode(), 3)
+    assert not network.empty_masks(obs).any()
     obs["action_mask"] = obs["action_mask"].at[0, 7].set(False)
-    np.testing.assert_array_equal(np.flatnonzero(actor_critic.empty_masks(obs)), [7])
+    np.testing.assert_array_equal(np.flatnonzero(network.empty_masks(obs)), [7])
 
 
 def test_heads_take_float32_whatever_torsos_compute_in() -> None:
     settings = small_config(env__target="envs.Clock", arch__precision="bf16")
-    actor_critic = system.build_actor_critic(settings, envs.make(settings.env))
-    params = actor_critic.init(jax.random.key(0))
+    network = actor_critic.build(settings, envs.make(settings.env))
+    params = network.init(jax.random.key(0))
     assert {x.dtype.name for x in jax.tree.leaves(params)} == {"float32"}
     obs, reset = jnp.ones((1, 3, 2)), jnp.zeros((1, 3), bool)
-    assert products_by_type(actor_critic.unroll, params, (), obs, reset) == {
+    assert products_by_type(network.unroll, params, (), obs, reset) == {
         "bfloat16": 2,
         "float32": 2,
     }
     bias = jnp.float32(1.001)  # bfloat16 has no such number
     head = jax.tree.map(jnp.zeros_like, params["critic_head"])
     head["Dense_0"]["bias"] = bias[None]
-    _, _, value = actor_critic.unroll({**params, "critic_head": head}, (), obs, reset)
-    np.testing.assert_array_equal(value.mean(), bias)
+    _, output = network.unroll({**params, "critic_head": head}, (), obs, reset)
+    np.testing.assert_array_equal(output.value.mean(), bias)
 
 
 # Input layers

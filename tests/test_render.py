@@ -19,10 +19,10 @@ from PIL import Image
 from jaxppo import envs, render
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
-from jaxppo.deploy import drawings
+from jaxppo.deploy import drawings, films
 from jaxppo.deploy.drawings import drawing
 from jaxppo.deploy.policy import TrainedPolicy, load
-from jaxppo.runtime import experiment
+from jaxppo.runtime import loop
 
 UNKNOWN = EnvConfig(name="MemoryChain-bsuite")
 T_MAZE = "jaxppo.envs.t_maze.TMaze"
@@ -326,7 +326,7 @@ def trained(run_dir: Path, **changes: Any) -> TrainedPolicy:
             **changes,
         }
     )
-    experiment.run(settings, run_dir)
+    loop.run(settings, run_dir)
     return load(run_dir)
 
 
@@ -374,9 +374,9 @@ def test_replayed_episodes_are_those_of_the_evaluation(
     drawn = drawing(policy.system.env)
     episodes = policy.evaluate(12)  # beyond the 8 that are played at once
     assert greedy or len(set(episodes.returns.tolist())) > 1
-    np.testing.assert_array_equal(render.returns(policy, drawn, 12), episodes.returns)
+    np.testing.assert_array_equal(films.returns(policy, drawn, 12), episodes.returns)
     for number in range(12):
-        played = render.play(policy, drawn, number)
+        played = films.play(policy, drawn, number)
         assert played.returns[-1] == episodes.returns[number]
         assert len(played.states) - 1 == episodes.lengths[number]
         assert played.finished == episodes.finished[number]
@@ -389,7 +389,7 @@ def test_last_state_is_the_one_that_the_episode_ended_in(
 ) -> None:
     _, policy = hidden
     for number in range(3):
-        played = render.play(policy, drawing(policy.system.env), number)
+        played = films.play(policy, drawing(policy.system.env), number)
         over = [abs(float(s.x)) > 2.4 or abs(float(s.theta)) > 0.2095 for s in played.states]
         assert over == [False] * (len(over) - 1) + [True]
         for state, obs in zip(played.states, played.observations, strict=True):
@@ -401,7 +401,7 @@ def test_unfinished_episodes_end_at_the_bound(hidden: tuple[Path, TrainedPolicy]
     policy = dataclasses.replace(
         policy, system=dataclasses.replace(policy.system, max_eval_steps=3)
     )
-    played = render.play(policy, drawing(policy.system.env), 0)
+    played = films.play(policy, drawing(policy.system.env), 0)
     assert len(played.states) == 4
     assert not played.finished
 
@@ -439,7 +439,7 @@ def test_command_writes_three_films_and_a_strip(
             assert film.info["duration"] == 40
             film.seek(film.n_frames - 1)
             last = np.asarray(film.convert("RGB"), int)
-        played = render.play(policy, drawn, number)
+        played = films.play(policy, drawn, number)
         shown = [drawn.draw(state, None) for state in played.states]
         apart = [np.abs(last[drawings.CAPTION :] - picture).mean() for picture in shown]
         assert np.argmin(apart) == len(shown) - 1
@@ -453,7 +453,7 @@ def test_run_directory_is_the_default_and_frames_may_be_fewer(
     remembering: tuple[Path, TrainedPolicy],
 ) -> None:
     run_dir, _ = remembering
-    render.render(render.Rendering(run=str(run_dir), episodes=1, max_frames=2, greedy=True))
+    films.render(films.Rendering(run=str(run_dir), episodes=1, max_frames=2, greedy=True))
     for name in ("best", "median", "worst"):
         with Image.open(run_dir / f"{name}.gif") as film:
             assert film.n_frames <= 3
@@ -461,12 +461,12 @@ def test_run_directory_is_the_default_and_frames_may_be_fewer(
 
 
 def test_best_median_and_worst() -> None:
-    assert render.choose(np.array([3.0, 9.0, -2.0, 5.0, 4.0])) == {
+    assert films.choose(np.array([3.0, 9.0, -2.0, 5.0, 4.0])) == {
         "best": 1, "median": 4, "worst": 2,
     }  # fmt: skip
-    assert render.choose(np.array([3.0, 9.0, -2.0, 5.0]))["median"] == 0  # the lower of the two
-    assert render.choose(np.array([1.0])) == {"best": 0, "median": 0, "worst": 0}
-    assert render.choose(np.array([3.0, np.nan, 2.0])) == {"best": 0, "median": 2, "worst": 1}
+    assert films.choose(np.array([3.0, 9.0, -2.0, 5.0]))["median"] == 0  # the lower of the two
+    assert films.choose(np.array([1.0])) == {"best": 0, "median": 0, "worst": 0}
+    assert films.choose(np.array([3.0, np.nan, 2.0])) == {"best": 0, "median": 2, "worst": 1}
 
 
 @pytest.mark.parametrize(
@@ -484,12 +484,12 @@ def test_best_median_and_worst() -> None:
 def test_every_kth_step_is_kept_and_the_last(
     length: int, max_frames: int, wanted: list[int]
 ) -> None:
-    assert render.kept(length, max_frames) == wanted
+    assert films.kept(length, max_frames) == wanted
 
 
 def test_strip_is_evenly_spaced() -> None:
-    assert render.spread(9, 5) == [0, 2, 4, 7, 9]
-    assert render.spread(2, 5) == [0, 1, 2]
+    assert films.spread(9, 5) == [0, 2, 4, 7, 9]
+    assert films.spread(2, 5) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from jaxppo import report
 from jaxppo.analysis import comparison, runs
 from jaxppo.config.fields import ConfigError
+from jaxppo.runtime.events import sum_up
 
 BASE: dict[str, Any] = {
     "arch": {"seed": 1, "num_seeds": 1, "total_timesteps": 300, "compile_cache": None},
@@ -103,8 +104,11 @@ def test_seeds_of_one_run_are_runs_with_their_own_end(tmp_path: Path) -> None:
 
 def test_a_population_is_one_run_and_its_best_member(tmp_path: Path) -> None:
     home = make(tmp_path / "pbt", [], 7.0, population__size=2, arch__seed=4)
-    members = {"event": "eval", "steps": 100, "episode_return": 2.0, "episode_returns": [1.0, 3.0]}
-    (home / "metrics.jsonl").write_text(json.dumps(members) + "\n")
+    members = [
+        {"event": "eval", "seed": seed, "steps": 100, "episode_return": score}
+        for seed, score in ((4, 1.0), (5, 3.0))
+    ]
+    (home / "metrics.jsonl").write_text(json.dumps(sum_up(members)) + "\n")
     write(home / "seed_4", 4, [1.0], 1.0, "finished")
     summary = {"event": "end", "seed": 5, "status": "finished", "absolute_metric": 7.0}
     (home / "summary.json").write_text(json.dumps(summary))  # 5 is the best member's

@@ -15,6 +15,7 @@ from test_configs import CONFIGS, composed
 from benchmarks import results
 from benchmarks.results import Published, Row
 from jaxppo.config.parse import parse
+from jaxppo.runtime.events import sum_up
 
 HERE = {"machine": "2 cores of a processor", "jax": "0.0.0", "commit": "abc"}
 # A run that notes its arguments, and ends as the first file `end` of its directory says.
@@ -55,11 +56,15 @@ SUMMARY = {
 EVENTS = [
     {"event": "train", "steps": 50_000},
     *(
-        {"event": "eval", "steps": steps, "episode_return_iqm": 0.5, "episode_return_low": 0.2,
-         "episode_return_high": 0.8}
+        sum_up(
+            [
+                {"event": "eval", "seed": seed, "steps": steps, "episode_return": score}
+                for seed, score in ((42, 0.2), (43, 0.5), (44, 0.8))
+            ]
+        )
         for steps in (50_000, 100_352)
     ),
-]  # fmt: skip
+]
 METRICS = "\n".join(map(json.dumps, EVENTS))
 
 

@@ -1,5 +1,6 @@
 """Runs that were stopped end where they would have ended, bit for bit."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,11 @@ from conftest import LAYERS, NETWORK, on_devices, small_config
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
-from jaxppo.runtime import checkpoint, experiment
+from jaxppo.runtime import checkpoint, compile, loop
 from jaxppo.runtime.checkpoint import CheckpointError
+from jaxppo.runtime.jobs import Job, TrainingError
+from jaxppo.runtime.members import Member
+from jaxppo.runtime.progress import Progress, blocks_after
 
 QUIET = {"console": False, "plot": False}
 EACH_TIME = {"share": 1.0}
@@ -65,22 +69,32 @@ def slow(variant: str) -> Any:
     return pytest.param(variant, marks=pytest.mark.slow)
 
 
+def asked(act: Callable[[int], None]) -> property:
+    """`Progress.left` that calls `act(block)` first: a run asks for it before it trains a block."""
+    real = Progress.left
+
+    def left(progress: Progress) -> int:
+        act(progress.block)
+        return int(real.__get__(progress))
+
+    return property(left)
+
+
 @pytest.fixture
 def kill(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """`kill(n)`: runs die when they begin their block `n`, in whichever process they began."""
+    """`kill(n)`: runs die when they begin their block `n`, in whichever process they began.
+
+    What they were writing is written still.
+    """
+    real = Progress.left
 
     def at(number: int) -> None:
-        real = experiment._Run.train_block
-
-        def train_block(self: Any, *args: Any) -> Any:
-            if self.block == number:
-                for writer in self.writers.values():
-                    writer.wait()
-                monkeypatch.setattr(experiment._Run, "train_block", real)
+        def act(block: int) -> None:
+            if block == number:
+                monkeypatch.setattr(Progress, "left", real)
                 raise Killed
-            return real(self, *args)
 
-        monkeypatch.setattr(experiment._Run, "train_block", train_block)
+        monkeypatch.setattr(Progress, "left", asked(act))
 
     return at
 
@@ -115,7 +129,7 @@ def whole(tmp_path: Path) -> Callable[[Config], tuple[float, Path]]:
     def call(config: Config) -> tuple[float, Path]:
         folder = tmp_path / "whole"
         folder.mkdir()
-        return experiment.run(config, folder), folder
+        return loop.run(config, folder), folder
 
     return call
 
@@ -123,7 +137,7 @@ def whole(tmp_path: Path) -> Callable[[Config], tuple[float, Path]]:
 def stopped(config: Config, folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     with pytest.raises(Killed):
-        experiment.run(config, folder, resume=(folder / "config.yaml").exists())
+        loop.run(config, folder, resume=(folder / "config.yaml").exists())
 
 
 @pytest.mark.parametrize(
@@ -137,7 +151,7 @@ def test_a_run_that_was_stopped_ends_as_if_nothing_had_happened(
     for block in (1, 3):
         kill(block)
         stopped(coin(variant), halves)
-    assert experiment.run(coin(variant), halves, resume=True) == result
+    assert loop.run(coin(variant), halves, resume=True) == result
     assert_equal(reference, halves)
     end = json.loads((halves / "summary.json").read_text())
     assert end["status"] == "finished"
@@ -149,7 +163,7 @@ def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_anew(
     result, reference = whole(coin())
     kill(0)
     stopped(coin(), tmp_path / "again")
-    assert experiment.run(coin(), tmp_path / "again", resume=True) == result
+    assert loop.run(coin(), tmp_path / "again", resume=True) == result
     assert_equal(reference, tmp_path / "again")
 
 
@@ -165,7 +179,7 @@ def test_what_was_logged_after_the_checkpoint_is_logged_anew(
         (folder / "checkpoints" / f"{steps:012}" / "manifest.json").unlink()
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"event": "tra')
-    assert experiment.run(coin(), folder, resume=True) == result
+    assert loop.run(coin(), folder, resume=True) == result
     assert_equal(reference, folder)
     assert list((folder / "checkpoints").glob("*.damaged"))
 
@@ -173,14 +187,14 @@ def test_what_was_logged_after_the_checkpoint_is_logged_anew(
 def test_a_finished_run_ends_again_as_it_did(tmp_path: Path, whole: Any) -> None:
     result, reference = whole(coin())
     before = logged(reference)
-    assert experiment.run(coin(), reference, resume=True) == result
+    assert loop.run(coin(), reference, resume=True) == result
     assert logged(reference) == before
 
 
 def test_a_larger_budget_goes_on_in_blocks_of_the_same_length(tmp_path: Path, whole: Any) -> None:
     _, folder = whole(coin())
     first = logged(folder)["metrics.jsonl"]
-    experiment.run(coin(num_updates=13), folder, resume=True)
+    loop.run(coin(num_updates=13), folder, resume=True)
     events = logged(folder)["metrics.jsonl"]
     assert events[:8] == first[:8]
     updates = [event["updates"] for event in events if event["event"] == "train"]
@@ -204,13 +218,13 @@ def test_blocks_after_those_that_are_done(
     done: Any, updates: int, evaluations: int, blocks: Any
 ) -> None:
     planned = plan(coin(num_updates=updates, num_evaluation=evaluations), 1)
-    assert experiment.blocks_after(done, planned) == blocks
+    assert blocks_after(done, planned) == blocks
 
 
 def test_another_number_of_members_is_refused(tmp_path: Path, whole: Any) -> None:
     _, folder = whole(coin("seeds"))
     with pytest.raises(ConfigError, match="holds 3 members, and 2 are asked for"):
-        experiment.run(coin(num_seeds=2), folder, resume=True)
+        loop.run(coin(num_seeds=2), folder, resume=True)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -237,17 +251,17 @@ def test_what_does_not_fit_is_refused_before_anything_changes(
     stopped(coin(), folder)
     before = contents(folder)
     with monkeypatch.context() as patch:
-        patch.setattr(experiment.compile, "compile_program", lambda *_, **__: pytest.fail("late"))
+        patch.setattr(compile, "compile_program", lambda *_, **__: pytest.fail("late"))
         variant = VARIANTS.setdefault("changed", {})
         variant.clear()
         variant.update(change)
         for _ in range(2):
             with pytest.raises(CheckpointError, match="in the checkpoint and"):
-                experiment.run(coin("changed"), folder, resume=True)
+                loop.run(coin("changed"), folder, resume=True)
             assert contents(folder) == before
     if "env" in change:  # once is enough
         result, reference = whole(coin())
-        assert experiment.run(coin(), folder, resume=True) == result
+        assert loop.run(coin(), folder, resume=True) == result
         assert_equal(reference, folder)
 
 
@@ -263,11 +277,11 @@ def test_settings_that_were_allowed_are_kept_once_the_run_goes_on(
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(experiment.compile, "compile_program", too_large)
+        patch.setattr(compile, "compile_program", too_large)
         with pytest.raises(MemoryError):
-            experiment.run(coin(num_updates=16), folder, resume=True)
+            loop.run(coin(num_updates=16), folder, resume=True)
     assert contents(folder)["config.yaml"] == before["config.yaml"]
-    experiment.run(coin(num_updates=16), folder, resume=True)
+    loop.run(coin(num_updates=16), folder, resume=True)
     assert "num_updates: 16" in (folder / "config.yaml").read_text()
 
 
@@ -275,16 +289,15 @@ def test_the_last_checkpoint_before_a_member_diverged_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others go on, over more checkpoints than are kept."""
-    real, seen = experiment._Run.trained, []
+    real = Member.diagnose
 
-    def trained(self: Any, totals: Any, *rest: Any) -> Any:
-        found = real(self, totals, *rest)
-        seen.append(found)
-        return {1: "NaN or infinity in a test"} if len(seen) == 2 else found
+    def diagnose(member: Member, totals: Any, steps: int) -> str | None:
+        ill = (member.seed, steps) == (43, 2 * 64)
+        return "NaN or infinity in a test" if ill else real(member, totals, steps)
 
-    monkeypatch.setattr(experiment._Run, "trained", trained)
-    with pytest.raises(experiment.TrainingError, match="in a test"):
-        experiment.run(coin("seeds", num_updates=6, num_evaluation=6), tmp_path)
+    monkeypatch.setattr(Member, "diagnose", diagnose)
+    with pytest.raises(TrainingError, match="in a test"):
+        loop.run(coin("seeds", num_updates=6, num_evaluation=6), tmp_path)
     steps = checkpoint.steps_in(tmp_path / "checkpoints")
     assert steps[0] == 64  # of one update, when all were well
     assert steps[-2:] == [5 * 64, 6 * 64]
@@ -296,16 +309,14 @@ def test_saving_takes_its_share_of_the_time(tmp_path: Path) -> None:
     config = coin()
     settings = {"share": 0.001, "milestones": [200]}
     (tmp_path / "run").mkdir()
-    experiment.run(small_with(config, settings), tmp_path / "run")
+    loop.run(small_with(config, settings), tmp_path / "run")
     assert checkpoint.steps_in(tmp_path / "run" / "checkpoints") == [256, 512]
     (tmp_path / "none").mkdir()
-    experiment.run(small_with(config, {"enabled": False}), tmp_path / "none")
+    loop.run(small_with(config, {"enabled": False}), tmp_path / "none")
     assert not (tmp_path / "none" / "checkpoints").exists()
 
 
 def small_with(config: Config, settings: dict[str, Any]) -> Config:
-    import dataclasses
-
     return dataclasses.replace(
         config, checkpoint=dataclasses.replace(config.checkpoint, **settings)
     )
@@ -314,21 +325,20 @@ def small_with(config: Config, settings: dict[str, Any]) -> Config:
 SCRIPT = """
 import sys
 from pathlib import Path
-from test_resume import coin
-from jaxppo.runtime import experiment
+from test_resume import asked, coin
+from jaxppo.runtime import loop
+from jaxppo.runtime.progress import Progress
 
 folder, variant, last = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-real = experiment._Run.train_block
 
-def train_block(self, *args):
-    if self.block == last:
+def act(block):
+    if block == last:
         raise KeyboardInterrupt
-    return real(self, *args)
 
-experiment._Run.train_block = train_block
+Progress.left = asked(act)
 folder.mkdir(exist_ok=True)
 try:
-    experiment.run(coin(variant), folder, resume=(folder / "config.yaml").exists())
+    loop.run(coin(variant), folder, resume=(folder / "config.yaml").exists())
 except KeyboardInterrupt:
     pass
 """
@@ -345,7 +355,7 @@ def test_a_run_goes_on_with_other_devices(tmp_path: Path, variant: str) -> None:
     reference = tmp_path / "reference"
     on_devices(1, SCRIPT, str(reference), variant, "-1")
     expected = logged(reference)["metrics.jsonl"]
-    if variant == "seeds":  # their environments are spread anew, with new random streams
+    if variant == "seeds":  # their environments are sharded anew, with new random streams
         assert events[:2] == expected[:2]
         assert events[2:] != expected[2:]
     else:  # each goes on as it was, on a device of its own
@@ -359,17 +369,17 @@ def test_a_run_goes_on_with_other_devices(tmp_path: Path, variant: str) -> None:
 def test_jobs_of_one_program_keep_checkpoints_of_their_own(tmp_path: Path, kill: Any) -> None:
     """As if each had run alone; and alone each goes on."""
     configs = [coin(seed=1), coin(seed=2)]
-    jobs = [experiment.Job(config, tmp_path / str(i)) for i, config in enumerate(configs)]
+    jobs = [Job(config, tmp_path / str(i)) for i, config in enumerate(configs)]
     for job in jobs:
         job.run_dir.mkdir()
     kill(2)
     with pytest.raises(Killed):
-        experiment.run_together(jobs)
+        loop.run_together(jobs)
     for job in jobs:
         alone = tmp_path / "alone" / job.run_dir.name
         alone.mkdir(parents=True)
-        experiment.run(job.config, alone)
-        experiment.run(job.config, job.run_dir, resume=True)
+        loop.run(job.config, alone)
+        loop.run(job.config, job.run_dir, resume=True)
         found, expected = (checkpoint.newest(folder)[0] for folder in (job.run_dir, alone))
         assert found is not None
         assert expected is not None

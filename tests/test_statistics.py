@@ -17,13 +17,13 @@ import pytest
 
 from jaxppo.ops.collectives import any_over, max_over, mean_over, min_over, sum_over
 from jaxppo.ops.statistics import (
-    from_units,
+    denormalize_value,
     init_statistics,
     merge_statistics,
     normalize,
+    normalize_value,
     scale,
     standardize,
-    to_units,
 )
 from jaxppo.runtime import devices
 from jaxppo.types import RunningStatistics
@@ -350,37 +350,39 @@ SCALAR = DATA[:, 2]  # about -50 +- 20
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (2, 3, 4)])
-def test_units_there_and_back_change_nothing(shape: tuple[int, ...]) -> None:
+def test_normalized_values_there_and_back_change_nothing(shape: tuple[int, ...]) -> None:
     statistics = merged([SCALAR])
     x = np.random.default_rng(4).normal(100.0, 1e3, size=shape).astype(np.float32)
-    there, back = to_units(statistics, x), from_units(statistics, x)
+    there, back = normalize_value(statistics, x), denormalize_value(statistics, x)
     assert there.shape == back.shape == shape
-    np.testing.assert_allclose(from_units(statistics, there), x, rtol=1e-5, atol=1e-3)
-    np.testing.assert_allclose(to_units(statistics, back), x, rtol=1e-5, atol=1e-3)
+    np.testing.assert_allclose(denormalize_value(statistics, there), x, rtol=1e-5, atol=1e-3)
+    np.testing.assert_allclose(normalize_value(statistics, back), x, rtol=1e-5, atol=1e-3)
 
 
-def test_units_are_those_of_the_data() -> None:
+def test_normalized_values_are_in_units_of_the_data() -> None:
     statistics = merged([SCALAR])
     mean, variance = oracles.mean_and_variance([SCALAR])
     np.testing.assert_allclose(scale(statistics), np.sqrt(variance + 1e-4), rtol=1e-5)
-    units = to_units(statistics, SCALAR)
-    np.testing.assert_allclose(units, (SCALAR - mean) / np.sqrt(variance), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose([np.mean(units), np.std(units)], [0.0, 1.0], atol=1e-5)
-    far = to_units(statistics, mean + 1e3 * np.sqrt(variance))
+    normalized = normalize_value(statistics, SCALAR)
+    np.testing.assert_allclose(
+        normalized, (SCALAR - mean) / np.sqrt(variance), rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_allclose([np.mean(normalized), np.std(normalized)], [0.0, 1.0], atol=1e-5)
+    far = normalize_value(statistics, mean + 1e3 * np.sqrt(variance))
     np.testing.assert_allclose(far, 1e3, rtol=1e-4)  # unlike an observation, not clipped
-    np.testing.assert_allclose(from_units(statistics, jnp.zeros(2)), mean, rtol=1e-5)
+    np.testing.assert_allclose(denormalize_value(statistics, jnp.zeros(2)), mean, rtol=1e-5)
 
 
-def test_units_before_any_data_are_those_of_the_reward() -> None:
+def test_values_before_any_data_are_in_units_of_the_reward() -> None:
     x = jnp.asarray([-1e3, 0.0, 0.5, 1e6])
-    for convert in (to_units, from_units):
+    for convert in (normalize_value, denormalize_value):
         np.testing.assert_allclose(convert(empty(), x), x, rtol=1e-4)  # but for epsilon
 
 
-def test_units_of_a_constant_are_finite() -> None:
+def test_normalized_values_of_a_constant_are_finite() -> None:
     statistics = merged([np.full(8, 3.0)])
-    np.testing.assert_array_equal(to_units(statistics, np.full(8, 3.0, np.float32)), 0.0)
-    np.testing.assert_allclose(from_units(statistics, jnp.zeros(8)), 3.0)
+    np.testing.assert_array_equal(normalize_value(statistics, np.full(8, 3.0, np.float32)), 0.0)
+    np.testing.assert_allclose(denormalize_value(statistics, jnp.zeros(8)), 3.0)
     assert scale(statistics) > 0.0
 
 
