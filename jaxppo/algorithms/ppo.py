@@ -404,9 +404,29 @@ class PPO(ActorCritic):
                         "that predicts a distribution has a loss of its own; "
                         "network/critic_head=scalar"
                     )
+        if reads_distribution(self.objective):
+            self._check_arrays(config)
         if is_import_path(settings.objective):
             agent, steps = partial(self._agent, settings), partial(self._steps, env)
             try_objective(self.objective, settings.objective, agent, steps)
+
+    def _check_arrays(self, config: Config) -> None:
+        """`ConfigError` where the distribution of one step cannot be told from those of others."""
+        lead = (2, 3)
+
+        def arrays(key: jax.Array) -> list[jax.Array]:
+            obs, carry = zeros(self.network.observation_space, lead), self.network.initial_carry(3)
+            _, output = self.network.unroll(self.init(key), carry, obs, jnp.ones(lead, bool))
+            return jax.tree.leaves(output.distribution)
+
+        shapes = [x.shape for x in jax.eval_shape(arrays, jax.random.key(0))]
+        if any(shape[:2] != lead for shape in shapes):
+            settings: Any = config.system
+            raise ConfigError(
+                f"system.objective={settings.objective}: keeps the distribution of every step, and "
+                f"that of network.actor_head has arrays {shapes} for {lead} steps; let the head "
+                "broadcast them to [L, S, ...], or take objective=clip"
+            )
 
     def _agent(self, settings: PPOSettings, key: jax.Array) -> AgentState:
         """What an objective sees of an agent."""

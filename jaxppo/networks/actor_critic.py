@@ -236,7 +236,7 @@ def _culprit(composed: Composed) -> str:
                 return name
         if path[0] == "input_layer":
             features = inner
-    return "input_layer"
+    return "actor_head"  # what it returns is no distribution that acting and learning can use
 
 
 def _cast(tree: PyTree, dtype: Any) -> PyTree:

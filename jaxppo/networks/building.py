@@ -1,5 +1,6 @@
 """Layers from settings, and whether they fit an environment."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,9 +30,10 @@ def make_layer(name: str, settings: dict[str, Any], **arguments: Any) -> Any:
         layer = instantiate({"_convert_": "all", "_partial_": True, **settings})
         return layer(**arguments)
     except (InstantiationException, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"network.{name} ({settings['_target_']}): {brief(error.__cause__ or error, 2)}"
-        ) from error
+        line = f"network.{name} ({settings['_target_']}): {brief(error.__cause__ or error, 2)}"
+        if found := re.search(r"unexpected keyword argument '(\w+)'", line):
+            line += f"; leave it out: '~network.{name}.{found[1]}'"
+        raise ConfigError(line) from error
 
 
 def make_layers(
@@ -98,10 +100,14 @@ def try_out(
     except Exception as error:  # a user's layer may raise anything on shapes it does not take
         name = culprit()
         target = (getattr(config.network, name) or {}).get("_target_", name)
+        seen = f"whose observation is {describe(env.observation_space)}"
+        way_out = "network=mlp, which takes any observation"
+        if name == "actor_head":
+            seen = f"whose actions are {describe(env.action_space)}"
+            way_out = "network/actor_head=auto, which takes any actions"
         raise ConfigError(
-            f"network.{name} ({target}): does not fit {env.name}, whose observation is "
-            f"{describe(env.observation_space)}: {brief(error, 2)}; choose another, or "
-            "network=mlp, which takes any observation"
+            f"network.{name} ({target}): does not fit {env.name}, {seen}: "
+            f"{brief(error, 2).rstrip('.')}; choose another, or {way_out}"
         ) from error
     _check_carry(carry, after)
     return found
