@@ -310,3 +310,10 @@ def test_trust_is_given_by_name(trained: Any) -> None:
     with pytest.raises(ConfigError, match=r"env\.target=envs\.Coin.*trust=\[envs\]"):
         jaxppo.load(run_dir)
     assert jaxppo.load(run_dir, trust=["envs"]).system.env.name == "envs.Coin"
+    for manifest in (run_dir / "checkpoints").glob("*/manifest.json"):
+        facts = checkpoint.read_manifest(manifest.parent)
+        facts["config"]["system"]["algorithm"] = "antigravity.Fly"
+        manifest.write_text(checkpoint.sealed(facts))
+    with pytest.raises(ConfigError, match=r"system\.algorithm=antigravity\.Fly.*trust=\[antigr"):
+        load(run_dir)
+    assert "antigravity" not in sys.modules

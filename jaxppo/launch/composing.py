@@ -87,7 +87,7 @@ def choices(group: str) -> list[str]:
 def help_of() -> str:
     """The text of `--help`."""
     groups = ("env", "network", "population", *(f"network/{layer}" for layer in LAYERS))
-    choices = "\n".join(f"{group}={', '.join(choices(group))}" for group in groups)
+    listed = "\n".join(f"{group}={', '.join(choices(group))}" for group in groups)
     return f"""PPO in JAX, compiled end to end.
 
   python -m jaxppo.ff_ppo env=cartpole arch.total_num_envs=4096
@@ -96,7 +96,7 @@ def help_of() -> str:
   python -m jaxppo.ff_ppo env=cartpole population=pbt population.size=32
   python -m jaxppo.rec_ppo env=t_maze network=gru
 
-{choices}
+{listed}
   network/torso and network/memory are said of a branch: network/torso@network.actor_torso=mlp
 hydra.run.dir=DIR is the run directory; --cfg job prints the settings; --hydra-help has the rest.
 
