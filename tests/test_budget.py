@@ -1,20 +1,23 @@
 """What a run is asked for against what it does: steps, updates, blocks, step sizes."""
 
+import functools
 from typing import Any
 
 import jax
 import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
+import optax
 import oracles
 import pytest
+from conftest import small_config
 
 from jaxppo.algorithms.optimizers import optimizer
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import parse
 from jaxppo.config.plan import Plan, plan
-from jaxppo.runtime.build import hyperparameters
-from jaxppo.types import Hyperparameters
+from jaxppo.runtime.build import build, hyperparameters
+from jaxppo.types import Hyperparameters, System
 
 BUDGETS = oracles.vectors("ref_budget")
 
@@ -150,10 +153,21 @@ def numbers(num_updates: int = 100, **system: Any) -> Hyperparameters:
     return hyperparameters(config, plan(config, 1))
 
 
+@functools.cache
+def ppo() -> System:
+    """A system whose algorithm is PPO: it says which parameters are of which group."""
+    config = small_config()
+    return build(config, plan(config, 1))
+
+
+def adam(hp: Hyperparameters, update: jax.Array) -> optax.GradientTransformation:
+    return optimizer(ppo(), hp, update)
+
+
 @jax.jit
 def steps(hp: Hyperparameters, update: jax.Array, gradients: Any) -> list[Any]:
     """`PARAMS` after each of the gradient steps of iteration `update`."""
-    optimiser = optimizer(hp, update)
+    optimiser = adam(hp, update)
     params, after = PARAMS, []
     state = optimiser.init(params)
     for gradient in gradients:
@@ -236,7 +250,7 @@ def rates_at(hp: Hyperparameters, updates: jax.Array) -> dict[str, jax.Array]:
 
     def rate(update: jax.Array) -> dict[str, jax.Array]:
         params = {"actor": jnp.zeros(()), "critic": jnp.zeros(())}
-        optimiser = optimizer(hp, update)
+        optimiser = adam(hp, update)
         ones = jax.tree.map(jnp.ones_like, params)
         change, _ = optimiser.update(ones, optimiser.init(params), params)
         return jax.tree.map(lambda x: -x * (1.0 + 1e-5), change)  # Adam divides by |g| + 1e-5

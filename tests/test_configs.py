@@ -18,11 +18,14 @@ from hydra.utils import get_object
 from omegaconf import OmegaConf
 
 from jaxppo import envs
+from jaxppo.algorithms.actor_critic import ActorCritic
 from jaxppo.algorithms.objectives import ESTIMATORS, OBJECTIVES, VALUE_LOSSES
-from jaxppo.config.fields import ConfigError
-from jaxppo.config.parse import help_text, known_keys, parse, unknown_key
+from jaxppo.algorithms.ppo import PPOSettings
+from jaxppo.config.fields import ConfigError, traced
+from jaxppo.config.parse import RENAMED, help_text, known_keys, parse, unknown_key
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import (
+    ALGORITHMS,
     ArchConfig,
     CheckpointConfig,
     Config,
@@ -41,7 +44,7 @@ CONFIGS = config_dir()
 FILES = sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*.yaml"))
 HOMES = {  # the file that holds a group's defaults
     "arch/default.yaml": ArchConfig,
-    "system/ppo.yaml": SystemConfig,
+    "system/ppo.yaml": PPOSettings,
     "checkpoint/default.yaml": CheckpointConfig,
     "logger/default.yaml": LoggerConfig,
     "env/gymnax.yaml": EnvConfig,
@@ -184,7 +187,7 @@ def test_memories_are_for_the_recurrent_executable(env: str, network: str) -> No
     derived, system = prepare(parse(composed(*overrides, executable="rec_ppo")))
     assert derived.sequence_length == derived.rollout_length == system.sequence_length > 1
     names = ["shared_memory"] if "shared" in network else ["actor_memory", "critic_memory"]
-    assert list(system.actor_critic.initial_carry(1)) == names
+    assert list(system.algorithm.network.initial_carry(1)) == names
     with pytest.raises(ConfigError) as refusal:
         prepare(parse(composed(*overrides)))
     (line,) = str(refusal.value).splitlines()
@@ -275,7 +278,7 @@ def test_layer_builds_where_it_fits(file: str) -> None:
     settings = typing.cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(CONFIGS / file)))
     assert getattr(config.network, slot) == settings
     _, system = prepare(config)
-    params = jax.eval_shape(system.actor_critic.init, jax.random.key(0))
+    params = jax.eval_shape(system.algorithm.init, jax.random.key(0))
     assert {"actor_head", "critic_head"} <= set(params)
 
 
@@ -296,13 +299,13 @@ def test_whole_configuration_is_the_dataclasses() -> None:
     config = parse(composed())
     cache = dataclasses.replace(ArchConfig(), compile_cache=None)
     assert (config.arch, config.system, config.env, config.logger) == (
-        cache, SystemConfig(), EnvConfig(), LoggerConfig(),
+        cache, PPOSettings(), EnvConfig(), LoggerConfig(),
     )  # fmt: skip
-    assert parse({}) == Config()
+    assert parse({}) == Config(system=PPOSettings())
 
 
 def test_help_text_has_every_key_once_with_its_default() -> None:
-    lines = [line.split() for line in help_text().splitlines() if line.startswith("  ")]
+    lines = [line.split() for line in help_text("ppo").splitlines() if line.startswith("  ")]
     assert [words[0] for words in lines] == known_keys()
     defaults = {words[0]: words[-1] for words in lines}
     assert defaults["system.gamma"] == "[0.99]"
@@ -310,7 +313,7 @@ def test_help_text_has_every_key_once_with_its_default() -> None:
 
 
 GROUPS = {
-    name: hint
+    name: PPOSettings if hint is SystemConfig else hint
     for name, hint in typing.get_type_hints(Config).items()
     if dataclasses.is_dataclass(hint)
 }
@@ -324,7 +327,8 @@ def test_every_setting_has_help_and_a_good_default(key: str) -> None:
     assert field.metadata["help"]
     assert not field.metadata["help"].endswith(".")
     assert set(field.metadata) <= {
-        *("help", "low", "high", "above", "infinite", "choices", "importable")
+        *("help", "low", "high", "above", "infinite", "choices", "importable"),
+        *("traced", "follows", "coupled", "switch"),
     }
     default = getattr(cls(), name)
     parsed: Any = parse({group: {name: default}} if group else {name: default})
@@ -386,7 +390,9 @@ NAN, INF = float("nan"), float("inf")
         (CHOICE, "dpo", "dpo"),
         (MAPPINGS, [], []),
         (MAPPINGS, [{"_target_": "a.B"}], [{"_target_": "a.B"}]),
-        (CHOICE, "my_module.mine", "my_module.mine"),
+        (CHOICE, "math.sqrt", "math.sqrt"),
+        ("system.algorithm", "ppo", "ppo"),
+        ("system.algorithm", ALGORITHMS["ppo"], ALGORITHMS["ppo"]),
     ],
 )
 def test_value_is_taken(key: str, given: Any, taken: Any) -> None:
@@ -528,7 +534,7 @@ EACH_CHOICE = [(key, choice) for key, choices in CHOICES.items() for choice in c
 
 @pytest.mark.parametrize("key, choice", EACH_CHOICE)
 def test_choice_is_taken_and_builds(key: str, choice: str) -> None:
-    needs = ["system.recompute_advantages=true"] if choice == "vtrace" else []
+    needs = ["system.recompute_targets=true"] if choice == "vtrace" else []
     needs = ["population=pbt"] if key.startswith("population.") else needs
     config = parse(composed(*needs, f"{key}={choice}"))  # as typed: `none` is no null
     group, name = key.split(".")
@@ -572,6 +578,7 @@ def test_an_import_path_is_no_name() -> None:
 
 
 def test_choices_are_what_there_is() -> None:
+    assert CHOICES["system.algorithm"] == tuple(ALGORITHMS)
     assert CHOICES["system.objective"] == tuple(OBJECTIVES)
     assert CHOICES["system.advantages"] == tuple(ESTIMATORS)
     assert CHOICES["system.value_loss"] == tuple(VALUE_LOSSES)
@@ -633,6 +640,92 @@ def test_unknown_key_is_refused(raw: dict[str, Any]) -> None:
         parse(raw)
 
 
+@pytest.mark.parametrize("old, new", RENAMED.items())
+def test_a_renamed_key_says_its_new_name(old: str, new: str) -> None:
+    assert new in known_keys()
+    assert old not in known_keys()
+    group, name = old.split(".")
+    with pytest.raises(ConfigError, match=f"^{old}: is called {new} now$"):
+        parse({group: {name: 1}})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OwnSettings(SystemConfig):
+    """An algorithm of a user's own."""
+
+    learning_rate: float = traced(1e-3, "Adam step size", low=0)
+
+
+class Own(ActorCritic):
+    """As `system.algorithm=test_configs.Own`."""
+
+    Settings = OwnSettings
+
+
+class NoAlgorithm:
+    """Has settings, and nothing else of an algorithm."""
+
+    Settings = OwnSettings
+
+
+OWN = {"algorithm": "test_configs.Own"}
+
+
+def test_an_algorithm_of_ones_own_has_its_settings() -> None:
+    system = parse({"system": {**OWN, "learning_rate": 0.1, "gamma": 0.9}}).system
+    assert system == OwnSettings(algorithm="test_configs.Own", learning_rate=0.1, gamma=0.9)
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"learning_rate": -1}, "system.learning_rate=-1.0: must be at least 0"),
+        (
+            {"learning_rat": 1},
+            "system.learning_rat: no such key; did you mean system.learning_rate",
+        ),
+        (
+            {"clip_eps": 0.1},
+            "system.clip_eps: system.algorithm=test_configs.Own has no such setting; leave it out",
+        ),
+    ],
+)
+def test_what_an_algorithm_of_ones_own_has_not_is_refused(
+    changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        parse({"system": {**OWN, **changes}})
+    (line,) = str(refusal.value).splitlines()
+    assert line.startswith(words)
+
+
+@pytest.mark.parametrize(
+    "value, rule",
+    [
+        ("nope", "no such choice, and no import path such as my_module.mine; did you mean ppo?"),
+        ("PPO", "no such choice, and no import path such as my_module.mine; did you mean ppo?"),
+        (None, "must be one of ppo, or an import path"),
+        (5, "must be one of ppo, or an import path"),
+        ("", "must be text that is not empty"),
+        (".mine", "an import path such as my_module.my_name is needed"),
+        ("no_such_module.Mine", "no_such_module cannot be imported"),
+        ("os.path", "module os has no class path; give the path of one that is there, or one of"),
+        ("json.Nothing", "module json has no class Nothing; give the path of one that is there"),
+        ("json.JSONDecoder", "must be a class that extends jaxppo.algorithms.algorithm.Algorithm"),
+        ("os.getcwd", "must be a class that extends jaxppo.algorithms.algorithm.Algorithm"),
+        ("test_configs.NoAlgorithm", "must be a class that extends jaxppo.algorithms.algorithm."),
+    ],
+)
+def test_what_is_no_algorithm_is_refused(value: Any, rule: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        parse({"system": {"algorithm": value}})
+    (line,) = str(refusal.value).splitlines()
+    shown = {None: "null", "": "''"}.get(value, value)
+    assert line.startswith(f"system.algorithm={shown}: {rule}")
+    if isinstance(value, str) and value:
+        assert "ppo" in line or "such as" in line or "PYTHONPATH" in line  # a way out
+
+
 # What a plan of 8 environments x 6 steps refuses: settings, devices, words, and the ways out.
 ENVS, UPDATES, WARM_UP = "arch.total_num_envs", "arch.num_updates", "system.obs_norm_warmup_steps"
 STEPS, BLOCKS, PARTS = "arch.total_timesteps", "arch.num_evaluation", "system.num_minibatches"
@@ -675,15 +768,15 @@ PLANS: list[tuple[Settings, int, str, Settings]] = [
     ({LENGTH: 3, PARTS: 3}, 4, "4 sequences of 3 steps (2 environments x", {PARTS: 2}),
     ({MEMORY: LSTM, LENGTH: None, BURN_IN: 6}, 1, "sequences of 6 steps", {BURN_IN: 5}),
     ({LENGTH: None, BURN_IN: 2}, 1, "the network has no memory", {BURN_IN: 0}),
-    ({"system.refresh_carries": True}, 1, "no memory", {"system.refresh_carries": False}),
+    ({"system.recompute_carries": True}, 1, "no memory", {"system.recompute_carries": False}),
     *(
         (
-            {MEMORY: LSTM, LENGTH: None, "system.refresh_carries": True},
+            {MEMORY: LSTM, LENGTH: None, "system.recompute_carries": True},
             1,
             "whole rollouts of 6",
             way,
         )
-        for way in ({LENGTH: 3}, {"system.refresh_carries": False})
+        for way in ({LENGTH: 3}, {"system.recompute_carries": False})
     ),
 ]
 
@@ -758,7 +851,7 @@ def test_num_updates_goes_before_total_timesteps() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{HIGH: 0.3}, {HIGH: 0.3, OBJECTIVE: "my_module.mine"}, {HIGH: None}]
+    "changes", [{HIGH: 0.3}, {HIGH: 0.3, OBJECTIVE: "math.sqrt"}, {HIGH: None}]
 )
 def test_upper_clip_bound_is_the_lower_unless_given(changes: Settings) -> None:
     derived = planned({**changes, "system.clip_eps": 0.1}, 1)
@@ -768,7 +861,7 @@ def test_upper_clip_bound_is_the_lower_unless_given(changes: Settings) -> None:
     assert float(hp.clip_eps_high) == pytest.approx(changes[HIGH] or 0.1)
 
 
-@pytest.mark.parametrize("name", ["kl_stop", "reward_clip", "max_grad_norm"])
+@pytest.mark.parametrize("name", ["target_kl", "reward_clip", "max_grad_norm"])
 def test_infinite_settings_reach_the_learner_as_infinity(name: str) -> None:
     config = parse({"system": {name: ".inf"}})
     assert getattr(hyperparameters(config, plan(config, 1)), name) == INF

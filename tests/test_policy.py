@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,9 +19,10 @@ import jaxppo
 from jaxppo.algorithms.acting import unroll
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
+from jaxppo.config.stored import plain
+from jaxppo.config.trust import check_trust
 from jaxppo.deploy.policy import TrainedPolicy
-from jaxppo.runtime import build as system
-from jaxppo.runtime import checkpoint, experiment
+from jaxppo.runtime import checkpoint, loop
 from jaxppo.types import Policy
 
 
@@ -47,7 +49,7 @@ def trained(tmp_path: Path) -> Callable[[Config], Path]:
     def call(config: Config) -> Path:
         folder = tmp_path / "run"
         folder.mkdir()
-        experiment.run(config, folder)
+        loop.run(config, folder)
         return folder
 
     return call
@@ -99,17 +101,15 @@ def test_acting_is_that_of_training(config: Config) -> None:
     policy = fresh(config)
     env = policy.system.env
     state, obs = env.reset(jax.random.split(jax.random.key(0), 3))
-    carry, expected_carry = None, policy.system.actor_critic.initial_carry(3)
+    carry, expected_carry = None, policy.system.algorithm.network.initial_carry(3)
     reset = jnp.ones(3, bool)
     for step in range(4):
         key = jax.random.fold_in(jax.random.key(1), step)
         greedy, after = policy.act(obs, carry=carry, reset=reset)
         drawn, _ = policy.act(obs, key, carry=carry, reset=reset)
         add_time = jax.tree.map(lambda x: x[None], (obs, reset))
-        expected_carry, distribution, _ = unroll(
-            policy.system, policy.policy, expected_carry, *add_time
-        )
-        now = jax.tree.map(lambda x: x[0], distribution)
+        expected_carry, output = unroll(policy.system, policy.policy, expected_carry, *add_time)
+        now = jax.tree.map(lambda x: x[0], output.distribution)
         close(greedy, now.to_action(now.mode()))
         close(drawn, now.to_action(now.sample_and_log_prob(seed=key)[0]))
         close(after, expected_carry)
@@ -145,8 +145,9 @@ def test_statistics_are_applied_and_change_what_it_does(trained: Any) -> None:
 
 def unroll_values(built: Any, policy: Policy, obs: Any) -> np.ndarray:
     add_time = jax.tree.map(lambda x: x[None], obs)
-    carry = built.actor_critic.initial_carry(2)
-    return np.asarray(unroll(built, policy, carry, add_time, jnp.ones((1, 2), bool))[2].mean())
+    carry = built.algorithm.network.initial_carry(2)
+    _, output = unroll(built, policy, carry, add_time, jnp.ones((1, 2), bool))
+    return np.asarray(output.value.mean())
 
 
 def test_acting_holds_under_jit_and_vmap(trained: Any) -> None:
@@ -182,7 +183,7 @@ def test_one_of_several_members(trained: Any) -> None:
     (absolute,) = [event for event in events if event["event"] == "absolute"]
     latest, _ = checkpoint.newest(run_dir)
     assert latest is not None
-    for seed, score in zip(absolute["seeds"], absolute["episode_returns"], strict=True):
+    for seed, score in zip(absolute["seeds"], absolute["member_returns"], strict=True):
         policy = load(run_dir, seed=seed)
         assert policy.config.arch.seed == seed
         np.testing.assert_allclose(policy.evaluate(50).returns.mean(), score, rtol=1e-5)
@@ -246,6 +247,11 @@ EVIL = {
         {**NETWORK, "actor_torso": {"_target_": "os.system", "command": "touch pwned"}},
         "network.actor_torso._target_=os.system",
     ),
+    "an algorithm of the user": (
+        "system",
+        {"algorithm": "antigravity.Fly"},
+        "system.algorithm=antigravity.Fly",
+    ),
     "an objective of the user": (
         "system",
         {"objective": "antigravity.fly"},
@@ -256,7 +262,7 @@ EVIL = {
         {**NETWORK, "actor_torso": {"_target_": "jaxppo.networks.torsos.jnp.save", "file": "x"}},
         "torsos.jnp.save",
     ),
-    "jaxppo outside of networks and environments": (
+    "jaxppo outside of algorithms, environments and networks": (
         "network",
         {**NETWORK, "actor_torso": {"_target_": "jaxppo.runtime.checkpoint._remove", "path": "x"}},
         "jaxppo.runtime.checkpoint._remove",
@@ -284,17 +290,16 @@ def test_a_strangers_run_executes_nothing(
     """The settings in a manifest with good hashes, and those of config.yaml."""
     group, value, words = EVIL[evil]
     config = coin()
-    settings = {**system.plain(config), "env": {**system.plain(config)["env"], "name": "x"}}
+    settings = plain(config)
     settings["env"] |= {"name": "CartPole-v1", "target": None}
-    settings[group] = {**settings[group], **value}
-    from jaxppo.config.parse import parse
-
+    settings[group] |= value
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="is not among what a stored run may name") as error:
-        system.check_trust(parse(settings), [])
+        check_trust(settings, [])
     assert words in str(error.value)
     assert "trust=[" in str(error.value)
     assert not (tmp_path / "pwned").exists()
+    assert "antigravity" not in sys.modules
 
 
 def test_trust_is_given_by_name(trained: Any) -> None:
@@ -305,3 +310,10 @@ def test_trust_is_given_by_name(trained: Any) -> None:
     with pytest.raises(ConfigError, match=r"env\.target=envs\.Coin.*trust=\[envs\]"):
         jaxppo.load(run_dir)
     assert jaxppo.load(run_dir, trust=["envs"]).system.env.name == "envs.Coin"
+    for manifest in (run_dir / "checkpoints").glob("*/manifest.json"):
+        facts = checkpoint.read_manifest(manifest.parent)
+        facts["config"]["system"]["algorithm"] = "antigravity.Fly"
+        manifest.write_text(checkpoint.sealed(facts))
+    with pytest.raises(ConfigError, match=r"system\.algorithm=antigravity\.Fly.*trust=\[antigr"):
+        load(run_dir)
+    assert "antigravity" not in sys.modules

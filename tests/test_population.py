@@ -97,7 +97,10 @@ def test_rungs_take_reduction_times_the_updates_of_the_one_before(
         ({"size": 4, "hyperparameters": {"epochs": [1, 4]}}, "epochs: not a number of system"),
         ({"size": 4, "hyperparameters": {"gama": [0.9, 1]}}, "gama: not a number of system"),
         ({"size": 4, "hyperparameters": {"gamma": [0.9, 1.5]}}, "gamma=1.5: must be at least 0"),
-        ({"size": 4, "hyperparameters": {"kl_stop": [0.1, 1]}}, "needs a finite system.kl_stop"),
+        (
+            {"size": 4, "hyperparameters": {"target_kl": [0.1, 1]}},
+            "needs a finite system.target_kl",
+        ),
         ({"size": 4, "threshold": 0.7}, "population.threshold=0.7: must be"),
     ],
 )

@@ -45,6 +45,11 @@ START: Event = {
     "updates_per_block": (2, 3),
     "total_steps": 5120,
     "requested_steps": 5000,
+    "headlines": {
+        "entropy": "entropy {:.3f}",
+        "approximate_kl": "kl {:.4f}",
+        "value_loss": "value loss {:.3g}",
+    },
 }
 COMPILE: Event = {
     "event": "compile",
@@ -306,8 +311,16 @@ def test_rounding_is_not_spoken_of_where_there_is_none(printed: Any) -> None:
         assert "asked for" not in "\n".join(printed({**START, "requested_steps": requested}))
 
 
+def test_training_shows_the_headlines_of_its_algorithm(printed: Any) -> None:
+    start = {**START, "headlines": {"td_error": "td error {:.1f}"}}
+    *_, line = printed(start, {**TRAIN, "td_error": 3.14})
+    assert line.endswith("  td error 3.1")
+    assert "entropy" not in line
+
+
 def test_train_return_is_a_dash_when_no_episode_ended(printed: Any) -> None:
-    (line,) = printed({**TRAIN, "episodes": 0, "episode_return": None, "episode_length": None})
+    none = {"episodes": 0, "episode_return": None, "episode_length": None}
+    *_, line = printed(START, {**TRAIN, **none})
     assert re.search(r"train return +- ", line)
 
 
@@ -412,13 +425,13 @@ def test_cursor_comes_back_however_the_run_ends(
 MEMBERS: Event = {
     "members": 3,
     "seeds": [1, 2, 3],
-    "episode_returns": [1.0, 2.5, 4.0],
     "episode_return": 2.5,
-    "episode_return_iqm": 2.25,
-    "episode_return_low": 1.5,
-    "episode_return_high": 3.75,
-    "episode_return_min": 1.0,
-    "episode_return_max": 4.0,
+    "member_returns": [1.0, 2.5, 4.0],
+    "member_return_iqm": 2.25,
+    "member_return_low": 1.5,
+    "member_return_high": 3.75,
+    "member_return_min": 1.0,
+    "member_return_max": 4.0,
 }
 SELECTION: Event = {
     "event": "selection",

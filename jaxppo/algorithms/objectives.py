@@ -86,7 +86,7 @@ def find_objective(choice: str) -> Objective:
     """The objective of a name or an import path; `ConfigError` where that leads to no function."""
     if not is_import_path(choice):
         return OBJECTIVES[choice]
-    found: Objective = imported("system.objective", choice, "a function")
+    found: Objective = imported("system.objective", choice, "function", OBJECTIVES)
     return found
 
 

@@ -144,7 +144,9 @@ _TYPE_NAMES: dict[Any, str] = {
 
 def _kind(kind: Any, rule: Mapping[str, Any]) -> str:
     choices = rule.get("choices")
-    return f"one of {', '.join(choices)}" if choices else _TYPE_NAMES[kind]
+    if not choices:
+        return _TYPE_NAMES[kind]
+    return f"one of {', '.join(choices)}{', or an import path' if rule.get('importable') else ''}"
 
 
 def takes(hint: Any, rule: Mapping[str, Any]) -> str:
@@ -154,7 +156,6 @@ def takes(hint: Any, rule: Mapping[str, Any]) -> str:
     bounds = _bounds(rule)
     words = [
         _kind(wanted, rule) + (f", {bounds}" if bounds else ""),
-        "an import path" if rule.get("importable") else "",
         ".inf" if rule.get("infinite") else "",
         "null" if type(None) in options else "",
     ]

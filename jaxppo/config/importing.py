@@ -1,32 +1,32 @@
 """What a setting names by its import path."""
 
 import importlib
+from collections.abc import Iterable
 from typing import Any
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.messages import named
 
 
-def imported(key: str, path: str, what: str) -> Any:
+def imported(key: str, path: str, what: str, choices: Iterable[str]) -> Any:
     """What an import path leads to; `ConfigError` where it leads to nothing, or to no `what`.
 
-    `what` says in words what is wanted there, such as "a class": it has to be callable.
+    `what` says in words what is wanted there, "class" or "function": it has to be callable.
+    `choices` are the names that the setting takes instead.
     """
     module, _, name = path.rpartition(".")
     if not module:
         raise ConfigError(f"{key}={path}: an import path such as my_module.my_name is needed")
-    found = getattr(imported_module(key, module), name, None)
-    if not callable(found):
-        raise ConfigError(f"{key}={path}: module {module} has no {name} that is {what}")
-    return found
-
-
-def imported_module(key: str, name: str) -> Any:
-    """A module by name; `ConfigError` where it cannot be imported."""
     try:
-        return importlib.import_module(name)
+        found = getattr(importlib.import_module(module), name, None)
     except Exception as error:  # a user's module may raise anything
         raise ConfigError(
-            f"{key}={name}: cannot be imported ({named(error)}); "
+            f"{key}={path}: {module} cannot be imported ({named(error)}); "
             "is it on PYTHONPATH, and does it run?"
         ) from error
+    if not callable(found):
+        raise ConfigError(
+            f"{key}={path}: module {module} has no {what} {name}; give the path of one that is "
+            f"there, or one of {', '.join(choices)}"
+        )
+    return found

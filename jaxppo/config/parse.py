@@ -47,6 +47,9 @@ def _parse(cls: type, raw: Any, prefix: str) -> Any:
     values = {}
     for name, value in raw.items():
         key = f"{prefix}{name}"
+        if name not in fields and key in known_keys():
+            chosen = raw.get("algorithm", "ppo")
+            raise ConfigError(f"{key}: system.algorithm={chosen} has no such setting; leave it out")
         if name not in fields:
             more = [f"{prefix}{known}" for known in fields] if prefix else []
             raise ConfigError(unknown_key(key, more))
@@ -65,14 +68,25 @@ def system_type(raw: Any) -> type[SystemConfig]:
     (field,) = (f for f in dataclasses.fields(SystemConfig) if f.name == "algorithm")
     given = raw.get("algorithm", field.default) if isinstance(raw, dict) else field.default
     name = check("system.algorithm", given, str, field.metadata)
-    algorithm = imported("system.algorithm", ALGORITHMS.get(name, name), "a class")
-    settings = getattr(algorithm, "Settings", None)
-    if not (isinstance(settings, type) and issubclass(settings, SystemConfig)):
+    algorithm = algorithm_class(name)
+    return typing.cast(
+        type[SystemConfig], algorithm.settings_type(raw if isinstance(raw, dict) else {})
+    )
+
+
+def algorithm_class(name: str) -> Any:
+    """The class that `system.algorithm` names; `ConfigError` where there is no such algorithm."""
+    found = imported("system.algorithm", ALGORITHMS.get(name, name), "class", ALGORITHMS)
+    settings = getattr(found, "Settings", None)
+    extends = isinstance(settings, type) and issubclass(settings, SystemConfig)
+    if not (extends and callable(getattr(found, "settings_type", None))):
         raise ConfigError(
-            f"system.algorithm={name}: has no Settings that extend "
-            "jaxppo.config.schema.SystemConfig; see docs/algorithms.md"
+            f"system.algorithm={name}: must be a class that extends "
+            "jaxppo.algorithms.algorithm.Algorithm, with Settings that extend "
+            "jaxppo.config.schema.SystemConfig; or one of "
+            f"{', '.join(ALGORITHMS)}; see docs/algorithms.md"
         )
-    return typing.cast(type[SystemConfig], algorithm.settings_type(raw))
+    return found
 
 
 def known_keys() -> list[str]:
@@ -100,7 +114,8 @@ def unknown_key(key: str, more: Sequence[str] = ()) -> str:
         return f"{key}: no such key; did you mean {alike[0]}=NAME, or {alike[0]}.KEY=VALUE?"
     last = lower.rpartition(".")[2]
     by_name = {k.rpartition(".")[2]: k for k in known}
-    near = [by_name[last]] if last in by_name else [k for k in known if k.startswith(lower)][:1]
+    begun = [k for k in known if k.startswith(lower)]
+    near = [by_name[last]] if last in by_name else difflib.get_close_matches(lower, begun, 1, 0.0)
     near = near or difflib.get_close_matches(lower, known, 1, 0.5)
     near = near or [by_name[n] for n in difflib.get_close_matches(last, list(by_name), 1, 0.0)]
     return f"{key}: no such key; did you mean {near[0]}?"

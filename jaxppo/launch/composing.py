@@ -11,7 +11,7 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from jaxppo.config.fields import ConfigError
-from jaxppo.config.parse import help_text, parse
+from jaxppo.config.parse import help_text, known_keys, parse, system_type
 from jaxppo.config.schema import Config, NetworkConfig
 
 LAYERS = ("input_layer", "torso", "memory", "actor_head", "critic_head")  # in configs/network
@@ -38,25 +38,35 @@ def compose(config_name: str, overrides: Sequence[str]) -> Config:
     """The settings that an executable would run with, where no Hydra is under way."""
     check_form(overrides)
     with hydra.initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
-        return parse(
-            plain_settings(hydra.compose(config_name, [with_plus(each) for each in overrides]))
-        )
+        typed = [with_plus(each) for each in overrides]
+        return parse(plain_settings(hydra.compose(config_name, typed), typed))
 
 
 def with_plus(argument: str) -> str:
-    """An argument as Hydra takes it: entries of env.params and env.kwargs need no plus sign."""
+    """An argument as Hydra takes it: settings that hold any keys need no plus sign for new ones."""
     return (
         f"++{argument}"
-        if re.match(r"(env\.(params|kwargs)|population\.hyperparameters)\.[\w.]+=", argument)
+        if re.match(r"(env\.(params|kwargs)|population\.hyperparameters)(\.[\w.]+)?=", argument)
         else argument
     )
 
 
-def plain_settings(config: DictConfig) -> dict[str, Any]:
-    """What was composed, as plain containers."""
+def plain_settings(config: DictConfig, overrides: Sequence[str]) -> dict[str, Any]:
+    """What was composed of files and of `overrides`, as plain containers.
+
+    The files hold settings of PPO. Of those, an algorithm of a user's own gets the ones that it
+    has; one that was typed stays, to be refused.
+    """
     settings = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    plain = OmegaConf.to_container(settings, resolve=True)
-    return {str(key): value for key, value in typing.cast(dict[Any, Any], plain).items()}
+    container = OmegaConf.to_container(settings, resolve=True)
+    plain = {str(key): value for key, value in typing.cast(dict[Any, Any], container).items()}
+    system = plain.get("system")
+    if isinstance(system, dict):
+        own = {f"system.{field.name}" for field in dataclasses.fields(system_type(system))}
+        typed = {re.split("[=@]", override.lstrip("+"))[0] for override in overrides}
+        left_out = set(known_keys()) - own - typed
+        plain["system"] = {k: v for k, v in system.items() if f"system.{k}" not in left_out}
+    return plain
 
 
 def check_form(arguments: Sequence[str]) -> None:
@@ -77,7 +87,7 @@ def choices(group: str) -> list[str]:
 def help_of() -> str:
     """The text of `--help`."""
     groups = ("env", "network", "population", *(f"network/{layer}" for layer in LAYERS))
-    choices = "\n".join(f"{group}={', '.join(choices(group))}" for group in groups)
+    listed = "\n".join(f"{group}={', '.join(choices(group))}" for group in groups)
     return f"""PPO in JAX, compiled end to end.
 
   python -m jaxppo.ff_ppo env=cartpole arch.total_num_envs=4096
@@ -86,7 +96,7 @@ def help_of() -> str:
   python -m jaxppo.ff_ppo env=cartpole population=pbt population.size=32
   python -m jaxppo.rec_ppo env=t_maze network=gru
 
-{choices}
+{listed}
   network/torso and network/memory are said of a branch: network/torso@network.actor_torso=mlp
 hydra.run.dir=DIR is the run directory; --cfg job prints the settings; --hydra-help has the rest.
 

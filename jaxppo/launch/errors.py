@@ -74,7 +74,8 @@ def explain(error: Exception) -> str | None:
         return str(error)
     if isinstance(error, HydraException | OmegaConfBaseException):
         typed = getattr(error, "override", None)  # where Hydra's grammar stopped
-        return _translate(f"parsing override '{typed}'\n{error}" if typed else str(error))
+        missing = str(getattr(error.__cause__, "full_key", None) or "")  # perhaps within a value
+        return _translate(f"parsing override '{typed}'\n{error}" if typed else str(error), missing)
     if isinstance(error, ValueError) and "Config group override" in str(error):
         typed = " ".join(arg for arg in sys.argv[1:] if re.match(r"[+~]*(\w*|\w+/[\w/@.]+)=", arg))
         return f"{typed}: a group takes the name of one of its files; see --help"
@@ -134,10 +135,13 @@ def refuse(message: str, status: int) -> NoReturn:
     raise SystemExit(status)
 
 
-def _translate(message: str) -> str:
-    """Hydra's words for an override that cannot be, as key, rule and way out."""
+def _translate(message: str, missing: str = "") -> str:
+    """Hydra's words for an override that cannot be, as key, rule and way out.
+
+    `missing`: the key that was not found, where Hydra knows.
+    """
     if match := re.search(r"Could not override '([^']+)'", message):
-        key = match[1]
+        key = missing if missing.startswith(f"{match[1]}.") else match[1]
         if key.startswith("hydra."):
             return f"{key}: no such key; Hydra's own are in --hydra-help"
         group, _, slot = key.partition("@")
@@ -148,7 +152,10 @@ def _translate(message: str) -> str:
         if key in _layer_keys():
             return f"{key}: the layer there, if any, has no such key; --cfg job shows what there is"
         here = [k for k in _layer_keys() if k.rpartition(".")[0] == key.rpartition(".")[0]]
-        return unknown_key(key, sorted(here) or _usual_layer_keys())
+        if here:
+            near = difflib.get_close_matches(key, sorted(here), 1, 0.0)[0]
+            return f"{key}: no such key; did you mean {near}?"
+        return unknown_key(key, _usual_layer_keys())
     if match := re.search(
         r"Could not find '(.+)/([^/]+)'\s+Available options in .*?:(.*)", message, re.S
     ):

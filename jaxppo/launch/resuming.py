@@ -43,7 +43,7 @@ def settings_of(composed: DictConfig, hydra_config: Any) -> Config:
     Of a run's directory only config.yaml is read here, and of that nothing that says what this
     machine is to do (`LOCAL`): such settings are those of the command line.
     """
-    config = parse(plain_settings(composed))
+    config = parse(plain_settings(composed, hydra_config.overrides.task))
     if config.resume is None:
         return config
     run_dir = Path(config.resume)

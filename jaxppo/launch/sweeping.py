@@ -104,11 +104,6 @@ def train(jobs: Sequence[Job]) -> Sequence[float | Exception]:
 def check_sweep(config_name: str, overrides: list[str]) -> None:
     """Every swept value by its own rule; then whole jobs, each value beside the others' first."""
     parsed = OverridesParser.create().parse_overrides(overrides)
-    for override in parsed:
-        if override.is_discrete_sweep() and override.key_or_group.count(".") == 1:
-            group, name = override.key_or_group.split(".")
-            for value in override.sweep_string_iterator():
-                parse({group: {name: OmegaConf.create(f"value: {value}").value}})
     choices = [
         [f"{o.get_key_element()}={value}" for value in o.sweep_string_iterator()]
         if o.is_discrete_sweep()
@@ -117,6 +112,13 @@ def check_sweep(config_name: str, overrides: list[str]) -> None:
         if o.is_discrete_sweep() or not o.is_sweep_override()
     ]
     first = [options[0] for options in choices]
+    composed = plain_settings(hydra.compose(config_name, first), first)
+    for override in parsed:
+        if override.is_discrete_sweep() and override.key_or_group.count(".") == 1:
+            group, name = override.key_or_group.split(".")
+            for value in override.sweep_string_iterator():
+                changed = {name: OmegaConf.create(f"value: {value}").value}
+                parse({**composed, group: {**composed.get(group, {}), **changed}})
     jobs = [first] + [
         [*first[:i], option, *first[i + 1 :]]
         for i, options in enumerate(choices)
@@ -124,7 +126,7 @@ def check_sweep(config_name: str, overrides: list[str]) -> None:
         if not _is_free(option.partition("=")[0])
     ]
     for job in jobs[:_MAX_COMPOSED]:
-        prepare(parse(plain_settings(hydra.compose(config_name, job))))
+        prepare(parse(plain_settings(hydra.compose(config_name, job), job)))
 
 
 def _is_free(key: str) -> bool:

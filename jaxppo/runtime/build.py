@@ -16,9 +16,9 @@ from jaxppo.algorithms.algorithm import Algorithm
 from jaxppo.algorithms.axes import BATCH_AXIS, MEMBER_AXIS
 from jaxppo.algorithms.spine import init_agent
 from jaxppo.config.fields import ConfigError, numbers
-from jaxppo.config.importing import imported
+from jaxppo.config.parse import algorithm_class
 from jaxppo.config.plan import Plan
-from jaxppo.config.schema import ALGORITHMS, Config, LoggerConfig
+from jaxppo.config.schema import Config, LoggerConfig
 from jaxppo.runtime import devices, microbatches
 from jaxppo.types import Hyperparameters, LearnerState, PyTree, System
 
@@ -33,8 +33,7 @@ def build(config: Config, plan: Plan) -> System:
             "set it to a number of steps"
         )
     system = config.system
-    path = ALGORITHMS.get(system.algorithm, system.algorithm)
-    algorithm: Algorithm = imported("system.algorithm", path, "a class").build(config, env)
+    algorithm: Algorithm = algorithm_class(system.algorithm).build(config, env)
     num_microbatches, num_value_chunks = microbatches.count(
         system.microbatch_size, plan, algorithm.network, env
     )

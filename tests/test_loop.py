@@ -1,6 +1,7 @@
 """A run's host loop: what is kept, what is written, when it stops."""
 
 import dataclasses
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,32 @@ from conftest import small_config
 
 import jaxppo
 from jaxppo.algorithms.evaluation import Episodes
+from jaxppo.algorithms.spine import Metrics
 from jaxppo.config.fields import ConfigError
-from jaxppo.runtime import build as system
-from jaxppo.runtime import experiment, sinks
+from jaxppo.runtime import blocks, loop, sinks
+from jaxppo.runtime.build import random_streams
+from jaxppo.runtime.jobs import TrainingError
+from jaxppo.runtime.placement import Layout
 from jaxppo.types import Policy
 
 QUIET = {"console": False, "json": False, "plot": False}
+
+
+def poison(monkeypatch: pytest.MonkeyPatch, calls: Any, part: str, **values: Any) -> None:
+    """Change what the host reads of blocks' metrics: in these `calls`, in one part of them."""
+    real, numbers = Layout.read, itertools.count()
+
+    def read(layout: Layout, tree: Any) -> Any:
+        found = real(layout, tree)
+        if not isinstance(found, Metrics) or next(numbers) not in calls:
+            return found
+        if not part:
+            return dataclasses.replace(found, **values)
+        return dataclasses.replace(
+            found, **{part: dataclasses.replace(getattr(found, part), **values)}
+        )
+
+    monkeypatch.setattr(Layout, "read", read)
 
 
 class Recorder:
@@ -49,18 +70,20 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
     def install(returns: list[float]) -> list[Policy]:
         seen: list[Policy] = []
 
-        def evaluate(self: Any, policy: Policy, keys: Any, times: int) -> Episodes:
+        def evaluate(
+            layout: Any, program: Any, policy: Policy, keys: Any, num: int, times: int
+        ) -> Episodes:
             score = returns[len(seen)] if len(seen) < len(returns) else 77.0
             seen.append(jax.tree.map(np.array, dataclasses.replace(policy, noise_key=None)))
-            num = times * self.config.arch.num_eval_episodes
+            shape = (1, times * num)
             return Episodes(
-                returns=np.full((1, num), score),
-                lengths=np.ones((1, num)),
-                finished=np.ones((1, num), bool),
-                empty_masks=np.zeros((1, num), int),
+                returns=np.full(shape, score),
+                lengths=np.ones(shape),
+                finished=np.ones(shape, bool),
+                empty_masks=np.zeros(shape, int),
             )
 
-        monkeypatch.setattr(experiment._Run, "evaluate", evaluate)
+        monkeypatch.setattr(blocks, "evaluate", evaluate)
         return seen
 
     return install
@@ -78,7 +101,7 @@ def test_absolute_metric_is_of_the_very_policy_that_evaluated_best(
     settings = small_config(
         arch={"num_updates": 7, "num_evaluation": 3}, system__normalize_observations=True
     )
-    result = experiment.run(settings, tmp_path)
+    result = loop.run(settings, tmp_path)
     assert result == 77.0  # of the absolute evaluation
     for one, other in zip(jax.tree.leaves(seen[best]), jax.tree.leaves(seen[3]), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -91,7 +114,7 @@ def test_absolute_metric_is_of_the_very_policy_that_evaluated_best(
 
 
 def test_training_evaluation_and_absolute_metric_draw_from_streams_apart() -> None:
-    keys = [jax.random.key_data(key).tolist() for key in system.random_streams([3])]
+    keys = [jax.random.key_data(key).tolist() for key in random_streams([3])]
     assert len({tuple(key[0]) for key in keys}) == 4
 
 
@@ -99,8 +122,8 @@ def test_without_a_finite_evaluation_there_is_no_result(
     recorder: Recorder, scripted: Any, tmp_path: Path
 ) -> None:
     scripted([math.nan, math.nan])
-    with pytest.raises(experiment.TrainingError, match="no evaluation"):
-        experiment.run(small_config(), tmp_path)
+    with pytest.raises(TrainingError, match="no evaluation"):
+        loop.run(small_config(), tmp_path)
     assert not recorder.of("absolute")
     assert recorder.of("end")[0]["absolute_metric"] is None
     assert recorder.of("end")[0]["status"] != "finished"
@@ -113,13 +136,13 @@ def test_without_absolute_metric_the_best_evaluation_is_returned(
     recorder: Recorder, scripted: Any, tmp_path: Path
 ) -> None:
     scripted([3.0, 8.0])
-    assert experiment.run(small_config(arch__absolute_metric=False), tmp_path) == 8.0
+    assert loop.run(small_config(arch__absolute_metric=False), tmp_path) == 8.0
     assert not recorder.of("absolute")
 
 
 def test_blocks_spread_updates_and_count_every_step(recorder: Recorder, tmp_path: Path) -> None:
     settings = small_config(arch={"num_updates": 7, "num_evaluation": 3, "num_eval_episodes": 5})
-    result = experiment.run(settings, tmp_path)
+    result = loop.run(settings, tmp_path)
     assert [event["steps"] for event in recorder.of("eval")] == [64, 128, 224]
     assert [event["updates"] for event in recorder.of("train")] == [2, 4, 7]
     assert {event["episodes"] for event in recorder.of("eval")} == {5}
@@ -137,7 +160,7 @@ def test_a_profile_leaves_a_trace_by_phase_and_the_run_as_it_was(
     for folder in (None, str(tmp_path / "trace")):
         run_dir = tmp_path / f"run{len(results)}"
         run_dir.mkdir()
-        results.append(experiment.run(small_config(arch__profile=folder, logger=QUIET), run_dir))
+        results.append(loop.run(small_config(arch__profile=folder, logger=QUIET), run_dir))
     assert results[0] == results[1]
     assert len(recorder.of("train")) == 4
     (trace,) = tmp_path.rglob("*.xplane.pb")
@@ -146,7 +169,7 @@ def test_a_profile_leaves_a_trace_by_phase_and_the_run_as_it_was(
 
 def test_unfinished_episodes_are_counted_and_said(recorder: Recorder, tmp_path: Path) -> None:
     settings = small_config(arch={"max_eval_steps": 2, "num_eval_episodes": 3})
-    assert experiment.run(settings, tmp_path) == 3.0
+    assert loop.run(settings, tmp_path) == 3.0
     assert [event["unfinished"] for event in recorder.of("eval")] == [3, 3]
 
 
@@ -155,37 +178,32 @@ def test_warm_up_moves_the_statistics_before_anything_is_learnt(
 ) -> None:
     seen = scripted([1.0, 2.0])
     settings = small_config(system={"normalize_observations": True, "obs_norm_warmup_steps": 33})
-    experiment.run(settings, tmp_path)
+    loop.run(settings, tmp_path)
     assert recorder.of("start")[0]["warmup_steps"] == 64  # two rollouts of 32 steps
     assert seen[0].obs_statistics.count[0] == 64 + 2 * 32
     assert recorder.of("eval")[0]["steps"] == 64  # of training alone
 
 
 @pytest.mark.parametrize(
-    "poisoned, way_out",
+    "part, poisoned, way_out",
     [
-        ("nonfinite_reward", "look at the environment's rewards"),
-        ("nonfinite_observation", "look at the environment's observations"),
-        ("nonfinite_loss", "try lower system.actor_lr and critic_lr"),
-        ("nonfinite_parameter", "try lower system.actor_lr and critic_lr"),
+        ("rollout", "nonfinite_reward", "look at the environment's rewards"),
+        ("rollout", "nonfinite_observation", "look at the environment's observations"),
+        ("learn", "nonfinite_loss", "try lower learning rates"),
+        ("", "nonfinite_parameter", "try lower learning rates"),
     ],
 )
 def test_nonfinite_training_stops_at_the_blocks_end(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, poisoned: str, way_out: str
+    recorder: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    part: str,
+    poisoned: str,
+    way_out: str,
 ) -> None:
-    real, calls = experiment.devices.members, []
-
-    def found(tree: Any, **how: Any) -> Any:
-        values = real(tree, **how)
-        if isinstance(values, experiment.Metrics):
-            calls.append(values)
-            if len(calls) == 2:
-                return dataclasses.replace(values, **{poisoned: np.full(1, 3)})
-        return values
-
-    monkeypatch.setattr(experiment.devices, "members", found)
-    with pytest.raises(experiment.TrainingError, match=poisoned.partition("_")[2]) as error:
-        experiment.run(small_config(), tmp_path)
+    poison(monkeypatch, [1], part, **{poisoned: np.full(1, 3)})
+    with pytest.raises(TrainingError, match=poisoned.partition("_")[2]) as error:
+        loop.run(small_config(), tmp_path)
     assert "\n" not in str(error.value)
     assert "step 128" in str(error.value)
     assert str(error.value).endswith(way_out)
@@ -200,8 +218,8 @@ def test_a_diverging_learning_rate_is_reported_not_trained_through(
     settings = small_config(
         system={"actor_lr": 1e30, "critic_lr": 1e30, "decay_learning_rates": False}
     )
-    with pytest.raises(experiment.TrainingError, match="loss"):
-        experiment.run(settings, tmp_path)
+    with pytest.raises(TrainingError, match="loss"):
+        loop.run(settings, tmp_path)
 
 
 @pytest.mark.parametrize("where", ["training", "evaluation"])
@@ -209,19 +227,10 @@ def test_a_mask_without_a_legal_action_stops_the_run(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str
 ) -> None:
     if where == "evaluation":  # training looks away
-        real = experiment.devices.members
-
-        def found(tree: Any, **how: Any) -> Any:
-            values = real(tree, **how)
-            is_metrics = isinstance(values, experiment.Metrics)
-            return (
-                dataclasses.replace(values, empty_mask=np.zeros(1, int)) if is_metrics else values
-            )
-
-        monkeypatch.setattr(experiment.devices, "members", found)
+        poison(monkeypatch, range(9), "rollout", empty_mask=np.zeros(1, int))
     settings = small_config(env={"target": "envs.Masked", "params": {"empty": True}})
-    with pytest.raises(experiment.TrainingError, match=r"no legal action.*action_mask") as error:
-        experiment.run(settings, tmp_path)
+    with pytest.raises(TrainingError, match=r"no legal action.*action_mask") as error:
+        loop.run(settings, tmp_path)
     assert "\n" not in str(error.value)
     assert recorder.of("end")[0]["status"] == str(error.value)
     assert len(recorder.of("eval")) == 0

@@ -1,0 +1,94 @@
+"""The phases of an update, each compiled once for a system, and rollouts to run them on."""
+
+import dataclasses
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxppo.algorithms import acting, memory, ppo, spine
+from jaxppo.kernels import random_bits
+from jaxppo.ops import sequences
+from jaxppo.types import AgentState, Batch, LearnerState, Rollout, System
+
+
+def compiled(system: System) -> Any:
+    """The phases of one system by their names, without their first argument.
+
+    Each is compiled at its first call.
+    """
+    algorithm = system.algorithm
+    phases = [acting.collect, acting.unroll, memory.burn_in, memory.refresh_batch]
+    phases += [spine.update, spine.learn, spine.scale_rewards, spine.update_obs_statistics]
+    phases += [spine.run_epochs, spine.run_epoch, spine.gradient_step]
+    phases += [algorithm.targets, algorithm.loss, algorithm.finish]
+    recompute_carries = jax.jit(partial(memory.recompute_carries, system), static_argnums=2)
+    return SimpleNamespace(
+        **{phase.__name__: jax.jit(partial(phase, system)) for phase in phases},
+        recompute_carries=recompute_carries,
+        system=system,
+    )
+
+
+def collect(phases: Any, state: LearnerState) -> tuple[LearnerState, Rollout]:
+    """The state after a rollout, and the rollout with the keys that `update` would give it."""
+    after, rollout, _ = phases.collect(state.agent, state.acting)
+    keys = random_bits.split(after.key, 1 + phases.system.epochs)
+    after = dataclasses.replace(after, key=keys[0])
+    rollout = dataclasses.replace(rollout, keys=keys[1:])
+    return LearnerState(agent=state.agent, acting=after), rollout
+
+
+def add_targets(phases: Any, agent: AgentState, rollout: Rollout) -> tuple[AgentState, Batch]:
+    """The batch of a rollout, and the agent whose statistics of targets have moved."""
+    agent, steps, _ = phases.targets(agent, rollout)
+    length = phases.system.sequence_length
+    carry = sequences.first(rollout.steps.carry, length)
+    return agent, Batch(carry=carry, steps=sequences.cut(steps, length))
+
+
+def rollout_after(
+    phases: Any, state: LearnerState, num_updates: int
+) -> tuple[LearnerState, Rollout, Batch]:
+    """A fresh rollout and its batch, of an agent that has learnt for some updates."""
+    for _ in range(num_updates):
+        state, _ = phases.update(state)
+    state, rollout = collect(phases, state)
+    agent, scaled = phases.scale_rewards(state.agent, rollout)
+    return dataclasses.replace(state, agent=agent), rollout, add_targets(phases, agent, scaled)[1]
+
+
+def random_batch(num: int, seed: int = 0) -> Batch:
+    """A batch of PPO `[1, num]` of noise."""
+    draw = np.random.default_rng(seed).normal
+    rows = lambda *shape: jnp.asarray(draw(size=(1, num, *shape)), jnp.float32)  # noqa: E731
+    steps = ppo.Steps(
+        obs=rows(2),
+        reset=jnp.zeros((1, num), bool),
+        action=jnp.asarray(np.arange(num)[None] % 2, jnp.int32),
+        log_prob=-0.7 + 0.3 * rows(),
+        distribution=(),
+        value=rows(),
+        raw_value=rows(),
+        advantage=rows(),
+        target=rows(),
+    )
+    return Batch(carry=(), steps=steps)
+
+
+def with_steps(batch: Batch, **changes: Any) -> Batch:
+    """The batch with other fields of its steps."""
+    return dataclasses.replace(batch, steps=dataclasses.replace(batch.steps, **changes))
+
+
+def with_hyperparameters(agent: AgentState, **changes: Any) -> AgentState:
+    """The agent with other hyperparameters."""
+    return dataclasses.replace(agent, hyperparameters=agent.hyperparameters.replace(**changes))
+
+
+def flat(tree: Any) -> np.ndarray:
+    """All numbers of a tree as one vector."""
+    return np.concatenate([np.ravel(x) for x in jax.tree.leaves(tree)])

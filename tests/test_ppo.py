@@ -1,0 +1,313 @@
+"""Proximal policy optimisation: its targets, losses and statistics, against oracles."""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from phases import (
+    add_targets,
+    collect,
+    compiled,
+    flat,
+    random_batch,
+    rollout_after,
+    with_hyperparameters,
+    with_steps,
+)
+
+from jaxppo.algorithms import spine
+from jaxppo.algorithms.ppo import Steps
+from jaxppo.ops.distributions import categorical
+
+
+@pytest.mark.parametrize("terminates", [False, True])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_targets_equal_an_oracle_on_true_successors(
+    small: Any, terminates: bool, normalize: bool
+) -> None:
+    system, state = small(
+        env__params={"terminates": terminates},
+        system={"normalize_observations": normalize, "standardize_advantages": "none"},
+        system__reward_scale=0.1,
+    )
+    phases = compiled(system)
+    state, rollout, batch = rollout_after(phases, state, 3)
+    steps = rollout.steps
+
+    def values(obs: jax.Array) -> np.ndarray:
+        reset = jnp.zeros(obs.shape[:2], bool)
+        return np.asarray(phases.unroll(state.agent.policy, (), obs, reset)[1].value.mean())
+
+    advantage, target = oracles.gae(
+        np.asarray(steps.reward) * 0.1,
+        values(steps.obs),
+        values(steps.final_observation),
+        np.asarray(steps.terminated),
+        np.asarray(steps.truncated),
+        gamma=0.99,
+        gae_lambda=0.95,
+    )
+    found = batch.steps
+    np.testing.assert_allclose(found.advantage.reshape(8, 4), advantage, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found.target.reshape(8, 4), target, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_first_minibatch_ratio_is_one_after_several_updates(small: Any, normalize: bool) -> None:
+    system, state = small(system__normalize_observations=normalize)
+    phases = compiled(system)
+    state, _, batch = rollout_after(phases, state, 4)
+    _, losses = phases.loss(state.agent, state.agent.policy.params, batch)
+    assert losses.approximate_kl < 1e-9
+    assert losses.clip_fraction == 0
+    np.testing.assert_allclose(losses.actor_loss, -np.mean(batch.steps.advantage), atol=1e-6)
+
+
+@pytest.mark.parametrize("clip_value_loss", [False, True])
+def test_loss_is_the_sum_of_its_parts_from_the_oracle(small: Any, clip_value_loss: bool) -> None:
+    system, state = small(
+        system__clip_value_loss=clip_value_loss, system__ent_coef=0.05, system__vf_coef=0.7
+    )
+    batch = random_batch(64)
+    steps, phases = batch.steps, compiled(system)
+    total, losses = phases.loss(state.agent, state.agent.policy.params, batch)
+    _, output = phases.unroll(state.agent.policy, (), steps.obs, steps.reset)
+    logits = np.asarray(output.distribution.logits, np.float64)[0]
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    chosen = log_probs[np.arange(64), np.asarray(steps.action)[0]]
+    ratio = np.exp(chosen - np.asarray(steps.log_prob, np.float64)[0])
+    advantage = np.asarray(steps.advantage, np.float64)[0]
+    actor = -np.minimum(ratio * advantage, np.clip(ratio, 0.8, 1.2) * advantage).mean()
+    value, old, target = (
+        np.asarray(x, np.float64)[0] for x in (output.value.mean(), steps.raw_value, steps.target)
+    )
+    squared = (value - target) ** 2
+    if clip_value_loss:
+        squared = np.maximum(squared, (old + np.clip(value - old, -0.2, 0.2) - target) ** 2)
+    critic = 0.5 * squared.mean()
+    entropy = -(np.exp(log_probs) * log_probs).sum(-1).mean()
+    np.testing.assert_allclose(losses.actor_loss, actor, rtol=1e-4)
+    np.testing.assert_allclose(losses.value_loss, critic, rtol=1e-4)
+    np.testing.assert_allclose(losses.entropy, entropy, rtol=1e-4)
+    np.testing.assert_allclose(total, actor + 0.7 * critic - 0.05 * entropy, rtol=1e-4)
+
+
+@pytest.mark.parametrize("objective", ["penalty", "dpo", "reinforce"])
+def test_actors_loss_is_the_objectives(small: Any, objective: str) -> None:
+    """Against the definitions in float64; the clipped one has its test above."""
+    system, state = small(system__objective=objective, system__kl_coef=0.7)
+    phases = compiled(system)
+    batch = random_batch(64)
+    steps = batch.steps
+    _, output = phases.unroll(state.agent.policy, (), steps.obs, steps.reset)
+    policy = output.distribution
+    old = categorical(policy.logits + jnp.asarray([0.5, -0.5]))
+    batch = with_steps(batch, distribution=old, log_prob=old.log_prob(steps.action))
+    _, losses = phases.loss(state.agent, state.agent.policy.params, batch)
+
+    new, before = (
+        x - np.log(np.exp(x).sum(-1, keepdims=True))
+        for x in (np.asarray(d.logits, np.float64)[0] for d in (policy, old))
+    )
+    taken = np.arange(64), np.asarray(steps.action)[0]
+    ratio = np.exp(new[taken] - before[taken])
+    advantage = np.asarray(steps.advantage, np.float64)[0]
+    kl = (np.exp(before) * (before - new)).sum(-1)
+    gain, log_gain = (ratio - 1) * advantage, np.log(ratio) * advantage
+    drift = np.where(
+        advantage >= 0,
+        np.maximum(gain - 2.0 * np.tanh(gain / 2.0), 0),
+        np.maximum(log_gain - 0.6 * np.tanh(log_gain / 0.6), 0),
+    )
+    expected = {
+        "penalty": -ratio * advantage + 0.7 * kl,
+        "dpo": drift - ratio * advantage,
+        "reinforce": -new[taken] * advantage,
+    }[objective]
+    np.testing.assert_allclose(losses.actor_loss, expected.mean(), rtol=1e-4)
+    np.testing.assert_allclose(losses.ratio_min, ratio.min(), rtol=1e-4)
+    np.testing.assert_allclose(losses.ratio_max, ratio.max(), rtol=1e-4)
+
+
+def kl_of_mine(agent: Any, steps: Steps, distribution: Any, log_prob: jax.Array) -> jax.Array:
+    return steps.distribution.kl_divergence(distribution)
+
+
+def test_an_objective_by_import_path_sees_the_acting_policy(small: Any) -> None:
+    system, state = small(system__objective="test_ppo.kl_of_mine")
+    assert system.algorithm.objective is kl_of_mine
+    jax.eval_shape(partial(spine.update, system), state)
+    blind, state = small(system__objective="clip")
+    phases = compiled(blind)
+    _, rollout, _ = jax.eval_shape(phases.collect, state.agent, state.acting)
+    _, steps, _ = jax.eval_shape(phases.targets, state.agent, rollout)
+    assert steps.distribution == ()  # what is not looked at is not kept
+
+
+class Equal:
+    """An objective without a hash, as a dataclass is by default."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return NotImplemented
+
+    def __call__(self, agent: Any, steps: Steps, _: Any, log_prob: jax.Array) -> jax.Array:
+        return -log_prob
+
+
+unhashable = Equal()
+
+
+def test_an_objective_needs_no_hash(small: Any) -> None:
+    system, state = small(system__objective="test_ppo.unhashable")
+    jax.eval_shape(partial(spine.update, system), state)
+
+
+def test_upper_clip_bound_is_its_own(small: Any) -> None:
+    """With ratios of 1.25, an upper bound of 1.3 keeps the gradient that 1.2 takes away."""
+    batch = with_steps(random_batch(64), advantage=jnp.ones((1, 64)))
+    steps, norms = batch.steps, []
+    for high in (None, 0.3):
+        system, state = small(system__clip_eps_high=high, system__ent_coef=0.0)
+        phases = compiled(system)
+        _, output = phases.unroll(state.agent.policy, (), steps.obs, steps.reset)
+        old = output.distribution.log_prob(steps.action) - np.log(1.25)
+        _, metrics = phases.gradient_step(
+            with_steps(batch, log_prob=old), state.agent, jnp.arange(64)
+        )
+        norms.append(metrics.norms["actor_gradient_norm"])
+    assert norms[0] < 1e-6 < 1e-2 < norms[1]
+
+
+def test_critic_learns_normalised_targets_of_values_in_units_of_reward(small: Any) -> None:
+    system, state = small(
+        system={"normalize_values": True, "standardize_advantages": "none"},
+        system__value_norm_decay=0.9,
+    )
+    phases = compiled(system)
+    means, squares, weight = 0.0, 0.0, 0.0
+    for _ in range(3):
+        before = state.agent.algorithm.value_statistics
+        state, rollout = collect(phases, state)
+        agent, batch = add_targets(phases, state.agent, rollout)
+        seen = rollout.steps.obs, rollout.steps.reset
+        raw = np.asarray(phases.unroll(agent.policy, (), *seen)[1].value.mean())
+        value = raw * np.sqrt(before.variance + 1e-4) + before.mean
+        steps = batch.steps
+        np.testing.assert_allclose(steps.value.reshape(8, 4), value, rtol=1e-4, atol=1e-4)
+        # Advantages are of rewards as they are: the error of the values is all there is.
+        np.testing.assert_allclose(steps.target, steps.advantage + steps.value, rtol=1e-5)
+        target = np.asarray(steps.target, np.float64)
+        means = 0.9 * means + 0.1 * target.mean()
+        squares = 0.9 * squares + 0.1 * np.square(target).mean()
+        weight = 0.9 * weight + 0.1
+        statistics = agent.algorithm.value_statistics
+        np.testing.assert_allclose(statistics.mean, means / weight, rtol=1e-4)
+        variance = squares / weight - (means / weight) ** 2
+        np.testing.assert_allclose(statistics.variance, variance, rtol=1e-3)
+        _, losses = phases.loss(agent, agent.policy.params, batch)
+        units = (target - statistics.mean) / np.sqrt(statistics.variance + 1e-4)
+        error = raw.reshape(1, -1) - units
+        np.testing.assert_allclose(losses.value_loss, 0.5 * np.square(error).mean(), rtol=1e-3)
+        agent, *_ = phases.run_epochs(agent, rollout, batch)
+        state = dataclasses.replace(state, agent=agent)
+
+
+def test_clip_of_values_is_around_what_the_critic_said(small: Any) -> None:
+    """At first nothing is clipped, though the units have moved since: the gradient is whole."""
+    found = []
+    for clip in (False, True):
+        system, state = small(system={"normalize_values": True, "clip_value_loss": clip})
+        phases = compiled(system)
+        state, rollout = collect(phases, state)
+        agent, batch = add_targets(phases, state.agent, rollout)
+        _, metrics = phases.gradient_step(batch, agent, jnp.arange(32))
+        found.append((metrics.loss.value_loss, metrics.norms["critic_gradient_norm"]))
+    assert found[0][1] > 0.01
+    np.testing.assert_allclose(*found, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name, value", [("kl_coef", 50.0), ("dpo_alpha", 0.1)])
+def test_numbers_of_the_other_objectives_are_data_too(small: Any, name: str, value: float) -> None:
+    system, state = small(system__objective="penalty" if name == "kl_coef" else "dpo")
+    update, params = compiled(system).update, []
+    for change in ({}, {name: jnp.float32(value)}):
+        agent = with_hyperparameters(state.agent, **change)
+        moved, _ = update(dataclasses.replace(state, agent=agent))
+        params.append(flat(moved.agent.policy.params))
+    assert not np.array_equal(*params)
+
+
+def test_advantages_can_be_standardised_by_minibatch(small: Any) -> None:
+    """Then neither their scale nor their mean matters, whatever the other minibatches hold."""
+    batch = random_batch(32)
+    advantage = 3.0 * batch.steps.advantage.at[:, 16:].add(9.0) - 5.0
+    other = with_steps(batch, advantage=advantage)
+    losses = {}
+    for way in ("minibatch", "none"):
+        system, state = small(system__standardize_advantages=way)
+        step = compiled(system).gradient_step
+        losses[way] = [
+            step(b, state.agent, jnp.arange(16))[1].loss.actor_loss for b in (batch, other)
+        ]
+    np.testing.assert_allclose(*losses["minibatch"], atol=1e-5)
+    assert abs(np.subtract(*losses["none"])) > 1.0
+
+
+def test_vtrace_on_the_acting_policy_is_the_lambda_return(small: Any) -> None:
+    targets = []
+    for name in ("gae", "vtrace"):
+        recompute = name == "vtrace"
+        system, state = small(system={"advantages": name, "recompute_targets": recompute})
+        phases = compiled(system)
+        state, rollout = collect(phases, state)
+        targets.append(add_targets(phases, state.agent, rollout)[1].steps.target)
+    np.testing.assert_allclose(*targets, rtol=1e-5)
+
+
+def test_recomputed_targets_are_those_of_the_epoch(small: Any) -> None:
+    """The first epoch finds what it would have found; later ones the parameters of their time."""
+    params = {}
+    for epochs in (1, 2):
+        for recompute in (False, True):
+            system, state = small(system={"epochs": epochs, "recompute_targets": recompute})
+            state, _ = compiled(system).update(state)
+            params[epochs, recompute] = flat(state.agent.policy.params)
+    np.testing.assert_allclose(params[1, True], params[1, False], rtol=1e-5, atol=1e-7)
+    assert not np.allclose(params[2, True], params[2, False], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("target, factor", [(1e-9, 2.0), (1e9, 0.5)])
+def test_penalty_adapts_to_its_target(small: Any, target: float, factor: float) -> None:
+    system, state = small(
+        system={
+            "objective": "penalty",
+            "adapt_kl_coef": True,
+            "kl_coef_target": target,
+            "kl_coef": 3.0,
+        }
+    )
+    phases = compiled(system)
+    for update in (1, 2):
+        state, metrics = phases.update(state)
+        assert state.agent.algorithm.kl_factor == factor**update
+        assert metrics.learn.finish.kl_coef == 3.0 * factor**update
+        assert state.agent.hyperparameters.kl_coef == 3.0
+
+
+def test_penalty_stays_within_half_of_its_target(small: Any) -> None:
+    system, state = small(system={"objective": "penalty", "adapt_kl_coef": True, "epochs": 1})
+    phases = compiled(system)
+    state, rollout = collect(phases, state)
+    agent, batch = add_targets(phases, state.agent, rollout)
+    agent = with_hyperparameters(agent, kl_coef_target=jnp.float32(0.1))
+    for shift, factor in ((0.0, 0.5), (0.45, 1.0), (0.9, 2.0)):  # KL near 0, 0.1 and 0.37
+        old = categorical(batch.steps.distribution.logits + jnp.asarray([2 * shift, 0.0]))
+        moved, _ = phases.finish(agent, with_steps(batch, distribution=old))
+        assert moved.algorithm.kl_factor == factor, shift
