@@ -196,7 +196,7 @@ class _Flat(distrax.Distribution):  # type: ignore[misc]
 
     def _value(self, value: jax.Array) -> jax.Array:
         """A value whose shape, behind any axes of samples, is that of the parameters."""
-        chex.assert_equal_shape_suffix([value, jnp.empty(self._shape)], len(self._shape))
+        chex.assert_shape(value, (..., *self._shape))
         return value
 
 
