@@ -4,51 +4,68 @@ A run that saves after every evaluation, and one that saves as often as the defa
 seconds that training waited for, and seconds of the threads beside it, against the whole run.
 """
 
-import dataclasses
+import argparse
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-from benchmarks.speed import compose
-from jaxppo.runtime import checkpoint, experiment
+from benchmarks.speed import SETTINGS, compose
+from jaxppo.runtime import checkpoint, loop
+from jaxppo.runtime.saving import Saver
+
+SIZE = ["arch.total_timesteps=4_000_000", "arch.num_evaluation=10", "logger.console=false"]
+
+
+class TimedSaver(Saver):
+    """Adds up the seconds that training waits for it."""
+
+    waited = 0.0
+
+    def save_within(self, *args: Any) -> None:
+        """Between two calls of a block."""
+        start = time.perf_counter()
+        super().save_within(*args)
+        self.waited += time.perf_counter() - start
+
+    def save_block(self, *args: Any) -> None:
+        """After a block."""
+        start = time.perf_counter()
+        super().save_block(*args)
+        self.waited += time.perf_counter() - start
+
+    @property
+    def written(self) -> float:
+        """Seconds of its threads."""
+        return sum(writer.seconds for writer in self._writers.values())
 
 
 def main() -> None:
     """Measure both."""
-    real = experiment._Run.save
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--set", nargs="*", default=[], help="further settings, key=value")
+    arguments = parser.parse_args()
     for share in (1.0, 0.02):
-        settings = compose("M")
-        settings = dataclasses.replace(
-            settings,
-            arch=dataclasses.replace(settings.arch, total_timesteps=4_000_000, num_evaluation=10),
-            checkpoint=dataclasses.replace(settings.checkpoint, share=share),
-            logger=dataclasses.replace(settings.logger, console=False),
-        )
-        waited: list[float] = []
-        writers: dict[int, checkpoint.Writer] = {}
+        settings = compose(SETTINGS["M"], *SIZE, f"checkpoint.share={share}", *arguments.set)
+        savers: list[TimedSaver] = []
 
-        def save(self: Any, *args: Any, waited: Any = waited, writers: Any = writers) -> None:
-            start = time.perf_counter()
-            real(self, *args)
-            waited.append(time.perf_counter() - start)
-            writers.update(self.writers)
+        def make(*args: Any, savers: list[TimedSaver] = savers) -> TimedSaver:
+            savers.append(TimedSaver(*args))
+            return savers[-1]
 
-        experiment._Run.save = save  # type: ignore[method-assign]
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as made, mock.patch.object(loop, "Saver", make):
+            folder = Path(made)
             start = time.perf_counter()
-            experiment.run(settings, Path(folder))
+            loop.run(settings, folder)
             seconds = time.perf_counter() - start
-            (writer,) = writers.values()
-            steps = checkpoint.steps_in(writer.folder)
-            size = sum(
-                file.stat().st_size
-                for file in checkpoint.path_of(Path(folder), steps[-1]).rglob("*")
-                if file.is_file()
-            )
+            (saver,) = savers
+            latest = checkpoint.steps_in(folder / checkpoint.FOLDER)[-1]
+            files = checkpoint.path_of(folder, latest).rglob("*")
+            size = sum(file.stat().st_size for file in files if file.is_file())
         print(
-            f"checkpoint.share={share}: {seconds:.1f} s, waited {100 * sum(waited) / seconds:.2f}%,"
-            f" written beside {100 * writer.seconds / seconds:.2f}%, {size / 1e6:.1f} MB each",
+            f"checkpoint.share={share}: {seconds:.1f} s, waited {saver.waited / seconds:.2%}, "
+            f"written beside {saver.written / seconds:.2%}, {size / 1e6:.1f} MB each",
             flush=True,
         )
 

@@ -22,9 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from jaxppo.launch import launcher
+from jaxppo.launch.composing import compose
+from jaxppo.launch.sweeping import groups, train
 from jaxppo.ops.aggregates import interval, iqm
-from jaxppo.runtime import devices, experiment
+from jaxppo.runtime import devices
+from jaxppo.runtime.jobs import Job
 
 RESULTS = Path(__file__).parent / "results" / "defaults.jsonl"
 
@@ -92,7 +94,7 @@ def cells(regime: str) -> list[tuple[Task, list[str]]]:
 def run(task: Task, overrides: dict[str, list[str]], more: list[str], seeds: range) -> list[dict]:
     """A row for each variant of one task, trained together where they are one program."""
     configs = {
-        name: launcher.compose(
+        name: compose(
             "ff_ppo",
             [
                 *(f"env.name={task.name}", f"arch.total_timesteps={task.steps}"),
@@ -107,14 +109,14 @@ def run(task: Task, overrides: dict[str, list[str]], more: list[str], seeds: ran
         for name, changes in overrides.items()
     }
     names, rows = list(configs), []
-    for group in launcher._groups(list(configs.values())):
+    for group in groups(list(configs.values())):
         start = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
             jobs = []
             for number in group:
                 (Path(folder) / str(number)).mkdir()
-                jobs.append(experiment.Job(configs[names[number]], Path(folder) / str(number)))
-            launcher._train(jobs)  # a failed seed has the evaluations that it had
+                jobs.append(Job(configs[names[number]], Path(folder) / str(number)))
+            train(jobs)  # a failed seed has the evaluations that it had
             seconds = (time.perf_counter() - start) / len(group)
             for number, job in zip(group, jobs, strict=True):
                 found = [returns_of(seed, job.run_dir) for seed in seeds]

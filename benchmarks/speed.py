@@ -20,20 +20,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import hydra
 import jax
 import jax.numpy as jnp
-import numpy as np
-from omegaconf import OmegaConf
 
 from benchmarks.blocks import SIZES, Size, growth_mib, peak_mib, serve
-from jaxppo import config
-from jaxppo.algorithms import learner
+from jaxppo.algorithms import acting, spine
+from jaxppo.algorithms.optimizers import optimizer
+from jaxppo.config.schema import Config
 from jaxppo.kernels.permutations import random_permutation
-from jaxppo.launch.composing import config_dir
-from jaxppo.runtime import build as system
-from jaxppo.runtime import compile, devices, experiment, population
-from jaxppo.types import LearnerState, System
+from jaxppo.launch import composing
+from jaxppo.ops import sequences
+from jaxppo.runtime import build, compile, devices
+from jaxppo.runtime.jobs import prepare
+from jaxppo.runtime.placement import Layout
+from jaxppo.runtime.population import members
+from jaxppo.runtime.programs import compile_training
+from jaxppo.types import AgentState, Batch, LearnerState, Rollout, System
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).parent / "results"
@@ -92,12 +94,10 @@ EXTRA = {f"{c}-1024": memory(c, 1024) for c in ("lstm", "gru", "lru")} | {"gru":
 PHASES_OF = ("S", "M", "L", "cnn")
 
 
-def compose(setting: Setting, *more: str) -> config.Config:
+def compose(setting: Setting, *more: str) -> Config:
     """The configuration that the command line would run."""
     overrides = ["arch.num_evaluation=1", "arch.compile_cache=null", *more]
-    with hydra.initialize_config_dir(str(config_dir()), version_base="1.3"):
-        settings = hydra.compose(setting.executable, [*setting.overrides, *overrides])
-    return config.parse(dict(OmegaConf.to_container(settings, resolve=True)))  # type: ignore[arg-type]
+    return composing.compose(setting.executable, [*setting.overrides, *overrides])
 
 
 class Timed:
@@ -105,20 +105,17 @@ class Timed:
 
     def __init__(self, setting: Setting, *more: str) -> None:
         settings = compose(setting, *more)
-        self.plan, self.system = experiment.prepare(settings)
-        members = population.members(settings)
-        self.state = system.init(self.system, members, self.plan)
+        self.plan, self.system = prepare(settings)
+        configs = members(settings)
+        layout = Layout(self.plan, self.system, tuple(range(len(configs))))
+        self.state = layout.place(build.begin(self.system, configs, self.plan))
         steps_per_update = self.plan.num_members * self.plan.steps_per_update
         self.updates = max(1, setting.steps_per_block // steps_per_update)
         self.steps = self.updates * steps_per_update
-        used = jax.local_devices()[: self.plan.num_devices]
-        self.count = devices.replicate(np.int32(self.updates), used)
-        train = partial(learner.train_members, self.system)
+        self.count = layout.place_count(self.updates)
         self.compiler = settings.arch.compiler
-        self.total = system.no_metrics(self.plan)
-        self.program = compile.compile_program(
-            train, self.state, self.total, self.count, donate=(0, 1), compiler=self.compiler
-        )
+        self.total = layout.no_metrics()
+        self.program = compile_training(layout, configs)
         flops = (self.program.matmul_flops or 0) * self.plan.num_devices
         self.gflop_per_step = flops / steps_per_update / 1e9
 
@@ -172,13 +169,13 @@ def phases(timed: Timed) -> dict[str, float]:
         agent=jax.tree.map(lambda x: x[0, 0], timed.state.agent),
         acting=jax.tree.map(lambda x: x[0, 0, 0], timed.state.acting),
     )
-    collected, rollout, _ = jax.jit(partial(learner.collect, built))(state)
-    batch, _ = jax.jit(partial(learner.add_targets, built))(collected, rollout)
+    _, rollout, _ = jax.jit(partial(acting.collect, built))(state.agent, state.acting)
+    batch = jax.jit(partial(targets, built))(state.agent, rollout)
     programs: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
-        "update": (partial(learner.update, built), (state,)),
+        "update": (partial(spine.update, built), (state,)),
         "act": (partial(act, built), (state, rollout)),
         "environment": (partial(step, built), (state, rollout)),
-        "advantages": (partial(learner.add_targets, built), (collected, rollout)),
+        "advantages": (partial(targets, built), (state.agent, rollout)),
         "shuffle": (partial(shuffle, built), (state, batch)),
         "gradients": (partial(gradients, built), (state, batch)),
     }
@@ -205,21 +202,19 @@ def repeat(function: Callable[..., Any], times: int, *args: Any) -> Any:
     return jax.lax.fori_loop(0, times, again, (args, output))[1]
 
 
-def act(system: System, state: LearnerState, rollout: Any) -> Any:
+def act(system: System, state: LearnerState, rollout: Rollout) -> Any:
     """A rollout's actions, on its observations."""
     keys = jax.random.split(state.acting.key, system.rollout_length)
 
     def one(carry: Any, xs: Any) -> Any:
         key, obs, reset = xs
-        carry, distribution, _ = learner.unroll(
-            system, state.agent.policy, carry, jax.tree.map(lambda x: x[None], obs), reset[None]
-        )
-        return carry, distribution.sample_and_log_prob(seed=key)
+        return acting.act(system, state.agent.policy, carry, obs, reset, key)
 
-    return jax.lax.scan(one, state.acting.carry, (keys, rollout.obs, rollout.reset))[1]
+    steps = rollout.steps
+    return jax.lax.scan(one, state.acting.carry, (keys, steps.obs, steps.reset))[1]
 
 
-def step(system: System, state: LearnerState, rollout: Any) -> Any:
+def step(system: System, state: LearnerState, rollout: Rollout) -> Any:
     """A rollout's environment steps, with its actions."""
     shape = (system.rollout_length, system.num_envs)
     keys = jax.random.split(state.acting.key, shape)
@@ -227,34 +222,43 @@ def step(system: System, state: LearnerState, rollout: Any) -> Any:
     def one(env_state: Any, xs: Any) -> Any:
         return system.env.step(xs[0], env_state, xs[1])
 
-    return jax.lax.scan(one, state.acting.env_state, (keys, rollout.action))[1]
+    return jax.lax.scan(one, state.acting.env_state, (keys, rollout.steps.action))[1]
 
 
-def shuffle(system: System, state: LearnerState, batch: Any) -> Any:
-    """Every minibatch of all passes: its order, and its transitions."""
-    num = batch.log_prob.shape[1]
+def targets(system: System, agent: AgentState, rollout: Rollout) -> Batch:
+    """What gradient steps read of a rollout."""
+    agent, rollout = spine.scale_rewards(system, agent, rollout)
+    _, steps, _ = system.algorithm.targets(system, agent, rollout)
+    carry = sequences.first(rollout.steps.carry, system.sequence_length)
+    return Batch(carry=carry, steps=sequences.cut(steps, system.sequence_length))
+
+
+def shuffle(system: System, state: LearnerState, batch: Batch) -> Any:
+    """Every minibatch of all epochs: its order, and its transitions."""
+    num = batch.steps.reset.shape[1]
 
     def epoch(_: None, key: jax.Array) -> Any:
         order = random_permutation(key, num).reshape(system.num_minibatches, -1)
-        return None, jax.lax.scan(lambda _, i: (None, learner.select(batch, i)), None, order)[1]
+        return None, jax.lax.scan(lambda _, i: (None, spine.select(batch, i)), None, order)[1]
 
     return jax.lax.scan(epoch, None, jax.random.split(state.acting.key, system.epochs))[1]
 
 
-def gradients(system: System, state: LearnerState, batch: Any) -> Any:
+def gradients(system: System, state: LearnerState, batch: Batch) -> Any:
     """As many gradient steps, all on one minibatch."""
-    minibatch = jax.tree.map(
-        lambda x: x[:, : x.shape[1] // system.num_minibatches],
-        dataclasses.replace(batch, carry=()),
+    num = batch.steps.reset.shape[1] // system.num_minibatches
+    minibatch = Batch(
+        carry=jax.tree.map(lambda x: x[:num], batch.carry),
+        steps=jax.tree.map(lambda x: x[:, :num], batch.steps),
     )
     params, opt_state = state.agent.policy.params, state.agent.opt_state
-    update = learner.optimizer(state.agent.hyperparameters, state.agent.update).update
+    update = optimizer(system, state.agent.hyperparameters, state.agent.update).update
 
     def one(carry: Any, _: None) -> Any:
         params, opt_state = carry
         policy = dataclasses.replace(state.agent.policy, params=params)
         agent = dataclasses.replace(state.agent, policy=policy)
-        gradient, _ = learner.gradient(system, agent, minibatch)
+        gradient, _, _ = spine.gradient(system, agent, minibatch)
         updates, opt_state = update(gradient, opt_state, params)
         return (jax.tree.map(jnp.add, params, updates), opt_state), None
 

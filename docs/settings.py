@@ -13,7 +13,8 @@ from omegaconf import OmegaConf
 
 from jaxppo.analysis.report import Reporting
 from jaxppo.config.fields import takes
-from jaxppo.config.schema import Config
+from jaxppo.config.parse import system_type
+from jaxppo.config.schema import ALGORITHMS, Config, SystemConfig
 from jaxppo.deploy.export import Export
 from jaxppo.deploy.films import Rendering
 from jaxppo.evaluate import Evaluation
@@ -31,7 +32,8 @@ BEGINNING = """\
 # Settings
 
 Every key, with its default, what it takes and what it means; and what `group=NAME` offers. Made by
-`make docs` from the dataclasses in `jaxppo/config.py` and the files of `configs/`: edit those.
+`make docs` from the dataclasses in `jaxppo/config/schema.py`, those of the algorithms, and the
+files of `configs/`: edit those.
 
 Keys are typed as `key=value` after `python -m jaxppo.ff_ppo` or `python -m jaxppo.rec_ppo`.
 `--cfg job` prints what a command line amounts to, and `arch.plan_only=true` what it would run.
@@ -47,6 +49,8 @@ def settings() -> str:
         if dataclasses.is_dataclass(cls):
             parts += [f"## {group.name}\n", f"{(cls.__doc__ or '').strip()}\n"]
             parts.append(table(cls, f"{group.name}.", defaults=group.name != "network"))
+            if cls is SystemConfig:
+                parts += own_settings()
             parts += choices(group.name)
     alone = [field for field in dataclasses.fields(Config) if "help" in field.metadata]
     parts += ["## Going on with an earlier run\n", table(Config, "", [f.name for f in alone])]
@@ -54,6 +58,16 @@ def settings() -> str:
         sentence = (command.__doc__ or "").strip().splitlines()[0]
         parts += [f"## {module}\n", f"{sentence}\n", table(command, "")]
     return "\n".join(parts)
+
+
+def own_settings() -> Iterator[str]:
+    """What each algorithm adds to the settings that all have."""
+    common = {field.name for field in dataclasses.fields(SystemConfig)}
+    for algorithm in ALGORITHMS:
+        cls = system_type({"algorithm": algorithm})
+        own = [field.name for field in dataclasses.fields(cls) if field.name not in common]
+        yield f"### system.algorithm={algorithm}\n"
+        yield table(cls, "system.", own)
 
 
 def table(cls: type, prefix: str, names: list[str] | None = None, *, defaults: bool = True) -> str:

@@ -15,10 +15,11 @@ from pathlib import Path
 import jax, numpy as np
 from functools import partial
 from conftest import LAYERS, NETWORK, small_config
-from jaxppo import config
-from jaxppo.runtime import devices, experiment, build as system
 from jaxppo.algorithms.evaluation import evaluate_members
-from jaxppo.algorithms.learner import train_members
+from jaxppo.algorithms.spine import train_members
+from jaxppo.config.plan import plan
+from jaxppo.runtime import build, devices, loop
+from jaxppo.runtime.placement import Layout
 
 num = int(sys.argv[1])
 settings = small_config(
@@ -26,20 +27,20 @@ settings = small_config(
     env__target="envs.Coin",
     network={**NETWORK, "actor_memory": {"_target_": f"{LAYERS}.memory.Recurrent", "size": 8}},
     system={
-        "sequence_length": 4, "num_minibatches": 2, "burn_in": 1, "refresh_carries": True,
+        "sequence_length": 4, "num_minibatches": 2, "burn_in": 1, "recompute_carries": True,
         **dict.fromkeys(("normalize_observations", "normalize_values", "normalize_rewards"), True),
-        "standardize_advantages": "minibatch", "kl_stop": 10.0,
+        "standardize_advantages": "minibatch", "target_kl": 10.0,
         "objective": "penalty", "adapt_kl_coef": True,
     },
     logger={"console": False, "plot": False},
 )
-plan = config.plan(settings, num)
-built = system.build(settings, plan)
-state = system.init(built, [settings], plan)
+plan = plan(settings, num)
+built = build.build(settings, plan)
+layout = Layout(plan, built, (0,))
+state = layout.place(build.begin(built, [settings], plan))
 local = jax.local_devices()[:num]
 train = devices.parallel(partial(train_members, built), num)
-count = devices.replicate(np.int32(3), local)
-total = system.no_metrics(plan)
+count, total = layout.place_count(3), layout.no_metrics()
 talk = "all_reduce" in train.lower(state, total, count).as_text()
 state, metrics = train(state, total, count)
 raw = lambda x: jax.random.key_data(x) if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key) else x
@@ -52,7 +53,7 @@ episodes = devices.parallel(partial(evaluate_members, built), num)(
     devices.replicate(policy, local), shards
 )
 with tempfile.TemporaryDirectory() as run_dir:
-    experiment.run(settings, Path(run_dir))
+    loop.run(settings, Path(run_dir))
     events = [json.loads(line) for line in (Path(run_dir) / "metrics.jsonl").open()]
 print(json.dumps({
     "played": [event["episodes"] for event in events if event["event"] != "train"],
@@ -133,7 +134,7 @@ print(*(devices.count(members) for members in (1, 2, 3, 4, 16)))
         ({"JAX_NUM_CPU_DEVICES": "1"}, "1 1 1 1 1"),
     ],
 )
-def test_members_are_spread_over_a_cpus_cores_and_one_agent_is_not(
+def test_members_are_sharded_over_a_cpus_cores_and_one_agent_is_not(
     asked: dict[str, str], counts: str
 ) -> None:
     others = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}

@@ -13,8 +13,12 @@ from conftest import NETWORK, on_devices, small_config
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
-from jaxppo.runtime import experiment, population
-from jaxppo.runtime.build import program_key
+from jaxppo.runtime import compile, loop, population
+from jaxppo.runtime.build import build, program_key
+from jaxppo.runtime.jobs import Job, TooLargeError, TrainingError
+from jaxppo.runtime.members import Members
+from jaxppo.runtime.placement import Layout
+from jaxppo.runtime.selection import Selection
 
 QUIET = {"console": False, "plot": False}
 ON = {
@@ -53,8 +57,8 @@ def same(one: list[dict[str, Any]], other: list[dict[str, Any]], rtol: float = 2
                 assert left[name] == right[name], name
 
 
-def jobs_of(folder: Path, configs: list[Config]) -> list[experiment.Job]:
-    jobs = [experiment.Job(config, folder / str(i)) for i, config in enumerate(configs)]
+def jobs_of(folder: Path, configs: list[Config]) -> list[Job]:
+    jobs = [Job(config, folder / str(i)) for i, config in enumerate(configs)]
     for job in jobs:
         job.run_dir.mkdir(parents=True)
     return jobs
@@ -67,26 +71,26 @@ def test_a_member_is_the_run_that_it_would_be_alone(tmp_path: Path) -> None:
         coin(arch={"seed": 7}, system={"actor_lr": 1e-2, "ent_coef": 0.1, "gamma": 0.5}),
         coin(arch={"seed": 7}, system={"clip_eps": 0.01, "epochs": 2, "max_grad_norm": 1e-3}),
     ]
-    together = experiment.run_together(jobs_of(tmp_path / "together", configs))
+    together = loop.run_together(jobs_of(tmp_path / "together", configs))
     for i, config in enumerate(configs):
         alone = tmp_path / "alone" / str(i)
         alone.mkdir(parents=True)
-        result = experiment.run(config, alone)
+        result = loop.run(config, alone)
         assert isinstance(together[i], float)
         np.testing.assert_allclose(together[i], result, rtol=1e-5)
         same(events_of(tmp_path / "together" / str(i)), events_of(alone))
     assert len({events_of(tmp_path / "together" / str(i))[0]["actor_loss"] for i in range(3)}) == 3
 
 
-def test_kl_stops_each_member_by_its_own_limit(tmp_path: Path) -> None:
+def test_target_kl_stops_each_member_by_its_own_limit(tmp_path: Path) -> None:
     changes = {"epochs": 3, "actor_lr": 0.05, "decay_learning_rates": False}
-    configs = [coin(system={**changes, "kl_stop": limit}) for limit in (1e-7, 1e-2, 100.0)]
-    experiment.run_together(jobs_of(tmp_path / "together", configs))
+    configs = [coin(system={**changes, "target_kl": limit}) for limit in (1e-7, 1e-2, 100.0)]
+    loop.run_together(jobs_of(tmp_path / "together", configs))
     steps = []
     for i in (0, 1):
         alone = tmp_path / "alone" / str(i)
         alone.mkdir(parents=True)
-        experiment.run(configs[i], alone)
+        loop.run(configs[i], alone)
         found = events_of(tmp_path / "together" / str(i))
         same(found, events_of(alone))
         steps.append(found[0]["gradient_steps"])
@@ -95,10 +99,10 @@ def test_kl_stops_each_member_by_its_own_limit(tmp_path: Path) -> None:
 
 
 def test_seeds_are_runs_and_their_sum(tmp_path: Path) -> None:
-    result = experiment.run(coin(arch={"num_seeds": 3, "seed": 5}), tmp_path)
+    result = loop.run(coin(arch={"num_seeds": 3, "seed": 5}), tmp_path)
     alone = tmp_path / "alone"
     alone.mkdir()
-    experiment.run(coin(arch={"seed": 6}), alone)
+    loop.run(coin(arch={"seed": 6}), alone)
     same(events_of(tmp_path / "seed_6"), events_of(alone))
     seeds = [events_of(tmp_path / f"seed_{seed}") for seed in (5, 6, 7)]
     for number, event in enumerate(events_of(tmp_path)):
@@ -107,12 +111,21 @@ def test_seeds_are_runs_and_their_sum(tmp_path: Path) -> None:
         assert event["seeds"] == [5, 6, 7]
         if event["event"] != "train":
             scores = [one["episode_return"] for one in each]
-            assert event["episode_returns"] == scores
+            assert event["member_returns"] == scores
             np.testing.assert_allclose(event["episode_return"], np.mean(scores))
-            assert event["episode_return_low"] <= event["episode_return_iqm"]
-            assert event["episode_return_iqm"] <= event["episode_return_high"]
+            np.testing.assert_allclose(event["member_return_std"], np.std(scores))
+            assert event["member_return_min"] == min(scores)
+            assert event["member_return_max"] == max(scores)
+            assert event["member_return_low"] <= event["member_return_iqm"]
+            assert event["member_return_iqm"] <= event["member_return_high"]
+            for name, over in (("min", min), ("max", max)):  # over episodes of all members
+                worst = [one[f"episode_return_{name}"] for one in each]
+                assert event[f"episode_return_{name}"] == over(worst)
         else:
             np.testing.assert_allclose(event["entropy"], np.mean([one["entropy"] for one in each]))
+            assert event["ratio_min"] == min(one["ratio_min"] for one in each)
+            assert event["ratio_max"] == max(one["ratio_max"] for one in each)
+            assert event["episodes"] == sum(one["episodes"] for one in each)
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["status"] == "finished"
     np.testing.assert_allclose(summary["absolute_metric"], result)
@@ -121,28 +134,33 @@ def test_seeds_are_runs_and_their_sum(tmp_path: Path) -> None:
 
 def test_each_member_keeps_its_own_best(tmp_path: Path) -> None:
     """Policies stand in as their block's number; 9 is better than all, infinity than none."""
-    run = experiment._Run([experiment.Job(coin(arch={"num_seeds": 4}), tmp_path)])
+    config = coin(arch={"num_seeds": 4})
+    planned, members = plan(config, 1), Members([Job(config, tmp_path)])
+    layout = Layout(planned, build(config, planned), (0, 1, 2, 3))
     best: Any = {"params": np.zeros((1, 4, 2))}
     for block, scores in enumerate(
         ([1.0, 5.0, 3.0, math.inf], [2.0, 4.0, math.nan, 9.0], [2.0, 6.0, 2.0, -math.inf]), 1
     ):
-        for i, score in enumerate(scores):
-            run.members[i].last = {"episode_return": score, "steps": block}
+        better = [
+            members[i].score({"episode_return": score, "steps": block})
+            for i, score in enumerate(scores)
+        ]
         policy: Any = {"params": np.full((1, 4, 2), block)}
-        best = run.keep(dict(enumerate(scores)), policy, best)
+        best = layout.choose(np.array(better), policy, best)
     np.testing.assert_array_equal(np.asarray(best["params"])[0, :, 0], [2, 3, 1, 2])
-    assert [member.best["steps"] for member in run.members] == [2, 3, 1, 2]
+    assert [members[i].facts.best["steps"] for i in range(4)] == [2, 3, 1, 2]
+    assert [members[i].facts.last["steps"] for i in range(4)] == [3, 3, 3, 3]
 
 
 def test_a_diverging_member_is_its_own_failure(tmp_path: Path) -> None:
     bad = {"actor_lr": 1e30, "critic_lr": 1e30, "decay_learning_rates": False}
     configs = [coin(), coin(system=bad), coin(arch={"seed": 2})]
-    results = experiment.run_together(jobs_of(tmp_path, configs))
-    assert isinstance(results[1], experiment.TrainingError)
+    results = loop.run_together(jobs_of(tmp_path, configs))
+    assert isinstance(results[1], TrainingError)
     assert "NaN or infinity" in str(results[1])
     alone = tmp_path / "alone"
     alone.mkdir()
-    np.testing.assert_allclose(results[2], experiment.run(configs[2], alone), rtol=1e-5)
+    np.testing.assert_allclose(results[2], loop.run(configs[2], alone), rtol=1e-5)
     same(events_of(tmp_path / "2"), events_of(alone))
     assert [event["event"] for event in events_of(tmp_path / "1")] == ["train"]
     assert json.loads((tmp_path / "1" / "summary.json").read_text())["status"] != "finished"
@@ -153,14 +171,14 @@ def test_members_that_need_more_memory_than_there_is_do_not_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = jobs_of(tmp_path, [coin(), coin(arch={"seed": 2})])
-    monkeypatch.setattr(experiment.compile, "memory_limit", lambda *_: 1000)
-    with pytest.raises(experiment.TooLargeError, match="2 members need"):
-        experiment.run_together(jobs, fit=True)
+    monkeypatch.setattr(compile, "memory_limit", lambda *_: 1000)
+    with pytest.raises(TooLargeError, match="2 members need"):
+        loop.run_together(jobs, fit=True)
     assert not any(list(job.run_dir.iterdir()) for job in jobs)  # they can begin again
     with pytest.raises(ConfigError, match=r"arch\.total_num_envs=16: the program needs 0\.0 GiB"):
-        experiment.run(coin(), tmp_path)
-    monkeypatch.setattr(experiment.compile, "memory_limit", lambda *_: None)
-    assert all(isinstance(x, float) for x in experiment.run_together(jobs, fit=True))
+        loop.run(coin(), tmp_path)
+    monkeypatch.setattr(compile, "memory_limit", lambda *_: None)
+    assert all(isinstance(x, float) for x in loop.run_together(jobs, fit=True))
 
 
 def test_what_shapes_no_array_shapes_no_program() -> None:
@@ -173,26 +191,28 @@ def test_what_shapes_no_array_shapes_no_program() -> None:
         assert program_key(same_program) == one
     for other in (
         coin(system={"epochs": 1}),
-        coin(system={"kl_stop": 0.1}),
+        coin(system={"target_kl": 0.1}),
         coin(arch={"num_updates": 5}),
         coin(env={"target": "envs.Clock"}),
         coin(network={**NETWORK, "actor_torso": None}),
     ):
         assert program_key(other) != one
-    assert program_key(coin(system={"kl_stop": 0.1})) == program_key(coin(system={"kl_stop": 9.0}))
+    assert program_key(coin(system={"target_kl": 0.1})) == program_key(
+        coin(system={"target_kl": 9.0})
+    )
 
 
 @pytest.mark.parametrize(
     "members, devices, each, shards",
     [(1, 4, 1, 4), (4, 4, 1, 1), (8, 4, 2, 1), (6, 4, 6, 4), (3, 1, 3, 1)],
 )
-def test_members_are_spread_over_devices_where_they_divide(
+def test_members_are_sharded_over_devices_where_they_divide(
     members: int, devices: int, each: int, shards: int
 ) -> None:
     found = plan(coin(arch={"num_seeds": members}), devices)
     assert (found.members_per_device, found.devices_per_member) == (each, shards)
     assert found.num_envs * shards * 2 == 16
-    assert found.spreads_members == (shards < devices)
+    assert found.shards_members == (shards < devices)
     assert found.steps_per_update == 16 * 8
 
 
@@ -206,18 +226,18 @@ import sys
 from pathlib import Path
 import jax
 from test_members import coin, jobs_of
-from jaxppo.runtime import experiment
+from jaxppo.runtime import loop
 
 folder, local = Path(sys.argv[1]), jax.local_devices()
-kl = {"kl_stop": 0.05}  # in all, so that those of one form are one program
+kl = {"target_kl": 0.05}  # in all, so that those of one form are one program
 four = [coin(arch={"seed": seed}, system=kl) for seed in (1, 2, 3, 4)]
-experiment.run_together(jobs_of(folder / "spread", four))  # a member on each device
-experiment.run_together(jobs_of(folder / "shared", four[:3]))  # all members on all devices
-experiment.run_together(jobs_of(folder / "alone", four[:1]))
+loop.run_together(jobs_of(folder / "sharded", four))  # a member on each device
+loop.run_together(jobs_of(folder / "shared", four[:3]))  # all members on all devices
+loop.run_together(jobs_of(folder / "alone", four[:1]))
 halving = {"size": 8, "selection": "halving"}
-experiment.run_together(jobs_of(folder / "halved", [coin(system=kl, population=halving)]))
+loop.run_together(jobs_of(folder / "halved", [coin(system=kl, population=halving)]))
 pbt = {"size": 4, "selection": "pbt", "hyperparameters": {"actor_lr": [1e-4, 1e-2]}}
-experiment.run_together(jobs_of(folder / "pbt", [coin(system=kl, population=pbt)]))
+loop.run_together(jobs_of(folder / "pbt", [coin(system=kl, population=pbt)]))
 """
 
 
@@ -226,27 +246,27 @@ def test_members_over_four_devices_equal_runs_alone(tmp_path: Path) -> None:
     found = tmp_path / "four"
     on_devices(4, SCRIPT, str(found))
     (tmp_path / "alone").mkdir()
-    kl = {"kl_stop": 0.05}
-    experiment.run(coin(arch={"seed": 3}, system=kl), tmp_path / "alone")
-    same(events_of(found / "spread/2"), events_of(tmp_path / "alone"))
+    kl = {"target_kl": 0.05}
+    loop.run(coin(arch={"seed": 3}, system=kl), tmp_path / "alone")
+    same(events_of(found / "sharded/2"), events_of(tmp_path / "alone"))
     same(events_of(found / "shared/0"), events_of(found / "alone/0"))
     halved = events_of(found / "halved/0")
     (drop,) = [e for e in halved if e["event"] == "selection" and e["steps"]]
     assert len(drop["members"]) == 4  # one on each device
     kept = 42 + drop["members"][-1]
     (tmp_path / "kept").mkdir()
-    experiment.run(coin(arch={"seed": kept}, system=kl), tmp_path / "kept")
+    loop.run(coin(arch={"seed": kept}, system=kl), tmp_path / "kept")
     same(events_of(found / f"halved/0/seed_{kept}"), events_of(tmp_path / "kept"))
     settings = {"size": 4, "selection": "pbt", "hyperparameters": {"actor_lr": [1e-4, 1e-2]}}
     (tmp_path / "one_device").mkdir()
-    experiment.run(coin(system=kl, population=settings), tmp_path / "one_device")
+    loop.run(coin(system=kl, population=settings), tmp_path / "one_device")
     same(events_of(found / "pbt/0"), events_of(tmp_path / "one_device"))
 
 
 def test_losers_of_halving_end_and_winners_go_on_as_they_were(tmp_path: Path) -> None:
     settings = {"size": 5, "selection": "halving", "hyperparameters": {"actor_lr": [1e-4, 1e-2]}}
     changes = {"arch": {"num_evaluation": 4}, "population": settings}
-    result = experiment.run(coin(**changes), tmp_path)
+    result = loop.run(coin(**changes), tmp_path)
     members = population.members(coin(**changes))
     selections = [e for e in events_of(tmp_path) if e["event"] == "selection"]
     assert [len(event["members"]) for event in selections] == [5, 2, 1]
@@ -258,7 +278,7 @@ def test_losers_of_halving_end_and_winners_go_on_as_they_were(tmp_path: Path) ->
     winner = max(counts, key=lambda i: counts[i])
     alone = tmp_path / "alone"
     alone.mkdir()
-    np.testing.assert_allclose(experiment.run(members[winner], alone), result, rtol=1e-5)
+    np.testing.assert_allclose(loop.run(members[winner], alone), result, rtol=1e-5)
     same(events_of(tmp_path / f"seed_{42 + winner}"), events_of(alone))
     loser = min(counts, key=lambda i: counts[i])
     summary = json.loads((tmp_path / f"seed_{42 + loser}" / "summary.json").read_text())
@@ -270,25 +290,25 @@ def test_a_copied_member_goes_on_as_its_source_with_other_numbers(
 ) -> None:
     """Parameters, optimiser and statistics are the source's; environments and keys are not."""
     seen = []
-    real = experiment._Run.exploit
+    real = Selection.exploit
 
-    def exploit(self: Any, state: Any, *rest: Any) -> Any:
-        after = real(self, state, *rest)
-        seen.append((self.of_members(state.agent), self.of_members(after.agent), self.numbers))
-        before, now = (self.of_members(x.acting.obs) for x in (state, after))
+    def exploit(self: Selection, layout: Layout, state: Any, *rest: Any) -> Any:
+        after, chosen = real(self, layout, state, *rest)
+        seen.append((layout.read(state.agent), layout.read(after.agent), self.numbers))
+        before, now = (layout.read(x.acting.obs) for x in (state, after))
         np.testing.assert_array_equal(before, now)
-        return after
+        return after, chosen
 
-    monkeypatch.setattr(experiment._Run, "exploit", exploit)
-    monkeypatch.setattr(experiment, "sources", lambda scores, threshold, generator: [0, 1, 1, 0])
+    monkeypatch.setattr(Selection, "exploit", exploit)
+    monkeypatch.setattr("jaxppo.runtime.selection.sources", lambda *_: [0, 1, 1, 0])
     settings = {
         "size": 4,
         "selection": "pbt",
         "hyperparameters": {"actor_lr": [1e-4, 1e-2], "clip_eps": [0.1, 0.3]},
     }
-    experiment.run(coin(population=settings), tmp_path)
+    loop.run(coin(population=settings), tmp_path)
     ((before, after, numbers),) = seen
-    for part in ("policy.params", "opt_state", "policy.obs_statistics", "value_statistics"):
+    for part in ("policy.params", "opt_state", "policy.obs_statistics", "algorithm"):
         old, new = before, after
         for name in part.split("."):
             old, new = getattr(old, name), getattr(new, name)
@@ -320,7 +340,7 @@ def test_a_diverged_member_of_a_population_becomes_a_copy(tmp_path: Path) -> Non
     config = coin(population=settings, system={"decay_learning_rates": False})
     members = population.members(config)
     assert max(member.system.actor_lr for member in members) > 1e20
-    result = experiment.run(config, tmp_path)
+    result = loop.run(config, tmp_path)
     assert math.isfinite(result)
     (selection,) = [e for e in events_of(tmp_path) if e["event"] == "selection" and e["steps"]]
     assert selection["sources"] != [0, 1, 2, 3]

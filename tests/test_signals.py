@@ -1,6 +1,7 @@
 """Signals, kills and crowded directories, in processes of their own."""
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -17,17 +18,24 @@ import pytest
 from test_resume import assert_equal, coin, logged
 
 from jaxppo.config.fields import ConfigError
-from jaxppo.runtime import checkpoint, experiment, guard
+from jaxppo.runtime import checkpoint, directories, loop
+from jaxppo.runtime.saving import Saver
 
 TESTS = Path(__file__).parent
 SCRIPT = """
-import sys, time
+import itertools, sys, time
 from pathlib import Path
 from test_resume import coin
-from jaxppo.runtime import compile, experiment
-from jaxppo.launch.launcher import _one_line
+from jaxppo.launch.errors import one_line
+from jaxppo.runtime import blocks, compile, loop
+from jaxppo.runtime.blocks import Blocks
+from jaxppo.runtime.members import Member
+from jaxppo.runtime.progress import Pace
+from jaxppo.runtime.saving import Saver
+from jaxppo.runtime.signals import Signals
 
 folder, variant, mode = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+numbers = itertools.count()
 if mode == "compiling":  # for ever, in a call that hears of no signal
     import ctypes
     libc = ctypes.CDLL(None)
@@ -39,63 +47,60 @@ if mode == "compiling":  # for ever, in a call that hears of no signal
 
     compile.compile_program = compile_program
 if mode == "within":  # a block in calls of one update
-    real = experiment.Pace.updates
-
     def updates(self, left):
         print("call", flush=True)
         time.sleep(0.05)
         return 1
 
-    experiment.Pace.updates = updates
+    Pace.updates = updates
 if mode == "evaluating":  # for ever, in the third block
-    experiment.PATIENCE = 0.3
-    real = experiment._Run.evaluated
+    loop.PATIENCE = 0.3
+    evaluate = blocks.evaluate
 
-    def evaluated(self, *args):
+    def evaluate_slowly(*args):
         print("evaluation", flush=True)
-        time.sleep(3600 if self.block == 3 else 0)
-        return real(self, *args)
+        time.sleep(3600 if next(numbers) == 2 else 0)
+        return evaluate(*args)
 
-    experiment._Run.evaluated = evaluated
+    blocks.evaluate = evaluate_slowly
 if mode == "diverging":  # in the third block, and a signal comes meanwhile
     import signal
-    real = experiment._Run.trained
+    signals, diagnose = Signals(), Member.diagnose
+    loop.Signals = lambda: signals
 
-    def trained(self, *args):
-        found = real(self, *args)
-        if self.block < 2:
-            return found
+    def diagnose_late(self, totals, steps):
+        if steps < 3 * 128:
+            return diagnose(self, totals, steps)
         signal.raise_signal(signal.SIGTERM)
-        while self.signals.received is None:
+        while signals.received is None:
             time.sleep(0.01)
-        return {i: "NaN in a test" for i in self.going}
+        return "NaN in a test"
 
-    experiment._Run.trained = trained
-if mode == "long":
-    real = experiment._Run.train_block
+    Member.diagnose = diagnose_late
+if mode == "long":  # the third block is
+    train = Blocks.train
 
-    def train_block(self, *args):
+    def train_slowly(self, state):
         print("block", flush=True)
-        time.sleep(3600 if self.block == 2 else 0)
-        return real(self, *args)
+        time.sleep(3600 if next(numbers) == 2 else 0)
+        return train(self, state)
 
-    experiment._Run.train_block = train_block
+    Blocks.train = train_slowly
 if mode == "full":  # from the third block on, files cannot grow
     import resource
-    real = experiment._Run.train_block
+    save_block = Saver.save_block
 
-    def train_block(self, *args):
-        if self.block == 2:
-            for writer in self.writers.values():
-                writer.wait()
+    def save_block_before_the_end(self, *args):
+        save_block(self, *args)
+        if next(numbers) == 1:
+            self.wait()
             resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
-        return real(self, *args)
 
-    experiment._Run.train_block = train_block
+    Saver.save_block = save_block_before_the_end
 folder.mkdir(exist_ok=True)
-with _one_line():
+with one_line():
     config = coin(variant, num_updates=int(sys.argv[4]), num_evaluation=int(sys.argv[5]))
-    experiment.run(config, folder, resume=(folder / "config.yaml").exists())
+    loop.run(config, folder, resume=(folder / "config.yaml").exists())
 """
 
 
@@ -144,7 +149,7 @@ def wait_for(condition: Callable[[], Any], child: subprocess.Popen[str]) -> None
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a run of 40 blocks that nothing stops."""
     folder = tmp_path_factory.mktemp("whole")
-    experiment.run(coin(num_updates=40, num_evaluation=40), folder)
+    loop.run(coin(num_updates=40, num_evaluation=40), folder)
     return folder
 
 
@@ -176,7 +181,7 @@ def test_a_signal_does_not_wait_for_the_block(tmp_path: Path, start: Any) -> Non
     """It is answered within it, and the block is ended by a resume, bit for bit."""
     whole, folder = tmp_path / "whole", tmp_path / "run"
     whole.mkdir()
-    experiment.run(coin("warm-up and skipping", num_updates=40, num_evaluation=2), whole)
+    loop.run(coin("warm-up and skipping", num_updates=40, num_evaluation=2), whole)
     for calls in (3, 4):
         child = start(folder, "within", "warm-up and skipping", updates=40, blocks=2)
         assert [child.stdout.readline() for _ in range(calls)] == ["call\n"] * calls
@@ -195,7 +200,7 @@ def test_a_signal_does_not_wait_for_the_block(tmp_path: Path, start: Any) -> Non
 def test_a_signal_does_not_wait_for_an_evaluation(tmp_path: Path, start: Any, variant: str) -> None:
     whole, folder = tmp_path / "whole", tmp_path / "run"
     whole.mkdir()
-    experiment.run(coin(variant), whole)
+    loop.run(coin(variant), whole)
     child = start(folder, "evaluating", variant)
     assert [child.stdout.readline() for _ in range(3)] == ["evaluation\n"] * 3
     child.send_signal(signal.SIGTERM)
@@ -213,7 +218,7 @@ def test_a_signal_does_not_wait_for_an_evaluation(tmp_path: Path, start: Any, va
 
 def test_a_signal_does_not_hide_why_a_run_ends(tmp_path: Path, start: Any) -> None:
     child = start(tmp_path / "run", "diverging")
-    _, err = child.communicate(timeout=60)
+    _, err = child.communicate(timeout=120)
     assert child.returncode == 1
     assert err.splitlines()[-1] == "NaN in a test"
     assert "saved" not in err.splitlines()[-1]
@@ -227,7 +232,7 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path, start: Any) -> N
         signal.signal(signal.SIGHUP, before)
     assert child.stdout.readline() == "call\n"
     child.send_signal(signal.SIGHUP)
-    _, err = child.communicate(timeout=60)
+    _, err = child.communicate(timeout=120)
     assert (child.returncode, err) == (0, "")
 
 
@@ -313,7 +318,7 @@ def test_two_runs_do_not_write_one_directory(tmp_path: Path, start: Any) -> None
     child = start(folder, "long")
     assert child.stdout.readline() == "block\n"
     second = start(folder, "plain")
-    _, err = second.communicate(timeout=60)
+    _, err = second.communicate(timeout=120)
     assert second.returncode == 2
     assert err == (
         f"{folder}: process {child.pid} is writing there; wait until it ends, or choose another "
@@ -321,8 +326,8 @@ def test_two_runs_do_not_write_one_directory(tmp_path: Path, start: Any) -> None
     )
     child.kill()  # which leaves no lock behind
     child.communicate()
-    with guard.only_run_in(folder), pytest.raises(ConfigError, match=str(os.getpid())):
-        guard.only_run_in(folder).__enter__()
+    with directories.only_run_in(folder), pytest.raises(ConfigError, match=str(os.getpid())):
+        directories.only_run_in(folder).__enter__()
 
 
 def test_signals_are_handled_as_before_after_a_run(tmp_path: Path) -> None:
@@ -330,7 +335,7 @@ def test_signals_are_handled_as_before_after_a_run(tmp_path: Path) -> None:
     fds = len(os.listdir("/proc/self/fd"))
     for i in range(3):
         (tmp_path / str(i)).mkdir()
-        experiment.run(coin(), tmp_path / str(i))
+        loop.run(coin(), tmp_path / str(i))
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
     assert len(os.listdir("/proc/self/fd")) <= fds + 2
 
@@ -339,17 +344,18 @@ def test_signals_are_handled_as_before_after_a_run(tmp_path: Path) -> None:
 def test_memory_and_descriptors_stay_flat_over_a_thousand_evaluations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, seen = experiment._Run.save, []
+    real, blocks, seen = Saver.save_block, itertools.count(1), []
 
-    def save(self: Any, *args: Any) -> None:
-        real(self, *args)
-        if self.block % 100 == 0:
+    def save_block(saver: Saver, *args: Any) -> None:
+        real(saver, *args)
+        block = next(blocks)
+        if block % 100 == 0:
             pages = int(Path("/proc/self/statm").read_text().split()[1])
             size = pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-            seen.append((self.block, round(size), len(os.listdir("/proc/self/fd"))))
+            seen.append((block, round(size), len(os.listdir("/proc/self/fd"))))
 
-    monkeypatch.setattr(experiment._Run, "save", save)
-    experiment.run(coin(num_updates=1000, num_evaluation=1000), tmp_path)
+    monkeypatch.setattr(Saver, "save_block", save_block)
+    loop.run(coin(num_updates=1000, num_evaluation=1000), tmp_path)
     print(seen)
     (_, first, files), (_, last, more) = seen[1], seen[-1]
     assert last < first + 60  # MiB

@@ -44,7 +44,7 @@ def swept(tmp_path: Path) -> Path:
         [2.0, None],
     )
     job(tmp_path / "11", [same, "system.gamma=0.9", "arch.seed=2"], None, [])
-    two = {"episode_return": 7.0, "episode_returns": [6.0, 8.0]}
+    two = {"episode_return": 7.0, "member_returns": [6.0, 8.0]}
     job(tmp_path / "12", [same, "system.gamma=0.9", "arch.seed=3"], done(None, 7.0), [two])
     (tmp_path / "not_a_job").mkdir()
     return tmp_path

@@ -22,8 +22,10 @@ from jaxppo.analysis import sweep
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import parse
 from jaxppo.config.schema import Config, LoggerConfig
-from jaxppo.runtime import build as system
-from jaxppo.runtime import experiment, sinks
+from jaxppo.config.stored import plain
+from jaxppo.config.trust import check_trust
+from jaxppo.runtime import loop, sinks
+from jaxppo.runtime.jobs import prepare
 from jaxppo.runtime.sinks import Event, Scope, View
 from jaxppo.runtime.sinks.marl_eval import MarlEval, layout, merge
 
@@ -411,8 +413,8 @@ def test_views_of_a_run_that_is_stopped_and_goes_on(
     folder.mkdir()
     kill(2)
     with pytest.raises(Killed):
-        experiment.run(viewed(), folder)
-    result = experiment.run(viewed(), folder, resume=True)
+        loop.run(viewed(), folder)
+    result = loop.run(viewed(), folder, resume=True)
     said = capsys.readouterr().err.splitlines()
     assert said == 2 * [
         f"logger.sinks[{number}] (my_sinks.Fails): RuntimeError: in {where} of run; "
@@ -492,7 +494,7 @@ def test_a_sink_that_cannot_be_is_refused_before_anything_compiles(
     my_sinks: Path, tmp_path: Path, settings: dict[str, Any], words: str
 ) -> None:
     config = small_config(logger={**OFF, "sinks": [settings]})
-    for begin in (experiment.prepare, lambda c: experiment.run(c, tmp_path)):
+    for begin in (prepare, lambda c: loop.run(c, tmp_path)):
         with pytest.raises(ConfigError, match=r"^logger\.sinks") as refusal:
             begin(config)
         assert words in str(refusal.value)
@@ -506,7 +508,7 @@ def test_a_library_that_is_not_there_is_named_with_its_extra(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError) as refusal:
-        experiment.prepare(small_config(logger={switch: True}))
+        prepare(small_config(logger={switch: True}))
     assert str(refusal.value) == (
         f"logger.{switch}=true: needs {library}; pip install 'jaxppo[{switch}]', or set it to false"
     )
@@ -514,7 +516,7 @@ def test_a_library_that_is_not_there_is_named_with_its_extra(
 
 def test_what_a_resume_reads_cannot_be_left_out() -> None:
     with pytest.raises(ConfigError, match=r"logger\.marl_eval=true: .*set logger\.json=true"):
-        experiment.prepare(small_config(logger={"marl_eval": True, "json": False}))
+        prepare(small_config(logger={"marl_eval": True, "json": False}))
 
 
 def test_a_stored_run_imports_its_sinks_only_where_they_are_trusted(my_sinks: Path) -> None:
@@ -522,6 +524,6 @@ def test_a_stored_run_imports_its_sinks_only_where_they_are_trusted(my_sinks: Pa
         logger={"sinks": [{"_target_": "my_sinks.Best"}]}, env={"name": "x", "target": None}
     )
     with pytest.raises(ConfigError, match=r"logger\.sinks\._target_=my_sinks\.Best: .*trust=\["):
-        system.check_trust(config, [])
+        check_trust(plain(config), [])
     assert "my_sinks" not in sys.modules
-    system.check_trust(config, ["my_sinks"])
+    check_trust(plain(config), ["my_sinks"])

@@ -109,7 +109,9 @@ def run_together(jobs: Sequence[Job], *, fit: bool = False) -> list[float | Trai
             with signals.ending(saver.pending(state, blocks.layout), PATIENCE):
                 state, scores = blocks.end(state)
             saver.save_block(state, blocks.layout, scores, before)
-        with signals.ending(saver.wait):
+        # Where none is left, nothing is evaluated: a signal does not hide why
+        some = members.active(blocks.layout.slots)
+        with signals.ending(saver.wait) if some else contextlib.nullcontext():
             blocks.conclude(state)
         saver.wait()
         return members.results()

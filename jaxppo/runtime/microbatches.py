@@ -15,7 +15,7 @@ from jaxppo.types import Environment, Network, zeros
 def count(size: int | None, plan: Plan, network: Network, env: Environment) -> tuple[int, int]:
     """In how many equal parts a minibatch is differentiated, and a rollout valued along its time.
 
-    Minibatches in parts of at most `chunk` transitions, or of one sequence; None: what suits the
+    Minibatches in parts of at most `size` transitions, or of one sequence; None: what suits the
     machine. Memories learn from all sequences at once, whose steps follow one another anyway.
     """
     gradient = value = 1
@@ -42,7 +42,7 @@ def near_divisor(number: int, wanted: float) -> int:
     """A divisor of `number`, about as many as `wanted`.
 
     The least that is not below it, or where that is more than twice as many (a prime has no
-    other), the nearest in proportion: large pieces cost a fifth of the speed, single rows all of
+    other), the nearest in proportion: large parts cost a fifth of the speed, single rows all of
     it.
     """
     least = least_divisor(number, wanted)

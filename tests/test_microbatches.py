@@ -1,4 +1,4 @@
-"""Batches in pieces: the same numbers as at once, and how large the pieces are."""
+"""Minibatches in microbatches: the same numbers as at once, and how many there are."""
 
 import dataclasses
 from functools import partial
@@ -8,11 +8,12 @@ import jax
 import numpy as np
 import pytest
 from conftest import NETWORK, build, small_config
+from phases import add_targets, collect, compiled, with_steps
 
-from jaxppo.algorithms import learner
+from jaxppo.algorithms import ppo, spine
 from jaxppo.config.fields import ConfigError
 from jaxppo.ops import sequences
-from jaxppo.runtime import pieces
+from jaxppo.runtime import microbatches
 from jaxppo.types import Batch
 
 GRU = {"_target_": "jaxppo.networks.memory.Recurrent", "cell": "gru", "size": 8}
@@ -32,47 +33,49 @@ CASES: dict[str, dict[str, Any]] = {
         pytest.param("memory", True, marks=pytest.mark.slow),
     ],
 )
-def test_an_update_in_pieces_is_the_update_at_once(small: Any, case: str, terminates: bool) -> None:
+def test_an_update_in_parts_is_the_update_at_once(small: Any, case: str, terminates: bool) -> None:
     system, state = small(env__params={"terminates": terminates}, **CASES[case])
     found = []
     for num in (1, 4):
-        system = dataclasses.replace(system, gradient_pieces=num, value_pieces=num)
-        after, metrics = jax.jit(partial(learner.update, system))(state)
+        system = dataclasses.replace(system, num_microbatches=num, num_value_chunks=num)
+        after, metrics = jax.jit(partial(spine.update, system))(state)
         found.append(jax.tree.leaves((after.agent.policy.params, metrics)))
-    for at_once, in_pieces in zip(*found, strict=True):
-        np.testing.assert_allclose(in_pieces, at_once, rtol=2e-4, atol=1e-6)
+    for at_once, in_parts in zip(*found, strict=True):
+        np.testing.assert_allclose(in_parts, at_once, rtol=2e-4, atol=1e-6)
 
 
-def test_extremes_are_of_all_pieces_and_losses_their_means(small: Any) -> None:
+def test_extremes_are_of_all_microbatches_and_losses_their_means(small: Any) -> None:
     system, state = small(system={"num_minibatches": 1, "kl_coef": 3.0})
-    state, rollout, _ = learner.collect(system, state)
-    batch, _ = learner.add_targets(system, state, rollout)
+    phases = compiled(system)
+    state, rollout = collect(phases, state)
+    agent, batch = add_targets(phases, state.agent, rollout)
     shifted = np.linspace(-1, 1, 32, dtype=np.float32)[None]
-    batch = dataclasses.replace(batch, log_prob=batch.log_prob + shifted)
-    _, whole = learner.gradient(system, state.agent, batch)
-    system = dataclasses.replace(system, gradient_pieces=8)
-    _, parts = learner.gradient(system, state.agent, batch)
-    assert whole.ratio_max > 2 * whole.ratio_min
+    batch = with_steps(batch, log_prob=batch.steps.log_prob + shifted)
+    _, *whole = spine.gradient(system, agent, batch)
+    system = dataclasses.replace(system, num_microbatches=8)
+    _, *parts = spine.gradient(system, agent, batch)
+    assert whole[1].ratio_max > 2 * whole[1].ratio_min
     for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(parts), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-def test_pieces_of_a_minibatch_are_its_sequences_in_order() -> None:
+def test_microbatches_are_the_sequences_of_a_minibatch_in_order() -> None:
     steps = np.arange(12).reshape(2, 6)  # [L, M]
-    fields = dict.fromkeys((f.name for f in dataclasses.fields(Batch)), steps)
-    batch = learner.split(Batch(**{**fields, "carry": steps[0]}), 3)
-    np.testing.assert_array_equal(
-        batch.obs, [[[0, 1], [6, 7]], [[2, 3], [8, 9]], [[4, 5], [10, 11]]]
-    )
+    fields = dict.fromkeys((f.name for f in dataclasses.fields(ppo.Steps)), steps)
+    batch = spine.split(Batch(carry=steps[0], steps=ppo.Steps(**fields)), 3)
+    for part in jax.tree.leaves(batch.steps):
+        np.testing.assert_array_equal(
+            part, [[[0, 1], [6, 7]], [[2, 3], [8, 9]], [[4, 5], [10, 11]]]
+        )
     np.testing.assert_array_equal(batch.carry, [[0, 1], [2, 3], [4, 5]])
 
 
-def test_scanned_pieces_are_joined_and_hand_on_their_carry() -> None:
+def test_scanned_chunks_are_joined_and_hand_on_their_carry() -> None:
     def total(carry: Any, part: Any) -> Any:
         sums = carry + np.cumsum(np.ones(1)) * part.cumsum()
         return sums[-1], sums
 
-    last, sums = sequences.scan_pieces(total, jax.numpy.zeros(()), jax.numpy.arange(12.0), 4)
+    last, sums = sequences.scan_chunks(total, jax.numpy.zeros(()), jax.numpy.arange(12.0), 4)
     np.testing.assert_array_equal(sums, np.arange(12).cumsum())
     assert last == 66
 
@@ -84,10 +87,10 @@ def test_scanned_pieces_are_joined_and_hand_on_their_carry() -> None:
         *((7, 2, 1), (7, 4, 7), (1499, 4.5, 1), (1499, 900, 1499), (2 * 1499, 4.5, 2)),
     ],
 )
-def test_pieces_are_equal_and_about_as_many_as_wanted(
+def test_microbatches_are_equal_and_about_as_many_as_wanted(
     number: int, wanted: float, found: int
 ) -> None:
-    assert pieces.near_divisor(number, wanted) == found
+    assert microbatches.near_divisor(number, wanted) == found
 
 
 def test_a_prime_minibatch_is_not_differentiated_row_by_row() -> None:
@@ -96,12 +99,12 @@ def test_a_prime_minibatch_is_not_differentiated_row_by_row() -> None:
     system, *_ = build(
         small_config(network=widths(256, 256), arch__total_num_envs=1499, system=sizes)
     )
-    assert system.gradient_pieces == 1
+    assert system.num_microbatches == 1
 
 
-def test_a_chunk_that_would_leave_pieces_of_a_row_is_refused() -> None:
-    sizes = {"rollout_length": 1, "num_minibatches": 1, "gradient_chunk": 128}
-    with pytest.raises(ConfigError, match=r"gradient_chunk=128: .*1,499.*null"):
+def test_a_size_that_would_leave_microbatches_of_a_row_is_refused() -> None:
+    sizes = {"rollout_length": 1, "num_minibatches": 1, "microbatch_size": 128}
+    with pytest.raises(ConfigError, match=r"microbatch_size=128: .*1,499.*null"):
         build(small_config(arch__total_num_envs=1499, system=sizes))
 
 
@@ -114,18 +117,18 @@ def widths(*sizes: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "changes, gradient, value",
+    "changes, num, num_chunks",
     [
         ({"network": widths(256, 256), **WIDE}, 8, 128),  # 34 MB of activations a minibatch
         ({"network": widths(64, 64), **WIDE}, 2, 32),  # 9 MB
-        ({"network": widths(64, 64), **WIDE, "system__gradient_chunk": 1000}, 16, 32),
+        ({"network": widths(64, 64), **WIDE, "system__microbatch_size": 1000}, 16, 32),
         ({"network": widths(64, 64), **WIDE, "arch__update_batch_size": 2}, 2, 32),
         ({"network": CASES["memory"]["network"], **WIDE, "system__sequence_length": 4}, 1, 1),
-        ({"system__gradient_chunk": 1}, 8, 1),
-        ({"system__gradient_chunk": 3}, 4, 1),
-        ({"system__gradient_chunk": 8}, 1, 1),
+        ({"system__microbatch_size": 1}, 8, 1),
+        ({"system__microbatch_size": 3}, 4, 1),
+        ({"system__microbatch_size": 8}, 1, 1),
     ],
 )
-def test_how_many(changes: dict[str, Any], gradient: int, value: int) -> None:
+def test_how_many(changes: dict[str, Any], num: int, num_chunks: int) -> None:
     system, *_ = build(small_config(**changes))
-    assert (system.gradient_pieces, system.value_pieces) == (gradient, value)
+    assert (system.num_microbatches, system.num_value_chunks) == (num, num_chunks)
