@@ -1,54 +1,51 @@
-"""The architecture as rules that hold: who may import whom, and what may stand where."""
+"""The architecture as rules: which wing may import which, and what may stand where."""
 
 import ast
 import itertools
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from jaxppo.envs import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "jaxppo"
 
-# Bottom to top. A name with a dot at its end is a subpackage, whose modules import each other.
-LAYERS: list[set[str]] = [
-    {"types", "config", "devices", "guard", "random_bits"},
-    {
-        *("aggregates", "advantages", "returns", "losses", "statistics", "distributions"),
-        *("sequences", "permutations", "recurrences"),
-    },
-    {"objectives", "envs.", "networks."},
-    {"learner", "evaluation", "drawings", "compile", "pieces", "charts", "page", "contract"},
-    {"system", "population", "checkpoint", "facts", "sinks."},
-    {"experiment", "launcher", "policy", "sweep", "runs", "comparison"},
-    {"ff_ppo", "rec_ppo", "evaluate", "export", "render", "report", "check_env"},
-]
-# Imports inside a layer: importer -> imported. Everything else in a layer stands alone.
-BESIDE = {
-    "devices": {"types"},
-    "guard": {"config"},
-    "returns": {"advantages"},
-    "evaluation": {"learner"},
-    "pieces": {"compile"},
-    "launcher": {"experiment", "sweep"},
-    "facts": {"checkpoint"},
-    "population": {"system"},
-    "comparison": {"runs"},
+# Bottom to top: a wing -> the wings that its modules may import.
+NUMERICS = {"types", "kernels", "ops"}
+LEARNER = {*NUMERICS, "config", "networks", "envs", "algorithms"}
+WINGS: dict[str, set[str]] = {
+    "config": set(),
+    "types": set(),
+    "kernels": {"types"},
+    "ops": {"types", "kernels"},
+    "networks": {*NUMERICS, "config"},
+    "envs": {*NUMERICS, "config"},
+    "algorithms": {*NUMERICS, "config", "networks"},
+    "runtime": LEARNER,
+    "deploy": {*LEARNER, "runtime"},
+    "analysis": {"config", "ops", "runtime"},
+    "launch": {"config", "envs", "runtime", "analysis"},
 }
+COMMANDS = {"ff_ppo", "rec_ppo", "evaluate", "export", "render", "report", "check_env"}
+# The spine, which serves every algorithm, and what is of one algorithm or of some.
+SPINE = {"spine", "acting", "algorithm", "axes", "evaluation", "guards", "memory", "metrics"}
+OF_SOME = {"ppo", "objectives", "actor_critic"}
 
 NOWHERE = set[str]()
-LIBRARIES = {  # a library -> the modules that may import it
-    "hydra": {"launcher", "system", *LAYERS[-1]},
-    "hydra_plugins": NOWHERE,
-    "omegaconf": {"launcher", "runs", "sweep", "system", *LAYERS[-1]},
-    "distrax": NOWHERE,  # half a second and 45 MiB to import; an oracle of the tests
+LIBRARIES = {  # a library -> the wings and modules that may import it
+    "jax": {*WINGS, *COMMANDS} - {"config"},
+    "flax": {"networks", "kernels.products", "envs.t_maze"},
+    "optax": {"algorithms.optimizers", "algorithms.spine"},
+    "distrax": {"ops.distributions", "networks.heads"},
+    "rlax": {"ops.returns", "ops.losses"},
     "tensorflow_probability": NOWHERE,
-    "rlax": {"returns"},
+    "hydra": {"launch", "config.trust", "networks.building"},
+    "hydra_plugins": NOWHERE,
+    "omegaconf": {"launch", "config.stored", "analysis.runs", "analysis.sweep"},
     "gymnax": {"envs.gymnax", "envs.t_maze"},
     "brax": {"envs.brax"},
     "craftax": {"envs.craftax"},
@@ -57,12 +54,12 @@ LIBRARIES = {  # a library -> the modules that may import it
     "navix": {"envs.navix"},
     "pgx": {"envs.pgx"},
     "xminigrid": {"envs.xminigrid"},
-    "orbax": {"checkpoint"},
-    "matplotlib": {"charts", "drawings", "sinks.plot"},
-    "PIL": {"drawings"},
-    "rich": {"sinks.console"},
-    "tensorboardX": {"sinks.tensorboard"},
-    "wandb": {"sinks.wandb"},
+    "orbax": {"runtime.checkpoint"},
+    "matplotlib": {"analysis.charts", "deploy.drawings", "runtime.sinks.plot"},
+    "PIL": {"deploy.drawings"},
+    "rich": {"runtime.sinks.console"},
+    "tensorboardX": {"runtime.sinks.tensorboard"},
+    "wandb": {"runtime.sinks.wandb"},
     "tests": NOWHERE,
 }
 COLLECTIVES = {  # over mapped axes
@@ -78,10 +75,11 @@ COLLECTIVES = {  # over mapped axes
     "psum_scatter",
 }
 CALLS = {  # names -> the modules that may speak them
-    frozenset({"pmap", "shard_map", "xmap"}): {"devices"},
-    frozenset(COLLECTIVES): {"learner", "statistics"},
-    frozenset({"print"}): {"sinks.console"},
-    frozenset({"Mesh", "NamedSharding", "PartitionSpec"}): {"devices"},
+    frozenset({"pmap", "shard_map", "xmap"}): {"runtime.devices"},
+    frozenset({"Mesh", "NamedSharding", "PartitionSpec"}): {"runtime.devices"},
+    frozenset(COLLECTIVES): {"ops.collectives"},
+    frozenset({"default_backend"}): {"kernels.platforms"},
+    frozenset({"print"}): {"runtime.sinks.console"},
     frozenset({"breakpoint", "exec", "eval", "input"}): NOWHERE,
 }
 
@@ -97,13 +95,9 @@ TREES = {name: ast.parse(path.read_text(), str(path)) for name, path in FILES.it
 MODULES = [name for name in FILES if name]  # without jaxppo/__init__ itself
 
 
-def place(name: str) -> tuple[int, str] | None:
-    """A module's layer and its entry in the table."""
-    for layer, entries in enumerate(LAYERS):
-        for entry in entries:
-            if name == entry or (entry.endswith(".") and f"{name}.".startswith(entry)):
-                return layer, entry
-    return None
+def wing_of(name: str) -> str:
+    """`envs` of `envs.gymnax`; of a module at the top, its name."""
+    return name.partition(".")[0]
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
@@ -140,33 +134,36 @@ def names_used(tree: ast.AST) -> set[str]:
     return attributes | bare | {imported.rpartition(".")[2] for imported in imports(tree)}
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_module_has_a_place(name: str) -> None:
-    assert place(name) is not None, (
-        f"jaxppo/{name.replace('.', '/')}.py is in no layer: add it to LAYERS of this test"
-    )
+def test_every_module_is_in_a_wing_or_is_a_command() -> None:
+    assert {wing_of(name) for name in MODULES} == {*WINGS, *COMMANDS}
+    assert {name for name in MODULES if wing_of(name) in COMMANDS} == COMMANDS
 
 
-def test_table_names_nothing_that_is_gone() -> None:
-    known = set(MODULES) | {f"{name.split('.')[0]}." for name in MODULES if "." in name}
-    assert set().union(*LAYERS) <= known
-    assert set(BESIDE) <= known
-    assert set().union(*BESIDE.values()) <= known
+def test_imports_point_down() -> None:
+    wrong = [
+        f"{name} imports {module}"
+        for name in MODULES
+        for module in map(ours, imports(TREES[name]))
+        if module
+        and wing_of(name) in WINGS
+        and wing_of(module) not in {wing_of(name), *WINGS[wing_of(name)]}
+    ]
+    assert wrong == []
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_imports_point_down(name: str) -> None:
-    layer, entry = place(name) or (0, "")
-    for imported in imports(TREES[name]):
-        module = ours(imported)
-        if not module:  # another package's, or the version of ours
-            continue
-        other_layer, other_entry = place(module) or (len(LAYERS), "")
-        same_package = entry == other_entry and entry.endswith(".")
-        beside = module in BESIDE.get(name, set())
-        assert other_layer < layer or same_package or beside, (
-            f"jaxppo.{name} (layer {layer}) imports jaxppo.{module} (layer {other_layer})"
-        )
+def test_spine_knows_no_algorithm_by_name() -> None:
+    wrong = [
+        f"algorithms.{name} imports {module}"
+        for name in SPINE
+        for module in map(ours, imports(TREES[f"algorithms.{name}"]))
+        if module in {f"algorithms.{other}" for other in OF_SOME}
+    ]
+    assert wrong == []
+
+
+def test_commands_are_thin() -> None:
+    long = {name: len(FILES[name].read_text().splitlines()) for name in COMMANDS}
+    assert max(long.values()) <= 50, long
 
 
 def test_no_module_waits_for_itself() -> None:
@@ -188,56 +185,60 @@ def test_no_module_waits_for_itself() -> None:
         visit(name, ())
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_library_has_one_door(library: str) -> None:
-    importers = {
-        name
+def test_library_is_imported_where_it_belongs() -> None:
+    wrong = [
+        f"{name} imports {library}"
         for name, tree in TREES.items()
-        if any(imported.split(".")[0] == library for imported in imports(tree))
-    }
-    assert importers <= LIBRARIES[library]
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_jax_is_used_by_its_public_names(name: str) -> None:
-    private = [
-        imported
-        for imported in imports(TREES[name])
-        if imported.split(".")[0] in ("jax", "flax", "optax", "chex")
-        and any(part.startswith("_") for part in imported.split("."))
+        for library in {imported.split(".")[0] for imported in imports(tree)} & set(LIBRARIES)
+        if not {name, wing_of(name)} & LIBRARIES[library]
     ]
-    assert private == []
-    attributes = {node.attr for node in ast.walk(TREES[name]) if isinstance(node, ast.Attribute)}
-    assert not attributes & {"_src", "_jax"}
+    assert wrong == []
 
 
-@pytest.mark.parametrize("names", CALLS, ids=lambda names: " ".join(sorted(names))[:30])
-def test_name_is_spoken_in_its_modules_only(names: frozenset[str]) -> None:
-    speakers = {name for name, tree in TREES.items() if names & names_used(tree)}
-    assert speakers <= CALLS[names]
+def test_jax_is_used_by_its_public_names() -> None:
+    wrong = []
+    for name, tree in TREES.items():
+        for imported in imports(tree):
+            library, *parts = imported.split(".")
+            if library in ("jax", "flax", "optax", "chex", "distrax", "rlax"):
+                wrong += [f"{name}: {imported}" for part in parts if part.startswith("_")]
+        attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        wrong += [f"{name}: {private}" for private in attributes & {"_src", "_jax"}]
+    assert wrong == []
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_standard_output_belongs_to_the_console(name: str) -> None:
-    """`print`, and writing to the streams behind its back; an error's line goes to stderr."""
-    streams = {
-        node.attr
-        for node in ast.walk(TREES[name])
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "sys"
-    } & {"stdout", "stderr", "__stdout__", "__stderr__"}
+def test_name_is_spoken_in_its_modules_only() -> None:
+    wrong = [
+        f"{name} speaks of {', '.join(names & names_used(tree))}"
+        for names, allowed in CALLS.items()
+        for name, tree in TREES.items()
+        if names & names_used(tree) and name not in allowed
+    ]
+    assert wrong == []
+
+
+def test_standard_output_belongs_to_the_console() -> None:
+    """Writing to the streams behind `print`'s back; an error's line goes to stderr."""
     allowed = {
-        "sinks.console": {"stdout"},
-        **{name: {"stderr"} for name in ("guard", "launcher", "sinks")},
+        "runtime.sinks.console": {"stdout"},
+        **{name: {"stderr"} for name in ("runtime.signals", "runtime.sinks", "launch")},
     }
-    assert streams <= allowed.get(name, set())
+    wrong = {}
+    for name, tree in TREES.items():
+        streams = {
+            node.attr
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "sys"
+        } & {"stdout", "stderr", "__stdout__", "__stderr__"}
+        wrong[name] = streams - allowed.get(name, allowed.get(wing_of(name), set()))
+    assert {name: streams for name, streams in wrong.items() if streams} == {}
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_module_is_named_for_what_it_holds(name: str) -> None:
+def test_modules_are_named_for_what_they_hold() -> None:
     vague = {"utils", "util", "helpers", "helper", "common", "misc", "core", "base", "tools"}
-    assert not vague & set(name.split("."))
+    assert [name for name in FILES if vague & set(name.split("."))] == []
 
 
 def public(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
@@ -251,19 +252,32 @@ def public(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
                         yield f"{node.name}.{part.name}", part
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_what_is_public_has_a_docstring(name: str) -> None:
-    tree = TREES[name]
-    assert ast.get_docstring(tree), f"jaxppo/{name.replace('.', '/')}.py begins with none"
-    assert [what for what, node in public(tree) if not ast.get_docstring(node)] == []
+def test_what_is_public_has_a_docstring() -> None:
+    wrong = [f"jaxppo.{name}" for name, tree in TREES.items() if not ast.get_docstring(tree)]
+    for name, tree in TREES.items():
+        wrong += [
+            f"jaxppo.{name}.{what}" for what, node in public(tree) if not ast.get_docstring(node)
+        ]
+    assert wrong == []
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_library_is_imported_when_it_is_needed(name: str) -> None:
-    """Slow imports stay out of `--help` and of a mistake's answer."""
-    slow = {"matplotlib", "rich", "orbax", "tensorboardX", "wandb"}
-    at_the_top = {imported.split(".")[0] for imported in imports_on_reading(TREES[name])}
-    assert not at_the_top & slow
+def test_slow_libraries_are_imported_when_they_are_needed() -> None:
+    """So they stay out of `--help` and of a mistake's answer."""
+    slow = {"matplotlib", "rich", "orbax", "tensorboardX", "wandb", "rlax"}
+    wrong = [
+        f"{name} imports {library} at its top"
+        for name, tree in TREES.items()
+        for library in {imported.split(".")[0] for imported in imports_on_reading(tree)} & slow
+    ]
+    assert wrong == []
+
+
+def test_commands_start_without_slow_libraries() -> None:
+    """Distrax takes half as long to import as JAX: networks bring it when they are built."""
+    ask = "import sys, jaxppo.ff_ppo; print(*sys.modules)"
+    told = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
+    slow = {"distrax", "rlax", "matplotlib", "rich", "orbax", "gymnax", "tensorflow_probability"}
+    assert not slow & {name.partition(".")[0] for name in told.stdout.split()}
 
 
 def test_package_imports_what_it_declares() -> None:
