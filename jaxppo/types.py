@@ -1,6 +1,6 @@
-"""The axis legend, the states that programs carry, and the contracts between layers.
+"""Axes, states and interfaces that all wings share.
 
-Axes, as every docstring of this package names them:
+Docstrings name axes by these letters:
 
     D  devices                                 L  sequence length (feed-forward: 1)
     P  members: independent agents             S  sequences of a batch
@@ -8,8 +8,9 @@ Axes, as every docstring of this package names them:
     T  rollout steps                           O  an observation's own shape
     B  environments of one update batch        A  an action's own shape
 
-Time: `reset` opens an episode (before the step), `terminated` is the MDP's end and `truncated`
-the clock's (both after the step). Where both are set the step is terminated.
+`reset` says that an observation starts an episode (before the step). `terminated` says that the MDP
+ended and `truncated` that a time limit ended the episode (both after the step). If both are set,
+the step is terminated.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ PyTree = Any
 
 @jax.tree_util.register_pytree_with_keys_class
 class Hyperparameters:
-    """Numbers that shape no array, as attributes: those that an algorithm's settings call traced.
+    """The traced settings of an algorithm, as attributes: scalars, or `[P]` for members.
 
-    Changing one never recompiles. Scalars; of members `[P]`. `num_updates` (int32), over which
-    learning rates decay, is one of them.
+    Changing one never recompiles. `num_updates` (int32), over which learning rates decay, is one
+    of them.
     """
 
     def __init__(self, **numbers: Any) -> None:
         self.__dict__.update(numbers)
 
     def replace(self, **changes: Any) -> Hyperparameters:
-        """The same with other numbers; `AttributeError` on a name that there is not."""
+        """Return a copy with changes; `AttributeError` for an unknown name."""
         for name in changes:
             getattr(self, name)
         return Hyperparameters(**{**vars(self), **changes})
@@ -51,7 +52,7 @@ class Hyperparameters:
         return f"Hyperparameters({', '.join(f'{k}={v}' for k, v in sorted(vars(self).items()))})"
 
     def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], tuple[str, ...]]:
-        """Numbers by their names, in alphabetical order."""
+        """Flatten by name, in alphabetical order."""
         names = tuple(sorted(vars(self)))
         return [(jax.tree_util.GetAttrKey(name), vars(self)[name]) for name in names], names
 
@@ -64,9 +65,9 @@ class Hyperparameters:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunningStatistics:
-    """Mean and population variance of every float leaf seen so far (of observations, say).
+    """Mean and population variance of every float leaf seen so far, such as of observations.
 
-    Other leaves hold `None`. A count of zero is the identity (mean 0, variance 1).
+    Other leaves are `None`. With a count of zero the mean is 0 and the variance 1.
     """
 
     count: jax.Array  # float32; saturates near 2^24 batches, where a batch's weight is nil anyway
@@ -77,7 +78,7 @@ class RunningStatistics:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TimeStep:
-    """What one step of `B` auto-reset environments returns."""
+    """Result of one step of `B` auto-reset environments."""
 
     obs: PyTree  # [B, O...] the next observation to act on (of a new episode after an end)
     final_observation: PyTree  # [B, O...] the true successor, before any auto-reset
@@ -89,7 +90,7 @@ class TimeStep:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Acted:
-    """What an algorithm does in one step of `B` environments."""
+    """Actions of one step of `B` environments."""
 
     action: PyTree  # [B, A...] raw, as the algorithm learns from it
     env_action: PyTree  # [B, A...] what the environment takes
@@ -116,7 +117,7 @@ class Transition:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """What `learn` learns from: `T` steps of `B` environments and where they stand after."""
+    """`T` steps of `B` environments and the state after them: the input of `learn`."""
 
     steps: Transition  # [T, B, ...]
     obs: PyTree  # [B, O...] after the last step
@@ -128,7 +129,7 @@ class Rollout:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Batch:
-    """A rollout with its targets, cut into sequences; a minibatch of it has `M` instead of `S`."""
+    """A rollout with its targets, cut into sequences. A minibatch has `M` instead of `S`."""
 
     carry: PyTree  # [S, ...] memory before the first step of each sequence
     steps: Any  # [L, S, ...] a dataclass of the algorithm, with fields `obs` and `reset`
@@ -137,7 +138,7 @@ class Batch:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Policy:
-    """All that acting needs: evaluated, kept as the best and saved as one thing."""
+    """All that acting needs: what is evaluated, exported and kept as the best policy."""
 
     params: PyTree
     obs_statistics: RunningStatistics
@@ -148,7 +149,7 @@ class Policy:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AgentState:
-    """The learnt part: identical along D and U, held once per device."""
+    """Everything learnt: identical along D and U, stored once per device."""
 
     policy: Policy
     opt_state: PyTree
@@ -161,7 +162,7 @@ class AgentState:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActingState:
-    """Environments in mid-episode and their random stream: one per device and update batch."""
+    """The state of `B` environments and their random stream."""
 
     env_state: PyTree  # [B, ...]
     obs: PyTree  # [B, O...] the observation to act on next
@@ -176,7 +177,7 @@ class ActingState:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LearnerState:
-    """Everything that training reads and writes: what a resume needs."""
+    """All state of training, and all that a resume needs."""
 
     agent: AgentState  # [D, P, ...]
     acting: ActingState  # [D, P, U, ...]
@@ -211,12 +212,12 @@ Space = Discrete | MultiDiscrete | Box  # a space is one of these, or a dict or 
 
 
 def is_space(x: Any) -> bool:
-    """Whether `x` is a leaf of a tree of spaces."""
+    """Return whether `x` is a leaf of a tree of spaces."""
     return isinstance(x, Space)
 
 
 def describe(space: PyTree) -> str:
-    """A tree of spaces in short: shapes and data types."""
+    """Describe a tree of spaces: shapes and data types."""
     if isinstance(space, dict):
         return "{" + ", ".join(f"{name}: {describe(part)}" for name, part in space.items()) + "}"
     if isinstance(space, tuple | list):
@@ -225,7 +226,7 @@ def describe(space: PyTree) -> str:
 
 
 def zeros(space: PyTree, lead: tuple[int, ...] = ()) -> PyTree:
-    """Arrays of zeros in the form of a space, `[lead..., ...]`."""
+    """Return zeros in the structure of a space, `[lead..., ...]`."""
 
     def one(space: Space) -> jax.Array:
         if isinstance(space, Discrete):
@@ -236,7 +237,7 @@ def zeros(space: PyTree, lead: tuple[int, ...] = ()) -> PyTree:
 
 
 class Environment(Protocol):
-    """`B` environments stepped together; implemented by the adapters of `envs/`."""
+    """`B` environments that step together; the adapters in `envs/` implement it."""
 
     name: str
     observation_space: PyTree  # of Space
@@ -244,32 +245,32 @@ class Environment(Protocol):
     time_limit: int | None  # steps after which every episode has ended, if there is such a number
 
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
-        """`[B]` keys to (state `[B, ...]`, observation `[B, O...]`)."""
+        """Map `[B]` keys to (state `[B, ...]`, observation `[B, O...]`)."""
 
     def step(self, key: jax.Array, state: PyTree, action: PyTree) -> tuple[PyTree, TimeStep]:
-        """`[B]` keys, state and `[B, A...]` actions to (next state, time step), auto-reset."""
+        """Map `[B]` keys, state and actions `[B, A...]` to (next state, time step); auto-reset."""
 
 
 class ValueEstimate(Protocol):
-    """What a critic says of states, batched over its leading axes; a pytree."""
+    """A critic's estimate, batched over its leading axes; a pytree."""
 
     def mean(self) -> jax.Array:
-        """The value, in the critic's units."""
+        """Return the expected value, in the value normalisation."""
 
     def loss(
         self, target: jax.Array, error: Callable[[jax.Array, jax.Array], jax.Array]
     ) -> jax.Array:
-        """Elementwise loss to targets in the critic's units; `error(value, target)` if scalar."""
+        """Return the elementwise loss; for scalar estimates it is `error(value, target)`."""
 
 
 class Network(Protocol):
-    """A function approximator over sequences; the carry of feed-forward networks has no leaves."""
+    """A network over sequences. The carry of feed-forward networks has no leaves."""
 
     def init(self, key: jax.Array) -> PyTree:
-        """Parameters, a dict by part, which optimiser groups are made of."""
+        """Return initial parameters, a dict by part; optimiser groups consist of parts."""
 
     def initial_carry(self, num_envs: int) -> PyTree:
-        """The memory that starts an episode, `[num_envs, ...]`."""
+        """Return the initial memory of an episode, `[num_envs, ...]`."""
 
     def unroll(
         self,
@@ -279,22 +280,22 @@ class Network(Protocol):
         reset: jax.Array,
         noise_key: jax.Array | None = None,
     ) -> tuple[PyTree, Any]:
-        """Normalised `obs` `[L, S, O...]` to (carry, output), a pytree of `[L, S, ...]`.
+        """Map normalised `obs` `[L, S, O...]` to (carry, output), a pytree of `[L, S, ...]`.
 
-        `carry` `[S, ...]` is the memory before the first step; `reset` `[L, S]` empties it before
-        its step. `noise_key` is the draw of noisy layers; None: without noise.
+        `carry` `[S, ...]` is the memory before the first step. Where `reset` `[L, S]` is true the
+        memory is reset before the step. `noise_key` draws the noise of noisy layers; None: no noise.
         """
 
     def empty_masks(self, obs: PyTree) -> jax.Array:
-        """Where raw `obs` `[L, S, O...]` carries an action mask that allows nothing, `[L, S]`."""
+        """Return `[L, S]` bool: the action mask in raw `obs` `[L, S, O...]` allows nothing."""
 
     def example(self) -> tuple[PyTree, Any]:
-        """Shapes of what `unroll` gives for one step of one environment."""
+        """Return the shapes of `unroll`'s results for one step of one environment."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class System:
-    """What shapes the program: static, hashed by identity, shared by every phase."""
+    """The static part of a program, hashed by identity."""
 
     env: Environment
     algorithm: Any  # an algorithms.algorithm.Algorithm

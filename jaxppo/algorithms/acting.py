@@ -1,4 +1,4 @@
-"""Agents in many environments: unrolling the network, acting, collecting, valuing a rollout."""
+"""Acting in many environments: unroll the network, collect rollouts, compute state values."""
 
 import dataclasses
 from collections.abc import Callable
@@ -28,7 +28,7 @@ Ended = tuple[jax.Array, jax.Array, jax.Array]
 
 
 def init_acting(system: System, key: jax.Array) -> ActingState:
-    """`B` fresh environments and their random stream."""
+    """Reset `B` environments and start their random stream."""
     key, reset_key = jax.random.split(key)
     env_state, obs = system.env.reset(jax.random.split(reset_key, system.num_envs))
     return ActingState(
@@ -46,7 +46,7 @@ def init_acting(system: System, key: jax.Array) -> ActingState:
 def unroll(
     system: System, policy: Policy, carry: PyTree, obs: PyTree, reset: jax.Array
 ) -> tuple[PyTree, Any]:
-    """The network on raw `obs` `[L, S, O...]`: normalised here, and only here."""
+    """Apply the network to raw `obs` `[L, S, O...]`. Observations are normalised only here."""
     if system.normalize_observations:
         obs = normalize(policy.obs_statistics, obs)
     return system.algorithm.network.unroll(policy.params, carry, obs, reset, policy.noise_key)
@@ -60,9 +60,10 @@ def act(
     reset: jax.Array,
     key: jax.Array | None,
 ) -> tuple[PyTree, Acted]:
-    """One step of `B` environments: raw `obs` `[B, O...]` to the next carry and the actions.
+    """Choose actions for raw `obs` `[B, O...]`; return the next carry and the actions.
 
-    `key` draws them, one for all or `[B]`, each its own; None: the best ones.
+    With a `key` the actions are sampled; with keys `[B]` each environment uses its own; with None
+    the actions are greedy.
     """
     if key is not None and key.ndim:
         return jax.vmap(partial(_act_alone, system, policy))(carry, obs, reset, key)
@@ -78,7 +79,7 @@ def act(
 def _act_alone(
     system: System, policy: Policy, carry: PyTree, obs: PyTree, reset: jax.Array, key: jax.Array
 ) -> tuple[PyTree, Acted]:
-    """`act` of one environment, without the axis of environments."""
+    """Like `act`, for one environment without the axis `B`."""
     carry, obs, reset = jax.tree.map(lambda x: x[None], (carry, obs, reset))
     return jax.tree.map(lambda x: x[0], act(system, policy, carry, obs, reset, key))
 
@@ -86,7 +87,7 @@ def _act_alone(
 def collect(
     system: System, agent: AgentState, acting: ActingState
 ) -> tuple[ActingState, Rollout, Ended]:
-    """Act for `T` steps in `B` environments."""
+    """Act for `T` steps in `B` environments; return the rollout and sums over ended episodes."""
     with jax.named_scope("collect"):
         # One hash for all: a row a step, after one whose first key the stream goes on from.
         keys = random_bits.split(acting.key, (1 + system.rollout_length, 1 + system.num_envs))
@@ -103,9 +104,9 @@ def collect(
 def act_and_step(
     system: System, agent: AgentState, acting: ActingState, keys: jax.Array
 ) -> tuple[ActingState, tuple[Transition, Ended]]:
-    """One step of `B` environments.
+    """Take one step in `B` environments.
 
-    Of the keys `[1 + B]` the first draws actions, the others belong to the environments.
+    Of the keys `[1 + B]` the first samples actions and the others go to the environments.
     """
     with jax.named_scope("act"):
         carry, acted = act(system, agent.policy, acting.carry, acting.obs, acting.reset, keys[0])
@@ -152,12 +153,12 @@ def act_and_step(
 def state_values(
     system: System, policy: Policy, rollout: Rollout, value: Callable[[Any], jax.Array]
 ) -> tuple[Any, jax.Array, jax.Array]:
-    """The network's output at each step, its value, and the value of the true successor, `[T, B]`.
+    """Return the network's outputs, the values and the values of the true successors, `[T, B]`.
 
-    `value` reads values `[L, S]` off the network's output. The network sees the stored observations
-    once: the successor of a step is the next of them. Where the clock ended the episode it is
-    `final_observation`, seen with the memory after that step, in a branch that runs only when some
-    step was truncated.
+    `value` maps the network's output to values `[L, S]`. The network is applied once to the stored
+    observations: the successor of a step is the next observation. At a truncation it is
+    `final_observation`, which is evaluated with the memory after that step, in a branch that runs
+    only if some step was truncated.
     """
     steps, chunks = rollout.steps, system.num_value_chunks
 

@@ -1,4 +1,4 @@
-"""What algorithms with a policy and a value function have in common."""
+"""Acting by a stochastic policy, as actor-critic algorithms do."""
 
 import jax
 
@@ -11,21 +11,21 @@ from jaxppo.types import Acted, Environment, Policy, PyTree
 
 
 class ActorCritic(Algorithm):
-    """Acts by the network's distribution over actions; `kept` are log-probabilities."""
+    """Samples actions from the network's distribution and keeps their log-probabilities."""
 
     @classmethod
     def build(cls, config: Config, env: Environment) -> "ActorCritic":
-        """The algorithm with the network that `config.network` composes for `env`."""
+        """Make the algorithm with the network that `config.network` composes for `env`."""
         return cls(config.system, actor_critic.build(config, env))
 
     def act(self, policy: Policy, output: ActorCriticOutput, key: jax.Array) -> Acted:
-        """Draw from the distribution."""
+        """Sample from the distribution."""
         del policy
         action, log_prob = output.distribution.sample_and_log_prob(seed=key)
         env_action = to_action(output.distribution, action)
         return Acted(action=action, env_action=env_action, kept=log_prob)
 
     def greedy(self, policy: Policy, output: ActorCriticOutput) -> PyTree:
-        """The distribution's mode."""
+        """Return the mode of the distribution."""
         del policy
         return to_action(output.distribution, output.distribution.mode())

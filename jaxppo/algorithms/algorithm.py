@@ -1,4 +1,4 @@
-"""The seam: what the spine asks of an algorithm."""
+"""The interface between the spine and an algorithm."""
 
 from typing import Any, ClassVar
 
@@ -22,10 +22,11 @@ from jaxppo.types import (
 
 
 class Algorithm:
-    """How to act, what to aim at, what to minimise: pure functions of arrays.
+    """Acting, targets and loss of an algorithm, as pure functions of arrays.
 
-    A class of its own extends this one and is named by `system.algorithm`. `Settings` declares its
-    settings; those made by `traced` are `agent.hyperparameters`, the others `self.settings`.
+    An algorithm is a subclass whose import path is `system.algorithm`. `Settings` declares its
+    settings. Those made by `traced` are found in `agent.hyperparameters`, the others in
+    `self.settings`.
     """
 
     Settings: ClassVar[type[SystemConfig]] = SystemConfig
@@ -37,73 +38,74 @@ class Algorithm:
     def __init__(self, settings: SystemConfig, network: Network) -> None:
         self.settings = Static(settings)
         self.network = network
-        self.stops_early = False  # whether `stop` is asked
+        self.stops_early = False  # whether `stop` is called
 
     @classmethod
     def settings_type(cls, raw: dict[str, Any]) -> type[SystemConfig]:
-        """The type of its settings, which may depend on those given."""
+        """Return the type of its settings, which may depend on the given settings `raw`."""
         del raw
         return cls.Settings
 
     @classmethod
     def build(cls, config: Config, env: Environment) -> "Algorithm":
-        """The algorithm of a run; `ConfigError` where network and environment do not fit."""
+        """Make the algorithm of a run; `ConfigError` if network and environment do not fit."""
         raise NotImplementedError
 
     def init(self, key: jax.Array) -> PyTree:
-        """Parameters, a dict by part."""
+        """Return initial parameters, a dict by part."""
         return self.network.init(key)
 
     def init_state(self) -> PyTree:
-        """What it keeps from update to update beside parameters: `agent.algorithm`."""
+        """Return the initial `agent.algorithm`: state beside parameters that persists over updates."""
         return ()
 
     def groups(self, params: PyTree) -> dict[str, str]:
-        """The optimiser group of each part of the parameters."""
+        """Return the optimiser group of each part of the parameters."""
         return dict.fromkeys(params, "network")
 
     def rates(self, hp: Hyperparameters) -> dict[str, jax.Array]:
-        """The learning rate of each optimiser group, before any decay."""
+        """Return the learning rate of each optimiser group, before any decay."""
         return {"network": hp.learning_rate}
 
     def act(self, policy: Policy, output: PyTree, key: jax.Array) -> Acted:
-        """Draw actions `[L, B, ...]` from the network's output at as many steps."""
+        """Sample actions `[L, B, ...]` from the network's output `[L, B, ...]`."""
         raise NotImplementedError
 
     def greedy(self, policy: Policy, output: PyTree) -> PyTree:
-        """What the environment takes for the best action, `[L, B, A...]`."""
+        """Return the greedy actions `[L, B, A...]`, as the environment takes them."""
         raise NotImplementedError
 
     def targets(
         self, system: System, agent: AgentState, rollout: Rollout
     ) -> tuple[AgentState, Any, Any]:
-        """What the loss reads of each step, a dataclass `[T, B, ...]`, and `target_metrics`.
+        """Return the agent, what the loss reads of each step, and `target_metrics`.
 
-        Also the agent, whose statistics of targets may have moved.
+        The second is a dataclass of arrays `[T, B, ...]` with fields `obs` and `reset`. The agent
+        may have new statistics of targets.
         """
         raise NotImplementedError
 
     def retarget(self, steps: Any, again: Any) -> Any:
-        """The steps of a batch where `targets` gave others `again`, by moved parameters."""
+        """Return `steps` with the targets of `again`, which newer parameters gave."""
         del steps
         return again
 
     def prepare(self, system: System, minibatch: Batch) -> Batch:
-        """A minibatch as the loss takes it, before it is cut into microbatches."""
+        """Prepare a minibatch for the loss, before it is split into microbatches."""
         del system
         return minibatch
 
     def loss(
         self, system: System, agent: AgentState, params: PyTree, minibatch: Batch
     ) -> tuple[jax.Array, Any]:
-        """The scalar to minimise, averaged over a minibatch `[L, M]`, and `loss_metrics`."""
+        """Return the loss, a mean over a minibatch `[L, M]`, and `loss_metrics`."""
         raise NotImplementedError
 
     def stop(self, agent: AgentState, metrics: Any) -> jax.Array:
-        """Whether a minibatch with these `loss_metrics` ends the epochs of the update, a bool."""
+        """Return whether a minibatch with these `loss_metrics` ends the update's epochs."""
         raise NotImplementedError
 
     def finish(self, system: System, agent: AgentState, batch: Batch) -> tuple[AgentState, Any]:
-        """The agent after all epochs, and `finish_metrics`."""
+        """Return the agent after all epochs, and `finish_metrics`."""
         del system, batch
         return agent, NoMetrics()

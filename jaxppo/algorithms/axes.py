@@ -1,4 +1,4 @@
-"""Mapping phases over members and update batches. A single one is not mapped."""
+"""vmap over members and over update batches. An axis of size one is not mapped."""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,9 +14,9 @@ MEMBER_AXIS = "member"  # the members P of one device
 
 
 def vmap_members(phase: Callable[..., Any], *, shared: int = 0) -> Callable[..., Any]:
-    """`phase(system, ...)` of members: arguments and results `[P, ...]`, nothing between them.
+    """Vectorise `phase(system, ...)` over members: arguments and results are `[P, ...]`.
 
-    Its last `shared` arguments are the same for all members.
+    The last `shared` arguments are the same for all members.
     """
 
     def mapped(system: System, *args: PyTree) -> PyTree:
@@ -33,9 +33,9 @@ def vmap_members(phase: Callable[..., Any], *, shared: int = 0) -> Callable[...,
 def vmap_batches(
     phase: Callable[..., Any], system: System
 ) -> Callable[[LearnerState], tuple[LearnerState, PyTree]]:
-    """`phase(system, state)` of the update batches of an agent: acting states `[U, ...]`.
+    """Vectorise `phase(system, state)` over update batches: acting states are `[U, ...]`.
 
-    What it returns beside the state is equal in all of them.
+    Its second result must be equal in all update batches.
     """
     if BATCH_AXIS in system.axes:
         layout = LearnerState(agent=None, acting=0)  # type: ignore[arg-type]

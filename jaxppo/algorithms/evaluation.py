@@ -1,4 +1,4 @@
-"""Episodes of a policy that is not learning."""
+"""Evaluation: one episode in each of many environments."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ from jaxppo.types import Policy, PyTree, System
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Episodes:
-    """First episodes of `B` environments."""
+    """The first episodes of `B` environments."""
 
     returns: jax.Array  # [B] float32, undiscounted; so far, where unfinished
     lengths: jax.Array  # [B] int32
@@ -35,27 +35,27 @@ class _Progress:
 
 
 def episode_keys(key: jax.Array, numbers: jax.typing.ArrayLike) -> jax.Array:
-    """Keys `[B]` of the episodes with these numbers, of a seed's stream."""
+    """Return keys `[B]` of the episodes with these numbers, from the stream `key` of a seed."""
     return jax.vmap(random_bits.fold_in, (None, 0))(key, numbers)
 
 
 def step_keys(keys: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Of the `[B]` episodes' step, from 0 on: `[B]` keys of the action and of the environment."""
+    """Return `[B]` keys for the actions and `[B]` for the environments at `step`, from 0."""
     found = jax.vmap(random_bits.fold_in, (0, None))(keys, step + 1)
     action_keys, env_keys = jnp.moveaxis(jax.vmap(random_bits.split)(found), 1, 0)
     return action_keys, env_keys
 
 
 def reset_keys(keys: jax.Array) -> jax.Array:
-    """Of the `[B]` episodes' openings."""
+    """Return `[B]` keys for the resets of the episodes."""
     return jax.vmap(random_bits.fold_in, (0, None))(keys, 0)
 
 
 def evaluate(system: System, policy: Policy, keys: jax.Array) -> Episodes:
-    """One episode for each of the `[B]` keys, which alone decide it (up to float rounding).
+    """Play one episode for each of the `[B]` keys. It depends on its key alone (up to rounding).
 
-    Every environment plays its first episode and no other, so that short episodes do not count
-    more often than long ones; what follows an end is stepped but not read.
+    Only the first episode of each environment counts, so that short episodes are not
+    over-represented. Later steps are computed but ignored.
     """
     num_envs = keys.shape[0]
     if system.evaluation_greedy:

@@ -1,6 +1,6 @@
-"""Guards around the plain gradient step: skipping what is not finite, ending epochs early.
+"""Optional guards around a gradient step: skip non-finite steps, end epochs early.
 
-Each wraps a step from outside, so that the plain one can be read whole, and is off by default.
+They wrap the step, so that the plain step can be read on its own. Both are off by default.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ Step = Callable[[AgentState, jax.Array], tuple[AgentState, Any]]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of one minibatch, all bool scalars."""
+    """What happened to one minibatch; all are bool scalars."""
 
     counted: jax.Array  # its metrics are finite, and no earlier one ended the epochs
     learnt: jax.Array  # the parameters moved
@@ -35,11 +35,11 @@ def guarded(
     progress: tuple[AgentState, jax.Array],
     indices: jax.Array,
 ) -> tuple[tuple[AgentState, jax.Array], tuple[Any, Outcome]]:
-    """`step`, unless the epochs have ended; `nothing` are the metrics of no step.
+    """Run `step` unless the epochs have ended; `nothing` are the metrics of a skipped step.
 
     `progress` is the agent and whether its epochs have ended. The minibatch that ends them is
-    looked at but not learnt from. While other members go on, what is computed for a member that has
-    ended is dropped.
+    evaluated but not learnt from. While other members continue, results of a member that has ended
+    are discarded.
     """
     if not system.stop_early:
         agent, metrics, finite = finite_step(system, step, nothing, progress[0], indices)
@@ -65,10 +65,10 @@ def guarded(
 def finite_step(
     system: System, step: Step, nothing: Any, agent: AgentState, indices: jax.Array
 ) -> tuple[AgentState, Any, jax.Array]:
-    """A gradient step and whether it was taken.
+    """Run a gradient step; return also whether it was taken.
 
-    Where the system skips such, a step whose loss or gradient is not finite leaves the agent as it
-    was and its metrics are `nothing`.
+    With `skip_nonfinite`, a step whose loss or gradient is not finite leaves the agent unchanged
+    and returns the metrics `nothing`.
     """
     moved, metrics = step(agent, indices)
     if not system.skip_nonfinite:
@@ -79,19 +79,19 @@ def finite_step(
 
 
 def all_stopped(system: System, stopped: jax.Array) -> jax.Array:
-    """Whether the epochs of all members have ended."""
+    """Return whether the epochs of all members have ended."""
     return ~any_over(system.member_axes, ~stopped)
 
 
 def unless_nonfinite(system: System, new: PyTree, old: PyTree) -> PyTree:
-    """`new`, or `old` where a number of `new` is not finite and the system skips such."""
+    """Return `new`, or `old` if `skip_nonfinite` is set and `new` is not all finite."""
     if not system.skip_nonfinite:
         return new
     return jax.tree.map(partial(jnp.where, num_nonfinite(new) == 0), new, old)
 
 
 def num_nonfinite(tree: PyTree) -> jax.Array:
-    """How many numbers of a tree are NaN or infinite, int32."""
+    """Count the numbers of a tree that are NaN or infinite, int32."""
     counts = [
         jnp.sum(~jnp.isfinite(x), dtype=jnp.int32)
         for x in jax.tree.leaves(tree)
@@ -101,7 +101,7 @@ def num_nonfinite(tree: PyTree) -> jax.Array:
 
 
 def _choose(condition: jax.Array, one: AgentState, other: AgentState) -> AgentState:
-    """`one` with the learnt parts of `other` where the condition does not hold."""
+    """Return `one` if the condition holds, else `one` with the learnt parts of `other`."""
     pick = partial(jax.tree.map, partial(jnp.where, condition))
     params = pick(one.policy.params, other.policy.params)
     return dataclasses.replace(

@@ -1,4 +1,4 @@
-"""What is recomputed of a batch as parameters move: memories before epochs, and burn-in."""
+"""Recompute memories and targets before epochs, and burn-in."""
 
 import dataclasses
 
@@ -10,10 +10,10 @@ from jaxppo.types import AgentState, Batch, PyTree, Rollout, System
 
 
 def refresh_batch(system: System, agent: AgentState, rollout: Rollout, batch: Batch) -> Batch:
-    """The batch with carries `[S, ...]` and targets `[L, S]` of the agent's present parameters.
+    """Return the batch with carries `[S, ...]` and targets `[L, S]` of the current parameters.
 
-    Each only where the system says so. Whatever is recomputed sees the memory that these parameters
-    would have had.
+    `recompute_carries` and `recompute_targets` say which. Both use the memory that the current
+    parameters would have had.
     """
     every = 1 if system.recompute_targets else system.sequence_length
     carry, steps = batch.carry, batch.steps
@@ -34,9 +34,10 @@ def refresh_batch(system: System, agent: AgentState, rollout: Rollout, batch: Ba
 def recompute_carries(
     system: System, agent: AgentState, rollout: Rollout, every: int
 ) -> tuple[PyTree, PyTree]:
-    """The memory that the agent's parameters would have had, from the rollout's start on.
+    """Unroll the memory of the current parameters from the start of the rollout.
 
-    After the last step `[B, ...]`, and before each `every`th step, `[T / every, B, ...]`.
+    Return it after the last step, `[B, ...]`, and before every `every`-th step,
+    `[T / every, B, ...]`.
     """
 
     def through(carry: PyTree, steps: tuple[PyTree, jax.Array]) -> tuple[PyTree, PyTree]:
@@ -51,7 +52,9 @@ def recompute_carries(
 
 
 def burn_in(system: System, agent: AgentState, minibatch: Batch) -> Batch:
-    """Spend the first `burn_in` steps on the carry, without a gradient: `[L - burn_in, M]` is left.
+    """Use the first `burn_in` steps for the carry alone, without a gradient; return the rest.
+
+    The steps that are left are `[L - burn_in, M]`.
 
     Kapturowski et al. 2019 (R2D2, ICLR), section 3.
     """

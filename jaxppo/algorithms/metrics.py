@@ -1,8 +1,7 @@
-"""Metrics, declared once, each with how it adds up.
+"""Metrics, each declared once with its reduction.
 
-A class of metrics is a dataclass of scalars whose fields are made by `metric`; fields may be such
-classes again, or dicts of means. The same declaration averages them over the microbatches of a
-minibatch, the minibatches of an update, the devices of an agent and the updates of a block.
+A class of metrics is a dataclass whose fields are made by `metric`, are such classes again, or are
+dicts of means. The declared reduction is used over microbatches, minibatches, devices and updates.
 """
 
 import dataclasses
@@ -22,9 +21,9 @@ _START: dict[str, float] = {LEAST: float("inf"), GREATEST: float("-inf")}  # oth
 
 
 def metric(how: str = MEAN, *, count: bool = False, headline: str | None = None) -> Any:
-    """A scalar, float32 or an int32 `count`, that adds up as `how` says.
+    """Declare a scalar, float32 or an int32 `count`, that is reduced as `how` says.
 
-    `headline` is what the console shows of it, in format language: "kl {:.4f}".
+    `headline` is a format string with which the console shows it, such as "kl {:.4f}".
     """
     return dataclasses.field(metadata={"how": how, "count": count, "headline": headline})
 
@@ -37,11 +36,11 @@ def metrics(cls: type[Class]) -> type[Class]:
 
 @metrics
 class NoMetrics:
-    """For what has none."""
+    """No metrics."""
 
 
 def combine(function: Callable[..., Any], *trees: Any) -> Any:
-    """`function(how, *values)` of each metric of trees of one form."""
+    """Apply `function(how, *values)` to each metric of trees of one structure."""
     first = trees[0]
     if isinstance(first, dict):
         return {name: function(MEAN, *(tree[name] for tree in trees)) for name in first}
@@ -54,7 +53,7 @@ def combine(function: Callable[..., Any], *trees: Any) -> Any:
 
 
 def identity(cls: type, **inner: Any) -> Any:
-    """What adds nothing to metrics of a class; `inner` are its fields that are no scalars."""
+    """Return the neutral element of a class; `inner` are its fields that are not scalars."""
     scalars = {
         field.name: jnp.full(
             (),
@@ -68,7 +67,7 @@ def identity(cls: type, **inner: Any) -> Any:
 
 
 def add(total: Any, new: Any) -> Any:
-    """`total` and the metrics of one more update: means are kept as sums, to be divided later."""
+    """Add the metrics of one more update to `total`. Means are kept as sums."""
 
     def one(how: str, total: jax.Array, new: jax.Array) -> jax.Array:
         if how == LAST:
@@ -81,13 +80,13 @@ def add(total: Any, new: Any) -> Any:
 
 
 def over_axes(axes: tuple[str, ...], tree: Any) -> Any:
-    """Metrics of one agent from those of its mapped `axes`."""
+    """Reduce metrics over the mapped `axes` of one agent."""
     reductions = {SUM: sum_over, LEAST: min_over, GREATEST: max_over}
     return combine(lambda how, x: reductions.get(how, mean_over)(axes, x), tree)
 
 
 def over_first(tree: Any, seen: jax.Array | None = None) -> Any:
-    """Metrics stacked along a first axis `[N]` as one; `seen` `[N]` says which of them count."""
+    """Reduce metrics over their first axis `[N]`; `seen` `[N]` says which entries count."""
 
     def one(how: str, x: jax.Array) -> jax.Array:
         if how == LEAST:
@@ -102,7 +101,7 @@ def over_first(tree: Any, seen: jax.Array | None = None) -> Any:
 
 
 def leaves(tree: Any) -> Iterator[tuple[str, str, Any]]:
-    """Name, how it adds up and value of each metric."""
+    """Yield the name, the reduction and the value of each metric."""
     if isinstance(tree, dict):
         yield from ((name, MEAN, value) for name, value in tree.items())
         return
@@ -115,6 +114,6 @@ def leaves(tree: Any) -> Iterator[tuple[str, str, Any]]:
 
 
 def headlines(cls: type) -> dict[str, str]:
-    """What the console shows of a class of metrics: format by name."""
+    """Return the format strings of the metrics that the console shows, by name."""
     fields = dataclasses.fields(cls)
     return {f.name: f.metadata["headline"] for f in fields if f.metadata.get("headline")}

@@ -1,6 +1,6 @@
-"""What PPO minimises and which targets it learns, by the names of the settings.
+"""PPO's policy losses, value losses and advantage estimators, by the names of the settings.
 
-Each table holds functions of one signature, which pick their numbers from the agent's own.
+The functions of a table have one signature. They take their hyperparameters from the agent.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ Objective = Callable[[AgentState, Any, Any, jax.Array], jax.Array]
 def clip_objective(
     agent: AgentState, steps: Any, distribution: Any, log_prob: jax.Array
 ) -> jax.Array:
-    """The clipped surrogate."""
+    """Return the clipped surrogate loss."""
     del distribution
     hp = agent.hyperparameters
     return clipped_surrogate(
@@ -42,7 +42,7 @@ def clip_objective(
 def penalty_objective(
     agent: AgentState, steps: Any, distribution: Any, log_prob: jax.Array
 ) -> jax.Array:
-    """The unclipped surrogate and a weight times KL(old || new); arXiv 1707.06347, eq. 8."""
+    """Return the surrogate loss plus a weight times KL(old || new); arXiv 1707.06347, eq. 8."""
     hp = agent.hyperparameters
     kl = steps.distribution.kl_divergence(distribution)
     weight = hp.kl_coef * agent.algorithm.kl_factor
@@ -77,13 +77,13 @@ OBJECTIVES: dict[str, Objective] = {
 
 
 def reads_distribution(objective: Objective) -> bool:
-    """Whether an objective may read `steps.distribution`, which is kept only then."""
+    """Return whether an objective may read `steps.distribution`, which is stored only then."""
     blind = (clip_objective, dpo_objective, reinforce_objective)
     return not any(objective is each for each in blind)  # a user's may have no hash
 
 
 def find_objective(choice: str) -> Objective:
-    """The objective of a name or an import path; `ConfigError` where that leads to no function."""
+    """Return the objective of a name or import path; `ConfigError` if that is no function."""
     if not is_import_path(choice):
         return OBJECTIVES[choice]
     found: Objective = imported("system.objective", choice, "function", OBJECTIVES)
@@ -91,9 +91,9 @@ def find_objective(choice: str) -> Objective:
 
 
 def own_hyperparameters(objective: Objective, path: str) -> dict[str, Any]:
-    """The hyperparameters that an objective of a user declares: its `hyperparameters`, if any.
+    """Return the attribute `hyperparameters` of a user's objective, or an empty dict.
 
-    A dict of names to fields made by `config.fields.traced`.
+    It maps names to fields made by `config.fields.traced`.
     """
     found = getattr(objective, "hyperparameters", {})
     if not isinstance(found, dict) or not all(
@@ -110,9 +110,9 @@ def own_hyperparameters(objective: Objective, path: str) -> dict[str, Any]:
 def try_objective(
     objective: Objective, path: str, agent: Callable[[jax.Array], AgentState], steps: Any
 ) -> None:
-    """Trace an objective on a minibatch; `ConfigError` where it gives no loss for each step.
+    """Trace an objective on a minibatch; `ConfigError` unless it returns one loss for each step.
 
-    `agent` makes an agent of a key; `steps` are those of a minibatch, made of a key too.
+    `agent` makes an agent from a key, and `steps` makes steps from a key.
     """
     lead = (2, 3)  # L, M
 
@@ -148,7 +148,7 @@ def gae_estimator(
     value: jax.Array,
     next_value: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Generalised advantage estimation."""
+    """Return GAE advantages and value targets."""
     del log_ratio
     return gae(
         rollout.reward,
@@ -168,7 +168,7 @@ def vtrace_estimator(
     value: jax.Array,
     next_value: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """V-trace, from the acting policy to that of the moment."""
+    """Return V-trace advantages and value targets of the current policy."""
     return vtrace(
         log_ratio,
         rollout.reward,

@@ -1,4 +1,4 @@
-"""Clipping, Adam and learning rates, by the groups that an algorithm makes of its parameters."""
+"""Gradient clipping, Adam and learning rates for the parameter groups of an algorithm."""
 
 import functools
 
@@ -12,11 +12,11 @@ from jaxppo.types import Hyperparameters, PyTree, System
 def optimizer(
     system: System, hyperparameters: Hyperparameters, update: jax.Array
 ) -> optax.GradientTransformation:
-    """Adam (eps 1e-5) after clipping by global norm, each group apart unless clipped together.
+    """Return Adam (eps 1e-5) after clipping by global norm.
 
-    Learning rates are those of `update` (0-based) and constant within it. One norm over an actor
-    and a critic lets a critic whose errors are large (returns in the hundreds) shrink the actor's
-    gradient.
+    Each group has its own norm unless `clip_together` is set: with one norm, a critic with large
+    errors (returns in the hundreds) shrinks the gradient of the actor. Learning rates are those of
+    `update` (0-based) and constant within it.
     """
     hp = hyperparameters
     clip = optax.clip_by_global_norm(hp.max_grad_norm)
@@ -34,7 +34,7 @@ def optimizer(
 
 
 def learning_rate(hp: Hyperparameters, rate: jax.Array, update: jax.Array) -> jax.Array:
-    """`rate` at an update (0-based): falling linearly to zero, where it decays."""
+    """Return `rate` at an update (0-based); with `decay_learning_rates` it falls to zero."""
     left = (hp.num_updates - update).astype(jnp.float32) / hp.num_updates.astype(jnp.float32)
     return rate * jnp.where(hp.decay_learning_rates > 0, jnp.maximum(left, 0.0), 1.0)
 
@@ -42,7 +42,7 @@ def learning_rate(hp: Hyperparameters, rate: jax.Array, update: jax.Array) -> ja
 def gradient_norms(
     system: System, hyperparameters: Hyperparameters, gradients: PyTree
 ) -> dict[str, jax.Array]:
-    """Global norms of each group's gradient, before and after clipping."""
+    """Return the global norm of each group's gradient before and after clipping."""
     labels = system.algorithm.groups(gradients)
     names = system.algorithm.group_names
     norms = {

@@ -1,7 +1,7 @@
 """Proximal policy optimisation: Schulman et al. 2017 (arXiv 1707.06347), algorithm 1.
 
-Reads as the paper: settings, targets (advantages), loss (surrogate, value, entropy), and what
-happens once an update's epochs are over.
+In the order of the paper: settings, targets (advantages), loss (surrogate, value, entropy), and the
+adaptation of the KL penalty after the epochs.
 """
 
 import dataclasses
@@ -164,10 +164,10 @@ class PPOSettings(SystemConfig):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class State:
-    """What PPO keeps from update to update."""
+    """State of PPO that persists over updates."""
 
-    value_statistics: RunningStatistics  # of value targets, a scalar: the critic's units
-    kl_factor: jax.Array  # of kl_coef, where it adapts; 1 at first
+    value_statistics: RunningStatistics  # of value targets, a scalar
+    kl_factor: jax.Array  # factor on kl_coef, adapted with adapt_kl_coef; 1 at first
 
 
 @jax.tree_util.register_dataclass
@@ -215,7 +215,7 @@ class FinishMetrics:
 
 
 class PPO(ActorCritic):
-    """Clipped, penalised or discovered surrogates with a learnt baseline, in several epochs."""
+    """PPO with a clipped, KL-penalised or discovered (DPO) objective."""
 
     Settings = PPOSettings
     loss_metrics, target_metrics, finish_metrics = LossMetrics, TargetMetrics, FinishMetrics
@@ -223,7 +223,7 @@ class PPO(ActorCritic):
 
     @classmethod
     def settings_type(cls, raw: dict[str, Any]) -> type[SystemConfig]:
-        """`PPOSettings`, with the hyperparameters that an objective of the user's own declares."""
+        """Return `PPOSettings`, extended by the hyperparameters of a user's objective."""
         path = raw.get("objective")
         if isinstance(path, str) and is_import_path(path):
             return _extended(path)
@@ -231,7 +231,7 @@ class PPO(ActorCritic):
 
     @classmethod
     def build(cls, config: Config, env: Environment) -> "PPO":
-        """The algorithm of a run; `ConfigError` where its choices do not fit the network."""
+        """Make the algorithm of a run; `ConfigError` if its settings do not fit the network."""
         algorithm = super().build(config, env)
         assert isinstance(algorithm, PPO)
         algorithm.check(config, env)
@@ -243,27 +243,27 @@ class PPO(ActorCritic):
         self.stops_early = math.isfinite(settings.target_kl)
 
     def init_state(self) -> State:
-        """Identity statistics."""
+        """Return statistics of no targets, and a factor of one."""
         return State(
             value_statistics=init_statistics(jnp.zeros(())), kl_factor=jnp.ones((), jnp.float32)
         )
 
     def groups(self, params: PyTree) -> dict[str, str]:
-        """The critic's parts, and all others, shared ones too."""
+        """Parts of the critic's own are `critic`; all others, shared ones included, are `actor`."""
         return {part: "critic" if part.startswith("critic") else "actor" for part in params}
 
     def rates(self, hp: Hyperparameters) -> dict[str, jax.Array]:
-        """Learning rates."""
+        """Return `actor_lr` and `critic_lr`."""
         return {"actor": hp.actor_lr, "critic": hp.critic_lr}
 
     def targets(
         self, system: System, agent: AgentState, rollout: Rollout
     ) -> tuple[AgentState, Steps, TargetMetrics]:
-        """Advantages and value targets of a rollout."""
+        """Compute the advantages and value targets of a rollout."""
         hp, steps = agent.hyperparameters, rollout.steps
 
         def value_of(output: ActorCriticOutput) -> jax.Array:
-            return self.in_units_of_reward(agent, output.value.mean())
+            return self.denormalize(agent, output.value.mean())
 
         output, value, next_value = state_values(system, agent.policy, rollout, value_of)
         with jax.named_scope("advantages"):
@@ -289,11 +289,11 @@ class PPO(ActorCritic):
         return agent, found, TargetMetrics(advantage_std=deviation)
 
     def retarget(self, steps: Steps, again: Steps) -> Steps:
-        """Advantages and value targets of moved parameters; the old policy stays."""
+        """Replace advantages and value targets; the old policy's log-probabilities stay."""
         return dataclasses.replace(steps, advantage=again.advantage, target=again.target)
 
-    def in_units_of_reward(self, agent: AgentState, raw_value: jax.Array) -> jax.Array:
-        """What the critic says, in units of reward."""
+    def denormalize(self, agent: AgentState, raw_value: jax.Array) -> jax.Array:
+        """Return the critic's raw output in units of reward."""
         if not self.settings.normalize_values:
             return raw_value
         return denormalize_value(agent.algorithm.value_statistics, raw_value)
@@ -301,9 +301,9 @@ class PPO(ActorCritic):
     def update_value_statistics(
         self, system: System, agent: AgentState, target: jax.Array
     ) -> AgentState:
-        """Move the critic's units by the rollout's value targets, before it learns them.
+        """Merge the rollout's value targets into the value statistics, before the epochs.
 
-        The critic is trained in the units in which it is read from then on.
+        So the critic is trained in the normalisation in which it is read afterwards.
         """
         if not self.settings.normalize_values:
             return agent
@@ -315,7 +315,7 @@ class PPO(ActorCritic):
         return dataclasses.replace(agent, algorithm=state)
 
     def prepare(self, system: System, minibatch: Batch) -> Batch:
-        """Standardise the minibatch's advantages, where the settings say so."""
+        """Standardise the advantages, with standardize_advantages=minibatch."""
         if self.settings.standardize_advantages != "minibatch":
             return minibatch
         advantage, _ = standardize(minibatch.steps.advantage, system.axes)
@@ -325,7 +325,7 @@ class PPO(ActorCritic):
     def loss(
         self, system: System, agent: AgentState, params: PyTree, minibatch: Batch
     ) -> tuple[jax.Array, LossMetrics]:
-        """actor + vf_coef * value - ent_coef * entropy, averaged over a minibatch `[L, M]`."""
+        """Return actor + vf_coef * value - ent_coef * entropy, a mean over `[L, M]`."""
         hp, steps = agent.hyperparameters, minibatch.steps
         policy = dataclasses.replace(agent.policy, params=params)
         _, output = unroll(system, policy, minibatch.carry, steps.obs, steps.reset)
@@ -349,7 +349,7 @@ class PPO(ActorCritic):
         )
 
     def value_loss(self, agent: AgentState, steps: Steps, value: ValueEstimate) -> jax.Array:
-        """The loss of value estimates `[L, M]`, in the critic's units."""
+        """Return the loss of value estimates `[L, M]`, in the value normalisation."""
         hp, target = agent.hyperparameters, steps.target
         if self.settings.normalize_values:
             target = normalize_value(agent.algorithm.value_statistics, target)
@@ -362,16 +362,16 @@ class PPO(ActorCritic):
         )
 
     def stop(self, agent: AgentState, metrics: LossMetrics) -> jax.Array:
-        """Whether a minibatch's KL is above `target_kl`."""
+        """Return whether the KL of a minibatch is above `target_kl`."""
         return metrics.approximate_kl > agent.hyperparameters.target_kl
 
     def finish(
         self, system: System, agent: AgentState, batch: Batch
     ) -> tuple[AgentState, FinishMetrics]:
-        """Adapt the weight of the KL penalty, where the settings say so.
+        """Adapt the weight of the KL penalty, with `adapt_kl_coef`.
 
-        Double `kl_factor` where KL(old || new) of the update is above 1.5 `kl_coef_target`, halve
-        it where it is below kl_coef_target / 1.5: Schulman et al. 2017, section 4.
+        Double `kl_factor` if KL(old || new) of the update is above 1.5 `kl_coef_target`, halve
+        it if it is below kl_coef_target / 1.5: Schulman et al. 2017, section 4.
         """
         hp = agent.hyperparameters
         explained = explained_variance(batch.steps.value, batch.steps.target)
@@ -392,7 +392,7 @@ class PPO(ActorCritic):
         )
 
     def check(self, config: Config, env: Environment) -> None:
-        """`ConfigError` where its choices do not fit the network, by tracing them."""
+        """`ConfigError` if the settings do not fit the network."""
         settings: Any = config.system
         value = self.network.example()[1].value
         if not isinstance(value, ScalarValue):
@@ -411,7 +411,7 @@ class PPO(ActorCritic):
             try_objective(self.objective, settings.objective, agent, steps)
 
     def _check_arrays(self, config: Config) -> None:
-        """`ConfigError` where the distribution of one step cannot be told from those of others."""
+        """`ConfigError` if the distribution's arrays do not all begin with the axes `[L, S]`."""
         lead = (2, 3)
 
         def arrays(key: jax.Array) -> list[jax.Array]:
@@ -429,7 +429,7 @@ class PPO(ActorCritic):
             )
 
     def _agent(self, settings: PPOSettings, key: jax.Array) -> AgentState:
-        """What an objective sees of an agent."""
+        """Return an agent to trace an objective with."""
         update = jnp.zeros((), jnp.int32)
         hp = {name: jnp.float32(number) for name, number in numbers(settings).items()}
         policy = Policy(
@@ -447,7 +447,7 @@ class PPO(ActorCritic):
     def _steps(
         self, env: Environment, key: jax.Array, lead: tuple[int, int]
     ) -> tuple[Steps, Any, jax.Array]:
-        """Steps `[L, M]` as an objective sees them, with its distribution and log-probabilities."""
+        """Return steps `[L, M]`, a distribution and log-probabilities to trace an objective with."""
         obs, reset = zeros(env.observation_space, lead), jnp.ones(lead, bool)
         carry, numbers = self.network.initial_carry(lead[1]), jnp.zeros(lead)
         _, output = self.network.unroll(self.init(key), carry, obs, reset)
@@ -468,7 +468,7 @@ class PPO(ActorCritic):
 
 @lru_cache
 def _extended(path: str) -> type[SystemConfig]:
-    """`PPOSettings` with the hyperparameters of the objective that an import path leads to."""
+    """Return `PPOSettings` with the hyperparameters of the objective at an import path."""
     extra = own_hyperparameters(find_objective(path), path)
     fields = [(name, float, field) for name, field in extra.items()]
     return dataclasses.make_dataclass(

@@ -1,7 +1,7 @@
-"""The spine: learn from a rollout in epochs of minibatches. It knows no algorithm by name.
+"""The spine: collect a rollout, learn from it in epochs of minibatches, repeat.
 
-Every phase is a function of a `System` and arrays that runs on its own as well as under the mapped
-axes of `train_block`.
+It knows no algorithm by name. Every phase is a function of a `System` and arrays, and runs on its
+own as well as under the mapped axes of `train_block`.
 """
 
 import dataclasses
@@ -53,7 +53,7 @@ from jaxppo.types import (
 
 @metrics
 class StepMetrics:
-    """Of gradient steps."""
+    """Metrics of gradient steps."""
 
     total_loss: jax.Array = metric()
     loss: Any  # the algorithm's loss_metrics
@@ -62,7 +62,7 @@ class StepMetrics:
 
 @metrics
 class LearnMetrics:
-    """Of what is learnt from one rollout."""
+    """Metrics of `learn`."""
 
     gradient_steps: jax.Array = metric(count=True)  # fewer where the epochs ended early
     skipped_steps: jax.Array = metric(count=True)  # gradient steps that were not finite
@@ -76,7 +76,7 @@ class LearnMetrics:
 
 @metrics
 class RolloutMetrics:
-    """Of one rollout."""
+    """Metrics of one rollout."""
 
     num_episodes: jax.Array = metric(SUM, count=True)  # that ended
     episode_return: jax.Array = metric(SUM)  # of those
@@ -88,7 +88,7 @@ class RolloutMetrics:
 
 @metrics
 class Metrics:
-    """Of one update, over the whole agent; `train_block` adds them up."""
+    """Metrics of one update; `train_block` sums them over updates."""
 
     nonfinite_parameter: jax.Array = metric(LAST, count=True)
     rollout: RolloutMetrics
@@ -96,7 +96,7 @@ class Metrics:
 
 
 def zero_metrics(system: System) -> Metrics:
-    """What adds nothing."""
+    """Return the metrics of no update."""
     algorithm = system.algorithm
     learn = identity(
         LearnMetrics,
@@ -109,7 +109,7 @@ def zero_metrics(system: System) -> Metrics:
 
 
 def no_step(system: System) -> StepMetrics:
-    """The metrics of no gradient step."""
+    """Return the metrics of no gradient step."""
     ends = ("gradient_norm", "gradient_norm_clipped")
     norms = {
         f"{name}_{end}": jnp.zeros(()) for end in ends for name in system.algorithm.group_names
@@ -120,7 +120,7 @@ def no_step(system: System) -> StepMetrics:
 
 
 def init_agent(system: System, hyperparameters: Hyperparameters, key: jax.Array) -> AgentState:
-    """A fresh agent: parameters, optimiser, identity statistics."""
+    """Make an agent: initial parameters, optimiser state and empty statistics."""
     key, noise_key = jax.random.split(key)
     params = system.algorithm.init(key)
     update = jnp.zeros((), jnp.int32)
@@ -139,10 +139,10 @@ def init_agent(system: System, hyperparameters: Hyperparameters, key: jax.Array)
 def train_block(
     system: System, state: LearnerState, total: Metrics, num_updates: jax.Array
 ) -> tuple[LearnerState, Metrics]:
-    """`num_updates` updates; agent `[...]`, acting `[U, ...]`, metrics added up over updates.
+    """Run `num_updates` updates. The agent is `[...]`, the acting state `[U, ...]`.
 
-    The count is traced: blocks of any length are one program. `total` is what the metrics add up
-    to so far, `zero_metrics()` at first: a block in several calls is the block in one, bit for bit.
+    The count is traced, so that blocks of any length use one program. `total` are the metrics so
+    far, `zero_metrics()` at first. Several calls give the same bits as one call of all updates.
     """
     step = vmap_batches(update, system)
 
@@ -161,11 +161,11 @@ train_members = vmap_members(train_block, shared=1)
 
 
 def update(system: System, state: LearnerState) -> tuple[LearnerState, Metrics]:
-    """One update: collect a rollout, learn from it."""
+    """Run one update: collect a rollout and learn from it."""
     acting, rollout, (num_episodes, episode_return, episode_length) = collect(
         system, state.agent, state.acting
     )
-    keys = random_bits.split(acting.key, 1 + system.epochs)  # the stream goes on from the first
+    keys = random_bits.split(acting.key, 1 + system.epochs)  # the first continues the stream
     agent, learnt = learn(system, state.agent, dataclasses.replace(rollout, keys=keys[1:]))
     empty = system.algorithm.network.empty_masks(rollout.steps.obs)
     of_rollout = RolloutMetrics(
@@ -186,9 +186,9 @@ def update(system: System, state: LearnerState) -> tuple[LearnerState, Metrics]:
 
 
 def learn(system: System, agent: AgentState, rollout: Rollout) -> tuple[AgentState, LearnMetrics]:
-    """Everything after collecting: targets, epochs of minibatches, statistics.
+    """Learn from a rollout: compute targets, run epochs of minibatches, update statistics.
 
-    A rollout that was collected elsewhere is learnt from by the same function.
+    The rollout may have been collected elsewhere.
     """
     algorithm = system.algorithm
     agent, rollout = scale_rewards(system, agent, rollout)
@@ -220,10 +220,10 @@ def learn(system: System, agent: AgentState, rollout: Rollout) -> tuple[AgentSta
 def scale_rewards(
     system: System, agent: AgentState, rollout: Rollout
 ) -> tuple[AgentState, Rollout]:
-    """Rewards as they are learnt from: normalised, scaled, clipped.
+    """Normalise, scale and clip the rewards of a rollout.
 
     Normalisation divides by the standard deviation of G_t = r_t + gamma G_{t-1} within episodes,
-    over all rollouts up to this one (Engstrom et al. 2020, arXiv 2005.12729, section 3).
+    over all rollouts so far (Engstrom et al. 2020, arXiv 2005.12729, section 3).
     """
     hp, reward = agent.hyperparameters, rollout.steps.reward
     if system.normalize_rewards:
@@ -240,10 +240,10 @@ def scale_rewards(
 def run_epochs(
     system: System, agent: AgentState, rollout: Rollout, batch: Batch
 ) -> tuple[AgentState, StepMetrics, Outcome]:
-    """`epochs` over the batch, each in `num_minibatches` gradient steps in an order of its own.
+    """Run `epochs` epochs over the batch, each shuffled anew.
 
-    Returns the metrics over the minibatches that count, and what became of each minibatch,
-    `[epochs, num_minibatches]`.
+    Return the agent, the metrics over the minibatches that count, and the outcome of each
+    minibatch, `[epochs, num_minibatches]`.
     """
     (agent, _), (found, outcomes) = jax.lax.scan(
         partial(run_epoch, system, rollout, batch),
@@ -261,7 +261,7 @@ def run_epoch(
     progress: tuple[AgentState, jax.Array],
     key: jax.Array,
 ) -> tuple[tuple[AgentState, jax.Array], tuple[StepMetrics, Outcome]]:
-    """Every sequence of the batch in exactly one minibatch; metrics `[num_minibatches]`.
+    """Run one epoch: each sequence is in exactly one minibatch. Metrics are `[num_minibatches]`.
 
     `progress` is the agent and whether its epochs have ended.
     """
@@ -287,7 +287,7 @@ def run_epoch(
 def gradient_step(
     system: System, batch: Batch, agent: AgentState, indices: jax.Array
 ) -> tuple[AgentState, StepMetrics]:
-    """One step of the optimiser on the sequences `indices` `[M]`, averaged over `system.axes`."""
+    """Take one optimiser step on the sequences `indices` `[M]`; average over `system.axes`."""
     with jax.named_scope("shuffle"):
         minibatch = select(batch, indices)
     minibatch = memory.burn_in(system, agent, minibatch)
@@ -310,10 +310,10 @@ def gradient_step(
 
 
 def gradient(system: System, agent: AgentState, minibatch: Batch) -> tuple[PyTree, jax.Array, Any]:
-    """Of the loss with respect to the parameters, with the loss and its metrics, of `[L, M]`.
+    """Return the gradient, the loss and its metrics on a minibatch `[L, M]`.
 
-    Microbatch by microbatch where the system says so, so that what one leaves for its backward pass
-    stays in the cache: the same sum in another order.
+    With several microbatches the gradient is summed over them one after another, so that the
+    activations of each fit in the processor's cache.
     """
     num, params = system.num_microbatches, agent.policy.params
 
@@ -336,13 +336,13 @@ def gradient(system: System, agent: AgentState, minibatch: Batch) -> tuple[PyTre
 
 
 def select(batch: Batch, indices: jax.Array) -> Batch:
-    """The sequences `indices` `[M]` of a batch: leaves `[L, M, ...]`, carry `[M, ...]`."""
+    """Select the sequences `indices` `[M]` of a batch."""
     carry = jax.tree.map(lambda x: x[indices], batch.carry)
     return Batch(carry=carry, steps=jax.tree.map(lambda x: x[:, indices], batch.steps))
 
 
 def split(minibatch: Batch, num: int) -> Batch:
-    """A minibatch in equal parts: leaves `[num, L, M / num, ...]`, carry without the L."""
+    """Split a minibatch into `num` microbatches: leaves are `[num, L, M / num, ...]`."""
     carry = jax.tree.map(lambda x: x.reshape(num, -1, *x.shape[1:]), minibatch.carry)
 
     def one(x: jax.Array) -> jax.Array:
@@ -352,7 +352,7 @@ def split(minibatch: Batch, num: int) -> Batch:
 
 
 def update_obs_statistics(system: System, agent: AgentState, rollout: Rollout) -> AgentState:
-    """Merge the rollout's observations, of all update batches and devices, into the statistics."""
+    """Merge the rollout's observations into the statistics, over `system.axes`."""
     if not system.normalize_observations:
         return agent
     policy = agent.policy
@@ -362,7 +362,7 @@ def update_obs_statistics(system: System, agent: AgentState, rollout: Rollout) -
 
 
 def warm_up(system: System, state: LearnerState, num_rollouts: jax.Array) -> LearnerState:
-    """Collect `num_rollouts` rollouts for the observation statistics alone: nothing is learnt."""
+    """Collect `num_rollouts` rollouts to fill the observation statistics, without learning."""
 
     def watch(system: System, state: LearnerState) -> tuple[LearnerState, tuple[()]]:
         acting, rollout, _ = collect(system, state.agent, state.acting)
@@ -377,6 +377,6 @@ warm_up_members = vmap_members(warm_up, shared=1)
 
 
 def _floats(tree: PyTree) -> jax.Array:
-    """All floating-point numbers of a tree as one vector `[n]`: fewer kernels read them."""
+    """Return all floats of a tree as one vector `[n]`, which fewer kernels read."""
     leaves = jax.tree.leaves(tree)
     return ravel_pytree([x for x in leaves if jnp.issubdtype(x.dtype, jnp.floating)])[0]

@@ -78,8 +78,11 @@ def ratio(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array:
 
 def squared_error(value: jax.Array, target: jax.Array) -> jax.Array:
     """Half the squared error of a value, (V - target)^2 / 2. Arrays of one shape."""
+    import rlax  # slow to import
+
     chex.assert_equal_shape([value, target])
-    return 0.5 * jnp.square(value - target)
+    loss: jax.Array = rlax.l2_loss(value, target)
+    return loss
 
 
 def huber_error(value: jax.Array, target: jax.Array, delta: jax.Array | float = 1.0) -> jax.Array:
@@ -87,10 +90,11 @@ def huber_error(value: jax.Array, target: jax.Array, delta: jax.Array | float = 
 
     Huber 1964 (Annals of Mathematical Statistics 35, 73-101). Arrays of one shape.
     """
+    import rlax
+
     chex.assert_equal_shape([value, target])
-    error = jnp.abs(value - target)
-    near = jnp.minimum(error, delta)
-    return near * (error - 0.5 * near)
+    loss: jax.Array = rlax.huber_loss(value - target, delta)
+    return loss
 
 
 def clipped_error(

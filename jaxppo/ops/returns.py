@@ -41,7 +41,7 @@ def lambda_returns(
     Sutton and Barto 2018, eq. 12.18. Arrays `[T, B]`, `lambda_` `[T, B]` or a scalar; returns
     `[T, B]`. With V of the taken or of the greedy action it is Sarsa(lambda) or Q(lambda).
     """
-    import rlax  # a second to import, and as fast as a scan of our own
+    import rlax  # slow to import
 
     _check(reward, discount, next_value, truncated)
     weight = jnp.where(truncated.astype(bool), 0.0, _per_step(lambda_, reward))
