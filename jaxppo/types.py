@@ -283,7 +283,7 @@ class Network(Protocol):
         """Map normalised `obs` `[L, S, O...]` to (carry, output), a pytree of `[L, S, ...]`.
 
         `carry` `[S, ...]` is the memory before the first step. Where `reset` `[L, S]` is true the
-        memory is reset before the step. `noise_key` draws the noise of noisy layers; None: no noise.
+        memory is reset before the step. `noise_key` draws the noise of noisy layers, if any.
         """
 
     def empty_masks(self, obs: PyTree) -> jax.Array:

@@ -56,7 +56,7 @@ class Algorithm:
         return self.network.init(key)
 
     def init_state(self) -> PyTree:
-        """Return the initial `agent.algorithm`: state beside parameters that persists over updates."""
+        """Return the initial `agent.algorithm`: its state over updates, beside parameters."""
         return ()
 
     def groups(self, params: PyTree) -> dict[str, str]:

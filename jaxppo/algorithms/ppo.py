@@ -447,7 +447,7 @@ class PPO(ActorCritic):
     def _steps(
         self, env: Environment, key: jax.Array, lead: tuple[int, int]
     ) -> tuple[Steps, Any, jax.Array]:
-        """Return steps `[L, M]`, a distribution and log-probabilities to trace an objective with."""
+        """Return steps `[L, M]`, a distribution and log-probabilities, for tracing an objective."""
         obs, reset = zeros(env.observation_space, lead), jnp.ones(lead, bool)
         carry, numbers = self.network.initial_carry(lead[1]), jnp.zeros(lead)
         _, output = self.network.unroll(self.init(key), carry, obs, reset)
