@@ -35,16 +35,18 @@ from jaxppo.config.fields import MAX_FLOAT, as_argument
 from jaxppo.config.parse import help_text, known_keys, parse
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import keep_config
-from jaxppo.launch import launcher
+from jaxppo.launch import sweeping
 from jaxppo.launch.composing import config_dir
-from jaxppo.runtime import checkpoint, guard
+from jaxppo.launch.errors import explain
+from jaxppo.runtime import checkpoint
+from jaxppo.runtime.directories import only_run_in
 from jaxppo.runtime.jobs import Job, TooLargeError, TrainingError
 
 REFUSAL_LIMIT = 30  # seconds; about 5 on a core that is free
 OF_TESTS = "env.name=null env.target=envs."
 
 
-def averaged(agent: Any, batch: Any, distribution: Any, log_prob: jax.Array) -> jax.Array:
+def averaged(agent: Any, steps: Any, distribution: Any, log_prob: jax.Array) -> jax.Array:
     """No objective, since it gives one number for all steps."""
     return jnp.mean(log_prob)
 
@@ -86,6 +88,9 @@ UNKNOWN = {
     "network.actor_torso.layer_size=[3]": (
         "network.actor_torso.layer_size: no such key; did you mean network.actor_torso.layer_sizes?"
     ),
+    "network.actor_torso={layer_size:[3]}": (
+        "network.actor_torso.layer_size: no such key; did you mean network.actor_torso.layer_sizes?"
+    ),
     "network.activation=relu": "network.activation: no such key; did you mean network.",
     "network.torso.layer_sizes=[3]": (
         "network.torso.layer_sizes: no such key; did you mean network."
@@ -112,6 +117,8 @@ WRONG = {
     "in quotes it is text: \"env.name='5'\"",
     "env.params=3": "env.params=3: must be keys and values",
     "env.kwargs=null": "env.kwargs=null: must be keys and values",
+    "env.kwargs=[3]": "env.kwargs=[3]: the file's value is of another kind; see --cfg job",
+    "population.hyperparameters=3": "population.hyperparameters=3: must be keys and values",
     "arch.compile_cache=''": "arch.compile_cache=",
     "logger.console=0": "logger.console=0: must be true or false",
     "network.actor_torso=[64]": "network.actor_torso=[64]",
@@ -134,14 +141,30 @@ WRONG = {
     ),
     "system.objective=no_such_module.mine": "no_such_module cannot be imported|PYTHONPATH",
     "system.objective=misspelt.mine": "misspelt cannot be imported|SyntaxError",
-    "system.objective=.mine": "system.objective=.mine: |cannot be imported",
+    "system.objective=.mine": "system.objective=.mine: an import path such as my_module.my_name",
     "system.objective=math.tau": "system.objective=math.tau: module math has no function tau|clip",
     "system.objective=math.sqrt": (
         "system.objective=math.sqrt: fails on a minibatch"
-        "|objective(agent, batch, distribution, log_prob)"
+        "|objective(agent, steps, distribution, log_prob)"
     ),
     "system.objective=test_cli.averaged": (
         "system.objective=test_cli.averaged: gives () for (2, 3) steps|not average"
+    ),
+    "system.algorithm=nope": (
+        "system.algorithm=nope: no such choice, and no import path such as my_module.mine; did "
+        "you mean ppo?"
+    ),
+    "system.algorithm=os.path": "system.algorithm=os.path: module os has no class path|one of ppo",
+    "system.algorithm=json.JSONDecoder": (
+        "system.algorithm=json.JSONDecoder: must be a class that extends "
+        "jaxppo.algorithms.algorithm.Algorithm|or one of ppo"
+    ),
+    "system.algorithm=misspelt.Mine": "misspelt cannot be imported|SyntaxError|PYTHONPATH",
+    "system.algorithm=test_configs.Own system.clip_eps=0.3": (
+        "system.clip_eps: system.algorithm=test_configs.Own has no such setting; leave it out"
+    ),
+    "system.algorithm=test_configs.Own +system.learning_rate=-1": (
+        "system.learning_rate=-1.0: must be at least 0"
     ),
     "system.advantages=gea": "system.advantages=gea: no such choice; did you mean gae?|vtrace",
     "system.standardize_advantages=batches": (
@@ -166,15 +189,15 @@ WRONG = {
     "system.vf_coef=-0.5": "system.vf_coef=-0.5: must be at least 0",
     "system.clip_eps=0": "system.clip_eps=0.0: must be above 0",
     "system.clip_eps_high=0": "system.clip_eps_high=0.0: must be above 0",
-    "system.advantages=vtrace": "system.advantages=vtrace|system.recompute_advantages=true|gae",
-    "system.recompute_advantages=true system.normalize_values=true": (
-        "system.recompute_advantages=true|system.normalize_values=true|false"
+    "system.advantages=vtrace": "system.advantages=vtrace|system.recompute_targets=true|gae",
+    "system.recompute_targets=true system.normalize_values=true": (
+        "system.recompute_targets=true|system.normalize_values=true|false"
     ),
     "system.standardize_advantages=minibatch arch.total_num_envs=1 system.num_minibatches=32": (
         "system.standardize_advantages=minibatch|system.num_minibatches=32|batch"
     ),
     "system.kl_coef=-1": "system.kl_coef=-1.0: must be at least 0",
-    "system.kl_stop=0": "system.kl_stop=0.0: must be above 0",
+    "system.target_kl=0": "system.target_kl=0.0: must be above 0",
     "system.huber_delta=0": "system.huber_delta=0.0: must be above 0",
     "system.huber_delta=inf": "system.huber_delta=inf",
     "system.reward_clip=-1": "system.reward_clip=-1.0: must be above 0",
@@ -260,6 +283,8 @@ ENVIRONMENT = {
     "env.module=raises": "env.module=raises: cannot be imported|no licence found",
     "env.name=null env.target=raises.Env": "env.target=raises: cannot be imported|no licence found",
     "env.kwargs.rows=3": "env.kwargs={'rows': 3}|unexpected keyword argument 'rows'",
+    "env.kwargs={rows:3}": "env.kwargs={'rows': 3}|unexpected keyword argument 'rows'",
+    "env.params={gravty:3}": "env.params.gravty: |did you mean env.params.gravity?",
     "env=deep_sea +env.kwargs.size=0": "DeepSea-bsuite|env.kwargs={'size': 0}",
     "+env.params.gravty=3": "env.params.gravty: |did you mean env.params.gravity?",
     "+env.params.gravity=strong": "CartPole-v1|gravity",
@@ -299,6 +324,8 @@ NETWORK = {
     "population.selection=pbt": "population.selection=pbt needs a population.size|population=pbt",
     "population=pbt population.hyperparameters.actor_lr=[1e-2,1e-4]": "must ascend; such as",
     "population=pbt +population.hyperparameters.epochs=[1,4]": "epochs: not a number of system",
+    "population=pbt population.hyperparameters={actor_lr:[1e-2,1e-4]}": "must ascend; such as",
+    "population=pbt population.hyperparameters={epochs:[1,4]}": "epochs: not a number of system",
     "population=pbt arch.num_seeds=2": "arch.num_seeds=2: the members of a population",
     "population=pbtt": "population=pbtt: no such choice; did you mean population=pbt?",
     "arch.num_seeds=0": "arch.num_seeds=0: must be at least 1",
@@ -323,8 +350,8 @@ NETWORK = {
         "network.critic_memory|max_radius=1: must be"
     ),
     "network=lstm system.sequence_length=5": "=5 does not divide system.rollout_length=32|: 4",
-    "network=lstm system.sequence_length=4 system.burn_in=1 system.gradient_chunk=2": (
-        "system.gradient_chunk=2 is less than one sequence of 3 transitions"
+    "network=lstm system.sequence_length=4 system.burn_in=1 system.microbatch_size=2": (
+        "system.microbatch_size=2 is less than one sequence of 3 transitions"
     ),
     "network=lstm system.sequence_length=null system.burn_in=32": (
         "system.burn_in=32 leaves nothing to learn from in sequences of 32 steps; at most 31"
@@ -348,11 +375,13 @@ NETWORK = {
     "network=lstm system.sequence_length=8 network.actor_memory.cell=[lstm]": (
         "network.actor_memory|cell=['lstm'] is none of lstm"
     ),
-    "network=lstm system.sequence_length=null system.refresh_carries=true": (
-        "system.refresh_carries=true has nothing to do|a shorter system.sequence_length"
+    "network=lstm system.sequence_length=null system.recompute_carries=true": (
+        "system.recompute_carries=true has nothing to do|a shorter system.sequence_length"
     ),
     "system.burn_in=3": "system.burn_in=3: the network has no memory|0|network=lstm",
-    "system.refresh_carries=true": "system.refresh_carries=true: the network has no memory|false",
+    "system.recompute_carries=true": (
+        "system.recompute_carries=true: the network has no memory|false"
+    ),
     "network=lstm system.sequence_length=null arch.total_num_envs=8": (
         "system.num_minibatches=16 does not divide 8 sequences of 32 steps|: 8"
     ),
@@ -469,6 +498,10 @@ SWEEPS = {
     "-m arch.seed=range(199) system.gamma=0.9,3": "system.gamma=3.0",
     "-m system.objective=clip,ppo": "system.objective=ppo: no such choice|clip, penalty",
     "-m network/actor_head=auto,beta": "network.actor_head|a beta head|not Discrete",
+    "-m system.algorithm=ppo,nope": "system.algorithm=nope: no such choice",
+    "-m system.algorithm=test_configs.Own +system.learning_rate=0.1,-1": (
+        "system.learning_rate=-1.0: must be at least 0"
+    ),
     "-m system.num_minibatches=4,7": "system.num_minibatches=7 does not divide",
 }
 REFUSALS = {**UNKNOWN, **WRONG, **ENVIRONMENT, **NETWORK, **SYNTAX, **SWEEPS}
@@ -568,7 +601,7 @@ def test_a_used_directory_of_a_sweep_is_refused(launch: Any, cwd: Path) -> None:
 def test_a_directory_that_another_process_holds_is_refused(launch: Any, cwd: Path) -> None:
     for typed, folder in ((SWEEP, "sweep"), (("hydra.run.dir=run",), "run")):
         (cwd / folder).mkdir()
-        with guard.only_run_in(cwd / folder):
+        with only_run_in(cwd / folder):
             outcome = launch(*typed)
             assert (outcome.status, outcome.out) == (2, "")
             assert f"{folder}: process {os.getpid()} is writing there" in outcome.err
@@ -606,6 +639,19 @@ def recorder(seen: list[Config]) -> Callable[[Config, Path], float]:
         ("env=cartpole +env.params.gravity=20", "env.params", {"gravity": 20}),
         ("env=t_maze env.kwargs.delay=3", "env.kwargs", {"delay": 3}),
         ("env=catch +env.kwargs.rows=6", "env.kwargs", {"rows": 6}),
+        ("env=catch env.kwargs={rows:6}", "env.kwargs", {"rows": 6}),
+        ("env=cartpole env.params={gravity:20}", "env.params", {"gravity": 20}),
+        (
+            "population.hyperparameters={gamma:[0.9,0.99]}",
+            "population.hyperparameters",
+            {"gamma": [0.9, 0.99]},
+        ),
+        ("env=cartpole system.algorithm=test_configs.Own", "system.gamma", 0.98),
+        (
+            "system.algorithm=test_configs.Own +system.learning_rate=0.1",
+            "system.learning_rate",
+            0.1,
+        ),
         ("network=mlp_shared", "network.actor_torso", None),
         ("env=pendulum", "env.name", "Pendulum-v1"),
         ("env.name=Reacher-misc", "env.name", "Reacher-misc"),
@@ -619,7 +665,7 @@ def recorder(seen: list[Config]) -> Callable[[Config, Path], float]:
         ("system.objective=penalty system.adapt_kl_coef=true", "system.adapt_kl_coef", True),
         ("system.clip_eps_high=0.28", "system.clip_eps_high", 0.28),
         ("system.clip_eps_high=null", "system.clip_eps_high", None),
-        ("system.kl_stop=.inf", "system.kl_stop", float("inf")),
+        ("system.target_kl=.inf", "system.target_kl", float("inf")),
         ("system.reward_clip=5", "system.reward_clip", 5.0),
         ("network/critic_head=categorical", "system.value_loss", "squared"),
         (
@@ -782,7 +828,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> list[list[Config]]:
             for job in jobs
         ]
 
-    monkeypatch.setattr(launcher, "run_together", run_together)
+    monkeypatch.setattr(sweeping, "run_together", run_together)
     return seen
 
 
@@ -864,8 +910,8 @@ def test_cfg_job_prints_the_settings(launch: Any, cwd: Path, overrides: list[str
 def test_help_explains_every_key(launch: Any, cwd: Path) -> None:
     outcome = launch("--help")
     assert (outcome.status, outcome.err) == (0, "")
-    assert help_text() in outcome.out
-    explained = dict(re.findall(r"^  (\w+(?:\.\w+)?) +(\S.*)$", help_text(), re.MULTILINE))
+    assert help_text("ppo") in outcome.out
+    explained = dict(re.findall(r"^  (\w+(?:\.\w+)?) +(\S.*)$", help_text("ppo"), re.MULTILINE))
     assert sorted(explained) == sorted(known_keys())
     assert sorted(cwd.rglob("*")) == []
 
@@ -1091,7 +1137,7 @@ def test_a_working_directory_that_is_gone_is_said(cwd: Path, shell: dict[str, st
     ],
 )
 def test_what_the_system_refuses_is_one_line(error: Exception, words: str) -> None:
-    line = launcher._explain(error)
+    line = explain(error)
     assert line is not None
     assert line.startswith(words)
     assert "\n" not in line
@@ -1100,7 +1146,7 @@ def test_what_the_system_refuses_is_one_line(error: Exception, words: str) -> No
 def test_running_out_of_memory_is_what_it_is_taken_for() -> None:
     with pytest.raises(jax.errors.JaxRuntimeError) as error:
         jnp.zeros(2**45).block_until_ready()
-    assert "lower arch.total_num_envs" in str(launcher._explain(error.value))
+    assert "lower arch.total_num_envs" in str(explain(error.value))
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,9 @@ def test_every_registered_environment_fits_the_learner_by_its_name_alone(name: s
     """Traced, not compiled: an update returns a state like the one that it was given."""
     built, state = by_name(name)
     after, _ = jax.eval_shape(partial(spine.update, built), state)
-    assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, state)
+    assert jax.tree.structure(after) == jax.tree.structure(state)
+    forms = [[(x.shape, x.dtype) for x in jax.tree.leaves(tree)] for tree in (after, state)]
+    assert forms[0] == forms[1]
 
 
 QUICK_TO_COMPILE = ("CartPole-v1", "Pendulum-v1", "Catch-bsuite", "Breakout-MinAtar")

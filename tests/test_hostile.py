@@ -2,9 +2,11 @@
 
 import copy
 import dataclasses
+import hashlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 from cli import CARTPOLE
+from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 import jaxppo
-from jaxppo import config
 from jaxppo.config.fields import ConfigError
-from jaxppo.runtime import build as system
-from jaxppo.runtime import checkpoint, experiment
+from jaxppo.config.parse import parse
+from jaxppo.config.stored import read_config
+from jaxppo.launch.command_line import main
+from jaxppo.runtime import checkpoint, loop
 from jaxppo.runtime.checkpoint import CheckpointError
 from jaxppo.runtime.directories import check_tree
 
@@ -30,19 +34,12 @@ TAG = '!!python/object/apply:os.system ["touch pwned"]\n'
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run, made as a person makes it, in the same process."""
-    import sys
-
-    from hydra.core.global_hydra import GlobalHydra
-    from jaxppo.launch.launcher import main
-
-    from jaxppo.runtime import experiment
-
     place, before, typed = tmp_path_factory.mktemp("original"), Path.cwd(), sys.argv
     os.chdir(place)
     try:
         GlobalHydra.instance().clear()
         sys.argv = ["ff_ppo.py", *OF_RUN, "logger.console=false", "arch.compile_cache=null"]
-        main("ff_ppo", experiment.run)
+        main("ff_ppo", loop.run)
     finally:
         GlobalHydra.instance().clear()
         sys.argv = typed
@@ -96,7 +93,7 @@ def test_no_file_can_be_a_link_or_a_pipe(launch: Any, run_dir: Path, cwd: Path) 
     (run_dir / "wandb").symlink_to(cwd)
     assert "wandb is a link to" in launch("resume=run").err
     with pytest.raises(ConfigError, match="wandb is a link to"):
-        experiment.run(config.parse(system.read_config(run_dir)), run_dir, resume=True)
+        loop.run(parse(read_config(run_dir)), run_dir, resume=True)
     (run_dir / "wandb").unlink()
     assert_clean(cwd, "precious")
     assert files_of(run_dir) == names
@@ -104,12 +101,13 @@ def test_no_file_can_be_a_link_or_a_pipe(launch: Any, run_dir: Path, cwd: Path) 
 
 def change_config(run_dir: Path, changes: dict[str, Any]) -> None:
     """Settings as a stranger would write them, with the SHA-256 that belongs to them."""
-    settings = copy.deepcopy(system.read_config(run_dir))
+    settings = copy.deepcopy(read_config(run_dir))
     for key, value in changes.items():
         group, _, name = key.partition(".")
         settings[group][name] = value
     text = OmegaConf.to_yaml(OmegaConf.create(settings))
-    (run_dir / "config.yaml").write_text(f"{system._SEAL}{system._digest(text)}\n{text}")
+    seal = f"# SHA-256 of the lines below: {hashlib.sha256(text.encode()).hexdigest()}"
+    (run_dir / "config.yaml").write_text(f"{seal}\n{text}")
 
 
 def test_what_belongs_to_a_machine_is_not_taken_from_a_run(command: Any, cwd: Path) -> None:
@@ -155,11 +153,18 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "a class of the environment": ({"env.target": "evil.Env"}, "env.target=evil.Env"),
     "a module": ({"env.module": "evil"}, "env.module=evil"),
     "an objective": ({"system.objective": "evil.loss"}, "system.objective=evil.loss"),
+    "an algorithm": ({"system.algorithm": "evil.Algorithm"}, "system.algorithm=evil.Algorithm"),
+    "a function of this package as an algorithm": (
+        {"system.algorithm": "jaxppo.envs.load"}, "system.algorithm=jaxppo.envs.load",
+    ),
+    "a class of another package as an algorithm": (
+        {"system.algorithm": "subprocess.Popen"}, "system.algorithm=subprocess.Popen",
+    ),
     "a layer": (
         {"network.actor_torso": {"_target_": "os.system", "command": "touch pwned"}}, "=os.system",
     ),
     "a function of this package that imports": (
-        {"network.actor_torso": {"_target_": "jaxppo.envs.load", "key": "x", "module": "evil"}},
+        {"network.actor_torso": {"_target_": "jaxppo.envs.load", "key": "x", "name": "evil"}},
         "=jaxppo.envs.load",
     ),
     "an argument of an environment": (
@@ -236,9 +241,9 @@ def test_facts_of_a_stranger_are_checked(
     """Before anything is written, and without a traceback of Python."""
     change_manifest(run_dir, **FACTS[attack])
     before = {name: (run_dir / name).read_bytes() for name in files_of(run_dir)}
-    settings = config.parse(system.read_config(run_dir))
+    settings = parse(read_config(run_dir))
     with pytest.raises((CheckpointError, ConfigError)) as error:
-        experiment.run(settings, run_dir, resume=True)
+        loop.run(settings, run_dir, resume=True)
     assert "\n" not in str(error.value)
     after = {name: (run_dir / name).read_bytes() for name in files_of(run_dir)}
     assert {k: v for k, v in after.items() if k != ".lock"} == {
@@ -253,7 +258,13 @@ def test_policies_of_a_stranger_import_nothing(run_dir: Path, cwd: Path) -> None
     change_manifest(run_dir, config=settings)
     with pytest.raises(ConfigError, match=r"env\.target=evil\.Env.*trust=\[evil\]"):
         jaxppo.load(run_dir)
-    settings["env"] |= {"target": None, "params": {"gravity": "${oc.env:HOME}"}}
+    settings["env"] |= {"target": None}
+    for key in ("algorithm", "objective"):
+        hostile = {**settings, "system": {**settings["system"], key: "evil.Class"}}
+        change_manifest(run_dir, config=hostile)
+        with pytest.raises(ConfigError, match=rf"system\.{key}=evil\.Class.*trust=\[evil\]"):
+            jaxppo.load(run_dir)
+    settings["env"] |= {"params": {"gravity": "${oc.env:HOME}"}}
     change_manifest(run_dir, config=settings)
     with pytest.raises(ConfigError, match="looks nothing up"):
         jaxppo.load(run_dir)
@@ -290,15 +301,15 @@ def test_a_log_that_is_not_what_the_checkpoint_knows_is_refused(run_dir: Path, d
     log = run_dir / "metrics.jsonl"
     whole = log.read_bytes()
     log.write_bytes(LOGS[damage](whole))
-    settings = config.parse(system.read_config(run_dir))
+    settings = parse(read_config(run_dir))
     quiet = dataclasses.replace(settings.logger, console=False, plot=False)
     settings = dataclasses.replace(settings, logger=quiet)
     for _ in range(2):  # a refusal changes nothing
         with pytest.raises(ConfigError, match=r"metrics\.jsonl has .* 'resume_allow=\[log\]'"):
-            experiment.run(settings, run_dir, resume=True)
+            loop.run(settings, run_dir, resume=True)
         assert log.read_bytes() == LOGS[damage](whole)
     allowed = dataclasses.replace(settings, resume_allow=["log"])
-    assert np.isfinite(experiment.run(allowed, run_dir, resume=True))
+    assert np.isfinite(loop.run(allowed, run_dir, resume=True))
     assert b"\0" not in log.read_bytes()
     for line in log.read_text().splitlines():
         assert json.loads(line)["event"]
@@ -306,7 +317,7 @@ def test_a_log_that_is_not_what_the_checkpoint_knows_is_refused(run_dir: Path, d
 
 def test_a_log_that_is_lost_is_refused(run_dir: Path) -> None:
     (run_dir / "metrics.jsonl").unlink()
-    settings = config.parse(system.read_config(run_dir))
+    settings = parse(read_config(run_dir))
     with pytest.raises(ConfigError, match=r"metrics\.jsonl has 0 bytes of whole lines"):
-        experiment.run(settings, run_dir, resume=True)
+        loop.run(settings, run_dir, resume=True)
     assert not (run_dir / "metrics.jsonl").exists()

@@ -10,9 +10,10 @@ import pytest
 from conftest import small_config
 from omegaconf import OmegaConf
 
-from jaxppo import config
+from jaxppo.config.parse import parse
 from jaxppo.launch.composing import config_dir
-from jaxppo.runtime import experiment
+from jaxppo.runtime.jobs import TrainingError
+from jaxppo.runtime.loop import run
 
 
 def slow(*values: Any) -> Any:
@@ -43,7 +44,7 @@ def train(
     with hydra.initialize_config_dir(str(config_dir()), version_base="1.3"):
         settings = hydra.compose(executable, [*QUIET, *overrides])
     raw: Any = OmegaConf.to_container(settings, resolve=True)
-    result = experiment.run(config.parse(raw), run_dir)
+    result = run(parse(raw), run_dir)
     events = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
     return result, [event["episode_return"] for event in events if event["event"] == "eval"]
 
@@ -57,7 +58,7 @@ def test_copy_is_solved(tmp_path: Path, target: str, normalize: bool) -> None:
         env__target=target,
         logger={"console": False, "plot": False},
     )
-    assert experiment.run(settings, tmp_path) > 0.99
+    assert run(settings, tmp_path) > 0.99
 
 
 LAYERS = "jaxppo.networks"
@@ -103,8 +104,8 @@ def test_spaces_are_learnt(tmp_path: Path, changes: dict[str, Any], at_least: fl
         slow({"system": {"objective": "penalty", "adapt_kl_coef": True}}),
         slow({"system": {"objective": "dpo"}}),
         {"system": {"objective": "reinforce", "epochs": 1}},
-        {"system": {"advantages": "vtrace", "recompute_advantages": True}},
-        slow({"system": {"kl_stop": 0.05, "standardize_advantages": "minibatch"}}),
+        {"system": {"advantages": "vtrace", "recompute_targets": True}},
+        slow({"system": {"target_kl": 0.05, "standardize_advantages": "minibatch"}}),
         slow(
             {"system": {"normalize_values": True, "value_loss": "huber", "clip_value_loss": True}}
         ),
@@ -130,7 +131,7 @@ def test_steps_that_are_not_finite_can_be_skipped(tmp_path: Path, what: str) -> 
         "arch": {"num_updates": 120, "num_evaluation": 6, "absolute_metric": False},
         "system": statistics,
     }
-    with pytest.raises(experiment.TrainingError, match=f"NaN or infinity in {what}"):
+    with pytest.raises(TrainingError, match=f"NaN or infinity in {what}"):
         short_run(tmp_path, **changes)
     (tmp_path / "skip").mkdir()
     skip = {**changes, "arch": {**changes["arch"], "on_nonfinite": "skip"}}
@@ -145,7 +146,7 @@ def test_steps_that_are_not_finite_can_be_skipped(tmp_path: Path, what: str) -> 
 
 def test_where_every_step_is_skipped_the_run_stops(tmp_path: Path) -> None:
     bad = {"actor_lr": 1e30, "critic_lr": 1e30, "decay_learning_rates": False}
-    with pytest.raises(experiment.TrainingError, match=r"parameter|gradient steps of the block"):
+    with pytest.raises(TrainingError, match=r"parameter|gradient steps of the block"):
         short_run(tmp_path, env={"target": "envs.Copy"}, arch={"on_nonfinite": "skip"}, system=bad)
 
 
@@ -185,7 +186,7 @@ def short_run(run_dir: Path, **changes: dict[str, Any]) -> float:
         network=changes.get("network", {}),
         logger={"console": False, "plot": False},
     )
-    return experiment.run(settings, run_dir)
+    return run(settings, run_dir)
 
 
 def test_the_critic_learns_the_value_of_endless_reward(tmp_path: Path) -> None:
@@ -194,7 +195,7 @@ def test_the_critic_learns_the_value_of_endless_reward(tmp_path: Path) -> None:
     import numpy as np
     from conftest import alone, build
 
-    from jaxppo.algorithms import learner
+    from jaxppo.algorithms import acting, spine
 
     settings = small_config(
         arch={"total_num_envs": 16, "num_updates": 400},
@@ -203,21 +204,21 @@ def test_the_critic_learns_the_value_of_endless_reward(tmp_path: Path) -> None:
     )
     built, state, _ = build(settings)
     built, state = alone(built, state)
-    step = jax.jit(lambda state: learner.update(built, state)[0])
+    step = jax.jit(lambda state: spine.update(built, state)[0])
     for _ in range(400):
         state = step(state)
     reset = np.zeros((1, 16), bool)
-    value = learner.unroll(built, state.agent.policy, (), state.acting.obs[None], reset)[2].mean()
-    np.testing.assert_allclose(value, 1.0 / (1.0 - 0.8), rtol=0.02)
+    _, output = acting.unroll(built, state.agent.policy, (), state.acting.obs[None], reset)
+    np.testing.assert_allclose(output.value.mean(), 1.0 / (1.0 - 0.8), rtol=0.02)
 
 
 def test_cartpole_in_100k_steps(tmp_path: Path) -> None:
     """Of most seeds: about one in sixteen needs longer, and which one depends on the processor."""
     train([*CARTPOLE_100K, "arch.seed=0", "arch.num_seeds=3"], tmp_path)
     events = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert statistics.median(events[-1]["episode_returns"]) >= 475  # the absolute metric
+    assert statistics.median(events[-1]["member_returns"]) >= 475  # the absolute metric
     (*_, last) = (event for event in events if event["event"] == "eval")
-    assert statistics.median(last["episode_returns"]) >= 440
+    assert statistics.median(last["member_returns"]) >= 440
 
 
 @pytest.mark.slow

@@ -1,9 +1,9 @@
-"""Memories, alone and through the learner: what they carry, where it ends, what is learnt of it."""
+"""Memories, alone and through the phases: what they carry, where it ends, what is learnt of it."""
 
+import copy
 import dataclasses
 import functools
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import flax.linen as nn
@@ -13,15 +13,15 @@ import numpy as np
 import oracles
 import pytest
 from conftest import LAYERS, NETWORK, alone, build, products_by_type, small_config
+from phases import add_targets, collect, compiled, with_hyperparameters, with_steps
 
-from jaxppo.algorithms import learner
+from jaxppo.algorithms import spine
 from jaxppo.algorithms.evaluation import evaluate
-from jaxppo.algorithms.objectives import penalty_objective
 from jaxppo.config.fields import ConfigError
 from jaxppo.networks.memory import CELLS, LRU, Recurrent
 from jaxppo.ops import sequences
 from jaxppo.ops.distributions import categorical
-from jaxppo.types import AgentState, LearnerState, System
+from jaxppo.types import AgentState, Batch, LearnerState, Rollout
 
 T, B = 8, 4  # of `small`
 
@@ -138,7 +138,7 @@ def test_lru_begins_within_its_radii_and_phases() -> None:
     np.testing.assert_allclose(np.mean(radius**2), (0.5**2 + 0.99**2) / 2, atol=0.03)
 
 
-# Through the learner
+# Through the phases
 
 
 SETTINGS = {
@@ -160,23 +160,18 @@ def learning(cell: str, length: int, shared: bool = False, terminates: bool = Fa
     )
     system, state = alone(*build(settings)[:2])
     phases = compiled(system)
-    return SimpleNamespace(
-        system=system, start=state, state=phases.update(state)[0], **vars(phases)
-    )
+    phases.start, phases.state = state, phases.update(state)[0]
+    return phases
 
 
-def compiled(system: System) -> Any:
-    names = ("collect", "add_targets", "run_epochs", "update", "unroll", "loss", "burn_in")
-    names += ("gradient_step", "bring_up_to_date", "run_epoch")
-    phases = {n: jax.jit(partial(getattr(learner, n), system)) for n in names}
-    remember = jax.jit(partial(learner.remember, system), static_argnums=2)
-    return SimpleNamespace(**phases, remember=remember)
-
-
-def rollout_of(case: Any, state: LearnerState | None = None) -> tuple[LearnerState, Any, Any]:
+def rollout_of(case: Any, state: LearnerState | None = None) -> tuple[LearnerState, Rollout, Batch]:
     """A fresh rollout and its batch."""
-    state, rollout, _ = case.collect(case.state if state is None else state)
-    return state, rollout, case.add_targets(state, rollout)[0]
+    state, rollout = collect(case, case.state if state is None else state)
+    return state, rollout, batch_of(case, state.agent, rollout)
+
+
+def batch_of(case: Any, agent: AgentState, rollout: Rollout) -> Batch:
+    return add_targets(case, agent, rollout)[1]
 
 
 def moved(agent: AgentState) -> AgentState:
@@ -201,15 +196,16 @@ def test_first_minibatch_ratio_is_one_after_several_updates(of: Any) -> None:
     for _ in range(3):
         state, _ = case.update(state)
     state, rollout, batch = rollout_of(case, state)
-    assert rollout.reset[1:].any()
-    assert not rollout.reset[0].any()
-    assert any(np.abs(x[0]).max() > 0.01 for x in jax.tree.leaves(rollout.carry))
+    steps = rollout.steps
+    assert steps.reset[1:].any()
+    assert not steps.reset[0].any()
+    assert any(np.abs(x[0]).max() > 0.01 for x in jax.tree.leaves(steps.carry))
     _, losses = case.loss(state.agent, state.agent.policy.params, batch)
     assert losses.approximate_kl < 1e-8
     np.testing.assert_allclose([losses.ratio_min, losses.ratio_max], 1.0, atol=1e-3)
     # Another carry would be noticed.
     for wrong in (lambda x: jnp.roll(x, -1, 0), lambda x: jnp.roll(x, 1, 1), jnp.zeros_like):
-        carry = sequences.first(jax.tree.map(wrong, rollout.carry), case.system.sequence_length)
+        carry = sequences.first(jax.tree.map(wrong, steps.carry), case.system.sequence_length)
         other = dataclasses.replace(batch, carry=carry)
         _, losses = case.loss(state.agent, state.agent.policy.params, other)
         assert losses.approximate_kl > 1e-7
@@ -218,13 +214,14 @@ def test_first_minibatch_ratio_is_one_after_several_updates(of: Any) -> None:
 @pytest.mark.parametrize("of", [WHOLE, CUT])
 def test_stored_carry_is_the_one_before_the_step(of: Any) -> None:
     case = learning(*of)
-    after, rollout, _ = case.collect(case.state)
-    carry = case.state.acting.carry
+    after, rollout, _ = case.collect(case.state.agent, case.state.acting)
+    carry, steps = case.state.acting.carry, rollout.steps
     for t in range(T):
-        equal(jax.tree.map(lambda x, t=t: x[t], rollout.carry), carry, rtol=1e-4, atol=1e-5)
-        obs, reset = rollout.obs[t : t + 1], rollout.reset[t : t + 1]
+        equal(jax.tree.map(lambda x, t=t: x[t], steps.carry), carry, rtol=1e-4, atol=1e-5)
+        obs, reset = steps.obs[t : t + 1], steps.reset[t : t + 1]
         carry = case.unroll(case.state.agent.policy, carry, obs, reset)[0]
-    equal(after.acting.carry, carry, rtol=1e-4, atol=1e-5)
+    equal(after.carry, carry, rtol=1e-4, atol=1e-5)
+    equal(rollout.carry, carry, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("of", [WHOLE, CUT, (*SHARED, True)])
@@ -233,26 +230,26 @@ def test_targets_equal_an_oracle_that_remembers_step_by_step(of: Any) -> None:
     case = learning(*of)
     carry, policy, stays = case.state.acting.carry, case.state.agent.policy, jnp.zeros((1, B), bool)
     _, rollout, batch = rollout_of(case)
-    values, successors = [], []
+    steps, values, successors = rollout.steps, [], []
     for t in range(T):
-        obs, reset = rollout.obs[t : t + 1], rollout.reset[t : t + 1]
-        carry, _, estimate = case.unroll(policy, carry, obs, reset)
-        values.append(estimate.mean()[0])
-        final = rollout.final_observation[t : t + 1]
-        successors.append(case.unroll(policy, carry, final, stays)[2].mean()[0])
+        obs, reset = steps.obs[t : t + 1], steps.reset[t : t + 1]
+        carry, output = case.unroll(policy, carry, obs, reset)
+        values.append(output.value.mean()[0])
+        final = steps.final_observation[t : t + 1]
+        successors.append(case.unroll(policy, carry, final, stays)[1].value.mean()[0])
     advantage, target = oracles.gae(
-        np.asarray(rollout.reward),
+        np.asarray(steps.reward),
         np.stack(values),
         np.stack(successors),
-        np.asarray(rollout.terminated),
-        np.asarray(rollout.truncated),
+        np.asarray(steps.terminated),
+        np.asarray(steps.truncated),
         gamma=0.99,
         gae_lambda=0.95,
     )
-    assert rollout.truncated.sum() == 2 * B
+    assert steps.truncated.sum() == 2 * B
     expected = sequences.cut((advantage, target), case.system.sequence_length)
-    np.testing.assert_allclose(batch.advantage, expected[0], rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(batch.target, expected[1], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(batch.steps.advantage, expected[0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(batch.steps.target, expected[1], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("cell", ["lstm", "lru"])
@@ -260,21 +257,18 @@ def test_an_earlier_episode_changes_nothing_of_a_later_one(cell: str) -> None:
     """Its observations and the carry before it are perturbed; losses and gradients are of after."""
     case = learning(cell, T)
     state, rollout, batch = rollout_of(case)
-    opening = int(np.flatnonzero(np.asarray(rollout.reset)[:, 0])[0])
+    opening = int(np.flatnonzero(np.asarray(rollout.steps.reset)[:, 0])[0])
     assert 0 < opening < T - 1
 
     @jax.jit
     def later(params: Any, batch: Any) -> Any:
-        policy = dataclasses.replace(state.agent.policy, params=params)
-        _, distribution, estimate = case.unroll(policy, batch.carry, batch.obs, batch.reset)
-        said = distribution.log_prob(batch.action) + estimate.mean()
+        policy, steps = dataclasses.replace(state.agent.policy, params=params), batch.steps
+        _, output = case.unroll(policy, batch.carry, steps.obs, steps.reset)
+        said = output.distribution.log_prob(steps.action) + output.value.mean()
         return jnp.sum(jnp.square(said[opening:])), said
 
-    other = dataclasses.replace(
-        batch,
-        obs=batch.obs.at[:opening].add(3.0),
-        carry=jax.tree.map(lambda x: x + 1.0, batch.carry),
-    )
+    other = with_steps(batch, obs=batch.steps.obs.at[:opening].add(3.0))
+    other = dataclasses.replace(other, carry=jax.tree.map(lambda x: x + 1.0, batch.carry))
     slope = jax.jit(jax.value_and_grad(later, has_aux=True))
     (one, before), gradients = slope(state.agent.policy.params, batch)
     (two, after), other_gradients = slope(state.agent.policy.params, other)
@@ -287,13 +281,13 @@ def test_an_earlier_episode_changes_nothing_of_a_later_one(cell: str) -> None:
 def test_a_split_into_sequences_changes_the_truncated_gradient_alone(cell: str) -> None:
     cases = [learning(cell, length) for length in (T, 2)]
     state, rollout, whole = rollout_of(cases[0])
-    batches = [whole, cases[1].add_targets(state, rollout)[0]]
+    batches = [whole, batch_of(cases[1], state.agent, rollout)]
     for name in ("advantage", "target", "value", "log_prob", "obs", "reset", "action"):
-        cut = sequences.cut(getattr(whole, name), 2)
-        np.testing.assert_allclose(getattr(batches[1], name), cut, rtol=1e-5, atol=1e-6)
+        cut = sequences.cut(getattr(whole.steps, name), 2)
+        np.testing.assert_allclose(getattr(batches[1].steps, name), cut, rtol=1e-5, atol=1e-6)
     gradients, losses = zip(
         *(
-            jax.jit(jax.grad(partial(learner.loss, case.system, state.agent), has_aux=True))(
+            jax.jit(jax.grad(partial(case.loss, state.agent), has_aux=True))(
                 state.agent.policy.params, batch
             )
             for case, batch in zip(cases, batches, strict=True)
@@ -326,7 +320,7 @@ def test_a_memory_of_size_zero_is_feed_forward(small: Any, length: int) -> None:
     for network in (NETWORK, {**NETWORK, "actor_memory": nothing, "critic_memory": nothing}):
         system, state = small(network=network, system__sequence_length=4)
         system = dataclasses.replace(system, sequence_length=length)
-        update = jax.jit(partial(learner.update, system))
+        update = jax.jit(partial(spine.update, system))
         for _ in range(2):
             state, metrics = update(state)
         trained.append((state.agent.policy.params, metrics))
@@ -337,11 +331,12 @@ def test_a_memory_of_size_zero_is_feed_forward(small: Any, length: int) -> None:
 def test_minibatches_are_of_whole_sequences() -> None:
     case = learning(*SHARED)
     _, rollout, batch = rollout_of(case)
-    assert batch.obs.shape[:2] == (2, 4 * B)
-    chosen = learner.select(batch, jnp.array([1, 6]))  # environment 1 from 0, 2 from step 2 on
-    np.testing.assert_array_equal(chosen.obs[:, 0], rollout.obs[:2, 1])
-    np.testing.assert_array_equal(chosen.obs[:, 1], rollout.obs[2:4, 2])
-    expected = jax.tree.map(lambda x: jnp.stack([x[0, 1], x[2, 2]]), rollout.carry)
+    assert batch.steps.obs.shape[:2] == (2, 4 * B)
+    chosen = spine.select(batch, jnp.array([1, 6]))  # environment 1 from 0, 2 from step 2 on
+    steps = rollout.steps
+    np.testing.assert_array_equal(chosen.steps.obs[:, 0], steps.obs[:2, 1])
+    np.testing.assert_array_equal(chosen.steps.obs[:, 1], steps.obs[2:4, 2])
+    expected = jax.tree.map(lambda x: jnp.stack([x[0, 1], x[2, 2]]), steps.carry)
     for one, other in zip(*map(jax.tree.leaves, (chosen.carry, expected)), strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -352,80 +347,86 @@ def test_burn_in_brings_the_carry_up_to_date_and_is_not_learnt_from() -> None:
     state, _, batch = rollout_of(case)
     agent = moved(state.agent)
     left = burning.burn_in(agent, batch)
-    carry, _, _ = case.unroll(agent.policy, batch.carry, batch.obs[:3], batch.reset[:3])
+    steps = batch.steps
+    carry, _ = case.unroll(agent.policy, batch.carry, steps.obs[:3], steps.reset[:3])
     equal(left.carry, carry, rtol=1e-4, atol=1e-5)
-    np.testing.assert_array_equal(left.obs, batch.obs[3:])
-    np.testing.assert_array_equal(left.advantage, batch.advantage[3:])
+    np.testing.assert_array_equal(left.steps.obs, steps.obs[3:])
+    np.testing.assert_array_equal(left.steps.advantage, steps.advantage[3:])
     everything = jnp.arange(B)
-    learnt, losses = burning.gradient_step(batch, agent, everything)
-    by_hand, same_losses = case.gradient_step(left, agent, everything)
+    learnt, metrics = burning.gradient_step(batch, agent, everything)
+    by_hand, same_metrics = case.gradient_step(left, agent, everything)
     equal(learnt.policy.params, by_hand.policy.params, rtol=1e-4, atol=1e-5)
-    equal(losses, same_losses, rtol=1e-4, atol=1e-5)
-    other = dataclasses.replace(batch, advantage=batch.advantage.at[:3].add(9.0))
-    equal(burning.gradient_step(other, agent, everything)[1], losses, rtol=1e-6)
+    equal(metrics, same_metrics, rtol=1e-4, atol=1e-5)
+    other = with_steps(batch, advantage=steps.advantage.at[:3].add(9.0))
+    equal(burning.gradient_step(other, agent, everything)[1], metrics, rtol=1e-6)
 
 
 @pytest.mark.parametrize("of", [WHOLE, CUT])
-def test_remembered_carries_are_those_of_the_parameters(of: Any) -> None:
+def test_recomputed_carries_are_those_of_the_parameters(of: Any) -> None:
     """Of the acting parameters they are the stored ones; of others, what these would have had."""
     case = learning(*of)
     state, rollout, _ = rollout_of(case)
-    same_state, carries = case.remember(state, rollout, 1)
-    equal(carries, rollout.carry, rtol=1e-4, atol=1e-5)
-    equal(same_state.acting.carry, state.acting.carry, rtol=1e-4, atol=1e-5)
-    other = dataclasses.replace(state, agent=moved(state.agent))
-    after, carries = case.remember(other, rollout, 1)
-    carry = jax.tree.map(lambda x: x[0], rollout.carry)
+    steps = rollout.steps
+    same_last, carries = case.recompute_carries(state.agent, rollout, 1)
+    equal(carries, steps.carry, rtol=1e-4, atol=1e-5)
+    equal(same_last, state.acting.carry, rtol=1e-4, atol=1e-5)
+    other = moved(state.agent)
+    last, carries = case.recompute_carries(other, rollout, 1)
+    carry = jax.tree.map(lambda x: x[0], steps.carry)
     for t in range(T):
         equal(jax.tree.map(lambda x, t=t: x[t], carries), carry, rtol=1e-4, atol=1e-5)
-        obs, reset = rollout.obs[t : t + 1], rollout.reset[t : t + 1]
-        carry = case.unroll(other.agent.policy, carry, obs, reset)[0]
-    equal(after.acting.carry, carry, rtol=1e-4, atol=1e-5)
-    fourth, every_fourth = case.remember(other, rollout, 4)
+        obs, reset = steps.obs[t : t + 1], steps.reset[t : t + 1]
+        carry = case.unroll(other.policy, carry, obs, reset)[0]
+    equal(last, carry, rtol=1e-4, atol=1e-5)
+    last, every_fourth = case.recompute_carries(other, rollout, 4)
     equal(every_fourth, jax.tree.map(lambda x: x[::4], carries), rtol=1e-4, atol=1e-5)
-    equal(fourth.acting.carry, carry, rtol=1e-4, atol=1e-5)
+    equal(last, carry, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("refresh, recompute", [(True, True), (True, False), (False, True)])
-def test_a_pass_reads_what_the_parameters_remember_now(refresh: bool, recompute: bool) -> None:
+@pytest.mark.parametrize("carries, targets", [(True, True), (True, False), (False, True)])
+def test_an_epoch_reads_what_the_parameters_remember_now(carries: bool, targets: bool) -> None:
     """Recomputed targets do, after truncated steps too; minibatches begin with it if told to."""
     case = learning(*SHARED)
     changed = compiled(
-        dataclasses.replace(case.system, refresh_carries=refresh, recompute_advantages=recompute)
+        dataclasses.replace(case.system, recompute_carries=carries, recompute_targets=targets)
     )
     state, rollout, batch = rollout_of(case)
-    now = dataclasses.replace(state, agent=moved(state.agent))
-    after, carries = case.remember(now, rollout, 1)
-    fresh = dataclasses.replace(rollout, carry=carries)
-    targets = case.add_targets(after, fresh)[0] if recompute else batch
-    stale, _ = case.add_targets(now, rollout)
-    assert not np.allclose(targets.advantage, stale.advantage, rtol=1e-3)
-    carry = sequences.first(carries, 2) if refresh else batch.carry
-    found = changed.bring_up_to_date(now, rollout, batch)
-    equal(found, (carry, targets.advantage, targets.target), rtol=1e-4, atol=1e-4)
+    agent = moved(state.agent)
+    last, remembered = case.recompute_carries(agent, rollout, 1)
+    steps = dataclasses.replace(rollout.steps, carry=remembered)
+    fresh = dataclasses.replace(rollout, carry=last, steps=steps)
+    wanted = (batch_of(case, agent, fresh) if targets else batch).steps
+    stale = batch_of(case, agent, rollout).steps
+    assert not np.allclose(wanted.advantage, stale.advantage, rtol=1e-3)
+    carry = sequences.first(remembered, 2) if carries else batch.carry
+    found = changed.refresh_batch(agent, rollout, batch)
+    equal(found.carry, carry, rtol=1e-4, atol=1e-4)
+    of_targets = found.steps.advantage, found.steps.target
+    equal(of_targets, (wanted.advantage, wanted.target), rtol=1e-4, atol=1e-4)
+    stays = with_steps(found, advantage=batch.steps.advantage, target=batch.steps.target)
+    equal(stays.steps, batch.steps, rtol=0.0)  # the acting policy is what it was
 
 
-def test_a_pass_that_was_stopped_reads_nothing_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_epoch_after_the_end_recomputes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     case = learning(*SHARED)
-    changes = {"refresh_carries": True, "stop_by_kl": True}
+    changes = {"recompute_carries": True, "stop_early": True}
     changed = compiled(dataclasses.replace(case.system, **changes))
     state, rollout, batch = rollout_of(case)
+    monkeypatch.setattr(spine, "gradient_step", lambda system, batch, agent, indices: batch)
     monkeypatch.setattr(
-        learner, "step_unless_stopped", lambda system, batch, progress, indices: (progress, batch)
+        spine, "guarded", lambda system, step, nothing, progress, i: (progress, step(*progress))
     )
     agent = moved(state.agent)
-    now = dataclasses.replace(state, agent=agent)
-    fresh, _, _ = changed.bring_up_to_date(now, rollout, batch)
+    fresh = changed.refresh_batch(agent, rollout, batch).carry
     for stopped, carry in ((False, fresh), (True, batch.carry)):
         progress = (agent, jnp.asarray(stopped))
-        _, seen = changed.run_epoch(state, rollout, batch, progress, jax.random.key(0))
+        _, seen = changed.run_epoch(rollout, batch, progress, jax.random.key(0))
         equal(jax.tree.map(lambda x: x[0], seen.carry), carry, rtol=1e-4, atol=1e-5)
 
 
 def test_the_critics_memory_learns_by_the_critics_rate() -> None:
     case = learning(*WHOLE)
-    hp = dataclasses.replace(case.start.agent.hyperparameters, critic_lr=jnp.zeros(()))
-    agent = dataclasses.replace(case.start.agent, hyperparameters=hp)
+    agent = with_hyperparameters(case.start.agent, critic_lr=jnp.zeros(()))
     after, _ = case.update(dataclasses.replace(case.start, agent=agent))
     for name, part in agent.policy.params.items():
         learnt = after.agent.policy.params[name]
@@ -438,30 +439,32 @@ def test_memories_compute_in_float32_between_torsos_that_do_not(cell: str) -> No
     settings = small_config(
         network=with_memory(cell), arch__precision="bf16", system__sequence_length=T
     )
-    actor_critic = build(settings)[0].actor_critic
-    params = actor_critic.init(jax.random.key(0))
+    network = build(settings)[0].algorithm.network
+    params = network.init(jax.random.key(0))
     obs, reset = jnp.ones((T, B, 2)), jnp.zeros((T, B), bool)
-    start = actor_critic.initial_carry(B)
-    carry, _, _ = actor_critic.unroll(params, start, obs, reset)
+    start = network.initial_carry(B)
+    carry, _ = network.unroll(params, start, obs, reset)
     kinds = {x.dtype.name for x in jax.tree.leaves((start, carry))}
     assert kinds == {"complex64" if cell == "lru" else "float32"}
-    found = products_by_type(actor_critic.unroll, params, start, obs, reset)
+    found = products_by_type(network.unroll, params, start, obs, reset)
     assert found["bfloat16"] == 2  # of the two torsos
 
 
 def test_evaluated_episodes_open_with_an_empty_memory() -> None:
     case = learning(*WHOLE)
+    network, algorithm = case.system.algorithm.network, copy.copy(case.system.algorithm)
     seen = []
 
     class Watched:
         def __getattr__(self, name: str) -> Any:
-            return getattr(case.system.actor_critic, name)
+            return getattr(network, name)
 
         def unroll(self, params: Any, carry: Any, obs: Any, reset: jax.Array, noise: Any) -> Any:
             jax.debug.callback(lambda c, r: seen.append((c, r)), carry, reset, ordered=True)
-            return case.system.actor_critic.unroll(params, carry, obs, reset, noise)
+            return network.unroll(params, carry, obs, reset, noise)
 
-    watched = dataclasses.replace(case.system, actor_critic=Watched())
+    algorithm.network = Watched()
+    watched = dataclasses.replace(case.system, algorithm=algorithm)
     evaluate(watched, case.state.agent.policy, jax.random.split(jax.random.key(0), 3))
     jax.effects_barrier()
     assert len(seen) == 5
@@ -473,19 +476,18 @@ def test_evaluated_episodes_open_with_an_empty_memory() -> None:
 def test_the_kl_of_an_update_is_of_what_was_learnt_from() -> None:
     """After burn-in: what the first steps would say of the policy does not move the penalty."""
     case = learning(*WHOLE)
-    system = dataclasses.replace(
-        case.system, burn_in=3, objective=penalty_objective, adapt_kl_coef=True
+    penalty = {"objective": "penalty", "adapt_kl_coef": True, "burn_in": 3}
+    settings = small_config(
+        network=with_memory("lstm"), system={**SETTINGS, "sequence_length": T, **penalty}
     )
+    phases = compiled(alone(*build(settings)[:2])[0])
     state, rollout, _ = rollout_of(case)
-    batch, _ = learner.add_targets(system, state, rollout)
-    adapt = jax.jit(partial(learner.adapt_kl_coef, system))
+    batch = batch_of(phases, state.agent, rollout)
     factors = []
     for first, rest in ((0.0, 0.0), (5.0, 0.0), (0.0, 5.0)):
-        logits = batch.distribution.logits.at[:3, :, 0].add(first).at[3:, :, 0].add(rest)
-        old = categorical(logits)
-        factors.append(
-            float(adapt(state.agent, dataclasses.replace(batch, distribution=old)).kl_factor)
-        )
+        logits = batch.steps.distribution.logits.at[:3, :, 0].add(first).at[3:, :, 0].add(rest)
+        adapted, _ = phases.finish(state.agent, with_steps(batch, distribution=categorical(logits)))
+        factors.append(float(adapted.algorithm.kl_factor))
     assert factors == [0.5, 0.5, 2.0]
 
 

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 
 class Together(Launcher):
-    """Jobs whose programs have one shape are members of one program; see jaxppo.launch.launcher."""
+    """Jobs whose programs have one shape are members of one program; see jaxppo.launch.sweeping."""
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig

@@ -167,7 +167,8 @@ def _translate(message: str, missing: str = "") -> str:
             f"(of {', '.join(choices)})"
         )
     if match := re.search(r"Error merging override (.*)", message):
-        return f"{match[1]}: the file's value is of another kind; see --cfg job for its form"
+        typed = match[1].lstrip("+")
+        return f"{typed}: the file's value is of another kind; see --cfg job for its form"
     if match := re.search(r"(?:An item is already at '|Multiple values for )([^' ]+)[.']", message):
         return f"+{match[1]}: is in the file already; change it without the plus sign"
     if match := re.search(r"parsing override '(.*)'", message):
