@@ -53,7 +53,7 @@ def settings() -> str:
                 parts += own_settings()
             parts += choices(group.name)
     alone = [field for field in dataclasses.fields(Config) if "help" in field.metadata]
-    parts += ["## Going on with an earlier run\n", table(Config, "", [f.name for f in alone])]
+    parts += ["## Resuming an earlier run\n", table(Config, "", [f.name for f in alone])]
     for module, command in COMMANDS.items():
         sentence = (command.__doc__ or "").strip().splitlines()[0]
         parts += [f"## {module}\n", f"{sentence}\n", table(command, "")]

@@ -64,44 +64,55 @@ from jaxppo.types import (
 class PPOSettings(SystemConfig):
     """PPO."""
 
-    actor_lr: float = traced(3e-4, "Adam step size of actor and shared parameters", low=0)
-    critic_lr: float = traced(3e-4, "Adam step size of the critic's parameters", low=0)
-    gae_lambda: float = traced(0.95, "decay of the advantage sum", low=0, high=1)
-    advantages: str = setting(
-        "gae", "estimator of advantages and value targets: gae, vtrace", choices=("gae", "vtrace")
+    actor_lr: float = traced(
+        3e-4, "Adam learning rate of the actor's and the shared parameters", low=0
     )
-    rho_clip: float = traced(1.0, "vtrace: largest weight of a step's error", above=0)
-    c_clip: float = traced(1.0, "vtrace: largest weight carried to earlier steps", above=0)
+    critic_lr: float = traced(3e-4, "Adam learning rate of the critic's parameters", low=0)
+    gae_lambda: float = traced(
+        0.95, "lambda of GAE and V-trace: decay of the sum of TD errors", low=0, high=1
+    )
+    advantages: str = setting(
+        "gae", "estimator of advantages and value targets: gae or vtrace", choices=("gae", "vtrace")
+    )
+    rho_clip: float = traced(1.0, "vtrace: upper bound of the weight of a step's TD error", above=0)
+    c_clip: float = traced(
+        1.0, "vtrace: upper bound of the weight passed on to earlier steps", above=0
+    )
     standardize_advantages: str = setting(
         "batch",
-        "advantages to mean 0 and standard deviation 1 over the batch, each minibatch, or none",
+        "standardise advantages (mean 0, standard deviation 1) over the batch, over each "
+        "minibatch, or none",
         choices=("batch", "minibatch", "none"),
     )
     objective: str = setting(
         "clip",
-        "of the policy: clip, penalty (KL), dpo (Lu et al. 2022), reinforce (with epochs=1), or an "
-        "import path",
+        "policy objective: clip, penalty (KL), dpo (Lu et al. 2022), reinforce (with epochs=1), or "
+        "an import path",
         choices=tuple(OBJECTIVES),
         importable=True,
     )
-    clip_eps: float = traced(0.2, "the probability ratio is clipped below 1 - clip_eps", above=0)
+    clip_eps: float = traced(0.2, "clip the probability ratio below 1 - clip_eps", above=0)
     clip_eps_high: float | None = traced(
         None,
-        "and above 1 + clip_eps_high; null: clip_eps",
+        "clip the probability ratio above 1 + clip_eps_high; null: clip_eps",
         above=0,
         follows="clip_eps",
         coupled=True,
     )
     kl_coef: float = traced(1.0, "penalty: weight of KL(old || new)", low=0, coupled=True)
     adapt_kl_coef: bool = setting(
-        False, "penalty: double or halve kl_coef where an update's KL misses kl_coef_target by half"
+        False,
+        "penalty: double kl_coef if an update's KL is above 1.5 x kl_coef_target, halve it if "
+        "below kl_coef_target / 1.5",
     )
-    kl_coef_target: float = traced(0.01, "nats an update at which adapt_kl_coef aims", above=0)
-    dpo_alpha: float = traced(2.0, "dpo: scale of its drift where advantages are positive", above=0)
-    dpo_beta: float = traced(0.6, "dpo: scale of its drift where they are negative", above=0)
+    kl_coef_target: float = traced(
+        0.01, "KL per update, in nats, that adapt_kl_coef aims at", above=0
+    )
+    dpo_alpha: float = traced(2.0, "dpo: scale of the drift for positive advantages", above=0)
+    dpo_beta: float = traced(0.6, "dpo: scale of the drift for negative advantages", above=0)
     target_kl: float = traced(
         math.inf,
-        "stop an update's epochs at a minibatch whose KL is above it, in nats; .inf: never",
+        "stop an update's epochs if the KL of a minibatch exceeds this, in nats; .inf: never",
         above=0,
         infinite=True,
         switch=True,
@@ -109,20 +120,22 @@ class PPOSettings(SystemConfig):
     )
     ent_coef: float = traced(0.01, "weight of the entropy bonus", low=0)
     vf_coef: float = traced(0.5, "weight of the value loss", low=0)
-    value_loss: str = setting("squared", "squared or huber", choices=tuple(VALUE_LOSSES))
-    huber_delta: float = traced(1.0, "huber: error from which the loss is linear", above=0)
+    value_loss: str = setting(
+        "squared", "value loss: squared or huber", choices=tuple(VALUE_LOSSES)
+    )
+    huber_delta: float = traced(1.0, "huber: error above which the loss is linear", above=0)
     clip_value_loss: bool = setting(
-        False, "clip the value's change by clip_eps too, and take the larger loss"
+        False, "also clip the value's change to clip_eps, and take the larger of both losses"
     )
     normalize_values: bool = setting(
-        False, "the critic learns targets of running mean 0 and standard deviation 1"
+        False, "normalise value targets to running mean 0 and standard deviation 1 for the critic"
     )
     value_norm_decay: float = traced(
-        0.99, "an update, of the averages behind normalize_values", low=0, high=1
+        0.99, "decay per update of the running averages of normalize_values", low=0, high=1
     )
 
     def check(self) -> None:
-        """`ConfigError` on settings that contradict each other."""
+        """Raise `ConfigError` if settings contradict each other."""
         super().check()
         if self.adapt_kl_coef and self.objective != "penalty":
             raise ConfigError(
@@ -153,7 +166,7 @@ class PPOSettings(SystemConfig):
             )
 
     def check_sizes(self, minibatch_size: int) -> None:
-        """`ConfigError` where a minibatch has too few transitions."""
+        """Raise `ConfigError` if a minibatch has too few transitions."""
         if self.standardize_advantages == "minibatch" and minibatch_size == 1:
             raise ConfigError(
                 "system.standardize_advantages=minibatch: a minibatch of one transition has no "

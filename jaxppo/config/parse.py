@@ -149,6 +149,6 @@ def help_text(algorithm: str) -> str:
             default = f" [{getattr(cls(), field.name)}]" if group.name in _SCALAR_GROUPS else ""
             lines.append(f"  {group.name}.{field.name:<24} {field.metadata['help']}{default}")
         lines.append("")
-    lines.append("Going on with an earlier run:")
+    lines.append("Resuming an earlier run:")
     lines += [f"  {field.name:<24} {field.metadata['help']}" for field in alone]
     return "\n".join(lines)
