@@ -1,6 +1,6 @@
-"""The same numbers, computed faster on some platform.
+"""Faster forms of some computations, with the same results.
 
-Random bits, permutations, dense products, convolutions and recurrences, with the table that chooses
-among their forms by platform. A form that is chosen has a measurement behind it and a test that it
-gives what the plain form gives.
+They are random bits, permutations, dense products, convolutions and linear recurrences.
+`platforms` chooses a form for each platform. Measurements justify each choice, and tests compare
+each form with the plain one.
 """

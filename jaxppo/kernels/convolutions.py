@@ -1,4 +1,4 @@
-"""Convolutions of images with square kernels, in the form that is fast."""
+"""Convolutions of images with square kernels, in the form that is fast on the platform."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ from jaxppo.kernels.platforms import forms
 
 
 def convolve(x: jax.Array, kernel: jax.Array, stride: int, padding: str) -> jax.Array:
-    """Images `[N, H, W, C]` and a kernel `[k, k, C, F]` to `[N, H', W', F]`.
+    """Convolve images `[N, H, W, C]` with a kernel `[k, k, C, F]`; return `[N, H', W', F]`.
 
     `padding` is SAME or VALID.
     """
@@ -16,7 +16,7 @@ def convolve(x: jax.Array, kernel: jax.Array, stride: int, padding: str) -> jax.
 
 
 def plain(x: jax.Array, kernel: jax.Array, stride: int, padding: str) -> jax.Array:
-    """Images `[N, H, W, C]` and a kernel `[k, k, C, F]` to `[N, H', W', F]`."""
+    """Convolve with XLA's own operation; shapes as in `convolve`."""
     axes = ("NHWC", "HWIO", "NHWC")
     return jax.lax.conv_general_dilated(
         x, kernel, (stride, stride), padding, dimension_numbers=axes
@@ -24,10 +24,10 @@ def plain(x: jax.Array, kernel: jax.Array, stride: int, padding: str) -> jax.Arr
 
 
 def of_patches(x: jax.Array, kernel: jax.Array, stride: int, padding: str) -> jax.Array:
-    """The same as one product of the k k shifted images with the kernel as a matrix.
+    """Convolve by one matrix product: k k shifted images times the kernel as a matrix.
 
-    XLA's CPU backend takes 6 to 20 times as long for the gradient of `plain` in a vmapped
-    scan, which the learner is.
+    The learner is a vmapped scan. There, XLA's CPU backend takes 6 to 20 times as long for the
+    gradient of `plain`.
     """
     size = kernel.shape[0]
     pads = jax.lax.padtype_to_pads(x.shape[1:3], (size, size), (stride, stride), padding)

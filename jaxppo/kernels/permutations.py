@@ -6,16 +6,17 @@ import jax.numpy as jnp
 from jaxppo.kernels import random_bits
 
 NUM_ROUNDS = 8
-MIN_BITS = 6  # fewer mix visibly unevenly
+MIN_BITS = 6  # with fewer bits the permutations are visibly uneven
 
 
 def random_permutation(key: jax.Array, n: int) -> jax.Array:
-    """A pseudo-random permutation of 0 .. n - 1, int32 `[n]`.
+    """Return a pseudo-random permutation of 0 .. n - 1, int32 `[n]`.
 
-    A Feistel network (Luby and Rackoff 1988) over the next power of two, at least 64, with a
-    multiply-xorshift round function keyed by `key`; numbers that fall outside are walked along
-    their cycle until they are inside (Black and Rogaway 2002, section 3). A bijection for every
-    key. Each element costs a few integer operations, where `jax.random.permutation` sorts.
+    A Feistel network (Luby and Rackoff 1988) permutes the next power of two, at least 64. Its round
+    function is a multiply-xorshift keyed by `key`. It is applied again to every number that falls
+    outside of 0 .. n - 1, until it is inside (Black and Rogaway 2002, section 3). The result is a
+    bijection for every key. An element costs a few integer operations; `jax.random.permutation`
+    sorts.
     """
     bits = max((n - 1).bit_length(), MIN_BITS)
     keys = jax.random.bits(random_bits.quick(key), (NUM_ROUNDS,), jnp.uint32)
@@ -40,7 +41,7 @@ def _feistel(x: jax.Array, keys: jax.Array, bits: int) -> jax.Array:
 
 
 def _mix(x: jax.Array) -> jax.Array:
-    """Spread every bit of a uint32 over all others (the finaliser of MurmurHash3)."""
+    """Mix the bits of a uint32 (the finaliser of MurmurHash3)."""
     x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
     x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
     return x ^ (x >> 16)

@@ -1,7 +1,8 @@
-"""Which form of a computation is fast on which platform: the one table of all such choices.
+"""One table that chooses the fast form of each computation by platform.
 
-A form is chosen while a program is traced, by the platform that the program is compiled for, which
-need not be that of this machine. Every form gives the same result up to the order of its sums.
+The choice is made while a program is traced. It depends on the platform that the program is
+compiled for, which may differ from this machine's. All forms give the same result up to the order
+of sums.
 """
 
 import dataclasses
@@ -12,25 +13,25 @@ import jax
 
 @dataclasses.dataclass(frozen=True)
 class Forms:
-    """The choices for one platform. What is left out of the table is XLA's and JAX's own form."""
+    """The choices for one platform. The defaults are the forms of XLA and JAX."""
 
-    # Convolutions as one matrix product of shifted images (`convolutions.of_patches`)
+    # Convolve by one matrix product of shifted images (`convolutions.of_patches`)
     patches: bool = False
-    # The gradient of a dense kernel as a product whose factors' rows lie in memory (`products`)
+    # Store the factors of a dense kernel's gradient row by row (`products`)
     rows_in_memory: bool = False
-    # The rounds of JAX's random hash as one kernel (`random_bits`)
+    # Compute all rounds of JAX's random hash in one kernel (`random_bits`)
     hash_in_one_kernel: bool = False
     # The most steps of a linear recurrence that are computed one after another (`recurrences`)
     recurrence_block: int = 16
-    # Bytes of activations that stay in a cache near the processor, to which minibatches are cut
-    # (`runtime.microbatches`); None: minibatches are not cut
+    # Bytes of activations that fit in the processor's cache; minibatches are cut to fit
+    # (`runtime.microbatches`). None: do not cut
     cached_activations: int | None = None
 
 
-# Measured on CPUs: the gradient of XLA's convolution takes 6 to 20 times as long as that of the
-# patches in a vmapped scan, and its product of activations and gradients up to twice as long as
-# that of rows. JAX's hash is a loop of several kernels, started at every step of a rollout. Blocks
-# of 128 are the fastest of 8 to 1,024. benchmarks/speed.py times more and fewer cached bytes.
+# Measured on CPUs. In a vmapped scan, the gradient of XLA's convolution takes 6 to 20 times as long
+# as that of patches. XLA's gradient of a dense kernel takes up to twice as long as that of rows.
+# JAX's hash is a loop of several kernels, started at every step of a rollout. Blocks of 128 are the
+# fastest of 8 to 1,024. benchmarks/speed.py times more and fewer cached bytes.
 FORMS = {
     "cpu": Forms(
         patches=True,
@@ -42,16 +43,16 @@ FORMS = {
 }
 _UNMEASURED = Forms()
 
-# JAX traces anew where its value differs, so that no program is made of another platform's forms.
+# JAX traces again if the value differs, so a program never uses another platform's forms.
 _platform = jax.make_user_context(default_value=None)
 
 
 def compiling_for(platform: str) -> AbstractContextManager[None]:
-    """Programs traced inside take the forms of `platform`: cpu, gpu, cuda, rocm, tpu."""
+    """Trace programs inside with the forms of `platform`: cpu, gpu, cuda, rocm, tpu."""
     context: AbstractContextManager[None] = _platform(platform)
     return context
 
 
 def forms() -> Forms:
-    """Of the platform that is compiled for; outside of `compiling_for`, of JAX's default one."""
+    """Return the forms of the platform of `compiling_for`, or outside of it of JAX's default."""
     return FORMS.get(_platform.value or jax.default_backend(), _UNMEASURED)

@@ -1,7 +1,7 @@
-"""Matrix products of dense layers, and of their gradients, in the forms that are fast.
+"""Matrix products of dense layers and of their gradients, in the form that is fast.
 
-Each is a `dot_general` of `flax.linen.Dense`: `[..., F]` and `[F, G]` to float32 `[..., G]`,
-differentiated in reverse (JAX's forward mode refuses it).
+Each can be the `dot_general` of `flax.linen.Dense`: it maps `[..., F]` and `[F, G]` to float32
+`[..., G]`. Only reverse-mode differentiation is supported.
 """
 
 from functools import partial
@@ -15,12 +15,12 @@ from jaxppo.kernels.platforms import forms
 
 
 def float32_product(x: jax.Array, kernel: jax.Array, *_: Any, **__: Any) -> jax.Array:
-    """`x @ kernel`."""
+    """Return `x @ kernel`."""
     return _product(jnp.float32, x, kernel)
 
 
 def bfloat16_product(x: jax.Array, kernel: jax.Array, *_: Any, **__: Any) -> jax.Array:
-    """`x @ kernel` of bfloat16 factors summed in float32, as are the products of its gradient."""
+    """Return `x @ kernel` of bfloat16 factors, summed in float32; its gradient likewise."""
     return _product(jnp.bfloat16, x, kernel)
 
 
@@ -38,17 +38,17 @@ def _forward(dtype: Any, x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, An
 def _backward(dtype: Any, kept: Any, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, kernel, like_x, like_kernel = kept
     gradient = gradient.astype(dtype)
-    of_x = _contract(gradient, kernel, (x.ndim - 1,), (1,))
-    of_kernel = _over_rows(x, gradient)
-    return of_x.astype(like_x.dtype), of_kernel.astype(like_kernel.dtype)
+    x_gradient = _contract(gradient, kernel, (x.ndim - 1,), (1,))
+    kernel_gradient = _kernel_gradient(x, gradient)
+    return x_gradient.astype(like_x.dtype), kernel_gradient.astype(like_kernel.dtype)
 
 
-def _over_rows(x: jax.Array, gradient: jax.Array) -> jax.Array:
-    """`x^T gradient` of `[..., F]` and `[..., G]`.
+def _kernel_gradient(x: jax.Array, gradient: jax.Array) -> jax.Array:
+    """Return `x^T gradient`, `[F, G]`, of `[..., F]` and `[..., G]`.
 
-    On CPUs the compiler's fast routines for float32 want a left factor whose rows lie in memory,
-    and the gradient is transposed by what computes it. Without the barriers the compiler picks
-    forms that take up to twice as long.
+    On CPUs the compiler's fast float32 routines need a left factor that is stored row by row. The
+    operation that computes the gradient can also transpose it. Without the barriers the compiler
+    picks forms that take up to twice as long.
     """
     lead = tuple(range(x.ndim - 1))
     if not forms().rows_in_memory or x.dtype != jnp.float32:
@@ -60,11 +60,12 @@ def _over_rows(x: jax.Array, gradient: jax.Array) -> jax.Array:
 
 
 def _contract(
-    a: jax.Array, b: jax.Array, of_a: tuple[int, ...], of_b: tuple[int, ...]
+    a: jax.Array, b: jax.Array, a_axes: tuple[int, ...], b_axes: tuple[int, ...]
 ) -> jax.Array:
-    return jax.lax.dot_general(a, b, ((of_a, of_b), ((), ())), preferred_element_type=jnp.float32)
+    axes = ((a_axes, b_axes), ((), ()))
+    return jax.lax.dot_general(a, b, axes, preferred_element_type=jnp.float32)
 
 
 _product.defvjp(_forward, _backward)
 
-Dense = partial(nn.Dense, dot_general=float32_product)  # float32 whatever it is given
+Dense = partial(nn.Dense, dot_general=float32_product)  # float32 for inputs of any float type

@@ -1,7 +1,7 @@
-"""JAX's random numbers, bit for bit, from a hash whose rounds are one kernel.
+"""JAX's random numbers, bit for bit, from a hash that is one kernel.
 
-On CPUs JAX compiles the rounds of its generator as a loop of several kernels. Where small arrays
-are drawn often, as in every step of a rollout, starting those takes longer than the numbers do.
+On CPUs JAX compiles the rounds of its generator to a loop of several kernels. If small arrays are
+drawn often, as in every step of a rollout, starting these kernels takes longer than the hash.
 """
 
 from typing import Any
@@ -14,35 +14,35 @@ from jaxppo.kernels.platforms import forms
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
-_USUAL = "threefry2x32"  # JAX's name of its generator
+_JAX_IMPL = "threefry2x32"  # JAX's name of its own generator
 
 
 def quick(key: jax.Array) -> jax.Array:
-    """A key, or keys, from which `jax.random` draws the same numbers with fewer kernels.
+    """Return a key, or keys, from which `jax.random` draws the same numbers with fewer kernels.
 
-    For drawing at once, not for keeping: its type is another. Keys of other generators stay what
-    they are, and so do all keys on platforms where JAX's own hash is one kernel already.
+    Draw from it at once and do not store it: its type differs. Keys of other generators are
+    returned unchanged, and so are all keys on platforms where JAX's hash is already one kernel.
     """
     typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    if not forms().hash_in_one_kernel or not typed or str(jax.random.key_impl(key)) != _USUAL:
+    if not forms().hash_in_one_kernel or not typed or str(jax.random.key_impl(key)) != _JAX_IMPL:
         return key
     return jax.random.wrap_key_data(jax.random.key_data(key), impl=_ONE_KERNEL)
 
 
 def split(key: jax.Array, num: int | tuple[int, ...] = 2) -> jax.Array:
-    """The keys of `jax.random.split`."""
+    """Return the keys of `jax.random.split`."""
     own = quick(key)
-    return jax.random.split(key, num) if own is key else _usual(jax.random.split(own, num))
+    return jax.random.split(key, num) if own is key else _jax_key(jax.random.split(own, num))
 
 
 def fold_in(key: jax.Array, data: Any) -> jax.Array:
-    """The key of `jax.random.fold_in`."""
+    """Return the key of `jax.random.fold_in`."""
     own = quick(key)
-    return jax.random.fold_in(key, data) if own is key else _usual(jax.random.fold_in(own, data))
+    return jax.random.fold_in(key, data) if own is key else _jax_key(jax.random.fold_in(own, data))
 
 
 def threefry(key: jax.Array, high: jax.Array, low: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Threefry-2x32 in 20 rounds: the hash of counters `[...]` under a key `[2]`, all uint32.
+    """Hash counters `[...]` under a key `[2]` by Threefry-2x32 in 20 rounds; all are uint32.
 
     Salmon et al. 2011 (Parallel random numbers: as easy as 1, 2, 3), section 3.3.
     """
@@ -57,8 +57,8 @@ def threefry(key: jax.Array, high: jax.Array, low: jax.Array) -> tuple[jax.Array
     return high, low
 
 
-def _numbered(key: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-    """Hashes of the elements' numbers, row by row; arrays have less than 2^32."""
+def _hash_indices(key: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+    """Hash the row-major index of each element; arrays have less than 2^32 elements."""
     number = jnp.zeros(shape, jnp.uint32)
     for axis, size in enumerate(shape):
         number = number * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
@@ -66,15 +66,15 @@ def _numbered(key: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Ar
 
 
 def _random_bits(key: jax.Array, width: int, shape: tuple[int, ...]) -> jax.Array:
-    high, low = _numbered(key, shape)
+    high, low = _hash_indices(key, shape)
     if width == 64:
         return high.astype(jnp.uint64) << 32 | low.astype(jnp.uint64)
     return (high ^ low).astype(f"uint{width}")
 
 
 def _split(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """A barrier keeps what hashes these from hashing once more for each of its elements."""
-    return jax.lax.optimization_barrier(jnp.stack(_numbered(key, shape), axis=-1))
+    # Without the barrier XLA computes this hash again for each element drawn from these keys.
+    return jax.lax.optimization_barrier(jnp.stack(_hash_indices(key, shape), axis=-1))
 
 
 def _fold_in(key: jax.Array, data: Any) -> jax.Array:
@@ -83,11 +83,11 @@ def _fold_in(key: jax.Array, data: Any) -> jax.Array:
 
 
 def _seed(seed: jax.Array) -> jax.Array:
-    return jax.random.key_data(jax.random.key(seed, impl=_USUAL))
+    return jax.random.key_data(jax.random.key(seed, impl=_JAX_IMPL))
 
 
-def _usual(key: jax.Array) -> jax.Array:
-    return jax.random.wrap_key_data(jax.random.key_data(key), impl=_USUAL)
+def _jax_key(key: jax.Array) -> jax.Array:
+    return jax.random.wrap_key_data(jax.random.key_data(key), impl=_JAX_IMPL)
 
 
 _ONE_KERNEL = define_prng_impl(

@@ -17,15 +17,15 @@ def linear_recurrence(
     *,
     block: int | None = None,
 ) -> jax.Array:
-    """h_t = decay h_{t-1} + x_t with h_{-1} = start, where h_{t-1} counts as 0 at a reset.
-
-    Time is cut into blocks, the longest that divide it and have at most `block` steps (None: what
-    suits the platform). What a block adds to its end is a weighted sum; an associative scan joins
-    the ends (Blelloch 1990, section 1.4; a reset is a decay of 0, as in Lu et al. 2023, arXiv
-    2303.03982); then all blocks are filled in together, step by step.
+    """Return h_t = decay h_{t-1} + x_t with h_{-1} = start; at a reset h_{t-1} counts as 0.
 
     `decay` `[N]`, `inputs` `[L, S, N]` and `start` `[S, N]` are all real or all complex, `reset`
-    is `[L, S]` bool. Returns h, `[L, S, N]`; `h[-1]` continues it.
+    is `[L, S]` bool. Returns h, `[L, S, N]`; `h[-1]` is the start of the next call.
+
+    Time is cut into equal blocks, the longest that have at most `block` steps (None: the platform's
+    number). An associative scan computes the state at the end of each block (Blelloch 1990, section
+    1.4; a reset is a decay of 0, as in Lu et al. 2023, arXiv 2303.03982). Then the steps inside the
+    blocks are computed one after another, in all blocks at once.
     """
     chex.assert_rank([decay, inputs, reset, start], [1, 3, 2, 2])
     chex.assert_equal_shape_prefix([inputs, reset], 2)
@@ -52,14 +52,14 @@ def _forward(
 def _backward(
     size: int, residuals: tuple[jax.Array, ...], gradient: jax.Array
 ) -> tuple[jax.Array, jax.Array, None, jax.Array]:
-    """The same recurrence, backwards in time: g_t = dL/dh_t + decay keep_{t+1} g_{t+1}."""
+    """Run the recurrence backwards in time: g_t = dL/dh_t + decay keep_{t+1} g_{t+1}."""
     decay, keep, start, states = residuals
     keep_next = jnp.concatenate([keep[1:], jnp.zeros_like(keep[:1])])
     total = _unroll(decay, gradient, keep_next, jnp.zeros_like(start), size, reverse=True)
     before = jnp.concatenate([start[None], states[:-1]])
-    of_decay = jnp.sum(jnp.where(keep[..., None], before * total, 0), (0, 1))
-    of_start = jnp.where(keep[0, :, None], decay * total[0], 0)
-    return of_decay, total, None, of_start
+    decay_gradient = jnp.sum(jnp.where(keep[..., None], before * total, 0), (0, 1))
+    start_gradient = jnp.where(keep[0, :, None], decay * total[0], 0)
+    return decay_gradient, total, None, start_gradient
 
 
 _recurrence.defvjp(_forward, _backward)
@@ -73,10 +73,9 @@ def _unroll(
     size: int,
     reverse: bool = False,
 ) -> jax.Array:
-    """h_t = decay keep_t h_{t-1} + x_t in blocks of `size`; `reverse`: of h_{t+1}, from the end."""
+    """Return h_t = decay keep_t h_{t-1} + x_t, in blocks of `size`; `reverse`: with h_{t+1}."""
 
-    def cut(x: jax.Array) -> jax.Array:
-        """`[L, S, ...]` to `[size, blocks, S, ...]`."""
+    def cut(x: jax.Array) -> jax.Array:  # [L, S, ...] to [size, blocks, S, ...]
         return x.reshape(-1, size, *x.shape[1:]).swapaxes(0, 1)
 
     def step(state: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -93,18 +92,18 @@ def _unroll(
 def _starts(
     decay: jax.Array, x: jax.Array, keep: jax.Array, start: jax.Array, reverse: bool
 ) -> jax.Array:
-    """The state before each block, `[blocks, S, N]`, of `x` `[size, blocks, S, N]`."""
+    """Return the state before each block, `[blocks, S, N]`; `x` is `[size, blocks, S, N]`."""
     size, num_blocks = x.shape[:2]
     if num_blocks == 1:
         return start[None]
     if reverse:
         x, keep = x[::-1], keep[::-1]
-    # What of step i is left at the block's end: decay^(size - 1 - i), or nothing past a reset.
+    # The weight of step i at the block's end: decay^(size - 1 - i), or 0 if a reset follows.
     kept_from = jnp.cumprod(keep[::-1], 0, dtype=decay.dtype)[::-1]
     kept_after = jnp.concatenate([kept_from[1:], jnp.ones_like(kept_from[:1])])
     power = jnp.cumprod(jnp.broadcast_to(decay, (size, *decay.shape)), 0)
-    left = jnp.concatenate([power[-2::-1], jnp.ones_like(power[:1])])[:, None, None] * kept_after
-    ends = jnp.sum(left * x, 0)
+    weight = jnp.concatenate([power[-2::-1], jnp.ones_like(power[:1])])[:, None, None] * kept_after
+    ends = jnp.sum(weight * x, 0)
     decays = power[-1] * kept_from[0]
     first = num_blocks - 1 if reverse else 0
     ends = ends.at[first].add(decays[first] * start)

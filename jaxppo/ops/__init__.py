@@ -1,6 +1,6 @@
-"""Mathematics: arrays in, arrays out.
+"""Mathematics: functions from arrays to arrays.
 
 Advantages, returns, losses, distributions, running statistics and means over runs. Every function
-can be tested against a definition in float64. Nothing here knows a setting, an environment, an
-algorithm or a file.
+can be tested against a definition in float64. Nothing here depends on settings, environments,
+algorithms or files.
 """

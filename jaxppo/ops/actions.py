@@ -1,4 +1,4 @@
-"""Actions: what the environment takes, and masks that say which are legal."""
+"""Actions as the environment takes them, and masks of legal actions."""
 
 import functools
 from collections.abc import Iterator, Mapping
@@ -12,15 +12,16 @@ from jaxppo.types import Discrete, MultiDiscrete, PyTree, Space
 
 
 def to_action(distribution: Any, value: PyTree) -> PyTree:
-    """What the environment takes for a raw action; of distrax's own distributions, itself."""
+    """Return the environment's action for a raw action; without a `to_action` they are equal."""
     return distribution.to_action(value) if hasattr(distribution, "to_action") else value
 
 
 def flat_mask(space: Discrete | MultiDiscrete, mask: PyTree) -> jax.Array | None:
-    """Legal values of every component one after another, `[L, S, sum num_values]` bool.
+    """Return the legal values of all components, concatenated: `[L, S, sum num_values]` bool.
 
-    Takes that, `[L, S, A..., n]` where all components have n values, or a list of one mask
-    `[L, S, num_values[i]]` for each; None stays. `ValueError` where it does not fit the space.
+    `mask` may have that shape, be `[L, S, A..., n]` if all components have n values, or be a list
+    of one mask `[L, S, num_values[i]]` for each. None gives None. `ValueError` if it does not fit
+    the space.
     """
     if mask is None:
         return None
@@ -44,7 +45,7 @@ def flat_mask(space: Discrete | MultiDiscrete, mask: PyTree) -> jax.Array | None
 
 
 def empty_masks(action_space: PyTree, mask: PyTree) -> jax.Array:
-    """Where a discrete component has no legal value, `[L, S]` bool; `mask` as heads take it."""
+    """Return where a discrete component has no legal value, `[L, S]`; `mask` as heads take it."""
     empty = []
     for space, part in _masks(action_space, mask):
         flat = flat_mask(space, part)
@@ -61,7 +62,7 @@ def _sizes(space: Discrete | MultiDiscrete) -> tuple[int, ...]:
 
 
 def _masks(action_space: PyTree, mask: PyTree) -> Iterator[tuple[Any, PyTree]]:
-    """Every masked discrete space with its mask."""
+    """Yield every masked discrete space with its mask."""
     if mask is None:
         return
     if isinstance(action_space, Discrete | MultiDiscrete):
@@ -74,7 +75,7 @@ def _masks(action_space: PyTree, mask: PyTree) -> Iterator[tuple[Any, PyTree]]:
 
 
 def part_masks(parts: PyTree, mask: PyTree) -> dict[Any, PyTree]:
-    """The mask, or None, of each part of a dict or tuple; `ValueError` where it has others."""
+    """Return the mask, or None, of each part of a dict or tuple; `ValueError` on other parts."""
     keys = list(parts) if isinstance(parts, Mapping) else list(range(len(parts)))
     given: dict[Any, PyTree] = {}
     if isinstance(mask, Mapping):
@@ -82,13 +83,13 @@ def part_masks(parts: PyTree, mask: PyTree) -> dict[Any, PyTree]:
     elif isinstance(mask, tuple | list):
         given = dict(enumerate(mask))
     elif mask is not None:
-        raise ValueError(f"the action mask is one array where the action has the parts {keys}")
+        raise ValueError(f"the action mask is one array, but the action has the parts {keys}")
     if not set(given) <= set(keys):
-        raise ValueError(f"the action mask has the parts {list(given)}, the action {keys}")
+        raise ValueError(f"the action mask has the parts {list(given)}, but the action has {keys}")
     return {key: given.get(key) for key in keys}
 
 
 def check_no_mask(space: PyTree, mask: PyTree) -> None:
-    """`ValueError` where there is a mask of actions that are not discrete."""
+    """Raise `ValueError` on a mask of actions that are not discrete."""
     if mask is not None:
-        raise ValueError(f"an action mask is of discrete actions, not of {space}")
+        raise ValueError(f"an action mask needs discrete actions, not {space}")

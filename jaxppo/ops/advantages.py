@@ -1,4 +1,4 @@
-"""Advantage estimation: arrays in, arrays out."""
+"""Advantage estimators."""
 
 import chex
 import jax
@@ -15,7 +15,7 @@ def gae(
     gamma: jax.Array | float,
     gae_lambda: jax.Array | float,
 ) -> tuple[jax.Array, jax.Array]:
-    """Generalised advantage estimation over auto-reset episodes.
+    """Compute generalised advantage estimates over auto-reset episodes.
 
     With d_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t) and
     c_t = gamma lambda (1 - terminated_t)(1 - truncated_t),  A_t = d_t + c_t A_{t+1}.
@@ -48,7 +48,7 @@ def vtrace(
     rho_clip: jax.Array | float,
     c_clip: jax.Array | float,
 ) -> tuple[jax.Array, jax.Array]:
-    """V-trace value targets and advantages of steps that an older policy mu took.
+    """Compute V-trace advantages and value targets of steps that an older policy mu took.
 
     With l_t = log pi(a_t|s_t) - log mu(a_t|s_t), rho_t = min(rho_clip, exp l_t),
     c_t = lambda min(c_clip, exp l_t) and d_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t),
@@ -56,15 +56,13 @@ def vtrace(
     A_t = d_t + gamma lambda (1 - terminated_t)(1 - truncated_t) (v_{t+1} - V(s_{t+1})).
 
     Espeholt et al. 2018 (arXiv 1802.01561), eq. 1 and remark 2 for the targets, section 4.2 for
-    the advantages, where lambda mixes the next step's target with its value as in
-    `rlax.vtrace_td_error_and_advantage`. The paper multiplies A_t by rho_t; this does not, since a
-    surrogate that multiplies by pi/mu itself, as PPO's, would count the ratio twice. With pi = mu
-    and clips of at least 1 both outputs are those of `gae`. The paper asks for
-    rho_clip >= c_clip.
+    the advantages. There, lambda mixes the next step's target with its value as in
+    `rlax.vtrace_td_error_and_advantage`. The paper multiplies A_t by rho_t. This function does not:
+    PPO's surrogate multiplies by pi/mu itself and would count the ratio twice. With pi = mu and
+    clips of at least 1 both outputs equal those of `gae`. The paper requires rho_clip >= c_clip.
 
-    Arrays `[T, B]`, where `next_value` is V of the true successor s'_t, before any auto-reset, and
-    is not read where `terminated` (a NaN there stays there). Returns
-    `(advantages, value_targets)`, both `[T, B]`.
+    All inputs `[T, B]`; `next_value` as in `gae`. Returns `(advantages, value_targets)`, both
+    `[T, B]`.
     """
     arrays = [log_ratio, reward, value, next_value, terminated, truncated]
     chex.assert_rank(arrays, 2)
@@ -82,7 +80,7 @@ def vtrace(
 
 
 def decayed_sum(term: jax.Array, decay: jax.Array) -> jax.Array:
-    """x_t = term_t + decay_t x_{t+1} from x_T = 0; all `[T, B]`."""
+    """Return x_t = term_t + decay_t x_{t+1} with x_T = 0; all arrays are `[T, B]`."""
 
     def accumulate(
         following: jax.Array, step: tuple[jax.Array, jax.Array]

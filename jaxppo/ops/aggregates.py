@@ -1,4 +1,4 @@
-"""One number of many: means over independent runs, and how sure one can be of them."""
+"""Means over independent runs and their confidence intervals."""
 
 from collections.abc import Sequence
 
@@ -10,9 +10,9 @@ CONFIDENCE = 0.95
 
 
 def iqm(scores: ArrayLike, axis: int = -1) -> NDArray[np.float64]:
-    """Interquartile mean: without the lowest and the highest quarter, each rounded down.
+    """Return the interquartile mean: without the lowest and highest quarter, each rounded down.
 
-    Agarwal et al. 2021 (arXiv 2108.13264), section 4.3. `scores` `[..., N]`.
+    Agarwal et al. 2021 (arXiv 2108.13264), section 4.3. `scores` is `[..., N]`.
     """
     ordered = np.sort(np.asarray(scores, np.float64), axis)
     num = ordered.shape[axis]
@@ -20,10 +20,10 @@ def iqm(scores: ArrayLike, axis: int = -1) -> NDArray[np.float64]:
 
 
 def interval(strata: Sequence[ArrayLike]) -> tuple[float, float]:
-    """95% stratified percentile bootstrap interval of the IQM over all strata (tasks, say).
+    """Return the 95% stratified percentile bootstrap interval of the IQM over strata (tasks).
 
-    Each resample draws from every stratum `[N_i]` as many as it has: Agarwal et al. 2021 (arXiv
-    2108.13264), section 4.2. The draws are the same every time. NaN where a score is not finite.
+    Each resample draws N_i scores from every stratum `[N_i]`: Agarwal et al. 2021 (arXiv
+    2108.13264), section 4.2. The draws are the same in every call. NaN if a score is not finite.
     """
     scores = [np.asarray(stratum, np.float64) for stratum in strata]
     if not all(np.all(np.isfinite(stratum)) for stratum in scores):
@@ -35,9 +35,9 @@ def interval(strata: Sequence[ArrayLike]) -> tuple[float, float]:
 
 
 def intervals(scores: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """95% percentile bootstrap intervals of the IQM at each point of `N` curves, each `[S]`.
+    """Return 95% percentile bootstrap intervals of the IQM of `N` curves, two arrays `[S]`.
 
-    `scores` `[N, S]`: each resample draws whole curves, the same runs at every point.
+    `scores` is `[N, S]`. Each resample draws whole curves, the same runs at every point.
     """
     curves = np.asarray(scores, np.float64)
     num = len(curves)
@@ -46,10 +46,10 @@ def intervals(scores: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float6
 
 
 def profile(strata: Sequence[ArrayLike], thresholds: ArrayLike) -> NDArray[np.float64]:
-    """Performance profile: the share of runs that score above each threshold, mean over strata.
+    """Return the share of runs that score above each threshold, averaged over strata: `[K]`.
 
-    `F(tau) = 1/M sum_m 1/N_m sum_n [x_mn > tau]`, the score distribution of Agarwal et al. 2021
-    (arXiv 2108.13264). `strata` M times `[N_m]`, `thresholds` `[K]`; `[K]`.
+    `F(tau) = 1/M sum_m 1/N_m sum_n [x_mn > tau]`, the performance profile (score distribution) of
+    Agarwal et al. 2021 (arXiv 2108.13264). `strata` are M arrays `[N_m]`, `thresholds` `[K]`.
     """
     return np.mean([np.mean(part, axis=0) for part in _above(strata, thresholds)], axis=0)
 
@@ -57,7 +57,7 @@ def profile(strata: Sequence[ArrayLike], thresholds: ArrayLike) -> NDArray[np.fl
 def profile_interval(
     strata: Sequence[ArrayLike], thresholds: ArrayLike
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """95% stratified bootstrap intervals of `profile`, at each threshold by itself: `[K]` each."""
+    """Return pointwise 95% stratified bootstrap intervals of `profile`, two arrays `[K]`."""
     generator = np.random.default_rng(0)
     parts = _above(strata, thresholds)
     drawn = [_weights(generator, len(part)) @ part for part in parts]
@@ -65,16 +65,17 @@ def profile_interval(
 
 
 def improvement(pairs: Sequence[tuple[ArrayLike, ArrayLike]]) -> float:
-    """Probability that a run of X scores higher than one of Y, mean over strata.
+    """Return the probability that a run of X scores higher than one of Y, averaged over strata.
 
-    `P(X > Y) = 1/M sum_m U_m / (N_m K_m)` with the Mann-Whitney statistic `U`, in which a tie is
-    half a win: Agarwal et al. 2021 (arXiv 2108.13264). `pairs` M times `[N_m]` of X, `[K_m]` of Y.
+    `P(X > Y) = 1/M sum_m U_m / (N_m K_m)` with the Mann-Whitney statistic `U`, which counts a tie
+    as half a win: Agarwal et al. 2021 (arXiv 2108.13264). `pairs` are M pairs of arrays, `[N_m]` of
+    X and `[K_m]` of Y.
     """
     return float(np.mean([np.mean(_wins(*pair)) for pair in pairs]))
 
 
 def improvement_interval(pairs: Sequence[tuple[ArrayLike, ArrayLike]]) -> tuple[float, float]:
-    """95% stratified bootstrap interval of `improvement`; X and Y are drawn apart."""
+    """Return the 95% stratified bootstrap interval of `improvement`; X and Y are drawn apart."""
     generator = np.random.default_rng(0)
     drawn = []
     for pair in pairs:
@@ -86,7 +87,7 @@ def improvement_interval(pairs: Sequence[tuple[ArrayLike, ArrayLike]]) -> tuple[
 
 
 def _above(strata: Sequence[ArrayLike], thresholds: ArrayLike) -> list[NDArray[np.float64]]:
-    """Where each score is above each threshold, `[N_m, K]` of 0 and 1."""
+    """Return 1 if a score is above a threshold and 0 if not, `[N_m, K]` for each stratum."""
     levels = np.asarray(thresholds, np.float64)
     return [
         (np.asarray(stratum, np.float64)[:, None] > levels).astype(np.float64) for stratum in strata
@@ -94,18 +95,18 @@ def _above(strata: Sequence[ArrayLike], thresholds: ArrayLike) -> list[NDArray[n
 
 
 def _wins(first: ArrayLike, second: ArrayLike) -> NDArray[np.float64]:
-    """1 where X is higher, 1/2 where both are equal, `[N, K]`."""
+    """Return 1 where X is higher, 1/2 where both are equal and 0 elsewhere, `[N, K]`."""
     x, y = np.asarray(first, np.float64)[:, None], np.asarray(second, np.float64)
     return (x > y) + 0.5 * (x == y)
 
 
 def _weights(generator: np.random.Generator, num: int) -> NDArray[np.float64]:
-    """How much of each resample each of `num` runs is, `[NUM_RESAMPLES, num]`."""
+    """Return the share of each of `num` runs in each resample, `[NUM_RESAMPLES, num]`."""
     return generator.multinomial(num, np.full(num, 1.0 / num), NUM_RESAMPLES) / num
 
 
 def _quantiles(resampled: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Both ends of the interval that `resampled` `[NUM_RESAMPLES, ...]` spans."""
+    """Return both ends of the interval of `resampled`, `[NUM_RESAMPLES, ...]`."""
     tail = (1.0 - CONFIDENCE) / 2.0
     low, high = np.quantile(resampled, [tail, 1.0 - tail], axis=0)
     return low, high

@@ -20,19 +20,19 @@ def sum_over(axes: tuple[str, ...], tree: PyTree) -> PyTree:
 
 
 def min_over(axes: tuple[str, ...], tree: PyTree) -> PyTree:
-    """The least of every leaf over the mapped `axes`."""
+    """Return the minimum of every leaf over the mapped `axes`."""
     return jax.lax.pmin(tree, axes) if axes else tree
 
 
 def max_over(axes: tuple[str, ...], tree: PyTree) -> PyTree:
-    """The greatest of every leaf over the mapped `axes`."""
+    """Return the maximum of every leaf over the mapped `axes`."""
     return jax.lax.pmax(tree, axes) if axes else tree
 
 
 def any_over(axes: tuple[str, ...], flags: jax.Array, axis: int | None = None) -> jax.Array:
-    """Whether any flag is set along `axis` (None: all) and anywhere along the mapped `axes`.
+    """Return whether any flag is set along `axis` (None: all) and along the mapped `axes`.
 
-    Not batched along a `vmap` axis of `axes`, so that a `cond` on it stays a branch.
+    The result is not batched over `axes`, so a `cond` on it stays a branch under `vmap`.
     """
     flag = jnp.any(flags, axis)
     return jax.lax.pmax(flag.astype(jnp.int32), axes) > 0 if axes else flag

@@ -1,4 +1,4 @@
-"""Losses of policy and value, elementwise: the caller averages."""
+"""Elementwise losses of policy and value; the caller averages them."""
 
 from collections.abc import Callable
 
@@ -8,9 +8,9 @@ import jax.numpy as jnp
 
 
 def surrogate(log_prob: jax.Array, old_log_prob: jax.Array, advantage: jax.Array) -> jax.Array:
-    """The unclipped objective, as a loss: -r A with r = exp(log_prob - old_log_prob).
+    """Return the unclipped loss -r A with r = exp(log_prob - old_log_prob).
 
-    Schulman et al. 2017 (arXiv 1707.06347), eq. 6. All arrays and the result of one shape. The
+    Schulman et al. 2017 (arXiv 1707.06347), eq. 6. All arrays and the result have one shape. The
     paper's penalty (eq. 8) adds kl_coef times KL(old || new).
     """
     chex.assert_equal_shape([log_prob, old_log_prob, advantage])
@@ -24,11 +24,11 @@ def clipped_surrogate(
     clip_eps: jax.Array | float,
     clip_eps_high: jax.Array | float | None = None,
 ) -> jax.Array:
-    """The clipped objective, as a loss.
+    """Return the clipped loss -min(r A, clip(r, 1 - eps, 1 + eps_high) A).
 
-    With r = exp(log_prob - old_log_prob), -min(r A, clip(r, 1 - eps, 1 + eps_high) A).
-    Schulman et al. 2017 (arXiv 1707.06347), eq. 7, where eps_high is eps, as it is here unless
-    given (apart in Yu et al. 2025, arXiv 2503.14476). All arrays and the result of one shape.
+    Here r = exp(log_prob - old_log_prob), and eps_high defaults to eps. Schulman et al. 2017 (arXiv
+    1707.06347), eq. 7; a separate eps_high: Yu et al. 2025 (arXiv 2503.14476). All arrays and the
+    result have one shape.
     """
     chex.assert_equal_shape([log_prob, old_log_prob, advantage])
     high = clip_eps if clip_eps_high is None else clip_eps_high
@@ -44,11 +44,11 @@ def discovered_objective(
     alpha: jax.Array | float = 2.0,
     beta: jax.Array | float = 0.6,
 ) -> jax.Array:
-    """Discovered policy optimisation, as a loss: -(r A - drift).
+    """Return the loss -(r A - drift) of discovered policy optimisation.
 
     With r = exp(log_prob - old_log_prob) the drift is relu((r - 1) A - alpha tanh((r - 1) A /
-    alpha)) where A >= 0 and relu(log(r) A - beta tanh(log(r) A / beta)) elsewhere.
-    Lu et al. 2022 (arXiv 2210.05639). All arrays and the result of one shape.
+    alpha)) if A >= 0 and relu(log(r) A - beta tanh(log(r) A / beta)) otherwise.
+    Lu et al. 2022 (arXiv 2210.05639). All arrays and the result have one shape.
     """
     chex.assert_equal_shape([log_prob, old_log_prob, advantage])
     r = ratio(log_prob, old_log_prob)
@@ -62,22 +62,22 @@ def discovered_objective(
 
 
 def reinforce(log_prob: jax.Array, advantage: jax.Array) -> jax.Array:
-    """-A log pi, whose gradient is the policy gradient with a baseline inside A.
+    """Return -A log pi; its gradient is the policy gradient, with any baseline inside A.
 
-    Williams 1992 (Machine Learning 8, 229-256). Arrays of one shape. Nothing corrects for a policy
-    that has moved since it acted.
+    Williams 1992 (Machine Learning 8, 229-256). Both arrays have one shape. The loss does not
+    correct for a policy that has changed since it acted.
     """
     chex.assert_equal_shape([log_prob, advantage])
     return -log_prob * advantage
 
 
 def ratio(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array:
-    """exp(log_prob - old_log_prob), held below e^60: no loss or gradient overflows float32."""
+    """Return exp(log_prob - old_log_prob), at most e^60, so that float32 does not overflow."""
     return jnp.exp(jnp.minimum(log_prob - old_log_prob, 60.0))
 
 
 def squared_error(value: jax.Array, target: jax.Array) -> jax.Array:
-    """Half the squared error of a value, (V - target)^2 / 2. Arrays of one shape."""
+    """Return (V - target)^2 / 2 of arrays of one shape."""
     import rlax  # slow to import
 
     chex.assert_equal_shape([value, target])
@@ -86,9 +86,9 @@ def squared_error(value: jax.Array, target: jax.Array) -> jax.Array:
 
 
 def huber_error(value: jax.Array, target: jax.Array, delta: jax.Array | float = 1.0) -> jax.Array:
-    """Half the squared error up to |V - target| = delta, linear beyond: delta (|e| - delta / 2).
+    """Return e^2 / 2 if |e| <= delta, else delta (|e| - delta / 2), with e = V - target.
 
-    Huber 1964 (Annals of Mathematical Statistics 35, 73-101). Arrays of one shape.
+    Huber 1964 (Annals of Mathematical Statistics 35, 73-101). Both arrays have one shape.
     """
     import rlax
 
@@ -104,11 +104,10 @@ def clipped_error(
     target: jax.Array,
     clip_eps: jax.Array | float,
 ) -> jax.Array:
-    """An error of the value, pessimistic over a clip around the old value.
+    """Return max(error(V, target), error(V_old + clip(V - V_old, -eps, eps), target)).
 
-    max(error(V, target), error(V_old + clip(V - V_old, -eps, eps), target)): with half the squared
-    error, the value loss of OpenAI Baselines' ppo2 (Engstrom et al. 2020, arXiv 2005.12729,
-    section 3). Arrays of one shape.
+    With half the squared error this is the value loss of OpenAI Baselines' ppo2 (Engstrom et al.
+    2020, arXiv 2005.12729, section 3). All arrays have one shape.
     """
     chex.assert_equal_shape([value, old_value, target])
     near = old_value + jnp.clip(value - old_value, -clip_eps, clip_eps)
@@ -116,12 +115,12 @@ def clipped_error(
 
 
 def approximate_kl(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array:
-    """A non-negative unbiased estimate of KL(old || new) per sample, (r - 1) - log r.
+    """Return (r - 1) - log r, an unbiased estimate of KL(old || new) per sample, at least 0.
 
-    Schulman 2020, "Approximating KL divergence" (the estimator k3). Arrays of one shape.
+    Schulman 2020, "Approximating KL divergence" (the estimator k3). Both arrays have one shape.
     """
     chex.assert_equal_shape([log_prob, old_log_prob])
-    log_ratio = jnp.minimum(log_prob - old_log_prob, 60.0)  # as in a ratio: finite in float32
+    log_ratio = jnp.minimum(log_prob - old_log_prob, 60.0)  # as in `ratio`: finite in float32
     return jnp.expm1(log_ratio) - log_ratio
 
 
@@ -131,7 +130,7 @@ def clip_fraction(
     clip_eps: jax.Array | float,
     clip_eps_high: jax.Array | float | None = None,
 ) -> jax.Array:
-    """1.0 where the ratio lies outside [1 - eps, 1 + eps_high], else 0.0. Arrays of one shape."""
+    """Return 1.0 if the ratio is outside [1 - eps, 1 + eps_high], else 0.0; arrays of one shape."""
     chex.assert_equal_shape([log_prob, old_log_prob])
     high = clip_eps if clip_eps_high is None else clip_eps_high
     change = jnp.exp(log_prob - old_log_prob) - 1.0
@@ -139,7 +138,7 @@ def clip_fraction(
 
 
 def explained_variance(value: jax.Array, target: jax.Array) -> jax.Array:
-    """1 - Var[target - V] / Var[target], a scalar; 0 for a constant target. One shape."""
+    """Return 1 - Var[target - V] / Var[target], a scalar; 0 if the target is constant."""
     chex.assert_equal_shape([value, target])
     total = jnp.var(target)
     return jnp.where(total > 0, 1.0 - jnp.var(target - value) / jnp.where(total > 0, total, 1), 0.0)

@@ -1,4 +1,4 @@
-"""Rollouts cut into sequences that are contiguous in time."""
+"""Cut rollouts into sequences that are contiguous in time."""
 
 from collections.abc import Callable
 
@@ -8,9 +8,9 @@ from jaxppo.types import PyTree
 
 
 def cut(tree: PyTree, length: int) -> PyTree:
-    """`[T, B, ...]` to `[L, S, ...]` with `L = length` and `S = (T / L) B`.
+    """Cut `[T, B, ...]` into `[L, S, ...]` with `L = length` and `S = (T / L) B`.
 
-    Sequence s = c B + b is environment b from step c L on. `length` divides T.
+    Sequence s = c B + b holds the steps of environment b from step c L on. `length` divides T.
     """
 
     def one(x: jax.Array) -> jax.Array:
@@ -22,7 +22,7 @@ def cut(tree: PyTree, length: int) -> PyTree:
 
 
 def first(tree: PyTree, length: int) -> PyTree:
-    """The first step of each sequence that `cut` makes: `[T, B, ...]` to `[S, ...]`."""
+    """Return the first step of each sequence that `cut` makes: `[S, ...]` of `[T, B, ...]`."""
 
     def one(x: jax.Array) -> jax.Array:
         chosen = x[::length]
@@ -37,9 +37,9 @@ def scan_chunks(
     tree: PyTree,
     num_chunks: int,
 ) -> tuple[PyTree, PyTree]:
-    """`function(carry, part)` on equal parts of the leading axis in turn, their outputs joined.
+    """Run `function(carry, part)` on equal parts of the leading axis in turn; join the outputs.
 
-    As `function` on all at once, in less memory. `num_chunks` divides the axis.
+    The result is that of `function` on all at once, in less memory. `num_chunks` divides the axis.
     """
     if num_chunks == 1:
         return function(carry, tree)

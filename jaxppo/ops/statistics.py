@@ -1,4 +1,4 @@
-"""Running statistics of one agent, over all its environments.
+"""Running statistics of one agent over all its environments.
 
 `axes` names the mapped axes (batch, device) over which one agent is averaged; `()` is none.
 """
@@ -16,9 +16,9 @@ from jaxppo.types import PyTree, RunningStatistics
 def standardize(
     x: jax.Array, axes: tuple[str, ...] = (), *, epsilon: float = 1e-8
 ) -> tuple[jax.Array, jax.Array]:
-    """Shift and scale to mean 0 and standard deviation 1 over all of `x` and over `axes`.
+    """Shift and scale `x` to mean 0 and standard deviation 1 over all its elements and `axes`.
 
-    Also returns the standard deviation that `x` had, a scalar.
+    Return also the original standard deviation of `x`, a scalar.
     """
     mean = mean_over(axes, jnp.mean(x))
     deviation = jnp.sqrt(mean_over(axes, jnp.mean(jnp.square(x - mean))))
@@ -26,7 +26,7 @@ def standardize(
 
 
 def init_statistics(example: PyTree) -> RunningStatistics:
-    """The identity for observations like `example` (arrays or shapes `O...`, no batch axes)."""
+    """Return empty statistics for observations like `example` (arrays or shapes `O...`)."""
 
     def filled(value: float) -> PyTree:
         return jax.tree.map(
@@ -49,17 +49,16 @@ def merge_statistics(
     axes: tuple[str, ...] = (),
     decay: jax.Array | float = 1.0,
 ) -> RunningStatistics:
-    """Merge a batch of observations, each once, from every position of the mapped `axes`.
+    """Return `statistics` merged with a batch from every position of the mapped `axes`.
 
     With n new and N old observations, w = n / (decay N + n) and d = mean_new - mean:
     mean' = mean + w d,  var' = var + w (var_new - var) + w (1 - w) d^2,  N' = decay N + n.
 
     Chan et al. 1979, eq. 2.1 (pairwise merge), divided by the counts so that nothing grows. The
-    first batch (N = 0) replaces the identity: its variance loses no digits to the identity's 1.
-    With `decay` below 1 these are the moments of an exponential moving average over batches, its
-    bias towards the start corrected (Kingma & Ba 2015, arXiv 1412.6980, section 3).
-    Leaves of `batch` are `[..., O...]` under the same leading axes; raises `ValueError`
-    where one does not fit its statistics.
+    first batch (N = 0) replaces the initial statistics, so their variance of 1 costs no digits.
+    With `decay` below 1 these are the moments of an exponential moving average over batches, with
+    bias correction (Kingma & Ba 2015, arXiv 1412.6980, section 3). Leaves of `batch` are
+    `[..., O...]` with the same leading axes; `ValueError` if one does not fit its statistics.
     """
     lead = _leading_shape(statistics, batch)
     if lead is None:
@@ -72,7 +71,7 @@ def merge_statistics(
     def mean(x: jax.Array, old: jax.Array | None) -> jax.Array | None:
         if old is None:
             return None
-        first = x[(0,) * len(lead)]  # float32 sums of what lies far from zero would lose digits
+        first = x[(0,) * len(lead)]  # float32 sums of values far from zero would lose digits
         return mean_over(axes, first + jnp.mean(x - first, over))
 
     batch_mean = jax.tree.map(mean, batch, statistics.mean)
@@ -104,7 +103,7 @@ def merge_statistics(
 
 
 def _leading_shape(statistics: RunningStatistics, batch: PyTree) -> tuple[int, ...] | None:
-    """The leading axes that all float leaves of `batch` share; None where there are none."""
+    """Return the leading axes that all float leaves of `batch` share; None without such leaves."""
     fits: list[tuple[int, ...] | None] = []
 
     def check(x: jax.Array, mean: jax.Array | None) -> None:
@@ -121,21 +120,21 @@ def _leading_shape(statistics: RunningStatistics, batch: PyTree) -> tuple[int, .
     return fits[0] if fits else None
 
 
-# Below this share of its mean a standard deviation is rounding (float32 resolves 1.2e-7).
+# A standard deviation below this share of the mean is rounding error (float32 resolves 1.2e-7).
 RESOLUTION = 1e-6
 
 
 def deviation(mean: jax.Array, variance: jax.Array) -> jax.Array:
-    """The standard deviation, at least `RESOLUTION` of |mean|, and above zero.
+    """Return the standard deviation, at least `RESOLUTION` times |mean|, and above zero.
 
-    A feature that is constant but for rounding stays constant; any other is normalised, however
-    small its numbers are.
+    So rounding errors of a constant feature are not scaled up. Any other feature is normalised,
+    however small its values are.
     """
     return jnp.maximum(jnp.sqrt(variance), jnp.maximum(RESOLUTION * jnp.abs(mean), 1e-15))
 
 
 def normalize(statistics: RunningStatistics, obs: PyTree, *, max_abs: float = 10.0) -> PyTree:
-    """(x - mean) / deviation, clipped to +-max_abs; non-float leaves unchanged.
+    """Return (x - mean) / deviation, clipped to +-max_abs; non-float leaves are unchanged.
 
     Leaves of `obs` are `[..., O...]`.
     """
@@ -149,19 +148,19 @@ def normalize(statistics: RunningStatistics, obs: PyTree, *, max_abs: float = 10
 
 
 def scale(statistics: RunningStatistics, *, epsilon: float = 1e-4) -> jax.Array:
-    """The unit in which a critic learns, sqrt(variance + epsilon).
+    """Return the scale of normalised values, sqrt(variance + epsilon).
 
-    It stays above 1e-2: where all rewards so far were zero, value targets come from the critic
-    alone, and without a floor each update would shrink the unit that the critic is read in.
+    It stays above 1e-2. If all rewards so far are zero, value targets come from the critic alone,
+    and without this floor each update would shrink the scale further.
     """
     return jnp.sqrt(statistics.variance + epsilon)
 
 
 def normalize_value(statistics: RunningStatistics, x: jax.Array) -> jax.Array:
-    """A scalar in units of its statistics, (x - mean) / scale, not clipped; any shape."""
+    """Return (x - mean) / scale of `x` of any shape, not clipped; `statistics` are scalar."""
     return (x - statistics.mean) / scale(statistics)
 
 
 def denormalize_value(statistics: RunningStatistics, x: jax.Array) -> jax.Array:
-    """The inverse of `normalize_value`."""
+    """Invert `normalize_value`."""
     return x * scale(statistics) + statistics.mean

@@ -1,7 +1,7 @@
-"""What a critic says of a value: a number, or a histogram over numbers.
+"""A critic's estimate of a value: a number, or a histogram over numbers.
 
-Every class is a pytree whose arrays carry the batch axes `...` first. Parameters of any float type
-become float32, and all that comes out is float32.
+Every class is a pytree of arrays with leading batch axes `...`. Parameters of any float type become
+float32, and all results are float32.
 """
 
 import dataclasses
@@ -17,25 +17,26 @@ import numpy as np
 from jaxppo.types import ValueEstimate
 
 STATIC = dict(static=True)
-# Every class here has a static `family` of its own. Without it the structures of two dataclasses
-# with as many leaves and equal static fields compare equal (jaxlib 0.10.2, though their hashes
-# differ), and `jit` now and then runs for one what it compiled for the other.
+# Every class here has its own static `family`. Without it, two dataclasses with equally many leaves
+# and equal static fields have tree structures that compare equal (jaxlib 0.10.2; their hashes
+# differ), and `jit` sometimes runs for one the program that it compiled for the other.
 
 
 def scalar_value(value: jax.Array) -> ValueEstimate:
-    """The value itself, `[...]`; its loss is whatever `error(value, target)` says."""
+    """Return an estimate by one number `[...]`, with the loss `error(value, target)`."""
     return ScalarValue(value=value.astype(jnp.float32))
 
 
 def categorical_value(logits: jax.Array, low: float, high: float, sigma: float) -> ValueEstimate:
-    """A histogram over K atoms z_k evenly spaced from `low` to `high`: V = sum_k p_k z_k.
+    """Return a histogram over K atoms z_k evenly spaced from `low` to `high`: V = sum_k p_k z_k.
 
-    `logits` `[..., K]`. The loss is the cross-entropy -sum_k q_k log p_k to the projection q of the
-    target, clipped to the atoms. With `sigma` in widths w of a bin, q_k is the mass that a normal
-    of deviation sigma w around the target puts in the bin z_k +- w / 2, over its mass in all bins
-    (HL-Gauss: Imani and White 2018; Farebrother et al. 2024, arXiv 2403.03950, section 3.1).
-    `sigma=0` splits q between the two nearest atoms so that its mean is the target (two-hot:
-    Bellemare et al. 2017, arXiv 1707.06887, eq. 7). `ValueError` where that makes no histogram.
+    `logits` are `[..., K]`. The loss is the cross-entropy -sum_k q_k log p_k, where q is the
+    projection of the target, clipped to the atoms. `sigma` is in bin widths w. With `sigma` above
+    0, q_k is the mass of a normal of mean target and standard deviation sigma w in the bin
+    z_k +- w / 2, divided by its mass in all bins (HL-Gauss: Imani and White 2018; Farebrother et
+    al. 2024, arXiv 2403.03950, section 3.1). `sigma=0` splits q between the two nearest atoms so
+    that its mean is the target (two-hot: Bellemare et al. 2017, arXiv 1707.06887, eq. 7).
+    `ValueError` if the numbers make no histogram.
     """
     if logits.shape[-1] < 2 or not -math.inf < low < high < math.inf or not 0 <= sigma < math.inf:
         raise ValueError(f"no histogram of {logits.shape[-1]} atoms: {low=}, {high=}, {sigma=}")
@@ -47,47 +48,47 @@ def categorical_value(logits: jax.Array, low: float, high: float, sigma: float) 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScalarValue:
-    """Made by `scalar_value`."""
+    """The estimate of `scalar_value`."""
 
     value: jax.Array  # [...]
     family: str = dataclasses.field(default="scalar_value", metadata=STATIC)
 
     def mean(self) -> jax.Array:
-        """The value, `[...]`."""
+        """Return the value, `[...]`."""
         return self.value
 
     def loss(
         self, target: jax.Array, error: Callable[[jax.Array, jax.Array], jax.Array]
     ) -> jax.Array:
-        """error(value, target), `[...]`."""
+        """Return error(value, target), `[...]`."""
         return error(self.value, target)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CategoricalValue:
-    """Made by `categorical_value`."""
+    """The estimate of `categorical_value`."""
 
     logits: jax.Array  # [..., K]
     low: float = dataclasses.field(metadata=STATIC)
     high: float = dataclasses.field(metadata=STATIC)
-    sigma: float = dataclasses.field(metadata=STATIC)  # in widths of a bin
+    sigma: float = dataclasses.field(metadata=STATIC)  # in bin widths
     family: str = dataclasses.field(default="categorical_value", metadata=STATIC)
 
     def mean(self) -> jax.Array:
-        """sum_k softmax(logits)_k z_k, `[...]`."""
+        """Return sum_k softmax(logits)_k z_k, `[...]`."""
         atoms = _float32(np.linspace(self.low, self.high, self.logits.shape[-1]))
         return jnp.sum(jax.nn.softmax(self.logits) * atoms, axis=-1)
 
     def loss(
         self, target: jax.Array, error: Callable[[jax.Array, jax.Array], jax.Array]
     ) -> jax.Array:
-        """-sum_k q_k log softmax(logits)_k, `[...]`; `error` is not used."""
+        """Return -sum_k q_k log softmax(logits)_k, `[...]`; `error` is not used."""
         chex.assert_shape(target, self.logits.shape[:-1])
         return -jnp.sum(self.project(target) * jax.nn.log_softmax(self.logits), axis=-1)
 
     def project(self, target: jax.Array) -> jax.Array:
-        """The histogram q `[..., K]` of targets `[...]`."""
+        """Return the histogram q `[..., K]` of targets `[...]`."""
         last = self.logits.shape[-1] - 1
         bins = (target.astype(jnp.float32) - self.low) * (last / (self.high - self.low))
         bins = jnp.clip(bins, 0.0, last)[..., None]  # in units of w, from the first atom
