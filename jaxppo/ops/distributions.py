@@ -1,14 +1,14 @@
 """Distributions over actions, as subclasses of `distrax.Distribution`.
 
-Distrax's own have the same interface, and a head may return any of them. These are here because
-they are right where distrax 0.1.9 is not: its tanh-normal gives 77 of 200 stored actions a
-log-probability that is not finite, and its beta distribution is wrong by up to 0.2 nats in float32.
-Or because they are faster on CPUs: few categories are summed one by one (see `_cut`).
+Distrax's own have the same interface, and a head may return any of them. Those here correct errors
+of distrax 0.1.9: its tanh-normal gives 77 of 200 stored actions a log-probability that is not
+finite, and its beta distribution is wrong by up to 0.2 nats in float32. The categorical is faster
+on CPUs: it sums few categories one by one (see `_cut`).
 
-Arrays carry the batch axes `...` first; bounds and ranks are static. Parameters of any float type
-become float32, and all that comes out is float32 (integers: int32). A value is a raw action, which
-the learner stores; `to_action` makes of it what the environment takes, and log-probabilities and
-entropies are those of that action.
+Arrays have leading batch axes `...`; bounds and ranks are static. Parameters of any float type
+become float32, and all results are float32 (integers: int32). A value is a raw action, which the
+learner stores. `to_action` maps it to the environment's action, to which log-probabilities and
+entropies refer.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ from jaxppo.kernels import random_bits
 from jaxppo.ops.actions import to_action
 from jaxppo.types import PyTree
 
-Bound = Any  # one number, or nested tuples in the shape of an event: what types.Box holds
+Bound = Any  # one number, or nested tuples in the shape of an event, as in types.Box
 
 STATIC = dict(static=True)
-FEW = 8  # categories, up to which they are taken one by one
+FEW = 8  # up to so many categories are summed one by one
 
-# Logit of a forbidden value: exp of it is exactly 0, and 0 times it, unlike 0 times -inf, is 0.
-# Lower still where legal logits are about as low.
+# Logit of a forbidden value: its exp is exactly 0, and 0 times it is 0, unlike 0 times -inf.
+# `_masked` uses a lower number if legal logits are about as low.
 ILLEGAL = -1e9
 
-# A draw of a beta distribution that rounds to 0 or 1 would have no finite log.
+# Draws of a beta distribution stay so far from 0 and 1, where their log would not be finite.
 BETA_MARGIN = 1e-6
 
-# The logistic distribution is a scale mixture of normals whose scale is twice a Kolmogorov variable
-# (Andrews and Mallows 1974), so tanh(u) = E[erf(u / (K sqrt 2))]. These are the nodes and weights
+# The logistic distribution is a scale mixture of normals; the scale is twice a Kolmogorov variable
+# (Andrews and Mallows 1974). So tanh(u) = E[erf(u / (K sqrt 2))]. These are the nodes and weights
 # of the 6-point Gauss rule for K in log K.
 MIXTURE_SCALES = (0.38375648, 0.52291301, 0.71970643, 1.0057377, 1.40317882, 1.94358907)
 MIXTURE_WEIGHTS = (0.00748472, 0.13130283, 0.39785672, 0.35767482, 0.10042087, 0.00526004)
 
 
 def categorical(logits: jax.Array, mask: jax.Array | None = None) -> distrax.Distribution:
-    """One of K actions, p_k = softmax(logits)_k among those that `mask` allows.
+    """Return a distribution over K actions: p_k = softmax(logits)_k among those that `mask` allows.
 
-    `logits` `[..., K]`, `mask` bool `[..., K]`; actions are int32 `[...]`. A forbidden action has
-    probability exactly 0 (Huang and Ontanon 2020, arXiv 2006.14171). An entry whose mask allows
-    nothing is drawn as if it had none.
+    `logits` are `[..., K]`, `mask` bool `[..., K]`, actions int32 `[...]`. A forbidden action has
+    probability exactly 0 (Huang and Ontanon 2020, arXiv 2006.14171). A mask that allows nothing is
+    ignored.
     """
     return Categorical(logits=_masked(logits, mask), event_ndim=0)
 
@@ -65,11 +65,11 @@ def multi_categorical(
     shape: tuple[int, ...],
     mask: jax.Array | None = None,
 ) -> distrax.Distribution:
-    """Independent categoricals, each of its own size: log p(a) = sum_i log p_i(a_i).
+    """Return independent categoricals, each of its own size: log p(a) = sum_i log p_i(a_i).
 
-    `logits` `[..., sum(num_values)]` hold the components one after the other in row-major order of
-    `shape`, and so does `mask`; actions are int32 `[..., *shape]`. A component whose mask allows
-    nothing is drawn as if it had none. `ValueError` where sizes and shape disagree.
+    `logits` and `mask` `[..., sum(num_values)]` hold the components one after another, in row-major
+    order of `shape`. Actions are int32 `[..., *shape]`. If the mask of a component allows nothing,
+    it is ignored. `ValueError` if sizes and shape disagree.
     """
     if len(num_values) != math.prod(shape) or logits.shape[-1] != sum(num_values):
         raise ValueError(
@@ -79,7 +79,7 @@ def multi_categorical(
     starts = np.cumsum((0, *num_values[:-1]))
 
     def rows(x: Any) -> jax.Array:
-        """Components `[..., n]` one below the other, `[..., *shape, widest]`."""
+        """Return a padded row for each component, `[..., *shape, widest]`."""
         if min(num_values) == widest:
             return x.reshape(*x.shape[:-1], *shape, widest)
         padding = [(0, 0)] * (x.ndim - 1)
@@ -99,11 +99,10 @@ def multi_categorical(
 def tanh_normal(
     loc: jax.Array, scale: jax.Array, low: Bound, high: Bound, *, event_ndim: int
 ) -> distrax.Distribution:
-    """A diagonal normal squashed into bounds: a = low + (high - low) (tanh(u) + 1) / 2.
+    """Return a diagonal normal squashed into bounds: a = low + (high - low) (tanh(u) + 1) / 2.
 
-    `loc` and `scale` `[..., *A]`, `A` of rank `event_ndim`; raw actions are u. Haarnoja et al. 2018
-    (arXiv 1801.01290), appendix C. `ValueError` on bounds that are not finite or
-    do not fit A.
+    `loc` and `scale` are `[..., *A]`, with `A` of rank `event_ndim`; raw actions are u. Haarnoja et
+    al. 2018 (arXiv 1801.01290), appendix C. `ValueError` if bounds are not finite or do not fit A.
     """
     _check_finite(low, high)
     loc, scale = _parameters(loc, scale, low, high, event_ndim)
@@ -113,11 +112,11 @@ def tanh_normal(
 def clipped_normal(
     loc: jax.Array, scale: jax.Array, low: Bound, high: Bound, *, event_ndim: int
 ) -> distrax.Distribution:
-    """A diagonal normal over u whose draws are clipped to bounds on their way out.
+    """Return a diagonal normal over u; the environment gets u clipped to bounds.
 
-    `loc` and `scale` `[..., *A]`, `A` of rank `event_ndim`; raw actions are u. Density, entropy and
-    KL are of u: the clip belongs to the environment (as in Schulman et al. 2017). Bounds may be
-    infinite.
+    `loc` and `scale` are `[..., *A]`, with `A` of rank `event_ndim`; raw actions are u. Density,
+    entropy and KL are those of u: the clip is part of the environment (as in Schulman et al. 2017).
+    Bounds may be infinite.
     """
     loc, scale = _parameters(loc, scale, low, high, event_ndim)
     return ClippedNormal(loc=loc, scale=scale, low=low, high=high, event_ndim=event_ndim)
@@ -126,11 +125,11 @@ def clipped_normal(
 def beta(
     alpha: jax.Array, beta: jax.Array, low: Bound, high: Bound, *, event_ndim: int
 ) -> distrax.Distribution:
-    """Independent beta distributions stretched to bounds: a = low + (high - low) x.
+    """Return independent beta distributions stretched to bounds: a = low + (high - low) x.
 
-    `alpha` and `beta` `[..., *A]`, at least 1 so that there is one mode, `A` of rank `event_ndim`;
-    raw actions are x in (0, 1). Chou et al. 2017 (ICML). `ValueError` on bounds that are not
-    finite or do not fit A.
+    `alpha` and `beta` are `[..., *A]`, with `A` of rank `event_ndim`, and at least 1, so that there
+    is one mode; raw actions are x in (0, 1). Chou et al. 2017 (ICML). `ValueError` if bounds are
+    not finite or do not fit A.
     """
     _check_finite(low, high)
     alpha, beta = _parameters(alpha, beta, low, high, event_ndim)
@@ -138,10 +137,10 @@ def beta(
 
 
 def product(parts: PyTree) -> distrax.Distribution:
-    """Independent distributions: log p(a) = sum_i log p_i(a_i), and sums of entropies and KLs.
+    """Return a product of independent distributions: log-probabilities, entropies and KLs add up.
 
-    `parts` is a dict or tuple, nested at will, of distributions over the same batch axes; raw and
-    final actions are trees of the same structure. `ValueError` where there are none.
+    `parts` is a dict or tuple, possibly nested, of distributions with the same batch axes. Raw and
+    final actions are trees of the same structure. `ValueError` if there are no parts.
     """
     if not jax.tree.leaves(parts, is_leaf=_is_part):
         raise ValueError("a product of no distributions")
@@ -149,16 +148,16 @@ def product(parts: PyTree) -> distrax.Distribution:
 
 
 class _Flat(distrax.Distribution):  # type: ignore[misc]
-    """A dataclass of arrays `[..., A...]` and of static fields, `event_ndim` (the rank of A) among
-    them.
+    """A dataclass of arrays `[..., A...]` and static fields, such as `event_ndim`, the rank of A.
 
-    As pytrees, distrax's own take every attribute for static that is not an array yet, shapes too.
+    It flattens fields by their declaration. Distrax's own treat all attributes that are not arrays
+    at that moment as static, even shapes.
     """
 
     event_ndim: int
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """Arrays, and what is static."""
+        """Return the arrays and the static fields."""
         fields = dataclasses.fields(self)
         parts: tuple[list[Any], list[Any]] = ([], [])
         for field in fields:
@@ -167,7 +166,7 @@ class _Flat(distrax.Distribution):  # type: ignore[misc]
 
     @classmethod
     def tree_unflatten(cls, static: Any, arrays: Any) -> Any:
-        """The inverse."""
+        """Invert `tree_flatten`."""
         parts = (iter(arrays), iter(static))
         self = object.__new__(cls)
         for field in dataclasses.fields(cls):
@@ -177,7 +176,7 @@ class _Flat(distrax.Distribution):  # type: ignore[misc]
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        """Of a value, `[..., A...]`."""
+        """The shape of a value, `[..., A...]`."""
         raise NotImplementedError
 
     @property
@@ -191,18 +190,18 @@ class _Flat(distrax.Distribution):  # type: ignore[misc]
         return self._shape[: len(self._shape) - self.event_ndim]
 
     def to_action(self, value: jax.Array) -> jax.Array:
-        """What the environment takes for a raw action: itself, unless a subclass says otherwise."""
+        """Return the environment's action for a raw action; here they are equal."""
         return value
 
     def _value(self, value: jax.Array) -> jax.Array:
-        """A value whose shape, behind any axes of samples, is that of the parameters."""
+        """Check that the shape of a value ends in that of the parameters; return the value."""
         chex.assert_shape(value, (..., *self._shape))
         return value
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Categorical(_Flat):
-    """Independent categoricals; `categorical` and `multi_categorical` make it."""
+    """The distribution of `categorical` and `multi_categorical`."""
 
     logits: jax.Array  # [..., A..., K], ILLEGAL where forbidden
     event_ndim: int = dataclasses.field(metadata=STATIC)  # the rank of A
@@ -212,12 +211,12 @@ class Categorical(_Flat):
         return self.logits.shape[:-1]
 
     def _sample_n(self, key: jax.Array, n: int) -> jax.Array:
-        """int32 `[n, ..., A...]`."""
+        """Draw int32 `[n, ..., A...]`."""
         key, shape = random_bits.quick(key), (n, *self._shape)
         return jax.random.categorical(key, self.logits, shape=shape).astype(jnp.int32)
 
     def log_prob(self, value: jax.Array) -> jax.Array:
-        """sum_i log softmax(logits_i)[a_i], `[...]`."""
+        """Return sum_i log softmax(logits_i)[a_i], `[...]`."""
         value = self._value(value)
         is_drawn = jnp.arange(self.logits.shape[-1]) == value[..., None]
         chosen = [
@@ -227,25 +226,25 @@ class Categorical(_Flat):
         return _sum(_sum_pieces(chosen), self.event_ndim)
 
     def entropy(self) -> jax.Array:
-        """-sum_i sum_k p_ik log p_ik, `[...]`."""
+        """Return -sum_i sum_k p_ik log p_ik, `[...]`."""
         terms = [-jnp.exp(log_p) * log_p for log_p in _log_softmax(self.logits)]
         return _sum(_sum_pieces(terms), self.event_ndim)
 
     def kl_divergence(self, other: Categorical, **_: Any) -> jax.Array:
-        """sum_i sum_k p_ik log(p_ik / q_ik), `[...]`."""
+        """Return sum_i sum_k p_ik log(p_ik / q_ik), `[...]`."""
         chex.assert_equal_shape([self.logits, other.logits])
         pairs = zip(_log_softmax(self.logits), _log_softmax(other.logits), strict=True)
         terms = [jnp.exp(log_p) * (log_p - log_q) for log_p, log_q in pairs]
         return _sum(_sum_pieces(terms), self.event_ndim)
 
     def mode(self) -> jax.Array:
-        """The likeliest value of each component, int32 `[..., A...]`."""
+        """Return the most probable value of each component, int32 `[..., A...]`."""
         return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class _Normal(_Flat):
-    """A diagonal normal over the raw action u; its KL is that of any one-to-one image of u."""
+    """A diagonal normal over the raw action u; a one-to-one map of u has the same KL."""
 
     loc: jax.Array  # [..., A...]
     scale: jax.Array  # [..., A...]
@@ -264,53 +263,54 @@ class _Normal(_Flat):
         return self.loc.shape
 
     def _sample_n(self, key: jax.Array, n: int) -> jax.Array:
-        """u, float32 `[n, ..., A...]`. Its log-density is that of the rounded value, as the learner
-        will see it: the first ratio is 1.
+        """Draw u, float32 `[n, ..., A...]`.
+
+        `log_prob` reads the rounded u, as the learner does, so that the first ratio is 1.
         """
         draw = jax.random.normal(random_bits.quick(key), (n, *self.loc.shape))
         return self.loc + self.scale * draw
 
     def log_prob(self, value: jax.Array) -> jax.Array:
-        """sum log N(u; loc, scale), `[...]`."""
+        """Return sum log N(u; loc, scale), `[...]`."""
         value = self._value(value).astype(jnp.float32)
         return _sum(self._log_densities(value), self.event_ndim)
 
     def entropy(self) -> jax.Array:
-        """sum log(scale sqrt(2 pi e)), `[...]`."""
+        """Return sum log(scale sqrt(2 pi e)), `[...]`."""
         return _sum(self._entropies(), self.event_ndim)
 
     def kl_divergence(self, other: _Normal, **_: Any) -> jax.Array:
-        """sum of log(s2 / s1) + (s1^2 + (m1 - m2)^2) / (2 s2^2) - 1/2, `[...]`."""
+        """Return the sum of log(s2 / s1) + (s1^2 + (m1 - m2)^2) / (2 s2^2) - 1/2, `[...]`."""
         chex.assert_equal_shape([self.loc, other.loc])
-        # Not m1 / s2 - m2 / s2, which for a small s2 loses the digits of the difference.
+        # m1 / s2 - m2 / s2 would lose the digits of the difference if s2 is small.
         distance = (self.loc - other.loc) / other.scale
         log_ratio = jnp.log(self.scale / other.scale)
         kl = 0.5 * (distance**2 + jnp.expm1(2.0 * log_ratio)) - log_ratio
         return _sum(kl, self.event_ndim)
 
     def mode(self) -> jax.Array:
-        """The mode of u, `[..., A...]`."""
+        """Return the mode of u, `[..., A...]`."""
         return self.loc
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ClippedNormal(_Normal):
-    """Made by `clipped_normal`."""
+    """The distribution of `clipped_normal`."""
 
     def to_action(self, value: jax.Array) -> jax.Array:
-        """min(max(u, low), high), `[..., A...]`."""
+        """Return min(max(u, low), high), `[..., A...]`."""
         return jnp.clip(value.astype(jnp.float32), _float32(self.low), _float32(self.high))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class TanhNormal(_Normal):
-    """Made by `tanh_normal`."""
+    """The distribution of `tanh_normal`."""
 
     def log_prob(self, value: jax.Array) -> jax.Array:
-        """sum of log N(u; loc, scale) - log(da / du), `[...]`.
+        """Return the sum of log N(u; loc, scale) - log(da / du), `[...]`.
 
         da / du = (high - low) / 2 (1 - tanh^2 u), and log(1 - tanh^2 u) =
-        2 (log 2 - u - softplus(-2u)), which keeps its digits where tanh(u) rounds to 1.
+        2 (log 2 - u - softplus(-2u)), which is precise even if tanh(u) rounds to 1.
         """
         value = self._value(value).astype(jnp.float32)
         slope = 2.0 * (math.log(2.0) - value - jax.nn.softplus(-2.0 * value))
@@ -318,12 +318,12 @@ class TanhNormal(_Normal):
         return _sum(log_prob, self.event_ndim)
 
     def entropy(self) -> jax.Array:
-        """sum of the entropy of u and E[log(da / du)], `[...]`.
+        """Return the sum of the entropy of u and E[log(da / du)], `[...]`.
 
         E[log(1 - tanh^2 u)] = -2 E[log cosh u], and log cosh u = E|u + K z| - log 2 for a standard
         normal z and the K of `MIXTURE_SCALES`. So E[log cosh u] + log 2 is the mean over K of
-        E|N(loc, scale^2 + K^2)|, which is known in closed form. What the rule for K leaves out is
-        within 2e-6 nats for every loc and scale, as a convolution widens no error.
+        E|N(loc, scale^2 + K^2)|, which has a closed form. The error of the Gauss rule is at most
+        2e-6 nats for every loc and scale, since a convolution does not increase it.
         """
         log_cosh = jnp.full_like(self.loc, -math.log(2.0))
         for weight, width in zip(MIXTURE_WEIGHTS, MIXTURE_SCALES, strict=True):
@@ -332,7 +332,7 @@ class TanhNormal(_Normal):
         return _sum(entropy, self.event_ndim)
 
     def to_action(self, value: jax.Array) -> jax.Array:
-        """low + (high - low) (tanh(u) + 1) / 2, within the bounds, `[..., A...]`."""
+        """Return low + (high - low) (tanh(u) + 1) / 2, clipped to the bounds, `[..., A...]`."""
         low, high = np.asarray(self.low, np.float64), np.asarray(self.high, np.float64)
         middle, half = _float32(low / 2.0 + high / 2.0), _float32(high / 2.0 - low / 2.0)
         action = middle + half * jnp.tanh(value.astype(jnp.float32))
@@ -344,7 +344,7 @@ class TanhNormal(_Normal):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Beta(_Flat):
-    """Made by `beta`."""
+    """The distribution of `beta`."""
 
     alpha: jax.Array  # [..., A...], at least 1
     beta: jax.Array  # [..., A...], at least 1
@@ -357,16 +357,17 @@ class Beta(_Flat):
         return self.alpha.shape
 
     def _sample_n(self, key: jax.Array, n: int) -> jax.Array:
-        """x, float32 `[n, ..., A...]`."""
+        """Draw x, float32 `[n, ..., A...]`."""
         return _inside(jax.random.beta(key, self.alpha, self.beta, (n, *self.alpha.shape)))
 
     def log_prob(self, value: jax.Array) -> jax.Array:
-        """sum of (alpha - 1) log x + (beta - 1) log(1 - x) - log B(alpha, beta) - log(high - low).
+        """Return the log-density of the action, summed over A, `[...]`.
 
-        `[...]`. Values outside of the margin that draws keep from 0 and 1 count as on it.
+        It is (alpha - 1) log x + (beta - 1) log(1 - x) - log B(alpha, beta) - log(high - low).
+        Values closer to 0 or 1 than `BETA_MARGIN` count as at that margin.
 
-        In float32 these terms, each about as large as n = alpha + beta, would leave nothing of
-        their sum. Stirling's formula takes out what they have in common:
+        In float32 the terms, each about as large as n = alpha + beta, would cancel to rounding
+        error. By Stirling's formula their sum, without the width, equals
         -D(alpha, n x) - D(beta, n (1 - x)) + log(alpha beta / (2 pi n)) / 2 - log x (1 - x)
         + r(n) - r(alpha) - r(beta), with D of `_deviance` and r of `_stirling` (Loader 2000).
         """
@@ -378,10 +379,11 @@ class Beta(_Flat):
         return _sum(log_prob - _log_width(self.low, self.high), self.event_ndim)
 
     def entropy(self) -> jax.Array:
-        """The sum over A of log(high - low) and, with psi the digamma function, the following.
+        """Return the entropy of the action, summed over A, `[...]`.
 
-        log B(alpha, beta) - (alpha - 1) psi(alpha) - (beta - 1) psi(beta)
-        + (n - 2) psi(n), `[...]`, n = alpha + beta; its large terms are taken out as in `log_prob`.
+        It is log B(alpha, beta) - (alpha - 1) psi(alpha) - (beta - 1) psi(beta) + (n - 2) psi(n)
+        + log(high - low), with psi the digamma function and n = alpha + beta. Large terms are
+        cancelled by hand as in `log_prob`.
         """
         alpha, beta = self.alpha, self.beta
         total = alpha + beta
@@ -396,12 +398,12 @@ class Beta(_Flat):
         return _sum(entropy + _log_width(self.low, self.high), self.event_ndim)
 
     def kl_divergence(self, other: Beta, **_: Any) -> jax.Array:
-        """The sum over A of the following, `[...]`; the bounds, which both share, leave it be.
+        """Return the KL divergence summed over A, `[...]`; it does not depend on the bounds.
 
-        log B(a2, b2) - log B(a1, b1) + (a1 - a2) E[log x] + (b1 - b2) E[log(1 - x)]
-        = G(a1, a2) + G(b1, b2) - G(n1, n2), where n = a + b and G(y, z) is by how much log Gamma
-        at z is above its tangent at y. The large part of that sum, n2 times the KL divergence of
-        two coins with p = a / n, is computed as one.
+        It is log B(a2, b2) - log B(a1, b1) + (a1 - a2) E[log x] + (b1 - b2) E[log(1 - x)]
+        = G(a1, a2) + G(b1, b2) - G(n1, n2), where n = a + b and G(y, z) is the height of log Gamma
+        at z above its tangent at y. The large part of that sum is n2 times the KL divergence of two
+        Bernoulli distributions with p = a / n. It is computed as one term.
         """
         chex.assert_equal_shape([self.alpha, other.alpha])
         a1, b1, a2, b2 = self.alpha, self.beta, other.alpha, other.beta
@@ -419,28 +421,28 @@ class Beta(_Flat):
         return _sum(kl, self.event_ndim)
 
     def mode(self) -> jax.Array:
-        """(alpha - 1) / (alpha + beta - 2), `[..., A...]`; 1/2 where the density is constant."""
+        """Return (alpha - 1) / (alpha + beta - 2), `[..., A...]`; 1/2 if both are 1."""
         above, below = self.alpha - 1.0, self.beta - 1.0
         flat = above + below <= 0.0
         return jnp.where(flat, 0.5, above / jnp.where(flat, 1.0, above + below))
 
     def to_action(self, value: jax.Array) -> jax.Array:
-        """low + (high - low) x, within the bounds, `[..., A...]`."""
+        """Return low + (high - low) x, clipped to the bounds, `[..., A...]`."""
         low, high = _float32(self.low), _float32(self.high)
         value = value.astype(jnp.float32)
         return jnp.clip(low * (1.0 - value) + high * value, low, high)
 
 
 class Product(distrax.Joint):  # type: ignore[misc]
-    """Made by `product`."""
+    """The distribution of `product`."""
 
     def tree_flatten(self) -> tuple[tuple[PyTree], None]:
-        """The parts once; distrax holds them twice."""
+        """Return the parts once; distrax stores them twice."""
         return (self.distributions,), None
 
     @classmethod
     def tree_unflatten(cls, _: None, children: tuple[PyTree]) -> Product:
-        """The inverse."""
+        """Invert `tree_flatten`."""
         self = object.__new__(cls)
         self._distributions = children[0]
         self._distributions_leaves, self._distributions_treedef = jax.tree.flatten(
@@ -449,15 +451,15 @@ class Product(distrax.Joint):  # type: ignore[misc]
         return self
 
     def to_action(self, value: PyTree) -> PyTree:
-        """What each part makes of its value."""
+        """Map each part's value to its action."""
         return jax.tree.map(to_action, self.distributions, value, is_leaf=_is_part)
 
 
 def _masked(logits: jax.Array, mask: jax.Array | None, exists: Any = True) -> jax.Array:
-    """Logits `[..., K]` in float32; those out of the question are below all others, by far.
+    """Return logits `[..., K]` in float32, with illegal ones far below all others.
 
-    Out of the question is what `mask` forbids where it allows something else, and what does not
-    exist (bool, `[K]` of each row). Legal logits may be as low as they like.
+    A value is illegal if `mask` forbids it and allows another one, or if it does not exist (bool,
+    `[K]` of each row). Legal logits may be arbitrarily low.
     """
     logits, legal = logits.astype(jnp.float32), jnp.asarray(exists)
     if mask is None and np.all(exists):
@@ -473,7 +475,7 @@ def _masked(logits: jax.Array, mask: jax.Array | None, exists: Any = True) -> ja
 def _parameters(
     first: jax.Array, second: jax.Array, low: Bound, high: Bound, event_ndim: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Both in float32; `ValueError` where the bounds do not fit the event."""
+    """Return both arrays in float32; `ValueError` if the bounds do not fit the event."""
     chex.assert_equal_shape([first, second])
     event = first.shape[first.ndim - event_ndim :]
     if first.ndim < event_ndim or not {np.shape(low), np.shape(high)} <= {(), event}:
@@ -491,7 +493,7 @@ def _check_finite(low: Bound, high: Bound) -> None:
 
 
 def _deviance(x: jax.Array, mean: jax.Array, apart: jax.Array | None = None) -> jax.Array:
-    """x log(x / mean) + mean - x, of positive numbers; `apart` is x - mean, where known better."""
+    """Return x log(x / mean) + mean - x of positive numbers; `apart` is a precise x - mean."""
     t = (mean - x if apart is None else -apart) / x
     near = jnp.abs(t) < 0.5
     log = jnp.where(near, jnp.log1p(jnp.where(near, t, 0.0)), jnp.log(mean / x))
@@ -499,10 +501,10 @@ def _deviance(x: jax.Array, mean: jax.Array, apart: jax.Array | None = None) -> 
 
 
 def _stirling(z: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """r(z) = log Gamma(z) - (z - 1/2) log z + z - log(2 pi) / 2 and its derivative, z at least 1.
+    """Return r(z) = log Gamma(z) - (z - 1/2) log z + z - log(2 pi) / 2 and its derivative, z >= 1.
 
-    By its asymptotic series at z + 3 and r(z) = r(z + 1) + (z + 1/2) log(1 + 1 / z) - 1 (Abramowitz
-    and Stegun, 6.1.15 and 6.1.40); within 4e-7 of the exact values in float32.
+    It uses the asymptotic series at z + 3 and r(z) = r(z + 1) + (z + 1/2) log(1 + 1 / z) - 1
+    (Abramowitz and Stegun, 6.1.15 and 6.1.40). In float32 the error is below 4e-7.
     """
     rest = slope = jnp.zeros_like(z)
     for i in range(3):
@@ -522,14 +524,14 @@ def _inside(x: jax.Array) -> jax.Array:
 
 
 def _mean_magnitude(loc: jax.Array, scale: jax.Array) -> jax.Array:
-    """E|x| of a normal x: the mean of the folded normal (Leone et al. 1961)."""
+    """Return E|x| of a normal x: the mean of the folded normal (Leone et al. 1961)."""
     ratio = loc / scale
     peak = math.sqrt(2.0 / math.pi) * scale * jnp.exp(-0.5 * ratio**2)
     return peak + loc * jax.lax.erf(ratio * math.sqrt(0.5))
 
 
 def _log_width(low: Bound, high: Bound) -> jax.Array:
-    """log(high - low), of the event's shape or a scalar; in float64, where no width overflows."""
+    """Return log(high - low), of the event's shape or a scalar; float64 avoids an overflow."""
     return _float32(np.log(np.asarray(high, np.float64) - np.asarray(low, np.float64)))
 
 
@@ -538,7 +540,7 @@ def _float32(x: Any) -> jax.Array:
 
 
 def _log_softmax(logits: jax.Array) -> list[jax.Array]:
-    """Along the last axis, in the pieces of `_cut`."""
+    """Return the log-softmax over the last axis, in the pieces of `_cut`."""
     pieces = _cut(logits)
     highest = functools.reduce(jnp.maximum, (jnp.max(x, axis=-1) for x in pieces))
     highest = jax.lax.stop_gradient(highest)[..., None]
@@ -547,26 +549,22 @@ def _log_softmax(logits: jax.Array) -> list[jax.Array]:
 
 
 def _cut(x: jax.Array) -> list[jax.Array]:
-    """Arrays `[..., K]` in pieces along the last axis: one, or where K is small, K of them.
+    """Cut an array `[..., K]` along the last axis into K pieces if K is small, else into one.
 
-    Reductions over an axis so short take a CPU as long as the product that it came from; sums of
-    pieces, which fuse with what they are made of, a third of that.
+    On CPUs, reductions over such a short axis take as long as the matrix product before them. Sums
+    of pieces are fused with their inputs and take a third of that.
     """
     return jnp.split(x, x.shape[-1], axis=-1) if x.shape[-1] <= FEW else [x]
 
 
 def _sum_pieces(pieces: list[jax.Array]) -> jax.Array:
-    """Over the last axis of what `_cut` gave, `[...]`."""
-    return _total([jnp.sum(x, axis=-1) for x in pieces])
+    """Sum over the last axis of the array that `_cut` cut, `[...]`."""
+    return functools.reduce(operator.add, [jnp.sum(x, axis=-1) for x in pieces])
 
 
 def _sum(x: jax.Array, ndim: int) -> jax.Array:
-    """Over the last `ndim` axes."""
+    """Sum over the last `ndim` axes."""
     return jnp.sum(x, axis=tuple(range(-ndim, 0)))
-
-
-def _total(terms: Any) -> jax.Array:
-    return functools.reduce(operator.add, terms)
 
 
 def _is_part(x: Any) -> bool:

@@ -1,15 +1,15 @@
-"""Multi-step returns, on policy and off: arrays in, arrays out.
+"""Multi-step returns, on-policy and off-policy.
 
-Arrays are time-major `[T, B]`; `batch_major` serves callers with `[B, T]`. Three of them mean the
-same in every function:
+Arrays are time-major `[T, B]`; `batch_major` adapts a function to `[B, T]`. Three arguments mean
+the same in every function:
 
 - `discount`: gamma_t = gamma (1 - terminated_t).
-- `next_value`: V(s'_t) of the true successor, before any auto-reset. Not read where `discount` is
-  zero (a NaN there stays there).
-- `truncated`: the episode was cut after step t. The sum bootstraps from V(s'_t) and stops; so it
-  does at the last step of the array. Below, e_t is 1 at these steps and 0 elsewhere.
+- `next_value`: V(s'_t) of the true successor, before any auto-reset. It is not read where
+  `discount` is zero (a NaN there stays there).
+- `truncated`: the episode was cut after step t. At these steps, and at the last step of the array,
+  the sum ends and bootstraps from V(s'_t). Below, e_t is 1 at these steps and 0 elsewhere.
 
-Gradients flow through; a caller that regresses on a return stops them.
+Gradients flow through. A caller that regresses on a return stops them.
 """
 
 import functools
@@ -34,12 +34,12 @@ def lambda_returns(
     *,
     lambda_: jax.Array | float,
 ) -> jax.Array:
-    """Lambda returns: all n-step returns mixed, each n with weight (1 - lambda) lambda^(n-1).
+    """Return lambda returns, which weight the n-step return by (1 - lambda) lambda^(n-1).
 
     G_t = r_t + gamma_t ((1 - w_t) V(s'_t) + w_t G_{t+1}) with w_t = lambda_t (1 - e_t).
 
-    Sutton and Barto 2018, eq. 12.18. Arrays `[T, B]`, `lambda_` `[T, B]` or a scalar; returns
-    `[T, B]`. With V of the taken or of the greedy action it is Sarsa(lambda) or Q(lambda).
+    Sutton and Barto 2018, eq. 12.18. Arrays are `[T, B]`, `lambda_` `[T, B]` or a scalar; returns
+    `[T, B]`. If V is Q of the taken or of the greedy action, this is Sarsa(lambda) or Q(lambda).
     """
     import rlax  # slow to import
 
@@ -58,13 +58,13 @@ def n_step_returns(
     *,
     n: int,
 ) -> jax.Array:
-    """Returns of `n` rewards and a value: fewer rewards where the episode or the array ends.
+    """Return sums of `n` rewards and a value; of fewer rewards if the episode or the array ends.
 
     G^1_t = r_t + gamma_t V(s'_t) and
     G^n_t = r_t + gamma_t (e_t V(s'_t) + (1 - e_t) G^{n-1}_{t+1}).
 
-    Sutton and Barto 2018, eq. 7.1. Arrays `[T, B]`; returns `[T, B]`. The time is that of `n`
-    passes, or of one where `n` reaches the end of the array from everywhere.
+    Sutton and Barto 2018, eq. 7.1. Arrays are `[T, B]`; returns `[T, B]`. It takes `n` passes over
+    the arrays, or one if `n >= T`.
     """
     _check(reward, discount, next_value, truncated)
     chex.assert_scalar_positive(n)
@@ -85,12 +85,12 @@ def discounted_returns(
     next_value: jax.Array | float,
     truncated: jax.Array,
 ) -> jax.Array:
-    """Discounted sums of all rewards of the episode, and a value where it was cut.
+    """Return discounted sums of all later rewards of the episode, plus a value if it was cut.
 
     G_t = r_t + gamma_t (e_t V(s'_t) + (1 - e_t) G_{t+1}).
 
-    Sutton and Barto 2018, eq. 3.9. Arrays `[T, B]`, `next_value` `[T, B]` or a scalar (0: rewards
-    only), not read where e_t is 0; returns `[T, B]`.
+    Sutton and Barto 2018, eq. 3.9. Arrays are `[T, B]`, `next_value` `[T, B]` or a scalar (0:
+    rewards only), not read where e_t is 0; returns `[T, B]`.
     """
     _check(reward, discount, truncated)
     next_value = jnp.where(_continues(truncated), 0.0, _per_step(next_value, reward))
@@ -105,19 +105,19 @@ def q_lambda(
     *,
     lambda_: jax.Array | float,
 ) -> jax.Array:
-    """Peng's Q(lambda): lambda returns that bootstrap from the greedy action.
+    """Return Peng's Q(lambda): lambda returns that bootstrap from the greedy action.
 
     G_t = r_t + gamma_t ((1 - w_t) max_a Q(s'_t, a) + w_t G_{t+1}) with w_t = lambda_t (1 - e_t).
 
-    Peng and Williams 1996 (Incremental multi-step Q-learning). Arrays `[T, B]` but `next_q`
-    `[T, B, A]`, which is Q of the true successor and not read where `discount` is zero; `lambda_`
-    `[T, B]` or a scalar. With lambda_t zero where a_{t+1} is not greedy this is Watkins' Q(lambda).
+    Peng and Williams 1996 (Incremental multi-step Q-learning). Arrays are `[T, B]`, `lambda_`
+    `[T, B]` or a scalar, and `next_q` `[T, B, A]` is Q of the true successor, not read where
+    `discount` is zero. If lambda_t is zero where a_{t+1} is not greedy, this is Watkins' Q(lambda).
     Returns the targets of Q(s_t, a_t), `[T, B]`.
     """
     _check(reward, discount, truncated)
     chex.assert_rank(next_q, 3)
     chex.assert_equal_shape_prefix([reward, next_q], 2)
-    # Masked before the max, whose derivative at a NaN is one.
+    # The mask comes before the max, because the derivative of a max at a NaN is one.
     greedy = jnp.max(_bootstrap(discount[..., None], next_q), axis=-1)
     return lambda_returns(reward, discount, greedy, truncated, lambda_=lambda_)
 
@@ -130,15 +130,15 @@ def general_off_policy_returns(
     c: jax.Array,
     truncated: jax.Array,
 ) -> jax.Array:
-    """Returns under pi of steps that mu took, by whatever trace `c` cuts them.
+    """Return off-policy returns under pi of steps that mu took, with any trace `c`.
 
     G_t = r_t + gamma_t (V(s'_t) + (1 - e_t) c_{t+1} (G_{t+1} - Q(s_{t+1}, a_{t+1}))).
 
     Munos et al. 2016 (arXiv 1606.02647), eq. 3, where c_t is pi/mu (importance sampling), lambda
     (Harutyunyan's Q(lambda)), lambda pi (tree backup) or lambda min(1, pi/mu) (`retrace`), each of
-    a_t in s_t. Arrays `[T, B]`: `q` is Q(s_t, a_t), `next_value` the mean of Q(s'_t, .) under pi.
-    `q` and `c` of the first step, and of each step after a cut, are not read. Returns the targets
-    of Q(s_t, a_t), `[T, B]`.
+    a_t in s_t. Arrays are `[T, B]`: `q` is Q(s_t, a_t), `next_value` the mean of Q(s'_t, .) under
+    pi. `q` and `c` of the first step, and of each step after a cut, are not read. Returns the
+    targets of Q(s_t, a_t), `[T, B]`.
     """
     _check(reward, discount, q, next_value, c, truncated)
     trace = jnp.where(_continues(truncated), _next(c), 0.0)
@@ -156,14 +156,14 @@ def retrace(
     *,
     lambda_: jax.Array | float,
 ) -> jax.Array:
-    """Retrace(lambda): off-policy returns whose traces never grow.
+    """Return Retrace(lambda): off-policy returns with traces of at most 1.
 
     G_t = r_t + gamma_t (V(s'_t) + (1 - e_t) c_{t+1} (G_{t+1} - Q(s_{t+1}, a_{t+1}))) with
     c_t = lambda_t min(1, exp l_t) and l_t = log pi(a_t|s_t) - log mu(a_t|s_t).
 
-    Munos et al. 2016 (arXiv 1606.02647), eq. 3 with the c of Retrace. Arrays `[T, B]`, `lambda_`
-    `[T, B]` or a scalar: `q` is Q(s_t, a_t), `next_value` the mean of Q(s'_t, .) under pi,
-    `log_ratio` is l_t. Returns the targets of Q(s_t, a_t), `[T, B]`.
+    Munos et al. 2016 (arXiv 1606.02647), eq. 3 with the c of Retrace. Arrays are `[T, B]`,
+    `lambda_` `[T, B]` or a scalar: `q` is Q(s_t, a_t), `next_value` the mean of Q(s'_t, .) under
+    pi, `log_ratio` is l_t. Returns the targets of Q(s_t, a_t), `[T, B]`.
     """
     _check(reward, log_ratio)
     c = _per_step(lambda_, reward) * jnp.minimum(1.0, jnp.exp(log_ratio))
@@ -180,15 +180,15 @@ def importance_corrected_td_errors(
     *,
     lambda_: jax.Array | float,
 ) -> jax.Array:
-    """Multi-step TD errors under pi of steps that mu took, each decision weighted by its ratio.
+    """Return multi-step TD errors under pi of steps that mu took, with one ratio per decision.
 
     With rho_t = pi(a_t|s_t) / mu(a_t|s_t) and d_t = r_t + gamma_t V(s'_t) - V(s_t),
     E_t = rho_t (d_t + gamma_t lambda_t (1 - e_t) E_{t+1}).
 
-    Sutton and Barto 2018, eq. 12.22, there as the return E_t + V(s_t); Sutton et al. 2014 (A new
-    Q(lambda) with interim forward view and Monte Carlo equivalence). Arrays `[T, B]`, `lambda_`
-    `[T, B]` or a scalar: `log_ratio` is log rho_t, unclipped here. Returns `[T, B]`; where pi is mu
-    these are the advantages of `gae`.
+    Sutton and Barto 2018, eq. 12.22, which gives the return E_t + V(s_t); Sutton et al. 2014 (A new
+    Q(lambda) with interim forward view and Monte Carlo equivalence). Arrays are `[T, B]`, `lambda_`
+    `[T, B]` or a scalar: `log_ratio` is log rho_t, not clipped. Returns `[T, B]`; if pi is mu these
+    are the advantages of `gae`.
     """
     _check(reward, discount, value, next_value, log_ratio, truncated)
     ratio = jnp.exp(log_ratio)
@@ -198,10 +198,10 @@ def importance_corrected_td_errors(
 
 
 def batch_major(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """The same function of `[B, T, ...]` arrays, for any here and in `advantages`.
+    """Return `function`, of this module or of `advantages`, for `[B, T, ...]` arrays.
 
-    Swaps the first two axes of every array of rank 2 or more among the arguments, by position or
-    by name, and of every output. Scalars and static arguments pass as they are.
+    It swaps the first two axes of every argument and output of rank 2 or more. Scalars and static
+    arguments are unchanged.
     """
 
     def swapped(x: Any) -> Any:
@@ -221,7 +221,7 @@ def _check(*arrays: jax.Array) -> None:
 
 
 def _per_step(x: jax.Array | float, like: jax.Array) -> jax.Array:
-    """A scalar or `[T, B]` as `[T, B]`."""
+    """Broadcast a scalar or `[T, B]` to `[T, B]`."""
     chex.assert_rank(x, {0, 2})
     if jnp.ndim(x) == 2:
         chex.assert_equal_shape([x, like])
@@ -229,16 +229,16 @@ def _per_step(x: jax.Array | float, like: jax.Array) -> jax.Array:
 
 
 def _bootstrap(discount: jax.Array, next_value: jax.Array) -> jax.Array:
-    """What follows a step, zero where nothing does: zero times NaN would be NaN."""
+    """Return `next_value`, or zero where `discount` is zero, since zero times NaN is NaN."""
     return jnp.where(discount == 0.0, 0.0, next_value)
 
 
 def _continues(truncated: jax.Array) -> jax.Array:
-    """1 - e_t: bool, step t + 1 of the array may follow step t; `[T, B]`."""
+    """Return 1 - e_t, bool `[T, B]`: the sum goes on from step t to step t + 1."""
     is_last = jnp.arange(len(truncated)) == len(truncated) - 1
     return ~(truncated.astype(bool) | is_last[:, None])
 
 
 def _next(x: jax.Array) -> jax.Array:
-    """x_{t+1} at t; zero at the last step."""
+    """Return x_{t+1} at t, and zero at the last step."""
     return jnp.concatenate([x[1:], jnp.zeros_like(x[:1])])
