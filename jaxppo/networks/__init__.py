@@ -1,1 +1,1 @@
-"""Networks: input layers, torsos and heads, composed into an actor-critic."""
+"""Input layers, torsos, memories and heads, composed into an actor-critic."""

@@ -1,4 +1,4 @@
-"""The actor-critic, composed of input layer, torsos, memories and heads."""
+"""The actor-critic network: input layer, torsos, memories and heads."""
 
 import dataclasses
 from typing import Any
@@ -32,14 +32,14 @@ from jaxppo.types import (
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActorCriticOutput:
-    """What an actor-critic says of states, batched over its leading axes."""
+    """Output of an actor-critic, batched over its leading axes."""
 
     distribution: Any  # a distrax.Distribution over actions
     value: ValueEstimate
 
 
 def encode(observation_space: PyTree, obs: PyTree) -> PyTree:
-    """Discrete leaves one-hot as float32 `[L, S, num_values]`; others unchanged."""
+    """Encode discrete leaves one-hot, float32 `[L, S, num_values]`; others are unchanged."""
 
     def one(space: Space, x: jax.Array) -> jax.Array:
         return jax.nn.one_hot(x, space.num_values) if isinstance(space, Discrete) else x
@@ -54,10 +54,10 @@ MEMORIES = tuple(name for name in (*SHARED, *ACTOR, *CRITIC) if name.endswith("_
 
 
 class Layers(nn.Module):
-    """input_layer -> SHARED -> (ACTOR -> actor_head, CRITIC -> critic_head); None: left out.
+    """input_layer -> SHARED -> (ACTOR -> actor_head, CRITIC -> critic_head); None: no layer.
 
-    Parameters lie under these names. `dtype` is what torsos take; the input layer, memories
-    and heads compute in float32.
+    Parameters have these names. Torsos compute in `dtype`; the input layer, memories and heads
+    compute in float32.
     """
 
     input_layer: nn.Module
@@ -102,9 +102,9 @@ class Layers(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Composed:
-    """The `types.Network` of a `Layers`; `action_mask` is an entry of the observation.
+    """A `types.Network` of a `Layers`; `action_mask` names an entry of the observation.
 
-    The carry is a dict of the memories that there are, by name; without any it is empty.
+    The carry is a dict of the carries of all memories, by name; it is empty without memories.
     """
 
     network: Layers
@@ -113,13 +113,13 @@ class Composed:
     action_mask: str | None = None
 
     def init(self, key: jax.Array) -> PyTree:
-        """Parameters, float32, under the names of the network's layers that have any."""
+        """Return initial float32 parameters, by the name of the layer."""
         obs, mask = self.split(zeros(self.observation_space, (1, 1)))
         reset = jnp.ones((1, 1), bool)
         return self.network.init(key, self.initial_carry(1), obs, mask, reset)["params"]
 
     def initial_carry(self, num_envs: int) -> PyTree:
-        """The memories that start an episode, `[num_envs, ...]`."""
+        """Return the carry at the start of an episode, `[num_envs, ...]`."""
         memories = {name: getattr(self.network, name) for name in MEMORIES}
         return {name: m.initial_carry(num_envs) for name, m in memories.items() if m is not None}
 
@@ -131,7 +131,7 @@ class Composed:
         reset: jax.Array,
         noise_key: jax.Array | None = None,
     ) -> tuple[PyTree, ActorCriticOutput]:
-        """Normalised `obs` `[L, S, O...]` to (carry, output)."""
+        """Map normalised `obs` `[L, S, O...]` to (carry, output)."""
         if self.network.dtype != jnp.float32:
             params = {
                 name: _cast(part, self.network.dtype) if name.endswith("_torso") else part
@@ -143,13 +143,13 @@ class Composed:
         return outputs
 
     def empty_masks(self, obs: PyTree) -> jax.Array:
-        """Where raw `obs` `[L, S, O...]` carries an action mask that allows nothing, `[L, S]`."""
+        """Return where the action mask in raw `obs` `[L, S, O...]` allows nothing, `[L, S]`."""
         if self.action_mask is None:
             return jnp.zeros(jax.tree.leaves(obs)[0].shape[:2], bool)
         return empty_masks(self.action_space, obs[self.action_mask])
 
     def example(self) -> tuple[PyTree, ActorCriticOutput]:
-        """Shapes of what `unroll` gives for one step of one environment."""
+        """Return the shapes of `unroll`'s results for one step of one environment."""
 
         def unroll(key: jax.Array) -> Any:
             obs = zeros(self.observation_space, (1, 1))
@@ -159,7 +159,7 @@ class Composed:
         return found
 
     def split(self, obs: PyTree) -> tuple[PyTree, PyTree]:
-        """What the input layer sees, and the mask or None."""
+        """Return the encoded observation without the action mask, and the mask or None."""
         encoded = encode(self.observation_space, obs)
         if self.action_mask is None:
             return encoded, None
@@ -168,7 +168,7 @@ class Composed:
 
 
 def build(config: Config, env: Environment) -> Composed:
-    """Compose the layers of `config.network` for the spaces of `env`; check that they take them."""
+    """Build the network of `config.network` for `env`; `ConfigError` if it does not fit."""
     names = ("input_layer", *SHARED, *ACTOR, *CRITIC, "critic_head")
     layers = make_layers(config, names, ("input_layer", "critic_head"), MEMORIES)
     actor_head = config.network.actor_head or {"_target_": "jaxppo.networks.heads.follow"}
@@ -185,7 +185,7 @@ def build(config: Config, env: Environment) -> Composed:
 
 
 def _try_out(config: Config, env: Environment, composed: Composed) -> None:
-    """`ConfigError` where layers and spaces do not fit."""
+    """Raise `ConfigError` if layers and spaces do not fit."""
 
     def read(output: ActorCriticOutput, key: jax.Array) -> Any:
         distribution = output.distribution
@@ -200,13 +200,13 @@ def _try_out(config: Config, env: Environment, composed: Composed) -> None:
     wanted = jax.eval_shape(lambda: zeros(env.action_space, log_prob.shape))
     if jax.tree.map(jnp.shape, action) != jax.tree.map(jnp.shape, wanted):
         raise ConfigError(
-            f"network.actor_head: gives actions {jax.tree.map(jnp.shape, action)} where "
+            f"network.actor_head: gives actions {jax.tree.map(jnp.shape, action)}, but "
             f"{env.name} takes {env.action_space}; network/actor_head=auto follows it"
         )
 
 
 def _culprit(composed: Composed) -> str:
-    """The first layer that does not take what comes before it."""
+    """Return the name of the first layer that does not take its input."""
     network = composed.network
     obs, mask = composed.split(zeros(composed.observation_space, (1, 1)))
     reset = jnp.ones((1, 1), bool)
@@ -232,11 +232,11 @@ def _culprit(composed: Composed) -> str:
         for name in path:
             try:
                 inner = output(name, inner)
-            except Exception:  # whatever it is, the caller has it
+            except Exception:  # the caller reports its own error
                 return name
         if path[0] == "input_layer":
             features = inner
-    return "actor_head"  # what it returns is no distribution that acting and learning can use
+    return "actor_head"  # its output is no distribution that acting and learning can use
 
 
 def _cast(tree: PyTree, dtype: Any) -> PyTree:

@@ -1,4 +1,4 @@
-"""Layers from settings, and whether they fit an environment."""
+"""Build layers from settings and check that they fit an environment."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -12,13 +12,13 @@ from jaxppo.config.messages import brief
 from jaxppo.config.schema import Config
 from jaxppo.types import Box, Environment, Network, PyTree, describe, is_space
 
-LEAD = (2, 3)  # L, S of what is tried out
+LEAD = (2, 3)  # L, S of `try_out`
 
 DTYPES = {"float32": jnp.float32, "bf16": jnp.bfloat16}
 
 
 def make_layer(name: str, settings: dict[str, Any], **arguments: Any) -> Any:
-    """The layer of a setting, `network.NAME`; `ConfigError` where it cannot be made."""
+    """Make the layer of a setting `network.NAME`; `ConfigError` if that fails."""
     from hydra.errors import InstantiationException
     from hydra.utils import instantiate
 
@@ -39,7 +39,7 @@ def make_layer(name: str, settings: dict[str, Any], **arguments: Any) -> Any:
 def make_layers(
     config: Config, names: Sequence[str], required: Sequence[str], memories: Sequence[str]
 ) -> dict[str, Any]:
-    """The layers of `config.network` by name, None where there is none."""
+    """Make the layers of `config.network` by name; None for a name without a layer."""
     settings = {name: getattr(config.network, name) for name in names}
     for name in required:
         if not settings[name]:
@@ -57,7 +57,7 @@ def make_layers(
 
 
 def find_action_mask(config: Config, env: Environment) -> str | None:
-    """The entry of the observation that masks actions, if it has it."""
+    """Return the key of the action mask in the observation, or None if there is none."""
     key, space = config.env.action_mask, env.observation_space
     if key is None or not isinstance(space, dict) or key not in space:
         return None
@@ -82,9 +82,9 @@ def try_out(
     read: Callable[[Any, jax.Array], Any],
     culprit: Callable[[], str],
 ) -> Any:
-    """Shapes of `read(output, key)` of a short unroll; `ConfigError` where layers do not fit.
+    """Return the shapes of `read(output, key)` of a short unroll; `ConfigError` if layers misfit.
 
-    `culprit` names the layer that does not take what comes before it.
+    `culprit` returns the name of the layer that does not take its input.
     """
 
     def unroll(key: jax.Array) -> Any:
@@ -114,7 +114,7 @@ def try_out(
 
 
 def _check_carry(carry: PyTree, after: PyTree) -> None:
-    """`ConfigError` where a memory's carry changes its form."""
+    """Raise `ConfigError` if a memory's carry changes its structure, shape or data type."""
     for name in carry:
         before, then = (
             jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", c[name]) for c in (carry, after)
@@ -127,9 +127,9 @@ def _check_carry(carry: PyTree, after: PyTree) -> None:
 
 
 def check_one_number(name: str, shape: tuple[int, ...]) -> None:
-    """`ConfigError` where a head does not give one number a step."""
+    """Raise `ConfigError` unless a head gives one number per step."""
     if shape != LEAD:
         raise ConfigError(
-            f"network.{name}: gives shape {shape} of {LEAD} steps where one number a step is "
-            "needed; choose a head that does"
+            f"network.{name}: gives shape {shape} for {LEAD} steps, but must give one number a "
+            "step; choose a head that does"
         )

@@ -1,4 +1,4 @@
-"""Checks of layers' arguments: `ValueError` in one line, as `network.NAME: ...` shows it."""
+"""Checks of layers' arguments; the one-line `ValueError` is shown after `network.NAME: `."""
 
 import math
 from collections.abc import Sequence
@@ -6,24 +6,24 @@ from typing import Any
 
 
 def check_count(name: str, value: Any) -> None:
-    """An integer, at least 1."""
+    """Raise `ValueError` unless `value` is an integer, at least 1."""
     if type(value) is not int or value < 1:
         raise ValueError(f"{name}={value} must be an integer, at least 1")
 
 
 def check_finite(name: str, value: Any) -> None:
-    """A finite number."""
+    """Raise `ValueError` unless `value` is a finite number."""
     if type(value) not in (int, float) or not math.isfinite(value):
         raise ValueError(f"{name}={value} must be a finite number")
 
 
 def check_bool(name: str, value: Any) -> None:
-    """True or false."""
+    """Raise `ValueError` unless `value` is true or false."""
     if not isinstance(value, bool):
         raise ValueError(f"{name}={value} must be true or false")
 
 
 def check_sizes(name: str, value: Any) -> None:
-    """A list of positive integers."""
+    """Raise `ValueError` unless `value` is a list of positive integers."""
     if not isinstance(value, Sequence) or any(type(n) is not int or n < 1 for n in value):
         raise ValueError(f"{name}={value} must be a list of positive integers")

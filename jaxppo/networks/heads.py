@@ -1,8 +1,8 @@
-"""Heads: from a torso's features `[L, S, F]` to a distribution or a value.
+"""Heads: map features `[L, S, F]` to a distribution over actions or to a value.
 
-An actor's head takes the action mask as well where the observation has one: true where an action
-is legal, a tree in the form of the action space. Heads of actors begin with orthogonal weights of
-gain 0.01, so that the first policy hardly depends on the observation.
+If the observation has an action mask, the actor's head takes it too. A mask is true for legal
+actions and has the structure of the action space. Actor heads start with orthogonal weights of gain
+0.01, so that the initial policy hardly depends on the observation.
 """
 
 import math
@@ -25,35 +25,35 @@ _orthogonal = nn.initializers.orthogonal(0.01)
 
 
 class CategoricalHead(nn.Module):
-    """Unnormalised log-probabilities of a discrete action."""
+    """Logits of a discrete action."""
 
     action_space: Discrete
 
     def __post_init__(self) -> None:
-        """`ValueError` on an action space that is not discrete."""
+        """Raise `ValueError` on an action space that is not discrete."""
         _check_space("a categorical head", Discrete, self.action_space)
         super().__post_init__()
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: PyTree = None) -> distrax.Distribution:
-        """A distribution over int32 actions `[L, S]`; `mask` is `[L, S, num_values]`."""
+        """Return a distribution over int32 actions `[L, S]`; `mask` is `[L, S, num_values]`."""
         logits = Dense(self.action_space.num_values, kernel_init=_orthogonal)(x)
         return distributions.categorical(logits, mask=flat_mask(self.action_space, mask))
 
 
 class MultiCategoricalHead(nn.Module):
-    """Unnormalised log-probabilities of every component of a multi-discrete action."""
+    """Logits of every component of a multi-discrete action."""
 
     action_space: MultiDiscrete
 
     def __post_init__(self) -> None:
-        """`ValueError` on an action space that is not multi-discrete."""
+        """Raise `ValueError` on an action space that is not multi-discrete."""
         _check_space("a multi-categorical head", MultiDiscrete, self.action_space)
         super().__post_init__()
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: PyTree = None) -> distrax.Distribution:
-        """A distribution over int32 actions `[L, S, A...]`; `mask` as `flat_mask` takes it."""
+        """Return a distribution over int32 actions `[L, S, A...]`; `mask` as in `flat_mask`."""
         space = self.action_space
         logits = Dense(sum(space.num_values), kernel_init=_orthogonal)(x)
         return distributions.multi_categorical(
@@ -64,8 +64,8 @@ class MultiCategoricalHead(nn.Module):
 class TanhNormalHead(nn.Module):
     """A normal distribution squashed by tanh into the bounds of the space.
 
-    The standard deviation, before the tanh, is a parameter for each dimension or depends on the
-    state; it begins at `initial_std` and stays above `min_std`.
+    The standard deviation, before the tanh, is one parameter per dimension or depends on the state.
+    It starts at `initial_std` and stays above `min_std`.
     """
 
     action_space: Box
@@ -74,14 +74,14 @@ class TanhNormalHead(nn.Module):
     min_std: float = 1e-3
 
     def __post_init__(self) -> None:
-        """`ValueError` on an action space that is no Box of floats with finite bounds."""
+        """Raise `ValueError` unless the action space is a Box of floats with finite bounds."""
         _check_bounded("a tanh-normal head", self.action_space)
         _check_std(self)
         super().__post_init__()
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: PyTree = None) -> distrax.Distribution:
-        """A distribution over actions `[L, S, A...]`."""
+        """Return a distribution over actions `[L, S, A...]`."""
         check_no_mask(self.action_space, mask)
         loc, scale = _Normal(self.action_space.shape, *_std(self), name="normal")(x)
         space = self.action_space
@@ -91,9 +91,9 @@ class TanhNormalHead(nn.Module):
 
 
 class NormalHead(nn.Module):
-    """A normal distribution whose actions are clipped to the bounds of the space, if it has any.
+    """A normal distribution over actions, which are clipped to the bounds of the space, if any.
 
-    The standard deviation is as of `TanhNormalHead`, in units of the action.
+    The standard deviation is defined as in `TanhNormalHead`, in units of the action.
     """
 
     action_space: Box
@@ -102,14 +102,14 @@ class NormalHead(nn.Module):
     min_std: float = 1e-3
 
     def __post_init__(self) -> None:
-        """`ValueError` on an action space that is no Box of floats."""
+        """Raise `ValueError` unless the action space is a Box of floats."""
         _check_space("a normal head", Box, self.action_space)
         _check_std(self)
         super().__post_init__()
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: PyTree = None) -> distrax.Distribution:
-        """A distribution over actions `[L, S, A...]`."""
+        """Return a distribution over actions `[L, S, A...]`."""
         check_no_mask(self.action_space, mask)
         loc, scale = _Normal(self.action_space.shape, *_std(self), name="normal")(x)
         space = self.action_space
@@ -119,21 +119,21 @@ class NormalHead(nn.Module):
 
 
 class BetaHead(nn.Module):
-    """A Beta distribution over the bounds of the space, alpha, beta = 1 + softplus(features).
+    """A Beta distribution between the bounds of the space.
 
-    Both above 1, so that it has one mode: Chou et al. 2017 (ICML).
+    alpha and beta are 1 + softplus of a dense layer, so there is one mode: Chou et al. 2017 (ICML).
     """
 
     action_space: Box
 
     def __post_init__(self) -> None:
-        """`ValueError` on an action space that is no Box of floats with finite bounds."""
+        """Raise `ValueError` unless the action space is a Box of floats with finite bounds."""
         _check_bounded("a beta head", self.action_space)
         super().__post_init__()
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: PyTree = None) -> distrax.Distribution:
-        """A distribution over actions `[L, S, A...]`."""
+        """Return a distribution over actions `[L, S, A...]`."""
         check_no_mask(self.action_space, mask)
         space = self.action_space
         alpha = 1.0 + nn.softplus(_ShapedDense(space.shape, name="alpha")(x))
@@ -144,13 +144,13 @@ class BetaHead(nn.Module):
 
 
 class ProductHead(nn.Module):
-    """Independent distributions over the parts of a dict or tuple action, each with its head."""
+    """Independent distributions over the parts of a dict or tuple action, with one head each."""
 
     parts: Any  # dict or tuple of heads
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: PyTree = None) -> distrax.Distribution:
-        """A distribution over trees of actions; `mask` is such a tree, or part of one."""
+        """Return a distribution over trees of actions; `mask` is such a tree or a part of it."""
         masks = part_masks(self.parts, mask)
         if isinstance(self.parts, Mapping):
             return distributions.product({k: h(x, masks[k]) for k, h in self.parts.items()})
@@ -165,9 +165,9 @@ CONTINUOUS: dict[str, Any] = {
 
 
 def follow(action_space: PyTree, continuous: str = "tanh_normal") -> nn.Module:
-    """The head that the action space calls for; `ValueError` where there is none.
+    """Return the head that suits the action space; `ValueError` if there is none.
 
-    `continuous` names the head of floats within finite bounds; where there are none it is normal.
+    `continuous` names the head for floats with finite bounds; others get `NormalHead`.
     """
     if continuous not in CONTINUOUS:
         raise ValueError(f"continuous={continuous} is none of {', '.join(CONTINUOUS)}")
@@ -192,18 +192,17 @@ class ScalarHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> ValueEstimate:
-        """Values `[L, S]`."""
+        """Return values `[L, S]`."""
         value = Dense(1, kernel_init=nn.initializers.orthogonal(1.0))(x)[..., 0]
         return values.scalar_value(value)
 
 
 class CategoricalCriticHead(nn.Module):
-    """A histogram over values from `low` to `high`, in the critic's units; orthogonal gain 0.01.
+    """A histogram over values from `low` to `high`, in the value normalisation; gain 0.01.
 
-    Targets beyond are clipped: give the range of returns, or normalise values.
-
-    `sigma` is the spread of a target in bins; 0 splits it between its two nearest. Farebrother et
-    al. 2024 (arXiv 2403.03950), section 3.1.
+    Targets outside are clipped: choose the range of returns, or normalise values. `sigma` is the
+    standard deviation of a target's histogram, in bins; 0 splits a target between the two nearest
+    bins. Farebrother et al. 2024 (arXiv 2403.03950), section 3.1.
     """
 
     num_atoms: int = 51
@@ -212,7 +211,7 @@ class CategoricalCriticHead(nn.Module):
     sigma: float = 0.75
 
     def __post_init__(self) -> None:
-        """`ValueError` on fewer than two atoms, an empty range, or a width that is no width."""
+        """Raise `ValueError` on fewer than two atoms, an empty range or a negative `sigma`."""
         if type(self.num_atoms) is not int or self.num_atoms < 2:
             raise ValueError(f"num_atoms={self.num_atoms} must be an integer, at least 2")
         for name in ("low", "high"):
@@ -226,20 +225,20 @@ class CategoricalCriticHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> ValueEstimate:
-        """Histograms over values, `[L, S]`."""
+        """Return histograms over values, `[L, S]`."""
         logits = Dense(self.num_atoms, kernel_init=_orthogonal)(x)
         return values.categorical_value(logits, low=self.low, high=self.high, sigma=self.sigma)
 
 
 class _ShapedDense(nn.Module):
-    """A dense layer to an array of any `shape`; at first about `bias` everywhere."""
+    """A dense layer to an array of any `shape`; its outputs start near `bias`."""
 
     shape: tuple[int, ...]
     bias: float = 0.0
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """`[L, S, F]` to `[L, S, *shape]`."""
+        """Map `[L, S, F]` to `[L, S, *shape]`."""
         constant = nn.initializers.constant(self.bias)
         y = Dense(math.prod(self.shape), kernel_init=_orthogonal, bias_init=constant)(x)
         return y.reshape(*x.shape[:-1], *self.shape)
@@ -255,10 +254,10 @@ class _Normal(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """`[L, S, F]` to two arrays `[L, S, *shape]`."""
+        """Map `[L, S, F]` to two arrays `[L, S, *shape]`."""
         loc = _ShapedDense(self.shape, name="loc")(x)
         above = self.initial_std - self.min_std
-        if self.state_dependent_std:  # softplus: an exponential of features can overflow
+        if self.state_dependent_std:  # softplus, since an exponential of features can overflow
             inverse = above + math.log(-math.expm1(-above))
             std = nn.softplus(_ShapedDense(self.shape, inverse, name="std")(x))
         else:
@@ -304,7 +303,7 @@ def _is_float(space: Any) -> bool:
 
 
 def _is_bounded(space: Box) -> bool:
-    """Whether every element has a range that float32 holds; the largest float is no bound."""
+    """Return whether all bounds are finite and float32 can hold every range between them."""
     low, high = (np.asarray(bound, np.float64) for bound in (space.low, space.high))
     finite = np.all(np.isfinite(low) & np.isfinite(high))
     return bool(finite and np.all((low < high) & (high - low < np.finfo(np.float32).max)))

@@ -1,6 +1,6 @@
-"""Input layers: from an observation `[L, S, O...]` to what a torso takes.
+"""Input layers: map an observation `[L, S, O...]` to the input of a torso.
 
-A key names an entry of nested dicts and tuples in dots: `agents.0.view`.
+A key names an entry of nested dicts and tuples, with dots: `agents.0.view`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,35 +19,35 @@ class Flatten(nn.Module):
 
     @nn.compact
     def __call__(self, obs: PyTree) -> jax.Array:
-        """`obs` leaves are `[L, S, O...]`, integers and booleans too."""
+        """Map `obs` with leaves `[L, S, O...]` of any type, also integers and booleans."""
         return _flatten(obs)
 
 
 class Select(nn.Module):
-    """One entry of the observation, as it is or flattened: `[L, S, F]` float32."""
+    """One entry of the observation, unchanged or flattened to `[L, S, F]` float32."""
 
     key: str
     flatten: bool = True
 
     def __post_init__(self) -> None:
-        """`ValueError` on a `flatten` that is not a boolean."""
+        """Raise `ValueError` if `flatten` is not a boolean."""
         check_bool("flatten", self.flatten)
         super().__post_init__()
 
     @nn.compact
     def __call__(self, obs: PyTree) -> PyTree:
-        """`ValueError` names the keys of `obs` where `key` is none of them."""
+        """Return the entry; `ValueError` if `obs` has no such key."""
         chosen = _entry(obs, self.key)
         return _flatten(chosen) if self.flatten else chosen
 
 
 class Concatenate(nn.Module):
-    """Entries of the observation, each flattened, in the order given: `[L, S, F]` float32."""
+    """Entries of the observation, flattened and joined in the given order: `[L, S, F]` float32."""
 
     keys: Sequence[str]
 
     def __post_init__(self) -> None:
-        """`ValueError` unless `keys` is a list that names something."""
+        """Raise `ValueError` unless `keys` is a list of at least one key."""
         keys: Any = self.keys
         if not isinstance(keys, Sequence) or isinstance(keys, str) or not keys:
             raise ValueError(f"keys={keys} must be a list of at least one key")
@@ -55,24 +55,24 @@ class Concatenate(nn.Module):
 
     @nn.compact
     def __call__(self, obs: PyTree) -> jax.Array:
-        """`ValueError` names the keys of `obs` where one of `keys` is none of them."""
+        """Return the concatenated entries; `ValueError` if `obs` lacks a key."""
         return jnp.concatenate([_flatten(_entry(obs, key)) for key in self.keys], -1)
 
 
 class Image(nn.Module):
-    """One leaf as an image `[L, S, H, W, C]` float32: uint8 divided by 255, others cast."""
+    """One leaf as an image `[L, S, H, W, C]` float32; uint8 is divided by 255."""
 
-    key: str | None = None  # the leaf's name; None: the only one there is
+    key: str | None = None  # the leaf's name; None: the only leaf
     channel_first: bool = False  # the leaf is [L, S, C, H, W]
 
     def __post_init__(self) -> None:
-        """`ValueError` on a `channel_first` that is not a boolean."""
+        """Raise `ValueError` if `channel_first` is not a boolean."""
         check_bool("channel_first", self.channel_first)
         super().__post_init__()
 
     @nn.compact
     def __call__(self, obs: PyTree) -> jax.Array:
-        """`ValueError` where the leaf has not two or three dimensions, or is not one leaf."""
+        """Return the image; `ValueError` unless `key` names one leaf of 2 or 3 dimensions."""
         given = f"key={'null' if self.key is None else repr(self.key)}"
         leaves = jax.tree.leaves(obs if self.key is None else _entry(obs, self.key))
         if len(leaves) != 1:
@@ -92,12 +92,12 @@ class Image(nn.Module):
 
 
 class Fuse(nn.Module):
-    """Entries of the observation, each through its own layer, concatenated: `[L, S, F]`."""
+    """Entries of the observation, each mapped by its own layer, concatenated: `[L, S, F]`."""
 
-    parts: Mapping[str, Any]  # key to a layer, which takes the entry as it is: a torso, a chain
+    parts: Mapping[str, Any]  # key to a layer for that entry, such as a torso or a chain
 
     def __post_init__(self) -> None:
-        """`ValueError` unless `parts` maps at least one key to a layer."""
+        """Raise `ValueError` unless `parts` maps at least one key to a layer."""
         parts: Any = self.parts
         if not isinstance(parts, Mapping) or not parts:
             raise ValueError(f"parts={parts} must map at least one key to a layer")
@@ -108,13 +108,13 @@ class Fuse(nn.Module):
 
     @nn.compact
     def __call__(self, obs: PyTree) -> jax.Array:
-        """`ValueError` where a key is missing or a part does not give features `[L, S, F]`."""
+        """Return features; `ValueError` if a key is missing or a part gives no `[L, S, F]`."""
         outputs = []
         for key, layer in self.parts.items():
             output = layer(_entry(obs, key))
             if getattr(output, "ndim", None) != 3:
                 raise ValueError(
-                    f"parts.{key} gives {_shapes(output)} where features [L, S, F] are needed; "
+                    f"parts.{key} gives {_shapes(output)}, but must give features [L, S, F]; "
                     "begin its chain with jaxppo.networks.inputs.Flatten or Image"
                 )
             outputs.append(output)
@@ -129,7 +129,7 @@ def _flatten(obs: PyTree) -> jax.Array:
 
 
 def _entry(obs: PyTree, key: str) -> PyTree:
-    """The entry that `key` names; `ValueError` with the keys there are."""
+    """Return the entry that `key` names; `ValueError`, with all keys, if there is none."""
     entry = dict(_entries(obs))
     if str(key) not in entry:
         raise ValueError(f"key={key!r} is not in the observation, {_has(obs)}")
@@ -137,7 +137,7 @@ def _entry(obs: PyTree, key: str) -> PyTree:
 
 
 def _entries(obs: PyTree, prefix: str = "") -> Iterator[tuple[str, PyTree]]:
-    """Every entry at every depth with its key in dots."""
+    """Yield every entry at every depth with its key."""
     if isinstance(obs, Mapping):
         children = [(str(key), child) for key, child in obs.items()]
     elif isinstance(obs, tuple | list):

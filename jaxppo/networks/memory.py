@@ -1,7 +1,7 @@
-"""Memories: from a carry `[S, ...]` and features `[L, S, F]` to the next carry and features.
+"""Memories: map a carry `[S, ...]` and features `[L, S, F]` to the next carry and features.
 
-The carry is zeros where an episode opens: `reset` `[L, S]` empties it before the step. A memory has
-`initial_carry(num)`, the carry `[num, ...]` before anything was seen.
+At the start of an episode the carry is zero: where `reset` `[L, S]` is true, it is reset before the
+step. A memory has `initial_carry(num)`, which returns the initial carry `[num, ...]`.
 """
 
 import math
@@ -26,11 +26,11 @@ CELLS: dict[str, Any] = {
 
 
 class Recurrent(nn.Module):
-    """Layers of a cell of flax, each unrolled over the sequence by a scan.
+    """Stacked flax cells, each scanned over the sequence.
 
-    `cell`: `lstm` (Hochreiter and Schmidhuber 1997); `optimized_lstm`, the same in fewer products;
-    `gru` (Cho et al. 2014, arXiv 1406.1078); `mgu` (Zhou et al. 2016, arXiv 1603.09420); `simple`,
-    one tanh layer.
+    `cell`: `lstm` (Hochreiter and Schmidhuber 1997); `optimized_lstm`, the same with fewer matrix
+    products; `gru` (Cho et al. 2014, arXiv 1406.1078); `mgu` (Zhou et al. 2016, arXiv 1603.09420);
+    `simple`, one tanh layer.
     """
 
     cell: str = "lstm"
@@ -38,7 +38,7 @@ class Recurrent(nn.Module):
     num_layers: int = 1
 
     def __post_init__(self) -> None:
-        """`ValueError` on an unknown cell or a number that is not positive."""
+        """Raise `ValueError` on an unknown cell or a number that is not positive."""
         if self.cell not in tuple(CELLS):
             raise ValueError(f"cell={self.cell} is none of {', '.join(CELLS)}")
         check_count("size", self.size)
@@ -47,14 +47,14 @@ class Recurrent(nn.Module):
 
     @nn.nowrap
     def initial_carry(self, num: int) -> PyTree:
-        """Zeros, one entry a layer."""
+        """Return zeros, one entry per layer."""
         cell = CELLS[self.cell](self.size, parent=None)
         one: PyTree = cell.initialize_carry(jax.random.key(0), (num, 1))
         return (one,) * self.num_layers
 
     @nn.compact
     def __call__(self, carry: PyTree, x: jax.Array, reset: jax.Array) -> tuple[PyTree, jax.Array]:
-        """Features `[L, S, F]` to `[L, S, size]`."""
+        """Map features `[L, S, F]` to `[L, S, size]`."""
         _check_features(x)
 
         def step(cell: Any, carry: PyTree, now: tuple[jax.Array, jax.Array]) -> Any:
@@ -71,13 +71,13 @@ class Recurrent(nn.Module):
 
 
 class LRU(nn.Module):
-    """Layers of linear recurrent units, each between a layer norm and a gate, beside a skip.
+    """Stacked linear recurrent units, each with layer norm, a gate and a skip connection.
 
     h_t = lambda h_{t-1} + sqrt(1 - |lambda|^2) B u_t, y_t = Re(C h_t) + D u_t with a complex
-    diagonal lambda: Orvieto et al. 2023 (arXiv 2303.06349), section 3, where the root is learnt
-    apart. |lambda| begins between `min_radius` and `max_radius`, its angle below `max_phase`. The
-    gate, y' sigmoid(W y') of y' = gelu(y), is that of Smith et al. 2023 (arXiv 2208.04933). Long
-    sequences are parallel in time: see `linear_recurrence`.
+    diagonal lambda: Orvieto et al. 2023 (arXiv 2303.06349), section 3; there, the square root is a
+    separate parameter. |lambda| starts between `min_radius` and `max_radius`, its angle below
+    `max_phase`. The gate is y' sigmoid(W y') with y' = gelu(y), as in Smith et al. 2023 (arXiv
+    2208.04933). Long sequences are parallel in time: see `linear_recurrence`.
     """
 
     size: int = 64
@@ -88,7 +88,7 @@ class LRU(nn.Module):
     max_phase: float = math.pi / 10
 
     def __post_init__(self) -> None:
-        """`ValueError` on a number that is not positive, or radii that do not ascend below 1."""
+        """Raise `ValueError` unless numbers are positive and min_radius < max_radius < 1."""
         for name in ("size", "state_size", "num_layers"):
             check_count(name, getattr(self, name))
         for name in ("min_radius", "max_radius", "max_phase"):
@@ -105,12 +105,12 @@ class LRU(nn.Module):
 
     @nn.nowrap
     def initial_carry(self, num: int) -> PyTree:
-        """Zeros, complex64 `[num, state_size]` a layer."""
+        """Return zeros, complex64 `[num, state_size]` per layer."""
         return (jnp.zeros((num, self.state_size), jnp.complex64),) * self.num_layers
 
     @nn.compact
     def __call__(self, carry: PyTree, x: jax.Array, reset: jax.Array) -> tuple[PyTree, jax.Array]:
-        """Features `[L, S, F]` to `[L, S, size]`."""
+        """Map features `[L, S, F]` to `[L, S, size]`."""
         _check_features(x)
         x = Dense(self.size, name="embedding")(x)
         after = []
@@ -154,7 +154,7 @@ class _LRULayer(nn.Module):
         return states[-1], x + y * nn.sigmoid(Dense(size)(y))
 
     def _initial_log_rate(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-        """|lambda|^2 uniform between the squared radii."""
+        """Draw |lambda|^2 uniformly between the squared radii."""
         low, high = self.min_radius**2, self.max_radius**2
         return jnp.log(-0.5 * jnp.log(jax.random.uniform(key, shape, minval=low, maxval=high)))
 

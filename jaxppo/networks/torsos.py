@@ -1,4 +1,4 @@
-"""Torsos: from features `[L, S, F]`, or images `[L, S, H, W, C]`, to features."""
+"""Torsos: map features `[L, S, F]`, or images `[L, S, H, W, C]`, to features."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ class MLP(nn.Module):
     layer_norm: bool = False
 
     def __post_init__(self) -> None:
-        """`ValueError` on an unknown activation or a size that is not positive."""
+        """Raise `ValueError` on an unknown activation or a size that is not positive."""
         _check_activation(self.activation)
         check_sizes("layer_sizes", self.layer_sizes)
         check_bool("layer_norm", self.layer_norm)
@@ -45,7 +45,7 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """`[..., F]` to `[..., layer_sizes[-1]]`; of bfloat16 only the products are."""
+        """Map `[..., F]` to `[..., layer_sizes[-1]]`; bfloat16 is used in products only."""
         given = x.dtype
         product = bfloat16_product if given == jnp.bfloat16 else float32_product
         for size in self.layer_sizes:
@@ -57,11 +57,11 @@ class MLP(nn.Module):
 
 
 class NoisyMLP(nn.Module):
-    """An MLP whose weights carry learnt Gaussian noise, for exploration.
+    """An MLP with learnt Gaussian noise on its weights, for exploration.
 
-    With p inputs, noise begins at a standard deviation of `initial_noise` / sqrt(p). It is drawn
-    once a call from the random stream `noise`; without that stream the mean weights act. These
-    begin as an MLP's do, and lie under the same names.
+    With p inputs, the noise starts at a standard deviation of `initial_noise` / sqrt(p). It is
+    drawn once per call from the random stream `noise`; without that stream the mean weights are
+    used. The mean weights have the names and initial values of an `MLP`.
 
     Fortunato et al. 2018 (arXiv 1706.10295), sections 3 and 3.2.
     """
@@ -72,7 +72,7 @@ class NoisyMLP(nn.Module):
     initial_noise: float = 0.5
 
     def __post_init__(self) -> None:
-        """`ValueError` as an MLP's, or on noise that is negative."""
+        """Raise `ValueError` as `MLP` does, or on negative noise."""
         _check_activation(self.activation)
         check_sizes("layer_sizes", self.layer_sizes)
         check_bool("layer_norm", self.layer_norm)
@@ -83,7 +83,7 @@ class NoisyMLP(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """`[..., F]` to `[..., layer_sizes[-1]]`."""
+        """Map `[..., F]` to `[..., layer_sizes[-1]]`."""
         for i, size in enumerate(self.layer_sizes):
             x = _NoisyDense(size, self.initial_noise, name=f"Dense_{i}")(x)
             if self.layer_norm:
@@ -122,7 +122,7 @@ class _NoisyDense(nn.Module):
 class CNN(nn.Module):
     """Convolutions, then dense layers, each followed by optional layer norm and the activation.
 
-    Orthogonal weights of gain sqrt(2), zero biases. The default is for images as small as
+    Orthogonal weights of gain sqrt(2), zero biases. The default sizes suit small images such as
     MinAtar's: Young and Tian 2019 (arXiv 1903.03176).
     """
 
@@ -135,7 +135,7 @@ class CNN(nn.Module):
     layer_sizes: Sequence[int] = (128,)
 
     def __post_init__(self) -> None:
-        """`ValueError` on a field that cannot be, or lists of different lengths."""
+        """Raise `ValueError` on an invalid field or lists of different lengths."""
         check_sizes("channels", self.channels)
         for name in ("kernel_sizes", "strides"):
             check_sizes(name, getattr(self, name))
@@ -153,7 +153,7 @@ class CNN(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """`[L, S, H, W, C]` to `[L, S, layer_sizes[-1]]`, or all there is where that is empty."""
+        """Map `[L, S, H, W, C]` to `[L, S, layer_sizes[-1]]`, or flatten if that list is empty."""
         lead, x = _images(x)
         height, width = x.shape[1:3]
         convolutions = zip(self.channels, self.kernel_sizes, self.strides, strict=True)
@@ -172,7 +172,7 @@ class CNN(nn.Module):
 
 
 class ResidualCNN(nn.Module):
-    """Stages of a convolution, a max-pool that halves, and residual blocks; then dense layers.
+    """Stages of a convolution, a max-pool of stride 2 and residual blocks; then dense layers.
 
     Espeholt et al. 2018 (arXiv 1802.01561), figure 3, right. Orthogonal weights of gain sqrt(2),
     zero biases.
@@ -184,7 +184,7 @@ class ResidualCNN(nn.Module):
     layer_sizes: Sequence[int] = (256,)
 
     def __post_init__(self) -> None:
-        """`ValueError` on a field that cannot be."""
+        """Raise `ValueError` on an invalid field."""
         check_sizes("channels", self.channels)
         if type(self.num_blocks) is not int or self.num_blocks < 0:
             raise ValueError(f"num_blocks={self.num_blocks} must be an integer, at least 0")
@@ -194,7 +194,7 @@ class ResidualCNN(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """`[L, S, H, W, C]` to `[L, S, layer_sizes[-1]]`."""
+        """Map `[L, S, H, W, C]` to `[L, S, layer_sizes[-1]]`."""
         activation = ACTIVATIONS[self.activation]
         lead, x = _images(x)
         names = (f"Conv_{i}" for i in range(len(self.channels) * (1 + 2 * self.num_blocks)))
@@ -209,7 +209,7 @@ class ResidualCNN(nn.Module):
 
 
 class _Conv(nn.Module):
-    """`flax.linen.Conv` of a square kernel, in a form that is fast where it runs."""
+    """`flax.linen.Conv` with a square kernel, in the form that is fast on the platform."""
 
     features: int
     size: int = 3
@@ -231,7 +231,7 @@ class Chain(nn.Module):
     layers: Sequence[Any]
 
     def __post_init__(self) -> None:
-        """`ValueError` unless `layers` is a list of at least one layer."""
+        """Raise `ValueError` unless `layers` is a list of at least one layer."""
         layers: Any = self.layers
         if not isinstance(layers, Sequence) or isinstance(layers, str) or not layers:
             raise ValueError(f"layers={layers} must be a list of at least one layer")
@@ -242,24 +242,21 @@ class Chain(nn.Module):
 
     @nn.compact
     def __call__(self, x: Any) -> Any:
-        """What the first layer takes to what the last one gives."""
+        """Map the input of the first layer to the output of the last one."""
         for layer in self.layers:
             x = layer(x)
         return x
 
 
 def _images(x: Any) -> tuple[tuple[int, ...], jax.Array]:
-    """`[L, S, H, W, C]` to (L, S) and images `[L S, H, W, C]`; `ValueError` on anything else."""
+    """Map `[L, S, H, W, C]` to (L, S) and images `[L S, H, W, C]`; `ValueError` on other shapes."""
     if getattr(x, "ndim", None) != 5:
+        given = f"shape {x.shape}" if hasattr(x, "shape") else f"a {type(x).__name__}"
         raise ValueError(
-            f"a convolution takes images [L, S, H, W, C], not {_described(x)}; "
+            f"a convolution takes images [L, S, H, W, C], not {given}; "
             "network/input_layer=image gives one"
         )
     return x.shape[:2], x.reshape(-1, *x.shape[2:])
-
-
-def _described(x: Any) -> str:
-    return f"shape {x.shape}" if hasattr(x, "shape") else f"a {type(x).__name__}"
 
 
 def _check_activation(activation: Any) -> None:
