@@ -45,7 +45,7 @@ LIBRARIES = {  # a library -> the wings and modules that may import it
     "tensorflow_probability": NOWHERE,
     "hydra": {"launch", "config.trust", "networks.building"},
     "hydra_plugins": NOWHERE,
-    "omegaconf": {"launch", "config.stored", "analysis.runs", "analysis.sweep"},
+    "omegaconf": {"launch", "config.stored", "analysis.runs"},
     "gymnax": {"envs.gymnax", "envs.t_maze"},
     "brax": {"envs.brax"},
     "craftax": {"envs.craftax"},

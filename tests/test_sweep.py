@@ -84,6 +84,15 @@ def test_curves_gather_the_scores_of_every_job_and_seed_with_a_value(swept: Path
     }
 
 
+def test_damaged_files_of_a_killed_job_are_left_out(swept: Path) -> None:
+    with (swept / "2" / "metrics.jsonl").open("a") as file:
+        file.write('{"event": "ev')
+    (swept / "0" / "summary.json").write_text('{"status": "fini')
+    jobs = {found["job"]: found for found in sweep.read(swept)}
+    assert [event["episode_return"] for event in jobs["2"]["evaluations"]] == [3.0, 9.0]
+    assert jobs["0"]["summary"] == {"status": "ended early"}
+
+
 def test_seeds_have_a_panel_only_where_nothing_else_was_swept(
     swept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""Runs compared: reading what they left, statistics of groups, charts and the page.
+"""Comparison of runs: reading their files, statistics of groups, charts and the page.
 
-Everything here reads files that runs wrote. It needs no device and compiles nothing.
+This wing reads files that runs wrote. It needs no device and compiles nothing.
 """

@@ -1,4 +1,4 @@
-"""Pictures of a report: one panel each, to be read on a phone, in print and without colour."""
+"""Pictures of a report. Each has one panel and can be read on a phone, in print, without colour."""
 
 import dataclasses
 import textwrap
@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-# Okabe and Ito's colours that are dark enough for lines on white, with a line and a marker each
+from jaxppo.analysis.comparison import Estimate, text
+
+# Colours of Okabe and Ito that are dark enough for lines on white; each with a line and a marker
 STYLES: tuple[tuple[str, Any, str], ...] = (
     ("#0072B2", "-", "o"),
     ("#D55E00", "--", "s"),
@@ -19,42 +21,40 @@ STYLES: tuple[tuple[str, Any, str], ...] = (
     ("#000000", (0, (2, 1)), "X"),
     ("#8C510A", (0, (9, 2, 2, 2)), "*"),
 )
-PLAIN = "#4A5568"  # of what belongs to no group
+PLAIN = "#4A5568"  # for what belongs to no group
 WIDTH, HEIGHT, DPI = 4.8, 3.5, 180  # inches, inches, pixels an inch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Line:
-    """A curve with a band; its first `num_whole` points are drawn solid, those after pale."""
+    """A curve with a band. Points after the first `num_whole` are pale."""
 
     label: str
     x: Sequence[float]  # [S]
     y: Sequence[float]  # [S]
-    low: Sequence[float] = ()  # at the first points
+    low: Sequence[float] = ()  # of the band, at the first points
     high: Sequence[float] = ()
     num_whole: int
-    style: int  # of STYLES
+    style: int  # index into STYLES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A number with its interval, if it has one."""
+    """An estimate with its name."""
 
     label: str
-    value: float
-    interval: tuple[float, float] | None
-    style: int  # of STYLES
+    estimate: Estimate
+    style: int  # index into STYLES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Points:
-    """What the runs of one value of a setting scored."""
+    """Scores of the runs with one value of a setting."""
 
     value: float | str
     scores: Sequence[float]  # [N]
-    styles: Sequence[int | None]  # [N] of STYLES; None: of no group that has one
-    middle: float
-    interval: tuple[float, float] | None
+    styles: Sequence[int | None]  # [N] indices into STYLES; None: the group has no style
+    estimate: Estimate  # of their IQM
 
 
 def draw_curves(
@@ -65,41 +65,34 @@ def draw_curves(
     title: str,
     ylabel: str,
 ) -> None:
-    """Learning curves; those that are `faint`, of x and y, are grey and have no names."""
+    """Draw learning curves. The curves `faint`, given as x and y, are grey and have no names."""
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
     figure, axes = _figure(title, legend=[line.label for line in lines])
     for x, y in faint:
         axes.plot(x, y, color="#B0B8C2", linewidth=0.5, zorder=1)
     for line in lines:
         color, dashes, marker = STYLES[line.style]
-        split = line.num_whole
-        dots = dict(color=color, marker=marker, markersize=4)
-        axes.fill_between(
-            line.x[: len(line.low)], line.low, line.high, color=color, alpha=0.16, linewidth=0
-        )
-        axes.plot(
-            line.x[:split],
-            line.y[:split],
-            linestyle=dashes,
-            linewidth=1.5,
-            label=line.label,
-            **dots,
-        )
+        split, dots = line.num_whole, dict(color=color, marker=marker, markersize=4)
+        _band(axes, line)
+        solid = dict(linestyle=dashes, linewidth=1.5, label=line.label)
+        axes.plot(line.x[:split], line.y[:split], **solid, **dots)
         rest = slice(max(0, split - 1), None)
         if split < len(line.x):
             axes.plot(line.x[rest], line.y[rest], linestyle=":", linewidth=0.9, alpha=0.6, **dots)
-    _steps(axes)
-    axes.set_ylabel(ylabel)
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # thousands or millions
+    axes.set(xlabel="environment steps", ylabel=ylabel)
     _widen(axes, "y")
     _finish(figure, axes, path)
 
 
 def draw_profiles(path: Path, lines: Sequence[Line], *, title: str, xlabel: str) -> None:
-    """Which share of runs scores more than each score."""
+    """Draw performance profiles: the share of runs that score above each level."""
     figure, axes = _figure(title, legend=[line.label for line in lines])
     for line in lines:
         color, dashes, _ = STYLES[line.style]
-        if line.low:
-            axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.16, linewidth=0)
+        _band(axes, line)
         axes.plot(line.x, line.y, color=color, linestyle=dashes, linewidth=1.6, label=line.label)
     axes.set(xlabel=xlabel, ylabel="share of runs above it", ylim=(-0.03, 1.03))
     _finish(figure, axes, path)
@@ -108,7 +101,10 @@ def draw_profiles(path: Path, lines: Sequence[Line], *, title: str, xlabel: str)
 def draw_bars(
     path: Path, bars: Sequence[Bar], *, title: str, xlabel: str, even: float | None = None
 ) -> None:
-    """A row each: a mark at the number and a line over its interval; `even` is drawn across."""
+    """Draw a row for each bar: a mark at its value, a line over its interval.
+
+    `even` draws a vertical line at this value and sets the axis to the range 0 to 1.
+    """
     from matplotlib.ticker import MaxNLocator
 
     labels = [_wrapped(bar.label, _LEGEND) for bar in bars]
@@ -127,9 +123,9 @@ def draw_bars(
             bbox=dict(facecolor="white", edgecolor="none", pad=1, alpha=0.8),
         )
         y = top + height - 0.14
-        if bar.interval is not None:
-            axes.plot(bar.interval, [y, y], color=color, linewidth=5, alpha=0.35)
-        axes.plot([bar.value], [y], color=color, marker=marker, markersize=7)
+        if bar.estimate.interval is not None:
+            axes.plot(bar.estimate.interval, [y, y], color=color, linewidth=5, alpha=0.35)
+        axes.plot([bar.estimate.value], [y], color=color, marker=marker, markersize=7)
         top += height
     axes.set(xlabel=xlabel, ylim=(top + 0.05, -0.05), yticks=[])
     axes.spines["left"].set_visible(False)
@@ -143,11 +139,11 @@ def draw_bars(
 def draw_setting(
     path: Path, columns: Sequence[Points], *, title: str, xlabel: str, ylabel: str
 ) -> None:
-    """Scores against the values of a setting: on an axis of numbers, or in strips."""
+    """Draw scores against the values of a setting: on a number axis, or in one strip per value."""
     numeric = len(columns) > 1 and all(isinstance(column.value, float) for column in columns)
     names = [str(column.value) for column in columns]
-    few = len(columns) <= 6
-    figure, axes = _figure(title, turned=not numeric and max(map(len, names)) > 8)
+    turned = not numeric and max(map(len, names)) > 8
+    figure, axes = _figure(title, turned=turned)
     places = [float(column.value) for column in columns] if numeric else [*range(len(columns))]
     if numeric and min(places) > 0 and max(places) / min(places) >= 20:
         axes.set_xscale("log")
@@ -158,34 +154,33 @@ def draw_setting(
             color, _, marker = (PLAIN, "", "o") if style is None else STYLES[style]
             axes.plot([x], [score], marker, color=color, markersize=4.5, alpha=0.75, mew=0.6)
     if any(len(column.scores) > 1 for column in columns):
-        middles = [column.middle for column in columns]
+        estimates = [column.estimate for column in columns]
         if numeric:
-            axes.plot(places, middles, color=PLAIN, linewidth=1.2, zorder=1)
-        for place, column in zip(places, columns, strict=True):
-            if column.interval is not None:
-                axes.plot([place, place], column.interval, color=PLAIN, linewidth=4, alpha=0.3)
-            axes.plot([place], [column.middle], "_", color=PLAIN, markersize=16, mew=2)
+            values = [estimate.value for estimate in estimates]
+            axes.plot(places, values, color=PLAIN, linewidth=1.2, zorder=1)
+        for place, estimate in zip(places, estimates, strict=True):
+            if estimate.interval is not None:
+                axes.plot([place, place], estimate.interval, color=PLAIN, linewidth=4, alpha=0.3)
+            axes.plot([place], [estimate.value], "_", color=PLAIN, markersize=16, mew=2)
     if not numeric:
-        turned = max(map(len, names)) > 8
-        axes.set_xticks(
-            places,
-            [_wrapped(name, 18) for name in names],
-            rotation=25 if turned else 0,
-            ha="right" if turned else "center",
-        )
+        look = dict(rotation=25, ha="right") if turned else dict(rotation=0, ha="center")
+        axes.set_xticks(places, [_wrapped(name, 18) for name in names], **look)
         axes.set_xlim(-0.6, len(columns) - 0.4)
-    elif few:
-        axes.set_xticks(places, [f"{place:.4g}" for place in places])
+    elif len(columns) <= 6:
+        axes.set_xticks(places, [text(place) for place in places])
         axes.minorticks_off()
     axes.set(xlabel=xlabel, ylabel=ylabel)
     _widen(axes, "y")
     _finish(figure, axes, path)
 
 
+_LEGEND = 56  # letters per line
+
+
 def _figure(
     title: str, *, legend: Sequence[str] = (), height: float = HEIGHT, turned: bool = False
 ) -> tuple[Any, Any]:
-    """A figure of one panel, with room below it for a legend of these names."""
+    """Make a figure of one panel, with space below it for a legend or for turned tick labels."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -194,18 +189,21 @@ def _figure(
     figure = Figure(figsize=(WIDTH, height + room), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    lines = textwrap.wrap(title, 56)
-    figure.suptitle("\n".join(lines), fontsize=10.5, x=0.02, ha="left")
+    figure.suptitle("\n".join(textwrap.wrap(title, 56)), fontsize=10.5, x=0.02, ha="left")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     return figure, axes
 
 
-_LEGEND = 56  # letters a line
+def _band(axes: Any, line: Line) -> None:
+    """Fill between `low` and `high`, if the line has them."""
+    if len(line.low):
+        color, x = STYLES[line.style][0], line.x[: len(line.low)]
+        axes.fill_between(x, line.low, line.high, color=color, alpha=0.16, linewidth=0)
 
 
 def _wrapped(label: str, width: int) -> str:
-    """On lines of at most so many letters, broken where one setting ends if possible."""
+    """Break a label into lines of at most `width` letters, between settings if possible."""
     lines: list[str] = []
     for start in label.split("\n"):
         lines.append("")
@@ -219,17 +217,8 @@ def _wrapped(label: str, width: int) -> str:
     return "\n".join(short for line in lines for short in textwrap.wrap(line, width))
 
 
-def _steps(axes: Any) -> None:
-    """Environment steps along x, in thousands or millions."""
-    from matplotlib.ticker import EngFormatter, MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(6))
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.set_xlabel("environment steps")
-
-
 def _widen(axes: Any, axis: str) -> None:
-    """Show no range so small that noise fills it: at least 2% of the numbers on it."""
+    """Widen the axis to at least 2% of its numbers, so that noise does not fill the picture."""
     low, high = getattr(axes, f"get_{axis}lim")()
     least = 0.02 * max(abs(low), abs(high))
     if high - low < least:
@@ -239,7 +228,7 @@ def _widen(axes: Any, axis: str) -> None:
 
 
 def _finish(figure: Any, axes: Any, path: Path, axis: str = "both") -> None:
-    """Write the picture; the error of one that cannot be written names it."""
+    """Write the picture; an `OSError` names the file."""
     axes.grid(alpha=0.25, axis=axis)
     handles, labels = axes.get_legend_handles_labels()
     if labels:
@@ -259,6 +248,6 @@ def _finish(figure: Any, axes: Any, path: Path, axis: str = "both") -> None:
 
 
 def rounded(value: float, beside: float | None = None) -> str:
-    """A score with as many digits as tell something, or as many as that of `beside` has."""
+    """Return a score with sensible digits, or with as many as `beside` would have."""
     size = abs(value if beside is None else beside)
     return f"{value:.{1 if size >= 100 else 2 if size >= 1 else 3}f}"

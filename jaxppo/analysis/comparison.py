@@ -1,8 +1,8 @@
-"""Runs side by side: groups that differ in more than the seed, tasks, and numbers over them.
+"""Comparison of runs: groups, tasks, and statistics over them.
 
-A task is an environment with its settings. A group is all runs of the same other settings, over all
-tasks; runs of a group and a task differ in their seed alone. Scores are absolute metrics where
-runs have them (`runs.Run.score`).
+A task is an environment with its settings. A group is all runs, over all tasks, that have the same
+other settings. Runs of one group and task differ only in their seed. Scores are absolute metrics
+if runs have them (`runs.Run.score`).
 """
 
 import dataclasses
@@ -21,11 +21,12 @@ from jaxppo.analysis.runs import Run
 from jaxppo.config.fields import ConfigError
 from jaxppo.ops.aggregates import improvement, improvement_interval, interval, intervals, iqm
 
-Bounds = tuple[float, float]
-ABSENT = "(none)"  # the value of a key that other runs have
-DEFAULT = "(default)"  # one that is left as it is, where tasks have different ones
-MAX_LABEL = 48  # letters of a group's name with whole keys
-FEW = 5  # runs below which a bootstrap interval is noticeably too narrow
+Array = NDArray[np.float64]
+Interval = tuple[float, float]
+ABSENT = "(none)"  # shown for a key that only other runs have
+DEFAULT = "(default)"  # shown for a setting left at its default, if defaults differ between tasks
+MAX_LABEL = 48  # letters of the longest group name that still has whole keys
+FEW = 5  # with fewer runs, a bootstrap interval is noticeably too narrow
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,23 +35,23 @@ class Group:
 
     label: str
     values: dict[str, Any]  # of the settings that name groups
-    runs: dict[str, list[Run]]  # of each task that it has
+    runs: dict[str, list[Run]]  # task -> its runs
 
-    def scores(self, task: str) -> NDArray[np.float64]:
-        """Of the runs of a task that have one, `[N]`."""
+    def scores(self, task: str) -> Array:
+        """Return the scores of a task's runs, `[N]`; runs without a score are left out."""
         found = [run.score for run in self.runs.get(task, [])]
         return np.asarray([score for score in found if score is not None], np.float64)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Curve:
-    """Evaluations of the runs of one group and task."""
+    """Learning curve of the runs of one group and task."""
 
     steps: list[int]  # [S]
-    iqm: list[float]  # [S] over those runs that were evaluated there
-    low: list[float]  # of the interval, at the first points, where all runs were
+    iqm: list[float]  # [S] over the runs that were evaluated at that step
+    low: list[float]  # [num_whole] of the interval
     high: list[float]
-    num_whole: int  # points, from the first on, at which all runs were
+    num_whole: int  # of the first points, at which all runs were evaluated
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,56 +61,57 @@ class Comparison:
     tasks: list[str]
     groups: list[Group]
     keys: list[str]  # of the settings that name groups
-    tied: list[str]  # of others that differ, which those keys determine
-    bounds: dict[str, Bounds]  # of each task's scores, that become 0 and 1
-    given: frozenset[str]  # tasks whose bounds were given; of others the lowest and highest score
+    tied: list[str]  # keys of other settings that differ; those in `keys` determine them
+    bounds: dict[str, Interval]  # task -> the scores that become 0 and 1
+    given: frozenset[str]  # tasks with bounds from the user; others: lowest and highest score
 
     @property
     def normalized(self) -> bool:
-        """Whether scores of several groups are compared within bounds: of several tasks."""
+        """Whether scores are normalised: with several tasks, or with given bounds."""
         return len(self.tasks) > 1 or bool(self.given)
 
-    def strata(self, group: Group) -> list[NDArray[np.float64]]:
-        """Scores of each task that the group has scores in, normalised where that is needed."""
+    def strata(self, group: Group) -> list[Array]:
+        """Return a group's scores by task, for tasks with scores; normalised if needed."""
         return [self.scaled(task, group) for task in self.tasks if group.scores(task).size]
 
-    def scaled(self, task: str, group: Group) -> NDArray[np.float64]:
-        """Scores of a task; 0 and 1 are its bounds where there are several."""
+    def scaled(self, task: str, group: Group) -> Array:
+        """Return the scores of a task; normalised by its bounds if needed."""
         scores = group.scores(task)
         if not self.normalized:
             return scores
         low, high = self.bounds[task]
         return (scores - low) / (high - low) if high > low else np.ones_like(scores)
 
-    def pairs(
-        self, first: Group, second: Group
-    ) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-        """Scores of both in each task in which both have some."""
+    def pairs(self, first: Group, second: Group) -> list[tuple[Array, Array]]:
+        """Return the scores of both groups for each task in which both have scores."""
         both = [(first.scores(task), second.scores(task)) for task in self.tasks]
         return [(x, y) for x, y in both if x.size and y.size]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A number over runs and its 95% interval; of too few runs for one, None."""
+    """A statistic over runs with its 95% interval; None if there are too few runs for one."""
 
     value: float
-    interval: tuple[float, float] | None
+    interval: Interval | None
 
 
-def overall(strata: Sequence[NDArray[np.float64]]) -> Estimate | None:
-    """The IQM over all tasks' runs, resampled within each task; None without scores."""
+def overall(strata: Sequence[Array]) -> Estimate | None:
+    """Return the IQM over all tasks' runs, resampled within each task; None without scores."""
     if not strata:
         return None
-    value = float(iqm(np.concatenate(strata)))
     enough = any(stratum.size > 1 for stratum in strata)
-    return Estimate(value=value, interval=interval(strata) if enough else None)
+    return Estimate(value=middle(strata), interval=interval(strata) if enough else None)
 
 
-def better(
-    pairs: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]],
-) -> Estimate | None:
-    """Probability that a run of the first scores higher than one of the second."""
+def middle(strata: Sequence[Array]) -> float:
+    """Return the IQM over the runs of all tasks; without scores, minus infinity."""
+    scores = np.concatenate(strata) if strata else np.empty(0)
+    return float(iqm(scores)) if scores.size else -math.inf
+
+
+def better(pairs: Sequence[tuple[Array, Array]]) -> Estimate | None:
+    """Return the probability that a run of the first group scores higher than one of the second."""
     if not pairs:
         return None
     enough = any(max(x.size, y.size) > 1 for x, y in pairs)
@@ -119,56 +121,54 @@ def better(
 
 
 def curve(group: Sequence[Run]) -> Curve:
-    """The learning curve of runs that differ in their seed."""
-    seen = [run.evaluations for run in group if run.evaluations]
-    steps = sorted(set().union(*seen))
-    whole = list(itertools.takewhile(lambda step: all(step in each for each in seen), steps))
+    """Return the learning curve of runs that differ only in their seed."""
+    logs = [run.evaluations for run in group if run.evaluations]
+    steps = sorted(set().union(*logs))
+    shared = list(itertools.takewhile(lambda step: all(step in log for log in logs), steps))
     low = high = np.empty(0)
-    if len(seen) > 1 and whole:
-        low, high = intervals([[each[step] for step in whole] for each in seen])
+    if len(logs) > 1 and shared:
+        low, high = intervals([[log[step] for step in shared] for log in logs])
     return Curve(
         steps=steps,
-        iqm=[float(iqm([each[step] for each in seen if step in each])) for step in steps],
+        iqm=[float(iqm([log[step] for log in logs if step in log])) for step in steps],
         low=low.tolist(),
         high=high.tolist(),
-        num_whole=len(whole),
+        num_whole=len(shared),
     )
 
 
-def whole(group: Group, comparison: Comparison) -> str:
-    """The group's label, and how many tasks it has scores in where these are not all."""
-    num, of = len(comparison.strata(group)), len(comparison.tasks)
-    return group.label if num == of else f"{group.label} ({num} of {of} tasks)"
+def label_with_tasks(group: Group, comparison: Comparison) -> str:
+    """Return the group's label, with the number of tasks that have scores if some have none."""
+    num, total = len(comparison.strata(group)), len(comparison.tasks)
+    return group.label if num == total else f"{group.label} ({num} of {total} tasks)"
 
 
 def compare(found: Sequence[Run], bounds: Mapping[str, Any]) -> Comparison:
-    """Sort runs into groups and tasks; `ConfigError` on bounds that cannot be."""
+    """Sort runs into groups and tasks; `ConfigError` on invalid bounds."""
     names = _task_names(found)
     tasks = sorted(set(names))
     typed = {home: runs.typed(home) for home in dict.fromkeys(run.home for run in found)}
     differing = _differing(names, found, typed)
-    usual = _usual(names, found, differing, typed)
+    defaults = _task_defaults(names, found, differing, typed)
+
+    def value(run: Run, task: str, key: str) -> Any:
+        own = run.settings.get(key, ABSENT)
+        return DEFAULT if (task, key) in defaults and own == defaults[task, key] else own
+
+    # The class of a run: its values of the settings that differ. Each class becomes a group.
     classes = [
-        tuple(_value(run, key, usual.get((name, key), _NOTHING)) for key in differing)
+        tuple(value(run, name, key) for key in differing)
         for run, name in zip(found, names, strict=True)
     ]
-    keys, values = _telling(found, classes, differing, typed)
+    keys, values = _naming(found, classes, differing, typed)
     labels = _labels(found, classes, values, typed)
-    groups = []
-    for own, of_key in values.items():
-        members = [
-            (name, run) for name, run, c in zip(names, found, classes, strict=True) if c == own
-        ]
-        groups.append(
-            Group(
-                label=labels[own],
-                values=of_key,
-                runs={
-                    task: sorted((run for name, run in members if name == task), key=_order)
-                    for task in sorted({name for name, _ in members})
-                },
-            )
-        )
+    by_class: dict[tuple[Any, ...], dict[str, list[Run]]] = {own: {} for own in values}
+    for name, run, own in sorted(zip(names, found, classes, strict=True), key=_order):
+        by_class[own].setdefault(name, []).append(run)
+    groups = [
+        Group(label=labels[own], values=values[own], runs=by_task)
+        for own, by_task in by_class.items()
+    ]
     result = Comparison(
         tasks=tasks,
         groups=groups,
@@ -181,25 +181,26 @@ def compare(found: Sequence[Run], bounds: Mapping[str, Any]) -> Comparison:
 
 
 def text(value: Any) -> str:
-    """A setting's value, a float to four digits."""
+    """Return a setting's value as text; a float has four digits."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _order(run: Run) -> tuple[int, str]:
-    return run.seed, str(run.folder)
+def _order(member: tuple[str, Run, Any]) -> tuple[str, int, str]:
+    task, run, _ = member
+    return task, run.seed, str(run.folder)
 
 
 def _rank(comparison: Comparison, group: Group) -> tuple[float, float, float, str]:
-    """Groups with scores in more tasks come first, then by IQM, and where these are equal, mean."""
+    """Return a sort key: scores in more tasks first, then higher IQM, then higher mean."""
     strata = comparison.strata(group)
-    scores = np.concatenate(strata) if strata else np.asarray([-math.inf])
-    return -len(strata), -float(iqm(scores)), -float(np.mean(scores)), group.label
+    mean = float(np.mean(np.concatenate(strata))) if strata else -math.inf
+    return -len(strata), -middle(strata), -mean, group.label
 
 
 def _task_names(found: Sequence[Run]) -> list[str]:
-    """The task of each run: its environment's name, and settings that others of it differ in."""
+    """Return the task of each run: environment name, and settings in which its runs differ."""
     short = [_environment(run) for run in found]
     names = []
     for run, name in zip(found, short, strict=True):
@@ -214,12 +215,12 @@ _NAMES = ("name", "target", "module")
 
 
 def _environment(run: Run) -> str:
-    """The class of an import path, before which no name is read; else a library's id."""
+    """Return the class name of an import path if there is one, else the library's id."""
     return str(run.env.get("target") or run.env.get("name") or "?").rpartition(".")[2]
 
 
 def _union(settings: Iterable[Mapping[str, Any]]) -> list[str]:
-    """All keys, in the order in which they first come."""
+    """Return all keys in order of first appearance."""
     return list(dict.fromkeys(key for each in settings for key in each))
 
 
@@ -230,105 +231,91 @@ def _varies(settings: Iterable[Mapping[str, Any]], key: str) -> bool:
 def _differing(
     tasks: Sequence[str], found: Sequence[Run], typed: Mapping[Path, Mapping[str, str]]
 ) -> list[str]:
-    """Settings that differ between runs of one task, or that a user made differ between tasks.
+    """Return keys that differ between runs of one task, or that differ and a user typed.
 
-    What an environment's own file sets differs between tasks alone: it is how each is best trained.
+    Settings from an environment's own file differ only between tasks: they are tuned for each.
     """
     by_task = [
         [run.settings for run, name in zip(found, tasks, strict=True) if name == task]
         for task in sorted(set(tasks))
     ]
     every = [run.settings for run in found]
-    told = _union(typed.values())
+    typed_keys = _union(typed.values())
     return [
         key
         for key in _union(every)
         if any(_varies(settings, key) for settings in by_task)
-        or (_is_typed(key, told) and _varies(every, key))
+        or (_is_typed(key, typed_keys) and _varies(every, key))
     ]
 
 
 def _is_typed(key: str, typed: Iterable[str]) -> bool:
-    """Whether a setting, or a choice that it is part of, is among what was typed."""
-    for told in typed:
-        group, _, place = told.partition("@")
-        if key == told or (_is_choice(told) and f"{key}.".startswith(f"{_part(group, place)}.")):
+    """Return whether a user typed this key or chose the config group that contains it."""
+    for name in typed:
+        group, _, place = name.partition("@")
+        part = place or group.replace("/", ".")  # such as `network.actor_torso`
+        if key == name or (_is_choice(name) and f"{key}.".startswith(f"{part}.")):
             return True
     return False
 
 
-def _part(group: str, place: str) -> str:
-    """The settings that a choice fills: `network.actor_torso`, say."""
-    return place or group.replace("/", ".")
-
-
-def _usual(
+def _task_defaults(
     tasks: Sequence[str],
     found: Sequence[Run],
     differing: Sequence[str],
     typed: Mapping[Path, Mapping[str, str]],
 ) -> dict[tuple[str, str], Any]:
-    """Values of (task, setting) that are always left as they are, if each task has its own.
+    """Return (task, key) -> default, for settings with a different default in each task.
 
-    Runs that leave them belong together, whichever number suits each task.
+    Runs that keep the defaults belong to one group, although their numbers differ.
     """
-    left: dict[str, dict[str, set[Any]]] = {}
-    told = set()
+    untyped: dict[str, dict[str, set[Any]]] = {}
+    typed_values = set()
     for run, task in zip(found, tasks, strict=True):
         for key in differing if typed[run.home] else ():
             value = run.settings.get(key, ABSENT)
             if _is_typed(key, typed[run.home]):
-                told.add((task, key, value))
+                typed_values.add((task, key, value))
             else:
-                left.setdefault(key, {}).setdefault(task, set()).add(value)
+                untyped.setdefault(key, {}).setdefault(task, set()).add(value)
     return {
         (task, key): value
-        for key, by_task in left.items()
+        for key, by_task in untyped.items()
         if all(len(values) == 1 for values in by_task.values())
         and len(set().union(*by_task.values())) > 1
-        and not any((t, key, value) in told for t, values in by_task.items() for value in values)
+        and not any((t, key, v) in typed_values for t, (v,) in by_task.items())
         for task, (value,) in by_task.items()
     }
 
 
-def _value(run: Run, key: str, usual: Any) -> Any:
-    value = run.settings.get(key, ABSENT)
-    return DEFAULT if value == usual else value
-
-
-_NOTHING = object()  # equal to no setting's value
-
-
-def _telling(
+def _naming(
     found: Sequence[Run],
     classes: Sequence[tuple[Any, ...]],
     differing: Sequence[str],
-    typed_in: Mapping[Path, Mapping[str, str]],
+    typed: Mapping[Path, Mapping[str, str]],
 ) -> tuple[list[str], dict[tuple[Any, ...], dict[str, Any]]]:
-    """Settings that tell all groups apart, and the values of each group.
+    """Return keys that distinguish all groups, and each group's values of them.
 
-    Those that a user typed, such as `network=gru`, and where these do not suffice, as few others
-    as do: what else differs follows from them.
+    Typed keys that differ, such as `network`, come first. Other keys are added only while they
+    distinguish more groups: the rest follows from them.
     """
     first = {own: run for run, own in zip(reversed(found), reversed(classes), strict=True)}
-    typed = _union(typed_in[run.home] for run in first.values())
-    chosen: dict[tuple[Any, ...], dict[str, str]] = {}
-    if any(_is_choice(key) for key in typed):
-        chosen = {own: runs.composed(run.home)[1] for own, run in first.items()}
-    candidates: dict[str, dict[tuple[Any, ...], Any]] = {
-        key: {own: choices.get(key, ABSENT) for own, choices in chosen.items()}
-        for key in typed
-        if chosen and _is_choice(key)
-    }
-    for key in [*(key for key in typed if key in differing), *differing]:
+    typed_keys = _union(typed[run.home] for run in first.values())
+    chosen = [key for key in typed_keys if _is_choice(key)]
+    candidates: dict[str, dict[tuple[Any, ...], Any]] = {key: {} for key in chosen}
+    for own, run in first.items() if chosen else ():
+        choices = runs.composed(run.home)[1]
+        for key in chosen:
+            candidates[key][own] = choices.get(key, ABSENT)
+    for key in [*(key for key in typed_keys if key in differing), *differing]:
         candidates[key] = {own: own[differing.index(key)] for own in first}
     keys: list[str] = []
-    num_told = 1
+    num_distinct = 1
     for key, values in candidates.items():
-        told = {tuple(candidates[k][own] for k in (*keys, key)) for own in first}
-        if (key in typed and len(set(values.values())) > 1) or len(told) > num_told:
+        distinct = {tuple(candidates[k][own] for k in (*keys, key)) for own in first}
+        if (key in typed_keys and len(set(values.values())) > 1) or len(distinct) > num_distinct:
             keys.append(key)
-            num_told = len(told)
+            num_distinct = len(distinct)
     return keys, {own: {key: candidates[key][own] for key in keys} for own in first}
 
 
@@ -338,43 +325,41 @@ def _labels(
     values: Mapping[tuple[Any, ...], Mapping[str, Any]],
     typed: Mapping[Path, Mapping[str, str]],
 ) -> dict[tuple[Any, ...], str]:
-    """Names of groups: the settings that tell them apart, but for what nobody typed for a group.
+    """Return names of groups. A setting typed only for other groups is left out of a name.
 
-    Long names have the last parts of keys alone, where these are no less clear.
+    If names are long, they have only the last part of each key that stays unique.
     """
-    told: dict[tuple[Any, ...], set[str]] = {own: set() for own in values}
+    typed_for: dict[tuple[Any, ...], set[str]] = {own: set() for own in values}
     for run, own in zip(found, classes, strict=True):
-        told[own] |= set(typed[run.home])
-    somewhere = set().union(*told.values())
+        typed_for[own] |= set(typed[run.home])
+    anywhere = set().union(*typed_for.values())
     shown = {
-        own: {k: v for k, v in of_key.items() if k in told[own] or k not in somewhere}
+        own: {k: v for k, v in of_key.items() if k in typed_for[own] or k not in anywhere}
         for own, of_key in values.items()
     }
 
     def name(own: tuple[Any, ...], keys: Mapping[str, str]) -> str:
         return ", ".join(f"{keys[k]}={text(v)}" for k, v in shown[own].items())
 
-    keys = _union(values.values())
-    last = Counter(key.rpartition(".")[2] for key in keys)
-    short = {
-        key: key if last[key.rpartition(".")[2]] > 1 else key.rpartition(".")[2] for key in keys
-    }
-    if max(len(name(own, {key: key for key in keys})) for own in values) <= MAX_LABEL:
-        short = {key: key for key in keys}
-    nothing = "defaults" if len(values) > 1 else "all runs"
-    return {own: name(own, short) or nothing for own in values}
+    short = {key: key for key in _union(values.values())}
+    if max(len(name(own, short)) for own in values) > MAX_LABEL:
+        last = {key: key.rpartition(".")[2] for key in short}
+        uses = Counter(last.values())
+        short = {key: key if uses[part] > 1 else part for key, part in last.items()}
+    unnamed = "defaults" if len(values) > 1 else "all runs"
+    return {own: name(own, short) or unnamed for own in values}
 
 
 def _is_choice(key: str) -> bool:
-    """Whether a key names one of Hydra's groups, of those that may tell experiments apart."""
+    """Return whether a key names a Hydra config group that can distinguish experiments."""
     group = key.partition("@")[0].partition("/")[0]
     return group in ("network", "population", "system", "arch") and ("/" in key or "." not in key)
 
 
 def _bounds(
     tasks: Sequence[str], groups: Sequence[Group], given: Mapping[str, Any]
-) -> dict[str, Bounds]:
-    """Of each task: those given, or the lowest and the highest score."""
+) -> dict[str, Interval]:
+    """Return the bounds of each task: the given ones, or the lowest and highest score."""
     for task, pair in given.items():
         if task not in tasks:
             raise ConfigError(

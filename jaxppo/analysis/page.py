@@ -1,12 +1,14 @@
-"""One HTML page that needs nothing beside it: no script, no font, no file; text is escaped here."""
+"""Elements of a self-contained HTML page, without scripts, fonts or other files.
+
+Every function returns HTML and escapes the text it is given.
+"""
 
 import base64
-import dataclasses
 import html
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
-# Readable from 320 pixels to print: tables become cards where they do not fit.
+# For screens from 320 pixels on, and for print. Tables too wide for the screen become cards.
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1d2530; --soft: #566072; --line: #d9dee5;
   --paper: #fff; --tint: #f3f5f8; --mark: #8a5a00; --marked: #fff6e0; }
@@ -76,63 +78,57 @@ summary { cursor: pointer; color: var(--soft); padding: .3rem 0; }
 """
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Table:
-    """Rows of text below names of columns; those of numbers are set to the right."""
-
-    names: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    numbers: frozenset[str] = frozenset()
-
-
-def paragraph(text: str, kind: str = "") -> str:
-    """A paragraph; `kind` is a class of the page's style."""
-    return f"<p{_kind(kind)}>{html.escape(text)}</p>"
+def paragraph(text: str) -> str:
+    """Return a paragraph in a soft colour; nothing for empty text."""
+    return f'<p class="soft">{html.escape(text)}</p>' if text else ""
 
 
 def listing(lines: Sequence[str]) -> str:
-    """Points that stand out; of none, nothing."""
+    """Return a highlighted list; nothing without lines."""
     points = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
     return f'<div class="notes"><ul>{points}</ul></div>' if lines else ""
 
 
 def heading(text: str) -> str:
-    """Of a part of a section."""
+    """Return a heading within a section."""
     return f"<h3>{html.escape(text)}</h3>"
 
 
 def code(text: str) -> str:
-    """Commands, as they are typed."""
+    """Return a block of commands."""
     return f"<pre><code>{html.escape(text)}</code></pre>"
 
 
 def folded(title: str, inner: str) -> str:
-    """What only some will want to see; print shows it."""
+    """Return a part that is folded on the screen and shown in print."""
     return f"<details><summary>{html.escape(title)}</summary>{inner}</details>"
 
 
-def table(content: Table) -> str:
-    """A table; on a narrow screen every row is a card, whose title is its first cell."""
+def table(names: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[str]) -> str:
+    """Return a table of text; the columns `numbers` are aligned to the right.
 
-    def kind(name: str) -> str:
-        return _kind("number" if name in content.numbers else "")
-
-    head = "".join(f'<th scope="col"{kind(n)}>{html.escape(n)}</th>' for n in content.names)
-    rows = "".join(
+    On a narrow screen every row is a card with its first cell as the title.
+    """
+    kinds = [_kind("number" if name in numbers else "") for name in names]
+    escaped = [html.escape(name) for name in names]
+    head = "".join(
+        f'<th scope="col"{kind}>{name}</th>' for kind, name in zip(kinds, escaped, strict=True)
+    )
+    body = "".join(
         "<tr>"
         + "".join(
-            f'<td{kind(name)} data-name="{html.escape(name)}"><span>{html.escape(cell)}</span></td>'
-            for name, cell in zip(content.names, row, strict=True)
+            f'<td{kind} data-name="{name}"><span>{html.escape(cell)}</span></td>'
+            for kind, name, cell in zip(kinds, escaped, row, strict=True)
         )
         + "</tr>"
-        for row in content.rows
+        for row in rows
     )
-    inner = f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
+    inner = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
     return f'<div class="scroll"><table>{inner}</table></div>'
 
 
 def figure(path: Path, alt: str, *, caption: str = "", wide: bool = False) -> str:
-    """A PNG, inside the page."""
+    """Return a figure with a PNG, which the page contains."""
     data = path.read_bytes()
     width, height = (int.from_bytes(data[at : at + 4], "big") for at in (16, 20))
     below = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
@@ -144,17 +140,17 @@ def figure(path: Path, alt: str, *, caption: str = "", wide: bool = False) -> st
 
 
 def figures(parts: Sequence[str]) -> str:
-    """Pictures beside each other, as many as fit."""
+    """Return figures side by side, as many in a row as fit."""
     return f'<div class="figures">{"".join(parts)}</div>'
 
 
-def section(title: str, *parts: str) -> str:
-    """A section with its heading."""
-    return f"<section><h2>{html.escape(title)}</h2>{''.join(parts)}</section>"
+def section(title: str, intro: str, *parts: str) -> str:
+    """Return a section with its heading and a paragraph before its parts."""
+    return f"<section><h2>{html.escape(title)}</h2>{paragraph(intro)}{''.join(parts)}</section>"
 
 
 def page(title: str, *parts: str) -> str:
-    """The whole document."""
+    """Return the whole document."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

@@ -1,8 +1,9 @@
-"""What runs left in their directories: settings, evaluations, results, and what is amiss with them.
+"""Reading runs from their directories: settings, evaluations and results.
 
 Nothing that a directory names is imported or called.
 """
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -19,48 +20,49 @@ from jaxppo.config.stored import CONFIG, plain
 from jaxppo.runtime.sinks import METRICS, SUMMARY, Event
 
 FINISHED, UNFINISHED = "finished", "unfinished"
+OVERRIDES = ".hydra/overrides.yaml"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """One agent, or one population, which is judged by its best member."""
+    """One agent, or one population; the score of a population is its best member's."""
 
-    folder: Path  # of its metrics.jsonl
-    home: Path  # of its config.yaml: the folder itself, or that of all seeds of the run
+    folder: Path  # has metrics.jsonl
+    home: Path  # has config.yaml: the folder itself, or its parent if the run has several seeds
     seed: int
     env: dict[str, Any]  # settings of the environment, by keys such as `name` and `params.gravity`
-    settings: dict[str, Any]  # all others that can make a difference, such as `system.gamma`
-    status: str  # FINISHED, UNFINISHED, or why it failed
-    evaluations: dict[int, float]  # steps -> mean return; those that were finite
-    absolute: float | None
+    settings: dict[str, Any]  # other settings that affect the result, such as `system.gamma`
+    status: str  # FINISHED, UNFINISHED, or the reason of a failure
+    evaluations: dict[int, float]  # steps -> mean return; without those that were not finite
+    absolute: float | None  # absolute metric
     steps: int  # so far
-    seconds: float | None  # of the program that trained it, perhaps with others
-    versions: dict[str, str]  # of libraries, where a checkpoint tells
-    machine: str | None  # where the summary tells
-    picture: Path | None  # of a population's lineage
+    seconds: float | None  # of the whole program, which may have trained several runs
+    versions: dict[str, str]  # of libraries; empty if not recorded
+    machine: str | None  # None: not recorded
+    picture: Path | None  # lineage of a population
 
     @property
     def failed(self) -> bool:
-        """Whether it ended without a result."""
+        """Whether the run ended without a result."""
         return self.status not in (FINISHED, UNFINISHED)
 
     @property
     def score(self) -> float | None:
-        """The absolute metric, or without one the best evaluation; None of runs that failed."""
+        """The absolute metric, or the best evaluation if there is none; None for failed runs."""
         if self.failed:
             return None
         return max(self.evaluations.values(), default=None) if self.by_best else self.absolute
 
     @property
     def by_best(self) -> bool:
-        """Whether the score is the best evaluation, and so the maximum of several."""
+        """Whether the score is the best evaluation, a maximum of several."""
         return self.absolute is None
 
 
 def find(places: Sequence[str]) -> tuple[list[Run], list[str]]:
-    """The runs in and below directories, each once, and lines on what could not be read whole.
+    """Return the runs in and below directories, each once, and notes on damaged files.
 
-    `ConfigError` where a place is no directory, or there is no run in any.
+    `ConfigError` if a place is not a directory, or if no place has a run.
     """
     for place in places:
         if not Path(place).is_dir():
@@ -82,54 +84,57 @@ def find(places: Sequence[str]) -> tuple[list[Run], list[str]]:
     if not runs:
         more = f" ({notes[0]})" if notes else ""
         raise ConfigError(
-            f"{' '.join(places)}: no run there or below{more}; a run's directory holds {CONFIG}, "
-            "and is by default in outputs, one of a sweep in multirun"
+            f"{' '.join(places)}: no run there or below{more}; a run's directory holds {CONFIG}; "
+            "runs are in outputs by default, sweeps in multirun"
         )
     return runs, notes
 
 
 def composed(home: Path) -> tuple[str | None, dict[str, str]]:
-    """Which configuration Hydra composed a run from, and what it chose of each group.
+    """Return the name of the run's Hydra config and the choice made for each config group.
 
-    Of a run that Hydra did not start, None and nothing.
+    None and an empty dict if Hydra did not start the run.
     """
-    file = home / ".hydra" / "hydra.yaml"
     try:
-        told = _yaml(file)
-        job, choices = told["hydra"]["job"], told["hydra"]["runtime"]["choices"]
-        return str(job["config_name"]), {str(k): str(v) for k, v in choices.items()}
+        hydra = _yaml(home / ".hydra" / "hydra.yaml")["hydra"]
+        choices = {str(k): str(v) for k, v in hydra["runtime"]["choices"].items()}
+        return str(hydra["job"]["config_name"]), choices
     except (ValueError, KeyError, TypeError):
         return None, {}
 
 
 def typed(home: Path) -> dict[str, str]:
-    """What a user typed to start a run, by its key."""
+    """Return the overrides that started a run, by key."""
     parts = [line.partition("=") for line in overrides(home)]
     return {key.lstrip("+~"): value for key, _, value in parts}
 
 
 def overrides(home: Path) -> list[str]:
-    """The same, line by line; of a run that Hydra did not start, nothing."""
-    file = home / ".hydra" / "overrides.yaml"
+    """Return the overrides that started a run, as typed; none if Hydra did not start it."""
     try:
-        told = _yaml(file)
+        lines = _yaml(home / OVERRIDES)
     except ValueError:
         return []
-    return [str(line) for line in told] if isinstance(told, list) else []
+    return [str(line) for line in lines] if isinstance(lines, list) else []
+
+
+def natural_order(path: Path) -> tuple[int, str]:
+    """Return a sort key that puts 9 before 10."""
+    return len(path.name), path.name
 
 
 def _yaml(file: Path) -> Any:
-    """What a file holds, with nothing in it looked up; `ValueError` where it cannot be read."""
+    """Load YAML without resolving interpolations; `ValueError` if it cannot be read."""
     try:
         return OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-    except Exception as error:  # the parser's own have no common class
+    except Exception as error:  # the parser's errors have no common class
         raise ValueError(" ".join(str(error).split())[:200]) from error
 
 
 def _homes(place: Path) -> Iterator[tuple[Path, str]]:
-    """Directories with settings in and below one, in the order of their names.
+    """Yield the directories with settings in and below `place`, sorted by name.
 
-    Beside each the one seed of it that `place` is, if it is one.
+    The second value is the folder of one seed if `place` is such a folder, else "".
     """
     real = place.resolve()
     is_seed = real.name.startswith("seed_") and not (place / CONFIG).exists()
@@ -144,28 +149,28 @@ def _homes(place: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _config(home: Path) -> dict[str, Any]:
-    """The settings that a directory holds; `ValueError` where they are not those of a run.
+    """Return the settings in a directory; `ValueError` if they are not settings of a run.
 
-    What it does not name, as runs of earlier versions may not, is as it is by default.
+    Settings that are missing, as in runs of earlier versions, have their defaults.
     """
     config = _yaml(home / CONFIG)
     groups = ("arch", "system", "env")
     if isinstance(config, dict) and all(isinstance(config.get(name), dict) for name in groups):
-        usual = plain(parse({}))
+        defaults = plain(parse({}))
         return {
-            name: {**usual[name], **part} if isinstance(usual.get(name), dict) else part
+            name: {**defaults[name], **part} if isinstance(defaults.get(name), dict) else part
             for name, part in config.items()
         }
     raise ValueError(f"{CONFIG} holds no settings of a run")
 
 
 def _folders(home: Path, config: dict[str, Any]) -> list[Path]:
-    """Where the runs of a home write: each seed of several into a folder of its own."""
+    """Return the folders of the runs: `home`, or one for each seed if there are several."""
     if _is_population(config) or config["arch"].get("num_seeds", 1) == 1:
         return [home]
-    seeds = sorted(home.glob("seed_*"), key=lambda path: (len(path.name), path.name))
+    seeds = sorted(home.glob("seed_*"), key=natural_order)
     if not seeds:
-        raise ValueError("of several seeds, and has no seed_N directories")
+        raise ValueError("has several seeds but no seed_N directories")
     return seeds
 
 
@@ -174,113 +179,109 @@ def _is_population(config: dict[str, Any]) -> bool:
 
 
 def _read(home: Path, folder: Path, config: dict[str, Any], notes: list[str]) -> Run:
-    """One run; lines on what is damaged go to `notes`."""
-    events = _events(folder / METRICS, notes)
-    summary = _summary(folder / SUMMARY, notes)
-    if not events and not summary:
+    """Return one run; append notes on damaged files to `notes`."""
+    log = events(folder / METRICS, notes)
+    end = summary(folder / SUMMARY, notes)
+    if not log and not end:
         notes.append(f"{folder}: nothing was written yet")
-    seed = summary.get("seed", events[0].get("seed") if events else None)
-    if seed is None or _is_population(config):  # whose summary names the best member's
+    seed = end.get("seed", log[0].get("seed") if log else None)
+    if seed is None or _is_population(config):  # a population's summary has the best member's seed
         seed = config["arch"].get("seed", 0)
-    seconds = summary.get("seconds", events[-1].get("seconds") if events else None)
-    picture, machine = folder / "population.png", summary.get("machine")
-    compared = {name: part for name, part in config.items() if name not in _ASIDE}
+    picture, machine = folder / "population.png", end.get("machine")
+    compared = {name: part for name, part in config.items() if name not in _IGNORED_GROUPS}
     return Run(
         folder=folder,
         home=home,
         seed=int(seed),
         env=dict(_leaves(config["env"])),
-        settings={k: v for k, v in _leaves(compared) if k not in _NO_DIFFERENCE},
-        status=str(summary.get("status", UNFINISHED)),
+        settings={k: v for k, v in _leaves(compared) if k not in _IGNORED_KEYS},
+        status=str(end.get("status", UNFINISHED)),
         evaluations={
             int(event["steps"]): score
-            for event in events
+            for event in log
             if event["event"] == "eval" and (score := _score(event)) is not None
         },
-        absolute=_number(summary.get("absolute_metric")),
-        steps=int(max((event["steps"] for event in events), default=0)),
-        seconds=_number(seconds),
-        versions=summary.get("versions") or _newest_manifest(home).get("versions") or {},
+        absolute=_number(end.get("absolute_metric")),
+        steps=int(max((event["steps"] for event in log), default=0)),
+        seconds=_number(end.get("seconds", log[-1].get("seconds") if log else None)),
+        versions=end.get("versions") or _newest_manifest(home).get("versions") or {},
         machine=None if machine is None else str(machine),
         picture=picture if picture.exists() else None,
     )
 
 
-# Groups and keys in which runs may differ and still be the same experiment
-_ASIDE = ("env", "checkpoint", "logger", "resume", "resume_allow", "trust")
-_NO_DIFFERENCE = {
+# Groups and keys that do not affect the result: runs that differ only in these are the same
+_IGNORED_GROUPS = ("env", "checkpoint", "logger", "resume", "resume_allow", "trust")
+_IGNORED_KEYS = {
     *("arch.seed", "arch.num_seeds"),
     *("arch.plan_only", "arch.profile", "arch.compiler", "arch.compile_cache"),
 }
 
 
 def _leaves(settings: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Every setting that is not a dict, by its key; a list is one value, as JSON text."""
+    """Yield key and value of every setting that is not a dict; a list is one value, as JSON."""
     if isinstance(settings, dict) and (settings or not key):
         for name, value in settings.items():
             yield from _leaves(value, f"{key}.{name}".lstrip("."))
     else:
-        plain = settings is None or isinstance(settings, bool | int | float | str)
-        yield key, settings if plain else json.dumps(settings)
+        scalar = settings is None or isinstance(settings, bool | int | float | str)
+        yield key, settings if scalar else json.dumps(settings)
 
 
-def _events(file: Path, notes: list[str]) -> list[Event]:
-    """The events of a metric log, without lines that are not whole."""
-    if not file.exists():
-        return []
-    events: list[Event] = []
+def events(file: Path, notes: list[str]) -> list[Event]:
+    """Return the events of a metric log; damaged lines are left out, with a note in `notes`."""
+    found: list[Event] = []
     damaged = []
-    lines = file.read_bytes().splitlines()
+    lines = file.read_bytes().splitlines() if file.exists() else []
     for number, line in enumerate(lines, 1):
-        try:
-            event = json.loads(line)
-        except ValueError:
-            event = None
-        if isinstance(event, dict) and {"event", "steps"} <= set(event):
-            events.append(event)
+        event = _json(line)
+        if {"event", "steps"} <= set(event):
+            found.append(event)
         else:
             damaged.append(number)
     if damaged:
         last = damaged == [len(lines)]
         which = "its last line is" if last else f"{len(damaged)} of {len(lines)} lines are"
         notes.append(f"{file}: {which} damaged and left out")
-    return events
+    return found
 
 
-def _summary(file: Path, notes: list[str]) -> dict[str, Any]:
-    """The last event of a run; of one that goes on, or whose summary is damaged, nothing."""
+def summary(file: Path, notes: list[str]) -> dict[str, Any]:
+    """Return a run's summary; an empty dict if it is damaged or not written yet."""
     if not file.exists():
         return {}
-    try:
-        summary = json.loads(file.read_bytes())
-    except ValueError:
-        summary = None
-    if not isinstance(summary, dict):
+    found = _json(file.read_bytes())
+    if not found:
         notes.append(f"{file}: damaged; the run is taken as unfinished")
-        return {}
-    return summary
+    return found
 
 
 def _newest_manifest(home: Path) -> dict[str, Any]:
-    """What the newest checkpoint says of itself, if there is one that can be read."""
+    """Return the newest checkpoint manifest that can be read; an empty dict if there is none."""
     for file in sorted(home.glob("checkpoints/*/manifest.json"), reverse=True):
-        try:
-            manifest = json.loads(file.read_bytes())
-        except (OSError, ValueError):
-            continue
-        if isinstance(manifest, dict):
-            return manifest
+        with contextlib.suppress(OSError):
+            if manifest := _json(file.read_bytes()):
+                return manifest
     return {}
 
 
+def _json(text: bytes) -> dict[str, Any]:
+    """Return the dict that JSON text holds; an empty dict if it holds anything else."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def _score(event: Event) -> float | None:
-    """The mean return of an evaluation, of several members the best one's."""
+    """Return the mean return of an evaluation; with several members, the best one's."""
     scores = [_number(value) for value in event.get("member_returns", [])]
     found = [score for score in scores if score is not None]
     return max(found, default=None) if scores else _number(event.get("episode_return"))
 
 
 def _number(value: Any) -> float | None:
-    """A finite number; None of anything else."""
+    """Return `value` as a float if it is a finite number, else None."""
     real = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if real and math.isfinite(value) else None

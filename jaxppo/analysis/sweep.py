@@ -1,4 +1,4 @@
-"""What a sweep found, read from its jobs' directories: whichever launcher ran them."""
+"""Summary of a sweep, from its jobs' directories. It does not depend on the launcher."""
 
 import csv
 import json
@@ -6,8 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
+from jaxppo.analysis import runs
 from jaxppo.runtime.sinks import METRICS, SUMMARY
 from jaxppo.runtime.sinks.console import print_lines, print_table
 from jaxppo.runtime.sinks.marl_eval import MARL_EVAL, merge, save
@@ -18,7 +17,7 @@ COLUMNS = ("absolute_metric", "best_episode_return", "best_steps", "steps", "sec
 
 
 def report(sweep_dir: Path, *, console: bool) -> None:
-    """Write sweep.csv and sweep.png, and print a table, of the jobs below `sweep_dir`."""
+    """Write sweep.csv and sweep.png for the jobs in `sweep_dir`; with `console` print a table."""
     jobs = read(sweep_dir)
     if not jobs:
         return
@@ -44,32 +43,27 @@ def report(sweep_dir: Path, *, console: bool) -> None:
 
 
 def read(sweep_dir: Path) -> list[dict[str, Any]]:
-    """Of each job that began: its directory's name, overrides, summary and evaluations."""
-    jobs = []
-    for folder in sorted(sweep_dir.iterdir(), key=lambda path: (len(path.name), path.name)):
-        overrides = folder / ".hydra" / "overrides.yaml"
-        if not overrides.exists():
-            continue
-        settings = dict(str(item).split("=", 1) for item in OmegaConf.load(overrides))
-        summary, metrics = folder / SUMMARY, folder / METRICS
-        lines = metrics.read_text("utf-8").splitlines() if metrics.exists() else []
-        jobs.append(
-            {
-                "job": folder.name,
-                "settings": settings,
-                "summary": json.loads(summary.read_text())
-                if summary.exists()
-                else {"status": "ended early"},
-                "evaluations": [
-                    event for event in map(json.loads, lines) if event["event"] == "eval"
-                ],
-            }
-        )
-    return jobs
+    """Return the directory name, overrides, summary and evaluations of each job that began.
+
+    Damaged lines are left out. A job with a damaged summary counts as ended early.
+    """
+    notes: list[str] = []  # not shown
+    return [
+        {
+            "job": folder.name,
+            "settings": dict(line.partition("=")[::2] for line in runs.overrides(folder)),
+            "summary": runs.summary(folder / SUMMARY, notes) or {"status": "ended early"},
+            "evaluations": [
+                event for event in runs.events(folder / METRICS, notes) if event["event"] == "eval"
+            ],
+        }
+        for folder in sorted(sweep_dir.iterdir(), key=runs.natural_order)
+        if (folder / runs.OVERRIDES).exists()
+    ]
 
 
 def _merge_marl_eval(sweep_dir: Path, jobs: list[dict[str, Any]], keys: list[str]) -> None:
-    """Write marl_eval.json of the jobs that have one, as algorithms named for what differs."""
+    """Merge the jobs' marl_eval.json; the settings that differ name the algorithms."""
     swept = [key for key in keys if key not in ("arch.seed", "env", "env.name")]
     documents = []
     for job in jobs:
@@ -80,7 +74,7 @@ def _merge_marl_eval(sweep_dir: Path, jobs: list[dict[str, Any]], keys: list[str
     if documents:
         try:
             save(sweep_dir / MARL_EVAL, merge(documents))
-        except ValueError as error:  # seeds of several jobs overlap
+        except ValueError as error:  # several jobs have the same seed
             print_lines(f"{MARL_EVAL} of the sweep: {error}; not written")
 
 
@@ -89,7 +83,7 @@ def _setting(job: dict[str, Any], key: str) -> str:
 
 
 def _score(row: dict[str, Any]) -> float:
-    """What jobs are sorted by: those that failed come last."""
+    """Return the number that jobs are sorted by; failed jobs come last."""
     if row["status"] != "finished":
         return -math.inf
     score = row["absolute_metric"]
@@ -97,7 +91,7 @@ def _score(row: dict[str, Any]) -> float:
 
 
 def _curves(jobs: list[dict[str, Any]], key: str) -> dict[str, dict[int, list[float]]]:
-    """Of each value of `key`: the scores at each step of all jobs and seeds with that value."""
+    """Return value of `key` -> steps -> scores of all jobs and seeds with that value."""
     curves: dict[str, dict[int, list[float]]] = {}
     for job in jobs:
         of_value = curves.setdefault(_setting(job, key), {})
