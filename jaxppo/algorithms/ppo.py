@@ -149,14 +149,13 @@ class PPOSettings(SystemConfig):
             )
         if self.advantages == "vtrace" and not self.recompute_targets:
             raise ConfigError(
-                "system.advantages=vtrace corrects for a policy that has moved since it acted, and "
-                "advantages are estimated before it moves; add system.recompute_targets=true, or "
-                "use gae"
+                "system.advantages=vtrace corrects for updates since the rollout, but targets are "
+                "computed before any update; add system.recompute_targets=true, or use gae"
             )
         if self.recompute_targets and self.normalize_values:
             raise ConfigError(
-                "system.recompute_targets=true would read values in units that the critic has not "
-                "learnt yet, with system.normalize_values=true; set one of them to false"
+                "system.recompute_targets=true does not work with system.normalize_values=true, "
+                "since the critic has not learnt the new normalisation; set one of them to false"
             )
         takes_high = self.objective == "clip" or is_import_path(self.objective)
         if self.clip_eps_high is not None and not takes_high:
@@ -170,7 +169,8 @@ class PPOSettings(SystemConfig):
         if self.standardize_advantages == "minibatch" and minibatch_size == 1:
             raise ConfigError(
                 "system.standardize_advantages=minibatch: a minibatch of one transition has no "
-                f"spread; lower system.num_minibatches={self.num_minibatches}, or take batch"
+                "standard deviation; lower "
+                f"system.num_minibatches={self.num_minibatches}, or take batch"
             )
 
 

@@ -1,4 +1,4 @@
-"""Fields of settings: a default, its help and its rule, and the check of a value."""
+"""Declare settings (default, help and rule) and check their values."""
 
 import dataclasses
 import difflib
@@ -12,14 +12,14 @@ from typing import Any
 
 
 class ConfigError(ValueError):
-    """A setting that cannot be: one line with key, value, rule and the way out."""
+    """A wrong setting. The message is one line: key, value, rule and way out."""
 
 
 def setting(default: Any, help: str, **rule: Any) -> Any:
-    """A field with its help and its rule.
+    """Make a dataclass field with a help text and a rule.
 
-    `low`, `high`, `above` and `infinite` are of numbers; `choices` are names, beside which
-    `importable` takes import paths, such as my_module.my_choice. `traced`: see below.
+    Rules for numbers are `low`, `high`, `above` and `infinite`. Rules for text are `choices`, a
+    tuple of names, and `importable`, which also accepts import paths such as my_module.my_choice.
     """
     if isinstance(default, dict | list):
         return dataclasses.field(
@@ -29,20 +29,21 @@ def setting(default: Any, help: str, **rule: Any) -> Any:
 
 
 def traced(default: Any, help: str, **rule: Any) -> Any:
-    """A setting that shapes no array: a number of the agent, which members may differ in.
+    """Make a setting that is a traced hyperparameter: it shapes no array, and members may differ.
 
-    `follows` names the number that stands for null. `switch`: whether it is finite is static.
+    If the value is null, the setting that `follows` names is used. With `switch`, the program
+    depends on whether the value is finite. With `coupled`, checks compare it with other settings.
     """
     return setting(default, help, traced=True, **rule)
 
 
 def traced_names(settings: Any) -> list[str]:
-    """The traced ones of the settings of an algorithm, a class or an instance."""
+    """Return the names of the traced settings of a class or instance."""
     return [field.name for field in dataclasses.fields(settings) if "traced" in field.metadata]
 
 
 def numbers(settings: Any) -> dict[str, float]:
-    """The traced numbers of an algorithm's settings, by name."""
+    """Return the traced numbers of an algorithm's settings, by name."""
     found = {}
     for field in dataclasses.fields(settings):
         if "traced" in field.metadata:
@@ -54,9 +55,9 @@ def numbers(settings: Any) -> dict[str, float]:
 
 
 class Static:
-    """The settings of an algorithm without those that are traced.
+    """The settings of an algorithm that are not traced.
 
-    Reading a traced one as a constant would compile it in: it is refused with `AttributeError`.
+    Reading a traced setting here would compile it in as a constant: it raises `AttributeError`.
     """
 
     def __init__(self, settings: Any) -> None:
@@ -74,14 +75,13 @@ class Static:
 def check(
     key: str, value: Any, hint: Any, rule: Mapping[str, Any], way_out_of_text: str = ""
 ) -> Any:
-    """`value` as the annotated type, within the rule of its field.
+    """Return `value` as the type `hint`; `ConfigError` if it breaks the rule of its field.
 
-    `way_out_of_text` is said beside the error where a text is given for something else.
+    `way_out_of_text` is added to the error if the value is text and the type is another.
     """
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    wanted = next(option for option in options if option is not type(None))
+    wanted, optional = _without_none(hint)
     if value is None:
-        if type(None) in options:
+        if optional:
             return None
         raise ConfigError(f"{key}=null: must be {_kind(wanted, rule)}")
     kind = typing.get_origin(wanted) or wanted
@@ -89,15 +89,15 @@ def check(
         value = int(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
-    if rule.get("infinite") and value in ("inf", ".inf"):  # text, as Hydra and YAML read these
+    if rule.get("infinite") and value in ("inf", ".inf"):  # Hydra and YAML read these as text
         value = math.inf
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
-        optional = " or null" if type(None) in options else ""
+        or_null = " or null" if optional else ""
         way_out = way_out_of_text if isinstance(value, str) else ""
         if kind is str and isinstance(value, int | float):
             way_out = f"; in quotes it is text: \"{key}='{value}'\""
         raise ConfigError(
-            f"{key}={value}: must be {_kind(wanted, rule)}{optional}, not {type(value).__name__}"
+            f"{key}={value}: must be {_kind(wanted, rule)}{or_null}, not {type(value).__name__}"
             f"{way_out}"
         )
     if kind in (int, float):
@@ -120,13 +120,18 @@ def check(
     return value
 
 
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    """Return a type without its option `None`, and whether it had that option."""
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    return next(option for option in options if option is not type(None)), type(None) in options
+
+
 def is_import_path(choice: str) -> bool:
-    """Whether a choice is an import path, and none of the names."""
+    """Return whether a choice is an import path rather than a name."""
     return "." in choice
 
 
 MAX_INT, MAX_FLOAT = 2**31 - 1, float.fromhex("0x1.fffffep+127")  # of int32 and float32
-
 
 _TYPE_NAMES: dict[Any, str] = {
     int: "an integer (1e7 is one)",
@@ -150,14 +155,13 @@ def _kind(kind: Any, rule: Mapping[str, Any]) -> str:
 
 
 def takes(hint: Any, rule: Mapping[str, Any]) -> str:
-    """What a setting of this annotation and rule takes, in words."""
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    wanted = next(option for option in options if option is not type(None))
+    """Describe in words which values a setting with this type and rule takes."""
+    wanted, optional = _without_none(hint)
     bounds = _bounds(rule)
     words = [
         _kind(wanted, rule) + (f", {bounds}" if bounds else ""),
         ".inf" if rule.get("infinite") else "",
-        "null" if type(None) in options else "",
+        "null" if optional else "",
     ]
     return "; or ".join(word for word in words if word)
 
@@ -183,17 +187,17 @@ def _check_number(key: str, value: float, rule: Mapping[str, Any]) -> None:
         raise ConfigError(f"{key}={value}: must be {rules}{way_out}")
     most = high if high is not None else MAX_INT if isinstance(value, int) else MAX_FLOAT
     if abs(value) > most and not math.isinf(value):
-        raise ConfigError(f"{key}={value}: must be at most {most}, what 32 bits hold")
+        raise ConfigError(f"{key}={value}: must be at most {most}, the largest in 32 bits")
 
 
 def as_argument(key: str, value: Any) -> str:
-    """How a user types a setting of text in a shell: quoted for Hydra, and for the shell."""
+    """Return `key=value` as typed in a shell, quoted for Hydra and for the shell."""
     text = str(value)
     plain = re.fullmatch(r"[\w./@%:+-]+", text, re.ASCII)
     return shlex.quote(f"{key}={text if plain else quoted(text)}")
 
 
 def quoted(text: str) -> str:
-    """Text in quotes as Hydra reads it: there a backslash counts before a quote alone."""
+    """Quote text for Hydra, which reads a backslash as an escape only before a quote."""
     escaped = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), text)
     return f"'{escaped}'"

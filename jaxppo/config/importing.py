@@ -1,4 +1,4 @@
-"""What a setting names by its import path."""
+"""Import classes and functions that settings name by their import path."""
 
 import importlib
 from collections.abc import Iterable
@@ -9,10 +9,10 @@ from jaxppo.config.messages import named
 
 
 def imported(key: str, path: str, what: str, choices: Iterable[str]) -> Any:
-    """What an import path leads to; `ConfigError` where it leads to nothing, or to no `what`.
+    """Import the callable at `path`; `ConfigError` if there is none.
 
-    `what` says in words what is wanted there, "class" or "function": it has to be callable.
-    `choices` are the names that the setting takes instead.
+    `what` is the word for it in the error, "class" or "function". `choices` are the names that the
+    setting takes instead.
     """
     module, _, name = path.rpartition(".")
     if not module:

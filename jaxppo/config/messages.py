@@ -1,20 +1,20 @@
-"""Words that messages share."""
+"""Helpers to format messages."""
 
 from typing import Any
 
 
 def brief(error: BaseException, lines: int = 1) -> str:
-    """An error in one line: its first lines, or its kind where it says nothing."""
+    """Return the first lines of an error as one line, or its type if it has no message."""
     said = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(said[:lines])[:300] or type(error).__name__
 
 
 def named(error: BaseException) -> str:
-    """An error in one line, with its kind."""
+    """Return the type and message of an error in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def count(things: Any, noun: str, plural: str = "s") -> str:
-    """A number, or that of a collection, with its noun: 1 run, 1,024 runs."""
+    """Return a number, or the size of a collection, with its noun: 1 run, 1,024 runs."""
     number = things if isinstance(things, int) else len(things)
     return f"{number:,} {noun}{'' if number == 1 else plural}"

@@ -1,4 +1,4 @@
-"""Plain containers to settings, and the one line for what cannot be."""
+"""Parse plain containers into settings; errors are one line each."""
 
 import dataclasses
 import difflib
@@ -10,7 +10,7 @@ from jaxppo.config.fields import ConfigError, check
 from jaxppo.config.importing import imported
 from jaxppo.config.schema import ALGORITHMS, Config, SystemConfig
 
-# Settings that had another name, and the one that they have now
+# Old names of settings, and their current names
 RENAMED = {
     "system.gradient_chunk": "system.microbatch_size",
     "system.kl_stop": "system.target_kl",
@@ -21,15 +21,15 @@ RENAMED = {
 
 
 def parse(raw: dict[str, Any]) -> Config:
-    """Plain containers to a `Config`; `ConfigError` on an unknown key, a wrong type or a rule.
+    """Parse plain containers into a `Config`; `ConfigError` on unknown keys and wrong values.
 
-    `system.algorithm` says which keys `system` has: an import path there is imported.
+    The keys of `system` depend on `system.algorithm`; if that is an import path, it is imported.
     """
     return typing.cast(Config, _parse(Config, {"system": {}, **raw}, ""))
 
 
 def parse_as(cls: type, raw: dict[str, Any]) -> Any:
-    """The same for another dataclass of settings, of one level."""
+    """Parse plain containers into another dataclass of settings, which has no groups."""
     names = [field.name for field in dataclasses.fields(cls)]
     for name in raw:
         if name not in names:
@@ -64,7 +64,7 @@ def _parse(cls: type, raw: Any, prefix: str) -> Any:
 
 
 def system_type(raw: Any) -> type[SystemConfig]:
-    """The settings of the algorithm that `system.algorithm` names; `ConfigError` if it has none."""
+    """Return the settings class of the algorithm in `raw`; `ConfigError` if there is none."""
     (field,) = (f for f in dataclasses.fields(SystemConfig) if f.name == "algorithm")
     given = raw.get("algorithm", field.default) if isinstance(raw, dict) else field.default
     name = check("system.algorithm", given, str, field.metadata)
@@ -75,7 +75,7 @@ def system_type(raw: Any) -> type[SystemConfig]:
 
 
 def algorithm_class(name: str) -> Any:
-    """The class that `system.algorithm` names; `ConfigError` where there is no such algorithm."""
+    """Return the class that `system.algorithm` names; `ConfigError` if there is none."""
     found = imported("system.algorithm", ALGORITHMS.get(name, name), "class", ALGORITHMS)
     settings = getattr(found, "Settings", None)
     extends = isinstance(settings, type) and issubclass(settings, SystemConfig)
@@ -90,7 +90,7 @@ def algorithm_class(name: str) -> Any:
 
 
 def known_keys() -> list[str]:
-    """Every key, such as `system.gamma`, that can be set for one of the algorithms here."""
+    """Return all keys, such as `system.gamma`, of all algorithms in this package."""
     hints = typing.get_type_hints(Config)
     keys = []
     for field in dataclasses.fields(Config):
@@ -104,7 +104,10 @@ def known_keys() -> list[str]:
 
 
 def unknown_key(key: str, more: Sequence[str] = ()) -> str:
-    """The line that says that `key` does not exist, with the nearest that does (or of `more`)."""
+    """Return the error line for an unknown key, with the most similar known key.
+
+    `more` are further known keys.
+    """
     if key in RENAMED:
         return f"{key}: is called {RENAMED[key]} now"
     known = [*known_keys(), *more]
@@ -122,7 +125,7 @@ def unknown_key(key: str, more: Sequence[str] = ()) -> str:
 
 
 def _group_of_layer(key: str) -> str:
-    """How the layer `key` is chosen by name; empty for other keys."""
+    """Return a hint how to choose the layer `key` by name; empty for other keys."""
     section, _, place = key.partition(".")
     if section != "network":
         return ""
@@ -135,7 +138,7 @@ _SCALAR_GROUPS = ("arch", "system", "population", "checkpoint", "logger")
 
 
 def help_text(algorithm: str) -> str:
-    """Every key with its default and meaning, for `--help` of an algorithm's command."""
+    """Return all keys with their help and default, for `--help` of an algorithm's command."""
     lines, hints = [], typing.get_type_hints(Config)
     alone = [field for field in dataclasses.fields(Config) if "help" in field.metadata]
     for group in dataclasses.fields(Config):

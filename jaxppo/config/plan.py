@@ -1,4 +1,4 @@
-"""Sizes that follow from settings, in exact integers."""
+"""Compute sizes from settings, in exact integers."""
 
 import dataclasses
 import math
@@ -9,52 +9,55 @@ from jaxppo.config.schema import ArchConfig, Config, NetworkConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Numbers that follow from a `Config` and the number of devices, in exact integers."""
+    """Sizes that follow from a `Config` and the number of devices."""
 
     num_devices: int  # D
-    num_members: int  # P, of all devices
-    devices_per_member: int  # D: a member's environments are spread; 1: the members are
+    num_members: int  # P, over all devices
+    devices_per_member: (
+        int  # D: devices split the environments of each member; 1: they split the members
+    )
     update_batch_size: int  # U
-    num_envs: int  # B, of one device, member and update batch
+    num_envs: int  # B, per device, member and update batch
     rollout_length: int  # T
     sequence_length: int  # L
-    steps_per_update: int  # of a member: devices_per_member * U * B * T
-    minibatch_size: int  # transitions of one device, member and update batch in a gradient step
-    minibatch_sequences: int  # that these are in
+    steps_per_update: int  # per member: devices_per_member * U * B * T
+    minibatch_size: int  # transitions per gradient step, device, member and update batch
+    minibatch_sequences: int  # sequences per minibatch
     num_updates: int
-    updates_per_block: tuple[int, ...]  # one entry an evaluation
-    total_steps: int  # of a member, that will run: num_updates * steps_per_update
-    requested_steps: int | None  # total_timesteps, where that was the request
+    updates_per_block: tuple[int, ...]  # one entry per evaluation
+    total_steps: int  # per member, as run: num_updates * steps_per_update
+    requested_steps: int | None  # total_timesteps; None if num_updates is set
     warmup_rollouts: int
-    eval_episodes_per_device: int  # of a member
+    eval_episodes_per_device: int  # per member
 
     @property
     def shards_members(self) -> bool:
-        """Whether each device has members of its own, rather than a part of every member."""
+        """Return whether each device has its own members rather than a part of every member."""
         return self.devices_per_member < self.num_devices
 
     @property
     def members_per_device(self) -> int:
-        """P of one device's program."""
+        """Return P of one device's program."""
         return self.num_members * self.devices_per_member // self.num_devices
 
     @property
     def warmup_steps(self) -> int:
-        """Environment steps before training, on top of `total_steps`."""
+        """Return the environment steps before training, which `total_steps` does not count."""
         return self.warmup_rollouts * self.steps_per_update
 
 
 def plan(config: Config, num_devices: int, members: int | None = None) -> Plan:
-    """Derive every size; `ConfigError` where they do not fit each other.
+    """Compute all sizes; `ConfigError` if settings do not fit each other.
 
-    `members`: of the program, where it trains other jobs too; None: those of `config`.
+    `members` is the number of members in the program, which may include those of other jobs; None:
+    the members of `config`.
     """
     arch, system = config.arch, config.system
     system.check()
     sequence_length = _sequence_length(config)
     count = num_members(config) if members is None else members
-    spread = count > 1 and count % num_devices == 0
-    shards = 1 if spread else num_devices
+    shards_members = count > 1 and count % num_devices == 0
+    shards = 1 if shards_members else num_devices
     learners = shards * arch.update_batch_size
     devices = f"{shards} device{'s' if shards > 1 else ''}"
     if arch.total_num_envs % learners:
@@ -85,12 +88,12 @@ def plan(config: Config, num_devices: int, members: int | None = None) -> Plan:
             f"the nearest that does: {_nearest_divisor(num_sequences, system.num_minibatches)}"
         )
     steps_per_update = learners * batch
-    learnt = num_sequences * (sequence_length - system.burn_in)  # by one device and update batch
+    learnt = num_sequences * (sequence_length - system.burn_in)  # per device and update batch
     system.check_sizes(learners * learnt // system.num_minibatches)
     if system.microbatch_size is not None and system.microbatch_size < learnt // num_sequences:
         raise ConfigError(
             f"system.microbatch_size={system.microbatch_size} is less than one sequence of "
-            f"{learnt // num_sequences} transitions, which cannot be parted; at least that, or null"
+            f"{learnt // num_sequences} transitions, which cannot be split; at least that, or null"
         )
     num_updates = _num_updates(arch, steps_per_update)
     blocks = arch.num_evaluation
@@ -127,18 +130,18 @@ def plan(config: Config, num_devices: int, members: int | None = None) -> Plan:
 
 
 def num_members(config: Config) -> int:
-    """How many agents a run trains."""
+    """Return how many agents a run trains."""
     return config.population.size or config.arch.num_seeds
 
 
 def memories(network: NetworkConfig) -> list[str]:
-    """The names of the memories that a network has."""
+    """Return the names of the memories in a network."""
     names = [field.name for field in dataclasses.fields(network)]
     return [name for name in names if name.endswith("_memory") and getattr(network, name)]
 
 
 def _sequence_length(config: Config) -> int:
-    """Steps of a sequence; `ConfigError` where they do not suit the rollout or the network."""
+    """Return L; `ConfigError` if it does not fit the rollout or the network."""
     system, found = config.system, memories(config.network)
     rollout = system.rollout_length
     length = rollout if system.sequence_length is None else system.sequence_length
@@ -178,6 +181,7 @@ def _sequence_length(config: Config) -> int:
 
 
 def _nearest_divisor(number: int, wanted: int) -> int:
+    """Return the divisor of `number` nearest to `wanted`, in time sqrt(number)."""
     small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
     return min((*small, *(number // n for n in small)), key=lambda n: abs(n - wanted))
 

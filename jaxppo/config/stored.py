@@ -1,4 +1,4 @@
-"""The settings of a run as it keeps them: config.yaml, under the SHA-256 of its text."""
+"""Store the settings of a run in config.yaml, with a SHA-256 checksum in the first line."""
 
 import dataclasses
 import hashlib
@@ -15,7 +15,7 @@ CONFIG = "config.yaml"
 
 
 def plain(config: Config) -> dict[str, Any]:
-    """Containers that JSON and YAML have words for, and `parse` takes."""
+    """Return settings as plain containers, as JSON and YAML store them and `parse` reads them."""
 
     def one(value: Any) -> Any:
         if isinstance(value, dict):
@@ -28,7 +28,7 @@ def plain(config: Config) -> dict[str, Any]:
 
 
 def keep_config(config: Config, folder: Path) -> None:
-    """Write config.yaml, of which `read_config` is the inverse, whole or not at all."""
+    """Write config.yaml atomically; `read_config` reads it."""
     from omegaconf import OmegaConf
 
     text = OmegaConf.to_yaml(OmegaConf.create(plain(config)))
@@ -45,9 +45,9 @@ def _digest(text: str) -> str:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The settings of a run in plain containers; nothing in them is looked up or called.
+    """Return the settings of a run as plain containers, without resolving or calling anything.
 
-    `ConfigError` where the file is not as it was written.
+    `ConfigError` if the file was changed or cannot be read.
     """
     from omegaconf import OmegaConf
 
@@ -56,8 +56,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         seal, _, text = file.read_text("utf-8").partition("\n")
         if seal != f"{_SEAL}{_digest(text)}":
             raise ConfigError(
-                f"{file}: is not as the run wrote it (SHA-256 differs); put that in its place. "
-                "Settings change on the command line, with resume_allow=[...]"
+                f"{file}: is not as the run wrote it (SHA-256 differs); restore that file. "
+                "To change settings, use the command line with resume_allow=[...]"
             )
         found = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
     except (OSError, UnicodeDecodeError) as error:
@@ -67,7 +67,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     return typing.cast(dict[str, Any], found)
 
 
-# Settings that say what this machine is to do, and not what the run is
+# Settings about this machine, not about the run; a resume takes them from the command line
 LOCAL = (
     *("arch.compile_cache", "arch.profile", "logger.sinks"),
     *(f"logger.{name}" for name in LoggerConfig.__dataclass_fields__ if name.startswith("wandb")),
@@ -75,7 +75,7 @@ LOCAL = (
 
 
 def with_local(stored: Config, here: Config) -> Config:
-    """The settings of a stored run, but for those of `LOCAL`, which are as `here`."""
+    """Return the settings of a stored run, with the `LOCAL` settings taken from `here`."""
     for key in LOCAL:
         group, _, name = key.partition(".")
         section = dataclasses.replace(

@@ -1,4 +1,4 @@
-"""What a stored run, perhaps of a stranger, may name."""
+"""Restrict what the settings of a stored run, perhaps from a stranger, may import."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,20 +12,21 @@ TRUSTED = (
 
 
 def check_trust(settings: dict[str, Any], trust: Sequence[str]) -> None:
-    """`ConfigError` where settings name something to import that is not within `trust`.
+    """Raise `ConfigError` if settings import something that is neither in `TRUSTED` nor in `trust`.
 
-    `settings` are plain containers: parsing them already imports what `system.algorithm` names. For
-    settings that come with a run, perhaps of a stranger. A path is looked up only where its
-    beginning is trusted, and what it leads to has to come from there too: not from a module that
-    a trusted one has imported. Of this project and its libraries it has to be a class, since a
-    function may do anything with the arguments that it is given.
+    `settings` are plain containers, because parsing them would already import `system.algorithm`.
+    A path is imported only if its prefix is trusted. The object found must also be defined under a
+    trusted prefix: a trusted module may have imported it from elsewhere. From this project and its
+    libraries only classes are allowed, since a function may do anything with its arguments.
     """
     allowed = (*TRUSTED, *trust)
     for key, value in _texts(settings):
         if "${" in value:
-            raise ConfigError(f"{key}={value}: a stored run looks nothing up; write the value")
+            raise ConfigError(
+                f"{key}={value}: a stored run must not contain ${{...}}; write the value"
+            )
     for key, path in _named(settings):
-        if not (_within(path, allowed) and (key == "env.module" or _is_what_it_says(path, trust))):
+        if not (_within(path, allowed) and (key == "env.module" or _is_defined_there(path, trust))):
             raise ConfigError(
                 f"{key}={path}: is not among what a stored run may name (classes of "
                 f"{', '.join(allowed)}); if you trust it, add trust=[{path.partition('.')[0]}]"
@@ -36,14 +37,14 @@ def _within(path: str, allowed: Sequence[str]) -> bool:
     return any(f"{path}.".startswith(f"{prefix.rstrip('.')}.") for prefix in allowed)
 
 
-def _is_what_it_says(path: str, trust: Sequence[str]) -> bool:
-    """Whether a path leads to what was defined under a trusted one."""
+def _is_defined_there(path: str, trust: Sequence[str]) -> bool:
+    """Return whether the object at `path` is defined under a trusted prefix."""
     from hydra.utils import get_object
 
     try:
         found = get_object(path)
         home = f"{found.__module__}.{found.__qualname__}"
-    except Exception:  # whatever an import raises
+    except Exception:  # an import may raise anything
         return False
     if _within(path, trust) and _within(home, (*TRUSTED, *trust)):
         return True
@@ -51,12 +52,12 @@ def _is_what_it_says(path: str, trust: Sequence[str]) -> bool:
 
 
 _PATHS = ("env.target", "env.module", "system.algorithm", "system.objective")
-_NAMES = ("system.algorithm", "system.objective")  # which may be names of ours instead
-_FUNCTIONS = ("jaxppo.networks.heads.follow",)  # that make a layer
+_NAMES = ("system.algorithm", "system.objective")  # these may also hold names of our own
+_FUNCTIONS = ("jaxppo.networks.heads.follow",)  # functions that make a layer
 
 
 def _named(settings: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Every import path in settings, by its key."""
+    """Yield (key, import path) for every import path in settings."""
     if isinstance(settings, dict):
         for name, value in settings.items():
             inner = f"{key}.{name}".lstrip(".")
@@ -71,7 +72,7 @@ def _named(settings: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _texts(settings: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Every text in settings, keys too, by its key."""
+    """Yield (key, text) for every text in settings; names of keys count as texts."""
     if isinstance(settings, dict):
         for name, value in settings.items():
             yield key, str(name)
