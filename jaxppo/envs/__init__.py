@@ -13,7 +13,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.types import Environment
 
-PACKAGES = {  # what each library is imported as; its adapter and its extra have its own name
+PACKAGES = {  # library -> name of its package; the adapter and the extra are named as the library
     "gymnax": "gymnax",
     "brax": "brax",
     "craftax": "craftax",
@@ -26,7 +26,7 @@ PACKAGES = {  # what each library is imported as; its adapter and its extra have
 
 
 def make(config: EnvConfig) -> Environment:
-    """The environment that `config` names; `ConfigError` where there is none, or a broken one."""
+    """Make the environment of `config`; `ConfigError` if it does not exist or is broken."""
     from jaxppo.envs.episodes import problems
 
     env = build(config)
@@ -37,7 +37,7 @@ def make(config: EnvConfig) -> Environment:
 
 
 def build(config: EnvConfig) -> Environment:
-    """The same of one that may break the contract, as `problems` and `contract` would tell."""
+    """Make the environment of `config` without the checks of `problems`."""
     from jaxppo.envs.episodes import line
     from jaxppo.envs.extras import Extras
     from jaxppo.envs.mask import Mask
@@ -54,13 +54,13 @@ def build(config: EnvConfig) -> Environment:
         env: Environment = adapter.make(config)
     except ConfigError:
         raise
-    except OSError as error:  # URLError is one
+    except OSError as error:  # including URLError
         raise ConfigError(
             f"{_key(config)}: needs a file that could not be downloaded or read ({line(error)}); "
             "make it once where there is a network and copy the file from there (gymnax keeps "
             "MNIST in /tmp/mnist), or choose another environment"
         ) from error
-    except Exception as error:  # whatever a constructor raises is the user's to read
+    except Exception as error:  # a constructor may raise anything
         raise ConfigError(
             f"{_key(config)}: cannot be made with env.kwargs={config.kwargs}, "
             f"env.params={config.params}: {line(error)}"
@@ -72,7 +72,7 @@ def build(config: EnvConfig) -> Environment:
 
 
 def load(key: str, name: str) -> Any:
-    """Import a module that a setting names."""
+    """Import the module `name` of the setting `key`; `ConfigError` if that fails."""
     try:
         return importlib.import_module(name)
     except Exception as error:  # a user's module may raise anything
@@ -87,7 +87,7 @@ def _key(config: EnvConfig) -> str:
 
 
 def _adapter(config: EnvConfig) -> ModuleType:
-    """The module that makes the environment; `ConfigError` where its library is not there."""
+    """Import the module that makes the environment; `ConfigError` if its library is missing."""
     if config.target is not None:
         return importlib.import_module("jaxppo.envs.own")
     library = config.library
@@ -112,7 +112,7 @@ def _adapter(config: EnvConfig) -> ModuleType:
 
 
 def check_gymnax() -> None:
-    """`ConfigError` where another distribution has put its own gymnax in place of gymnax."""
+    """Raise `ConfigError` if another distribution has replaced gymnax by its own version."""
     for name in ("stable-gymnax", "stable_gymnax"):
         try:
             version = importlib.metadata.version(name)
@@ -126,7 +126,7 @@ def check_gymnax() -> None:
 
 
 def unknown(config: EnvConfig, known: Iterable[str]) -> ConfigError:
-    """What says that a library has no environment of that name, with the nearest ones."""
+    """Return the error for an unknown environment name; it lists the nearest names."""
     name, ids = str(config.name), sorted(known)
     lower = {each.lower(): each for each in ids}
     near = [lower[m] for m in difflib.get_close_matches(name.lower(), list(lower), 3, 0.3)]
@@ -138,7 +138,7 @@ def unknown(config: EnvConfig, known: Iterable[str]) -> ConfigError:
 
 
 def replace_params(name: str, params: Any, changes: dict[str, Any]) -> Any:
-    """A library's dataclass of parameters with `env.params` applied."""
+    """Return a library's parameters, a dataclass, with the changes of `env.params`."""
     known = [field.name for field in dataclasses.fields(params)]
     for key in changes:
         if key not in known:
@@ -151,7 +151,7 @@ def replace_params(name: str, params: Any, changes: dict[str, Any]) -> Any:
 
 
 def _check_action_mask(entry: str | None, env: Environment) -> None:
-    """That a mask asked for by name is there; the default name is only looked for."""
+    """Raise `ConfigError` if the mask is missing; the default name may be missing."""
     if entry in (None, "action_mask"):
         return
     space = env.observation_space

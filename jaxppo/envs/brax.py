@@ -9,13 +9,14 @@ from jaxppo.envs.states import States
 
 
 def make(config: EnvConfig) -> Episodes:
-    """Build by Brax's name; `env.kwargs` are its class's, `backend` say, and `episode_length`.
+    """Build by Brax's name; `env.kwargs` go to its class (`backend`), except `episode_length`.
 
-    Without Brax's wrappers, which report `episode_length` as the end of both kinds.
+    Brax's wrappers are not used: at `episode_length` they report both termination and truncation.
     """
     kwargs = dict(config.kwargs)
     length = kwargs.pop("episode_length", 1000)
     name = str(config.name)
+    # Brax has no public list of its environments.
     if name not in brax_envs._envs:
         raise unknown(config, brax_envs._envs)
     return Episodes(name, States(brax_envs.get_environment(name, **kwargs), length), config)

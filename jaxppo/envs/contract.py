@@ -1,4 +1,4 @@
-"""Whether an environment keeps the contract of `types.Environment`, found out by playing it."""
+"""Check that an environment keeps the contract of `types.Environment`, by playing it."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -23,39 +23,40 @@ from jaxppo.types import (
     PyTree,
     Space,
     TimeStep,
+    describe,
     is_space,
     zeros,
 )
 
 NUM_ENVS = 4  # B
-FEW = 8  # steps that are played twice
+FEW = 8  # steps of the second, separately traced run
 
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One promise of the contract, and whether it was kept."""
+    """The result of one check of the contract."""
 
     name: str
-    findings: list[str]  # what is wrong, in words; empty: nothing
-    seen: str  # what was looked at
-    hints: list[str] = dataclasses.field(default_factory=list)  # what may be as it is meant
+    findings: list[str]  # errors, in words; empty if there are none
+    seen: str  # what was checked
+    hints: list[str] = dataclasses.field(default_factory=list)  # possible errors
 
 
 @dataclasses.dataclass(frozen=True)
 class Played:
     """`T` steps of `B` environments by random legal actions, in NumPy."""
 
-    opening: PyTree  # [B, O...]
+    first_obs: PyTree  # [B, O...]
     steps: TimeStep  # [T, B, ...]
 
     @property
     def over(self) -> np.ndarray:
-        """Which steps ended an episode, `[T, B]`."""
+        """The steps that ended an episode, `[T, B]` bool."""
         return np.asarray(self.steps.terminated | self.steps.truncated)
 
 
 def check(config: EnvConfig, steps: int = 256) -> list[Check]:
-    """What an environment does wrong in so many steps, promise by promise; it raises nothing."""
+    """Play an environment for `steps` steps and return the checks; it raises nothing."""
     try:
         env = envs.build(config)
     except ConfigError as error:
@@ -65,23 +66,14 @@ def check(config: EnvConfig, steps: int = 256) -> list[Check]:
     made = [Check("made", [], f"{env.name}, {line(env.action_space)}")]
     try:
         found = problems(env)
-        checks = [*made, Check("forms", found, _form(env.observation_space))]
-        return checks if found else checks + list(_play(env, config, steps))
+        checks = [*made, Check("forms", found, describe(env.observation_space))]
+        return checks if found else checks + list(_check_play(env, config, steps))
     except Exception as error:
         return [*made, Check("runs", [f"raises {line(error)}"], "")]
 
 
-def _form(space: PyTree) -> str:
-    """Shapes and data types of a tree of spaces."""
-    if isinstance(space, Mapping):
-        return "{" + ", ".join(f"{name}: {_form(part)}" for name, part in space.items()) + "}"
-    if isinstance(space, tuple | list):
-        return "(" + ", ".join(map(_form, space)) + ")"
-    return f"{space.dtype}{list(space.shape)}" if isinstance(space, Box) else line(space)
-
-
-def _play(env: Environment, config: EnvConfig, steps: int) -> Iterator[Check]:
-    """Play it and look at what it gave."""
+def _check_play(env: Environment, config: EnvConfig, steps: int) -> Iterator[Check]:
+    """Play the environment and check the results."""
     mask = config.action_mask
     keys = jax.random.split(jax.random.key(0), NUM_ENVS)
     rollout = partial(play, env, mask)
@@ -91,15 +83,15 @@ def _play(env: Environment, config: EnvConfig, steps: int) -> Iterator[Check]:
     played = Played(*jax.tree.map(lambda x: x[0], first))
     yield Check("runs", [], f"{steps} steps of {NUM_ENVS} environments, compiled")
     yield Check("values", list(_values(env, played)), "finite, and within the spaces")
-    yield Check("ends", list(_ends(env, played)), _about_ends(env, played))
-    yield Check("successor", list(_successor(played)), _about_successors(played))
+    yield Check("ends", list(_ends(env, played)), _describe_ends(env, played))
+    yield Check("successor", list(_successor(played)), _describe_successors(played))
     yield Check("mask", list(_mask(env, mask, played)), "")
     yield _indices(config, steps, keys)
     anew, alone = _numpy(
-        jax.jit(lambda k: (rollout(FEW, k), rollout(1, k[:1])))(keys)  # traced anew
+        jax.jit(lambda k: (rollout(FEW, k), rollout(1, k[:1])))(keys)  # traced again
     )
     few = jax.tree.map(lambda x: x[:FEW], played.steps)
-    same = _equal(first, again) and _close((anew[0], anew[1]), (played.opening, few))
+    same = _equal(first, again) and _close((anew[0], anew[1]), (played.first_obs, few))
     yield Check(
         "determinism", [] if same else ["two runs from one key differ"], "two runs from one key"
     )
@@ -111,13 +103,14 @@ def _play(env: Environment, config: EnvConfig, steps: int) -> Iterator[Check]:
 
 
 def glance(config: EnvConfig) -> list[str]:
-    """What can be found out in about a second of what a user's own class does wrong, in words.
+    """Return errors of a user's own class that are found in about a second, in words.
 
-    Of one whose forms are right: values in the first steps, and state outside of JAX.
+    It checks values of the first steps and state outside of JAX. Call it only if `problems` finds
+    nothing.
     """
     try:
         env = envs.build(config)
-        found = list(_outside(env))
+        found = list(_python_state(env))
         keys = jax.random.split(jax.random.key(0), NUM_ENVS)
         played = Played(*_numpy(jax.jit(partial(play, env, config.action_mask, FEW))(keys)))
         return [*found, *_values(env, played)]
@@ -125,8 +118,8 @@ def glance(config: EnvConfig) -> list[str]:
         return [f"raises {line(error)}"]
 
 
-def _outside(env: Environment) -> Iterator[str]:
-    """State of Python that a step changes or reads: compiled, it is that of the first trace."""
+def _python_state(env: Environment) -> Iterator[str]:
+    """Yield an error if a step changes or reads Python state; a compiled step does so only once."""
     keys = jax.random.split(jax.random.key(0), NUM_ENVS)
     action = zeros(env.action_space, (NUM_ENVS,))
 
@@ -135,15 +128,15 @@ def _outside(env: Environment) -> Iterator[str]:
             state, _ = env.reset(keys)
             return env.step(keys, state, action)
 
-        # A wrapper of its own each time: JAX keeps the trace of a function that it knows
+        # A new function each time, since JAX caches the traces of functions
         closed = jax.make_jaxpr(lambda keys: both(keys))(keys)
         return str(closed.jaxpr), [np.asarray(const) for const in closed.consts]
 
-    traced()  # what is made once and kept is there from then on
+    traced()  # fill the environment's own caches
     owner = getattr(env, "one", getattr(env, "env", env))
-    before = {name: _mark(value) for name, value in vars(owner).items()}
+    before = {name: _fingerprint(value) for name, value in vars(owner).items()}
     (text, consts), (text_again, consts_again) = traced(), traced()
-    after = {name: _mark(value) for name, value in vars(owner).items()}
+    after = {name: _fingerprint(value) for name, value in vars(owner).items()}
     changed = sorted(name for name in after if after[name] != before.get(name))
     if changed:
         yield (
@@ -158,18 +151,18 @@ def _outside(env: Environment) -> Iterator[str]:
         )
 
 
-def _mark(value: Any) -> Any:
-    """What tells whether an attribute was changed: content where it is plain, else identity."""
+def _fingerprint(value: Any) -> Any:
+    """Return a value that changes with an attribute: its content if it is plain, else its id."""
     plain = isinstance(value, int | float | str | bool | list | dict | set | tuple | None)
     return repr(value) if plain else id(value)
 
 
 def _indices(config: EnvConfig, steps: int, keys: jax.Array) -> Check:
-    """Where an array is indexed beyond its ends: JAX reads the nearest element, or writes none."""
+    """Check for array indices out of bounds: JAX reads the nearest element and drops writes."""
     bare: Any = envs.build(dataclasses.replace(config, mask=[], extras=[]))
 
     def reset(key: jax.Array) -> tuple[PyTree, PyTree]:
-        """An observation and a state."""
+        """Return observation and state."""
         if isinstance(bare, Episodes):
             return bare.one.reset(key)[::-1]
         found: tuple[PyTree, PyTree] = bare.env.reset_env(key, bare.params)
@@ -188,7 +181,7 @@ def _indices(config: EnvConfig, steps: int, keys: jax.Array) -> Check:
             obs, state, time = carry
             action_key, step_key, reset_key = jax.random.split(key, 3)
             shown = obs.get(config.action_mask) if isinstance(obs, Mapping) else None
-            action = _draw(bare.action_space, action_key, shown)
+            action = _random_action(bare.action_space, action_key, shown)
             obs, state, over = step(step_key, state, action)
             time = time + 1
             if bare.time_limit is not None:
@@ -203,8 +196,8 @@ def _indices(config: EnvConfig, steps: int, keys: jax.Array) -> Check:
         checked = checkify.checkify(episodes, errors=checkify.index_checks)
         error, _ = jax.jit(jax.vmap(checked))(keys)
         message = error.get()
-    except Exception as error:  # of what JAX cannot look into
-        return Check("indices", [], f"not looked at: {line(error)}")
+    except Exception as error:  # checkify does not support every operation
+        return Check("indices", [], f"not checked: {line(error)}")
     if message is None:
         return Check("indices", [], seen)
     first = message.splitlines()[0].partition(": ")[2].strip().rstrip(".")
@@ -219,7 +212,10 @@ def _indices(config: EnvConfig, steps: int, keys: jax.Array) -> Check:
 def play(
     env: Environment, mask: str | None, steps: int, keys: jax.Array
 ) -> tuple[PyTree, TimeStep]:
-    """The openings of `[B]` keys, and steps `[T, B, ...]`; each key decides on its episodes."""
+    """Play random legal actions; return first observations `[B, O...]` and steps `[T, B, ...]`.
+
+    Key b of `keys` `[B]` alone determines the episodes of environment b.
+    """
 
     def key_at(time: jax.Array) -> jax.Array:
         return jax.vmap(jax.random.fold_in, (0, None))(keys, time)
@@ -228,7 +224,7 @@ def play(
         state, obs = carry
         action_key, env_key = jnp.moveaxis(jax.vmap(jax.random.split)(key_at(time)), 1, 0)
         shown = obs[mask] if isinstance(obs, Mapping) and mask in obs else None
-        draw = partial(_draw, env.action_space)
+        draw = partial(_random_action, env.action_space)
         action = jax.vmap(draw, (0, None if shown is None else 0))(action_key, shown)
         state, step = env.step(env_key, state, action)
         return (state, step.obs), step
@@ -238,8 +234,8 @@ def play(
     return obs, played
 
 
-def _draw(space: PyTree, key: jax.Array, mask: PyTree) -> PyTree:
-    """One action of a space, legal where its mask says what is."""
+def _random_action(space: PyTree, key: jax.Array, mask: PyTree) -> PyTree:
+    """Draw one action of a space; with a mask, a legal one."""
     if isinstance(space, Box):
         low, high = (jnp.broadcast_to(jnp.asarray(x), space.shape) for x in (space.low, space.high))
         bounded = jnp.isfinite(low) & jnp.isfinite(high)
@@ -247,7 +243,7 @@ def _draw(space: PyTree, key: jax.Array, mask: PyTree) -> PyTree:
         normal = jnp.clip(jax.random.normal(key, space.shape), low, high)
         return jnp.where(bounded, inside, normal).astype(space.dtype)
     if isinstance(space, Discrete | MultiDiscrete):
-        sizes = (space.num_values,) if isinstance(space, Discrete) else space.num_values
+        sizes = actions.component_sizes(space)
         legal = jnp.ones(sum(sizes), bool)
         if mask is not None:
             flat = actions.flat_mask(space, jax.tree.map(lambda x: x[None, None], mask))
@@ -261,7 +257,8 @@ def _draw(space: PyTree, key: jax.Array, mask: PyTree) -> PyTree:
     keys = jax.random.split(key, len(names))
     masks = mask if isinstance(mask, Mapping) else dict(enumerate(mask or ()))
     drawn = {
-        name: _draw(space[name], k, masks.get(name)) for name, k in zip(names, keys, strict=True)
+        name: _random_action(space[name], k, masks.get(name))
+        for name, k in zip(names, keys, strict=True)
     }
     return drawn if isinstance(space, Mapping) else tuple(drawn.values())
 
@@ -271,9 +268,9 @@ def _numpy(tree: PyTree) -> PyTree:
 
 
 def _values(env: Environment, played: Played) -> Iterator[str]:
-    """What is NaN, infinite or outside of the observation space."""
+    """Yield values that are NaN, infinite or outside of the observation space."""
     seen = {
-        "reset: observation": played.opening,
+        "reset: observation": played.first_obs,
         "step: observation": played.steps.obs,
         "step: final_observation": played.steps.final_observation,
     }
@@ -305,7 +302,7 @@ def _bounds(space: Space) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _lengths(played: Played) -> np.ndarray:
-    """Steps taken in the episode so far, after each step, `[T, B]`."""
+    """Return the steps taken in the episode so far, after each step, `[T, B]`."""
     lengths, time = [], np.zeros(NUM_ENVS, int)
     for over in played.over:
         time = time + 1
@@ -315,7 +312,7 @@ def _lengths(played: Played) -> np.ndarray:
 
 
 def _ends(env: Environment, played: Played) -> Iterator[str]:
-    """Episodes that go on past their limit, or reach it without being truncated."""
+    """Yield an error if an episode passes its time limit or reaches it without truncation."""
     lengths, limit = _lengths(played), env.time_limit
     truncated: Any = played.steps.truncated
     if limit is None:
@@ -331,7 +328,7 @@ def _ends(env: Environment, played: Played) -> Iterator[str]:
         )
 
 
-def _about_ends(env: Environment, played: Played) -> str:
+def _describe_ends(env: Environment, played: Played) -> str:
     terminated = int(played.steps.terminated.sum())
     truncated = int((played.steps.truncated & ~played.steps.terminated).sum())
     limit = "no time limit" if env.time_limit is None else f"time limit {env.time_limit:,}"
@@ -339,7 +336,7 @@ def _about_ends(env: Environment, played: Played) -> str:
 
 
 def _successor(played: Played) -> Iterator[str]:
-    """Where `final_observation` is not the observation that the step led to."""
+    """Yield errors of `final_observation`, which must be the observation that the step led to."""
     steps, over = played.steps, played.over
     pairs = list(
         zip(jax.tree.leaves(steps.obs), jax.tree.leaves(steps.final_observation), strict=True)
@@ -348,7 +345,7 @@ def _successor(played: Played) -> Iterator[str]:
     equal: Any = np.stack(rows).all(0)
     if not equal[~over].all():
         yield "step: within an episode final_observation is not the observation"
-    moves = any((x != x[0]).any() for x, _ in pairs)  # something is to be seen
+    moves = any((x != x[0]).any() for x, _ in pairs)  # observations are not constant
     if over.any() and moves and equal[over].all():
         yield (
             "step: where an episode ends, final_observation equals the next episode's first "
@@ -356,14 +353,14 @@ def _successor(played: Played) -> Iterator[str]:
         )
 
 
-def _about_successors(played: Played) -> str:
+def _describe_successors(played: Played) -> str:
     count = int(played.over.sum())
     return f"at {count} ends" if count else "no episode ended; ask for more steps to see any end"
 
 
 def _mask(env: Environment, mask: str | None, played: Played) -> Iterator[str]:
-    """Masks that do not fit the action, or allow nothing."""
-    for tree in (jax.tree.map(lambda x: x[None], played.opening), played.steps.obs):
+    """Yield an error if masks do not fit the action space or allow nothing."""
+    for tree in (jax.tree.map(lambda x: x[None], played.first_obs), played.steps.obs):
         if not isinstance(tree, Mapping) or mask not in tree:
             return
         try:
@@ -376,15 +373,15 @@ def _mask(env: Environment, mask: str | None, played: Played) -> Iterator[str]:
 
 
 def _mapped(first: PyTree, played: Played, alone: PyTree) -> Iterator[str]:
-    """Where an environment depends on those that run beside it."""
+    """Yield errors if an environment depends on those that run beside it."""
     one, other = (jax.tree.map(lambda x, i=i: x[i], first) for i in (0, 1))
     if not _close(one, other):
         yield "the same environments mapped twice with vmap differ"
     step = jax.tree.map(lambda x: x[:1, :1], played.steps)
     parts = ("final_observation", "reward", "terminated", "truncated")
     lone, wanted = ([getattr(x, part) for part in parts] for x in (alone[1], step))
-    opening = jax.tree.map(lambda x: x[:1], played.opening)
-    if not _close((alone[0], lone), (opening, wanted)):
+    first_obs = jax.tree.map(lambda x: x[:1], played.first_obs)
+    if not _close((alone[0], lone), (first_obs, wanted)):
         yield "an environment alone is not what it is beside others with the same keys"
 
 
@@ -394,12 +391,12 @@ def _equal(one: PyTree, other: PyTree) -> bool:
 
 
 def _same(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Elementwise, where NaN equals NaN."""
+    """Return elementwise equality; NaN equals NaN."""
     return (x == y) | ((x != x) & (y != y))
 
 
 def _close(one: PyTree, other: PyTree) -> bool:
-    """Equal up to what rounding does in a few steps."""
+    """Return whether two trees are equal up to rounding errors of a few steps."""
     pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
     return all(
         x.shape == y.shape

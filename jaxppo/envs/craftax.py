@@ -1,4 +1,4 @@
-"""Adapter of Craftax and Craftax-Classic, seen as symbols or pixels."""
+"""Adapter of Craftax and Craftax-Classic, with symbols or pixels as observations."""
 
 import dataclasses
 from typing import Any
@@ -18,10 +18,10 @@ NAMES = [f"Craftax-{kind}-v1" for kind in ("Symbolic", "Pixels")] + [
 
 
 class Craftax:
-    """One environment of Craftax as an `episodes.Single`, with bound parameters.
+    """One environment of Craftax as an `episodes.Single`, with fixed parameters.
 
-    Craftax ends episodes at `max_timesteps` as if the player had died. It gets one step more than
-    that here, and `Episodes` truncates at the limit.
+    At `max_timesteps` Craftax ends an episode as if the player had died. So Craftax gets a limit of
+    one more step, and `Episodes` truncates at the original limit.
     """
 
     def __init__(self, env: Any, params: Any) -> None:
@@ -33,20 +33,20 @@ class Craftax:
         self.action_space = Discrete(env.num_actions)
 
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
-        """A key to (state, observation); a new world costs as much as hundreds of steps."""
+        """Map a key to (state, observation); a new world costs as much as hundreds of steps."""
         obs, state = self._env.reset_env(key, self._params)
         return state, obs
 
     def step(
         self, key: jax.Array, state: PyTree, action: jax.Array
     ) -> tuple[PyTree, PyTree, jax.Array, jax.Array, jax.Array]:
-        """One step."""
+        """Take one step."""
         obs, state, reward, over, _ = self._env.step_env(key, state, action, self._params)
         return state, obs, reward, over, jnp.array(False)
 
 
 def make(config: EnvConfig) -> Episodes:
-    """Build by Craftax's name, with `env.params` applied."""
+    """Build by Craftax's name, with the changes of `env.params`."""
     name = str(config.name)
     if name not in NAMES:
         raise unknown(config, NAMES)

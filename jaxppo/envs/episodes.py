@@ -1,4 +1,4 @@
-"""Many episodes of one environment: the clock, resets and the true successor, for every library."""
+"""Time limits, auto-resets and final observations for the environments of every library."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, TimeStep, is_spac
 
 
 class Single(Protocol):
-    """One environment without auto-reset: what an adapter translates, and a user's class may be.
+    """One environment without auto-reset: the interface of adapters and of users' classes.
 
-    `Episodes` does the rest. Spaces are those of `types`, with trees of dicts and tuples.
+    `Episodes` adds the rest. Spaces are those of `types`, or dicts and tuples of them.
     """
 
     observation_space: PyTree  # of Space
     action_space: PyTree  # of Space
-    time_limit: int | None  # steps after which the clock ends an episode; None: it never does
+    time_limit: int | None  # steps after which an episode is truncated; None: no limit
 
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
-        """A key to (state, observation `[O...]`) of an opening."""
+        """Map a key to the (state, observation `[O...]`) that starts an episode."""
 
     def step(
         self, key: jax.Array, state: PyTree, action: PyTree
     ) -> tuple[PyTree, PyTree, jax.Array, jax.Array, jax.Array]:
-        """To (next state, observation, reward, terminated, truncated), the last two bool.
+        """Return (next state, observation, reward, terminated, truncated), the last two bool.
 
-        `truncated` is for ends by a clock of its own, beside that of `time_limit`.
+        `truncated` is for time limits of its own, besides `time_limit`.
         """
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EpisodesState:
-    """Environments in mid-episode."""
+    """The state of `B` environments."""
 
     inner: PyTree  # [B, ...]
     time: jax.Array  # [B] int32, steps taken in the episode
-    openings: PyTree  # (observation, state) [B, ...] of the first episodes; () unless cached
+    starts: PyTree  # (observation, state) [B, ...] of the first episodes; () unless cached
 
 
 class Episodes:
-    """`B` environments like `one`, each in episodes of its own: a `types.Environment`."""
+    """A `types.Environment` of `B` independent environments like `one`."""
 
     def __init__(self, name: str, one: Single, config: EnvConfig) -> None:
         self.name = name
@@ -62,16 +62,16 @@ class Episodes:
         self._ratio = config.reset_ratio
 
     def reset(self, key: jax.Array) -> tuple[EpisodesState, PyTree]:
-        """`[B]` keys to (state `[B, ...]`, observation `[B, O...]`)."""
+        """Map `[B]` keys to (state `[B, ...]`, observation `[B, O...]`)."""
         inner, obs = jax.vmap(self.one.reset)(key)
-        openings = (obs, inner) if self._resets == "cached" else ()
+        starts = (obs, inner) if self._resets == "cached" else ()
         time = jnp.zeros(key.shape[0], jnp.int32)
-        return EpisodesState(inner=inner, time=time, openings=openings), obs
+        return EpisodesState(inner=inner, time=time, starts=starts), obs
 
     def step(
         self, key: jax.Array, state: EpisodesState, action: PyTree
     ) -> tuple[EpisodesState, TimeStep]:
-        """One auto-reset step of `B` environments; rewards become float32."""
+        """Take one auto-reset step of `B` environments; rewards become float32."""
         inner, after, reward, terminated, truncated = jax.vmap(self.one.step)(
             part(key, 0), state.inner, action
         )
@@ -83,14 +83,14 @@ class Episodes:
         def make(key: jax.Array) -> tuple[PyTree, PyTree]:
             if self._resets == "cached":
                 chosen = jax.random.randint(key[0], over.shape, 0, over.size)
-                return jax.tree.map(lambda x: x[chosen], state.openings)
-            opened, obs = jax.vmap(self.one.reset)(key)
-            return obs, opened
+                return jax.tree.map(lambda x: x[chosen], state.starts)
+            started, obs = jax.vmap(self.one.reset)(key)
+            return obs, started
 
         ratio = self._ratio if self._resets == "optimistic" else 1
         obs, new = renew(over, make, key, (after, inner), ratio)
         return EpisodesState(
-            inner=new, time=jnp.where(over, 0, time), openings=state.openings
+            inner=new, time=jnp.where(over, 0, time), starts=state.starts
         ), TimeStep(
             obs=obs,
             final_observation=after,
@@ -101,7 +101,7 @@ class Episodes:
 
 
 def ended(terminated: jax.Array, truncated: jax.Array) -> jax.Array:
-    """Which of `B` episodes are over, whatever form the two flags have; see `problems`."""
+    """Return which of `B` episodes have ended, for flags of any shape; see `problems`."""
     flags = [jnp.asarray(flag, bool) for flag in (terminated, truncated)]
     one, other = (flag.reshape(flag.shape[0], -1).any(-1) for flag in flags)
     return one | other
@@ -114,45 +114,42 @@ def renew(
     after: tuple[PyTree, PyTree],
     ratio: int = 1,
 ) -> tuple[PyTree, PyTree]:
-    """Observation and state `after` `[B, ...]`, with openings where `over` `[B]`.
+    """Return (observation, state) `after` `[B, ...]`, replaced by new starts where `over` `[B]`.
 
-    They are of `make([B] keys)`, in a branch that runs only when some episode is over; its keys
-    are the second parts of a step's `key` `[B]`. With a `ratio` above 1 only one opening is made
-    for that many environments: those that are over take them in turn, and some share one if more
-    are over than there are. `ConfigError` where openings have another form.
+    `make([B] keys)` makes the starts, in a branch that runs only if some episode is over. Its keys
+    are the second parts of the step's `key` `[B]`. With a `ratio` above 1 it makes only one start
+    for that many environments. Environments that are over take these in turn, and share them if
+    there are too few. `ConfigError` if starts differ from `after` in structure, shape or data type.
     """
 
-    def opened() -> tuple[PyTree, PyTree]:
+    def restarted() -> tuple[PyTree, PyTree]:
         num = -(-over.size // ratio)
-        openings = make(part(key[:num], 1))
-        for what, opening, then in zip(("observation", "state"), openings, after, strict=True):
-            if _form(opening) != _form(then):
-                raise ConfigError(
-                    f"step: {what} after a step is {_form_text(then)}, after reset "
-                    f"{_form_text(opening)}; both have to have one structure, shape and data type"
-                )
+        starts = make(part(key[:num], 1))
+        for what, start, then in zip(("observation", "state"), starts, after, strict=True):
+            if wrong := _mismatch(what, start, then):
+                raise ConfigError(wrong)
         if ratio > 1:
             turn = (jnp.cumsum(over) - 1) % num
-            openings = jax.tree.map(lambda x: x[turn], openings)
+            starts = jax.tree.map(lambda x: x[turn], starts)
         merged: tuple[PyTree, PyTree] = jax.tree.map(
             lambda new, old: jnp.where(over.reshape(-1, *[1] * (old.ndim - 1)), new, old),
-            openings,
+            starts,
             after,
         )
         return merged
 
-    chosen: tuple[PyTree, PyTree] = jax.lax.cond(_anywhere(over), opened, lambda: after)
+    chosen: tuple[PyTree, PyTree] = jax.lax.cond(_anywhere(over), restarted, lambda: after)
     return chosen
 
 
 def part(key: jax.Array, number: int) -> jax.Array:
-    """The keys of a step (0) or of what opens after it (1), of keys `[B]` of both."""
+    """Split keys `[B]`; return those of the step (0) or of the resets after it (1)."""
     return jax.vmap(random_bits.split)(key)[:, number]
 
 
 @jax.custom_batching.custom_vmap
 def _anywhere(flags: jax.Array) -> jax.Array:
-    """Whether any flag is set, of all that are mapped too: a `cond` on it stays a branch."""
+    """Return whether any flag is set, also over `vmap` axes, so that a `cond` stays a branch."""
     return jnp.any(flags)
 
 
@@ -162,29 +159,29 @@ def _(_size: int, _batched: list[bool], flags: jax.Array) -> tuple[jax.Array, bo
 
 
 def box_of(example: Any, low: float = float("-inf"), high: float = float("inf")) -> Box:
-    """The space of arrays like `example`; booleans are 0 and 1."""
+    """Return the space of arrays like `example`; booleans are 0 and 1."""
     if example.dtype == bool:
         low, high = 0.0, 1.0
     return Box(tuple(example.shape), jnp.dtype(example.dtype).name, low, high)
 
 
 def line(x: Any) -> str:
-    """An object or an error on one line; an error's first line, with its kind."""
+    """Return an object or an error on one line; an error as its type and first line."""
     if isinstance(x, BaseException):
         return f"{type(x).__name__}: {str(x).partition(chr(10))[0]}"
     return " ".join(repr(x).split())
 
 
 def problems(env: Any) -> list[str]:
-    """What is wrong with the forms that `reset` and `step` of an environment give, in words.
+    """Return errors in structures, shapes and data types of `reset` and `step`, in words.
 
-    Traced and not run. What it raises is a problem too.
+    The environment is traced but not run. An exception counts as an error.
     """
     for name in ("observation_space", "action_space"):
         spaces = jax.tree.leaves(getattr(env, name), is_leaf=is_space)
         if wrong := [problem for space in spaces for problem in space_problems(space)]:
             return [f"{name}: {wrong[0]}"]
-    num = 3  # B, which no shape of a single environment is likely to be by mistake
+    num = 3  # B, a number that a shape of a single environment is unlikely to have by mistake
     keys = jax.random.split(jax.random.key(0), num)
     found: list[str] = []
     try:
@@ -201,16 +198,13 @@ def problems(env: Any) -> list[str]:
         return [
             *found,
             f"step: does not run under jax with an action of its space {env.action_space}: "
-            f"{line(error)}; it has to follow the contract that docs/environments.md tells",
+            f"{line(error)}; it must keep the contract of docs/environments.md",
         ]
     for name in ("obs", "final_observation"):
         what = f"step: {'observation' if name == 'obs' else name}"
         found += _differences(what, getattr(step, name), env.observation_space)
-    if _form(state) != _form(after):
-        found.append(
-            f"step: state after a step is {_form_text(after)}, after reset {_form_text(state)}; "
-            "both have to have one structure, shape and data type"
-        )
+    if wrong := _mismatch("state", state, after):
+        found.append(wrong)
     for name in ("reward", "terminated", "truncated"):
         value = getattr(step, name)
         wanted = "float32" if name == "reward" else "bool"
@@ -222,13 +216,13 @@ def problems(env: Any) -> list[str]:
 
 
 def space_problems(space: Any) -> Iterator[str]:
-    """What is wrong with one space by itself, in words."""
+    """Yield errors of one space, in words."""
     if isinstance(space, Box):
         try:
             bounds = (np.asarray(bound, float) for bound in (space.low, space.high))
             low, high = (np.broadcast_to(bound, space.shape) for bound in bounds)
         except (TypeError, ValueError):
-            yield f"{line(space)}: low and high must be numbers, or as many as its shape says"
+            yield f"{line(space)}: low and high must be numbers, or arrays that fit its shape"
             return
         if not (low <= high).all():
             yield f"{line(space)}: low must be at most high everywhere"
@@ -241,7 +235,7 @@ def space_problems(space: Any) -> Iterator[str]:
 
 
 def _differences(what: str, found: PyTree, space: PyTree) -> list[str]:
-    """Where arrays `[B, ...]` have not the form that a space says."""
+    """Return where arrays `[B, ...]` differ from their space in structure, shape or data type."""
     wanted = jax.eval_shape(lambda: zeros(space))
     if str(jax.tree.structure(found)) != str(jax.tree.structure(wanted)):
         names = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(found)]
@@ -258,14 +252,23 @@ def _differences(what: str, found: PyTree, space: PyTree) -> list[str]:
     return lines
 
 
-def _form(tree: PyTree) -> tuple[Any, list[Any]]:
-    """Structure, and of each leaf its shape without B and its data type."""
-    leaves, structure = jax.tree.flatten(tree)
-    return structure, [(x.shape[1:], x.dtype.name) for x in leaves]
+def _mismatch(what: str, start: PyTree, after: PyTree) -> str | None:
+    """Return an error if arrays `[B, ...]` have another form after a step than after reset."""
+
+    def form(tree: PyTree) -> tuple[Any, list[Any]]:
+        leaves, structure = jax.tree.flatten(tree)
+        return structure, [(x.shape[1:], x.dtype.name) for x in leaves]
+
+    if form(start) == form(after):
+        return None
+    return (
+        f"step: {what} after a step is {_describe_arrays(after)}, after reset "
+        f"{_describe_arrays(start)}; both must have the same structure, shape and data type"
+    )
 
 
-def _form_text(tree: PyTree) -> str:
-    """Shapes and data types of single environments, in short."""
+def _describe_arrays(tree: PyTree) -> str:
+    """Describe arrays `[B, ...]`: shapes without B and data types of up to 8 leaves."""
     forms = [
         f"{jax.tree_util.keystr(path)}{' ' if path else ''}{x.dtype.name}{list(x.shape[1:])}"
         for path, x in jax.tree.leaves_with_path(tree)
@@ -274,7 +277,7 @@ def _form_text(tree: PyTree) -> str:
 
 
 def check_spaces(name: str, one: Any) -> None:
-    """`ConfigError` unless a user's class has spaces of `types`, and a time limit or None."""
+    """Raise `ConfigError` unless a user's class has spaces of `types` and a valid time limit."""
     for part in ("observation_space", "action_space", "time_limit", "reset", "step"):
         if not hasattr(one, part):
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Optional inputs beside the observation: the last action, the last reward, the step."""
+"""Optional entries of the observation: the last action, the last reward, the step."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ NAMES = ("last_action", "last_reward", "step")
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExtrasState:
-    """The environment's state and the clock of the running episode."""
+    """The environment's state and the steps of the running episode."""
 
     inner: PyTree  # [B, ...]
     time: jax.Array  # [B] int32, steps taken in the episode
 
 
 class Extras:
-    """An environment with inputs beside its observation; `[B]` as every `types.Environment`.
+    """A `types.Environment` with further entries in its observation.
 
-    The observation is a dict: the environment's own entries, or its observation as `observation`,
-    and of the following those that `names` holds.
+    The observation is a dict. It has the environment's own entries, or its observation as
+    `observation`, and those of the following entries that are in `names`.
 
-        last_action   the action before: `Discrete` as int32, -1 at an episode's opening;
-                      `MultiDiscrete` as one-hot vectors in a row; `Box` as float32; zeros at the
-                      opening; dicts and tuples as the tree of these
-        last_reward   float32 `[1]`, as the environment gave it; 0 at the opening
-        step          float32 `[1]`, steps taken in the episode; over the time limit if there is one
+        last_action   the previous action. `Discrete`: int32, -1 at the start of an episode;
+                      `MultiDiscrete`: concatenated one-hot vectors; `Box`: float32; both are zero
+                      at the start; dicts and tuples: trees of these
+        last_reward   float32 `[1]`, unscaled; 0 at the start
+        step          float32 `[1]`, steps taken in the episode, divided by the time limit if any
 
-    After a step that ended an episode the next observation opens one, and `final_observation` has
-    what that step gave.
+    At the end of an episode, `obs` has the entries of the next start, and `final_observation` those
+    of the last step.
     """
 
     def __init__(self, env: Environment, names: tuple[str, ...]) -> None:
@@ -77,15 +77,15 @@ class Extras:
         self._names = names
 
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
-        """`[B]` keys to (state `[B, ...]`, observation `[B, O...]`)."""
+        """Map `[B]` keys to (state `[B, ...]`, observation `[B, O...]`)."""
         inner, obs = self._env.reset(key)
         time = jnp.zeros(key.shape[0], jnp.int32)
-        return ExtrasState(inner=inner, time=time), self._join(obs, self._opening(time.shape[0]))
+        return ExtrasState(inner=inner, time=time), self._join(obs, self._at_start(time.shape[0]))
 
     def step(
         self, key: jax.Array, state: ExtrasState, action: PyTree
     ) -> tuple[ExtrasState, TimeStep]:
-        """One auto-reset step of `B` environments."""
+        """Take one auto-reset step of `B` environments."""
         inner, step = self._env.step(key, state.inner, action)
         time = state.time + 1
         over = step.terminated | step.truncated
@@ -94,15 +94,15 @@ class Extras:
             "last_reward": step.reward[:, None],
             "step": time[:, None] / jnp.float32(self.time_limit or 1),
         }
-        now = jax.vmap(_choose)(over, self._opening(time.shape[0]), after)
+        now = jax.vmap(_choose)(over, self._at_start(time.shape[0]), after)
         return ExtrasState(inner=inner, time=jnp.where(over, 0, time)), dataclasses.replace(
             step,
             obs=self._join(step.obs, now),
             final_observation=self._join(step.final_observation, after),
         )
 
-    def _opening(self, num_envs: int) -> dict[str, PyTree]:
-        """The inputs before any step of an episode."""
+    def _at_start(self, num_envs: int) -> dict[str, PyTree]:
+        """Return the entries before the first step of an episode."""
 
         def nothing(space: Space) -> jax.Array:
             zero: jax.Array = zeros(_input_space(space), (num_envs,))
@@ -125,12 +125,12 @@ def _input_space(space: Space) -> Discrete | Box:
         return space
     if isinstance(space, MultiDiscrete):
         return Box((sum(space.num_values),), "float32", 0.0, 1.0)
-    # No bounds: the opening's zeros may lie outside those of the action.
+    # No bounds, since zeros at the start of an episode may be outside those of the action.
     return Box(space.shape, "float32")
 
 
 def _input(space: Space, action: jax.Array) -> jax.Array:
-    """An action `[B, A...]` as the policy sees it a step later."""
+    """Return an action `[B, A...]` as the observation of the next step holds it."""
     if isinstance(space, Discrete):
         return action.astype(jnp.int32)
     if isinstance(space, Box):

@@ -1,4 +1,4 @@
-"""Adapter of gymnax: its registered environments and any class of its contract."""
+"""Adapter of gymnax: its registered environments and any class with its interface."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from jaxppo.envs.episodes import ended, line, part, renew
 from jaxppo.envs.later import imported_later
 from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, TimeStep
 
-with imported_later(  # with which gymnax draws: 1.2 of 1.3 seconds
+with imported_later(  # gymnax's drawing libraries, which take 1.2 of 1.3 seconds to import
     *("seaborn", "matplotlib", "matplotlib.pyplot", "matplotlib.animation", "matplotlib.colors")
 ):
     import gymnax
@@ -22,14 +22,14 @@ with imported_later(  # with which gymnax draws: 1.2 of 1.3 seconds
 
 
 class GymnaxEnvironment:
-    """`B` environments of gymnax's six-value contract, with bound parameters.
+    """`B` environments with gymnax's interface (six values a step), with fixed parameters.
 
-    Attributes are those of `types.Environment`; `env` and `params` are gymnax's own. Actions reach
-    the environment as int32 (`Discrete`, `MultiDiscrete`) or as float32 within bounds (`Box`).
+    Attributes are those of `types.Environment`; `env` and `params` are gymnax's own. It gets
+    actions as int32 (`Discrete`, `MultiDiscrete`) or as float32 within bounds (`Box`).
     """
 
     def __init__(self, name: str, env: Any, params: Any, config: EnvConfig) -> None:
-        # A class that resets in its own way has a step of its own.
+        # A class with its own `step` resets in its own way.
         self._renews = getattr(type(env), "step", None) is Environment.step
         self._ratio = config.reset_ratio if config.resets == "optimistic" else 1
         if config.resets == "cached" or (self._ratio > 1 and not self._renews):
@@ -51,15 +51,15 @@ class GymnaxEnvironment:
         self.time_limit = None if limit is None else int(limit)
 
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
-        """`[B]` keys to (state `[B, ...]`, observation `[B, O...]`)."""
+        """Map `[B]` keys to (state `[B, ...]`, observation `[B, O...]`)."""
         obs, state = jax.vmap(self.env.reset, (0, None))(key, self.params)
         return state, obs
 
     def step(self, key: jax.Array, state: PyTree, action: PyTree) -> tuple[PyTree, TimeStep]:
-        """One auto-reset step of `B` environments; rewards become float32.
+        """Take one auto-reset step of `B` environments; rewards become float32.
 
-        Where auto-reset is gymnax's own, with its keys, fresh episodes are made only in a branch
-        that runs when some episode ended.
+        If the auto-reset is gymnax's own, resets use gymnax's keys but run in a branch, which is
+        taken only if some episode has ended.
         """
         if not self._renews:
             obs, state, reward, terminated, truncated, info = jax.vmap(
@@ -97,7 +97,7 @@ def _time_step(
 
 
 def make(config: EnvConfig) -> GymnaxEnvironment:
-    """Build by gymnax id, with `env.kwargs` and `env.params` applied."""
+    """Build by gymnax id, with `env.kwargs` and `env.params`."""
     name = str(config.name)
     if name not in gymnax.registered_envs:
         raise unknown(config, gymnax.registered_envs)
@@ -106,12 +106,12 @@ def make(config: EnvConfig) -> GymnaxEnvironment:
 
 
 def adapt(name: str, env: Any, params: Any, config: EnvConfig) -> GymnaxEnvironment:
-    """An environment of gymnax's contract, with `env.params` applied."""
+    """Wrap an environment with gymnax's interface, with the changes of `env.params`."""
     return GymnaxEnvironment(name, env, replace_params(name, params, config.params), config)
 
 
 def _observation_space(space: Any, example: Any) -> PyTree:
-    """A gymnax space as ours; `example` (shapes) corrects the data type that a space claims."""
+    """Convert a gymnax space; shapes and data types are those of `example`."""
     if isinstance(space, spaces.Dict):
         return {key: _observation_space(part, example[key]) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -129,7 +129,7 @@ def _observation_space(space: Any, example: Any) -> PyTree:
 
 
 def _action_space(space: Any) -> PyTree:
-    """A gymnax space as ours: an integer Box and anything with `nvec` are `MultiDiscrete`."""
+    """Convert a gymnax space; an integer Box and spaces with `nvec` become `MultiDiscrete`."""
     if isinstance(space, spaces.Dict):
         return {key: _action_space(part) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -171,7 +171,7 @@ def _unknown_space(what: str, known: str, space: Any) -> ConfigError:
 
 
 def _bound(bound: Any) -> Any:
-    """A bound as a number, or nested tuples that can be hashed."""
+    """Return a bound as a number or as nested tuples, which can be hashed."""
     values = np.asarray(bound, np.float64)
     if np.all(values == values.flat[0]):
         return float(values.flat[0])

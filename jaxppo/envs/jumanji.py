@@ -20,10 +20,10 @@ from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, Space
 class Jumanji:
     """One environment of Jumanji as an `episodes.Single`.
 
-    Observations are dicts, of dicts where Jumanji nests them. Where the action mask is of several
-    integers jointly (`[4, 10]` for an action of 4 and of 10), the action is one integer for all of
-    them, in row-major order, and the mask flat. Where a mask allows nothing (a snake is trapped),
-    any action ends the episode, and the mask allows all. A discount of 0 terminates.
+    Observations are dicts, nested as Jumanji's. If the action mask is joint over several integers
+    (`[4, 10]` for integers of 4 and 10 values), the action is one integer for all of them, in
+    row-major order, and the mask is flat. If a mask allows nothing (a snake is trapped), any action
+    ends the episode; here such a mask allows everything. A discount of 0 terminates.
     """
 
     def __init__(self, env: Any, time_limit: int | None) -> None:
@@ -33,7 +33,7 @@ class Jumanji:
         if example.reward.shape or example.discount.shape:
             raise ConfigError(
                 f"{type(env).__name__}: gives rewards of shape {example.reward.shape} to several "
-                "agents, and this trains one; choose an environment of one"
+                "agents, but only one can be trained; choose an environment with one agent"
             )
         obs = as_dict(example.observation)
         self.action_space = _action_space(env.action_spec)
@@ -46,14 +46,14 @@ class Jumanji:
         self.observation_space = jax.tree.map(box_of, jax.eval_shape(self._observe, example))
 
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
-        """A key to (state, observation)."""
+        """Map a key to (state, observation)."""
         state, step = self._env.reset(key)
         return state, self._observe(step)
 
     def step(
         self, key: jax.Array, state: PyTree, action: jax.Array
     ) -> tuple[PyTree, PyTree, jax.Array, jax.Array, jax.Array]:
-        """One step; Jumanji's are without chance beyond what its state holds."""
+        """Take one step; all randomness comes from Jumanji's state."""
         if self._joint is not None:
             action = jnp.stack(jnp.unravel_index(action, self._joint))
         state, step = self._env.step(state, action.astype(self._env.action_spec.dtype))
@@ -69,7 +69,7 @@ class Jumanji:
 
 
 def as_dict(x: Any) -> PyTree:
-    """Named tuples and dataclasses as dicts, at any depth."""
+    """Convert named tuples and dataclasses to dicts, at any depth."""
     if dataclasses.is_dataclass(x):
         return {f.name: as_dict(getattr(x, f.name)) for f in dataclasses.fields(x)}
     if hasattr(x, "_asdict"):
@@ -91,14 +91,14 @@ def _action_space(spec: Any) -> Space:
             return MultiDiscrete(tuple(int(x) + 1 for x in high.ravel()), tuple(spec.shape))
         if jnp.issubdtype(spec.dtype, jnp.floating):
             return Box(tuple(spec.shape), "float32", float(low.min()), float(high.max()))
-    raise ConfigError(f"env: the action spec {line(spec)} of Jumanji is of no kind known here")
+    raise ConfigError(f"env: the action spec {line(spec)} of Jumanji is not supported")
 
 
 def make(config: EnvConfig) -> Episodes:
-    """Build by Jumanji's id; `env.kwargs` are its constructor's.
+    """Build by Jumanji's id; `env.kwargs` go to its constructor.
 
-    Jumanji ends episodes at its `time_limit` as if the MDP had ended there. It gets one step more
-    than that here, and `Episodes` truncates at the limit.
+    At its `time_limit` Jumanji ends an episode as if the MDP had ended. So Jumanji gets a limit of
+    one more step, and `Episodes` truncates at the original limit.
     """
     name = str(config.name)
     if name not in registered_environments():

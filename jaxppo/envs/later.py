@@ -1,4 +1,4 @@
-"""Libraries that others import at their top and few ever use."""
+"""Lazy imports of libraries that other libraries import but rarely use."""
 
 import contextlib
 import importlib
@@ -8,32 +8,32 @@ from types import ModuleType
 from typing import Any
 
 
-class _Later(ModuleType):
-    """Stands for a module until something of it is asked for that does not wait too."""
+class _LazyModule(ModuleType):
+    """Lazy module proxy: imports the module at the first use of an attribute."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what the import system asks
+        if name.startswith("__"):  # the import system asks for these
             raise AttributeError(name)
         part = sys.modules.get(f"{self.__name__}.{name}")
-        if isinstance(part, _Later):
+        if isinstance(part, _LazyModule):
             return part
-        if sys.modules.get(self.__name__) is self:  # asked at once: none can wait for the others
-            for held in [key for key, found in sys.modules.items() if isinstance(found, _Later)]:
-                del sys.modules[held]
+        if sys.modules.get(self.__name__) is self:  # used inside `imported_later`: import all now
+            for key in [key for key, x in sys.modules.items() if isinstance(x, _LazyModule)]:
+                del sys.modules[key]
         return getattr(importlib.import_module(self.__name__), name)
 
 
 @contextlib.contextmanager
 def imported_later(*names: str) -> Iterator[None]:
-    """Within, importing those that nobody has imported yet waits for their first use.
+    """Inside this context, imports of modules `names` are delayed until their first use.
 
-    Of a package, name the parts that are imported too.
+    Modules that are already imported are not affected. List submodules too.
     """
-    held = {name: _Later(name) for name in names if name not in sys.modules}
-    sys.modules.update(held)
+    proxies = {name: _LazyModule(name) for name in names if name not in sys.modules}
+    sys.modules.update(proxies)
     try:
         yield
     finally:
-        for name, module in held.items():
+        for name, module in proxies.items():
             if sys.modules.get(name) is module:
                 del sys.modules[name]

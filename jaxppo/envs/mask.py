@@ -1,4 +1,4 @@
-"""A vector observation of which entries are hidden."""
+"""Hide entries of a vector observation."""
 
 import dataclasses
 
@@ -11,9 +11,9 @@ from jaxppo.types import Box, Environment, PyTree, TimeStep
 
 
 class Mask:
-    """An environment some entries of whose observation read 0; `[B]` as every `Environment`.
+    """A `types.Environment` with entries of its observation set to 0.
 
-    What is hidden, a velocity say, only a memory can tell from the steps before.
+    Only a memory can infer a hidden entry, such as a velocity, from earlier steps.
     """
 
     def __init__(self, env: Environment, hidden: tuple[int, ...]) -> None:
@@ -41,12 +41,12 @@ class Mask:
         self._env = env
 
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
-        """`[B]` keys to (state `[B, ...]`, observation `[B, O]`)."""
+        """Map `[B]` keys to (state `[B, ...]`, observation `[B, O]`)."""
         state, obs = self._env.reset(key)
         return state, self._hide(obs)
 
     def step(self, key: jax.Array, state: PyTree, action: PyTree) -> tuple[PyTree, TimeStep]:
-        """One auto-reset step of `B` environments."""
+        """Take one auto-reset step of `B` environments."""
         state, step = self._env.step(key, state, action)
         return state, dataclasses.replace(
             step, obs=self._hide(step.obs), final_observation=self._hide(step.final_observation)

@@ -1,4 +1,4 @@
-"""Adapter of NAVIX: MiniGrid's worlds in JAX."""
+"""Adapter of NAVIX, which has MiniGrid's worlds in JAX."""
 
 from typing import Any
 
@@ -14,33 +14,34 @@ from jaxppo.types import Discrete, PyTree
 
 
 class Navix:
-    """One environment of NAVIX as an `episodes.Single`; its state is its time step."""
+    """One environment of NAVIX as an `episodes.Single`; its state is NAVIX's time step."""
 
     def __init__(self, env: Any) -> None:
         self._env = env
         self.time_limit: int | None = int(env.max_steps)
         example = jax.eval_shape(env.reset, jax.random.key(0))
-        # NAVIX claims fewer kinds of things than its symbols have.
+        # The bounds of NAVIX's own space are too small for its symbols.
         self.observation_space = box_of(example.observation, 0.0, 255.0)
         self.action_space = Discrete(len(env.action_set))
 
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
-        """A key to (state, observation)."""
+        """Map a key to (state, observation)."""
         step = self._env.reset(key)
         return step, step.observation
 
     def step(
         self, key: jax.Array, state: PyTree, action: jax.Array
     ) -> tuple[PyTree, PyTree, jax.Array, jax.Array, jax.Array]:
-        """One step; what chance it needs NAVIX draws from a key in its state."""
+        """Take one step; NAVIX draws from a key in its state."""
+        # The public `step` also resets ended episodes; under `vmap` it would reset at every step.
         step = self._env._step(state, action)
         return step, step.observation, step.reward, step.is_termination(), jnp.array(False)
 
 
 def make(config: EnvConfig) -> Episodes:
-    """Build by NAVIX's id; `env.kwargs` are `navix.make`'s.
+    """Build by NAVIX's id; `env.kwargs` go to `navix.make`.
 
-    `observation_fn` is the name of one of `navix.observations`, such as symbolic_first_person.
+    `observation_fn` names a function of `navix.observations`, such as symbolic_first_person.
     """
     name, kwargs = str(config.name), dict(config.kwargs)
     if name not in navix.registry():

@@ -1,4 +1,4 @@
-"""A user's own class by import path: of gymnax's contract, or of `episodes.Single`."""
+"""A user's own class by import path, with gymnax's interface or that of `episodes.Single`."""
 
 from typing import Any
 
@@ -10,9 +10,10 @@ from jaxppo.types import Environment
 
 
 def make(config: EnvConfig) -> Environment:
-    """Build what `env.target` names with `env.kwargs`; only gymnax's contract has `env.params`.
+    """Build the class that `env.target` names with `env.kwargs`.
 
-    What has `default_params`, or comes with parameters, is of gymnax's contract.
+    An object that has `default_params`, or that comes in a tuple with parameters, has gymnax's
+    interface. Only such objects take `env.params`.
     """
     target = config.target or ""
     made = _attribute(target)(**config.kwargs)
@@ -24,7 +25,7 @@ def make(config: EnvConfig) -> Environment:
         return gymnax.adapt(target, env, env.default_params, config)
     if config.params:
         raise ConfigError(
-            f"env.params={config.params}: {target} has no parameters beside its arguments; give "
+            f"env.params={config.params}: {target} has no parameters besides its arguments; use "
             "env.kwargs"
         )
     check_spaces(target, env)

@@ -1,4 +1,4 @@
-"""Adapter of Pgx: games of one player, and of two against one who plays at random."""
+"""Adapter of Pgx: games for one player, and for two players against a random opponent."""
 
 from typing import Any
 
@@ -16,10 +16,10 @@ from jaxppo.types import Discrete, PyTree
 class Pgx:
     """One game of Pgx as an `episodes.Single`.
 
-    In a game of two the agent is player 0, which has either side by chance. Its opponent draws
-    from the legal moves with equal chances, as often as it is the opponent's turn: that makes of
-    the game a decision process of one agent, whose reward is player 0's over those moves. Playing
-    against oneself would need a learner that sees the rewards of both sides.
+    In a game for two the agent is player 0, on a random side. The opponent draws legal moves
+    uniformly until it is the agent's turn again. So the game is a decision process of one agent.
+    Its reward is the sum of player 0's rewards over those moves. Self-play would need a learner
+    that sees the rewards of both sides.
     """
 
     def __init__(self, env: Any) -> None:
@@ -34,7 +34,7 @@ class Pgx:
         self.action_space = Discrete(mask.shape[0])
 
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
-        """A key to (state, observation) before the agent's first move."""
+        """Map a key to (state, observation) before the agent's first move."""
         init_key, opponent_key = jax.random.split(key)
         state, _ = self._opponents_turn(opponent_key, self._env.init(init_key))
         return state, self._observe(state)
@@ -42,7 +42,7 @@ class Pgx:
     def step(
         self, key: jax.Array, state: PyTree, action: jax.Array
     ) -> tuple[PyTree, PyTree, jax.Array, jax.Array, jax.Array]:
-        """The agent's move, and what the opponent answers."""
+        """Take the agent's move and the opponent's moves after it."""
         move_key, opponent_key = jax.random.split(key)
         moved = self._env.step(state, action, move_key)
         state, more = self._opponents_turn(opponent_key, moved)
@@ -50,7 +50,7 @@ class Pgx:
         return state, self._observe(state), reward, state.terminated, state.truncated
 
     def _opponents_turn(self, key: jax.Array, state: PyTree) -> tuple[PyTree, jax.Array]:
-        """The state at the agent's next turn or the end, and the agent's reward until then."""
+        """Play the opponent; return the state at the agent's turn or the end, and its reward."""
         if self._env.num_players == 1:
             return state, jnp.float32(0.0)
 
@@ -72,9 +72,10 @@ class Pgx:
         return state, total
 
     def _observe(self, state: PyTree) -> dict[str, Any]:
-        """What player 0 sees; at an end the turn may be another's."""
-        seen = self._env._observe(state, jnp.int32(0))
-        return {"observation": seen, "action_mask": state.legal_action_mask}
+        """Return the observation of player 0, also if the game ends at the other's turn."""
+        # The public `observe` warns that its argument for the player is deprecated.
+        obs = self._env._observe(state, jnp.int32(0))
+        return {"observation": obs, "action_mask": state.legal_action_mask}
 
 
 def make(config: EnvConfig) -> Episodes:
@@ -87,6 +88,6 @@ def make(config: EnvConfig) -> Episodes:
     env = pgx.make(name)
     if env.num_players > 2:
         raise ConfigError(
-            f"env.name={name}: is of {env.num_players} players; games of one or two can be played"
+            f"env.name={name}: has {env.num_players} players; choose a game for one or two"
         )
     return Episodes(name, Pgx(env), config)

@@ -11,7 +11,7 @@ from jaxppo.envs.states import States
 def make(config: EnvConfig) -> Episodes:
     """Build by name; `env.kwargs` change its configuration (`impl`, `episode_length`, ...).
 
-    Unless told otherwise the simulator is MJX's own in JAX, which runs on any device.
+    By default the simulator is MJX's JAX implementation, which runs on any device.
     """
     name = str(config.name)
     if name not in registry.ALL_ENVS:

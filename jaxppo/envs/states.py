@@ -1,4 +1,4 @@
-"""Environments whose states hold what is seen: Brax's contract, and MuJoCo Playground's."""
+"""Environments with the interface of Brax and MuJoCo Playground: a state has all outputs."""
 
 from typing import Any
 
@@ -10,10 +10,11 @@ from jaxppo.types import Box, PyTree
 
 
 class States:
-    """One bare environment of Brax's contract as an `episodes.Single`; actions are in [-1, 1].
+    """One unwrapped environment with Brax's interface as an `episodes.Single`.
 
-    `reset` and `step` give a state with `obs`, `reward` and `done`, which terminates; what chance a
-    step needs is drawn from the state. `time_limit` steps truncate.
+    Actions are in [-1, 1]. `reset` and `step` return a state with `obs`, `reward` and `done`, which
+    means terminated. All randomness comes from the state. Episodes are truncated after `time_limit`
+    steps.
     """
 
     def __init__(self, env: Any, time_limit: int | None) -> None:
@@ -24,13 +25,13 @@ class States:
         self.action_space = Box((env.action_size,), "float32", -1.0, 1.0)
 
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
-        """A key to (state, observation)."""
+        """Map a key to (state, observation)."""
         state = self._env.reset(key)
         return state, state.obs
 
     def step(
         self, key: jax.Array, state: PyTree, action: jax.Array
     ) -> tuple[PyTree, PyTree, jax.Array, jax.Array, jax.Array]:
-        """One control step."""
+        """Take one control step."""
         state = self._env.step(state, action)
         return state, state.obs, state.reward, state.done.astype(bool), jnp.array(False)

@@ -1,4 +1,4 @@
-"""The T-maze: what is seen at the start of a corridor says where to turn at its end."""
+"""The T-maze: a cue at the start of a corridor says where to turn at its end."""
 
 from typing import Any
 
@@ -10,20 +10,21 @@ from gymnax.environments import environment, spaces
 
 @struct.dataclass
 class State(environment.EnvState):  # type: ignore[misc]  # gymnax is not typed
-    """One walk."""
+    """The state of one episode."""
 
     position: jax.Array  # int32, 0 at the start, `delay` at the junction
     goal: jax.Array  # int32, 0 left or 1 right
 
 
 class TMaze(environment.Environment[State, environment.EnvParams]):  # type: ignore[misc]
-    """Walk `delay` steps down a corridor, then turn to where the goal was seen to be.
+    """Walk `delay` steps down a corridor, then turn to the side that the cue showed.
 
-    Actions: 0 forward, 1 left, 2 right. The observation `[cue, junction]` shows the goal (-1 left,
-    1 right) at the start alone and 1 at the junction alone; in between it is zeros. A turn at the
-    junction ends the episode with 1 where the goal is, -1 where it is not; any other bump into a
-    wall costs 1 / the time limit, which is 2 (delay + 1). The best return is 1; without memory, on
-    average, 0. After Bakker 2001 (NIPS 14, "Reinforcement learning with long short-term memory").
+    Actions: 0 forward, 1 left, 2 right. The observation is `[cue, junction]`: the cue shows the
+    goal (-1 left, 1 right) at the start only, `junction` is 1 at the junction only, and all else is
+    0. A turn at the junction ends the episode with a reward of 1 towards the goal, else -1. Any
+    other bump into a wall costs 1 / the time limit, which is 2 (delay + 1). The best return is 1;
+    without memory the average is 0. After Bakker 2001 (NIPS 14, "Reinforcement learning with long
+    short-term memory").
     """
 
     def __init__(self, delay: int = 10) -> None:
@@ -34,11 +35,11 @@ class TMaze(environment.Environment[State, environment.EnvParams]):  # type: ign
 
     @property
     def default_params(self) -> environment.EnvParams:
-        """The time limit."""
+        """The parameters, which hold the time limit."""
         return environment.EnvParams(max_steps_in_episode=2 * (self.delay + 1))
 
     def reset_env(self, key: jax.Array, params: environment.EnvParams) -> tuple[jax.Array, State]:
-        """The start, with a goal on either side."""
+        """Start with a goal on a random side."""
         goal = jax.random.bernoulli(key).astype(jnp.int32)
         state = State(time=jnp.int32(0), position=jnp.int32(0), goal=goal)
         return self._observation(state), state
@@ -46,7 +47,7 @@ class TMaze(environment.Environment[State, environment.EnvParams]):  # type: ign
     def step_env(
         self, key: jax.Array, state: State, action: Any, params: environment.EnvParams
     ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
-        """One step or turn."""
+        """Take one step or turn."""
         at_junction = state.position == self.delay
         turned = at_junction & (action > 0)
         moved = ~at_junction & (action == 0)
@@ -62,9 +63,9 @@ class TMaze(environment.Environment[State, environment.EnvParams]):  # type: ign
         return jnp.stack([cue, (state.position == self.delay).astype(jnp.float32)])
 
     def action_space(self, params: environment.EnvParams | None = None) -> spaces.Discrete:
-        """Forward, left, right."""
+        """Return the space of forward, left, right."""
         return spaces.Discrete(3)
 
     def observation_space(self, params: environment.EnvParams) -> spaces.Box:
-        """Cue and junction."""
+        """Return the space of cue and junction."""
         return spaces.Box(-1.0, 1.0, (2,))

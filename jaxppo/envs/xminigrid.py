@@ -1,4 +1,4 @@
-"""Adapter of XLand-MiniGrid: its registered worlds, of XLand's rules or MiniGrid's."""
+"""Adapter of XLand-MiniGrid: its registered worlds, with XLand's rules or MiniGrid's."""
 
 from typing import Any
 
@@ -13,9 +13,10 @@ from jaxppo.types import Discrete, PyTree
 
 
 class XMiniGrid:
-    """One environment of XLand-MiniGrid as an `episodes.Single`, with bound parameters.
+    """One environment of XLand-MiniGrid as an `episodes.Single`, with fixed parameters.
 
-    Its state is its time step. What one sees are numbers of tiles and colours, uint8 `[V, V, 2]`.
+    Its state is the library's time step. Observations are the numbers of tiles and colours, uint8
+    `[V, V, 2]`.
     """
 
     def __init__(self, env: Any, params: Any) -> None:
@@ -27,20 +28,20 @@ class XMiniGrid:
         self.action_space = Discrete(int(env.num_actions(params)))
 
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
-        """A key to (state, observation)."""
+        """Map a key to (state, observation)."""
         step = self._env.reset(self._params, key)
         return step, step.observation
 
     def step(
         self, key: jax.Array, state: PyTree, action: jax.Array
     ) -> tuple[PyTree, PyTree, jax.Array, jax.Array, jax.Array]:
-        """One step; a discount of 0 terminates."""
+        """Take one step; a discount of 0 terminates."""
         step = self._env.step(self._params, state, action)
         return step, step.observation, step.reward, step.discount == 0, jnp.array(False)
 
 
 def make(config: EnvConfig) -> Episodes:
-    """Build by id; `env.kwargs` as `xminigrid.make` takes them, `env.params` the same checked."""
+    """Build by id; `env.kwargs` go to `xminigrid.make`, and `env.params` change parameters."""
     name = str(config.name)
     if name not in xminigrid.registered_environments():
         raise unknown(config, xminigrid.registered_environments())

@@ -25,7 +25,7 @@ def flat_mask(space: Discrete | MultiDiscrete, mask: PyTree) -> jax.Array | None
     """
     if mask is None:
         return None
-    sizes = _sizes(space)
+    sizes = component_sizes(space)
     if isinstance(mask, tuple | list):
         shapes = [jnp.shape(m)[2:] for m in mask]
         if shapes != [(n,) for n in sizes]:
@@ -50,14 +50,15 @@ def empty_masks(action_space: PyTree, mask: PyTree) -> jax.Array:
     for space, part in _masks(action_space, mask):
         flat = flat_mask(space, part)
         assert flat is not None
-        ends = np.cumsum(_sizes(space))
+        ends = np.cumsum(component_sizes(space))
         empty += [~jnp.any(legal, -1) for legal in jnp.split(flat, ends[:-1], -1)]
     if not empty:
         raise ValueError("the action mask has no entries")
     return functools.reduce(jnp.logical_or, empty)
 
 
-def _sizes(space: Discrete | MultiDiscrete) -> tuple[int, ...]:
+def component_sizes(space: Discrete | MultiDiscrete) -> tuple[int, ...]:
+    """Return the number of values of each component of a discrete space."""
     return (space.num_values,) if isinstance(space, Discrete) else space.num_values
 
 
