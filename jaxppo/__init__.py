@@ -13,7 +13,7 @@ __all__ = ["load"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "load":  # when it is asked for: JAX takes a second to import
+    if name == "load":  # lazy, since JAX takes a second to import
         from jaxppo.deploy.policy import load
 
         return load

@@ -1,4 +1,4 @@
-"""Whether an environment keeps the contract: `python -m jaxppo.check_env env=... steps=256`."""
+"""Check an environment against its interface: `python -m jaxppo.check_env env=... steps=256`."""
 
 import sys
 
@@ -8,12 +8,12 @@ from jaxppo.launch.command_line import attempt
 from jaxppo.launch.composing import compose
 from jaxppo.runtime.sinks.console import print_lines
 
-HELP = """Play an environment by random legal actions and say in words what is wrong with it:
+HELP = """Play an environment with random legal actions and report what is wrong with it:
 python -m jaxppo.check_env env=brax/ant
 python -m jaxppo.check_env env.target=my_package.MyEnv env.kwargs.size=8 steps=1000
 
-Settings are those of jaxppo.ff_ppo, and steps of each of four environments [256]. The exit status
-is 1 where something is wrong, and not where there is something to look at."""
+Settings are those of jaxppo.ff_ppo, and steps: the steps of each of four environments [256]. The
+exit status is 1 if something is WRONG; lines that begin with look do not change it."""
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def report(arguments: list[str]) -> None:
-    """Print a line for each promise of the contract; `SystemExit` of 1 where one is broken."""
+    """Print one line per rule of the interface; exit with status 1 if one is broken."""
     steps = "256"
     for argument in arguments:
         if argument.startswith("steps="):

@@ -1,4 +1,4 @@
-"""Episodes of a trained policy: `python -m jaxppo.evaluate run=DIR episodes=1000`."""
+"""Evaluate a trained policy: `python -m jaxppo.evaluate run=DIR episodes=1000`."""
 
 import dataclasses
 
@@ -14,12 +14,12 @@ from jaxppo.runtime.sinks.console import print_lines
 class Evaluation(Playing):
     """Play episodes with a trained policy: python -m jaxppo.evaluate run=DIR episodes=1000
 
-    The first 10 x arch.num_eval_episodes are those of the run's absolute metric, to the bit on the
-    machine that trained it.
+    The first 10 x arch.num_eval_episodes episodes are those of the run's absolute metric, bit for
+    bit on the machine that trained it.
     """
 
     episodes: int | None = setting(
-        None, "how many; null: as many as the absolute metric is of", low=1
+        None, "number of episodes; null: as many as for the absolute metric", low=1
     )
 
 
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def evaluate(settings: Evaluation) -> None:
-    """Print the returns and lengths."""
+    """Play the episodes and print their returns and lengths."""
     policy = settings.load()
     wanted = settings.episodes or 10 * policy.config.arch.num_eval_episodes
     episodes = policy.evaluate(wanted)

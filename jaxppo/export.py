@@ -1,4 +1,4 @@
-"""Programs in StableHLO, for use without jaxppo: `python -m jaxppo.export run=DIR`."""
+"""Export programs in StableHLO, for use without jaxppo: `python -m jaxppo.export run=DIR`."""
 
 from jaxppo.deploy.export import Export, export
 from jaxppo.launch.command_line import command

@@ -1,4 +1,4 @@
-"""Films of a trained policy: `python -m jaxppo.render run=DIR`."""
+"""Render films of a trained policy: `python -m jaxppo.render run=DIR`."""
 
 from jaxppo.deploy.films import Rendering, render
 from jaxppo.launch.command_line import command

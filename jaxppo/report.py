@@ -1,4 +1,4 @@
-"""Runs compared on one HTML page: `python -m jaxppo.report DIR...`."""
+"""Compare runs on one HTML page: `python -m jaxppo.report DIR...`."""
 
 from jaxppo.analysis.report import Reporting, report
 from jaxppo.launch.command_line import command

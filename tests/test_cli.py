@@ -747,7 +747,7 @@ def test_a_resumed_run_keeps_its_settings(
     "typed, words",
     [
         ("resume=nowhere", "resume=nowhere: is not the directory of a run"),
-        ("-m resume=nowhere", "resume=nowhere: goes on with one run at a time"),
+        ("-m resume=nowhere", "resume=nowhere: resumes one run at a time"),
         ("++resume=nowhere", "resume=nowhere: is not the directory of a run"),
     ],
 )
@@ -763,7 +763,7 @@ def test_a_run_is_resumed_only_where_it_is(launch: Any, cwd: Path, earlier: Path
     (cwd / "own.yaml").write_text(f"defaults: [ff_ppo, _self_]\nresume: '{earlier}'\n")
     outcome = launch(f"--config-dir={cwd}", "--config-name=own", run=recorder(seen := []))
     assert (outcome.status, seen) == (2, [])
-    assert "has to be typed on the command line, as resume=DIR" in outcome.err
+    assert "must be on the command line, as resume=DIR" in outcome.err
     outcome = launch(f"resume='{earlier}'", "~system.gamma", run=recorder(seen := []))
     assert "~system.gamma: a run keeps its settings; set it to null" in outcome.err
 

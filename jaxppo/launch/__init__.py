@@ -1,4 +1,4 @@
-"""Hydra's side: the command line, sweeps as one program, and errors in one line.
+"""The command line: composing settings with Hydra, sweeps as one program, one-line errors.
 
-The only wing that knows Hydra's composition. What a run does is in `runtime`.
+Only this package uses Hydra's composition. `runtime` does the runs.
 """

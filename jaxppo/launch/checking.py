@@ -1,4 +1,4 @@
-"""What is refused before Hydra makes a directory."""
+"""Check runs and sweeps before Hydra makes a directory."""
 
 import sys
 from pathlib import Path
@@ -13,16 +13,16 @@ from jaxppo.config.schema import Config
 from jaxppo.config.stored import CONFIG
 from jaxppo.envs.contract import glance
 from jaxppo.launch.errors import one_line
-from jaxppo.launch.resuming import say_what_is_left_out, settings_of
+from jaxppo.launch.resuming import settings_of, warn_of_omitted_sinks
 from jaxppo.launch.sweeping import check_sweep
 from jaxppo.runtime.directories import check_run_dir, claim, release
 from jaxppo.runtime.jobs import prepare
 
 
 class Check(Callback):
-    """Refuses what `prepare` refuses before Hydra makes a directory, and holds that directory.
+    """Checks a run or sweep before Hydra makes its directory, then locks that directory.
 
-    Nothing in the directory of a run or of a sweep is written before.
+    Nothing is written to the directory of a run or sweep before the checks.
     """
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
@@ -33,12 +33,12 @@ class Check(Callback):
                 run_dir = _directory(config, "hydra.run.dir")
                 check_run_dir("hydra.run.dir", run_dir)
             else:
-                say_what_is_left_out(Path(settings.resume), settings)
+                warn_of_omitted_sinks(Path(settings.resume), settings)
             prepare(settings)
-            _look_at_environment(settings)
+            _warn_of_environment(settings)
             if settings.resume is None and not settings.arch.plan_only:
                 _claim("hydra.run.dir", run_dir)
-                check_run_dir("hydra.run.dir", run_dir)  # nobody was quicker
+                check_run_dir("hydra.run.dir", run_dir)  # another process may have been faster
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Check a sweep."""
@@ -47,23 +47,23 @@ class Check(Callback):
             _check_sweep_dir(sweep_dir)
             check_sweep(config.hydra.job.config_name, list(config.hydra.overrides.task))
             _claim("hydra.sweep.dir", sweep_dir)
-            _check_sweep_dir(sweep_dir)  # nobody was quicker
+            _check_sweep_dir(sweep_dir)  # another process may have been faster
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """Say what a sweep found, also where some of its jobs failed."""
+        """Report the results of a sweep, even if some of its jobs failed."""
         with one_line():
             console = bool(OmegaConf.select(config, "logger.console"))
             sweep.report(Path(config.hydra.sweep.dir), console=console)
             release(Path(config.hydra.sweep.dir))
 
 
-def _look_at_environment(config: Config) -> None:
-    """Say what is wrong with a user's own class, as far as a second shows it; the run goes on."""
+def _warn_of_environment(config: Config) -> None:
+    """Warn of problems in a user's environment class, found within a second; the run goes on."""
     if config.env.target is not None:
         for finding in glance(config.env):
             sys.stderr.write(
                 f"env.target={config.env.target}: {' '.join(finding.split())}; python -m "
-                "jaxppo.check_env looks closer\n"
+                "jaxppo.check_env checks more\n"
             )
 
 
@@ -72,7 +72,7 @@ def _directory(config: DictConfig, key: str) -> Path:
 
 
 def _check_sweep_dir(sweep_dir: Path) -> None:
-    """`ConfigError` where a sweep cannot be written there; it need not exist yet."""
+    """Raise `ConfigError` if a sweep cannot be written to `sweep_dir`, which may not exist yet."""
     check_run_dir("hydra.sweep.dir", sweep_dir)
     for path in sweep_dir.iterdir() if sweep_dir.is_dir() else ():
         of_job = (path / ".hydra").is_dir() or (path / CONFIG).exists()
@@ -84,7 +84,7 @@ def _check_sweep_dir(sweep_dir: Path) -> None:
 
 
 def _claim(key: str, folder: Path) -> None:
-    """Make a directory and hold it; `ConfigError` where it cannot be, or another process does."""
+    """Make a directory and lock it; `ConfigError` if that fails or another process has it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         claim(folder)

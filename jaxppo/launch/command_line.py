@@ -1,4 +1,4 @@
-"""Command lines: those that train, and those beside them."""
+"""Entry points of the commands that train and of the other commands."""
 
 import dataclasses
 import os
@@ -19,7 +19,7 @@ from jaxppo.config.parse import parse_as
 from jaxppo.config.schema import Config
 from jaxppo.launch.composing import check_form, config_dir, help_of, with_plus
 from jaxppo.launch.errors import one_line, open_streams, refuse
-from jaxppo.launch.resuming import settings_of, where_to_resume
+from jaxppo.launch.resuming import resume_overrides, settings_of
 from jaxppo.runtime import devices
 from jaxppo.runtime.checkpoint import CheckpointWarning
 from jaxppo.runtime.sinks.console import print_lines
@@ -32,9 +32,9 @@ _FLAGS = (
 
 
 def main(config_name: str, run: Callable[..., float]) -> None:
-    """Run the command line: `run(config, run_dir, resume)` for every job that Hydra composes.
+    """Call `run(config, run_dir, resume)` for every job that Hydra composes.
 
-    A user's mistake is one line on standard error and exit status 2; a run that failed, 1.
+    A user's mistake gives one line on standard error and exit status 2, a failed run status 1.
     """
     open_streams()
     for argument in sys.argv[1:]:
@@ -43,29 +43,29 @@ def main(config_name: str, run: Callable[..., float]) -> None:
             refuse(f"{argument}: no such flag; settings are key=value, without dashes; see -h", 2)
     devices.use_cores()
     OmegaConf.register_new_resolver("jaxppo.help", help_of, replace=True)
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach the handlers below
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors reach the handlers below
 
     def job(settings: DictConfig) -> float:
         config, run_dir = begin(settings)
         if HydraConfig.get().mode == RunMode.MULTIRUN:
-            return run(config, run_dir)  # a failed job is Hydra's to report: others go on
+            return run(config, run_dir)  # Hydra reports a failed job, and the others go on
         with one_line():
             return run(config, run_dir, resume=config.resume is not None)
 
     with one_line():
         sys.argv[1:] = [with_plus(argument) for argument in sys.argv[1:]]
-        sys.argv += where_to_resume(sys.argv[1:])
+        sys.argv += resume_overrides(sys.argv[1:])
         hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=config_name)(
             job
         )()
 
 
 def command(settings: type, run: Callable[[Any], None], *, places: str | None = None) -> None:
-    """Run a command line of `key=value` that is no training: `run(settings)`.
+    """Parse `key=value` arguments and call `run(settings)`, for commands that do not train.
 
-    `settings` is a dataclass of `config.setting`s whose docstring is the help. Errors as in `main`.
-    Arguments that are no `key=value`, or are paths that exist, are the list `places`, if there is
-    one.
+    `settings` is a dataclass of `config.setting`s; its docstring is the help. Errors are reported
+    as in `main`. If `places` names a setting, the other arguments, and existing paths, are its
+    list.
     """
     open_streams()
     arguments = sys.argv[1:]
@@ -80,16 +80,16 @@ def command(settings: type, run: Callable[[Any], None], *, places: str | None = 
         return
     with one_line():
         arguments = [argument.lstrip("+") for argument in arguments]
-        named = [a for a in arguments if places and not a.startswith("-") and _is_place(a)]
-        arguments = [argument for argument in arguments if argument not in named]
+        paths = [a for a in arguments if places and not a.startswith("-") and _is_path(a)]
+        arguments = [argument for argument in arguments if argument not in paths]
         check_form(arguments)
         typed = OmegaConf.to_container(OmegaConf.from_dotlist(arguments), resolve=False)
         raw = typing.cast(dict[str, Any], typed)
         texts = {field.name for field in dataclasses.fields(settings) if field.type is str}
         for name in texts & set(raw):
             raw[name] = raw[name] if raw[name] is None else str(raw[name])  # which=8192
-        if named:
-            raw[str(places)] = named
+        if paths:
+            raw[str(places)] = paths
         with warnings.catch_warnings():
             warnings.simplefilter("always", CheckpointWarning)
             warnings.showwarning = partial(_show_warning, warnings.showwarning)
@@ -97,24 +97,24 @@ def command(settings: type, run: Callable[[Any], None], *, places: str | None = 
 
 
 def _show_warning(usual: Callable[..., None], message: Any, category: Any, *rest: Any) -> None:
-    """What is of checkpoints is said to the user of a command in its one line."""
+    """Show a warning about checkpoints as one line; others as usual."""
     if issubclass(category, CheckpointWarning):
         sys.stderr.write(f"{message}\n")
     else:
         usual(message, category, *rest)
 
 
-def _is_place(argument: str) -> bool:
+def _is_path(argument: str) -> bool:
     return "=" not in argument or Path(argument).exists()
 
 
 def attempt(run: Callable[[], None]) -> None:
-    """Run something else, with errors as in `main`."""
+    """Call `run()`, with errors reported as in `main`."""
     open_streams()
     with one_line():
         run()
 
 
 def begin(settings: DictConfig) -> tuple[Config, Path]:
-    """The job that Hydra runs now, and its directory."""
+    """Return the settings of the job that Hydra runs now, and its directory."""
     return settings_of(settings, HydraConfig.get()), Path(HydraConfig.get().runtime.output_dir)

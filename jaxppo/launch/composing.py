@@ -1,4 +1,4 @@
-"""Settings from the YAML files and what was typed."""
+"""Compose settings from the YAML files and the command line."""
 
 import dataclasses
 import re
@@ -15,9 +15,7 @@ from jaxppo.config.parse import help_text, known_keys, parse, system_type
 from jaxppo.config.schema import Config, NetworkConfig
 
 LAYERS = ("input_layer", "torso", "memory", "actor_head", "critic_head")  # in configs/network
-
-
-BRANCHES = {  # of these groups, the places that take one
+BRANCHES = {  # groups that are used in several places of a network -> those places
     f"network/{kind}": [
         f"network.{field.name}"
         for field in dataclasses.fields(NetworkConfig)
@@ -28,34 +26,34 @@ BRANCHES = {  # of these groups, the places that take one
 
 
 def config_dir() -> Path:
-    """The folder of the YAML files: inside an installed package, beside it in a checkout."""
+    """Return the folder of the YAML files: in an installed package, or beside it in a checkout."""
     package = Path(__file__).parents[1]
     installed = package / "configs"
     return installed if installed.is_dir() else package.parent / "configs"
 
 
 def compose(config_name: str, overrides: Sequence[str]) -> Config:
-    """The settings that an executable would run with, where no Hydra is under way."""
+    """Compose the settings of a command, outside of a Hydra application."""
     check_form(overrides)
     with hydra.initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
         typed = [with_plus(each) for each in overrides]
         return parse(plain_settings(hydra.compose(config_name, typed), typed))
 
 
+# Of these Hydra knows no keys: an algorithm, an environment's library or a layer does
+_OPEN = re.compile(r"(env\.(params|kwargs)|population\.hyperparameters)(\.[\w.]+)?=|system\.\w+=")
+
+
 def with_plus(argument: str) -> str:
-    """An argument as Hydra takes it: settings that hold any keys need no plus sign for new ones."""
-    return (
-        f"++{argument}"
-        if re.match(r"(env\.(params|kwargs)|population\.hyperparameters)(\.[\w.]+)?=", argument)
-        else argument
-    )
+    """Return an argument as Hydra takes it. New keys of open groups need no plus sign."""
+    return f"++{argument}" if _OPEN.match(argument) else argument
 
 
 def plain_settings(config: DictConfig, overrides: Sequence[str]) -> dict[str, Any]:
-    """What was composed of files and of `overrides`, as plain containers.
+    """Return the composed settings as plain containers.
 
-    The files hold settings of PPO. Of those, an algorithm of a user's own gets the ones that it
-    has; one that was typed stays, to be refused.
+    The files hold the settings of PPO. Those that a user's own algorithm does not have are left
+    out, except those in `overrides`: they stay, and `parse` rejects them.
     """
     settings = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     container = OmegaConf.to_container(settings, resolve=True)
@@ -66,26 +64,31 @@ def plain_settings(config: DictConfig, overrides: Sequence[str]) -> dict[str, An
         typed = {re.split("[=@]", override.lstrip("+"))[0] for override in overrides}
         left_out = set(known_keys()) - own - typed
         plain["system"] = {k: v for k, v in system.items() if f"system.{k}" not in left_out}
+        population = plain.get("population")
+        bounds = population.get("hyperparameters") if isinstance(population, dict) else None
+        if isinstance(population, dict) and isinstance(bounds, dict):
+            kept = {k: v for k, v in bounds.items() if f"system.{k}" not in left_out}
+            plain["population"] = {**population, "hyperparameters": kept}
     return plain
 
 
 def check_form(arguments: Sequence[str]) -> None:
-    """`ConfigError` where an argument is no key=value."""
+    """Raise `ConfigError` if an argument is not key=value."""
     for argument in arguments:
         if "=" not in argument or argument.startswith("-"):
             raise ConfigError(f"{argument}: settings are key=value, without dashes; see -h")
 
 
 def choices(group: str) -> list[str]:
-    """The names of a group's files; those of env are in folders by library too."""
+    """Return the names of a group's files; those of env are also in one folder per library."""
     folder = config_dir() / group
     files = folder.rglob("*.yaml") if group == "env" else folder.glob("*.yaml")
     names = [file.relative_to(folder).with_suffix("").as_posix() for file in files]
     return sorted(names, key=lambda name: ("/" in name, name))
 
 
-def help_of() -> str:
-    """The text of `--help`."""
+def help_of(algorithm: str) -> str:
+    """Return the text of `--help` for an algorithm."""
     groups = ("env", "network", "population", *(f"network/{layer}" for layer in LAYERS))
     listed = "\n".join(f"{group}={', '.join(choices(group))}" for group in groups)
     return f"""PPO in JAX, compiled end to end.
@@ -97,7 +100,7 @@ def help_of() -> str:
   python -m jaxppo.rec_ppo env=t_maze network=gru
 
 {listed}
-  network/torso and network/memory are said of a branch: network/torso@network.actor_torso=mlp
-hydra.run.dir=DIR is the run directory; --cfg job prints the settings; --hydra-help has the rest.
+  network/torso and network/memory need a branch: network/torso@network.actor_torso=mlp
+hydra.run.dir=DIR sets the run directory; --cfg job prints the settings; --hydra-help shows more.
 
-{help_text("ppo")}"""
+{help_text(algorithm)}"""

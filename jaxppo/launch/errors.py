@@ -1,4 +1,4 @@
-"""A user's mistake in one line: what Hydra, the file system and JAX say, as key, rule, way out."""
+"""Turn errors of Hydra, the file system and JAX into one line: key, rule and way out."""
 
 import contextlib
 import difflib
@@ -26,9 +26,9 @@ from jaxppo.runtime.signals import Interrupted
 
 @contextlib.contextmanager
 def one_line() -> Iterator[None]:
-    """Turn a user's mistake into its one line and an exit status.
+    """Turn a user's mistake into one line on standard error and an exit status.
 
-    Other exceptions end here too, with their traceback: Hydra would hide them in a callback.
+    Other exceptions are printed here with their traceback, since Hydra hides them in callbacks.
     """
     try:
         if jax.config.jax_enable_x64:  # type: ignore[attr-defined]
@@ -38,7 +38,7 @@ def one_line() -> Iterator[None]:
         refuse(str(stopped), stopped.status)
     except KeyboardInterrupt:
         refuse("interrupted; what was written so far stays", 130)
-    except BrokenPipeError:  # whoever read our output has left
+    except BrokenPipeError:  # the reader of our output is gone
         _close_output()
         raise SystemExit(1) from None
     except Exception as error:
@@ -51,9 +51,9 @@ def one_line() -> Iterator[None]:
 
 
 def open_streams() -> None:
-    """Give a process that was started with closed streams some that go nowhere.
+    """Open closed standard streams to the null device.
 
-    Otherwise the next file that is opened would take their place, and what is printed.
+    Otherwise the next opened file would take their descriptors, and receive what is printed.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
@@ -64,23 +64,25 @@ def open_streams() -> None:
 
 
 def _close_output() -> None:
-    """Let what is still to be printed go nowhere."""
+    """Send further output to the null device."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def explain(error: Exception) -> str | None:
-    """What a user did, in one line; None where it was not the user."""
+    """Explain a user's mistake in one line; None if the error is not the user's."""
     if isinstance(error, ConfigError | TrainingError | CheckpointError):
         return str(error)
     if isinstance(error, HydraException | OmegaConfBaseException):
-        typed = getattr(error, "override", None)  # where Hydra's grammar stopped
-        missing = str(getattr(error.__cause__, "full_key", None) or "")  # perhaps within a value
+        typed = getattr(error, "override", None)  # the text that Hydra could not parse
+        missing = str(getattr(error.__cause__, "full_key", None) or "")  # may be inside a value
         return _translate(f"parsing override '{typed}'\n{error}" if typed else str(error), missing)
     if isinstance(error, ValueError) and "Config group override" in str(error):
         typed = " ".join(arg for arg in sys.argv[1:] if re.match(r"[+~]*(\w*|\w+/[\w/@.]+)=", arg))
         return f"{typed}: a group takes the name of one of its files; see --help"
     if match := re.match(r"invalid literal for int\(\) with base 10: '(\w+)'", str(error)):
-        typed = [arg for arg in sys.argv[1:] if f".{match[1]}=" in arg]  # OmegaConf's, of a list
+        typed = [
+            arg for arg in sys.argv[1:] if f".{match[1]}=" in arg
+        ]  # OmegaConf raises this for a list
         if typed:
             key = typed[0].partition("=")[0].rpartition(".")[0].lstrip("+")
             return f"{typed[0]}: {key} is a list; give all of it, such as {key}=[one,two]"
@@ -101,7 +103,7 @@ def explain(error: Exception) -> str | None:
 
 
 def _is_of_platform(error: Exception) -> bool:
-    """Whether JAX did not find the platform that JAX_PLATFORMS names."""
+    """Return whether JAX did not find the platform that JAX_PLATFORMS names."""
     frames = traceback.extract_tb(error.__traceback__)
     return bool(os.environ.get("JAX_PLATFORMS") and frames) and (
         Path(frames[-1].filename).name == "xla_bridge.py"
@@ -109,7 +111,7 @@ def _is_of_platform(error: Exception) -> bool:
 
 
 def _explain_os(error: OSError) -> str | None:
-    """What the file system refused, in one line."""
+    """Explain an error of the file system in one line."""
     name = error.filename
     if name is None:
         try:
@@ -130,15 +132,15 @@ def _explain_os(error: OSError) -> str | None:
 
 
 def refuse(message: str, status: int) -> NoReturn:
-    """End with one line on standard error."""
+    """Exit with one line on standard error."""
     sys.stderr.write(" ".join(message.split()) + "\n")
     raise SystemExit(status)
 
 
 def _translate(message: str, missing: str = "") -> str:
-    """Hydra's words for an override that cannot be, as key, rule and way out.
+    """Translate Hydra's message about a wrong override into key, rule and way out.
 
-    `missing`: the key that was not found, where Hydra knows.
+    `missing` is the key that was not found, if Hydra names it.
     """
     if match := re.search(r"Could not override '([^']+)'", message):
         key = missing if missing.startswith(f"{match[1]}.") else match[1]
@@ -177,7 +179,7 @@ def _translate(message: str, missing: str = "") -> str:
 
 
 def _layer_keys() -> set[str]:
-    """Settable keys of all layers, wherever in a network they may stand."""
+    """Return all settable keys of layers, in every place of a network."""
     keys = set()
     for layer in LAYERS:
         places = BRANCHES.get(f"network/{layer}", [f"network.{layer}"])
@@ -187,7 +189,7 @@ def _layer_keys() -> set[str]:
 
 
 def _usual_layer_keys() -> list[str]:
-    """Those of the network that is composed where none is named."""
+    """Return the settable keys of layers in the default network."""
     keys = []
     for entry in OmegaConf.load(config_dir() / "network" / "mlp.yaml").defaults:
         if entry != "_self_":

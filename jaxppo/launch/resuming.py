@@ -1,4 +1,4 @@
-"""Going on with a run: its settings, and those that were typed beside `resume`."""
+"""Compose the settings of a resumed run: the stored ones, and those typed beside `resume`."""
 
 import re
 import sys
@@ -19,8 +19,8 @@ from jaxppo.launch.composing import plain_settings
 from jaxppo.runtime.directories import check_tree
 
 
-def where_to_resume(arguments: Sequence[str]) -> list[str]:
-    """What tells Hydra to write nothing of its own, and into the directory that is resumed."""
+def resume_overrides(arguments: Sequence[str]) -> list[str]:
+    """Return overrides that make Hydra use the resumed directory and write no files of its own."""
     given = [argument for argument in arguments if re.match(r"\+{0,2}resume=", argument)]
     if not given:
         return []
@@ -28,7 +28,7 @@ def where_to_resume(arguments: Sequence[str]) -> list[str]:
     if run_dir is None:
         return []
     if {"-m", "--multirun"} & set(arguments):
-        raise ConfigError(f"{given[-1]}: goes on with one run at a time; leave out -m")
+        raise ConfigError(f"{given[-1]}: resumes one run at a time; leave out -m")
     if not (Path(str(run_dir)) / CONFIG).is_file():
         raise ConfigError(
             f"{given[-1]}: is not the directory of a run, which has a {CONFIG}; look below outputs "
@@ -38,10 +38,10 @@ def where_to_resume(arguments: Sequence[str]) -> list[str]:
 
 
 def settings_of(composed: DictConfig, hydra_config: Any) -> Config:
-    """What a run is to do: as composed, or as the run that it resumes was told to.
+    """Return the composed settings; for a resume, the stored settings with the typed changes.
 
-    Of a run's directory only config.yaml is read here, and of that nothing that says what this
-    machine is to do (`LOCAL`): such settings are those of the command line.
+    Only config.yaml of the run's directory is read here. Settings about this machine (`LOCAL`) are
+    taken from the command line instead.
     """
     config = parse(plain_settings(composed, hydra_config.overrides.task))
     if config.resume is None:
@@ -49,8 +49,7 @@ def settings_of(composed: DictConfig, hydra_config: Any) -> Config:
     run_dir = Path(config.resume)
     if Path(hydra_config.run.dir).resolve() != run_dir.resolve():
         raise ConfigError(
-            f"resume={run_dir}: has to be typed on the command line, as resume=DIR, beside no "
-            "hydra.run.dir"
+            f"resume={run_dir}: must be on the command line, as resume=DIR, without hydra.run.dir"
         )
     check_tree("resume", run_dir)
     stored = {**read_config(run_dir), "logger": {}, "resume": None}
@@ -77,10 +76,10 @@ def settings_of(composed: DictConfig, hydra_config: Any) -> Config:
 
 
 def _typed(hydra_config: Any, composed: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Each setting that was typed beside `resume`, by its path, and its value as composed.
+    """Yield the path and composed value of each setting that was typed beside `resume`.
 
-    A group that was chosen by name stands for its whole section (env=cartpole: all of env), and not
-    for what its file sets elsewhere.
+    A group chosen by name counts as all settings of its section (env=cartpole: all of env), but
+    not what its file sets in other sections.
     """
     overrides = OmegaConf.to_container(hydra_config.overrides.task, resolve=False)
     parser = OverridesParser.create()
@@ -113,12 +112,12 @@ def _put_at(settings: dict[str, Any], path: Sequence[str], value: Any) -> None:
     settings[path[-1]] = value
 
 
-def say_what_is_left_out(run_dir: Path, config: Config) -> None:
-    """Name the sinks of a run that it does not go on with unless they are typed again."""
+def warn_of_omitted_sinks(run_dir: Path, config: Config) -> None:
+    """Warn of sinks of a stored run that are not used unless they are typed again."""
     stored = parse(read_config(run_dir)).logger
     for name, again in (("wandb", "logger.wandb=true"), ("sinks", "logger.sinks=[...]")):
         if getattr(stored, name) and not getattr(config.logger, name):
             sys.stderr.write(
-                f"resume={run_dir}: logger.{name} is not taken from a run's directory; to go on "
-                f"with it, add {again}\n"
+                f"resume={run_dir}: logger.{name} is not taken from a run's directory; to use "
+                f"it again, add {again}\n"
             )

@@ -1,4 +1,4 @@
-"""A sweep as one program."""
+"""Run a sweep as one program, or as few."""
 
 import dataclasses
 import logging
@@ -23,10 +23,8 @@ from jaxppo.runtime.build import program_key
 from jaxppo.runtime.jobs import Job, TooLargeError, prepare
 from jaxppo.runtime.loop import run_together
 
-_LOG = logging.getLogger("hydra.jaxppo")  # as visible as what Hydra says
-
-
-_MAX_COMPOSED = 32  # jobs of a sweep that are checked whole before the first starts
+_LOG = logging.getLogger("hydra.jaxppo")  # as visible as Hydra's own messages
+_MAX_COMPOSED = 32  # jobs of a sweep that are checked in full before the first starts
 
 
 def launch(
@@ -37,10 +35,10 @@ def launch(
     job_overrides: Sequence[Sequence[str]],
     first: int,
 ) -> list[JobReturn]:
-    """Run the jobs of a sweep: those that differ in nothing that shapes a program, as one.
+    """Run the jobs of a sweep; jobs that need the same program run as its members.
 
-    Each has its own directory and result. One that fails leaves the others alone. `compose` gives
-    a job's settings from its overrides.
+    Each job has its own directory and result. A failed job does not affect the others. `compose`
+    maps overrides to a job's settings.
     """
     jobs, returns, group = [], [], Path(config.hydra.sweep.dir).name
     for number, overrides in enumerate(job_overrides, first):
@@ -54,7 +52,7 @@ def launch(
             job_dir_key="hydra.sweep.dir",
             job_subdir_key="hydra.sweep.subdir",
         )
-        done.return_value  # noqa: B018  raises what went wrong
+        done.return_value  # noqa: B018  raises the error of a failed job
         returns.append(done)
     programs = groups([job.config for job in jobs])
     _LOG.info("%s as %s", count(jobs, "job"), count(programs, "program"))
@@ -62,7 +60,7 @@ def launch(
         for number, outcome in zip(numbers, train([jobs[n] for n in numbers]), strict=True):
             if isinstance(outcome, Exception) and "optuna" in str(config.hydra.sweeper._target_):
                 _LOG.warning("job %s failed: %s", first + number, outcome)
-                outcome = _worst(config)  # a study goes on
+                outcome = _worst(config)  # so that the study goes on
             returns[number].return_value = outcome
             if isinstance(outcome, Exception):
                 returns[number].status = JobStatus.FAILED
@@ -70,18 +68,18 @@ def launch(
 
 
 def _worst(config: DictConfig) -> float:
-    """A finite result that no job has, in the direction that Optuna is to go."""
+    """Return the worst finite result, in the direction that Optuna optimises."""
     direction = str(OmegaConf.select(config, "hydra.sweeper.direction", default="minimize"))
     return MAX_FLOAT if "min" in direction.lower() else -MAX_FLOAT
 
 
 def groups(configs: Sequence[Config]) -> list[list[int]]:
-    """The numbers of the jobs that one program can train, for each program."""
+    """Return for each program the numbers of the jobs that it can train."""
     groups: list[tuple[Config, list[int]]] = []
     for number, config in enumerate(configs):
         key = program_key(config)
         found = [numbers for other, numbers in groups if other == key]
-        if found and config.population.size is None:  # a population is a program of its own
+        if found and config.population.size is None:  # each population has its own program
             found[0].append(number)
         else:
             groups.append((key, [number]))
@@ -89,20 +87,20 @@ def groups(configs: Sequence[Config]) -> list[list[int]]:
 
 
 def train(jobs: Sequence[Job]) -> Sequence[float | Exception]:
-    """The results of jobs that one program can train, in halves where it would be too large."""
+    """Train jobs in one program, or in halves if it would be too large; return their results."""
     try:
         return run_together(jobs, fit=len(jobs) > 1)
     except TooLargeError:
         half = len(jobs) // 2
-        there = jax.local_device_count()
-        half -= half % there if half > there else 0
+        num_devices = jax.local_device_count()
+        half -= half % num_devices if half > num_devices else 0
         return [*train(jobs[:half]), *train(jobs[half:])]
-    except Exception as error:  # of this program alone: others go on
+    except Exception as error:  # affects only this program
         return [error] * len(jobs)
 
 
 def check_sweep(config_name: str, overrides: list[str]) -> None:
-    """Every swept value by its own rule; then whole jobs, each value beside the others' first."""
+    """Check each swept value by its rule, then whole jobs, one changed value at a time."""
     parsed = OverridesParser.create().parse_overrides(overrides)
     choices = [
         [f"{o.get_key_element()}={value}" for value in o.sweep_string_iterator()]
@@ -130,7 +128,7 @@ def check_sweep(config_name: str, overrides: list[str]) -> None:
 
 
 def _is_free(key: str) -> bool:
-    """Whether the values of a setting need no other check than their own rule."""
+    """Return whether the values of a setting need no check beyond their own rule."""
     fields = {f"system.{f.name}": f.metadata for f in dataclasses.fields(system_type({}))}
     rule: Any = fields.get(key, {})
     return key == "arch.seed" or ("traced" in rule and not rule.get("coupled"))
