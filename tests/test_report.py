@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from jaxppo import report
 from jaxppo.analysis import comparison, runs
 from jaxppo.config.fields import ConfigError
-from jaxppo.runtime.events import sum_up
+from jaxppo.runtime.events import aggregate
 
 BASE: dict[str, Any] = {
     "arch": {"seed": 1, "num_seeds": 1, "total_timesteps": 300, "compile_cache": None},
@@ -108,7 +108,7 @@ def test_a_population_is_one_run_and_its_best_member(tmp_path: Path) -> None:
         {"event": "eval", "seed": seed, "steps": 100, "episode_return": score}
         for seed, score in ((4, 1.0), (5, 3.0))
     ]
-    (home / "metrics.jsonl").write_text(json.dumps(sum_up(members)) + "\n")
+    (home / "metrics.jsonl").write_text(json.dumps(aggregate(members)) + "\n")
     write(home / "seed_4", 4, [1.0], 1.0, "finished")
     summary = {"event": "end", "seed": 5, "status": "finished", "absolute_metric": 7.0}
     (home / "summary.json").write_text(json.dumps(summary))  # 5 is the best member's

@@ -15,7 +15,7 @@ from test_configs import CONFIGS, composed
 from benchmarks import results
 from benchmarks.results import Published, Row
 from jaxppo.config.parse import parse
-from jaxppo.runtime.events import sum_up
+from jaxppo.runtime.events import aggregate
 
 HERE = {"machine": "2 cores of a processor", "jax": "0.0.0", "commit": "abc"}
 # A run that notes its arguments, and ends as the first file `end` of its directory says.
@@ -56,7 +56,7 @@ SUMMARY = {
 EVENTS = [
     {"event": "train", "steps": 50_000},
     *(
-        sum_up(
+        aggregate(
             [
                 {"event": "eval", "seed": seed, "steps": steps, "episode_return": score}
                 for seed, score in ((42, 0.2), (43, 0.5), (44, 0.8))

@@ -1,5 +1,5 @@
-"""The host's side of a run: from settings to programs, and around them until the result.
+"""Run training on the host: build and compile programs, call them, and store the results.
 
-Building, compiling, devices, the loop over blocks, members, selection, events, checkpoints and
-signals. Nothing here knows Hydra, and nothing here says what is learnt.
+This covers devices, the loop over blocks, members, selection, events, checkpoints and signals.
+Nothing here uses Hydra or depends on the algorithm.
 """

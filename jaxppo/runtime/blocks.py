@@ -1,4 +1,4 @@
-"""The verbs of a block: train, evaluate, keep the best, select; and the absolute metric."""
+"""Train, evaluate and select members block by block, and compute the absolute metric."""
 
 import dataclasses
 import math
@@ -27,7 +27,7 @@ from jaxppo.types import Policy
 
 
 class Blocks:
-    """Trains and evaluates the members that are in the program, and writes what came of it."""
+    """Trains and evaluates the members in the program, and writes the results."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Blocks:
         return self._members.active(self.layout.slots)
 
     def describe(self) -> dict[str, Any]:
-        """What a `start` event says."""
+        """Return the values of a `start` event."""
         system, plan, env = self.layout.system, self.layout.plan, self._config.env
         params = jax.eval_shape(system.algorithm.init, jax.random.key(0))
         return {
@@ -70,7 +70,7 @@ class Blocks:
         }
 
     def compile(self, train: compile.Program | None = None) -> None:
-        """Make the programs of the members that are there; `train` where it is made already."""
+        """Compile the programs of the current members; `train` may be compiled already."""
         configs = self._members.configs(self.layout.slots)
         self.programs = compile_programs(self.layout, configs, train)
         self._progress.compile_seconds += self.programs.seconds
@@ -83,9 +83,9 @@ class Blocks:
         check_memory(self.layout, self.programs, self._config)
 
     def train(self, state: State) -> State:
-        """The rest of the updates of a block, in calls of about a second.
+        """Run the remaining updates of a block, in calls of about a second.
 
-        The calls are one program, which hands its metrics on: how long they are changes no bit.
+        All calls use one program and pass the metrics on, so their length does not change a bit.
         """
         progress, done, start = self._progress, 0, time.perf_counter()
         while progress.left:
@@ -106,10 +106,13 @@ class Blocks:
         return state
 
     def end(self, state: State) -> tuple[State, dict[int, float]]:
-        """Tell of the block, evaluate, keep the best and select; the state after it, and scores."""
+        """Finish a block: write metrics, evaluate, keep the best policies and select.
+
+        Return the state and the scores.
+        """
         progress, selection = self._progress, self._selection
         block, num_blocks = progress.block, len(progress.updates_per_block)
-        diverged = self._tell(state)
+        diverged = self._write_training(state)
         progress.end_block()
         exploits = selection.exploits(block, num_blocks)
         if not exploits or len(diverged) == len(self._active):
@@ -128,8 +131,8 @@ class Blocks:
             state = self._narrow(state, kept)
         return dataclasses.replace(state, total=self.layout.no_metrics()), scores
 
-    def _tell(self, state: State) -> dict[int, str]:
-        """Write what the block's training was like; which members diverged, and why."""
+    def _write_training(self, state: State) -> dict[int, str]:
+        """Write the metrics of the block's training; return which members diverged, and why."""
         progress, totals = self._progress, self.layout.read(state.total)
         num_updates = progress.updates_per_block[progress.block]
         one = {}
@@ -150,7 +153,7 @@ class Blocks:
     def _evaluate(
         self, policy: Policy, block: int, diverged: Container[int]
     ) -> tuple[dict[int, float], np.ndarray]:
-        """Evaluate and write; scores of members, and the slots that are better than ever."""
+        """Evaluate and write; return the members' scores and which slots improved, `[P]` bool."""
         seeds = [self._members[i].seed for i in self.layout.slots]
         keys = build.random_streams(seeds)[2]
         keys = jax.vmap(lambda key: jax.random.fold_in(key, block))(keys)
@@ -168,7 +171,7 @@ class Blocks:
         return {i: each["episode_return"] for i, each in found.items()}, better
 
     def _play(self, policy: Policy, keys: jax.Array, times: int = 1) -> Episodes:
-        """Episodes of all members; those whose masks allow nothing are let go."""
+        """Play episodes of all members; members fail if an action mask allows no action."""
         num = self._config.arch.num_eval_episodes
         episodes = evaluate(self.layout, self.programs.evaluate, policy, keys, num, times)
         counts, steps = np.sum(episodes.empty_masks, axis=1), self._progress.steps
@@ -188,7 +191,7 @@ class Blocks:
         }
 
     def _narrow(self, state: State, kept: list[int]) -> State:
-        """The members in the slots `kept` go on, in a smaller program."""
+        """Continue with the members in the slots `kept`, in a smaller program."""
         steps = self._progress.steps
         for slot in set(range(len(self.layout.slots))) - set(kept):
             member = self._members[self.layout.slots[slot]]
@@ -208,7 +211,7 @@ class Blocks:
         self._selection.write(self._events, slots, sources, steps)
 
     def conclude(self, state: State) -> None:
-        """Evaluate the best policies anew, and write how every member ended."""
+        """Evaluate the best policies again, and write the end of every member."""
         reason = "no evaluation returned a finite number; look at the environment's rewards"
         hopeless = [i for i in self._active if not self._members[i].facts.best]
         self._fail(dict.fromkeys(hopeless, reason))
@@ -234,9 +237,9 @@ class Blocks:
         self._events.write(ends, "end", overall)
 
     def _fail(self, reasons: dict[int, str]) -> None:
-        """Let members go, and keep the last checkpoint in which they were well.
+        """Mark members as failed, and keep the last checkpoint before that.
 
-        What is computed of them from now on is not looked at.
+        The program still computes them, but the results are ignored.
         """
         for i, reason in reasons.items():
             member = self._members[i]

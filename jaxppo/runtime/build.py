@@ -1,4 +1,4 @@
-"""Settings to the static part of a run, and the first state of its members."""
+"""Build the static part of a run and the first state of its members."""
 
 import dataclasses
 import math
@@ -24,7 +24,7 @@ from jaxppo.types import Hyperparameters, LearnerState, PyTree, System
 
 
 def build(config: Config, plan: Plan) -> System:
-    """The static part of a run; `ConfigError` where environment and network do not fit."""
+    """Make the static part of a run; `ConfigError` if environment and network do not fit."""
     env = envs.make(config.env)
     max_eval_steps = config.arch.max_eval_steps or env.time_limit
     if max_eval_steps is None:
@@ -66,18 +66,18 @@ def build(config: Config, plan: Plan) -> System:
 
 
 def _if_several(axis: str, size: int) -> tuple[str, ...]:
-    """An axis that is mapped: where there is one alone, nothing is."""
+    """Return the mapped axis, if its size is above one."""
     return (axis,) if size > 1 else ()
 
 
 def hyperparameters(config: Config, plan: Plan) -> Hyperparameters:
-    """The traced numbers of a run, scalars."""
+    """Return the hyperparameters of a run, scalars."""
     found: Hyperparameters = jax.tree.map(lambda x: x[0], stacked_hyperparameters([config], plan))
     return found
 
 
 def stacked_hyperparameters(members: Sequence[Config], plan: Plan) -> Hyperparameters:
-    """The traced numbers of members, `[P]`."""
+    """Return the hyperparameters of members, `[P]`."""
     each = [numbers(member.system) for member in members]
     return Hyperparameters(
         **{name: jnp.asarray([row[name] for row in each], jnp.float32) for name in each[0]},
@@ -86,14 +86,14 @@ def stacked_hyperparameters(members: Sequence[Config], plan: Plan) -> Hyperparam
 
 
 def program_key(config: Config) -> Config:
-    """What shapes the program: runs of equal keys can be members of one."""
+    """Return the settings that shape the program. Runs with equal keys can share one program."""
     neutral: dict[str, Any] = {}
     for field in dataclasses.fields(config.system):
         if "traced" in field.metadata:
             finite = math.isfinite(getattr(config.system, field.name) or 0.0)
             neutral[field.name] = field.default
             if field.metadata.get("switch") and finite:
-                neutral[field.name] = 1.0  # any number: that it is finite
+                neutral[field.name] = 1.0  # any finite number
     return dataclasses.replace(
         config,
         arch=dataclasses.replace(config.arch, seed=0, num_seeds=1, profile=None),
@@ -106,7 +106,7 @@ def program_key(config: Config) -> Config:
 
 
 def random_streams(seeds: Sequence[int]) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Keys `[P]` of the agent's initialisation, acting, evaluations and the absolute metric."""
+    """Return keys `[P]` for initialisation, acting, evaluation and the absolute metric."""
     keys = jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32))
     agent, acting, evaluation, absolute = jnp.moveaxis(
         jax.vmap(partial(jax.random.split, num=4))(keys), 1, 0
@@ -115,10 +115,10 @@ def random_streams(seeds: Sequence[int]) -> tuple[jax.Array, jax.Array, jax.Arra
 
 
 def begin(system: System, members: Sequence[Config], plan: Plan) -> LearnerState:
-    """The first state of members: agents `[P, ...]`, acting `[P, D, U, ...]`.
+    """Return the first state of members: agents `[P, ...]`, acting `[P, D, U, ...]`.
 
-    Each differs in seed and hyperparameters, and begins as it would alone. `D` are the devices of
-    one member, which is 1 where each device has members of its own.
+    Members differ in seed and hyperparameters, and start as they would alone. `D` is the number of
+    devices per member: 1 if each device has its own members.
     """
     agent_keys, acting_keys, _, _ = random_streams([m.arch.seed for m in members])
     grid = (plan.devices_per_member, plan.update_batch_size)
@@ -130,8 +130,8 @@ def begin(system: System, members: Sequence[Config], plan: Plan) -> LearnerState
         )
         return LearnerState(agent=init_agent(system, hp, agent_key), acting=acting)
 
-    # Member by member: orthogonal initialisation of several at once (a batched QR decomposition)
-    # blocks for ever on CPUs of few cores with jax 0.10.2.
+    # One member after another: with jax 0.10.2 the batched QR decomposition of orthogonal
+    # initialisation hangs on CPUs with few cores.
     def one_by_one(members: PyTree) -> LearnerState:
         states: LearnerState = jax.tree.map(_strong, jax.lax.map(start, members))
         return states
@@ -141,5 +141,5 @@ def begin(system: System, members: Sequence[Config], plan: Plan) -> LearnerState
 
 
 def _strong(x: jax.Array) -> jax.Array:
-    """Without JAX's weak type, which the program's own outputs do not have."""
+    """Remove JAX's weak type, since the outputs of the program do not have it."""
     return jax.lax.convert_element_type(x, x.dtype)

@@ -1,8 +1,8 @@
-"""Checkpoints: arrays written by orbax, beside a manifest that vouches for every file.
+"""Write and read checkpoints: arrays stored by orbax, and a manifest with a hash of every file.
 
-A checkpoint is a directory named by its environment steps. It is written under another name,
-hashed, and renamed when it is whole, so that a killed run leaves the earlier ones as they were.
-Orbax itself restores a flipped byte without a word.
+A checkpoint is a directory named by its environment steps. It is written under a temporary name,
+hashed, and renamed when it is complete, so that a killed run leaves earlier checkpoints intact.
+The hashes are needed because orbax does not detect a flipped byte.
 """
 
 import contextlib
@@ -29,24 +29,24 @@ from jaxppo.runtime import devices
 from jaxppo.types import PyTree
 
 FOLDER = "checkpoints"  # in the run directory
-FORMAT = 3  # of what a manifest and its arrays mean
+FORMAT = 3  # version of the manifest and its arrays
 _MANIFEST, _ARRAYS = "manifest.json", "arrays"
-_BEGUN, _DAMAGED, _DROPPED = ".begun", ".damaged", ".dropped"  # suffixes of what is no checkpoint
-_PINNED = ".pinned"  # of an empty file, which says that the checkpoint is to stay
+_BEGUN, _DAMAGED, _DROPPED = ".begun", ".damaged", ".dropped"  # suffixes of other directories
+_PINNED = ".pinned"  # suffix of an empty file that marks a checkpoint to keep
 _VERSIONS = ("jaxppo", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "gymnax", "numpy")
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be written or read: one line, which and why."""
+    """A checkpoint that cannot be written or read. The message is one line: which and why."""
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint is damaged, and an earlier one was taken: one line."""
+    """A checkpoint is damaged and an earlier one is used. The message is one line."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """One that is whole: its steps, what its manifest says, and its arrays by their path."""
+    """A complete checkpoint: its steps, its manifest, and its arrays by path."""
 
     path: Path
     steps: int
@@ -55,15 +55,15 @@ class Checkpoint:
 
 
 def flatten(tree: PyTree) -> dict[str, np.ndarray]:
-    """All leaves, which are NumPy arrays that nothing writes to, by their path."""
+    """Return all leaves by path: NumPy arrays that must not be changed."""
     return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
 
 
 def unflatten(shapes: PyTree, arrays: dict[str, np.ndarray], where: str = "") -> PyTree:
-    """The inverse for a tree of `shapes`, of which keys of random streams were their data.
+    """Return the tree of `shapes` that was flattened to `arrays`; typed keys are stored as data.
 
-    `where` is the path of the tree in what was flattened. `CheckpointError` where the arrays are
-    not its leaves.
+    `where` is the path of this tree in the flattened one. `CheckpointError` if an array is missing
+    or has another shape or data type.
     """
 
     def leaf(path: Any, shape: Any) -> jax.Array:
@@ -83,10 +83,10 @@ def unflatten(shapes: PyTree, arrays: dict[str, np.ndarray], where: str = "") ->
 
 
 class Writer:
-    """Writes the checkpoints of a run in other threads, and deletes those that need not stay.
+    """Writes the checkpoints of a run in other threads, and deletes old ones.
 
-    These stay: the `keep` latest, the one with the highest finite score, the first at or after
-    each of the `milestones` (in steps), and those that were pinned.
+    It keeps the `keep` latest, the one with the highest finite score, the first at or after each of
+    the `milestones` (in steps), and pinned ones.
     """
 
     def __init__(
@@ -99,34 +99,34 @@ class Writer:
         self._scores: dict[int, float | None] = {}
         self._pinned: set[int] = set()
         self._pending: Future[None] | None = None
-        self.seconds = 0.0  # that have gone into them
-        for rest in _others(self.folder):
-            if rest.suffix in (_BEGUN, _DROPPED):
-                shutil.rmtree(rest, ignore_errors=True)
-            elif rest.suffix == _PINNED and rest.stem.isdecimal():
-                self._pinned.add(int(rest.stem))
+        self.seconds = 0.0  # spent on writing
+        for path in _others(self.folder):
+            if path.suffix in (_BEGUN, _DROPPED):
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.suffix == _PINNED and path.stem.isdecimal():
+                self._pinned.add(int(path.stem))
         for steps in steps_in(self.folder):
-            with contextlib.suppress(CheckpointError):  # a damaged one stays
+            with contextlib.suppress(CheckpointError):  # a damaged one is left alone
                 self._scores[steps] = read_manifest(self.folder / _name(steps)).get("score")
 
     def save(self, steps: int, tree: PyTree, facts: dict[str, Any], score: float | None) -> None:
-        """Begin to write NumPy arrays; raises as `wait` does, of the one before."""
+        """Start to write NumPy arrays; raise errors of the checkpoint before, as `wait` does."""
         self.wait()
         self._pending = self._threads.submit(self._save, steps, flatten(tree), facts, score)
 
     def wait(self) -> None:
-        """Until all is written; `CheckpointError` where it could not be."""
+        """Wait until all is written; `CheckpointError` if that failed."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
 
     @property
     def is_writing(self) -> bool:
-        """Whether the one before is not whole yet."""
+        """Return whether a checkpoint is still being written."""
         return self._pending is not None and not self._pending.done()
 
     def pin(self) -> None:
-        """Keep the latest for good: the last before something went wrong."""
+        """Keep the latest checkpoint for good, as the last one before a failure."""
         self.wait()
         if self._scores:
             latest = max(self._scores)
@@ -134,7 +134,7 @@ class Writer:
             (self.folder / f"{_name(latest)}{_PINNED}").touch()
 
     def is_milestone(self, steps: int, before: int) -> bool:
-        """Whether one of the milestones was reached since step `before`."""
+        """Return whether a milestone was reached after step `before`."""
         return any(before < milestone <= steps for milestone in self._milestones)
 
     def _save(
@@ -147,10 +147,10 @@ class Writer:
             self._scores[steps] = score
             self._drop()
             self.seconds += time.perf_counter() - start
-        except Exception as error:  # orbax wraps what the file system says in its own errors
+        except Exception as error:  # orbax wraps errors of the file system in its own
             shutil.rmtree(path.with_name(path.name + _BEGUN), ignore_errors=True)
             raise CheckpointError(
-                f"{path}: cannot be written ({_brief(error)}); the checkpoints before it are whole"
+                f"{path}: cannot be written ({_brief(error)}); earlier checkpoints are intact"
             ) from error
 
     def _drop(self) -> None:
@@ -164,19 +164,19 @@ class Writer:
 
 
 def steps_in(folder: Path) -> list[int]:
-    """Of all checkpoints in `folder`, whole or not; rising."""
+    """Return the steps of all checkpoints in `folder`, damaged ones included, in order."""
     if not folder.is_dir():
         return []
     return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
 
 
 def path_of(run_dir: Path, steps: int) -> Path:
-    """Where the checkpoint of a step is."""
+    """Return the path of the checkpoint of a step."""
     return run_dir / FOLDER / _name(steps)
 
 
 def read(path: Path) -> Checkpoint:
-    """A checkpoint that is whole; `CheckpointError` says what is wrong with another."""
+    """Read a checkpoint; `CheckpointError` if it is incomplete or was changed."""
     manifest = read_manifest(path)
     try:
         files, layout = dict(manifest["files"]), dict(manifest["layout"])
@@ -201,7 +201,7 @@ def read(path: Path) -> Checkpoint:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """What a checkpoint says of itself; `CheckpointError` where it is not as it was written."""
+    """Read the manifest of a checkpoint; `CheckpointError` if it is missing or was changed."""
     try:
         text = (path / _MANIFEST).read_text("utf-8")
         manifest = json.loads(text)
@@ -211,7 +211,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
                 f"format {FORMAT}; it was written by jaxppo {manifest['versions'].get('jaxppo')}"
             )
     except FileNotFoundError as error:
-        raise CheckpointError(f"{path}: has no {_MANIFEST}; it was not written to its end") from (
+        raise CheckpointError(f"{path}: has no {_MANIFEST}; it was not written completely") from (
             error
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -225,13 +225,13 @@ _SEAL = re.compile(r'\{"sha256": "([0-9a-f]{64})", ')
 
 
 def sealed(facts: dict[str, Any]) -> str:
-    """JSON whose first entry is the SHA-256 of the text of all others."""
+    """Return JSON in which the first entry is the SHA-256 of the text of all others."""
     rest = json.dumps(facts)[1:]
     return f'{{"sha256": "{hashlib.sha256(rest.encode()).hexdigest()}", {rest}'
 
 
 def is_sealed(text: str) -> bool:
-    """Whether a text is as `sealed` gave it."""
+    """Return whether a text is unchanged since `sealed` made it."""
     found = _SEAL.match(text)
     return found is not None and (
         hashlib.sha256(text[found.end() :].encode()).hexdigest() == found[1]
@@ -239,9 +239,9 @@ def is_sealed(text: str) -> bool:
 
 
 def newest(run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The latest that is whole, and a line on each later one; None where none was ever begun.
+    """Return the latest complete checkpoint, and a line about each later, damaged one.
 
-    `CheckpointError` where there are some and none is whole.
+    None if there are no checkpoints; `CheckpointError` if all are damaged.
     """
     folder = run_dir / FOLDER
     lines: list[str] = []
@@ -253,13 +253,13 @@ def newest(run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
     if lines:
         raise CheckpointError(
             f"{folder}: none of {len(lines)} checkpoints is whole; the latest: "
-            f"{lines[0].removesuffix('; skipped')}; train anew in another directory"
+            f"{lines[0].removesuffix('; skipped')}; train again in another directory"
         )
     return None, []
 
 
 def put_aside(run_dir: Path, after: int) -> None:
-    """Rename what lies beyond step `after`: it is not whole and would be in the way."""
+    """Rename the checkpoints after step `after`: they are damaged and block new ones."""
     for steps in steps_in(run_dir / FOLDER):
         if steps > after:
             path = path_of(run_dir, steps)
@@ -270,7 +270,7 @@ def put_aside(run_dir: Path, after: int) -> None:
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Of the libraries that decide what a run computes and how it is stored."""
+    """Return the versions of the libraries that affect results and stored files."""
     found = {}
     for name in _VERSIONS:
         try:
@@ -309,9 +309,10 @@ def _write(path: Path, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> 
 
 
 def _pack(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """All arrays end to end, a vector of each data type.
+    """Concatenate all arrays into one vector per data type.
 
-    One by one, each would cost orbax a millisecond, and tensorstore memory that it never frees.
+    Stored one by one, each would cost orbax a millisecond, and tensorstore memory that it never
+    frees.
     """
     vectors: dict[str, list[np.ndarray]] = {}
     for array in arrays.values():
@@ -321,7 +322,7 @@ def _pack(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _unpack(vectors: dict[str, np.ndarray], layout: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The inverse; `layout` has the data type and shape of each array, in their order."""
+    """Split vectors into arrays; `layout` has the data type and shape of each, in order."""
     arrays, used = {}, dict.fromkeys(vectors, 0)
     for name, (dtype, shape) in layout.items():
         start, size = used.get(dtype, 0), math.prod(shape)
@@ -355,13 +356,13 @@ def _files(path: Path) -> Iterator[Path]:
 def _digest(file: Path, *, sync: bool = False) -> str:
     with file.open("rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
-        if sync:  # so that a power cut after the rename finds it on the disk
+        if sync:  # so that it survives a power cut after the rename
             os.fsync(opened.fileno())
     return digest
 
 
 def _remove(path: Path) -> None:
-    """Delete a directory, under another name while it lasts."""
+    """Delete a directory; it is renamed first, so that no partial checkpoint remains."""
     if path.exists():
         dropped = path.with_name(path.name + _DROPPED)
         shutil.rmtree(dropped, ignore_errors=True)
@@ -372,6 +373,6 @@ def _remove(path: Path) -> None:
 def _brief(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    if match := re.search(r"([^:]+) \[os_error_code=", str(error)):  # as tensorstore has it
+    if match := re.search(r"([^:]+) \[os_error_code=", str(error)):  # the format of tensorstore
         return match[1].strip()
     return brief(error)

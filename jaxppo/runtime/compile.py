@@ -1,4 +1,4 @@
-"""Ahead-of-time compilation: what it took, what the program costs, and the cache on disk."""
+"""Compile programs ahead of time, measure their cost, and cache them on disk."""
 
 import contextlib
 import dataclasses
@@ -16,11 +16,11 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.kernels.platforms import compiling_for
 from jaxppo.runtime import devices
 
-# XLA's pass that makes two kernels of every small sum on CPUs, each compiled and started. Large
-# sums are a library's with or without it, and no less exact.
+# On CPUs this XLA pass splits every small sum into two kernels, which cost time to compile and to
+# start. Large sums use a library with and without the pass, and are as exact.
 UNUSED_PASS = "tree_reduction_rewriter"
 
-# The settings of arch.compiler, on CPUs: XLA's older code generator is the quick one.
+# Compiler options for arch.compiler, on CPUs. "quick" is XLA's older code generator.
 COMPILERS: dict[str, dict[str, bool | int]] = {
     "thorough": {},
     "quick": {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1},
@@ -33,8 +33,8 @@ class Program:
 
     call: Callable[..., Any]
     seconds: float  # tracing, lowering and compiling (or reading the cache)
-    peak_bytes: int | None  # arguments, outputs and temporaries; None: the compiler does not say
-    matmul_flops: int | None  # of its matrix products and convolutions; None: could not be counted
+    peak_bytes: int | None  # arguments, outputs and temporaries; None: unknown
+    matmul_flops: int | None  # of matrix products and convolutions; None: unknown
 
 
 def compile_program(
@@ -43,14 +43,14 @@ def compile_program(
     donate: tuple[int, ...] = (),
     compiler: str = "thorough",
 ) -> Program:
-    """Compile `function` of one device's slices for all devices; `args` carry the axis `D`.
+    """Compile `function`, which takes one device's slices, for all devices.
 
-    `compiler` is what `arch.compiler` says.
+    `args` have the leading axis `D`. `compiler` is `arch.compiler`.
     """
     start = time.perf_counter()
     num_devices = jax.tree.leaves(args)[0].shape[0]
     platform = devices.platform()
-    with no_collection(), compiling_for(platform):
+    with collection_disabled(), compiling_for(platform):
         traced = devices.parallel(function, num_devices, donate=donate).trace(*args)
         lowered = traced.lower()
     compiled = lowered.compile(compiler_options=options(compiler, platform))
@@ -74,22 +74,22 @@ def _peak_bytes(compiled: Any) -> int:
 
 
 def unless_it_fails(measure: Callable[[], int]) -> int | None:
-    """What `measure()` returns, or None where it raises.
+    """Return `measure()`, or None if it raises.
 
-    For numbers that are only shown: they read parts of JAX that may change from release to
-    release, and no run has to end because of that.
+    For numbers that are only displayed: they use parts of JAX that may change between releases,
+    which must not end a run.
     """
     try:
         return measure()
-    except Exception:  # whatever a changed library raises
+    except Exception:  # a changed library may raise anything
         return None
 
 
 @contextlib.contextmanager
-def no_collection() -> Iterator[None]:
-    """Python's garbage collector rests meanwhile.
+def collection_disabled() -> Iterator[None]:
+    """Disable cyclic garbage collection.
 
-    For what makes many objects that stay: tracing and lowering take a fifth less so.
+    Tracing and lowering make many objects that stay alive; they take a fifth less time without it.
     """
     was = gc.isenabled()
     gc.disable()
@@ -101,7 +101,7 @@ def no_collection() -> Iterator[None]:
 
 
 def options(compiler: str, platform: str) -> dict[str, str | bool | int]:
-    """Of XLA, for every program here; passes that XLA_FLAGS disables stay those."""
+    """Return the XLA options of all programs; if XLA_FLAGS disables passes, its list is used."""
     if platform != "cpu":
         return {}
     flag = "xla_disable_hlo_passes"
@@ -110,34 +110,34 @@ def options(compiler: str, platform: str) -> dict[str, str | bool | int]:
 
 
 def check(compiler: str) -> None:
-    """`ConfigError` where `arch.compiler` asks for what this machine has not."""
+    """Raise `ConfigError` if this machine cannot use `arch.compiler`."""
     platform = devices.platform()
     if COMPILERS[compiler] and platform != "cpu":
         raise ConfigError(
-            f"arch.compiler={compiler}: is for CPUs, and programs here run on {platform}; leave it "
+            f"arch.compiler={compiler}: is for CPUs, but programs here run on {platform}; leave it "
             "out, or set JAX_PLATFORMS=cpu"
         )
 
 
 def memory_limit(device: jax.Device, num_devices: int) -> int | None:
-    """Bytes that a program of `num_devices` may take on each; None where nobody says.
+    """Return the bytes that a program on `num_devices` may take on each; None if unknown.
 
-    Of a CPU: what the machine and the process's control groups allow, however much of it is in use
-    at the moment. So members of a sweep are grouped into programs alike in every run.
+    On CPUs this is the limit of the machine and of the process's control groups, whatever is in use
+    at the moment. So a sweep is grouped into the same programs every time.
     """
     stats = device.memory_stats()
     if stats and "bytes_limit" in stats:
         return int(stats["bytes_limit"])
     if device.platform != "cpu" or "SC_PHYS_PAGES" not in os.sysconf_names:
         return None
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(there, *_group_limits()) // num_devices
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(physical, *_group_limits()) // num_devices
 
 
 def _group_limits(
     of: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
 ) -> list[int]:
-    """Memory limits in bytes of the process's control groups and those above, as Linux has them.
+    """Return memory limits in bytes of the process's Linux control groups and their parents.
 
     Each line of `of` is `number:controllers:path`; version 2 has one line without controllers.
     """
@@ -157,9 +157,9 @@ def _group_limits(
 
 
 def use_cache(folder: str | None) -> None:
-    """Keep compiled programs in `folder` (`~` is the home), however small or quick they are.
+    """Cache all compiled programs in `folder` (`~` is the home), even small ones.
 
-    `ConfigError` where it cannot be written; a folder that JAX was already given stays.
+    `ConfigError` if it cannot be made. A folder in JAX_COMPILATION_CACHE_DIR takes precedence.
     """
     if folder is None or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return
@@ -170,7 +170,7 @@ def use_cache(folder: str | None) -> None:
 
 
 def make_folder(key: str, folder: str, other: str) -> Path:
-    """A folder (`~` is the home); `ConfigError` where it cannot be made."""
+    """Make a folder (`~` is the home); `ConfigError` if that fails. `other` is the way out."""
     path = Path(folder).expanduser()
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -182,20 +182,20 @@ def make_folder(key: str, folder: str, other: str) -> Path:
 
 
 def matmul_flops(program: Any) -> int:
-    """Floating-point operations of a traced program's matrix products, on one device.
+    """Count the floating-point operations of a traced program's matrix products, per device.
 
-    What no result needs is not counted. Scans are multiplied out: the compiler's own cost analysis
-    takes a loop's body once, however often it runs. Branches count as their costliest; a loop of
-    unknown length counts once, so that a block of updates counts as one update. Convolutions:
-    products of their kernel at every output position.
+    Only products that results need count. A scan's body counts once per iteration; the compiler's
+    own cost analysis counts it once. Of branches the most expensive counts. A loop of unknown
+    length counts once, so that a block of updates counts as one update. A convolution counts as
+    the products of its kernel at every output position.
     """
     return count_products(program, _flops)
 
 
 def matmul_bytes(function: Callable[..., Any], *args: Any) -> int:
-    """Size of the results of all matrix products and convolutions of `function(*args)`.
+    """Return the bytes of the results of all matrix products in `function(*args)`.
 
-    Counted as `matmul_flops` does. `args` are arrays or shapes.
+    It counts as `matmul_flops` does, with convolutions. `args` are arrays or shapes.
     """
 
     def size(equation: Any) -> int:
@@ -218,9 +218,9 @@ def _flops(equation: Any) -> int:
 
 
 def count_products(jaxpr: Any, cost: Callable[[Any], int]) -> int:
-    """The sum of the costs of the matrix products and convolutions that results need.
+    """Return the sum of `cost` over matrix products and convolutions that results need.
 
-    Scans are multiplied out. What a loop's body computes for no result, the compiler leaves out.
+    `matmul_flops` explains how scans, branches and loops count.
     """
     from jax.interpreters import partial_eval  # not a public part of JAX
 
@@ -241,6 +241,6 @@ def count_products(jaxpr: Any, cost: Callable[[Any], int]) -> int:
 
 
 def _jaxprs(value: Any) -> list[Any]:
-    """The programs inside an equation's parameter."""
-    found = getattr(value, "jaxpr", value)  # of a closed one
+    """Return the jaxprs inside an equation's parameter."""
+    found = getattr(value, "jaxpr", value)  # unwraps a ClosedJaxpr
     return [found] if hasattr(found, "eqns") else []

@@ -1,4 +1,4 @@
-"""The device axis `D`: placement, replication and programs that run on all devices."""
+"""Place arrays on devices, and run programs on all of them; `D` is the device axis."""
 
 import contextlib
 import os
@@ -19,44 +19,44 @@ _CORES = "JAX_NUM_CPU_DEVICES"
 
 
 def use_cores() -> None:
-    """Let each core of a CPU be a device, so that members train beside each other.
+    """Make each CPU core a device, so that members train in parallel.
 
-    For command lines, before JAX is first used. Devices that a user asked for (XLA_FLAGS,
-    JAX_NUM_CPU_DEVICES) stay as they are.
+    Commands call this before JAX is first used. Device counts that a user chose (XLA_FLAGS,
+    JAX_NUM_CPU_DEVICES) are not changed.
     """
     asked = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if not asked and _CORES not in os.environ:
-        affinity = getattr(os, "sched_getaffinity", None)  # Linux has it
+        affinity = getattr(os, "sched_getaffinity", None)  # on Linux only
         num_cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-        with contextlib.suppress(RuntimeError):  # JAX is in use
+        with contextlib.suppress(RuntimeError):  # JAX is already in use
             jax.config.update(_CORES.lower(), num_cores)
 
 
 def platform() -> str:
-    """What programs run on: cpu, gpu, tpu."""
+    """Return the platform of the devices: cpu, gpu or tpu."""
     return jax.local_devices()[0].platform
 
 
 def count(members: int) -> int:
-    """How many devices a program of `members` runs on: all.
+    """Return how many devices a program of `members` runs on: all devices.
 
-    Of a CPU's cores, as many as divide the members: one program is not spread over them, since the
-    compiler uses them all for it.
+    With CPU cores as devices, it is the largest number that divides `members`: a single member is
+    not split over cores, since the compiler already uses all cores for it.
     """
-    there = jax.local_device_count()
+    num_devices = jax.local_device_count()
     are_cores = getattr(jax.config, _CORES.lower()) > 1 and _CORES not in os.environ
     if not are_cores or platform() != "cpu":
-        return there
-    return max(num for num in range(1, there + 1) if members % num == 0)
+        return num_devices
+    return max(num for num in range(1, num_devices + 1) if members % num == 0)
 
 
 def machine() -> str:
-    """What programs run on, in words: accelerators by their name, else the processor's cores."""
+    """Describe the hardware: accelerators by name, or the cores of the processor."""
     found = jax.local_devices()
     if platform() != "cpu":
         return f"{len(found)} x {found[0].device_kind}"
-    told = Path("/proc/cpuinfo")  # Linux has it
-    lines = told.read_text().splitlines() if told.is_file() else []
+    file = Path("/proc/cpuinfo")  # on Linux only
+    lines = file.read_text().splitlines() if file.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return f"{os.cpu_count()} cores of {names[0] if names else processor.machine()}"
 
@@ -64,9 +64,9 @@ def machine() -> str:
 def parallel(
     function: Callable[..., Any], num_devices: int, *, donate: tuple[int, ...] = ()
 ) -> Any:
-    """`function` on every device, each with its slice of the leading axis `D`; a `jax.jit`.
+    """Map `function` over the leading axis `D`, one slice per device; return a `jax.jit`.
 
-    What `jax.pmap` does, which keeps the trace of its program to itself.
+    `jax.pmap` does the same, but does not give access to the traced program.
     """
 
     def on_each(*args: PyTree) -> PyTree:
@@ -85,28 +85,30 @@ def parallel(
 
 
 def shard(tree: PyTree, devices: Sequence[jax.Device]) -> PyTree:
-    """Leaves `[D, ...]`, one slice a device.
+    """Place leaves `[D, ...]`, one slice per device.
 
-    Laid out as `parallel` itself returns them, so that a first call donates and compiles as later.
+    The layout is that of `parallel`'s results, so that the first call compiles and donates like
+    later ones.
     """
     return jax.device_put(tree, _sharding(devices))
 
 
 def _sharding(devices: Sequence[jax.Device]) -> NamedSharding:
-    """Of leaves `[D, ...]`."""
+    """Return the sharding of leaves `[D, ...]`."""
     return NamedSharding(Mesh(np.asarray(devices), (AXIS,)), PartitionSpec(AXIS))
 
 
 def replicate(tree: PyTree, devices: Sequence[jax.Device]) -> PyTree:
-    """Leaves `[...]` to `[D, ...]`, equal on every device."""
+    """Copy leaves `[...]` to every device: `[D, ...]`."""
     num = len(devices)
     copies = jax.tree.map(lambda x: jax.numpy.broadcast_to(x, (num, *x.shape)), tree)
     return shard(copies, devices)
 
 
 def place(tree: PyTree, devices: Sequence[jax.Device], *, sharded: bool) -> PyTree:
-    """Members `[P, ...]` to `[D, P / D, ...]`, some on each device, if sharded; else `[D, P, ...]`,
-    all on each.
+    """Place members `[P, ...]` on devices.
+
+    If sharded, each device has some members, `[D, P / D, ...]`; else all members, `[D, P, ...]`.
     """
     if not sharded:
         return replicate(tree, devices)
@@ -115,29 +117,29 @@ def place(tree: PyTree, devices: Sequence[jax.Device], *, sharded: bool) -> PyTr
 
 
 def members(tree: PyTree, *, sharded: bool) -> PyTree:
-    """The inverse of `place`, NumPy arrays `[P, ...]`."""
+    """Return members that `place` placed, as NumPy arrays `[P, ...]`."""
     if not sharded:
         return first(tree)
     return jax.tree.map(lambda x: np.asarray(x).reshape(-1, *x.shape[2:]), tree)
 
 
 def host(tree: PyTree) -> PyTree:
-    """NumPy copies of all leaves; of keys of random streams, their data."""
+    """Copy all leaves to NumPy; typed keys become their data."""
     return jax.tree.map(lambda x: np.array(data(x)), tree)
 
 
 def is_key(leaf: Any) -> bool:
-    """Whether a leaf, or its shape, is of typed keys of random streams: NumPy has none."""
+    """Return whether a leaf, or its shape, has typed keys, which NumPy does not have."""
     return bool(jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key))
 
 
 def data(leaf: Any) -> Any:
-    """A leaf itself; of keys, what they are made of."""
+    """Return a leaf, or the data of typed keys."""
     return jax.random.key_data(leaf) if is_key(leaf) else leaf
 
 
 def first(tree: PyTree) -> PyTree:
-    """The first device's slice of leaves `[D, ...]`, as NumPy arrays `[...]`."""
+    """Return the first device's slice of leaves `[D, ...]`, as NumPy arrays `[...]`."""
 
     def one(x: jax.Array) -> Any:
         replica = x.addressable_shards[0].data
@@ -149,7 +151,7 @@ def first(tree: PyTree) -> PyTree:
 def take(
     tree: PyTree, chosen: Sequence[int], devices: Sequence[jax.Device], *, sharded: bool
 ) -> PyTree:
-    """Members `chosen`, by number, of leaves that `place` laid out."""
+    """Select the members `chosen`, by index, of leaves that `place` placed."""
     return shard(_take(tree, np.asarray(chosen, np.int32), sharded), devices)
 
 

@@ -1,4 +1,4 @@
-"""Run directories: who may write there, and whether what is there may be written to."""
+"""Check and lock run directories."""
 
 import contextlib
 import fcntl
@@ -11,33 +11,33 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.stored import CONFIG
 from jaxppo.runtime.sinks import METRICS
 
-_LOCK = ".lock"  # in the run directory; the kernel lets go of it whenever the process ends
+_LOCK = ".lock"  # in the run directory; the kernel releases it when the process ends
 
-_claimed: dict[Path, IO[str]] = {}  # locks that this process holds for a run to come
+_claimed: dict[Path, IO[str]] = {}  # locks that this process holds for a later run
 
 
 @contextlib.contextmanager
 def only_run_in(folder: Path) -> Iterator[None]:
-    """`ConfigError` while another run, of this process or another, writes there."""
+    """Lock a directory; `ConfigError` if another run, of any process, writes there."""
     with _claimed.pop(folder.resolve(), None) or _lock(folder):
         yield
 
 
 def claim(folder: Path) -> None:
-    """Hold a directory from now on for `only_run_in` to take over; `ConfigError` as there."""
+    """Lock a directory until `only_run_in` takes over; it raises the same `ConfigError`."""
     if folder.resolve() not in _claimed:
         _claimed[folder.resolve()] = _lock(folder)
 
 
 def release(folder: Path) -> None:
-    """Let go of a claim that nothing took over, if there is one."""
+    """Release a claim that was not taken over, if there is one."""
     file = _claimed.pop(folder.resolve(), None)
     if file is not None:
         file.close()
 
 
 def _lock(folder: Path) -> IO[str]:
-    """The lock file, which is free again when it is closed."""
+    """Return the locked file; closing it releases the lock."""
     file = (folder / _LOCK).open("a+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -56,8 +56,9 @@ def _lock(folder: Path) -> IO[str]:
 
 
 def check_tree(key: str, folder: Path) -> None:
-    """`ConfigError` where something below a run's directory is neither file nor directory, or is a
-    link that leads out of it: what is written there would be written elsewhere.
+    """Raise `ConfigError` if a run's directory contains special files or links that lead outside.
+
+    Writing to such a link would write elsewhere.
     """
     inside = folder.resolve()
     for root, folders, files in os.walk(folder):
@@ -75,7 +76,7 @@ def check_tree(key: str, folder: Path) -> None:
 
 
 def check_run_dir(key: str, run_dir: Path) -> None:
-    """`ConfigError` where a run cannot be written to `run_dir`, which need not exist yet."""
+    """Raise `ConfigError` if a run cannot be written to `run_dir`, which may not exist yet."""
     if any((run_dir / name).exists() for name in (METRICS, CONFIG)):
         raise ConfigError(f"{key}={run_dir}: holds a run already; choose another directory")
     existing = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
@@ -86,7 +87,7 @@ def check_run_dir(key: str, run_dir: Path) -> None:
 
 
 def output_folder(out: str | Path) -> Path:
-    """The directory of a setting `out`, made; `ConfigError` where it cannot be written to."""
+    """Make the directory of a setting `out`; `ConfigError` if it cannot be written to."""
     path = Path(out)
     try:
         path.mkdir(parents=True, exist_ok=True)

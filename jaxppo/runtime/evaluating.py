@@ -1,4 +1,4 @@
-"""Evaluations: exactly so many episodes of every member, on all devices."""
+"""Evaluate every member on a fixed number of episodes, on all devices."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ from jaxppo.types import Policy
 
 
 def place_keys(layout: Layout, keys: jax.Array, num_episodes: int, times: int) -> list[jax.Array]:
-    """For each of `times` calls, keys `[D, P, E]` of the members' episodes, by their number.
+    """Return keys `[D, P, E]` of the members' episodes, for each of `times` calls.
 
-    `keys` `[P]` are the members' streams; each call plays `num_episodes` of every member.
+    `keys` `[P]` are the members' streams. Each call plays `num_episodes` per member.
     """
     shards, each = layout.plan.devices_per_member, layout.plan.eval_episodes_per_device
     rows = []
@@ -37,10 +37,10 @@ def evaluate(
     num_episodes: int,
     times: int = 1,
 ) -> Episodes:
-    """Exactly `times * num_episodes` episodes a member, leaves NumPy `[P, episodes]`."""
+    """Play `times * num_episodes` episodes per member; leaves are NumPy `[P, episodes]`."""
 
     def rows(x: jax.Array) -> Any:
-        """`[D, P, E]` to `[P, num_episodes]`."""
+        """Map `[D, P, E]` to `[P, num_episodes]`."""
         each = np.asarray(x)
         if not layout.plan.shards_members:
             each = each.swapaxes(0, 1)
@@ -55,10 +55,10 @@ def evaluate(
 
 
 def score(episodes: Episodes, row: int) -> dict[str, Any]:
-    """What an event says of the episodes in one row."""
+    """Return the statistics of the episodes in one row, for an event."""
     episodes = jax.tree.map(lambda x: x[row], episodes)
     returns = np.asarray(episodes.returns, np.float64)
-    with np.errstate(invalid="ignore"):  # an infinite return has no deviation
+    with np.errstate(invalid="ignore"):  # with infinite returns the deviation is NaN
         std = float(returns.std())
     return {
         "episodes": returns.size,

@@ -1,4 +1,4 @@
-"""A run's events: what they hold, and where they go."""
+"""Build the events of a run and send them to sinks."""
 
 import dataclasses
 import statistics
@@ -18,26 +18,26 @@ from jaxppo.runtime import sinks
 from jaxppo.runtime.jobs import Job
 from jaxppo.runtime.members import Members
 
-SUMS = ("steps_per_second", "episodes", "unfinished")  # over members; others are means
+SUMS = ("steps_per_second", "episodes", "unfinished")  # summed over members
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Where the events of some members go: as they are of one, summed up of several."""
+    """Sends the events of some members to sinks; those of several members are aggregated."""
 
     outputs: list[sinks.Sink]
     members: range
-    folder: Path | None  # None: the screen alone
+    folder: Path | None  # None: the screen only
 
     def write(self, events: Mapping[int, sinks.Event], overall: dict[str, Any]) -> None:
-        """Take an event each of some members of the program, by their number."""
+        """Send the events of members, given by number; `overall` is added for several members."""
         own = [events[i] for i in self.members if i in events]
         if own:
-            event = own[0] if len(self.members) == 1 else {**sum_up(own), **overall}
+            event = own[0] if len(self.members) == 1 else {**aggregate(own), **overall}
             self.send(event)
 
     def send(self, event: sinks.Event) -> None:
-        """Take one event as it is."""
+        """Send one event unchanged."""
         for sink in self.outputs:
             sink.write(event)
 
@@ -51,9 +51,10 @@ class Events:
         self._failed: set[str] = set()  # settings of views that have failed
 
     def open(self, positions: Sequence[Mapping[str, int] | None], *, only_screen: bool) -> None:
-        """Begin to write: of each job and member into its directory, and of all on the screen.
+        """Open the sinks: files of each job and member in its directory, and the screen for all.
 
-        `positions` are of each job that is resumed the bytes of its metric logs to go on after.
+        `positions` has for each job the bytes of its metric logs to keep, or None if the job is not
+        resumed.
         """
         one = len(self._members) == 1
         for job, own, position in zip(self._jobs, self._members.jobs, positions, strict=True):
@@ -85,7 +86,7 @@ class Events:
         name: str,
         positions: Mapping[str, int] | None,
     ) -> None:
-        """Write events of the members `own` to a folder of the job's, after those there."""
+        """Open the sinks of the members `own` in a folder of the job, after any earlier events."""
         folder = job.run_dir / name
         settings = self._members[own.start].config if len(own) == 1 else job.config
         several = job.run_dir.name if num_members(job.config) > 1 else None
@@ -99,7 +100,7 @@ class Events:
         self._reports.append(Report(sinks.make(config, folder, position, scope), own, folder))
 
     def close(self, kind: Any, *_: object) -> None:
-        """Finish files and displays, however the run ended; what failed first is what is raised."""
+        """Close all sinks, however the run ended; raise the first error, unless the run raised one."""
         failures = []
         for report in self._reports:
             for sink in report.outputs:
@@ -111,7 +112,7 @@ class Events:
             raise failures[0]
 
     def positions(self, job: Job) -> dict[str, int]:
-        """Bytes written to each metric log of a job, by its folder in the run directory."""
+        """Return the bytes written to each metric log of a job, by folder in the run directory."""
         return {
             str(report.folder.relative_to(job.run_dir)): sinks.position(report.folder)
             for report in self._reports
@@ -121,7 +122,7 @@ class Events:
     def write(
         self, events: Mapping[int, dict[str, Any]], kind: str, overall: dict[str, Any] | None = None
     ) -> None:
-        """One event of each member that is a key; `overall` is said of several beside their sum."""
+        """Write one event per member; `overall` is added to the event of several members."""
         rows = {
             i: {"event": kind, "seed": self._members[i].seed, **values}
             for i, values in events.items()
@@ -130,23 +131,23 @@ class Events:
             report.write(rows, overall or {})
 
     def write_to_all(self, kind: str, **values: Any) -> None:
-        """One event to every sink."""
+        """Write one event to every sink."""
         for report in self._reports:
             report.send({"event": kind, **values})
 
     def write_of_several(self, kind: str, **values: Any) -> None:
-        """One event to the sinks of several members."""
+        """Write one event to the sinks of several members."""
         for report in self._reports:
             if len(report.members) > 1:
                 report.send({"event": kind, **values})
 
 
-def sum_up(events: Sequence[sinks.Event]) -> sinks.Event:
-    """One event of several members.
+def aggregate(events: Sequence[sinks.Event]) -> sinks.Event:
+    """Aggregate the events of several members into one.
 
-    Numbers are means over members, but for `SUMS`, and for the least (`_min`) and the greatest
-    (`_max`). Scores of evaluations are there in full too, as `member_returns`, with statistics over
-    members: `member_return_iqm` and so on.
+    Numbers are means over members, except sums (`SUMS`), minima (`_min`) and maxima (`_max`).
+    Evaluations also have all scores as `member_returns`, and statistics over members:
+    `member_return_iqm` and so on.
     """
 
     def merge(name: str, values: list[Any]) -> Any:
@@ -166,23 +167,25 @@ def sum_up(events: Sequence[sinks.Event]) -> sinks.Event:
     merged |= {"members": len(events), "seeds": [event["seed"] for event in events]}
     kind = merged["event"]
     if kind in ("eval", "absolute"):
-        merged |= _over_members("member_return", [event["episode_return"] for event in events])
+        merged |= _member_statistics("member_return", [event["episode_return"] for event in events])
     elif kind == "end":
         failures = [event for event in events if event["status"] != "finished"]
         merged["status"] = "; ".join(f"seed {e['seed']}: {e['status']}" for e in failures) or (
             "finished"
         )
-        merged |= _over_members("absolute_metric", [event["absolute_metric"] for event in events])
+        merged |= _member_statistics(
+            "absolute_metric", [event["absolute_metric"] for event in events]
+        )
     return merged
 
 
-def _over_members(name: str, values: Sequence[float | None]) -> dict[str, Any]:
-    """Statistics over members of a score, of those that have it."""
+def _member_statistics(name: str, values: Sequence[float | None]) -> dict[str, Any]:
+    """Return all values of a score, and statistics over the members that have it."""
     scores = [value for value in values if value is not None]
     if not scores:
         return {f"{name}s": list(values)}
     low, high = interval([scores])
-    with np.errstate(invalid="ignore"):  # of infinite scores
+    with np.errstate(invalid="ignore"):  # infinite scores
         return {
             f"{name}s": list(values),
             f"{name}_std": float(np.std(scores)),
@@ -195,7 +198,7 @@ def _over_members(name: str, values: Sequence[float | None]) -> dict[str, Any]:
 
 
 def of_training(totals: Metrics, num_updates: int) -> dict[str, Any]:
-    """What a `train` event says of a block: means over updates, and over episodes that ended."""
+    """Return the values of a block's `train` event: means over updates and ended episodes."""
     rollout = totals.rollout
     episodes: Any = rollout.num_episodes
     return {
