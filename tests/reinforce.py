@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from jaxppo.algorithms.acting import state_values, unroll
 from jaxppo.algorithms.actor_critic import ActorCritic
-from jaxppo.algorithms.metrics import metric, metrics
+from jaxppo.algorithms.metrics import NoMetrics, metric, metrics
 from jaxppo.config.fields import traced
 from jaxppo.config.schema import SystemConfig
 from jaxppo.ops.returns import discounted_returns
@@ -19,12 +19,12 @@ class Settings(SystemConfig):
     """REINFORCE."""
 
     policy_lr: float = traced(3e-3, "Adam step size of the policy", low=0)
-    baseline_lr: float = traced(3e-3, "Adam step size of the baseline", low=0)
+    baseline_lr: float = traced(1e-2, "Adam step size of the baseline", low=0)
     entropy_bonus: float = traced(0.01, "weight of the policy's entropy", low=0)
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Steps:
     """What the loss reads of each step, `[L, S, ...]`."""
 
@@ -45,18 +45,16 @@ class LossMetrics:
 
 
 class Reinforce(ActorCritic):
-    """One gradient step on each rollout: log pi(a|s) (G - b(s))."""
+    """Gradient ascent on log pi(a|s) (G - b(s)), from each transition once."""
 
     Settings = Settings
     loss_metrics = LossMetrics
     group_names = ("policy", "baseline")
 
     def groups(self, params: Any) -> dict[str, str]:
-        """The critic is the baseline."""
         return {part: "baseline" if part.startswith("critic") else "policy" for part in params}
 
     def rates(self, hp: Any) -> dict[str, jax.Array]:
-        """Learning rates."""
         return {"policy": hp.policy_lr, "baseline": hp.baseline_lr}
 
     def targets(self, system: Any, agent: Any, rollout: Any) -> Any:
@@ -65,8 +63,7 @@ class Reinforce(ActorCritic):
         _, value, after = state_values(system, policy, rollout, lambda output: output.value.mean())
         discount = agent.hyperparameters.gamma * (1.0 - steps.terminated)
         actual = discounted_returns(steps.reward, discount, after, steps.truncated)
-        seen = dict(obs=steps.obs, reset=steps.reset, action=steps.action)
-        return agent, Steps(**seen, expected=value, actual=actual), self.target_metrics()
+        return agent, Steps(steps.obs, steps.reset, steps.action, value, actual), NoMetrics()
 
     def loss(self, system: Any, agent: Any, params: Any, minibatch: Any) -> Any:
         """Policy, baseline and entropy, averaged over a minibatch `[L, M]`."""
@@ -75,7 +72,9 @@ class Reinforce(ActorCritic):
         log_prob = output.distribution.log_prob(steps.action)
         policy_loss = -jnp.mean(log_prob * (steps.actual - steps.expected))
         baseline_loss = 0.5 * jnp.mean((output.value.mean() - steps.actual) ** 2)
-        entropy = jnp.mean(output.distribution.entropy())
-        total = policy_loss + baseline_loss - agent.hyperparameters.entropy_bonus * entropy
+        entropy, bonus = (
+            jnp.mean(output.distribution.entropy()),
+            agent.hyperparameters.entropy_bonus,
+        )
         found = dict(policy_loss=policy_loss, baseline_loss=baseline_loss, entropy=entropy)
-        return total, LossMetrics(**found)
+        return policy_loss + baseline_loss - bonus * entropy, LossMetrics(**found)

@@ -484,12 +484,12 @@ def test_best_median_and_worst() -> None:
 def test_every_kth_step_is_kept_and_the_last(
     length: int, max_frames: int, wanted: list[int]
 ) -> None:
-    assert films.kept(length, max_frames) == wanted
+    assert films.every_kth(length, max_frames) == wanted
 
 
 def test_strip_is_evenly_spaced() -> None:
-    assert films.spread(9, 5) == [0, 2, 4, 7, 9]
-    assert films.spread(2, 5) == [0, 1, 2]
+    assert films.evenly_spaced(9, 5) == [0, 2, 4, 7, 9]
+    assert films.evenly_spaced(2, 5) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

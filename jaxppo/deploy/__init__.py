@@ -1,4 +1,4 @@
 """Trained policies: loading and acting, films, exported programs.
 
-Everything here begins with a run directory and trains nothing.
+Everything here starts from a run directory and trains nothing.
 """

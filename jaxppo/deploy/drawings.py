@@ -1,4 +1,4 @@
-"""Pictures of environments, and films of them, without a display."""
+"""Pictures and films of environments, drawn without a display."""
 
 import dataclasses
 import itertools
@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.messages import named
 from jaxppo.types import Box, Environment, PyTree
 
 Picture = Image.Image
@@ -40,26 +41,26 @@ CHANNELS: tuple[Color, ...] = (
     (84, 148, 255),
     (240, 240, 240),
     (255, 160, 60),
-)  # of a grid's channels, in their order
-FINE = 3  # drawn so many times larger and then averaged
-CAPTION = 24  # pixels in height
+)  # for the channels of a grid, in order
+FINE = 3  # pictures are drawn larger by this factor, then averaged
+CAPTION = 24  # height in pixels
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Drawing:
     """How an environment is drawn."""
 
-    env: Any  # gymnax's own
+    env: Any  # of gymnax
     params: Any
-    inner: Callable[[PyTree], PyTree]  # `types.Environment`'s state to that of `env`
-    draw: Callable[[PyTree, PyTree], np.ndarray]  # one state of `env`, one O... -> uint8 [H, W, 3]
+    inner: Callable[[PyTree], PyTree]  # maps the state of `types.Environment` to that of `env`
+    draw: Callable[[PyTree, PyTree], np.ndarray]  # state of `env`, observation -> uint8 [H, W, 3]
 
 
 def drawing(env: Environment) -> Drawing:
-    """What draws `env`; `ConfigError` where nothing does.
+    """Return how to draw `env`; `ConfigError` if it cannot be drawn.
 
-    The first of: its own `frame(state, params)`, a drawing of this module, its observation as a
-    picture, its own `render(state, params)`.
+    This is the first one available of: the environment's own `frame(state, params)`, a drawing of
+    this module, its observation as a picture, its own `render(state, params)`.
     """
     from jaxppo.envs.episodes import Episodes
     from jaxppo.envs.extras import Extras
@@ -84,7 +85,7 @@ def drawing(env: Environment) -> Drawing:
     if hasattr(bare.env, "frame"):
         draw = partial(_frame, bare)
     elif known:
-        draw = partial(_known, known[0], bare)
+        draw = partial(known[0], bare)
     elif isinstance(space, Box) and _is_picture(space):
         draw = partial(_observation, space, entry)
     elif hasattr(bare.env, "render"):
@@ -93,8 +94,8 @@ def drawing(env: Environment) -> Drawing:
         raise ConfigError(_refusal(bare.name, "it has no render(state, params) either"))
     if not hasattr(bare.env, "step_env"):
         raise ConfigError(
-            f"{bare.name}: has no step_env, which tells the state that an episode ends in from the "
-            "one that step puts in its place; derive it from gymnax's Environment"
+            f"{bare.name}: has no step_env, which returns the last state of an episode (step "
+            "returns the first state of the next one); derive it from gymnax's Environment"
         )
 
     def inner(state: PyTree) -> PyTree:
@@ -112,16 +113,12 @@ def _refusal(name: str, reason: str) -> str:
     )
 
 
-def _line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
-
-
 def _frame(env: Any, state: PyTree, obs: PyTree) -> np.ndarray:
-    """The environment's own picture."""
+    """Call the environment's own `frame`."""
     try:
         picture = np.asarray(env.env.frame(state, env.params))
-    except Exception as error:  # whatever it raises is the user's to read
-        raise ConfigError(f"{env.name}: its frame(state, params) raised {_line(error)}") from error
+    except Exception as error:  # the user's code may raise anything
+        raise ConfigError(f"{env.name}: its frame(state, params) raised {named(error)}") from error
     if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
         raise ConfigError(
             f"{env.name}: its frame(state, params) returned {picture.dtype} "
@@ -130,15 +127,8 @@ def _frame(env: Any, state: PyTree, obs: PyTree) -> np.ndarray:
     return picture
 
 
-def _known(
-    draw: Callable[[PyTree, Any, Any], np.ndarray], env: Any, state: PyTree, obs: PyTree
-) -> np.ndarray:
-    """One of the drawings below."""
-    return draw(state, env.params, env.env)
-
-
 def _render(env: Any, state: PyTree, obs: PyTree) -> np.ndarray:
-    """The figure that gymnax's `render` makes."""
+    """Draw the figure that gymnax's `render` makes."""
     from matplotlib import pyplot
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -146,55 +136,55 @@ def _render(env: Any, state: PyTree, obs: PyTree) -> np.ndarray:
         pyplot.switch_backend("agg")
         shown = env.env.render(state, env.params)
         figure = (shown[0] if isinstance(shown, tuple) else shown).figure
-        figure.dpi = 60  # 384 x 288 of matplotlib's own size
+        figure.dpi = 60  # 384 x 288 pixels at matplotlib's default size
         canvas: Any = FigureCanvasAgg(figure)
         canvas.draw()
         return np.array(canvas.buffer_rgba())[..., :3]
-    except Exception as error:  # of a library that environments do not need, most often
-        reason = f"its render(state, params) raised {_line(error)}"
+    except Exception as error:  # mostly from an optional library that is missing
+        reason = f"its render(state, params) raised {named(error)}"
         raise ConfigError(_refusal(env.name, reason)) from error
     finally:
         pyplot.close("all")
 
 
 def _is_picture(space: Box) -> bool:
-    """`[H, W]`, or `[H, W, C]` with a color for each channel."""
+    """Return whether it is `[H, W]`, or `[H, W, C]` with a color for each channel."""
     if len(space.shape) not in (2, 3) or min(space.shape[:2]) < 2:
         return False
     return len(space.shape) == 2 or space.shape[2] <= len(CHANNELS)
 
 
 def _observation(space: Box, entry: str | None, state: PyTree, obs: PyTree) -> np.ndarray:
-    """What the agent sees, enlarged."""
+    """Draw what the agent sees, enlarged."""
     values = np.asarray(obs if entry is None else obs[entry])
     low, high = (np.asarray(bound, np.float64) for bound in (space.low, space.high))
     channels = 1 if values.ndim == 2 else values.shape[2]
     if channels in (1, 3) or (channels == 4 and values.dtype == np.uint8):
         if np.all(np.isfinite(low) & np.isfinite(high)):
             bright = (values - low) / np.maximum(high - low, 1e-12)
-        else:  # bounds unknown: any number has its shade
+        else:  # without bounds, map all numbers to (0, 1)
             bright = 0.5 + np.arctan(values) / np.pi
         bright = bright.reshape(*values.shape[:2], channels)[..., :3]
         picture = np.broadcast_to(255 * np.clip(bright, 0, 1), (*values.shape[:2], 3))
     else:
         picture, there = np.full((*values.shape[:2], 3), NIGHT), values > low
-        for channel in reversed(range(channels)):  # the first lies on top
+        for channel in reversed(range(channels)):  # the first channel is on top
             picture[there[..., channel]] = CHANNELS[channel]
     return _enlarge(np.round(picture).astype(np.uint8))
 
 
 def _enlarge(picture: np.ndarray, size: int = 240) -> np.ndarray:
-    """Every pixel as a square, the longer side about `size` pixels."""
+    """Draw every pixel as a square; the longer side has about `size` pixels."""
     times = max(1, size // max(picture.shape[:2]))
     large = picture.repeat(times, axis=0).repeat(times, axis=1)
-    if times >= 8:  # cells that can be counted
+    if times >= 8:  # lines between cells
         large[times - 1 :: times] = NIGHT
         large[:, times - 1 :: times] = NIGHT
     return large
 
 
-class _Sheet:
-    """White paper in units of the environment's world, with y upwards."""
+class _Canvas:
+    """A white picture in the units of the environment, with y upwards."""
 
     def __init__(self, low: Point, high: Point, width: int) -> None:
         self.unit = FINE * width / (high[0] - low[0])  # pixels
@@ -204,22 +194,22 @@ class _Sheet:
         self._draw = ImageDraw.Draw(self._image)
 
     def at(self, point: Point) -> Point:
-        """Where a point lies, in pixels of the large picture."""
+        """Return a point's place in pixels of the large picture."""
         x, y = (self.unit * (p - low) for p, low in zip(point, self._low, strict=True))
         return x, self._height - y
 
     def polygon(self, points: Iterable[Point], color: Color) -> None:
-        """A filled outline."""
+        """Draw a filled polygon."""
         self._draw.polygon([self.at(point) for point in points], color)
 
     def disc(self, center: Point, radius: float, color: Color) -> None:
-        """A filled circle."""
+        """Draw a filled circle."""
         x, y = self.at(center)
         r = radius * self.unit
         self._draw.ellipse((x - r, y - r, x + r, y + r), color)
 
     def rod(self, points: Sequence[Point], width: float, color: Color) -> None:
-        """A line through points with round ends and corners."""
+        """Draw a line through points, with round ends and corners."""
         for start, end in itertools.pairwise(points):
             length = math.dist(start, end)
             angle = math.atan2(end[1] - start[1], end[0] - start[0])
@@ -228,12 +218,12 @@ class _Sheet:
             self.disc(point, width / 2, color)
 
     def picture(self) -> np.ndarray:
-        """uint8 `[H, W, 3]`."""
+        """Return the picture, uint8 `[H, W, 3]`."""
         return np.asarray(self._image.reduce(FINE))
 
 
 def _turned(points: Iterable[Point], angle: float, origin: Point) -> list[Point]:
-    """Points turned counterclockwise by radians, then moved to `origin`."""
+    """Turn points counterclockwise by `angle` in radians, then move them to `origin`."""
     cos, sin = math.cos(angle), math.sin(angle)
     return [(origin[0] + cos * x - sin * y, origin[1] + sin * x + cos * y) for x, y in points]
 
@@ -242,116 +232,116 @@ def _box(left: float, right: float, bottom: float, top: float) -> list[Point]:
     return [(left, bottom), (right, bottom), (right, top), (left, top)]
 
 
-def _cart_pole(state: PyTree, params: Any, env: Any) -> np.ndarray:
-    """A positive angle leans to the right; posts stand where the track ends."""
+def _cart_pole(env: Any, state: PyTree, obs: PyTree) -> np.ndarray:
+    """Draw a cart pole. A positive angle leans right; posts mark the ends of the track."""
     x, angle = float(state.x), float(state.theta)
-    end, length = float(params.x_threshold), 2 * float(params.length)
-    sheet = _Sheet((-end - 0.4, -0.35), (end + 0.4, 0.55 + 1.1 * length), 400)
-    sheet.rod([(-end - 1, 0.0), (end + 1, 0.0)], 0.03, GREY)
+    end, length = float(env.params.x_threshold), 2 * float(env.params.length)
+    canvas = _Canvas((-end - 0.4, -0.35), (end + 0.4, 0.55 + 1.1 * length), 400)
+    canvas.rod([(-end - 1, 0.0), (end + 1, 0.0)], 0.03, GREY)
     for post in (-end, end):
-        sheet.rod([(post, -0.12), (post, 0.12)], 0.04, RED)
-    sheet.polygon(_box(x - 0.35, x + 0.35, 0.06, 0.36), INK)
+        canvas.rod([(post, -0.12), (post, 0.12)], 0.04, RED)
+    canvas.polygon(_box(x - 0.35, x + 0.35, 0.06, 0.36), INK)
     for wheel in (x - 0.2, x + 0.2):
-        sheet.disc((wheel, 0.07), 0.09, INK)
-        sheet.disc((wheel, 0.07), 0.04, GREY)
+        canvas.disc((wheel, 0.07), 0.09, INK)
+        canvas.disc((wheel, 0.07), 0.04, GREY)
     pivot = (x, 0.36)
     tip = (x + length * math.sin(angle), 0.36 + length * math.cos(angle))
-    sheet.rod([pivot, tip], 0.11, WOOD)
-    sheet.disc(pivot, 0.055, BLUE)
-    return sheet.picture()
+    canvas.rod([pivot, tip], 0.11, WOOD)
+    canvas.disc(pivot, 0.055, BLUE)
+    return canvas.picture()
 
 
-def _pendulum(state: PyTree, params: Any, env: Any) -> np.ndarray:
-    """Angle 0 is upright, positive angles and torques are counterclockwise."""
+def _pendulum(env: Any, state: PyTree, obs: PyTree) -> np.ndarray:
+    """Draw a pendulum. Angle 0 is upright; positive angles and torques are counterclockwise."""
     angle, torque = float(state.theta), float(np.squeeze(state.last_u))
-    length = float(params.l)
+    length = float(env.params.l)
     reach = 1.25 * length
-    sheet = _Sheet((-reach, -reach), (reach, reach), 240)
+    canvas = _Canvas((-reach, -reach), (reach, reach), 240)
     tip = (-length * math.sin(angle), length * math.cos(angle))
-    sheet.rod([(0.0, 0.0), tip], 0.18 * length, RED)
-    sweep = 0.75 * math.pi * torque / float(params.max_torque)
-    if abs(sweep) > 0.02:  # an arrow from the right, over the top where it is positive
+    canvas.rod([(0.0, 0.0), tip], 0.18 * length, RED)
+    sweep = 0.75 * math.pi * torque / float(env.params.max_torque)
+    if abs(sweep) > 0.02:  # an arrow from the right, over the top if positive
         angles = np.linspace(0, sweep, 40)
         arc = [(0.5 * length * math.cos(a), 0.5 * length * math.sin(a)) for a in angles]
-        sheet.rod(arc, 0.035 * length, BLUE)
+        canvas.rod(arc, 0.035 * length, BLUE)
         size = 0.16 * length * min(1.0, abs(sweep))
         head = [(-0.5 * size, 0.0), (0.5 * size, 0.0), (0.0, math.copysign(size, sweep))]
-        sheet.polygon(_turned(head, sweep, arc[-1]), BLUE)
-    sheet.disc((0.0, 0.0), 0.06 * length, INK)
-    return sheet.picture()
+        canvas.polygon(_turned(head, sweep, arc[-1]), BLUE)
+    canvas.disc((0.0, 0.0), 0.06 * length, INK)
+    return canvas.picture()
 
 
-def _acrobot(state: PyTree, params: Any, env: Any) -> np.ndarray:
-    """Both angles at 0 hang down; the second is relative to the first; the tip is to cross a line.
+def _acrobot(env: Any, state: PyTree, obs: PyTree) -> np.ndarray:
+    """Draw an acrobot. Both angles are 0 when it hangs down; the second is relative to the first.
 
-    The line is drawn where the episode ends for links of one length.
+    The tip must cross a line. It is where the episode ends if both links have the same length.
     """
     first, second = float(state.joint_angle1), float(state.joint_angle2)
-    lengths = float(params.link_length_1), float(params.link_length_2)
+    lengths = float(env.params.link_length_1), float(env.params.link_length_2)
     reach = 1.1 * sum(lengths)
-    sheet = _Sheet((-reach, -reach), (reach, reach), 240)
-    sheet.rod([(-reach, lengths[0]), (reach, lengths[0])], 0.02 * reach, GREEN)
+    canvas = _Canvas((-reach, -reach), (reach, reach), 240)
+    canvas.rod([(-reach, lengths[0]), (reach, lengths[0])], 0.02 * reach, GREEN)
     elbow = (lengths[0] * math.sin(first), -lengths[0] * math.cos(first))
     tip = (
         elbow[0] + lengths[1] * math.sin(first + second),
         elbow[1] - lengths[1] * math.cos(first + second),
     )
-    sheet.rod([(0.0, 0.0), elbow], 0.09 * reach, BLUE)
-    sheet.rod([elbow, tip], 0.07 * reach, WOOD)
+    canvas.rod([(0.0, 0.0), elbow], 0.09 * reach, BLUE)
+    canvas.rod([elbow, tip], 0.07 * reach, WOOD)
     for joint in ((0.0, 0.0), elbow):
-        sheet.disc(joint, 0.03 * reach, INK)
-    return sheet.picture()
+        canvas.disc(joint, 0.03 * reach, INK)
+    return canvas.picture()
 
 
 def _height(x: float) -> float:
-    """The hill of Moore 1990 as gymnasium draws it."""
+    """Return the height of Moore's hill (1990) at `x`, as gymnasium draws it."""
     return 0.45 * math.sin(3 * x) + 0.55
 
 
-def _mountain_car(state: PyTree, params: Any, env: Any) -> np.ndarray:
-    """The flag stands at the goal."""
-    low, high = float(params.min_position) - 0.1, float(params.max_position) + 0.1
-    sheet = _Sheet((low, 0.0), (high, 1.25), 360)
+def _mountain_car(env: Any, state: PyTree, obs: PyTree) -> np.ndarray:
+    """Draw a car on a hill, with a flag at the goal."""
+    low, high = float(env.params.min_position) - 0.1, float(env.params.max_position) + 0.1
+    canvas = _Canvas((low, 0.0), (high, 1.25), 360)
     hill = [(x, _height(x)) for x in np.linspace(low, high, 120).tolist()]
-    sheet.polygon([(low, -1.0), *hill, (high, -1.0)], PALE)
-    sheet.rod(hill, 0.008, INK)
-    goal = float(params.goal_position)
+    canvas.polygon([(low, -1.0), *hill, (high, -1.0)], PALE)
+    canvas.rod(hill, 0.008, INK)
+    goal = float(env.params.goal_position)
     pole = [(goal, _height(goal)), (goal, _height(goal) + 0.18)]
-    sheet.rod(pole, 0.008, INK)
+    canvas.rod(pole, 0.008, INK)
     flag = [(goal, pole[1][1]), (goal, pole[1][1] - 0.07), (goal - 0.09, pole[1][1] - 0.035)]
-    sheet.polygon(flag, GREEN)
+    canvas.polygon(flag, GREEN)
     x = float(state.position)
     slope = math.atan(0.45 * 3 * math.cos(3 * x))
     place = (x, _height(x))
-    sheet.polygon(_turned(_box(-0.08, 0.08, 0.025, 0.065), slope, place), RED)
-    sheet.polygon(_turned(_box(-0.05, 0.04, 0.065, 0.1), slope, place), BLUE)
+    canvas.polygon(_turned(_box(-0.08, 0.08, 0.025, 0.065), slope, place), RED)
+    canvas.polygon(_turned(_box(-0.05, 0.04, 0.065, 0.1), slope, place), BLUE)
     for wheel in _turned([(-0.05, 0.03), (0.05, 0.03)], slope, place):
-        sheet.disc(wheel, 0.026, INK)
-        sheet.disc(wheel, 0.01, GREY)
-    return sheet.picture()
+        canvas.disc(wheel, 0.026, INK)
+        canvas.disc(wheel, 0.01, GREY)
+    return canvas.picture()
 
 
-def _t_maze(state: PyTree, params: Any, env: Any) -> np.ndarray:
-    """The corridor runs to the right, so that left is up. The sign shines while it is seen."""
-    delay, position = int(env.delay), int(state.position)
+def _t_maze(env: Any, state: PyTree, obs: PyTree) -> np.ndarray:
+    """Draw a T-maze. The corridor runs right, so left is up. The sign is yellow while visible."""
+    delay, position = int(env.env.delay), int(state.position)
     side = -1 if int(state.goal) else 1
     size = min(40, max(2, 480 // (delay + 2)))
-    sheet = _Sheet((-1.0, -2.0), (delay + 1.0, 2.0), size * (delay + 2))
+    canvas = _Canvas((-1.0, -2.0), (delay + 1.0, 2.0), size * (delay + 2))
 
     def cell(x: float, y: float, color: Color) -> None:
-        sheet.polygon(_box(x - 0.46, x + 0.46, y - 0.46, y + 0.46), color)
+        canvas.polygon(_box(x - 0.46, x + 0.46, y - 0.46, y + 0.46), color)
 
     for i in range(delay + 1):
         cell(i, 0, PALE)
     cell(delay, side, GREEN)
     cell(delay, -side, RED)
     sign = [(-0.3, 0.6 * side), (0.3, 0.6 * side), (0.0, 1.2 * side)]
-    sheet.polygon(sign, YELLOW if position == 0 else GREY)
-    sheet.disc((position, 0.0), 0.32, BLUE)
-    return sheet.picture()
+    canvas.polygon(sign, YELLOW if position == 0 else GREY)
+    canvas.disc((position, 0.0), 0.32, BLUE)
+    return canvas.picture()
 
 
-DRAWINGS: dict[str, Callable[[PyTree, Any, Any], np.ndarray]] = {
+DRAWINGS: dict[str, Callable[[Any, PyTree, PyTree], np.ndarray]] = {
     "gymnax.environments.classic_control.cartpole.CartPole": _cart_pole,
     "gymnax.environments.classic_control.pendulum.Pendulum": _pendulum,
     "gymnax.environments.classic_control.acrobot.Acrobot": _acrobot,
@@ -364,7 +354,7 @@ DRAWINGS: dict[str, Callable[[PyTree, Any, Any], np.ndarray]] = {
 
 
 def caption(picture: np.ndarray, text: str, *, size: int = 13) -> Picture:
-    """uint8 `[H, W, 3]` below a line of text, whose letters have `size` pixels."""
+    """Put a line of text, `size` pixels high, above a picture, uint8 `[H, W, 3]`."""
     height, width, _ = picture.shape
     image = Image.new("RGB", (max(width, 180), height + CAPTION), WHITE)
     ImageDraw.Draw(image).text((6, CAPTION // 2), text, INK, ImageFont.load_default(size), "lm")
@@ -373,32 +363,27 @@ def caption(picture: np.ndarray, text: str, *, size: int = 13) -> Picture:
 
 
 def write_film(path: Path, images: Sequence[Picture], fps: int) -> None:
-    """A GIF of images of one size, which stops for a second at its end and then begins anew."""
+    """Write a GIF of images of one size, which repeats after a pause of one second."""
     few = [*images[:: -(-len(images) // 12)], images[-1]]
-    palette = _column(few).quantize(64, dither=Image.Dither.NONE)
+    palette = _joined(few).quantize(64, dither=Image.Dither.NONE)
     frames = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
-    duration = [round(100 / fps) * 10] * (len(frames) - 1) + [1000]  # ms; the format has 10 ms
+    duration = [round(100 / fps) * 10] * (len(frames) - 1) + [1000]  # ms, in the format's 10 ms
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=duration, loop=0)
 
 
 def write_strip(path: Path, rows: Sequence[tuple[str, Sequence[Picture]]]) -> None:
-    """A PNG: rows of images, each below a line of text."""
-    lines = []
-    for text, images in rows:
-        step = images[0].width + 6
-        line = Image.new("RGB", (len(images) * step - 6, images[0].height), WHITE)
-        for number, image in enumerate(images):
-            line.paste(image, (number * step, 0))
-        lines.append(caption(np.asarray(line), text, size=17))
-    _column(lines).save(path)
+    """Write a PNG of rows: a line of text above images of one size."""
+    lines = [caption(np.asarray(_joined(row, across=True)), text, size=17) for text, row in rows]
+    _joined(lines).save(path)
 
 
-def _column(images: Sequence[Picture]) -> Picture:
-    """Images, one below the other."""
-    width = max(image.width for image in images)
-    column = Image.new("RGB", (width, sum(image.height for image in images)), WHITE)
-    top = 0
+def _joined(images: Sequence[Picture], *, across: bool = False) -> Picture:
+    """Put images below one another, or `across` the page with gaps of 6 pixels."""
+    widths, heights = zip(*(image.size for image in images), strict=True)
+    length = sum(widths) + 6 * (len(images) - 1)
+    size = (length, max(heights)) if across else (max(widths), sum(heights))
+    joined, place = Image.new("RGB", size, WHITE), 0
     for image in images:
-        column.paste(image, (0, top))
-        top += image.height
-    return column
+        joined.paste(image, (place, 0) if across else (0, place))
+        place += image.width + 6 if across else image.height
+    return joined

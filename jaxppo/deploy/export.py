@@ -1,4 +1,4 @@
-"""Programs in StableHLO, for use without jaxppo."""
+"""Export of programs in StableHLO, for use without jaxppo."""
 
 import collections
 import dataclasses
@@ -40,24 +40,21 @@ PLATFORMS = ("cpu", "cuda", "rocm", "tpu")  # as JAX names them
 class Export(Choice):
     """Write programs that need no jaxppo: python -m jaxppo.export run=DIR platforms=[cpu,cuda,tpu]
 
-    what=policy writes how the trained policy acts, its parameters inside, for any batch size, to
-    be called where there is jax (and flatbuffers) alone; a README.md beside it says how.
+    what=policy writes programs in which the trained policy acts, for any batch size. They contain
+    its parameters and need only jax and flatbuffers. A README.md beside them says how to call them.
 
-    what=learner lowers the program that trains the run on one device of each platform, from a
-    machine that need not have any. That it lowers does not say that the platform's own compiler
-    takes it, or that it fits into memory. Convolutions and linear recurrences are in the form that
-    this machine trains with.
+    what=learner lowers the program that trains the run on one device of each platform. This machine
+    needs no such device. A program that lowers may still fail in the platform's own compiler or not
+    fit into memory. Convolutions and linear recurrences have the form used for training here.
     """
 
     what: str = setting("policy", "policy, or learner", choices=("policy", "learner"))
-    platforms: list[str] = setting(
-        ["cpu", "cuda", "tpu"], f"of {', '.join(PLATFORMS)} [cpu,cuda,tpu]"
-    )
-    out: str | None = setting(None, "the folder to write to; null: export in the run directory")
+    platforms: list[str] = setting(["cpu", "cuda", "tpu"], f"some of {', '.join(PLATFORMS)}")
+    out: str | None = setting(None, "the directory to write to; null: export in the run directory")
 
 
 def export(settings: Export) -> None:
-    """Write the programs, and print what they are."""
+    """Write the programs and print a summary."""
     settings.check()
     for platform in settings.platforms or [""]:
         if platform not in PLATFORMS:
@@ -117,9 +114,9 @@ def export_policy(settings: Export, out: Path) -> None:
 
 
 def signature(policy: TrainedPolicy) -> dict[str, PyTree]:
-    """Shapes of what sampled acting takes, in its order; the batch size is the symbol `b`.
+    """Return the shapes of the inputs of sampled acting, in order; `b` is a symbolic batch size.
 
-    observation `[b, O...]` raw, key uint32 `[2]`, and with a memory carry `[b, ...]` and reset
+    observation `[b, O...]` raw and key uint32 `[2]`; with a memory also carry `[b, ...]` and reset
     `[b]` bool.
     """
     (b,) = jax.export.symbolic_shape("b")
@@ -140,10 +137,10 @@ def signature(policy: TrainedPolicy) -> dict[str, PyTree]:
 def export_acting(
     policy: TrainedPolicy, inputs: dict[str, PyTree], platforms: Sequence[str]
 ) -> tuple[bytes, dict[str, PyTree]]:
-    """`TrainedPolicy.act` of `inputs`, some of `signature`, as `jax.export` serialises it.
+    """Return `TrainedPolicy.act` as `jax.export` serialises it, and the shapes of its outputs.
 
-    Without a key it is greedy. Gives action `[b, A...]` and, where it takes one, the carry
-    `[b, ...]` after it; also returns their shapes.
+    `inputs` are those of `signature`; without a key the program is greedy. The program returns
+    action `[b, A...]` and, if it takes a carry, the next carry `[b, ...]`.
     """
 
     def act(*arguments: PyTree) -> PyTree:
@@ -153,12 +150,12 @@ def export_acting(
         action, carry = policy.act(**given)
         return (action, carry) if "carry" in inputs else action
 
-    only = platforms[0] if len(set(platforms)) == 1 else "several"  # which has no forms of its own
+    only = platforms[0] if len(set(platforms)) == 1 else "several"  # no platform's special forms
     try:
         with compiling_for(only):
             program = jax.export.export(jax.jit(act), platforms=platforms)(*inputs.values())
         content = bytes(program.serialize())
-    except Exception as error:  # a user's layer may raise anything where a size has no number
+    except Exception as error:  # a user's layer may raise anything if a size is symbolic
         raise ConfigError(
             f"what=policy: acting in {policy.system.env.name} cannot be exported for "
             f"{', '.join(platforms)}: {brief(error)}; try one platform, or other layers"
@@ -169,7 +166,7 @@ def export_acting(
 
 
 def lower_learner(settings: Export, out: Path) -> None:
-    """Write learner.PLATFORM.stablehlo.mlir of each; `ConfigError` at the end where one refuses."""
+    """Write learner.PLATFORM.stablehlo.mlir of each; `ConfigError` at the end if one fails."""
     for name in ("which", "seed", "env"):
         if getattr(settings, name) != getattr(Export(), name):
             raise ConfigError(
@@ -181,7 +178,7 @@ def lower_learner(settings: Export, out: Path) -> None:
             f"run={run_dir}: is not the directory of a run, which has a {CONFIG}; look "
             "below outputs or multirun"
         )
-    stored = {**read_config(run_dir), "logger": {}}  # nothing is run
+    stored = {**read_config(run_dir), "logger": {}}  # this does not run anything
     check_trust(stored, settings.trust)
     config = parse(stored)
     out.mkdir(parents=True, exist_ok=True)
@@ -191,7 +188,7 @@ def lower_learner(settings: Export, out: Path) -> None:
             text = _lowered(config, platform)
         except ConfigError:
             raise
-        except Exception as error:  # whatever the rule of a primitive raises
+        except Exception as error:  # the lowering of a primitive may raise anything
             refused.append(platform)
             print_lines(f"{platform}: does not lower: {brief(error)}")
         else:
@@ -206,7 +203,7 @@ def lower_learner(settings: Export, out: Path) -> None:
 
 
 def _lowered(config: Config, platform: str) -> str:
-    """The program that trains a run on one device of a platform, as StableHLO."""
+    """Return the program that trains a run on one device of a platform, as StableHLO."""
     with compiling_for(platform):
         every = members(config)
         planned = plan(config, 1, len(every))
@@ -220,7 +217,7 @@ def _lowered(config: Config, platform: str) -> str:
 
 
 def custom_calls(text: str) -> str:
-    """Which routines beyond StableHLO a module needs, and in how many places."""
+    """List the routines beyond StableHLO that a module calls, and how often."""
     found = re.findall(r'custom_call @("[^"]+"|[\w.$-]+)', text)
     counts = sorted(collections.Counter(name.strip('"') for name in found).items())
     calls = ", ".join(f"{name} ({count})" for name, count in counts)
@@ -228,7 +225,7 @@ def custom_calls(text: str) -> str:
 
 
 def _rows(policy: TrainedPolicy, trees: dict[str, PyTree]) -> list[dict[str, Any]]:
-    """Each array of named trees of shapes, and the bounds of those that have a space."""
+    """Describe each array of named trees of shapes; arrays with a space have bounds."""
     env = policy.system.env
     spaces = {"observation": env.observation_space, "action": env.action_space}
     rows = []
@@ -245,7 +242,7 @@ def _rows(policy: TrainedPolicy, trees: dict[str, PyTree]) -> list[dict[str, Any
 
 
 def _bounds(space: Space) -> tuple[Any, Any]:
-    """The least and the greatest value, nested lists where they differ; None: no bound."""
+    """Return the lowest and the highest value, nested lists if they differ; None: no bound."""
     if isinstance(space, Discrete):
         return 0, space.num_values - 1
     if isinstance(space, MultiDiscrete):
@@ -260,34 +257,34 @@ def _bounds(space: Space) -> tuple[Any, Any]:
 
 
 def _readme(facts: dict[str, Any], inputs: dict[str, PyTree]) -> str:
-    """How to call the programs, for people."""
+    """Return the README.md, which says how to call the programs."""
     sampled, platforms = facts["functions"]["sampled"], ", ".join(facts["platforms"])
     gives, more, memory = "action", "", ""
     if "carry" in inputs:
         gives, more = "(action, carry)", ", carry, reset"
         memory = """
-`carry` is the memory: zeros at first, and then what came back from the call before. `reset` says
-where an observation opens an episode, which empties the memory before it acts: true at first.
+`carry` is the memory: zeros at first, then the one that the last call returned. `reset` is true if
+an observation starts an episode; the memory is then emptied before it acts. It is true at first.
 """
     return f"""# A policy for {facts["environment"]}
 
-How an agent of jaxppo acts after {facts["steps"]:,} environment steps of training (seed
-{facts["seed"]}), in two programs that hold its parameters and run on {platforms}:
+An agent of jaxppo after {facts["steps"]:,} environment steps of training (seed {facts["seed"]}), as
+two programs that contain its parameters and run on {platforms}:
 
 - `greedy.stablehlo`: `greedy(observation{more}) -> {gives}`, the mode of the policy
-- `sampled.stablehlo`: `sampled(observation, key{more}) -> {gives}`, a draw from it
+- `sampled.stablehlo`: `sampled(observation, key{more}) -> {gives}`, a sample of the policy
 
-They need jax and flatbuffers, and no jaxppo: `pip install jax flatbuffers`. They were written by
+They need jax and flatbuffers, but not jaxppo: `pip install jax flatbuffers`. They were written by
 jax {facts["versions"]["jax"]}; JAX promises to read them with versions up to six months newer.
-`policy.json` says what follows to machines.
+`policy.json` has the same information for programs.
 
 {_table("input", sampled["inputs"])}
 
 {_table("output", sampled["outputs"])}
 
-`b` is how many observations come at once; each number compiles once. `observation` is as the
-environment shows it: what training does to it is inside. `key` is the data of a key of
-`jax.random`, another one for each call.
+`b` is the batch size; the programs compile once for each size. `observation` is as the environment
+returns it; the programs prepare it as training did. `key` is the data of a `jax.random` key; use a
+new one for each call.
 {memory}
 ## Example
 
@@ -299,7 +296,7 @@ Run it in this folder.
 
 
 def _table(kind: str, rows: list[dict[str, Any]]) -> str:
-    """Rows of `_rows` in Markdown."""
+    """Return the result of `_rows` as a table in Markdown."""
 
     def number(bound: Any) -> str:
         if isinstance(bound, list):
@@ -316,14 +313,14 @@ def _table(kind: str, rows: list[dict[str, Any]]) -> str:
 
 
 def _example(inputs: dict[str, PyTree]) -> str:
-    """A script that calls both programs with zeros."""
+    """Return a script that calls both programs with zeros."""
     start, step, greedy = "", "action = sampled(observation, data)", "greedy(observation)"
     if "carry" in inputs:
         start = f"""carry = {_zeros(inputs["carry"])}
 reset = np.ones((b,), "bool")
 """
         step = """action, carry = sampled(observation, data, carry, reset)
-    reset = np.zeros((b,), "bool")  # where your environment began an episode"""
+    reset = np.zeros((b,), "bool")  # true if your environment started an episode"""
         greedy = "greedy(observation, carry, reset)[0]"
     return f"""from pathlib import Path
 
@@ -338,7 +335,7 @@ def read(name):
 
 greedy, sampled = read("greedy.stablehlo"), read("sampled.stablehlo")
 b = 3
-observation = {_zeros(inputs["observation"])}  # what your environment shows
+observation = {_zeros(inputs["observation"])}  # from your environment
 key = jax.random.key(0)
 {start}for _ in range(5):
     key, step_key = jax.random.split(key)
@@ -350,7 +347,7 @@ print({greedy})
 
 
 def _zeros(tree: PyTree) -> str:
-    """Zeros of shapes, as Python source."""
+    """Return zeros of these shapes as Python source."""
     if isinstance(tree, dict):
         return f"{{{', '.join(f'{key!r}: {_zeros(inner)}' for key, inner in tree.items())}}}"
     if isinstance(tree, tuple | list):

@@ -1,4 +1,4 @@
-"""Films of a trained policy: the best, the median and the worst of some episodes."""
+"""Films of a trained policy: the best, the median and the worst of several episodes."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxppo.algorithms.evaluation import episode_keys, reset_keys, step_keys
+from jaxppo.algorithms.evaluation import reset_keys, step_keys
 from jaxppo.config.fields import setting
+from jaxppo.config.messages import count
 from jaxppo.deploy.drawings import Drawing, Picture, caption, drawing, write_film, write_strip
 from jaxppo.deploy.policy import Playing, TrainedPolicy
-from jaxppo.runtime.build import random_streams
 from jaxppo.runtime.directories import output_folder
 from jaxppo.runtime.sinks.console import print_lines
 from jaxppo.types import Policy, PyTree
@@ -20,9 +20,9 @@ from jaxppo.types import Policy, PyTree
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rendering(Playing):
-    """Film the best, the median and the worst of some episodes: python -m jaxppo.render run=DIR
+    """Film the best, the median and the worst of several episodes: python -m jaxppo.render run=DIR
 
-    The episodes are the first of those that jaxppo.evaluate plays. Writes best.gif, median.gif,
+    The episodes are the first ones that jaxppo.evaluate plays. Writes best.gif, median.gif,
     worst.gif, and strip.png with frames of the three.
     """
 
@@ -30,29 +30,29 @@ class Rendering(Playing):
     out: str | None = setting(None, "the directory to write to; null: the run directory")
     fps: int | None = setting(
         None,
-        "frames a second; null: 30, or fewer where all three episodes are short",
+        "frames per second; null: 30, or fewer if all three episodes are short",
         low=1,
         high=50,
     )
     max_frames: int = setting(
-        500, "frames after the first one; of longer episodes every k-th, and the last", low=1
+        500, "frames after the first; longer episodes show every k-th step and the last", low=1
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Played:
-    """An episode of `T` steps from its opening to the state that it ended in."""
+    """An episode of `T` steps, with its first and its last state."""
 
-    states: list[PyTree]  # [T + 1] of gymnax's own environment
+    states: list[PyTree]  # [T + 1] of gymnax's environment
     observations: list[PyTree]  # [T + 1] of O...
-    returns: list[float]  # [T + 1] rewards so far, undiscounted
-    finished: bool  # False where max_eval_steps came first
+    returns: list[float]  # [T + 1] sum of rewards so far, undiscounted
+    finished: bool  # False if max_eval_steps came first
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Now:
-    """Before a step of the `B` episodes that are played at once."""
+    """State of the `B` episodes played at once, before a step."""
 
     step: jax.Array  # int32
     env_state: PyTree  # [B, ...]
@@ -63,10 +63,10 @@ class _Now:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Outcome:
-    """Of a step, before any auto-reset."""
+    """Result of a step, before any auto-reset."""
 
-    state: PyTree  # of gymnax's own environment, of one of the episodes
-    observation: PyTree  # O..., of the same
+    state: PyTree  # of gymnax's environment, of one episode
+    observation: PyTree  # O..., of the same episode
     reward: jax.Array  # [B] float32
     done: jax.Array  # [B] bool
 
@@ -84,17 +84,17 @@ def render(settings: Rendering) -> None:
     for name, played in episodes.items():
         length = len(played.states) - 1
         late = "" if played.finished else ", unfinished"
-        text = f"return {played.returns[-1]:.2f}, {length:,} step{'' if length == 1 else 's'}{late}"
+        text = f"return {played.returns[-1]:.2f}, {count(length, 'step')}{late}"
         path = out / f"{name}.gif"
-        write_film(path, pictures(drawn, played, kept(length, settings.max_frames)), fps)
-        rows.append((f"{name}: {text}", pictures(drawn, played, spread(length, 5))))
+        write_film(path, pictures(drawn, played, every_kth(length, settings.max_frames)), fps)
+        rows.append((f"{name}: {text}", pictures(drawn, played, evenly_spaced(length, 5))))
         print_lines(f"{path}: {text}, episode {numbers[name] + 1} of {settings.episodes}")
     write_strip(out / "strip.png", rows)
     print_lines(f"{out / 'strip.png'}: frames of the three")
 
 
 def choose(scores: np.ndarray) -> dict[str, int]:
-    """Which of the `[episodes]` are best, median and worst; NaN is worse than anything."""
+    """Return the indices of the best, median and worst score; NaN is the lowest score."""
     order = np.argsort(np.nan_to_num(scores, nan=-np.inf, posinf=np.inf), kind="stable")
     return {
         "best": int(order[-1]),
@@ -104,11 +104,12 @@ def choose(scores: np.ndarray) -> dict[str, int]:
 
 
 def returns(policy: TrainedPolicy, drawn: Drawing, num: int) -> np.ndarray:
-    """Of the first `num` episodes of `policy.evaluate`, up to float rounding, `[num]` float32.
+    """Return the returns of the first `num` episodes of `policy.evaluate`, `[num]` float32.
 
-    Played by the program of `play`, so that rounding does not make other episodes of them there.
+    They are equal up to float rounding. `play` runs the same program, so that it rounds alike and
+    replays the same episodes.
     """
-    at_once = _at_once(policy)
+    at_once = policy.episodes_per_device
     totals = []
     for start in range(0, num, at_once):
         total, finished = np.zeros(at_once, np.float32), np.zeros(at_once, bool)
@@ -122,8 +123,8 @@ def returns(policy: TrainedPolicy, drawn: Drawing, num: int) -> np.ndarray:
 
 
 def play(policy: TrainedPolicy, drawn: Drawing, number: int) -> Played:
-    """The episode of that number, from 0 on, in `policy.evaluate`, up to float rounding."""
-    row = number % _at_once(policy)
+    """Play episode `number`, from 0, of `policy.evaluate`, up to float rounding."""
+    row = number % policy.episodes_per_device
     outcomes = []
     for outcome in _outcomes(policy, drawn, number):
         outcomes.append(outcome)
@@ -138,20 +139,14 @@ def play(policy: TrainedPolicy, drawn: Drawing, number: int) -> Played:
     )
 
 
-def _at_once(policy: TrainedPolicy) -> int:
-    """Episodes that `policy.evaluate` plays at once on a device, which its rounding depends on."""
-    return -(-policy.config.arch.num_eval_episodes // policy.num_devices)
-
-
 def _outcomes(policy: TrainedPolicy, drawn: Drawing, number: int) -> Iterator[_Outcome]:
-    """The opening and every step of the episodes that are played at once with that number.
+    """Yield the start and every step of the episodes played at once with episode `number`.
 
-    Endless but for max_eval_steps: what follows an episode's end is of another.
+    Only max_eval_steps ends this: steps after the end of an episode belong to another one.
     """
-    num = _at_once(policy)
+    num = policy.episodes_per_device  # as in `policy.evaluate`: rounding depends on the batch size
     start, row = number - number % num, jnp.int32(number % num)
-    stream = random_streams([policy.config.arch.seed])[3][0]
-    keys = episode_keys(stream, start + np.arange(num))
+    keys = policy.episode_keys(start + np.arange(num))
     env_state, obs = policy.system.env.reset(reset_keys(keys))
     yield _Outcome(
         state=jax.tree.map(lambda x: x[row], drawn.inner(env_state)),
@@ -159,12 +154,8 @@ def _outcomes(policy: TrainedPolicy, drawn: Drawing, number: int) -> Iterator[_O
         reward=jnp.zeros(num, jnp.float32),
         done=jnp.zeros(num, bool),
     )
-    now = _Now(
-        step=jnp.zeros((), jnp.int32),
-        env_state=env_state,
-        obs=obs,
-        carry=policy.initial_carry(num),
-    )
+    step, carry = jnp.zeros((), jnp.int32), policy.initial_carry(num)
+    now = _Now(step=step, env_state=env_state, obs=obs, carry=carry)
     for _ in range(policy.system.max_eval_steps):
         now, outcome = _advance(policy, drawn, policy.policy, keys, row, now)
         yield outcome
@@ -179,17 +170,17 @@ def _advance(
     row: jax.Array,
     now: _Now,
 ) -> tuple[_Now, _Outcome]:
-    """A step as `evaluation.evaluate` takes it.
+    """Take a step as `evaluation.evaluate` does.
 
-    Where it ends an episode, `step` of gymnax returns a state of the next one. The state that the
-    episode ended in is of `step_env`, called with the key that `step` calls it with.
+    At the end of an episode, gymnax's `step` returns a state of the next one. The last state comes
+    from `step_env`, called with the same key as in `step`.
     """
     player = dataclasses.replace(policy, policy=learnt)
     action_keys, env_keys = step_keys(keys, now.step)
 
     def act(obs: PyTree, key: jax.Array, carry: PyTree) -> tuple[PyTree, PyTree]:
-        drawn_by = None if policy.system.evaluation_greedy else key
-        return player.act(obs, drawn_by, carry=carry, reset=now.step == 0)
+        sample_key = None if policy.system.evaluation_greedy else key
+        return player.act(obs, sample_key, carry=carry, reset=now.step == 0)
 
     def after(key: jax.Array, state: PyTree, action: PyTree) -> PyTree:
         return drawn.env.step_env(jax.random.split(key)[0], state, action, drawn.params)[1]
@@ -206,18 +197,18 @@ def _advance(
     return _Now(step=now.step + 1, env_state=env_state, obs=step.obs, carry=carry), outcome
 
 
-def kept(length: int, max_frames: int) -> list[int]:
-    """Of the steps 0 to `length`, every k-th and the last: 0 and at most `max_frames` others."""
+def every_kth(length: int, max_frames: int) -> list[int]:
+    """Return every k-th of the steps 0 to `length` and the last: 0 and up to `max_frames` more."""
     return [*range(0, length, -(-length // max_frames)), length]
 
 
-def spread(length: int, num: int) -> list[int]:
-    """At most `num` of the steps 0 to `length`, evenly spaced, both ends among them."""
+def evenly_spaced(length: int, num: int) -> list[int]:
+    """Return up to `num` of the steps 0 to `length`, evenly spaced, with both ends."""
     return sorted({round(i * length / (num - 1)) for i in range(num)})
 
 
 def pictures(drawn: Drawing, played: Played, steps: list[int]) -> list[Picture]:
-    """The states after these many steps, with captions."""
+    """Draw the states after these numbers of steps, with captions."""
     return [
         caption(
             drawn.draw(played.states[i], played.observations[i]),

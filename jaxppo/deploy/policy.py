@@ -1,4 +1,4 @@
-"""A trained policy, to act with outside of training."""
+"""Loading a trained policy and acting with it."""
 
 import dataclasses
 import math
@@ -31,7 +31,7 @@ from jaxppo.types import Policy, PyTree, System, zeros
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TrainedPolicy:
-    """Parameters and statistics of one agent, with the network and environment they belong to.
+    """Parameters and statistics of one agent, with its network and environment.
 
     `system.env` has the spaces; its `reset` and `step` are those of training.
     """
@@ -39,13 +39,22 @@ class TrainedPolicy:
     config: Config  # of this agent alone
     system: System
     policy: Policy
-    steps: int  # environment steps that it had learnt from
-    num_devices: int  # that evaluated it
+    steps: int  # environment steps that it was trained on
+    num_devices: int  # that evaluate it
+
+    @property
+    def episodes_per_device(self) -> int:
+        """How many episodes `evaluate` plays at once on each device."""
+        return -(-self.config.arch.num_eval_episodes // self.num_devices)
+
+    def episode_keys(self, numbers: np.ndarray) -> jax.Array:
+        """Return the keys of the absolute metric's episodes with these numbers, from 0."""
+        return episode_keys(build.random_streams([self.config.arch.seed])[3][0], numbers)
 
     def initial_carry(self, num: int | None = None) -> PyTree:
-        """The memory that opens `num` episodes `[num, ...]`; None: one, for single observations.
+        """Return the memory at the start of `num` episodes, `[num, ...]`; None: of one, unbatched.
 
-        Without memory it has no leaves.
+        It has no leaves if the network has no memory.
         """
         carry = self.system.algorithm.network.initial_carry(1 if num is None else num)
         return jax.tree.map(lambda x: x[0], carry) if num is None else carry
@@ -58,13 +67,13 @@ class TrainedPolicy:
         carry: PyTree = None,
         reset: Any = False,
     ) -> tuple[PyTree, PyTree]:
-        """The action on raw observations `[O...]` or `[B, O...]`, and the memory after it.
+        """Return the actions for raw observations `[O...]` or `[B, O...]`, and the next memory.
 
-        With a `key` the action is drawn from the policy; without, it is the greedy one. Hand the
-        memory that comes back to the next call as `carry`; None opens episodes. `reset`, a bool or
-        `[B]`, says where an observation opens an episode of its own. Observations are normalised by
-        the statistics of training, and an action mask in them is obeyed. Both hold under `jit` and
-        `vmap`. `ConfigError` where the observation is not of the environment's space.
+        With a `key` actions are sampled; without one they are greedy. Pass the returned memory to
+        the next call as `carry`; None starts episodes. `reset`, a bool or `[B]`, says that an
+        observation starts an episode. Observations are normalised by the statistics of training,
+        and an action mask in them is respected. Works under `jit` and `vmap`. `ConfigError` if the
+        observation does not fit the environment's space.
         """
         observation, single = self._batch(observation)
         num = jax.tree.leaves(observation)[0].shape[0]
@@ -77,7 +86,7 @@ class TrainedPolicy:
         return jax.tree.map(lambda x: x[0], found) if single else found
 
     def _batch(self, observation: PyTree) -> tuple[PyTree, bool]:
-        """Observations `[B, O...]`, and whether there was no `B`."""
+        """Return observations `[B, O...]` and whether `B` was added."""
         space = self.system.env.observation_space
         wanted: Any = jax.eval_shape(lambda: zeros(space))
         if str(jax.tree.structure(observation)) != str(jax.tree.structure(wanted)):
@@ -97,20 +106,18 @@ class TrainedPolicy:
         )
 
     def evaluate(self, num_episodes: int) -> Episodes:
-        """The first of the episodes that the absolute metric is of, leaves NumPy `[episodes]`.
+        """Return the first of the absolute metric's episodes, leaves NumPy `[episodes]`.
 
         The run's own absolute metric is the mean return of the first 10 x arch.num_eval_episodes.
         """
         at_once = self.config.arch.num_eval_episodes
         local = jax.local_devices()[: self.num_devices]
-        each = -(-at_once // len(local))
+        shape = (len(local), 1, self.episodes_per_device)
         policy = devices.place(jax.tree.map(lambda x: x[None], self.policy), local, sharded=False)
-        key = build.random_streams([self.config.arch.seed])[3][0]
         play, parts = None, []
         for start in range(0, num_episodes, at_once):
-            numbers = start + np.arange(len(local) * each)
-            keys = episode_keys(key, numbers)
-            rows = devices.shard(keys.reshape(len(local), 1, each), local)
+            keys = self.episode_keys(start + np.arange(math.prod(shape)))
+            rows = devices.shard(keys.reshape(shape), local)
             if play is None:
                 evaluation = partial(evaluate_members, self.system)
                 play = compile.compile_program(
@@ -131,7 +138,7 @@ def _act(
     carry: PyTree,
     reset: jax.Array,
 ) -> tuple[PyTree, PyTree]:
-    """Actions on `[B, O...]`, and the memory after them."""
+    """Return the actions for `[B, O...]` and the next memory."""
     if key is None:
         policy = dataclasses.replace(policy, noise_key=None)
     carry, acted = act(system, policy, carry, obs, reset, key)
@@ -140,25 +147,25 @@ def _act(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The settings of a command line that say which policy of which run."""
+    """Settings of a command line that select a policy of a run."""
 
     run: str = setting("", "the run directory")
     which: str = setting("best", "best, latest, or the environment steps of a checkpoint")
-    seed: int | None = setting(None, "of which member, where there are several; null: the best")
+    seed: int | None = setting(None, "seed of the member, if there are several; null: the best one")
     env: dict[str, Any] = setting(
-        {}, "settings of the environment that are to differ, such as env.params.gravity=15"
+        {}, "settings of the environment to change, such as env.params.gravity=15"
     )
     trust: list[str] = setting(
         [], "import paths, such as my_package, that the run's settings may name"
     )
 
     def load(self) -> TrainedPolicy:
-        """That policy; `ConfigError` where no run is given, and as `load`."""
+        """Return the policy; `ConfigError` if no run is given, and as `load`."""
         self.check()
         return load(self.run, self.which, seed=self.seed, env=self.env or None, trust=self.trust)
 
     def check(self) -> None:
-        """`ConfigError` where no run is given."""
+        """Raise `ConfigError` if no run is given."""
         if not self.run:
             raise ConfigError("run=: must be the directory of a run, such as run=outputs/...")
         check_tree("run", Path(self.run))
@@ -166,19 +173,19 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Playing(Choice):
-    """The same, and how it is to play."""
+    """Settings that select a policy and how it acts."""
 
     greedy: bool | None = setting(
-        None, "the mode of the policy, or its samples; null: as the run evaluated"
+        None, "whether to take the mode of the policy, not samples; null: as the run evaluated"
     )
 
     def load(self) -> TrainedPolicy:
-        """That policy, to play so."""
+        """Return the policy, which acts in this way."""
         policy = super().load()
         if self.greedy is None:
             return policy
-        built = dataclasses.replace(policy.system, evaluation_greedy=self.greedy)
-        return dataclasses.replace(policy, system=built)
+        system = dataclasses.replace(policy.system, evaluation_greedy=self.greedy)
+        return dataclasses.replace(policy, system=system)
 
 
 def load(
@@ -189,16 +196,16 @@ def load(
     env: dict[str, Any] | None = None,
     trust: Sequence[str] = (),
 ) -> TrainedPolicy:
-    """The policy of a run, from its checkpoints.
+    """Return the policy of a run, from its checkpoints.
 
-    `which`: `best` is what the absolute metric is of, `latest` the end of training so far, and a
-    number of environment steps one of the checkpoints that stayed. `seed`: of which of several
-    members; None: the one that evaluated best. `env`: settings that replace those of the run's
-    environment, such as `{"params": {"max_steps_in_episode": 100}}`. `trust`: import paths beyond
-    jaxppo, flax, optax and gymnax that the run's settings may name.
+    `which`: `best` is the policy of the absolute metric, `latest` is that of the last checkpoint,
+    and a number of environment steps selects a checkpoint that still exists. `seed`: of the member,
+    if there are several; None: the member that evaluated best. `env`: settings that replace those
+    of the run's environment, such as `{"params": {"max_steps_in_episode": 100}}`. `trust`: import
+    paths beyond jaxppo, flax, optax and gymnax that the run's settings may name.
 
-    `CheckpointError` where there is none that is whole, `ConfigError` on what there is not. Warns
-    where a newer checkpoint than that which was taken is damaged.
+    `CheckpointError` if no checkpoint is intact, `ConfigError` if what was asked for does not
+    exist. Warns if a newer checkpoint than the one used is damaged.
     """
     run_dir = Path(run_dir)
     parent = run_dir.parent / checkpoint.FOLDER
@@ -222,10 +229,10 @@ def load(
         raise CheckpointError(f"{found.path}: holds {len(facts.members)} members of {len(every)}")
     row = _row(facts, every, seed)
     own = every[facts.slots[row]]
-    built = build.build(own, plan(own, 1, 1))
-    built = dataclasses.replace(built, axes=(), member_axes=())
-    one = build.hyperparameters(own, plan(own, 1, 1))
-    shapes = jax.eval_shape(partial(init_agent, built), one, jax.random.key(0)).policy
+    planned = plan(own, 1, 1)
+    system = dataclasses.replace(build.build(own, planned), axes=(), member_axes=())
+    hp = build.hyperparameters(own, planned)
+    shapes = jax.eval_shape(partial(init_agent, system), hp, jax.random.key(0)).policy
     num = len(facts.slots)
     several = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num, *x.shape), x.dtype), shapes)
     where = "[1]" if which == "best" else "[0].agent.policy"
@@ -234,11 +241,11 @@ def load(
     if which == "best" and best_steps is None:
         raise ConfigError(
             f"which=best: no evaluation of {run_dir} up to step {found.steps:,} was finite, so "
-            "that no policy is the best; which=latest takes that of the last step"
+            "no policy is the best; which=latest takes that of the last step"
         )
     return TrainedPolicy(
         config=own,
-        system=built,
+        system=system,
         policy=jax.tree.map(lambda x: x[row], policies),
         steps=best_steps if which == "best" else found.steps,
         num_devices=min(facts.shards[0], jax.local_device_count()),
@@ -246,16 +253,16 @@ def load(
 
 
 def _find(run_dir: Path, which: str | int) -> Checkpoint:
-    """The checkpoint that holds it; warns of later ones that are damaged."""
+    """Return the checkpoint; warn about newer ones that are damaged."""
     folder = run_dir / checkpoint.FOLDER
-    there = checkpoint.steps_in(folder)
+    existing = checkpoint.steps_in(folder)
     if isinstance(which, str) and which.isdecimal():
         which = int(which)
     if isinstance(which, int):
-        if which not in there:
+        if which not in existing:
             raise ConfigError(
                 f"which={which}: {folder} has no checkpoint of that step; it has "
-                f"{', '.join(map(str, there)) or 'none'}, and best and latest"
+                f"{', '.join(map(str, existing)) or 'none'}, and best and latest"
             )
         return checkpoint.read(checkpoint.path_of(run_dir, which))
     if which not in ("best", "latest"):
@@ -272,7 +279,7 @@ def _find(run_dir: Path, which: str | int) -> Checkpoint:
 
 
 def _row(facts: RunFacts, every: Sequence[Config], seed: int | None) -> int:
-    """Which of the members in a checkpoint."""
+    """Return the row of the member in a checkpoint."""
     slots = facts.slots
     seeds = [every[i].arch.seed for i in slots]
     if seed is not None:

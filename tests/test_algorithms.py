@@ -1,0 +1,145 @@
+"""An algorithm of a user's own does all that PPO does, without a line of the package changed."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from jaxppo import evaluate
+from jaxppo.config.schema import Config
+from jaxppo.deploy.export import Export, export
+from jaxppo.deploy.policy import load
+from jaxppo.launch.composing import compose
+from jaxppo.launch.sweeping import groups
+from jaxppo.runtime.jobs import Job
+from jaxppo.runtime.loop import run, run_together
+
+TESTS = Path(__file__).parent
+PAGE = (TESTS.parent / "docs" / "algorithms.md").read_text()
+QUIET = ["arch.compile_cache=null", "logger.console=false", "logger.plot=false"]
+TINY = [
+    *("arch.total_num_envs=8", "arch.num_updates=6", "arch.num_evaluation=3"),
+    *("arch.num_eval_episodes=4", "system.rollout_length=8"),
+]
+
+
+def block(name: str) -> str:
+    """The file of that name that the page has the reader make."""
+    return re.findall(rf"^```\w+ {re.escape(name)}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)[0]
+
+
+@pytest.fixture(scope="module")
+def configs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("configs")
+    (folder / "system").mkdir()
+    (folder / "system" / "reinforce.yaml").write_text(block("my_configs/system/reinforce.yaml"))
+    return folder
+
+
+def settings(configs: Path, *overrides: str) -> Config:
+    GlobalHydra.instance().clear()
+    found = [f"hydra.searchpath=[file://{configs}]", "system=reinforce", *QUIET]
+    return compose("ff_ppo", [*found, *overrides])
+
+
+@pytest.fixture(scope="module")
+def trained(configs: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Config, float]:
+    """A run on CartPole: its directory, settings and absolute metric."""
+    config = settings(
+        configs,
+        *("arch.total_num_envs=128", "arch.total_timesteps=300000", "arch.num_evaluation=4"),
+        *("arch.num_eval_episodes=32", "checkpoint.keep=4"),
+    )
+    run_dir = tmp_path_factory.mktemp("reinforce")
+    return run_dir, config, run(config, run_dir)
+
+
+def test_the_page_shows_the_module_that_is_tested() -> None:
+    module = (TESTS / "reinforce.py").read_text()
+    assert block("reinforce.py") == module
+    assert len(module.splitlines()) <= 80
+
+
+def test_it_learns(trained: tuple[Path, Config, float]) -> None:
+    assert trained[2] > 450.0  # of 500; a random policy has 22
+
+
+def test_its_policy_is_loaded_evaluated_and_exported(
+    trained: tuple[Path, Config, float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir, _, metric = trained
+    policy = load(run_dir, trust=["reinforce"])
+    assert np.mean(policy.evaluate(320).returns) == pytest.approx(metric)
+    evaluate.evaluate(evaluate.Evaluation(run=str(run_dir), trust=["reinforce"]))
+    assert f"return {metric:.2f}" in capsys.readouterr().out
+    export(Export(run=str(run_dir), trust=["reinforce"]))
+    export(Export(run=str(run_dir), trust=["reinforce"], what="learner", platforms=["cpu", "tpu"]))
+    told = capsys.readouterr().out
+    assert "cpu: lowers" in told
+    assert "tpu: lowers" in told
+
+
+def test_a_resumed_run_goes_on_to_a_larger_budget(
+    configs: Path, tmp_path: Path, trained: tuple[Path, Config, float]
+) -> None:
+    del trained  # its program is compiled
+    config = settings(configs, *TINY)
+    run(config, tmp_path)
+    more = dataclasses.replace(config.arch, num_updates=10)
+    run(dataclasses.replace(config, arch=more), tmp_path, resume=True)
+    events = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [e["steps"] for e in events if e["event"] == "train"][-1] == 640
+    assert {"policy_loss", "baseline_loss", "entropy", "policy_gradient_norm"} <= set(
+        next(e for e in events if e["event"] == "train")
+    )
+
+
+def test_a_sweep_of_its_hyperparameters_is_one_program(configs: Path, tmp_path: Path) -> None:
+    each = [
+        settings(configs, *TINY, f"system.policy_lr={rate}", "env=cartpole")
+        for rate in (0.0, 1e-3, 3e-3)
+    ]
+    assert each[0].system.gamma == 0.98  # of the environment's file, whose actor_lr is PPO's
+    assert groups(each) == [[0, 1, 2]]
+    jobs = [Job(config, tmp_path / str(i)) for i, config in enumerate(each)]
+    for job in jobs:
+        job.run_dir.mkdir()
+    run_together(jobs)
+    policies = [parameters(job.run_dir) for job in jobs]
+    assert not np.array_equal(policies[1], policies[2])
+
+
+def test_its_hyperparameters_evolve(configs: Path, tmp_path: Path) -> None:
+    bounds = "{policy_lr: [1.0e-4, 1.0e-2], entropy_bonus: [1.0e-4, 0.1]}"
+    config = settings(
+        configs,
+        *TINY,
+        *("population=pbt", "population.size=5", f"population.hyperparameters={bounds}"),
+    )
+    assert set(config.population.hyperparameters) == {"policy_lr", "entropy_bonus"}
+    run(config, tmp_path)
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    events = [event for event in map(json.loads, lines) if event["event"] == "selection"]
+    assert len(events) > 1
+    rates = [event["hyperparameters"]["policy_lr"] for event in events]
+    assert rates[0] != rates[-1]
+    assert all(1e-4 <= rate <= 1e-2 for row in rates for rate in row)
+
+
+def parameters(run_dir: Path) -> Any:
+    """The dense kernels of a run's policy, as one vector."""
+    params = load(run_dir, "latest", trust=["reinforce"]).policy.params
+    return np.concatenate([np.ravel(x) for x in np.asarray(list(_leaves(params)), object)])
+
+
+def _leaves(tree: Any) -> Any:
+    for part in tree.values():
+        if isinstance(part, dict):
+            yield from _leaves(part)
+        else:
+            yield np.asarray(part)
