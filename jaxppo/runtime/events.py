@@ -100,7 +100,7 @@ class Events:
         self._reports.append(Report(sinks.make(config, folder, position, scope), own, folder))
 
     def close(self, kind: Any, *_: object) -> None:
-        """Close all sinks, however the run ended; raise the first error, unless the run raised one."""
+        """Close all sinks, then raise the first error of a sink unless the run raised one."""
         failures = []
         for report in self._reports:
             for sink in report.outputs:

@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of a run beside its arrays, checked where it is read."""
+"""Facts that a checkpoint stores beside its arrays, and their checks."""
 
 import dataclasses
 from typing import Any
@@ -10,10 +10,10 @@ from jaxppo.runtime.checkpoint import Checkpoint, CheckpointError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MemberFacts:
-    """What a checkpoint keeps of a member beside its arrays."""
+    """Facts of a member that a checkpoint stores beside its arrays."""
 
-    best: dict[str, Any] = setting({}, "its best evaluation; without one, nothing")
-    last: dict[str, Any] = setting({}, "its last evaluation")
+    best: dict[str, Any] = setting({}, "its best evaluation, or empty")
+    last: dict[str, Any] = setting({}, "its last evaluation, or empty")
     history: list[Any] = setting([], "[steps, return] of each evaluation")
     failure: str | None = setting(None, "why it stopped training")
     end: dict[str, Any] = setting({}, "its last event")
@@ -21,25 +21,27 @@ class MemberFacts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """What a checkpoint keeps of a run beside its arrays."""
+    """Facts of a run that a checkpoint stores beside its arrays."""
 
     block: int = setting(0, "evaluations done", low=0)
-    updates: int = setting(0, "updates done of the block after them", low=0)
-    updates_per_block: list[int] = setting([], "of the blocks done, and of one that was begun")
-    seconds: float = setting(0.0, "that the run has taken")
-    compile_seconds: float = setting(0.0, "of which went into compiling")
+    updates: int = setting(0, "updates done in the current block", low=0)
+    updates_per_block: list[int] = setting([], "lengths of the blocks done and of the current one")
+    seconds: float = setting(0.0, "time that the run has taken")
+    compile_seconds: float = setting(0.0, "time spent on compiling")
     speeds: list[float] = setting([], "steps per second of each block")
-    slots: list[int] = setting([], "the members in the program, by their number")
-    members: list[dict[str, Any]] = setting([], "MemberFacts of each that began")
-    numbers: dict[str, Any] = setting({}, "a list over slots of each number that selection changes")
-    shards: list[int] = setting([], "parts of a member's environments: devices, update batches")
-    members_per_device: int = setting(1, "members of one device's program", low=1)
+    slots: list[int] = setting([], "numbers of the members in the program")
+    members: list[dict[str, Any]] = setting([], "MemberFacts of all members, also of dropped ones")
+    numbers: dict[str, Any] = setting(
+        {}, "hyperparameters that members differ in, as lists over slots"
+    )
+    shards: list[int] = setting([], "devices and update batches that split a member's environments")
+    members_per_device: int = setting(1, "members in one device's program", low=1)
     positions: dict[str, Any] = setting({}, "bytes of each metric log, by its directory")
     config: dict[str, Any] = setting({}, "all settings")
 
     @classmethod
     def of(cls, found: Checkpoint) -> "RunFacts":
-        """Those of a checkpoint; `CheckpointError` where they cannot be, whoever wrote them."""
+        """Read the facts of a checkpoint; `CheckpointError` if they are invalid."""
         raw = {f.name: found.facts.get(f.name) for f in dataclasses.fields(cls)}
         try:
             facts: RunFacts = parse_as(cls, raw)
@@ -48,13 +50,13 @@ class RunFacts:
             _check_facts(facts)
         except (ConfigError, TypeError, ValueError, KeyError) as error:
             raise CheckpointError(
-                f"{found.path}: what its manifest tells of the run cannot be ({error})"
+                f"{found.path}: the facts of the run in its manifest are invalid ({error})"
             ) from error
         return facts
 
 
 def _check_facts(facts: RunFacts) -> None:
-    """`ValueError` and others where parts of the facts do not fit each other."""
+    """Raise `ValueError` or others if parts of the facts do not fit each other."""
 
     def require(holds: bool, what: str) -> None:
         if not holds:

@@ -1,4 +1,4 @@
-"""What a user asked for, checked before anything compiles."""
+"""Jobs, and their checks before anything compiles."""
 
 import dataclasses
 from pathlib import Path
@@ -11,25 +11,25 @@ from jaxppo.types import System
 
 
 class TrainingError(RuntimeError):
-    """A run that cannot go on (NaN, infinity, nothing legal to do): one line, where and when."""
+    """A run cannot go on: NaN, infinity or no legal action. The message is one line."""
 
 
 class TooLargeError(RuntimeError):
-    """A program that needs more memory than there is."""
+    """A program needs too much memory."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """Settings, and the directory of the results."""
+    """The settings of a run and its directory."""
 
     config: Config
     run_dir: Path
-    resume: bool = False  # from the latest checkpoint there, if any
-    group: str | None = None  # the name of the sweep that it is of
+    resume: bool = False  # from the latest checkpoint in run_dir, if any
+    group: str | None = None  # name of its sweep, if any
 
 
 def prepare(config: Config) -> tuple[Plan, System]:
-    """Check all of a configuration without compiling anything; `ConfigError` on what cannot be."""
+    """Check a whole configuration without compiling; `ConfigError` if anything is wrong."""
     if config.arch.profile is not None:
         profile_folder(config.arch.profile)
     check_surroundings(config)
@@ -39,9 +39,9 @@ def prepare(config: Config) -> tuple[Plan, System]:
 
 
 def check_surroundings(config: Config) -> None:
-    """`ConfigError` where the cache, the compiler or a sink of the settings is not to be had here.
+    """Raise `ConfigError` if the cache, the compiler or a sink is not available here.
 
-    Programs are cached from then on.
+    This also switches the cache on.
     """
     compile.use_cache(config.arch.compile_cache)
     compile.check(config.arch.compiler)
@@ -49,17 +49,17 @@ def check_surroundings(config: Config) -> None:
 
 
 def profile_folder(setting: str) -> Path:
-    """Where a profiler writes, made."""
+    """Make the folder of profiler traces and return it."""
     return compile.make_folder("arch.profile", setting, "null for no trace")
 
 
 def plan_members(config: Config, count: int) -> Plan:
-    """The plan of `count` members. Halving ends with one, wherever it began: it has one device."""
+    """Return the plan of `count` members. Halving ends with one member, so it uses one device."""
     num_devices = devices.count(1 if config.population.selection == "halving" else count)
     return plan(config, num_devices, count)
 
 
 def algorithm_name(config: Config) -> str:
-    """Such as ff_ppo or rec_ppo; of a user's own, its class."""
+    """Return a name such as ff_ppo or rec_ppo; the class name for a user's own algorithm."""
     name = config.system.algorithm.rpartition(".")[2]
     return f"{'rec' if memories(config.network) else 'ff'}_{name}"

@@ -1,7 +1,7 @@
-"""The story of a run: blocks of training and evaluation, the best policies, the absolute metric.
+"""Run jobs from start to end: blocks of training and evaluation, then the absolute metric.
 
-Runs that one program can train are its members: each keeps its own files, its own best and its own
-result, as if it ran alone.
+Runs that share a program are its members. Each has its own files, best policy and result, as if it
+ran alone.
 """
 
 import contextlib
@@ -34,16 +34,17 @@ from jaxppo.runtime.saving import Resumed, Saver, State
 from jaxppo.runtime.selection import Selection
 from jaxppo.runtime.signals import Signals
 
-PATIENCE = 4.0  # seconds that an evaluation may go on after a signal
+PATIENCE = 4.0  # seconds for which an evaluation may continue after a signal
 
 
 def run(config: Config, run_dir: Path, *, resume: bool = False) -> float:
     """Train as `config` says, write below `run_dir`, and return the absolute metric.
 
-    Without `arch.absolute_metric` that is the best mean return of an evaluation; of several seeds,
-    the mean over them. `resume` goes on from the latest checkpoint there, and ends as if nothing
-    had happened. Raises `ConfigError` before anything compiles, `TrainingError` at the end of a
-    block, `CheckpointError`, and `Interrupted` on a signal, after it has saved.
+    Without `arch.absolute_metric`, return the best mean return of an evaluation; with several
+    seeds, the mean over them. With `resume`, continue from the latest checkpoint in `run_dir`; the
+    result is the same as without the interruption. Raises `ConfigError` before anything compiles,
+    `TrainingError` at the end of a block, `CheckpointError`, and `Interrupted` on a signal, after
+    saving.
     """
     (outcome,) = run_together([Job(config, run_dir, resume)])
     if isinstance(outcome, TrainingError):
@@ -52,14 +53,15 @@ def run(config: Config, run_dir: Path, *, resume: bool = False) -> float:
 
 
 def run_together(jobs: Sequence[Job], *, fit: bool = False) -> list[float | TrainingError]:
-    """Train jobs of one `program_key` as one program; each one's result, as `run` returns it.
+    """Train jobs of one `program_key` as one program; return their results, as `run` does.
 
-    A job that fails leaves the others alone. `TooLargeError` if they are to fit and do not.
+    A failed job does not affect the others. With `fit`, raise `TooLargeError` if the program takes
+    too much memory.
     """
     for job in jobs:
         check_surroundings(job.config)
-        plan_members(job.config, num_members(job.config))  # what it refuses
-    members, config = Members(jobs), jobs[0].config  # what shapes the program is the same in all
+        plan_members(job.config, num_members(job.config))  # raises its errors
+    members, config = Members(jobs), jobs[0].config  # all jobs have the same program
     plan = plan_members(config, len(members))
     layout = Layout(plan, build.build(config, plan), tuple(range(len(members))))
     train = None
@@ -76,7 +78,7 @@ def run_together(jobs: Sequence[Job], *, fit: bool = False) -> list[float | Trai
         threads = stack.enter_context(ThreadPoolExecutor(4, "checkpoints"))
         resumed = None
         if not config.arch.plan_only:
-            for job in jobs:  # nothing is written before it is known that all of them can go on
+            for job in jobs:  # before anything is written, check that all can be resumed
                 found, lines = saving.open_directory(job, stack)
                 if found is not None:
                     resumed = saving.check_resume(job, found, lines, members, selection)
@@ -90,7 +92,7 @@ def run_together(jobs: Sequence[Job], *, fit: bool = False) -> list[float | Trai
         blocks = Blocks(config, members, layout, progress, selection, events, saver, signals)
         _open(jobs, resumed, events, saver, threads, layout)
         events.write(dict.fromkeys(members.active(layout.slots), blocks.describe()), "start")
-        with signals.ending(saver.wait):  # nothing is trained that is not saved
+        with signals.ending(saver.wait):  # so far, there is nothing to save
             blocks.compile(train)
             if config.arch.plan_only:
                 return [math.nan] * len(jobs)
@@ -98,7 +100,7 @@ def run_together(jobs: Sequence[Job], *, fit: bool = False) -> list[float | Trai
                 state = begin(config, members, layout, selection, events)
             else:
                 state = saving.place_state(restored, resumed, layout, members, selection)
-                for job in jobs:  # from here on, changes that were allowed are the run's
+                for job in jobs:  # the run now has the changes that were allowed
                     keep_config(job.config, job.run_dir)
             if config.arch.profile is not None:
                 folder = profile_folder(config.arch.profile)
@@ -109,9 +111,9 @@ def run_together(jobs: Sequence[Job], *, fit: bool = False) -> list[float | Trai
             with signals.ending(saver.pending(state, blocks.layout), PATIENCE):
                 state, scores = blocks.end(state)
             saver.save_block(state, blocks.layout, scores, before)
-        # Where none is left, nothing is evaluated: a signal does not hide why
-        some = members.active(blocks.layout.slots)
-        with signals.ending(saver.wait) if some else contextlib.nullcontext():
+        # Without active members nothing is evaluated, and a signal must not hide their failure
+        active = members.active(blocks.layout.slots)
+        with signals.ending(saver.wait) if active else contextlib.nullcontext():
             blocks.conclude(state)
         saver.wait()
         return members.results()
@@ -125,7 +127,7 @@ def _open(
     threads: ThreadPoolExecutor,
     layout: Layout,
 ) -> None:
-    """Begin to write."""
+    """Open the files of all jobs, and write the `resume` event."""
     only_screen = jobs[0].config.arch.plan_only
     positions = None if resumed is None else resumed.facts.positions
     for job in () if only_screen else jobs:
@@ -146,7 +148,7 @@ def _open(
 def begin(
     config: Config, members: Members, layout: Layout, selection: Selection, events: Events
 ) -> State:
-    """The first state, after any warm-up, and its policies as the best so far."""
+    """Return the first state, after any warm-up; its policies are the best so far."""
     first = build.begin(layout.system, members.configs(layout.slots), layout.plan)
     learner = warm_up(layout, config, layout.place(first))
     if selection.method != "none":

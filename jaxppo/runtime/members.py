@@ -1,4 +1,4 @@
-"""The members of a program as a run tells of them: best, last, failed, ended."""
+"""Members of a program: their evaluations, failures and results."""
 
 import dataclasses
 import math
@@ -15,25 +15,25 @@ from jaxppo.runtime.population import members
 
 
 class Member:
-    """One agent. Steps are Python integers: exact at any size."""
+    """One agent. Steps are Python integers, which are exact at any size."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.facts = MemberFacts()  # what a checkpoint keeps; replaced, never changed
+        self.facts = MemberFacts()  # stored in checkpoints; replaced, never modified
         self.result: float | None = None
 
     @property
     def seed(self) -> int:
-        """Its own."""
+        """Return its seed."""
         return self.config.arch.seed
 
     @property
     def best_return(self) -> float:
-        """Of its best evaluation; -inf before any that was finite."""
+        """Return the mean return of its best evaluation; -inf before any finite one."""
         return float(self.facts.best.get("episode_return", -math.inf))
 
     def score(self, evaluation: dict[str, Any]) -> bool:
-        """Note an evaluation; whether its policy is better than it ever was."""
+        """Record an evaluation; return whether it is the best so far."""
         score, facts = evaluation["episode_return"], self.facts
         history = [*facts.history, (evaluation["steps"], score)]
         self.facts = dataclasses.replace(facts, last=evaluation, history=history)
@@ -43,11 +43,11 @@ class Member:
         return better
 
     def end(self, event: dict[str, Any], failure: str | None = None) -> None:
-        """Note its last event, and why it stopped training if it did."""
+        """Record its last event, and why it failed, if it did."""
         self.facts = dataclasses.replace(self.facts, end=event, failure=failure)
 
     def diagnose(self, totals: Metrics, steps: int) -> str | None:
-        """Why training cannot go on after a block, in one line; None: it can."""
+        """Return in one line why training cannot go on after a block; None if it can."""
         rollout, learn = totals.rollout, totals.learn
         found = {
             "reward": rollout.nonfinite_reward,
@@ -76,18 +76,18 @@ class Member:
         return self.diagnose_masks(int(rollout.empty_mask), steps)
 
     def diagnose_masks(self, num_empty: int, steps: int) -> str | None:
-        """The same of action masks that allow nothing."""
+        """Return the same line for action masks that allow no action."""
         if not num_empty:
             return None
         return (
-            f"no legal action: {num_empty} observations up to step {steps} carry "
-            f"an {self.config.env.action_mask} of false alone; stopped; mend the environment's "
-            "mask, or env.action_mask=null to do without"
+            f"no legal action: in {num_empty} observations up to step {steps} all entries of "
+            f"{self.config.env.action_mask} are false; stopped; correct the environment's mask, or "
+            "set env.action_mask=null to ignore it"
         )
 
 
 class Members:
-    """All members of a program, by their number, and the jobs that they are of."""
+    """All members of a program, by number, and their jobs."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.all = [Member(config) for job in jobs for config in members(job.config)]
@@ -104,22 +104,22 @@ class Members:
         return len(self.all)
 
     def active(self, slots: Iterable[int]) -> list[int]:
-        """Those in these slots that train on."""
+        """Return the members in these slots that have not failed."""
         return [i for i in slots if self.all[i].facts.failure is None]
 
     def configs(self, slots: Iterable[int]) -> list[Config]:
-        """Their settings, as if each ran alone."""
+        """Return the members' settings, as if each ran alone."""
         return [self.all[i].config for i in slots]
 
     def best_of(self, own: Sequence[int]) -> int | None:
-        """Of the members with a result, the one that evaluated best."""
+        """Return the member with the best evaluation, of those that have a result."""
         finished = [i for i in own if self.all[i].result is not None]
         return max(finished, key=lambda i: self.all[i].best_return, default=None)
 
     def results(self) -> list[float | TrainingError]:
-        """Each job's result: the mean over its seeds, or what went wrong with one of them.
+        """Return each job's result: the mean over its seeds, or the error of a failed one.
 
-        Of a population, the result of the member that evaluated best.
+        For a population it is the result of the member with the best evaluation.
         """
         return [self._result(own) for own in self.jobs]
 

@@ -1,4 +1,4 @@
-"""How much of a batch is computed at a time: on CPUs, parts whose activations stay in the cache."""
+"""Choose microbatch sizes: on CPUs, so that activations stay in the cache."""
 
 import math
 from functools import partial
@@ -13,25 +13,26 @@ from jaxppo.types import Environment, Network, zeros
 
 
 def count(size: int | None, plan: Plan, network: Network, env: Environment) -> tuple[int, int]:
-    """In how many equal parts a minibatch is differentiated, and a rollout valued along its time.
+    """Return the number of microbatches per minibatch, and of value chunks per rollout.
 
-    Minibatches in parts of at most `size` transitions, or of one sequence; None: what suits the
-    machine. Memories learn from all sequences at once, whose steps follow one another anyway.
+    Microbatches have at most `size` transitions, but at least one sequence. If `size` is None, both
+    numbers follow from the machine's cache. Networks with memory are not split by default, since
+    they compute one step at a time anyway.
     """
     gradient = value = 1
     cache = forms().cached_activations
     step = compile.unless_it_fails(lambda: step_bytes(network, env))
     if cache is not None and step is not None and not has_memory(network):
-        side_by_side = plan.members_per_device * plan.update_batch_size  # batches of one device
-        share = side_by_side * step / cache  # of the cache, that a transition takes
+        num_batches = plan.members_per_device * plan.update_batch_size  # at once on one device
+        share = num_batches * step / cache  # of the cache, per transition
         gradient = near_divisor(plan.minibatch_sequences, plan.minibatch_size * share)
         value = near_divisor(plan.rollout_length, plan.num_envs * plan.rollout_length * share)
     if size is not None:
         gradient = least_divisor(plan.minibatch_sequences, plan.minibatch_size / size)
         if plan.minibatch_size > size > 2 * plan.minibatch_size // gradient:
             raise ConfigError(
-                f"system.microbatch_size={size}: the only equal parts of at most that of a "
-                f"minibatch of {plan.minibatch_size:,} transitions are {gradient:,} of "
+                f"system.microbatch_size={size}: a minibatch of {plan.minibatch_size:,} transitions has "
+                f"no equal parts of that size or somewhat less, only {gradient:,} of "
                 f"{plan.minibatch_size // gradient}; set it to null, or change "
                 "system.num_minibatches"
             )
@@ -39,11 +40,11 @@ def count(size: int | None, plan: Plan, network: Network, env: Environment) -> t
 
 
 def near_divisor(number: int, wanted: float) -> int:
-    """A divisor of `number`, about as many as `wanted`.
+    """Return a divisor of `number` that is close to `wanted`.
 
-    The least that is not below it, or where that is more than twice as many (a prime has no
-    other), the nearest in proportion: large parts cost a fifth of the speed, single rows all of
-    it.
+    It is the least divisor that is not below `wanted`. If that is more than twice `wanted`, as for
+    primes, it is the divisor with the nearest ratio: parts that are too large cost a fifth of the
+    speed, single rows cost nearly all of it.
     """
     least = least_divisor(number, wanted)
     if least <= 2 * wanted or wanted <= 1:
@@ -53,17 +54,20 @@ def near_divisor(number: int, wanted: float) -> int:
 
 
 def least_divisor(number: int, least: float) -> int:
-    """The least divisor of `number` that is not below `least`; else `number`."""
+    """Return the least divisor of `number` that is not below `least`; else `number`."""
     return next(n for n in range(1, number + 1) if number % n == 0 and n >= min(least, number))
 
 
 def has_memory(network: Network) -> bool:
-    """Whether it carries something from step to step."""
+    """Return whether a network carries memory from step to step."""
     return bool(jax.tree.leaves(jax.eval_shape(partial(network.initial_carry, 1))))
 
 
 def step_bytes(network: Network, env: Environment) -> int:
-    """Of activations that one transition leaves for the backward pass: results of products."""
+    """Return the bytes of activations per transition that the backward pass needs.
+
+    They are the results of matrix products.
+    """
     key = jax.random.key(0)
     params = jax.eval_shape(network.init, key)
     obs = jax.eval_shape(lambda: zeros(env.observation_space, (1, 1)))

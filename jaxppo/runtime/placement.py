@@ -1,4 +1,4 @@
-"""Where the members of a program are: on their devices, and in NumPy for checkpoints."""
+"""Place the members of a program on devices, and gather them for checkpoints."""
 
 import dataclasses
 import math
@@ -18,35 +18,35 @@ from jaxppo.types import ActingState, LearnerState, Policy, PyTree, System
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The members of a program, by their number in the run, and its sizes."""
+    """The members of a program, by their number in the run, and the program's sizes."""
 
     plan: Plan
     system: System
-    slots: tuple[int, ...]  # the members, in the program's order
+    slots: tuple[int, ...]  # numbers of the members, in the program's order
 
     @property
     def devices(self) -> list[jax.Device]:
-        """Those that the program runs on."""
+        """Return the devices that the program runs on."""
         return jax.local_devices()[: self.plan.num_devices]
 
     @property
     def shards(self) -> list[int]:
-        """Parts that a member's environments are in: devices, and on each, update batches."""
+        """Return the devices per member and the update batches per device."""
         return [self.plan.devices_per_member, self.plan.update_batch_size]
 
     def narrow(self, kept: Sequence[int]) -> "Layout":
-        """The same with the members in the slots `kept` alone."""
+        """Return the layout with only the members in the slots `kept`."""
         plan = dataclasses.replace(self.plan, num_members=len(kept))
         axes = self.system.member_axes if plan.members_per_device > 1 else ()
         system = dataclasses.replace(self.system, member_axes=axes)
         return Layout(plan, system, tuple(self.slots[slot] for slot in kept))
 
     def row(self, member: int) -> int:
-        """The slot of a member."""
+        """Return the slot of a member."""
         return self.slots.index(member)
 
     def place(self, state: LearnerState) -> LearnerState:
-        """Agents `[P, ...]` to `[D, P, ...]`, acting `[P, D, U, ...]` to `[D, P, U, ...]`."""
+        """Place agents `[P, ...]` as `[D, P, ...]`, acting `[P, D, U, ...]` as `[D, P, U, ...]`."""
         if self.plan.shards_members:
             acting = self.place_agents(jax.tree.map(lambda x: x[:, 0], state.acting))
         else:
@@ -55,23 +55,23 @@ class Layout:
         return LearnerState(agent=self.place_agents(state.agent), acting=acting)
 
     def place_agents(self, tree: PyTree) -> PyTree:
-        """Leaves `[P, ...]` of agents, or what belongs to them, to `[D, P, ...]`."""
+        """Place leaves `[P, ...]` with one entry per agent as `[D, P, ...]`."""
         return devices.place(tree, self.devices, sharded=self.plan.shards_members)
 
     def place_count(self, count: int) -> jax.Array:
-        """An integer on every device, `[D]`."""
+        """Place an integer on every device, `[D]`."""
         placed: jax.Array = devices.replicate(np.int32(count), self.devices)
         return placed
 
     def no_metrics(self) -> Metrics:
-        """What the metrics of a block begin from, `[D, P]`."""
+        """Return the metrics at the start of a block, `[D, P]`."""
         zero = zero_metrics(self.system)
         row = jax.tree.map(lambda x: jnp.broadcast_to(x, (self.plan.num_members,)), zero)
         placed: Metrics = self.place_agents(row)
         return placed
 
     def gather(self, state: LearnerState) -> LearnerState:
-        """The inverse of `place`, in NumPy; keys of random streams are their data."""
+        """Return NumPy arrays in the form before `place`; typed keys become their data."""
         if self.plan.shards_members:
             acting = jax.tree.map(lambda x: x[:, None], self.gather_agents(state.acting))
         else:
@@ -79,21 +79,21 @@ class Layout:
         return LearnerState(agent=self.gather_agents(state.agent), acting=acting)
 
     def gather_agents(self, tree: PyTree) -> PyTree:
-        """The inverse of `place_agents`, as `gather` does it."""
+        """Return NumPy arrays in the form before `place_agents`; typed keys become their data."""
         if self.plan.shards_members:
             return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), devices.host(tree))
         return jax.tree.map(lambda x: x[0], devices.host(tree))
 
     def read(self, tree: PyTree) -> PyTree:
-        """Leaves `[D, P, ...]` as NumPy `[P, ...]`, from one device where all have the same."""
+        """Return leaves `[D, P, ...]` as NumPy `[P, ...]`, without copies on other devices."""
         return devices.members(tree, sharded=self.plan.shards_members)
 
     def take(self, tree: PyTree, chosen: Sequence[int]) -> PyTree:
-        """Of leaves `[D, P, ...]` the members in these slots."""
+        """Select the members in these slots of leaves `[D, P, ...]`."""
         return devices.take(tree, chosen, self.devices, sharded=self.plan.shards_members)
 
     def choose(self, chosen: np.ndarray, one: Policy, other: Policy) -> Policy:
-        """Policies `[D, P, ...]` of `one` where `chosen` `[P]`, else of `other`."""
+        """Select policies `[D, P, ...]`: of `one` where `chosen` `[P]` is true, else of `other`."""
         mask = self.place_agents(chosen)
         found: Policy = devices.shard(_choose(mask, one, other), self.devices)
         return found
@@ -108,9 +108,9 @@ def _choose(chosen: jax.Array, one: PyTree, other: PyTree) -> PyTree:
 
 
 def reshard(acting: ActingState, shards: Sequence[int]) -> ActingState:
-    """Environments `[P, D, U, ...]` over other numbers of devices and update batches, in order.
+    """Split environments `[P, D, U, ...]` over other numbers of devices and update batches.
 
-    Each device and update batch gets a random stream that no other has, and none had before.
+    Their order stays. Each device and update batch gets a new random stream of its own.
     """
 
     def split(x: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Members of one program: seeds, sampled hyperparameters, and selection among them."""
+"""Populations: seeds, sampled hyperparameters and the rules of selection."""
 
 import dataclasses
 import math
@@ -14,7 +14,7 @@ from jaxppo.config.schema import Config, PopulationConfig
 
 
 def variable(config: Config) -> list[str]:
-    """The hyperparameters that members can differ in: real numbers, not switches."""
+    """Return the names of the hyperparameters that members can differ in: numbers, not flags."""
     fields = dataclasses.fields(config.system)
     return [
         field.name
@@ -24,9 +24,10 @@ def variable(config: Config) -> list[str]:
 
 
 def members(config: Config) -> list[Config]:
-    """The configuration of each member of a run, as if it ran alone; `ConfigError` where none can.
+    """Return the configuration of each member, as if it ran alone.
 
-    Seeds ascend from `arch.seed`. Those of a population draw its hyperparameters, too.
+    Seeds ascend from `arch.seed`. In a population each member also samples hyperparameters.
+    `ConfigError` if the settings of members are wrong.
     """
     arch, population = config.arch, config.population
     count = num_members(config)
@@ -34,7 +35,7 @@ def members(config: Config) -> list[Config]:
     if last >= 2**32:
         key = "arch.num_seeds" if population.size is None else "population.size"
         raise ConfigError(
-            f"{key}={count}: the last seed, {last}, is beyond {2**32 - 1}; lower "
+            f"{key}={count}: the last seed, {last}, is above {2**32 - 1}; lower "
             f"arch.seed={arch.seed}"
         )
     _check(config)
@@ -66,7 +67,7 @@ def _check(config: Config) -> None:
     if population.selection == "pbt" and not population.hyperparameters:
         raise ConfigError(
             "population.hyperparameters={}: population-based training has nothing to explore; "
-            "such as population.hyperparameters={actor_lr: [1e-4, 1e-2]}"
+            "give some, such as population.hyperparameters={actor_lr: [1e-4, 1e-2]}"
         )
     for name, bounds in population.hyperparameters.items():
         key = f"population.hyperparameters.{name}"
@@ -99,7 +100,7 @@ def _is_pair(bounds: Any) -> bool:
 
 
 def _first_values(config: Config, i: int) -> dict[str, Any]:
-    """What member `i` has of the hyperparameters that differ."""
+    """Sample the first hyperparameters of member `i`."""
     population = config.population
     if population.initialize == "config":
         return {}
@@ -110,17 +111,18 @@ def _first_values(config: Config, i: int) -> dict[str, Any]:
 
 
 def rank(scores: Sequence[float]) -> list[int]:
-    """Members from best to worst; those without a finite score last, equals by number."""
+    """Return members from best to worst. Non-finite scores come last, ties go by number."""
     return sorted(
         range(len(scores)), key=lambda i: -scores[i] if math.isfinite(scores[i]) else math.inf
     )
 
 
 def sources(scores: Sequence[float], threshold: float, generator: np.random.Generator) -> list[int]:
-    """For each member, whom it becomes: itself, or for the worst, one of as many best.
+    """Return the member that each member continues from.
 
-    Truncation selection: Jaderberg et al. 2017 (arXiv 1711.09846), section 4.1. Nobody copies one
-    that is not better.
+    Truncation selection: each of the worst members copies one of the same number of best members,
+    if that is better; all others continue from themselves. Jaderberg et al. 2017
+    (arXiv 1711.09846), section 4.1.
     """
     order = rank(scores)
     num = max(1, int(threshold * len(scores)))
@@ -139,10 +141,10 @@ def explore(
     population: PopulationConfig,
     generator: np.random.Generator,
 ) -> dict[str, list[float]]:
-    """New numbers, a list over members each, for those that `copied`; others keep theirs.
+    """Return hyperparameters, as lists over members, with new values for the members `copied`.
 
-    Each is multiplied or divided by `perturbation`, or with probability `resample` drawn anew, and
-    kept within its bounds: Jaderberg et al. 2017 (arXiv 1711.09846), section 4.1.
+    Each value is multiplied or divided by `perturbation`, within its bounds, or with probability
+    `resample` sampled anew: Jaderberg et al. 2017 (arXiv 1711.09846), section 4.1.
     """
     changed = {name: list(numbers) for name, numbers in values.items()}
     for name, (low, high) in population.hyperparameters.items():
@@ -156,18 +158,18 @@ def explore(
 
 
 def draw(low: float, high: float, generator: np.random.Generator) -> float:
-    """Uniform between the bounds; in the logarithm where they are positive."""
+    """Sample uniformly between the bounds; log-uniformly if they are positive."""
     if low > 0:
         return float(math.exp(generator.uniform(math.log(low), math.log(high))))
     return float(generator.uniform(low, high))
 
 
 def rungs(size: int, reduction: int, updates_per_block: Sequence[int]) -> dict[int, int]:
-    """After which blocks how many members go on: successive halving.
+    """Return the schedule of successive halving: block -> number of members that continue.
 
-    Each rung has `1 / reduction` of the members of the one before and ends at `reduction` times its
-    updates, so that the last takes the whole budget: Jamieson and Talwalkar 2016 (arXiv 1502.07943,
-    section 3). A rung that ends between evaluations ends with the next one.
+    Each rung has `1 / reduction` of the members of the rung before, and ends at `reduction` times
+    its updates. The last rung ends with the budget: Jamieson and Talwalkar 2016
+    (arXiv 1502.07943, section 3). A rung that would end between two evaluations ends at the later.
     """
     total, done = sum(updates_per_block), 0
     num_rungs = math.ceil(math.log(size, reduction) - 1e-9)
