@@ -126,8 +126,8 @@ def renew(
         num = -(-over.size // ratio)
         starts = make(part(key[:num], 1))
         for what, start, then in zip(("observation", "state"), starts, after, strict=True):
-            if wrong := _mismatch(what, start, then):
-                raise ConfigError(wrong)
+            if mismatch := _mismatch(what, start, then):
+                raise ConfigError(mismatch)
         if ratio > 1:
             turn = (jnp.cumsum(over) - 1) % num
             starts = jax.tree.map(lambda x: x[turn], starts)
@@ -203,8 +203,8 @@ def problems(env: Any) -> list[str]:
     for name in ("obs", "final_observation"):
         what = f"step: {'observation' if name == 'obs' else name}"
         found += _differences(what, getattr(step, name), env.observation_space)
-    if wrong := _mismatch("state", state, after):
-        found.append(wrong)
+    if mismatch := _mismatch("state", state, after):
+        found.append(mismatch)
     for name in ("reward", "terminated", "truncated"):
         value = getattr(step, name)
         wanted = "float32" if name == "reward" else "bool"
