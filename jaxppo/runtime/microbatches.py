@@ -31,10 +31,10 @@ def count(size: int | None, plan: Plan, network: Network, env: Environment) -> t
         gradient = least_divisor(plan.minibatch_sequences, plan.minibatch_size / size)
         if plan.minibatch_size > size > 2 * plan.minibatch_size // gradient:
             raise ConfigError(
-                f"system.microbatch_size={size}: a minibatch of {plan.minibatch_size:,} transitions has "
-                f"no equal parts of that size or somewhat less, only {gradient:,} of "
-                f"{plan.minibatch_size // gradient}; set it to null, or change "
-                "system.num_minibatches"
+                f"system.microbatch_size={size}: {plan.minibatch_size:,} transitions of a "
+                f"minibatch would be split into {gradient:,} microbatches of only "
+                f"{plan.minibatch_size // gradient}, the largest equal parts that fit; set it to "
+                "null, or change system.num_minibatches"
             )
     return gradient, value
 

@@ -1,4 +1,4 @@
-"""What a run compiles before its first step."""
+"""Compile the programs of a run, and check the memory that they need."""
 
 import contextlib
 import dataclasses
@@ -20,24 +20,24 @@ from jaxppo.runtime.jobs import TooLargeError
 from jaxppo.runtime.placement import Layout
 from jaxppo.types import LearnerState, PyTree
 
-# Members of several jobs are one program where it takes at most this share of the memory
+# Several jobs share a program only if it takes at most this share of the memory
 SHARE_OF_MEMORY = 0.75
 
 
 @dataclasses.dataclass(frozen=True)
 class Programs:
-    """A block of training, and an evaluation."""
+    """The compiled programs of training and evaluation."""
 
     train: compile.Program
     evaluate: compile.Program
 
     @property
     def seconds(self) -> float:
-        """That compiling took."""
+        """Return the seconds that compiling took."""
         return self.train.seconds + self.evaluate.seconds
 
     def describe(self) -> dict[str, Any]:
-        """What a `compile` event says."""
+        """Return the values of a `compile` event."""
         flops = self.train.matmul_flops
         return {
             "seconds": self.seconds,
@@ -49,7 +49,7 @@ class Programs:
 
 
 def compile_training(layout: Layout, configs: Sequence[Config]) -> compile.Program:
-    """The program that trains members of these settings."""
+    """Compile the program that trains members with these settings."""
     state = _shapes(layout, configs)
     total = jax.eval_shape(layout.no_metrics)
     count = jax.ShapeDtypeStruct((layout.plan.num_devices,), jnp.int32)
@@ -60,7 +60,7 @@ def compile_training(layout: Layout, configs: Sequence[Config]) -> compile.Progr
 def compile_programs(
     layout: Layout, configs: Sequence[Config], train: compile.Program | None = None
 ) -> Programs:
-    """Both programs; `train` where it is compiled already."""
+    """Compile both programs; `train` may be compiled already."""
     train = train or compile_training(layout, configs)
     policy = _shapes(layout, configs).agent.policy
     _, _, keys, _ = build.random_streams([config.arch.seed for config in configs])
@@ -70,7 +70,7 @@ def compile_programs(
 
 
 def check_group(layout: Layout, program: compile.Program) -> None:
-    """`TooLargeError` where the members of several jobs do not fit well together."""
+    """Raise `TooLargeError` if the members of several jobs need too much memory."""
     need, limit = program.peak_bytes, _memory_limit(layout)
     if need is not None and limit is not None and need > SHARE_OF_MEMORY * limit:
         raise TooLargeError(
@@ -80,19 +80,19 @@ def check_group(layout: Layout, program: compile.Program) -> None:
 
 
 def check_memory(layout: Layout, programs: Programs, config: Config) -> None:
-    """`ConfigError` where a device has less memory than the programs need."""
+    """Raise `ConfigError` if a device has less memory than the programs need."""
     need = max(programs.train.peak_bytes or 0, programs.evaluate.peak_bytes or 0)
     limit = _memory_limit(layout)
     if limit is not None and need > limit:
         raise ConfigError(
             f"arch.total_num_envs={config.arch.total_num_envs}: the program needs "
-            f"{need / 2**30:.1f} GiB on each device, of {limit / 2**30:.1f} that there are; lower "
-            "it, system.rollout_length, or the number of members"
+            f"{need / 2**30:.1f} GiB on each device, which has {limit / 2**30:.1f}; lower it, "
+            "system.rollout_length, or the number of members"
         )
 
 
 def warm_up(layout: Layout, config: Config, state: LearnerState) -> LearnerState:
-    """The state after the rollouts that move observation statistics alone, if there are any."""
+    """Run the rollouts that only fill the observation statistics, if any; return the state."""
     if not layout.plan.warmup_rollouts:
         return state
     count = layout.place_count(layout.plan.warmup_rollouts)
@@ -102,8 +102,8 @@ def warm_up(layout: Layout, config: Config, state: LearnerState) -> LearnerState
 
 
 def profile(layout: Layout, programs: Programs, state: LearnerState, folder: Path) -> None:
-    """Trace two updates, of a copy of the state that is dropped: the run is as without."""
-    for traced in (False, True):  # the first call is not like those that follow
+    """Trace two updates on a copy of the state, so that the run is not affected."""
+    for traced in (False, True):  # the first call warms up
         copy = jax.tree.map(jnp.copy, state)
         count = layout.place_count(2 if traced else 1)
         with jax.profiler.trace(folder) if traced else contextlib.nullcontext():
@@ -111,7 +111,7 @@ def profile(layout: Layout, programs: Programs, state: LearnerState, folder: Pat
 
 
 def _shapes(layout: Layout, configs: Sequence[Config]) -> LearnerState:
-    """Of the state, as the program has it."""
+    """Return the shapes of the placed state."""
 
     def begin() -> LearnerState:
         return layout.place(build.begin(layout.system, configs, layout.plan))

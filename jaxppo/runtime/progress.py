@@ -1,4 +1,4 @@
-"""How far a run is: blocks, updates, steps and seconds, in exact integers."""
+"""Track the progress of a run: blocks, updates, steps and seconds."""
 
 import dataclasses
 import statistics
@@ -8,40 +8,40 @@ from collections.abc import Sequence
 from jaxppo.config.plan import Plan
 from jaxppo.runtime.facts import RunFacts
 
-CALL_SECONDS = 1.0  # that one call of the training program takes, about: signals wait for it
+CALL_SECONDS = 1.0  # aimed duration of a call of the training program; signals wait for it
 
 
 class Pace:
-    """How many updates a call trains, so that it takes about `CALL_SECONDS`."""
+    """Chooses the number of updates per call, so that a call takes about `CALL_SECONDS`."""
 
     def __init__(self) -> None:
         self._count = 1
 
     def updates(self, left: int) -> int:
-        """Of the next call, where so many are left."""
+        """Return the updates of the next call, at most `left`."""
         return min(self._count, left)
 
     def took(self, count: int, seconds: float) -> None:
-        """Learn from a call; the next is at most four times as long."""
+        """Adapt to the duration of a call; the next call has at most four times its updates."""
         wanted = count * CALL_SECONDS / max(seconds, 1e-6)
         self._count = int(min(max(wanted, 1), 4 * count))
 
 
 @dataclasses.dataclass
 class Progress:
-    """What has been done, and the blocks that there are."""
+    """Counts of what is done, and the lengths of all blocks."""
 
     updates_per_block: tuple[int, ...]
     steps_per_update: int
     block: int = 0  # evaluations done
-    updates: int = 0  # done of the block after them
-    steps: int = 0  # of the environments of one member
+    updates: int = 0  # done in the current block
+    steps: int = 0  # per member
     speeds: list[float] = dataclasses.field(default_factory=list)  # of each block, steps/s
     compile_seconds: float = 0.0
     started: float = dataclasses.field(default_factory=time.perf_counter)
 
     def resume(self, facts: RunFacts, steps: int, plan: Plan) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         self.block, self.updates, self.steps = facts.block, facts.updates, steps
         self.speeds, self.compile_seconds = facts.speeds, facts.compile_seconds
         self.started -= facts.seconds
@@ -49,17 +49,17 @@ class Progress:
 
     @property
     def is_over(self) -> bool:
-        """Whether all blocks are done."""
+        """Return whether all blocks are done."""
         return self.block == len(self.updates_per_block)
 
     @property
     def left(self) -> int:
-        """Updates that the block still has."""
+        """Return the updates left in the current block."""
         return self.updates_per_block[self.block] - self.updates
 
     @property
     def seconds(self) -> float:
-        """Since the run began, without the time between a stop and a resume."""
+        """Return the time since the start, without the time between a stop and a resume."""
         return time.perf_counter() - self.started
 
     def advance(self, updates: int) -> None:
@@ -73,12 +73,15 @@ class Progress:
 
     @property
     def median_speed(self) -> float | None:
-        """Steps per second of a block."""
+        """Return the median over blocks of the steps per second."""
         return statistics.median(self.speeds) if self.speeds else None
 
 
 def blocks_after(done: Sequence[int], plan: Plan) -> tuple[int, ...]:
-    """Block lengths after a resume: as planned, or where the budget has grown, as before it."""
+    """Return the block lengths after a resume.
+
+    They are as planned. If the budget has grown, the new blocks are about as long as the old ones.
+    """
     if tuple(done) == plan.updates_per_block[: len(done)]:
         return plan.updates_per_block
     left = plan.num_updates - sum(done)

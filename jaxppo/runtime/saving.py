@@ -1,4 +1,4 @@
-"""Checkpoints of a run: when they are due, what is in them, and going on from one."""
+"""Save a run to checkpoints when they are due, and resume from them."""
 
 import contextlib
 import dataclasses
@@ -28,32 +28,32 @@ from jaxppo.runtime.selection import Selection
 from jaxppo.runtime.signals import Interrupted, Signals
 from jaxppo.types import LearnerState, Policy
 
-SAVE_SECONDS = 60.0  # from a checkpoint to the next, at least, before a block is over
+SAVE_SECONDS = 60.0  # minimum time between checkpoints within a block
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class State:
-    """What a run computes with; leaves `[D, P, ...]` on devices, `[P, ...]` in checkpoints."""
+    """All arrays of a run; leaves are `[D, P, ...]` on devices, `[P, ...]` in checkpoints."""
 
     learner: LearnerState
-    best: Policy  # of each member, as it was evaluated
-    total: Metrics  # of the block so far
+    best: Policy  # best evaluated policy of each member
+    total: Metrics  # sums over the current block
 
 
 @dataclasses.dataclass(frozen=True)
 class Resumed:
-    """A checkpoint that the run can go on from."""
+    """A checkpoint to resume from."""
 
     found: Checkpoint
     facts: RunFacts
-    lines: list[str]  # what a user should know of it
+    lines: list[str]  # messages to the user
 
 
 def open_directory(job: Job, stack: contextlib.ExitStack) -> tuple[Checkpoint | None, list[str]]:
-    """Hold a run's directory; the newest checkpoint there, if it is to be resumed.
+    """Lock a run's directory; return the newest checkpoint there and messages, for a resume.
 
-    Changes nothing in it but the lock.
+    Only the lock file is changed.
     """
     stack.enter_context(only_run_in(job.run_dir))
     if not job.resume:
@@ -65,7 +65,7 @@ def open_directory(job: Job, stack: contextlib.ExitStack) -> tuple[Checkpoint | 
 def check_resume(
     job: Job, found: Checkpoint, lines: list[str], members: Members, selection: Selection
 ) -> Resumed:
-    """The facts of a checkpoint; `ConfigError` and `CheckpointError` where it is of another run."""
+    """Read the facts of a checkpoint; `ConfigError` or `CheckpointError` if they do not fit."""
     facts = RunFacts.of(found)
     if len(facts.members) != len(members):
         raise ConfigError(
@@ -80,40 +80,40 @@ def check_resume(
     gaps = sinks.missing(job.run_dir, facts.positions)
     if gaps and not {"log", "logger"} & set(job.config.resume_allow):
         raise ConfigError(
-            f"resume={job.run_dir}: {gaps[0]}; put the whole log in its place, or go on with what "
-            "is there: 'resume_allow=[log]'"
+            f"resume={job.run_dir}: {gaps[0]}; restore the whole log, or continue with what is "
+            "there: 'resume_allow=[log]'"
         )
     return Resumed(found, facts, [*lines, *(f"{line}; the log has a gap" for line in gaps)])
 
 
 def differences(resumed: Resumed, layout: Layout) -> list[str]:
-    """What of a resumed run is not as it was, in lines."""
+    """Return lines about what changed since the checkpoint was written."""
     facts, lines = resumed.facts, []
     if facts.shards != layout.shards:
         lines.append(
-            "the environments are spread over devices and update batches as "
-            f"{' x '.join(map(str, layout.shards))}, and were over "
-            f"{' x '.join(map(str, facts.shards))}: their episodes go on with new random streams, "
-            "and the run is no longer bit for bit what it would have been"
+            "the environments are split over devices x update batches as "
+            f"{' x '.join(map(str, layout.shards))}, before as "
+            f"{' x '.join(map(str, facts.shards))}: episodes continue with new random streams, and "
+            "the results differ from those of an uninterrupted run"
         )
-    together, were = layout.plan.members_per_device, facts.members_per_device
-    if together != were:
+    now, before = layout.plan.members_per_device, facts.members_per_device
+    if now != before:
         lines.append(
-            f"members on each device: {together}, and {were} before: the compiler adds in another "
-            "order, and bits may differ"
+            f"members on each device: {now}, before {before}: the compiler adds in another order, "
+            "and bits may differ"
         )
-    now, then = checkpoint.versions(), resumed.found.facts.get("versions", {})
-    changed = {name: was for name, was in then.items() if now.get(name) != was}
+    here, written = checkpoint.versions(), resumed.found.facts.get("versions", {})
+    changed = {name: was for name, was in written.items() if here.get(name) != was}
     if changed:
         lines.append(
             f"written with {', '.join(f'{n} {v}' for n, v in changed.items())}, and this is "
-            f"{', '.join(f'{n} {now.get(n)}' for n in changed)}: bits may differ"
+            f"{', '.join(f'{n} {here.get(n)}' for n in changed)}: bits may differ"
         )
     return lines
 
 
 def read_state(resumed: Resumed, layout: Layout, members: Members) -> State:
-    """What a checkpoint holds, `[P, ...]`; `CheckpointError` where it is another program's."""
+    """Read the state of a checkpoint, `[P, ...]`; `CheckpointError` if its arrays do not fit."""
     shards, update_batches = resumed.facts.shards
     plan = dataclasses.replace(
         layout.plan, devices_per_member=shards, update_batch_size=update_batches
@@ -135,7 +135,7 @@ def read_state(resumed: Resumed, layout: Layout, members: Members) -> State:
 def place_state(
     state: State, resumed: Resumed, layout: Layout, members: Members, selection: Selection
 ) -> State:
-    """The state of a checkpoint on the devices of this run, with its hyperparameters of now."""
+    """Place the state of a checkpoint on devices, with the current hyperparameters."""
     learner = state.learner
     numbers = build.stacked_hyperparameters(members.configs(layout.slots), layout.plan)
     before = learner.agent.hyperparameters
@@ -152,7 +152,7 @@ def place_state(
 
 
 class Saver:
-    """Writes checkpoints of every job in threads beside the training, and on signals."""
+    """Writes checkpoints of all jobs in other threads during training, and on signals."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class Saver:
         self._saved_at = time.perf_counter()
 
     def open(self, threads: ThreadPoolExecutor) -> None:
-        """Begin to write, and tell the signals what is to be done about them."""
+        """Make the writers, and set what signals announce."""
         for number, job in enumerate(self._jobs):
             settings = job.config.checkpoint
             if settings.enabled:
@@ -184,25 +184,25 @@ class Saver:
             else "stopping, with nothing saved"
         )
         if self._writers and len(self._jobs) == 1:
-            way_on = as_argument("resume", self._jobs[0].run_dir)
-            self._signals.way_on = f"; to go on: {way_on}"
+            argument = as_argument("resume", self._jobs[0].run_dir)
+            self._signals.resume_hint = f"; to go on: {argument}"
 
     def wait(self) -> str:
-        """Until all checkpoints are whole; `CheckpointError` where one cannot be."""
+        """Wait until all checkpoints are written; `CheckpointError` if one failed."""
         for writer in self._writers.values():
             writer.wait()
         return ""
 
     def pin(self, failed: Sequence[int]) -> None:
-        """Keep for good the last checkpoints in which these members were well."""
+        """Keep for good the last checkpoints from before these members failed."""
         for number, writer in self._writers.items():
             if any(i in self._members.jobs[number] for i in failed):
                 writer.pin()
 
     def save_within(self, state: State, layout: Layout, before: int) -> None:
-        """Between two calls of a block: where a signal has come, or the last save is long ago.
+        """Save within a block, on a signal or if the last save is long ago.
 
-        `before` is the step of the call before this one.
+        `before` is the step before the last call.
         """
         waited = time.perf_counter() - self._saved_at >= SAVE_SECONDS
         self._save(state, layout, {}, before, may_save=waited)
@@ -210,7 +210,7 @@ class Saver:
     def save_block(
         self, state: State, layout: Layout, scores: Mapping[int, float], before: int
     ) -> None:
-        """After a block, where it is due; `scores` are those of its evaluation."""
+        """Save after a block, if it is due; `scores` are those of its evaluation."""
         self._save(state, layout, scores, before, may_save=True)
 
     def _save(
@@ -222,7 +222,7 @@ class Saver:
         *,
         may_save: bool,
     ) -> None:
-        """Write checkpoints where they are due; `Interrupted` where a signal has come."""
+        """Write checkpoints if they are due; raise `Interrupted` after a signal."""
         if not self._members.active(layout.slots):  # the run ends by itself
             return
         number, steps = self._signals.received, self._progress.steps
@@ -232,12 +232,12 @@ class Saver:
             self.snapshot(state, layout, scores)()
         if number is not None:
             self.wait()
-            saved = f", saved{self._signals.way_on}" if self._writers else ", not saved"
+            saved = f", saved{self._signals.resume_hint}" if self._writers else ", not saved"
             name = signal.Signals(number).name
             raise Interrupted(f"{name}: stopped at step {steps}{saved}", number)
 
     def _can_afford(self) -> bool:
-        """Whether the share of time that went into checkpoints would stay what it may be."""
+        """Return whether a checkpoint would keep the share of time within its limit."""
         if any(writer.is_writing for writer in self._writers.values()):
             return self._share == 1
         spent = sum(writer.seconds for writer in self._writers.values())
@@ -245,16 +245,16 @@ class Saver:
         return self._share == 1 or spent + each <= self._share * self._progress.seconds
 
     def pending(self, state: State, layout: Layout) -> Callable[[], str]:
-        """What saves the run as it is now, whole, should it be called."""
+        """Return a function that saves the run as it is now, and waits for it."""
         save = self.snapshot(state, layout, {})
         return lambda: save() + self.wait()
 
     def snapshot(
         self, state: State, layout: Layout, scores: Mapping[int, float]
     ) -> Callable[[], str]:
-        """What writes the run as it is now, whenever it is called, perhaps by another thread.
+        """Return a function that saves the run as it is now, which another thread may call.
 
-        It returns what it did, in words.
+        That function starts to write, and returns what it did in words.
         """
         steps, parts = self._progress.steps, []
         active = self._members.active(layout.slots)
@@ -265,9 +265,9 @@ class Saver:
                 found = [x for i, x in scores.items() if i in own and math.isfinite(x)]
                 score = statistics.fmean(found) if found else None
                 facts = self._facts(number, rows, layout)
-                told = [self._members[i].facts for i in own]  # asked for whole when it is written
-                parts.append((writer, rows, facts, told, self._jobs[number].config, score))
-        # Keys of random streams as their data, made here: a device may be busy when they are asked
+                own_facts = [self._members[i].facts for i in own]  # made a dict later
+                parts.append((writer, rows, facts, own_facts, self._jobs[number].config, score))
+        # Typed keys to data now, since a device may be busy when the function is called
         data = jax.tree.map(devices.data, state)
 
         def write() -> str:
@@ -280,9 +280,9 @@ class Saver:
                 layout.gather_agents(data.best),
                 layout.gather_agents(data.total),
             )
-            for writer, rows, facts, told, config, score in parts:
+            for writer, rows, facts, own_facts, config, score in parts:
                 arrays = jax.tree.map(lambda x, rows=rows: x[rows], gathered)
-                each = [dataclasses.asdict(member) for member in told]
+                each = [dataclasses.asdict(member) for member in own_facts]
                 facts = dataclasses.replace(facts, members=each, config=plain(config))
                 writer.save(steps, arrays, dataclasses.asdict(facts), score)
             return f", saved at step {steps}"
@@ -290,7 +290,7 @@ class Saver:
         return write
 
     def _facts(self, number: int, rows: Sequence[int], layout: Layout) -> RunFacts:
-        """What a checkpoint of a job keeps beside its arrays, its members and its settings."""
+        """Return the facts of a job's checkpoint, without its members and settings."""
         job, own, progress = self._jobs[number], self._members.jobs[number], self._progress
         begun = progress.block + (progress.updates > 0)
         numbers = self._selection.numbers
@@ -310,7 +310,7 @@ class Saver:
 
 
 def load_members(resumed: Resumed, members: Members, selection: Selection) -> None:
-    """Take up what a checkpoint tells of the members and their hyperparameters."""
-    for i, told in enumerate(resumed.facts.members):
-        members[i].facts = MemberFacts(**told)
+    """Restore the facts of members and their hyperparameters from a checkpoint."""
+    for i, facts in enumerate(resumed.facts.members):
+        members[i].facts = MemberFacts(**facts)
     selection.numbers = resumed.facts.numbers

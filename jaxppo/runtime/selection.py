@@ -1,4 +1,4 @@
-"""Selection among the members of a population after evaluations: PBT and successive halving."""
+"""Select members of a population after evaluations: PBT and successive halving."""
 
 import dataclasses
 import math
@@ -16,7 +16,7 @@ from jaxppo.types import LearnerState
 
 
 class Selection:
-    """The hyperparameters that members differ in, and who goes on with which."""
+    """Holds the hyperparameters that members differ in, and selects members."""
 
     def __init__(self, config: Config, configs: Sequence[Config], layout: Layout) -> None:
         self._config = config
@@ -29,16 +29,16 @@ class Selection:
         }
         blocks = layout.plan.updates_per_block
         halves = self.method == "halving"
-        # After which blocks how many members go on
+        # Block -> number of members that continue after it
         self._rungs = rungs(len(configs), self._settings.reduction, blocks) if halves else {}
 
     @property
     def method(self) -> str:
-        """pbt, halving or none."""
+        """Return pbt, halving or none."""
         return self._settings.selection
 
     def exploits(self, block: int, num_blocks: int) -> bool:
-        """Whether worse members copy better ones after this block; never after the last."""
+        """Return whether PBT selects after this block; it never does after the last."""
         return (
             self.method == "pbt"
             and block + 1 < num_blocks
@@ -48,10 +48,10 @@ class Selection:
     def exploit(
         self, layout: Layout, state: LearnerState, scores: Mapping[int, float], block: int
     ) -> tuple[LearnerState, list[int]]:
-        """The worst members become copies of the best, with other hyperparameters.
+        """Replace the worst members by copies of the best, with changed hyperparameters.
 
-        All that is learnt is copied: parameters, optimiser, statistics. Environments and random
-        streams stay a member's own. Also returns the slot that each goes on from.
+        Parameters, optimiser state and statistics are copied; environments and random streams are
+        not. Return the state and the slot that each member continues from.
         """
         generator = np.random.default_rng([self._config.arch.seed, self._num_members, block])
         found = [scores.get(i, math.nan) for i in layout.slots]
@@ -73,7 +73,7 @@ class Selection:
         return dataclasses.replace(state, agent=agent), chosen
 
     def selected(self) -> dict[str, list[float]]:
-        """The numbers that selection changes, with those that follow another."""
+        """Return the hyperparameters that selection changes, with those that follow another."""
         found: dict[str, list[float]] = dict(self.numbers)
         system: Any = self._config.system
         for field in dataclasses.fields(system):
@@ -85,7 +85,10 @@ class Selection:
     def survivors(
         self, layout: Layout, scores: Mapping[int, float], block: int
     ) -> list[int] | None:
-        """The slots that go on after this block, at least one on each device; None: all."""
+        """Return the slots that continue after this block, or None for all.
+
+        If devices have their own members, each keeps the same number.
+        """
         if block not in self._rungs:
             return None
         num_kept = self._rungs[block]
@@ -96,13 +99,13 @@ class Selection:
         return sorted(rank([scores.get(i, math.nan) for i in layout.slots])[:num_kept])
 
     def narrow(self, kept: Sequence[int]) -> None:
-        """Forget the members that are not in the slots `kept`."""
+        """Keep the hyperparameters of the slots `kept` only."""
         self.numbers = {name: [row[slot] for slot in kept] for name, row in self.numbers.items()}
 
     def write(
         self, events: Events, slots: Sequence[int], sources: Sequence[int], steps: int
     ) -> None:
-        """Log each member's parent and hyperparameters, where several are reported."""
+        """Write each member's parent and hyperparameters to the sinks of several members."""
         events.write_of_several(
             "selection",
             method=self.method,

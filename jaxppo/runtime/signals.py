@@ -1,4 +1,4 @@
-"""Signals that reach a run."""
+"""Handle the signals that a run receives."""
 
 import contextlib
 import os
@@ -12,11 +12,11 @@ from typing import NoReturn
 
 
 class Interrupted(KeyboardInterrupt):
-    """SIGINT or SIGTERM ended a run, after it was saved: one line."""
+    """A signal ended a run, after it was saved. The message is one line."""
 
     def __init__(self, message: str, number: int) -> None:
         super().__init__(message)
-        self.status = 128 + number  # of the process, as shells have it
+        self.status = 128 + number  # exit status of the process, as in shells
 
 
 _LISTENED = tuple(
@@ -25,24 +25,23 @@ _LISTENED = tuple(
 
 
 class Signals:
-    """While it listens, SIGINT, SIGTERM and SIGHUP are noted, for the run to ask about.
+    """Records SIGINT, SIGTERM and SIGHUP, so that a run can stop in an orderly way.
 
-    Training is asked about every second or so. What cannot be asked (the compiler, an evaluation)
-    runs within `ending`. A second SIGINT ends the process at once. A signal that is ignored, as
-    SIGHUP under nohup, stays ignored. Outside the main thread, which alone may listen, nothing is
-    noted.
+    Training checks `received` about once a second. Work that cannot check it (the compiler, an
+    evaluation) runs within `ending`. A second SIGINT ends the process at once. Ignored signals stay
+    ignored, such as SIGHUP under nohup. Outside the main thread signals are not recorded.
     """
 
     def __init__(self) -> None:
         self.received: int | None = None
-        self.plan = "stopping"  # what the run is going to do about a signal
-        self.way_on = ""  # what a user can do next
+        self.plan = "stopping"  # what the run will do on a signal, for the message
+        self.resume_hint = ""  # end of the message: how to resume
         self._before_end: Callable[[], str] | None = None
         self._patience = self._deadline = 0.0  # `_before_end` is not called before the deadline
 
     @contextlib.contextmanager
     def listen(self) -> Iterator[None]:
-        """Note signals until the block ends."""
+        """Record signals until the block ends."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -51,7 +50,7 @@ class Signals:
         numbers = [n for n in _LISTENED if signal.getsignal(n) is not signal.SIG_IGN]
         before = {number: signal.signal(number, lambda *_: None) for number in numbers}
         wakeup = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        # The thread hears of a signal while the main thread is inside the compiler or a program.
+        # This thread receives signals even while the main thread is in the compiler or a program.
         watcher = threading.Thread(target=self._watch, args=(reading, numbers), daemon=True)
         watcher.start()
         try:
@@ -66,10 +65,10 @@ class Signals:
 
     @contextlib.contextmanager
     def ending(self, before_end: Callable[[], str], patience: float = 0.0) -> Iterator[None]:
-        """In this block a signal ends the process, after `before_end()` in another thread.
+        """Let a signal end the process during this block, after `before_end()` in another thread.
 
-        That returns what it did, in words. With `patience` only where the block is still running so
-        many seconds after the signal.
+        `before_end` returns what it did in words. With `patience`, the process ends only if the
+        block still runs that many seconds after the signal.
         """
         self._deadline = time.monotonic() + patience
         self._patience, self._before_end = patience, before_end
@@ -82,7 +81,7 @@ class Signals:
 
     def _watch(self, reading: int, numbers: Sequence[int]) -> None:
         while True:
-            # Once a signal is there, the main thread may begin a block that it is to end.
+            # After a signal the main thread may enter an `ending` block, so check again soon.
             ready, _, _ = select.select([reading], [], [], None if self.received is None else 0.1)
             if ready:
                 received = os.read(reading, 1)
@@ -114,15 +113,15 @@ class Signals:
         try:
             if self._before_end is not None:
                 done = self._before_end()
-        except Exception as error:  # whatever cannot be saved, the process ends
+        except Exception as error:  # the process ends even if saving fails
             done = f" ({error})"
         if sys.stderr.isatty():
             _say("\x1b[?25h")  # a progress bar hides the cursor
-        _say(f"{signal.Signals(number).name}: stopped at once{done}{self.way_on}")
+        _say(f"{signal.Signals(number).name}: stopped at once{done}{self.resume_hint}")
         os._exit(128 + number)
 
 
 def _say(line: str) -> None:
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # nobody listens
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error is closed
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()

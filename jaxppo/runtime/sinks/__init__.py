@@ -1,11 +1,10 @@
-"""Where a run's events go.
+"""Sinks receive the events of a run and write or display them.
 
 An event is a flat dict with a key `event`: `resume`, `start`, `compile`, `train`, `eval`,
 `selection`, `absolute`, `end`.
 
-metrics.jsonl and summary.json are the run's record, which a resume and a sweep rely on, and the
-console is whom a run speaks to: what fails there ends the run. All else is a view of the run, which
-goes on without it.
+An error in metrics.jsonl, summary.json (which resumes and sweeps need) or the console ends the run.
+All other sinks are views: if one fails, the run goes on without it.
 """
 
 import contextlib
@@ -29,51 +28,54 @@ Event = dict[str, Any]
 
 
 class Sink(Protocol):
-    """Takes every event of a run, in order, and is closed however the run ends."""
+    """Receives all events of a run in order; it is closed however the run ends."""
 
     def write(self, event: Event) -> None:
-        """Take one event."""
+        """Receive one event."""
 
     def close(self) -> None:
         """Finish files and displays."""
 
 
 METRICS, SUMMARY = "metrics.jsonl", "summary.json"
-_LIBRARIES = {"tensorboard": "tensorboardX", "wandb": "wandb"}  # of which switch, and extra
+_LIBRARIES = {
+    "tensorboard": "tensorboardX",
+    "wandb": "wandb",
+}  # setting (also the extra to install) -> library
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scope:
-    """Of which run the events are, for views that tell."""
+    """The run that events belong to, for views that show it."""
 
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     name: str = ""
-    group: str | None = None  # that the run belongs to, if any
-    failed: set[str] = dataclasses.field(default_factory=set)  # settings of views that have
+    group: str | None = None  # name of the sweep or of the run with several members
+    failed: set[str] = dataclasses.field(default_factory=set)  # settings of failed views
 
 
 def position(folder: Path) -> int:
-    """Bytes of what was written to metrics.jsonl; of no file, 0."""
+    """Return the size of metrics.jsonl in bytes; 0 if there is none."""
     file = folder / METRICS
     return file.stat().st_size if file.exists() else 0
 
 
 def missing(run_dir: Path, positions: Mapping[str, int]) -> list[str]:
-    """What of the metric logs that a checkpoint knows is not there, a line for each log."""
+    """Return one line for each metric log that is shorter than when a checkpoint was written."""
     lines = []
     for name, bytes_written in positions.items():
         file = run_dir / name / METRICS
         found = whole_lines(file, bytes_written)
         if len(found) < bytes_written:
             lines.append(
-                f"{file} has {len(found):,} bytes of whole lines, of the {bytes_written:,} that "
-                "were there when the checkpoint was written"
+                f"{file} has {len(found):,} bytes of whole lines, and had {bytes_written:,} when "
+                "the checkpoint was written"
             )
     return lines
 
 
 def whole_lines(file: Path, size: int) -> bytes:
-    """The first `size` bytes of a metric log, up to the first line that is cut or no event."""
+    """Return the first `size` bytes of a metric log, up to the first damaged line."""
     found = b""
     for line in (file.read_bytes()[:size] if file.is_file() else b"").splitlines(keepends=True):
         try:
@@ -87,7 +89,7 @@ def whole_lines(file: Path, size: int) -> bytes:
 
 
 def scalars(event: Event) -> dict[str, float]:
-    """The numbers of a `train`, `eval` or `absolute` event as `train/entropy` and so on."""
+    """Return the numbers of a `train`, `eval` or `absolute` event, named like `train/entropy`."""
     return {
         f"{event['event']}/{name}": value
         for name, value in event.items()
@@ -98,7 +100,7 @@ def scalars(event: Event) -> dict[str, float]:
 
 
 def check(config: LoggerConfig) -> None:
-    """`ConfigError` where a sink that `config` switches on cannot be made."""
+    """Raise `ConfigError` if a sink that `config` switches on cannot be made."""
     for switch, library in _LIBRARIES.items():
         if getattr(config, switch) and importlib.util.find_spec(library) is None:
             raise ConfigError(
@@ -108,15 +110,15 @@ def check(config: LoggerConfig) -> None:
     for switch in ("marl_eval", "tensorboard"):
         if getattr(config, switch) and not config.json:
             raise ConfigError(
-                f"logger.{switch}=true: a run that is resumed knows its past from {METRICS}; set "
+                f"logger.{switch}=true: a resumed run reads its past from {METRICS}; set "
                 "logger.json=true, or it to false"
             )
     for settings in config.sinks:
-        _own(settings)
+        _import_sink(settings)
 
 
-def _own(settings: dict[str, Any]) -> Callable[[Path], Sink]:
-    """A user's sink, of a run directory; `ConfigError` where there is none."""
+def _import_sink(settings: dict[str, Any]) -> Callable[[Path], Sink]:
+    """Return a function that makes a user's sink; `ConfigError` if there is no such class."""
     arguments = dict(settings)
     path = arguments.pop("_target_", None)
     module, _, name = str(path).rpartition(".")
@@ -128,7 +130,7 @@ def _own(settings: dict[str, Any]) -> Callable[[Path], Sink]:
     try:
         cls = getattr(importlib.import_module(module), name)
         inspect.signature(cls).bind(Path(), **arguments)
-    except Exception as error:  # whatever an import raises
+    except Exception as error:  # an import may raise anything
         raise ConfigError(
             f"logger.sinks ({path}): {named(error)}; it is called with the run directory and the "
             "arguments given; see docs/sinks.md"
@@ -143,10 +145,10 @@ def _own(settings: dict[str, Any]) -> Callable[[Path], Sink]:
 
 
 class View:
-    """A sink that may fail: it is dropped then, and a line on standard error says so.
+    """A sink that may fail: then it is dropped, with one line on standard error.
 
-    One line a setting: where members have the same sinks and `failed` set, of the first alone, and
-    what cannot be made for one is not tried for those after it.
+    Members share `failed`, the settings of failed views. Only the first failure of a setting is
+    reported, and later members do not try to make that sink.
     """
 
     def __init__(self, name: str, make: Callable[[], Sink], failed: set[str]) -> None:
@@ -155,7 +157,7 @@ class View:
         if name not in failed:
             try:
                 self.sink = make()
-            except Exception as error:  # whatever a library or a user's class raises
+            except Exception as error:  # a library or a user's class may raise anything
                 self._drop(error)
 
     def write(self, event: Event) -> None:
@@ -167,7 +169,7 @@ class View:
                 self._drop(error)
 
     def close(self) -> None:
-        """Close the sink, if it still goes on."""
+        """Close the sink, if it was not dropped."""
         if self.sink is not None:
             try:
                 self.sink.close()
@@ -187,10 +189,9 @@ class View:
 def make(
     config: LoggerConfig, run_dir: Path, position: int | None = None, scope: Scope | None = None
 ) -> list[Sink]:
-    """The sinks that `config` switches on, writing files below `run_dir`.
+    """Make the sinks that `config` switches on; they write files below `run_dir`.
 
-    A run that is resumed goes on after the first `position` bytes of metrics.jsonl, or what there
-    is of them.
+    A resumed run keeps the first `position` bytes of metrics.jsonl, or the whole lines among them.
     """
     scope = scope or Scope()
     sinks: list[Sink] = []
@@ -224,7 +225,7 @@ def make(
         view("wandb", lambda: WandB(config, run_dir, scope))
     for number, settings in enumerate(config.sinks):
         name = f"sinks[{number}] ({settings['_target_']})"
-        view(name, partial(_own(settings), run_dir))
+        view(name, partial(_import_sink(settings), run_dir))
     if config.console:
         from jaxppo.runtime.sinks.console import Console
 

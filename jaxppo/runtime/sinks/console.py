@@ -1,4 +1,4 @@
-"""What a person sees: a progress bar on a terminal, plain lines elsewhere."""
+"""Display a run: a progress bar on a terminal, plain lines elsewhere."""
 
 import sys
 from typing import Any
@@ -8,12 +8,12 @@ from jaxppo.runtime.sinks import Event
 
 
 class Console:
-    """Prints every event; the only `print` of this package is here."""
+    """Prints every event. Only this module calls `print`."""
 
     def __init__(self) -> None:
         self._bar: Any = None
         self._task: Any = None
-        self._headlines: dict[str, str] = {}  # metrics that the algorithm shows: their formats
+        self._headlines: dict[str, str] = {}  # metrics that the algorithm displays -> formats
 
     def write(self, event: Event) -> None:
         """Print the event's lines and move the bar."""
@@ -34,7 +34,7 @@ class Console:
             self.close()
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -64,7 +64,7 @@ class Console:
 
 
 def _short(value: float) -> str:
-    """Three digits and a unit: 999.7 is 1k."""
+    """Format a number with three digits and a unit: 999.7 is 1k."""
     value = float(f"{value:.3g}")
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
@@ -150,7 +150,7 @@ def _unfinished(event: Event) -> str:
 
 
 def _over_members(event: Event) -> str:
-    """Mean return, and what is known of it over members."""
+    """Format the mean return and its statistics over members."""
     return (
         f"mean {event['episode_return']:.2f}, IQM {event['member_return_iqm']:.2f} "
         f"[{event['member_return_low']:.2f}, {event['member_return_high']:.2f}], "
@@ -183,7 +183,7 @@ def _absolute(event: Event) -> list[str]:
 
 
 def _selection(event: Event) -> list[str]:
-    if not event["steps"]:  # the beginning
+    if not event["steps"]:  # the start of the run
         return []
     replaced = sum(a != b for a, b in zip(event["members"], event["sources"], strict=True))
     what = f"{replaced} copied a better one" if event["method"] == "pbt" else "go on"
@@ -218,13 +218,13 @@ _LINES = {
 
 
 def print_lines(*lines: str) -> None:
-    """Print what is no event."""
+    """Print lines that are not events."""
     for line in lines:
         print(line, flush=True)
 
 
 def print_table(title: str, rows: list[dict[str, Any]]) -> None:
-    """Print rows of equal keys, in their order."""
+    """Print rows with equal keys, in their order."""
     from rich.console import Console as Screen
     from rich.table import Table
 
@@ -234,7 +234,7 @@ def print_table(title: str, rows: list[dict[str, Any]]) -> None:
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
     screen = Screen()
-    if not screen.is_terminal:  # a file has no width
+    if not screen.is_terminal:  # files have no width
         screen = Screen(width=240)
     screen.print(table)
 

@@ -1,4 +1,4 @@
-"""metrics.jsonl and summary.json."""
+"""Write metrics.jsonl and summary.json."""
 
 import contextlib
 import errno
@@ -12,10 +12,10 @@ from jaxppo.runtime.sinks import METRICS, SUMMARY, Event
 
 
 class JsonLines:
-    """One object an event of a block or of the end; the `end` event itself is the summary.
+    """Writes events of blocks as lines of metrics.jsonl, and the `end` event as summary.json.
 
-    Numbers that JSON does not have (NaN, infinities) become null. The file is open only while a
-    line is written: a thousand runs in one program have as many.
+    NaN and infinities, which JSON does not have, become null. The file is open only while a line is
+    written, since one program may have a thousand runs.
     """
 
     def __init__(self, run_dir: Path, position: int | None = None) -> None:
@@ -35,11 +35,11 @@ class JsonLines:
             partial.replace(self._summary)
 
     def _append(self, line: bytes) -> None:
-        # Unbuffered: a line is one system call, which no signal cuts in two.
+        # Unbuffered: a line is one system call, which signals cannot split.
         with self._path.open("ab", buffering=0) as file:
             whole = file.tell()
             try:
-                if file.write(line) < len(line):  # as much as there was room for
+                if file.write(line) < len(line):  # the disk is full
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             except OSError as error:
                 with contextlib.suppress(OSError):
@@ -47,7 +47,7 @@ class JsonLines:
                 raise OSError(error.errno, error.strerror, str(self._path)) from error
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, since no file is open."""
 
 
 def _finite(value: Any) -> Any:

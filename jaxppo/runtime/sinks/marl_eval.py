@@ -1,4 +1,4 @@
-"""marl_eval.json: the evaluations of a run in the layout that MARL-eval reads.
+"""Write marl_eval.json: the evaluations of a run in the format of MARL-eval.
 
 `{environment: {task: {algorithm: {seed_k: {step_i: {...}, "absolute_metrics": {...}}}}}}`, after
 Gorsane et al. 2022 (arXiv 2209.10485) and the README of github.com/instadeepai/marl-eval: a step
@@ -20,7 +20,7 @@ Document = dict[str, Any]
 
 
 class MarlEval:
-    """Writes once, when the run ends, from the events that it saw and those before a resume."""
+    """Writes once, when the run ends, from all events, including those before a resume."""
 
     def __init__(self, run_dir: Path, past: Sequence[Event] = ()) -> None:
         self._path = run_dir / MARL_EVAL
@@ -34,7 +34,7 @@ class MarlEval:
         self._events.append(event)
 
     def close(self) -> None:
-        """Write the file, whole or not at all, if anything was evaluated."""
+        """Write the file atomically, if there were evaluations."""
         runs = layout(self._events)
         if runs and self._start:
             start = self._start
@@ -45,10 +45,10 @@ class MarlEval:
 
 
 def layout(events: Iterable[Event]) -> Document:
-    """`{seed_k: {step_i: ..., "absolute_metrics": ...}}` of one run's events, or several members'.
+    """Convert events of one or several members to `{seed_k: {step_i, "absolute_metrics"}}`.
 
-    A metric that is NaN or infinite is null, as in metrics.jsonl. Without an absolute metric, so
-    far or at all, `absolute_metrics` is empty.
+    Metrics that are NaN or infinite are null, as in metrics.jsonl. Without an absolute metric,
+    `absolute_metrics` is empty.
     """
     steps: dict[str, Document] = {}
     absolute: dict[str, Document] = {}
@@ -76,10 +76,10 @@ def layout(events: Iterable[Event]) -> Document:
 
 
 def merge(documents: Iterable[tuple[str, Document]]) -> Document:
-    """Several runs' documents as one; each label, if not empty, is added to its algorithms' names.
+    """Merge the documents of several runs; labels that are not empty extend algorithm names.
 
-    `ValueError` where a seed of an algorithm would be there twice, or a label has a comma, which
-    MARL-eval does not take in a name.
+    `ValueError` if an algorithm has a seed twice, or a label has a comma, which MARL-eval does not
+    accept in names.
     """
     merged: Document = {}
     for label, document in documents:
@@ -99,7 +99,7 @@ def merge(documents: Iterable[tuple[str, Document]]) -> Document:
 
 
 def save(path: Path, document: Document) -> None:
-    """Write a document, so that it is there whole or as it was before."""
+    """Write a document atomically."""
     partial = path.with_suffix(".json.partial")
     partial.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", "utf-8")
     partial.replace(path)

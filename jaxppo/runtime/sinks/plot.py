@@ -1,4 +1,4 @@
-"""Pictures: returns against environment steps, the lineage of a population, a sweep's values."""
+"""Draw returns against environment steps, the lineage of a population, and sweeps."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from jaxppo.runtime.sinks import Event
 
 
 class Plot:
-    """Draws once, when the run ends, from the events that it saw."""
+    """Draws once, when the run ends, from all events."""
 
     def __init__(self, path: Path, past: Sequence[Event] = ()) -> None:
         self._path = path
@@ -21,7 +21,7 @@ class Plot:
         self._events.append(event)
 
     def close(self) -> None:
-        """Draw, if anything was evaluated."""
+        """Draw, if there were evaluations."""
         selections = [e for e in self._events if e["event"] == "selection"]
         if selections:
             end = max(event.get("steps", 0) for event in self._events)
@@ -32,7 +32,7 @@ class Plot:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(7, 4.2))  # laid out by hand: constrained takes twice the time
+        figure = Figure(figsize=(7, 4.2))  # fixed layout: constrained takes twice the time
         FigureCanvasAgg(figure)
         axes = figure.add_axes((0.11, 0.13, 0.86, 0.79))
         training = [e for e in self._events if e["event"] == "train" and e["episodes"]]
@@ -78,7 +78,7 @@ def _draw_one(axes: Any, evaluations: list[Event]) -> None:
 
 
 def _draw_members(axes: Any, evaluations: list[Event]) -> None:
-    """IQM and its interval, over a thin line a seed."""
+    """Draw the IQM and its interval, and a thin line per seed."""
     curves: dict[int, tuple[list[int], list[float]]] = {}
     for event in evaluations:
         for seed, score in zip(event["seeds"], event["member_returns"], strict=True):
@@ -105,7 +105,7 @@ def _draw_members(axes: Any, evaluations: list[Event]) -> None:
 
 
 def _numbers(events: list[Event], name: str) -> list[float]:
-    """A number of each event; NaN where there is none, as of an evaluation that was not finite."""
+    """Return a number of each event; NaN if it is missing or null, as for non-finite returns."""
     found = (event.get(name) for event in events)
     return [math.nan if value is None else float(value) for value in found]
 
@@ -115,9 +115,10 @@ def _band(axes: Any, steps: list[int], low: list[float], high: list[float]) -> N
 
 
 def _draw_population(path: Path, selections: list[Event], end: int) -> None:
-    """Who went on from whom, and each number that members differ in, up to step `end`.
+    """Draw each member's parents, and the hyperparameters that members differ in, up to `end`.
 
-    Of each selection, until the next. In all panels a member has one colour; a cross is its end.
+    Lines go from one selection to the next. A member has the same colour in all panels; a cross
+    marks its end.
     """
     from matplotlib import colormaps
 
@@ -146,7 +147,7 @@ def _draw_population(path: Path, selections: list[Event], end: int) -> None:
 
 
 def _save(figure: Any, path: Path, dpi: int) -> None:
-    """Write a picture; the error of one that cannot be written names it."""
+    """Write a picture; errors name its path."""
     try:
         figure.savefig(path, dpi=dpi)
     except OSError as error:
@@ -154,7 +155,7 @@ def _save(figure: Any, path: Path, dpi: int) -> None:
 
 
 def _panels(num: int) -> tuple[Any, list[Any]]:
-    """A figure with `num` axes in rows of three."""
+    """Make a figure with `num` axes in rows of three."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -169,7 +170,7 @@ def _panels(num: int) -> tuple[Any, list[Any]]:
 
 
 def draw_sweep(path: Path, panels: dict[str, dict[str, dict[int, list[float]]]]) -> None:
-    """A panel a swept key: of each of its values, the IQM of the scores at each step.
+    """Draw one panel per swept key, with the IQM of the scores at each step for each value.
 
     `panels`: key -> value -> steps -> scores of jobs and seeds with that value.
     """

@@ -1,7 +1,7 @@
-"""Event files for TensorBoard, made of tensorboardX's messages and checksums.
+"""Write event files for TensorBoard, with the messages and checksums of tensorboardX.
 
-Its SummaryWriter has a thread and an open file for each run and loses errors in the thread; here a
-file is open only while an event is written, as with metrics.jsonl.
+Its SummaryWriter is not used: it needs a thread and an open file per run, and loses errors in the
+thread. Here a file is open only while an event is written.
 """
 
 import json
@@ -13,26 +13,26 @@ from typing import Any
 
 from jaxppo.runtime.sinks import Event, Scope, scalars
 
-_START = 1  # SessionLog.START: what has this step or a later one is dropped by who reads
+_START = 1  # SessionLog.START: readers drop earlier points of this step and later ones
 
 
 class TensorBoard:
-    """Scalars against environment steps, and the settings as text, in tensorboard/."""
+    """Writes scalars against environment steps, and the settings as text, in tensorboard/."""
 
     def __init__(
         self, run_dir: Path, scope: Scope, past: Sequence[Event] = (), resumed: bool = False
     ) -> None:
         folder = run_dir / "tensorboard"
         folder.mkdir(exist_ok=True)
-        before = len(list(folder.iterdir()))  # files are read in the order of their names
+        before = len(list(folder.iterdir()))  # files are read in the order of names
         self._path = folder / f"events.out.tfevents.{int(time.time()):010}.jaxppo.{before:04}"
         self._settings = f"```json\n{json.dumps(scope.settings, indent=2)}\n```"
         self._path.touch(exist_ok=False)
         self._append(file_version="brain.Event:2")
         self._last = 0
         if resumed:
-            # The absolute metric, written after the last step, has the number of that step: so the
-            # step at which the run goes on is dropped too, and its other points are written anew.
+            # The absolute metric is written with the number of the last step. So the step of the
+            # resume is dropped too, and its other points are written again.
             last = past[-1]["steps"] if past else 0
             self._append(step=last, session_log={"status": _START})
             for event in past:
@@ -41,20 +41,20 @@ class TensorBoard:
             self._last = last
 
     def write(self, event: Event) -> None:
-        """Append the event's numbers, complete in the file before the next event."""
+        """Append the event's numbers; they are in the file before the next event."""
         from tensorboardX import summary
 
         if event["event"] == "start":
             text = summary.text("settings", self._settings)
             self._append(step=self._last, summary=text)
         elif event["event"] in ("train", "eval", "absolute"):
-            if event["event"] != "absolute":  # which is of an earlier step's policy
+            if event["event"] != "absolute":  # this belongs to an earlier policy
                 self._last = event["steps"]
             values = [{"tag": tag, "simple_value": x} for tag, x in scalars(event).items()]
             self._append(step=self._last, summary={"value": values})
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, since no file is open."""
 
     def _append(self, **fields: Any) -> None:
         from tensorboardX.proto.event_pb2 import Event as Message
@@ -65,7 +65,7 @@ class TensorBoard:
 
 
 def _record(data: bytes) -> bytes:
-    """A TFRecord: the length (uint64), its checksum, the data, its checksum; little-endian."""
+    """Return a TFRecord: length (uint64), its checksum, data, its checksum; little-endian."""
     from tensorboardX.record_writer import masked_crc32c
 
     header = struct.pack("<Q", len(data))

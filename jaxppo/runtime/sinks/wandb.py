@@ -1,4 +1,4 @@
-"""Weights & Biases: a run of theirs for each of ours, which a resume continues."""
+"""Log to Weights & Biases, one W&B run per run; a resume continues it."""
 
 import uuid
 from pathlib import Path
@@ -8,7 +8,7 @@ from jaxppo.runtime.sinks import Event, Scope, scalars
 
 
 class WandB:
-    """Numbers against environment steps; its files and the run's id lie in wandb/."""
+    """Logs numbers against environment steps; wandb/ has its files and the id of the W&B run."""
 
     def __init__(self, config: LoggerConfig, run_dir: Path, scope: Scope) -> None:
         import wandb
@@ -28,15 +28,15 @@ class WandB:
             dir=run_dir,
             id=kept.read_text("utf-8").strip(),
             resume="allow",
-            reinit="create_new",  # beside those of other members
+            reinit="create_new",  # besides the W&B runs of other members
             settings={"console": "off", "silent": True},
         )
         self._status = "ended early"
 
     def write(self, event: Event) -> None:
-        """Log numbers; the absolute metric and the end go into the summary.
+        """Log numbers; the absolute metric and the status go into the summary.
 
-        Steps that a resumed run repeats are there already, and W&B drops them.
+        W&B drops steps that a resumed run repeats.
         """
         if event["event"] in ("train", "eval"):
             self._run.log(scalars(event), step=event["steps"])
@@ -47,5 +47,5 @@ class WandB:
             self._run.summary.update({"status": self._status})
 
     def close(self) -> None:
-        """Upload or write what is left; runs that did not finish are marked as failed."""
+        """Finish the upload; runs that did not finish are marked as failed."""
         self._run.finish(exit_code=0 if self._status == "finished" else 1)
