@@ -196,8 +196,9 @@ def lower_learner(settings: Export, out: Path) -> None:
             path.write_text(text, encoding="utf-8")
             print_lines(f"{platform}: lowers, {custom_calls(text)}, {len(text):,} bytes: {path}")
     if refused:
+        env = config.env.target or config.env.name
         raise ConfigError(
-            f"platforms=[{','.join(settings.platforms)}]: training does not lower "
+            f"platforms=[{','.join(settings.platforms)}]: training in {env} does not lower "
             f"for {', '.join(refused)}; leave that out, or change what its line names"
         )
 
