@@ -100,13 +100,13 @@ def try_out(
     except Exception as error:  # a user's layer may raise anything on shapes it does not take
         name = culprit()
         target = (getattr(config.network, name) or {}).get("_target_", name)
-        seen = f"whose observation is {describe(env.observation_space)}"
+        space = f"observation {describe(env.observation_space)}"
         way_out = "network=mlp, which takes any observation"
         if name == "actor_head":
-            seen = f"whose actions are {describe(env.action_space)}"
+            space = f"actions {describe(env.action_space)}"
             way_out = "network/actor_head=auto, which takes any actions"
         raise ConfigError(
-            f"network.{name} ({target}): does not fit {env.name}, {seen}: "
+            f"network.{name} ({target}): does not fit {env.name} with {space}: "
             f"{brief(error, 2).rstrip('.')}; choose another, or {way_out}"
         ) from error
     _check_carry(carry, after)

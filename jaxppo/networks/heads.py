@@ -285,7 +285,7 @@ def _check_space(head: str, kind: type, space: Any) -> None:
     if isinstance(space, Mapping | tuple | list):
         raise ValueError(
             f"{head} takes {takes}, not a {'dict' if isinstance(space, Mapping) else 'tuple'} of "
-            "spaces; use network/actor_head=auto, whose continuous chooses the heads of its "
+            "spaces; use network/actor_head=auto; its setting continuous chooses the heads of "
             "continuous parts"
         )
     if not isinstance(space, kind) or (kind is Box and not _is_float(space)):

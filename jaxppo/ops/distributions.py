@@ -39,7 +39,7 @@ FEW = 8  # up to so many categories are summed one by one
 # `_masked` uses a lower number if legal logits are about as low.
 ILLEGAL = -1e9
 
-# Draws of a beta distribution stay so far from 0 and 1, where their log would not be finite.
+# Draws of a beta distribution stay this far from 0 and 1, since log 0 is not finite.
 BETA_MARGIN = 1e-6
 
 # The logistic distribution is a scale mixture of normals; the scale is twice a Kolmogorov variable
@@ -299,7 +299,7 @@ class ClippedNormal(_Normal):
 
     def to_action(self, value: jax.Array) -> jax.Array:
         """Return min(max(u, low), high), `[..., A...]`."""
-        return jnp.clip(value.astype(jnp.float32), _float32(self.low), _float32(self.high))
+        return jnp.clip(value.astype(jnp.float32), jnp.float32(self.low), jnp.float32(self.high))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -334,9 +334,9 @@ class TanhNormal(_Normal):
     def to_action(self, value: jax.Array) -> jax.Array:
         """Return low + (high - low) (tanh(u) + 1) / 2, clipped to the bounds, `[..., A...]`."""
         low, high = np.asarray(self.low, np.float64), np.asarray(self.high, np.float64)
-        middle, half = _float32(low / 2.0 + high / 2.0), _float32(high / 2.0 - low / 2.0)
+        middle, half = jnp.float32(low / 2.0 + high / 2.0), jnp.float32(high / 2.0 - low / 2.0)
         action = middle + half * jnp.tanh(value.astype(jnp.float32))
-        return jnp.clip(action, _float32(low), _float32(high))
+        return jnp.clip(action, jnp.float32(low), jnp.float32(high))
 
     def _log_half_width(self) -> jax.Array:
         return _log_width(self.low, self.high) - math.log(2.0)
@@ -428,7 +428,7 @@ class Beta(_Flat):
 
     def to_action(self, value: jax.Array) -> jax.Array:
         """Return low + (high - low) x, clipped to the bounds, `[..., A...]`."""
-        low, high = _float32(self.low), _float32(self.high)
+        low, high = jnp.float32(self.low), jnp.float32(self.high)
         value = value.astype(jnp.float32)
         return jnp.clip(low * (1.0 - value) + high * value, low, high)
 
@@ -532,11 +532,7 @@ def _mean_magnitude(loc: jax.Array, scale: jax.Array) -> jax.Array:
 
 def _log_width(low: Bound, high: Bound) -> jax.Array:
     """Return log(high - low), of the event's shape or a scalar; float64 avoids an overflow."""
-    return _float32(np.log(np.asarray(high, np.float64) - np.asarray(low, np.float64)))
-
-
-def _float32(x: Any) -> jax.Array:
-    return jnp.asarray(x, jnp.float32)
+    return jnp.float32(np.log(np.asarray(high, np.float64) - np.asarray(low, np.float64)))
 
 
 def _log_softmax(logits: jax.Array) -> list[jax.Array]:

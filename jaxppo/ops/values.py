@@ -7,7 +7,6 @@ float32, and all results are float32.
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
 
 import chex
 import jax
@@ -77,7 +76,7 @@ class CategoricalValue:
 
     def mean(self) -> jax.Array:
         """Return sum_k softmax(logits)_k z_k, `[...]`."""
-        atoms = _float32(np.linspace(self.low, self.high, self.logits.shape[-1]))
+        atoms = jnp.float32(np.linspace(self.low, self.high, self.logits.shape[-1]))
         return jnp.sum(jax.nn.softmax(self.logits) * atoms, axis=-1)
 
     def loss(
@@ -93,11 +92,7 @@ class CategoricalValue:
         bins = (target.astype(jnp.float32) - self.low) * (last / (self.high - self.low))
         bins = jnp.clip(bins, 0.0, last)[..., None]  # in units of w, from the first atom
         if self.sigma == 0.0:
-            return jnp.maximum(0.0, 1.0 - jnp.abs(_float32(np.arange(last + 1)) - bins))
-        edges = _float32(np.arange(last + 2) - 0.5)
+            return jnp.maximum(0.0, 1.0 - jnp.abs(jnp.float32(np.arange(last + 1)) - bins))
+        edges = jnp.float32(np.arange(last + 2) - 0.5)
         below = jax.scipy.special.ndtr((edges - bins) / self.sigma)
         return jnp.diff(below) / (below[..., -1:] - below[..., :1])
-
-
-def _float32(x: Any) -> jax.Array:
-    return jnp.asarray(x, jnp.float32)
