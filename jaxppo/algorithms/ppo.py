@@ -405,7 +405,7 @@ class PPO(ActorCritic):
         )
 
     def check(self, config: Config, env: Environment) -> None:
-        """`ConfigError` if the settings do not fit the network."""
+        """Raise `ConfigError` if the settings do not fit the network."""
         settings: Any = config.system
         value = self.network.example()[1].value
         if not isinstance(value, ScalarValue):
@@ -413,22 +413,22 @@ class PPO(ActorCritic):
                 given = getattr(settings, key)
                 if given not in (False, "squared"):
                     raise ConfigError(
-                        f"system.{key}={str(given).lower()}: is of scalar values; a critic head "
-                        "that predicts a distribution has a loss of its own; "
+                        f"system.{key}={str(given).lower()}: is for scalar values, but the critic "
+                        "head predicts a distribution, which has its own loss; take "
                         "network/critic_head=scalar"
                     )
         if reads_distribution(self.objective):
-            self._check_arrays(config)
+            self._check_arrays(config, env)
         if is_import_path(settings.objective):
             agent, steps = partial(self._agent, settings), partial(self._steps, env)
             try_objective(self.objective, settings.objective, agent, steps)
 
-    def _check_arrays(self, config: Config) -> None:
-        """`ConfigError` if the distribution's arrays do not all begin with the axes `[L, S]`."""
+    def _check_arrays(self, config: Config, env: Environment) -> None:
+        """Raise `ConfigError` if arrays of the distribution lack the leading axes `[L, S]`."""
         lead = (2, 3)
 
         def arrays(key: jax.Array) -> list[jax.Array]:
-            obs, carry = zeros(self.network.observation_space, lead), self.network.initial_carry(3)
+            obs, carry = zeros(env.observation_space, lead), self.network.initial_carry(3)
             _, output = self.network.unroll(self.init(key), carry, obs, jnp.ones(lead, bool))
             return jax.tree.leaves(output.distribution)
 
@@ -436,8 +436,8 @@ class PPO(ActorCritic):
         if any(shape[:2] != lead for shape in shapes):
             settings: Any = config.system
             raise ConfigError(
-                f"system.objective={settings.objective}: keeps the distribution of every step, and "
-                f"that of network.actor_head has arrays {shapes} for {lead} steps; let the head "
+                f"system.objective={settings.objective}: stores the distribution of every step, but "
+                f"network.actor_head gives arrays {shapes} for {lead} steps; let the head "
                 "broadcast them to [L, S, ...], or take objective=clip"
             )
 

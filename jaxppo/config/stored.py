@@ -32,9 +32,14 @@ def keep_config(config: Config, folder: Path) -> None:
     from omegaconf import OmegaConf
 
     text = OmegaConf.to_yaml(OmegaConf.create(plain(config)))
-    partial_file = folder / f"{CONFIG}.partial"
-    partial_file.write_text(f"{_SEAL}{_digest(text)}\n{text}", "utf-8")
-    partial_file.replace(folder / CONFIG)
+    write_atomically(folder / CONFIG, f"{_SEAL}{_digest(text)}\n{text}")
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that it is complete, or as it was before."""
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(text, "utf-8")
+    partial.replace(path)
 
 
 _SEAL = "# SHA-256 of the lines below: "

@@ -80,9 +80,8 @@ def explain(error: Exception) -> str | None:
         typed = " ".join(arg for arg in sys.argv[1:] if re.match(r"[+~]*(\w*|\w+/[\w/@.]+)=", arg))
         return f"{typed}: a group takes the name of one of its files; see --help"
     if match := re.match(r"invalid literal for int\(\) with base 10: '(\w+)'", str(error)):
-        typed = [
-            arg for arg in sys.argv[1:] if f".{match[1]}=" in arg
-        ]  # OmegaConf raises this for a list
+        # OmegaConf raises this for an index of a list that is no number
+        typed = [arg for arg in sys.argv[1:] if f".{match[1]}=" in arg]
         if typed:
             key = typed[0].partition("=")[0].rpartition(".")[0].lstrip("+")
             return f"{typed[0]}: {key} is a list; give all of it, such as {key}=[one,two]"
@@ -163,9 +162,9 @@ def _translate(message: str, missing: str = "") -> str:
     ):
         group, choice, rest = match.groups()
         choices = rest.partition("Config search path")[0].split()
-        near = difflib.get_close_matches(choice, choices, 1, 0.0)
+        near = difflib.get_close_matches(choice, choices, 1, 0.0)[0]
         return (
-            f"{group}={choice}: no such choice; did you mean {group}={near[0]}? "
+            f"{group}={choice}: no such choice; did you mean {group}={near}? "
             f"(of {', '.join(choices)})"
         )
     if match := re.search(r"Error merging override (.*)", message):

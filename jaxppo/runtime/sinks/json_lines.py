@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from jaxppo.config.stored import write_atomically
 from jaxppo.runtime.sinks import METRICS, SUMMARY, Event
 
 
@@ -30,9 +31,8 @@ class JsonLines:
         if event["event"] in ("train", "eval", "selection", "absolute"):
             self._append((json.dumps(event, allow_nan=False) + "\n").encode())
         elif event["event"] == "end":
-            partial = self._summary.with_suffix(".json.partial")
-            partial.write_text(json.dumps(event, indent=2, allow_nan=False) + "\n", "utf-8")
-            partial.replace(self._summary)
+            text = json.dumps(event, indent=2, allow_nan=False) + "\n"
+            write_atomically(self._summary, text)
 
     def _append(self, line: bytes) -> None:
         # Unbuffered: a line is one system call, which signals cannot split.

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from jaxppo.config.stored import write_atomically
 from jaxppo.runtime.sinks import Event
 
 MARL_EVAL = "marl_eval.json"
@@ -100,6 +101,4 @@ def merge(documents: Iterable[tuple[str, Document]]) -> Document:
 
 def save(path: Path, document: Document) -> None:
     """Write a document atomically."""
-    partial = path.with_suffix(".json.partial")
-    partial.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", "utf-8")
-    partial.replace(path)
+    write_atomically(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
