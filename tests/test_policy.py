@@ -228,7 +228,7 @@ def test_another_environment_of_the_same_kind(trained: Any) -> None:
         (lambda run_dir: load(run_dir, "newest"), "which=newest: must be best, latest"),
         (lambda run_dir: load(run_dir, 7), r"which=7: .* no checkpoint .* has 64, 128"),
         (lambda run_dir: load(run_dir.parent), r"has no checkpoints"),
-        (lambda run_dir: load(run_dir).act(np.zeros(5)), r"shapes \[\(5,\)\] where"),
+        (lambda run_dir: load(run_dir).act(np.zeros(5)), r"shapes \[\(5,\)\], but"),
         (lambda run_dir: load(run_dir).act({"a": np.zeros(3)}), r"observation: is PyTree"),
     ],
 )

@@ -189,7 +189,7 @@ def iqms(comparison: Comparison, out: Path) -> str:
     more = len(comparison.groups) - len(STYLES)
     caption = f"The best {len(STYLES)} groups; {more} more are in the table." if more > 0 else ""
     figures = [
-        page.figure(out / "iqm.png", f"{title}: {_told(bars)}", caption=caption),
+        page.figure(out / "iqm.png", f"{title}: {_as_text(bars)}", caption=caption),
         improvements(comparison, groups, out),
         profiles(comparison, groups, out),
     ]
@@ -214,7 +214,7 @@ def improvements(comparison: Comparison, groups: Sequence[Group], out: Path) -> 
     path = out / "improvement.png"
     draw_bars(path, bars, title=title, xlabel="P(first scores higher)", even=0.5)
     caption = "Probability that a run of the first group scores higher; at 0.5 both are equal."
-    return page.figure(path, f"{title}: {_told(bars)}", caption=caption)
+    return page.figure(path, f"{title}: {_as_text(bars)}", caption=caption)
 
 
 def profiles(comparison: Comparison, groups: Sequence[Group], out: Path) -> str:
@@ -317,8 +317,8 @@ def hyperparameters(comparison: Comparison, out: Path) -> str:
         path = out / f"setting_{_slug(key)}_{_slug(task)}.png"
         title = f"{key}, {task}" if len(comparison.tasks) > 1 else key
         draw_setting(path, columns, title=title, xlabel=key, ylabel="score")
-        told = "; ".join(f"{text(c.value)}: {rounded(c.estimate.value)}" for c in columns[:20])
-        parts.append(page.figure(path, f"Scores on {task} against {key}. IQM at {told}"))
+        scores = "; ".join(f"{text(c.value)}: {rounded(c.estimate.value)}" for c in columns[:20])
+        parts.append(page.figure(path, f"Scores on {task} against {key}. IQM at {scores}"))
     if not parts:
         return ""
     more = f" and {len(comparison.tied) - 6} more" if len(comparison.tied) > 6 else ""
@@ -487,7 +487,7 @@ def _interval(estimate: Estimate | None) -> str:
     return f"{rounded(estimate.interval[0])} to {rounded(estimate.interval[1])}"
 
 
-def _told(bars: Sequence[Bar]) -> str:
+def _as_text(bars: Sequence[Bar]) -> str:
     """Return bars as text: names, values and intervals."""
     return "; ".join(
         f"{' '.join(bar.label.split())}: {rounded(bar.estimate.value)}"

@@ -72,7 +72,7 @@ def drawing(env: Environment) -> Drawing:
         if isinstance(bare, Episodes):
             raise ConfigError(
                 f"{bare.name}: cannot be drawn; jaxppo.render draws gymnax's environments and "
-                "classes of its contract, and jaxppo.load gives a policy to any other renderer"
+                "classes of its contract; for another renderer, load the policy with jaxppo.load"
             )
         added |= isinstance(bare, Extras)
         bare = bare._env
@@ -167,9 +167,9 @@ def _observation(space: Box, entry: str | None, state: PyTree, obs: PyTree) -> n
         bright = bright.reshape(*values.shape[:2], channels)[..., :3]
         picture = np.broadcast_to(255 * np.clip(bright, 0, 1), (*values.shape[:2], 3))
     else:
-        picture, there = np.full((*values.shape[:2], 3), NIGHT), values > low
+        picture, present = np.full((*values.shape[:2], 3), NIGHT), values > low
         for channel in reversed(range(channels)):  # the first channel is on top
-            picture[there[..., channel]] = CHANNELS[channel]
+            picture[present[..., channel]] = CHANNELS[channel]
     return _enlarge(np.round(picture).astype(np.uint8))
 
 

@@ -260,9 +260,9 @@ def _bounds(space: Space) -> tuple[Any, Any]:
 def _readme(facts: dict[str, Any], inputs: dict[str, PyTree]) -> str:
     """Return the README.md, which says how to call the programs."""
     sampled, platforms = facts["functions"]["sampled"], ", ".join(facts["platforms"])
-    gives, more, memory = "action", "", ""
+    result, more, memory = "action", "", ""
     if "carry" in inputs:
-        gives, more = "(action, carry)", ", carry, reset"
+        result, more = "(action, carry)", ", carry, reset"
         memory = """
 `carry` is the memory: zeros at first, then the one that the last call returned. `reset` is true if
 an observation starts an episode; the memory is then emptied before it acts. It is true at first.
@@ -272,8 +272,8 @@ an observation starts an episode; the memory is then emptied before it acts. It 
 An agent of jaxppo after {facts["steps"]:,} environment steps of training (seed {facts["seed"]}), as
 two programs that contain its parameters and run on {platforms}:
 
-- `greedy.stablehlo`: `greedy(observation{more}) -> {gives}`, the mode of the policy
-- `sampled.stablehlo`: `sampled(observation, key{more}) -> {gives}`, a sample of the policy
+- `greedy.stablehlo`: `greedy(observation{more}) -> {result}`, the mode of the policy
+- `sampled.stablehlo`: `sampled(observation, key{more}) -> {result}`, a sample of the policy
 
 They need jax and flatbuffers, but not jaxppo: `pip install jax flatbuffers`. They were written by
 jax {facts["versions"]["jax"]}; JAX promises to read them with versions up to six months newer.

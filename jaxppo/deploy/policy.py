@@ -91,8 +91,8 @@ class TrainedPolicy:
         wanted: Any = jax.eval_shape(lambda: zeros(space))
         if str(jax.tree.structure(observation)) != str(jax.tree.structure(wanted)):
             raise ConfigError(
-                f"observation: is {jax.tree.structure(observation)} where {self.system.env.name} "
-                f"shows {jax.tree.structure(wanted)}; give what its reset and step return"
+                f"observation: is {jax.tree.structure(observation)}, but {self.system.env.name} "
+                f"returns {jax.tree.structure(wanted)}; pass what its reset and step return"
             )
         found = jax.tree.map(lambda x, like: jnp.asarray(x, like.dtype), observation, wanted)
         pairs = list(zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True))
@@ -101,8 +101,8 @@ class TrainedPolicy:
         if all(x.shape[1:] == like.shape and x.ndim == like.ndim + 1 for x, like in pairs):
             return found, False
         raise ConfigError(
-            f"observation: has shapes {[x.shape for x, _ in pairs]} where {self.system.env.name} "
-            f"shows {[like.shape for _, like in pairs]}; one such, or a batch of them"
+            f"observation: has shapes {[x.shape for x, _ in pairs]}, but {self.system.env.name} "
+            f"returns {[like.shape for _, like in pairs]}; pass one of these or a batch of them"
         )
 
     def evaluate(self, num_episodes: int) -> Episodes:
@@ -235,8 +235,8 @@ def load(
     shapes = jax.eval_shape(partial(init_agent, system), hp, jax.random.key(0)).policy
     num = len(facts.slots)
     several = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num, *x.shape), x.dtype), shapes)
-    where = "[1]" if which == "best" else "[0].agent.policy"
-    policies = checkpoint.unflatten(several, found.arrays, where)
+    prefix = "[1]" if which == "best" else "[0].agent.policy"
+    policies = checkpoint.unflatten(several, found.arrays, prefix)
     best_steps = facts.members[facts.slots[row]]["best"].get("steps")
     if which == "best" and best_steps is None:
         raise ConfigError(
