@@ -331,7 +331,7 @@ NETWORK = {
     "arch.num_seeds=0": "arch.num_seeds=0: must be at least 1",
     "network.actor_memory=gru": "keys and values|network/memory@network.actor_memory=NAME",
     "network.critic_head=scalar": "keys and values|network/critic_head=NAME",
-    "network/memory=lstm": "network/memory: say of which branch, such as network/memory@network.",
+    "network/memory=lstm": "network/memory: name a branch, such as network/memory@network.",
     "network/memory@network.actor_memory=lstm": "has none there|plus sign: +network/memory@",
     "network=lstm": (
         "network.actor_memory: a memory learns nothing from sequences of one step"

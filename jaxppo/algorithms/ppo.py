@@ -436,7 +436,7 @@ class PPO(ActorCritic):
         if any(shape[:2] != lead for shape in shapes):
             settings: Any = config.system
             raise ConfigError(
-                f"system.objective={settings.objective}: stores the distribution of every step, but "
+                f"system.objective={settings.objective}: stores the distribution of each step, but "
                 f"network.actor_head gives arrays {shapes} for {lead} steps; let the head "
                 "broadcast them to [L, S, ...], or take objective=clip"
             )

@@ -149,7 +149,7 @@ def _translate(message: str, missing: str = "") -> str:
         if slot in BRANCHES.get(group, ()):
             return f"{key}: this network has none there; add it with a plus sign: +{key}=NAME"
         if key in BRANCHES:
-            return f"{key}: say of which branch, such as {key}@{key.replace('/', '.actor_')}=NAME"
+            return f"{key}: name a branch, such as {key}@{key.replace('/', '.actor_')}=NAME"
         if key in _layer_keys():
             return f"{key}: the layer there, if any, has no such key; --cfg job shows what there is"
         here = [k for k in _layer_keys() if k.rpartition(".")[0] == key.rpartition(".")[0]]

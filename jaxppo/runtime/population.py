@@ -151,8 +151,8 @@ def explore(
         for i in copied:
             factor = population.perturbation ** generator.choice((-1.0, 1.0))
             drawn = draw(low, high, generator)
-            anew = generator.uniform() < population.resample
-            found = drawn if anew else min(max(values[name][i] * factor, low), high)
+            resampled = generator.uniform() < population.resample
+            found = drawn if resampled else min(max(values[name][i] * factor, low), high)
             changed[name][i] = float(found)
     return changed
 
