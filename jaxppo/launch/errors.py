@@ -154,8 +154,8 @@ def _translate(message: str, missing: str = "") -> str:
             return f"{key}: the layer there, if any, has no such key; --cfg job shows what there is"
         here = [k for k in _layer_keys() if k.rpartition(".")[0] == key.rpartition(".")[0]]
         if here:
-            near = difflib.get_close_matches(key, sorted(here), 1, 0.0)[0]
-            return f"{key}: no such key; did you mean {near}?"
+            (nearest,) = difflib.get_close_matches(key, sorted(here), 1, 0.0)
+            return f"{key}: no such key; did you mean {nearest}?"
         return unknown_key(key, _usual_layer_keys())
     if match := re.search(
         r"Could not find '(.+)/([^/]+)'\s+Available options in .*?:(.*)", message, re.S
