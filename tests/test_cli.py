@@ -1164,6 +1164,7 @@ def test_a_signal_is_answered_whatever_the_budget(cwd: Path, shell: dict[str, st
     small = [word for word in CARTPOLE if "num_updates" not in word]
     typed = [*small, "arch.total_timesteps=5e9", "arch.num_evaluation=10", "hydra.run.dir=my run"]
     seen: list[int] = []
+    wait = 6.0
     while len(seen) < 2:
         arguments = ["resume='my run'"] if (cwd / "my run").exists() else typed
         child = subprocess.Popen(
@@ -1173,13 +1174,14 @@ def test_a_signal_is_answered_whatever_the_budget(cwd: Path, shell: dict[str, st
         assert child.stdout is not None
         while "compiled in" not in child.stdout.readline():
             assert child.poll() is None
-        time.sleep(6.0)  # beyond the first call, which no line tells of
+        time.sleep(wait)  # beyond the first call, which no line tells of
         start = time.monotonic()
         child.send_signal(signal.SIGTERM)
         _, err = child.communicate(timeout=60)
         assert time.monotonic() - start < 10
         assert child.returncode == 128 + signal.SIGTERM
         if err.startswith("SIGTERM: stopped at once"):  # still beginning, with nothing to save
+            wait *= 2
             continue
         first, last = err.splitlines()
         assert first == "SIGTERM: saving a checkpoint, then stopping"
