@@ -19,13 +19,7 @@ from jaxppo.config.stored import keep_config
 from jaxppo.runtime import build, checkpoint, saving
 from jaxppo.runtime.blocks import Blocks
 from jaxppo.runtime.events import Events
-from jaxppo.runtime.jobs import (
-    Job,
-    TrainingError,
-    check_surroundings,
-    plan_members,
-    profile_folder,
-)
+from jaxppo.runtime.jobs import Job, TrainingError, check_surroundings, plan_members
 from jaxppo.runtime.members import Members
 from jaxppo.runtime.placement import Layout
 from jaxppo.runtime.programs import check_group, compile_training, profile, warm_up
@@ -78,10 +72,7 @@ def run_together(jobs: Sequence[Job], *, fit: bool = False) -> list[float | Trai
         threads = stack.enter_context(ThreadPoolExecutor(4, "checkpoints"))
         resumed = None
         if not config.arch.plan_only:
-            for job in jobs:  # before anything is written, check that all can be resumed
-                found, lines = saving.open_directory(job, stack)
-                if found is not None:
-                    resumed = saving.check_resume(job, found, lines, members, selection)
+            resumed = saving.open_directories(jobs, members, selection, stack)
         restored = None
         if resumed is not None:
             saving.load_members(resumed, members, selection)
@@ -102,9 +93,7 @@ def run_together(jobs: Sequence[Job], *, fit: bool = False) -> list[float | Trai
                 state = saving.place_state(restored, resumed, layout, members, selection)
                 for job in jobs:  # the run now has the changes that were allowed
                     keep_config(job.config, job.run_dir)
-            if config.arch.profile is not None:
-                folder = profile_folder(config.arch.profile)
-                profile(layout, blocks.programs, state.learner, folder)
+            profile(config, layout, blocks.programs, state.learner)
         while members.active(blocks.layout.slots) and not progress.is_over:
             before = progress.steps
             state = blocks.train(state)

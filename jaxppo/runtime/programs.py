@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,7 +15,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.runtime import build, compile
 from jaxppo.runtime.evaluating import place_keys
-from jaxppo.runtime.jobs import TooLargeError
+from jaxppo.runtime.jobs import TooLargeError, profile_folder
 from jaxppo.runtime.placement import Layout
 from jaxppo.types import LearnerState, PyTree
 
@@ -101,8 +100,11 @@ def warm_up(layout: Layout, config: Config, state: LearnerState) -> LearnerState
     return warm
 
 
-def profile(layout: Layout, programs: Programs, state: LearnerState, folder: Path) -> None:
-    """Trace two updates on a copy of the state, so that the run is not affected."""
+def profile(config: Config, layout: Layout, programs: Programs, state: LearnerState) -> None:
+    """With `arch.profile`, trace two updates on a copy of the state: the run is not affected."""
+    if config.arch.profile is None:
+        return
+    folder = profile_folder(config.arch.profile)
     for traced in (False, True):  # the first call warms up
         copy = jax.tree.map(jnp.copy, state)
         count = layout.place_count(2 if traced else 1)

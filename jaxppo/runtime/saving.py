@@ -62,6 +62,21 @@ def open_directory(job: Job, stack: contextlib.ExitStack) -> tuple[Checkpoint | 
     return checkpoint.newest(job.run_dir)
 
 
+def open_directories(
+    jobs: Sequence[Job], members: Members, selection: Selection, stack: contextlib.ExitStack
+) -> Resumed | None:
+    """Lock the directories of all jobs; return what to resume from, if anything.
+
+    Nothing is written before all jobs are checked.
+    """
+    resumed = None
+    for job in jobs:
+        found, lines = open_directory(job, stack)
+        if found is not None:
+            resumed = check_resume(job, found, lines, members, selection)
+    return resumed
+
+
 def check_resume(
     job: Job, found: Checkpoint, lines: list[str], members: Members, selection: Selection
 ) -> Resumed:
