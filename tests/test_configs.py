@@ -661,6 +661,16 @@ class Own(ActorCritic):
 
     Settings = OwnSettings
 
+    def targets(self, system: Any, agent: Any, rollout: Any) -> Any:
+        raise AssertionError("is not trained here")
+
+    def loss(self, system: Any, agent: Any, params: Any, minibatch: Any) -> Any:
+        raise AssertionError("is not trained here")
+
+
+class Incomplete(ActorCritic):
+    """Without targets and a loss."""
+
 
 class NoAlgorithm:
     """Has settings, and nothing else of an algorithm."""
@@ -713,6 +723,7 @@ def test_what_an_algorithm_of_ones_own_has_not_is_refused(
         ("json.Nothing", "module json has no class Nothing; give the path of one that is there"),
         ("json.JSONDecoder", "must be a class that extends jaxppo.algorithms.algorithm.Algorithm"),
         ("os.getcwd", "must be a class that extends jaxppo.algorithms.algorithm.Algorithm"),
+        ("test_configs.Incomplete", "has no loss, targets; define what"),
         ("test_configs.NoAlgorithm", "must be a class that extends jaxppo.algorithms.algorithm."),
     ],
 )

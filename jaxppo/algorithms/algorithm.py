@@ -1,5 +1,6 @@
 """The interface between the spine and an algorithm."""
 
+import abc
 from typing import Any, ClassVar
 
 import jax
@@ -21,7 +22,7 @@ from jaxppo.types import (
 )
 
 
-class Algorithm:
+class Algorithm(abc.ABC):
     """Acting, targets and loss of an algorithm, as pure functions of arrays.
 
     An algorithm is a subclass whose import path is `system.algorithm`. `Settings` declares its
@@ -47,9 +48,9 @@ class Algorithm:
         return cls.Settings
 
     @classmethod
+    @abc.abstractmethod
     def build(cls, config: Config, env: Environment) -> "Algorithm":
         """Make the algorithm of a run; `ConfigError` if network and environment do not fit."""
-        raise NotImplementedError
 
     def init(self, key: jax.Array) -> PyTree:
         """Return initial parameters, a dict by part."""
@@ -67,14 +68,15 @@ class Algorithm:
         """Return the learning rate of each optimiser group, before any decay."""
         return {"network": hp.learning_rate}
 
+    @abc.abstractmethod
     def act(self, policy: Policy, output: PyTree, key: jax.Array) -> Acted:
         """Sample actions `[L, B, ...]` from the network's output `[L, B, ...]`."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def greedy(self, policy: Policy, output: PyTree) -> PyTree:
         """Return the greedy actions `[L, B, A...]`, as the environment takes them."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def targets(
         self, system: System, agent: AgentState, rollout: Rollout
     ) -> tuple[AgentState, Any, Any]:
@@ -83,7 +85,6 @@ class Algorithm:
         The second is a dataclass of arrays `[T, B, ...]` with fields `obs` and `reset`. The agent
         may have new statistics of targets.
         """
-        raise NotImplementedError
 
     def retarget(self, steps: Any, again: Any) -> Any:
         """Return `steps` with the targets of `again`, which newer parameters gave."""
@@ -95,11 +96,11 @@ class Algorithm:
         del system
         return minibatch
 
+    @abc.abstractmethod
     def loss(
         self, system: System, agent: AgentState, params: PyTree, minibatch: Batch
     ) -> tuple[jax.Array, Any]:
         """Return the loss, a mean over a minibatch `[L, M]`, and `loss_metrics`."""
-        raise NotImplementedError
 
     def stop(self, agent: AgentState, metrics: Any) -> jax.Array:
         """Return whether a minibatch with these `loss_metrics` ends the update's epochs."""

@@ -86,6 +86,11 @@ def algorithm_class(name: str) -> Any:
             "jaxppo.config.schema.SystemConfig; or one of "
             f"{', '.join(ALGORITHMS)}; see docs/algorithms.md"
         )
+    if missing := sorted(getattr(found, "__abstractmethods__", ())):
+        raise ConfigError(
+            f"system.algorithm={name}: has no {', '.join(missing)}; define what "
+            "jaxppo.algorithms.algorithm.Algorithm leaves open; see docs/algorithms.md"
+        )
     return found
 
 
