@@ -9,7 +9,7 @@ ADAPTERS := .venv-adapters
 LIBRARIES := brax,craftax,jumanji,navix,pgx,playground,xminigrid
 
 .DEFAULT_GOAL := help
-.PHONY: help run test slow adapters check format docs bench bench-peers results clean
+.PHONY: help run test test-all slow adapters check format docs bench bench-peers results clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,7 +17,10 @@ help: ## print this list
 run: $(INSTALLED) ## train on CartPole; ARGS="key=value ..." overrides the configuration
 	$(BIN)/python -m jaxppo.ff_ppo env=cartpole $(ARGS)
 
-test: $(INSTALLED) ## the tests, without the learning runs of minutes
+test: $(INSTALLED) ## the tests that take a few minutes together
+	$(BIN)/python -m pytest -n auto -m 'not slow and not long'
+
+test-all: $(INSTALLED) ## all tests but the learning runs of minutes, as continuous integration runs them
 	$(BIN)/python -m pytest -n auto
 
 slow: $(INSTALLED) ## the learning runs
@@ -26,7 +29,7 @@ slow: $(INSTALLED) ## the learning runs
 adapters: $(ADAPTERS)/.installed ## the contract of other libraries' environments, in .venv-adapters
 	$(ADAPTERS)/bin/python -m pytest -m slow tests/test_adapters.py
 
-check: $(INSTALLED) ## format, lint, types and tests, as continuous integration runs them
+check: $(INSTALLED) ## format, lint, types and all tests, as continuous integration runs them
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy

@@ -131,6 +131,7 @@ WRONG = {  # what breaks the contract -> the promise, and how the finding says i
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", WRONG)
 def test_what_breaks_the_contract_is_told_in_words(target: str) -> None:
     found = [
@@ -219,6 +220,7 @@ def test_the_executable_says_what_is_wrong_and_exits_so(
             check_env.report([typed])
 
 
+@pytest.mark.long
 def test_an_environment_of_ones_own_trains_and_plays_again(tmp_path: Path) -> None:
     config = small_config(
         env={"target": "own_envs.Count", "resets": "cached"}, arch={"num_eval_episodes": 6}
@@ -279,6 +281,7 @@ NESTED = sorted(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("env", NESTED)
 def test_a_librarys_file_changes_known_settings(env: str) -> None:
     config = parse(composed(f"env={env}"))

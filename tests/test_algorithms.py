@@ -65,10 +65,12 @@ def test_the_page_shows_the_module_that_is_tested() -> None:
     assert len(module.splitlines()) <= 80
 
 
+@pytest.mark.long
 def test_it_learns(trained: tuple[Path, Config, float]) -> None:
     assert trained[2] > 450.0  # of 500; a random policy has 22
 
 
+@pytest.mark.long
 def test_its_policy_is_loaded_evaluated_and_exported(
     trained: tuple[Path, Config, float], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,6 +86,7 @@ def test_its_policy_is_loaded_evaluated_and_exported(
     assert "tpu: lowers" in told
 
 
+@pytest.mark.long
 def test_a_resumed_run_goes_on_to_a_larger_budget(
     configs: Path, tmp_path: Path, trained: tuple[Path, Config, float]
 ) -> None:
@@ -99,6 +102,7 @@ def test_a_resumed_run_goes_on_to_a_larger_budget(
     )
 
 
+@pytest.mark.long
 def test_a_sweep_of_its_hyperparameters_is_one_program(configs: Path, tmp_path: Path) -> None:
     each = [
         settings(configs, *TINY, f"system.policy_lr={rate}", "env=cartpole")
@@ -114,6 +118,7 @@ def test_a_sweep_of_its_hyperparameters_is_one_program(configs: Path, tmp_path: 
     assert not np.array_equal(policies[1], policies[2])
 
 
+@pytest.mark.long
 def test_its_hyperparameters_evolve(configs: Path, tmp_path: Path) -> None:
     bounds = "{policy_lr: [1.0e-4, 1.0e-2], entropy_bonus: [1.0e-4, 0.1]}"
     config = settings(

@@ -507,11 +507,13 @@ SWEEPS = {
 REFUSALS = {**UNKNOWN, **WRONG, **ENVIRONMENT, **NETWORK, **SYNTAX, **SWEEPS}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("typed", REFUSALS)
 def test_mistake_is_refused_in_one_line(launch: Any, cwd: Path, typed: str) -> None:
     assert_refused(launch(*shlex.split(typed)), REFUSALS[typed], cwd)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "typed", ["system.clip_epss=0.1", "network/actor_head=beta", "-m system.gamma=0.9,2"]
 )
@@ -537,6 +539,7 @@ def settings() -> DictConfig:
         return compose("ff_ppo")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("typed", UNKNOWN)
 def test_suggested_key_exists(launch: Any, settings: DictConfig, typed: str) -> None:
     suggested = re.search(r"did you mean (\S+)\?", launch(*shlex.split(typed)).err)
@@ -619,6 +622,7 @@ def recorder(seen: list[Config]) -> Callable[[Config, Path], float]:
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "typed, key, value",
     [
@@ -720,6 +724,7 @@ RESUMED = {  # what is typed beside resume= -> what is said, or what the run is 
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("typed", RESUMED)
 def test_a_resumed_run_keeps_its_settings(
     launch: Any, cwd: Path, earlier: Path, shell: dict[str, str], typed: str
@@ -768,6 +773,7 @@ def test_a_run_is_resumed_only_where_it_is(launch: Any, cwd: Path, earlier: Path
     assert "~system.gamma: a run keeps its settings; set it to null" in outcome.err
 
 
+@pytest.mark.long
 def test_a_run_is_resumed_evaluated_and_says_so(command: Any, cwd: Path) -> None:
     """The whole way, as a person types it."""
     of = [*CARTPOLE, "arch.num_updates=4", "arch.num_evaluation=4", "checkpoint.share=1"]
@@ -832,6 +838,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> list[list[Config]]:
     return seen
 
 
+@pytest.mark.long
 def test_sweep_is_one_program_for_each_shape(
     launch: Any, cwd: Path, programs: list[list[Config]]
 ) -> None:
@@ -991,6 +998,7 @@ def test_run_from_an_empty_directory(
     assert events(run_dir) == found
 
 
+@pytest.mark.long
 def test_sweep_over_seeds_trains_each(command: Any, cwd: Path) -> None:
     outcome = command("-m", *CARTPOLE, "arch.seed=1,2", "hydra.sweep.dir=sweep")
     assert (outcome.status, outcome.err) == (0, "")
@@ -1003,6 +1011,7 @@ def test_sweep_over_seeds_trains_each(command: Any, cwd: Path) -> None:
     assert losses[0] != losses[1]
 
 
+@pytest.mark.long
 def test_plan_only_prints_the_plan_and_stops(command: Any, launch: Any, cwd: Path) -> None:
     outcome = command(
         *CARTPOLE, "arch.num_updates=null", "arch.total_timesteps=100", "arch.plan_only=true",
@@ -1019,6 +1028,7 @@ def test_plan_only_prints_the_plan_and_stops(command: Any, launch: Any, cwd: Pat
     assert len(seen) == 1, "the directory of a plan is free for the run"
 
 
+@pytest.mark.long
 def test_environment_of_the_users_own_class(command: Any, cwd: Path) -> None:
     budget = ["arch.num_updates=1", "arch.num_evaluation=1"]
     outcome = command(*BY_CLASS, *SMALL, *budget, FIVE_STEPS, "hydra.run.dir=run")
@@ -1032,6 +1042,7 @@ def test_environment_of_the_users_own_class(command: Any, cwd: Path) -> None:
     assert "20 of 20 episodes unfinished after 5 steps" in last
 
 
+@pytest.mark.long
 def test_reward_of_a_registered_id_that_turns_nan_stops_the_run(command: Any, cwd: Path) -> None:
     budget = ["arch.num_updates=2", "arch.num_evaluation=2"]
     outcome = command(*BY_ID, *SMALL, *budget, FIVE_STEPS, "hydra.run.dir=run")
@@ -1073,6 +1084,7 @@ def terminal_output(
     return process.returncode, received.decode()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "how, words",
     [
@@ -1095,6 +1107,7 @@ def test_an_output_that_is_closed_or_full_is_no_traceback(
         assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "variables, words",
     [
@@ -1159,6 +1172,7 @@ def test_what_to_type_is_quoted_for_shell_and_hydra(folder: str) -> None:
     assert (override.key_or_group, override.value()) == ("resume", folder)
 
 
+@pytest.mark.long
 def test_a_signal_is_answered_whatever_the_budget(cwd: Path, shell: dict[str, str]) -> None:
     """Within ten seconds, though a block of 5e9 steps takes hours; then the run goes on."""
     small = [word for word in CARTPOLE if "num_updates" not in word]
@@ -1190,6 +1204,7 @@ def test_a_signal_is_answered_whatever_the_budget(cwd: Path, shell: dict[str, st
     assert 0 < seen[0] < seen[1] < 5e8
 
 
+@pytest.mark.long
 def test_terminal_shows_a_progress_bar(cwd: Path, shell: dict[str, str]) -> None:
     shell = {name: v for name, v in shell.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
     status, received = terminal_output([*CARTPOLE, "hydra.run.dir=run"], cwd, shell)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from jaxppo.config.fields import ConfigError
-from jaxppo.runtime import compile
+from jaxppo.runtime import compile, devices
 
 
 def loops(x: jax.Array, w: jax.Array) -> jax.Array:
@@ -203,15 +203,16 @@ print(all(np.allclose(a, b, atol=1e-5) and np.abs(a).max() > 1e-3 for a, b in pa
 """
 
 
+@pytest.mark.long
 def test_an_agent_learns_the_same_of_either_compiler() -> None:
     """The one test of the learner that is compiled as users' runs are: see conftest.py."""
     assert printed(LEARN, "") == ["True", "False", "True"]
 
 
 def test_a_quick_compiler_is_refused_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(devices, "platform", lambda: "gpu")
     compile.check("thorough")
-    assert compile.options("quick") == {}
+    assert compile.options("quick", "gpu") == {}
     with pytest.raises(ConfigError, match=r"arch\.compiler=quick: .*gpu.*leave it out"):
         compile.check("quick")
 

@@ -157,6 +157,7 @@ def shows_an_image(config: Config) -> bool:
     return isinstance(space, Box) and len(space.shape) in (2, 3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("env", names("env"))
 @pytest.mark.parametrize(
     "network",
@@ -178,6 +179,7 @@ def test_choices_compose_and_fit(env: str, network: str) -> None:
     assert derived.total_steps >= (config.arch.total_timesteps or 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "env, network",
     [*(("t_maze", network) for network in RECURRENT), *((env, "gru") for env in names("env"))],
@@ -207,6 +209,7 @@ def test_recurrent_executable_differs_in_network_and_sequences_alone(env: str) -
     assert recurrent == plain
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("env", names("env"))
 def test_environments_file_brings_a_network_that_fits(env: str) -> None:
     config = parse(composed(f"env={env}"))
@@ -265,6 +268,7 @@ FITS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("file", LAYERS)
 def test_layer_builds_where_it_fits(file: str) -> None:
     kind, name = file.removeprefix("network/").removesuffix(".yaml").split("/")
@@ -532,6 +536,7 @@ CHOICES = {
 EACH_CHOICE = [(key, choice) for key, choices in CHOICES.items() for choice in choices]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("key, choice", EACH_CHOICE)
 def test_choice_is_taken_and_builds(key: str, choice: str) -> None:
     needs = ["system.recompute_targets=true"] if choice == "vtrace" else []

@@ -79,6 +79,7 @@ def runs() -> dict[int, dict[str, Any]]:
     return {num: json.loads(on_devices(num, SCRIPT, str(num)).splitlines()[-1]) for num in (1, 4)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num", [1, 4])
 def test_parameters_statistics_and_metrics_are_equal_on_all_devices(
     runs: dict[int, dict[str, Any]], num: int

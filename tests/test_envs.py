@@ -81,11 +81,13 @@ def check_contract(env: Any) -> None:
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", REGISTERED)
 def test_every_registered_environment_keeps_the_contract(name: str) -> None:
     check_contract(make(name))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["CartPole-v1", "Catch-bsuite", "Asterix-MinAtar"])
 def test_resets_in_a_branch_are_gymnaxs_own(name: str) -> None:
     env = make(name, max_steps_in_episode=7)
@@ -115,6 +117,7 @@ def test_resets_stay_a_branch_where_agents_are_mapped() -> None:
     assert branch.invars[0].aval.shape == ()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", REGISTERED)
 def test_every_registered_environment_fits_the_learner_by_its_name_alone(name: str) -> None:
     """Traced, not compiled: an update returns a state like the one that it was given."""
@@ -128,6 +131,7 @@ def test_every_registered_environment_fits_the_learner_by_its_name_alone(name: s
 QUICK_TO_COMPILE = ("CartPole-v1", "Pendulum-v1", "Catch-bsuite", "Breakout-MinAtar")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     [

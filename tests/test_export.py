@@ -159,6 +159,7 @@ def exported(policies: dict[str, TrainedPolicy], tmp_path_factory: pytest.TempPa
     return parent
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num", BATCHES)
 @pytest.mark.parametrize("function", ["greedy", "sampled"])
 @pytest.mark.parametrize("name", CONFIGS)

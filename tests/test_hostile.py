@@ -110,6 +110,7 @@ def change_config(run_dir: Path, changes: dict[str, Any]) -> None:
     (run_dir / "config.yaml").write_text(f"{seal}\n{text}")
 
 
+@pytest.mark.long
 def test_what_belongs_to_a_machine_is_not_taken_from_a_run(command: Any, cwd: Path) -> None:
     """Nor is anything of Hydra's: with all of that turned hostile, the run goes on as it would."""
     assert command(*OF_RUN).status == 0
@@ -175,6 +176,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("attack", CONFIGS)
 def test_settings_of_a_stranger_execute_nothing(
     launch: Any, run_dir: Path, cwd: Path, attack: str
@@ -295,6 +297,7 @@ LOGS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", LOGS)
 def test_a_log_that_is_not_what_the_checkpoint_knows_is_refused(run_dir: Path, damage: str) -> None:
     """And not filled up with zero bytes; who wants to goes on with a gap."""

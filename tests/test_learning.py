@@ -49,6 +49,7 @@ def train(
     return result, [event["episode_return"] for event in events if event["event"] == "eval"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target, normalize", [("envs.Copy", False), ("envs.Echo", True)])
 def test_copy_is_solved(tmp_path: Path, target: str, normalize: bool) -> None:
     """Chance is 1/3, the optimum 1."""
@@ -70,6 +71,7 @@ IMAGE = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "changes, at_least",
     [
@@ -98,6 +100,7 @@ def test_spaces_are_learnt(tmp_path: Path, changes: dict[str, Any], at_least: fl
     assert short_run(tmp_path, **changes) > at_least
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "changes",
     [
@@ -120,6 +123,7 @@ def test_every_way_of_learning_solves_copy(tmp_path: Path, changes: dict[str, An
     assert short_run(tmp_path, **{"env": {"target": "envs.Copy"}, **changes}) > 0.98
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["reward", slow("observation")])
 def test_steps_that_are_not_finite_can_be_skipped(tmp_path: Path, what: str) -> None:
     """Half of all rollouts are spoilt; statistics and parameters are not."""
@@ -156,6 +160,7 @@ def memory(cell: str) -> dict[str, Any]:
     return settings if cell == "lru" else {**settings, "cell": cell}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cell", ["gru", *map(slow, ("lru", "lstm", "mgu", "optimized_lstm"))])
 def test_a_memory_finds_its_way(tmp_path: Path, cell: str) -> None:
     """The goal is seen three steps before the turn: 1 is the optimum, 0 without memory."""
@@ -212,6 +217,7 @@ def test_the_critic_learns_the_value_of_endless_reward(tmp_path: Path) -> None:
     np.testing.assert_allclose(output.value.mean(), 1.0 / (1.0 - 0.8), rtol=0.02)
 
 
+@pytest.mark.long
 def test_cartpole_in_100k_steps(tmp_path: Path) -> None:
     """Of most seeds: about one in sixteen needs longer, and which one depends on the processor."""
     train([*CARTPOLE_100K, "arch.seed=0", "arch.num_seeds=3"], tmp_path)

@@ -89,6 +89,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
     return install
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "returns, best",
     [([9.0, 1.0, 2.0], 0), ([5.0, 5.0, 5.0], 0), ([math.nan, 1.0, math.nan], 1),
@@ -184,6 +185,7 @@ def test_warm_up_moves_the_statistics_before_anything_is_learnt(
     assert recorder.of("eval")[0]["steps"] == 64  # of training alone
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "part, poisoned, way_out",
     [
@@ -222,6 +224,7 @@ def test_a_diverging_learning_rate_is_reported_not_trained_through(
         loop.run(settings, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", ["training", "evaluation"])
 def test_a_mask_without_a_legal_action_stops_the_run(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str

@@ -64,6 +64,7 @@ def jobs_of(folder: Path, configs: list[Config]) -> list[Job]:
     return jobs
 
 
+@pytest.mark.long
 def test_a_member_is_the_run_that_it_would_be_alone(tmp_path: Path) -> None:
     """Seeds and numbers differ; what each logs, evaluates and returns does not."""
     configs = [
@@ -82,6 +83,7 @@ def test_a_member_is_the_run_that_it_would_be_alone(tmp_path: Path) -> None:
     assert len({events_of(tmp_path / "together" / str(i))[0]["actor_loss"] for i in range(3)}) == 3
 
 
+@pytest.mark.long
 def test_target_kl_stops_each_member_by_its_own_limit(tmp_path: Path) -> None:
     changes = {"epochs": 3, "actor_lr": 0.05, "decay_learning_rates": False}
     configs = [coin(system={**changes, "target_kl": limit}) for limit in (1e-7, 1e-2, 100.0)]
@@ -152,6 +154,7 @@ def test_each_member_keeps_its_own_best(tmp_path: Path) -> None:
     assert [members[i].facts.last["steps"] for i in range(4)] == [3, 3, 3, 3]
 
 
+@pytest.mark.long
 def test_a_diverging_member_is_its_own_failure(tmp_path: Path) -> None:
     bad = {"actor_lr": 1e30, "critic_lr": 1e30, "decay_learning_rates": False}
     configs = [coin(), coin(system=bad), coin(arch={"seed": 2})]
@@ -167,6 +170,7 @@ def test_a_diverging_member_is_its_own_failure(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "0" / "summary.json").read_text())["status"] == "finished"
 
 
+@pytest.mark.long
 def test_members_that_need_more_memory_than_there_is_do_not_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +245,7 @@ loop.run_together(jobs_of(folder / "pbt", [coin(system=kl, population=pbt)]))
 """
 
 
+@pytest.mark.long
 def test_members_over_four_devices_equal_runs_alone(tmp_path: Path) -> None:
     """Those with a device of their own equal runs on one; those that share them, runs on four."""
     found = tmp_path / "four"
@@ -263,6 +268,7 @@ def test_members_over_four_devices_equal_runs_alone(tmp_path: Path) -> None:
     same(events_of(found / "pbt/0"), events_of(tmp_path / "one_device"))
 
 
+@pytest.mark.long
 def test_losers_of_halving_end_and_winners_go_on_as_they_were(tmp_path: Path) -> None:
     settings = {"size": 5, "selection": "halving", "hyperparameters": {"actor_lr": [1e-4, 1e-2]}}
     changes = {"arch": {"num_evaluation": 4}, "population": settings}

@@ -26,6 +26,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "case, terminates",
     [
@@ -116,6 +117,7 @@ def widths(*sizes: int) -> dict[str, Any]:
     return {**NETWORK, "actor_torso": torso, "critic_torso": torso}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "changes, num, num_chunks",
     [

@@ -11,8 +11,9 @@ from conftest import LAYERS, MLP, NETWORK, products_by_type, small_config
 from jaxppo import envs
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import parse
-from jaxppo.kernels import products
+from jaxppo.kernels import convolutions, products
 from jaxppo.networks import actor_critic, heads, inputs, torsos
+from jaxppo.ops import actions
 from jaxppo.types import Box, Discrete, MultiDiscrete, zeros
 
 
@@ -374,7 +375,7 @@ def test_both_forms_of_convolution_are_the_sum(
     x = rng.normal(size=(2, *image, 3)).astype(np.float32)
     kernel = rng.normal(size=(size, size, 3, 4)).astype(np.float32)
     expected = convolution(x, kernel, stride, padding)
-    for form in (torsos._convolve, torsos._convolve_patches):
+    for form in (convolutions.plain, convolutions.of_patches):
         actual = jax.jit(form, static_argnums=(2, 3))(x, kernel, stride, padding)
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
@@ -386,7 +387,7 @@ def test_forms_of_convolution_have_the_same_gradients() -> None:
     def loss(x: Any, kernel: Any, form: Any) -> Any:
         return jnp.sum(form(x, kernel, 2, "SAME") ** 2)
 
-    forms = (torsos._convolve, torsos._convolve_patches)
+    forms = (convolutions.plain, convolutions.of_patches)
     grad = jax.jit(jax.grad(loss, (0, 1)), static_argnums=2)
     ours, theirs = (grad(x, kernel, form) for form in forms)
     for one, other in zip(ours, theirs, strict=True):
@@ -681,18 +682,18 @@ def test_empty_masks_are_found_in_any_component() -> None:
     mask[0, 0, [0, 3]] = False  # neither
     expected = np.zeros((2, 3), bool)
     expected[0, 1] = expected[1, 2] = True
-    np.testing.assert_array_equal(heads.empty_masks(SIZES, mask), expected)
+    np.testing.assert_array_equal(actions.empty_masks(SIZES, mask), expected)
     np.testing.assert_array_equal(
-        heads.empty_masks(SIZES, [mask[..., :2], mask[..., 2:]]), expected
+        actions.empty_masks(SIZES, [mask[..., :2], mask[..., 2:]]), expected
     )
     space = {"a": SIZES, "b": (Discrete(2), FREE), "c": Discrete(4)}
     more = np.ones((2, 3, 2), bool)
     more[0, 0] = False
     expected[0, 0] = True
     tree = {"a": mask, "b": (more, None)}
-    np.testing.assert_array_equal(heads.empty_masks(space, tree), expected)
+    np.testing.assert_array_equal(actions.empty_masks(space, tree), expected)
     with pytest.raises(ValueError, match="no entries"):
-        heads.empty_masks(space, {})
+        actions.empty_masks(space, {})
 
 
 @pytest.mark.parametrize(
@@ -760,7 +761,7 @@ def test_product_head_is_its_parts() -> None:
 def test_mask_of_other_parts_is_refused(mask: Any, words: list[str]) -> None:
     space = {"a": Discrete(2), "x": FREE}
     for call in (
-        lambda: heads.empty_masks(space, mask),
+        lambda: actions.empty_masks(space, mask),
         lambda: heads.follow(space).init(jax.random.key(0), features(1, 1), mask),
     ):
         with pytest.raises(ValueError) as error:

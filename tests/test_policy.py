@@ -71,6 +71,7 @@ def absolute_metric(run_dir: Path) -> float:
     return float(json.loads((run_dir / "summary.json").read_text())["absolute_metric"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "config",
     [
@@ -90,6 +91,7 @@ def test_episodes_are_those_of_the_absolute_metric(trained: Any, config: Config)
     np.testing.assert_array_equal(fewer.returns, returns[:7])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "config",
     [some("envs.Echo"), some("envs.Masked"), some("envs.Parts"), some("envs.Mixed"),
@@ -150,6 +152,7 @@ def unroll_values(built: Any, policy: Policy, obs: Any) -> np.ndarray:
     return np.asarray(output.value.mean())
 
 
+@pytest.mark.long
 def test_acting_holds_under_jit_and_vmap(trained: Any) -> None:
     policy = load(trained(some("envs.Echo")))
     obs = policy.system.env.reset(jax.random.split(jax.random.key(0), 6))[1]
@@ -177,6 +180,7 @@ def test_which_policy(trained: Any) -> None:
             close(policy.policy.params, best.policy.params)
 
 
+@pytest.mark.long
 def test_one_of_several_members(trained: Any) -> None:
     run_dir = trained(coin("seeds"))
     events = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
@@ -198,6 +202,7 @@ def test_one_of_several_members(trained: Any) -> None:
         load(run_dir, seed=9)
 
 
+@pytest.mark.long
 def test_winners_of_halving_can_be_loaded(trained: Any) -> None:
     run_dir = trained(coin("halving"))
     (seed,) = [
@@ -211,6 +216,7 @@ def test_winners_of_halving_can_be_loaded(trained: Any) -> None:
     )
 
 
+@pytest.mark.long
 def test_another_environment_of_the_same_kind(trained: Any) -> None:
     run_dir = trained(small_config(
         env={"name": "CartPole-v1", "target": None}, logger={"console": False, "plot": False},
@@ -222,6 +228,7 @@ def test_another_environment_of_the_same_kind(trained: Any) -> None:
         load(run_dir, env={"params": {"gravty": 1.0}})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "call, words",
     [

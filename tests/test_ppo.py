@@ -57,6 +57,7 @@ def test_targets_equal_an_oracle_on_true_successors(
     np.testing.assert_allclose(found.target.reshape(8, 4), target, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("normalize", [False, True])
 def test_first_minibatch_ratio_is_one_after_several_updates(small: Any, normalize: bool) -> None:
     system, state = small(system__normalize_observations=normalize)

@@ -59,6 +59,7 @@ def example(module: Any, length: int = 12, num: int = 3) -> tuple[Any, Any, Any,
     return module.init(jax.random.key(0), carry, x, reset), carry, x, reset
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("module", MODULES)
 def test_a_sequence_at_once_is_its_steps_one_by_one(module: Any) -> None:
     params, carry, x, reset = example(module)
@@ -188,6 +189,7 @@ def equal(one: Any, other: Any, **tolerance: float) -> None:
 WHOLE, CUT, SHARED = ("lstm", T), ("lru", 2), ("gru", 2, True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("of", [WHOLE, CUT, pytest.param(SHARED, marks=pytest.mark.slow)])
 def test_first_minibatch_ratio_is_one_after_several_updates(of: Any) -> None:
     """Episodes of five steps in rollouts of eight: rollouts open and sequences begin within one."""
@@ -224,6 +226,7 @@ def test_stored_carry_is_the_one_before_the_step(of: Any) -> None:
     equal(rollout.carry, carry, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("of", [WHOLE, CUT, (*SHARED, True)])
 def test_targets_equal_an_oracle_that_remembers_step_by_step(of: Any) -> None:
     """The successor of a truncated step is seen with the memory after that step."""
@@ -252,6 +255,7 @@ def test_targets_equal_an_oracle_that_remembers_step_by_step(of: Any) -> None:
     np.testing.assert_allclose(batch.steps.target, expected[1], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cell", ["lstm", "lru"])
 def test_an_earlier_episode_changes_nothing_of_a_later_one(cell: str) -> None:
     """Its observations and the carry before it are perturbed; losses and gradients are of after."""
@@ -277,6 +281,7 @@ def test_an_earlier_episode_changes_nothing_of_a_later_one(cell: str) -> None:
     equal(gradients, other_gradients, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cell", ["lstm", "lru"])
 def test_a_split_into_sequences_changes_the_truncated_gradient_alone(cell: str) -> None:
     cases = [learning(cell, length) for length in (T, 2)]
@@ -313,6 +318,7 @@ class Nothing(nn.Module):
         return carry, x
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("length", [1, 4])
 def test_a_memory_of_size_zero_is_feed_forward(small: Any, length: int) -> None:
     nothing = {"_target_": "test_recurrent.Nothing"}
@@ -434,6 +440,7 @@ def test_the_critics_memory_learns_by_the_critics_rate() -> None:
         assert same == name.startswith("critic"), name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cell", ["lstm", "lru"])
 def test_memories_compute_in_float32_between_torsos_that_do_not(cell: str) -> None:
     settings = small_config(

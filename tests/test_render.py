@@ -361,6 +361,7 @@ def remembering(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Trained
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "which, greedy", [("hidden", False), ("remembering", False), ("remembering", True)]
 )
@@ -492,6 +493,7 @@ def test_strip_is_evenly_spaced() -> None:
     assert films.evenly_spaced(2, 5) == [0, 1, 2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "arguments, words",
     [

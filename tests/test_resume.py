@@ -140,6 +140,7 @@ def stopped(config: Config, folder: Path) -> None:
         loop.run(config, folder, resume=(folder / "config.yaml").exists())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "variant", ["memory", "pbt", "halving", *map(slow, ("one", "warm-up and skipping", "seeds"))]
 )
@@ -157,6 +158,7 @@ def test_a_run_that_was_stopped_ends_as_if_nothing_had_happened(
     assert end["status"] == "finished"
 
 
+@pytest.mark.long
 def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_anew(
     tmp_path: Path, kill: Any, whole: Any
 ) -> None:
@@ -221,6 +223,7 @@ def test_blocks_after_those_that_are_done(
     assert blocks_after(done, planned) == blocks
 
 
+@pytest.mark.long
 def test_another_number_of_members_is_refused(tmp_path: Path, whole: Any) -> None:
     _, folder = whole(coin("seeds"))
     with pytest.raises(ConfigError, match="holds 3 members, and 2 are asked for"):
@@ -233,6 +236,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "change",
     [
@@ -344,6 +348,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", ["seeds", slow("pbt")])
 def test_a_run_goes_on_with_other_devices(tmp_path: Path, variant: str) -> None:
     """On one, on four, on one: three seeds share four devices, four members have one each."""
@@ -366,6 +371,7 @@ def test_a_run_goes_on_with_other_devices(tmp_path: Path, variant: str) -> None:
                 np.testing.assert_allclose(one["episode_return"], other["episode_return"], 1e-4)
 
 
+@pytest.mark.long
 def test_jobs_of_one_program_keep_checkpoints_of_their_own(tmp_path: Path, kill: Any) -> None:
     """As if each had run alone; and alone each goes on."""
     configs = [coin(seed=1), coin(seed=2)]

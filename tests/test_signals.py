@@ -153,6 +153,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGHUP, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
 )
@@ -160,10 +161,10 @@ def test_a_signal_saves_and_stops(
     tmp_path: Path, start: Any, whole: Path, number: signal.Signals
 ) -> None:
     folder = tmp_path / "run"
-    child = start(folder, updates=40, blocks=40)
+    child = start(folder, "within", updates=40, blocks=40)  # slow enough to be stopped
     wait_for(lambda: list(folder.glob("checkpoints/0*")), child)
     child.send_signal(number)
-    _, err = child.communicate(timeout=15)
+    _, err = child.communicate(timeout=60)
     assert child.returncode == 128 + number
     first, line = err.splitlines()
     assert first.startswith(f"{number.name}: saving a checkpoint, then stopping")
@@ -177,6 +178,7 @@ def test_a_signal_saves_and_stops(
     assert_equal(whole, folder)
 
 
+@pytest.mark.long
 def test_a_signal_does_not_wait_for_the_block(tmp_path: Path, start: Any) -> None:
     """It is answered within it, and the block is ended by a resume, bit for bit."""
     whole, folder = tmp_path / "whole", tmp_path / "run"
@@ -186,7 +188,7 @@ def test_a_signal_does_not_wait_for_the_block(tmp_path: Path, start: Any) -> Non
         child = start(folder, "within", "warm-up and skipping", updates=40, blocks=2)
         assert [child.stdout.readline() for _ in range(calls)] == ["call\n"] * calls
         child.send_signal(signal.SIGTERM)
-        _, err = child.communicate(timeout=15)
+        _, err = child.communicate(timeout=60)
         assert child.returncode == 128 + signal.SIGTERM, err
     assert logged(folder)["metrics.jsonl"] == []
     assert 0 < checkpoint.steps_in(folder / "checkpoints")[-1] < 20 * 64
@@ -196,6 +198,7 @@ def test_a_signal_does_not_wait_for_the_block(tmp_path: Path, start: Any) -> Non
     assert_equal(whole, folder)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", ["one", pytest.param("pbt", marks=pytest.mark.slow)])
 def test_a_signal_does_not_wait_for_an_evaluation(tmp_path: Path, start: Any, variant: str) -> None:
     whole, folder = tmp_path / "whole", tmp_path / "run"
@@ -204,7 +207,7 @@ def test_a_signal_does_not_wait_for_an_evaluation(tmp_path: Path, start: Any, va
     child = start(folder, "evaluating", variant)
     assert [child.stdout.readline() for _ in range(3)] == ["evaluation\n"] * 3
     child.send_signal(signal.SIGTERM)
-    _, err = child.communicate(timeout=15)
+    _, err = child.communicate(timeout=60)
     assert child.returncode == 128 + signal.SIGTERM
     assert err.splitlines() == [
         "SIGTERM: saving a checkpoint, then stopping",
@@ -216,6 +219,7 @@ def test_a_signal_does_not_wait_for_an_evaluation(tmp_path: Path, start: Any, va
     assert_equal(whole, folder)
 
 
+@pytest.mark.long
 def test_a_signal_does_not_hide_why_a_run_ends(tmp_path: Path, start: Any) -> None:
     child = start(tmp_path / "run", "diverging")
     _, err = child.communicate(timeout=120)
@@ -224,6 +228,7 @@ def test_a_signal_does_not_hide_why_a_run_ends(tmp_path: Path, start: Any) -> No
     assert "saved" not in err.splitlines()[-1]
 
 
+@pytest.mark.long
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path, start: Any) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
     try:
@@ -236,16 +241,18 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path, start: Any) -> N
     assert (child.returncode, err) == (0, "")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_the_compiler(tmp_path: Path, start: Any, number: signal.Signals) -> None:
     child = start(tmp_path / "run", "compiling")
     assert child.stdout.readline() == "compiling\n"
     child.send_signal(number)
-    _, err = child.communicate(timeout=15)
+    _, err = child.communicate(timeout=60)
     assert child.returncode == 128 + number
     assert err == f"{number.name}: stopped at once; to go on: resume={tmp_path / 'run'}\n"
 
 
+@pytest.mark.long
 def test_a_second_interrupt_stops_at_once(tmp_path: Path, start: Any) -> None:
     child = start(tmp_path / "run", "long")
     assert [child.stdout.readline() for _ in range(3)] == ["block\n"] * 3
@@ -253,7 +260,7 @@ def test_a_second_interrupt_stops_at_once(tmp_path: Path, start: Any) -> None:
     time.sleep(0.5)
     assert child.poll() is None
     child.send_signal(signal.SIGINT)
-    _, err = child.communicate(timeout=5)
+    _, err = child.communicate(timeout=60)
     assert child.returncode == 130
     first, last = err.splitlines()
     assert first == ("SIGINT: saving a checkpoint, then stopping; Ctrl-C once more stops at once")
@@ -281,6 +288,7 @@ def kill_until_done(start: Any, folder: Path, times: int, seed: int) -> list[int
     return seen
 
 
+@pytest.mark.long
 def test_kills_change_nothing(tmp_path: Path, start: Any, whole: Path) -> None:
     kill_until_done(start, tmp_path / "run", times=2, seed=0)
     assert_equal(whole, tmp_path / "run")
@@ -293,6 +301,7 @@ def test_thirty_kills_in_a_row_change_nothing(tmp_path: Path, start: Any, whole:
     assert_equal(whole, tmp_path / "run")
 
 
+@pytest.mark.long
 def test_where_nothing_more_can_be_written_the_run_stops(
     tmp_path: Path, start: Any, whole: Path
 ) -> None:
@@ -313,6 +322,7 @@ def test_where_nothing_more_can_be_written_the_run_stops(
     assert_equal(whole, folder)
 
 
+@pytest.mark.long
 def test_two_runs_do_not_write_one_directory(tmp_path: Path, start: Any) -> None:
     folder = tmp_path / "run"
     child = start(folder, "long")
@@ -330,6 +340,7 @@ def test_two_runs_do_not_write_one_directory(tmp_path: Path, start: Any) -> None
         directories.only_run_in(folder).__enter__()
 
 
+@pytest.mark.long
 def test_signals_are_handled_as_before_after_a_run(tmp_path: Path) -> None:
     before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
     fds = len(os.listdir("/proc/self/fd"))

@@ -405,6 +405,7 @@ def viewed() -> Config:
     )
 
 
+@pytest.mark.long
 def test_views_of_a_run_that_is_stopped_and_goes_on(
     tmp_path: Path, my_sinks: Path, fake_wandb: Any, kill: Any, capsys: Any
 ) -> None:

@@ -7,6 +7,8 @@ import time
 import zipfile
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 TIMEOUT = 400  # [s] for the whole test
 
@@ -43,6 +45,7 @@ def run(*command: str | Path, cwd: Path, deadline: float) -> str:
     return result.stdout
 
 
+@pytest.mark.long
 def test_wheel_trains_from_an_empty_directory(tmp_path: Path) -> None:
     deadline = time.monotonic() + TIMEOUT
     dist, clean, empty = tmp_path / "dist", tmp_path / "venv", tmp_path / "empty"
