@@ -104,6 +104,16 @@ with one_line():
 """
 
 
+@pytest.fixture(autouse=True)
+def usual_signals() -> Iterator[None]:
+    """Signals are not ignored, as they are for children of a job under nohup or in a background."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """`start(folder, mode)`: a process that trains there, or goes on."""
