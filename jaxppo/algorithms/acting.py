@@ -89,7 +89,7 @@ def collect(
 ) -> tuple[ActingState, Rollout, Ended]:
     """Act for `T` steps in `B` environments; return the rollout and sums over ended episodes."""
     with jax.named_scope("collect"):
-        # One hash for all: a row a step, after one whose first key the stream goes on from.
+        # One hash makes all keys: row 0, whose first key continues the stream, then a row per step.
         keys = random_bits.split(acting.key, (1 + system.rollout_length, 1 + system.num_envs))
         acting, (steps, ended) = jax.lax.scan(
             partial(act_and_step, system, agent), acting, keys[1:]

@@ -23,9 +23,9 @@ Step = Callable[[AgentState, jax.Array], tuple[AgentState, Any]]
 class Outcome:
     """What happened to one minibatch; all are bool scalars."""
 
-    counted: jax.Array  # its metrics are finite, and no earlier one ended the epochs
+    counted: jax.Array  # its metrics enter the averages: not skipped, and the epochs had not ended
     learnt: jax.Array  # the parameters moved
-    skipped: jax.Array  # its loss or gradient was not finite
+    skipped: jax.Array  # with `skip_nonfinite`: its loss or gradient was not finite
 
 
 def guarded(

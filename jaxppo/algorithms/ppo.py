@@ -407,16 +407,16 @@ class PPO(ActorCritic):
     def check(self, config: Config, env: Environment) -> None:
         """Raise `ConfigError` if the settings do not fit the network."""
         settings: Any = config.system
-        value = self.network.example()[1].value
-        if not isinstance(value, ScalarValue):
-            for key in ("clip_value_loss", "value_loss"):
-                given = getattr(settings, key)
-                if given not in (False, "squared"):
-                    raise ConfigError(
-                        f"system.{key}={str(given).lower()}: is for scalar values, but the critic "
-                        "head predicts a distribution, which has its own loss; take "
-                        "network/critic_head=scalar"
-                    )
+        for key in ("clip_value_loss", "value_loss"):
+            given = getattr(settings, key)
+            if given in (False, "squared"):
+                continue
+            if not isinstance(self.network.example()[1].value, ScalarValue):
+                raise ConfigError(
+                    f"system.{key}={str(given).lower()}: is for scalar values, but the critic "
+                    "head predicts a distribution, which has its own loss; take "
+                    "network/critic_head=scalar"
+                )
         if reads_distribution(self.objective):
             self._check_arrays(config, env)
         if is_import_path(settings.objective):
@@ -428,8 +428,7 @@ class PPO(ActorCritic):
         lead = (2, 3)
 
         def arrays(key: jax.Array) -> list[jax.Array]:
-            obs, carry = zeros(env.observation_space, lead), self.network.initial_carry(3)
-            _, output = self.network.unroll(self.init(key), carry, obs, jnp.ones(lead, bool))
+            output, _, _ = self._unroll_zeros(env, key, lead)
             return jax.tree.leaves(output.distribution)
 
         shapes = [x.shape for x in jax.eval_shape(arrays, jax.random.key(0))]
@@ -440,6 +439,15 @@ class PPO(ActorCritic):
                 f"network.actor_head gives arrays {shapes} for {lead} steps; let the head "
                 "broadcast them to [L, S, ...], or take objective=clip"
             )
+
+    def _unroll_zeros(
+        self, env: Environment, key: jax.Array, lead: tuple[int, int]
+    ) -> tuple[ActorCriticOutput, PyTree, jax.Array]:
+        """Apply new parameters to observations of zeros; return output, observations and resets."""
+        obs, reset = zeros(env.observation_space, lead), jnp.ones(lead, bool)
+        carry = self.network.initial_carry(lead[1])
+        _, output = self.network.unroll(self.init(key), carry, obs, reset)
+        return output, obs, reset
 
     def _agent(self, settings: PPOSettings, key: jax.Array) -> AgentState:
         """Return an agent to trace an objective with."""
@@ -461,9 +469,8 @@ class PPO(ActorCritic):
         self, env: Environment, key: jax.Array, lead: tuple[int, int]
     ) -> tuple[Steps, Any, jax.Array]:
         """Return steps `[L, M]`, a distribution and log-probabilities, for tracing an objective."""
-        obs, reset = zeros(env.observation_space, lead), jnp.ones(lead, bool)
-        carry, numbers = self.network.initial_carry(lead[1]), jnp.zeros(lead)
-        _, output = self.network.unroll(self.init(key), carry, obs, reset)
+        output, obs, reset = self._unroll_zeros(env, key, lead)
+        numbers = jnp.zeros(lead)
         action, log_prob = output.distribution.sample_and_log_prob(seed=key)
         steps = Steps(
             obs=obs,

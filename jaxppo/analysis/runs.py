@@ -115,7 +115,8 @@ def overrides(home: Path) -> list[str]:
         lines = _yaml(home / OVERRIDES)
     except ValueError:
         return []
-    return [str(line) for line in lines] if isinstance(lines, list) else []
+    # The command line puts ++ before keys of open groups, which the user did not type
+    return [str(line).removeprefix("++") for line in lines] if isinstance(lines, list) else []
 
 
 def natural_order(path: Path) -> tuple[int, str]:

@@ -30,6 +30,7 @@ from jaxppo.runtime import build, checkpoint, devices
 from jaxppo.runtime.directories import check_run_dir
 from jaxppo.runtime.placement import Layout
 from jaxppo.runtime.population import members
+from jaxppo.runtime.programs import training_shapes
 from jaxppo.runtime.sinks.console import print_lines
 from jaxppo.types import Discrete, MultiDiscrete, PyTree, Space, is_space, zeros
 
@@ -210,10 +211,8 @@ def _lowered(config: Config, platform: str) -> str:
         planned = plan(config, 1, len(every))
         built = build.build(config, planned)
         layout = Layout(planned, built, tuple(range(len(every))))
-        state = jax.eval_shape(lambda: layout.place(build.begin(built, every, planned)))
-        total = jax.eval_shape(layout.no_metrics)
-        count = jax.ShapeDtypeStruct((1,), jnp.int32)
-        traced = devices.parallel(partial(train_members, built), 1).trace(state, total, count)
+        train = devices.parallel(partial(train_members, built), 1)
+        traced = train.trace(*training_shapes(layout, every))
         return str(traced.lower(lowering_platforms=(platform,)).as_text())
 
 

@@ -40,7 +40,7 @@ def compose(config_name: str, overrides: Sequence[str]) -> Config:
         return parse(plain_settings(hydra.compose(config_name, typed), typed))
 
 
-# Of these Hydra knows no keys: an algorithm, an environment's library or a layer does
+# Keys that the YAML files may lack: an algorithm, an objective or an environment defines them
 _OPEN = re.compile(r"(env\.(params|kwargs)|population\.hyperparameters)(\.[\w.]+)?=|system\.\w+=")
 
 

@@ -139,8 +139,10 @@ def refuse(message: str, status: int) -> NoReturn:
 def _translate(message: str, missing: str = "") -> str:
     """Translate Hydra's message about a wrong override into key, rule and way out.
 
-    `missing` is the key that was not found, if Hydra names it.
+    `missing` is the key that was not found, if Hydra names it. Plus signs that `with_plus` put
+    before a key are left out.
     """
+    message = re.sub(r"\+\+(?=[a-z_]+\.)", "", message)
     if match := re.search(r"Could not override '([^']+)'", message):
         key = missing if missing.startswith(f"{match[1]}.") else match[1]
         if key.startswith("hydra."):

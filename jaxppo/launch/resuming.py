@@ -52,9 +52,9 @@ def settings_of(composed: DictConfig, hydra_config: Any) -> Config:
             f"resume={run_dir}: must be on the command line, as resume=DIR, without hydra.run.dir"
         )
     check_tree("resume", run_dir)
-    stored = {**read_config(run_dir), "logger": {}, "resume": None}
-    check_trust(stored, config.trust)
-    before = plain(with_local(parse(read_config(run_dir)), config))
+    stored = read_config(run_dir)
+    check_trust({**stored, "logger": {}, "resume": None}, config.trust)
+    before = plain(with_local(parse(stored), config))
     refused = []
     for path, value in _typed(hydra_config, plain(config)):
         key, was = ".".join(path), _value_at(before, path)

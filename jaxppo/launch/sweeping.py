@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from jaxppo.config.fields import MAX_FLOAT
 from jaxppo.config.messages import count
 from jaxppo.config.parse import parse, system_type
-from jaxppo.config.schema import Config
+from jaxppo.config.schema import Config, SystemConfig
 from jaxppo.launch.command_line import begin
 from jaxppo.launch.composing import plain_settings
 from jaxppo.runtime.build import program_key
@@ -121,14 +121,14 @@ def check_sweep(config_name: str, overrides: list[str]) -> None:
         [*first[:i], option, *first[i + 1 :]]
         for i, options in enumerate(choices)
         for option in options[1:]
-        if not _is_free(option.partition("=")[0])
+        if not _is_free(option.partition("=")[0].lstrip("+"), system_type(composed["system"]))
     ]
     for job in jobs[:_MAX_COMPOSED]:
         prepare(parse(plain_settings(hydra.compose(config_name, job), job)))
 
 
-def _is_free(key: str) -> bool:
+def _is_free(key: str, system: type[SystemConfig]) -> bool:
     """Return whether the values of a setting need no check beyond their own rule."""
-    fields = {f"system.{f.name}": f.metadata for f in dataclasses.fields(system_type({}))}
+    fields = {f"system.{f.name}": f.metadata for f in dataclasses.fields(system)}
     rule: Any = fields.get(key, {})
     return key == "arch.seed" or ("traced" in rule and not rule.get("coupled"))

@@ -13,6 +13,7 @@ entropies refer.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 import math
@@ -175,9 +176,9 @@ class _Flat(distrax.Distribution):  # type: ignore[misc]
         return self
 
     @property
+    @abc.abstractmethod
     def _shape(self) -> tuple[int, ...]:
         """The shape of a value, `[..., A...]`."""
-        raise NotImplementedError
 
     @property
     def event_shape(self) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxppo.algorithms.evaluation import evaluate_members
-from jaxppo.algorithms.spine import train_members, warm_up_members
+from jaxppo.algorithms.spine import Metrics, train_members, warm_up_members
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.runtime import build, compile
@@ -49,11 +49,17 @@ class Programs:
 
 def compile_training(layout: Layout, configs: Sequence[Config]) -> compile.Program:
     """Compile the program that trains members with these settings."""
-    state = _shapes(layout, configs)
+    train = partial(train_members, layout.system)
+    return _compile(configs[0], train, *training_shapes(layout, configs), donate=(0, 1))
+
+
+def training_shapes(
+    layout: Layout, configs: Sequence[Config]
+) -> tuple[LearnerState, Metrics, jax.ShapeDtypeStruct]:
+    """Return the shapes of the training program's arguments: state, metrics, count of updates."""
     total = jax.eval_shape(layout.no_metrics)
     count = jax.ShapeDtypeStruct((layout.plan.num_devices,), jnp.int32)
-    train = partial(train_members, layout.system)
-    return _compile(configs[0], train, state, total, count, donate=(0, 1))
+    return _shapes(layout, configs), total, count
 
 
 def compile_programs(

@@ -50,30 +50,21 @@ class Resumed:
     lines: list[str]  # messages to the user
 
 
-def open_directory(job: Job, stack: contextlib.ExitStack) -> tuple[Checkpoint | None, list[str]]:
-    """Lock a run's directory; return the newest checkpoint there and messages, for a resume.
-
-    Only the lock file is changed.
-    """
-    stack.enter_context(only_run_in(job.run_dir))
-    if not job.resume:
-        return None, []
-    check_tree("resume", job.run_dir)
-    return checkpoint.newest(job.run_dir)
-
-
 def open_directories(
     jobs: Sequence[Job], members: Members, selection: Selection, stack: contextlib.ExitStack
 ) -> Resumed | None:
     """Lock the directories of all jobs; return what to resume from, if anything.
 
-    Nothing is written before all jobs are checked.
+    All jobs are checked before anything but the lock files is written.
     """
     resumed = None
     for job in jobs:
-        found, lines = open_directory(job, stack)
-        if found is not None:
-            resumed = check_resume(job, found, lines, members, selection)
+        stack.enter_context(only_run_in(job.run_dir))
+        if job.resume:
+            check_tree("resume", job.run_dir)
+            found, lines = checkpoint.newest(job.run_dir)
+            if found is not None:
+                resumed = check_resume(job, found, lines, members, selection)
     return resumed
 
 
@@ -267,9 +258,9 @@ class Saver:
     def snapshot(
         self, state: State, layout: Layout, scores: Mapping[int, float]
     ) -> Callable[[], str]:
-        """Return a function that saves the run as it is now, which another thread may call.
+        """Return a function that saves the present state of the run. Another thread may call it.
 
-        That function starts to write, and returns what it did in words.
+        It starts the write and returns a short message about it.
         """
         steps, parts = self._progress.steps, []
         active = self._members.active(layout.slots)
@@ -282,7 +273,7 @@ class Saver:
                 facts = self._facts(number, rows, layout)
                 own_facts = [self._members[i].facts for i in own]  # made a dict later
                 parts.append((writer, rows, facts, own_facts, self._jobs[number].config, score))
-        # Typed keys to data now, since a device may be busy when the function is called
+        # Convert typed keys to data now: a device may be busy when `write` is called
         data = jax.tree.map(devices.data, state)
 
         def write() -> str:
