@@ -58,7 +58,7 @@ class Reinforce(ActorCritic):
         return {"policy": hp.policy_lr, "baseline": hp.baseline_lr}
 
     def targets(self, system: Any, agent: Any, rollout: Any) -> Any:
-        """Returns, which the baseline continues where the rollout or the clock cuts an episode."""
+        """Returns, bootstrapped from the baseline where the rollout or a truncation cuts them."""
         steps, policy = rollout.steps, agent.policy
         _, value, after = state_values(system, policy, rollout, lambda output: output.value.mean())
         discount = agent.hyperparameters.gamma * (1.0 - steps.terminated)

@@ -31,7 +31,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from jaxppo.config.fields import MAX_FLOAT, as_argument
+from jaxppo.config.fields import MAX_FLOAT, ConfigError, as_argument
 from jaxppo.config.parse import help_text, known_keys, parse
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import keep_config
@@ -461,6 +461,7 @@ NETWORK = {
     "network/input_layer=select": "network|key='observation'|network.input_layer",
 }
 SYNTAX = {
+    "system.gamma={": "^system.gamma={: not an override|key=value",
     "system.gamma": "system.gamma: not an override|key=value",
     "system.gamma 0.9": "system.gamma: not an override|key=value",
     "system.gamma: 0.9": "system.gamma:|key=value",
@@ -519,6 +520,25 @@ def test_mistake_is_refused_in_one_line(launch: Any, cwd: Path, typed: str) -> N
 )
 def test_mistake_is_refused_in_seconds(command: Any, cwd: Path, typed: str) -> None:
     assert_refused(command(*shlex.split(typed), limit=REFUSAL_LIMIT), REFUSALS[typed], cwd)
+
+
+def test_swept_hyperparameters_are_checked_by_their_rule_alone(
+    launch: Any, cwd: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the first job is built before a sweep over traced numbers begins."""
+    prepared = []
+
+    def prepare(config: Config) -> Any:
+        prepared.append(config.system.gamma)
+        raise ConfigError("seen: enough")
+
+    monkeypatch.setattr("jaxppo.launch.sweeping.prepare", prepare)
+    assert "seen: enough" in launch("-m", "system.gamma=0.9,0.95,0.99").err
+    assert prepared == [0.9]
+    monkeypatch.setattr("jaxppo.launch.sweeping.prepare", lambda c: prepared.append(c.system.gamma))
+    launch("-m", "system.gamma=0.95,0.99,2")  # refused, before any job is built
+    launch("-m", "system.gamma=0.95,0.99", "hydra.sweep.dir=/dev/null/no")
+    assert 0.99 not in prepared
 
 
 def test_environment_that_cannot_be_downloaded_is_refused(

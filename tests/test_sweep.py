@@ -35,7 +35,8 @@ def swept(tmp_path: Path) -> Path:
         return {"status": "finished", "absolute_metric": score, "best_episode_return": best}
 
     same = "env=cartpole"
-    job(tmp_path / "0", [same, "system.gamma=0.9", "arch.seed=1"], done(5.0, 6.0), [1.0, 6.0])
+    # The command line writes ++ before keys of system; the table shows what was typed
+    job(tmp_path / "0", [same, "++system.gamma=0.9", "arch.seed=1"], done(5.0, 6.0), [1.0, 6.0])
     job(tmp_path / "2", [same, "system.gamma=0.99", "arch.seed=1"], done(9.0, 9.0), [3.0, 9.0])
     job(
         tmp_path / "10",

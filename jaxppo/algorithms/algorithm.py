@@ -87,7 +87,7 @@ class Algorithm(abc.ABC):
         """
 
     def retarget(self, steps: Any, again: Any) -> Any:
-        """Return `steps` with the targets of `again`, which newer parameters gave."""
+        """Return `steps` with the targets of `again`, computed with newer parameters."""
         del steps
         return again
 

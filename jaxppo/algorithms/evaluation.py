@@ -52,7 +52,9 @@ def reset_keys(keys: jax.Array) -> jax.Array:
 
 
 def evaluate(system: System, policy: Policy, keys: jax.Array) -> Episodes:
-    """Play one episode for each of the `[B]` keys. It depends on its key alone (up to rounding).
+    """Play one episode for each of the `[B]` keys.
+
+    For a given policy, each episode depends only on its own key (up to rounding).
 
     Only the first episode of each environment counts, so that short episodes are not
     over-represented. Later steps are computed but ignored.

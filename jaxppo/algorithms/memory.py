@@ -12,8 +12,8 @@ from jaxppo.types import AgentState, Batch, PyTree, Rollout, System
 def refresh_batch(system: System, agent: AgentState, rollout: Rollout, batch: Batch) -> Batch:
     """Return the batch with carries `[S, ...]` and targets `[L, S]` of the current parameters.
 
-    `recompute_carries` and `recompute_targets` say which. Both use the memory that the current
-    parameters would have had.
+    `recompute_carries` and `recompute_targets` select what is recomputed. For both, the current
+    parameters unroll the memory again from the start of the rollout.
     """
     every = 1 if system.recompute_targets else system.sequence_length
     carry, steps = batch.carry, batch.steps

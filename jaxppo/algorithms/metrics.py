@@ -1,7 +1,9 @@
 """Metrics, each declared once with its reduction.
 
 A class of metrics is a dataclass whose fields are made by `metric`, are such classes again, or are
-dicts of means. The declared reduction is used over microbatches, minibatches, devices and updates.
+dicts of means. LEAST and GREATEST hold over microbatches, minibatches, devices and updates. SUM
+adds over devices, update batches and updates, and LAST keeps the value of the last update; both
+are averaged over microbatches and minibatches.
 """
 
 import dataclasses

@@ -262,7 +262,7 @@ class PPO(ActorCritic):
         )
 
     def groups(self, params: PyTree) -> dict[str, str]:
-        """Parts of the critic's own are `critic`; all others, shared ones included, are `actor`."""
+        """Put the critic's own parts in `critic`, and all others, also shared ones, in `actor`."""
         return {part: "critic" if part.startswith("critic") else "actor" for part in params}
 
     def rates(self, hp: Hyperparameters) -> dict[str, jax.Array]:
@@ -316,7 +316,7 @@ class PPO(ActorCritic):
     ) -> AgentState:
         """Merge the rollout's value targets into the value statistics, before the epochs.
 
-        So the critic is trained in the normalisation in which it is read afterwards.
+        So the critic is trained with the same statistics that later denormalise its output.
         """
         if not self.settings.normalize_values:
             return agent

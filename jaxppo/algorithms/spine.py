@@ -139,7 +139,7 @@ def init_agent(system: System, hyperparameters: Hyperparameters, key: jax.Array)
 def train_block(
     system: System, state: LearnerState, total: Metrics, num_updates: jax.Array
 ) -> tuple[LearnerState, Metrics]:
-    """Run `num_updates` updates. The agent is `[...]`, the acting state `[U, ...]`.
+    """Run `num_updates` updates. The acting state is `[U, ...]`; the agent has no such axis.
 
     The count is traced, so that blocks of any length use one program. `total` are the metrics so
     far, `zero_metrics()` at first. Several calls give the same bits as one call of all updates.

@@ -30,8 +30,9 @@ class Forms:
 
 # Measured on CPUs. In a vmapped scan, the gradient of XLA's convolution takes 6 to 20 times as long
 # as that of patches. XLA's gradient of a dense kernel takes up to twice as long as that of rows.
-# JAX's hash is a loop of several kernels, started at every step of a rollout. Blocks of 128 are the
-# fastest of 8 to 1,024. benchmarks/speed.py times more and fewer cached bytes.
+# JAX's hash is a loop of several kernels, started at every step of a rollout. For recurrences,
+# blocks of 128 steps are the fastest of 8 to 1,024. benchmarks/speed.py times more and fewer
+# cached bytes.
 FORMS = {
     "cpu": Forms(
         patches=True,

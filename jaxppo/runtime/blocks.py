@@ -85,7 +85,7 @@ class Blocks:
     def train(self, state: State) -> State:
         """Run the remaining updates of a block, in calls of about a second.
 
-        All calls use one program and pass the metrics on, so their length does not change a bit.
+        All calls use one program and pass the metrics on: calls of any length give the same bits.
         """
         progress, done, start = self._progress, 0, time.perf_counter()
         while progress.left:
