@@ -461,7 +461,7 @@ NETWORK = {
     "network/input_layer=select": "network|key='observation'|network.input_layer",
 }
 SYNTAX = {
-    "system.gamma={": "^system.gamma={: not an override|key=value",
+    "system.gamma={": "system.gamma={: not an override|key=value",
     "system.gamma": "system.gamma: not an override|key=value",
     "system.gamma 0.9": "system.gamma: not an override|key=value",
     "system.gamma: 0.9": "system.gamma:|key=value",
@@ -511,7 +511,9 @@ REFUSALS = {**UNKNOWN, **WRONG, **ENVIRONMENT, **NETWORK, **SYNTAX, **SWEEPS}
 @pytest.mark.long
 @pytest.mark.parametrize("typed", REFUSALS)
 def test_mistake_is_refused_in_one_line(launch: Any, cwd: Path, typed: str) -> None:
-    assert_refused(launch(*shlex.split(typed)), REFUSALS[typed], cwd)
+    outcome = launch(*shlex.split(typed))
+    assert_refused(outcome, REFUSALS[typed], cwd)
+    assert "++" in typed or "++" not in outcome.err  # which the command line writes itself
 
 
 @pytest.mark.long
