@@ -48,7 +48,7 @@ bench: $(INSTALLED) ## measure speed, sweeps, checkpoints and scaling
 	$(BIN)/python -m benchmarks.checkpoints
 	$(BIN)/python -m benchmarks.scaling
 
-bench-peers: $(INSTALLED) ## measure it beside rejax, Brax and stable-baselines3
+bench-peers: $(INSTALLED) ## compare the speed with rejax, Brax and stable-baselines3
 	$(BIN)/python -m benchmarks.peers $(ARGS)
 
 results: $(INSTALLED) ## run the README's table of results, or go on with it; ARGS="NAME ..." or ARGS=--large
