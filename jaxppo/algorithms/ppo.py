@@ -74,9 +74,16 @@ class PPOSettings(SystemConfig):
     advantages: str = setting(
         "gae", "estimator of advantages and value targets: gae or vtrace", choices=("gae", "vtrace")
     )
-    rho_clip: float = traced(1.0, "vtrace: upper bound of the weight of a step's TD error", above=0)
+    rho_clip: float = traced(
+        1.0,
+        "vtrace: truncation level rho-bar of the importance ratios that weight TD errors",
+        above=0,
+    )
     c_clip: float = traced(
-        1.0, "vtrace: upper bound of the weight passed on to earlier steps", above=0
+        1.0,
+        "vtrace: truncation level c-bar of the importance ratios that pass corrections on to "
+        "earlier steps",
+        above=0,
     )
     standardize_advantages: str = setting(
         "batch",
@@ -125,7 +132,9 @@ class PPOSettings(SystemConfig):
     )
     huber_delta: float = traced(1.0, "huber: error above which the loss is linear", above=0)
     clip_value_loss: bool = setting(
-        False, "also clip the value's change to clip_eps, and take the larger of both losses"
+        False,
+        "PPO2 value clipping: take the larger of two value losses, one of them with the change of "
+        "the value clipped to clip_eps",
     )
     normalize_values: bool = setting(
         False, "normalise value targets to running mean 0 and standard deviation 1 for the critic"
@@ -149,8 +158,9 @@ class PPOSettings(SystemConfig):
             )
         if self.advantages == "vtrace" and not self.recompute_targets:
             raise ConfigError(
-                "system.advantages=vtrace corrects for updates since the rollout, but targets are "
-                "computed before any update; add system.recompute_targets=true, or use gae"
+                "system.advantages=vtrace corrects for changes of the policy since the rollout, "
+                "but targets are computed before the policy changes; add "
+                "system.recompute_targets=true, or use gae"
             )
         if self.recompute_targets and self.normalize_values:
             raise ConfigError(
@@ -186,7 +196,7 @@ class State:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Steps:
-    """What the loss reads of each step, `[L, S, ...]`."""
+    """The data that the loss needs for each step, `[L, S, ...]`."""
 
     obs: PyTree  # [L, S, O...] raw
     reset: jax.Array  # [L, S] bool

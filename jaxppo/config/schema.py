@@ -120,7 +120,9 @@ class SystemConfig:
         infinite=True,
     )
     clip_together: bool = setting(
-        False, "clip one norm of all groups instead of one norm per group"
+        False,
+        "clip the gradients of all optimiser groups together, by one global norm, instead of each "
+        "group by its own",
     )
     decay_learning_rates: bool = traced(True, "decay learning rates linearly to zero over the run")
     reward_scale: float = traced(1.0, "factor on training rewards; reported returns are not scaled")
@@ -259,7 +261,9 @@ class PopulationConfig:
     resample: float = setting(
         0.25, "pbt: probability that a copied hyperparameter is sampled anew instead", low=0, high=1
     )
-    reduction: int = setting(2, "halving: one member in this many continues after each rung", low=2)
+    reduction: int = setting(
+        2, "halving: each selection divides the number of members by this, rounded up", low=2
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -331,7 +335,9 @@ class Config:
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
     logger: LoggerConfig = dataclasses.field(default_factory=LoggerConfig)
     resume: str | None = setting(
-        None, "directory of a run to resume, up to its budget or to a larger arch.total_timesteps"
+        None,
+        "directory of a run to resume, up to its budget, or further with a larger "
+        "arch.total_timesteps or arch.num_updates",
     )
     resume_allow: list[str] = setting(
         [], "settings or groups of settings that may differ from those of the resumed run"
