@@ -26,7 +26,7 @@ class Settings(SystemConfig):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """What the loss reads of each step, `[L, S, ...]`."""
+    """The data that the loss needs for each step, `[L, S, ...]`."""
 
     obs: Any
     reset: jax.Array

@@ -57,7 +57,7 @@ class Algorithm(abc.ABC):
         return self.network.init(key)
 
     def init_state(self) -> PyTree:
-        """Return the initial `agent.algorithm`: its state over updates, beside parameters."""
+        """Return the initial `agent.algorithm`: its state over updates, apart from parameters."""
         return ()
 
     def groups(self, params: PyTree) -> dict[str, str]:
@@ -80,7 +80,7 @@ class Algorithm(abc.ABC):
     def targets(
         self, system: System, agent: AgentState, rollout: Rollout
     ) -> tuple[AgentState, Any, Any]:
-        """Return the agent, what the loss reads of each step, and `target_metrics`.
+        """Return the agent, the data that the loss needs for each step, and `target_metrics`.
 
         The second is a dataclass of arrays `[T, B, ...]` with fields `obs` and `reset`. The agent
         may have new statistics of targets.
