@@ -1,7 +1,7 @@
 """What checkpoints cost at setting M: part of `make bench`.
 
 A run that saves after every evaluation, and one that saves as often as the default share allows:
-seconds that training waited for, and seconds of the threads beside it, against the whole run.
+seconds that training waited for, and seconds of the background threads, against the whole run.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Axes, states and interfaces that all wings share.
+"""Axes, states and interfaces that all folders of the package share.
 
 Docstrings name axes by these letters:
 
@@ -84,7 +84,7 @@ class TimeStep:
     final_observation: PyTree  # [B, O...] the true successor, before any auto-reset
     reward: jax.Array  # [B] float32
     terminated: jax.Array  # [B] bool, the MDP ended: do not bootstrap
-    truncated: jax.Array  # [B] bool, the clock ended it: bootstrap from final_observation
+    truncated: jax.Array  # [B] bool, a time limit ended it: bootstrap from final_observation
 
 
 @jax.tree_util.register_dataclass
@@ -109,7 +109,7 @@ class Transition:
     kept: PyTree  # [T, B, ...] of Acted
     reward: jax.Array  # [T, B] as the environment gave it; in `learn`, scaled
     terminated: jax.Array  # [T, B] bool, the MDP ended (after the step): do not bootstrap
-    truncated: jax.Array  # [T, B] bool, the clock ended it (after the step): bootstrap
+    truncated: jax.Array  # [T, B] bool, a time limit ended it (after the step): bootstrap
     final_observation: PyTree  # [T, B, O...] the true successor of this step
     discounted_return: PyTree  # [T, B] of the episode's rewards so far; () unless normalised by
 
@@ -143,7 +143,7 @@ class Policy:
     params: PyTree
     obs_statistics: RunningStatistics
     noise_key: jax.Array | None  # typed key of noisy layers, if any, new each update; None: off
-    exploration: PyTree = ()  # numbers that sampling needs beside the network, such as an epsilon
+    exploration: PyTree = ()  # numbers that sampling needs besides the network, such as an epsilon
 
 
 @jax.tree_util.register_dataclass

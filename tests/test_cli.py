@@ -290,7 +290,7 @@ ENVIRONMENT = {
     "+env.params.gravity=strong": "CartPole-v1|gravity",
     "+env.params.max_steps_in_episode=0": "max_steps_in_episode=0",
     "+env.params.max_steps_in_episode=1.5": "max_steps_in_episode=1.5",
-    # what is shown beside the observation, and what masks actions
+    # what is shown besides the observation, and what masks actions
     "env.extras=[last_actions]": (
         "env.extras=[last_actions]: there is no input last_actions"
         "|the choices: last_action, last_reward, step"
@@ -728,7 +728,7 @@ def earlier(cwd: Path) -> Path:
     return run_dir
 
 
-RESUMED = {  # what is typed beside resume= -> what is said, or what the run is told
+RESUMED = {  # what is typed together with resume= -> what is said, or what the run is told
     "": {},
     "env=cartpole system.gamma=0.9": {},  # as it was typed the first time
     "arch.total_timesteps=5e5": {"arch.total_timesteps": 500_000},

@@ -19,7 +19,7 @@ from benchmarks.blocks import SIZES
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER.parent / "results"
 ENVIRONMENTS = FOLDER / ".venvs"
-PEERS = {  # what each installs beside JAX
+PEERS = {  # what each installs besides JAX
     "rejax": ["rejax==0.1.3"],
     "brax": ["brax==0.14.2", "gymnax==1.0.1", "six"],
     "sb3": ["stable-baselines3==2.9.2"],

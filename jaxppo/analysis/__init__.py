@@ -1,4 +1,4 @@
 """Comparison of runs: reading their files, statistics of groups, charts and the page.
 
-This wing reads files that runs wrote. It needs no device and compiles nothing.
+This folder reads files that runs wrote. It needs no device and compiles nothing.
 """

@@ -1,4 +1,4 @@
-"""Compose the settings of a resumed run: the stored ones, and those typed beside `resume`."""
+"""Compose the settings of a resumed run: the stored ones and those typed with `resume`."""
 
 import re
 import sys
@@ -76,7 +76,7 @@ def settings_of(composed: DictConfig, hydra_config: Any) -> Config:
 
 
 def _typed(hydra_config: Any, composed: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield the path and composed value of each setting that was typed beside `resume`.
+    """Yield the path and composed value of each setting that was typed together with `resume`.
 
     A group chosen by name counts as all settings of its section (env=cartpole: all of env), but
     not what its file sets in other sections.

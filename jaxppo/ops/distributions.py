@@ -1,9 +1,10 @@
 """Distributions over actions, as subclasses of `distrax.Distribution`.
 
-Distrax's own have the same interface, and a head may return any of them. Those here correct errors
-of distrax 0.1.9: its tanh-normal gives 77 of 200 stored actions a log-probability that is not
-finite, and its beta distribution is wrong by up to 0.2 nats in float32. The categorical is faster
-on CPUs: it sums few categories one by one (see `_cut`).
+A head may also return distrax's own distributions, which have the same interface. The classes here
+correct errors of distrax 0.1.9: its tanh-normal returns a log-probability that is not finite for 77
+of 200 stored actions, and its beta distribution is wrong by up to 0.2 nats in float32. The
+categorical here is also faster on CPUs: if there are few categories, it sums them one by one (see
+`_cut`).
 
 Arrays have leading batch axes `...`; bounds and ranks are static. Parameters of any float type
 become float32, and all results are float32 (integers: int32). A value is a raw action, which the
@@ -43,9 +44,10 @@ ILLEGAL = -1e9
 # Draws of a beta distribution stay this far from 0 and 1, since log 0 is not finite.
 BETA_MARGIN = 1e-6
 
-# The logistic distribution is a scale mixture of normals; the scale is twice a Kolmogorov variable
-# (Andrews and Mallows 1974). So tanh(u) = E[erf(u / (K sqrt 2))]. These are the nodes and weights
-# of the 6-point Gauss rule for K in log K.
+# A logistic variable is a normal one with a random standard deviation 2 K, where K has the
+# Kolmogorov distribution (Andrews and Mallows 1974). So tanh(u) = E[erf(u / (K sqrt 2))]. The
+# expectation over K is approximated by a sum over six values of K with these weights: the Gauss
+# quadrature rule for the distribution of log K.
 MIXTURE_SCALES = (0.38375648, 0.52291301, 0.71970643, 1.0057377, 1.40317882, 1.94358907)
 MIXTURE_WEIGHTS = (0.00748472, 0.13130283, 0.39785672, 0.35767482, 0.10042087, 0.00526004)
 
@@ -151,8 +153,9 @@ def product(parts: PyTree) -> distrax.Distribution:
 class _Flat(distrax.Distribution):  # type: ignore[misc]
     """A dataclass of arrays `[..., A...]` and static fields, such as `event_ndim`, the rank of A.
 
-    It flattens fields by their declaration. Distrax's own treat all attributes that are not arrays
-    at that moment as static, even shapes.
+    As a pytree, its leaves are the fields that are not declared static. Distrax's own classes
+    decide by the value instead: an attribute is static if it is not an array when the pytree is
+    flattened. Shapes that they store are static too.
     """
 
     event_ndim: int
@@ -321,10 +324,11 @@ class TanhNormal(_Normal):
     def entropy(self) -> jax.Array:
         """Return the sum of the entropy of u and E[log(da / du)], `[...]`.
 
-        E[log(1 - tanh^2 u)] = -2 E[log cosh u], and log cosh u = E|u + K z| - log 2 for a standard
-        normal z and the K of `MIXTURE_SCALES`. So E[log cosh u] + log 2 is the mean over K of
-        E|N(loc, scale^2 + K^2)|, which has a closed form. The error of the Gauss rule is at most
-        2e-6 nats for every loc and scale, since a convolution does not increase it.
+        E[log(1 - tanh^2 u)] = -2 E[log cosh u]. With a standard normal z and K as for
+        `MIXTURE_SCALES`, log cosh u = E|u + K z| - log 2. For u from N(loc, scale^2) and a given K,
+        u + K z is normal with variance scale^2 + K^2, so its mean magnitude has a closed form. The
+        Gauss rule averages that over K. Its error is at most 2e-6 nats for every u, so also on
+        average, for every loc and scale.
         """
         log_cosh = jnp.full_like(self.loc, -math.log(2.0))
         for weight, width in zip(MIXTURE_WEIGHTS, MIXTURE_SCALES, strict=True):

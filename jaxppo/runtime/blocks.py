@@ -237,9 +237,9 @@ class Blocks:
         self._events.write(ends, "end", overall)
 
     def _fail(self, reasons: dict[int, str]) -> None:
-        """Mark members as failed, and keep the last checkpoint before that.
+        """Mark members as failed, and never delete the last checkpoint from before the failure.
 
-        The program still computes them, but the results are ignored.
+        The program continues to compute failed members, but their results are ignored.
         """
         for i, reason in reasons.items():
             member = self._members[i]

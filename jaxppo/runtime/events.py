@@ -23,7 +23,7 @@ SUMS = ("steps_per_second", "episodes", "unfinished")  # summed over members
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Sends the events of some members to sinks; those of several members are aggregated."""
+    """Sends the events of its members to sinks; several members are aggregated into one event."""
 
     outputs: list[sinks.Sink]
     members: range
@@ -51,10 +51,11 @@ class Events:
         self._failed: set[str] = set()  # settings of views that have failed
 
     def open(self, positions: Sequence[Mapping[str, int] | None], *, only_screen: bool) -> None:
-        """Open the sinks: files of each job and member in its directory, and the screen for all.
+        """Open the sinks of each job and of each member, and one console for all.
 
-        `positions` has for each job the bytes of its metric logs to keep, or None if the job is not
-        resumed.
+        Each job and each member has its files in its own directory. `positions` holds, for each
+        job, how many bytes of each of its metric logs to keep, or None if it is not resumed. With
+        `only_screen` there are no files.
         """
         one = len(self._members) == 1
         for job, own, position in zip(self._jobs, self._members.jobs, positions, strict=True):

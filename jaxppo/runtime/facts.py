@@ -1,4 +1,4 @@
-"""Facts that a checkpoint stores beside its arrays, and their checks."""
+"""Facts that a checkpoint stores besides its arrays, and their checks."""
 
 import dataclasses
 from typing import Any
@@ -10,7 +10,7 @@ from jaxppo.runtime.checkpoint import Checkpoint, CheckpointError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MemberFacts:
-    """Facts of a member that a checkpoint stores beside its arrays."""
+    """Facts of a member that a checkpoint stores besides its arrays."""
 
     best: dict[str, Any] = setting({}, "its best evaluation, or empty")
     last: dict[str, Any] = setting({}, "its last evaluation, or empty")
@@ -21,7 +21,7 @@ class MemberFacts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """Facts of a run that a checkpoint stores beside its arrays."""
+    """Facts of a run that a checkpoint stores besides its arrays."""
 
     block: int = setting(0, "evaluations done", low=0)
     updates: int = setting(0, "updates done in the current block", low=0)

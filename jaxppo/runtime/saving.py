@@ -177,7 +177,7 @@ class Saver:
         self._saved_at = time.perf_counter()
 
     def open(self, threads: ThreadPoolExecutor) -> None:
-        """Make the writers, and set what signals announce."""
+        """Make the checkpoint writers, and set the messages that are printed on a signal."""
         for number, job in enumerate(self._jobs):
             settings = job.config.checkpoint
             if settings.enabled:
@@ -187,7 +187,7 @@ class Saver:
         self._signals.plan = (
             "saving a checkpoint, then stopping"
             if self._writers
-            else "stopping, with nothing saved"
+            else "stopping without a checkpoint"
         )
         if self._writers and len(self._jobs) == 1:
             argument = as_argument("resume", self._jobs[0].run_dir)
@@ -200,13 +200,13 @@ class Saver:
         return ""
 
     def pin(self, failed: Sequence[int]) -> None:
-        """Keep for good the last checkpoints from before these members failed."""
+        """Never delete the last checkpoints from before these members failed."""
         for number, writer in self._writers.items():
             if any(i in self._members.jobs[number] for i in failed):
                 writer.pin()
 
     def save_within(self, state: State, layout: Layout, before: int) -> None:
-        """Save within a block, on a signal or if the last save is long ago.
+        """Save within a block, after a signal or if the last save was at least `SAVE_SECONDS` ago.
 
         `before` is the step before the last call.
         """
