@@ -36,6 +36,21 @@ XLA_FLAGS = " ".join(
 os.environ["XLA_FLAGS"] = XLA_FLAGS  # read when the first array is made
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the cases of a test with `long_but(number)` as long, but for so many."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("long_but") is not None:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for each in cases.values():
+        (number,) = each[0].get_closest_marker("long_but").args  # type: ignore[union-attr]
+        kept = {(i + 1) * len(each) // number - 1 for i in range(number)}
+        for i, item in enumerate(each):
+            if i not in kept:
+                item.add_marker(pytest.mark.long)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def compile_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Programs that several tests compile, in whichever process, are compiled once a session."""

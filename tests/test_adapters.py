@@ -68,6 +68,7 @@ def starts(resets: str, actions: np.ndarray, **more: Any) -> tuple[np.ndarray, n
     return opening[:, 1], steps.obs[-1, steps.terminated[-1], 1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ending, distinct", [(range(8), 2), ([2, 7], 2), ([5], 1)])
 def test_optimistic_resets_share_an_opening_only_where_more_end(ending: Any, distinct: int) -> None:
     actions = np.zeros((1, 8), np.int32)
@@ -159,6 +160,7 @@ def test_what_keeps_the_contract_is_found_to(target: str, resets: str) -> None:
     assert not any(each.hints for each in checks)
 
 
+@pytest.mark.long_but(2)
 @pytest.mark.parametrize(
     "target, words",
     [
@@ -189,6 +191,7 @@ def test_an_index_beyond_an_array_is_looked_at() -> None:
     assert not any(each.findings for each in checks)
 
 
+@pytest.mark.long
 def test_the_documented_example_is_an_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -52,6 +52,7 @@ def bug_named_by(case: dict[str, Any], advantages: np.ndarray) -> str:
     return " or ".join(names) or "none of the known ones"
 
 
+@pytest.mark.long_but(8)
 @pytest.mark.parametrize("case", oracles.vectors("ref_gae"), ids=oracles.case_name)
 def test_reference_cases(case: dict[str, Any]) -> None:
     inputs, expected = case["inputs"], case["expected"]
@@ -75,6 +76,7 @@ def test_rlax_advantages(case: dict[str, Any]) -> None:
     np.testing.assert_allclose(advantages, np.asarray(case["expected"]), **tolerances(case))
 
 
+@pytest.mark.long_but(3)
 @pytest.mark.parametrize("case", oracles.vectors("ext_stoix_multistep"), ids=oracles.case_name)
 def test_stoix_advantages(case: dict[str, Any]) -> None:
     inputs = case["inputs"]

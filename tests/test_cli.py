@@ -569,6 +569,7 @@ def test_suggested_key_exists(launch: Any, settings: DictConfig, typed: str) -> 
     assert OmegaConf.select(settings, suggested[1], default="absent") != "absent"
 
 
+@pytest.mark.long_but(2)
 @pytest.mark.parametrize(
     "overrides, key",
     [
@@ -610,6 +611,7 @@ def test_directory_that_holds_a_run_is_refused(launch: Any, cwd: Path, tmp_path:
     assert [path.name for path in earlier.iterdir()] == ["metrics.jsonl"]
 
 
+@pytest.mark.long
 def test_a_used_directory_of_a_sweep_is_refused(launch: Any, cwd: Path) -> None:
     """Before anything in it changes; job 0 once kept its log and got the new settings."""
     typed = [*SWEEP, "hydra/launcher=basic"]
@@ -877,6 +879,7 @@ def test_sweep_is_one_program_for_each_shape(
     assert sorted((cwd / "other" / "7").iterdir()) == [cwd / "other" / "7" / ".hydra"]
 
 
+@pytest.mark.long
 def test_sweep_that_does_not_fit_is_split(
     launch: Any, cwd: Path, programs: list[list[Config]]
 ) -> None:
@@ -1151,6 +1154,7 @@ def test_what_a_machine_has_not_is_said_in_one_line(
     assert list(cwd.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_working_directory_that_is_gone_is_said(cwd: Path, shell: dict[str, str]) -> None:
     line = f"rmdir {cwd}; {sys.executable} -m jaxppo.ff_ppo env=cartpole"
     done = subprocess.run(line, shell=True, cwd=cwd, env=shell, capture_output=True, text=True)

@@ -227,6 +227,7 @@ for program in (plain, compile.compile_program(total, x).call):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("flags", "expected"), [("", False), ("--xla_disable_hlo_passes=cse", True)]
 )

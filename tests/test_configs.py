@@ -286,6 +286,7 @@ def test_layer_builds_where_it_fits(file: str) -> None:
     assert {"actor_head", "critic_head"} <= set(params)
 
 
+@pytest.mark.long_but(6)
 @pytest.mark.parametrize("env", [name for name in names("env") if name != "gymnax"])
 def test_environments_file_changes_known_settings(env: str) -> None:
     parse(composed(f"env={env}"))

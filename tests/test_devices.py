@@ -90,12 +90,14 @@ def test_parameters_statistics_and_metrics_are_equal_on_all_devices(
     assert runs[num]["metrics_equal"]
 
 
+@pytest.mark.long
 def test_devices_talk_to_each_other_where_there_are_several(
     runs: dict[int, dict[str, Any]],
 ) -> None:
     assert (runs[1]["talk"], runs[4]["talk"]) == (False, True)
 
 
+@pytest.mark.long
 def test_the_number_of_devices_changes_no_count(runs: dict[int, dict[str, Any]]) -> None:
     for name in ("updates", "steps"):
         assert runs[1][name] == runs[4][name]
@@ -103,12 +105,14 @@ def test_the_number_of_devices_changes_no_count(runs: dict[int, dict[str, Any]])
         assert run["count"] == 3 * run["steps"]  # every observation once
 
 
+@pytest.mark.long
 def test_every_device_and_update_batch_has_its_own_random_stream(
     runs: dict[int, dict[str, Any]],
 ) -> None:
     assert (runs[1]["streams"], runs[4]["streams"]) == (2, 8)
 
 
+@pytest.mark.long
 def test_evaluation_plays_the_same_episodes_on_any_number_of_devices(
     runs: dict[int, dict[str, Any]],
 ) -> None:
@@ -127,6 +131,7 @@ print(*(devices.count(members) for members in (1, 2, 3, 4, 16)))
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "asked, counts",
     [

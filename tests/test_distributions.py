@@ -179,6 +179,7 @@ def facts(family: str) -> dict[str, Any]:
     return jax.tree.map(np.asarray, all_facts(parameters, others, jax.random.key(0)))
 
 
+@pytest.mark.long_but(3)
 @every_family
 def test_log_prob_of_a_draw_is_that_of_its_value(family: str) -> None:
     """So that the learner's first ratio is 1."""
@@ -275,6 +276,7 @@ def test_shapes_and_types(family: str, dtype: Any) -> None:
     assert all(x.dtype in (jnp.int32, jnp.float32) for x in jax.tree.leaves(trees[0]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["multi_categorical", "product"])
 def test_one_entry_of_a_batch_and_vmap(family: str) -> None:
     """Evaluation indexes the leaves, and maps over them."""
@@ -337,6 +339,7 @@ def components(flat: np.ndarray) -> list[np.ndarray]:
     return np.split(flat, np.cumsum(SIZES)[:-1], axis=-1)
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("width", [2, distributions.FEW, distributions.FEW + 1])
 def test_categorical_against_distrax(width: int) -> None:
     """Numbers and gradients, however the sums over categories are taken."""

@@ -162,6 +162,7 @@ def by_name(name: str) -> tuple[System, LearnerState]:
 OWN = ["Clock", "Echo", "Aim", "Parts", "Mixed", "Masked", "Picture"]
 
 
+@pytest.mark.long_but(2)
 @pytest.mark.parametrize("name", OWN)
 def test_the_extras_keep_the_contract_of_every_action_space(name: str) -> None:
     check_contract(Extras(custom(f"envs.{name}"), ("last_action", "last_reward", "step")))
@@ -275,6 +276,7 @@ def test_aim_has_the_best_return_zero_and_catches_an_action_out_of_bounds() -> N
     assert np.isnan(reward).all()
 
 
+@pytest.mark.long
 def test_parts_and_mixed_pay_for_each_part() -> None:
     def shown(row: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
         cuts = np.split(np.asarray(row), np.cumsum(sizes)[:-1], axis=-1)
@@ -320,6 +322,7 @@ def test_masked_pays_for_the_largest_legal_action_and_catches_an_illegal_one() -
     np.testing.assert_array_equal(reward[empty], 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "dtype, lit, channels_first",
     [("float32", 1, False), ("bool", True, False), ("uint8", 255, True)],
@@ -435,6 +438,7 @@ def test_extras_join_a_dict_and_keep_the_rest() -> None:
     assert (extras.name, extras.action_space, extras.time_limit) == ("envs.Masked", Discrete(5), 3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("extra", ["last_action", "last_reward", "step"])
 def test_any_extra_solves_recall_and_nothing_else_does(extra: str) -> None:
     env = Extras(custom("envs.Recall"), (extra,))

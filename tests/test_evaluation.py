@@ -88,6 +88,7 @@ def test_evaluation_uses_the_statistics_where_training_does(small: Any, normaliz
     assert same == (not normalize)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("greedy", [False, True])
 def test_no_illegal_action_is_taken(small: Any, greedy: bool) -> None:
     """An illegal one would give NaN; a policy that has not learnt tries everything."""

@@ -182,6 +182,7 @@ def test_program_acts_as_the_policy_does(
         np.testing.assert_allclose(found[f"arr_{i}"], wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 def test_facts_name_every_array(exported: Path) -> None:
     facts = json.loads((exported / "masked" / "policy.json").read_text())
     assert (facts["steps"], facts["platforms"]) == (123, ["cpu", "tpu"])
@@ -202,6 +203,7 @@ def test_facts_name_every_array(exported: Path) -> None:
     ]
 
 
+@pytest.mark.long
 def test_readme_shows_bounds(exported: Path) -> None:
     lines = (exported / "continuous" / "README.md").read_text().splitlines()
     assert "| `observation` | [b, 2] | float32 | 0 | 1 |" in lines
@@ -228,6 +230,7 @@ def lower(config: Config, folder: Path, **settings: Any) -> None:
     export(Export(run=str(folder), what="learner", trust=trust, **settings))
 
 
+@pytest.mark.long
 def test_learner_lowers_without_the_hardware(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

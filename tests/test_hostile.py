@@ -69,6 +69,7 @@ def assert_clean(cwd: Path, victim: str = "") -> None:
         assert (cwd / victim).read_text() == "precious"
 
 
+@pytest.mark.long
 def test_no_file_can_be_a_link_or_a_pipe(launch: Any, run_dir: Path, cwd: Path) -> None:
     """Through a link a lock, a log or a picture would be written elsewhere; a pipe hangs."""
     (cwd / "precious").write_text("precious")
@@ -236,6 +237,7 @@ FACTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.long_but(4)
 @pytest.mark.parametrize("attack", FACTS)
 def test_facts_of_a_stranger_are_checked(
     run_dir: Path, cwd: Path, monkeypatch: pytest.MonkeyPatch, attack: str

@@ -53,6 +53,7 @@ def test_what_is_there_already_stays(package: str) -> None:
         assert sys.modules["late"] is late
 
 
+@pytest.mark.long
 def test_gymnax_comes_without_what_it_draws_with() -> None:
     script = (
         "import sys; import jaxppo.envs.gymnax as adapter;"

@@ -9,6 +9,8 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from jaxppo.envs import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -207,6 +209,7 @@ def test_jax_is_used_by_its_public_names() -> None:
     assert wrong == []
 
 
+@pytest.mark.long
 def test_name_is_spoken_in_its_modules_only() -> None:
     wrong = [
         f"{name} speaks of {', '.join(names & names_used(tree))}"
@@ -272,6 +275,7 @@ def test_slow_libraries_are_imported_when_they_are_needed() -> None:
     assert wrong == []
 
 
+@pytest.mark.long
 def test_commands_start_without_slow_libraries() -> None:
     """Distrax takes half as long to import as JAX: networks bring it when they are built."""
     ask = "import sys, jaxppo.ff_ppo; print(*sys.modules)"

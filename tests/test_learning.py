@@ -148,6 +148,7 @@ def test_steps_that_are_not_finite_can_be_skipped(tmp_path: Path, what: str) -> 
         assert event["actor_loss"] is not None
 
 
+@pytest.mark.long
 def test_where_every_step_is_skipped_the_run_stops(tmp_path: Path) -> None:
     bad = {"actor_lr": 1e30, "critic_lr": 1e30, "decay_learning_rates": False}
     with pytest.raises(TrainingError, match=r"parameter|gradient steps of the block"):
@@ -194,6 +195,7 @@ def short_run(run_dir: Path, **changes: dict[str, Any]) -> float:
     return run(settings, run_dir)
 
 
+@pytest.mark.long
 def test_the_critic_learns_the_value_of_endless_reward(tmp_path: Path) -> None:
     """Reward 1 a step, cut by the clock every 5: V = 1 / (1 - gamma) only if bootstrapped."""
     import jax

@@ -154,6 +154,7 @@ def test_blocks_spread_updates_and_count_every_step(recorder: Recorder, tmp_path
     assert recorder.closed == 1
 
 
+@pytest.mark.long
 def test_a_profile_leaves_a_trace_by_phase_and_the_run_as_it_was(
     recorder: Recorder, tmp_path: Path
 ) -> None:
@@ -168,6 +169,7 @@ def test_a_profile_leaves_a_trace_by_phase_and_the_run_as_it_was(
     assert b"gradients" in trace.read_bytes()
 
 
+@pytest.mark.long
 def test_unfinished_episodes_are_counted_and_said(recorder: Recorder, tmp_path: Path) -> None:
     settings = small_config(arch={"max_eval_steps": 2, "num_eval_episodes": 3})
     assert loop.run(settings, tmp_path) == 3.0

@@ -336,6 +336,7 @@ def test_a_copied_member_goes_on_as_its_source_with_other_numbers(
     assert selection["hyperparameters"] == numbers
 
 
+@pytest.mark.long
 def test_a_diverged_member_of_a_population_becomes_a_copy(tmp_path: Path) -> None:
     settings = {
         "size": 4,

@@ -45,6 +45,7 @@ def test_an_update_in_parts_is_the_update_at_once(small: Any, case: str, termina
         np.testing.assert_allclose(in_parts, at_once, rtol=2e-4, atol=1e-6)
 
 
+@pytest.mark.long
 def test_extremes_are_of_all_microbatches_and_losses_their_means(small: Any) -> None:
     system, state = small(system={"num_minibatches": 1, "kl_coef": 3.0})
     phases = compiled(system)

@@ -559,6 +559,7 @@ def play(policy: Any) -> tuple[Any, Any, Any]:
     return policy.to_action(raw), log_prob, policy.entropy()
 
 
+@pytest.mark.long_but(3)
 @pytest.mark.parametrize(
     "head, shape",
     [

@@ -16,6 +16,7 @@ def permutations(num_keys: int, n: int, seed: int = 0) -> np.ndarray:
     return np.asarray(jax.jit(jax.vmap(lambda key: random_permutation(key, n)))(keys))
 
 
+@pytest.mark.long_but(3)
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 7, 8, 100, 512, 1000, 4096, 100_003, 131_072])
 def test_every_number_once(n: int) -> None:
     result = permutations(6, n)

@@ -161,6 +161,7 @@ def test_acting_holds_under_jit_and_vmap(trained: Any) -> None:
     np.testing.assert_array_equal(jax.vmap(lambda x: policy.act(x)[0])(obs), alone)
 
 
+@pytest.mark.long
 def test_which_policy(trained: Any) -> None:
     """The best by evaluation, the latest, and any that stayed."""
     run_dir = trained(coin(num_updates=8))
@@ -309,6 +310,7 @@ def test_a_strangers_run_executes_nothing(
     assert "antigravity" not in sys.modules
 
 
+@pytest.mark.long
 def test_trust_is_given_by_name(trained: Any) -> None:
     """Runs of a user's own environment are read where the user says so."""
     run_dir = trained(coin())

@@ -25,6 +25,7 @@ from jaxppo.algorithms.ppo import Steps
 from jaxppo.ops.distributions import categorical
 
 
+@pytest.mark.long_but(2)
 @pytest.mark.parametrize("terminates", [False, True])
 @pytest.mark.parametrize("normalize", [False, True])
 def test_targets_equal_an_oracle_on_true_successors(
@@ -98,6 +99,7 @@ def test_loss_is_the_sum_of_its_parts_from_the_oracle(small: Any, clip_value_los
     np.testing.assert_allclose(total, actor + 0.7 * critic - 0.05 * entropy, rtol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("objective", ["penalty", "dpo", "reinforce"])
 def test_actors_loss_is_the_objectives(small: Any, objective: str) -> None:
     """Against the definitions in float64; the clipped one has its test above."""
@@ -186,6 +188,7 @@ def test_upper_clip_bound_is_its_own(small: Any) -> None:
     assert norms[0] < 1e-6 < 1e-2 < norms[1]
 
 
+@pytest.mark.long
 def test_critic_learns_normalised_targets_of_values_in_units_of_reward(small: Any) -> None:
     system, state = small(
         system={"normalize_values": True, "standardize_advantages": "none"},
@@ -234,6 +237,7 @@ def test_clip_of_values_is_around_what_the_critic_said(small: Any) -> None:
     np.testing.assert_allclose(*found, rtol=1e-5)
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("name, value", [("kl_coef", 50.0), ("dpo_alpha", 0.1)])
 def test_numbers_of_the_other_objectives_are_data_too(small: Any, name: str, value: float) -> None:
     system, state = small(system__objective="penalty" if name == "kl_coef" else "dpo")
@@ -245,6 +249,7 @@ def test_numbers_of_the_other_objectives_are_data_too(small: Any, name: str, val
     assert not np.array_equal(*params)
 
 
+@pytest.mark.long
 def test_advantages_can_be_standardised_by_minibatch(small: Any) -> None:
     """Then neither their scale nor their mean matters, whatever the other minibatches hold."""
     batch = random_batch(32)
@@ -272,6 +277,7 @@ def test_vtrace_on_the_acting_policy_is_the_lambda_return(small: Any) -> None:
     np.testing.assert_allclose(*targets, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_recomputed_targets_are_those_of_the_epoch(small: Any) -> None:
     """The first epoch finds what it would have found; later ones the parameters of their time."""
     params = {}
@@ -284,6 +290,7 @@ def test_recomputed_targets_are_those_of_the_epoch(small: Any) -> None:
     assert not np.allclose(params[2, True], params[2, False], rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target, factor", [(1e-9, 2.0), (1e9, 0.5)])
 def test_penalty_adapts_to_its_target(small: Any, target: float, factor: float) -> None:
     system, state = small(

@@ -37,6 +37,7 @@ DRAWS: dict[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 
+@pytest.mark.long_but(3)
 @pytest.mark.parametrize("name", DRAWS)
 def test_draws_are_those_of_jax(name: str) -> None:
     """Of one key, and of many that are mapped, inside a program and outside of one."""

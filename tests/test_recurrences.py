@@ -28,6 +28,7 @@ def narrow(*arrays: np.ndarray) -> list[jax.Array]:
     return [jnp.asarray(x, kinds[x.dtype.kind]) for x in arrays]
 
 
+@pytest.mark.long_but(3)
 @pytest.mark.parametrize("kind", ["real", "complex"])
 @pytest.mark.parametrize("length, block", CASES)
 def test_states_equal_the_definition(length: int, block: int, kind: str) -> None:
@@ -36,6 +37,7 @@ def test_states_equal_the_definition(length: int, block: int, kind: str) -> None
     np.testing.assert_allclose(states, oracles.linear_recurrence(*arrays), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long_but(2)
 @pytest.mark.parametrize("kind", ["real", "complex"])
 @pytest.mark.parametrize(
     "length, block, resets",

@@ -76,6 +76,7 @@ def test_a_sequence_at_once_is_its_steps_one_by_one(module: Any) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long_but(2)
 @pytest.mark.parametrize("module", MODULES)
 def test_nothing_crosses_a_reset(module: Any) -> None:
     """Neither what was seen, nor the carry, nor a gradient."""
@@ -334,6 +335,7 @@ def test_a_memory_of_size_zero_is_feed_forward(small: Any, length: int) -> None:
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.long
 def test_minibatches_are_of_whole_sequences() -> None:
     case = learning(*SHARED)
     _, rollout, batch = rollout_of(case)
@@ -389,6 +391,7 @@ def test_recomputed_carries_are_those_of_the_parameters(of: Any) -> None:
     equal(last, carry, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("carries, targets", [(True, True), (True, False), (False, True)])
 def test_an_epoch_reads_what_the_parameters_remember_now(carries: bool, targets: bool) -> None:
     """Recomputed targets do, after truncated steps too; minibatches begin with it if told to."""
@@ -430,6 +433,7 @@ def test_an_epoch_after_the_end_recomputes_nothing(monkeypatch: pytest.MonkeyPat
         equal(jax.tree.map(lambda x: x[0], seen.carry), carry, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 def test_the_critics_memory_learns_by_the_critics_rate() -> None:
     case = learning(*WHOLE)
     agent = with_hyperparameters(case.start.agent, critic_lr=jnp.zeros(()))
@@ -480,6 +484,7 @@ def test_evaluated_episodes_open_with_an_empty_memory() -> None:
     assert remembers == [False, True, True, True, True]
 
 
+@pytest.mark.long
 def test_the_kl_of_an_update_is_of_what_was_learnt_from() -> None:
     """After burn-in: what the first steps would say of the policy does not move the penalty."""
     case = learning(*WHOLE)

@@ -385,6 +385,7 @@ def test_replayed_episodes_are_those_of_the_evaluation(
         assert [int(state.time) for state in played.states] == list(range(len(played.states)))
 
 
+@pytest.mark.long
 def test_last_state_is_the_one_that_the_episode_ended_in(
     hidden: tuple[Path, TrainedPolicy],
 ) -> None:
@@ -397,6 +398,7 @@ def test_last_state_is_the_one_that_the_episode_ended_in(
             np.testing.assert_array_equal(obs["observation"], [state.x, 0.0, state.theta, 0.0])
 
 
+@pytest.mark.long
 def test_unfinished_episodes_end_at_the_bound(hidden: tuple[Path, TrainedPolicy]) -> None:
     _, policy = hidden
     policy = dataclasses.replace(
@@ -407,6 +409,7 @@ def test_unfinished_episodes_end_at_the_bound(hidden: tuple[Path, TrainedPolicy]
     assert not played.finished
 
 
+@pytest.mark.long
 def test_command_writes_three_films_and_a_strip(
     hidden: tuple[Path, TrainedPolicy],
     tmp_path: Path,
@@ -450,6 +453,7 @@ def test_command_writes_three_films_and_a_strip(
         assert strip.size == (5 * 406 - 6, 3 * (shown[0].shape[0] + 2 * drawings.CAPTION))
 
 
+@pytest.mark.long
 def test_run_directory_is_the_default_and_frames_may_be_fewer(
     remembering: tuple[Path, TrainedPolicy],
 ) -> None:

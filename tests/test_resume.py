@@ -186,6 +186,7 @@ def test_what_was_logged_after_the_checkpoint_is_logged_anew(
     assert list((folder / "checkpoints").glob("*.damaged"))
 
 
+@pytest.mark.long
 def test_a_finished_run_ends_again_as_it_did(tmp_path: Path, whole: Any) -> None:
     result, reference = whole(coin())
     before = logged(reference)
@@ -269,6 +270,7 @@ def test_what_does_not_fit_is_refused_before_anything_changes(
         assert_equal(reference, folder)
 
 
+@pytest.mark.long
 def test_settings_that_were_allowed_are_kept_once_the_run_goes_on(
     tmp_path: Path, kill: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,6 +291,7 @@ def test_settings_that_were_allowed_are_kept_once_the_run_goes_on(
     assert "num_updates: 16" in (folder / "config.yaml").read_text()
 
 
+@pytest.mark.long
 def test_the_last_checkpoint_before_a_member_diverged_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,6 +311,7 @@ def test_the_last_checkpoint_before_a_member_diverged_stays(
     assert len(list((tmp_path / "checkpoints").glob("*.pinned"))) == 1
 
 
+@pytest.mark.long
 def test_saving_takes_its_share_of_the_time(tmp_path: Path) -> None:
     """A run of a second is saved at its end alone, and where a milestone says so."""
     config = coin()

@@ -64,6 +64,7 @@ def test_running_episodes_are_counted_once_and_across_rollouts(small: Any) -> No
     np.testing.assert_array_equal(totals, [4 * 8, 4 * 8 * 21, 4 * 8 * 6])
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -169,6 +170,7 @@ def test_select_takes_whole_transitions() -> None:
         np.testing.assert_array_equal(part, np.asarray(whole)[:, [5, 30]])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_batches, standardized", [(2, "batch"), (4, "minibatch")])
 def test_split_over_update_batches_gives_the_same_step(
     small: Any, num_batches: int, standardized: str
@@ -223,6 +225,7 @@ def test_whatever_draws_moves_the_random_stream_on(small: Any) -> None:
     assert len({tuple(jax.random.key_data(key).tolist()) for key in keys}) == len(keys)
 
 
+@pytest.mark.long
 def test_same_seed_same_bits_and_another_seed_others() -> None:
     def trained(seed: int) -> list[np.ndarray]:
         built, state, plan = build(small_config(arch__seed=seed))
@@ -448,6 +451,7 @@ def test_rewards_are_divided_by_the_deviation_of_their_discounted_sums(small: An
         np.testing.assert_allclose(state.acting.discounted_return, past, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_epochs_end_where_the_kl_passes_its_limit(small: Any) -> None:
     """The first step finds KL 0 and is taken; the second sees it, and nothing moves after."""
     fast = {"actor_lr": 0.05, "decay_learning_rates": False}
@@ -499,6 +503,7 @@ def first_minibatch(system: System, rollout: Rollout) -> jax.Array:
     return random_permutation(rollout.keys[0], 32)[: 32 // system.num_minibatches]
 
 
+@pytest.mark.long
 def test_a_limit_that_is_not_reached_changes_nothing(small: Any) -> None:
     trained = []
     for limit in (float("inf"), 1e9):
@@ -530,6 +535,7 @@ def test_noise_is_that_of_acting_and_new_every_update(small: Any) -> None:
     assert not np.allclose(with_noise, without, atol=1e-4)
 
 
+@pytest.mark.long
 def test_bfloat16_is_of_torsos_alone(small: Any) -> None:
     system, state = small(arch__precision="bf16", **NORMALIZED)
     phases = compiled(system)
@@ -553,6 +559,7 @@ def test_bfloat16_is_of_torsos_alone(small: Any) -> None:
     assert "bf16" not in str(jax.make_jaxpr(partial(spine.update, full))(state))
 
 
+@pytest.mark.long
 def test_a_mask_without_a_legal_action_is_counted(small: Any) -> None:
     for empty in (False, True):
         system, state = small(env={"target": "envs.Masked", "params": {"empty": empty}})
