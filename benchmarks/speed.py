@@ -164,7 +164,7 @@ def phases(timed: Timed) -> dict[str, float]:
     `update` is all of them together. What does not add up is what the compiler saves, or loses, by
     seeing all at once.
     """
-    built = dataclasses.replace(timed.system, axes=(), member_axes=())
+    built = dataclasses.replace(timed.system, axes=())
     state = LearnerState(
         agent=jax.tree.map(lambda x: x[0, 0], timed.state.agent),
         acting=jax.tree.map(lambda x: x[0, 0, 0], timed.state.acting),

@@ -6,15 +6,21 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jaxppo.api import compose, make_train
     from jaxppo.deploy.policy import load
 
 __version__ = "0.1.0"
-__all__ = ["load"]
+__all__ = ["compose", "load", "make_train"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "load":  # lazy, since JAX takes a second to import
-        from jaxppo.deploy.policy import load
+    if name in __all__:  # lazy, since JAX takes a second to import
+        from importlib import import_module
 
-        return load
+        home = "jaxppo.deploy.policy" if name == "load" else "jaxppo.api"
+        return getattr(import_module(home), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

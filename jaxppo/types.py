@@ -37,10 +37,20 @@ class Hyperparameters:
         self.__dict__.update(numbers)
 
     def replace(self, **changes: Any) -> Hyperparameters:
-        """Return a copy with changes; `AttributeError` for an unknown name."""
+        """Return a copy with changes; `AttributeError` for an unknown name.
+
+        Changes `[P]` make a grid: all other numbers are repeated `P` times.
+        """
         for name in changes:
             getattr(self, name)
-        return Hyperparameters(**{**vars(self), **changes})
+        numbers = {name: jnp.asarray(x) for name, x in {**vars(self), **changes}.items()}
+        shape = jnp.broadcast_shapes(*(x.shape for x in numbers.values()))
+        return Hyperparameters(
+            **{
+                name: jnp.broadcast_to(x, shape).astype(jnp.asarray(getattr(self, name)).dtype)
+                for name, x in numbers.items()
+            }
+        )
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"no hyperparameter {name}; there are {', '.join(sorted(vars(self)))}")
@@ -317,4 +327,3 @@ class System:
     evaluation_greedy: bool
     max_eval_steps: int
     axes: tuple[str, ...] = ()  # mapped axes over which one agent is averaged: batch, device
-    member_axes: tuple[str, ...] = ()  # those of independent agents, which share branches alone

@@ -106,7 +106,7 @@ def build(settings: Config) -> tuple[System, LearnerState, Plan]:
 
 def alone(built: System, state: LearnerState) -> tuple[System, LearnerState]:
     """The phases' view: no mapped axes, one device, member and update batch."""
-    return dataclasses.replace(built, axes=(), member_axes=()), LearnerState(
+    return dataclasses.replace(built, axes=()), LearnerState(
         agent=jax.tree.map(lambda x: x[0, 0], state.agent),
         acting=jax.tree.map(lambda x: x[0, 0, 0], state.acting),
     )

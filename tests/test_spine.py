@@ -22,7 +22,7 @@ from phases import (
 
 from jaxppo.algorithms import guards, spine
 from jaxppo.algorithms.acting import state_values
-from jaxppo.algorithms.axes import BATCH_AXIS, MEMBER_AXIS
+from jaxppo.algorithms.axes import BATCH_AXIS
 from jaxppo.algorithms.metrics import add
 from jaxppo.kernels.permutations import random_permutation
 from jaxppo.runtime.devices import parallel
@@ -341,6 +341,9 @@ def test_values_of_truncated_successors_cost_nothing_where_none_is(small: Any) -
     values = partial(state_values, system, value=lambda output: output.value.mean())
     jaxpr = str(jax.make_jaxpr(values)(state.agent.policy, rollout))
     assert jaxpr.count("cond[") == 1
+    several = jax.tree.map(lambda x: jnp.stack([x, x]), (state.agent.policy, rollout))
+    jaxpr = str(jax.make_jaxpr(jax.vmap(values))(*several))
+    assert jaxpr.count("cond[") == 1  # vmap with its own predicate would compute both branches
 
 
 def update_of_batches(system: System, state: LearnerState) -> str:
@@ -481,12 +484,11 @@ def test_what_others_go_on_for_changes_nothing_of_what_has_stopped(small: Any) -
     start, rollout = collect(phases, state)
     agent, batch = add_targets(phases, start.agent, rollout)
     order = first_minibatch(system, rollout)
-    members = dataclasses.replace(system, member_axes=(MEMBER_AXIS,))
-    step = partial(spine.gradient_step, members, batch)
-    guarded = partial(guards.guarded, members, step, spine.no_step(members))
+    step = partial(spine.gradient_step, system, batch)
+    guarded = partial(guards.guarded, system, step, spine.no_step(system))
     stopped = jnp.array([True, False])
     (after, stop), (metrics, outcome) = jax.jit(
-        jax.vmap(lambda stopped: guarded((agent, stopped), order), axis_name=MEMBER_AXIS)
+        jax.vmap(lambda stopped: guarded((agent, stopped), order))
     )(stopped)
     np.testing.assert_array_equal(stop, stopped)
     np.testing.assert_array_equal(outcome.counted, ~stopped)

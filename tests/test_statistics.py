@@ -478,6 +478,17 @@ def test_mean_sum_and_any_over_mapped_axes() -> None:
     assert tuple(map(float, result)) == (2.5, 15.0, True, False)
 
 
+def test_any_over_members_is_one_flag_for_all() -> None:
+    flags = jnp.asarray([[False, True, False], [False, False, False]])  # [P, N]
+    found = jax.vmap(partial(any_over, ()), out_axes=None)(flags)  # refuses a batched result
+    assert bool(found)
+    found = jax.vmap(lambda x: any_over((), x[:, None], axis=1), out_axes=None)(flags)
+    np.testing.assert_array_equal(found, [False, True, False])
+    nested = jax.vmap(jax.vmap(partial(any_over, ()), out_axes=None), out_axes=None)
+    assert bool(nested(flags[:, :, None]))
+    assert not bool(nested(~jnp.ones((2, 3, 1), bool)))
+
+
 def test_min_and_max_over_mapped_axes() -> None:
     x = jnp.asarray([[3.0, -1.0, 2.0], [7.0, 0.0, 5.0]])  # [D, U]
 

@@ -183,8 +183,7 @@ def state_values(
         last = unroll(system, policy, rollout.carry, last_obs, rollout.reset[None])[1]
         next_value = jnp.concatenate([values[1:], value(last)])
         truncated = steps.truncated & ~steps.terminated
-        everywhere = (*system.axes, *system.member_axes)
-        some = any_over(everywhere, truncated.reshape(chunks, -1), axis=1)
+        some = any_over(system.axes, truncated.reshape(chunks, -1), axis=1)
         after = jax.tree.map(
             lambda stored, last: jnp.concatenate([stored[1:], last[None]]),
             steps.carry,

@@ -10,7 +10,6 @@ import jax
 from jaxppo.types import LearnerState, PyTree, System
 
 BATCH_AXIS = "batch"  # the update batches U of one member and device
-MEMBER_AXIS = "member"  # the members P of one device
 
 
 def vmap_members(phase: Callable[..., Any], *, shared: int = 0) -> Callable[..., Any]:
@@ -21,9 +20,9 @@ def vmap_members(phase: Callable[..., Any], *, shared: int = 0) -> Callable[...,
 
     def mapped(system: System, *args: PyTree) -> PyTree:
         own = len(args) - shared
-        if system.member_axes:
+        if jax.tree.leaves(args)[0].shape[0] > 1:
             axes = (0,) * own + (None,) * shared
-            return jax.vmap(partial(phase, system), axes, axis_name=MEMBER_AXIS)(*args)
+            return jax.vmap(partial(phase, system), axes)(*args)
         one = jax.tree.map(lambda x: x[0], args[:own])
         return jax.tree.map(lambda x: x[None], phase(system, *one, *args[own:]))
 

@@ -65,7 +65,7 @@ def evaluate(system: System, policy: Policy, keys: jax.Array) -> Episodes:
     env_state, obs = system.env.reset(reset_keys(keys))
 
     def running(progress: _Progress) -> jax.Array:
-        playing = any_over(system.member_axes, ~progress.episodes.finished)
+        playing = any_over((), ~progress.episodes.finished)
         return (progress.step < system.max_eval_steps) & playing
 
     def advance(progress: _Progress) -> _Progress:

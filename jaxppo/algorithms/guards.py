@@ -57,7 +57,7 @@ def guarded(
     def skip(agent: AgentState) -> tuple[AgentState, jax.Array, Any, jax.Array]:
         return agent, jnp.ones((), bool), nothing, jnp.ones((), bool)
 
-    moved, stop, metrics, finite = jax.lax.cond(all_stopped(system, stopped), skip, look, agent)
+    moved, stop, metrics, finite = jax.lax.cond(all_stopped(stopped), skip, look, agent)
     outcome = Outcome(counted=~stopped & finite, learnt=~stop & finite, skipped=~stopped & ~finite)
     return (moved, stop), (metrics, outcome)
 
@@ -78,9 +78,9 @@ def finite_step(
     return agent, jax.tree.map(partial(jnp.where, finite), metrics, nothing), finite
 
 
-def all_stopped(system: System, stopped: jax.Array) -> jax.Array:
+def all_stopped(stopped: jax.Array) -> jax.Array:
     """Return whether the epochs of all members have ended."""
-    return ~any_over(system.member_axes, ~stopped)
+    return ~any_over((), ~stopped)
 
 
 def unless_nonfinite(system: System, new: PyTree, old: PyTree) -> PyTree:

@@ -122,7 +122,9 @@ def no_step(system: System) -> StepMetrics:
 def init_agent(system: System, hyperparameters: Hyperparameters, key: jax.Array) -> AgentState:
     """Make an agent: initial parameters, optimiser state and empty statistics."""
     key, noise_key = jax.random.split(key)
-    params = system.algorithm.init(key)
+    # One member after another under vmap: with jax 0.10.2 the batched QR decomposition of
+    # orthogonal initialisation hangs on CPUs with few cores
+    params = jax.custom_batching.sequential_vmap(system.algorithm.init)(key)
     update = jnp.zeros((), jnp.int32)
     example = jax.eval_shape(system.env.reset, jax.random.split(key, 1))[1]
     example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), example)
@@ -269,9 +271,7 @@ def run_epoch(
         refresh = partial(memory.refresh_batch, system, progress[0], rollout, batch)
         ended = system.stop_early
         batch = (
-            jax.lax.cond(all_stopped(system, progress[1]), lambda: batch, refresh)
-            if ended
-            else refresh()
+            jax.lax.cond(all_stopped(progress[1]), lambda: batch, refresh) if ended else refresh()
         )
     num_sequences = jax.tree.leaves(batch.steps)[0].shape[1]
     with jax.named_scope("shuffle"):

@@ -38,6 +38,9 @@ class ArchConfig:
     num_evaluation: int = setting(
         10, "number of evaluations, evenly spaced over the updates", low=1
     )
+    evaluate_first: bool = setting(
+        True, "at step 0, evaluate the untrained policy, so that curves begin where learning does"
+    )
     num_eval_episodes: int = setting(128, "episodes per evaluation", low=1)
     max_eval_steps: int | None = setting(
         None, "longest evaluation episode, in steps; null: the environment's time limit", low=1

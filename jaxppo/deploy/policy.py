@@ -230,7 +230,7 @@ def load(
     row = _row(facts, every, seed)
     own = every[facts.slots[row]]
     planned = plan(own, 1, 1)
-    system = dataclasses.replace(build.build(own, planned), axes=(), member_axes=())
+    system = dataclasses.replace(build.build(own, planned), axes=())
     hp = build.hyperparameters(own, planned)
     shapes = jax.eval_shape(partial(init_agent, system), hp, jax.random.key(0)).policy
     num = len(facts.slots)

@@ -13,7 +13,7 @@ import numpy as np
 from jaxppo import envs
 from jaxppo.algorithms.acting import init_acting
 from jaxppo.algorithms.algorithm import Algorithm
-from jaxppo.algorithms.axes import BATCH_AXIS, MEMBER_AXIS
+from jaxppo.algorithms.axes import BATCH_AXIS
 from jaxppo.algorithms.spine import init_agent
 from jaxppo.config.fields import ConfigError, numbers
 from jaxppo.config.parse import algorithm_class
@@ -61,7 +61,6 @@ def build(config: Config, plan: Plan) -> System:
             *_if_several(BATCH_AXIS, plan.update_batch_size),
             *_if_several(devices.AXIS, plan.devices_per_member),
         ),
-        member_axes=_if_several(MEMBER_AXIS, plan.members_per_device),
     )
 
 
@@ -123,21 +122,18 @@ def begin(system: System, members: Sequence[Config], plan: Plan) -> LearnerState
     agent_keys, acting_keys, _, _ = random_streams([m.arch.seed for m in members])
     grid = (plan.devices_per_member, plan.update_batch_size)
 
-    def start(member: tuple[Hyperparameters, jax.Array, jax.Array]) -> LearnerState:
-        hp, agent_key, acting_key = member
+    def start(hp: Hyperparameters, agent_key: jax.Array, acting_key: jax.Array) -> LearnerState:
         acting = jax.vmap(jax.vmap(partial(init_acting, system)))(
             jax.random.split(acting_key, grid)
         )
         return LearnerState(agent=init_agent(system, hp, agent_key), acting=acting)
 
-    # One member after another: with jax 0.10.2 the batched QR decomposition of orthogonal
-    # initialisation hangs on CPUs with few cores.
-    def one_by_one(members: PyTree) -> LearnerState:
-        states: LearnerState = jax.tree.map(_strong, jax.lax.map(start, members))
+    def start_all(*members: PyTree) -> LearnerState:
+        states: LearnerState = jax.tree.map(_strong, jax.vmap(start)(*members))
         return states
 
     numbers = stacked_hyperparameters(members, plan)
-    return jax.jit(one_by_one)((numbers, agent_keys, acting_keys))
+    return jax.jit(start_all)(numbers, agent_keys, acting_keys)
 
 
 def _strong(x: jax.Array) -> jax.Array:

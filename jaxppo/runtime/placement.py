@@ -37,9 +37,7 @@ class Layout:
     def narrow(self, kept: Sequence[int]) -> "Layout":
         """Return the layout with only the members in the slots `kept`."""
         plan = dataclasses.replace(self.plan, num_members=len(kept))
-        axes = self.system.member_axes if plan.members_per_device > 1 else ()
-        system = dataclasses.replace(self.system, member_axes=axes)
-        return Layout(plan, system, tuple(self.slots[slot] for slot in kept))
+        return Layout(plan, self.system, tuple(self.slots[slot] for slot in kept))
 
     def row(self, member: int) -> int:
         """Return the slot of a member."""

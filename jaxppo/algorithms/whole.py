@@ -1,0 +1,180 @@
+"""A whole training run as one pure function of a key and hyperparameters."""
+
+import dataclasses
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxppo.algorithms.acting import init_acting
+from jaxppo.algorithms.axes import vmap_batches
+from jaxppo.algorithms.evaluation import Episodes, episode_keys, evaluate
+from jaxppo.algorithms.metrics import leaves
+from jaxppo.algorithms.spine import Metrics, init_agent, update, warm_up, zero_metrics
+from jaxppo.types import Hyperparameters, LearnerState, Policy, PyTree, System
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """What a whole run does, in order; `R` rounds of updates, each followed by an evaluation."""
+
+    updates: tuple[int, ...]  # [R] updates of each round; a first 0 evaluates the untrained policy
+    num_eval_episodes: int
+    absolute: int  # evaluations of the best policy at the end, for the absolute metric; or 0
+    num_update_batches: int  # U
+    warmup_rollouts: int  # that only fill the observation statistics
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluations:
+    """Evaluations of a run, `[R]`, each of `E` episodes that are the same as the command line's."""
+
+    updates: jax.Array  # [R] int32, updates before it; times `steps_per_update`: environment steps
+    episode_return: jax.Array  # [R] float32, mean over the episodes
+    returns: jax.Array  # [R, E] float32, of each episode
+    lengths: jax.Array  # [R, E] int32
+    finished: jax.Array  # [R, E] bool; False where arch.max_eval_steps came first
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainOutput:
+    """All that a whole run gives; under `vmap` every array has one more leading axis."""
+
+    policy: Policy  # after the last update
+    best: Policy  # the policy of the best finite evaluation; the untrained one if there was none
+    metrics: dict[str, jax.Array]  # [num_updates] float32 each, by the names of the command line;
+    # episode_return and episode_length are NaN for an update in which no episode ended
+    evaluations: Evaluations
+    absolute_metric: jax.Array  # float32, mean return of `best` over 10 E new episodes; or NaN
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Run:
+    """The state between rounds."""
+
+    learner: LearnerState
+    best: Policy
+    best_return: jax.Array  # float32
+    done: jax.Array  # int32, updates
+    log: jax.Array  # [num_updates, metrics] float32
+
+
+def train_whole(
+    system: System, schedule: Schedule, key: jax.Array, hyperparameters: Hyperparameters
+) -> TrainOutput:
+    """Train one agent from start to end, with all evaluations, on one device.
+
+    `key` is a typed key: `jax.random.key(seed)` gives the run of `arch.seed=seed`.
+    """
+    agent_key, acting_key, evaluation_key, absolute_key = jax.random.split(key, 4)
+    acting_keys = jax.random.split(acting_key, (1, schedule.num_update_batches))[0]
+    agent = init_agent(system, hyperparameters, agent_key)
+    learner = LearnerState(agent=agent, acting=jax.vmap(partial(init_acting, system))(acting_keys))
+    learner = jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), learner)
+    if schedule.warmup_rollouts:
+        learner = warm_up(system, learner, jnp.int32(schedule.warmup_rollouts))
+    names = list(_row(zero_metrics(system)))
+    run = _Run(
+        learner=learner,
+        best=learner.agent.policy,
+        best_return=jnp.float32(-jnp.inf),
+        done=jnp.int32(0),
+        log=jnp.zeros((sum(schedule.updates), len(names)), jnp.float32),
+    )
+    # The absolute metric is more rounds without updates, so evaluation is compiled once
+    num_episodes, num_rounds = schedule.num_eval_episodes, len(schedule.updates)
+    streams = [evaluation_stream(evaluation_key, n) for n in _blocks(schedule.updates)]
+    keys = [episode_keys(stream, np.arange(num_episodes)) for stream in streams]
+    keys += [
+        episode_keys(absolute_key, call * num_episodes + np.arange(num_episodes))
+        for call in range(schedule.absolute)
+    ]
+    rounds = (
+        jnp.asarray([*schedule.updates, *[0] * schedule.absolute], jnp.int32),
+        jnp.arange(num_rounds + schedule.absolute) < num_rounds,
+        jnp.stack(keys),
+    )
+    run, (done, found) = jax.lax.scan(partial(_round, system), run, rounds)
+    means = jnp.mean(found.returns, axis=1)
+    evaluations = Evaluations(
+        updates=done[:num_rounds],
+        episode_return=means[:num_rounds],
+        returns=found.returns[:num_rounds],
+        lengths=found.lengths[:num_rounds],
+        finished=found.finished[:num_rounds],
+    )
+    absolute = jnp.mean(means[num_rounds:]) if schedule.absolute else jnp.float32(jnp.nan)
+    return TrainOutput(
+        policy=run.learner.agent.policy,
+        best=run.best,
+        metrics={name: run.log[:, column] for column, name in enumerate(names)},
+        evaluations=evaluations,
+        absolute_metric=absolute,
+    )
+
+
+# Number of the stream of the evaluation before training; those after it count from 0
+FIRST = 2**31 - 1
+
+
+def evaluation_stream(key: jax.Array, number: int) -> jax.Array:
+    """Return the key of an evaluation's episodes from the stream `key` of a seed."""
+    return jax.random.fold_in(key, number)
+
+
+def _blocks(updates: Sequence[int]) -> list[int]:
+    """Return the number of each evaluation."""
+    first = updates[0] == 0
+    return [FIRST] * first + list(range(len(updates) - first))
+
+
+def _round(
+    system: System, run: _Run, given: tuple[jax.Array, jax.Array, jax.Array]
+) -> tuple[_Run, tuple[jax.Array, Episodes]]:
+    """Run updates, then evaluate: the current policy, which may be the best, or the best one."""
+    updates, is_current, keys = given
+    step = vmap_batches(update, system)
+
+    def iterate(i: jax.Array, carry: tuple[LearnerState, jax.Array]) -> Any:
+        learner, found = step(carry[0])
+        row = jnp.stack([jnp.asarray(x, jnp.float32) for x in _row(found).values()])
+        return learner, jax.lax.dynamic_update_index_in_dim(carry[1], row, run.done + i, 0)
+
+    learner, log = jax.lax.fori_loop(0, updates, iterate, (run.learner, run.log))
+    policy = _choose(is_current, learner.agent.policy, run.best)
+    episodes = evaluate(system, policy, keys)
+    score = jnp.mean(episodes.returns)
+    better = is_current & jnp.isfinite(score) & (score > run.best_return)
+    run = _Run(
+        learner=learner,
+        best=_choose(better, policy, run.best),
+        best_return=jnp.where(better, score, run.best_return),
+        done=run.done + updates,
+        log=log,
+    )
+    return run, (run.done, episodes)
+
+
+def _choose(condition: jax.Array, one: PyTree, other: PyTree) -> PyTree:
+    return jax.tree.map(partial(jnp.where, condition), one, other)
+
+
+def _row(found: Metrics) -> dict[str, jax.Array]:
+    """Return the metrics of one update by name; the returns are means over the ended episodes."""
+    rollout, num = found.rollout, found.rollout.num_episodes
+    mean = jnp.where(num > 0, 1 / num, jnp.nan)
+    return {
+        "episodes": num,
+        "episode_return": rollout.episode_return * mean,
+        "episode_length": rollout.episode_length * mean,
+        "nonfinite_reward": rollout.nonfinite_reward,
+        "nonfinite_observation": rollout.nonfinite_observation,
+        "empty_mask": rollout.empty_mask,
+        **{name: value for name, _, value in leaves(found.learn)},
+    }
