@@ -79,7 +79,13 @@ NETWORK = {
     "critic_head": {"_target_": f"{LAYERS}.heads.ScalarHead"},
 }
 SMALL: dict[str, dict[str, Any]] = {
-    "arch": {"total_num_envs": 4, "num_updates": 4, "num_evaluation": 2, "compile_cache": None},
+    "arch": {
+        "total_num_envs": 4,
+        "num_updates": 4,
+        "num_evaluation": 2,
+        "compile_cache": None,
+        "evaluate_first": False,
+    },
     "system": {"rollout_length": 8, "epochs": 2, "num_minibatches": 4},
     "env": {"name": None, "target": "envs.Clock"},
     "network": NETWORK,

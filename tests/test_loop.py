@@ -239,3 +239,92 @@ def test_a_mask_without_a_legal_action_stops_the_run(
     assert "\n" not in str(error.value)
     assert recorder.of("end")[0]["status"] == str(error.value)
     assert len(recorder.of("eval")) == 0
+
+
+def test_the_untrained_policy_is_evaluated_and_never_the_best(
+    recorder: Recorder, scripted: Any, tmp_path: Path
+) -> None:
+    seen = scripted([9.0, 3.0, 2.0])
+    settings = small_config(arch={"evaluate_first": True, "absolute_metric": False})
+    assert loop.run(settings, tmp_path) == 3.0
+    assert [(e["steps"], e["episode_return"]) for e in recorder.of("eval")] == [
+        (0, 9.0),
+        (64, 3.0),
+        (128, 2.0),
+    ]
+    assert [event["last"] for event in recorder.of("eval")] == [False, False, True]
+    first = jax.tree.leaves(seen[0].params)
+    assert any((x != y).any() for x, y in zip(first, jax.tree.leaves(seen[1].params), strict=True))
+
+
+def test_the_first_evaluation_leaves_the_others_as_they_were(
+    recorder: Recorder, tmp_path: Path
+) -> None:
+    found = []
+    for first in (False, True):
+        folder = tmp_path / str(first)
+        folder.mkdir()
+        loop.run(small_config(arch__evaluate_first=first, env__target="envs.Coin"), folder)
+        found.append([e for e in recorder.events if e["event"] in ("train", "eval", "absolute")])
+        recorder.events.clear()
+    without, with_first = found
+    assert [e["steps"] for e in with_first if e["event"] == "eval"] == [0, 64, 128]
+    changing = {"seconds", "steps_per_second"}
+    for one, other in zip(without, with_first[1:], strict=True):
+        assert {k: one[k] for k in one.keys() - changing} == {
+            k: other[k] for k in other.keys() - changing
+        }
+
+
+def test_train_events_within_a_block_part_its_metrics(recorder: Recorder, tmp_path: Path) -> None:
+    events = {}
+    for every in (None, 2, 1):
+        settings = small_config(arch={"num_updates": 10}, logger={"every": every})
+        folder = tmp_path / str(every)
+        folder.mkdir()
+        loop.run(settings, folder)
+        events[every] = recorder.of("train")
+        assert [event["steps"] for event in recorder.of("eval")] == [160, 320]
+        recorder.events.clear()
+    assert [event["updates"] for event in events[None]] == [5, 10]
+    assert [event["updates"] for event in events[2]] == [2, 4, 5, 7, 9, 10]  # of each block
+    assert [event["updates"] for event in events[1]] == list(range(1, 11))
+    of_updates = {name: [e[name] for e in events[1]] for name in events[1][0]}
+    for name in ("total_loss", "entropy", "parameter_norm", "gradient_steps"):
+        first, last = of_updates[name][:5], of_updates[name][5:]
+        np.testing.assert_allclose(events[None][0][name], np.mean(first), rtol=1e-5)
+        np.testing.assert_allclose(events[None][1][name], np.mean(last), rtol=1e-5)
+        pairs = [np.mean(first[:2]), np.mean(first[2:4]), first[4]]
+        np.testing.assert_allclose([e[name] for e in events[2][:3]], pairs, rtol=1e-5)
+    assert events[None][0]["ratio_max"] == max(of_updates["ratio_max"][:5])
+    assert events[2][1]["ratio_min"] == min(of_updates["ratio_min"][2:4])
+    assert sum(e["episodes"] for e in events[1]) == sum(e["episodes"] for e in events[None])
+
+
+def test_a_block_with_train_events_within_is_diagnosed_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch, recorder: Recorder, tmp_path: Path
+) -> None:
+    """What was not finite in the first update of a block still ends the run at its end."""
+    poison(monkeypatch, {0, 2}, "rollout", nonfinite_reward=np.asarray([3]))
+    settings = small_config(arch={"num_updates": 4}, logger={"every": 1})
+    with pytest.raises(TrainingError, match=r"reward \(3\).*step 64"):
+        loop.run(settings, tmp_path)
+    assert [event["updates"] for event in recorder.of("train")] == [1, 2]
+
+
+def test_screens_are_shown_progress_between_events(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ticks: list[tuple[int, float]] = []
+
+    class Screen(Recorder):
+        def tick(self, steps: int, speed: float) -> None:
+            ticks.append((steps, speed))
+
+    screen = Screen()
+    monkeypatch.setattr(sinks, "make", lambda *_: [screen])
+    monkeypatch.setattr(blocks.Pace, "updates", lambda _, left: 1)
+    loop.run(small_config(arch={"num_updates": 6}), tmp_path)
+    assert [steps for steps, _ in ticks] == [32, 64, 128, 160]  # at 96 and 192 a block ends
+    assert all(speed > 0 for _, speed in ticks)
+    assert {event["event"] for event in screen.events} >= {"train", "eval"}

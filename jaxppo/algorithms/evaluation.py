@@ -34,6 +34,14 @@ class _Progress:
     episodes: Episodes
 
 
+FIRST = 2**31 - 1  # number of the evaluation before training; the others count from 0
+
+
+def evaluation_stream(key: jax.Array, number: int | jax.Array) -> jax.Array:
+    """Return the key of an evaluation's episodes, from the stream `key` of a seed."""
+    return jax.random.fold_in(key, number)
+
+
 def episode_keys(key: jax.Array, numbers: jax.typing.ArrayLike) -> jax.Array:
     """Return keys `[B]` of the episodes with these numbers, from the stream `key` of a seed."""
     return jax.vmap(random_bits.fold_in, (None, 0))(key, numbers)

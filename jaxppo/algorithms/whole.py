@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxppo.algorithms.acting import init_acting
 from jaxppo.algorithms.axes import vmap_batches
-from jaxppo.algorithms.evaluation import Episodes, episode_keys, evaluate
+from jaxppo.algorithms.evaluation import FIRST, Episodes, episode_keys, evaluate, evaluation_stream
 from jaxppo.algorithms.metrics import leaves
 from jaxppo.algorithms.spine import Metrics, init_agent, update, warm_up, zero_metrics
 from jaxppo.types import Hyperparameters, LearnerState, Policy, PyTree, System
@@ -46,7 +46,7 @@ class TrainOutput:
     """All that a whole run gives; under `vmap` every array has one more leading axis."""
 
     policy: Policy  # after the last update
-    best: Policy  # the policy of the best finite evaluation; the untrained one if there was none
+    best: Policy  # of the best finite evaluation after updates; the untrained one if there is none
     metrics: dict[str, jax.Array]  # [num_updates] float32 each, by the names of the command line;
     # episode_return and episode_length are NaN for an update in which no episode ended
     evaluations: Evaluations
@@ -100,7 +100,7 @@ def train_whole(
         jnp.arange(num_rounds + schedule.absolute) < num_rounds,
         jnp.stack(keys),
     )
-    run, (done, found) = jax.lax.scan(partial(_round, system), run, rounds)
+    run, (done, found) = jax.lax.scan(partial(_round, system, names), run, rounds)
     means = jnp.mean(found.returns, axis=1)
     evaluations = Evaluations(
         updates=done[:num_rounds],
@@ -119,15 +119,6 @@ def train_whole(
     )
 
 
-# Number of the stream of the evaluation before training; those after it count from 0
-FIRST = 2**31 - 1
-
-
-def evaluation_stream(key: jax.Array, number: int) -> jax.Array:
-    """Return the key of an evaluation's episodes from the stream `key` of a seed."""
-    return jax.random.fold_in(key, number)
-
-
 def _blocks(updates: Sequence[int]) -> list[int]:
     """Return the number of each evaluation."""
     first = updates[0] == 0
@@ -135,7 +126,7 @@ def _blocks(updates: Sequence[int]) -> list[int]:
 
 
 def _round(
-    system: System, run: _Run, given: tuple[jax.Array, jax.Array, jax.Array]
+    system: System, names: list[str], run: _Run, given: tuple[jax.Array, jax.Array, jax.Array]
 ) -> tuple[_Run, tuple[jax.Array, Episodes]]:
     """Run updates, then evaluate: the current policy, which may be the best, or the best one."""
     updates, is_current, keys = given
@@ -143,14 +134,15 @@ def _round(
 
     def iterate(i: jax.Array, carry: tuple[LearnerState, jax.Array]) -> Any:
         learner, found = step(carry[0])
-        row = jnp.stack([jnp.asarray(x, jnp.float32) for x in _row(found).values()])
+        found = _row(found)
+        row = jnp.stack([jnp.asarray(found[name], jnp.float32) for name in names])
         return learner, jax.lax.dynamic_update_index_in_dim(carry[1], row, run.done + i, 0)
 
     learner, log = jax.lax.fori_loop(0, updates, iterate, (run.learner, run.log))
     policy = _choose(is_current, learner.agent.policy, run.best)
     episodes = evaluate(system, policy, keys)
     score = jnp.mean(episodes.returns)
-    better = is_current & jnp.isfinite(score) & (score > run.best_return)
+    better = (updates > 0) & jnp.isfinite(score) & (score > run.best_return)
     run = _Run(
         learner=learner,
         best=_choose(better, policy, run.best),

@@ -293,6 +293,9 @@ class LoggerConfig:
     """Outputs of a run; files go into the run directory (hydra.run.dir)."""
 
     console: bool = setting(True, "print progress on standard output")
+    every: int | None = setting(
+        None, "updates between two train events; null: one for each evaluation", low=1
+    )
     json: bool = setting(True, "write metrics.jsonl (one object per event) and summary.json")
     plot: bool = setting(True, "draw learning_curve.png")
     marl_eval: bool = setting(

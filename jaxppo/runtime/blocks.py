@@ -9,8 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxppo.algorithms.evaluation import Episodes
+from jaxppo.algorithms.evaluation import FIRST, Episodes, evaluation_stream
 from jaxppo.algorithms.metrics import headlines
+from jaxppo.algorithms.spine import Metrics
+from jaxppo.config.fields import MAX_INT
 from jaxppo.config.schema import Config
 from jaxppo.runtime import build, checkpoint, compile, devices
 from jaxppo.runtime.evaluating import evaluate, score
@@ -46,6 +48,7 @@ class Blocks:
         self._selection, self._events = selection, events
         self._saver, self._signals = saver, signals
         self._pace = Pace()
+        self._began = 0.0, 0  # time and steps at the last train event
 
     @property
     def _active(self) -> list[int]:
@@ -82,25 +85,40 @@ class Blocks:
         self._events.write(dict.fromkeys(self._active, values), "compile")
         check_memory(self.layout, self.programs, self._config)
 
+    def evaluate_untrained(self, state: State) -> None:
+        """Evaluate the policies before training. They are never the best ones."""
+        self._evaluate(state.learner.agent.policy, FIRST, ())
+
     def train(self, state: State) -> State:
         """Run the remaining updates of a block, in calls of about a second.
 
         All calls use one program and pass the metrics on: calls of any length give the same bits.
+        With `logger.every` a call ends where a train event is due.
         """
         progress, done, start = self._progress, 0, time.perf_counter()
+        self._began = start, progress.steps
+        every = self._config.logger.every
         while progress.left:
             before, called = progress.steps, time.perf_counter()
-            count = self._pace.updates(progress.left)
+            left = min(progress.left, every - progress.updates % every if every else MAX_INT)
+            count = self._pace.updates(left)
             learner, total = self.programs.train.call(
                 state.learner, state.total, self.layout.place_count(count)
             )
-            state = State(learner, state.best, jax.block_until_ready(total))
-            self._pace.took(count, time.perf_counter() - called)
+            state = State(learner, state.best, jax.block_until_ready(total), state.earlier)
+            seconds = time.perf_counter() - called
+            self._pace.took(count, seconds)
             progress.advance(count)
             done += count
             if not progress.left:
                 steps = done * progress.steps_per_update
                 progress.speeds.append(steps / (time.perf_counter() - start))
+            elif count == left:
+                self._write_training(state.total)
+                earlier, total = self.layout.next_window(state.earlier, state.total)
+                state = dataclasses.replace(state, total=total, earlier=earlier)
+            else:
+                self._events.tick(progress.steps, count * progress.steps_per_update / seconds)
             if progress.left or self._signals.received is not None:
                 self._saver.save_within(state, self.layout, before)
         return state
@@ -112,7 +130,11 @@ class Blocks:
         """
         progress, selection = self._progress, self._selection
         block, num_blocks = progress.block, len(progress.updates_per_block)
-        diverged = self._write_training(state)
+        rows = self._write_training(state.total)
+        if state.earlier is not None:
+            rows = self._rows(self.layout.next_window(state.earlier, state.total)[0])
+        found = {i: self._members[i].diagnose(one, progress.steps) for i, one in rows.items()}
+        diverged = {i: reason for i, reason in found.items() if reason is not None}
         progress.end_block()
         exploits = selection.exploits(block, num_blocks)
         if not exploits or len(diverged) == len(self._active):
@@ -129,26 +151,35 @@ class Blocks:
             self._write_selection([self.layout.slots[slot] for slot in sources])
         elif self._active and (kept := selection.survivors(self.layout, scores, block)):
             state = self._narrow(state, kept)
-        return dataclasses.replace(state, total=self.layout.no_metrics()), scores
+        zero, earlier = self.layout.no_metrics(), self.layout.no_earlier(self._config)
+        return dataclasses.replace(state, total=zero, earlier=earlier), scores
 
-    def _write_training(self, state: State) -> dict[int, str]:
-        """Write the metrics of the block's training; return which members diverged, and why."""
-        progress, totals = self._progress, self.layout.read(state.total)
-        num_updates = progress.updates_per_block[progress.block]
-        one = {}
-        for i in self._active:
-            row = self.layout.row(i)
-            one[i] = jax.tree.map(lambda x, row=row: x[row].item(), totals)
+    def _write_training(self, total: Metrics) -> dict[int, Metrics]:
+        """Write the metrics of training since the last train event; return those of members."""
+        progress, now = self._progress, time.perf_counter()
+        start, steps = self._began
         common = {
             "steps": progress.steps,
             "updates": progress.steps // progress.steps_per_update,
             "seconds": progress.seconds,
-            "steps_per_second": progress.speeds[-1],
+            "steps_per_second": (progress.steps - steps) / (now - start),
         }
-        rows = {i: {**common, **of_training(one[i], num_updates)} for i in one}
+        num_updates = progress.updates
+        if every := self._config.logger.every:
+            num_updates -= (progress.updates - 1) // every * every
+        found = self._rows(total)
+        rows = {i: {**common, **of_training(one, num_updates)} for i, one in found.items()}
         self._events.write(rows, "train")
-        found = {i: self._members[i].diagnose(one[i], progress.steps) for i in one}
-        return {i: reason for i, reason in found.items() if reason is not None}
+        self._began = time.perf_counter(), progress.steps
+        return found
+
+    def _rows(self, total: Metrics) -> dict[int, Metrics]:
+        """Return the metrics of each active member, as Python numbers."""
+        totals = self.layout.read(total)
+        rows = {i: self.layout.row(i) for i in self._active}
+        return {
+            i: jax.tree.map(lambda x, row=row: x[row].item(), totals) for i, row in rows.items()
+        }
 
     def _evaluate(
         self, policy: Policy, block: int, diverged: Container[int]
@@ -156,7 +187,7 @@ class Blocks:
         """Evaluate and write; return the members' scores and which slots improved, `[P]` bool."""
         seeds = [self._members[i].seed for i in self.layout.slots]
         keys = build.random_streams(seeds)[2]
-        keys = jax.vmap(lambda key: jax.random.fold_in(key, block))(keys)
+        keys = jax.vmap(evaluation_stream, (0, None))(keys, block)
         episodes = self._play(policy, keys)
         last = {"last": self._progress.is_over}
         found = {
@@ -167,7 +198,7 @@ class Blocks:
         self._events.write(found, "eval")
         better = np.zeros(len(self.layout.slots), bool)
         for i, evaluation in found.items():
-            better[self.layout.row(i)] = self._members[i].score(evaluation)
+            better[self.layout.row(i)] = self._members[i].score(evaluation, trained=block != FIRST)
         return {i: each["episode_return"] for i, each in found.items()}, better
 
     def _play(self, policy: Policy, keys: jax.Array, times: int = 1) -> Episodes:
@@ -204,7 +235,7 @@ class Blocks:
         self._selection.narrow(kept)
         self._write_selection(self.layout.slots)
         self.compile()
-        return State(learner, best, state.total)
+        return State(learner, best, state.total, state.earlier)
 
     def _write_selection(self, sources: Any) -> None:
         slots, steps = self.layout.slots, self._progress.steps

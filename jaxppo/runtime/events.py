@@ -131,6 +131,13 @@ class Events:
         for report in self._reports:
             report.write(rows, overall or {})
 
+    def tick(self, steps: int, speed: float) -> None:
+        """Show progress between two events on screens; it is not logged."""
+        for report in self._reports:
+            for sink in report.outputs:
+                if isinstance(sink, sinks.Screen):
+                    sink.tick(steps, speed)
+
     def write_to_all(self, kind: str, **values: Any) -> None:
         """Write one event to every sink."""
         for report in self._reports:

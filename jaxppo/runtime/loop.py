@@ -89,6 +89,8 @@ def run_together(jobs: Sequence[Job], *, fit: bool = False) -> list[float | Trai
                 return [math.nan] * len(jobs)
             if restored is None or resumed is None:
                 state = begin(config, members, layout, selection, events)
+                if config.arch.evaluate_first:
+                    blocks.evaluate_untrained(state)
             else:
                 state = saving.place_state(restored, resumed, layout, members, selection)
                 for job in jobs:  # the run now has the changes that were allowed
@@ -143,4 +145,4 @@ def begin(
     if selection.method != "none":
         selection.write(events, layout.slots, layout.slots, 0)
     best = jax.tree.map(jnp.copy, learner.agent.policy)
-    return State(learner, best, layout.no_metrics())
+    return State(learner, best, layout.no_metrics(), layout.no_earlier(config))

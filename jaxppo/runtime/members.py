@@ -32,12 +32,12 @@ class Member:
         """Return the mean return of its best evaluation; -inf before any finite one."""
         return float(self.facts.best.get("episode_return", -math.inf))
 
-    def score(self, evaluation: dict[str, Any]) -> bool:
-        """Record an evaluation; return whether it is the best so far."""
+    def score(self, evaluation: dict[str, Any], *, trained: bool = True) -> bool:
+        """Record an evaluation; return whether it is the best so far, of a trained policy."""
         score, facts = evaluation["episode_return"], self.facts
         history = [*facts.history, (evaluation["steps"], score)]
         self.facts = dataclasses.replace(facts, last=evaluation, history=history)
-        better = math.isfinite(score) and score > self.best_return
+        better = trained and math.isfinite(score) and score > self.best_return
         if better:
             self.facts = dataclasses.replace(self.facts, best=evaluation)
         return better

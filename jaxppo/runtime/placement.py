@@ -10,8 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxppo.algorithms.metrics import add
 from jaxppo.algorithms.spine import Metrics, zero_metrics
 from jaxppo.config.plan import Plan
+from jaxppo.config.schema import Config
 from jaxppo.runtime import devices
 from jaxppo.types import ActingState, LearnerState, Policy, PyTree, System
 
@@ -68,6 +70,16 @@ class Layout:
         placed: Metrics = self.place_agents(row)
         return placed
 
+    def no_earlier(self, config: Config) -> Metrics | None:
+        """Return the metrics of the block's earlier train events at its start; None: unused."""
+        return None if config.logger.every is None else self.no_metrics()
+
+    def next_window(self, earlier: Metrics | None, total: Metrics) -> tuple[Metrics, Metrics]:
+        """Add the metrics since the last train event to those before; return also new zeros."""
+        merged, zero = _next_window(self.system, earlier, total)
+        placed: tuple[Metrics, Metrics] = devices.shard((merged, zero), self.devices)
+        return placed
+
     def gather(self, state: LearnerState) -> LearnerState:
         """Return NumPy arrays in the form before `place`; typed keys become their data."""
         if self.plan.shards_members:
@@ -95,6 +107,12 @@ class Layout:
         mask = self.place_agents(chosen)
         found: Policy = devices.shard(_choose(mask, one, other), self.devices)
         return found
+
+
+@partial(jax.jit, static_argnums=0)
+def _next_window(system: System, earlier: Metrics, total: Metrics) -> tuple[Metrics, Metrics]:
+    zero = zero_metrics(system)
+    return add(earlier, total), jax.tree.map(lambda z, x: jnp.broadcast_to(z, x.shape), zero, total)
 
 
 @jax.jit

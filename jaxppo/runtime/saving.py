@@ -38,7 +38,8 @@ class State:
 
     learner: LearnerState
     best: Policy  # best evaluated policy of each member
-    total: Metrics  # sums over the current block
+    total: Metrics  # since the last train event of the block
+    earlier: Metrics | None = None  # of the block before that; None without logger.every
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +90,12 @@ def check_resume(
             f"resume={job.run_dir}: {gaps[0]}; restore the whole log, or continue with what is "
             "there: 'resume_allow=[log]'"
         )
+    every, before = job.config.logger.every, facts.config.get("logger", {}).get("every")
+    if facts.updates and every != before:
+        raise ConfigError(
+            f"logger.every={every}: {found.path} was written between two evaluations with "
+            f"logger.every={before}; keep that value"
+        )
     return Resumed(found, facts, [*lines, *(f"{line}; the log has a gap" for line in gaps)])
 
 
@@ -130,10 +137,10 @@ def read_state(resumed: Resumed, layout: Layout, members: Members) -> State:
     )
     configs = members.configs(layout.slots)
 
-    def begin() -> tuple[LearnerState, Policy, Metrics]:
+    def begin() -> tuple[LearnerState, Policy, Metrics, Metrics | None]:
         state = build.begin(system, configs, plan)
         total = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(configs),)), zero_metrics(system))
-        return state, state.agent.policy, total
+        return state, state.agent.policy, total, total if _every(resumed) else None
 
     return State(*checkpoint.unflatten(jax.eval_shape(begin), resumed.found.arrays))
 
@@ -150,11 +157,21 @@ def place_state(
     acting = learner.acting
     if resumed.facts.shards != layout.shards:
         acting = reshard(acting, layout.shards)
+    earlier = layout.no_earlier(members[0].config)
+    if earlier is not None and state.earlier is not None:
+        earlier = layout.place_agents(state.earlier)
     return State(
         layout.place(LearnerState(agent=agent, acting=acting)),
         layout.place_agents(state.best),
         layout.place_agents(state.total),
+        earlier,
     )
+
+
+def _every(resumed: Resumed) -> int | None:
+    """Return `logger.every` of the run that wrote the checkpoint."""
+    every: int | None = resumed.facts.config.get("logger", {}).get("every")
+    return every
 
 
 class Saver:
@@ -285,6 +302,7 @@ class Saver:
                 layout.gather(data.learner),
                 layout.gather_agents(data.best),
                 layout.gather_agents(data.total),
+                layout.gather_agents(data.earlier),
             )
             for writer, rows, facts, own_facts, config, score in parts:
                 arrays = jax.tree.map(lambda x, rows=rows: x[rows], gathered)

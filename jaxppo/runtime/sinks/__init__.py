@@ -37,6 +37,14 @@ class Sink(Protocol):
         """Finish files and displays."""
 
 
+@typing.runtime_checkable
+class Screen(Sink, Protocol):
+    """A sink that also shows the progress between two events."""
+
+    def tick(self, steps: int, speed: float) -> None:
+        """Receive the environment steps done, and the steps per second, about once a second."""
+
+
 METRICS, SUMMARY = "metrics.jsonl", "summary.json"
 _LIBRARIES = {
     "tensorboard": "tensorboardX",

@@ -39,6 +39,12 @@ class Console:
             self._bar.stop()
             self._bar = None
 
+    def tick(self, steps: int, speed: float) -> None:
+        """Move the bar."""
+        if self._bar is not None:
+            values = {"steps": _short(steps), "speed": _short(speed)}
+            self._bar.update(self._task, completed=steps, **values)
+
     def _open(self, total_steps: int) -> None:
         from rich import progress
 
