@@ -6,11 +6,11 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jaxppo.api import compose, make_train
+    from jaxppo.api import compose, make_train, train
     from jaxppo.deploy.policy import load
 
 __version__ = "0.1.0"
-__all__ = ["compose", "load", "make_train"]
+__all__ = ["compose", "load", "make_train", "train"]
 
 
 def __getattr__(name: str) -> Any:

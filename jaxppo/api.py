@@ -1,20 +1,178 @@
 """Python's door: compose settings, train, and make a whole run one pure function."""
 
+import contextlib
 import dataclasses
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 
 from jaxppo.algorithms.whole import Schedule, TrainOutput, train_whole
-from jaxppo.config.fields import ConfigError
+from jaxppo.config.fields import ConfigError, as_override
+from jaxppo.config.given import with_given
 from jaxppo.config.plan import Plan, num_members, plan
-from jaxppo.config.schema import Config
+from jaxppo.config.schema import Config, LoggerConfig
 from jaxppo.deploy.policy import TrainedPolicy
-from jaxppo.launch.composing import compose
+from jaxppo.deploy.result import Block, Result, result
+from jaxppo.launch.errors import explain
+from jaxppo.launch.resuming import compose_run
 from jaxppo.runtime import build, compile, devices
+from jaxppo.runtime.caller import Caller, Reached
+from jaxppo.runtime.directories import check_run_dir
+from jaxppo.runtime.jobs import Job, TrainingError, prepare
+from jaxppo.runtime.loop import run_together
+from jaxppo.runtime.signals import Interrupted, Interrupts
+from jaxppo.runtime.sinks.bars import bar
 from jaxppo.types import Hyperparameters, Policy, System
 
-__all__ = ["compose", "make_train"]
+COMMANDS = ("ff_ppo", "rec_ppo")
+_composing = threading.Lock()  # Hydra composes with global state
+
+
+def compose(command: str = "ff_ppo", settings: Sequence[str] | Mapping[str, Any] = ()) -> Config:
+    """Return the settings of a command, checked: `jaxppo.compose("ff_ppo", ["env=cartpole"])`.
+
+    `settings` are what the command line takes, or a dict of them, which may be nested:
+    `{"env": "cartpole", "arch": {"total_timesteps": 1e6}}`. `ConfigError`, one line, if any is
+    wrong.
+    """
+    if command not in COMMANDS:
+        raise ConfigError(f"command={command}: no such command; one of {', '.join(COMMANDS)}")
+    overrides = list(_overrides(settings)) if isinstance(settings, Mapping) else list(settings)
+    with _one_line(), _composing:
+        return compose_run(command, overrides)
+
+
+def _overrides(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield nested settings as the command line takes them."""
+    for name, value in settings.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping) and value:
+            yield from _overrides(value, f"{key}.")
+        else:
+            yield as_override(key, value)
+
+
+@contextlib.contextmanager
+def _one_line() -> Iterator[None]:
+    """Raise the mistakes of a user as `ConfigError`s of one line."""
+    if jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+        raise ConfigError("JAX_ENABLE_X64: jaxppo computes in 32 bits; unset it")
+    try:
+        yield
+    except (ConfigError, TrainingError):
+        raise
+    except Exception as error:
+        line = explain(error)
+        if line is None:
+            raise
+        raise ConfigError(" ".join(line.split())) from error
+
+
+def train(
+    config: Config | Sequence[str] | Mapping[str, Any] = (),
+    *,
+    command: str = "ff_ppo",
+    env: Any = None,
+    network: Mapping[str, Any] | None = None,
+    run_dir: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_block: Callable[[Block], Any] | None = None,
+    progress: bool = True,
+) -> Result:
+    """Train as the command line does, with the same numbers, and return the result.
+
+        result = jaxppo.train(["env=cartpole", "arch.total_timesteps=1e6"])
+        result.absolute_metric, result.evaluations["episode_return"], result.policy
+
+    `config`: of `compose`, or what it takes for `command`. `env`: an environment of your own
+    instead of an import path; as a tuple, with its parameters. `network`: flax modules of your own
+    by place, such as `{"actor_torso": MyTorso()}`. `run_dir`: where to write the files of a run;
+    None: nothing is written. `resume`: the directory of a run to go on with. `on_block`: called
+    with a `Block` after every evaluation; the run stops if it returns True. `progress`: show a bar
+    on a terminal or in a notebook.
+
+    Ctrl-C ends the run with the result so far. `ConfigError` if the settings are wrong and
+    `TrainingError` if a member fails; its `result` has what the others gave.
+    """
+    devices.use_cores()
+    if resume is not None:
+        if isinstance(config, Config):
+            raise ConfigError(
+                f"resume={resume}: goes on with the settings of that run; give changes as a list "
+                "or a dict"
+            )
+        typed = list(_overrides(config)) if isinstance(config, Mapping) else list(config)
+        config = [as_override("resume", str(resume)), *typed]
+    found = config if isinstance(config, Config) else compose(command, config)
+    resumes = found.resume is not None
+    if resumes and run_dir is not None:
+        raise ConfigError(f"run_dir={run_dir}: a resumed run stays in its directory; leave it out")
+    found = with_given(found, env, network, again=resumes)
+    given = found.resume or run_dir
+    folder = None if given is None else Path(given)
+    if folder is None:
+        _check_without_files(found.logger)
+    elif not resumes:
+        check_run_dir("run_dir", folder)
+    with _one_line():
+        prepare(found)
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+    return _run(Job(found, folder, resume=resumes), on_block, progress=progress)
+
+
+def _run(job: Job, on_block: Callable[[Block], Any] | None, *, progress: bool) -> Result:
+    """Run a job and return its result, also after Ctrl-C."""
+    records: dict[str, list[dict[str, Any]]] = {}
+
+    def call(reached: Reached) -> bool:
+        if on_block is None or not reached.members.active(reached.layout.slots):
+            return False
+        last = {event["event"]: event for event in records[""]}
+        return on_block(Block(last.get("train", {}), last.get("eval", {}), reached)) is True
+
+    shown = bar() if progress else None
+    caller = Caller(
+        signals=Interrupts(),
+        console=False,
+        screens=[] if shown is None else [shown],
+        records=records,
+        on_block=call,
+    )
+    status, failure = "finished", None
+    try:
+        with _one_line():
+            (outcome,) = run_together([job], caller=caller)
+        if isinstance(outcome, TrainingError):
+            status, failure = str(outcome), outcome
+    except KeyboardInterrupt as stopped:
+        if caller.reached is None:
+            raise
+        status = str(stopped) if isinstance(stopped, Interrupted) else "interrupted"
+    finally:
+        if shown is not None:
+            shown.close()
+    if caller.reached is None:
+        raise failure or TrainingError(status)
+    steps = caller.reached.progress.steps
+    if status == "finished" and not caller.reached.progress.is_over:
+        status = f"stopped at step {steps}"
+    found = result(caller.reached, records, status)
+    if failure is not None:
+        failure.result = found
+        raise failure
+    return found
+
+
+def _check_without_files(logger: LoggerConfig) -> None:
+    """Raise `ConfigError` for outputs that need a directory."""
+    for name in ("marl_eval", "tensorboard", "wandb", "sinks"):
+        if value := getattr(logger, name):
+            shown = str(value).lower() if value is True else value
+            raise ConfigError(f"logger.{name}={shown}: writes files; give run_dir=DIR")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -56,26 +214,36 @@ class WholeRun:
         )
 
 
-def make_train(config: Config) -> WholeRun:
-    """Return the run of `config` as one pure function of a key and hyperparameters.
+def make_train(
+    config: Config | Sequence[str] | Mapping[str, Any] = (),
+    *,
+    command: str = "ff_ppo",
+    env: Any = None,
+    network: Mapping[str, Any] | None = None,
+) -> WholeRun:
+    """Return a run as one pure function of a key and hyperparameters.
 
-    It has no outputs besides its result: no screen, no files, no checkpoints. It trains one agent
-    on one device; several are `jax.vmap`. `ConfigError` if the settings are wrong, or ask for
-    several members.
+        run = jaxppo.make_train(["env=cartpole"])
+        output = jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(0), 16))
+
+    The arguments are those of `train`. The function has no outputs besides its result: no screen,
+    no files, no checkpoints. It trains one agent on one device; several are `jax.vmap`.
+    `ConfigError` if the settings are wrong, or ask for several members.
     """
-    if num_members(config) > 1:
-        key = "arch.num_seeds" if config.population.size is None else "population.size"
+    found = config if isinstance(config, Config) else compose(command, config)
+    found = with_given(found, env, network, again=False)
+    if num_members(found) > 1:
+        key = "arch.num_seeds" if found.population.size is None else "population.size"
         raise ConfigError(
-            f"{key}={num_members(config)}: make_train makes one agent; leave it out, and use "
+            f"{key}={num_members(found)}: make_train makes one agent; leave it out, and use "
             "jax.vmap over keys and hyperparameters"
         )
-    planned = plan(config, 1, 1)
-    arch, platform = config.arch, devices.platform()
+    arch, planned = found.arch, plan(found, 1, 1)
     compile.check(arch.compiler)
     return WholeRun(
-        config=config,
+        config=found,
         plan=planned,
-        system=build.build(config, planned),
+        system=build.build(found, planned),
         schedule=Schedule(
             updates=(*[0] * arch.evaluate_first, *planned.updates_per_block),
             num_eval_episodes=arch.num_eval_episodes,
@@ -83,6 +251,6 @@ def make_train(config: Config) -> WholeRun:
             num_update_batches=planned.update_batch_size,
             warmup_rollouts=planned.warmup_rollouts,
         ),
-        hyperparameters=build.hyperparameters(config, planned),
-        compiler_options=compile.options(arch.compiler, platform),
+        hyperparameters=build.hyperparameters(found, planned),
+        compiler_options=compile.options(arch.compiler, devices.platform()),
     )

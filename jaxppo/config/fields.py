@@ -192,9 +192,23 @@ def _check_number(key: str, value: float, rule: Mapping[str, Any]) -> None:
 
 def as_argument(key: str, value: Any) -> str:
     """Return `key=value` as typed in a shell, quoted for Hydra and for the shell."""
-    text = str(value)
-    plain = re.fullmatch(r"[\w./@%:+-]+", text, re.ASCII)
-    return shlex.quote(f"{key}={text if plain else quoted(text)}")
+    return shlex.quote(as_override(key, value))
+
+
+def as_override(key: str, value: Any) -> str:
+    """Return `key=value` as Hydra reads it; values are numbers, text, null and lists of these."""
+
+    def one(value: Any) -> str:
+        if isinstance(value, list | tuple):
+            return f"[{','.join(map(one, value))}]"
+        if isinstance(value, Mapping):
+            return f"{{{','.join(f'{name}: {one(inner)}' for name, inner in value.items())}}}"
+        if value is None or isinstance(value, bool):
+            return {None: "null", True: "true", False: "false"}[value]
+        text = str(value)
+        return text if re.fullmatch(r"[\w./@%:+-]+", text, re.ASCII) else quoted(text)
+
+    return f"{key}={one(value)}"
 
 
 def quoted(text: str) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxppo.config.fields import ConfigError, is_import_path
+from jaxppo.config.given import is_given
 
 TRUSTED = (
     *("jaxppo.algorithms", "jaxppo.envs", "jaxppo.networks"),
@@ -26,6 +27,8 @@ def check_trust(settings: dict[str, Any], trust: Sequence[str]) -> None:
                 f"{key}={value}: a stored run must not contain ${{...}}; write the value"
             )
     for key, path in _named(settings):
+        if is_given(path):  # the caller gives it, and nothing is imported
+            continue
         if not (_within(path, allowed) and (key == "env.module" or _is_defined_there(path, trust))):
             raise ConfigError(
                 f"{key}={path}: is not among what a stored run may name (classes of "

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -362,13 +362,14 @@ def caption(picture: np.ndarray, text: str, *, size: int = 13) -> Picture:
     return image
 
 
-def write_film(path: Path, images: Sequence[Picture], fps: int) -> None:
+def write_film(file: Path | IO[bytes], images: Sequence[Picture], fps: int) -> None:
     """Write a GIF of images of one size, which repeats after a pause of one second."""
     few = [*images[:: -(-len(images) // 12)], images[-1]]
     palette = _joined(few).quantize(64, dither=Image.Dither.NONE)
     frames = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
     duration = [round(100 / fps) * 10] * (len(frames) - 1) + [1000]  # ms, in the format's 10 ms
-    frames[0].save(path, save_all=True, append_images=frames[1:], duration=duration, loop=0)
+    save = partial(frames[0].save, file, format="GIF")
+    save(save_all=True, append_images=frames[1:], duration=duration, loop=0)
 
 
 def write_strip(path: Path, rows: Sequence[tuple[str, Sequence[Picture]]]) -> None:

@@ -1,15 +1,18 @@
 """Films of a trained policy: the best, the median and the worst of several episodes."""
 
+import base64
 import dataclasses
+import io
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.algorithms.evaluation import reset_keys, step_keys
-from jaxppo.config.fields import setting
+from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.messages import count
 from jaxppo.deploy.drawings import Drawing, Picture, caption, drawing, write_film, write_strip
 from jaxppo.deploy.policy import Playing, TrainedPolicy
@@ -91,6 +94,44 @@ def render(settings: Rendering) -> None:
         print_lines(f"{path}: {text}, episode {numbers[name] + 1} of {settings.episodes}")
     write_strip(out / "strip.png", rows)
     print_lines(f"{out / 'strip.png'}: frames of the three")
+
+
+@dataclasses.dataclass(frozen=True)
+class Film:
+    """A film of one episode; a notebook shows it."""
+
+    gif: bytes
+    episode_return: float
+    length: int
+
+    def save(self, path: str | Path) -> None:
+        """Write a GIF."""
+        Path(path).write_bytes(self.gif)
+
+    def __repr__(self) -> str:
+        return f"Film(return {self.episode_return:.2f}, {count(self.length, 'step')})"
+
+    def _repr_html_(self) -> str:
+        data = base64.b64encode(self.gif).decode()
+        return f'<img alt="{self!r}" src="data:image/gif;base64,{data}">'
+
+
+def film(
+    policy: TrainedPolicy, *, episodes: int = 16, which: str = "best", max_frames: int = 500
+) -> Film:
+    """Film the best, median or worst of the first `episodes` that `policy.evaluate` plays.
+
+    `ConfigError` if the environment cannot be drawn, see docs/environments.md.
+    """
+    drawn = drawing(policy.system.env)
+    scores = choose(returns(policy, drawn, episodes))
+    if which not in scores:
+        raise ConfigError(f"which={which}: must be one of {', '.join(scores)}")
+    played = play(policy, drawn, scores[which])
+    length, file = len(played.states) - 1, io.BytesIO()
+    fps = min(30, max(4, len(played.states) // 4))
+    write_film(file, pictures(drawn, played, every_kth(length, max_frames)), fps)
+    return Film(gif=file.getvalue(), episode_return=played.returns[-1], length=length)
 
 
 def choose(scores: np.ndarray) -> dict[str, int]:

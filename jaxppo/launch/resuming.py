@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import hydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
@@ -15,7 +16,7 @@ from jaxppo.config.parse import parse
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import CONFIG, LOCAL, plain, read_config, with_local
 from jaxppo.config.trust import check_trust
-from jaxppo.launch.composing import plain_settings
+from jaxppo.launch.composing import check_form, config_dir, plain_settings, with_plus
 from jaxppo.runtime.directories import check_tree
 
 
@@ -35,6 +36,16 @@ def resume_overrides(arguments: Sequence[str]) -> list[str]:
             "or multirun"
         )
     return [f"hydra.run.dir={quoted(str(run_dir))}", "hydra.output_subdir=null"]
+
+
+def compose_run(config_name: str, overrides: Sequence[str]) -> Config:
+    """Return the settings of a command as `settings_of` does, outside of a Hydra application."""
+    check_form(overrides)
+    typed = [with_plus(each) for each in overrides]
+    with hydra.initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
+        composed = hydra.compose(config_name, typed)
+        here = {"overrides": {"task": typed}, "run": {"dir": str(composed.get("resume"))}}
+        return settings_of(composed, OmegaConf.create(here))
 
 
 def settings_of(composed: DictConfig, hydra_config: Any) -> Config:

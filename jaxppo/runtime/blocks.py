@@ -19,10 +19,10 @@ from jaxppo.runtime.evaluating import evaluate, score
 from jaxppo.runtime.events import Events, of_training
 from jaxppo.runtime.jobs import algorithm_name
 from jaxppo.runtime.members import Member, Members
-from jaxppo.runtime.placement import Layout
+from jaxppo.runtime.placement import Layout, State
 from jaxppo.runtime.programs import Programs, check_memory, compile_programs
 from jaxppo.runtime.progress import Pace, Progress
-from jaxppo.runtime.saving import Saver, State
+from jaxppo.runtime.saving import Saver
 from jaxppo.runtime.selection import Selection
 from jaxppo.runtime.signals import Signals
 from jaxppo.types import Policy
@@ -239,7 +239,7 @@ class Blocks:
 
     def _write_selection(self, sources: Any) -> None:
         slots, steps = self.layout.slots, self._progress.steps
-        self._selection.write(self._events, slots, sources, steps)
+        self._events.write_selection(self._selection.describe(slots, sources, steps))
 
     def conclude(self, state: State) -> None:
         """Evaluate the best policies again, and write the end of every member."""
@@ -255,10 +255,12 @@ class Blocks:
                 for i in self._active
             }
             self._events.write(scores, "absolute")
+        progress = self._progress
+        status = "finished" if progress.is_over else f"stopped at step {progress.steps}"
         for i in self._active:
             member = self._members[i]
             member.result = scores[i]["episode_return"]
-            member.end(self._describe_end(member, "finished"))
+            member.end(self._describe_end(member, status))
         ends = {i: self._members[i].facts.end for i in range(len(self._members))}
         overall = None
         if self._config.population.size is not None:

@@ -15,6 +15,7 @@ from jaxppo.config.schema import LoggerConfig
 from jaxppo.config.stored import plain
 from jaxppo.ops.aggregates import interval, iqm
 from jaxppo.runtime import sinks
+from jaxppo.runtime.caller import Caller
 from jaxppo.runtime.jobs import Job
 from jaxppo.runtime.members import Members
 
@@ -45,8 +46,8 @@ class Report:
 class Events:
     """The sinks of all jobs and members of a program."""
 
-    def __init__(self, jobs: Sequence[Job], members: Members) -> None:
-        self._jobs, self._members = jobs, members
+    def __init__(self, jobs: Sequence[Job], members: Members, caller: Caller) -> None:
+        self._jobs, self._members, self._caller = jobs, members, caller
         self._reports: list[Report] = []
         self._failed: set[str] = set()  # settings of views that have failed
 
@@ -61,7 +62,7 @@ class Events:
         for job, own, position in zip(self._jobs, self._members.jobs, positions, strict=True):
             if only_screen:
                 break
-            console = job.config.logger.console and one
+            console = job.config.logger.console and one and self._caller.console
             config = dataclasses.replace(job.config.logger, console=console)
             self._open(config, job, own, "", position)
             if len(own) > 1:
@@ -71,13 +72,15 @@ class Events:
                 )
                 for i in own:
                     name = f"seed_{self._members[i].seed}"
-                    (job.run_dir / name).mkdir(exist_ok=job.resume)
+                    if job.run_dir is not None:
+                        (job.run_dir / name).mkdir(exist_ok=job.resume)
                     self._open(config, job, range(i, i + 1), name, position)
+        screens: list[sinks.Sink] = [*self._caller.screens]
         if only_screen or not one:
-            console = any(job.config.logger.console for job in self._jobs)
+            console = self._caller.console and any(j.config.logger.console for j in self._jobs)
             screen = LoggerConfig(console=console, json=False, plot=False)
-            outputs = sinks.make(screen, self._jobs[0].run_dir)
-            self._reports.append(Report(outputs, range(len(self._members)), None))
+            screens += sinks.make(screen, Path())
+        self._reports.append(Report(screens, range(len(self._members)), None))
 
     def _open(
         self,
@@ -88,6 +91,9 @@ class Events:
         positions: Mapping[str, int] | None,
     ) -> None:
         """Open the sinks of the members `own` in a folder of the job, after any earlier events."""
+        if job.run_dir is None:
+            self._reports.append(Report(self._caller.recorder(name, []), own, None))
+            return
         folder = job.run_dir / name
         settings = self._members[own.start].config if len(own) == 1 else job.config
         several = job.run_dir.name if num_members(job.config) > 1 else None
@@ -98,7 +104,10 @@ class Events:
             failed=self._failed,
         )
         position = None if positions is None else positions.get(name or ".", 0)
-        self._reports.append(Report(sinks.make(config, folder, position, scope), own, folder))
+        outputs = sinks.make(config, folder, position, scope)
+        past, _ = sinks.past_events(folder, position)
+        outputs += self._caller.recorder(name, past)
+        self._reports.append(Report(outputs, own, folder))
 
     def close(self, kind: Any, *_: object) -> None:
         """Close all sinks, then raise the first error of a sink unless the run raised one."""
@@ -117,7 +126,9 @@ class Events:
         return {
             str(report.folder.relative_to(job.run_dir)): sinks.position(report.folder)
             for report in self._reports
-            if report.folder is not None and report.folder.is_relative_to(job.run_dir)
+            if report.folder is not None
+            and job.run_dir is not None
+            and report.folder.is_relative_to(job.run_dir)
         }
 
     def write(
@@ -131,6 +142,13 @@ class Events:
         for report in self._reports:
             report.write(rows, overall or {})
 
+    def replay(self, records: Mapping[str, Sequence[sinks.Event]], run_dir: Path) -> None:
+        """Write stored events of one job again, by folder, to the sinks of each folder."""
+        for report in self._reports:
+            name = "" if report.folder == run_dir else report.folder and report.folder.name
+            for event in records.get(name or "", ()) if report.folder else ():
+                report.send(event)
+
     def tick(self, steps: int, speed: float) -> None:
         """Show progress between two events on screens; it is not logged."""
         for report in self._reports:
@@ -143,11 +161,11 @@ class Events:
         for report in self._reports:
             report.send({"event": kind, **values})
 
-    def write_of_several(self, kind: str, **values: Any) -> None:
-        """Write one event to the sinks of several members."""
+    def write_selection(self, values: dict[str, Any]) -> None:
+        """Write a `selection` event to the sinks of several members."""
         for report in self._reports:
             if len(report.members) > 1:
-                report.send({"event": kind, **values})
+                report.send({"event": "selection", **values})
 
 
 def aggregate(events: Sequence[sinks.Event]) -> sinks.Event:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from jaxppo.config.plan import Plan, memories, num_members, plan
 from jaxppo.config.schema import Config
@@ -13,6 +14,8 @@ from jaxppo.types import System
 class TrainingError(RuntimeError):
     """A run cannot go on: NaN, infinity or no legal action. The message is one line."""
 
+    result: Any = None  # of `jaxppo.train`: what the run gave until then
+
 
 class TooLargeError(RuntimeError):
     """A program needs too much memory."""
@@ -20,10 +23,10 @@ class TooLargeError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """The settings of a run and its directory."""
+    """The settings of a run and its directory; without one it writes no files."""
 
     config: Config
-    run_dir: Path
+    run_dir: Path | None
     resume: bool = False  # from the latest checkpoint in run_dir, if any
     group: str | None = None  # name of its sweep, if any
 

@@ -15,18 +15,17 @@ import jax.numpy as jnp
 
 from jaxppo.config.plan import num_members
 from jaxppo.config.schema import Config
-from jaxppo.config.stored import keep_config
 from jaxppo.runtime import build, checkpoint, saving
 from jaxppo.runtime.blocks import Blocks
+from jaxppo.runtime.caller import Caller
 from jaxppo.runtime.events import Events
 from jaxppo.runtime.jobs import Job, TrainingError, check_surroundings, plan_members
 from jaxppo.runtime.members import Members
-from jaxppo.runtime.placement import Layout
+from jaxppo.runtime.placement import Layout, State
 from jaxppo.runtime.programs import check_group, compile_training, profile, warm_up
 from jaxppo.runtime.progress import Progress
-from jaxppo.runtime.saving import Resumed, Saver, State
+from jaxppo.runtime.saving import Resumed, Saver, keep_configs
 from jaxppo.runtime.selection import Selection
-from jaxppo.runtime.signals import Signals
 
 PATIENCE = 4.0  # seconds for which an evaluation may continue after a signal
 
@@ -46,12 +45,16 @@ def run(config: Config, run_dir: Path, *, resume: bool = False) -> float:
     return outcome
 
 
-def run_together(jobs: Sequence[Job], *, fit: bool = False) -> list[float | TrainingError]:
+def run_together(
+    jobs: Sequence[Job], *, fit: bool = False, caller: Caller | None = None
+) -> list[float | TrainingError]:
     """Train jobs of one `program_key` as one program; return their results, as `run` does.
 
     A failed job does not affect the others. With `fit`, raise `TooLargeError` if the program takes
     too much memory.
     """
+    caller = caller or Caller()
+    signals = caller.signals
     for job in jobs:
         check_surroundings(job.config)
         plan_members(job.config, num_members(job.config))  # raises its errors
@@ -62,11 +65,10 @@ def run_together(jobs: Sequence[Job], *, fit: bool = False) -> list[float | Trai
     if fit:
         train = compile_training(layout, members.configs(layout.slots))
         check_group(layout, train)
-    signals = Signals()
-    events = Events(jobs, members)
+    events = Events(jobs, members, caller)
     selection = Selection(config, members.configs(layout.slots), layout)
     progress = Progress(plan.updates_per_block, plan.steps_per_update)
-    saver = Saver(jobs, members, events, progress, selection, signals)
+    saver = Saver(jobs, members, events, progress, selection, caller)
     with contextlib.ExitStack() as stack:
         stack.push(events.close)
         threads = stack.enter_context(ThreadPoolExecutor(4, "checkpoints"))
@@ -93,15 +95,15 @@ def run_together(jobs: Sequence[Job], *, fit: bool = False) -> list[float | Trai
                     blocks.evaluate_untrained(state)
             else:
                 state = saving.place_state(restored, resumed, layout, members, selection)
-                for job in jobs:  # the run now has the changes that were allowed
-                    keep_config(job.config, job.run_dir)
+                keep_configs(jobs)  # the run now has the changes that were allowed
             profile(config, layout, blocks.programs, state.learner)
         while members.active(blocks.layout.slots) and not progress.is_over:
             before = progress.steps
             state = blocks.train(state)
             with signals.ending(saver.pending(state, blocks.layout), PATIENCE):
                 state, scores = blocks.end(state)
-            saver.save_block(state, blocks.layout, scores, before)
+            if saver.save_block(state, blocks.layout, scores, before):
+                break
         # Without active members nothing is evaluated, and a signal must not hide their failure
         active = members.active(blocks.layout.slots)
         with signals.ending(saver.wait) if active else contextlib.nullcontext():
@@ -121,11 +123,10 @@ def _open(
     """Open the files of all jobs, and write the `resume` event."""
     only_screen = jobs[0].config.arch.plan_only
     positions = None if resumed is None else resumed.facts.positions
-    for job in () if only_screen else jobs:
-        if resumed is not None:
-            checkpoint.put_aside(job.run_dir, resumed.found.steps)
-        else:
-            keep_config(job.config, job.run_dir)
+    if resumed is not None:
+        checkpoint.put_aside(resumed.found.path.parents[1], resumed.found.steps)
+    elif not only_screen:
+        keep_configs(jobs)
     known = [(positions or {}) if job.resume else None for job in jobs]
     events.open(known, only_screen=only_screen)
     if not only_screen:
@@ -143,6 +144,6 @@ def begin(
     first = build.begin(layout.system, members.configs(layout.slots), layout.plan)
     learner = warm_up(layout, config, layout.place(first))
     if selection.method != "none":
-        selection.write(events, layout.slots, layout.slots, 0)
+        events.write_selection(selection.describe(layout.slots, layout.slots, 0))
     best = jax.tree.map(jnp.copy, learner.agent.policy)
     return State(learner, best, layout.no_metrics(), layout.no_earlier(config))

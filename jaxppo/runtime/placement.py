@@ -18,6 +18,17 @@ from jaxppo.runtime import devices
 from jaxppo.types import ActingState, LearnerState, Policy, PyTree, System
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class State:
+    """All arrays of a run; leaves are `[D, P, ...]` on devices, `[P, ...]` in checkpoints."""
+
+    learner: LearnerState
+    best: Policy  # best evaluated policy of each member
+    total: Metrics  # since the last train event of the block
+    earlier: Metrics | None = None  # of the block before that; None without logger.every
+
+
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """The members of a program, by their number in the run, and the program's sizes."""

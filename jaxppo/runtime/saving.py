@@ -14,32 +14,22 @@ import jax.numpy as jnp
 
 from jaxppo.algorithms.spine import Metrics, zero_metrics
 from jaxppo.config.fields import ConfigError, as_argument
-from jaxppo.config.stored import plain
+from jaxppo.config.stored import keep_config, plain
 from jaxppo.runtime import build, checkpoint, devices, sinks
+from jaxppo.runtime.caller import Caller, Reached
 from jaxppo.runtime.checkpoint import Checkpoint, CheckpointError
 from jaxppo.runtime.directories import check_tree, only_run_in
 from jaxppo.runtime.events import Events
 from jaxppo.runtime.facts import MemberFacts, RunFacts
 from jaxppo.runtime.jobs import Job
 from jaxppo.runtime.members import Members
-from jaxppo.runtime.placement import Layout, reshard
+from jaxppo.runtime.placement import Layout, State, reshard
 from jaxppo.runtime.progress import Progress
 from jaxppo.runtime.selection import Selection
-from jaxppo.runtime.signals import Interrupted, Signals
+from jaxppo.runtime.signals import Interrupted
 from jaxppo.types import LearnerState, Policy
 
 SAVE_SECONDS = 60.0  # minimum time between checkpoints within a block
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class State:
-    """All arrays of a run; leaves are `[D, P, ...]` on devices, `[P, ...]` in checkpoints."""
-
-    learner: LearnerState
-    best: Policy  # best evaluated policy of each member
-    total: Metrics  # since the last train event of the block
-    earlier: Metrics | None = None  # of the block before that; None without logger.every
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +50,8 @@ def open_directories(
     """
     resumed = None
     for job in jobs:
+        if job.run_dir is None:
+            continue
         stack.enter_context(only_run_in(job.run_dir))
         if job.resume:
             check_tree("resume", job.run_dir)
@@ -84,7 +76,7 @@ def check_resume(
             f"{found.path}: its members differ in {', '.join(facts.numbers) or 'nothing'}, and "
             f"the settings say {', '.join(selection.numbers) or 'nothing'}"
         )
-    gaps = sinks.missing(job.run_dir, facts.positions)
+    gaps = sinks.missing(found.path.parents[1], facts.positions)
     if gaps and not {"log", "logger"} & set(job.config.resume_allow):
         raise ConfigError(
             f"resume={job.run_dir}: {gaps[0]}; restore the whole log, or continue with what is "
@@ -184,10 +176,11 @@ class Saver:
         events: Events,
         progress: Progress,
         selection: Selection,
-        signals: Signals,
+        caller: Caller,
     ) -> None:
         self._jobs, self._members, self._events = jobs, members, events
-        self._progress, self._selection, self._signals = progress, selection, signals
+        self._progress, self._selection = progress, selection
+        self._caller, self._signals = caller, caller.signals
         self._writers: dict[int, checkpoint.Writer] = {}  # of jobs, by their number
         self._share = jobs[0].config.checkpoint.share
         self._num_saved = 0
@@ -197,7 +190,7 @@ class Saver:
         """Make the checkpoint writers, and set the messages that are printed on a signal."""
         for number, job in enumerate(self._jobs):
             settings = job.config.checkpoint
-            if settings.enabled:
+            if settings.enabled and job.run_dir is not None:
                 self._writers[number] = checkpoint.Writer(
                     job.run_dir, threads, settings.keep, settings.milestones
                 )
@@ -232,9 +225,14 @@ class Saver:
 
     def save_block(
         self, state: State, layout: Layout, scores: Mapping[int, float], before: int
-    ) -> None:
-        """Save after a block, if it is due; `scores` are those of its evaluation."""
-        self._save(state, layout, scores, before, may_save=True)
+    ) -> bool:
+        """Save after a block, if it is due; `scores` are those of its evaluation.
+
+        Return whether the caller stops the run, which is saved then.
+        """
+        stops = self._caller.stops(self.reached(state, layout))
+        self._save(state, layout, scores, before, may_save=True, must_save=stops)
+        return stops
 
     def _save(
         self,
@@ -244,12 +242,13 @@ class Saver:
         before: int,
         *,
         may_save: bool,
+        must_save: bool = False,
     ) -> None:
         """Write checkpoints if they are due; raise `Interrupted` after a signal."""
         if not self._members.active(layout.slots):  # the run ends by itself
             return
         number, steps = self._signals.received, self._progress.steps
-        due = number is not None or self._progress.is_over
+        due = must_save or number is not None or self._progress.is_over
         due = due or any(w.is_milestone(steps, before) for w in self._writers.values())
         if due or (may_save and self._can_afford()):
             self.snapshot(state, layout, scores)()
@@ -257,6 +256,7 @@ class Saver:
             self.wait()
             saved = f", saved{self._signals.resume_hint}" if self._writers else ", not saved"
             name = signal.Signals(number).name
+            self._caller.reached = self.reached(state, layout)
             raise Interrupted(f"{name}: stopped at step {steps}{saved}", number)
 
     def _can_afford(self) -> bool:
@@ -266,6 +266,11 @@ class Saver:
         spent = sum(writer.seconds for writer in self._writers.values())
         each = spent / self._num_saved if self._num_saved else 0.1 * len(self._writers)
         return self._share == 1 or spent + each <= self._share * self._progress.seconds
+
+    def reached(self, state: State, layout: Layout) -> Reached:
+        """Return how far the run is."""
+        parts = self._jobs, self._members, self._selection, self._progress
+        return Reached(*parts, layout, state)
 
     def pending(self, state: State, layout: Layout) -> Callable[[], str]:
         """Return a function that saves the run as it is now, and waits for it."""
@@ -331,6 +336,13 @@ class Saver:
             members_per_device=layout.plan.members_per_device,
             positions=self._events.positions(job),
         )
+
+
+def keep_configs(jobs: Sequence[Job]) -> None:
+    """Write config.yaml of all jobs."""
+    for job in jobs:
+        if job.run_dir is not None:
+            keep_config(job.config, job.run_dir)
 
 
 def load_members(resumed: Resumed, members: Members, selection: Selection) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 
 from jaxppo.config.schema import Config
 from jaxppo.runtime import build
-from jaxppo.runtime.events import Events
 from jaxppo.runtime.placement import Layout
 from jaxppo.runtime.population import explore, rank, rungs, sources
 from jaxppo.types import LearnerState
@@ -102,15 +101,12 @@ class Selection:
         """Keep the hyperparameters of the slots `kept` only."""
         self.numbers = {name: [row[slot] for slot in kept] for name, row in self.numbers.items()}
 
-    def write(
-        self, events: Events, slots: Sequence[int], sources: Sequence[int], steps: int
-    ) -> None:
-        """Write each member's parent and hyperparameters to the sinks of several members."""
-        events.write_of_several(
-            "selection",
-            method=self.method,
-            steps=steps,
-            members=list(slots),
-            sources=list(sources),
-            hyperparameters=self.numbers,
-        )
+    def describe(self, slots: Sequence[int], sources: Sequence[int], steps: int) -> dict[str, Any]:
+        """Return the values of a `selection` event: each member's parent and hyperparameters."""
+        return {
+            "method": self.method,
+            "steps": steps,
+            "members": list(slots),
+            "sources": list(sources),
+            "hyperparameters": self.numbers,
+        }

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 
 class Interrupted(KeyboardInterrupt):
@@ -125,3 +125,44 @@ def _say(line: str) -> None:
     with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error is closed
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
+
+
+class Interrupts(Signals):
+    """The same in a process that belongs to the caller: only Ctrl-C counts, and none ends it.
+
+    The first Ctrl-C during training is recorded. Everywhere else, and the second time, it raises
+    `KeyboardInterrupt` as usual.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._raises = False
+
+    @contextlib.contextmanager
+    def listen(self) -> Iterator[None]:
+        """Record Ctrl-C until the block ends."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGINT, self._receive)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before or signal.default_int_handler)
+
+    @contextlib.contextmanager
+    def ending(self, before_end: Callable[[], str], patience: float = 0.0) -> Iterator[None]:
+        """Without `patience`, let Ctrl-C raise `KeyboardInterrupt` during this block."""
+        self._raises = not patience
+        try:
+            if self.received is not None and self._raises:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._raises = False
+
+    def _receive(self, number: int, _: Any) -> None:
+        if self._raises or self.received is not None:
+            raise KeyboardInterrupt
+        self.received = number
+        _say(f"Ctrl-C: {self.plan}; once more stops at once")

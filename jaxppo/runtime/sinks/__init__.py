@@ -96,6 +96,14 @@ def whole_lines(file: Path, size: int) -> bytes:
     return found
 
 
+def past_events(run_dir: Path, position: int | None) -> tuple[list[Event], int | None]:
+    """Return the events in the first `position` bytes of metrics.jsonl, and their bytes."""
+    if position is None:
+        return [], None
+    lines = whole_lines(run_dir / METRICS, position)
+    return [json.loads(line) for line in lines.splitlines()], len(lines)
+
+
 def scalars(event: Event) -> dict[str, float]:
     """Return the numbers of a `train`, `eval` or `absolute` event, named like `train/entropy`."""
     return {
@@ -203,10 +211,7 @@ def make(
     """
     scope = scope or Scope()
     sinks: list[Sink] = []
-    past: list[Event] = []
-    if position is not None:
-        lines = whole_lines(run_dir / METRICS, position)
-        past, position = [json.loads(line) for line in lines.splitlines()], len(lines)
+    past, position = past_events(run_dir, position)
 
     def view(name: str, make: Callable[[], Sink]) -> None:
         sinks.append(View(f"logger.{name}", make, scope.failed))

@@ -5,14 +5,14 @@ from typing import Any
 
 from jaxppo.config.messages import count
 from jaxppo.runtime.sinks import Event
+from jaxppo.runtime.sinks.bars import TerminalBar, number, short
 
 
 class Console:
     """Prints every event. Only this module calls `print`."""
 
     def __init__(self) -> None:
-        self._bar: Any = None
-        self._task: Any = None
+        self._bar = TerminalBar(sys.stdout) if sys.stdout.isatty() else None
         self._headlines: dict[str, str] = {}  # metrics that the algorithm displays -> formats
 
     def write(self, event: Event) -> None:
@@ -21,65 +21,24 @@ class Console:
         if kind == "start":
             self._headlines = event["headlines"]
         if kind == "train":
-            self._advance(event)
             event = {**event, "headlines": self._headlines}
         for line in _LINES[kind](event):
-            if self._bar is None:
+            if self._bar is None or not self._bar.print(line):
                 print(line, flush=True)
-            else:
-                self._bar.console.print(line, highlight=False, markup=False, soft_wrap=True)
-        if kind == "compile" and not event["plan_only"] and sys.stdout.isatty():
-            self._open(event["total_steps"])
-        if kind == "eval" and event["last"]:
-            self.close()
+        if self._bar is not None:
+            self._bar.write(event)
+            if kind == "eval" and event["last"]:
+                self._bar.close()
 
     def close(self) -> None:
         """Remove the bar."""
         if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+            self._bar.close()
 
     def tick(self, steps: int, speed: float) -> None:
         """Move the bar."""
         if self._bar is not None:
-            values = {"steps": _short(steps), "speed": _short(speed)}
-            self._bar.update(self._task, completed=steps, **values)
-
-    def _open(self, total_steps: int) -> None:
-        from rich import progress
-
-        self._bar = progress.Progress(
-            progress.BarColumn(),
-            progress.TaskProgressColumn(),
-            progress.TextColumn("{task.fields[steps]} steps  {task.fields[speed]} steps/s"),
-            progress.TextColumn("return {task.fields[score]}"),
-            progress.TimeRemainingColumn(),
-        )
-        self._task = self._bar.add_task("", total=total_steps, steps="0", speed="-", score="-")
-        self._bar.start()
-
-    def _advance(self, event: Event) -> None:
-        if self._bar is not None:
-            self._bar.update(
-                self._task,
-                completed=event["steps"],
-                steps=_short(event["steps"]),
-                speed=_short(event["steps_per_second"]),
-                score=_number(event["episode_return"]),
-            )
-
-
-def _short(value: float) -> str:
-    """Format a number with three digits and a unit: 999.7 is 1k."""
-    value = float(f"{value:.3g}")
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:g}{unit}"
-    return f"{value:g}"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+            self._bar.tick(steps, speed)
 
 
 def _start(event: Event) -> list[str]:
@@ -137,8 +96,8 @@ def _train(event: Event) -> list[str]:
         "  ".join(
             [
                 f"{event['steps']:>13,} steps",
-                f"{_short(event['steps_per_second']):>5} steps/s",
-                f"train return {_number(event['episode_return']):>8}",
+                f"{short(event['steps_per_second']):>5} steps/s",
+                f"train return {number(event['episode_return']):>8}",
                 *shown,
                 *([f"{skipped:.3g} steps an update skipped"] if skipped else []),
             ]
@@ -203,7 +162,7 @@ def _end(event: Event) -> list[str]:
     score = event["absolute_metric"]
     return [
         f"best member: seed {event['seed']}, best evaluation "
-        f"{_number(event['best_episode_return'])}, absolute metric {_number(score)}"
+        f"{number(event['best_episode_return'])}, absolute metric {number(score)}"
     ]
 
 

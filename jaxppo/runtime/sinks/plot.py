@@ -1,5 +1,6 @@
 """Draw returns against environment steps, the lineage of a population, and sweeps."""
 
+import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,42 +27,46 @@ class Plot:
         if selections:
             end = max(event.get("steps", 0) for event in self._events)
             _draw_population(self._path.with_name("population.png"), selections, end)
-        evaluations = [e for e in self._events if e["event"] == "eval"]
-        if not evaluations:
-            return
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+        if any(e["event"] == "eval" for e in self._events):
+            _save(draw(self._events), self._path, 130)
 
-        figure = Figure(figsize=(7, 4.2))  # fixed layout: constrained takes twice the time
-        FigureCanvasAgg(figure)
-        axes = figure.add_axes((0.11, 0.13, 0.86, 0.79))
-        training = [e for e in self._events if e["event"] == "train" and e["episodes"]]
-        axes.plot(
-            [e["steps"] for e in training],
-            _numbers(training, "episode_return"),
-            color="tab:gray",
-            linewidth=1.2,
-            label="training episodes (sampled actions)",
-        )
-        if "members" in evaluations[0]:
-            _draw_members(axes, evaluations)
-        else:
-            _draw_one(axes, evaluations)
-        for event in self._events:
-            if event["event"] == "absolute" and event["episode_return"] is not None:
-                axes.axhline(
-                    event["episode_return"],
-                    color="tab:orange",
-                    linestyle="--",
-                    label=f"absolute metric {event['episode_return']:.4g}",
-                )
-            elif event["event"] == "start":
-                of = f"seed {event['seed']}" if "seed" in event else f"{event['members']} seeds"
-                axes.set_title(f"{event['environment']}, {of}")
-        axes.set(xlabel="environment steps", ylabel="episode return")
-        axes.grid(alpha=0.3)
-        axes.legend(loc="best", frameon=False)
-        _save(figure, self._path, 130)
+
+def draw(events: Sequence[Event]) -> Any:
+    """Return a matplotlib figure of the training and evaluation returns in the events of a run."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.2))  # fixed layout: constrained takes twice the time
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0.11, 0.13, 0.86, 0.79))
+    evaluations = [e for e in events if e["event"] == "eval"]
+    training = [e for e in events if e["event"] == "train" and e["episodes"]]
+    axes.plot(
+        [e["steps"] for e in training],
+        _numbers(training, "episode_return"),
+        color="tab:gray",
+        linewidth=1.2,
+        label="training episodes (sampled actions)",
+    )
+    if evaluations and "members" in evaluations[0]:
+        _draw_members(axes, evaluations)
+    else:
+        _draw_one(axes, evaluations)
+    for event in events:
+        if event["event"] == "absolute" and event["episode_return"] is not None:
+            axes.axhline(
+                event["episode_return"],
+                color="tab:orange",
+                linestyle="--",
+                label=f"absolute metric {event['episode_return']:.4g}",
+            )
+        elif event["event"] == "start":
+            of = f"seed {event['seed']}" if "seed" in event else f"{event['members']} seeds"
+            axes.set_title(f"{event['environment']}, {of}")
+    axes.set(xlabel="environment steps", ylabel="episode return")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="best", frameon=False)
+    return figure
 
 
 def _draw_one(axes: Any, evaluations: list[Event]) -> None:
@@ -152,6 +157,13 @@ def _save(figure: Any, path: Path, dpi: int) -> None:
         figure.savefig(path, dpi=dpi)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def png(figure: Any) -> bytes:
+    """Return a figure as a PNG."""
+    file = io.BytesIO()
+    figure.savefig(file, dpi=130)
+    return file.getvalue()
 
 
 def _panels(num: int) -> tuple[Any, list[Any]]:

@@ -1,0 +1,230 @@
+"""The result of a run that Python started: numbers, curves and policies, with or without files."""
+
+import dataclasses
+import statistics
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.plan import plan
+from jaxppo.config.schema import Config
+from jaxppo.config.stored import keep_config
+from jaxppo.deploy.films import Film, film
+from jaxppo.deploy.policy import TrainedPolicy
+from jaxppo.runtime import build
+from jaxppo.runtime.caller import Caller, Reached
+from jaxppo.runtime.directories import check_run_dir, only_run_in
+from jaxppo.runtime.events import Events
+from jaxppo.runtime.members import Member
+from jaxppo.runtime.saving import Saver
+from jaxppo.runtime.sinks import Event
+from jaxppo.types import Policy
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Block:
+    """A run after a block of training and its evaluation: what `on_block` gets.
+
+    Numbers of several members are aggregated as on the console: means, and `member_returns`.
+    """
+
+    train: Event  # the last train event
+    evaluation: Event
+    reached: Reached
+
+    @property
+    def steps(self) -> int:
+        """Return the environment steps so far, of each member."""
+        return self.reached.progress.steps
+
+    @cached_property
+    def policy(self) -> TrainedPolicy:
+        """Return the current policy; of several members the one with the best evaluation so far."""
+        return current(self.reached)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Result:
+    """What a run gave: its numbers, curves and policies.
+
+    Arrays of `metrics` and `evaluations` are `[events]`; with several members `[P, events]`, with
+    NaN where a member has no such event. Their keys are those of metrics.jsonl, `steps` among them.
+    """
+
+    config: Config
+    run_dir: Path | None
+    status: str  # finished; or why it stopped, or failed
+    seeds: list[int]  # [P]
+    absolute_metrics: dict[int, float]  # by seed, of members that have one
+    metrics: Arrays  # of training
+    evaluations: Arrays
+    events: dict[str, list[Event]]  # all, by folder: "" is the run, seed_N a member of several
+    _reached: Reached
+
+    @property
+    def absolute_metric(self) -> float | None:
+        """Return what the command line prints: the mean over seeds; of a population its best's.
+
+        None if the run ended before, or with `arch.absolute_metric=false`.
+        """
+        members = self._reached.members
+        if self.config.population.size is not None:
+            best = members.best_of(range(len(members)))
+            return None if best is None else self.absolute_metrics.get(members[best].seed)
+        found = list(self.absolute_metrics.values())
+        return statistics.fmean(found) if found else None
+
+    @cached_property
+    def policy(self) -> TrainedPolicy:
+        """Return the best evaluated policy, of several members that of the best one.
+
+        If nothing was evaluated, the current policy.
+        """
+        return self.policy_of(_best_seed(self._reached))
+
+    def policy_of(self, seed: int, which: str = "best") -> TrainedPolicy:
+        """Return the `best` evaluated policy of a seed, or its `latest`.
+
+        `ConfigError` if the seed is none of those that were trained to the end.
+        """
+        return policy_of(self._reached, seed, which)
+
+    def plot(self) -> Any:
+        """Return a matplotlib figure of the curves, which a notebook shows."""
+        from jaxppo.runtime.sinks.plot import draw
+
+        return _shown(draw(self.events[""]))
+
+    def film(self, **settings: Any) -> Film:
+        """Film an episode of the policy, see `jaxppo.deploy.films.film`; a notebook shows it."""
+        return film(self.policy, **settings)
+
+    def save(self, run_dir: str | Path) -> Path:
+        """Write a run directory like any other: evaluate, render, export, resume, report.
+
+        `ConfigError` if a run is there already.
+        """
+        folder = Path(run_dir)
+        check_run_dir("run_dir", folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        reached = self._reached
+        job = dataclasses.replace(reached.jobs[0], run_dir=folder, resume=False)
+        caller = Caller(console=False)
+        events = Events([job], reached.members, caller)
+        with only_run_in(folder), ThreadPoolExecutor(1, "checkpoint") as threads:
+            keep_config(job.config, folder)
+            events.open([None], only_screen=False)
+            try:
+                events.replay(self.events, folder)
+                parts = [job], reached.members, events, reached.progress, reached.selection
+                saver = Saver(*parts, caller)
+                saver.open(threads)
+                saver.snapshot(reached.state, reached.layout, {})()
+                saver.wait()
+            finally:
+                events.close(None)
+        return folder
+
+    def __repr__(self) -> str:
+        metric = self.absolute_metric
+        shown = "no absolute metric" if metric is None else f"absolute metric {metric:.2f}"
+        seeds = f", {len(self.seeds)} seeds" if len(self.seeds) > 1 else ""
+        return f"Result({shown}{seeds}, {self._reached.progress.steps:,} steps, {self.status})"
+
+
+def result(reached: Reached, records: Mapping[str, list[Event]], status: str) -> Result:
+    """Return the result of a run that ended, or was stopped, at `reached`."""
+    job, members = reached.jobs[0], reached.members.all
+    folders = [f"seed_{m.seed}" for m in members] if len(members) > 1 else [""]
+    rows = [records.get(folder, []) for folder in folders]
+    finished = {m.seed: m.result for m in members if m.result is not None}
+    return Result(
+        config=job.config,
+        run_dir=job.run_dir,
+        status=status,
+        seeds=[member.seed for member in members],
+        absolute_metrics=finished if job.config.arch.absolute_metric else {},
+        metrics=arrays("train", rows),
+        evaluations=arrays("eval", rows),
+        events=dict(records),
+        _reached=reached,
+    )
+
+
+def arrays(kind: str, members: Sequence[Sequence[Event]]) -> Arrays:
+    """Return the numbers of all events of a kind, `[P, events]`; of one member `[events]`."""
+    rows = [[event for event in events if event["event"] == kind] for events in members]
+    length = max(map(len, rows))
+    longest = next(row for row in rows if len(row) == length)
+    names = [
+        name
+        for name in dict.fromkeys(key for event in longest for key in event)
+        if all(isinstance(e.get(name), int | float | None) for row in rows for e in row)
+        and name not in ("seed", "last")
+    ]
+
+    def one(name: str) -> np.ndarray:
+        values = [[np.nan if e.get(name) is None else e[name] for e in row] for row in rows]
+        padded = [row + [np.nan] * (length - len(row)) for row in values]
+        return np.asarray(padded[0] if len(rows) == 1 else padded)
+
+    return {name: one(name) for name in names}
+
+
+def current(reached: Reached) -> TrainedPolicy:
+    """Return the current policy of the best member."""
+    return policy_of(reached, _best_seed(reached), "latest")
+
+
+def _best_seed(reached: Reached) -> int:
+    members = [reached.members[i] for i in reached.layout.slots]
+    alive = [member for member in members if member.facts.failure is None] or members
+    return max(alive, key=lambda member: member.best_return).seed
+
+
+def policy_of(reached: Reached, seed: int, which: str) -> TrainedPolicy:
+    """Return a member's `best` evaluated policy, or its `latest`."""
+    layout = reached.layout
+    seeds = [reached.members[i].seed for i in layout.slots]
+    if seed not in seeds:
+        raise ConfigError(f"seed={seed}: is none of {', '.join(map(str, seeds))}")
+    if which not in ("best", "latest"):
+        raise ConfigError(f"which={which}: must be best or latest")
+    row = seeds.index(seed)
+    member: Member = reached.members[layout.slots[row]]
+    state = reached.state
+    is_best = which == "best" and bool(member.facts.best)
+    policy = state.best if is_best else state.learner.agent.policy
+    device, slot = divmod(row, layout.plan.members_per_device)
+    own: Policy = jax.tree.map(lambda x: _alone(x, device, slot), policy)
+    planned = plan(member.config, 1, 1)
+    return TrainedPolicy(
+        config=member.config,
+        system=dataclasses.replace(build.build(member.config, planned), axes=()),
+        policy=own,
+        steps=member.facts.best["steps"] if is_best else reached.progress.steps,
+        num_devices=min(layout.plan.devices_per_member, jax.local_device_count()),
+    )
+
+
+def _alone(x: jax.Array, device: int, slot: int) -> jax.Array:
+    """Return a copy of one member of leaves `[D, P, ...]`, on one device."""
+    shards = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+    found: jax.Array = jax.device_put(shards[device].data[0, slot], jax.local_devices()[0])
+    return found
+
+
+def _shown(figure: Any) -> Any:
+    """Return the figure with what a notebook calls to show it."""
+    from jaxppo.runtime.sinks.plot import png
+
+    figure._repr_png_ = lambda: png(figure)
+    return figure

@@ -1,0 +1,68 @@
+"""What a caller in Python adds to a run, and what the run leaves to it."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from jaxppo.runtime.jobs import Job
+from jaxppo.runtime.members import Members
+from jaxppo.runtime.placement import Layout, State
+from jaxppo.runtime.progress import Progress
+from jaxppo.runtime.selection import Selection
+from jaxppo.runtime.signals import Signals
+from jaxppo.runtime.sinks import Event, Screen, Sink
+
+
+@dataclasses.dataclass(frozen=True)
+class Reached:
+    """A run between two blocks, or where it ended.
+
+    The arrays of `state` are only valid until the next block begins.
+    """
+
+    jobs: Sequence[Job]
+    members: Members
+    selection: Selection
+    progress: Progress
+    layout: Layout
+    state: State
+
+
+@dataclasses.dataclass
+class Caller:
+    """The caller of a run. The default is a command line, which adds nothing."""
+
+    signals: Signals = dataclasses.field(default_factory=Signals)
+    console: bool = True  # whether logger.console counts
+    screens: Sequence[Screen] = ()
+    records: dict[str, list[Event]] | None = None  # events by folder of the run; None: not kept
+    on_block: Callable[["Reached"], bool] | None = None  # after each block; True stops the run
+    reached: Reached | None = None  # the last one
+
+    def stops(self, reached: Reached) -> bool:
+        """Note how far the run is; return whether the caller stops it."""
+        self.reached = reached
+        return self.on_block is not None and self.on_block(reached)
+
+    def recorder(self, folder: str, past: Sequence[Event]) -> list[Sink]:
+        """Return the sink that keeps the events of a folder of the run, if they are kept.
+
+        `past` are those from before a resume.
+        """
+        if self.records is None:
+            return []
+        self.records[folder] = list(past)
+        return [Recorder(self.records[folder])]
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorder:
+    """A sink that keeps all events."""
+
+    events: list[Event]
+
+    def write(self, event: Event) -> None:
+        """Keep the event."""
+        self.events.append(event)
+
+    def close(self) -> None:
+        """Do nothing."""
