@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from jaxppo.algorithms.acting import act
 from jaxppo.algorithms.evaluation import Episodes, episode_keys, evaluate_members
 from jaxppo.algorithms.spine import init_agent
 from jaxppo.config.fields import ConfigError, setting
+from jaxppo.config.given import with_given
 from jaxppo.config.parse import parse
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
@@ -193,7 +194,8 @@ def load(
     which: str | int = "best",
     *,
     seed: int | None = None,
-    env: dict[str, Any] | None = None,
+    env: Any = None,
+    network: Mapping[str, Any] | None = None,
     trust: Sequence[str] = (),
 ) -> TrainedPolicy:
     """Return the policy of a run, from its checkpoints.
@@ -201,8 +203,9 @@ def load(
     `which`: `best` is the policy of the absolute metric, `latest` is that of the last checkpoint,
     and a number of environment steps selects a checkpoint that still exists. `seed`: of the member,
     if there are several; None: the member that evaluated best. `env`: settings that replace those
-    of the run's environment, such as `{"params": {"max_steps_in_episode": 100}}`. `trust`: import
-    paths beyond jaxppo, flax, optax and gymnax that the run's settings may name.
+    of the run's environment, such as `{"params": {"max_steps_in_episode": 100}}`; or, as for
+    `jaxppo.train`, the environment itself, as `network` are flax modules. `trust`: import paths
+    beyond jaxppo, flax, optax and gymnax that the run's settings may name.
 
     `CheckpointError` if no checkpoint is intact, `ConfigError` if what was asked for does not
     exist. Warns if a newer checkpoint than the one used is damaged.
@@ -217,6 +220,9 @@ def load(
     settings = {**facts.config, "logger": {}}  # a policy writes no log
     check_trust(settings, trust)
     config = parse(settings)
+    if env is not None and not isinstance(env, Mapping):
+        config, env = with_given(config, env, None, again=True), None
+    config = with_given(config, None, network, again=True)
     if env is not None:
         merged = {**dataclasses.asdict(config.env), **env}
         for name in ("params", "kwargs"):

@@ -44,10 +44,11 @@ class Bar:
             self.total = event["total_steps"]
             self.open()
         elif kind == "train":
-            self.score = event["episode_return"] if self.score is None else self.score
+            if event["episode_return"] is not None:
+                self.score = event["episode_return"]
             self.tick(event["steps"], event["steps_per_second"])
         elif kind == "eval":
-            self.score = event["episode_return"]
+            self.score = event["episode_return"] if self.score is None else self.score
             self.tick(event["steps"], self.speed)
         elif kind == "end":
             self.close()
@@ -120,8 +121,7 @@ class NotebookBar(Bar):
 
     def open(self) -> None:
         """Display the bar."""
-        from IPython.display import display
-
+        display = sys.modules["IPython.display"].display  # loaded wherever there is a kernel
         if self._handle is None:
             self._start = time.perf_counter()
             self._handle = display(self, display_id=True)

@@ -1,0 +1,25 @@
+"""List the commands: `python -m jaxppo`."""
+
+from jaxppo.launch.command_line import attempt
+from jaxppo.runtime.sinks.console import print_lines
+
+COMMANDS = """python -m jaxppo.COMMAND, each with --help:
+
+  ff_ppo      train PPO: python -m jaxppo.ff_ppo env=cartpole
+  rec_ppo     train PPO with memory: python -m jaxppo.rec_ppo env=t_maze network=gru
+  evaluate    play episodes with a trained policy: python -m jaxppo.evaluate run=DIR
+  render      film a trained policy
+  export      export a policy or a learner to other programs
+  report      compare runs on a page
+  check_env   check an environment of your own
+
+From Python: jaxppo.train, make_train, compose and load; see help(jaxppo.train)."""
+
+
+def main() -> None:
+    """Print the list."""
+    attempt(lambda: print_lines(COMMANDS))
+
+
+if __name__ == "__main__":
+    main()

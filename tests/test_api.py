@@ -1,0 +1,337 @@
+"""Python's door: compose, train, make_train."""
+
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import NETWORK, SMALL, small_config
+from envs import Clock, Coin
+from test_resume import logged
+
+import jaxppo
+from jaxppo.algorithms.whole import TrainOutput
+from jaxppo.config import given
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import Config
+from jaxppo.runtime import loop
+from jaxppo.runtime.checkpoint import newest
+from jaxppo.runtime.jobs import TrainingError
+from jaxppo.runtime.signals import Interrupts
+
+LOUD = {"console": False}
+
+
+def coin(**changes: Any) -> Config:
+    return small_config(**{"env": {"target": "envs.Coin"}, "logger": LOUD, **changes})
+
+
+def arrays_of(folder: Path) -> dict[str, np.ndarray]:
+    found, _ = newest(folder)
+    assert found is not None
+    return found.arrays
+
+
+def test_train_is_the_command_lines_run_to_the_bit(tmp_path: Path) -> None:
+    config = coin(arch={"evaluate_first": True})
+    (tmp_path / "by_command").mkdir()
+    metric = loop.run(config, tmp_path / "by_command")
+    in_memory = jaxppo.train(config)
+    on_disk = jaxppo.train(config, run_dir=tmp_path / "on_disk")
+    saved = in_memory.save(tmp_path / "saved")
+    assert in_memory.absolute_metric == on_disk.absolute_metric == metric
+    assert in_memory.run_dir is None
+    assert on_disk.run_dir == tmp_path / "on_disk"
+    expected = logged(tmp_path / "by_command")
+    assert expected
+    for folder in (tmp_path / "on_disk", saved):
+        assert logged(folder) == expected
+        assert {p.name for p in folder.iterdir()} == {
+            p.name for p in (tmp_path / "by_command").iterdir()
+        }
+        for name, array in arrays_of(tmp_path / "by_command").items():
+            np.testing.assert_array_equal(arrays_of(folder)[name], array, err_msg=name)
+    evaluations = [e for e in expected["metrics.jsonl"] if e["event"] == "eval"]
+    assert in_memory.evaluations["steps"].tolist() == [0, 64, 128]
+    assert in_memory.evaluations["episode_return"].tolist() == [
+        event["episode_return"] for event in evaluations
+    ]
+    assert in_memory.metrics["steps"].tolist() == [64, 128]
+
+
+def test_nothing_is_written_without_a_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = jaxppo.train(coin(logger={}))
+    assert not list(tmp_path.iterdir())
+    assert capfd.readouterr() == ("", "")  # no bar where nobody would see it move
+    assert found.status == "finished"
+    assert repr(found).startswith("Result(absolute metric ")
+
+
+def test_policies_are_those_of_the_files(tmp_path: Path) -> None:
+    found = jaxppo.train(coin(arch={"num_seeds": 3, "seed": 5}), run_dir=tmp_path / "run")
+    assert found.seeds == [5, 6, 7]
+    for which in ("best", "latest"):
+        for seed in found.seeds:
+            here = found.policy_of(seed, which)
+            there = jaxppo.load(tmp_path / "run", which, seed=seed, trust=["envs"])
+            assert here.steps == there.steps
+            for one, other in zip(
+                jax.tree.leaves(here.policy.params),
+                jax.tree.leaves(there.policy.params),
+                strict=True,
+            ):
+                np.testing.assert_array_equal(one, other)
+    best = jaxppo.load(tmp_path / "run", trust=["envs"])
+    assert found.policy.config.arch.seed == best.config.arch.seed
+    np.testing.assert_array_equal(found.policy.evaluate(8).returns, best.evaluate(8).returns)
+    assert found.evaluations["episode_return"].shape == (3, 2)
+    assert found.absolute_metric == pytest.approx(np.mean(list(found.absolute_metrics.values())))
+    with pytest.raises(ConfigError, match="seed=4: is none of 5, 6, 7"):
+        found.policy_of(4)
+
+
+def test_a_saved_run_goes_on_as_if_it_had_been_written(tmp_path: Path) -> None:
+    short = jaxppo.train(coin(arch={"num_updates": 4}))
+    folder = short.save(tmp_path / "saved")
+    longer = jaxppo.train({"arch.num_updates": 8, "trust": ["envs"]}, resume=folder)
+    assert longer.evaluations["steps"].tolist() == [64, 128, 192, 256]
+    assert longer.evaluations["episode_return"][:2].tolist() == (
+        short.evaluations["episode_return"].tolist()
+    )
+    with pytest.raises(ConfigError, match="holds a run already"):
+        short.save(folder)
+
+
+def test_on_block_sees_each_block_and_may_stop_the_run(tmp_path: Path) -> None:
+    seen = []
+
+    def on_block(block: Any) -> bool:
+        action, _ = block.policy.act(np.zeros(block.policy.system.env.observation_space.shape))
+        seen.append(
+            (block.steps, block.evaluation["steps"], block.train["steps"], np.shape(action))
+        )
+        return block.steps >= 96
+
+    config = coin(arch={"num_updates": 6, "num_evaluation": 6})
+    found = jaxppo.train(config, run_dir=tmp_path / "run", on_block=on_block)
+    assert [each[:3] for each in seen] == [(32 * i,) * 3 for i in (1, 2, 3)]
+    assert found.status == "stopped at step 96"
+    assert found.absolute_metric is not None
+    assert jaxppo.load(tmp_path / "run", "latest", trust=["envs"]).steps == 96
+    gone_on = jaxppo.train({"trust": ["envs"]}, resume=tmp_path / "run")
+    alone = jaxppo.train(config)
+    assert gone_on.evaluations["episode_return"].tolist() == (
+        alone.evaluations["episode_return"].tolist()
+    )
+
+
+def test_what_on_block_raises_reaches_the_caller() -> None:
+    class PrunedError(Exception):
+        pass
+
+    def on_block(_: Any) -> bool:
+        raise PrunedError
+
+    with pytest.raises(PrunedError):
+        jaxppo.train(coin(), on_block=on_block)
+
+
+class Torso(nn.Module):
+    width: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return nn.tanh(nn.Dense(self.width)(x))
+
+
+def test_environments_and_modules_are_given_as_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_path = jaxppo.train(coin())
+    config = small_config(logger=LOUD, env={"target": None, "name": "CartPole-v1"})
+    by_object = jaxppo.train(config, env=Coin(), run_dir=tmp_path / "run")
+    assert by_object.evaluations["episode_return"].tolist() == (
+        by_path.evaluations["episode_return"].tolist()
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(given, "_given", {})  # as in another process
+        with pytest.raises(ConfigError, match=r"was an object in Python.*give it again"):
+            jaxppo.load(tmp_path / "run")
+    again = jaxppo.load(tmp_path / "run", env=Coin())
+    np.testing.assert_array_equal(again.evaluate(8).returns, by_object.policy.evaluate(8).returns)
+    torso = Torso(8)
+    module = jaxppo.train(coin(), network={"actor_torso": torso, "critic_torso": torso})
+    params = module.policy.policy.params
+    assert params["actor_torso"]["Dense_0"]["kernel"].shape[-1] == 8
+    assert "critic_torso" in params  # a module in two places is two modules
+    with pytest.raises(ConfigError, match="network=torso: no such place; one of input_layer"):
+        jaxppo.train(coin(), network={"torso": torso})
+
+
+def test_a_thread_and_two_runs_in_a_process() -> None:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(jaxppo.train(coin())))
+    thread.start()
+    here = jaxppo.train(coin())
+    thread.join()
+    assert found[0].absolute_metric == here.absolute_metric == jaxppo.train(coin()).absolute_metric
+
+
+def test_ctrl_c_leaves_what_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop.Blocks, "train", slow(loop.Blocks.train, at=3))
+    config = coin(arch={"num_updates": 8, "num_evaluation": 8})
+    handler = signal.getsignal(signal.SIGINT)
+    found = jaxppo.train(config, run_dir=tmp_path / "run")
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert found.status.startswith("SIGINT: stopped at step ")
+    assert found.absolute_metric is None
+    assert found.evaluations["steps"].tolist() == [32, 64]
+    assert found.policy.steps in (32, 64)
+    monkeypatch.undo()
+    gone_on = jaxppo.train({"trust": ["envs"]}, resume=tmp_path / "run")
+    alone = jaxppo.train(config)
+    assert gone_on.absolute_metric == alone.absolute_metric
+
+
+def slow(train: Any, at: int) -> Any:
+    """The training of a block, which a Ctrl-C interrupts in block number `at`."""
+    calls = []
+
+    def interrupted(self: Any, state: Any) -> Any:
+        calls.append(1)
+        if len(calls) == at:
+            signal.raise_signal(signal.SIGINT)
+        return train(self, state)
+
+    return interrupted
+
+
+def test_a_second_ctrl_c_is_not_held_back() -> None:
+    interrupts = Interrupts()
+    with interrupts.listen():
+        signal.raise_signal(signal.SIGINT)
+        assert interrupts.received == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    interrupts = Interrupts()
+    with interrupts.listen(), interrupts.ending(lambda: ""), pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)  # where nothing could be saved
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        (["env=cartpol"], "env=cartpol: no such choice; did you mean env=cartpole"),
+        ({"arch": {"seed": -1}}, "arch.seed=-1: must be at least 0"),
+        (["arch.total_timesteps=1"], "arch.total_timesteps=1 is less than one update"),
+        (["env.nam=x"], "env.nam: no such key; did you mean env.name"),
+        (["--help"], "settings are key=value"),
+        ({"logger.tensorboard": True}, "writes files; give run_dir"),
+        (["resume=nowhere"], "nowhere/config.yaml: cannot be read"),
+    ],
+)
+def test_mistakes_are_errors_of_one_line(settings: Any, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        jaxppo.train(settings)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ConfigError, match="command=pqn: no such command"):
+        jaxppo.compose("pqn")
+
+
+def test_a_failed_run_raises_with_what_it_gave() -> None:
+    with pytest.raises(TrainingError, match="NaN or infinity") as caught:
+        jaxppo.train(coin(system={"actor_lr": 1e38, "critic_lr": 1e38}))
+    assert caught.value.result.status == str(caught.value)
+
+
+def test_settings_of_a_dict_are_those_of_a_list() -> None:
+    nested = {"env": "cartpole", "arch": {"total_timesteps": 1e6, "compile_cache": None}}
+    flat = ["env=cartpole", "arch.total_timesteps=1e6", "arch.compile_cache=null"]
+    assert jaxppo.compose("ff_ppo", nested) == jaxppo.compose("ff_ppo", flat)
+    more = {
+        "system": {"max_grad_norm": float("inf")},
+        "env.params.gravity": 15,
+        "trust": ["a", "b"],
+    }
+    found = jaxppo.compose("ff_ppo", {"env": "cartpole", **more})
+    assert found.system.max_grad_norm == float("inf")
+    assert found.env.params == {"gravity": 15}
+    assert found.trust == ["a", "b"]
+
+
+def outputs(out: TrainOutput) -> list[np.ndarray]:
+    return [np.asarray(x) for x in jax.tree.leaves((out.metrics, out.evaluations))]
+
+
+def test_a_whole_run_is_the_run_of_its_seed() -> None:
+    changes = {"arch": {"evaluate_first": True, "num_updates": 6, "num_evaluation": 2, "seed": 3}}
+    config = coin(**changes)
+    run = jaxppo.make_train(config)
+    out = jax.jit(run)(jax.random.key(3))
+    found = jaxppo.train(config)
+    np.testing.assert_allclose(
+        out.evaluations.episode_return, found.evaluations["episode_return"], rtol=1e-5
+    )
+    np.testing.assert_allclose(out.absolute_metric, found.absolute_metric, rtol=1e-5)
+    steps = np.asarray(out.evaluations.updates) * run.steps_per_update
+    assert steps.tolist() == found.evaluations["steps"].tolist() == [0, 96, 192]
+    for one, other in zip(
+        jax.tree.leaves(out.policy.params),
+        jax.tree.leaves(found.policy_of(3, "latest").policy.params),
+        strict=True,
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    for name in ("total_loss", "entropy", "actor_gradient_norm", "critic_gradient_norm"):
+        means = np.asarray(out.metrics[name]).reshape(2, 3).mean(axis=1)
+        np.testing.assert_allclose(means, found.metrics[name], rtol=1e-4, err_msg=name)
+    assert set(out.metrics) >= set(found.metrics) - {
+        "steps",
+        "updates",
+        "seconds",
+        "steps_per_second",
+    }
+    assert out.evaluations.returns.shape == (3, config.arch.num_eval_episodes)
+    acting = run.trained(out.best)
+    obs = np.zeros(acting.system.env.observation_space.shape, np.float32)
+    np.testing.assert_array_equal(acting.act(obs)[0], found.policy.act(obs)[0])
+
+
+def test_rows_of_vmap_are_runs_alone_and_grids_change_one_number() -> None:
+    run = jaxppo.make_train(coin(arch={"num_updates": 2, "absolute_metric": False}))
+    keys = jax.random.split(jax.random.key(0), 3)
+    grid = run.hyperparameters.replace(actor_lr=jnp.asarray([1e-4, 1e-2]))
+    assert grid.critic_lr.shape == (2,)
+    assert grid.num_updates.dtype == jnp.int32
+    both = jax.jit(jax.vmap(jax.vmap(run, (0, None)), (None, 0)))(keys, grid)
+    alone = jax.jit(run)
+    for row, rate in enumerate((1e-4, 1e-2)):
+        for column in range(3):
+            out = alone(keys[column], run.hyperparameters.replace(actor_lr=rate))
+            got = jax.tree.map(lambda x, at=(row, column): x[at], both)
+            for one, other in zip(outputs(got), outputs(out), strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+    assert np.isnan(both.absolute_metric).all()
+    moved = [np.asarray(x) for x in jax.tree.leaves(both.policy.params["actor_head"])]
+    assert all((x[0] != x[1]).any() for x in moved)
+
+
+def test_a_whole_run_is_of_one_agent() -> None:
+    with pytest.raises(ConfigError, match=r"arch.num_seeds=2: make_train makes one agent"):
+        jaxppo.make_train(coin(arch__num_seeds=2))
+    assert jaxppo.make_train(coin(), env=Clock()).system.env.time_limit is not None
+
+
+def test_the_package_shows_what_there_is() -> None:
+    assert dir(jaxppo) == ["__version__", "compose", "load", "make_train", "train"]
+    for name in jaxppo.__all__:
+        assert getattr(jaxppo, name).__doc__
+    assert SMALL["network"] is NETWORK
