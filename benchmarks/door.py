@@ -1,0 +1,95 @@
+"""The cost of Python's door: `make_train` and `logger.every` beside a run of the command line.
+
+    python -m benchmarks.door                 # S M L "S x 16"
+    python -m benchmarks.door S --rounds 5
+
+Every setting is trained in turn by each way, in one process each and with nothing cached: the same
+updates and the same evaluations. `S x 16` is 16 seeds, by `arch.num_seeds` and by `jax.vmap`. The
+ratio is the speed of a way by that of the command line's run, of the same round.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+
+import jax
+
+import jaxppo
+from benchmarks.speed import SETTINGS
+from jaxppo.launch.composing import compose
+from jaxppo.runtime import devices
+
+UPDATES = {"S": 120, "M": 20, "L": 40, "S x 16": 16}  # 10 to 20 s on two cores
+WAYS = ("run", "every=1", "pure")
+
+
+def measure(name: str, way: str) -> dict[str, float]:
+    """Train a setting by one way; return its steps per second and the seconds of compiling."""
+    setting, num_updates = SETTINGS[name], UPDATES[name]
+    seeds = [each for each in setting.overrides if each.startswith("arch.num_seeds")]
+    overrides = [each for each in setting.overrides if way != "pure" or each not in seeds]
+    config = compose(
+        setting.executable,
+        [
+            *overrides,
+            "env=cartpole",
+            f"arch.num_updates={num_updates}",
+            *("arch.num_evaluation=2", "arch.num_eval_episodes=32", "arch.compile_cache=null"),
+            *(["logger.every=1"] if way == "every=1" else []),
+        ],
+    )
+    if way != "pure":
+        result = jaxppo.train(config, progress=False)
+        end = result.events[""][-1]
+        steps, seconds = end["steps"] * len(result.seeds), end["seconds"] - end["compile_seconds"]
+        return {"speed": steps / seconds, "compile": end["compile_seconds"]}
+    num = int(seeds[0].partition("=")[2]) if seeds else 1
+    run = jaxppo.make_train(config)
+    keys = jax.vmap(jax.random.key)(42 + jax.numpy.arange(num))
+    function, given = (jax.vmap(run), keys) if num > 1 else (run, keys[0])
+    start = time.perf_counter()
+    options = run.compiler_options
+    program = jax.jit(function, compiler_options=options).lower(given).compile()
+    compiled = time.perf_counter()
+    jax.block_until_ready(program(given))
+    steps = num * num_updates * run.steps_per_update
+    return {"speed": steps / (time.perf_counter() - compiled), "compile": compiled - start}
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("settings", nargs="*", default=list(UPDATES))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--way", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.way:
+        devices.use_cores()
+        print(json.dumps(measure(given.settings[0], given.way)))
+        return
+    print(
+        "| setting | way | steps/s | by the run's | compile, s |\n| --- | --- | --- | --- | --- |"
+    )
+    for name in given.settings:
+        found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+        for _ in range(given.rounds):
+            for way in WAYS:
+                command = [sys.executable, "-m", "benchmarks.door", name, "--way", way]
+                done = subprocess.run(command, capture_output=True, text=True, check=True)
+                found[way].append(json.loads(done.stdout.splitlines()[-1]))
+        for way, rows in found.items():
+            pairs = zip(rows, found["run"], strict=True)
+            ratios = sorted(row["speed"] / base["speed"] for row, base in pairs)
+            speed, compiling = (statistics.median(r[key] for r in rows) for key in rows[0])
+            print(
+                f"| {name} | {way} | {speed:,.0f} | {statistics.median(ratios):.2f} "
+                f"({ratios[0]:.2f} .. {ratios[-1]:.2f}) | {compiling:.1f} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
