@@ -528,3 +528,29 @@ def test_a_stored_run_imports_its_sinks_only_where_they_are_trusted(my_sinks: Pa
         check_trust(plain(config), [])
     assert "my_sinks" not in sys.modules
     check_trust(plain(config), ["my_sinks"])
+
+
+def test_a_sink_of_ones_own_is_told_the_progress_if_it_asks() -> None:
+    class Silent:
+        def write(self, event: Event) -> None:
+            """Nothing."""
+
+        def close(self) -> None:
+            """Nothing."""
+
+    class Ticking(Silent):
+        def __init__(self) -> None:
+            self.ticks: list[int] = []
+
+        def tick(self, steps: int, speed: float) -> None:
+            self.ticks.append(steps)
+            if steps == 2:
+                raise ValueError("broken")
+
+    ticking, failed = Ticking(), set[str]()
+    view = View("sinks[0]", lambda: ticking, failed)
+    for steps in (1, 2, 3):
+        view.tick(steps, 1.0)
+    assert ticking.ticks == [1, 2]
+    assert failed == {"sinks[0]"}
+    View("sinks[1]", Silent, failed).tick(1, 1.0)

@@ -184,6 +184,14 @@ class View:
             except Exception as error:
                 self._drop(error)
 
+    def tick(self, steps: int, speed: float) -> None:
+        """Pass on the progress to a sink that takes it."""
+        if isinstance(self.sink, Screen):
+            try:
+                self.sink.tick(steps, speed)
+            except Exception as error:
+                self._drop(error)
+
     def close(self) -> None:
         """Close the sink, if it was not dropped."""
         if self.sink is not None:
