@@ -99,7 +99,11 @@ def run(task: Task, overrides: dict[str, list[str]], more: list[str], seeds: ran
             [
                 *(f"env.name={task.name}", f"arch.total_timesteps={task.steps}"),
                 *(f"arch.seed={seeds.start}", f"arch.num_seeds={len(seeds)}"),
-                *("arch.num_evaluation=10", "arch.num_eval_episodes=32"),
+                *(
+                    "arch.num_evaluation=10",
+                    "arch.num_eval_episodes=32",
+                    "arch.evaluate_first=false",
+                ),
                 *("arch.absolute_metric=false", "arch.compile_cache=null"),
                 *("logger.console=false", "logger.plot=false", "checkpoint.enabled=false"),
                 *more,

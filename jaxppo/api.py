@@ -20,6 +20,7 @@ from jaxppo.launch.errors import explain
 from jaxppo.launch.resuming import compose_run
 from jaxppo.runtime import build, compile, devices
 from jaxppo.runtime.caller import Caller, Reached
+from jaxppo.runtime.checkpoint import CheckpointError
 from jaxppo.runtime.directories import check_run_dir
 from jaxppo.runtime.jobs import Job, TrainingError, prepare
 from jaxppo.runtime.loop import run_together
@@ -62,7 +63,7 @@ def _one_line() -> Iterator[None]:
         raise ConfigError("JAX_ENABLE_X64: jaxppo computes in 32 bits; unset it")
     try:
         yield
-    except (ConfigError, TrainingError):
+    except (ConfigError, TrainingError, CheckpointError):
         raise
     except Exception as error:
         line = explain(error)
@@ -110,6 +111,8 @@ def train(
     resumes = found.resume is not None
     if resumes and run_dir is not None:
         raise ConfigError(f"run_dir={run_dir}: a resumed run stays in its directory; leave it out")
+    if found.arch.plan_only:
+        raise ConfigError("arch.plan_only=true: prints a plan, and is for the command line")
     found = with_given(found, env, network, again=resumes)
     given = found.resume or run_dir
     folder = None if given is None else Path(given)
@@ -128,11 +131,17 @@ def _run(job: Job, on_block: Callable[[Block], Any] | None, *, progress: bool) -
     """Run a job and return its result, also after Ctrl-C."""
     records: dict[str, list[dict[str, Any]]] = {}
 
+    raised: list[Exception] = []
+
     def call(reached: Reached) -> bool:
         if on_block is None or not reached.members.active(reached.layout.slots):
             return False
         last = {event["event"]: event for event in records[""]}
-        return on_block(Block(last.get("train", {}), last.get("eval", {}), reached)) is True
+        try:
+            return bool(on_block(Block(last.get("train", {}), last.get("eval", {}), reached)))
+        except Exception as error:  # of the caller: it is not ours to explain
+            raised.append(error)
+            raise
 
     shown = bar() if progress else None
     caller = Caller(
@@ -148,6 +157,10 @@ def _run(job: Job, on_block: Callable[[Block], Any] | None, *, progress: bool) -
             (outcome,) = run_together([job], caller=caller)
         if isinstance(outcome, TrainingError):
             status, failure = str(outcome), outcome
+    except Exception:
+        if raised:
+            raise raised[0] from None
+        raise
     except KeyboardInterrupt as stopped:
         if caller.reached is None:
             raise

@@ -134,13 +134,10 @@ def test_on_block_sees_each_block_and_may_stop_the_run(tmp_path: Path) -> None:
 
 
 def test_what_on_block_raises_reaches_the_caller() -> None:
-    class PrunedError(Exception):
-        pass
-
     def on_block(_: Any) -> bool:
-        raise PrunedError
+        raise FileNotFoundError("mine")
 
-    with pytest.raises(PrunedError):
+    with pytest.raises(FileNotFoundError, match="^mine$"):
         jaxppo.train(coin(), on_block=on_block)
 
 
@@ -235,6 +232,7 @@ def test_a_second_ctrl_c_is_not_held_back() -> None:
         (["env.nam=x"], "env.nam: no such key; did you mean env.name"),
         (["--help"], "settings are key=value"),
         ({"logger.tensorboard": True}, "writes files; give run_dir"),
+        (["env=cartpole", "arch.plan_only=true"], "is for the command line"),
         (["resume=nowhere"], "nowhere/config.yaml: cannot be read"),
     ],
 )

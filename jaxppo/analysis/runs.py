@@ -215,7 +215,13 @@ def _read(home: Path, folder: Path, config: dict[str, Any], notes: list[str]) ->
 _IGNORED_GROUPS = ("env", "checkpoint", "logger", "resume", "resume_allow", "trust")
 _IGNORED_KEYS = {
     *("arch.seed", "arch.num_seeds"),
-    *("arch.plan_only", "arch.profile", "arch.compiler", "arch.compile_cache"),
+    *(
+        "arch.evaluate_first",
+        "arch.plan_only",
+        "arch.profile",
+        "arch.compiler",
+        "arch.compile_cache",
+    ),
 }
 
 
