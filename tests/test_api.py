@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import NETWORK, SMALL, small_config
+from conftest import NETWORK, SMALL, on_devices, small_config
 from envs import Clock, Coin
 from test_resume import logged
 
@@ -75,6 +75,7 @@ def test_nothing_is_written_without_a_directory(
     assert repr(found).startswith("Result(absolute metric ")
 
 
+@pytest.mark.long
 def test_policies_are_those_of_the_files(tmp_path: Path) -> None:
     found = jaxppo.train(coin(arch={"num_seeds": 3, "seed": 5}), run_dir=tmp_path / "run")
     assert found.seeds == [5, 6, 7]
@@ -98,6 +99,7 @@ def test_policies_are_those_of_the_files(tmp_path: Path) -> None:
         found.policy_of(4)
 
 
+@pytest.mark.long
 def test_a_saved_run_goes_on_as_if_it_had_been_written(tmp_path: Path) -> None:
     short = jaxppo.train(coin(arch={"num_updates": 4}))
     folder = short.save(tmp_path / "saved")
@@ -110,6 +112,7 @@ def test_a_saved_run_goes_on_as_if_it_had_been_written(tmp_path: Path) -> None:
         short.save(folder)
 
 
+@pytest.mark.long
 def test_on_block_sees_each_block_and_may_stop_the_run(tmp_path: Path) -> None:
     seen = []
 
@@ -137,7 +140,7 @@ def test_what_on_block_raises_reaches_the_caller() -> None:
     def on_block(_: Any) -> bool:
         raise FileNotFoundError("mine")
 
-    with pytest.raises(FileNotFoundError, match="^mine$"):
+    with pytest.raises(FileNotFoundError, match=r"^mine$"):
         jaxppo.train(coin(), on_block=on_block)
 
 
@@ -149,6 +152,7 @@ class Torso(nn.Module):
         return nn.tanh(nn.Dense(self.width)(x))
 
 
+@pytest.mark.long
 def test_environments_and_modules_are_given_as_objects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +177,7 @@ def test_environments_and_modules_are_given_as_objects(
         jaxppo.train(coin(), network={"torso": torso})
 
 
+@pytest.mark.long
 def test_a_thread_and_two_runs_in_a_process() -> None:
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(jaxppo.train(coin())))
@@ -245,6 +250,7 @@ def test_mistakes_are_errors_of_one_line(settings: Any, words: str) -> None:
         jaxppo.compose("pqn")
 
 
+@pytest.mark.long
 def test_a_failed_run_raises_with_what_it_gave() -> None:
     with pytest.raises(TrainingError, match="NaN or infinity") as caught:
         jaxppo.train(coin(system={"actor_lr": 1e38, "critic_lr": 1e38}))
@@ -333,3 +339,36 @@ def test_the_package_shows_what_there_is() -> None:
     for name in jaxppo.__all__:
         assert getattr(jaxppo, name).__doc__
     assert SMALL["network"] is NETWORK
+
+
+SHARDED = """
+import jax, numpy as np
+from jax.sharding import Mesh, PartitionSpec
+import jaxppo
+from conftest import small_config
+
+run = jaxppo.make_train(small_config(env={"target": "envs.Coin"}, arch={"num_updates": 2}))
+keys = jax.random.split(jax.random.key(0), 4)
+mesh = Mesh(np.asarray(jax.devices()), ("device",))
+spec = PartitionSpec("device")
+mapped = jax.shard_map(
+    jax.vmap(run), mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False
+)
+sharded, together = jax.jit(mapped)(keys), jax.jit(jax.vmap(run))(keys)
+for one, other in zip(jax.tree.leaves(sharded.metrics), jax.tree.leaves(together.metrics)):
+    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+def rounds(key, _):  # in the caller's own scan
+    key, own = jax.random.split(key)
+    return key, run(own).absolute_metric
+
+found = jax.jit(lambda key: jax.lax.scan(rounds, key, None, 2)[1])(jax.random.key(1))
+key, first = jax.random.split(jax.random.key(1))
+np.testing.assert_allclose(found[0], jax.jit(run)(first).absolute_metric, rtol=1e-5)
+print("done")
+"""
+
+
+@pytest.mark.long
+def test_a_whole_run_works_over_devices_and_in_a_callers_scan() -> None:
+    assert on_devices(2, SHARDED).splitlines()[-1] == "done"

@@ -257,6 +257,7 @@ def test_the_untrained_policy_is_evaluated_and_never_the_best(
     assert any((x != y).any() for x, y in zip(first, jax.tree.leaves(seen[1].params), strict=True))
 
 
+@pytest.mark.long
 def test_the_first_evaluation_leaves_the_others_as_they_were(
     recorder: Recorder, tmp_path: Path
 ) -> None:
@@ -276,6 +277,7 @@ def test_the_first_evaluation_leaves_the_others_as_they_were(
         }
 
 
+@pytest.mark.long
 def test_train_events_within_a_block_part_its_metrics(recorder: Recorder, tmp_path: Path) -> None:
     events = {}
     for every in (None, 2, 1):

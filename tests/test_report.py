@@ -138,6 +138,27 @@ def test_what_is_damaged_is_left_out_and_said(tmp_path: Path) -> None:
     ]
 
 
+def test_the_evaluation_before_training_begins_a_curve_and_is_no_score(tmp_path: Path) -> None:
+    first = {"event": "eval", "seed": 1, "steps": 0, "seconds": 0, "episode_return": 9.0}
+    for name, seed in (("a", 1), ("b", 2)):
+        home = make(tmp_path / name, [1.0, 2.0], None, arch__seed=seed)
+        log = home / "metrics.jsonl"
+        log.write_text(json.dumps({**first, "seed": seed}) + "\n" + log.read_text())
+    found, _ = runs.find([str(tmp_path)])
+    assert [run.score for run in found] == [2.0, 2.0]
+    assert comparison.curve(found).steps == [0, 100, 200]
+    make(tmp_path / "c", [1.0, 2.0], None, arch__seed=3)
+    found, _ = runs.find([str(tmp_path)])
+    assert comparison.curve(found).steps == [100, 200]
+    assert comparison.curve(found).num_whole == 2
+
+
+def test_a_run_that_its_caller_stopped_has_not_failed(tmp_path: Path) -> None:
+    home = make(tmp_path / "a", [1.0], 3.0, status="stopped at step 96")
+    (run,), _ = runs.find([str(home)])
+    assert (run.failed, run.score) == (False, 3.0)
+
+
 def test_no_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / ".hydra").mkdir()
     (tmp_path / ".hydra" / "config.yaml").write_text("arch: {}")

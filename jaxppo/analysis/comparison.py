@@ -124,6 +124,8 @@ def curve(group: Sequence[Run]) -> Curve:
     """Return the learning curve of runs that differ only in their seed."""
     logs = [run.evaluations for run in group if run.evaluations]
     steps = sorted(set().union(*logs))
+    if not all(0 in log for log in logs):  # with arch.evaluate_first=false
+        steps = [step for step in steps if step > 0]
     shared = list(itertools.takewhile(lambda step: all(step in log for log in logs), steps))
     low = high = np.empty(0)
     if len(logs) > 1 and shared:

@@ -44,14 +44,16 @@ class Run:
     @property
     def failed(self) -> bool:
         """Whether the run ended without a result."""
-        return self.status not in (FINISHED, UNFINISHED)
+        on_purpose = self.status.startswith("stopped at step ")  # by a caller in Python
+        return self.status not in (FINISHED, UNFINISHED) and not on_purpose
 
     @property
     def score(self) -> float | None:
         """The absolute metric, or the best evaluation if there is none; None for failed runs."""
         if self.failed:
             return None
-        return max(self.evaluations.values(), default=None) if self.by_best else self.absolute
+        trained = [score for steps, score in self.evaluations.items() if steps > 0]
+        return max(trained, default=None) if self.by_best else self.absolute
 
     @property
     def by_best(self) -> bool:
