@@ -45,7 +45,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for each in cases.values():
         (number,) = each[0].get_closest_marker("long_but").args  # type: ignore[union-attr]
-        kept = {(i + 1) * len(each) // number - 1 for i in range(number)}
+        last = len(each) - 1  # both ends, so that all parameters of a product have changed
+        kept = {last, *(round(i * last / max(number - 1, 1)) for i in range(number - 1))}
         for i, item in enumerate(each):
             if i not in kept:
                 item.add_marker(pytest.mark.long)
