@@ -200,7 +200,11 @@ def test_split_over_update_batches_gives_the_same_step(
 
 def test_update_batches_act_apart_and_share_parameters() -> None:
     built, state, plan = build(
-        small_config(arch={"total_num_envs": 8, "update_batch_size": 2}, env__target="envs.Copy")
+        small_config(
+            arch={"total_num_envs": 8, "update_batch_size": 2},
+            env__target="envs.Copy",
+            system=dict.fromkeys(STATISTICS, True),
+        )
     )
     layout = Layout(plan, built, (0,))
     train = parallel(partial(spine.train_members, built), 1)
@@ -211,6 +215,8 @@ def test_update_batches_act_apart_and_share_parameters() -> None:
     assert not np.array_equal(after.acting.obs[0, 0, 0], after.acting.obs[0, 0, 1])
     # Every step of both update batches, twice
     assert metrics.rollout.num_episodes[0, 0] == 2 * 8 * 8
+    for statistics in (after.agent.policy.obs_statistics, after.agent.reward_statistics):
+        assert statistics.count[0, 0] == 2 * 8 * 8
 
 
 def test_whatever_draws_moves_the_random_stream_on(small: Any) -> None:
