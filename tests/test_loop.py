@@ -89,7 +89,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
     return install
 
 
-@pytest.mark.long
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize(
     "returns, best",
     [([9.0, 1.0, 2.0], 0), ([5.0, 5.0, 5.0], 0), ([math.nan, 1.0, math.nan], 1),
