@@ -15,7 +15,7 @@ from jaxppo.config.given import with_given
 from jaxppo.config.plan import Plan, num_members, plan
 from jaxppo.config.schema import Config, LoggerConfig
 from jaxppo.deploy.policy import TrainedPolicy
-from jaxppo.deploy.result import Block, Result, result
+from jaxppo.deploy.result import Block, Result, is_over, result
 from jaxppo.launch.errors import explain
 from jaxppo.launch.resuming import compose_run
 from jaxppo.runtime import build, compile, devices
@@ -32,6 +32,9 @@ COMMANDS = ("ff_ppo", "rec_ppo")
 _composing = threading.Lock()  # Hydra composes with global state
 
 
+Settings = Config | Sequence[str] | Mapping[str, Any]
+
+
 def compose(command: str = "ff_ppo", settings: Sequence[str] | Mapping[str, Any] = ()) -> Config:
     """Return the settings of a command, checked: `jaxppo.compose("ff_ppo", ["env=cartpole"])`.
 
@@ -40,10 +43,29 @@ def compose(command: str = "ff_ppo", settings: Sequence[str] | Mapping[str, Any]
     wrong.
     """
     if command not in COMMANDS:
-        raise ConfigError(f"command={command}: no such command; one of {', '.join(COMMANDS)}")
-    overrides = list(_overrides(settings)) if isinstance(settings, Mapping) else list(settings)
-    with _one_line(), _composing:
+        raise ConfigError(
+            f"command={command}: no such command; one of {', '.join(COMMANDS)}, as in "
+            'jaxppo.compose("ff_ppo", ["env=cartpole"])'
+        )
+    overrides = _typed(settings)
+    for each in overrides:
+        if each.lstrip("+~").startswith("hydra"):
+            raise ConfigError(f"{each}: is for the command line; jaxppo.train takes run_dir=DIR")
+    with _one_line(overrides), _composing:
         return compose_run(command, overrides)
+
+
+def _typed(settings: Any) -> list[str]:
+    """Return settings as the command line takes them."""
+    if isinstance(settings, Mapping):
+        return list(_overrides(settings))
+    is_list = isinstance(settings, Sequence) and not isinstance(settings, str)
+    if not is_list or not all(isinstance(each, str) for each in settings):
+        raise ConfigError(
+            f'{settings!r}: settings are a list, such as ["env=cartpole"], or a dict, or what '
+            "jaxppo.compose returns"
+        )
+    return list(settings)
 
 
 def _overrides(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -57,7 +79,7 @@ def _overrides(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _one_line() -> Iterator[None]:
+def _one_line(overrides: Sequence[str] = ()) -> Iterator[None]:
     """Raise the mistakes of a user as `ConfigError`s of one line."""
     if jax.config.jax_enable_x64:  # type: ignore[attr-defined]
         raise ConfigError("JAX_ENABLE_X64: jaxppo computes in 32 bits; unset it")
@@ -66,14 +88,14 @@ def _one_line() -> Iterator[None]:
     except (ConfigError, TrainingError, CheckpointError):
         raise
     except Exception as error:
-        line = explain(error)
+        line = explain(error, overrides)
         if line is None:
             raise
         raise ConfigError(" ".join(line.split())) from error
 
 
 def train(
-    config: Config | Sequence[str] | Mapping[str, Any] = (),
+    config: Settings = (),
     *,
     command: str = "ff_ppo",
     env: Any = None,
@@ -95,17 +117,21 @@ def train(
     with a `Block` after every evaluation; the run stops if it returns True. `progress`: show a bar
     on a terminal or in a notebook.
 
-    Ctrl-C ends the run with the result so far. `ConfigError` if the settings are wrong and
-    `TrainingError` if a member fails; its `result` has what the others gave.
+    Ctrl-C during training ends the run with the result so far. `ConfigError` if the settings are
+    wrong and `TrainingError` if a member fails; its `result` has what was reached.
     """
     devices.use_cores()
+    if on_block is not None and not callable(on_block):
+        raise ConfigError(f"on_block={on_block}: must be a function of a Block")
     if resume is not None:
         if isinstance(config, Config):
             raise ConfigError(
                 f"resume={resume}: goes on with the settings of that run; give changes as a list "
                 "or a dict"
             )
-        typed = list(_overrides(config)) if isinstance(config, Mapping) else list(config)
+        typed = _typed(config)
+        if any(each.lstrip("+").startswith("resume=") for each in typed):
+            raise ConfigError(f"resume={resume}: is in the settings too; give it once")
         config = [as_override("resume", str(resume)), *typed]
     found = config if isinstance(config, Config) else compose(command, config)
     resumes = found.resume is not None
@@ -138,7 +164,8 @@ def _run(job: Job, on_block: Callable[[Block], Any] | None, *, progress: bool) -
             return False
         last = {event["event"]: event for event in records[""]}
         try:
-            return bool(on_block(Block(last.get("train", {}), last.get("eval", {}), reached)))
+            steps, train, evaluation = reached.progress.steps, last.get("train"), last.get("eval")
+            return bool(on_block(Block(steps, train or {}, evaluation or {}, reached)))
         except Exception as error:  # of the caller: it is not ours to explain
             raised.append(error)
             raise
@@ -158,18 +185,18 @@ def _run(job: Job, on_block: Callable[[Block], Any] | None, *, progress: bool) -
         if isinstance(outcome, TrainingError):
             status, failure = str(outcome), outcome
     except Exception:
-        if raised:
-            raise raised[0] from None
-        raise
+        if not raised:
+            raise
     except KeyboardInterrupt as stopped:
-        if caller.reached is None:
+        if caller.reached is None or is_over(caller.reached):
             raise
         status = str(stopped) if isinstance(stopped, Interrupted) else "interrupted"
     finally:
         if shown is not None:
             shown.close()
-    if caller.reached is None:
-        raise failure or TrainingError(status)
+    if raised:
+        raise raised[0]
+    assert caller.reached is not None  # since the program was compiled
     steps = caller.reached.progress.steps
     if status == "finished" and not caller.reached.progress.is_over:
         status = f"stopped at step {steps}"
@@ -205,15 +232,18 @@ class WholeRun:
         """Train from start to end. `jax.random.key(seed)` gives the run of `arch.seed=seed`.
 
         `hyperparameters` replace those of the settings, see `Hyperparameters.replace`. Works under
-        `jit`, `vmap`, `shard_map`, and inside other programs. Under `vmap` row `i` is the run of
-        that key alone, up to the order of sums.
+        `jit`, `vmap`, `shard_map(..., check_vma=False)`, and inside other programs. Under `vmap`
+        row `i` is the run of that key alone, up to the order of sums.
         """
+        dtype = getattr(key, "dtype", float)
+        if not jax.numpy.issubdtype(dtype, jax.dtypes.prng_key):
+            raise ConfigError("key: must be a typed key, such as jax.random.key(seed)")
         given = self.hyperparameters if hyperparameters is None else hyperparameters
         return train_whole(self.system, self.schedule, key, given)
 
     @property
     def steps_per_update(self) -> int:
-        """Return the environment steps of an update: `evaluations.updates` times this are steps."""
+        """Return the environment steps of an update; times `evaluations.updates` it gives steps."""
         return self.plan.steps_per_update
 
     def trained(self, policy: Policy) -> TrainedPolicy:
@@ -228,7 +258,7 @@ class WholeRun:
 
 
 def make_train(
-    config: Config | Sequence[str] | Mapping[str, Any] = (),
+    config: Settings = (),
     *,
     command: str = "ff_ppo",
     env: Any = None,
@@ -244,7 +274,14 @@ def make_train(
     `ConfigError` if the settings are wrong, or ask for several members.
     """
     found = config if isinstance(config, Config) else compose(command, config)
-    found = with_given(found, env, network, again=False)
+    if found.resume is not None or found.arch.plan_only:
+        key = "arch.plan_only=true" if found.resume is None else f"resume={found.resume}"
+        raise ConfigError(f"{key}: make_train begins a run and has no files; leave it out")
+    with _one_line():
+        return _whole_run(with_given(found, env, network, again=False))
+
+
+def _whole_run(found: Config) -> WholeRun:
     if num_members(found) > 1:
         key = "arch.num_seeds" if found.population.size is None else "population.size"
         raise ConfigError(

@@ -1,5 +1,6 @@
 """Python's door: compose, train, make_train."""
 
+import dataclasses
 import signal
 import threading
 from pathlib import Path
@@ -19,6 +20,7 @@ from jaxppo.algorithms.whole import TrainOutput
 from jaxppo.config import given
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
+from jaxppo.deploy.result import arrays
 from jaxppo.runtime import loop
 from jaxppo.runtime.checkpoint import newest
 from jaxppo.runtime.jobs import TrainingError
@@ -228,6 +230,77 @@ def test_a_second_ctrl_c_is_not_held_back() -> None:
         signal.raise_signal(signal.SIGINT)  # where nothing could be saved
 
 
+def test_a_finished_run_is_its_result_again(tmp_path: Path) -> None:
+    first = jaxppo.train(coin(), run_dir=tmp_path / "run")
+    again = jaxppo.train({"trust": ["envs"]}, resume=tmp_path / "run")
+    assert again.absolute_metric == first.absolute_metric
+    assert again.status == "finished"
+
+
+def test_a_block_that_is_over_says_so_and_keeps_its_steps() -> None:
+    kept: list[Any] = []
+    jaxppo.train(coin(arch={"num_updates": 6, "num_evaluation": 3}), on_block=kept.append)
+    assert [block.steps for block in kept] == [64, 128, 192]
+    with pytest.raises(ConfigError, match="read it before on_block returns"):
+        _ = kept[0].policy
+
+
+def test_curves_of_members_are_aligned_by_their_steps() -> None:
+    def log(*steps: int) -> list[dict[str, Any]]:
+        return [{"event": "eval", "steps": step, "episode_return": step + 0.5} for step in steps]
+
+    found = arrays("eval", [log(0, 10, 20), log(0, 20)])
+    np.testing.assert_array_equal(found["steps"], [[0, 10, 20], [0, np.nan, 20]])
+    np.testing.assert_array_equal(found["episode_return"], [[0.5, 10.5, 20.5], [0.5, np.nan, 20.5]])
+    assert arrays("eval", [log(0, 10)])["steps"].tolist() == [0, 10]
+
+
+def test_parameters_come_with_an_environment_in_a_tuple() -> None:
+    env = Clock()
+    params = env.default_params.replace(max_steps_in_episode=3)
+    run = jaxppo.make_train(coin(), env=(env, params))
+    assert run.system.env.params == params
+
+
+def test_what_is_given_is_its_own_in_every_run() -> None:
+    first = given.with_given(coin(), Clock(), None, again=False)
+    second = given.with_given(coin(), Clock(), None, again=False)
+    assert first.env.target != second.env.target
+    stored = jaxppo.compose("ff_ppo", ["env=cartpole"])
+    with pytest.raises(
+        ConfigError, match=r"env: the run has no object there.*resume_allow=\[env\]"
+    ):
+        given.with_given(stored, Clock(), None, again=True)
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ({"env": "cartpole"}, 'jaxppo.train(["env=cartpole"])'),
+        ({"config": "env=cartpole"}, 'settings are a list, such as ["env=cartpole"]'),
+        ({"config": 5}, "5: settings are a list"),
+        ({"config": ["hydra.run.dir=here"]}, "jaxppo.train takes run_dir=DIR"),
+        ({"config": {"arch": 5}}, "arch=5: a group takes the name"),
+        ({"network": "gru"}, "network=gru: takes flax modules by place"),
+        ({"network": {"actor_torso": Torso}}, "must be a flax module, such as MyTorso()"),
+        ({"on_block": 5}, "on_block=5: must be a function"),
+        ({"config": ["resume=a"], "resume": "b"}, "resume=b: is in the settings too"),
+    ],
+)
+def test_mistakes_of_arguments_are_errors_of_one_line(arguments: Any, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        jaxppo.train(**arguments)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_whole_run_takes_typed_keys_and_begins() -> None:
+    with pytest.raises(ConfigError, match="key: must be a typed key"):
+        jaxppo.make_train(coin())(jax.random.PRNGKey(0))
+    with pytest.raises(ConfigError, match="resume=here: make_train begins a run"):
+        jaxppo.make_train(dataclasses.replace(coin(), resume="here"))
+
+
 @pytest.mark.parametrize(
     "settings, words",
     [
@@ -270,6 +343,10 @@ def test_settings_of_a_dict_are_those_of_a_list() -> None:
     assert found.system.max_grad_norm == float("inf")
     assert found.env.params == {"gravity": 15}
     assert found.trust == ["a", "b"]
+    texts = {"logger": {"wandb_project": "2024", "wandb_tags": ["true", "1e3", "a b", "plain"]}}
+    found = jaxppo.compose("ff_ppo", {"env": "cartpole", **texts})
+    assert found.logger.wandb_project == "2024"
+    assert found.logger.wandb_tags == ["true", "1e3", "a b", "plain"]
 
 
 def outputs(out: TrainOutput) -> list[np.ndarray]:

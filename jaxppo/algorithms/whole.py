@@ -19,7 +19,7 @@ from jaxppo.types import Hyperparameters, LearnerState, Policy, PyTree, System
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """What a whole run does, in order; `R` rounds of updates, each followed by an evaluation."""
+    """What a whole run does. It has `R` rounds; each trains, then evaluates."""
 
     updates: tuple[int, ...]  # [R] updates of each round; a first 0 evaluates the untrained policy
     num_eval_episodes: int

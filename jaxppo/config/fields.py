@@ -196,7 +196,10 @@ def as_argument(key: str, value: Any) -> str:
 
 
 def as_override(key: str, value: Any) -> str:
-    """Return `key=value` as Hydra reads it; values are numbers, text, null and lists of these."""
+    """Return `key=value` as Hydra reads it; values are numbers, text, null and lists of these.
+
+    Text that Hydra would read as something else is quoted.
+    """
 
     def one(value: Any) -> str:
         if isinstance(value, list | tuple):
@@ -206,7 +209,11 @@ def as_override(key: str, value: Any) -> str:
         if value is None or isinstance(value, bool):
             return {None: "null", True: "true", False: "false"}[value]
         text = str(value)
-        return text if re.fullmatch(r"[\w./@%:+-]+", text, re.ASCII) else quoted(text)
+        if isinstance(value, int | float):
+            return text
+        word = re.fullmatch(r"[A-Za-z_./][\w./@%:+-]*", text, re.ASCII)
+        special = re.fullmatch(r"true|false|null|inf|nan|[.\d]+(e\d*)?", text, re.I)
+        return text if word and not special else quoted(text)
 
     return f"{key}={one(value)}"
 

@@ -5,6 +5,7 @@ in this process only: a stored run needs it again.
 """
 
 import dataclasses
+import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -16,18 +17,12 @@ HOME = __name__
 _given: dict[str, Callable[..., Any]] = {}  # name -> what returns the object
 
 
-def give(example: Any, make: Callable[..., Any], path: str | None = None) -> str:
-    """Return the import path of what `make` returns; `path`: the one to use again, of a stored run.
+def give(example: Any, make: Callable[..., Any]) -> str:
+    """Return a new import path of what `make` returns, which tells the class of `example`.
 
-    The path ends with the name of the class of `example`.
+    No two objects have the same path, in any process.
     """
-    kind = type(example).__name__
-    name = kind if path is None else path.rpartition(".")[2]
-    if path is None:
-        number = 1
-        while name in _given:
-            number += 1
-            name = f"{kind}_{number}"
+    name = f"{type(example).__name__}_{uuid.uuid4().hex[:12]}"
     _given[name] = make
     return f"{HOME}.{name}"
 
@@ -37,11 +32,21 @@ def with_given(
 ) -> Config:
     """Return settings that name an environment and flax modules, by place in the network.
 
-    With `again`, they are those that the settings of a stored run name.
+    With `again`, the settings are of a stored run, and each takes the place of one given then;
+    `ConfigError` if there was none.
     """
+    if isinstance(env, str):
+        raise ConfigError(
+            f"env={env}: takes an environment object; a name is a setting, as in "
+            f'jaxppo.train(["env={env}"])'
+        )
+    if network is not None and not isinstance(network, Mapping):
+        raise ConfigError(
+            f'network={network}: takes flax modules by place, such as {{"actor_torso": MyTorso()}}'
+        )
     if env is not None:
-        path = config.env.target if again else None
-        path = give(env, lambda **_: env, path if is_given(path) else None)
+        _check_again("env", config.env.target, config, again=again)
+        path = give(env, lambda **_: env)
         given = dataclasses.replace(config.env, name=None, target=path, kwargs={})
         config = dataclasses.replace(config, env=given)
     layers = {}
@@ -49,10 +54,23 @@ def with_given(
     for place, module in (network or {}).items():
         if place not in places:
             raise ConfigError(f"network={place}: no such place; one of {', '.join(places)}")
-        stored = (getattr(config.network, place) or {}).get("_target_") if again else None
-        path = give(module, partial(_copy, module), stored if is_given(stored) else None)
-        layers[place] = {"_target_": path}
+        if isinstance(module, type) or not (hasattr(module, "clone") and hasattr(module, "apply")):
+            raise ConfigError(
+                f"network[{place!r}]: must be a flax module, such as MyTorso(), not {module!r}"
+            )
+        stored = (getattr(config.network, place) or {}).get("_target_")
+        _check_again("network", stored, config, again=again)
+        layers[place] = {"_target_": give(module, partial(_copy, module))}
     return dataclasses.replace(config, network=dataclasses.replace(config.network, **layers))
+
+
+def _check_again(key: str, stored: str | None, config: Config, *, again: bool) -> None:
+    """Raise `ConfigError` if a stored run would get an object in place of its own settings."""
+    if again and not is_given(stored) and key not in config.resume_allow:
+        raise ConfigError(
+            f"{key}: the run has no object there, but {stored}, and a run keeps its settings; "
+            f"leave it out, or allow it: resume_allow=[{key}]"
+        )
 
 
 def _copy(module: Any, **_: Any) -> Any:

@@ -221,8 +221,8 @@ def load(
     check_trust(settings, trust)
     config = parse(settings)
     if env is not None and not isinstance(env, Mapping):
-        config, env = with_given(config, env, None, again=True), None
-    config = with_given(config, None, network, again=True)
+        config, env = with_given(config, env, None, again=False), None
+    config = with_given(config, None, network, again=False)
     if env is not None:
         merged = {**dataclasses.asdict(config.env), **env}
         for name in ("params", "kwargs"):

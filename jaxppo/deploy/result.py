@@ -36,18 +36,17 @@ class Block:
     Numbers of several members are aggregated as on the console: means, and `member_returns`.
     """
 
+    steps: int  # environment steps so far, of each member
     train: Event  # the last train event
     evaluation: Event
     reached: Reached
 
-    @property
-    def steps(self) -> int:
-        """Return the environment steps so far, of each member."""
-        return self.reached.progress.steps
-
     @cached_property
     def policy(self) -> TrainedPolicy:
-        """Return the current policy; of several members the one with the best evaluation so far."""
+        """Return the current policy; of several members the one with the best evaluation so far.
+
+        Read it before `on_block` returns: after that its arrays are used for the next block.
+        """
         return current(self.reached)
 
 
@@ -73,7 +72,7 @@ class Result:
     def absolute_metric(self) -> float | None:
         """Return what the command line prints: the mean over seeds; of a population its best's.
 
-        None if the run ended before, or with `arch.absolute_metric=false`.
+        None if the run was stopped by Ctrl-C, or with `arch.absolute_metric=false`.
         """
         members = self._reached.members
         if self.config.population.size is not None:
@@ -116,11 +115,14 @@ class Result:
         check_run_dir("run_dir", folder)
         folder.mkdir(parents=True, exist_ok=True)
         reached = self._reached
-        job = dataclasses.replace(reached.jobs[0], run_dir=folder, resume=False)
+        logger = dataclasses.replace(self.config.logger, wandb=False, sinks=[])
+        enabled = dataclasses.replace(self.config.checkpoint, enabled=True)
+        config = dataclasses.replace(self.config, logger=logger, checkpoint=enabled)
+        job = dataclasses.replace(reached.jobs[0], config=config, run_dir=folder, resume=False)
         caller = Caller(console=False)
         events = Events([job], reached.members, caller)
         with only_run_in(folder), ThreadPoolExecutor(1, "checkpoint") as threads:
-            keep_config(job.config, folder)
+            keep_config(self.config, folder)
             events.open([None], only_screen=False)
             try:
                 events.replay(self.events, folder)
@@ -142,6 +144,7 @@ class Result:
 
 def result(reached: Reached, records: Mapping[str, list[Event]], status: str) -> Result:
     """Return the result of a run that ended, or was stopped, at `reached`."""
+    reached.progress.freeze()
     job, members = reached.jobs[0], reached.members.all
     folders = [f"seed_{m.seed}" for m in members] if len(members) > 1 else [""]
     rows = [records.get(folder, []) for folder in folders]
@@ -160,21 +163,24 @@ def result(reached: Reached, records: Mapping[str, list[Event]], status: str) ->
 
 
 def arrays(kind: str, members: Sequence[Sequence[Event]]) -> Arrays:
-    """Return the numbers of all events of a kind, `[P, events]`; of one member `[events]`."""
-    rows = [[event for event in events if event["event"] == kind] for events in members]
-    length = max(map(len, rows))
-    longest = next(row for row in rows if len(row) == length)
+    """Return the numbers of all events of a kind, `[P, events]`; of one member `[events]`.
+
+    A column has the events of one step, and NaN for members without one.
+    """
+    rows = [{e["steps"]: e for e in events if e["event"] == kind} for events in members]
+    steps = sorted(set().union(*rows))
+    every = [event for row in rows for event in row.values()]
     names = [
         name
-        for name in dict.fromkeys(key for event in longest for key in event)
-        if all(isinstance(e.get(name), int | float | None) for row in rows for e in row)
+        for name in dict.fromkeys(key for event in every for key in event)
+        if all(isinstance(event.get(name), int | float | None) for event in every)
         and name not in ("seed", "last")
     ]
 
     def one(name: str) -> np.ndarray:
-        values = [[np.nan if e.get(name) is None else e[name] for e in row] for row in rows]
-        padded = [row + [np.nan] * (length - len(row)) for row in values]
-        return np.asarray(padded[0] if len(rows) == 1 else padded)
+        found = [[row.get(step, {}).get(name) for step in steps] for row in rows]
+        values = [[np.nan if x is None else x for x in row] for row in found]
+        return np.asarray(values[0] if len(rows) == 1 else values)
 
     return {name: one(name) for name in names}
 
@@ -198,6 +204,8 @@ def policy_of(reached: Reached, seed: int, which: str) -> TrainedPolicy:
         raise ConfigError(f"seed={seed}: is none of {', '.join(map(str, seeds))}")
     if which not in ("best", "latest"):
         raise ConfigError(f"which={which}: must be best or latest")
+    if is_over(reached):
+        raise ConfigError("policy: the run has gone on since; read it before on_block returns")
     row = seeds.index(seed)
     member: Member = reached.members[layout.slots[row]]
     state = reached.state
@@ -213,6 +221,11 @@ def policy_of(reached: Reached, seed: int, which: str) -> TrainedPolicy:
         steps=member.facts.best["steps"] if is_best else reached.progress.steps,
         num_devices=min(layout.plan.devices_per_member, jax.local_device_count()),
     )
+
+
+def is_over(reached: Reached) -> bool:
+    """Return whether the next block has taken the arrays of `reached`."""
+    return any(x.is_deleted() for x in jax.tree.leaves(reached.state))
 
 
 def _alone(x: jax.Array, device: int, slot: int) -> jax.Array:

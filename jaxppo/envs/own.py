@@ -22,7 +22,7 @@ def make(config: EnvConfig) -> Environment:
         check_gymnax()
         from jaxppo.envs import gymnax
 
-        return gymnax.adapt(target, env, env.default_params, config)
+        return gymnax.adapt(target, env, params[0] if params else env.default_params, config)
     if config.params:
         raise ConfigError(
             f"env.params={config.params}: {target} has no parameters besides its arguments; use "

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -68,8 +68,12 @@ def _close_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def explain(error: Exception) -> str | None:
-    """Explain a user's mistake in one line; None if the error is not the user's."""
+def explain(error: Exception, arguments: Sequence[str] | None = None) -> str | None:
+    """Explain a user's mistake in one line; None if the error is not the user's.
+
+    `arguments` are the settings that were given; None: those of the command line.
+    """
+    given = sys.argv[1:] if arguments is None else arguments
     if isinstance(error, ConfigError | TrainingError | CheckpointError):
         return str(error)
     if isinstance(error, HydraException | OmegaConfBaseException):
@@ -77,11 +81,11 @@ def explain(error: Exception) -> str | None:
         missing = str(getattr(error.__cause__, "full_key", None) or "")  # may be inside a value
         return _translate(f"parsing override '{typed}'\n{error}" if typed else str(error), missing)
     if isinstance(error, ValueError) and "Config group override" in str(error):
-        typed = " ".join(arg for arg in sys.argv[1:] if re.match(r"[+~]*(\w*|\w+/[\w/@.]+)=", arg))
+        typed = " ".join(arg for arg in given if re.match(r"[+~]*(\w*|\w+/[\w/@.]+)=", arg))
         return f"{typed}: a group takes the name of one of its files; see --help"
     if match := re.match(r"invalid literal for int\(\) with base 10: '(\w+)'", str(error)):
         # OmegaConf raises this for an index of a list that is no number
-        typed = [arg for arg in sys.argv[1:] if f".{match[1]}=" in arg]
+        typed = [arg for arg in given if f".{match[1]}=" in arg]
         if typed:
             key = typed[0].partition("=")[0].rpartition(".")[0].lstrip("+")
             return f"{typed[0]}: {key} is a list; give all of it, such as {key}=[one,two]"

@@ -73,15 +73,15 @@ def parallel(
         results = function(*jax.tree.map(lambda x: x[0], args))
         return jax.tree.map(lambda x: x[None], results)
 
-    sharding = _sharding(jax.local_devices()[:num_devices])
+    placed = sharding(jax.local_devices()[:num_devices])
     mapped = jax.shard_map(
         on_each,
-        mesh=sharding.mesh,
-        in_specs=sharding.spec,
-        out_specs=sharding.spec,
+        mesh=placed.mesh,
+        in_specs=placed.spec,
+        out_specs=placed.spec,
         check_vma=False,
     )
-    return jax.jit(mapped, in_shardings=sharding, out_shardings=sharding, donate_argnums=donate)
+    return jax.jit(mapped, in_shardings=placed, out_shardings=placed, donate_argnums=donate)
 
 
 def shard(tree: PyTree, devices: Sequence[jax.Device]) -> PyTree:
@@ -90,10 +90,10 @@ def shard(tree: PyTree, devices: Sequence[jax.Device]) -> PyTree:
     The layout is that of `parallel`'s results, so that the first call compiles and donates like
     later ones.
     """
-    return jax.device_put(tree, _sharding(devices))
+    return jax.device_put(tree, sharding(devices))
 
 
-def _sharding(devices: Sequence[jax.Device]) -> NamedSharding:
+def sharding(devices: Sequence[jax.Device]) -> NamedSharding:
     """Return the sharding of leaves `[D, ...]`."""
     return NamedSharding(Mesh(np.asarray(devices), (AXIS,)), PartitionSpec(AXIS))
 

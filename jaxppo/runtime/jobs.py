@@ -14,7 +14,7 @@ from jaxppo.types import System
 class TrainingError(RuntimeError):
     """A run cannot go on: NaN, infinity or no legal action. The message is one line."""
 
-    result: Any = None  # of `jaxppo.train`: what the run gave until then
+    result: Any = None  # a `Result`, if `jaxppo.train` raises this
 
 
 class TooLargeError(RuntimeError):

@@ -97,6 +97,7 @@ def run_together(
                 state = saving.place_state(restored, resumed, layout, members, selection)
                 keep_configs(jobs)  # the run now has the changes that were allowed
             profile(config, layout, blocks.programs, state.learner)
+            caller.reached = saver.reached(state, layout)
         while members.active(blocks.layout.slots) and not progress.is_over:
             before = progress.steps
             state = blocks.train(state)

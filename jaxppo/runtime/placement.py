@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -87,9 +87,8 @@ class Layout:
 
     def next_window(self, earlier: Metrics | None, total: Metrics) -> tuple[Metrics, Metrics]:
         """Add the metrics since the last train event to those before; return also new zeros."""
-        merged, zero = _next_window(self.system, earlier, total)
-        placed: tuple[Metrics, Metrics] = devices.shard((merged, zero), self.devices)
-        return placed
+        merged: tuple[Metrics, Metrics] = _window(self.system, tuple(self.devices))(earlier, total)
+        return merged
 
     def gather(self, state: LearnerState) -> LearnerState:
         """Return NumPy arrays in the form before `place`; typed keys become their data."""
@@ -120,10 +119,15 @@ class Layout:
         return found
 
 
-@partial(jax.jit, static_argnums=0)
-def _next_window(system: System, earlier: Metrics, total: Metrics) -> tuple[Metrics, Metrics]:
-    zero = zero_metrics(system)
-    return add(earlier, total), jax.tree.map(lambda z, x: jnp.broadcast_to(z, x.shape), zero, total)
+@lru_cache(8)
+def _window(system: System, placed: tuple[jax.Device, ...]) -> Any:
+    """Return `next_window` as a program whose results are placed as its arguments are."""
+
+    def next_window(earlier: Metrics, total: Metrics) -> tuple[Metrics, Metrics]:
+        like = partial(jax.tree.map, lambda zero, x: jnp.broadcast_to(zero, x.shape))
+        return add(earlier, total), like(zero_metrics(system), total)
+
+    return jax.jit(next_window, out_shardings=devices.sharding(placed))
 
 
 @jax.jit

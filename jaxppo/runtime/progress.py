@@ -39,6 +39,7 @@ class Progress:
     speeds: list[float] = dataclasses.field(default_factory=list)  # of each block, steps/s
     compile_seconds: float = 0.0
     started: float = dataclasses.field(default_factory=time.perf_counter)
+    ended: float | None = None
 
     def resume(self, facts: RunFacts, steps: int, plan: Plan) -> None:
         """Continue from a checkpoint."""
@@ -60,7 +61,11 @@ class Progress:
     @property
     def seconds(self) -> float:
         """Return the time since the start, without the time between a stop and a resume."""
-        return time.perf_counter() - self.started
+        return (self.ended or time.perf_counter()) - self.started
+
+    def freeze(self) -> None:
+        """Stop the clock: the run has ended, and its process goes on."""
+        self.ended = time.perf_counter()
 
     def advance(self, updates: int) -> None:
         """Count updates."""

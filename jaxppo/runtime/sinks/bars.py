@@ -80,6 +80,8 @@ class TerminalBar(Bar):
         """Make the bar."""
         from rich import console, progress
 
+        if self._bar is not None:  # a population that narrows compiles again
+            return
         self._bar = progress.Progress(
             progress.BarColumn(),
             progress.TaskProgressColumn(),
@@ -88,6 +90,7 @@ class TerminalBar(Bar):
             progress.TimeRemainingColumn(),
             console=console.Console(file=self._output),
             transient=True,
+            redirect_stdout=self._output is sys.stdout or sys.stdout.isatty(),
         )
         self._task = self._bar.add_task("", total=self.total, steps="0", speed="-", score="-")
         self._bar.start()
@@ -118,6 +121,7 @@ class NotebookBar(Bar):
         self._handle: Any = None
         self._start = time.perf_counter()
         self._ended = False
+        self._shown = 0.0
 
     def open(self) -> None:
         """Display the bar."""
@@ -127,8 +131,10 @@ class NotebookBar(Bar):
             self._handle = display(self, display_id=True)
 
     def show(self) -> None:
-        """Update the display."""
-        if self._handle is not None:
+        """Update the display, a few times a second at most."""
+        now = time.perf_counter()
+        if self._handle is not None and (self._ended or now - self._shown > 0.2):
+            self._shown = now
             self._handle.update(self)
 
     def close(self) -> None:
