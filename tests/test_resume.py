@@ -292,6 +292,23 @@ def test_settings_that_were_allowed_are_kept_once_the_run_goes_on(
 
 
 @pytest.mark.long
+def test_in_another_environment_the_best_policy_is_one_of_that_environment(tmp_path: Path) -> None:
+    config = coin(num_updates=4, num_evaluation=2)
+    config = dataclasses.replace(config, env=dataclasses.replace(config.env, target="envs.Clock"))
+    loop.run(config, tmp_path)  # 15 in every episode: 1 + 2 + ... + 5
+    short = dataclasses.replace(config.env, params={"max_steps_in_episode": 3})
+    arch = dataclasses.replace(config.arch, num_updates=8)
+    changed = dataclasses.replace(config, env=short, arch=arch, resume_allow=["env"])
+    assert loop.run(changed, tmp_path, resume=True) == 6.0
+    found, _ = checkpoint.newest(tmp_path)
+    assert found is not None
+    (member,) = found.facts["members"]
+    steps_before = 4 * config.arch.total_num_envs * config.system.rollout_length
+    assert member["best"]["episode_return"] == 6.0
+    assert member["best"]["steps"] > steps_before
+
+
+@pytest.mark.long
 def test_the_last_checkpoint_before_a_member_diverged_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -346,7 +346,14 @@ def keep_configs(jobs: Sequence[Job]) -> None:
 
 
 def load_members(resumed: Resumed, members: Members, selection: Selection) -> None:
-    """Restore the facts of members and their hyperparameters from a checkpoint."""
+    """Restore the facts of members and their hyperparameters from a checkpoint.
+
+    If the environment changed, the best evaluation starts anew: returns do not compare.
+    """
+    before = resumed.facts.config.get("env", {})
     for i, facts in enumerate(resumed.facts.members):
         members[i].facts = MemberFacts(**facts)
+        env = plain(members[i].config)["env"]
+        if any(env.get(name) != value for name, value in before.items()):
+            members[i].facts = dataclasses.replace(members[i].facts, best={})
     selection.numbers = resumed.facts.numbers

@@ -1,0 +1,39 @@
+"""Train a policy in one environment and continue it in another.
+
+A run is saved and resumed with other physics: a pole of four times the length. The new run begins
+with the parameters, the optimiser state and the statistics of the old one.
+"""
+
+import tempfile
+
+import jaxppo
+
+SETTINGS = {
+    "env": "cartpole",
+    "arch": {"total_timesteps": 6e4, "total_num_envs": 32, "num_evaluation": 5},
+    "system": {"actor_lr": 3e-3, "critic_lr": 3e-3, "num_minibatches": 4, "gae_lambda": 0.95},
+}
+LONG_POLE = {"length": 2.0, "polemass_length": 0.2}  # by default 0.5 and 0.05
+
+source = jaxppo.train(SETTINGS)
+print(f"source: {source.absolute_metric:.1f} after {source.policy.steps:,} steps")
+
+with tempfile.TemporaryDirectory() as folder:
+    run_dir = source.save(f"{folder}/run")
+    same_policy = jaxppo.load(run_dir, env={"params": LONG_POLE})
+    before = same_policy.evaluate(128).returns.mean()
+    print(f"source's policy with a long pole: {before:.1f}")
+
+    changes = {
+        "env": {"params": LONG_POLE},
+        "resume_allow": ["env"],  # a resumed run keeps all settings that are not named here
+        "arch.total_timesteps": 1.2e5,  # those of the source included
+    }
+    target = jaxppo.train(changes, resume=run_dir)
+
+# Curves of a resumed run begin with those of the run before it
+for steps, score in zip(
+    target.evaluations["steps"], target.evaluations["episode_return"], strict=True
+):
+    print(f"{steps:7,d} steps: return {score:5.1f}")
+print(f"target: {target.absolute_metric:.1f} after {target.policy.steps:,} steps")
