@@ -168,8 +168,11 @@ def test_environments_and_modules_are_given_as_objects(
         patch.setattr(given, "_given", {})  # as in another process
         with pytest.raises(ConfigError, match=r"was an object in Python.*give it again"):
             jaxppo.load(tmp_path / "run")
+    resumed = jaxppo.train({"arch.num_updates": 8}, resume=tmp_path / "run", env=Coin())
+    assert resumed.events[""][0]["event"] in ("eval", "train")
+    assert len(resumed.evaluations["steps"]) == 4
     again = jaxppo.load(tmp_path / "run", env=Coin())
-    np.testing.assert_array_equal(again.evaluate(8).returns, by_object.policy.evaluate(8).returns)
+    np.testing.assert_array_equal(again.evaluate(8).returns, resumed.policy.evaluate(8).returns)
     torso = Torso(8)
     module = jaxppo.train(coin(), network={"actor_torso": torso, "critic_torso": torso})
     params = module.policy.policy.params

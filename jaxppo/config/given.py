@@ -78,9 +78,9 @@ def _copy(module: Any, **_: Any) -> Any:
     return module.clone()
 
 
-def is_given(path: str | None) -> bool:
+def is_given(path: Any) -> bool:
     """Return whether an import path is one of a given object."""
-    return path is not None and path.startswith(f"{HOME}.")
+    return isinstance(path, str) and path.startswith(f"{HOME}.")
 
 
 def __getattr__(name: str) -> Any:

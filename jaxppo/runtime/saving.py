@@ -8,12 +8,14 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxppo.algorithms.spine import Metrics, zero_metrics
 from jaxppo.config.fields import ConfigError, as_argument
+from jaxppo.config.given import is_given
 from jaxppo.config.stored import keep_config, plain
 from jaxppo.runtime import build, checkpoint, devices, sinks
 from jaxppo.runtime.caller import Caller, Reached
@@ -354,6 +356,11 @@ def load_members(resumed: Resumed, members: Members, selection: Selection) -> No
     for i, facts in enumerate(resumed.facts.members):
         members[i].facts = MemberFacts(**facts)
         env = plain(members[i].config)["env"]
-        if any(env.get(name) != value for name, value in before.items()):
+        if any(not _is_same(env.get(name), value) for name, value in before.items()):
             members[i].facts = dataclasses.replace(members[i].facts, best={})
     selection.numbers = resumed.facts.numbers
+
+
+def _is_same(value: Any, before: Any) -> bool:
+    """Return whether a setting is unchanged; an object given in Python has a new path each time."""
+    return bool(value == before) or (is_given(value) and is_given(before))
