@@ -33,6 +33,9 @@ class ActorCriticOutput:
     value: ValueEstimate
 
 
+LAYERS = ("input_layer", *SHARED, *ACTOR, "actor_head", *CRITIC, "critic_head")
+
+
 class Layers(nn.Module):
     """input_layer -> SHARED -> (ACTOR -> actor_head, CRITIC -> critic_head); None: no layer.
 
