@@ -387,6 +387,21 @@ def test_dueling_head_is_its_definition() -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
+def test_noisy_head_is_linear_with_new_weights_for_each_key() -> None:
+    layer = ScalarQHead(Discrete(3), initial_noise=0.5)
+    x = jax.random.normal(jax.random.key(0), (1, 4, 5))
+    variables = layer.init(jax.random.key(1), x)
+
+    def q(**rngs: jax.Array) -> np.ndarray:
+        return np.asarray(layer.apply(variables, x, rngs=rngs).estimate.mean()[..., 0, :])
+
+    params = variables["params"]["action"]
+    np.testing.assert_allclose(q(), x @ params["kernel"] + params["bias"], rtol=1e-5, atol=1e-6)
+    one, other = (q(noise=jax.random.key(i)) for i in (2, 3))
+    assert np.abs(one - q()).min() > 1e-4
+    assert np.abs(one - other).min() > 1e-4
+
+
 def test_noise_explores_instead_of_epsilon() -> None:
     network = {
         "critic_torso": {"_target_": "jaxppo.networks.torsos.NoisyMLP", "layer_sizes": [16]},
