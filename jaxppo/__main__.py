@@ -7,6 +7,8 @@ COMMANDS = """python -m jaxppo.COMMAND, each with --help:
 
   ff_ppo      train PPO: python -m jaxppo.ff_ppo env=cartpole
   rec_ppo     train PPO with memory: python -m jaxppo.rec_ppo env=t_maze network=gru
+  ff_pqn      train PQN: python -m jaxppo.ff_pqn env=cartpole
+  rec_pqn     train PQN with memory: python -m jaxppo.rec_pqn env=memory_chain network=gru
   evaluate    play episodes with a trained policy: python -m jaxppo.evaluate run=DIR
   render      film a trained policy
   export      export a policy or a learner to other programs

@@ -28,7 +28,7 @@ from jaxppo.runtime.signals import Interrupted, Interrupts
 from jaxppo.runtime.sinks.bars import bar
 from jaxppo.types import Hyperparameters, Policy, System
 
-COMMANDS = ("ff_ppo", "rec_ppo")
+COMMANDS = ("ff_ppo", "rec_ppo", "ff_pqn", "rec_pqn")
 _composing = threading.Lock()  # Hydra composes with global state
 
 

@@ -465,3 +465,122 @@ def linear_recurrence(
         state = decay * np.where(opens[:, None], 0.0, state) + x
         states.append(state)
     return np.stack(states)
+
+
+def categorical_lambda_returns(
+    reward: Array,
+    discount: Array,
+    next_probs: Array,
+    truncated: Array,
+    atoms: Array,
+    lambda_: float,
+) -> Array:
+    """Each atom of the mixed law, shifted and split between two neighbours, `[T, B, K]`."""
+    low, high, last = float(atoms[0]), float(atoms[-1]), len(atoms) - 1
+    targets = np.zeros(next_probs.shape, np.float64)
+    for t, b in reversed(list(np.ndindex(*reward.shape))):
+        following = next_probs[t, b].astype(np.float64)
+        if len(_rest(discount, truncated, t, b)) > 1:
+            following = (1.0 - lambda_) * following + lambda_ * targets[t + 1, b]
+        if discount[t, b] == 0.0:
+            following = np.eye(last + 1)[0]  # whichever: all returns are the reward
+        for k in range(last + 1):
+            shifted = float(reward[t, b]) + float(discount[t, b]) * float(atoms[k])
+            place = (min(max(shifted, low), high) - low) / (high - low) * last
+            left = min(int(place), last - 1)
+            targets[t, b, left] += following[k] * (left + 1 - place)
+            targets[t, b, left + 1] += following[k] * (place - left)
+    return targets
+
+
+def quantile_lambda_returns(
+    reward: Array, discount: Array, next_quantiles: Array, truncated: Array, lambda_: float
+) -> Array:
+    """Quantiles of the mixed law, shifted, backwards, `[T, B, N]`."""
+    num = next_quantiles.shape[-1]
+    targets = np.zeros(next_quantiles.shape, np.float64)
+    for t, b in reversed(list(np.ndindex(*reward.shape))):
+        if discount[t, b] == 0.0:
+            targets[t, b] = float(reward[t, b])
+            continue
+        weighted = [(float(q), 1.0 / num) for q in next_quantiles[t, b]]
+        if len(_rest(discount, truncated, t, b)) > 1:
+            weighted = [(q, (1.0 - lambda_) * w) for q, w in weighted]
+            weighted += [(float(q), lambda_ / num) for q in targets[t + 1, b]]
+        mixed = np.asarray(mean_quantiles(weighted, num))
+        targets[t, b] = float(reward[t, b]) + float(discount[t, b]) * mixed
+    return targets
+
+
+def mean_quantiles(weighted: list[tuple[float, float]], num: int) -> list[float]:
+    """Means of the inverse distribution function of (value, weight) over `num` equal parts."""
+    found = [0.0] * num
+    reached = 0.0
+    for value, weight in sorted(weighted):
+        for i in range(num):
+            begin, end = max(reached, i / num), min(reached + weight, (i + 1) / num)
+            found[i] += value * num * max(0.0, end - begin)
+        reached += weight
+    return found
+
+
+def munchausen_returns(
+    reward: Array,
+    discount: Array,
+    q: Array,
+    action: Array,
+    next_q: Array,
+    truncated: Array,
+    *,
+    lambda_: float,
+    alpha: float,
+    temperature: float,
+    clip: float,
+) -> Array:
+    """Lambda returns of rewards plus clipped log-policies and of soft values; `q` `[T, B, A]`."""
+    scaled, value = np.zeros(reward.shape), np.zeros(reward.shape)
+    for t, b in np.ndindex(*reward.shape):
+        policy = _softmax([float(x) / temperature for x in q[t, b]])
+        log_prob = math.log(policy[int(action[t, b])]) if policy[int(action[t, b])] else -math.inf
+        scaled[t, b] = float(reward[t, b]) + alpha * max(temperature * log_prob, -clip)
+        after = _softmax([float(x) / temperature for x in next_q[t, b]])
+        for p, x in zip(after, next_q[t, b], strict=True):
+            value[t, b] += p * (float(x) - temperature * math.log(p)) if p else 0.0
+    return lambda_returns(scaled, discount, value, truncated, lambda_)
+
+
+def _softmax(logits: list[float]) -> list[float]:
+    highest = max(logits)
+    powers = [math.exp(x - highest) for x in logits]
+    return [x / sum(powers) for x in powers]
+
+
+def radam(
+    params: Array,
+    gradients: list[Array],
+    rate: float,
+    *,
+    max_norm: float,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    epsilon: float = 1e-8,
+) -> list[Array]:
+    """Parameters `[N]` after each step of RAdam (Liu et al. 2020, algorithm 2)."""
+    params = params.astype(np.float64)
+    mean, square = np.zeros(len(params)), np.zeros(len(params))
+    longest = 2.0 / (1.0 - b2) - 1.0
+    after = []
+    for step, gradient in enumerate(gradients, start=1):
+        g = gradient.astype(np.float64)
+        g = g * min(1.0, max_norm / math.sqrt(float(np.sum(g**2))))
+        mean, square = b1 * mean + (1.0 - b1) * g, b2 * square + (1.0 - b2) * g**2
+        length = longest - 2.0 * step * b2**step / (1.0 - b2**step)
+        direction = mean / (1.0 - b1**step)
+        if length >= 5.0:
+            rectified = (length - 4.0) * (length - 2.0) * longest
+            rectified /= (longest - 4.0) * (longest - 2.0) * length
+            adaptive = np.sqrt(square / (1.0 - b2**step)) + epsilon
+            direction = math.sqrt(rectified) * direction / adaptive
+        params = params - rate * direction
+        after.append(params)
+    return after

@@ -21,8 +21,16 @@ from jaxppo import envs
 from jaxppo.algorithms.actor_critic import ActorCritic
 from jaxppo.algorithms.objectives import ESTIMATORS, OBJECTIVES, VALUE_LOSSES
 from jaxppo.algorithms.ppo import PPOSettings
+from jaxppo.algorithms.pqn import PQNSettings
 from jaxppo.config.fields import ConfigError, traced
-from jaxppo.config.parse import RENAMED, help_text, known_keys, parse, unknown_key
+from jaxppo.config.parse import (
+    RENAMED,
+    help_text,
+    known_keys,
+    parse,
+    system_type,
+    unknown_key,
+)
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import (
     ALGORITHMS,
@@ -34,6 +42,7 @@ from jaxppo.config.schema import (
     NetworkConfig,
     SystemConfig,
 )
+from jaxppo.launch.composing import compose as launched
 from jaxppo.launch.composing import config_dir
 from jaxppo.runtime import compile
 from jaxppo.runtime.build import hyperparameters
@@ -45,6 +54,7 @@ FILES = sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*
 HOMES = {  # the file that holds a group's defaults
     "arch/default.yaml": ArchConfig,
     "system/ppo.yaml": PPOSettings,
+    "system/pqn.yaml": PQNSettings,
     "checkpoint/default.yaml": CheckpointConfig,
     "logger/default.yaml": LoggerConfig,
     "env/gymnax.yaml": EnvConfig,
@@ -251,6 +261,7 @@ FITS = {
     "actor_head/tanh_normal": "env=mountain_car_continuous",
     "critic_head/categorical": "env=cartpole",
     "critic_head/scalar": "env=cartpole",
+    **dict.fromkeys(["q_head/categorical", "q_head/quantile", "q_head/scalar"], "env=cartpole"),
     "input_layer/concatenate": "env=cartpole env.extras=[step]",
     "input_layer/flatten": "env=cartpole",
     "input_layer/fuse": "env.name=null env.target=test_configs.Sight",
@@ -275,6 +286,10 @@ def test_layer_builds_where_it_fits(file: str) -> None:
     slot = {"torso": "shared_torso", "memory": "actor_memory"}.get(kind, kind)
     group = f"network/{kind}" if slot == kind else f"network/{kind}@network.{slot}"
     fits = FITS[f"{kind}/{name}"].split()
+    if kind == "q_head":
+        config = launched("ff_pqn", [*fits, f"network/q_head={name}"])
+        assert "q_head" in jax.eval_shape(prepare(config)[1].algorithm.init, jax.random.key(0))
+        return
     plain = composed(*fits)["network"]
     if plain[slot] is None:  # no default to override
         group = f"+{group}"
@@ -310,10 +325,19 @@ def test_whole_configuration_is_the_dataclasses() -> None:
 
 
 def test_help_text_has_every_key_once_with_its_default() -> None:
-    lines = [line.split() for line in help_text("ppo").splitlines() if line.startswith("  ")]
-    assert [words[0] for words in lines] == known_keys()
-    defaults = {words[0]: words[-1] for words in lines}
-    assert defaults["system.gamma"] == "[0.99]"
+    shown = set()
+    for algorithm, grad_norm in (("ppo", "[0.5]"), ("pqn", "[10.0]")):
+        told = help_text(algorithm).splitlines()
+        lines = [line.split() for line in told if line.startswith("  ")]
+        keys = [words[0] for words in lines]
+        own = {f"system.{name}" for name in fields(system_type({"algorithm": algorithm}))}
+        others = {key for key in known_keys() if key.startswith("system.")} - own
+        assert keys == [key for key in known_keys() if key not in others]
+        shown |= set(keys)
+        defaults = {words[0]: words[-1] for words in lines}
+        assert defaults["system.gamma"] == "[0.99]"
+        assert defaults["system.max_grad_norm"] == grad_norm
+    assert shown == set(known_keys())
     assert defaults["arch.num_updates"] == "[None]"
 
 
@@ -328,6 +352,8 @@ GROUPS = {
 def test_every_setting_has_help_and_a_good_default(key: str) -> None:
     group, _, name = key.rpartition(".")
     cls = GROUPS[group] if group else Config
+    own = {"algorithm": "pqn"} if cls is PPOSettings and name not in fields(cls) else {}
+    cls = PQNSettings if own else cls
     field = fields(cls)[name]
     assert field.metadata["help"]
     assert not field.metadata["help"].endswith(".")
@@ -336,7 +362,7 @@ def test_every_setting_has_help_and_a_good_default(key: str) -> None:
         *("traced", "follows", "coupled", "switch"),
     }
     default = getattr(cls(), name)
-    parsed: Any = parse({group: {name: default}} if group else {name: default})
+    parsed: Any = parse({group: {**own, name: default}} if group else {name: default})
     assert getattr(getattr(parsed, group) if group else parsed, name) == default
 
 
@@ -718,10 +744,10 @@ def test_what_an_algorithm_of_ones_own_has_not_is_refused(
 @pytest.mark.parametrize(
     "value, rule",
     [
-        ("nope", "no such choice, and no import path such as my_module.mine; did you mean ppo?"),
+        ("nope", "no such choice, and no import path such as my_module.mine; did you mean p"),
         ("PPO", "no such choice, and no import path such as my_module.mine; did you mean ppo?"),
-        (None, "must be one of ppo, or an import path"),
-        (5, "must be one of ppo, or an import path"),
+        (None, "must be one of ppo, pqn, or an import path"),
+        (5, "must be one of ppo, pqn, or an import path"),
         ("", "must be text that is not empty"),
         (".mine", "an import path such as my_module.my_name is needed"),
         ("no_such_module.Mine", "no_such_module cannot be imported"),

@@ -32,11 +32,12 @@ WINGS: dict[str, set[str]] = {
     "analysis": {"config", "ops", "runtime"},
     "launch": {"config", "envs", "runtime", "analysis"},
 }
-COMMANDS = {"ff_ppo", "rec_ppo", "evaluate", "export", "render", "report", "check_env", "__main__"}
+TRAINING = {"ff_ppo", "rec_ppo", "ff_pqn", "rec_pqn"}
+COMMANDS = {*TRAINING, "evaluate", "export", "render", "report", "check_env", "__main__"}
 DOOR = "api"  # of Python, beside the commands
 # The spine, which serves every algorithm, and what is of one algorithm or of some.
 SPINE = {"spine", "acting", "algorithm", "axes", "evaluation", "guards", "memory", "metrics"}
-OF_SOME = {"ppo", "objectives", "actor_critic"}
+OF_SOME = {"ppo", "pqn", "objectives", "actor_critic"}
 
 NOWHERE = set[str]()
 LIBRARIES = {  # a library -> the wings and modules that may import it
@@ -44,7 +45,7 @@ LIBRARIES = {  # a library -> the wings and modules that may import it
     "flax": {"networks", "kernels.products", "envs.t_maze"},
     "optax": {"algorithms.optimizers", "algorithms.spine"},
     "distrax": {"ops.distributions", "networks.heads"},
-    "rlax": {"ops.returns", "ops.losses"},
+    "rlax": {"ops.returns", "ops.losses", "ops.distributional"},
     "tensorflow_probability": NOWHERE,
     "hydra": {"launch", "config.trust", "networks.building"},
     "hydra_plugins": NOWHERE,

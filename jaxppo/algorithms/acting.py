@@ -155,30 +155,49 @@ def state_values(
 ) -> tuple[Any, jax.Array, jax.Array]:
     """Return the network's outputs, the values and the values of the true successors, `[T, B]`.
 
-    `value` maps the network's output to values `[L, S]`. The network is applied once to the stored
-    observations: the successor of a step is the next observation. At a truncation it is
-    `final_observation`, which is evaluated with the memory after that step, in a branch that runs
-    only if some step was truncated.
+    `value` maps the network's output to values `[L, S]`. Values may have more axes at the end. The
+    network is applied once to the stored observations.
     """
-    steps, chunks = rollout.steps, system.num_value_chunks
+    steps = rollout.steps
 
     def look(carry: PyTree, seen: tuple[PyTree, jax.Array]) -> tuple[PyTree, Any]:
         return unroll(system, policy, carry, *seen)
+
+    with jax.named_scope("values"):
+        start = jax.tree.map(lambda x: x[0], steps.carry)
+        seen = steps.obs, steps.reset
+        _, output = sequences.scan_chunks(look, start, seen, system.num_value_chunks)
+        values = value(output)
+    return output, values, next_values(system, policy, rollout, values, value)
+
+
+def next_values(
+    system: System,
+    policy: Policy,
+    rollout: Rollout,
+    values: jax.Array,
+    value: Callable[[Any], jax.Array],
+) -> jax.Array:
+    """Return the values of the true successors, `[T, B]`, given the values of the stored steps.
+
+    `value` is as in `state_values`. The successor of a step is the next observation. At a
+    truncation it is `final_observation`, which is evaluated with the memory after that step, in a
+    branch that runs only if some step was truncated.
+    """
+    steps, chunks = rollout.steps, system.num_value_chunks
 
     def bootstrap(truncated: jax.Array, next_value: jax.Array, *seen: PyTree) -> jax.Array:
         after, final_observation = seen
         obs, reset = sequences.cut((final_observation, jnp.zeros_like(truncated)), 1)
         final = unroll(system, policy, sequences.first(after, 1), obs, reset)[1]
-        return jnp.where(truncated, value(final).reshape(truncated.shape), next_value)
+        here = truncated.reshape(*truncated.shape, *(1,) * (next_value.ndim - truncated.ndim))
+        return jnp.where(here, value(final).reshape(next_value.shape), next_value)
 
     def bootstrap_some(_: tuple[()], seen: PyTree) -> tuple[tuple[()], jax.Array]:
         some, *operands = seen
         return (), jax.lax.cond(some[0], bootstrap, lambda *given: given[1], *operands)
 
     with jax.named_scope("values"):
-        start = jax.tree.map(lambda x: x[0], steps.carry)
-        _, output = sequences.scan_chunks(look, start, (steps.obs, steps.reset), chunks)
-        values = value(output)
         last_obs = jax.tree.map(lambda x: x[None], rollout.obs)
         last = unroll(system, policy, rollout.carry, last_obs, rollout.reset[None])[1]
         next_value = jnp.concatenate([values[1:], value(last)])
@@ -191,4 +210,4 @@ def state_values(
         )
         seen = some, truncated, next_value, after, steps.final_observation
         _, next_value = sequences.scan_chunks(bootstrap_some, (), seen, chunks)
-    return output, values, next_value
+    return next_value

@@ -13,6 +13,8 @@ from jaxppo.types import Acted, Environment, Policy, PyTree
 class ActorCritic(Algorithm):
     """Samples actions from the network's distribution and keeps their log-probabilities."""
 
+    layers = actor_critic.LAYERS
+
     @classmethod
     def build(cls, config: Config, env: Environment) -> "ActorCritic":
         """Make the algorithm with the network that `config.network` composes for `env`."""

@@ -1,13 +1,14 @@
 """The interface between the spine and an algorithm."""
 
 import abc
+import dataclasses
 from typing import Any, ClassVar
 
 import jax
 
 from jaxppo.algorithms.metrics import NoMetrics
 from jaxppo.config.fields import Static
-from jaxppo.config.schema import Config, SystemConfig
+from jaxppo.config.schema import Config, NetworkConfig, SystemConfig
 from jaxppo.types import (
     Acted,
     AgentState,
@@ -35,11 +36,15 @@ class Algorithm(abc.ABC):
     target_metrics: ClassVar[type] = NoMetrics  # of `targets`
     finish_metrics: ClassVar[type] = NoMetrics  # of `finish`
     group_names: ClassVar[tuple[str, ...]] = ("network",)  # of optimisers
+    layers: ClassVar[tuple[str, ...]] = tuple(  # of config.network: those that `build` reads
+        field.name for field in dataclasses.fields(NetworkConfig)
+    )
 
     def __init__(self, settings: SystemConfig, network: Network) -> None:
         self.settings = Static(settings)
         self.network = network
         self.stops_early = False  # whether `stop` is called
+        self.optimizer = "adam"  # one of optimizers.OPTIMIZERS
 
     @classmethod
     def settings_type(cls, raw: dict[str, Any]) -> type[SystemConfig]:
@@ -67,6 +72,11 @@ class Algorithm(abc.ABC):
     def rates(self, hp: Hyperparameters) -> dict[str, jax.Array]:
         """Return the learning rate of each optimiser group, before any decay."""
         return {"network": hp.learning_rate}
+
+    def exploration(self, hp: Hyperparameters, update: jax.Array) -> PyTree:
+        """Return `policy.exploration` at an update (0-based): numbers that sampling needs."""
+        del hp, update
+        return ()
 
     @abc.abstractmethod
     def act(self, policy: Policy, output: PyTree, key: jax.Array) -> Acted:

@@ -1,6 +1,7 @@
-"""Gradient clipping, Adam and learning rates for the parameter groups of an algorithm."""
+"""Gradient clipping, optimisers and learning rates for the parameter groups of an algorithm."""
 
-import functools
+from collections.abc import Callable
+from functools import partial, reduce
 
 import jax
 import jax.numpy as jnp
@@ -8,11 +9,17 @@ import optax
 
 from jaxppo.types import Hyperparameters, PyTree, System
 
+# Adam: Kingma and Ba 2015 (arXiv 1412.6980); RAdam: Liu et al. 2020 (arXiv 1908.03265)
+OPTIMIZERS: dict[str, Callable[[], optax.GradientTransformation]] = {
+    "adam": partial(optax.scale_by_adam, eps=1e-5),
+    "radam": optax.scale_by_radam,
+}
+
 
 def optimizer(
     system: System, hyperparameters: Hyperparameters, update: jax.Array
 ) -> optax.GradientTransformation:
-    """Return Adam (eps 1e-5) after clipping by global norm.
+    """Return the algorithm's optimiser after clipping by global norm.
 
     Each group has its own norm unless `clip_together` is set: with one norm, a critic with large
     errors (returns in the hundreds) shrinks the gradient of the actor. Learning rates are those of
@@ -22,9 +29,10 @@ def optimizer(
     clip = optax.clip_by_global_norm(hp.max_grad_norm)
 
     def group(rate: jax.Array) -> optax.GradientTransformation:
-        adam = optax.scale_by_adam(eps=1e-5)
+        adapt = OPTIMIZERS[system.algorithm.optimizer]()
         scale = optax.scale_by_learning_rate(learning_rate(hp, rate, update))
-        return optax.chain(adam, scale) if system.clip_together else optax.chain(clip, adam, scale)
+        steps = (adapt, scale) if system.clip_together else (clip, adapt, scale)
+        return optax.chain(*steps)
 
     rates = system.algorithm.rates(hp)
     groups = optax.partition(
@@ -51,7 +59,7 @@ def gradient_norms(
     }
     limit = hyperparameters.max_grad_norm
     if system.clip_together:
-        whole = functools.reduce(jnp.hypot, norms.values())
+        whole = reduce(jnp.hypot, norms.values())
         share = jnp.minimum(1.0, limit / jnp.maximum(whole, 1e-30))
         clipped = {name: norm * share for name, norm in norms.items()}
     else:

@@ -129,7 +129,12 @@ def init_agent(system: System, hyperparameters: Hyperparameters, key: jax.Array)
     example = jax.eval_shape(system.env.reset, jax.random.split(key, 1))[1]
     example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), example)
     return AgentState(
-        policy=Policy(params=params, obs_statistics=init_statistics(example), noise_key=noise_key),
+        policy=Policy(
+            params=params,
+            obs_statistics=init_statistics(example),
+            noise_key=noise_key,
+            exploration=system.algorithm.exploration(hyperparameters, update),
+        ),
         opt_state=optimizer(system, hyperparameters, update).init(params),
         hyperparameters=hyperparameters,
         algorithm=system.algorithm.init_state(),
@@ -201,9 +206,10 @@ def learn(system: System, agent: AgentState, rollout: Rollout) -> tuple[AgentSta
         agent, of_steps, outcomes = run_epochs(system, agent, rollout, batch)
         agent, of_finish = algorithm.finish(system, agent, batch)
     noise_key = jax.tree.map(lambda key: random_bits.split(key, 1)[0], agent.policy.noise_key)
-    policy = dataclasses.replace(agent.policy, noise_key=noise_key)
-    agent = dataclasses.replace(agent, policy=policy, update=agent.update + 1)
     hp = agent.hyperparameters
+    exploration = algorithm.exploration(hp, agent.update + 1)
+    policy = dataclasses.replace(agent.policy, noise_key=noise_key, exploration=exploration)
+    agent = dataclasses.replace(agent, policy=policy, update=agent.update + 1)
     rate = next(iter(algorithm.rates(hp).values()))
     found = LearnMetrics(
         gradient_steps=jnp.sum(outcomes.learnt, dtype=jnp.int32),

@@ -112,7 +112,7 @@ def check(
     choices = rule.get("choices")
     importable = bool(rule.get("importable"))
     if choices and value not in choices and not (importable and is_import_path(value)):
-        near = difflib.get_close_matches(value, choices, 1, 0.0)[0]
+        near = difflib.get_close_matches(value.lower(), choices, 1, 0.0)[0]
         path = ", and no import path such as my_module.mine" if importable else ""
         raise ConfigError(
             f"{key}={value}: no such choice{path}; did you mean {near}? (of {', '.join(choices)})"

@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 from jaxppo.config.fields import MAX_INT, ConfigError
-from jaxppo.config.schema import ArchConfig, Config, NetworkConfig
+from jaxppo.config.schema import ALGORITHMS, ArchConfig, Config, NetworkConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,10 +151,11 @@ def _sequence_length(config: Config) -> int:
             f"the nearest that does: {_nearest_divisor(rollout, length)}"
         )
     if found and length == 1:
+        command = system.algorithm if system.algorithm in ALGORITHMS else "ppo"
         way_out = (
             "raise system.rollout_length=1"
             if rollout == 1
-            else "set system.sequence_length=null for whole rollouts, as jaxppo.rec_ppo does"
+            else f"set system.sequence_length=null for whole rollouts, as jaxppo.rec_{command} does"
         )
         raise ConfigError(
             f"network.{found[0]}: a memory learns nothing from sequences of one step; {way_out}, "

@@ -78,7 +78,10 @@ class ArchConfig:
     )
 
 
-ALGORITHMS = {"ppo": "jaxppo.algorithms.ppo.PPO"}  # the names of system.algorithm
+ALGORITHMS = {  # the names of system.algorithm
+    "ppo": "jaxppo.algorithms.ppo.PPO",
+    "pqn": "jaxppo.algorithms.pqn.PQN",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,8 +97,8 @@ class SystemConfig:
     rollout_length: int = setting(32, "steps of each environment per update", low=1)
     sequence_length: int | None = setting(
         1,
-        "steps of a training sequence, for networks with memory; null (as in rec_ppo): the whole "
-        "rollout",
+        "steps of a training sequence, for networks with memory; null (as in rec_ppo and rec_pqn): "
+        "the whole rollout",
         low=1,
     )
     burn_in: int = setting(
@@ -199,7 +202,7 @@ class EnvConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NetworkConfig:
-    """Layers of the actor-critic, shared -> (actor, critic), as `_target_` and arguments."""
+    """Layers, shared -> (actor, critic), as `_target_` and arguments; a Q-network has no actor."""
 
     input_layer: dict[str, Any] | None = setting(None, "maps an observation to features")
     shared_torso: dict[str, Any] | None = setting(None, "layers before both branches; null: none")
@@ -224,6 +227,9 @@ class NetworkConfig:
         None, "maps features to a distribution over actions; the default follows the action space"
     )
     critic_head: dict[str, Any] | None = setting(None, "maps features to a value")
+    q_head: dict[str, Any] | None = setting(
+        None, "of a Q-network: maps features to a Q-value for each action; null: scalar"
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,17 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from jaxppo.config.fields import ConfigError
-from jaxppo.config.parse import help_text, known_keys, parse, system_type
-from jaxppo.config.schema import Config, NetworkConfig
+from jaxppo.config.parse import algorithm_class, help_text, known_keys, parse, system_type
+from jaxppo.config.schema import ALGORITHMS, Config, NetworkConfig, SystemConfig
 
-LAYERS = ("input_layer", "torso", "memory", "actor_head", "critic_head")  # in configs/network
+LAYERS = (
+    "input_layer",
+    "torso",
+    "memory",
+    "actor_head",
+    "critic_head",
+    "q_head",
+)  # in configs/network
 BRANCHES = {  # groups that are used in several places of a network -> those places
     f"network/{kind}": [
         f"network.{field.name}"
@@ -52,8 +59,9 @@ def with_plus(argument: str) -> str:
 def plain_settings(config: DictConfig, overrides: Sequence[str]) -> dict[str, Any]:
     """Return the composed settings as plain containers.
 
-    The files hold the settings of PPO. Those that a user's own algorithm does not have are left
-    out, except those in `overrides`: they stay, and `parse` rejects them.
+    The files hold settings of several algorithms. Those that the chosen one does not have are left
+    out, except those in `overrides`: they stay, and `parse` rejects them. `ConfigError` if
+    `overrides` change a layer of the network that the algorithm does not have.
     """
     settings = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     container = OmegaConf.to_container(settings, resolve=True)
@@ -64,12 +72,33 @@ def plain_settings(config: DictConfig, overrides: Sequence[str]) -> dict[str, An
         typed = {re.split("[=@]", override.lstrip("+"))[0] for override in overrides}
         left_out = set(known_keys()) - own - typed
         plain["system"] = {k: v for k, v in system.items() if f"system.{k}" not in left_out}
+        _leave_out_layers(plain, overrides)
         population = plain.get("population")
         bounds = population.get("hyperparameters") if isinstance(population, dict) else None
         if isinstance(population, dict) and isinstance(bounds, dict):
             kept = {k: v for k, v in bounds.items() if f"system.{k}" not in left_out}
             plain["population"] = {**population, "hyperparameters": kept}
     return plain
+
+
+def _leave_out_layers(plain: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Set the layers that the network of the algorithm does not have to null."""
+    name = plain["system"].get("algorithm", SystemConfig.algorithm)
+    layers = algorithm_class(name).layers
+    for override in overrides:
+        key = override.lstrip("+~").partition("=")[0]
+        section, _, place = key.rpartition("@")[2].replace("/", ".").partition(".")
+        place = place.partition(".")[0]
+        known = place in NetworkConfig.__dataclass_fields__
+        if section == "network" and known and place not in layers:
+            raise ConfigError(
+                f"{key}: the network of system.algorithm={name} has no {place}; leave it out; it "
+                f"has {', '.join(layers)}"
+            )
+    network = plain.get("network")
+    if isinstance(network, dict):
+        others = set(NetworkConfig.__dataclass_fields__) - set(layers)
+        plain["network"] = {k: None if k in others else v for k, v in network.items()}
 
 
 def check_form(arguments: Sequence[str]) -> None:
@@ -91,16 +120,17 @@ def help_of(algorithm: str) -> str:
     """Return the text of `--help` for an algorithm."""
     groups = ("env", "network", "population", *(f"network/{layer}" for layer in LAYERS))
     listed = "\n".join(f"{group}={', '.join(choices(group))}" for group in groups)
-    return f"""PPO in JAX, compiled end to end.
+    short = algorithm if algorithm in ALGORITHMS else SystemConfig.algorithm
+    return f"""{short.upper()} in JAX, compiled end to end.
 
-  python -m jaxppo.ff_ppo env=cartpole arch.total_num_envs=4096
-  python -m jaxppo.ff_ppo env=cartpole arch.num_seeds=16
-  python -m jaxppo.ff_ppo -m env=cartpole arch.seed=1,2,3 system.gamma=0.98,0.99
-  python -m jaxppo.ff_ppo env=cartpole population=pbt population.size=32
-  python -m jaxppo.rec_ppo env=t_maze network=gru
+  python -m jaxppo.ff_{short} env=cartpole arch.total_num_envs=4096
+  python -m jaxppo.ff_{short} env=cartpole arch.num_seeds=16
+  python -m jaxppo.ff_{short} -m env=cartpole arch.seed=1,2,3 system.gamma=0.98,0.99
+  python -m jaxppo.ff_{short} env=cartpole population=pbt population.size=32
+  python -m jaxppo.rec_{short} env=t_maze network=gru
 
 {listed}
-  network/torso and network/memory need a branch: network/torso@network.actor_torso=mlp
+  network/torso and network/memory need a branch: network/torso@network.critic_torso=mlp
 hydra.run.dir=DIR sets the run directory; --cfg job prints the settings; --hydra-help shows more.
 
 {help_text(algorithm)}"""

@@ -102,9 +102,12 @@ def try_out(
         target = (getattr(config.network, name) or {}).get("_target_", name)
         space = f"observation {describe(env.observation_space)}"
         way_out = "network=mlp, which takes any observation"
-        if name == "actor_head":
+        if name in ("actor_head", "q_head"):
             space = f"actions {describe(env.action_space)}"
-            way_out = "network/actor_head=auto, which takes any actions"
+            way_out = {
+                "actor_head": "network/actor_head=auto, which takes any actions",
+                "q_head": "network/q_head=scalar",
+            }[name]
         raise ConfigError(
             f"network.{name} ({target}): does not fit {env.name} with {space}: "
             f"{brief(error, 2).rstrip('.')}; choose another, or {way_out}"

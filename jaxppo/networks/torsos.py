@@ -85,14 +85,14 @@ class NoisyMLP(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map `[..., F]` to `[..., layer_sizes[-1]]`."""
         for i, size in enumerate(self.layer_sizes):
-            x = _NoisyDense(size, self.initial_noise, name=f"Dense_{i}")(x)
+            x = NoisyDense(size, self.initial_noise, name=f"Dense_{i}")(x)
             if self.layer_norm:
                 x = nn.LayerNorm()(x)
             x = ACTIVATIONS[self.activation](x)
         return x
 
 
-class _NoisyDense(nn.Module):
+class NoisyDense(nn.Module):
     """y = (W + W_noise * e e_in) x + b + b_noise * e, e = f(Gaussian), f(x) = sgn(x) sqrt|x|.
 
     Factorised noise: Fortunato et al. 2018, eq. 9 to 11.
@@ -100,12 +100,14 @@ class _NoisyDense(nn.Module):
 
     size: int
     initial_noise: float
+    kernel_init: Any = _orthogonal
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
+        """Map `[..., F]` to `[..., size]`."""
         num_inputs = x.shape[-1]
         constant = nn.initializers.constant(self.initial_noise / math.sqrt(num_inputs))
-        kernel = self.param("kernel", _orthogonal, (num_inputs, self.size))
+        kernel = self.param("kernel", self.kernel_init, (num_inputs, self.size))
         bias = self.param("bias", nn.initializers.zeros, (self.size,))
         kernel_noise = self.param("kernel_noise", constant, (num_inputs, self.size))
         bias_noise = self.param("bias_noise", constant, (self.size,))

@@ -1,0 +1,230 @@
+"""Parallel Q-networks: Gallici et al. 2024 (arXiv 2407.04811), algorithm 1 with Q(lambda).
+
+In the order of the paper: settings, epsilon-greedy acting, targets, loss. There is no replay buffer
+and no target network: targets are computed once per rollout, with the parameters that acted, and
+layer norm in the torsos keeps learning stable (see configs/pqn/network).
+
+Double Q-learning (van Hasselt et al. 2016, arXiv 1509.06461) chooses an action with one set of
+parameters and values it with another. Here both would be the same, so there is no such setting.
+"""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxppo.algorithms.acting import next_values, state_values, unroll
+from jaxppo.algorithms.algorithm import Algorithm
+from jaxppo.algorithms.metrics import LAST, metric, metrics
+from jaxppo.algorithms.optimizers import OPTIMIZERS
+from jaxppo.config.fields import ConfigError, setting, traced
+from jaxppo.config.schema import Config, SystemConfig
+from jaxppo.networks import q_network
+from jaxppo.ops.action_values import (
+    QOutput,
+    ScalarQ,
+    epsilon_greedy,
+    greedy_actions,
+    munchausen_bonus,
+    soft_value,
+)
+from jaxppo.types import (
+    Acted,
+    AgentState,
+    Batch,
+    Environment,
+    Hyperparameters,
+    Policy,
+    PyTree,
+    Rollout,
+    System,
+)
+
+
+def _other_default(name: str, default: Any) -> Any:
+    """Return the field `name` of all algorithms with a default of this one."""
+    (field,) = (f for f in dataclasses.fields(SystemConfig) if f.name == name)
+    return dataclasses.field(default=default, metadata=field.metadata)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PQNSettings(SystemConfig):
+    """PQN."""
+
+    algorithm: str = _other_default("algorithm", "pqn")
+    epochs: int = _other_default("epochs", 2)
+    max_grad_norm: float = _other_default("max_grad_norm", 10.0)
+
+    learning_rate: float = traced(5e-4, "learning rate of the Q-network", low=0)
+    optimizer: str = setting("radam", "optimiser: radam or adam", choices=tuple(OPTIMIZERS))
+    q_lambda: float = traced(
+        0.65,
+        "lambda of Q(lambda): 0 bootstraps after every step, 1 at the end of the rollout",
+        low=0,
+        high=1,
+    )
+    epsilon_start: float = traced(
+        1.0, "probability of a uniformly random action in the first update", low=0, high=1
+    )
+    epsilon_end: float = traced(
+        0.05, "probability of a uniformly random action after the decay", low=0, high=1
+    )
+    epsilon_fraction: float = traced(
+        0.1, "share of all updates over which epsilon changes linearly", low=0, high=1
+    )
+    munchausen: bool = setting(
+        False,
+        "Munchausen targets: add the scaled log-policy to rewards, and bootstrap from the soft "
+        "value, with the policy softmax(Q / munchausen_temperature)",
+    )
+    munchausen_alpha: float = traced(0.9, "munchausen: weight of the log-policy", low=0, high=1)
+    munchausen_temperature: float = traced(
+        0.03, "munchausen: temperature of the policy, in units of scaled reward", above=0
+    )
+    munchausen_clip: float = traced(
+        1.0, "munchausen: temperature x log-policy is at least minus this", low=0
+    )
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Steps:
+    """The data that the loss needs for each step, `[L, S, ...]`."""
+
+    obs: PyTree  # [L, S, O...] raw
+    reset: jax.Array  # [L, S] bool
+    action: jax.Array  # [L, S, C] int32, by component
+    target: jax.Array  # [L, S] Q(lambda); [L, S, K] for heads that predict distributions
+
+
+@metrics
+class LossMetrics:
+    """Of a gradient step."""
+
+    q_loss: jax.Array = metric(headline="Q loss {:.3g}")
+    q_value: jax.Array = metric(headline="Q {:.3g}")  # mean of Q(s_t, a_t)
+
+
+@metrics
+class FinishMetrics:
+    """Of an update."""
+
+    epsilon: jax.Array = metric(LAST)  # of the rollout
+
+
+class PQN(Algorithm):
+    """Q(lambda) with a Q-network that acts in many environments at once."""
+
+    Settings = PQNSettings
+    loss_metrics, finish_metrics = LossMetrics, FinishMetrics
+    layers = q_network.LAYERS
+
+    @classmethod
+    def build(cls, config: Config, env: Environment) -> "PQN":
+        """Make the algorithm of a run; `ConfigError` if network and environment do not fit."""
+        algorithm = cls(config.system, q_network.build(config, env), env.action_space)
+        estimate = algorithm.network.example()[1].estimate
+        if algorithm.settings.munchausen and not isinstance(estimate, ScalarQ):
+            raise ConfigError(
+                "system.munchausen=true needs one number for each action, but the head predicts "
+                "distributions; take network/q_head=scalar, or set it to false"
+            )
+        return algorithm
+
+    def __init__(self, settings: SystemConfig, network: Any, action_space: Any) -> None:
+        super().__init__(settings, network)
+        self.optimizer = self.settings.optimizer
+        self.action_shape: tuple[int, ...] = getattr(action_space, "shape", ())
+
+    def exploration(self, hp: Hyperparameters, update: jax.Array) -> jax.Array:
+        """Return epsilon: linear from `epsilon_start` to `epsilon_end`, then constant."""
+        duration = hp.epsilon_fraction * hp.num_updates
+        progress = jnp.where(duration > 0, update / jnp.maximum(duration, 1e-6), 1.0)
+        change = hp.epsilon_end - hp.epsilon_start
+        return (hp.epsilon_start + change * jnp.minimum(progress, 1.0)).astype(jnp.float32)
+
+    def act(self, policy: Policy, output: QOutput, key: jax.Array) -> Acted:
+        """Choose epsilon-greedy actions; keep Q(s_t, .) for the targets."""
+        q, epsilon = output.estimate.mean(), policy.exploration
+        action = epsilon_greedy(q, output.legal, epsilon, key)
+        return Acted(action=action, env_action=self.env_action(action), kept=output)
+
+    def greedy(self, policy: Policy, output: QOutput) -> PyTree:
+        """Return argmax_a Q(s, a)."""
+        del policy
+        return self.env_action(greedy_actions(output.estimate.mean(), output.legal))
+
+    def env_action(self, action: jax.Array) -> jax.Array:
+        """Return actions `[L, B, C]` as the environment takes them, `[L, B, A...]`."""
+        return action.reshape(*action.shape[:-1], *self.action_shape)
+
+    def targets(
+        self, system: System, agent: AgentState, rollout: Rollout
+    ) -> tuple[AgentState, Steps, Any]:
+        """Compute the Q(lambda) targets of a rollout.
+
+        R_t = r_t + gamma (1 - terminated_t) [(1 - lambda) max_a Q(s'_t, a) + lambda R_{t+1}], cut
+        at truncations and at the end of the rollout, where R_t = r_t + gamma max_a Q(s'_t, a).
+        """
+        hp, steps = agent.hyperparameters, rollout.steps
+        value = partial(self.value, hp)
+        if system.recompute_targets:  # the parameters may have changed since they acted
+            output, _, next_value = state_values(system, agent.policy, rollout, value)
+        else:
+            output = steps.kept
+            next_value = next_values(system, agent.policy, rollout, value(output), value)
+        with jax.named_scope("targets"):
+            target = output.estimate.lambda_returns(
+                steps.reward + self.bonus(hp, output, steps.action),
+                hp.gamma * (1.0 - steps.terminated),
+                next_value,
+                steps.truncated,
+                hp.q_lambda,
+            )
+        found = Steps(obs=steps.obs, reset=steps.reset, action=steps.action, target=target)
+        return agent, found, self.target_metrics()
+
+    def value(self, hp: Hyperparameters, output: QOutput) -> jax.Array:
+        """Return the value of states, `[L, S]`: max_a Q(s, a), or the soft value.
+
+        Heads that predict distributions give that of the greedy action, `[L, S, K]`.
+        """
+        q = output.estimate.mean()
+        if self.settings.munchausen:
+            return jnp.mean(soft_value(q, output.legal, hp.munchausen_temperature), axis=-1)
+        return output.estimate.of(greedy_actions(q, output.legal)).law()
+
+    def bonus(self, hp: Hyperparameters, output: QOutput, action: jax.Array) -> jax.Array | float:
+        """Return what `munchausen` adds to the rewards, `[L, S]`."""
+        if not self.settings.munchausen:
+            return 0.0
+        each = munchausen_bonus(
+            output.estimate.mean(),
+            output.legal,
+            action,
+            hp.munchausen_alpha,
+            hp.munchausen_temperature,
+            hp.munchausen_clip,
+        )
+        return jnp.mean(each, axis=-1)
+
+    def loss(
+        self, system: System, agent: AgentState, params: PyTree, minibatch: Batch
+    ) -> tuple[jax.Array, LossMetrics]:
+        """Return the mean over `[L, M]` of (Q(s_t, a_t) - R_t)^2 / 2, or of the head's own loss."""
+        steps = minibatch.steps
+        policy = dataclasses.replace(agent.policy, params=params)
+        _, output = unroll(system, policy, minibatch.carry, steps.obs, steps.reset)
+        taken = output.estimate.of(steps.action)
+        loss = jnp.mean(taken.loss(steps.target))
+        q = jnp.take_along_axis(output.estimate.mean(), steps.action[..., None], axis=-1)
+        return loss, LossMetrics(q_loss=loss, q_value=jnp.mean(q))
+
+    def finish(
+        self, system: System, agent: AgentState, batch: Batch
+    ) -> tuple[AgentState, FinishMetrics]:
+        """Report epsilon."""
+        del system, batch
+        return agent, FinishMetrics(epsilon=agent.policy.exploration)

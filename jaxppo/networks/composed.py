@@ -1,0 +1,175 @@
+"""Networks composed of input layer, torsos, memories and heads."""
+
+import dataclasses
+from typing import Any, ClassVar, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from jaxppo.config.schema import Config
+from jaxppo.networks.building import find_action_mask
+from jaxppo.ops.actions import empty_masks
+from jaxppo.types import Discrete, Environment, PyTree, Space, is_space, zeros
+
+SHARED = ("shared_torso", "shared_memory")
+ACTOR = ("actor_torso", "actor_memory", "actor_post_torso")
+CRITIC = ("critic_torso", "critic_memory", "critic_post_torso")
+MEMORIES = tuple(name for name in (*SHARED, *ACTOR, *CRITIC) if name.endswith("_memory"))
+MASKED_HEADS = ("actor_head", "q_head")  # which also take the action mask, if there is one
+
+
+class Layers(Protocol):
+    """A flax module whose attributes are the layers of a network; None: no layer.
+
+    `branches` are the names of the layers after SHARED, one tuple for each head. Torsos compute in
+    `dtype`; the input layer, memories and heads compute in float32.
+    """
+
+    branches: ClassVar[tuple[tuple[str, ...], ...]]
+    dtype: Any
+
+    def __call__(
+        self, carry: PyTree, obs: PyTree, mask: PyTree, reset: jax.Array
+    ) -> tuple[PyTree, Any]:
+        """Return the next carry, and the output of the heads for each step `[L, S]`.
+
+        Takes a carry `[S, ...]`, encoded observations `[L, S, O...]`, an action mask or None, and
+        reset `[L, S]`.
+        """
+
+
+def apply_layers(
+    layers: Any, names: tuple[str, ...], carry: PyTree, x: Any, reset: jax.Array
+) -> tuple[dict[str, PyTree], Any]:
+    """Apply the layers `names` to `x` in turn; return the next carries and the output.
+
+    Carries are dicts by memory.
+    """
+    after = {}
+    for name in names:
+        layer: Any = getattr(layers, name)
+        if name in MEMORIES and layer is not None:
+            after[name], x = layer(carry[name], _cast(x, jnp.float32), reset)
+        elif layer is not None:
+            x = layer(_cast(x, layers.dtype))
+    return after, x
+
+
+def encode(observation_space: PyTree, obs: PyTree) -> PyTree:
+    """Encode discrete leaves one-hot, float32 `[L, S, num_values]`; others are unchanged."""
+
+    def one(space: Space, x: jax.Array) -> jax.Array:
+        return jax.nn.one_hot(x, space.num_values) if isinstance(space, Discrete) else x
+
+    return jax.tree.map(one, observation_space, obs, is_leaf=is_space)
+
+
+@dataclasses.dataclass(frozen=True)
+class Composed:
+    """A `types.Network` of a `Layers`; `action_mask` names an entry of the observation.
+
+    The carry is a dict of the carries of all memories, by name; it is empty without memories.
+    """
+
+    network: Any  # Layers
+    observation_space: PyTree
+    action_space: PyTree
+    action_mask: str | None = None
+
+    def init(self, key: jax.Array) -> PyTree:
+        """Return initial float32 parameters, by the name of the layer."""
+        obs, mask = self.split(zeros(self.observation_space, (1, 1)))
+        reset = jnp.ones((1, 1), bool)
+        return self.network.init(key, self.initial_carry(1), obs, mask, reset)["params"]
+
+    def initial_carry(self, num_envs: int) -> PyTree:
+        """Return the carry at the start of an episode, `[num_envs, ...]`."""
+        memories = {name: getattr(self.network, name, None) for name in MEMORIES}
+        return {name: m.initial_carry(num_envs) for name, m in memories.items() if m is not None}
+
+    def unroll(
+        self,
+        params: PyTree,
+        carry: PyTree,
+        obs: PyTree,
+        reset: jax.Array,
+        noise_key: jax.Array | None = None,
+    ) -> tuple[PyTree, Any]:
+        """Map normalised `obs` `[L, S, O...]` to (carry, output)."""
+        if self.network.dtype != jnp.float32:
+            params = {
+                name: _cast(part, self.network.dtype) if name.endswith("_torso") else part
+                for name, part in params.items()
+            }
+        noise = None if noise_key is None else {"noise": noise_key}
+        obs, mask = self.split(obs)
+        outputs: Any = self.network.apply({"params": params}, carry, obs, mask, reset, rngs=noise)
+        return outputs
+
+    def empty_masks(self, obs: PyTree) -> jax.Array:
+        """Return where the action mask in raw `obs` `[L, S, O...]` allows nothing, `[L, S]`."""
+        if self.action_mask is None:
+            return jnp.zeros(jax.tree.leaves(obs)[0].shape[:2], bool)
+        return empty_masks(self.action_space, obs[self.action_mask])
+
+    def example(self) -> tuple[PyTree, Any]:
+        """Return the shapes of `unroll`'s results for one step of one environment."""
+
+        def unroll(key: jax.Array) -> Any:
+            obs = zeros(self.observation_space, (1, 1))
+            return self.unroll(self.init(key), self.initial_carry(1), obs, jnp.ones((1, 1), bool))
+
+        found: tuple[PyTree, Any] = jax.eval_shape(unroll, jax.random.key(0))
+        return found
+
+    def split(self, obs: PyTree) -> tuple[PyTree, PyTree]:
+        """Return the encoded observation without the action mask, and the mask or None."""
+        encoded = encode(self.observation_space, obs)
+        if self.action_mask is None:
+            return encoded, None
+        rest = {key: x for key, x in encoded.items() if key != self.action_mask}
+        return rest, encoded[self.action_mask]
+
+
+def compose(config: Config, env: Environment, layers: Layers) -> Composed:
+    """Return the network of `layers` for `env`; `ConfigError` if the action mask does not fit."""
+    mask = find_action_mask(config, env)
+    return Composed(layers, env.observation_space, env.action_space, mask)
+
+
+def culprit(composed: Composed) -> str:
+    """Return the name of the first layer that does not take its input."""
+    network = composed.network
+    obs, mask = composed.split(zeros(composed.observation_space, (1, 1)))
+    reset = jnp.ones((1, 1), bool)
+
+    def output(name: str, x: Any) -> Any:
+        layer = getattr(network, name)
+        if layer is None:
+            return x
+
+        def start(x: Any) -> Any:
+            key = jax.random.key(0)
+            if name in MEMORIES:
+                _, features = layer.init_with_output(key, layer.initial_carry(1), x, reset)[0]
+                return features
+            masks = (mask,) if name in MASKED_HEADS and mask is not None else ()
+            return layer.init_with_output(key, x, *masks)[0]
+
+        return jax.eval_shape(start, x)
+
+    features = obs
+    for path in (("input_layer", *SHARED), *network.branches):
+        inner = features
+        for name in path:
+            try:
+                inner = output(name, inner)
+            except Exception:  # the caller reports its own error
+                return name
+        if path[0] == "input_layer":
+            features = inner
+    return str(network.branches[0][-1])  # acting and learning cannot use the output of this head
+
+
+def _cast(tree: PyTree, dtype: Any) -> PyTree:
+    return jax.tree.map(lambda x: x.astype(dtype), tree)

@@ -1,0 +1,145 @@
+"""Heads of Q-networks: map features `[L, S, F]` to Q-values of the actions in a discrete space.
+
+If the observation has an action mask, the head takes it too; see `heads`. An action has `C`
+components, 1 if the space is `Discrete`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jaxppo.kernels.products import Dense
+from jaxppo.networks.checks import check_bool, check_count, check_finite
+from jaxppo.networks.torsos import NoisyDense
+from jaxppo.ops.action_values import (
+    CategoricalQ,
+    QOutput,
+    QuantileQ,
+    ScalarQ,
+    by_component,
+    legal_values,
+)
+from jaxppo.ops.actions import component_sizes
+from jaxppo.types import Discrete, MultiDiscrete, PyTree
+
+
+class _QHead(nn.Module):
+    """What all heads share: `K` numbers for each value of each component of an action.
+
+    With `dueling` they are V + A - mean A with one V for each component, where the mean is over
+    the values of a component: Wang et al. 2016 (arXiv 1511.06581), eq. 9. An `initial_noise` above
+    0 makes the output layers noisy, see `torsos.NoisyMLP`. Orthogonal weights.
+    """
+
+    action_space: Discrete | MultiDiscrete
+    dueling: bool = False
+    initial_noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` on actions that are not discrete, or a wrong argument."""
+        check_discrete(self.action_space)
+        check_bool("dueling", self.dueling)
+        check_finite("initial_noise", self.initial_noise)
+        if self.initial_noise < 0:
+            raise ValueError(f"initial_noise={self.initial_noise} must not be negative")
+        super().__post_init__()
+
+    @nn.compact
+    def numbers(self, x: jax.Array, num: int, gain: float) -> jax.Array:
+        """Map features `[L, S, F]` to `[L, S, C, A, num]`."""
+        sizes = component_sizes(self.action_space)
+        each = self._dense("action", sum(sizes), num, gain)(x)
+        rows = by_component(self.action_space, each.reshape(*x.shape[:-1], sum(sizes), num))
+        if not self.dueling:
+            return rows
+        value = self._dense("value", len(sizes), num, gain)(x)
+        exists = legal_values(self.action_space, None, ())[..., None]
+        mean = jnp.mean(rows, axis=-2, keepdims=True, where=exists)
+        return value.reshape(*x.shape[:-1], len(sizes), 1, num) + rows - mean
+
+    def legal(self, x: jax.Array, mask: PyTree) -> jax.Array:
+        """Return the legal values for features `[L, S, F]`, bool `[L, S, C, A]`."""
+        return legal_values(self.action_space, mask, x.shape[:-1])
+
+    def _dense(self, name: str, size: int, num: int, gain: float) -> nn.Module:
+        kernel_init = nn.initializers.orthogonal(gain)
+        if self.initial_noise:
+            return NoisyDense(size * num, self.initial_noise, kernel_init, name=name)
+        return Dense(size * num, kernel_init=kernel_init, name=name)
+
+
+class ScalarQHead(_QHead):
+    """One Q-value for each action; gain 1."""
+
+    def __call__(self, x: jax.Array, mask: PyTree = None) -> QOutput:
+        """Return Q-values `[L, S, C, A]`."""
+        value = self.numbers(x, 1, 1.0)[..., 0]
+        return QOutput(estimate=ScalarQ(value=value), legal=self.legal(x, mask))
+
+
+class CategoricalQHead(_QHead):
+    """Probabilities of `num_atoms` returns from `low` to `high` for each action (C51); gain 0.01.
+
+    Returns outside are clipped: choose their range. Bellemare et al. 2017 (arXiv 1707.06887).
+    """
+
+    num_atoms: int = 51
+    low: float = -10.0
+    high: float = 10.0
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` on fewer than two atoms or an empty range."""
+        check_count("num_atoms", self.num_atoms)
+        if self.num_atoms < 2:
+            raise ValueError(f"num_atoms={self.num_atoms} must be an integer, at least 2")
+        for name in ("low", "high"):
+            check_finite(name, getattr(self, name))
+        if self.low >= self.high:
+            raise ValueError(f"low={self.low} must be below high={self.high}")
+        super().__post_init__()
+
+    def __call__(self, x: jax.Array, mask: PyTree = None) -> QOutput:
+        """Return histograms of returns, `[L, S, C, A]`."""
+        logits = self.numbers(x, self.num_atoms, 0.01)
+        estimate = CategoricalQ(logits=logits, low=float(self.low), high=float(self.high))
+        return QOutput(estimate=estimate, legal=self.legal(x, mask))
+
+
+class QuantileQHead(_QHead):
+    """`num_quantiles` quantiles of the return for each action (QR-DQN); gain 1.
+
+    Errors are squared up to `huber_delta` in the quantile loss and linear above it; 0: linear.
+    Dabney et al. 2018 (arXiv 1710.10044).
+    """
+
+    num_quantiles: int = 32
+    huber_delta: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` on a number that is not positive, or a negative `huber_delta`."""
+        check_count("num_quantiles", self.num_quantiles)
+        check_finite("huber_delta", self.huber_delta)
+        if self.huber_delta < 0:
+            raise ValueError(f"huber_delta={self.huber_delta} must not be negative")
+        super().__post_init__()
+
+    def __call__(self, x: jax.Array, mask: PyTree = None) -> QOutput:
+        """Return quantiles of returns, `[L, S, C, A]`."""
+        quantiles = self.numbers(x, self.num_quantiles, 1.0)
+        estimate = QuantileQ(quantiles=quantiles, huber_delta=float(self.huber_delta))
+        return QOutput(estimate=estimate, legal=self.legal(x, mask))
+
+
+def check_discrete(action_space: Any) -> None:
+    """Raise `ValueError` unless actions are discrete or multi-discrete."""
+    if isinstance(action_space, Discrete | MultiDiscrete):
+        return
+    kind = "a tuple of spaces" if isinstance(action_space, tuple | list) else action_space
+    kind = "a dict of spaces" if isinstance(action_space, Mapping) else kind
+    raise ValueError(
+        f"a Q-network takes Discrete or MultiDiscrete actions, not {kind}; jaxppo.ff_ppo and "
+        "jaxppo.rec_ppo take any actions"
+    )

@@ -1,0 +1,91 @@
+"""The Q-network: input layer, torso, memory and a Q head."""
+
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import Config
+from jaxppo.networks.building import DTYPES, LEAD, make_layer, make_layers, try_out
+from jaxppo.networks.composed import (
+    ACTOR,
+    CRITIC,
+    MEMORIES,
+    SHARED,
+    Composed,
+    apply_layers,
+    compose,
+    culprit,
+)
+from jaxppo.networks.q_heads import check_discrete
+from jaxppo.ops.action_values import QOutput
+from jaxppo.ops.actions import component_sizes
+from jaxppo.types import Environment, PyTree
+
+LAYERS = ("input_layer", *SHARED, *CRITIC, "q_head")
+
+
+class Layers(nn.Module):
+    """input_layer -> SHARED -> CRITIC -> q_head; None: no layer.
+
+    Parameters have these names. See `composed.Layers`.
+    """
+
+    branches: ClassVar[tuple[tuple[str, ...], ...]] = ((*CRITIC, "q_head"),)
+
+    input_layer: nn.Module
+    shared_torso: nn.Module | None
+    shared_memory: nn.Module | None
+    critic_torso: nn.Module | None
+    critic_memory: nn.Module | None
+    critic_post_torso: nn.Module | None
+    q_head: nn.Module
+    dtype: Any = jnp.float32
+
+    def __call__(
+        self, carry: PyTree, obs: PyTree, mask: PyTree, reset: jax.Array
+    ) -> tuple[PyTree, QOutput]:
+        """Return the next carry, and the Q-values of each step `[L, S]`."""
+        x = self.input_layer(obs)
+        after, x = apply_layers(self, (*SHARED, *CRITIC), carry, x, reset)
+        return after, self.q_head(x.astype(jnp.float32), *(() if mask is None else (mask,)))
+
+
+def build(config: Config, env: Environment) -> Composed:
+    """Build the Q-network of `config.network` for `env`; `ConfigError` if it does not fit."""
+    try:
+        check_discrete(env.action_space)
+    except ValueError as error:
+        raise ConfigError(f"env={env.name}: {error}") from error
+    for name in (*ACTOR, "actor_head", "critic_head"):
+        if getattr(config.network, name):
+            raise ConfigError(
+                f"network.{name}: a Q-network has no such layer; leave it out; it has "
+                f"{', '.join(LAYERS)}"
+            )
+    names = [name for name in LAYERS if name != "q_head"]
+    layers = make_layers(config, names, ("input_layer",), [m for m in MEMORIES if m in LAYERS])
+    q_head = config.network.q_head or {"_target_": "jaxppo.networks.q_heads.ScalarQHead"}
+    network = Layers(
+        **layers,
+        q_head=make_layer("q_head", q_head, action_space=env.action_space),
+        dtype=DTYPES[config.arch.precision],
+    )
+    composed = compose(config, env, network)
+
+    def read(output: QOutput, key: jax.Array) -> Any:
+        del key
+        return output.estimate.mean(), output.legal
+
+    found = try_out(config, env, composed, read, lambda: culprit(composed))
+    sizes = component_sizes(env.action_space)
+    wanted = (*LEAD, len(sizes), max(sizes))
+    if any(x.shape != wanted for x in found):
+        raise ConfigError(
+            f"network.q_head: gives shapes {[x.shape for x in found]} for {LEAD} steps, but must "
+            f"give {wanted}: components and values of {env.action_space}; network/q_head=scalar "
+            "does"
+        )
+    return composed

@@ -1,0 +1,266 @@
+"""Q-values of discrete actions: numbers, histograms or quantiles; and actions chosen by them.
+
+An action has `C` components (1 if the space is discrete) with up to `A` values each. Every class is
+a pytree of arrays with leading batch axes `...`, and implements `ActionValues`. Components are
+treated as independent actions of the same state: the value of a state is the mean over components
+of their values (Tavakoli et al. 2018, arXiv 1711.08946).
+"""
+
+import dataclasses
+from typing import Any, Protocol
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxppo.kernels import random_bits
+from jaxppo.ops import distributional
+from jaxppo.ops.actions import component_sizes, flat_mask
+from jaxppo.ops.losses import squared_error
+from jaxppo.ops.returns import lambda_returns
+from jaxppo.types import Discrete, MultiDiscrete, PyTree
+
+STATIC = dict(static=True)  # every class has its own `family`, see `values`
+
+
+class ActionValues(Protocol):
+    """Estimates of the returns that follow the actions in a state."""
+
+    def mean(self) -> jax.Array:
+        """Return Q(s, a), `[..., C, A]`."""
+
+    def of(self, action: jax.Array) -> "ActionValues":
+        """Return the estimates of actions int32 `[..., C]`, `[..., C]` without the axis `A`."""
+
+    def law(self) -> jax.Array:
+        """Return the mixture over components of estimates of actions: `[...]`, or `[..., K]`."""
+
+    def lambda_returns(
+        self,
+        reward: jax.Array,
+        discount: jax.Array,
+        next_law: jax.Array,
+        truncated: jax.Array,
+        lambda_: jax.Array,
+    ) -> jax.Array:
+        """Return the targets of actions, `[T, B]` or `[T, B, K]`, given successors' laws."""
+
+    def loss(self, target: jax.Array) -> jax.Array:
+        """Return the loss of estimates of actions `[..., C]` to targets, averaged over `C`."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QOutput:
+    """Output of a Q-network, batched over its leading axes `...`."""
+
+    estimate: ActionValues  # [..., C, A]
+    legal: jax.Array  # [..., C, A] bool; at least one value of each component
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScalarQ:
+    """One number for each action."""
+
+    value: jax.Array  # [..., C, A]
+    family: str = dataclasses.field(default="scalar_q", metadata=STATIC)
+
+    def mean(self) -> jax.Array:
+        """Return the numbers."""
+        return self.value
+
+    def of(self, action: jax.Array) -> "ScalarQ":
+        """Return the numbers of actions, `[..., C]`."""
+        return ScalarQ(value=_take(self.value, action, 0))
+
+    def law(self) -> jax.Array:
+        """Return the mean over components, `[...]`."""
+        return jnp.mean(self.value, axis=-1)
+
+    def lambda_returns(
+        self,
+        reward: jax.Array,
+        discount: jax.Array,
+        next_law: jax.Array,
+        truncated: jax.Array,
+        lambda_: jax.Array,
+    ) -> jax.Array:
+        """Return Peng's Q(lambda), `[T, B]`, if `next_law` is of greedy actions."""
+        return lambda_returns(reward, discount, next_law, truncated, lambda_=lambda_)
+
+    def loss(self, target: jax.Array) -> jax.Array:
+        """Return (Q - target)^2 / 2, `[...]`."""
+        each = squared_error(self.value, jnp.broadcast_to(target[..., None], self.value.shape))
+        return jnp.mean(each, axis=-1)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CategoricalQ:
+    """Probabilities of `K` atoms, evenly spaced from `low` to `high`, for each action (C51)."""
+
+    logits: jax.Array  # [..., C, A, K]
+    low: float = dataclasses.field(metadata=STATIC)
+    high: float = dataclasses.field(metadata=STATIC)
+    family: str = dataclasses.field(default="categorical_q", metadata=STATIC)
+
+    @property
+    def atoms(self) -> jax.Array:
+        """Return the atoms, `[K]`."""
+        return jnp.float32(np.linspace(self.low, self.high, self.logits.shape[-1]))
+
+    def mean(self) -> jax.Array:
+        """Return the expectations, `[..., C, A]`."""
+        return jnp.sum(jax.nn.softmax(self.logits) * self.atoms, axis=-1)
+
+    def of(self, action: jax.Array) -> "CategoricalQ":
+        """Return the histograms of actions, `[..., C, K]`."""
+        return dataclasses.replace(self, logits=_take(self.logits, action, 1))
+
+    def law(self) -> jax.Array:
+        """Return the mean of the components' probabilities, `[..., K]`."""
+        return jnp.mean(jax.nn.softmax(self.logits), axis=-2)
+
+    def lambda_returns(
+        self,
+        reward: jax.Array,
+        discount: jax.Array,
+        next_law: jax.Array,
+        truncated: jax.Array,
+        lambda_: jax.Array,
+    ) -> jax.Array:
+        """Return the probabilities of lambda returns, `[T, B, K]`."""
+        return distributional.categorical_lambda_returns(
+            reward, discount, next_law, truncated, self.atoms, lambda_=lambda_
+        )
+
+    def loss(self, target: jax.Array) -> jax.Array:
+        """Return the cross-entropy to target probabilities `[..., K]`."""
+        log_prob = jax.nn.log_softmax(self.logits)
+        return -jnp.mean(jnp.sum(target[..., None, :] * log_prob, axis=-1), axis=-1)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuantileQ:
+    """`N` quantiles for each action, at the levels (2 i + 1) / (2 N) (QR-DQN)."""
+
+    quantiles: jax.Array  # [..., C, A, N]
+    huber_delta: float = dataclasses.field(metadata=STATIC)
+    family: str = dataclasses.field(default="quantile_q", metadata=STATIC)
+
+    def mean(self) -> jax.Array:
+        """Return the means of the quantiles, `[..., C, A]`."""
+        return jnp.mean(self.quantiles, axis=-1)
+
+    def of(self, action: jax.Array) -> "QuantileQ":
+        """Return the quantiles of actions, `[..., C, N]`."""
+        return dataclasses.replace(self, quantiles=_take(self.quantiles, action, 1))
+
+    def law(self) -> jax.Array:
+        """Return the quantiles of the mixture of the components, `[..., N]`."""
+        *lead, components, num = self.quantiles.shape
+        if components == 1:
+            return self.quantiles[..., 0, :]
+        values = self.quantiles.reshape(*lead, components * num)
+        weights = jnp.full_like(values, 1.0 / values.shape[-1])
+        return distributional.quantile_mixture(values, weights, num)
+
+    def lambda_returns(
+        self,
+        reward: jax.Array,
+        discount: jax.Array,
+        next_law: jax.Array,
+        truncated: jax.Array,
+        lambda_: jax.Array,
+    ) -> jax.Array:
+        """Return the quantiles of lambda returns, `[T, B, N]`."""
+        return distributional.quantile_lambda_returns(
+            reward, discount, next_law, truncated, lambda_=lambda_
+        )
+
+    def loss(self, target: jax.Array) -> jax.Array:
+        """Return the quantile Huber loss to target quantiles `[..., N]`."""
+        target = jnp.broadcast_to(target[..., None, :], self.quantiles.shape)
+        each = distributional.quantile_loss(self.quantiles, target, self.huber_delta)
+        return jnp.mean(each, axis=-1)
+
+
+def by_component(space: Discrete | MultiDiscrete, x: jax.Array) -> jax.Array:
+    """Return `[..., C, A, K]` of `[..., sum num_values, K]`, which has one component after another.
+
+    A component with fewer values than `A` repeats its last one.
+    """
+    sizes = np.asarray(component_sizes(space))
+    starts = np.cumsum(sizes) - sizes
+    last = (sizes - 1)[:, None]
+    return jnp.take(x, starts[:, None] + np.minimum(np.arange(max(sizes)), last), axis=-2)
+
+
+def legal_values(space: Discrete | MultiDiscrete, mask: PyTree, lead: tuple[int, ...]) -> jax.Array:
+    """Return which values of the components are legal, bool `[*lead, C, A]`.
+
+    `mask` is as in `actions.flat_mask`. If it allows nothing in a component, it is ignored there.
+    """
+    sizes = np.asarray(component_sizes(space))
+    exists = np.arange(max(sizes)) < sizes[:, None]
+    flat = flat_mask(space, mask)
+    if flat is None:
+        return jnp.broadcast_to(exists, (*lead, *exists.shape))
+    allowed = by_component(space, flat[..., None])[..., 0] & exists
+    return allowed | (exists & ~jnp.any(allowed, axis=-1, keepdims=True))
+
+
+def greedy_actions(q: jax.Array, legal: jax.Array) -> jax.Array:
+    """Return the legal values of highest Q, int32 `[..., C]`; both arrays are `[..., C, A]`."""
+    return jnp.argmax(_only_legal(q, legal), axis=-1).astype(jnp.int32)
+
+
+def epsilon_greedy(q: jax.Array, legal: jax.Array, epsilon: jax.Array, key: jax.Array) -> jax.Array:
+    """Return greedy values, or with probability `epsilon` uniform legal ones, int32 `[..., C]`.
+
+    Each component explores on its own. `q` and `legal` are `[..., C, A]`.
+    """
+    chex.assert_equal_shape([q, legal])
+    draws = jax.random.uniform(random_bits.quick(key), (*q.shape[:-1], q.shape[-1] + 1))
+    uniform = greedy_actions(draws[..., :-1], legal)
+    return jnp.where(draws[..., -1] < epsilon, uniform, greedy_actions(q, legal))
+
+
+def soft_value(q: jax.Array, legal: jax.Array, temperature: jax.Array) -> jax.Array:
+    """Return temperature x log sum exp(Q / temperature) over legal actions, `[..., C]`.
+
+    It is the mean of Q plus temperature times entropy under the softmax policy: Vieillard et al.
+    2020 (arXiv 2007.14430), section 2. `q` and `legal` are `[..., C, A]`.
+    """
+    scaled = _only_legal(q, legal) / temperature
+    return temperature * jax.nn.logsumexp(scaled, axis=-1)
+
+
+def munchausen_bonus(
+    q: jax.Array,
+    legal: jax.Array,
+    action: jax.Array,
+    alpha: jax.Array,
+    temperature: jax.Array,
+    clip: jax.Array,
+) -> jax.Array:
+    """Return alpha x max(temperature log pi(a|s), -clip) with pi = softmax(Q / temperature).
+
+    Vieillard et al. 2020 (arXiv 2007.14430), eq. 1 and section 3. `q` and `legal` are
+    `[..., C, A]`, `action` and the result `[..., C]`.
+    """
+    scaled_log_prob = _take(q, action, 0) - soft_value(q, legal, temperature)
+    return alpha * jnp.clip(scaled_log_prob, -clip, 0.0)
+
+
+def _only_legal(q: jax.Array, legal: jax.Array) -> jax.Array:
+    return jnp.where(legal, q, -jnp.inf)
+
+
+def _take(x: jax.Array, action: jax.Array, num_axes: int) -> Any:
+    """Select `x[..., action, :]`, where `num_axes` axes follow the actions' own."""
+    index = action.reshape(*action.shape, *(1,) * (1 + num_axes))
+    return jnp.take_along_axis(x, index, axis=-1 - num_axes).squeeze(-1 - num_axes)

@@ -1,0 +1,13 @@
+"""Recurrent PQN: `python -m jaxppo.rec_pqn env=memory_chain network=gru`."""
+
+from jaxppo.launch.command_line import main as launch
+from jaxppo.runtime.loop import run
+
+
+def main() -> None:
+    """Run the command line."""
+    launch("rec_pqn", run)
+
+
+if __name__ == "__main__":
+    main()

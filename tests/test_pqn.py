@@ -1,0 +1,676 @@
+"""PQN against oracles, rlax and invariants; its settings; that it learns."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+import rlax
+from conftest import alone, build, small_config
+from hydra.core.global_hydra import GlobalHydra
+from phases import compiled, flat, rollout_after
+
+from jaxppo.algorithms import acting
+from jaxppo.algorithms.optimizers import optimizer
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import Config
+from jaxppo.deploy.export import Export, export
+from jaxppo.deploy.policy import load
+from jaxppo.launch.composing import compose
+from jaxppo.launch.sweeping import groups
+from jaxppo.networks.q_heads import ScalarQHead
+from jaxppo.ops import distributional
+from jaxppo.ops.action_values import (
+    CategoricalQ,
+    QuantileQ,
+    ScalarQ,
+    epsilon_greedy,
+    greedy_actions,
+    munchausen_bonus,
+    soft_value,
+)
+from jaxppo.runtime.jobs import Job, prepare
+from jaxppo.runtime.loop import run, run_together
+from jaxppo.types import Discrete, MultiDiscrete
+
+T, B, A, K = 16, 3, 4, 7
+QUIET = {"console": False, "plot": False}
+
+
+def settings(**changes: Any) -> Config:
+    """A tiny run of PQN in `envs.Clock`; `changes` as of `small_config`."""
+    network: dict[str, Any] = {"actor_torso": None, "critic_head": None}
+    given = changes.pop("network", {})
+    system = {"algorithm": "pqn", **changes.pop("system", {})}
+    return small_config(network={**network, **given}, system=system, **changes)
+
+
+def small(**changes: Any) -> Any:
+    built, state, _ = build(settings(**changes))
+    return alone(built, state)
+
+
+def head(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"q_head": {"_target_": f"jaxppo.networks.q_heads.{name}", **arguments}}
+
+
+HEADS = {
+    "scalar": head("ScalarQHead"),
+    "dueling": head("ScalarQHead", dueling=True),
+    "noisy": head("ScalarQHead", initial_noise=0.5),
+    "categorical": head("CategoricalQHead", num_atoms=21, low=-2.0, high=2.0),
+    "quantile": head("QuantileQHead", num_quantiles=8),
+}
+
+
+def random_steps(seed: int = 0) -> dict[str, Any]:
+    """Arrays over time, with episode ends of both kinds."""
+    rng = np.random.default_rng(seed)
+    terminated, truncated = rng.random((2, T, B)) < 0.15
+    return {
+        "reward": rng.normal(size=(T, B)).astype(np.float32),
+        "discount": np.where(terminated, np.float32(0.0), np.float32(0.97)),
+        "truncated": truncated,
+        "q": rng.normal(size=(T, B, A)).astype(np.float32),
+        "next_q": rng.normal(size=(T, B, A)).astype(np.float32),
+        "action": rng.integers(0, A, (T, B)).astype(np.int32),
+        "quantiles": rng.normal(size=(T, B, K)).astype(np.float32),
+        "probs": rng.dirichlet(np.ones(K), (T, B)).astype(np.float32),
+    }
+
+
+# Targets
+
+
+@pytest.mark.parametrize("case", oracles.vectors("ref_q_lambda"), ids=oracles.case_name)
+def test_targets_of_reference_cases(case: dict[str, Any]) -> None:
+    column = lambda name: jnp.asarray(case[name])[:, None]  # noqa: E731
+    estimate = ScalarQ(value=jnp.zeros((1, 1)))
+    discount = case["gamma"] * (1.0 - column("terminated"))
+    lambda_ = jnp.float32(case["lambda"])
+    found = estimate.lambda_returns(
+        column("reward"), discount, column("max_q_next"), column("truncated"), lambda_
+    )[:, 0]
+    bugs = [
+        name
+        for name, wrong in case["bug_signatures_targets"].items()
+        if np.allclose(found, np.asarray(wrong), atol=case["atol"])
+    ]
+    np.testing.assert_allclose(
+        found, np.asarray(case["targets"]), atol=case["atol"], err_msg=f"the bug: {bugs}"
+    )
+
+
+@pytest.mark.long_but(2)
+@pytest.mark.parametrize(
+    "terminates, normalize, recompute",
+    [(True, True, False), (False, True, False), (False, False, True), (True, False, True)],
+)
+def test_targets_equal_an_oracle_on_true_successors(
+    terminates: bool, normalize: bool, recompute: bool
+) -> None:
+    system, state = small(
+        env__params={"terminates": terminates},
+        system={
+            "normalize_observations": normalize,
+            "reward_scale": 0.1,
+            "recompute_targets": recompute,
+        },
+    )
+    phases = compiled(system)
+    state, rollout, batch = rollout_after(phases, state, 3)
+    steps = rollout.steps
+
+    def q_values(obs: jax.Array) -> np.ndarray:
+        reset = jnp.zeros(obs.shape[:2], bool)
+        output = phases.unroll(state.agent.policy, (), obs, reset)[1]
+        return np.asarray(output.estimate.mean())[:, :, 0]
+
+    np.testing.assert_allclose(  # what acting kept is of the same parameters
+        steps.kept.estimate.mean()[:, :, 0], q_values(steps.obs), rtol=1e-4, atol=1e-5
+    )
+    target = oracles.q_lambda(
+        np.asarray(steps.reward) * 0.1,
+        np.where(steps.terminated, 0.0, 0.99),
+        q_values(steps.final_observation),
+        np.asarray(steps.truncated),
+        0.65,
+    )
+    found = batch.steps.target.reshape(8, 4)
+    np.testing.assert_allclose(found, target, rtol=1e-4, atol=1e-5)
+    assert np.any(steps.terminated | steps.truncated)
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.5, 0.9])
+def test_categorical_targets_equal_an_oracle(lambda_: float) -> None:
+    steps, atoms = random_steps(), np.linspace(-3.0, 3.0, K)
+    given = (steps["reward"], steps["discount"], steps["probs"], steps["truncated"])
+    poisoned = np.where(steps["discount"][..., None] == 0.0, np.nan, steps["probs"])
+    found = distributional.categorical_lambda_returns(
+        given[0], given[1], jnp.asarray(poisoned), given[3], jnp.float32(atoms), lambda_=lambda_
+    )
+    expected = oracles.categorical_lambda_returns(*given, atoms, lambda_)
+    np.testing.assert_allclose(found, expected, atol=2e-6)
+    np.testing.assert_allclose(jnp.sum(found, -1), 1.0, atol=1e-5)
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.5, 0.9])
+def test_quantile_targets_equal_an_oracle(lambda_: float) -> None:
+    steps = random_steps(1)
+    given = (steps["reward"], steps["discount"], steps["quantiles"], steps["truncated"])
+    poisoned = np.where(steps["discount"][..., None] == 0.0, np.nan, steps["quantiles"])
+    found = distributional.quantile_lambda_returns(
+        given[0], given[1], jnp.asarray(poisoned), given[3], lambda_=lambda_
+    )
+    expected = oracles.quantile_lambda_returns(*given, lambda_)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5)
+
+
+def test_means_of_distributions_have_the_targets_of_scalars() -> None:
+    steps, atoms = random_steps(2), jnp.linspace(-60.0, 60.0, 31)  # no return is outside of them
+    lambda_, probs = jnp.float32(0.7), jnp.pad(steps["probs"], ((0, 0), (0, 0), (12, 12)))
+
+    def mean_target(estimate: Any, law: jax.Array, numbers: jax.Array) -> tuple[Any, Any]:
+        given = steps["reward"], steps["discount"]
+        target = estimate.lambda_returns(*given, law, steps["truncated"], lambda_)
+        mean = jnp.sum(law * numbers, -1)
+        scalar = ScalarQ(value=jnp.zeros((1, 1)))
+        wanted = scalar.lambda_returns(*given, mean, steps["truncated"], lambda_)
+        return jnp.sum(target * numbers, -1), wanted
+
+    categorical = CategoricalQ(logits=jnp.zeros((1, 1, 31)), low=-60.0, high=60.0)
+    np.testing.assert_allclose(*mean_target(categorical, probs, atoms), atol=1e-4)
+    quantile = QuantileQ(quantiles=jnp.zeros((1, 1, K)), huber_delta=1.0)
+    equal = jnp.full(K, 1.0 / K)
+    np.testing.assert_allclose(*mean_target(quantile, steps["quantiles"], equal), atol=1e-5)
+
+
+def test_munchausen_targets_equal_an_oracle() -> None:
+    steps = random_steps(3)
+    numbers = {"alpha": 0.9, "temperature": 0.1, "clip": 1.0}
+    legal = jnp.ones((T, B, 1, A), bool)
+    q, next_q = (jnp.asarray(steps[name])[:, :, None] for name in ("q", "next_q"))
+    bonus = munchausen_bonus(q, legal, steps["action"][..., None], *numbers.values())
+    value = soft_value(next_q, legal, 0.1)
+    found = ScalarQ(value=jnp.zeros((1, 1))).lambda_returns(
+        steps["reward"] + bonus[..., 0],
+        steps["discount"],
+        value[..., 0],
+        steps["truncated"],
+        jnp.float32(0.8),
+    )
+    expected = oracles.munchausen_returns(
+        *(steps[name] for name in ("reward", "discount", "q", "action", "next_q", "truncated")),
+        lambda_=0.8,
+        **numbers,
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_munchausen_settings_reach_the_targets() -> None:
+    system, state = small(system={"munchausen": True, "munchausen_temperature": 0.5})
+    phases = compiled(system)
+    state, rollout, batch = rollout_after(phases, state, 1)
+    steps = rollout.steps
+
+    def q_values(obs: jax.Array) -> np.ndarray:
+        reset = jnp.zeros(obs.shape[:2], bool)
+        output = phases.unroll(state.agent.policy, (), obs, reset)[1]
+        return np.asarray(output.estimate.mean())[:, :, 0]
+
+    expected = oracles.munchausen_returns(
+        np.asarray(steps.reward),
+        np.where(steps.terminated, 0.0, 0.99),
+        q_values(steps.obs),
+        np.asarray(steps.action)[..., 0],
+        q_values(steps.final_observation),
+        np.asarray(steps.truncated),
+        lambda_=0.65,
+        alpha=0.9,
+        temperature=0.5,
+        clip=1.0,
+    )
+    np.testing.assert_allclose(batch.steps.target.reshape(8, 4), expected, rtol=1e-4, atol=1e-5)
+
+
+# Losses
+
+
+def test_loss_is_half_the_squared_td_error_of_the_taken_action() -> None:
+    system, state = small(env__target="envs.Parts")
+    phases = compiled(system)
+    state, _, batch = rollout_after(phases, state, 1)
+    found, metrics = phases.loss(state.agent, state.agent.policy.params, batch)
+    steps = batch.steps
+    output = phases.unroll(state.agent.policy, (), steps.obs, steps.reset)[1]
+    q, action = np.asarray(output.estimate.mean(), np.float64), np.asarray(steps.action)
+    errors, values = [], []
+    for place in np.ndindex(*action.shape):
+        values.append(q[(*place, action[place])])
+        errors.append(0.5 * (values[-1] - float(steps.target[place[:2]])) ** 2)
+    np.testing.assert_allclose(found, np.mean(errors), rtol=1e-5)
+    np.testing.assert_allclose(metrics.q_value, np.mean(values), rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:Rlax categorical_cross_entropy:PendingDeprecationWarning")
+def test_categorical_loss_is_rlax_c51() -> None:
+    rng, atoms = np.random.default_rng(0), jnp.linspace(-2.0, 2.0, K)
+    before, after = (jnp.asarray(rng.normal(size=(A, K)), jnp.float32) for _ in range(2))
+    expected = rlax.categorical_q_learning(
+        atoms, before, jnp.int32(1), jnp.float32(0.3), jnp.float32(0.9), atoms, after
+    )
+    found = one_step_loss(partial(CategoricalQ, low=-2.0, high=2.0), "logits", before, after)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("delta", [0.0, 0.5])
+def test_quantile_loss_is_rlax_qr_dqn(delta: float) -> None:
+    rng = np.random.default_rng(1)
+    before, after = (jnp.asarray(rng.normal(size=(A, K)), jnp.float32) for _ in range(2))
+    levels = (jnp.arange(K) + 0.5) / K
+    expected = rlax.quantile_q_learning(
+        *(before.T, levels, jnp.int32(1), jnp.float32(0.3), jnp.float32(0.9)),
+        *(after.T, after.T, delta),
+    )
+    found = one_step_loss(partial(QuantileQ, huber_delta=delta), "quantiles", before, after)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def one_step_loss(make: Any, name: str, before: jax.Array, after: jax.Array) -> jax.Array:
+    """The loss of action 1 in state `before`, with reward 0.3 and the successor `after`."""
+    estimate, successor = (make(**{name: x[None, None, None]}) for x in (before, after))
+    greedy = greedy_actions(successor.mean(), jnp.ones(successor.mean().shape, bool))
+    one = jnp.ones((1, 1))
+    target = estimate.lambda_returns(
+        0.3 * one, 0.9 * one, successor.of(greedy).law(), one < 0, jnp.float32(0.0)
+    )
+    return estimate.of(jnp.ones((1, 1, 1), jnp.int32)).loss(target)[0, 0]
+
+
+# Acting
+
+
+def test_epsilon_greedy_draws_legal_actions_with_its_probabilities() -> None:
+    q = jnp.tile(jnp.asarray([[0.5, 3.0, 2.0, 1.0]]), (40_000, 1, 1))
+    legal = jnp.tile(jnp.asarray([[True, False, True, True]]), (40_000, 1, 1))
+
+    def shares(epsilon: float) -> np.ndarray:
+        action = epsilon_greedy(q, legal, jnp.float32(epsilon), jax.random.key(0))
+        return np.bincount(np.ravel(action), minlength=A) / len(q)
+
+    np.testing.assert_array_equal(shares(0.0), [0.0, 0.0, 1.0, 0.0])
+    np.testing.assert_allclose(shares(0.3), [0.1, 0.0, 0.8, 0.1], atol=0.01)
+    np.testing.assert_allclose(shares(1.0), [1 / 3, 0.0, 1 / 3, 1 / 3], atol=0.01)
+    assert shares(0.3)[1] == shares(1.0)[1] == 0.0
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_illegal_actions_are_never_taken(empty: bool) -> None:
+    """The environment gives NaN for one; half of all actions are random."""
+    system, state = small(
+        env={"target": "envs.Masked", "params": {"empty": empty}},
+        system={"epsilon_start": 0.5, "rollout_length": 64},
+    )
+    phases = compiled(system)
+    _, rollout, _ = rollout_after(phases, state, 1)
+    assert np.isfinite(rollout.steps.reward).all()
+    assert len(np.unique(rollout.steps.action)) == 5
+    assert np.isfinite(rollout.steps.kept.estimate.mean()).all()
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_every_component_gets_legal_values_only(name: str) -> None:
+    space = MultiDiscrete(num_values=(2, 4, 3), shape=(3,))
+    system, _ = small(env__target="envs.Parts", network=HEADS[name])
+    assert system.algorithm.network.action_space.num_values == (2, 3, 4)
+    layer = system.algorithm.network.network.q_head.clone(action_space=space, parent=None)
+    features = jax.random.normal(jax.random.key(0), (1, 2000, 5))
+    mask = jnp.ones((1, 2000, 9), bool).at[..., 2].set(False).at[..., 6:].set(False)
+    output, _ = layer.init_with_output(jax.random.key(1), features, mask)
+    key = jax.random.key(2)
+    action = epsilon_greedy(output.estimate.mean(), output.legal, jnp.float32(0.7), key)
+    seen = [set(np.unique(action[..., i]).tolist()) for i in range(3)]
+    assert seen == [{0, 1}, {1, 2, 3}, {0, 1, 2}]  # a mask that allows nothing is ignored
+
+
+def test_epsilon_is_linear_then_constant() -> None:
+    system, state = small(system={"epsilon_start": 0.9, "epsilon_end": 0.1})
+    hp = state.agent.hyperparameters.replace(num_updates=100, epsilon_fraction=0.2)
+    found = [float(system.algorithm.exploration(hp, jnp.int32(i))) for i in (0, 5, 10, 20, 99)]
+    np.testing.assert_allclose(found, [0.9, 0.7, 0.5, 0.1, 0.1], rtol=1e-6)
+    at_once = hp.replace(epsilon_fraction=0.0)
+    assert float(system.algorithm.exploration(at_once, jnp.int32(0))) == pytest.approx(0.1)
+
+
+def test_policy_has_the_epsilon_of_its_update() -> None:
+    system, state = small(system={"epsilon_fraction": 0.5}, arch={"num_updates": 8})
+    phases, found = compiled(system), []
+    for _ in range(6):
+        epsilon = float(state.agent.policy.exploration)
+        state, metrics = phases.update(state)
+        found.append(float(metrics.learn.finish.epsilon))
+        assert found[-1] == epsilon
+    np.testing.assert_allclose(found, [1.0, 0.7625, 0.525, 0.2875, 0.05, 0.05], rtol=1e-5)
+
+
+def test_greedy_actions_ignore_epsilon() -> None:
+    system, state = small(env__target="envs.Parts")
+    policy, obs = state.agent.policy, state.acting.obs
+    _, acted = acting.act(system, policy, (), obs, jnp.zeros(4, bool), None)
+    output = acting.unroll(system, policy, (), obs[None], jnp.zeros((1, 4), bool))[1]
+    q = np.asarray(output.estimate.mean())[0]
+    expected = [[np.argmax(q[b, c, :n]) for c, n in enumerate((2, 3, 4))] for b in range(4)]
+    np.testing.assert_array_equal(acted.env_action, expected)
+
+
+# Heads
+
+
+def test_dueling_head_is_its_definition() -> None:
+    layer = ScalarQHead(MultiDiscrete(num_values=(2, 3), shape=(2,)), dueling=True)
+    x = jax.random.normal(jax.random.key(0), (1, 4, 5))
+    output, variables = layer.init_with_output(jax.random.key(1), x)
+    params = jax.tree.map(partial(np.asarray, dtype=np.float64), variables["params"])
+    each = np.asarray(x, np.float64) @ params["action"]["kernel"] + params["action"]["bias"]
+    value = np.asarray(x, np.float64) @ params["value"]["kernel"] + params["value"]["bias"]
+    for i, part in enumerate((each[..., :2], each[..., 2:])):
+        expected = value[..., i : i + 1] + part - part.mean(-1, keepdims=True)
+        found = output.estimate.mean()[..., i, : part.shape[-1]]
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_noisy_head_is_linear_with_new_weights_for_each_key() -> None:
+    layer = ScalarQHead(Discrete(3), initial_noise=0.5)
+    x = jax.random.normal(jax.random.key(0), (1, 4, 5))
+    variables = layer.init(jax.random.key(1), x)
+
+    def q(**rngs: jax.Array) -> np.ndarray:
+        return np.asarray(layer.apply(variables, x, rngs=rngs).estimate.mean()[..., 0, :])
+
+    params = variables["params"]["action"]
+    np.testing.assert_allclose(q(), x @ params["kernel"] + params["bias"], rtol=1e-5, atol=1e-6)
+    one, other = (q(noise=jax.random.key(i)) for i in (2, 3))
+    assert np.abs(one - q()).min() > 1e-4
+    assert np.abs(one - other).min() > 1e-4
+
+
+def test_noise_explores_instead_of_epsilon() -> None:
+    network = {
+        "critic_torso": {"_target_": "jaxppo.networks.torsos.NoisyMLP", "layer_sizes": [16]},
+        **head("ScalarQHead", initial_noise=2.0),
+    }
+    system, state = small(network=network, system={"epsilon_start": 0.0, "epsilon_end": 0.0})
+    policy, obs = state.agent.policy, jax.random.normal(jax.random.key(0), (64, 2))
+    act = jax.jit(partial(acting.act, system))
+
+    def actions(noise_key: Any, key: Any) -> np.ndarray:
+        noisy = dataclasses.replace(policy, noise_key=noise_key)
+        return np.asarray(act(noisy, (), obs, jnp.zeros(64, bool), key)[1].env_action)
+
+    keys = jax.random.split(jax.random.key(1), 2)
+    drawn = [actions(key, keys[0]) for key in jax.random.split(jax.random.key(2), 8)]
+    assert len({tuple(each) for each in drawn}) > 1
+    np.testing.assert_array_equal(actions(keys[0], keys[0]), actions(keys[0], keys[1]))
+    np.testing.assert_array_equal(actions(None, keys[0]), actions(None, None))
+    state, _ = compiled(system).update(state)
+    assert not np.array_equal(
+        jax.random.key_data(state.agent.policy.noise_key), jax.random.key_data(policy.noise_key)
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ({"dueling": 1}, "dueling=1 must be true or false"),
+        ({"initial_noise": -1.0}, "initial_noise=-1.0 must not be negative"),
+        ({"action_space": (Discrete(2),)}, "not a tuple of spaces.*ff_ppo"),
+    ],
+)
+def test_heads_refuse_in_one_line(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        ScalarQHead(**{"action_space": Discrete(2), **arguments})
+
+
+# Learning
+
+
+def test_optimizer_is_radam_by_default() -> None:
+    system, state = small(system={"decay_learning_rates": False, "max_grad_norm": 1.0})
+    hp, params = state.agent.hyperparameters, state.agent.policy.params
+    assert set(system.algorithm.groups(params).values()) == {"network"}
+    rng = np.random.default_rng(0)
+    gradients = [
+        jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32), params)
+        for _ in range(8)
+    ]
+    transform = optimizer(system, hp, jnp.int32(0))
+    opt_state, found = transform.init(params), params
+    expected = oracles.radam(flat(params), [flat(g) for g in gradients], 5e-4, max_norm=1.0)
+    for gradient, wanted in zip(gradients, expected, strict=True):
+        updates, opt_state = transform.update(gradient, opt_state, found)
+        found = jax.tree.map(jnp.add, found, updates)
+        np.testing.assert_allclose(flat(found), wanted, rtol=1e-4, atol=2e-6)
+    adam, _ = small(system={"optimizer": "adam"})
+    assert adam.algorithm.optimizer == "adam"
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) for n in HEADS])
+def test_every_head_learns_from_finite_numbers(name: str) -> None:
+    system, state = small(env__target="envs.Parts", network=HEADS[name])
+    phases = compiled(system)
+    for _ in range(2):
+        before = flat(state.agent.policy.params)
+        state, metrics = phases.update(state)
+        assert np.isfinite(flat(metrics)).all()
+        assert not np.array_equal(before, flat(state.agent.policy.params))
+
+
+FAST = {"arch": {"total_num_envs": 32, "num_updates": 60, "num_eval_episodes": 32}}
+RATE = {"learning_rate": 1e-2, "epochs": 4, "epsilon_end": 0.1}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "changes, at_least",
+    [
+        ({"env__target": "envs.Masked"}, 2.9),
+        ({"env__target": "envs.Parts"}, 0.99),
+        ({"env__target": "envs.Copy", "network": HEADS["categorical"]}, 0.99),
+        ({"env__target": "envs.Copy", "network": HEADS["quantile"]}, 0.99),
+        ({"env__target": "envs.Copy", "network": HEADS["dueling"]}, 0.99),
+        (
+            {
+                "env__target": "envs.Copy",
+                "network": HEADS["noisy"],
+                "system": {"epsilon_start": 0.0, "epsilon_end": 0.0},
+            },
+            0.99,
+        ),
+        ({"env__target": "envs.Copy", "system": {"munchausen": True}}, 0.99),
+        ({"env__target": "envs.Copy", "system": {"recompute_targets": True}}, 0.99),
+    ],
+)
+def test_known_optima_are_found(tmp_path: Path, changes: dict[str, Any], at_least: float) -> None:
+    system = {**RATE, **changes.get("system", {})}
+    given = {**FAST, **changes, "system": system, "logger": QUIET}
+    assert run(settings(**given), tmp_path) > at_least
+
+
+@pytest.mark.long
+def test_memory_is_used(tmp_path: Path) -> None:
+    """Recall the first observation two steps later; chance is 1 of 2."""
+    config = command("rec_pqn", "env=t_maze", "env.kwargs.delay=2", "network=gru", *(
+        "arch.total_num_envs=64", "arch.num_updates=60", "arch.num_evaluation=2",
+        "system.rollout_length=16", "system.epochs=4", "system.num_minibatches=4",
+        "system.learning_rate=2e-3", "network.critic_memory.size=32",
+    ))  # fmt: skip
+    assert run(config, tmp_path) > 0.9
+
+
+# Settings
+
+
+def command(name: str, *overrides: str) -> Config:
+    GlobalHydra.instance().clear()
+    quiet = ["arch.compile_cache=null", "logger.console=false", "logger.plot=false"]
+    return compose(name, [*quiet, *overrides])
+
+
+def test_environments_have_settings_of_each_algorithm() -> None:
+    config = command("ff_pqn", "env=cartpole")
+    system: Any = config.system
+    assert (config.arch.total_num_envs, system.rollout_length, system.epochs) == (32, 64, 4)
+    assert (system.gamma, system.q_lambda, system.reward_scale) == (0.99, 0.95, 0.1)  # not PPO's
+    torso = config.network.critic_torso
+    assert torso is not None
+    assert (torso["layer_sizes"], torso["layer_norm"]) == ([256, 256], True)
+    assert config.network.actor_torso is config.network.critic_head is None
+    assert command("ff_ppo", "env=cartpole").network.q_head is None
+
+
+@pytest.mark.parametrize("env", ["acrobot", "catch", "t_maze"])
+def test_values_for_ppo_do_not_reach_pqn(env: str) -> None:
+    plain, found = command("ff_pqn"), command("ff_pqn", f"env={env}")
+    assert found.system == plain.system
+    assert command("ff_ppo", f"env={env}").system != command("ff_ppo").system
+    assert found.arch.total_timesteps == command("ff_ppo", f"env={env}").arch.total_timesteps
+
+
+def test_typed_settings_win_over_those_of_an_environment() -> None:
+    system: Any = command("ff_pqn", "system.q_lambda=0.1", "env=cartpole").system
+    assert system.q_lambda == 0.1
+
+
+def test_networks_chosen_by_an_environment_have_layer_norm() -> None:
+    for overrides in (["env=breakout"], ["network=mlp_shared"]):
+        torso = command("ff_pqn", *overrides).network.shared_torso
+        assert torso is not None
+        assert torso["layer_norm"] is True
+    for network in ("lstm", "gru", "lru"):
+        torso = command("rec_pqn", f"network={network}").network.critic_torso
+        assert torso is not None
+        assert torso["layer_norm"] is True
+    prepare(command("ff_pqn", "env=breakout", "network=impala"))
+
+
+@pytest.mark.parametrize(
+    "name, overrides, words",
+    [
+        ("ff_pqn", ["env=pendulum"], r"env=Pendulum-v1: .* not Box.*; jaxppo\.ff_ppo"),
+        ("ff_pqn", ["network.actor_torso.layer_sizes=[3]"], "has no actor_torso; leave it out; it"),
+        ("ff_pqn", ["network/torso@network.actor_torso=mlp"], "no actor_torso; leave it out; it"),
+        ("ff_pqn", ["network/actor_head=beta"], "no actor_head; leave it out; it has"),
+        ("ff_ppo", ["network/q_head=quantile"], "network of system.algorithm=ppo has no q_head"),
+        ("ff_pqn", ["system.actor_lr=1"], "system.algorithm=pqn has no such setting; leave it out"),
+        ("ff_ppo", ["system.q_lambda=1"], "system.algorithm=ppo has no such setting; leave it out"),
+        ("ff_pqn", ["system.epsilon_end=2"], "must be at least 0 and at most 1; the nearest"),
+        ("ff_pqn", ["system.optimizer=sgd"], "did you mean"),
+        ("ff_pqn", ["network=gru"], r"as jaxppo\.rec_pqn does"),
+        (
+            "ff_pqn",
+            ["network/q_head=quantile", "system.munchausen=true"],
+            "system.munchausen=true needs .*network/q_head=scalar",
+        ),
+        ("ff_pqn", ["network.q_head.dueling=7"], r"network\.q_head .*dueling=7 must be true or"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(name: str, overrides: list[str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as refusal:
+        prepare(command(name, "env=cartpole", *overrides))
+    assert "\n" not in str(refusal.value)
+
+
+def test_module_given_for_a_missing_layer_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"network\.actor_torso: .*leave it out"):
+        prepare(settings(network={"actor_torso": {"_target_": "jaxppo.networks.torsos.MLP"}}))
+
+
+# Runs
+
+TINY = [
+    *("arch.total_num_envs=8", "arch.num_updates=6", "arch.num_evaluation=3"),
+    *("arch.num_eval_episodes=4", "system.rollout_length=8", "system.epochs=1"),
+    *("system.num_minibatches=4", "network.critic_torso.layer_sizes=[16]", "env=cartpole"),
+]
+
+
+def events_of(run_dir: Path, kind: str) -> list[dict[str, Any]]:
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+
+@pytest.mark.long
+def test_stopped_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
+    constant = ["system.decay_learning_rates=false", "system.epsilon_fraction=0"]
+    config = command("ff_pqn", *TINY, *constant, "arch.num_updates=4", "arch.num_evaluation=2")
+    first, whole = tmp_path / "first", tmp_path / "whole"
+    more = dataclasses.replace(config, arch=dataclasses.replace(config.arch, num_updates=8))
+    first.mkdir()
+    whole.mkdir()
+    run(config, first)
+    run(more, first, resume=True)
+    run(dataclasses.replace(more, arch=dataclasses.replace(more.arch, num_evaluation=4)), whole)
+    assert events_of(first, "train")[-1]["steps"] == 8 * 64
+    parameters = [flat(load(d, "latest").policy.params) for d in (first, whole)]
+    np.testing.assert_array_equal(*parameters)
+    assert {"q_loss", "q_value", "epsilon", "network_gradient_norm"} <= set(
+        events_of(first, "train")[-1]
+    )
+
+
+@pytest.mark.long
+def test_sweep_of_hyperparameters_is_one_program(tmp_path: Path) -> None:
+    each = [command("ff_pqn", *TINY, f"system.epsilon_end={x}") for x in (0.0, 0.5)]
+    each.append(command("ff_pqn", *TINY, "system.learning_rate=1e-3"))
+    assert groups(each) == [[0, 1, 2]]
+    jobs = [Job(config, tmp_path / str(i)) for i, config in enumerate(each)]
+    for job in jobs:
+        assert job.run_dir is not None
+        job.run_dir.mkdir()
+    run_together(jobs)
+    alone_dir = tmp_path / "alone"
+    alone_dir.mkdir()
+    run(each[1], alone_dir)
+    together, by_itself = (load(d, "latest").policy for d in (tmp_path / "1", alone_dir))
+    np.testing.assert_allclose(flat(together.params), flat(by_itself.params), atol=1e-5)
+    assert float(together.exploration) == float(by_itself.exploration) == 0.5
+
+
+@pytest.mark.long
+def test_hyperparameters_evolve(tmp_path: Path) -> None:
+    bounds = "{epsilon_end: [0.01, 0.5], q_lambda: [0.1, 0.9]}"
+    config = command("ff_pqn", *TINY, "population=pbt", "population.size=5",
+                     f"population.hyperparameters={bounds}")  # fmt: skip
+    assert set(config.population.hyperparameters) == {"learning_rate", "epsilon_end", "q_lambda"}
+    run(config, tmp_path)
+    rates = [e["hyperparameters"]["learning_rate"] for e in events_of(tmp_path, "selection")]
+    assert rates[0] != rates[-1]
+
+
+@pytest.mark.long
+def test_policy_is_loaded_evaluated_and_exported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metric = run(command("ff_pqn", *TINY), tmp_path)
+    policy = load(tmp_path)
+    assert np.mean(policy.evaluate(40).returns) == pytest.approx(metric)
+    export(Export(run=str(tmp_path)))
+    export(Export(run=str(tmp_path), what="learner", platforms=["cpu", "tpu"]))
+    assert "tpu: lowers" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_cartpole_is_learnt_by_the_command(shell: dict[str, str], tmp_path: Path) -> None:
+    module = [sys.executable, "-m", "jaxppo.ff_pqn"]
+    settings = ["env=cartpole", "logger.plot=false", f"hydra.run.dir={tmp_path / 'run'}"]
+    subprocess.run([*module, *settings], env=shell, check=True, capture_output=True)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["absolute_metric"] > 450.0  # of 500; a random policy has 22
