@@ -24,6 +24,7 @@ RUN_LIMIT = 300  # [s] for a run on a machine that does other things too
 SMALL = [
     "arch.total_num_envs=4",
     "arch.num_eval_episodes=2",
+    "arch.evaluate_first=false",
     "system.rollout_length=8",
     "system.num_minibatches=2",
     "system.epochs=1",

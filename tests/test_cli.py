@@ -974,7 +974,8 @@ def test_run_from_an_empty_directory(
     command: Any, shell: dict[str, str], cwd: Path, tmp_path: Path, home: Path
 ) -> None:
     shell["XDG_CACHE_HOME"] = str(tmp_path / "cache")  # the first run of a library's, too
-    outcome = command(*CARTPOLE, "system.critic_lr=${system.actor_lr}", "hydra.run.dir=run")
+    more = ["arch.evaluate_first=true", "hydra.run.dir=run"]
+    outcome = command(*CARTPOLE, "system.critic_lr=${system.actor_lr}", *more)
     assert outcome.err == ""
     assert outcome.status == 0
     assert "[HYDRA]" not in outcome.out
@@ -993,14 +994,14 @@ def test_run_from_an_empty_directory(
     assert config.system.critic_lr == config.system.actor_lr
 
     found = events(run_dir)
-    assert [(event["event"], event["steps"]) for event in found[:4]] == [
-        ("train", 32), ("eval", 32), ("train", 64), ("eval", 64),
+    assert [(event["event"], event["steps"]) for event in found[:5]] == [
+        ("eval", 0), ("train", 32), ("eval", 32), ("train", 64), ("eval", 64),
     ]  # fmt: skip
-    (absolute,) = found[4:]
-    best = max(found[1:4:2], key=lambda event: event["episode_return"])
+    (absolute,) = found[5:]
+    best = max(found[2:5:2], key=lambda event: event["episode_return"])
     assert (absolute["event"], absolute["steps"]) == ("absolute", best["steps"])
     assert [event["updates"] for event in found if event["event"] == "train"] == [1, 2]
-    assert [event["episodes"] for event in found if event["event"] != "train"] == [2, 2, 20]
+    assert [event["episodes"] for event in found if event["event"] != "train"] == [2, 2, 2, 20]
     assert [event["seconds"] for event in found] == sorted(event["seconds"] for event in found)
 
     end = summary(run_dir)

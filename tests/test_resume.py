@@ -42,7 +42,7 @@ def coin(variant: str = "one", **arch: Any) -> Config:
     """Four blocks of everything random, saved after each."""
     changes = dict(VARIANTS[variant])
     sizes = {
-        **{"total_num_envs": 8, "num_updates": 8, "num_evaluation": 4},
+        **{"total_num_envs": 8, "num_updates": 8, "num_evaluation": 4, "evaluate_first": False},
         **{"num_eval_episodes": 5, "update_batch_size": 2},
     }
     system = {**ON, "num_minibatches": 2, **changes.pop("system", {})}
