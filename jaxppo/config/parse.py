@@ -94,14 +94,14 @@ def algorithm_class(name: str) -> Any:
     return found
 
 
-def known_keys() -> list[str]:
-    """Return all keys, such as `system.gamma`, of all algorithms in this package."""
+def known_keys(algorithms: Sequence[str] = tuple(ALGORITHMS)) -> list[str]:
+    """Return all keys, such as `system.gamma`, of these algorithms."""
     hints = typing.get_type_hints(Config)
     keys = []
     for field in dataclasses.fields(Config):
         types = [hints[field.name]]
         if types == [SystemConfig]:
-            types = [system_type({"algorithm": name}) for name in ALGORITHMS]
+            types = [system_type({"algorithm": name}) for name in algorithms]
         for each in types:
             inner = dataclasses.fields(each) if dataclasses.is_dataclass(each) else ()
             keys += [f"{field.name}.{part.name}" for part in inner] or [field.name]
