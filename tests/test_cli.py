@@ -152,7 +152,7 @@ WRONG = {
     ),
     "system.algorithm=nope": (
         "system.algorithm=nope: no such choice, and no import path such as my_module.mine; did "
-        "you mean ppo?"
+        "you mean pqn?"
     ),
     "system.algorithm=os.path": "system.algorithm=os.path: module os has no class path|one of ppo",
     "system.algorithm=json.JSONDecoder": (

@@ -129,10 +129,11 @@ def test_what_a_page_shows_runs(page: Path, made: Any) -> None:
         run_dir = folder / (directory[0].partition("=")[2] if directory else "run")
         run_dir.mkdir()
         run(config_of(training[0], *TINY), run_dir)
+    namespace = {"__name__": "__main__"}  # of all blocks of a page, as in a reader's session
     for number, block in enumerate(blocks(page)):
         if block.language == "python" and not block.file:
             code = compile(block.text, f"{named(page)}, block {number}", "exec")
-            exec(code, {"__name__": "__main__"})
+            exec(code, namespace)
 
 
 @pytest.mark.parametrize("page", [page for page in BY_HAND if commands(page)], ids=named)

@@ -83,7 +83,7 @@ CALLS = {  # names -> the modules that may speak them
     frozenset({"Mesh", "NamedSharding", "PartitionSpec"}): {"runtime.devices"},
     frozenset(COLLECTIVES): {"ops.collectives"},
     frozenset({"default_backend"}): {"kernels.platforms"},
-    frozenset({"print"}): {"runtime.sinks.console"},
+    frozenset({"print"}): {"runtime.sinks.console", "runtime.sinks.bars"},
     frozenset({"breakpoint", "exec", "eval", "input"}): NOWHERE,
 }
 

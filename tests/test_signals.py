@@ -32,6 +32,7 @@ from jaxppo.runtime.blocks import Blocks
 from jaxppo.runtime.members import Member
 from jaxppo.runtime.progress import Pace
 from jaxppo.runtime.saving import Saver
+from jaxppo.runtime.caller import Caller
 from jaxppo.runtime.signals import Signals
 
 folder, variant, mode = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -66,7 +67,7 @@ if mode == "evaluating":  # for ever, in the third block
 if mode == "diverging":  # in the third block, and a signal comes meanwhile
     import signal
     signals, diagnose = Signals(), Member.diagnose
-    loop.Signals = lambda: signals
+    loop.Caller = lambda: Caller(signals=signals)
 
     def diagnose_late(self, totals, steps):
         if steps < 3 * 128:
@@ -91,10 +92,11 @@ if mode == "full":  # from the third block on, files cannot grow
     save_block = Saver.save_block
 
     def save_block_before_the_end(self, *args):
-        save_block(self, *args)
+        stops = save_block(self, *args)
         if next(numbers) == 1:
             self.wait()
             resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+        return stops
 
     Saver.save_block = save_block_before_the_end
 folder.mkdir(exist_ok=True)
