@@ -1,4 +1,4 @@
-"""Python's door: compose settings, train, and make a whole run one pure function."""
+"""The Python interface: compose settings, train, and make a whole run one pure function."""
 
 import contextlib
 import dataclasses
@@ -13,10 +13,10 @@ from jaxppo.algorithms.whole import Schedule, TrainOutput, train_whole
 from jaxppo.config.fields import ConfigError, as_override
 from jaxppo.config.given import with_given
 from jaxppo.config.plan import Plan, num_members, plan
-from jaxppo.config.schema import Config, LoggerConfig
+from jaxppo.config.schema import ALGORITHMS, Config, LoggerConfig
 from jaxppo.deploy.policy import TrainedPolicy
 from jaxppo.deploy.result import Block, Result, is_over, result
-from jaxppo.launch.errors import explain
+from jaxppo.launch.errors import check_bits, explain
 from jaxppo.launch.resuming import compose_run
 from jaxppo.runtime import build, compile, devices
 from jaxppo.runtime.caller import Caller, Reached
@@ -28,7 +28,7 @@ from jaxppo.runtime.signals import Interrupted, Interrupts
 from jaxppo.runtime.sinks.bars import bar
 from jaxppo.types import Hyperparameters, Policy, System
 
-COMMANDS = ("ff_ppo", "rec_ppo", "ff_pqn", "rec_pqn")
+COMMANDS = tuple(f"{kind}_{name}" for name in ALGORITHMS for kind in ("ff", "rec"))
 _composing = threading.Lock()  # Hydra composes with global state
 
 
@@ -81,8 +81,7 @@ def _overrides(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 @contextlib.contextmanager
 def _one_line(overrides: Sequence[str] = ()) -> Iterator[None]:
     """Raise the mistakes of a user as `ConfigError`s of one line."""
-    if jax.config.jax_enable_x64:  # type: ignore[attr-defined]
-        raise ConfigError("JAX_ENABLE_X64: jaxppo computes in 32 bits; unset it")
+    check_bits()
     try:
         yield
     except (ConfigError, TrainingError, CheckpointError):
@@ -178,7 +177,7 @@ def _run(job: Job, on_block: Callable[[Block], Any] | None, *, progress: bool) -
         records=records,
         on_block=call,
     )
-    status, failure = "finished", None
+    status, failure = "", None
     try:
         with _one_line():
             (outcome,) = run_together([job], caller=caller)
@@ -197,10 +196,7 @@ def _run(job: Job, on_block: Callable[[Block], Any] | None, *, progress: bool) -
     if raised:
         raise raised[0]
     assert caller.reached is not None  # since the program was compiled
-    steps = caller.reached.progress.steps
-    if status == "finished" and not caller.reached.progress.is_over:
-        status = f"stopped at step {steps}"
-    found = result(caller.reached, records, status)
+    found = result(caller.reached, records, status or caller.reached.progress.status)
     if failure is not None:
         failure.result = found
         raise failure

@@ -114,19 +114,24 @@ def command(cwd: Path, shell: dict[str, str]) -> Callable[..., Outcome]:
     """`command(*arguments, module=...)` in a process of its own, from an empty directory."""
 
     def call(*arguments: str, limit: float = RUN_LIMIT, module: str = "ff_ppo") -> Outcome:
-        result = subprocess.run(
-            [sys.executable, "-m", f"jaxppo.{module}", *arguments],
-            cwd=cwd,
-            env=shell,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=limit,
-        )
-        return Outcome(result.returncode, result.stdout, result.stderr)
+        return run_python("-m", f"jaxppo.{module}", *arguments, cwd=cwd, env=shell, limit=limit)
 
     return call
+
+
+def run_python(*arguments: str, cwd: Path, env: dict[str, str], limit: float) -> Outcome:
+    """What `python` with these arguments ends with; it may take `limit` seconds."""
+    result = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=limit,
+    )
+    return Outcome(result.returncode, result.stdout, result.stderr)
 
 
 def never(config: Config, run_dir: Path) -> float:

@@ -1,4 +1,4 @@
-"""Python's door: compose, train, make_train."""
+"""The Python interface: compose, train, make_train."""
 
 import dataclasses
 import signal

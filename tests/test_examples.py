@@ -3,15 +3,13 @@
 import ast
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from cli import ROOT
+from cli import ROOT, run_python
 
 from jaxppo.ops.aggregates import iqm
 
@@ -26,19 +24,10 @@ def example(cwd: Path, shell: dict[str, str]) -> Callable[[str], str]:
     """`example(name)`: what a script prints, run as a user runs it, from an empty directory."""
 
     def run(name: str) -> str:
-        done = subprocess.run(
-            [sys.executable, str(GALLERY / f"{name}.py")],
-            cwd=cwd,
-            env=shell,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=LIMIT,
-        )
-        assert done.returncode == 0, done.stderr
+        done = run_python(str(GALLERY / f"{name}.py"), cwd=cwd, env=shell, limit=LIMIT)
+        assert done.status == 0, done.err
         assert not list(cwd.iterdir())
-        return done.stdout
+        return done.out
 
     return run
 

@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import parse
 from jaxppo.config.stored import CONFIG, plain
+from jaxppo.runtime.progress import STOPPED
 from jaxppo.runtime.sinks import METRICS, SUMMARY, Event
 
 FINISHED, UNFINISHED = "finished", "unfinished"
@@ -44,7 +45,7 @@ class Run:
     @property
     def failed(self) -> bool:
         """Whether the run ended without a result."""
-        on_purpose = self.status.startswith("stopped at step ")  # by a caller in Python
+        on_purpose = self.status.startswith(STOPPED)  # by a caller in Python
         return self.status not in (FINISHED, UNFINISHED) and not on_purpose
 
     @property

@@ -82,14 +82,14 @@ def render(settings: Rendering) -> None:
     numbers = choose(returns(policy, drawn, settings.episodes))
     episodes = {name: play(policy, drawn, number) for name, number in numbers.items()}
     longest = max(len(played.states) for played in episodes.values())
-    fps = settings.fps or min(30, max(4, longest // 4))
+    fps = settings.fps or frames_per_second(longest)
     rows = []
     for name, played in episodes.items():
         length = len(played.states) - 1
         late = "" if played.finished else ", unfinished"
         text = f"return {played.returns[-1]:.2f}, {count(length, 'step')}{late}"
         path = out / f"{name}.gif"
-        write_film(path, pictures(drawn, played, every_kth(length, settings.max_frames)), fps)
+        write_film(path, frames(drawn, played, settings.max_frames), fps)
         rows.append((f"{name}: {text}", pictures(drawn, played, evenly_spaced(length, 5))))
         print_lines(f"{path}: {text}, episode {numbers[name] + 1} of {settings.episodes}")
     write_strip(out / "strip.png", rows)
@@ -128,10 +128,9 @@ def film(
     if which not in scores:
         raise ConfigError(f"which={which}: must be one of {', '.join(scores)}")
     played = play(policy, drawn, scores[which])
-    length, file = len(played.states) - 1, io.BytesIO()
-    fps = min(30, max(4, len(played.states) // 4))
-    write_film(file, pictures(drawn, played, every_kth(length, max_frames)), fps)
-    return Film(gif=file.getvalue(), episode_return=played.returns[-1], length=length)
+    file, num_states = io.BytesIO(), len(played.states)
+    write_film(file, frames(drawn, played, max_frames), frames_per_second(num_states))
+    return Film(gif=file.getvalue(), episode_return=played.returns[-1], length=num_states - 1)
 
 
 def choose(scores: np.ndarray) -> dict[str, int]:
@@ -236,6 +235,16 @@ def _advance(
         done=step.terminated | step.truncated,
     )
     return _Now(step=now.step + 1, env_state=env_state, obs=step.obs, carry=carry), outcome
+
+
+def frames_per_second(num_states: int) -> int:
+    """Return the speed of a film of so many states: 30, or fewer if it is short."""
+    return min(30, max(4, num_states // 4))
+
+
+def frames(drawn: Drawing, played: Played, max_frames: int) -> list[Picture]:
+    """Draw an episode; of a long one every k-th step and the last."""
+    return pictures(drawn, played, every_kth(len(played.states) - 1, max_frames))
 
 
 def every_kth(length: int, max_frames: int) -> list[int]:

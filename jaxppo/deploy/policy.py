@@ -220,10 +220,9 @@ def load(
     settings = {**facts.config, "logger": {}}  # a policy writes no log
     check_trust(settings, trust)
     config = parse(settings)
-    if env is not None and not isinstance(env, Mapping):
-        config, env = with_given(config, env, None, again=False), None
-    config = with_given(config, None, network, again=False)
-    if env is not None:
+    is_object = not isinstance(env, Mapping | None)
+    config = with_given(config, env if is_object else None, network, again=False)
+    if isinstance(env, Mapping):
         merged = {**dataclasses.asdict(config.env), **env}
         for name in ("params", "kwargs"):
             merged[name] = {**getattr(config.env, name), **env.get(name, {})}
@@ -235,9 +234,8 @@ def load(
         raise CheckpointError(f"{found.path}: holds {len(facts.members)} members of {len(every)}")
     row = _row(facts, every, seed)
     own = every[facts.slots[row]]
-    planned = plan(own, 1, 1)
-    system = dataclasses.replace(build.build(own, planned), axes=())
-    hp = build.hyperparameters(own, planned)
+    system = build.build_alone(own)
+    hp = build.hyperparameters(own, plan(own, 1, 1))
     shapes = jax.eval_shape(partial(init_agent, system), hp, jax.random.key(0)).policy
     num = len(facts.slots)
     several = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num, *x.shape), x.dtype), shapes)

@@ -12,7 +12,6 @@ import jax
 import numpy as np
 
 from jaxppo.config.fields import ConfigError
-from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import keep_config
 from jaxppo.deploy.films import Film, film
@@ -213,10 +212,9 @@ def policy_of(reached: Reached, seed: int, which: str) -> TrainedPolicy:
     policy = state.best if is_best else state.learner.agent.policy
     device, slot = divmod(row, layout.plan.members_per_device)
     own: Policy = jax.tree.map(lambda x: _alone(x, device, slot), policy)
-    planned = plan(member.config, 1, 1)
     return TrainedPolicy(
         config=member.config,
-        system=dataclasses.replace(build.build(member.config, planned), axes=()),
+        system=build.build_alone(member.config),
         policy=own,
         steps=member.facts.best["steps"] if is_best else reached.progress.steps,
         num_devices=min(layout.plan.devices_per_member, jax.local_device_count()),

@@ -40,11 +40,16 @@ def config_dir() -> Path:
 
 
 def compose(config_name: str, overrides: Sequence[str]) -> Config:
-    """Compose the settings of a command, outside of a Hydra application."""
+    """Return the settings of a command that does not resume, outside of a Hydra application."""
+    return parse(plain_settings(*composed(config_name, overrides)))
+
+
+def composed(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, list[str]]:
+    """Return what Hydra composes for a command, and the overrides as it took them."""
     check_form(overrides)
+    typed = [with_plus(each) for each in overrides]
     with hydra.initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
-        typed = [with_plus(each) for each in overrides]
-        return parse(plain_settings(hydra.compose(config_name, typed), typed))
+        return hydra.compose(config_name, typed), typed
 
 
 # Keys that the YAML files may lack: an algorithm, an objective or an environment defines them

@@ -31,8 +31,7 @@ def one_line() -> Iterator[None]:
     Other exceptions are printed here with their traceback, since Hydra hides them in callbacks.
     """
     try:
-        if jax.config.jax_enable_x64:  # type: ignore[attr-defined]
-            raise ConfigError("JAX_ENABLE_X64: jaxppo computes in 32 bits; unset it")
+        check_bits()
         yield
     except Interrupted as stopped:
         refuse(str(stopped), stopped.status)
@@ -48,6 +47,12 @@ def one_line() -> Iterator[None]:
             raise SystemExit(1) from None
         of_user = isinstance(error, ConfigError | HydraException | ValueError)
         refuse(line, 2 if of_user or _is_of_platform(error) else 1)
+
+
+def check_bits() -> None:
+    """Raise `ConfigError` if JAX computes in 64 bits."""
+    if jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+        raise ConfigError("JAX_ENABLE_X64: jaxppo computes in 32 bits; unset it")
 
 
 def open_streams() -> None:

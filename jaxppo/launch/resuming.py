@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import hydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
@@ -16,7 +15,7 @@ from jaxppo.config.parse import parse
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import CONFIG, LOCAL, plain, read_config, with_local
 from jaxppo.config.trust import check_trust
-from jaxppo.launch.composing import check_form, config_dir, plain_settings, with_plus
+from jaxppo.launch.composing import composed, plain_settings
 from jaxppo.runtime.directories import check_tree
 
 
@@ -40,21 +39,18 @@ def resume_overrides(arguments: Sequence[str]) -> list[str]:
 
 def compose_run(config_name: str, overrides: Sequence[str]) -> Config:
     """Return the settings of a command as `settings_of` does, outside of a Hydra application."""
-    check_form(overrides)
-    typed = [with_plus(each) for each in overrides]
-    with hydra.initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
-        composed = hydra.compose(config_name, typed)
-        here = {"overrides": {"task": typed}, "run": {"dir": str(composed.get("resume"))}}
-        return settings_of(composed, OmegaConf.create(here))
+    found, typed = composed(config_name, overrides)
+    here = {"overrides": {"task": typed}, "run": {"dir": str(found.get("resume"))}}
+    return settings_of(found, OmegaConf.create(here))
 
 
-def settings_of(composed: DictConfig, hydra_config: Any) -> Config:
-    """Return the composed settings; for a resume, the stored settings with the typed changes.
+def settings_of(settings: DictConfig, hydra_config: Any) -> Config:
+    """Return composed settings; for a resume, the stored settings with the typed changes.
 
     Only config.yaml of the run's directory is read here. Settings about this machine (`LOCAL`) are
     taken from the command line instead.
     """
-    config = parse(plain_settings(composed, hydra_config.overrides.task))
+    config = parse(plain_settings(settings, hydra_config.overrides.task))
     if config.resume is None:
         return config
     run_dir = Path(config.resume)

@@ -255,12 +255,10 @@ class Blocks:
                 for i in self._active
             }
             self._events.write(scores, "absolute")
-        progress = self._progress
-        status = "finished" if progress.is_over else f"stopped at step {progress.steps}"
         for i in self._active:
             member = self._members[i]
             member.result = scores[i]["episode_return"]
-            member.end(self._describe_end(member, status))
+            member.end(self._describe_end(member, self._progress.status))
         ends = {i: self._members[i].facts.end for i in range(len(self._members))}
         overall = None
         if self._config.population.size is not None:

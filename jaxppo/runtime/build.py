@@ -18,6 +18,7 @@ from jaxppo.algorithms.spine import init_agent
 from jaxppo.config.fields import ConfigError, numbers
 from jaxppo.config.parse import algorithm_class
 from jaxppo.config.plan import Plan
+from jaxppo.config.plan import plan as make_plan
 from jaxppo.config.schema import Config, LoggerConfig
 from jaxppo.runtime import devices, microbatches
 from jaxppo.types import Hyperparameters, LearnerState, PyTree, System
@@ -62,6 +63,11 @@ def build(config: Config, plan: Plan) -> System:
             *_if_several(devices.AXIS, plan.devices_per_member),
         ),
     )
+
+
+def build_alone(config: Config) -> System:
+    """Return the system of one agent that acts and evaluates outside of training's mapped axes."""
+    return dataclasses.replace(build(config, make_plan(config, 1, 1)), axes=())
 
 
 def _if_several(axis: str, size: int) -> tuple[str, ...]:

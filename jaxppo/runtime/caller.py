@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from jaxppo.runtime.jobs import Job
 from jaxppo.runtime.members import Members
@@ -9,7 +10,7 @@ from jaxppo.runtime.placement import Layout, State
 from jaxppo.runtime.progress import Progress
 from jaxppo.runtime.selection import Selection
 from jaxppo.runtime.signals import Signals
-from jaxppo.runtime.sinks import Event, Screen, Sink
+from jaxppo.runtime.sinks import Event, Screen, Sink, past_events
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,15 +44,15 @@ class Caller:
         self.reached = reached
         return self.on_block is not None and self.on_block(reached)
 
-    def recorder(self, folder: str, past: Sequence[Event]) -> list[Sink]:
+    def recorder(self, name: str, folder: Path | None, position: int | None) -> list[Sink]:
         """Return the sink that keeps the events of a folder of the run, if they are kept.
 
-        `past` are those from before a resume.
+        Those from before a resume are in the first `position` bytes of its metrics.jsonl.
         """
         if self.records is None:
             return []
-        self.records[folder] = list(past)
-        return [Recorder(self.records[folder])]
+        self.records[name] = [] if folder is None else past_events(folder, position)[0]
+        return [Recorder(self.records[name])]
 
 
 @dataclasses.dataclass(frozen=True)

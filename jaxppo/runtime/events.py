@@ -92,7 +92,7 @@ class Events:
     ) -> None:
         """Open the sinks of the members `own` in a folder of the job, after any earlier events."""
         if job.run_dir is None:
-            self._reports.append(Report(self._caller.recorder(name, []), own, None))
+            self._reports.append(Report(self._caller.recorder(name, None, None), own, None))
             return
         folder = job.run_dir / name
         settings = self._members[own.start].config if len(own) == 1 else job.config
@@ -105,8 +105,7 @@ class Events:
         )
         position = None if positions is None else positions.get(name or ".", 0)
         outputs = sinks.make(config, folder, position, scope)
-        past, _ = sinks.past_events(folder, position)
-        outputs += self._caller.recorder(name, past)
+        outputs += self._caller.recorder(name, folder, position)
         self._reports.append(Report(outputs, own, folder))
 
     def close(self, kind: Any, *_: object) -> None:

@@ -39,6 +39,12 @@ class RunFacts:
     positions: dict[str, Any] = setting({}, "bytes of each metric log, by its directory")
     config: dict[str, Any] = setting({}, "all settings")
 
+    @property
+    def every(self) -> int | None:
+        """Return `logger.every` of the run; older checkpoints have no such setting."""
+        every: int | None = self.config.get("logger", {}).get("every")
+        return every
+
     @classmethod
     def of(cls, found: Checkpoint) -> "RunFacts":
         """Read the facts of a checkpoint; `CheckpointError` if they are invalid."""

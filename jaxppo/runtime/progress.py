@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from jaxppo.config.plan import Plan
 from jaxppo.runtime.facts import RunFacts
 
+STOPPED = "stopped at step"  # status of a run that its caller stopped
 CALL_SECONDS = 1.0  # aimed duration of a call of the training program; signals wait for it
 
 
@@ -52,6 +53,11 @@ class Progress:
     def is_over(self) -> bool:
         """Return whether all blocks are done."""
         return self.block == len(self.updates_per_block)
+
+    @property
+    def status(self) -> str:
+        """Return "finished", or where the run was stopped on purpose."""
+        return "finished" if self.is_over else f"{STOPPED} {self.steps}"
 
     @property
     def left(self) -> int:

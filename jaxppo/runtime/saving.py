@@ -84,11 +84,11 @@ def check_resume(
             f"resume={job.run_dir}: {gaps[0]}; restore the whole log, or continue with what is "
             "there: 'resume_allow=[log]'"
         )
-    every, before = job.config.logger.every, facts.config.get("logger", {}).get("every")
-    if facts.updates and every != before:
+    every = job.config.logger.every
+    if facts.updates and every != facts.every:
         raise ConfigError(
             f"logger.every={every}: {found.path} was written between two evaluations with "
-            f"logger.every={before}; keep that value"
+            f"logger.every={facts.every}; keep that value"
         )
     return Resumed(found, facts, [*lines, *(f"{line}; the log has a gap" for line in gaps)])
 
@@ -134,7 +134,7 @@ def read_state(resumed: Resumed, layout: Layout, members: Members) -> State:
     def begin() -> tuple[LearnerState, Policy, Metrics, Metrics | None]:
         state = build.begin(system, configs, plan)
         total = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(configs),)), zero_metrics(system))
-        return state, state.agent.policy, total, total if _every(resumed) else None
+        return state, state.agent.policy, total, total if resumed.facts.every else None
 
     return State(*checkpoint.unflatten(jax.eval_shape(begin), resumed.found.arrays))
 
@@ -160,12 +160,6 @@ def place_state(
         layout.place_agents(state.total),
         earlier,
     )
-
-
-def _every(resumed: Resumed) -> int | None:
-    """Return `logger.every` of the run that wrote the checkpoint."""
-    every: int | None = resumed.facts.config.get("logger", {}).get("every")
-    return every
 
 
 class Saver:

@@ -1,7 +1,7 @@
-"""The cost of Python's door: `make_train` and `logger.every` beside a run of the command line.
+"""What the Python interface costs: `make_train` and `logger.every` beside the command line.
 
-    python -m benchmarks.door                 # S M L "S x 16"
-    python -m benchmarks.door S --rounds 5
+    python -m benchmarks.api                 # S M L "S x 16"
+    python -m benchmarks.api S --rounds 5
 
 Every setting is trained in turn by each way, in one process each and with nothing cached: the same
 updates and the same evaluations. `S x 16` is 16 seeds, by `arch.num_seeds` and by `jax.vmap`. The
@@ -77,7 +77,7 @@ def main() -> None:
         found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
         for _ in range(given.rounds):
             for way in WAYS:
-                command = [sys.executable, "-m", "benchmarks.door", name, "--way", way]
+                command = [sys.executable, "-m", "benchmarks.api", name, "--way", way]
                 done = subprocess.run(command, capture_output=True, text=True, check=True)
                 found[way].append(json.loads(done.stdout.splitlines()[-1]))
         for way, rows in found.items():
