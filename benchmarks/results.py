@@ -22,6 +22,8 @@ from omegaconf import OmegaConf
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).parent / "results"
 GYMNAX = "https://github.com/RobertTLange/gymnax"  # its README; steps are those of gymnax-blines
+CLEANRL = "https://docs.cleanrl.dev/rl-algorithms/pqn/"
+MINATAR = ("breakout", "asterix", "space_invaders", "freeway")
 ZOO = "https://github.com/DLR-RM/rl-baselines3-zoo/blob/master/benchmark.md"
 
 
@@ -43,6 +45,12 @@ class Row:
     executable: str = "jaxppo.ff_ppo"
     overrides: tuple[str, ...] = ()
     published: Published | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the row and its directory: that of the environment, for PPO."""
+        algorithm = self.executable.rpartition("_")[2]
+        return self.env if algorithm == "ppo" else f"{algorithm}/{self.env}"
 
 
 def remembering(env: str, published: Published | None = None) -> Row:
@@ -67,6 +75,10 @@ SMALL = (
     remembering("t_maze"),
     remembering("cartpole_no_velocity"),
     remembering("pendulum_no_velocity"),
+    Row("cartpole", "jaxppo.ff_pqn", (), Published(495.1, CLEANRL, 500_000)),
+    Row("acrobot", "jaxppo.ff_pqn", (), Published(-95.6, CLEANRL, 500_000)),
+    Row("memory_chain", "jaxppo.rec_pqn", ("network=gru",)),
+    Row("t_maze", "jaxppo.rec_pqn", ("network=gru",)),
 )
 LARGE = (
     Row("breakout", published=Published(28, GYMNAX, 10_000_000)),
@@ -74,10 +86,11 @@ LARGE = (
     Row("space_invaders", published=Published(131, GYMNAX, 10_000_000)),
     Row("freeway", published=Published(58, GYMNAX, 10_000_000)),
     Row("seaquest"),
+    *(Row(game, "jaxppo.ff_pqn") for game in MINATAR),
     *(Row(f"brax/{name}") for name in ("hopper", "halfcheetah", "ant", "humanoid")),
     Row("jumanji/snake"),
 )
-ROWS = {row.env: row for row in (*SMALL, *LARGE)}
+ROWS = {row.name: row for row in (*SMALL, *LARGE)}
 
 
 def finished(folder: Path) -> bool:
@@ -160,7 +173,9 @@ def collect(row: Row, folder: Path) -> dict[str, Any] | None:
     summary, parts = _read(folder / "summary.json", {}), _read(folder / "where.json", [])
     metrics = zip(map(str, summary["seeds"]), summary["absolute_metrics"], strict=True)
     return {
+        "name": row.name,
         "env": row.env,
+        "command": row.executable.rpartition(".")[2],
         "environment": summary["environment"],
         "network": " ".join(x.removeprefix("network=") for x in row.overrides),
         "steps": summary["steps"],
@@ -189,16 +204,17 @@ def table(results: Sequence[dict[str, Any]]) -> str:
         scores = [found["mean"], found["iqm"], *found["interval"], found["lowest"]]
         mean, middle, low, high, lowest = _in_figures(scores)
         network = f", {found['network'].upper()}" if found["network"] else ""
+        algorithm = ", PQN" if found["command"].endswith("pqn") else ""
         lines.append(
-            f"| `{found['env']}` | {found['environment']}{network} | {found['steps']:,} "
+            f"| `{found['env']}` | {found['environment']}{algorithm}{network} | {found['steps']:,} "
             f"| {mean} | {middle} [{low}, {high}] | {lowest} | {_cite(found['published'])} "
             f"| {_in_time(found['wall_seconds'])} |"
         )
         for part in found["where"]:
             of = f"{found['seeds']} seeds each, {part['machine']}, jax {part['jax']}"
             rows = machines.setdefault(f"{of}, commit {part['commit']}", [])
-            if found["env"] not in rows:
-                rows.append(found["env"])
+            if found["name"] not in rows:
+                rows.append(found["name"])
     alone = len(machines) == 1
     said = [of if alone else f"{', '.join(rows)}: {of}" for of, rows in machines.items()]
     return "\n".join([*lines, "", *(f"{line}." for line in said), ""])
@@ -213,7 +229,7 @@ def draw(results: Sequence[dict[str, Any]], out: Path, file: Path) -> None:
     figure = Figure(figsize=(2.1 * columns, 1.6 * lines), layout="constrained")
     panels = figure.subplots(lines, columns, squeeze=False).ravel()
     for axes, found in zip(panels, results, strict=False):
-        text = (out / found["env"] / "metrics.jsonl").read_text()
+        text = (out / found["name"] / "metrics.jsonl").read_text()
         events = [e for e in map(json.loads, text.splitlines()) if e["event"] == "eval"]
         unit, suffix = (1e6, "M") if found["steps"] >= 1e6 else (1e3, "k")
         steps = [event["steps"] / unit for event in events]
@@ -224,7 +240,7 @@ def draw(results: Sequence[dict[str, Any]], out: Path, file: Path) -> None:
         axes.plot(steps, middle, linewidth=1.2)
         if found["published"]:
             axes.axhline(found["published"]["value"], color="0.4", linestyle=":", linewidth=0.9)
-        axes.set_title(found["env"], fontsize=8)
+        axes.set_title(found["name"], fontsize=8)
         axes.set_xlim(0, found["steps"] / unit)
         axes.margins(y=0.1)
         axes.locator_params(nbins=3)
@@ -290,7 +306,7 @@ def main() -> int:
         parser.error(f"--seeds={arguments.seeds}: an interval needs at least 2")
     rows = [ROWS[name] for name in arguments.names] or (LARGE if arguments.large else SMALL)
     out = arguments.out.resolve()
-    for folder in (out / row.env for row in rows):
+    for folder in (out / row.name for row in rows):
         has = seeds_of(folder)
         if has not in (None, arguments.seeds):
             parser.error(
@@ -300,12 +316,12 @@ def main() -> int:
     here = machine()
     failed = []
     for row in rows:
-        status = run(row, out / row.env, arguments.seeds, here, arguments.set)
+        status = run(row, out / row.name, arguments.seeds, here, arguments.set)
         if status in (128 + signal.SIGINT, 128 + signal.SIGTERM):
-            print(f"{row.env}: interrupted; the same command goes on with it", file=sys.stderr)
+            print(f"{row.name}: interrupted; the same command goes on with it", file=sys.stderr)
             return status
-        failed += [row.env] if status else []
-        write([ROWS[name] for name in ROWS if (out / name).is_dir()], out)
+        failed += [row.name] if status else []
+        write(list(ROWS.values()), out)
     print((out / "results.md").read_text())
     if failed:
         print(f"failed: {', '.join(failed)}; see above", file=sys.stderr)
@@ -314,7 +330,7 @@ def main() -> int:
 
 def write(rows: Sequence[Row], out: Path) -> None:
     """results.md, results.json and results.png of the rows that finished so far."""
-    results = [found for row in rows if (found := collect(row, out / row.env))]
+    results = [found for row in rows if (found := collect(row, out / row.name))]
     (out / "results.md").write_text(table(results))
     _write(out / "results.json", results)
     if results:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_configs import CONFIGS, composed
+from test_configs import CONFIGS
 
 from benchmarks import results
 from benchmarks.results import Published, Row
-from jaxppo.config.parse import parse
+from jaxppo.launch.composing import compose
 from jaxppo.runtime.events import aggregate
 
 HERE = {"machine": "2 cores of a processor", "jax": "0.0.0", "commit": "abc"}
@@ -89,7 +89,7 @@ def test_there_are_enough_rows_and_none_twice() -> None:
 
 
 def test_rows_name_files_and_sources() -> None:
-    assert all((CONFIGS / "env" / f"{name}.yaml").is_file() for name in results.ROWS)
+    assert all((CONFIGS / "env" / f"{row.env}.yaml").is_file() for row in results.ROWS.values())
     published = [row.published for row in results.ROWS.values() if row.published]
     assert all(found.source.startswith("https://") for found in published)
 
@@ -100,8 +100,9 @@ def test_rows_name_files_and_sources() -> None:
 )
 def test_rows_settings_compose(executable: str, overrides: tuple[str, ...]) -> None:
     of = executable.removeprefix("jaxppo.")
-    config = parse(composed("env=catch", *overrides, executable=of))
-    assert (of == "rec_ppo") == bool(config.network.actor_memory)
+    config = compose(of, ["env=catch", *overrides])
+    memories = (config.network.actor_memory, config.network.critic_memory)
+    assert of.startswith("rec_") == any(memories)
 
 
 def test_an_interrupted_row_goes_on_and_a_finished_one_is_left(stub: Row, tmp_path: Path) -> None:
@@ -136,8 +137,10 @@ def test_table_says_what_the_runs_say(tmp_path: Path) -> None:
         Row("deep_sea", overrides=("network=lru",), published=Published(
             0, "https://example.org/b", method="evolution strategies")),
         Row("acrobot"),
+        Row("catch", "jaxppo.rec_pqn", ("network=gru",)),
     )  # fmt: skip
     canned(tmp_path / "catch")
+    canned(tmp_path / "pqn" / "catch")
     canned(tmp_path / "deep_sea", absolute_metric=-123.45, seconds=59.6)
     canned(tmp_path / "acrobot", status="interrupted")
     results.write(rows, tmp_path)
@@ -147,12 +150,14 @@ def test_table_says_what_the_runs_say(tmp_path: Path) -> None:
         "| [1 after 100,000](https://example.org/a) | 2 min |",
         "| `deep_sea` | Catch-bsuite, LRU | 100,352 | -123.5 | 0.5 [0.0, 1.0] | 0.2 "
         "| [0](https://example.org/b), evolution strategies | 60 s |",
+        "| `catch` | Catch-bsuite, PQN, GRU | 100,352 | 0.50 | 0.46 [0.00, 1.00] | 0.25 |  "
+        "| 2 min |",
         "",
         "3 seeds each, 2 cores of a processor, jax 0.0.0, commit abc.",
     ]
-    assert all(line.count("|") == lines[0].count("|") for line in lines[:4])
+    assert all(line.count("|") == lines[0].count("|") for line in lines[:5])
     written = json.loads((tmp_path / "results.json").read_text())
-    assert [found["env"] for found in written] == ["catch", "deep_sea"]
+    assert [found["name"] for found in written] == ["catch", "deep_sea", "pqn/catch"]
     assert written[0]["absolute_metrics"] == {"42": 0.25, "43": 0.25, "44": 1.0}
     assert written[0]["interval"] == [-0.001, 1.0]
     assert (tmp_path / "results.png").stat().st_size > 1_000
