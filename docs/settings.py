@@ -35,7 +35,7 @@ Every key, with its default, what it takes and what it means; and what `group=NA
 `make docs` from the dataclasses in `jaxppo/config/schema.py`, those of the algorithms, and the
 files of `configs/`: edit those.
 
-Keys are typed as `key=value` after `python -m jaxppo.ff_ppo` or `python -m jaxppo.rec_ppo`.
+Keys are typed as `key=value` after `python -m jaxppo.ff_ppo`, `rec_ppo`, `ff_pqn` or `rec_pqn`.
 `--cfg job` prints what a command line amounts to, and `arch.plan_only=true` what it would run.
 Integers may be typed as `1e7`.
 """

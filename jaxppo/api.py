@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxppo.algorithms.whole import Schedule, TrainOutput, train_whole
 from jaxppo.config.fields import ConfigError, as_override
@@ -15,7 +16,7 @@ from jaxppo.config.given import with_given
 from jaxppo.config.plan import Plan, num_members, plan
 from jaxppo.config.schema import ALGORITHMS, Config, LoggerConfig
 from jaxppo.deploy.policy import TrainedPolicy
-from jaxppo.deploy.result import Block, Result, is_over, result
+from jaxppo.deploy.result import Block, Result, is_donated, result
 from jaxppo.launch.errors import check_bits, explain
 from jaxppo.launch.resuming import compose_run
 from jaxppo.runtime import build, compile, devices
@@ -26,7 +27,7 @@ from jaxppo.runtime.jobs import Job, TrainingError, prepare
 from jaxppo.runtime.loop import run_together
 from jaxppo.runtime.signals import Interrupted, Interrupts
 from jaxppo.runtime.sinks.bars import bar
-from jaxppo.types import Hyperparameters, Policy, System
+from jaxppo.types import Hyperparameters, System
 
 COMMANDS = tuple(f"{kind}_{name}" for name in ALGORITHMS for kind in ("ff", "rec"))
 _composing = threading.Lock()  # Hydra composes with global state
@@ -47,7 +48,7 @@ def compose(command: str = "ff_ppo", settings: Sequence[str] | Mapping[str, Any]
             f"command={command}: no such command; one of {', '.join(COMMANDS)}, as in "
             'jaxppo.compose("ff_ppo", ["env=cartpole"])'
         )
-    overrides = _typed(settings)
+    overrides = _as_overrides(settings)
     for each in overrides:
         if each.lstrip("+~").startswith("hydra"):
             raise ConfigError(f"{each}: is for the command line; jaxppo.train takes run_dir=DIR")
@@ -55,7 +56,7 @@ def compose(command: str = "ff_ppo", settings: Sequence[str] | Mapping[str, Any]
         return compose_run(command, overrides)
 
 
-def _typed(settings: Any) -> list[str]:
+def _as_overrides(settings: Any) -> list[str]:
     """Return settings as the command line takes them."""
     if isinstance(settings, Mapping):
         return list(_overrides(settings))
@@ -80,7 +81,7 @@ def _overrides(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 @contextlib.contextmanager
 def _one_line(overrides: Sequence[str] = ()) -> Iterator[None]:
-    """Raise the mistakes of a user as `ConfigError`s of one line."""
+    """Raise the mistakes of a user as `ConfigError`s of one line; also if JAX has 64 bits."""
     check_bits()
     try:
         yield
@@ -109,15 +110,17 @@ def train(
         result = jaxppo.train(["env=cartpole", "arch.total_timesteps=1e6"])
         result.absolute_metric, result.evaluations["episode_return"], result.policy
 
-    `config`: of `compose`, or what it takes for `command`. `env`: an environment of your own
-    instead of an import path; as a tuple, with its parameters. `network`: flax modules of your own
-    by place, such as `{"actor_torso": MyTorso()}`. `run_dir`: where to write the files of a run;
-    None: nothing is written. `resume`: the directory of a run to go on with. `on_block`: called
-    with a `Block` after every evaluation; the run stops if it returns True. `progress`: show a bar
-    on a terminal or in a notebook.
+    `config`: of `compose`, or what it takes for `command`; to change settings of a run that
+    resumes, give the command that began it. `env`: an environment of your own instead of an import
+    path; as a tuple, with its parameters. `network`: flax modules of your own by layer name, such
+    as `{"actor_torso": MyTorso()}`. `run_dir`: where to write the files of a run; None: nothing is
+    written. `resume`: the directory of a run to go on with. `on_block`: called with a `Block` after
+    each block of training and its evaluation; the run stops if it returns True. `progress`: show a
+    bar on a terminal or in a notebook.
 
     Ctrl-C during training ends the run with the result so far. `ConfigError` if the settings are
-    wrong and `TrainingError` if a member fails; its `result` has what was reached.
+    wrong, and `TrainingError` if a seed fails or all members of a population; its `result` has what
+    was reached.
     """
     devices.use_cores()
     if on_block is not None and not callable(on_block):
@@ -128,7 +131,7 @@ def train(
                 f"resume={resume}: goes on with the settings of that run; give changes as a list "
                 "or a dict"
             )
-        typed = _typed(config)
+        typed = _as_overrides(config)
         if any(each.lstrip("+").startswith("resume=") for each in typed):
             raise ConfigError(f"resume={resume}: is in the settings too; give it once")
         config = [as_override("resume", str(resume)), *typed]
@@ -138,11 +141,11 @@ def train(
         raise ConfigError(f"run_dir={run_dir}: a resumed run stays in its directory; leave it out")
     if found.arch.plan_only:
         raise ConfigError("arch.plan_only=true: prints a plan, and is for the command line")
-    found = with_given(found, env, network, again=resumes)
+    found = with_given(found, env, network, resumes=resumes)
     given = found.resume or run_dir
     folder = None if given is None else Path(given)
     if folder is None:
-        _check_without_files(found.logger)
+        _check_without_files(found.logger, "give run_dir=DIR")
     elif not resumes:
         check_run_dir("run_dir", folder)
     with _one_line():
@@ -164,7 +167,12 @@ def _run(job: Job, on_block: Callable[[Block], Any] | None, *, progress: bool) -
         last = {event["event"]: event for event in records[""]}
         try:
             steps, train, evaluation = reached.progress.steps, last.get("train"), last.get("eval")
-            return bool(on_block(Block(steps, train or {}, evaluation or {}, reached)))
+            stop = on_block(Block(steps, train or {}, evaluation or {}, reached))
+            if stop is None:
+                return False
+            if np.asarray(stop).dtype.kind != "b":
+                raise ConfigError(f"on_block: must return True, False or None, not {stop!r}")
+            return bool(stop)
         except Exception as error:  # of the caller: it is not ours to explain
             raised.append(error)
             raise
@@ -187,7 +195,7 @@ def _run(job: Job, on_block: Callable[[Block], Any] | None, *, progress: bool) -
         if not raised:
             raise
     except KeyboardInterrupt as stopped:
-        if caller.reached is None or is_over(caller.reached):
+        if caller.reached is None or is_donated(caller.reached):
             raise
         status = str(stopped) if isinstance(stopped, Interrupted) else "interrupted"
     finally:
@@ -203,12 +211,12 @@ def _run(job: Job, on_block: Callable[[Block], Any] | None, *, progress: bool) -
     return found
 
 
-def _check_without_files(logger: LoggerConfig) -> None:
+def _check_without_files(logger: LoggerConfig, way_out: str) -> None:
     """Raise `ConfigError` for outputs that need a directory."""
     for name in ("marl_eval", "tensorboard", "wandb", "sinks"):
         if value := getattr(logger, name):
             shown = str(value).lower() if value is True else value
-            raise ConfigError(f"logger.{name}={shown}: writes files; give run_dir=DIR")
+            raise ConfigError(f"logger.{name}={shown}: writes files; {way_out}")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -229,7 +237,9 @@ class WholeRun:
 
         `hyperparameters` replace those of the settings, see `Hyperparameters.replace`. Works under
         `jit`, `vmap`, `shard_map(..., check_vma=False)`, and inside other programs. Under `vmap`
-        row `i` is the run of that key alone, up to the order of sums.
+        row `i` is the run of that key alone, up to the order of sums. NaN, infinity and empty
+        action masks do not stop the run; look at `metrics["nonfinite_loss"]` and
+        `metrics["empty_mask"]`. `ConfigError` if `key` is not a typed key.
         """
         dtype = getattr(key, "dtype", float)
         if not jax.numpy.issubdtype(dtype, jax.dtypes.prng_key):
@@ -242,13 +252,25 @@ class WholeRun:
         """Return the environment steps of an update; times `evaluations.updates` it gives steps."""
         return self.plan.steps_per_update
 
-    def trained(self, policy: Policy) -> TrainedPolicy:
-        """Return a policy of a `TrainOutput`, such as `output.best`, as an object that acts."""
+    def trained(self, output: TrainOutput, which: str = "best") -> TrainedPolicy:
+        """Return the `best` policy of a `TrainOutput`, or its `latest`, as an object that acts.
+
+        Of a `vmap`, give one row: `jax.tree.map(lambda x: x[0], outputs)`.
+        """
+        if which not in ("best", "latest"):
+            raise ConfigError(f"which={which}: must be best or latest")
+        if output.best_updates.ndim:
+            raise ConfigError(
+                f"output: has {len(output.best_updates)} rows; give one: "
+                "jax.tree.map(lambda x: x[0], output)"
+            )
+        is_best = which == "best"
+        updates = int(output.best_updates) if is_best else self.plan.num_updates
         return TrainedPolicy(
             config=self.config,
             system=dataclasses.replace(self.system, axes=()),
-            policy=policy,
-            steps=self.plan.total_steps,
+            policy=output.best if is_best else output.policy,
+            steps=updates * self.steps_per_update,
             num_devices=1,
         )
 
@@ -266,15 +288,16 @@ def make_train(
         output = jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(0), 16))
 
     The arguments are those of `train`. The function has no outputs besides its result: no screen,
-    no files, no checkpoints. It trains one agent on one device; several are `jax.vmap`.
+    no files, no checkpoints. It trains one agent on one device; for several agents use `jax.vmap`.
     `ConfigError` if the settings are wrong, or ask for several members.
     """
     found = config if isinstance(config, Config) else compose(command, config)
     if found.resume is not None or found.arch.plan_only:
         key = "arch.plan_only=true" if found.resume is None else f"resume={found.resume}"
         raise ConfigError(f"{key}: make_train begins a run and has no files; leave it out")
+    _check_without_files(found.logger, "leave it out, or use jaxppo.train(..., run_dir=DIR)")
     with _one_line():
-        return _whole_run(with_given(found, env, network, again=False))
+        return _whole_run(with_given(found, env, network, resumes=False))
 
 
 def _whole_run(found: Config) -> WholeRun:
@@ -291,7 +314,8 @@ def _whole_run(found: Config) -> WholeRun:
         plan=planned,
         system=build.build(found, planned),
         schedule=Schedule(
-            updates=(*[0] * arch.evaluate_first, *planned.updates_per_block),
+            evaluate_first=arch.evaluate_first,
+            updates=tuple(planned.updates_per_block),
             num_eval_episodes=arch.num_eval_episodes,
             absolute=10 * arch.absolute_metric,
             num_update_batches=planned.update_batch_size,

@@ -537,16 +537,26 @@ def munchausen_returns(
     temperature: float,
     clip: float,
 ) -> Array:
-    """Lambda returns of rewards plus clipped log-policies and of soft values; `q` `[T, B, A]`."""
-    scaled, value = np.zeros(reward.shape), np.zeros(reward.shape)
-    for t, b in np.ndindex(*reward.shape):
+    """Rewards plus clipped log-policies, then soft values or later returns; `q` `[T, B, A]`.
+
+    A later return counts from an action on; the entropy of the policy that chose it is added.
+    """
+    targets = np.zeros(reward.shape)
+    for t, b in reversed(list(np.ndindex(*reward.shape))):
         policy = _softmax([float(x) / temperature for x in q[t, b]])
         log_prob = math.log(policy[int(action[t, b])]) if policy[int(action[t, b])] else -math.inf
-        scaled[t, b] = float(reward[t, b]) + alpha * max(temperature * log_prob, -clip)
+        targets[t, b] = float(reward[t, b]) + alpha * max(temperature * log_prob, -clip)
+        if discount[t, b] == 0.0:
+            continue
         after = _softmax([float(x) / temperature for x in next_q[t, b]])
-        for p, x in zip(after, next_q[t, b], strict=True):
-            value[t, b] += p * (float(x) - temperature * math.log(p)) if p else 0.0
-    return lambda_returns(scaled, discount, value, truncated, lambda_)
+        entropy = -temperature * sum(p * math.log(p) for p in after if p)
+        follows = entropy + sum(p * float(x) for p, x in zip(after, next_q[t, b], strict=True))
+        if len(_rest(discount, truncated, t, b)) > 1:
+            later = _softmax([float(x) / temperature for x in q[t + 1, b]])
+            entropy = -temperature * sum(p * math.log(p) for p in later if p)
+            follows += lambda_ * (targets[t + 1, b] + entropy - follows)
+        targets[t, b] += float(discount[t, b]) * follows
+    return targets
 
 
 def _softmax(logits: list[float]) -> list[float]:

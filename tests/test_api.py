@@ -178,7 +178,7 @@ def test_environments_and_modules_are_given_as_objects(
     params = module.policy.policy.params
     assert params["actor_torso"]["Dense_0"]["kernel"].shape[-1] == 8
     assert "critic_torso" in params  # a module in two places is two modules
-    with pytest.raises(ConfigError, match="network=torso: no such place; one of input_layer"):
+    with pytest.raises(ConfigError, match="network=torso: no such layer; one of input_layer"):
         jaxppo.train(coin(), network={"torso": torso})
 
 
@@ -266,14 +266,14 @@ def test_parameters_come_with_an_environment_in_a_tuple() -> None:
 
 
 def test_what_is_given_is_its_own_in_every_run() -> None:
-    first = given.with_given(coin(), Clock(), None, again=False)
-    second = given.with_given(coin(), Clock(), None, again=False)
+    first = given.with_given(coin(), Clock(), None, resumes=False)
+    second = given.with_given(coin(), Clock(), None, resumes=False)
     assert first.env.target != second.env.target
     stored = jaxppo.compose("ff_ppo", ["env=cartpole"])
     with pytest.raises(
-        ConfigError, match=r"env: the run has no object there.*resume_allow=\[env\]"
+        ConfigError, match=r"env: the stored run has a registered.*resume_allow=\[env\]"
     ):
-        given.with_given(stored, Clock(), None, again=True)
+        given.with_given(stored, Clock(), None, resumes=True)
 
 
 @pytest.mark.parametrize(
@@ -284,9 +284,13 @@ def test_what_is_given_is_its_own_in_every_run() -> None:
         ({"config": 5}, "5: settings are a list"),
         ({"config": ["hydra.run.dir=here"]}, "jaxppo.train takes run_dir=DIR"),
         ({"config": {"arch": 5}}, "arch=5: a group takes the name"),
-        ({"network": "gru"}, "network=gru: takes flax modules by place"),
+        ({"network": "gru"}, "network=gru: takes flax modules by layer name"),
         ({"network": {"actor_torso": Torso}}, "must be a flax module, such as MyTorso()"),
         ({"on_block": 5}, "on_block=5: must be a function"),
+        (
+            {"config": coin(), "on_block": lambda _: 3.5},
+            "on_block: must return True, False or None, not 3.5",
+        ),
         ({"config": ["resume=a"], "resume": "b"}, "resume=b: is in the settings too"),
     ],
 )
@@ -327,10 +331,13 @@ def test_mistakes_are_errors_of_one_line(settings: Any, words: str) -> None:
 
 
 @pytest.mark.long
-def test_a_failed_run_raises_with_what_it_gave() -> None:
+def test_a_failed_run_raises_with_what_it_gave(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="NaN or infinity") as caught:
         jaxppo.train(coin(system={"actor_lr": 1e38, "critic_lr": 1e38}))
     assert caught.value.result.status == str(caught.value)
+    with pytest.raises(ConfigError, match=r"save: there is nothing to go on with: .*NaN"):
+        caught.value.result.save(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_settings_of_a_dict_are_those_of_a_list() -> None:
@@ -384,7 +391,11 @@ def test_a_whole_run_is_the_run_of_its_seed() -> None:
         "steps_per_second",
     }
     assert out.evaluations.returns.shape == (3, config.arch.num_eval_episodes)
-    acting = run.trained(out.best)
+    acting = run.trained(out)
+    assert acting.steps == found.policy.steps
+    assert run.trained(out, "latest").steps == found.evaluations["steps"][-1]
+    with pytest.raises(ConfigError, match=r"output: has 2 rows; give one: jax\.tree\.map"):
+        run.trained(jax.tree.map(lambda x: jnp.stack([x, x]), out))
     obs = np.zeros(acting.system.env.observation_space.shape, np.float32)
     np.testing.assert_array_equal(acting.act(obs)[0], found.policy.act(obs)[0])
 

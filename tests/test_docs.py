@@ -37,7 +37,7 @@ TINY = [
     *("system.rollout_length=8", "system.num_minibatches=2", "system.epochs=1"),
     *("logger.console=false", "logger.plot=false"),
 ]
-TRAINING = ("ff_ppo", "rec_ppo")
+TRAINING = ("ff_ppo", "rec_ppo", "ff_pqn", "rec_pqn")
 GROUPS = "arch|system|env|network|population|checkpoint|logger"
 FILES = "py|md|yaml|png|svg|csv|json|jsonl"
 

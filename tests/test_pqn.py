@@ -35,6 +35,7 @@ from jaxppo.ops.action_values import (
     epsilon_greedy,
     greedy_actions,
     munchausen_bonus,
+    scaled_entropy,
     soft_value,
 )
 from jaxppo.runtime.jobs import Job, prepare
@@ -199,9 +200,10 @@ def test_munchausen_targets_equal_an_oracle() -> None:
     legal = jnp.ones((T, B, 1, A), bool)
     q, next_q = (jnp.asarray(steps[name])[:, :, None] for name in ("q", "next_q"))
     bonus = munchausen_bonus(q, legal, steps["action"][..., None], *numbers.values())
+    entropy = scaled_entropy(q, legal, 0.1)[..., 0]
     value = soft_value(next_q, legal, 0.1)
     found = ScalarQ(value=jnp.zeros((1, 1))).lambda_returns(
-        steps["reward"] + bonus[..., 0],
+        steps["reward"] + bonus[..., 0] + entropy,
         steps["discount"],
         value[..., 0],
         steps["truncated"],
@@ -212,7 +214,18 @@ def test_munchausen_targets_equal_an_oracle() -> None:
         lambda_=0.8,
         **numbers,
     )
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found - entropy, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.65, 1.0])
+def test_munchausen_values_do_not_depend_on_lambda(lambda_: float) -> None:
+    """Without rewards and with two equal actions, Q = (gamma - alpha) tau ln 2 / (1 - gamma)."""
+    value = (0.99 - 0.9) * 0.03 * np.log(2.0) / (1.0 - 0.99)
+    q, zero = np.full((T, B, 2), value), np.zeros((T, B))
+    numbers = {"lambda_": lambda_, "alpha": 0.9, "temperature": 0.03, "clip": 1.0}
+    action = np.zeros((T, B), int)
+    found = oracles.munchausen_returns(zero, zero + 0.99, q, action, q, zero, **numbers)
+    np.testing.assert_allclose(found, value, rtol=1e-9)
 
 
 def test_munchausen_settings_reach_the_targets() -> None:
@@ -290,9 +303,9 @@ def one_step_loss(make: Any, name: str, before: jax.Array, after: jax.Array) -> 
     greedy = greedy_actions(successor.mean(), jnp.ones(successor.mean().shape, bool))
     one = jnp.ones((1, 1))
     target = estimate.lambda_returns(
-        0.3 * one, 0.9 * one, successor.of(greedy).law(), one < 0, jnp.float32(0.0)
+        0.3 * one, 0.9 * one, successor.select(greedy).state_value(), one < 0, jnp.float32(0.0)
     )
-    return estimate.of(jnp.ones((1, 1, 1), jnp.int32)).loss(target)[0, 0]
+    return estimate.select(jnp.ones((1, 1, 1), jnp.int32)).loss(target)[0, 0]
 
 
 # Acting

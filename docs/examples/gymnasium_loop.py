@@ -22,7 +22,7 @@ result = jaxppo.train(
         "system.gae_lambda=0.95",
     ]
 )
-print(f"absolute metric in training's CartPole: {result.absolute_metric:.1f}")
+print(f"absolute metric in the CartPole of training: {result.absolute_metric:.1f}")
 
 act = jax.jit(result.policy.act)  # act(observation, key) would sample
 env = gymnasium.make("CartPole-v1")

@@ -1,7 +1,8 @@
 """Search hyperparameters with Optuna, which stops hopeless trials early.
 
-`on_block` is called after every evaluation. It reports the return to Optuna and raises
-`optuna.TrialPruned` where Optuna asks for it. Install Optuna with `pip install optuna`.
+`on_block` is called after every block of training and its evaluation. It reports the return to
+Optuna and raises `optuna.TrialPruned` where Optuna asks for it. Install Optuna with
+`pip install optuna`.
 """
 
 import optuna

@@ -1,4 +1,4 @@
-"""Train a policy in one environment and continue it in another.
+"""Train a policy in one environment and continue training it in another.
 
 A run is saved and resumed with other physics: a pole of four times the length. The new run begins
 with the parameters, the optimiser state and the statistics of the old one.
@@ -27,7 +27,7 @@ with tempfile.TemporaryDirectory() as folder:
     changes = {
         "env": {"params": LONG_POLE},
         "resume_allow": ["env"],  # a resumed run keeps all settings that are not named here
-        "arch.total_timesteps": 1.2e5,  # those of the source included
+        "arch.total_timesteps": 1.2e5,  # in total, with those of the source
     }
     target = jaxppo.train(changes, resume=run_dir)
 

@@ -40,11 +40,12 @@ class Algorithm(abc.ABC):
         field.name for field in dataclasses.fields(NetworkConfig)
     )
 
+    stops_early: bool = False  # whether `stop` is called
+    optimizer: str = "adam"  # one of optimizers.OPTIMIZERS
+
     def __init__(self, settings: SystemConfig, network: Network) -> None:
         self.settings = Static(settings)
         self.network = network
-        self.stops_early = False  # whether `stop` is called
-        self.optimizer = "adam"  # one of optimizers.OPTIMIZERS
 
     @classmethod
     def settings_type(cls, raw: dict[str, Any]) -> type[SystemConfig]:

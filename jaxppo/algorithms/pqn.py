@@ -1,8 +1,9 @@
 """Parallel Q-networks: Gallici et al. 2024 (arXiv 2407.04811), algorithm 1 with Q(lambda).
 
 In the order of the paper: settings, epsilon-greedy acting, targets, loss. There is no replay buffer
-and no target network: targets are computed once per rollout, with the parameters that acted, and
-layer norm in the torsos keeps learning stable (see configs/pqn/network).
+and no target network: targets are computed once per rollout, with the parameters that acted (before
+every epoch with `recompute_targets`), and layer norm in the torsos keeps learning stable (see
+configs/pqn/network).
 
 Double Q-learning (van Hasselt et al. 2016, arXiv 1509.06461) chooses an action with one set of
 parameters and values it with another. Here both would be the same, so there is no such setting.
@@ -28,6 +29,7 @@ from jaxppo.ops.action_values import (
     epsilon_greedy,
     greedy_actions,
     munchausen_bonus,
+    scaled_entropy,
     soft_value,
 )
 from jaxppo.types import (
@@ -44,14 +46,14 @@ from jaxppo.types import (
 
 
 def _other_default(name: str, default: Any) -> Any:
-    """Return the field `name` of all algorithms with a default of this one."""
+    """Return the field `name` of `SystemConfig` with another default."""
     (field,) = (f for f in dataclasses.fields(SystemConfig) if f.name == name)
     return dataclasses.field(default=default, metadata=field.metadata)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PQNSettings(SystemConfig):
-    """PQN."""
+    """Settings of PQN."""
 
     algorithm: str = _other_default("algorithm", "pqn")
     epochs: int = _other_default("epochs", 2)
@@ -61,18 +63,22 @@ class PQNSettings(SystemConfig):
     optimizer: str = setting("radam", "optimiser: radam or adam", choices=tuple(OPTIMIZERS))
     q_lambda: float = traced(
         0.65,
-        "lambda of Q(lambda): 0 bootstraps after every step, 1 at the end of the rollout",
+        "lambda of Q(lambda): 0 bootstraps after every step, 1 where the rollout or a truncation "
+        "ends",
         low=0,
         high=1,
     )
     epsilon_start: float = traced(
-        1.0, "probability of a uniformly random action in the first update", low=0, high=1
+        1.0, "epsilon-greedy: probability of a random action at the start", low=0, high=1
     )
     epsilon_end: float = traced(
-        0.05, "probability of a uniformly random action after the decay", low=0, high=1
+        0.05, "epsilon-greedy: probability of a random action after the decay", low=0, high=1
     )
     epsilon_fraction: float = traced(
-        0.1, "share of all updates over which epsilon changes linearly", low=0, high=1
+        0.1,
+        "epsilon-greedy: fraction of training over which epsilon decays linearly",
+        low=0,
+        high=1,
     )
     munchausen: bool = setting(
         False,
@@ -84,7 +90,7 @@ class PQNSettings(SystemConfig):
         0.03, "munchausen: temperature of the policy, in units of scaled reward", above=0
     )
     munchausen_clip: float = traced(
-        1.0, "munchausen: temperature x log-policy is at least minus this", low=0
+        1.0, "munchausen: clip temperature x log-policy to [-munchausen_clip, 0]", low=0
     )
 
 
@@ -101,7 +107,7 @@ class Steps:
 
 @metrics
 class LossMetrics:
-    """Of a gradient step."""
+    """Metrics of one gradient step."""
 
     q_loss: jax.Array = metric(headline="Q loss {:.3g}")
     q_value: jax.Array = metric(headline="Q {:.3g}")  # mean of Q(s_t, a_t)
@@ -109,9 +115,9 @@ class LossMetrics:
 
 @metrics
 class FinishMetrics:
-    """Of an update."""
+    """Metrics of one update."""
 
-    epsilon: jax.Array = metric(LAST)  # of the rollout
+    epsilon: jax.Array = metric(LAST)  # of acting
 
 
 class PQN(Algorithm):
@@ -163,10 +169,13 @@ class PQN(Algorithm):
     def targets(
         self, system: System, agent: AgentState, rollout: Rollout
     ) -> tuple[AgentState, Steps, Any]:
-        """Compute the Q(lambda) targets of a rollout.
+        """Return the agent, the Q(lambda) targets of a rollout, and no metrics.
 
-        R_t = r_t + gamma (1 - terminated_t) [(1 - lambda) max_a Q(s'_t, a) + lambda R_{t+1}], cut
-        at truncations and at the end of the rollout, where R_t = r_t + gamma max_a Q(s'_t, a).
+        R_t = r_t + gamma (1 - terminated_t) [(1 - lambda) max_a Q(s'_t, a) + lambda R_{t+1}]; at
+        truncations and at the last step lambda is 0. r_t is the scaled reward. With several
+        components of actions max_a Q is the mean of their maxima. `munchausen` adds its bonus to
+        r_t, and replaces the maximum by the soft value and R_{t+1} by R_{t+1} plus the scaled
+        entropy of the policy in s_{t+1}, which the soft value has too.
         """
         hp, steps = agent.hyperparameters, rollout.steps
         value = partial(self.value, hp)
@@ -175,14 +184,16 @@ class PQN(Algorithm):
         else:
             output = steps.kept
             next_value = next_values(system, agent.policy, rollout, value(output), value)
+        bonus, entropy = self.munchausen(hp, output, steps.action)
         with jax.named_scope("targets"):
             target = output.estimate.lambda_returns(
-                steps.reward + self.bonus(hp, output, steps.action),
+                steps.reward + bonus + entropy,
                 hp.gamma * (1.0 - steps.terminated),
                 next_value,
                 steps.truncated,
                 hp.q_lambda,
             )
+            target -= entropy  # of the first state, which the return from it does not count
         found = Steps(obs=steps.obs, reset=steps.reset, action=steps.action, target=target)
         return agent, found, self.target_metrics()
 
@@ -194,21 +205,20 @@ class PQN(Algorithm):
         q = output.estimate.mean()
         if self.settings.munchausen:
             return jnp.mean(soft_value(q, output.legal, hp.munchausen_temperature), axis=-1)
-        return output.estimate.of(greedy_actions(q, output.legal)).law()
+        return output.estimate.select(greedy_actions(q, output.legal)).state_value()
 
-    def bonus(self, hp: Hyperparameters, output: QOutput, action: jax.Array) -> jax.Array | float:
-        """Return what `munchausen` adds to the rewards, `[L, S]`."""
+    def munchausen(
+        self, hp: Hyperparameters, output: QOutput, action: jax.Array
+    ) -> tuple[jax.Array | float, jax.Array | float]:
+        """Return the bonus of the actions, and the scaled entropy of the policy, `[L, S]` each."""
         if not self.settings.munchausen:
-            return 0.0
-        each = munchausen_bonus(
-            output.estimate.mean(),
-            output.legal,
-            action,
-            hp.munchausen_alpha,
-            hp.munchausen_temperature,
-            hp.munchausen_clip,
+            return 0.0, 0.0
+        q, temperature = output.estimate.mean(), hp.munchausen_temperature
+        bonus = munchausen_bonus(
+            q, output.legal, action, hp.munchausen_alpha, temperature, hp.munchausen_clip
         )
-        return jnp.mean(each, axis=-1)
+        entropy = scaled_entropy(q, output.legal, temperature)
+        return jnp.mean(bonus, axis=-1), jnp.mean(entropy, axis=-1)
 
     def loss(
         self, system: System, agent: AgentState, params: PyTree, minibatch: Batch
@@ -217,10 +227,9 @@ class PQN(Algorithm):
         steps = minibatch.steps
         policy = dataclasses.replace(agent.policy, params=params)
         _, output = unroll(system, policy, minibatch.carry, steps.obs, steps.reset)
-        taken = output.estimate.of(steps.action)
+        taken = output.estimate.select(steps.action)
         loss = jnp.mean(taken.loss(steps.target))
-        q = jnp.take_along_axis(output.estimate.mean(), steps.action[..., None], axis=-1)
-        return loss, LossMetrics(q_loss=loss, q_value=jnp.mean(q))
+        return loss, LossMetrics(q_loss=loss, q_value=jnp.mean(taken.mean()))
 
     def finish(
         self, system: System, agent: AgentState, batch: Batch

@@ -1,7 +1,6 @@
 """A whole training run as one pure function of a key and hyperparameters."""
 
 import dataclasses
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +20,8 @@ from jaxppo.types import Hyperparameters, LearnerState, Policy, PyTree, System
 class Schedule:
     """What a whole run does. It has `R` rounds; each trains, then evaluates."""
 
-    updates: tuple[int, ...]  # [R] updates of each round; a first 0 evaluates the untrained policy
+    evaluate_first: bool  # whether the first round only evaluates, the untrained policy
+    updates: tuple[int, ...]  # of each round that trains
     num_eval_episodes: int
     absolute: int  # evaluations of the best policy at the end, for the absolute metric; or 0
     num_update_batches: int  # U
@@ -31,7 +31,7 @@ class Schedule:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluations:
-    """Evaluations of a run, `[R]`, each of `E` episodes that are the same as the command line's."""
+    """Results of `R` evaluations of `E` episodes each, with the keys of the command line's."""
 
     updates: jax.Array  # [R] int32, updates before it; times `steps_per_update`: environment steps
     episode_return: jax.Array  # [R] float32, mean over the episodes
@@ -43,10 +43,11 @@ class Evaluations:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainOutput:
-    """All that a whole run gives; under `vmap` every array has one more leading axis."""
+    """Result of a training run; under `vmap` every array has one more leading axis."""
 
     policy: Policy  # after the last update
     best: Policy  # of the best finite evaluation after updates; the untrained one if there is none
+    best_updates: jax.Array  # int32, updates before that evaluation; 0 if there is none
     metrics: dict[str, jax.Array]  # [num_updates] float32 each, by the names of the command line;
     # episode_return and episode_length are NaN for an update in which no episode ended
     evaluations: Evaluations
@@ -61,6 +62,7 @@ class _Run:
     learner: LearnerState
     best: Policy
     best_return: jax.Array  # float32
+    best_updates: jax.Array  # int32
     done: jax.Array  # int32, updates
     log: jax.Array  # [num_updates, metrics] float32
 
@@ -76,6 +78,7 @@ def train_whole(
     acting_keys = jax.random.split(acting_key, (1, schedule.num_update_batches))[0]
     agent = init_agent(system, hyperparameters, agent_key)
     learner = LearnerState(agent=agent, acting=jax.vmap(partial(init_acting, system))(acting_keys))
+    # The carry of the scan must keep its types: remove JAX's weak ones
     learner = jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), learner)
     if schedule.warmup_rollouts:
         learner = warm_up(system, learner, jnp.int32(schedule.warmup_rollouts))
@@ -84,19 +87,22 @@ def train_whole(
         learner=learner,
         best=learner.agent.policy,
         best_return=jnp.float32(-jnp.inf),
+        best_updates=jnp.int32(0),
         done=jnp.int32(0),
         log=jnp.zeros((sum(schedule.updates), len(names)), jnp.float32),
     )
     # The absolute metric is more rounds without updates, so evaluation is compiled once
-    num_episodes, num_rounds = schedule.num_eval_episodes, len(schedule.updates)
-    streams = [evaluation_stream(evaluation_key, n) for n in _blocks(schedule.updates)]
+    first = schedule.evaluate_first
+    num_episodes, num_rounds = schedule.num_eval_episodes, first + len(schedule.updates)
+    numbers = [*[FIRST] * first, *range(len(schedule.updates))]
+    streams = [evaluation_stream(evaluation_key, number) for number in numbers]
     keys = [episode_keys(stream, np.arange(num_episodes)) for stream in streams]
     keys += [
         episode_keys(absolute_key, call * num_episodes + np.arange(num_episodes))
         for call in range(schedule.absolute)
     ]
     rounds = (
-        jnp.asarray([*schedule.updates, *[0] * schedule.absolute], jnp.int32),
+        jnp.asarray([*[0] * first, *schedule.updates, *[0] * schedule.absolute], jnp.int32),
         jnp.arange(num_rounds + schedule.absolute) < num_rounds,
         jnp.stack(keys),
     )
@@ -113,16 +119,11 @@ def train_whole(
     return TrainOutput(
         policy=run.learner.agent.policy,
         best=run.best,
+        best_updates=run.best_updates,
         metrics={name: run.log[:, column] for column, name in enumerate(names)},
         evaluations=evaluations,
         absolute_metric=absolute,
     )
-
-
-def _blocks(updates: Sequence[int]) -> list[int]:
-    """Return the number of each evaluation."""
-    first = updates[0] == 0
-    return [FIRST] * first + list(range(len(updates) - first))
 
 
 def _round(
@@ -147,6 +148,7 @@ def _round(
         learner=learner,
         best=_choose(better, policy, run.best),
         best_return=jnp.where(better, score, run.best_return),
+        best_updates=jnp.where(better, run.done + updates, run.best_updates),
         done=run.done + updates,
         log=log,
     )
@@ -160,11 +162,11 @@ def _choose(condition: jax.Array, one: PyTree, other: PyTree) -> PyTree:
 def _row(found: Metrics) -> dict[str, jax.Array]:
     """Return the metrics of one update by name; the returns are means over the ended episodes."""
     rollout, num = found.rollout, found.rollout.num_episodes
-    mean = jnp.where(num > 0, 1 / num, jnp.nan)
+    per_episode = jnp.where(num > 0, 1 / num, jnp.nan)
     return {
         "episodes": num,
-        "episode_return": rollout.episode_return * mean,
-        "episode_length": rollout.episode_length * mean,
+        "episode_return": rollout.episode_return * per_episode,
+        "episode_length": rollout.episode_length * per_episode,
         "nonfinite_reward": rollout.nonfinite_reward,
         "nonfinite_observation": rollout.nonfinite_observation,
         "empty_mask": rollout.empty_mask,

@@ -18,9 +18,9 @@ _given: dict[str, Callable[..., Any]] = {}  # name -> what returns the object
 
 
 def give(example: Any, make: Callable[..., Any]) -> str:
-    """Return a new import path of what `make` returns, which tells the class of `example`.
+    """Register `make` and return the import path under which settings find it.
 
-    No two objects have the same path, in any process.
+    The path contains the class name of `example`, and is unique over all processes.
     """
     name = f"{type(example).__name__}_{uuid.uuid4().hex[:12]}"
     _given[name] = make
@@ -28,12 +28,12 @@ def give(example: Any, make: Callable[..., Any]) -> str:
 
 
 def with_given(
-    config: Config, env: Any, network: Mapping[str, Any] | None, *, again: bool
+    config: Config, env: Any, network: Mapping[str, Any] | None, *, resumes: bool
 ) -> Config:
-    """Return settings that name an environment and flax modules, by place in the network.
+    """Return settings that name an environment and flax modules, which are given by layer name.
 
-    With `again`, the settings are of a stored run, and each takes the place of one given then;
-    `ConfigError` if there was none.
+    With `resumes` the settings are those of a stored run, and an object may only replace one that
+    was given then, else `ConfigError`.
     """
     if isinstance(env, str):
         raise ConfigError(
@@ -42,39 +42,42 @@ def with_given(
         )
     if network is not None and not isinstance(network, Mapping):
         raise ConfigError(
-            f'network={network}: takes flax modules by place, such as {{"actor_torso": MyTorso()}}'
+            f"network={network}: takes flax modules by layer name, such as "
+            '{"actor_torso": MyTorso()}'
         )
     if env is not None:
-        _check_again("env", config.env.target, config, again=again)
+        _check_stored("env", config.env.target, config, resumes=resumes)
         path = give(env, lambda **_: env)
         given = dataclasses.replace(config.env, name=None, target=path, kwargs={})
         config = dataclasses.replace(config, env=given)
     layers = {}
-    places = [field.name for field in dataclasses.fields(NetworkConfig)]
-    for place, module in (network or {}).items():
-        if place not in places:
-            raise ConfigError(f"network={place}: no such place; one of {', '.join(places)}")
+    names = [field.name for field in dataclasses.fields(NetworkConfig)]
+    for name, module in (network or {}).items():
+        if name not in names:
+            raise ConfigError(f"network={name}: no such layer; one of {', '.join(names)}")
         if isinstance(module, type) or not (hasattr(module, "clone") and hasattr(module, "apply")):
             raise ConfigError(
-                f"network[{place!r}]: must be a flax module, such as MyTorso(), not {module!r}"
+                f"network[{name!r}]: must be a flax module, such as MyTorso(), not {module!r}"
             )
-        stored = (getattr(config.network, place) or {}).get("_target_")
-        _check_again("network", stored, config, again=again)
-        layers[place] = {"_target_": give(module, partial(_copy, module))}
+        stored = (getattr(config.network, name) or {}).get("_target_")
+        _check_stored(f"network.{name}", stored, config, resumes=resumes)
+        layers[name] = {"_target_": give(module, partial(_copy, module))}
     return dataclasses.replace(config, network=dataclasses.replace(config.network, **layers))
 
 
-def _check_again(key: str, stored: str | None, config: Config, *, again: bool) -> None:
+def _check_stored(key: str, stored: str | None, config: Config, *, resumes: bool) -> None:
     """Raise `ConfigError` if a stored run would get an object in place of its own settings."""
-    if again and not is_given(stored) and key not in config.resume_allow:
+    group = key.partition(".")[0]
+    if resumes and not is_given(stored) and group not in config.resume_allow:
+        has = stored or ("none" if group == "network" else "a registered environment")
         raise ConfigError(
-            f"{key}: the run has no object there, but {stored}, and a run keeps its settings; "
-            f"leave it out, or allow it: resume_allow=[{key}]"
+            f"{key}: the stored run has {has}, and a run keeps its settings; leave the object out, "
+            f"or allow it: resume_allow=[{group}]"
         )
 
 
 def _copy(module: Any, **_: Any) -> Any:
-    """Return a copy of a flax module, which keeps the places of one module apart."""
+    """Return a copy of a flax module, so that one given for two layers makes two layers."""
     return module.clone()
 
 
@@ -90,5 +93,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(name)
     raise ConfigError(
         f"{HOME}.{name}: was an object in Python, which no file holds; give it again, such as "
-        "jaxppo.load(DIR, env=OBJECT) or network={PLACE: MODULE}"
+        "jaxppo.load(DIR, env=OBJECT) or network={LAYER: MODULE}"
     )

@@ -120,8 +120,8 @@ class SystemConfig:
     gamma: float = traced(0.99, "discount factor per step", low=0, high=1)
     max_grad_norm: float = traced(
         0.5,
-        "clip the gradient of each optimiser group (actor, critic) to this global norm; .inf: no "
-        "clipping",
+        "clip the gradient of each optimiser group (PPO: actor and critic; PQN: one group) to this "
+        "global norm; .inf: no clipping",
         above=0,
         infinite=True,
     )

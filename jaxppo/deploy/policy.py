@@ -221,7 +221,7 @@ def load(
     check_trust(settings, trust)
     config = parse(settings)
     is_object = not isinstance(env, Mapping | None)
-    config = with_given(config, env if is_object else None, network, again=False)
+    config = with_given(config, env if is_object else None, network, resumes=False)
     if isinstance(env, Mapping):
         merged = {**dataclasses.asdict(config.env), **env}
         for name in ("params", "kwargs"):

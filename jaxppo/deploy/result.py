@@ -46,7 +46,7 @@ class Block:
 
         Read it before `on_block` returns: after that its arrays are used for the next block.
         """
-        return current(self.reached)
+        return policy_of(self.reached, _best_seed(self.reached), "latest")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,9 +69,9 @@ class Result:
 
     @property
     def absolute_metric(self) -> float | None:
-        """Return what the command line prints: the mean over seeds; of a population its best's.
+        """Return the mean absolute metric over seeds; of a population that of its best member.
 
-        None if the run was stopped by Ctrl-C, or with `arch.absolute_metric=false`.
+        None if no member finished, or with `arch.absolute_metric=false`.
         """
         members = self._reached.members
         if self.config.population.size is not None:
@@ -91,7 +91,7 @@ class Result:
     def policy_of(self, seed: int, which: str = "best") -> TrainedPolicy:
         """Return the `best` evaluated policy of a seed, or its `latest`.
 
-        `ConfigError` if the seed is none of those that were trained to the end.
+        `ConfigError` if no member has this seed, or successive halving dropped it.
         """
         return policy_of(self._reached, seed, which)
 
@@ -106,11 +106,13 @@ class Result:
         return film(self.policy, **settings)
 
     def save(self, run_dir: str | Path) -> Path:
-        """Write a run directory like any other: evaluate, render, export, resume, report.
+        """Write a run directory that evaluate, render, export, resume and report accept.
 
-        `ConfigError` if a run is there already.
+        `ConfigError` if a run is there already, or if every member failed.
         """
         folder = Path(run_dir)
+        if not self._reached.members.active(self._reached.layout.slots):
+            raise ConfigError(f"save: there is nothing to go on with: {self.status}")
         check_run_dir("run_dir", folder)
         folder.mkdir(parents=True, exist_ok=True)
         reached = self._reached
@@ -184,11 +186,6 @@ def arrays(kind: str, members: Sequence[Sequence[Event]]) -> Arrays:
     return {name: one(name) for name in names}
 
 
-def current(reached: Reached) -> TrainedPolicy:
-    """Return the current policy of the best member."""
-    return policy_of(reached, _best_seed(reached), "latest")
-
-
 def _best_seed(reached: Reached) -> int:
     members = [reached.members[i] for i in reached.layout.slots]
     alive = [member for member in members if member.facts.failure is None] or members
@@ -203,7 +200,7 @@ def policy_of(reached: Reached, seed: int, which: str) -> TrainedPolicy:
         raise ConfigError(f"seed={seed}: is none of {', '.join(map(str, seeds))}")
     if which not in ("best", "latest"):
         raise ConfigError(f"which={which}: must be best or latest")
-    if is_over(reached):
+    if is_donated(reached):
         raise ConfigError("policy: the run has gone on since; read it before on_block returns")
     row = seeds.index(seed)
     member: Member = reached.members[layout.slots[row]]
@@ -221,7 +218,7 @@ def policy_of(reached: Reached, seed: int, which: str) -> TrainedPolicy:
     )
 
 
-def is_over(reached: Reached) -> bool:
+def is_donated(reached: Reached) -> bool:
     """Return whether the next block has taken the arrays of `reached`."""
     return any(x.is_deleted() for x in jax.tree.leaves(reached.state))
 

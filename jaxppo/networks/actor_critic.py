@@ -17,7 +17,6 @@ from jaxppo.networks.composed import (
     SHARED,
     Composed,
     apply_layers,
-    compose,
     culprit,
 )
 from jaxppo.ops.actions import to_action
@@ -84,7 +83,7 @@ def build(config: Config, env: Environment) -> Composed:
         actor_head=make_layer("actor_head", actor_head, action_space=env.action_space),
         dtype=DTYPES[config.arch.precision],
     )
-    composed = compose(config, env, network)
+    composed = Composed.of(config, env, network)
     _try_out(config, env, composed)
     return composed
 

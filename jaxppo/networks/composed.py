@@ -66,15 +66,22 @@ def encode(observation_space: PyTree, obs: PyTree) -> PyTree:
 
 @dataclasses.dataclass(frozen=True)
 class Composed:
-    """A `types.Network` of a `Layers`; `action_mask` names an entry of the observation.
+    """Implements `types.Network` with the flax module `network`.
 
-    The carry is a dict of the carries of all memories, by name; it is empty without memories.
+    `action_mask` is the key of the mask in the observation; None: no mask. The carry is a dict of
+    the carries of all memories, by name; it is empty without memories.
     """
 
     network: Any  # Layers
     observation_space: PyTree
     action_space: PyTree
     action_mask: str | None = None
+
+    @classmethod
+    def of(cls, config: Config, env: Environment, layers: Layers) -> "Composed":
+        """Make the network of `env`; `ConfigError` if the action mask does not fit."""
+        mask = find_action_mask(config, env)
+        return cls(layers, env.observation_space, env.action_space, mask)
 
     def init(self, key: jax.Array) -> PyTree:
         """Return initial float32 parameters, by the name of the layer."""
@@ -129,12 +136,6 @@ class Composed:
             return encoded, None
         rest = {key: x for key, x in encoded.items() if key != self.action_mask}
         return rest, encoded[self.action_mask]
-
-
-def compose(config: Config, env: Environment, layers: Layers) -> Composed:
-    """Return the network of `layers` for `env`; `ConfigError` if the action mask does not fit."""
-    mask = find_action_mask(config, env)
-    return Composed(layers, env.observation_space, env.action_space, mask)
 
 
 def culprit(composed: Composed) -> str:

@@ -19,19 +19,19 @@ from jaxppo.ops.action_values import (
     QOutput,
     QuantileQ,
     ScalarQ,
-    by_component,
     legal_values,
+    split_components,
 )
 from jaxppo.ops.actions import component_sizes
 from jaxppo.types import Discrete, MultiDiscrete, PyTree
 
 
 class _QHead(nn.Module):
-    """What all heads share: `K` numbers for each value of each component of an action.
+    """Base class of Q heads: some numbers for each value of each component of an action.
 
-    With `dueling` they are V + A - mean A with one V for each component, where the mean is over
-    the values of a component: Wang et al. 2016 (arXiv 1511.06581), eq. 9. An `initial_noise` above
-    0 makes the output layers noisy, see `torsos.NoisyMLP`. Orthogonal weights.
+    With `dueling` they are a value plus an advantage minus the component's mean advantage: Wang et
+    al. 2016 (arXiv 1511.06581), eq. 9. With `initial_noise` above 0 the output layers are noisy:
+    Fortunato et al. 2018 (arXiv 1706.10295), see `torsos.NoisyMLP`. Weights are orthogonal.
     """
 
     action_space: Discrete | MultiDiscrete
@@ -52,7 +52,7 @@ class _QHead(nn.Module):
         """Map features `[L, S, F]` to `[L, S, C, A, num]`."""
         sizes = component_sizes(self.action_space)
         each = self._dense("action", sum(sizes), num, gain)(x)
-        rows = by_component(self.action_space, each.reshape(*x.shape[:-1], sum(sizes), num))
+        rows = split_components(self.action_space, each.reshape(*x.shape[:-1], sum(sizes), num))
         if not self.dueling:
             return rows
         value = self._dense("value", len(sizes), num, gain)(x)
@@ -72,7 +72,7 @@ class _QHead(nn.Module):
 
 
 class ScalarQHead(_QHead):
-    """One Q-value for each action; gain 1."""
+    """One Q-value for each action. Weights are orthogonal with gain 1; see `_QHead`."""
 
     def __call__(self, x: jax.Array, mask: PyTree = None) -> QOutput:
         """Return Q-values `[L, S, C, A]`."""
@@ -81,9 +81,11 @@ class ScalarQHead(_QHead):
 
 
 class CategoricalQHead(_QHead):
-    """Probabilities of `num_atoms` returns from `low` to `high` for each action (C51); gain 0.01.
+    """Probabilities of `num_atoms` returns from `low` to `high` for each action (C51).
 
-    Returns outside are clipped: choose their range. Bellemare et al. 2017 (arXiv 1707.06887).
+    `low` and `high` are in units of scaled, discounted return. Returns outside are clipped, so set
+    both for each environment. Bellemare et al. 2017 (arXiv 1707.06887). Weights are orthogonal with
+    gain 0.01; see `_QHead`.
     """
 
     num_atoms: int = 51
@@ -109,10 +111,11 @@ class CategoricalQHead(_QHead):
 
 
 class QuantileQHead(_QHead):
-    """`num_quantiles` quantiles of the return for each action (QR-DQN); gain 1.
+    """`num_quantiles` quantiles of the return for each action (QR-DQN).
 
-    Errors are squared up to `huber_delta` in the quantile loss and linear above it; 0: linear.
-    Dabney et al. 2018 (arXiv 1710.10044).
+    Errors are squared up to `huber_delta` in the quantile loss and linear above it; with 0 they are
+    absolute. Dabney et al. 2018 (arXiv 1710.10044). Weights are orthogonal with gain 1; see
+    `_QHead`.
     """
 
     num_quantiles: int = 32

@@ -16,7 +16,6 @@ from jaxppo.networks.composed import (
     SHARED,
     Composed,
     apply_layers,
-    compose,
     culprit,
 )
 from jaxppo.networks.q_heads import check_discrete
@@ -28,9 +27,9 @@ LAYERS = ("input_layer", *SHARED, *CRITIC, "q_head")
 
 
 class Layers(nn.Module):
-    """input_layer -> SHARED -> CRITIC -> q_head; None: no layer.
+    """input_layer -> SHARED -> CRITIC -> q_head; see `composed.Layers`.
 
-    Parameters have these names. See `composed.Layers`.
+    A layer may be None, except the first and the last. Parameters are keyed by the layer's name.
     """
 
     branches: ClassVar[tuple[tuple[str, ...], ...]] = ((*CRITIC, "q_head"),)
@@ -73,7 +72,7 @@ def build(config: Config, env: Environment) -> Composed:
         q_head=make_layer("q_head", q_head, action_space=env.action_space),
         dtype=DTYPES[config.arch.precision],
     )
-    composed = compose(config, env, network)
+    composed = Composed.of(config, env, network)
 
     def read(output: QOutput, key: jax.Array) -> Any:
         del key

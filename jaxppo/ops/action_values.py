@@ -21,33 +21,40 @@ from jaxppo.ops.losses import squared_error
 from jaxppo.ops.returns import lambda_returns
 from jaxppo.types import Discrete, MultiDiscrete, PyTree
 
-STATIC = dict(static=True)  # every class has its own `family`, see `values`
+STATIC = dict(static=True)  # without a static `family`, trees of other classes may compare equal
 
 
 class ActionValues(Protocol):
-    """Estimates of the returns that follow the actions in a state."""
+    """Estimates of the returns that follow the actions in a state.
+
+    `state_value` and `loss` are for what `select` returns, which has no axis `A`.
+    """
 
     def mean(self) -> jax.Array:
         """Return Q(s, a), `[..., C, A]`."""
 
-    def of(self, action: jax.Array) -> "ActionValues":
-        """Return the estimates of actions int32 `[..., C]`, `[..., C]` without the axis `A`."""
+    def select(self, action: jax.Array) -> "ActionValues":
+        """Select the estimates of actions, int32 `[..., C]`; the result has no axis `A`."""
 
-    def law(self) -> jax.Array:
-        """Return the mixture over components of estimates of actions: `[...]`, or `[..., K]`."""
+    def state_value(self) -> jax.Array:
+        """Return the estimate averaged over components: `[...]`, or `[..., K]` (their mixture)."""
 
     def lambda_returns(
         self,
         reward: jax.Array,
         discount: jax.Array,
-        next_law: jax.Array,
+        next_value: jax.Array,
         truncated: jax.Array,
         lambda_: jax.Array,
     ) -> jax.Array:
-        """Return the targets of actions, `[T, B]` or `[T, B, K]`, given successors' laws."""
+        """Return the targets of the actions taken, `[T, B]` or `[T, B, K]`.
+
+        `next_value` `[T, B]` or `[T, B, K]` is the `state_value` of the true successor; the other
+        arguments are as in `returns.lambda_returns`.
+        """
 
     def loss(self, target: jax.Array) -> jax.Array:
-        """Return the loss of estimates of actions `[..., C]` to targets, averaged over `C`."""
+        """Return the loss to targets `[...]` or `[..., K]`, averaged over `C`: `[...]`."""
 
 
 @jax.tree_util.register_dataclass
@@ -71,11 +78,11 @@ class ScalarQ:
         """Return the numbers."""
         return self.value
 
-    def of(self, action: jax.Array) -> "ScalarQ":
+    def select(self, action: jax.Array) -> "ScalarQ":
         """Return the numbers of actions, `[..., C]`."""
         return ScalarQ(value=_take(self.value, action, 0))
 
-    def law(self) -> jax.Array:
+    def state_value(self) -> jax.Array:
         """Return the mean over components, `[...]`."""
         return jnp.mean(self.value, axis=-1)
 
@@ -83,15 +90,15 @@ class ScalarQ:
         self,
         reward: jax.Array,
         discount: jax.Array,
-        next_law: jax.Array,
+        next_value: jax.Array,
         truncated: jax.Array,
         lambda_: jax.Array,
     ) -> jax.Array:
-        """Return Peng's Q(lambda), `[T, B]`, if `next_law` is of greedy actions."""
-        return lambda_returns(reward, discount, next_law, truncated, lambda_=lambda_)
+        """Return Peng's Q(lambda), `[T, B]`, if `next_value` is of greedy actions."""
+        return lambda_returns(reward, discount, next_value, truncated, lambda_=lambda_)
 
     def loss(self, target: jax.Array) -> jax.Array:
-        """Return (Q - target)^2 / 2, `[...]`."""
+        """Return (Q - target)^2 / 2, averaged over `C`, `[...]`."""
         each = squared_error(self.value, jnp.broadcast_to(target[..., None], self.value.shape))
         return jnp.mean(each, axis=-1)
 
@@ -115,11 +122,11 @@ class CategoricalQ:
         """Return the expectations, `[..., C, A]`."""
         return jnp.sum(jax.nn.softmax(self.logits) * self.atoms, axis=-1)
 
-    def of(self, action: jax.Array) -> "CategoricalQ":
+    def select(self, action: jax.Array) -> "CategoricalQ":
         """Return the histograms of actions, `[..., C, K]`."""
         return dataclasses.replace(self, logits=_take(self.logits, action, 1))
 
-    def law(self) -> jax.Array:
+    def state_value(self) -> jax.Array:
         """Return the mean of the components' probabilities, `[..., K]`."""
         return jnp.mean(jax.nn.softmax(self.logits), axis=-2)
 
@@ -127,17 +134,17 @@ class CategoricalQ:
         self,
         reward: jax.Array,
         discount: jax.Array,
-        next_law: jax.Array,
+        next_value: jax.Array,
         truncated: jax.Array,
         lambda_: jax.Array,
     ) -> jax.Array:
         """Return the probabilities of lambda returns, `[T, B, K]`."""
         return distributional.categorical_lambda_returns(
-            reward, discount, next_law, truncated, self.atoms, lambda_=lambda_
+            reward, discount, next_value, truncated, self.atoms, lambda_=lambda_
         )
 
     def loss(self, target: jax.Array) -> jax.Array:
-        """Return the cross-entropy to target probabilities `[..., K]`."""
+        """Return the cross-entropy to target probabilities `[..., K]`, averaged over `C`."""
         log_prob = jax.nn.log_softmax(self.logits)
         return -jnp.mean(jnp.sum(target[..., None, :] * log_prob, axis=-1), axis=-1)
 
@@ -155,11 +162,11 @@ class QuantileQ:
         """Return the means of the quantiles, `[..., C, A]`."""
         return jnp.mean(self.quantiles, axis=-1)
 
-    def of(self, action: jax.Array) -> "QuantileQ":
+    def select(self, action: jax.Array) -> "QuantileQ":
         """Return the quantiles of actions, `[..., C, N]`."""
         return dataclasses.replace(self, quantiles=_take(self.quantiles, action, 1))
 
-    def law(self) -> jax.Array:
+    def state_value(self) -> jax.Array:
         """Return the quantiles of the mixture of the components, `[..., N]`."""
         *lead, components, num = self.quantiles.shape
         if components == 1:
@@ -172,26 +179,26 @@ class QuantileQ:
         self,
         reward: jax.Array,
         discount: jax.Array,
-        next_law: jax.Array,
+        next_value: jax.Array,
         truncated: jax.Array,
         lambda_: jax.Array,
     ) -> jax.Array:
         """Return the quantiles of lambda returns, `[T, B, N]`."""
         return distributional.quantile_lambda_returns(
-            reward, discount, next_law, truncated, lambda_=lambda_
+            reward, discount, next_value, truncated, lambda_=lambda_
         )
 
     def loss(self, target: jax.Array) -> jax.Array:
-        """Return the quantile Huber loss to target quantiles `[..., N]`."""
+        """Return the quantile Huber loss to target quantiles `[..., N]`, averaged over `C`."""
         target = jnp.broadcast_to(target[..., None, :], self.quantiles.shape)
         each = distributional.quantile_loss(self.quantiles, target, self.huber_delta)
         return jnp.mean(each, axis=-1)
 
 
-def by_component(space: Discrete | MultiDiscrete, x: jax.Array) -> jax.Array:
-    """Return `[..., C, A, K]` of `[..., sum num_values, K]`, which has one component after another.
+def split_components(space: Discrete | MultiDiscrete, x: jax.Array) -> jax.Array:
+    """Split concatenated components: `[..., sum num_values, K]` to `[..., C, A, K]`.
 
-    A component with fewer values than `A` repeats its last one.
+    A component with fewer values than `A` is padded with its last one; see `legal_values`.
     """
     sizes = np.asarray(component_sizes(space))
     starts = np.cumsum(sizes) - sizes
@@ -209,7 +216,7 @@ def legal_values(space: Discrete | MultiDiscrete, mask: PyTree, lead: tuple[int,
     flat = flat_mask(space, mask)
     if flat is None:
         return jnp.broadcast_to(exists, (*lead, *exists.shape))
-    allowed = by_component(space, flat[..., None])[..., 0] & exists
+    allowed = split_components(space, flat[..., None])[..., 0] & exists
     return allowed | (exists & ~jnp.any(allowed, axis=-1, keepdims=True))
 
 
@@ -239,6 +246,15 @@ def soft_value(q: jax.Array, legal: jax.Array, temperature: jax.Array) -> jax.Ar
     return temperature * jax.nn.logsumexp(scaled, axis=-1)
 
 
+def scaled_entropy(q: jax.Array, legal: jax.Array, temperature: jax.Array) -> jax.Array:
+    """Return temperature x entropy of softmax(Q / temperature) over legal actions, `[..., C]`.
+
+    `q` and `legal` are `[..., C, A]`.
+    """
+    policy = jax.nn.softmax(_only_legal(q, legal) / temperature)
+    return soft_value(q, legal, temperature) - jnp.sum(policy * q, axis=-1, where=legal)
+
+
 def munchausen_bonus(
     q: jax.Array,
     legal: jax.Array,
@@ -249,8 +265,8 @@ def munchausen_bonus(
 ) -> jax.Array:
     """Return alpha x max(temperature log pi(a|s), -clip) with pi = softmax(Q / temperature).
 
-    Vieillard et al. 2020 (arXiv 2007.14430), eq. 1 and section 3. `q` and `legal` are
-    `[..., C, A]`, `action` and the result `[..., C]`.
+    Vieillard et al. 2020 (arXiv 2007.14430), eq. 1; `-clip` is their l_0. `temperature` and `clip`
+    are in units of Q. `q` and `legal` are `[..., C, A]`, `action` and the result `[..., C]`.
     """
     scaled_log_prob = _take(q, action, 0) - soft_value(q, legal, temperature)
     return alpha * jnp.clip(scaled_log_prob, -clip, 0.0)

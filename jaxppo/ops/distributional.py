@@ -7,8 +7,8 @@ quantiles of equal weight (Dabney et al. 2018, arXiv 1710.10044). Arrays over ti
 The lambda return of a distribution is the law of r_t + gamma_t Z_t. With probability 1 - w_t, Z_t
 is the return of the true successor; with probability w_t it is the lambda return of step t + 1, and
 w_t = lambda (1 - e_t). Every step projects the law to atoms or quantiles again. With `lambda_=0`
-this is the target of C51 or of QR-DQN, and its mean is the lambda return of the means (for atoms,
-if no return is outside of them).
+this is the target of C51 or of QR-DQN. For every `lambda_` its mean is the lambda return of the
+means (for atoms, if no return is outside of their range).
 """
 
 from collections.abc import Callable
@@ -29,8 +29,8 @@ def categorical_lambda_returns(
 ) -> jax.Array:
     """Return the lambda returns as probabilities of `atoms` `[K]`, `[T, B, K]`.
 
-    `next_probs` `[T, B, K]` is the distribution of the true successor's value. Atoms of the
-    shifted law are split between their two nearest neighbours: Bellemare et al. 2017, eq. 7.
+    `next_probs` `[T, B, K]` is the distribution of the true successor's value. The probability
+    of each shifted atom is split between the two nearest atoms: Bellemare et al. 2017, eq. 7.
     """
     import rlax  # slow to import
 
@@ -81,7 +81,7 @@ def quantile_mixture(values: jax.Array, weights: jax.Array, num: int) -> jax.Arr
     """Return `num` quantiles of the distribution with these values and weights, `[..., num]`.
 
     Quantile i is the mean of the inverse distribution function between i / num and (i + 1) / num,
-    so that the mean stays. Both arrays are `[..., M]`; the weights sum to one.
+    which preserves the mean. Both arrays are `[..., M]`; the weights sum to one.
     """
     chex.assert_equal_shape([values, weights])
     order = jnp.argsort(values, axis=-1)
@@ -100,7 +100,8 @@ def quantile_loss(quantiles: jax.Array, target: jax.Array, huber_delta: float) -
     """Return the quantile Huber loss of quantiles `[..., N]` to target quantiles `[..., M]`.
 
     With t_i = (2 i + 1) / (2 N) and u_ij = target_j - quantile_i, it is the sum over i of the mean
-    over j of |t_i - 1[u_ij < 0]| huber(u_ij); |u_ij| instead of huber if `huber_delta` is 0.
+    over j of |t_i - 1[u_ij < 0]| huber(u_ij), where huber(u) is u^2 / 2 up to |u| = delta, and
+    delta (|u| - delta / 2) above; with `huber_delta` 0 it is |u|.
     Dabney et al. 2018 (arXiv 1710.10044), eq. 10. Returns `[...]`.
     """
     import rlax  # slow to import

@@ -1,4 +1,4 @@
-"""What a caller in Python adds to a run, and what the run leaves to it."""
+"""Hooks of a Python caller: signals, outputs, callbacks and the last state of the run."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -33,14 +33,14 @@ class Caller:
     """The caller of a run. The default is a command line, which adds nothing."""
 
     signals: Signals = dataclasses.field(default_factory=Signals)
-    console: bool = True  # whether logger.console counts
+    console: bool = True  # False: ignore logger.console
     screens: Sequence[Screen] = ()
     records: dict[str, list[Event]] | None = None  # events by folder of the run; None: not kept
     on_block: Callable[["Reached"], bool] | None = None  # after each block; True stops the run
-    reached: Reached | None = None  # the last one
+    reached: Reached | None = None  # after the last block; None before training
 
     def stops(self, reached: Reached) -> bool:
-        """Note how far the run is; return whether the caller stops it."""
+        """Store `reached`; return whether `on_block` stops the run."""
         self.reached = reached
         return self.on_block is not None and self.on_block(reached)
 

@@ -144,8 +144,8 @@ class NotebookBar(Bar):
 
     def __repr__(self) -> str:
         seconds = time.perf_counter() - self._start
-        left = (self.total - self.steps) / self.speed if self.speed else 0.0
-        span = f"{seconds:.0f} s" if self._ended else f"{left:.0f} s left"
+        left = f"{(self.total - self.steps) / self.speed:.0f}" if self.speed else "-"
+        span = f"{seconds:.0f} s" if self._ended else f"{left} s left"
         return (
             f"{short(self.steps)} of {short(self.total)} steps, {short(self.speed)} steps/s, "
             f"return {number(self.score)}, {span}"
