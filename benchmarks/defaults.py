@@ -52,6 +52,8 @@ TASKS = [
     Task("FourRooms-misc", 100_000, 0.0, 1.0),
     Task("FrozenLake-misc", 100_000, 0.0, 0.74),
     Task("UmbrellaChain-bsuite", 50_000, 0.0, 1.0),
+]
+IMAGES = [
     Task("Breakout-MinAtar", 200_000, 0.5, 10.0),
     Task("SpaceInvaders-MinAtar", 200_000, 3.0, 40.0),
 ]
@@ -85,8 +87,8 @@ ONE_BY_ONE = [
 
 def cells(regime: str) -> list[tuple[Task, list[str]]]:
     """The tasks of a regime and the settings that make it."""
-    if regime == "few":
-        return [(task, FEW) for task in TASKS]
+    if regime != "many":
+        return [(task, FEW) for task in (TASKS if regime == "few" else IMAGES)]
     chosen = [task for task in TASKS if task.name in MANY_TASKS]
     return [(dataclasses.replace(task, steps=MANY_STEPS), MANY) for task in chosen]
 
@@ -211,7 +213,7 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("variants", nargs="*", default=[])
-    parser.add_argument("--regime", choices=("few", "many"), default="few")
+    parser.add_argument("--regime", choices=("few", "images", "many"), default="few")
     parser.add_argument("--seed", type=int, default=1, help="the first")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--table", action="store_true")

@@ -50,7 +50,7 @@ class Setting:
     executable: str = "ff_ppo"
 
 
-def of_size(size: Size) -> list[str]:
+def of_size(size: Size, algorithm: str = "ppo") -> list[str]:
     """The overrides of a size."""
     layers = ",".join(map(str, size.layers))
     return [
@@ -60,7 +60,7 @@ def of_size(size: Size) -> list[str]:
         f"system.epochs={size.num_epochs}",
         *(
             f"network.{part}.{key}"
-            for part in ("actor_torso", "critic_torso")
+            for part in ("critic_torso", "actor_torso")[: 1 + (algorithm == "ppo")]
             for key in (f"layer_sizes=[{layers}]", f"activation={size.activation}")
         ),
     ]
@@ -79,6 +79,10 @@ def memory(cell: str, length: int) -> Setting:
 
 
 SETTINGS = {name: Setting(of_size(size), size.steps_per_block) for name, size in SIZES.items()}
+SETTINGS |= {
+    f"{name} pqn": Setting(of_size(size, "pqn"), size.steps_per_block, "ff_pqn")
+    for name, size in SIZES.items()
+}
 SETTINGS["M bf16"] = Setting(
     [*of_size(SIZES["M"]), "arch.precision=bf16"], SIZES["M"].steps_per_block
 )
@@ -86,6 +90,9 @@ SETTINGS |= {
     f"S x {num}": Setting([*of_size(SIZES["S"]), f"arch.num_seeds={num}"], 512_000)
     for num in (16, 32)
 }
+SETTINGS["S pqn x 16"] = Setting(
+    [*of_size(SIZES["S"], "pqn"), "arch.num_seeds=16"], 512_000, "ff_pqn"
+)
 SETTINGS["cnn"] = Setting(
     ["env=breakout", "network=cnn", "arch.total_num_envs=64", "system.rollout_length=64"], 16_384
 )

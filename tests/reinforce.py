@@ -45,7 +45,7 @@ class LossMetrics:
 
 
 class Reinforce(ActorCritic):
-    """Gradient ascent on log pi(a|s) (G - b(s)), from each transition once."""
+    """Gradient ascent on log pi(a|s) (G - b(s)), using each transition once."""
 
     Settings = Settings
     loss_metrics = LossMetrics
@@ -58,7 +58,7 @@ class Reinforce(ActorCritic):
         return {"policy": hp.policy_lr, "baseline": hp.baseline_lr}
 
     def targets(self, system: Any, agent: Any, rollout: Any) -> Any:
-        """Returns, bootstrapped from the baseline where the rollout or a truncation cuts them."""
+        """Discounted returns, bootstrapped from the baseline where something cuts an episode."""
         steps, policy = rollout.steps, agent.policy
         _, value, after = state_values(system, policy, rollout, lambda output: output.value.mean())
         discount = agent.hyperparameters.gamma * (1.0 - steps.terminated)

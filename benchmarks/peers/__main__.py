@@ -1,5 +1,8 @@
 """This system and its peers on the same work, block by block in turn: `make bench-peers`.
 
+    python -m benchmarks.peers S M L --peers rejax brax          # PPO
+    python -m benchmarks.peers S M L --algorithm pqn             # PQN beside rejax's and our PPO
+
 Each runs in an environment and a process of its own, and all are timed in the same minutes: a
 round is one block of each. Prints medians of the rounds, of their ratios to the fastest peer too,
 and writes benchmarks/results/peers.json (ignored by git).
@@ -24,6 +27,7 @@ PEERS = {  # what each installs besides JAX
     "brax": ["brax==0.14.2", "gymnax==1.0.1", "six"],
     "sb3": ["stable-baselines3==2.9.2"],
 }
+WITH = {"ppo": list(PEERS), "pqn": ["rejax"]}  # which of them have an algorithm
 TOO_SLOW = {("sb3", "L")}  # a step of 4,096 environments in turn takes it seconds
 OURS = "jaxppo"
 
@@ -84,13 +88,19 @@ class Contestant:
         self.process.wait()
 
 
-def compare(size: str, peers: list[str], jax: str, rounds: int, more: list[str]) -> dict[str, Any]:
+def compare(
+    algorithm: str, size: str, peers: list[str], jax: str, rounds: int, more: list[str]
+) -> dict[str, Any]:
     """A row of each system at one size."""
-    ours = [sys.executable, "-m", "benchmarks.speed", "--serve", size]
+    serve = [sys.executable, "-m", "benchmarks.speed", "--serve"]
+    ours = [*serve, size if algorithm == "ppo" else f"{size} {algorithm}"]
     commands = {OURS: [*ours, *(["--set", *more] if more else [])]}
     for peer in peers:
         if (peer, size) not in TOO_SLOW:
-            commands[peer] = [str(install(peer, jax)), str(FOLDER / f"run_{peer}.py"), size]
+            script = [str(install(peer, jax)), str(FOLDER / f"run_{peer}.py"), size]
+            commands[peer] = script if algorithm == "ppo" else [*script, algorithm]
+    if algorithm != "ppo":
+        commands["ff_ppo"] = [*serve, size]
     contestants = {}
     try:
         for name, command in commands.items():
@@ -102,7 +112,7 @@ def compare(size: str, peers: list[str], jax: str, rounds: int, more: list[str])
         for contestant in contestants.values():
             contestant.close()
     fastest = max(
-        (name for name in contestants if name != OURS),
+        (name for name in contestants if name in peers),
         key=lambda name: statistics.median(contestants[name].speeds),
     )
     ratios = [
@@ -132,14 +142,18 @@ def main() -> None:
     """Compare at every size."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sizes", nargs="*", default=list(SIZES), help=f"of {', '.join(SIZES)}")
-    parser.add_argument("--peers", nargs="*", default=list(PEERS), help=f"of {', '.join(PEERS)}")
+    parser.add_argument("--algorithm", default="ppo", choices=tuple(WITH))
+    parser.add_argument("--peers", nargs="*", help=f"of {', '.join(PEERS)}; for pqn rejax alone")
     parser.add_argument("--rounds", type=int, default=7, help="timed blocks of each system")
     parser.add_argument("--jax", default="jax==0.10.2", help="what pip installs for the peers")
     parser.add_argument("--set", nargs="*", default=[], help="our further settings, key=value")
     arguments = parser.parse_args()
+    algorithm, peers = arguments.algorithm, arguments.peers or WITH[arguments.algorithm]
+    if lacking := set(peers) - set(WITH[algorithm]):
+        parser.error(f"--peers {min(lacking)}: of {', '.join(WITH[algorithm])} for {algorithm}")
     rows = []
     for size in arguments.sizes:
-        row = compare(size, arguments.peers, arguments.jax, arguments.rounds, arguments.set)
+        row = compare(algorithm, size, peers, arguments.jax, arguments.rounds, arguments.set)
         rows.append(row)
         for name, found in row["systems"].items():
             print(
