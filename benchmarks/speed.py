@@ -58,6 +58,7 @@ def of_size(size: Size, algorithm: str = "ppo") -> list[str]:
         f"system.rollout_length={size.rollout_length}",
         f"system.num_minibatches={size.num_minibatches}",
         f"system.epochs={size.num_epochs}",
+        "system.normalize_rewards=false",  # as the peers
         *(
             f"network.{part}.{key}"
             for part in ("critic_torso", "actor_torso")[: 1 + (algorithm == "ppo")]

@@ -26,7 +26,14 @@ from jaxppo.algorithms.objectives import (
     reads_distribution,
     try_objective,
 )
-from jaxppo.config.fields import ConfigError, is_import_path, numbers, setting, traced
+from jaxppo.config.fields import (
+    ConfigError,
+    is_import_path,
+    numbers,
+    other_default,
+    setting,
+    traced,
+)
 from jaxppo.config.schema import Config, SystemConfig
 from jaxppo.networks.actor_critic import ActorCriticOutput
 from jaxppo.ops.collectives import mean_over
@@ -62,12 +69,14 @@ from jaxppo.types import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PPOSettings(SystemConfig):
-    """PPO."""
+    """Settings of PPO."""
+
+    normalize_rewards: bool = other_default(SystemConfig, "normalize_rewards", True)
 
     actor_lr: float = traced(
-        3e-4, "Adam learning rate of the actor's and the shared parameters", low=0
+        1e-3, "Adam learning rate of the actor's and the shared parameters", low=0
     )
-    critic_lr: float = traced(3e-4, "Adam learning rate of the critic's parameters", low=0)
+    critic_lr: float = traced(1e-3, "Adam learning rate of the critic's parameters", low=0)
     gae_lambda: float = traced(
         0.95, "lambda of GAE and V-trace: decay of the sum of TD errors", low=0, high=1
     )

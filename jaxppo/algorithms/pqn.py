@@ -20,7 +20,7 @@ from jaxppo.algorithms.acting import next_values, state_values, unroll
 from jaxppo.algorithms.algorithm import Algorithm
 from jaxppo.algorithms.metrics import LAST, metric, metrics
 from jaxppo.algorithms.optimizers import OPTIMIZERS
-from jaxppo.config.fields import ConfigError, setting, traced
+from jaxppo.config.fields import ConfigError, other_default, setting, traced
 from jaxppo.config.schema import Config, SystemConfig
 from jaxppo.networks import q_network
 from jaxppo.ops.action_values import (
@@ -45,19 +45,13 @@ from jaxppo.types import (
 )
 
 
-def _other_default(name: str, default: Any) -> Any:
-    """Return the field `name` of `SystemConfig` with another default."""
-    (field,) = (f for f in dataclasses.fields(SystemConfig) if f.name == name)
-    return dataclasses.field(default=default, metadata=field.metadata)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PQNSettings(SystemConfig):
     """Settings of PQN."""
 
-    algorithm: str = _other_default("algorithm", "pqn")
-    epochs: int = _other_default("epochs", 2)
-    max_grad_norm: float = _other_default("max_grad_norm", 10.0)
+    algorithm: str = other_default(SystemConfig, "algorithm", "pqn")
+    epochs: int = other_default(SystemConfig, "epochs", 2)
+    max_grad_norm: float = other_default(SystemConfig, "max_grad_norm", 10.0)
 
     learning_rate: float = traced(5e-4, "learning rate of the Q-network", low=0)
     optimizer: str = setting("radam", "optimiser: radam or adam", choices=tuple(OPTIMIZERS))

@@ -37,6 +37,12 @@ def traced(default: Any, help: str, **rule: Any) -> Any:
     return setting(default, help, traced=True, **rule)
 
 
+def other_default(cls: type, name: str, default: Any) -> Any:
+    """Return the setting `name` of a class with another default, for a subclass."""
+    (field,) = (field for field in dataclasses.fields(cls) if field.name == name)
+    return dataclasses.field(default=default, metadata=field.metadata)
+
+
 def traced_names(settings: Any) -> list[str]:
     """Return the names of the traced settings of a class or instance."""
     return [field.name for field in dataclasses.fields(settings) if "traced" in field.metadata]
