@@ -547,9 +547,12 @@ def test_environments_have_settings_of_each_algorithm() -> None:
     assert (torso["layer_sizes"], torso["layer_norm"]) == ([256, 256], True)
     assert config.network.actor_torso is config.network.critic_head is None
     assert command("ff_ppo", "env=cartpole").network.q_head is None
+    for env in ("craftax/symbolic", "craftax/classic"):
+        system = command("rec_pqn", f"env={env}").system
+        assert (system.rollout_length, system.q_lambda, system.epsilon_end) == (128, 0.5, 0.005)
 
 
-@pytest.mark.parametrize("env", ["acrobot", "catch", "t_maze"])
+@pytest.mark.parametrize("env", ["acrobot", "catch", "four_rooms"])
 def test_values_for_ppo_do_not_reach_pqn(env: str) -> None:
     plain, found = command("ff_pqn"), command("ff_pqn", f"env={env}")
     assert found.system == plain.system
