@@ -75,8 +75,8 @@ SMALL = (
     remembering("t_maze"),
     remembering("cartpole_no_velocity"),
     remembering("pendulum_no_velocity"),
-    Row("cartpole", "jaxppo.ff_pqn", (), Published(495.1, CLEANRL, 500_000)),
-    Row("acrobot", "jaxppo.ff_pqn", (), Published(-95.6, CLEANRL, 500_000)),
+    Row("cartpole", "jaxppo.ff_pqn", (), Published(495.1, CLEANRL, 500_000, "PQN")),
+    Row("acrobot", "jaxppo.ff_pqn", (), Published(-95.6, CLEANRL, 500_000, "PQN")),
     Row("memory_chain", "jaxppo.rec_pqn", ("network=gru",)),
     Row("t_maze", "jaxppo.rec_pqn", ("network=gru",)),
 )
