@@ -16,7 +16,7 @@ from jaxppo.config.schema import Config
 from jaxppo.config.stored import keep_config
 from jaxppo.deploy.films import Film, film
 from jaxppo.deploy.policy import TrainedPolicy
-from jaxppo.runtime import build
+from jaxppo.runtime import build, devices
 from jaxppo.runtime.caller import Caller, Reached
 from jaxppo.runtime.directories import check_run_dir, only_run_in
 from jaxppo.runtime.events import Events
@@ -214,7 +214,7 @@ def policy_of(reached: Reached, seed: int, which: str) -> TrainedPolicy:
         system=build.build_alone(member.config),
         policy=own,
         steps=member.facts.best["steps"] if is_best else reached.progress.steps,
-        num_devices=min(layout.plan.devices_per_member, jax.local_device_count()),
+        num_devices=min(layout.plan.devices_per_member, len(devices.local())),
     )
 
 
@@ -226,7 +226,7 @@ def is_donated(reached: Reached) -> bool:
 def _alone(x: jax.Array, device: int, slot: int) -> jax.Array:
     """Return a copy of one member of leaves `[D, P, ...]`, on one device."""
     shards = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)
-    found: jax.Array = jax.device_put(shards[device].data[0, slot], jax.local_devices()[0])
+    found: jax.Array = jax.device_put(shards[device].data[0, slot], devices.local()[0])
     return found
 
 

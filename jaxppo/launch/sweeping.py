@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-import jax
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn, JobStatus, run_job
 from hydra.types import HydraContext, TaskFunction
@@ -19,6 +18,7 @@ from jaxppo.config.parse import parse, system_type
 from jaxppo.config.schema import Config, SystemConfig
 from jaxppo.launch.command_line import begin
 from jaxppo.launch.composing import plain_settings
+from jaxppo.runtime import devices
 from jaxppo.runtime.build import program_key
 from jaxppo.runtime.jobs import Job, TooLargeError, prepare
 from jaxppo.runtime.loop import run_together
@@ -92,7 +92,7 @@ def train(jobs: Sequence[Job]) -> Sequence[float | Exception]:
         return run_together(jobs, fit=len(jobs) > 1)
     except TooLargeError:
         half = len(jobs) // 2
-        num_devices = jax.local_device_count()
+        num_devices = len(devices.local())
         half -= half % num_devices if half > num_devices else 0
         return [*train(jobs[:half]), *train(jobs[half:])]
     except Exception as error:  # affects only this program

@@ -14,7 +14,7 @@ from jaxppo.algorithms.metrics import headlines
 from jaxppo.algorithms.spine import Metrics
 from jaxppo.config.fields import MAX_INT
 from jaxppo.config.schema import Config
-from jaxppo.runtime import build, checkpoint, compile, devices
+from jaxppo.runtime import build, checkpoint, compile, devices, targets
 from jaxppo.runtime.evaluating import evaluate, score
 from jaxppo.runtime.events import Events, of_training
 from jaxppo.runtime.jobs import algorithm_name
@@ -82,6 +82,10 @@ class Blocks:
             "total_steps": self.layout.plan.total_steps,
             "plan_only": self._config.arch.plan_only,
         }
+        if (target := self._config.arch.target) is not None:
+            plan, train = self.layout.plan, self.programs.train
+            steps = plan.num_members * plan.steps_per_update
+            values |= targets.estimate(target, train.call.as_text(), train.matmul_flops, steps)
         self._events.write(dict.fromkeys(self._active, values), "compile")
         check_memory(self.layout, self.programs, self._config)
 

@@ -31,7 +31,7 @@ COMPILERS: dict[str, dict[str, bool | int]] = {
 class Program:
     """A compiled program and its cost, on each device."""
 
-    call: Callable[..., Any]
+    call: Any  # a `jax.stages.Compiled`
     seconds: float  # tracing, lowering and compiling (or reading the cache)
     peak_bytes: int | None  # arguments, outputs and temporaries; None: unknown
     matmul_flops: int | None  # of matrix products and convolutions; None: unknown
@@ -125,6 +125,8 @@ def memory_limit(device: jax.Device, num_devices: int) -> int | None:
     On CPUs this is the limit of the machine and of the process's control groups, whatever is in use
     at the moment. So a sweep is grouped into the same programs every time.
     """
+    if (elsewhere := devices.memory_elsewhere()) is not None:
+        return elsewhere
     stats = device.memory_stats()
     if stats and "bytes_limit" in stats:
         return int(stats["bytes_limit"])

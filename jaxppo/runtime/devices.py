@@ -3,7 +3,8 @@
 import contextlib
 import os
 import platform as processor
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxppo.kernels.platforms import compiling_for
 from jaxppo.types import PyTree
 
 AXIS = "device"
@@ -32,9 +34,38 @@ def use_cores() -> None:
             jax.config.update(_CORES.lower(), num_cores)
 
 
+_chosen: ContextVar[tuple[Sequence[jax.Device], int] | None] = ContextVar("_chosen", default=None)
+
+
+@contextlib.contextmanager
+def using(chosen: Sequence[jax.Device], memory: int) -> Iterator[None]:
+    """Build and compile programs inside for these devices of another machine.
+
+    `memory` is that of each, in bytes.
+    """
+    token = _chosen.set((chosen, memory))
+    try:
+        with compiling_for(chosen[0].platform):
+            yield
+    finally:
+        _chosen.reset(token)
+
+
+def local() -> Sequence[jax.Device]:
+    """Return the devices that programs are for: those of `using`, or all of this process."""
+    chosen = _chosen.get()
+    return jax.local_devices() if chosen is None else chosen[0]
+
+
+def memory_elsewhere() -> int | None:
+    """Return the bytes of memory of each device of `using`; None outside of it."""
+    chosen = _chosen.get()
+    return None if chosen is None else chosen[1]
+
+
 def platform() -> str:
     """Return the platform of the devices: cpu, gpu or tpu."""
-    return jax.local_devices()[0].platform
+    return local()[0].platform
 
 
 def count(members: int) -> int:
@@ -43,7 +74,7 @@ def count(members: int) -> int:
     With CPU cores as devices, it is the largest number that divides `members`: a single member is
     not split over cores, since the compiler already uses all cores for it.
     """
-    num_devices = jax.local_device_count()
+    num_devices = len(local())
     are_cores = getattr(jax.config, _CORES.lower()) > 1 and _CORES not in os.environ
     if not are_cores or platform() != "cpu":
         return num_devices
@@ -52,7 +83,7 @@ def count(members: int) -> int:
 
 def machine() -> str:
     """Describe the hardware: accelerators by name, or the cores of the processor."""
-    found = jax.local_devices()
+    found = local()
     if platform() != "cpu":
         return f"{len(found)} x {found[0].device_kind}"
     file = Path("/proc/cpuinfo")  # on Linux only
@@ -73,7 +104,7 @@ def parallel(
         results = function(*jax.tree.map(lambda x: x[0], args))
         return jax.tree.map(lambda x: x[None], results)
 
-    placed = sharding(jax.local_devices()[:num_devices])
+    placed = sharding(local()[:num_devices])
     mapped = jax.shard_map(
         on_each,
         mesh=placed.mesh,

@@ -4,9 +4,10 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import Plan, memories, num_members, plan
 from jaxppo.config.schema import Config
-from jaxppo.runtime import build, compile, devices, sinks
+from jaxppo.runtime import build, compile, devices, sinks, targets
 from jaxppo.runtime.population import members
 from jaxppo.types import System
 
@@ -37,8 +38,9 @@ def prepare(config: Config) -> tuple[Plan, System]:
         profile_folder(config.arch.profile)
     check_surroundings(config)
     members(config)
-    planned = plan_members(config, num_members(config))
-    return planned, build.build(config, planned)
+    with targets.compiling(config.arch.target):
+        planned = plan_members(config, num_members(config))
+        return planned, build.build(config, planned)
 
 
 def check_surroundings(config: Config) -> None:
@@ -46,6 +48,11 @@ def check_surroundings(config: Config) -> None:
 
     This also switches the cache on.
     """
+    if config.arch.target is not None and not config.arch.plan_only:
+        raise ConfigError(
+            f"arch.target={config.arch.target}: is for arch.plan_only=true; leave it out to train "
+            "on this machine"
+        )
     compile.use_cache(config.arch.compile_cache)
     compile.check(config.arch.compiler)
     sinks.check(config.logger)

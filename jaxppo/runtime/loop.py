@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from jaxppo.config.plan import num_members
 from jaxppo.config.schema import Config
-from jaxppo.runtime import build, checkpoint, saving
+from jaxppo.runtime import build, checkpoint, saving, targets
 from jaxppo.runtime.blocks import Blocks
 from jaxppo.runtime.caller import Caller
 from jaxppo.runtime.events import Events
@@ -53,7 +53,11 @@ def run_together(
     A failed job does not affect the others. With `fit`, raise `TooLargeError` if the program takes
     too much memory.
     """
-    caller = caller or Caller()
+    with targets.compiling(jobs[0].config.arch.target):
+        return _run_together(jobs, fit, caller or Caller())
+
+
+def _run_together(jobs: Sequence[Job], fit: bool, caller: Caller) -> list[float | TrainingError]:
     signals = caller.signals
     for job in jobs:
         check_surroundings(job.config)

@@ -38,9 +38,9 @@ class Layout:
     slots: tuple[int, ...]  # numbers of the members, in the program's order
 
     @property
-    def devices(self) -> list[jax.Device]:
+    def devices(self) -> Sequence[jax.Device]:
         """Return the devices that the program runs on."""
-        return jax.local_devices()[: self.plan.num_devices]
+        return devices.local()[: self.plan.num_devices]
 
     @property
     def shards(self) -> list[int]:

@@ -68,8 +68,12 @@ def compile_programs(
     """Compile both programs; `train` may be compiled already."""
     train = train or compile_training(layout, configs)
     policy = _shapes(layout, configs).agent.policy
-    _, _, keys, _ = build.random_streams([config.arch.seed for config in configs])
-    (placed,) = place_keys(layout, keys, configs[0].arch.num_eval_episodes, 1)
+
+    def keys() -> jax.Array:
+        streams = build.random_streams([config.arch.seed for config in configs])
+        return place_keys(layout, streams[2], configs[0].arch.num_eval_episodes, 1)[0]
+
+    placed = jax.eval_shape(keys)
     evaluation = partial(evaluate_members, layout.system)
     return Programs(train=train, evaluate=_compile(configs[0], evaluation, policy, placed))
 

@@ -85,7 +85,23 @@ def _compile(event: Event) -> list[str]:
     cost = f": {', '.join(costs)}, on each device" if costs else ""
     return [
         f"compiled in {event['seconds']:.1f} s (train {event['train_seconds']:.1f}, evaluate "
-        f"{event['evaluate_seconds']:.1f}){cost}"
+        f"{event['evaluate_seconds']:.1f}){cost}",
+        *(_target(event) if "target" in event else []),
+    ]
+
+
+def _target(event: Event) -> list[str]:
+    parts = {"a step": "kernels_per_step", "a minibatch": "kernels_per_minibatch"}
+    each = ", ".join(f"{event[key]:,} {words}" for words, key in parts.items() if event[key])
+    waits = event["waits_per_update"]
+    starts, products = 1e3 * event["start_seconds"], 1e3 * event["product_seconds"]
+    return [
+        f"for {event['chip']} with {event['chip_bytes'] / 2**30:.0f} GiB: "
+        f"{event['kernels_per_update']:,} kernels an update ({each})"
+        + (f"; loops and branches wait for the host {waits:,} times" if waits else ""),
+        f"estimate: at most {short(event['most_steps_per_second'])} steps/s, since an update takes "
+        f"{starts:.3g} ms to start its kernels and {products:.3g} ms to compute its products; "
+        "memory traffic is not counted",
     ]
 
 

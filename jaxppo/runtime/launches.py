@@ -1,0 +1,151 @@
+"""Kernels that a compiled program starts, and where it waits for the host, from its HLO text."""
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+
+# Instructions that start no kernel on a GPU or TPU
+_FREE = {
+    *("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "call"),
+    *("opt-barrier", "partition-id", "replica-id", "add-dependency", "while", "conditional"),
+}
+_COUNTING = {"parameter", "get-tuple-element", "constant", "compare"}  # of a loop's condition
+_HEAD = re.compile(r"(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
+_CALLED = re.compile(
+    r"(?:body|to_apply|calls|true_computation|false_computation)=%?([\w.\-]+)"
+    r"|branch_computations=\{([^}]*)\}"
+)
+_CONDITION = re.compile(r"condition=%?([\w.\-]+)")
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_COUNT = re.compile(r"constant\((\d+)\)")
+_NAME = re.compile(r'op_name="([^"]*)"')
+
+
+@dataclasses.dataclass(frozen=True)
+class Launches:
+    """Kernels started, and loops and branches that wait for the host."""
+
+    kernels: int = 0
+    waits: int = 0
+
+    def __add__(self, other: "Launches") -> "Launches":
+        return Launches(self.kernels + other.kernels, self.waits + other.waits)
+
+    def __mul__(self, times: int) -> "Launches":
+        return Launches(self.kernels * times, self.waits * times)
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One line of a computation."""
+
+    opcode: str
+    called: tuple[str, ...]  # computations: the body of a loop, the branches
+    condition: str  # of a loop: the computation that ends it
+    trips: int | None  # of a loop, where the compiler says so; or the value of a constant
+    is_less: bool  # whether it is a comparison by "less than"
+    name: str  # of the operation in Python
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """A loop of known or unknown length, with what one iteration starts."""
+
+    name: str
+    trips: int | None
+    each: Launches
+
+
+class Module:
+    """The computations of a compiled program. Loops of unknown length count once."""
+
+    def __init__(self, text: str) -> None:
+        self._computations: dict[str, list[Instruction]] = {}
+        self._entry = ""
+        inside: list[Instruction] | None = None
+        for line in text.splitlines():
+            head = _HEAD.match(line)
+            if head:
+                inside = self._computations.setdefault(head[1], [])
+                self._entry = head[1] if line.startswith("ENTRY") else self._entry
+            elif line.startswith("}"):
+                inside = None
+            elif inside is not None and " = " in line:
+                inside.append(_instruction(line.partition(" = ")[2]))
+        self._cost = lru_cache(None)(self._count)
+
+    @property
+    def launches(self) -> Launches:
+        """Return what one call of the program starts."""
+        return self._cost(self._entry)
+
+    def loops(self) -> Iterator[Loop]:
+        """Yield all loops that the program enters."""
+        seen, left = set(), [self._entry]
+        while left:
+            name = left.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            for each in self._computations.get(name, []):
+                if each.opcode == "while":
+                    yield Loop(each.name, self._trips(each), self._cost(each.called[0]))
+                if each.opcode in ("while", "conditional", "call"):
+                    left += each.called
+
+    def _count(self, computation: str) -> Launches:
+        total = Launches()
+        for each in self._computations.get(computation, []):
+            inner = [self._cost(name) for name in each.called]
+            if each.opcode == "while":
+                trips = self._trips(each)
+                total += inner[0] + Launches(waits=1) if trips is None else inner[0] * trips
+            elif each.opcode == "conditional":
+                total += max(inner, key=lambda cost: cost.kernels) + Launches(waits=1)
+            elif each.opcode == "call":
+                total += inner[0]
+            elif each.opcode not in _FREE and not each.opcode.endswith("-done"):
+                total += Launches(kernels=1)
+        return total
+
+    def _trips(self, loop: Instruction) -> int | None:
+        """Return the length of a loop; None if it is unknown.
+
+        Compilers that do not say it leave the condition `i < constant`, where i starts at 0.
+        """
+        ends = self._computations.get(loop.condition, [])
+        counts = [each.trips for each in ends if each.opcode == "constant"]
+        is_count = len(counts) == 1 and {each.opcode for each in ends} == _COUNTING
+        if loop.trips is None and is_count and any(each.is_less for each in ends):
+            return counts[0]
+        return loop.trips
+
+
+def _instruction(text: str) -> Instruction:
+    """Read what follows the equals sign: a type, the opcode with operands, and attributes."""
+    rest = text[_end_of_type(text) :].lstrip()
+    opcode = rest.partition("(")[0]
+    called: list[str] = []
+    for one, several in _CALLED.findall(rest):
+        called += [one] if one else [name.strip().lstrip("%") for name in several.split(",")]
+    found = (_COUNT if opcode == "constant" else _TRIPS).search(rest)
+    name, condition = _NAME.search(rest), _CONDITION.search(rest)
+    return Instruction(
+        opcode=opcode,
+        called=tuple(called),
+        condition=condition[1] if condition else "",
+        trips=None if found is None else int(found[1]),
+        is_less="direction=LT" in rest,
+        name=name[1] if name else "",
+    )
+
+
+def _end_of_type(text: str) -> int:
+    """Return where the type at the start of `text` ends; that of a tuple has parentheses."""
+    depth = 0
+    for i, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if letter == " " and depth == 0:
+            return i
+    return len(text)
