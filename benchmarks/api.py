@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--way", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.way:
-        devices.use_cores()
+        devices.prepare()
         print(json.dumps(measure(given.settings[0], given.way)))
         return
     print(

@@ -221,7 +221,7 @@ def main() -> None:
     parser.add_argument("--tasks", action="store_true", help="a column for each environment")
     given = parser.parse_args()
     if not given.table:
-        devices.use_cores()
+        devices.prepare()
         seeds = range(given.seed, given.seed + given.seeds)
         study(given.regime, given.variants or ONE_BY_ONE, seeds)
     print("\n".join(table(given.regime, given.seed, given.tasks)))

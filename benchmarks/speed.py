@@ -342,7 +342,7 @@ def main() -> None:
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    devices.use_cores()
+    devices.prepare()
     if arguments.serve:
         timed = Timed(SETTINGS[arguments.serve], *arguments.set)
         timed.block()

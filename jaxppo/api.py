@@ -122,7 +122,7 @@ def train(
     wrong, and `TrainingError` if a seed fails or all members of a population; its `result` has what
     was reached.
     """
-    devices.use_cores()
+    devices.prepare()
     if on_block is not None and not callable(on_block):
         raise ConfigError(f"on_block={on_block}: must be a function of a Block")
     if resume is not None:

@@ -126,7 +126,7 @@ CORES = """
 import os
 os.sched_getaffinity = lambda pid: range(4)
 from jaxppo.runtime import devices
-devices.use_cores()
+devices.prepare()
 print(*(devices.count(members) for members in (1, 2, 3, 4, 16)))
 """
 

@@ -41,7 +41,7 @@ def main(config_name: str, run: Callable[..., float]) -> None:
         flag = argument.partition("=")[0]
         if flag.startswith("-") and flag not in _FLAGS:
             refuse(f"{argument}: no such flag; settings are key=value, without dashes; see -h", 2)
-    devices.use_cores()
+    devices.prepare()
     OmegaConf.register_new_resolver("jaxppo.help", help_of, replace=True)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors reach the handlers below
 

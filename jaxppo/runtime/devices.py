@@ -1,6 +1,7 @@
 """Place arrays on devices, and run programs on all of them; `D` is the device axis."""
 
 import contextlib
+import importlib.util
 import os
 import platform as processor
 from collections.abc import Callable, Iterator, Sequence
@@ -17,21 +18,45 @@ from jaxppo.kernels.platforms import compiling_for
 from jaxppo.types import PyTree
 
 AXIS = "device"
+COMPILERS = {"gpu": "jax_plugins.xla_cuda13", "tpu": "libtpu"}  # what has them
 _CORES = "JAX_NUM_CPU_DEVICES"
+_PCI = Path("/sys/bus/pci/devices")
+_VENDORS = ("0x10de", "0x1ae0")  # NVIDIA, Google
 
 
-def use_cores() -> None:
-    """Make each CPU core a device, so that members train in parallel.
+def prepare() -> None:
+    """Choose the platform, and make each CPU core a device, so that members train in parallel.
 
-    Commands call this before JAX is first used. Device counts that a user chose (XLA_FLAGS,
-    JAX_NUM_CPU_DEVICES) are not changed.
+    Commands call this before JAX is first used. Choices of a user (JAX_PLATFORMS, XLA_FLAGS,
+    JAX_NUM_CPU_DEVICES) are not changed. If compilers for accelerators are installed, but there is
+    no accelerator, the platform is cpu: JAX would search for one, and print that it found none.
     """
+    asked = os.environ.get("JAX_PLATFORMS") or jax.config.jax_platforms  # type: ignore[attr-defined]
+    if not asked and any(map(is_installed, COMPILERS.values())) and not _may_have_accelerator():
+        jax.config.update("jax_platforms", "cpu")
     asked = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if not asked and _CORES not in os.environ:
         affinity = getattr(os, "sched_getaffinity", None)  # on Linux only
         num_cores = len(affinity(0)) if affinity else os.cpu_count() or 1
         with contextlib.suppress(RuntimeError):  # JAX is already in use
             jax.config.update(_CORES.lower(), num_cores)
+
+
+def is_installed(module: str) -> bool:
+    """Return whether a module can be imported, without importing it."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that has it
+        return False
+
+
+def _may_have_accelerator() -> bool:
+    """Return False if this is a Linux machine without an accelerator."""
+    if not _PCI.is_dir() or Path("/dev/dxg").exists():  # not Linux, or on Windows
+        return True
+    vendors = [file.read_text().strip() for file in _PCI.glob("*/vendor")]
+    devices = [*Path("/dev").glob("nvidia*"), *Path("/dev").glob("accel*")]
+    return bool(devices) or any(vendor in _VENDORS for vendor in vendors)
 
 
 _chosen: ContextVar[tuple[Sequence[jax.Device], int] | None] = ContextVar("_chosen", default=None)

@@ -5,7 +5,6 @@ XLA's compilers run without a device: libtpu for TPUs, JAX's CUDA plugin for NVI
 
 import contextlib
 import dataclasses
-import importlib.util
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -59,10 +58,7 @@ CHIPS = {
     "v6e": Chip("TPU v6e", 34_359_738_368, 1.64e12, 918e12, "2x2"),
     "v5p": Chip("TPU v5p", 102_005_473_280, 2.77e12, 459e12, "2x2x1"),
 }  # fmt: skip
-EXTRAS = {  # platform -> what to import, and the extra that has it
-    "gpu": ("jax_plugins.xla_cuda13", "aot-cuda"),
-    "tpu": ("libtpu", "aot-tpu"),
-}
+EXTRAS = {"gpu": "aot-cuda", "tpu": "aot-tpu"}  # that have the compilers
 
 
 @contextlib.contextmanager
@@ -92,11 +88,11 @@ def chip_of(target: str) -> Chip:
 def devices_of(target: str) -> list[Any]:
     """Return the devices of a target, on which nothing can be run."""
     chip, shape = chip_of(target), target.partition(":")[2]
-    module, extra = EXTRAS["gpu" if isinstance(chip, Gpu) else "tpu"]
-    if not _is_installed(module):
+    platform = "gpu" if isinstance(chip, Gpu) else "tpu"
+    if not devices.is_installed(devices.COMPILERS[platform]):
         raise ConfigError(
             f"arch.target={target}: needs its compiler, which is not installed; pip install "
-            f"'jaxppo[{extra}]'"
+            f"'jaxppo[{EXTRAS[platform]}]'"
         )
     from jax.experimental import topologies
 
@@ -145,13 +141,6 @@ def estimate(target: str, text: str, flops: int | None, steps: int) -> dict[str,
         "product_seconds": products,
         "most_steps_per_second": steps / max(starts, products),
     }
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # the package that has it
-        return False
 
 
 def _config(gpu: Gpu) -> str:

@@ -1,0 +1,200 @@
+"""Compiling for accelerators that are not here, and counting what the programs start there."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import pytest
+from conftest import small_config
+
+from jaxppo.config.fields import ConfigError
+from jaxppo.launch.composing import compose
+from jaxppo.runtime import devices, launches, targets
+from jaxppo.runtime.jobs import Job, prepare
+from jaxppo.runtime.launches import Launches, Module
+from jaxppo.runtime.loop import run_together
+
+HLO = """HloModule jit_f
+
+%of_a_fusion (p: f32[4]) -> f32[4] {
+  ROOT %n = f32[4]{0} negate(%p)
+}
+
+%body.1 (t: (s32[], f32[4])) -> (s32[], f32[4]) {
+  %t = (s32[], /*index=1*/f32[4]{0}) parameter(0)
+  %i = s32[] get-tuple-element(%t), index=0
+  %x = f32[4]{0} get-tuple-element(%t), index=1
+  %y = f32[4]{0} fusion(%x), kind=kLoop, calls=%of_a_fusion, metadata={op_name="f/step"}
+  %z = (f32[4]{0}, s8[8]{0}) custom-call(%y), custom_call_target="gemm"
+  %g = f32[4]{0} get-tuple-element(%z), index=0
+  %s = ((f32[4]{0}), f32[4]{0}) copy-start(%g)
+  %d = f32[4]{0} copy-done(%s)
+  ROOT %r = (s32[], f32[4]{0}) tuple(%i, %d)
+}
+
+%counts (t.1: (s32[], f32[4])) -> pred[] {
+  %t.1 = (s32[], f32[4]{0}) parameter(0)
+  %i.1 = s32[] get-tuple-element(%t.1), index=0
+  %c = s32[] constant(5)
+  ROOT %l = pred[] compare(%i.1, %c), direction=LT
+}
+
+%asks (t.2: (s32[], f32[4])) -> pred[] {
+  %t.2 = (s32[], f32[4]{0}) parameter(0)
+  ROOT %w = pred[] fusion(%t.2), kind=kLoop, calls=%of_a_fusion
+}
+
+%few (p.1: f32[4]) -> f32[4] {
+  ROOT %m = f32[4]{0} copy(%p.1)
+}
+
+%many (p.2: f32[4]) -> f32[4] {
+  %p.2 = f32[4]{0} parameter(0)
+  %o = f32[4]{0} copy(%p.2)
+  ROOT %q = f32[4]{0} sort(%o), to_apply=%few
+}
+
+%graph (p.3: f32[4]) -> f32[4] {
+  %p.3 = f32[4]{0} parameter(0)
+  ROOT %k = f32[4]{0} reduce(%p.3), to_apply=%few
+}
+
+ENTRY %main (a: (s32[], f32[4]), b: pred[]) -> f32[4] {
+  %a = (s32[], f32[4]{0}) parameter(0)
+  %w1 = (s32[], f32[4]{0}) while(%a), condition=%asks, body=%body.1, metadata={op_name="f/known/while"}, backend_config={"known_trip_count":{"n":"7"}}
+  %w2 = (s32[], f32[4]{0}) while(%w1), condition=%counts, body=%body.1, metadata={op_name="f/counts/while"}
+  %w3 = (s32[], f32[4]{0}) while(%w2), condition=%asks, body=%body.1, metadata={op_name="f/asks/while"}
+  %x1 = f32[4]{0} get-tuple-element(%w3), index=1
+  %x2 = f32[4]{0} conditional(%b, %x1, %x1), true_computation=%few, false_computation=%many
+  %x3 = f32[4]{0} conditional(%b, %x2, %x2), branch_computations={%few, %few}
+  ROOT %x4 = f32[4]{0} call(%x3), to_apply=%graph
+}
+"""  # fmt: skip  # noqa: E501
+
+
+def test_kernels_of_loops_branches_and_graphs_are_counted() -> None:
+    module = Module(HLO)
+    loops = {loop.name: (loop.trips, loop.each) for loop in module.loops()}
+    each = Launches(kernels=3)  # the fusion, the product, the copy
+    assert loops == {
+        "f/known/while": (7, each),
+        "f/counts/while": (5, each),
+        "f/asks/while": (None, each),
+    }
+    # A branch costs what the dearer one does, and waits; so does the loop of unknown length
+    assert module.launches == Launches(kernels=(7 + 5 + 1) * 3 + 2 + 1 + 1, waits=1 + 2)
+
+
+def test_cpu_programs_have_the_loops_of_python() -> None:
+    """What the compiler of this machine writes can be read too."""
+
+    def f(x: jax.Array) -> jax.Array:
+        with jax.named_scope("outer"):
+            return jax.lax.scan(lambda c, _: (jax.numpy.sin(c @ c), None), x, None, length=11)[0]
+
+    text = jax.jit(f).lower(jax.numpy.ones((16, 16))).compile().as_text()
+    (loop,) = launches.Module(text).loops()
+    assert loop.trips == 11
+    assert loop.name.endswith("outer/while")
+    assert 1 <= loop.each.kernels <= 6
+
+
+@pytest.mark.parametrize(
+    "target, words",
+    [
+        ("h300", "arch.target=h300: no such chip; one of h200, h100, a100, v5e"),
+        ("h200", r"needs its compiler, which is not installed; pip install 'jaxppo\[aot-cuda\]'"),
+        ("v5e:2x2", r"not installed; pip install 'jaxppo\[aot-tpu\]'"),
+    ],
+)
+def test_a_target_that_cannot_be_is_one_line(
+    target: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "COMPILERS", dict.fromkeys(("gpu", "tpu"), "no_such.module"))
+    config = small_config(arch={"plan_only": True, "target": target})
+    with pytest.raises(ConfigError, match=words):
+        prepare(config)
+
+
+def test_a_target_does_not_train() -> None:
+    with pytest.raises(ConfigError, match=r"arch\.target=h200: is for arch\.plan_only=true"):
+        prepare(small_config(arch={"target": "h200"}))
+
+
+@pytest.mark.parametrize("installed, here, asked", [(True, False, ""), (True, True, ""), (
+    False, False, ""), (True, False, "cpu,tpu")])  # fmt: skip
+def test_the_platform_is_cpu_where_only_compilers_are(
+    installed: bool, here: bool, asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(devices, "is_installed", lambda _: installed)
+    monkeypatch.setattr(devices, "_may_have_accelerator", lambda: here)
+    monkeypatch.setenv("JAX_PLATFORMS", asked)
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=1")
+    monkeypatch.setattr(devices.jax.config, "update", told.__setitem__)
+    devices.prepare()
+    assert told == ({"jax_platforms": "cpu"} if installed and not here and not asked else {})
+
+
+MOST = {  # (target, setting) -> most kernels a step, a minibatch
+    ("h200", "S"): (27, 75),
+    ("h200", "M"): (27, 85),
+    ("v5e", "S"): (60, 140),
+}
+SIZES = {
+    "S": ["arch.total_num_envs=4", "system.rollout_length=128", "system.num_minibatches=4"],
+    "M": [
+        *("arch.total_num_envs=1024", "system.rollout_length=128", "system.num_minibatches=16"),
+        *(f"network.{part}.layer_sizes=[256,256]" for part in ("actor_torso", "critic_torso")),
+    ],
+}
+
+
+class Kept:
+    """A screen that keeps events."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+
+    def write(self, event: dict[str, Any]) -> None:
+        self.events.append(event)
+
+    def tick(self, steps: int, speed: float) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("target, size", MOST)
+def test_programs_compile_for_chips_that_are_not_here(target: str, size: str) -> None:
+    """Upper bounds on kernels, so that a change that would be slow there is seen here."""
+    from jaxppo.runtime.caller import Caller
+
+    platform = "gpu" if isinstance(targets.chip_of(target), targets.Gpu) else "tpu"
+    if not devices.is_installed(devices.COMPILERS[platform]):
+        pytest.skip(f"pip install '.[{targets.EXTRAS[platform]}]'")
+    arch = [f"arch.target={target}", "arch.plan_only=true", "arch.compile_cache=null"]
+    config = compose("ff_ppo", [*SIZES[size], *arch])
+    kept = Kept()
+    (result,) = run_together([Job(config, None)], caller=Caller(console=False, screens=[kept]))
+    assert isinstance(result, float)
+    assert math.isnan(result)
+    (event,) = (event for event in kept.events if event["event"] == "compile")
+    step, minibatch = MOST[target, size]
+    assert 5 <= event["kernels_per_step"] <= step
+    assert 20 <= event["kernels_per_minibatch"] <= minibatch
+    assert event["kernels_per_update"] > 128 * event["kernels_per_step"]
+    assert (event["waits_per_update"] > 0) == (platform == "gpu")
+    assert event["peak_bytes"] < event["chip_bytes"]
+    assert 1e4 < event["most_steps_per_second"] < 1e8
+
+
+def test_the_estimate_takes_what_binds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "platform", lambda: "gpu")
+    few = targets.estimate("h200", HLO, 0, 100)
+    assert few["kernels_per_update"] == 3
+    assert few["most_steps_per_second"] == pytest.approx(100 / (3 * 2e-6))
+    many = targets.estimate("h200", HLO, 10**12, 100)
+    assert many["most_steps_per_second"] == pytest.approx(100 * 494.7e12 / 1e12)
+    assert dataclasses.asdict(targets.CHIPS["h200"])["cores"] == 132
