@@ -117,7 +117,7 @@ def test_the_policy_acts_as_well_in_gymnasium(example: Any) -> None:
     returns = numbers(r"^episode .*return (#)$", printed)
     assert len(returns) == 5
     assert np.mean(returns) > 300
-    assert abs(np.mean(returns) - number(r"CartPole: (#)$", printed)) < 150
+    assert abs(np.mean(returns) - number(r"training: (#)$", printed)) < 150
 
 
 @pytest.mark.long
