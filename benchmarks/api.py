@@ -5,7 +5,8 @@
 
 Every setting is trained in turn by each way, in one process each and with nothing cached: the same
 updates and the same evaluations. `S x 16` is 16 seeds, by `arch.num_seeds` and by `jax.vmap`. The
-ratio is the speed of a way by that of the command line's run, of the same round.
+ratio is the speed of a way by that of the command line's run, of the same round. The speed is that
+of training: a run's is in its events, a pure function's is the difference of two lengths.
 """
 
 import argparse
@@ -19,35 +20,46 @@ import jax
 
 import jaxppo
 from benchmarks.speed import SETTINGS
+from jaxppo.config.schema import Config
 from jaxppo.launch.composing import compose
 from jaxppo.runtime import devices
 
-UPDATES = {"S": 120, "M": 20, "L": 40, "S x 16": 16}  # 10 to 20 s on two cores
+UPDATES = {"S": 400, "M": 6, "L": 20, "S x 16": 40}  # some seconds on two cores
 WAYS = ("run", "every=1", "pure")
 
 
 def measure(name: str, way: str) -> dict[str, float]:
     """Train a setting by one way; return its steps per second and the seconds of compiling."""
-    setting, num_updates = SETTINGS[name], UPDATES[name]
+    if way == "pure":
+        short, long = (measure_pure(name, times * UPDATES[name]) for times in (1, 3))
+        steps, seconds = (long[key] - short[key] for key in ("steps", "seconds"))
+        return {"speed": steps / seconds, "compile": short["compile"]}
+    result = jaxppo.train(settings(name, 3 * UPDATES[name], every=way == "every=1"), progress=False)
+    end = result.events[""][-1]
+    return {"speed": end["steps_per_second"], "compile": end["compile_seconds"]}
+
+
+def settings(name: str, num_updates: int, *, alone: bool = False, every: bool = False) -> Config:
+    """The settings of a run; `alone`: of one of its seeds."""
+    setting = SETTINGS[name]
     seeds = [each for each in setting.overrides if each.startswith("arch.num_seeds")]
-    overrides = [each for each in setting.overrides if way != "pure" or each not in seeds]
-    config = compose(
+    overrides = [each for each in setting.overrides if not alone or each not in seeds]
+    return compose(
         setting.executable,
         [
             *overrides,
             "env=cartpole",
             f"arch.num_updates={num_updates}",
             *("arch.num_evaluation=2", "arch.num_eval_episodes=32", "arch.compile_cache=null"),
-            *(["logger.every=1"] if way == "every=1" else []),
+            *(["logger.every=1"] if every else []),
         ],
     )
-    if way != "pure":
-        result = jaxppo.train(config, progress=False)
-        end = result.events[""][-1]
-        steps, seconds = end["steps"] * len(result.seeds), end["seconds"] - end["compile_seconds"]
-        return {"speed": steps / seconds, "compile": end["compile_seconds"]}
-    num = int(seeds[0].partition("=")[2]) if seeds else 1
-    run = jaxppo.make_train(config)
+
+
+def measure_pure(name: str, num_updates: int) -> dict[str, float]:
+    """Train a setting by `make_train`: its steps, its seconds, and those of compiling."""
+    num = int(name.partition(" x ")[2] or 1)
+    run = jaxppo.make_train(settings(name, num_updates, alone=True))
     keys = jax.vmap(jax.random.key)(42 + jax.numpy.arange(num))
     function, given = (jax.vmap(run), keys) if num > 1 else (run, keys[0])
     start = time.perf_counter()
@@ -55,8 +67,11 @@ def measure(name: str, way: str) -> dict[str, float]:
     program = jax.jit(function, compiler_options=options).lower(given).compile()
     compiled = time.perf_counter()
     jax.block_until_ready(program(given))
-    steps = num * num_updates * run.steps_per_update
-    return {"speed": steps / (time.perf_counter() - compiled), "compile": compiled - start}
+    return {
+        "steps": num * num_updates * run.steps_per_update,
+        "seconds": time.perf_counter() - compiled,
+        "compile": compiled - start,
+    }
 
 
 def main() -> None:
