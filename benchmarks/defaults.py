@@ -56,10 +56,14 @@ TASKS = [
 IMAGES = [
     Task("Breakout-MinAtar", 200_000, 0.5, 10.0),
 ]
+LONG = [
+    dataclasses.replace(task, steps=1_000_000)
+    for task in TASKS
+    if task.name in ("CartPole-v1", "Pendulum-v1")
+]
 FEW = ["arch.total_num_envs=64"]  # 2,048 steps an update
 MANY = ["arch.total_num_envs=1024"]  # 32,768 steps an update
-MANY_TASKS = ("CartPole-v1", "Pendulum-v1")
-MANY_STEPS = 1_000_000
+REGIMES = {"few": (TASKS, FEW), "images": (IMAGES, FEW), "many": (LONG, MANY)}
 
 DEFAULT = "default"
 
@@ -84,14 +88,6 @@ ONE_BY_ONE = [
     *("normalize_values=true", "normalize_observations=true"),
     *("epochs=2", "epochs=8", "num_minibatches=4", "num_minibatches=8", "num_minibatches=32"),
 ]
-
-
-def cells(regime: str) -> list[tuple[Task, list[str]]]:
-    """The tasks of a regime and the settings that make it."""
-    if regime != "many":
-        return [(task, FEW) for task in (TASKS if regime == "few" else IMAGES)]
-    chosen = [task for task in TASKS if task.name in MANY_TASKS]
-    return [(dataclasses.replace(task, steps=MANY_STEPS), MANY) for task in chosen]
 
 
 def run(task: Task, overrides: dict[str, list[str]], more: list[str], seeds: range) -> list[dict]:
@@ -160,7 +156,8 @@ def read() -> list[dict[str, Any]]:
 def study(regime: str, names: Sequence[str], seeds: range) -> None:
     """Train every cell that is not there yet."""
     RESULTS.parent.mkdir(exist_ok=True)
-    for task, more in cells(regime):
+    tasks, more = REGIMES[regime]
+    for task in tasks:
         key = {"regime": regime, "task": task.name, "first": seeds.start, "seeds": len(seeds)}
         done = {row["variant"] for row in read() if key.items() <= row.items()}
         left = {name: x for name, x in variants(names).items() if name not in done}
@@ -177,7 +174,7 @@ def study(regime: str, names: Sequence[str], seeds: range) -> None:
 
 def table(regime: str, first: int, by_task: bool) -> list[str]:
     """Markdown: of each variant the scores over all tasks and seeds, best first."""
-    tasks = {task.name: task for task, _ in cells(regime)}
+    tasks = {task.name: task for task in REGIMES[regime][0]}
     by_variant: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
     for row in read():
         if row["regime"] == regime and row["first"] == first and row["task"] in tasks:
@@ -214,7 +211,7 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("variants", nargs="*", default=[])
-    parser.add_argument("--regime", choices=("few", "images", "many"), default="few")
+    parser.add_argument("--regime", choices=tuple(REGIMES), default="few")
     parser.add_argument("--seed", type=int, default=1, help="the first")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--table", action="store_true")

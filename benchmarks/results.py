@@ -47,10 +47,14 @@ class Row:
     published: Published | None = None
 
     @property
+    def algorithm(self) -> str:
+        """The algorithm, such as ppo."""
+        return self.executable.rpartition("_")[2]
+
+    @property
     def name(self) -> str:
         """The name of the row and its directory: that of the environment, for PPO."""
-        algorithm = self.executable.rpartition("_")[2]
-        return self.env if algorithm == "ppo" else f"{algorithm}/{self.env}"
+        return self.env if self.algorithm == "ppo" else f"{self.algorithm}/{self.env}"
 
 
 def remembering(env: str, published: Published | None = None) -> Row:
@@ -175,7 +179,7 @@ def collect(row: Row, folder: Path) -> dict[str, Any] | None:
     return {
         "name": row.name,
         "env": row.env,
-        "command": row.executable.rpartition(".")[2],
+        "algorithm": row.algorithm,
         "environment": summary["environment"],
         "network": " ".join(x.removeprefix("network=") for x in row.overrides),
         "steps": summary["steps"],
@@ -204,7 +208,7 @@ def table(results: Sequence[dict[str, Any]]) -> str:
         scores = [found["mean"], found["iqm"], *found["interval"], found["lowest"]]
         mean, middle, low, high, lowest = _in_figures(scores)
         network = f", {found['network'].upper()}" if found["network"] else ""
-        algorithm = ", PQN" if found["command"].endswith("pqn") else ""
+        algorithm = "" if found["algorithm"] == "ppo" else f", {found['algorithm'].upper()}"
         lines.append(
             f"| `{found['env']}` | {found['environment']}{algorithm}{network} | {found['steps']:,} "
             f"| {mean} | {middle} [{low}, {high}] | {lowest} | {_cite(found['published'])} "

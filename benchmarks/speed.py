@@ -50,6 +50,9 @@ class Setting:
     executable: str = "ff_ppo"
 
 
+TORSOS = {"ppo": ("actor_torso", "critic_torso"), "pqn": ("critic_torso",)}
+
+
 def of_size(size: Size, algorithm: str = "ppo") -> list[str]:
     """The overrides of a size."""
     layers = ",".join(map(str, size.layers))
@@ -61,7 +64,7 @@ def of_size(size: Size, algorithm: str = "ppo") -> list[str]:
         "system.normalize_rewards=false",  # as the peers
         *(
             f"network.{part}.{key}"
-            for part in ("critic_torso", "actor_torso")[: 1 + (algorithm == "ppo")]
+            for part in TORSOS[algorithm]
             for key in (f"layer_sizes=[{layers}]", f"activation={size.activation}")
         ),
     ]

@@ -1,6 +1,5 @@
 """Compiling for accelerators that are not here, and counting what the programs start there."""
 
-import dataclasses
 import math
 from typing import Any
 
@@ -11,6 +10,7 @@ from conftest import small_config
 from jaxppo.config.fields import ConfigError
 from jaxppo.launch.composing import compose
 from jaxppo.runtime import devices, launches, targets
+from jaxppo.runtime.caller import Caller
 from jaxppo.runtime.jobs import Job, prepare
 from jaxppo.runtime.launches import Launches, Module
 from jaxppo.runtime.loop import run_together
@@ -169,8 +169,6 @@ class Kept:
 @pytest.mark.parametrize("target, size", MOST)
 def test_programs_compile_for_chips_that_are_not_here(target: str, size: str) -> None:
     """Upper bounds on kernels, so that a change that would be slow there is seen here."""
-    from jaxppo.runtime.caller import Caller
-
     platform = "gpu" if isinstance(targets.chip_of(target), targets.Gpu) else "tpu"
     if not devices.is_installed(devices.COMPILERS[platform]):
         pytest.skip(f"pip install '.[{targets.EXTRAS[platform]}]'")
@@ -197,4 +195,3 @@ def test_the_estimate_takes_what_binds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert few["most_steps_per_second"] == pytest.approx(100 / (3 * 2e-6))
     many = targets.estimate("h200", HLO, 10**12, 100)
     assert many["most_steps_per_second"] == pytest.approx(100 * 494.7e12 / 1e12)
-    assert dataclasses.asdict(targets.CHIPS["h200"])["cores"] == 132

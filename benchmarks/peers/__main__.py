@@ -97,8 +97,8 @@ def compare(
     commands = {OURS: [*ours, *(["--set", *more] if more else [])]}
     for peer in peers:
         if (peer, size) not in TOO_SLOW:
-            script = [str(install(peer, jax)), str(FOLDER / f"run_{peer}.py"), size]
-            commands[peer] = script if algorithm == "ppo" else [*script, algorithm]
+            script = str(FOLDER / f"run_{peer}.py")
+            commands[peer] = [str(install(peer, jax)), script, size, algorithm]
     if algorithm != "ppo":
         commands["ff_ppo"] = [*serve, size]
     contestants = {}

@@ -14,7 +14,7 @@ from rejax import PPO, PQN
 from rejax.networks import DiscreteQNetwork, EpsilonGreedyPolicy
 
 size = SIZES[sys.argv[1]]
-is_pqn = sys.argv[2:] == ["pqn"]
+is_pqn = sys.argv[2] == "pqn"
 
 
 class FiveValues(CartPole):

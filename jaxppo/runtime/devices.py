@@ -31,8 +31,8 @@ def prepare() -> None:
     JAX_NUM_CPU_DEVICES) are not changed. If compilers for accelerators are installed, but there is
     no accelerator, the platform is cpu: JAX would search for one, and print that it found none.
     """
-    asked = os.environ.get("JAX_PLATFORMS") or jax.config.jax_platforms  # type: ignore[attr-defined]
-    if not asked and any(map(is_installed, COMPILERS.values())) and not _may_have_accelerator():
+    platforms = os.environ.get("JAX_PLATFORMS") or jax.config.jax_platforms  # type: ignore[attr-defined]
+    if not platforms and any(map(is_installed, COMPILERS.values())) and not _may_have_accelerator():
         jax.config.update("jax_platforms", "cpu")
     asked = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if not asked and _CORES not in os.environ:

@@ -43,7 +43,7 @@ class Instruction:
     opcode: str
     called: tuple[str, ...]  # computations: the body of a loop, the branches
     condition: str  # of a loop: the computation that ends it
-    trips: int | None  # of a loop, where the compiler says so; or the value of a constant
+    number: int | None  # the length of a loop, if the compiler states it; a constant's value
     is_less: bool  # whether it is a comparison by "less than"
     name: str  # of the operation in Python
 
@@ -115,11 +115,11 @@ class Module:
         Compilers that do not say it leave the condition `i < constant`, where i starts at 0.
         """
         ends = self._computations.get(loop.condition, [])
-        counts = [each.trips for each in ends if each.opcode == "constant"]
+        counts = [each.number for each in ends if each.opcode == "constant"]
         is_count = len(counts) == 1 and {each.opcode for each in ends} == _COUNTING
-        if loop.trips is None and is_count and any(each.is_less for each in ends):
+        if loop.number is None and is_count and any(each.is_less for each in ends):
             return counts[0]
-        return loop.trips
+        return loop.number
 
 
 def _instruction(text: str) -> Instruction:
@@ -135,7 +135,7 @@ def _instruction(text: str) -> Instruction:
         opcode=opcode,
         called=tuple(called),
         condition=condition[1] if condition else "",
-        trips=None if found is None else int(found[1]),
+        number=None if found is None else int(found[1]),
         is_less="direction=LT" in rest,
         name=name[1] if name else "",
     )

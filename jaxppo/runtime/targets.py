@@ -23,15 +23,21 @@ class Chip:
 
     name: str
     memory: int  # bytes
-    bandwidth: float  # bytes a second
     products: float  # dense floating-point operations a second: TF32 on GPUs, bf16 on TPUs
-    topology: str  # of one chip or board
+
+
+@dataclasses.dataclass(frozen=True)
+class Tpu(Chip):
+    """A TPU."""
+
+    topology: str  # of a board
 
 
 @dataclasses.dataclass(frozen=True)
 class Gpu(Chip):
-    """What XLA's compiler has to know of an NVIDIA GPU besides."""
+    """An NVIDIA GPU, with what XLA's compiler has to know of it."""
 
+    bandwidth: float  # of the memory, bytes a second
     capability: tuple[int, int]
     cores: int  # streaming multiprocessors
     units: int  # for float32 in each
@@ -41,22 +47,22 @@ class Gpu(Chip):
     features: str = "NONE"  # FEATURE_EXTENSION of the capability
 
 
-CHIPS = {
+CHIPS: dict[str, Gpu | Tpu] = {
     "h200": Gpu(
-        "NVIDIA H200", 151_397_597_184, 4.8e12, 494.7e12, "1x1x{num}",
+        "NVIDIA H200", 151_397_597_184, 494.7e12, 4.8e12,
         (9, 0), 132, 128, 1.98, 52_428_800, 233_472, "ACCELERATED_FEATURES",
     ),
     "h100": Gpu(
-        "NVIDIA H100", 85_899_345_920, 3.35e12, 494.7e12, "1x1x{num}",
+        "NVIDIA H100", 85_899_345_920, 494.7e12, 3.35e12,
         (9, 0), 132, 128, 1.98, 52_428_800, 233_472, "ACCELERATED_FEATURES",
     ),
     "a100": Gpu(
-        "NVIDIA A100", 85_899_345_920, 2.04e12, 156e12, "1x1x{num}",
+        "NVIDIA A100", 85_899_345_920, 156e12, 2.04e12,
         (8, 0), 108, 64, 1.41, 41_943_040, 167_936,
     ),
-    "v5e": Chip("TPU v5e", 17_179_869_184, 0.82e12, 197e12, "2x2"),
-    "v6e": Chip("TPU v6e", 34_359_738_368, 1.64e12, 918e12, "2x2"),
-    "v5p": Chip("TPU v5p", 102_005_473_280, 2.77e12, 459e12, "2x2x1"),
+    "v5e": Tpu("TPU v5e", 17_179_869_184, 197e12, "2x2"),
+    "v6e": Tpu("TPU v6e", 34_359_738_368, 918e12, "2x2"),
+    "v5p": Tpu("TPU v5p", 102_005_473_280, 459e12, "2x2x1"),
 }  # fmt: skip
 EXTRAS = {"gpu": "aot-cuda", "tpu": "aot-tpu"}  # that have the compilers
 
@@ -74,7 +80,7 @@ def compiling(target: str | None) -> Iterator[None]:
             yield
 
 
-def chip_of(target: str) -> Chip:
+def chip_of(target: str) -> Gpu | Tpu:
     """Return the chip of a target such as h200, h200:4 or v5e:2x2."""
     found = CHIPS.get(target.partition(":")[0])
     if found is None:
@@ -116,8 +122,8 @@ def estimate(target: str, text: str, flops: int | None, steps: int) -> dict[str,
     """Return what an update of `steps` environment steps costs on a target, and a bound on speed.
 
     `text` is the HLO of the compiled training program, `flops` are the products of an update.
-    `steps_per_second` is an upper bound: an update takes at least as long as all of its kernels
-    take to start, and as all of its products take to compute.
+    `most_steps_per_second` is an upper bound: an update takes at least as long as it takes to start
+    all of its kernels, and to compute all of its products.
     """
     chip, module, platform = chip_of(target), launches.Module(text), devices.platform()
     loops = list(module.loops())
