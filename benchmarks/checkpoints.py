@@ -29,11 +29,12 @@ class TimedSaver(Saver):
         super().save_within(*args)
         self.waited += time.perf_counter() - start
 
-    def save_block(self, *args: Any) -> None:
+    def save_block(self, *args: Any) -> bool:
         """After a block."""
         start = time.perf_counter()
-        super().save_block(*args)
+        stops = super().save_block(*args)
         self.waited += time.perf_counter() - start
+        return stops
 
     @property
     def written(self) -> float:

@@ -90,7 +90,9 @@ ONE_BY_ONE = [
 ]
 
 
-def run(task: Task, overrides: dict[str, list[str]], more: list[str], seeds: range) -> list[dict]:
+def run(
+    task: Task, overrides: dict[str, list[str]], more: list[str], seeds: range
+) -> list[dict[str, Any]]:
     """A row for each variant of one task, trained together where they are one program."""
     configs = {
         name: compose(
@@ -115,29 +117,29 @@ def run(task: Task, overrides: dict[str, list[str]], more: list[str], seeds: ran
     for group in groups(list(configs.values())):
         start = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
-            jobs = []
-            for number in group:
-                (Path(folder) / str(number)).mkdir()
-                jobs.append(Job(configs[names[number]], Path(folder) / str(number)))
-            train(jobs)  # a failed seed has the evaluations that it had
+            run_dirs = [Path(folder) / str(number) for number in group]
+            for run_dir in run_dirs:
+                run_dir.mkdir()
+            pairs = zip(group, run_dirs, strict=True)
+            train([Job(configs[names[number]], run_dir) for number, run_dir in pairs])
             seconds = (time.perf_counter() - start) / len(group)
-            for number, job in zip(group, jobs, strict=True):
-                found = [returns_of(seed, job.run_dir) for seed in seeds]
+            for number, run_dir in zip(group, run_dirs, strict=True):
+                found = [returns_of(seed, run_dir) for seed in seeds]  # fewer of a failed seed
                 rows.append({"variant": names[number], "returns": found, "seconds": seconds})
     return rows
 
 
-def returns_of(seed: int, run_dir: Path) -> list[float]:
-    """The mean returns of a seed's ten evaluations; those that it did not reach are its lowest."""
+def returns_of(seed: int, run_dir: Path) -> list[float | None]:
+    """The mean returns of a seed's ten evaluations: None without an end, fewer if it failed."""
     lines = (run_dir / f"seed_{seed}" / "metrics.jsonl").read_text().splitlines()
     events = [event for event in map(json.loads, lines) if event["event"] == "eval"]
     return [event["episode_return"] for event in events]
 
 
-def scores(task: Task, returns: Sequence[Sequence[float]]) -> tuple[np.ndarray, np.ndarray]:
+def scores(task: Task, returns: Sequence[Sequence[float | None]]) -> tuple[np.ndarray, np.ndarray]:
     """The last score and the mean over the curve, of each seed; 0 where a seed failed."""
 
-    def score(curve: Sequence[float]) -> tuple[float, float]:
+    def score(curve: Sequence[float | None]) -> tuple[float, float]:
         values = [np.nan if x is None else x for x in curve] + [np.nan] * (10 - len(curve))
         share = np.nan_to_num((np.asarray(values) - task.low) / (task.high - task.low), nan=0.0)
         share = np.clip(share, -0.5, 1.5)
@@ -182,9 +184,9 @@ def table(regime: str, first: int, by_task: bool) -> list[str]:
             by_variant.setdefault(row["variant"], {})[row["task"]] = found
     whole = {name: found for name, found in by_variant.items() if len(found) == len(tasks)}
     rows = []
-    for name, found in whole.items():
-        final = [found[task][0] for task in tasks]
-        area = [found[task][1] for task in tasks]
+    for name, by_task_name in whole.items():
+        final = [by_task_name[task][0] for task in tasks]
+        area = [by_task_name[task][1] for task in tasks]
         low, high = interval(final)
         every = np.sort(np.concatenate(final))
         rows.append(
@@ -194,7 +196,9 @@ def table(regime: str, first: int, by_task: bool) -> list[str]:
                 "area, IQM": f"{iqm(np.concatenate(area)):.3f}",
                 "final, mean over tasks": f"{statistics.fmean(x.mean() for x in final):.3f}",
                 "worst tenth": f"{every[: len(every) // 10].mean():.3f}",
-                **({task: f"{iqm(found[task][0]):.2f}" for task in tasks} if by_task else {}),
+                **(
+                    {task: f"{iqm(by_task_name[task][0]):.2f}" for task in tasks} if by_task else {}
+                ),
             }
         )
     if not rows:

@@ -194,10 +194,11 @@ def phases(timed: Timed) -> dict[str, float]:
     for phase, (function, args) in programs.items():
         repeats = max(1, timed.updates // 4)
         lowered = jax.jit(partial(repeat, function, repeats)).lower(*args)
-        program = lowered.compile(compiler_options=compile.options(timed.compiler))
+        options = compile.options(timed.compiler, devices.platform())
+        program = lowered.compile(compiler_options=options)
         jax.block_until_ready(program(*args))
-        taken = [seconds(lambda p=program, a=args: jax.block_until_ready(p(*a))) for _ in range(5)]
-        found[phase] = statistics.median(taken) / repeats
+        wait = partial(lambda program, args: jax.block_until_ready(program(*args)), program, args)
+        found[phase] = statistics.median(seconds(wait) for _ in range(5)) / repeats
     return found
 
 
@@ -269,8 +270,8 @@ def gradients(system: System, state: LearnerState, batch: Batch) -> Any:
         params, opt_state = carry
         policy = dataclasses.replace(state.agent.policy, params=params)
         agent = dataclasses.replace(state.agent, policy=policy)
-        gradient, _, _ = spine.gradient(system, agent, minibatch)
-        updates, opt_state = update(gradient, opt_state, params)
+        grads = spine.gradient(system, agent, minibatch)[0]
+        updates, opt_state = update(grads, opt_state, params)
         return (jax.tree.map(jnp.add, params, updates), opt_state), None
 
     steps = system.epochs * system.num_minibatches
@@ -285,7 +286,8 @@ def matmul_rate() -> float:
         num = max(1, 2048**3 // size**3)
         chain = jax.jit(lambda a, n=num: jax.lax.fori_loop(0, n, lambda _, b: a @ b * 1e-3, a))
         jax.block_until_ready(chain(a))
-        best = min(seconds(lambda c=chain, a=a: jax.block_until_ready(c(a))) for _ in range(5))
+        wait = partial(lambda chain, a: jax.block_until_ready(chain(a)), chain, a)
+        best = min(seconds(wait) for _ in range(5))
         rates.append(2 * size**3 * num / best / 1e9)
     return max(rates)
 

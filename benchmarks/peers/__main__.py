@@ -71,7 +71,7 @@ class Contestant:
             if line.startswith("{"):
                 return json.loads(line)
         assert self.process.stderr is not None
-        raise SystemExit(f"{self.process.args}: {self.process.stderr.read()[-2000:]}")
+        raise SystemExit(f"{self.process.args!r}: {self.process.stderr.read()[-2000:]}")
 
     def block(self) -> None:
         """Time one."""

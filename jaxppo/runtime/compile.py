@@ -100,7 +100,7 @@ def collection_disabled() -> Iterator[None]:
             gc.enable()
 
 
-def options(compiler: str, platform: str) -> dict[str, str | bool | int]:
+def options(compiler: str, platform: str) -> dict[str, Any]:
     """Return the XLA options of all programs; if XLA_FLAGS disables passes, its list is used."""
     if platform != "cpu":
         return {}
