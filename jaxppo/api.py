@@ -110,17 +110,19 @@ def train(
         result = jaxppo.train(["env=cartpole", "arch.total_timesteps=1e6"])
         result.absolute_metric, result.evaluations["episode_return"], result.policy
 
-    `config`: of `compose`, or what it takes for `command`; to change settings of a run that
-    resumes, give the command that began it. `env`: an environment of your own instead of an import
-    path; as a tuple, with its parameters. `network`: flax modules of your own by layer name, such
-    as `{"actor_torso": MyTorso()}`. `run_dir`: where to write the files of a run; None: nothing is
-    written. `resume`: the directory of a run to go on with. `on_block`: called with a `Block` after
-    each block of training and its evaluation; the run stops if it returns True. `progress`: show a
-    bar on a terminal or in a notebook.
+    `config`: what `compose` returns, or settings of `command`. `env`: an environment of your own
+    instead of an import path; as a tuple, with its parameters. `network`: flax modules of your own
+    by layer name, such as `{"actor_torso": MyTorso()}`. `run_dir`: where to write the files of a
+    run; None: nothing is written. `resume`: the directory of a run to continue; `config` then holds
+    only the changed settings, and to change `system` or `network`, `command` must be the one that
+    began the run. `on_block`: called with a `Block` after each block of training and its
+    evaluation; must return True (stop), False or None. `progress`: show a bar on a terminal or in a
+    notebook.
 
-    Ctrl-C during training ends the run with the result so far. `ConfigError` if the settings are
-    wrong, and `TrainingError` if a seed fails or all members of a population; its `result` has what
-    was reached.
+    Ctrl-C during training stops the run and returns the result so far; before training it raises
+    `KeyboardInterrupt`. Raises `ConfigError` if the settings are wrong, `CheckpointError` if a
+    checkpoint cannot be read, and `TrainingError` if any seed fails (of a population: if all
+    members fail); its `result` has what was reached.
     """
     devices.prepare()
     if on_block is not None and not callable(on_block):
@@ -287,14 +289,22 @@ def make_train(
         run = jaxppo.make_train(["env=cartpole"])
         output = jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(0), 16))
 
-    The arguments are those of `train`. The function has no outputs besides its result: no screen,
-    no files, no checkpoints. It trains one agent on one device; for several agents use `jax.vmap`.
-    `ConfigError` if the settings are wrong, or ask for several members.
+    `config`, `command`, `env` and `network` are as in `train`. The function has no outputs besides
+    its result: no screen, no files, no checkpoints. It trains one agent on one device; for several
+    agents use `jax.vmap`.
+
+    `ConfigError` if the settings are wrong, ask for several members, `arch.plan_only` or
+    `arch.target`, resume a run, or write files (`logger.tensorboard`, `wandb`, `marl_eval` or
+    `sinks`).
     """
     found = config if isinstance(config, Config) else compose(command, config)
     if found.resume is not None or found.arch.plan_only:
         key = "arch.plan_only=true" if found.resume is None else f"resume={found.resume}"
         raise ConfigError(f"{key}: make_train begins a run and has no files; leave it out")
+    if found.arch.target is not None:
+        raise ConfigError(
+            f"arch.target={found.arch.target}: make_train compiles for this machine; leave it out"
+        )
     _check_without_files(found.logger, "leave it out, or use jaxppo.train(..., run_dir=DIR)")
     with _one_line():
         return _whole_run(with_given(found, env, network, resumes=False))

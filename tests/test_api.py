@@ -306,6 +306,8 @@ def test_a_whole_run_takes_typed_keys_and_begins() -> None:
         jaxppo.make_train(coin())(jax.random.PRNGKey(0))
     with pytest.raises(ConfigError, match="resume=here: make_train begins a run"):
         jaxppo.make_train(dataclasses.replace(coin(), resume="here"))
+    with pytest.raises(ConfigError, match=r"arch\.target=h200: make_train compiles"):
+        jaxppo.make_train(coin(arch__target="h200"))
 
 
 @pytest.mark.parametrize(
