@@ -1,9 +1,9 @@
-"""Parallel Q-networks: Gallici et al. 2024 (arXiv 2407.04811), algorithm 1 with Q(lambda).
+"""Parallelised Q-network (PQN): Gallici et al. 2024 (arXiv 2407.04811), algorithm 1, Q(lambda).
 
-In the order of the paper: settings, epsilon-greedy acting, targets, loss. There is no replay buffer
-and no target network: targets are computed once per rollout, with the parameters that acted (before
-every epoch with `recompute_targets`), and layer norm in the torsos keeps learning stable (see
-configs/pqn/network).
+The file follows the paper: settings, epsilon-greedy acting, targets, loss. There is no replay
+buffer and no target network. Targets are computed once per rollout with the parameters that acted;
+`recompute_targets` recomputes them before every epoch. Layer norm in the torsos keeps learning
+stable (see configs/pqn/network).
 
 Double Q-learning (van Hasselt et al. 2016, arXiv 1509.06461) chooses an action with one set of
 parameters and values it with another. Here both would be the same, so there is no such setting.
@@ -57,8 +57,8 @@ class PQNSettings(SystemConfig):
     optimizer: str = setting("radam", "optimiser: radam or adam", choices=tuple(OPTIMIZERS))
     q_lambda: float = traced(
         0.65,
-        "lambda of Q(lambda): 0 bootstraps after every step, 1 where the rollout or a truncation "
-        "ends",
+        "lambda of Q(lambda): 0 bootstraps at every step, 1 only at truncations and at the end of "
+        "the rollout",
         low=0,
         high=1,
     )
@@ -111,7 +111,7 @@ class LossMetrics:
 class FinishMetrics:
     """Metrics of one update."""
 
-    epsilon: jax.Array = metric(LAST)  # of acting
+    epsilon: jax.Array = metric(LAST)  # with which the rollout acted
 
 
 class PQN(Algorithm):
@@ -123,7 +123,11 @@ class PQN(Algorithm):
 
     @classmethod
     def build(cls, config: Config, env: Environment) -> "PQN":
-        """Make the algorithm of a run; `ConfigError` if network and environment do not fit."""
+        """Make the algorithm of a run.
+
+        `ConfigError` if network and environment do not fit, or if `munchausen` is used with a head
+        that predicts distributions.
+        """
         algorithm = cls(config.system, q_network.build(config, env), env.action_space)
         estimate = algorithm.network.example()[1].estimate
         if algorithm.settings.munchausen and not isinstance(estimate, ScalarQ):
@@ -163,13 +167,16 @@ class PQN(Algorithm):
     def targets(
         self, system: System, agent: AgentState, rollout: Rollout
     ) -> tuple[AgentState, Steps, Any]:
-        """Return the agent, the Q(lambda) targets of a rollout, and no metrics.
+        """Return the agent, the steps with their Q(lambda) targets, and empty metrics.
 
         R_t = r_t + gamma (1 - terminated_t) [(1 - lambda) max_a Q(s'_t, a) + lambda R_{t+1}]; at
-        truncations and at the last step lambda is 0. r_t is the scaled reward. With several
-        components of actions max_a Q is the mean of their maxima. `munchausen` adds its bonus to
-        r_t, and replaces the maximum by the soft value and R_{t+1} by R_{t+1} plus the scaled
-        entropy of the policy in s_{t+1}, which the soft value has too.
+        truncations and at the last step lambda is 0. r_t is the scaled reward. With several action
+        components, max_a Q is the mean of the components' maxima.
+
+        With `munchausen`, R_t = r_t + m_t
+        + gamma (1 - terminated_t) [(1 - lambda) V(s'_t) + lambda (R_{t+1} + H_{t+1})], where m is
+        `munchausen_bonus`, V the soft value and H the temperature times the entropy of the policy:
+        V includes H, so R_{t+1} needs it too.
         """
         hp, steps = agent.hyperparameters, rollout.steps
         value = partial(self.value, hp)
@@ -187,14 +194,15 @@ class PQN(Algorithm):
                 steps.truncated,
                 hp.q_lambda,
             )
-            target -= entropy  # of the first state, which the return from it does not count
+            target -= entropy  # targets exclude the entropy of their own state
         found = Steps(obs=steps.obs, reset=steps.reset, action=steps.action, target=target)
         return agent, found, self.target_metrics()
 
     def value(self, hp: Hyperparameters, output: QOutput) -> jax.Array:
         """Return the value of states, `[L, S]`: max_a Q(s, a), or the soft value.
 
-        Heads that predict distributions give that of the greedy action, `[L, S, K]`.
+        For heads that predict distributions: the return distribution of the greedy action,
+        `[L, S, K]`.
         """
         q = output.estimate.mean()
         if self.settings.munchausen:
