@@ -1,12 +1,13 @@
-"""What the Python interface costs: `make_train` and `logger.every` beside the command line.
+"""Speed of `make_train` and of `logger.every=1`, relative to `jaxppo.train`.
 
     python -m benchmarks.api                 # S M L "S x 16"
     python -m benchmarks.api S --rounds 5
 
-Every setting is trained in turn by each way, in one process each and with nothing cached: the same
-updates and the same evaluations. `S x 16` is 16 seeds, by `arch.num_seeds` and by `jax.vmap`. The
-ratio is the speed of a way by that of the command line's run, of the same round. The speed is that
-of training: a run's is in its events, a pure function's is the difference of two lengths.
+Each way runs in a process of its own, without a compile cache. `S x 16` is 16 seeds, by
+`arch.num_seeds` and by `jax.vmap`. The ratio is a way's training speed divided by that of
+`jaxppo.train` in the same round. `jaxppo.train` reports its training speed in its events. For
+`make_train` it is the extra steps of a run of 3 U updates over one of U, divided by the extra
+seconds.
 """
 
 import argparse
@@ -86,7 +87,8 @@ def main() -> None:
         print(json.dumps(measure(given.settings[0], given.way)))
         return
     print(
-        "| setting | way | steps/s | by the run's | compile, s |\n| --- | --- | --- | --- | --- |"
+        "| setting | way | steps/s | relative to `run` | compile, s |\n"
+        "| --- | --- | --- | --- | --- |"
     )
     for name in given.settings:
         found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}

@@ -1,13 +1,14 @@
 """Which general settings learn best: variants of the defaults on environments of many kinds.
 
-    python -m benchmarks.defaults                   # every variant; goes on where it was stopped
+    python -m benchmarks.defaults                   # every variant; continues an interrupted study
     python -m benchmarks.defaults default epochs=8  # these variants of `system`
     python -m benchmarks.defaults --table           # what was found so far, as Markdown
 
-Each cell is an environment without a file of its own, a tenth to a half of the steps that its tuned
-settings take, and 20 seeds as members of one program; variants that differ in numbers alone share
-it too. A score is the mean return of the greedy policy: 0 is a random policy's, 1 a good one's.
-Results lie in benchmarks/results/defaults.jsonl (ignored by git).
+Each cell trains 20 seeds, as members of one program, in one environment by `env.name`, so without
+the settings of its file. The budget of `--regime few` is a thirtieth to a half of that file's.
+Variants that differ only in hyperparameters share the program. A score is the mean return of the
+greedy policy: 0 is a random policy's, 1 a good one's. Results lie in
+benchmarks/results/defaults.jsonl (ignored by git).
 """
 
 import argparse
@@ -130,14 +131,17 @@ def run(
 
 
 def returns_of(seed: int, run_dir: Path) -> list[float | None]:
-    """The mean returns of a seed's ten evaluations: None without an end, fewer if it failed."""
+    """The mean returns of a seed's ten evaluations; None if not finite, fewer if it failed."""
     lines = (run_dir / f"seed_{seed}" / "metrics.jsonl").read_text().splitlines()
     events = [event for event in map(json.loads, lines) if event["event"] == "eval"]
     return [event["episode_return"] for event in events]
 
 
 def scores(task: Task, returns: Sequence[Sequence[float | None]]) -> tuple[np.ndarray, np.ndarray]:
-    """The last score and the mean over the curve, of each seed; 0 where a seed failed."""
+    """The last score and the mean over the curve, of each seed, clipped to [-0.5, 1.5].
+
+    A missing or failed evaluation scores 0.
+    """
 
     def score(curve: Sequence[float | None]) -> tuple[float, float]:
         values = [np.nan if x is None else x for x in curve] + [np.nan] * (10 - len(curve))
@@ -193,17 +197,19 @@ def table(regime: str, first: int, by_task: bool) -> list[str]:
             {
                 "variant": f"`{name}`",
                 "final, IQM [95%]": f"{iqm(np.concatenate(final)):.3f} [{low:.3f}, {high:.3f}]",
-                "area, IQM": f"{iqm(np.concatenate(area)):.3f}",
-                "final, mean over tasks": f"{statistics.fmean(x.mean() for x in final):.3f}",
+                "area under the curve, IQM": f"{iqm(np.concatenate(area)):.3f}",
+                "final, mean over environments": f"{statistics.fmean(x.mean() for x in final):.3f}",
                 "worst tenth": f"{every[: len(every) // 10].mean():.3f}",
                 **(
-                    {task: f"{iqm(by_task_name[task][0]):.2f}" for task in tasks} if by_task else {}
+                    {task.partition("-")[0]: f"{iqm(by_task_name[task][0]):.2f}" for task in tasks}
+                    if by_task
+                    else {}
                 ),
             }
         )
     if not rows:
         return []
-    rows.sort(key=lambda row: -float(row["final, mean over tasks"]))
+    rows.sort(key=lambda row: -float(row["final, mean over environments"]))
     return [
         f"| {' | '.join(rows[0])} |",
         f"|{' --- |' * len(rows[0])}",

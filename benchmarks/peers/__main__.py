@@ -1,7 +1,7 @@
 """This system and its peers on the same work, block by block in turn: `make bench-peers`.
 
     python -m benchmarks.peers S M L --peers rejax brax          # PPO
-    python -m benchmarks.peers S M L --algorithm pqn             # PQN beside rejax's and our PPO
+    python -m benchmarks.peers S M L --algorithm pqn             # our PQN, rejax's PQN and our PPO
 
 Each runs in an environment and a process of its own, and all are timed in the same minutes: a
 round is one block of each. Prints medians of the rounds, of their ratios to the fastest peer too,
@@ -27,7 +27,7 @@ PEERS = {  # what each installs besides JAX
     "brax": ["brax==0.14.2", "gymnax==1.0.1", "six"],
     "sb3": ["stable-baselines3==2.9.2"],
 }
-WITH = {"ppo": list(PEERS), "pqn": ["rejax"]}  # which of them have an algorithm
+WITH = {"ppo": list(PEERS), "pqn": ["rejax"]}  # algorithm: the peers that implement it
 TOO_SLOW = {("sb3", "L")}  # a step of 4,096 environments in turn takes it seconds
 OURS = "jaxppo"
 
