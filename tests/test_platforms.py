@@ -1,6 +1,7 @@
 """The forms of a computation follow the platform that it is compiled for."""
 
 import ast
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxppo.kernels import convolutions, products, random_bits, recurrences
-from jaxppo.kernels.platforms import compiling_for, forms
+import jaxppo
+from jaxppo.envs import episodes
+from jaxppo.kernels import convolutions, packing, products, random_bits, recurrences, reductions
+from jaxppo.kernels.costs import is_cheap
+from jaxppo.kernels.platforms import FORMS, Forms, compiling_for, forms
+from jaxppo.launch.composing import compose
+from jaxppo.ops.advantages import decayed_sum
+from jaxppo.runtime import devices
 
 PACKAGE = Path(__file__).resolve().parents[1] / "jaxppo"
 
@@ -37,7 +44,55 @@ def recur(kernel: jax.Array) -> jax.Array:
     return recurrences.linear_recurrence(decay, steps, reset, jnp.zeros_like(kernel))
 
 
-CHOICES = {"product": gradient, "hash": draw, "convolution": convolve, "recurrence": recur}
+def scan(kernel: jax.Array) -> jax.Array:
+    def step(carry: Any, x: jax.Array) -> Any:
+        total, steps, key, positive = carry
+        total, key = total + x, jax.random.fold_in(key, steps)
+        drawn = jax.random.normal(key, x.shape)
+        return (total, steps + 1, key, total > 1.0), (steps, total + drawn, positive)
+
+    start = (kernel[0], jnp.int32(3), jax.random.key(7), kernel[0] > 1.0)
+    (total, steps, key, positive), found = packing.scan(step, start, kernel)
+    kept = (total, steps, positive, jax.random.key_data(key), found)
+    return jnp.concatenate([x.astype(jnp.float32).ravel() for x in jax.tree.leaves(kept)])
+
+
+def means(kernel: jax.Array) -> jax.Array:
+    return jnp.stack(reductions.means(kernel, kernel**2, jnp.sin(kernel)))
+
+
+def norm(kernel: jax.Array) -> jax.Array:
+    return reductions.norm({"a": kernel, "b": (kernel[0], kernel.sum())})
+
+
+def accumulate(kernel: jax.Array) -> jax.Array:
+    return decayed_sum(kernel, jnp.where(kernel > 1.8, 0.0, jnp.float32(0.9)))
+
+
+def renew(kernel: jax.Array) -> jax.Array:
+    over = kernel[:, 0] > 1.0
+    keys = jax.random.split(jax.random.key(1), len(kernel))
+
+    def make(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jax.vmap(lambda key: jax.random.uniform(key, kernel.shape[1:]))(key), over
+
+    obs, state = episodes.renew(over, make, keys, (kernel, ~over))
+    return obs + state[:, None]
+
+
+CHOICES = {
+    "product": gradient,
+    "hash": draw,
+    "convolution": convolve,
+    "recurrence": recur,
+    "scan": scan,
+    "means": means,
+    "norm": norm,
+    "sums over time": accumulate,
+    "resets": renew,
+}
+EXACT = {"hash", "scan", "resets"}
+FEW_KERNELS = ("packed_bytes", "stack_sums", "associative_sums", "resets_without_branch")
 
 
 @pytest.mark.parametrize("name", CHOICES)
@@ -55,15 +110,84 @@ def test_a_program_takes_the_forms_of_the_platform_it_is_compiled_for(name: str)
             results[platform] = np.asarray(traced.lower().compile()(kernel))
     assert len(texts["cpu"]) == len(texts["cuda"]) == 1
     assert texts["cpu"] != texts["cuda"]
+    if name in EXACT:
+        np.testing.assert_array_equal(results["cpu"], results["cuda"])
     np.testing.assert_allclose(results["cpu"], results["cuda"], rtol=2e-5, atol=1e-6)
 
 
 def test_platforms_without_measurements_take_plain_forms() -> None:
-    with compiling_for("tpu"):
-        tpu = forms()
     with compiling_for("a platform of tomorrow"):
-        assert forms() == tpu
-    assert forms() != tpu  # these tests run on a CPU
+        assert forms() == Forms()
+    assert forms() == FORMS["cpu"]  # these tests run on a CPU
+
+
+def test_platforms_have_several_names() -> None:
+    for name in ("gpu", "cuda", "rocm"):
+        with compiling_for(name):
+            assert forms() == FORMS["gpu"]
+
+
+def test_only_small_arrays_of_32_bits_or_booleans_are_packed() -> None:
+    tree = {
+        "big": jnp.arange(300.0),
+        "bytes": jnp.arange(4, dtype=jnp.uint8),
+        "flag": jnp.array([True, False]),
+        "key": jax.random.key(0),
+        "nan": jnp.array([[jnp.nan, -0.0]]),
+        "none": jnp.zeros((0, 3)),
+        "number": jnp.int32(-5),
+    }
+    packing_of = packing.Packing.of(tree, 1024)
+    words, others = packing_of.pack(tree)
+    assert words.dtype == jnp.uint32
+    assert words.size == 2 + 2 + 0 + 1
+    assert [x.size for x in others] == [300, 4, 1]
+    again = packing_of.unpack((words, others))
+    for one, other in zip(jax.tree.leaves(tree), jax.tree.leaves(again), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(devices.data(one), devices.data(other))
+    assert np.signbit(again["nan"][0, 1])
+
+
+@pytest.mark.parametrize(
+    "function, cheap",
+    [
+        (lambda key: jax.random.uniform(key, (4,)), True),
+        (lambda key: jax.lax.fori_loop(0, 3, lambda _, x: x + 1, 0), False),
+        (lambda key: jax.jit(lambda x: x @ x)(jnp.eye(3)), False),
+        (lambda key: jax.random.permutation(key, 5), False),
+        (lambda key: sum(jnp.float32(i) for i in range(400)) + jax.random.uniform(key), False),
+    ],
+)
+def test_resets_are_cheap_without_loops_products_and_sorts(
+    function: Callable[..., Any], cheap: bool
+) -> None:
+    assert is_cheap(function, jax.random.key(0)) is cheap
+
+
+@pytest.mark.long_but(1)
+@pytest.mark.parametrize("command", ["ff_ppo", "rec_ppo", "ff_pqn"])
+def test_training_with_the_forms_of_a_gpu_is_the_same(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two updates of two seeds, with episodes that end."""
+    arch = ("total_num_envs=8", "num_updates=2", "num_evaluation=1", "num_eval_episodes=4")
+    config = compose(
+        command,
+        [
+            *("env=cartpole", "system.rollout_length=16", "system.num_minibatches=2"),
+            *(f"arch.{each}" for each in (*arch, "absolute_metric=false")),
+        ],
+    )
+    keys = jax.random.split(jax.random.key(3), 2)
+    found = []
+    for changes in ({}, {name: getattr(FORMS["gpu"], name) for name in FEW_KERNELS}):
+        monkeypatch.setitem(FORMS, "cpu", dataclasses.replace(FORMS["cpu"], **changes))
+        output = jax.jit(jax.vmap(jaxppo.make_train(config)))(keys)
+        found.append(jax.tree.leaves((output.policy.params, output.metrics)))
+    assert len(found[0]) > 20
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-5)
 
 
 def test_the_machine_is_asked_in_one_place() -> None:

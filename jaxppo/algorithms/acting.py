@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxppo.kernels import random_bits
+from jaxppo.kernels import packing, random_bits
 from jaxppo.ops import sequences
 from jaxppo.ops.collectives import any_over
 from jaxppo.ops.statistics import normalize
@@ -91,7 +91,7 @@ def collect(
     with jax.named_scope("collect"):
         # One hash makes all keys: row 0, whose first key continues the stream, then a row per step.
         keys = random_bits.split(acting.key, (1 + system.rollout_length, 1 + system.num_envs))
-        acting, (steps, ended) = jax.lax.scan(
+        acting, (steps, ended) = packing.scan(
             partial(act_and_step, system, agent), acting, keys[1:]
         )
     acting = dataclasses.replace(acting, key=keys[0, 0])

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxppo.kernels.reductions import norm
 from jaxppo.types import Hyperparameters, PyTree, System
 
 # Adam: Kingma and Ba 2015 (arXiv 1412.6980); RAdam: Liu et al. 2020 (arXiv 1908.03265)
@@ -26,7 +27,7 @@ def optimizer(
     `update` (0-based) and constant within it.
     """
     hp = hyperparameters
-    clip = optax.clip_by_global_norm(hp.max_grad_norm)
+    clip = clip_by_global_norm(hp.max_grad_norm)
 
     def group(rate: jax.Array) -> optax.GradientTransformation:
         adapt = OPTIMIZERS[system.algorithm.optimizer]()
@@ -39,6 +40,16 @@ def optimizer(
         {name: group(rate) for name, rate in rates.items()}, system.algorithm.groups
     )
     return optax.chain(clip, groups) if system.clip_together else groups
+
+
+def clip_by_global_norm(limit: jax.Array) -> optax.GradientTransformation:
+    """`optax.clip_by_global_norm` with the norm of `reductions`."""
+
+    def clip(gradients: PyTree, _: PyTree) -> PyTree:
+        whole = norm(gradients)
+        return jax.tree.map(lambda x: jnp.where(whole < limit, x, x / whole * limit), gradients)
+
+    return optax.stateless(clip)
 
 
 def learning_rate(hp: Hyperparameters, rate: jax.Array, update: jax.Array) -> jax.Array:
@@ -54,7 +65,7 @@ def gradient_norms(
     labels = system.algorithm.groups(gradients)
     names = system.algorithm.group_names
     norms = {
-        name: optax.tree.norm({part: x for part, x in gradients.items() if labels[part] == name})
+        name: norm({part: x for part, x in gradients.items() if labels[part] == name})
         for name in names
     }
     limit = hyperparameters.max_grad_norm

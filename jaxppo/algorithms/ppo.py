@@ -35,6 +35,7 @@ from jaxppo.config.fields import (
     traced,
 )
 from jaxppo.config.schema import Config, SystemConfig
+from jaxppo.kernels.reductions import means
 from jaxppo.networks.actor_critic import ActorCriticOutput
 from jaxppo.ops.collectives import mean_over
 from jaxppo.ops.losses import (
@@ -363,19 +364,21 @@ class PPO(ActorCritic):
         _, output = unroll(system, policy, minibatch.carry, steps.obs, steps.reset)
         distribution = output.distribution
         log_prob = distribution.log_prob(steps.action)
-        actor_loss = jnp.mean(self.objective(agent, steps, distribution, log_prob))
-        value_loss = jnp.mean(self.value_loss(agent, steps, output.value))
-        entropy = jnp.mean(distribution.entropy())
+        actor_loss, value_loss, entropy, kl, clipped = means(
+            self.objective(agent, steps, distribution, log_prob),
+            self.value_loss(agent, steps, output.value),
+            distribution.entropy(),
+            approximate_kl(log_prob, steps.log_prob),
+            clip_fraction(log_prob, steps.log_prob, hp.clip_eps, hp.clip_eps_high),
+        )
         total = actor_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy
         ratios = ratio(log_prob, steps.log_prob)
         return total, LossMetrics(
             actor_loss=actor_loss,
             value_loss=value_loss,
             entropy=entropy,
-            approximate_kl=jnp.mean(approximate_kl(log_prob, steps.log_prob)),
-            clip_fraction=jnp.mean(
-                clip_fraction(log_prob, steps.log_prob, hp.clip_eps, hp.clip_eps_high)
-            ),
+            approximate_kl=kl,
+            clip_fraction=clipped,
             ratio_min=jnp.min(ratios),
             ratio_max=jnp.max(ratios),
         )

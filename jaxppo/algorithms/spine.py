@@ -34,7 +34,7 @@ from jaxppo.algorithms.metrics import (
     over_first,
 )
 from jaxppo.algorithms.optimizers import gradient_norms, learning_rate, optimizer
-from jaxppo.kernels import random_bits
+from jaxppo.kernels import packing, random_bits
 from jaxppo.kernels.permutations import random_permutation
 from jaxppo.ops import sequences
 from jaxppo.ops.collectives import mean_over
@@ -253,7 +253,7 @@ def run_epochs(
     Return the agent, the metrics over the minibatches that count, and the outcome of each
     minibatch, `[epochs, num_minibatches]`.
     """
-    (agent, _), (found, outcomes) = jax.lax.scan(
+    (agent, _), (found, outcomes) = packing.scan(
         partial(run_epoch, system, rollout, batch),
         (agent, jnp.zeros((), bool)),
         rollout.keys,
@@ -283,7 +283,7 @@ def run_epoch(
     with jax.named_scope("shuffle"):
         order = random_permutation(key, num_sequences)
     step = partial(gradient_step, system, batch)
-    return jax.lax.scan(
+    return packing.scan(
         partial(guarded, system, step, no_step(system)),
         progress,
         order.reshape(system.num_minibatches, num_sequences // system.num_minibatches),

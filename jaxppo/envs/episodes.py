@@ -14,6 +14,8 @@ import numpy as np
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.kernels import random_bits
+from jaxppo.kernels.costs import is_cheap
+from jaxppo.kernels.platforms import forms
 from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, TimeStep, is_space, zeros
 
 
@@ -138,6 +140,8 @@ def renew(
         )
         return merged
 
+    if forms().resets_without_branch and is_cheap(make, key):
+        return restarted()
     chosen: tuple[PyTree, PyTree] = jax.lax.cond(_anywhere(over), restarted, lambda: after)
     return chosen
 

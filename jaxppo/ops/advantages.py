@@ -4,6 +4,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from jaxppo.kernels.platforms import forms
+
 
 def gae(
     reward: jax.Array,
@@ -81,6 +83,8 @@ def vtrace(
 
 def decayed_sum(term: jax.Array, decay: jax.Array) -> jax.Array:
     """Return x_t = term_t + decay_t x_{t+1} with x_T = 0; all arrays are `[T, B]`."""
+    if forms().associative_sums:
+        return jax.lax.associative_scan(_join, (term, decay), reverse=True)[0]
 
     def accumulate(
         following: jax.Array, step: tuple[jax.Array, jax.Array]
@@ -91,3 +95,10 @@ def decayed_sum(term: jax.Array, decay: jax.Array) -> jax.Array:
 
     _, sums = jax.lax.scan(accumulate, jnp.zeros_like(term[0]), (term, decay), reverse=True)
     return sums
+
+
+def _join(
+    later: tuple[jax.Array, jax.Array], earlier: tuple[jax.Array, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    """Join the sums and the products of decays of two stretches of time."""
+    return earlier[0] + earlier[1] * later[0], earlier[1] * later[1]

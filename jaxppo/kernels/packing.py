@@ -1,0 +1,93 @@
+"""Scans whose small arrays travel as one vector."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxppo.kernels.platforms import forms
+from jaxppo.types import PyTree
+
+Packed = tuple[jax.Array, list[jax.Array]]  # 32-bit words `[..., n]`, and what is not packed
+
+
+@dataclasses.dataclass(frozen=True)
+class Packing:
+    """How the small leaves of a tree become one vector of 32-bit words.
+
+    Those are leaves of at most `limit` bytes whose elements are booleans or have 32 bits.
+    """
+
+    structure: Any
+    leaves: tuple[jax.ShapeDtypeStruct, ...]
+    limit: int
+
+    @classmethod
+    def of(cls, tree: PyTree, limit: int) -> "Packing":
+        """Return the packing of trees like `tree`, whose leaves are arrays or shapes."""
+        leaves, structure = jax.tree.flatten(jax.eval_shape(lambda: tree))
+        return cls(structure, tuple(leaves), limit)
+
+    def pack(self, tree: PyTree) -> Packed:
+        """Return the words of the small leaves, and the other leaves."""
+        words, others = [], []
+        for leaf, like in zip(jax.tree.leaves(tree), self.leaves, strict=True):
+            if self._is_small(like):
+                words.append(_words(leaf).reshape(-1))
+            else:
+                others.append(leaf)
+        return jnp.concatenate(words or [jnp.zeros(0, jnp.uint32)]), others
+
+    def unpack(self, packed: Packed) -> PyTree:
+        """Return the tree. All packed arrays may have more axes in front."""
+        words, others = packed[0], iter(packed[1])
+        leaves, first = [], 0
+        for like in self.leaves:
+            if self._is_small(like):
+                size = math.prod(like.shape)
+                part = words[..., first : first + size].reshape(*words.shape[:-1], *like.shape)
+                leaves.append(_from_words(part, like.dtype))
+                first += size
+            else:
+                leaves.append(next(others))
+        return jax.tree.unflatten(self.structure, leaves)
+
+    def _is_small(self, leaf: jax.ShapeDtypeStruct) -> bool:
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.extended):  # random keys
+            return False
+        bits = 32 if leaf.dtype == bool else 8 * leaf.dtype.itemsize
+        return bits == 32 and 4 * math.prod(leaf.shape) <= self.limit
+
+
+def scan(function: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any) -> tuple[Any, Any]:
+    """Return `jax.lax.scan(function, init, xs)`.
+
+    Where starting kernels is what takes time, small parts of the carry and of the results are
+    packed: then one kernel stores them all.
+    """
+    limit = forms().packed_bytes
+    if not limit:
+        return jax.lax.scan(function, init, xs)
+    carries = Packing.of(init, limit)
+    x = jax.eval_shape(lambda: jax.tree.map(lambda x: x[0], xs))
+    results = Packing.of(jax.eval_shape(lambda c, x: function(c, x)[1], init, x), limit)
+
+    def packed(carry: Packed, x: Any) -> tuple[Packed, Packed]:
+        after, result = function(carries.unpack(carry), x)
+        return carries.pack(after), results.pack(result)
+
+    last, found = jax.lax.scan(packed, carries.pack(init), xs)
+    return carries.unpack(last), results.unpack(found)
+
+
+def _words(x: jax.Array) -> jax.Array:
+    return x.astype(jnp.uint32) if x.dtype == bool else jax.lax.bitcast_convert_type(x, jnp.uint32)
+
+
+def _from_words(words: jax.Array, dtype: Any) -> jax.Array:
+    if jnp.issubdtype(dtype, jnp.bool_):
+        return words != 0
+    return jax.lax.bitcast_convert_type(words, dtype)
