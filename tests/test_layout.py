@@ -43,7 +43,7 @@ NOWHERE = set[str]()
 LIBRARIES = {  # a library -> the wings and modules that may import it
     "jax": {*WINGS, *COMMANDS, DOOR} - {"config"},
     "flax": {"networks", "kernels.products", "envs.t_maze"},
-    "optax": {"algorithms.optimizers", "algorithms.spine"},
+    "optax": {"algorithms.optimizers", "algorithms.spine", "kernels.reductions"},
     "distrax": {"ops.distributions", "networks.heads"},
     "rlax": {"ops.returns", "ops.losses", "ops.distributional"},
     "tensorflow_probability": NOWHERE,

@@ -1,6 +1,6 @@
-"""Faster forms of some computations, with the same results.
+"""Faster forms of some computations, with the same results up to the order of sums.
 
-They are random bits, permutations, dense products, convolutions and linear recurrences.
-`platforms` chooses a form for each platform. Measurements justify each choice, and tests compare
-each form with the plain one.
+They are random bits, permutations, dense products, convolutions, linear recurrences, packed scans
+and sums of several arrays. `platforms` chooses a form for each platform. Measurements or counts of
+kernels justify each choice, and tests compare each form with the plain one.
 """
