@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from jaxppo.kernels import convolutions, packing, products, random_bits, recurre
 from jaxppo.kernels.costs import is_cheap
 from jaxppo.kernels.platforms import FORMS, Forms, compiling_for, forms
 from jaxppo.launch.composing import compose
+from jaxppo.networks.memory import Recurrent
 from jaxppo.ops.advantages import decayed_sum
 from jaxppo.runtime import devices
 
@@ -80,6 +82,25 @@ def renew(kernel: jax.Array) -> jax.Array:
     return obs + state[:, None]
 
 
+def remember(cell: str, kernel: jax.Array) -> jax.Array:
+    """A memory's gradients, its outputs and its last carry."""
+    memory = Recurrent(cell=cell, size=5, num_layers=2)
+    x = jnp.stack([kernel, jnp.cos(kernel), -kernel, kernel**2])  # [L, S, F]
+    reset = (jnp.arange(4)[:, None] + jnp.arange(kernel.shape[0])) % 3 == 0
+    start = jax.tree.map(lambda c: c + 0.3, memory.initial_carry(kernel.shape[0]))
+    params = memory.init(jax.random.key(0), start, x, reset)
+
+    def loss(params: Any, start: Any, x: jax.Array) -> Any:
+        end, outputs = memory.apply(params, start, x, reset)
+        total = sum(jnp.sum(jnp.sin(each)) for each in jax.tree.leaves(end))
+        return total + jnp.sum(
+            outputs * jnp.linspace(0, 1, outputs.size).reshape(outputs.shape)
+        ), outputs
+
+    found = jax.grad(loss, (0, 1, 2), has_aux=True)(params, start, x)
+    return jnp.concatenate([x.ravel() for x in jax.tree.leaves(found)])
+
+
 CHOICES = {
     "product": gradient,
     "hash": draw,
@@ -90,9 +111,13 @@ CHOICES = {
     "norm": norm,
     "sums over time": accumulate,
     "resets": renew,
+    "lstm": partial(remember, "lstm"),
+    "gru": partial(remember, "gru"),
 }
 EXACT = {"hash", "scan", "resets"}
-FEW_KERNELS = ("packed_bytes", "stack_sums", "associative_sums", "resets_without_branch")
+FEW_KERNELS = (  # what the table has for GPUs
+    *("packed_bytes", "stack_sums", "associative_sums", "joined_gates", "resets_without_branch"),
+)
 
 
 @pytest.mark.parametrize("name", CHOICES)

@@ -32,6 +32,8 @@ class Forms:
     stack_sums: bool = False
     # Compute decayed sums over time by an associative scan (`ops.advantages`)
     associative_sums: bool = False
+    # Compute LSTM and GRU with the gates' products joined (`cells`)
+    joined_gates: bool = False
     # Compute cheap resets at every step, without a branch (`envs.episodes`)
     resets_without_branch: bool = False
 
@@ -55,9 +57,15 @@ FORMS = {
         cached_activations=6_000_000,
     ),
     "gpu": Forms(
-        packed_bytes=2**20, stack_sums=True, associative_sums=True, resets_without_branch=True
+        packed_bytes=2**20,
+        stack_sums=True,
+        associative_sums=True,
+        joined_gates=True,
+        resets_without_branch=True,
     ),
-    "tpu": Forms(stack_sums=True, associative_sums=True, resets_without_branch=True),
+    "tpu": Forms(
+        stack_sums=True, associative_sums=True, joined_gates=True, resets_without_branch=True
+    ),
 }
 _UNMEASURED = Forms()
 _GPUS = ("cuda", "rocm")  # names that JAX has for gpu where it lowers programs

@@ -11,6 +11,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxppo.kernels import cells
+from jaxppo.kernels.platforms import forms
 from jaxppo.kernels.products import Dense
 from jaxppo.kernels.recurrences import linear_recurrence
 from jaxppo.networks.checks import check_count
@@ -64,8 +66,12 @@ class Recurrent(nn.Module):
         unroll = nn.scan(step, variable_broadcast="params", split_rngs={"params": False})
         after = []
         for i, before in enumerate(carry):
-            cell = CELLS[self.cell](self.size, name=f"layer_{i}")
-            end, x = unroll(cell, before, (x, reset))
+            name = f"layer_{i}"
+            gates = cells.CELLS.get(self.cell.removeprefix("optimized_"))
+            if gates and forms().joined_gates and not self.is_initializing():
+                end, x = cells.unroll(gates, self.get_variable("params", name), before, x, reset)
+            else:
+                end, x = unroll(CELLS[self.cell](self.size, name=name), before, (x, reset))
             after.append(end)
         return tuple(after), x
 
