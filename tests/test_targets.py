@@ -1,6 +1,8 @@
 """Compiling for accelerators that are not here, and counting what the programs start there."""
 
+import dataclasses
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -8,12 +10,16 @@ import pytest
 from conftest import small_config
 
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import Config
 from jaxppo.launch.composing import compose
 from jaxppo.runtime import devices, launches, targets
 from jaxppo.runtime.caller import Caller
 from jaxppo.runtime.jobs import Job, prepare
 from jaxppo.runtime.launches import Launches, Module
 from jaxppo.runtime.loop import run_together
+from jaxppo.runtime.placement import Layout
+from jaxppo.runtime.population import members
+from jaxppo.runtime.programs import compile_training
 
 HLO = """HloModule jit_f
 
@@ -106,6 +112,7 @@ def test_cpu_programs_have_the_loops_of_python() -> None:
         ("h300", "arch.target=h300: no such chip; one of h200, h100, a100, v5e"),
         ("h200", r"needs its compiler, which is not installed; pip install 'jaxppo\[aot-cuda\]'"),
         ("v5e:2x2", r"not installed; pip install 'jaxppo\[aot-tpu\]'"),
+        ("h200:x", "arch.target=h200:x: the number of GPUs must be a positive integer"),
     ],
 )
 def test_a_target_that_cannot_be_is_one_line(
@@ -132,23 +139,70 @@ def test_the_platform_is_cpu_where_only_compilers_are(
     monkeypatch.setattr(devices, "_may_have_accelerator", lambda: here)
     monkeypatch.setenv("JAX_PLATFORMS", asked)
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=1")
-    monkeypatch.setattr(devices.jax.config, "update", told.__setitem__)
+    config = SimpleNamespace(jax_platforms=None, update=told.__setitem__)
+    monkeypatch.setattr(devices.jax, "config", config)
     devices.prepare()
     assert told == ({"jax_platforms": "cpu"} if installed and not here and not asked else {})
 
 
-MOST = {  # (target, setting) -> most kernels a step, a minibatch
-    ("h200", "S"): (27, 75),
-    ("h200", "M"): (27, 85),
-    ("v5e", "S"): (60, 140),
-}
-SIZES = {
-    "S": ["arch.total_num_envs=4", "system.rollout_length=128", "system.num_minibatches=4"],
+SETTINGS = {
+    "S": ["env=cartpole", "arch.total_num_envs=4", "system.num_minibatches=4"],
     "M": [
-        *("arch.total_num_envs=1024", "system.rollout_length=128", "system.num_minibatches=16"),
+        *("env=cartpole", "arch.total_num_envs=1024", "system.num_minibatches=16"),
         *(f"network.{part}.layer_sizes=[256,256]" for part in ("actor_torso", "critic_torso")),
     ],
+    "L": ["env=cartpole", "arch.total_num_envs=4096", "system.num_minibatches=16"],
+    "16 members": ["env=cartpole", "arch.total_num_envs=4", "arch.num_seeds=16"],
+    "CNN": ["env=breakout", "arch.total_num_envs=64", "system.num_minibatches=8"],
+    "LSTM": ["env=cartpole", "network=lstm", "arch.total_num_envs=512"],
+    "LRU": ["env=cartpole", "network=lru", "arch.total_num_envs=512"],
+    "PQN": ["env=cartpole", "arch.total_num_envs=32"],
 }
+COMMANDS = {"LSTM": "rec_ppo", "LRU": "rec_ppo", "PQN": "ff_pqn"}
+MOST = {  # (target, setting) -> the most kernels of an environment step, of a minibatch
+    ("h200", "S"): (12, 45),
+    ("h200", "M"): (14, 55),
+    ("h200", "L"): (14, 50),
+    ("h200", "16 members"): (12, 45),
+    ("h200", "CNN"): (28, 40),
+    ("h200", "LSTM"): (20, 1000),
+    ("h200", "LRU"): (32, 350),
+    ("h200", "PQN"): (20, 50),
+    ("v5e", "S"): (45, 120),
+    ("v5e", "M"): (60, 140),
+    ("v5e", "16 members"): (45, 120),
+    ("v5e", "CNN"): (100, 150),
+    ("v5e", "LSTM"): (80, 3000),
+}
+
+
+def configure(target: str, setting: str) -> Config:
+    """The configuration of a setting; skips where the compiler is missing."""
+    platform = targets.chip_of(target).platform
+    if not devices.is_installed(devices.COMPILERS[platform]):
+        pytest.skip(f"pip install '.[{targets.EXTRAS[platform]}]'")
+    arch = ("plan_only=true", "num_evaluation=1", "compile_cache=null", f"target={target}")
+    overrides = [*SETTINGS[setting], "system.rollout_length=32", *(f"arch.{x}" for x in arch)]
+    return compose(COMMANDS.get(setting, "ff_ppo"), overrides)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("target, setting", MOST)
+def test_programs_for_accelerators_launch_few_kernels(target: str, setting: str) -> None:
+    """Upper bounds, so that a change that would be slow there is seen here."""
+    config = configure(target, setting)
+    with targets.compiling(target):
+        plan, system = prepare(config)
+        layout = Layout(plan, system, tuple(range(plan.num_members)))
+        program = compile_training(layout, members(config))
+        products = program.matmul_flops, program.matmul_traffic
+        found = targets.estimate(target, program.call.as_text(), *products, 1)
+    step, minibatch = MOST[target, setting]
+    assert 5 <= found["kernels_per_step"] <= step
+    assert 20 <= found["kernels_per_minibatch"] <= minibatch
+    assert found["kernels_per_update"] > 32 * found["kernels_per_step"]
+    assert found["waits_per_update"] <= 1  # resets and loops are not decided by the host
+    assert program.peak_bytes < 2**30
 
 
 class Kept:
@@ -166,32 +220,42 @@ class Kept:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("target, size", MOST)
-def test_programs_compile_for_chips_that_are_not_here(target: str, size: str) -> None:
-    """Upper bounds on kernels, so that a change that would be slow there is seen here."""
-    platform = "gpu" if isinstance(targets.chip_of(target), targets.Gpu) else "tpu"
-    if not devices.is_installed(devices.COMPILERS[platform]):
-        pytest.skip(f"pip install '.[{targets.EXTRAS[platform]}]'")
-    arch = [f"arch.target={target}", "arch.plan_only=true", "arch.num_evaluation=1"]
-    config = compose("ff_ppo", [*SIZES[size], *arch, "arch.compile_cache=null"])
+def test_a_plan_for_a_chip_that_is_not_here_counts_and_estimates() -> None:
+    config = configure("h200", "S")
     kept = Kept()
     (result,) = run_together([Job(config, None)], caller=Caller(console=False, screens=[kept]))
     assert isinstance(result, float)
     assert math.isnan(result)
     (event,) = (event for event in kept.events if event["event"] == "compile")
-    step, minibatch = MOST[target, size]
-    assert 5 <= event["kernels_per_step"] <= step
-    assert 20 <= event["kernels_per_minibatch"] <= minibatch
-    assert event["kernels_per_update"] > 128 * event["kernels_per_step"]
-    assert (event["waits_per_update"] > 0) == (platform == "gpu")
+    assert event["chip"] == "NVIDIA H200"
+    assert event["start_seconds"] > 0
     assert event["peak_bytes"] < event["chip_bytes"]
-    assert 1e4 < event["most_steps_per_second"] < 1e8
+    assert 1e4 < event["estimated_steps_per_second"] < 1e8
 
 
-def test_the_estimate_takes_what_binds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "platform", lambda: "gpu")
-    few = targets.estimate("h200", HLO, 0, 100)
-    assert few["kernels_per_update"] == 3
-    assert few["most_steps_per_second"] == pytest.approx(100 / (3 * 2e-6))
-    many = targets.estimate("h200", HLO, 10**12, 100)
-    assert many["most_steps_per_second"] == pytest.approx(100 * 494.7e12 / 1e12)
+@pytest.mark.long
+def test_a_program_that_its_compiler_refuses_is_one_line() -> None:
+    config = configure("v5e", "L")
+    arch = dataclasses.replace(
+        config.arch, total_num_envs=2**21, total_timesteps=None, num_updates=2
+    )
+    config = dataclasses.replace(
+        config, arch=arch, system=dataclasses.replace(config.system, rollout_length=128)
+    )
+    with pytest.raises(
+        ConfigError, match=r"arch\.target=v5e: its compiler refuses .*memory"
+    ) as caught:
+        run_together([Job(config, None)], caller=Caller(console=False))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "flops, traffic, seconds",
+    [(None, None, 3 * 2e-6), (10**12, 10**9, 1 / 494.7), (10**6, 10**12, 1 / 4.8)],
+)
+def test_the_estimate_takes_what_lasts_longest(
+    flops: int | None, traffic: int | None, seconds: float
+) -> None:
+    found = targets.estimate("h200", HLO, flops, traffic, 100)
+    assert found["kernels_per_update"] == 3
+    assert found["estimated_steps_per_second"] == pytest.approx(100 / seconds)

@@ -85,7 +85,8 @@ class Blocks:
         if (target := self._config.arch.target) is not None:
             plan, train = self.layout.plan, self.programs.train
             steps = plan.num_members * plan.steps_per_update
-            values |= targets.estimate(target, train.call.as_text(), train.matmul_flops, steps)
+            text, products = train.call.as_text(), (train.matmul_flops, train.matmul_traffic)
+            values |= targets.estimate(target, text, *products, steps)
         self._events.write(dict.fromkeys(self._active, values), "compile")
         check_memory(self.layout, self.programs, self._config)
 

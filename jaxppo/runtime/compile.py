@@ -34,7 +34,9 @@ class Program:
     call: Any  # a `jax.stages.Compiled`
     seconds: float  # tracing, lowering and compiling (or reading the cache)
     peak_bytes: int | None  # arguments, outputs and temporaries; None: unknown
-    matmul_flops: int | None  # of matrix products and convolutions; None: unknown
+    # Of matrix products and convolutions; None: unknown
+    matmul_flops: int | None
+    matmul_traffic: int | None  # bytes of their factors and results
 
 
 def compile_program(
@@ -60,6 +62,7 @@ def compile_program(
         seconds=seconds,
         peak_bytes=unless_it_fails(lambda: _peak_bytes(compiled)),
         matmul_flops=unless_it_fails(lambda: matmul_flops(traced.jaxpr.jaxpr)),
+        matmul_traffic=unless_it_fails(lambda: count_products(traced.jaxpr.jaxpr, _traffic)),
     )
 
 
@@ -205,6 +208,11 @@ def matmul_bytes(function: Callable[..., Any], *args: Any) -> int:
         return math.prod(result.shape) * result.dtype.itemsize
 
     return count_products(jax.make_jaxpr(function)(*args).jaxpr, size)
+
+
+def _traffic(equation: Any) -> int:
+    arrays = [variable.aval for variable in (*equation.invars[:2], *equation.outvars)]
+    return sum(math.prod(x.shape) * x.dtype.itemsize for x in arrays)
 
 
 def _flops(equation: Any) -> int:

@@ -18,7 +18,10 @@ from jaxppo.kernels.platforms import compiling_for
 from jaxppo.types import PyTree
 
 AXIS = "device"
-COMPILERS = {"gpu": "jax_plugins.xla_cuda13", "tpu": "libtpu"}  # what has them
+COMPILERS = {
+    "gpu": "jax_plugins.xla_cuda13",
+    "tpu": "libtpu",
+}  # platform: the module that contains its compiler
 _CORES = "JAX_NUM_CPU_DEVICES"
 _PCI = Path("/sys/bus/pci/devices")
 _VENDORS = ("0x10de", "0x1ae0")  # NVIDIA, Google
@@ -46,7 +49,7 @@ def is_installed(module: str) -> bool:
     """Return whether a module can be imported, without importing it."""
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # the package that has it
+    except ModuleNotFoundError:  # its parent package is not installed
         return False
 
 
@@ -64,9 +67,9 @@ _chosen: ContextVar[tuple[Sequence[jax.Device], int] | None] = ContextVar("_chos
 
 @contextlib.contextmanager
 def using(chosen: Sequence[jax.Device], memory: int) -> Iterator[None]:
-    """Build and compile programs inside for these devices of another machine.
+    """Context in which programs are built and compiled for devices of another machine.
 
-    `memory` is that of each, in bytes.
+    `memory` is what programs may use of each device, in bytes.
     """
     token = _chosen.set((chosen, memory))
     try:
@@ -83,7 +86,7 @@ def local() -> Sequence[jax.Device]:
 
 
 def memory_elsewhere() -> int | None:
-    """Return the bytes of memory of each device of `using`; None outside of it."""
+    """Return the bytes that programs may use of each device of `using`; None outside of it."""
     chosen = _chosen.get()
     return None if chosen is None else chosen[1]
 

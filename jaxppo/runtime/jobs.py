@@ -36,9 +36,9 @@ def prepare(config: Config) -> tuple[Plan, System]:
     """Check a whole configuration without compiling; `ConfigError` if anything is wrong."""
     if config.arch.profile is not None:
         profile_folder(config.arch.profile)
-    check_surroundings(config)
     members(config)
     with targets.compiling(config.arch.target):
+        check_surroundings(config)
         planned = plan_members(config, num_members(config))
         return planned, build.build(config, planned)
 

@@ -1,4 +1,4 @@
-"""Kernels that a compiled program starts, and where it waits for the host, from its HLO text."""
+"""Count, from HLO text, the kernels that a program launches and its waits for the host."""
 
 import dataclasses
 import re
@@ -10,7 +10,8 @@ _FREE = {
     *("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "call"),
     *("opt-barrier", "partition-id", "replica-id", "add-dependency", "while", "conditional"),
 }
-_COUNTING = {"parameter", "get-tuple-element", "constant", "compare"}  # of a loop's condition
+# Opcodes of a loop's condition that only compares a counter with a constant
+_COUNTING = {"parameter", "get-tuple-element", "constant", "compare"}
 _HEAD = re.compile(r"(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
 _CALLED = re.compile(
     r"(?:body|to_apply|calls|true_computation|false_computation)=%?([\w.\-]+)"
@@ -45,7 +46,7 @@ class Instruction:
     condition: str  # of a loop: the computation that ends it
     number: int | None  # the length of a loop, if the compiler states it; a constant's value
     is_less: bool  # whether it is a comparison by "less than"
-    name: str  # of the operation in Python
+    name: str  # op_name metadata: JAX's name stack, such as jit(f)/collect/while
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +59,10 @@ class Loop:
 
 
 class Module:
-    """The computations of a compiled program. Loops of unknown length count once."""
+    """Parse the computations of a compiled program.
+
+    A loop of unknown length counts as one iteration and one wait.
+    """
 
     def __init__(self, text: str) -> None:
         self._computations: dict[str, list[Instruction]] = {}

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ from jaxppo.algorithms.evaluation import evaluate_members
 from jaxppo.algorithms.spine import Metrics, train_members, warm_up_members
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
-from jaxppo.runtime import build, compile
+from jaxppo.runtime import build, compile, devices
 from jaxppo.runtime.evaluating import place_keys
 from jaxppo.runtime.jobs import TooLargeError, profile_folder
 from jaxppo.runtime.placement import Layout
@@ -29,11 +30,13 @@ class Programs:
 
     train: compile.Program
     evaluate: compile.Program
+    start: compile.Program | None  # makes the first state; a run compiles it when it begins
 
     @property
     def seconds(self) -> float:
         """Return the seconds that compiling took."""
-        return self.train.seconds + self.evaluate.seconds
+        start = self.start.seconds if self.start else 0.0
+        return self.train.seconds + self.evaluate.seconds + start
 
     def describe(self) -> dict[str, Any]:
         """Return the values of a `compile` event."""
@@ -42,6 +45,7 @@ class Programs:
             "seconds": self.seconds,
             "train_seconds": self.train.seconds,
             "evaluate_seconds": self.evaluate.seconds,
+            **({"start_seconds": self.start.seconds} if self.start else {}),
             "gflop_per_update": None if flops is None else flops / 1e9,
             "peak_bytes": self.train.peak_bytes,
         }
@@ -65,7 +69,7 @@ def training_shapes(
 def compile_programs(
     layout: Layout, configs: Sequence[Config], train: compile.Program | None = None
 ) -> Programs:
-    """Compile both programs; `train` may be compiled already."""
+    """Compile the programs; `train` may be compiled already. With `arch.target`, also `start`."""
     train = train or compile_training(layout, configs)
     policy = _shapes(layout, configs).agent.policy
 
@@ -75,7 +79,26 @@ def compile_programs(
 
     placed = jax.eval_shape(keys)
     evaluation = partial(evaluate_members, layout.system)
-    return Programs(train=train, evaluate=_compile(configs[0], evaluation, policy, placed))
+    return Programs(
+        train=train,
+        evaluate=_compile(configs[0], evaluation, policy, placed),
+        start=None if configs[0].arch.target is None else compile_start(layout, configs),
+    )
+
+
+def compile_start(layout: Layout, configs: Sequence[Config]) -> compile.Program:
+    """Compile the program without arguments that makes the placed first state of these members."""
+    start = time.perf_counter()
+    placed = devices.sharding(layout.devices)
+    lowered = jax.jit(partial(_begin, layout, configs), out_shardings=placed).lower()
+    compiled = lowered.compile()
+    return compile.Program(
+        call=compiled,
+        seconds=time.perf_counter() - start,
+        peak_bytes=None,
+        matmul_flops=None,
+        matmul_traffic=None,
+    )
 
 
 def check_group(layout: Layout, program: compile.Program) -> None:
@@ -124,12 +147,13 @@ def profile(config: Config, layout: Layout, programs: Programs, state: LearnerSt
 
 def _shapes(layout: Layout, configs: Sequence[Config]) -> LearnerState:
     """Return the shapes of the placed state."""
-
-    def begin() -> LearnerState:
-        return layout.place(build.begin(layout.system, configs, layout.plan))
-
-    shapes: LearnerState = jax.eval_shape(begin)
+    shapes: LearnerState = jax.eval_shape(partial(_begin, layout, configs))
     return shapes
+
+
+def _begin(layout: Layout, configs: Sequence[Config]) -> LearnerState:
+    """Return the placed first state."""
+    return layout.place(build.begin(layout.system, configs, layout.plan))
 
 
 def _memory_limit(layout: Layout) -> int | None:

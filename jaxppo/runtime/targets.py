@@ -9,12 +9,18 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+import jax
+
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.messages import brief
 from jaxppo.runtime import devices, launches
 
-# A CUDA graph of many small kernels starts one in about two microseconds; a TPU's program starts
-# the next operation without the host. Both are assumptions of the estimate.
+# Assumed seconds from the start of one kernel to the start of the next, not measured: inside a
+# CUDA graph, and for operations of a TPU program
 LAUNCH_SECONDS = {"gpu": 2e-6, "tpu": 0.5e-6}
+
+# The share of its memory that JAX takes: by default, of a GPU (XLA_PYTHON_CLIENT_MEM_FRACTION)
+USABLE = {"gpu": 0.75, "tpu": 1.0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,61 +29,74 @@ class Chip:
 
     name: str
     memory: int  # bytes
-    products: float  # dense floating-point operations a second: TF32 on GPUs, bf16 on TPUs
+    bandwidth: float  # of the memory, bytes a second
+    flops_per_second: float  # of dense matrix products: TF32 on GPUs, bf16 on TPUs
 
 
 @dataclasses.dataclass(frozen=True)
 class Tpu(Chip):
     """A TPU."""
 
-    topology: str  # of a board
+    topology: str  # the smallest that libtpu compiles for
+    platform = "tpu"
 
 
 @dataclasses.dataclass(frozen=True)
 class Gpu(Chip):
-    """An NVIDIA GPU, with what XLA's compiler has to know of it."""
+    """An NVIDIA GPU (SXM, 80 GB of an A100), with what XLA's compiler has to know of it."""
 
-    bandwidth: float  # of the memory, bytes a second
     capability: tuple[int, int]
-    cores: int  # streaming multiprocessors
-    units: int  # for float32 in each
+    num_sms: int  # streaming multiprocessors
+    fp32_units_per_sm: int
     clock: float  # GHz
-    cache: int  # bytes, second level
-    shared: int  # bytes of shared memory per core
+    l2_cache: int  # bytes
+    shared_memory: int  # bytes per multiprocessor
     features: str = "NONE"  # FEATURE_EXTENSION of the capability
+    platform = "gpu"
 
 
 CHIPS: dict[str, Gpu | Tpu] = {
     "h200": Gpu(
-        "NVIDIA H200", 151_397_597_184, 494.7e12, 4.8e12,
+        "NVIDIA H200", 151_397_597_184, 4.8e12, 494.7e12,
         (9, 0), 132, 128, 1.98, 52_428_800, 233_472, "ACCELERATED_FEATURES",
     ),
     "h100": Gpu(
-        "NVIDIA H100", 85_899_345_920, 494.7e12, 3.35e12,
+        "NVIDIA H100", 85_899_345_920, 3.35e12, 494.7e12,
         (9, 0), 132, 128, 1.98, 52_428_800, 233_472, "ACCELERATED_FEATURES",
     ),
     "a100": Gpu(
-        "NVIDIA A100", 85_899_345_920, 156e12, 2.04e12,
+        "NVIDIA A100", 85_899_345_920, 2.04e12, 156e12,
         (8, 0), 108, 64, 1.41, 41_943_040, 167_936,
     ),
-    "v5e": Tpu("TPU v5e", 17_179_869_184, 197e12, "2x2"),
-    "v6e": Tpu("TPU v6e", 34_359_738_368, 918e12, "2x2"),
-    "v5p": Tpu("TPU v5p", 102_005_473_280, 459e12, "2x2x1"),
+    "v5e": Tpu("TPU v5e", 17_179_869_184, 0.82e12, 197e12, "2x2"),
+    "v6e": Tpu("TPU v6e", 34_359_738_368, 1.64e12, 918e12, "2x2"),
+    "v5p": Tpu("TPU v5p", 102_005_473_280, 2.765e12, 459e12, "2x2x1"),
 }  # fmt: skip
-EXTRAS = {"gpu": "aot-cuda", "tpu": "aot-tpu"}  # that have the compilers
+EXTRAS = {"gpu": "aot-cuda", "tpu": "aot-tpu"}  # optional dependencies that install the compilers
 
 
 @contextlib.contextmanager
 def compiling(target: str | None) -> Iterator[None]:
-    """Build and compile programs inside for `arch.target`; None: for the devices of this process.
+    """Context in which programs are built and compiled for `arch.target`.
 
-    `ConfigError` if the target is unknown, or its compiler is not installed.
+    None: for this process's devices. `ConfigError` if the target is unknown, its compiler is not
+    installed, or the compiler refuses a program, as that of TPUs does for want of memory.
     """
     if target is None:
         yield
-    else:
-        with devices.using(devices_of(target), chip_of(target).memory):
+        return
+    chip, cached = chip_of(target), jax.config.jax_enable_compilation_cache  # type: ignore[attr-defined]
+    jax.config.update("jax_enable_compilation_cache", False)  # JAX cannot read such an entry
+    try:
+        with devices.using(devices_of(target), int(USABLE[chip.platform] * chip.memory)):
             yield
+    except jax.errors.JaxRuntimeError as error:
+        raise ConfigError(
+            f"arch.target={target}: its compiler refuses the program ({brief(error)}); lower "
+            "arch.total_num_envs, system.rollout_length or the number of members"
+        ) from error
+    finally:
+        jax.config.update("jax_enable_compilation_cache", cached)
 
 
 def chip_of(target: str) -> Gpu | Tpu:
@@ -85,16 +104,23 @@ def chip_of(target: str) -> Gpu | Tpu:
     found = CHIPS.get(target.partition(":")[0])
     if found is None:
         raise ConfigError(
-            f"arch.target={target}: no such chip; one of {', '.join(CHIPS)}, if you like with the "
+            f"arch.target={target}: no such chip; one of {', '.join(CHIPS)}, optionally with the "
             "number of GPUs or the topology of TPUs, as in h200:4 and v5e:2x2"
         )
     return found
 
 
 def devices_of(target: str) -> list[Any]:
-    """Return the devices of a target, on which nothing can be run."""
+    """Return devices to compile for; nothing runs on them.
+
+    `ConfigError` if the compiler is not installed or rejects the target.
+    """
     chip, shape = chip_of(target), target.partition(":")[2]
-    platform = "gpu" if isinstance(chip, Gpu) else "tpu"
+    platform = chip.platform
+    if isinstance(chip, Gpu) and not (shape or "1").isdecimal():
+        raise ConfigError(
+            f"arch.target={target}: the number of GPUs must be a positive integer, as in h200:4"
+        )
     if not devices.is_installed(devices.COMPILERS[platform]):
         raise ConfigError(
             f"arch.target={target}: needs its compiler, which is not installed; pip install "
@@ -111,30 +137,40 @@ def devices_of(target: str) -> list[Any]:
         found = topologies.get_topology_desc(platform="tpu", topology_name=name).devices
         return list(found if shape else found[:1])
     except Exception as error:  # of the compiler; it may raise anything
-        first = str(error).strip().partition("\n")[0]
         raise ConfigError(
-            f"arch.target={target}: its compiler refuses it ({first}); take another number of "
-            "chips, or leave it out"
+            f"arch.target={target}: its compiler refuses it ({brief(error)}); choose another "
+            "number of GPUs or topology of TPUs, as in h200:4 and v5e:2x2"
         ) from error
 
 
-def estimate(target: str, text: str, flops: int | None, steps: int) -> dict[str, Any]:
-    """Return what an update of `steps` environment steps costs on a target, and a bound on speed.
+def estimate(
+    target: str, text: str, flops: int | None, traffic: int | None, steps: int
+) -> dict[str, Any]:
+    """Return what an update costs on a target: counts, estimated times (s) and speed (steps/s).
 
-    `text` is the HLO of the compiled training program, `flops` are the products of an update.
-    `most_steps_per_second` is an upper bound: an update takes at least as long as it takes to start
-    all of its kernels, and to compute all of its products.
+    `text` is the HLO of the training program. `flops` and `traffic` are the floating-point
+    operations of an update's matrix products and convolutions, and the bytes of their factors and
+    results, on one device; None (unknown) counts as 0. `steps` are the environment steps of an
+    update, over all members.
+
+    The speed is a rough estimate. An update is taken to last as long as the longest of launching
+    its kernels, computing its products, and moving their factors and results through memory. Other
+    memory traffic makes it slower; caches, and branches that are not taken, make it faster.
     """
-    chip, module, platform = chip_of(target), launches.Module(text), devices.platform()
+    chip, module = chip_of(target), launches.Module(text)
     loops = list(module.loops())
 
     def kernels(scope: str) -> int | None:
         found = [loop.each.kernels for loop in loops if loop.name.endswith(scope)]
         return found[0] if found else None
 
+    # The loop over updates has the most kernels
     update = max((loop.each for loop in loops), key=lambda each: each.kernels)
-    starts = update.kernels * LAUNCH_SECONDS[platform]
-    products = (flops or 0) / chip.products
+    seconds = {
+        "launch_seconds": update.kernels * LAUNCH_SECONDS[chip.platform],
+        "product_seconds": (flops or 0) / chip.flops_per_second,
+        "traffic_seconds": (traffic or 0) / chip.bandwidth,
+    }
     return {
         "target": target,
         "chip": chip.name,
@@ -142,10 +178,9 @@ def estimate(target: str, text: str, flops: int | None, steps: int) -> dict[str,
         "kernels_per_update": update.kernels,
         "kernels_per_step": kernels("/collect/while"),
         "kernels_per_minibatch": kernels("/epochs/while/body/closed_call/while"),
-        "waits_per_update": update.waits if platform == "gpu" else 0,
-        "start_seconds": starts,
-        "product_seconds": products,
-        "most_steps_per_second": steps / max(starts, products),
+        "waits_per_update": update.waits if chip.platform == "gpu" else 0,
+        **seconds,
+        "estimated_steps_per_second": steps / max(seconds.values()),
     }
 
 
@@ -157,11 +192,11 @@ gpu_device_info {{
   threads_per_block_limit: 1024
   threads_per_warp: 32
   shared_memory_per_block: 49152
-  shared_memory_per_core: {gpu.shared}
-  shared_memory_per_block_optin: {gpu.shared - 1024}
+  shared_memory_per_core: {gpu.shared_memory}
+  shared_memory_per_block_optin: {gpu.shared_memory - 1024}
   threads_per_core_limit: 2048
-  core_count: {gpu.cores}
-  fpus_per_core: {gpu.units}
+  core_count: {gpu.num_sms}
+  fpus_per_core: {gpu.fp32_units_per_sm}
   block_dim_limit_x: 2147483647
   block_dim_limit_y: 65535
   block_dim_limit_z: 65535
@@ -169,7 +204,7 @@ gpu_device_info {{
   thread_dim_limit_y: 1024
   thread_dim_limit_z: 64
   memory_bandwidth: {gpu.bandwidth:.0f}
-  l2_cache_size: {gpu.cache}
+  l2_cache_size: {gpu.l2_cache}
   clock_rate_ghz: {gpu.clock}
   device_memory_size: {gpu.memory}
   cuda_compute_capability {{ major: {major} minor: {minor} feature_extension: {gpu.features} }}

@@ -83,9 +83,10 @@ def _compile(event: Event) -> list[str]:
         *([] if peak is None else [f"{peak / 2**20:.0f} MiB at peak"]),
     ]
     cost = f": {', '.join(costs)}, on each device" if costs else ""
+    names = [name for name in ("train", "evaluate", "start") if f"{name}_seconds" in event]
+    parts = ", ".join(f"{name} {event[f'{name}_seconds']:.1f}" for name in names)
     return [
-        f"compiled in {event['seconds']:.1f} s (train {event['train_seconds']:.1f}, evaluate "
-        f"{event['evaluate_seconds']:.1f}){cost}",
+        f"compiled in {event['seconds']:.1f} s ({parts}){cost}",
         *(_target(event) if "target" in event else []),
     ]
 
@@ -94,14 +95,22 @@ def _target(event: Event) -> list[str]:
     parts = {"a step": "kernels_per_step", "a minibatch": "kernels_per_minibatch"}
     each = ", ".join(f"{event[key]:,} {words}" for words, key in parts.items() if event[key])
     waits = event["waits_per_update"]
-    starts, products = 1e3 * event["start_seconds"], 1e3 * event["product_seconds"]
+    needs = {
+        "launch its kernels": "launch_seconds",
+        "compute its matrix products": "product_seconds",
+        "move their factors and results": "traffic_seconds",
+    }
+    times = [f"{1e3 * event[key]:.3g} ms to {words}" for words, key in needs.items()]
     return [
         f"for {event['chip']} with {event['chip_bytes'] / 2**30:.0f} GiB: "
         f"{event['kernels_per_update']:,} kernels an update ({each})"
-        + (f"; loops and branches wait for the host {waits:,} times" if waits else ""),
-        f"estimate: at most {short(event['most_steps_per_second'])} steps/s, since an update takes "
-        f"{starts:.3g} ms to start its kernels and {products:.3g} ms to compute its products; "
-        "memory traffic is not counted",
+        + (
+            f"; the device waits for the host at least {count(waits, 'time')} an update"
+            if waits
+            else ""
+        ),
+        f"rough estimate: {short(event['estimated_steps_per_second'])} steps/s at most, since an "
+        f"update needs {', '.join(times[:-1])} and {times[-1]}",
     ]
 
 
