@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+COMPILERS := $(VENV)/.compilers
 ADAPTERS := .venv-adapters
 LIBRARIES := brax,craftax,jumanji,navix,pgx,playground,xminigrid
 
@@ -29,7 +30,7 @@ slow: $(INSTALLED) ## the learning runs
 adapters: $(ADAPTERS)/.installed ## the contract of other libraries' environments, in .venv-adapters
 	$(ADAPTERS)/bin/python -m pytest -m slow tests/test_adapters.py
 
-check: $(INSTALLED) ## format, lint, types and all tests, as continuous integration runs them
+check: $(COMPILERS) ## format, lint, types and all tests, as continuous integration runs them
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
@@ -63,6 +64,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 	  echo "jaxppo needs Python 3.11 or 3.12 and $(PYTHON) is neither; name one: make PYTHON=python3.12" >&2; exit 1; }
 	test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# The compilers of accelerators, without their libraries
+$(COMPILERS): $(INSTALLED)
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[aot-cuda,aot-tpu]'
 	@touch $@
 
 $(ADAPTERS)/.installed: pyproject.toml constraints.txt

@@ -26,6 +26,8 @@ from jaxppo.types import LearnerState, System
 # Compiling is most of the time here: the commands that tests run compile with arch.compiler=quick's
 # options, what tests compile themselves with fewer optimisations still.
 jax.config.update("jax_disable_most_optimizations", True)
+if not os.environ.get("JAX_PLATFORMS"):  # though compilers of accelerators may be installed
+    jax.config.update("jax_platforms", "cpu")
 XLA_FLAGS = " ".join(
     (
         os.environ.get("XLA_FLAGS", ""),
