@@ -136,7 +136,7 @@ def test_the_platform_is_cpu_where_only_compilers_are(
 ) -> None:
     told: dict[str, Any] = {}
     monkeypatch.setattr(devices, "is_installed", lambda _: installed)
-    monkeypatch.setattr(devices, "_may_have_accelerator", lambda: here)
+    monkeypatch.setattr(devices, "may_have_accelerator", lambda: here)
     monkeypatch.setenv("JAX_PLATFORMS", asked)
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=1")
     config = SimpleNamespace(jax_platforms=None, update=told.__setitem__)

@@ -35,7 +35,7 @@ def prepare() -> None:
     no accelerator, the platform is cpu: JAX would search for one, and print that it found none.
     """
     platforms = os.environ.get("JAX_PLATFORMS") or jax.config.jax_platforms  # type: ignore[attr-defined]
-    if not platforms and any(map(is_installed, COMPILERS.values())) and not _may_have_accelerator():
+    if not platforms and any(map(is_installed, COMPILERS.values())) and not may_have_accelerator():
         jax.config.update("jax_platforms", "cpu")
     asked = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if not asked and _CORES not in os.environ:
@@ -53,7 +53,7 @@ def is_installed(module: str) -> bool:
         return False
 
 
-def _may_have_accelerator() -> bool:
+def may_have_accelerator() -> bool:
     """Return False if this is a Linux machine without an accelerator."""
     if not _PCI.is_dir() or Path("/dev/dxg").exists():  # not Linux, or on Windows
         return True

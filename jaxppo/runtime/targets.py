@@ -72,6 +72,13 @@ CHIPS: dict[str, Gpu | Tpu] = {
     "v6e": Tpu("TPU v6e", 34_359_738_368, 1.64e12, 918e12, "2x2"),
     "v5p": Tpu("TPU v5p", 102_005_473_280, 2.765e12, 459e12, "2x2x1"),
 }  # fmt: skip
+# Of these, libtpu neither asks Google's cloud nor prints that it found nothing. The chip need not be
+# the target's.
+_NO_TPU_HERE = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+}
 EXTRAS = {"gpu": "aot-cuda", "tpu": "aot-tpu"}  # optional dependencies that install the compilers
 
 
@@ -132,7 +139,9 @@ def devices_of(target: str) -> list[Any]:
         if isinstance(chip, Gpu):
             given = dict(target_config=_config(chip), topology=f"1x1x{int(shape or 1)}")
             return list(topologies.get_topology_desc(platform="cuda", **given).devices)
-        os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # do not search for a TPU in the cloud
+        if not devices.may_have_accelerator():
+            for key, value in _NO_TPU_HERE.items():
+                os.environ.setdefault(key, value)
         name = f"{target.partition(':')[0]}:{shape or chip.topology}"
         found = topologies.get_topology_desc(platform="tpu", topology_name=name).devices
         return list(found if shape else found[:1])
