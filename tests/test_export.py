@@ -242,6 +242,34 @@ def test_learner_lowers_without_the_hardware(
         assert "stablehlo.dot_general" in text
 
 
+def test_executables_train_as_the_run_did(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a process that has jax alone; of two seeds, and two blocks."""
+    config = small_config(arch__num_seeds=2, arch__num_updates=4, arch__num_evaluation=2)
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    loop.run(config, run_dir)
+    lines = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
+    evaluations = [event for event in lines if event["event"] == "eval" and event["steps"]]
+    for _ in range(2):  # again into the same folder
+        export(Export(run=str(run_dir), what="executable", trust=["envs"], out=str(tmp_path / "p")))
+    assert "train.bin" in capsys.readouterr().out
+    blocked = "import sys; sys.modules.update(dict.fromkeys(['jaxppo', 'flax', 'optax']))"
+    code = f"{blocked}; import runpy; runpy.run_path('load.py')"
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path / "p", env=environment, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
+    expected = [
+        f"{event['steps']:,} steps: mean return {event['episode_return']:.2f}"
+        for event in evaluations
+    ]
+    assert len(expected) == 2
+    assert done.stdout.decode().splitlines() == expected
+
+
 class Decomposed(envs.Clock):
     """Its reward is by a routine that JAX has on CPUs alone."""
 
@@ -278,6 +306,13 @@ REFUSED = {
     "out=RUN: holds a run already": Export(run="RUN", out="RUN"),
     "has a README.md of something else": Export(run="RUN", out="TAKEN"),
     "which=latest: is a setting of what=policy": Export(run="RUN", what="learner", which="latest"),
+    r"platforms=.*: is a setting of what=policy and what=learner": Export(
+        run="RUN", what="executable", platforms=["tpu"]
+    ),
+    "target=h200: is a setting of what=executable": Export(run="RUN", target="h200"),
+    "target=h300: no such chip": Export(
+        run="RUN", what="executable", target="h300", trust=["envs"]
+    ),
     "run=TAKEN: is not the directory of a run, which has a config.yaml": Export(
         run="TAKEN", what="learner"
     ),

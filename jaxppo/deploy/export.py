@@ -24,6 +24,7 @@ from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import CONFIG, read_config
 from jaxppo.config.trust import check_trust
+from jaxppo.deploy.executable import write_executables
 from jaxppo.deploy.policy import Choice, TrainedPolicy
 from jaxppo.kernels.platforms import compiling_for
 from jaxppo.runtime import build, checkpoint, devices
@@ -35,6 +36,11 @@ from jaxppo.runtime.sinks.console import print_lines
 from jaxppo.types import Discrete, MultiDiscrete, PyTree, Space, is_space, zeros
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")  # as JAX names them
+OF_ONE = {  # a setting -> the choices of `what` that read it
+    **dict.fromkeys(("which", "seed", "env"), ("policy",)),
+    "platforms": ("policy", "learner"),
+    "target": ("executable",),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,12 +50,22 @@ class Export(Choice):
     what=policy writes programs in which the trained policy acts, for any batch size. They contain
     its parameters and need only jax and flatbuffers. A README.md beside them says how to call them.
 
-    what=learner lowers the program that trains the run on one device of each platform. This machine
-    needs no such device. A program that lowers may still fail in the platform's own compiler or not
-    fit into memory. Convolutions and linear recurrences have the form used for training here.
+    what=learner lowers the program that trains the run on one device of each platform, in the forms
+    that are fast there. This machine needs no such device. A program that lowers may still fail in
+    the platform's own compiler or not fit into memory.
+
+    what=executable compiles the programs that train and evaluate the run, from its first step, for
+    `target`, and writes them with a loader that needs jax alone.
     """
 
-    what: str = setting("policy", "policy, or learner", choices=("policy", "learner"))
+    what: str = setting(
+        "policy", "policy, learner or executable", choices=("policy", "learner", "executable")
+    )
+    target: str | None = setting(
+        None,
+        "what=executable: the accelerator to compile for, as arch.target; null: this machine's "
+        "devices",
+    )
     platforms: list[str] = setting(["cpu", "cuda", "tpu"], f"some of {', '.join(PLATFORMS)}")
     out: str | None = setting(None, "the directory to write to; null: export in the run directory")
 
@@ -57,6 +73,13 @@ class Export(Choice):
 def export(settings: Export) -> None:
     """Write the programs and print a summary."""
     settings.check()
+    default = Export()
+    for name, what in OF_ONE.items():
+        if settings.what not in what and getattr(settings, name) != getattr(default, name):
+            of = " and ".join(f"what={each}" for each in what)
+            raise ConfigError(
+                f"{name}={getattr(settings, name)}: is a setting of {of}; leave it out"
+            )
     for platform in settings.platforms or [""]:
         if platform not in PLATFORMS:
             raise ConfigError(
@@ -67,8 +90,10 @@ def export(settings: Export) -> None:
     check_run_dir("out", out)
     if settings.what == "policy":
         export_policy(settings, out)
-    else:
+    elif settings.what == "learner":
         lower_learner(settings, out)
+    else:
+        write_executables(_config_of(settings), settings.target, out)
 
 
 def export_policy(settings: Export, out: Path) -> None:
@@ -168,20 +193,7 @@ def export_acting(
 
 def lower_learner(settings: Export, out: Path) -> None:
     """Write learner.PLATFORM.stablehlo.mlir of each; `ConfigError` at the end if one fails."""
-    for name in ("which", "seed", "env"):
-        if getattr(settings, name) != getattr(Export(), name):
-            raise ConfigError(
-                f"{name}={getattr(settings, name)}: is a setting of what=policy; leave it out"
-            )
-    run_dir = Path(settings.run)
-    if not (run_dir / CONFIG).is_file():
-        raise ConfigError(
-            f"run={run_dir}: is not the directory of a run, which has a {CONFIG}; look "
-            "below outputs or multirun"
-        )
-    stored = {**read_config(run_dir), "logger": {}}  # this does not run anything
-    check_trust(stored, settings.trust)
-    config = parse(stored)
+    config = _config_of(settings)
     out.mkdir(parents=True, exist_ok=True)
     refused = []
     for platform in dict.fromkeys(settings.platforms):
@@ -202,6 +214,19 @@ def lower_learner(settings: Export, out: Path) -> None:
             f"platforms=[{','.join(settings.platforms)}]: training in {env} does not lower "
             f"for {', '.join(refused)}; leave that out, or change what its line names"
         )
+
+
+def _config_of(settings: Export) -> Config:
+    """Return the settings of the run, without sinks, for programs that begin it anew."""
+    run_dir = Path(settings.run)
+    if not (run_dir / CONFIG).is_file():
+        raise ConfigError(
+            f"run={run_dir}: is not the directory of a run, which has a {CONFIG}; look "
+            "below outputs or multirun"
+        )
+    stored = {**read_config(run_dir), "logger": {}}
+    check_trust(stored, settings.trust)
+    return parse(stored)
 
 
 def _lowered(config: Config, platform: str) -> str:

@@ -78,6 +78,7 @@ def command(settings: type, run: Callable[[Any], None], *, places: str | None = 
             default = f" [{field.default}]" if shown else ""
             print_lines(f"  {field.name:<12} {field.metadata['help']}{default}")
         return
+    devices.choose_platform()
     with one_line():
         arguments = [argument.lstrip("+") for argument in arguments]
         paths = [a for a in arguments if places and not a.startswith("-") and _is_path(a)]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.kernels.platforms import compiling_for
@@ -101,6 +102,26 @@ def collection_disabled() -> Iterator[None]:
     finally:
         if was:
             gc.enable()
+
+
+@contextlib.contextmanager
+def cache_disabled() -> Iterator[None]:
+    """Neither read nor write the cache of compiled programs.
+
+    For programs of another machine, which JAX cannot read from it, and for programs that are
+    serialised: on CPUs one that was read from the cache is not whole.
+    """
+
+    def switch(enabled: bool) -> None:
+        jax.config.update("jax_enable_compilation_cache", enabled)
+        compilation_cache.reset_cache()  # JAX reads the setting once
+
+    before = jax.config.jax_enable_compilation_cache  # type: ignore[attr-defined]
+    switch(False)
+    try:
+        yield
+    finally:
+        switch(before)
 
 
 def options(compiler: str, platform: str) -> dict[str, Any]:

@@ -30,19 +30,27 @@ _VENDORS = ("0x10de", "0x1ae0")  # NVIDIA, Google
 def prepare() -> None:
     """Choose the platform, and make each CPU core a device, so that members train in parallel.
 
-    Commands call this before JAX is first used. Choices of a user (JAX_PLATFORMS, XLA_FLAGS,
-    JAX_NUM_CPU_DEVICES) are not changed. If compilers for accelerators are installed, but there is
-    no accelerator, the platform is cpu: JAX would search for one, and print that it found none.
+    Commands that train call this before JAX is first used. Choices of a user (XLA_FLAGS,
+    JAX_NUM_CPU_DEVICES) are not changed.
     """
-    platforms = os.environ.get("JAX_PLATFORMS") or jax.config.jax_platforms  # type: ignore[attr-defined]
-    if not platforms and any(map(is_installed, COMPILERS.values())) and not may_have_accelerator():
-        jax.config.update("jax_platforms", "cpu")
+    choose_platform()
     asked = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if not asked and _CORES not in os.environ:
         affinity = getattr(os, "sched_getaffinity", None)  # on Linux only
         num_cores = len(affinity(0)) if affinity else os.cpu_count() or 1
         with contextlib.suppress(RuntimeError):  # JAX is already in use
             jax.config.update(_CORES.lower(), num_cores)
+
+
+def choose_platform() -> None:
+    """Choose cpu if compilers for accelerators are installed, but there is no accelerator.
+
+    All commands call this before JAX is first used. JAX would search for an accelerator, and print
+    that it found none. The choice of a user (JAX_PLATFORMS) is not changed.
+    """
+    platforms = os.environ.get("JAX_PLATFORMS") or jax.config.jax_platforms  # type: ignore[attr-defined]
+    if not platforms and any(map(is_installed, COMPILERS.values())) and not may_have_accelerator():
+        jax.config.update("jax_platforms", "cpu")
 
 
 def is_installed(module: str) -> bool:

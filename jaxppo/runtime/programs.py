@@ -90,7 +90,7 @@ def compile_start(layout: Layout, configs: Sequence[Config]) -> compile.Program:
     """Compile the program without arguments that makes the placed first state of these members."""
     start = time.perf_counter()
     placed = devices.sharding(layout.devices)
-    lowered = jax.jit(partial(_begin, layout, configs), out_shardings=placed).lower()
+    lowered = jax.jit(partial(place_start, layout, configs), out_shardings=placed).lower()
     compiled = lowered.compile()
     return compile.Program(
         call=compiled,
@@ -147,11 +147,11 @@ def profile(config: Config, layout: Layout, programs: Programs, state: LearnerSt
 
 def _shapes(layout: Layout, configs: Sequence[Config]) -> LearnerState:
     """Return the shapes of the placed state."""
-    shapes: LearnerState = jax.eval_shape(partial(_begin, layout, configs))
+    shapes: LearnerState = jax.eval_shape(partial(place_start, layout, configs))
     return shapes
 
 
-def _begin(layout: Layout, configs: Sequence[Config]) -> LearnerState:
+def place_start(layout: Layout, configs: Sequence[Config]) -> LearnerState:
     """Return the placed first state."""
     return layout.place(build.begin(layout.system, configs, layout.plan))
 

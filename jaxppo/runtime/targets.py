@@ -13,7 +13,7 @@ import jax
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.messages import brief
-from jaxppo.runtime import devices, launches
+from jaxppo.runtime import compile, devices, launches
 
 # Assumed seconds from the start of one kernel to the start of the next, not measured: inside a
 # CUDA graph, and for operations of a TPU program
@@ -72,8 +72,8 @@ CHIPS: dict[str, Gpu | Tpu] = {
     "v6e": Tpu("TPU v6e", 34_359_738_368, 1.64e12, 918e12, "2x2"),
     "v5p": Tpu("TPU v5p", 102_005_473_280, 2.765e12, 459e12, "2x2x1"),
 }  # fmt: skip
-# Of these, libtpu neither asks Google's cloud nor prints that it found nothing. The chip need not be
-# the target's.
+# With these, libtpu neither asks Google's cloud nor prints that it found nothing. The accelerator
+# type need not be the target's.
 _NO_TPU_HERE = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
@@ -83,54 +83,55 @@ EXTRAS = {"gpu": "aot-cuda", "tpu": "aot-tpu"}  # optional dependencies that ins
 
 
 @contextlib.contextmanager
-def compiling(target: str | None) -> Iterator[None]:
+def compiling(target: str | None, key: str = "arch.target") -> Iterator[None]:
     """Context in which programs are built and compiled for `arch.target`.
 
-    None: for this process's devices. `ConfigError` if the target is unknown, its compiler is not
-    installed, or the compiler refuses a program, as that of TPUs does for want of memory.
+    None: for this process's devices. `key` is the setting's name in errors. `ConfigError` if the
+    target is unknown, its compiler is not installed, or the compiler refuses a program, as that of
+    TPUs does for want of memory.
     """
     if target is None:
         yield
         return
-    chip, cached = chip_of(target), jax.config.jax_enable_compilation_cache  # type: ignore[attr-defined]
-    jax.config.update("jax_enable_compilation_cache", False)  # JAX cannot read such an entry
+    chip = chip_of(target, key)
     try:
-        with devices.using(devices_of(target), int(USABLE[chip.platform] * chip.memory)):
+        with (
+            compile.cache_disabled(),
+            devices.using(devices_of(target, key), int(USABLE[chip.platform] * chip.memory)),
+        ):
             yield
     except jax.errors.JaxRuntimeError as error:
         raise ConfigError(
-            f"arch.target={target}: its compiler refuses the program ({brief(error)}); lower "
+            f"{key}={target}: its compiler refuses the program ({brief(error)}); lower "
             "arch.total_num_envs, system.rollout_length or the number of members"
         ) from error
-    finally:
-        jax.config.update("jax_enable_compilation_cache", cached)
 
 
-def chip_of(target: str) -> Gpu | Tpu:
+def chip_of(target: str, key: str = "arch.target") -> Gpu | Tpu:
     """Return the chip of a target such as h200, h200:4 or v5e:2x2."""
     found = CHIPS.get(target.partition(":")[0])
     if found is None:
         raise ConfigError(
-            f"arch.target={target}: no such chip; one of {', '.join(CHIPS)}, optionally with the "
+            f"{key}={target}: no such chip; one of {', '.join(CHIPS)}, optionally with the "
             "number of GPUs or the topology of TPUs, as in h200:4 and v5e:2x2"
         )
     return found
 
 
-def devices_of(target: str) -> list[Any]:
+def devices_of(target: str, key: str) -> list[Any]:
     """Return devices to compile for; nothing runs on them.
 
     `ConfigError` if the compiler is not installed or rejects the target.
     """
-    chip, shape = chip_of(target), target.partition(":")[2]
+    chip, shape = chip_of(target, key), target.partition(":")[2]
     platform = chip.platform
     if isinstance(chip, Gpu) and not (shape or "1").isdecimal():
         raise ConfigError(
-            f"arch.target={target}: the number of GPUs must be a positive integer, as in h200:4"
+            f"{key}={target}: the number of GPUs must be a positive integer, as in h200:4"
         )
     if not devices.is_installed(devices.COMPILERS[platform]):
         raise ConfigError(
-            f"arch.target={target}: needs its compiler, which is not installed; pip install "
+            f"{key}={target}: needs its compiler, which is not installed; pip install "
             f"'jaxppo[{EXTRAS[platform]}]'"
         )
     from jax.experimental import topologies
@@ -147,7 +148,7 @@ def devices_of(target: str) -> list[Any]:
         return list(found if shape else found[:1])
     except Exception as error:  # of the compiler; it may raise anything
         raise ConfigError(
-            f"arch.target={target}: its compiler refuses it ({brief(error)}); choose another "
+            f"{key}={target}: its compiler refuses it ({brief(error)}); choose another "
             "number of GPUs or topology of TPUs, as in h200:4 and v5e:2x2"
         ) from error
 

@@ -1,0 +1,163 @@
+"""Write the compiled programs of a run, for this machine or an accelerator that is not here."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.experimental import serialize_executable
+
+from jaxppo.algorithms.evaluation import evaluation_stream
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import Config
+from jaxppo.kernels.platforms import compiling_for
+from jaxppo.runtime import build, checkpoint, compile, devices, targets
+from jaxppo.runtime.evaluating import place_keys
+from jaxppo.runtime.jobs import prepare
+from jaxppo.runtime.placement import Layout
+from jaxppo.runtime.population import members
+from jaxppo.runtime.programs import check_memory, compile_programs, place_start
+from jaxppo.runtime.sinks.console import print_lines
+from jaxppo.types import PyTree
+
+FACTS = "programs.json"
+
+
+def write_executables(config: Config, target: str | None, out: Path) -> None:
+    """Write start.bin, train.bin, evaluate.bin, programs.json, load.py and README.md.
+
+    `target` is that of `arch.target`; None: this process's devices. `ConfigError` as for a plan, or
+    if the folder's README.md is of something else.
+    """
+    if (out / "README.md").exists() and not (out / FACTS).exists():
+        raise ConfigError(f"out={out}: has a README.md of something else; choose another folder")
+    arch = dataclasses.replace(config.arch, compiler="thorough", compile_cache=None, profile=None)
+    config = dataclasses.replace(config, arch=arch)
+    with targets.compiling(target, "target"), compile.cache_disabled():
+        plan, system = prepare(config)
+        every = members(config)
+        layout = Layout(plan, system, tuple(range(len(every))))
+        programs = compile_programs(layout, every)
+        check_memory(layout, programs, config)
+        start = _compile_start(layout, every)
+        where = target or devices.machine()
+    calls = {"start": start, "train": programs.train.call, "evaluate": programs.evaluate.call}
+    names = {name: _names(call) for name, call in calls.items()}
+    facts = {
+        "environment": system.env.name,
+        "devices": where,
+        "num_devices": plan.num_devices,
+        "versions": checkpoint.versions(),
+        "updates_per_block": list(plan.updates_per_block),
+        "steps_per_update": plan.steps_per_update,
+        "seeds": [member.arch.seed for member in every],
+        "programs": names,
+        # Which outputs of train are inputs of evaluate, and which output of evaluate are returns
+        "policy": [
+            names["train"]["outputs"].index(f"[0].agent.policy{name.removeprefix('[0]')}")
+            for name in names["evaluate"]["inputs"][:-1]
+        ],
+        "returns": names["evaluate"]["outputs"].index(".returns"),
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    sizes = []
+    for name, call in calls.items():
+        content, _, _ = serialize_executable.serialize(call)
+        (out / f"{name}.bin").write_bytes(content)
+        sizes.append(f"{name}.bin {len(content):,} bytes")
+    (out / FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    (out / "load.py").write_text(_LOADER, encoding="utf-8")
+    (out / "README.md").write_text(_readme(facts), encoding="utf-8")
+    print_lines(f"for {where}: {', '.join(sizes)}; {out / 'README.md'} says how to run them")
+
+
+def _compile_start(layout: Layout, configs: Sequence[Config]) -> Any:
+    """Compile the program that returns the first (state, metrics), and every block's inputs.
+
+    These are its number of updates and its evaluation's keys.
+    """
+
+    def start() -> PyTree:
+        streams = build.random_streams([config.arch.seed for config in configs])[2]
+        blocks = []
+        for block, count in enumerate(layout.plan.updates_per_block):
+            keys = jax.vmap(evaluation_stream, (0, None))(streams, block)
+            placed = place_keys(layout, keys, configs[0].arch.num_eval_episodes, 1)[0]
+            blocks.append((layout.place_count(count), placed))
+        return (place_start(layout, configs), layout.no_metrics()), blocks
+
+    with compile.collection_disabled(), compiling_for(devices.platform()):
+        placed = devices.sharding(layout.devices)
+        return jax.jit(start, out_shardings=placed).lower().compile()
+
+
+def _names(program: Any) -> dict[str, list[str]]:
+    """Return the names of a compiled program's inputs and outputs, in order."""
+    found = {"inputs": program.args_info[0], "outputs": program.out_info}
+    return {
+        way: [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(tree)]
+        for way, tree in found.items()
+    }
+
+
+_LOADER = '''"""Train with programs that were compiled elsewhere: python load.py
+
+Loading a program can run any code: load only files that you trust.
+"""
+
+import json
+from pathlib import Path
+
+import jax
+from jax.experimental.serialize_executable import deserialize_and_load
+
+HERE = Path(__file__).parent
+FACTS = json.loads((HERE / "programs.json").read_text())
+
+
+def load(name):
+    """Return a program that maps arrays to a tuple of arrays, as programs.json names them."""
+    num_inputs, num_outputs = (len(FACTS["programs"][name][way]) for way in ("inputs", "outputs"))
+    return deserialize_and_load(
+        (HERE / f"{name}.bin").read_bytes(),
+        jax.tree.structure(((0,) * num_inputs, {})),
+        jax.tree.structure((0,) * num_outputs),
+        execution_devices=jax.local_devices()[: FACTS["num_devices"]],
+    )
+
+
+jax.numpy.linalg.qr(jax.numpy.eye(2))  # loads the library that start.bin calls
+start, train, evaluate = map(load, ("start", "train", "evaluate"))
+arrays, steps = start(), 0
+state = arrays[: len(FACTS["programs"]["train"]["inputs"]) - 1]
+blocks = arrays[len(state) :]
+for updates, count, keys in zip(FACTS["updates_per_block"], blocks[::2], blocks[1::2]):
+    state = train(*state, count)
+    steps += updates * FACTS["steps_per_update"]
+    returns = evaluate(*(state[i] for i in FACTS["policy"]), keys)[FACTS["returns"]]
+    print(f"{steps:,} steps: mean return {returns.mean():.2f}")
+'''
+
+
+def _readme(facts: dict[str, Any]) -> str:
+    """Return the README.md, which says how to run the programs."""
+    versions = facts["versions"]
+    return f"""# Training in {facts["environment"]}, compiled for {facts["devices"]}
+
+Three programs of jaxppo, as the compiler's machine code. They run on {facts["num_devices"]}
+device(s) of that kind, with jax {versions["jax"]} and jaxlib {versions["jaxlib"]}, and need no
+jaxppo and no compilation. `python load.py` trains and prints the mean return after each block.
+
+| program | inputs | outputs |
+|---|---|---|
+| `start.bin` | none | the first state; the updates and random keys of each block |
+| `train.bin` | the state, a number of updates | the state after so many updates |
+| `evaluate.bin` | the policy, random keys | returns, lengths and ends of episodes |
+
+`programs.json` names every array in order; the seeds are {", ".join(map(str, facts["seeds"]))}.
+Checkpoints, logs and the choice of the best policy are jaxppo's and not in the programs.
+
+Loading a program can run any code: load only files that you trust.
+"""
