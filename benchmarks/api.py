@@ -18,6 +18,9 @@ import sys
 import time
 
 import jax
+import numpy as np
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 import jaxppo
 from benchmarks.speed import SETTINGS
@@ -25,14 +28,14 @@ from jaxppo.config.schema import Config
 from jaxppo.launch.composing import compose
 from jaxppo.runtime import devices
 
-UPDATES = {"S": 400, "M": 6, "L": 20, "S x 16": 40}  # some seconds on two cores
-WAYS = ("run", "every=1", "pure")
+UPDATES = {"S": 400, "M": 2, "L": 8, "S x 16": 40}  # some seconds on two cores
+WAYS = ("run", "every=1", "pure", "sharded")  # sharded: the seeds of a vmap, over all devices
 
 
 def measure(name: str, way: str) -> dict[str, float]:
     """Train a setting by one way; return its steps per second and the seconds of compiling."""
-    if way == "pure":
-        short, long = (measure_pure(name, times * UPDATES[name]) for times in (1, 3))
+    if way in ("pure", "sharded"):
+        short, long = (measure_pure(name, times * UPDATES[name], way) for times in (1, 3))
         steps, seconds = (long[key] - short[key] for key in ("steps", "seconds"))
         return {"speed": steps / seconds, "compile": short["compile"]}
     result = jaxppo.train(settings(name, 3 * UPDATES[name], every=way == "every=1"), progress=False)
@@ -57,12 +60,17 @@ def settings(name: str, num_updates: int, *, alone: bool = False, every: bool = 
     )
 
 
-def measure_pure(name: str, num_updates: int) -> dict[str, float]:
+def measure_pure(name: str, num_updates: int, way: str) -> dict[str, float]:
     """Train a setting by `make_train`: its steps, its seconds, and those of compiling."""
     num = int(name.partition(" x ")[2] or 1)
     run = jaxppo.make_train(settings(name, num_updates, alone=True))
     keys = jax.vmap(jax.random.key)(42 + jax.numpy.arange(num))
     function, given = (jax.vmap(run), keys) if num > 1 else (run, keys[0])
+    if way == "sharded":
+        mesh, seeds = Mesh(np.asarray(jax.local_devices()), ("seed",)), P("seed")
+        function = jax.shard_map(
+            function, mesh=mesh, in_specs=seeds, out_specs=seeds, check_vma=False
+        )
     start = time.perf_counter()
     options = run.compiler_options
     program = jax.jit(function, compiler_options=options).lower(given).compile()
@@ -91,9 +99,10 @@ def main() -> None:
         "| --- | --- | --- | --- | --- |"
     )
     for name in given.settings:
-        found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+        ways = WAYS if " x " in name else WAYS[:-1]
+        found: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
         for _ in range(given.rounds):
-            for way in WAYS:
+            for way in ways:
                 command = [sys.executable, "-m", "benchmarks.api", name, "--way", way]
                 done = subprocess.run(command, capture_output=True, text=True, check=True)
                 found[way].append(json.loads(done.stdout.splitlines()[-1]))
