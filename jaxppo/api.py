@@ -43,6 +43,7 @@ def compose(command: str = "ff_ppo", settings: Sequence[str] | Mapping[str, Any]
     `{"env": "cartpole", "arch": {"total_timesteps": 1e6}}`. `ConfigError`, one line, if any is
     wrong.
     """
+    devices.choose_platform()
     if command not in COMMANDS:
         raise ConfigError(
             f"command={command}: no such command; one of {', '.join(COMMANDS)}, as in "
@@ -297,6 +298,7 @@ def make_train(
     `arch.target`, resume a run, or write files (`logger.tensorboard`, `wandb`, `marl_eval` or
     `sinks`).
     """
+    devices.choose_platform()
     found = config if isinstance(config, Config) else compose(command, config)
     if found.resume is not None or found.arch.plan_only:
         key = "arch.plan_only=true" if found.resume is None else f"resume={found.resume}"

@@ -2,6 +2,9 @@
 
 import dataclasses
 import math
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -259,3 +262,23 @@ def test_the_estimate_takes_what_lasts_longest(
     found = targets.estimate("h200", HLO, flops, traffic, 100)
     assert found["kernels_per_update"] == 3
     assert found["estimated_steps_per_second"] == pytest.approx(100 / seconds)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["-m", "jaxppo.check_env", "env=cartpole", "steps=2"],
+        ["-c", "import jaxppo; jaxppo.compose(); import jax; assert jax.devices()"],
+        ["-c", "import jaxppo; jaxppo.make_train(); import jax; assert jax.devices()"],
+    ],
+)
+def test_compilers_of_accelerators_are_silent_where_there_is_no_accelerator(
+    given: list[str],
+) -> None:
+    if not any(map(devices.is_installed, devices.COMPILERS.values())):
+        pytest.skip("pip install '.[aot-cuda,aot-tpu]'")
+    environment = {key: value for key, value in os.environ.items() if key != "JAX_PLATFORMS"}
+    done = subprocess.run(
+        [sys.executable, *given], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

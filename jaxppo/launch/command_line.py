@@ -112,6 +112,7 @@ def _is_path(argument: str) -> bool:
 def attempt(run: Callable[[], None]) -> None:
     """Call `run()`, with errors reported as in `main`."""
     open_streams()
+    devices.choose_platform()
     with one_line():
         run()
 
