@@ -267,7 +267,7 @@ def test_the_estimate_takes_what_lasts_longest(
 @pytest.mark.parametrize(
     "given",
     [
-        ["-m", "jaxppo.check_env", "env=cartpole", "steps=2"],
+        ["-m", "jaxppo.check_env", "env=cartpole"],
         ["-c", "import jaxppo; jaxppo.compose(); import jax; assert jax.devices()"],
         ["-c", "import jaxppo; jaxppo.make_train(); import jax; assert jax.devices()"],
     ],
