@@ -160,6 +160,12 @@ def test_what_keeps_the_contract_is_found_to(target: str, resets: str) -> None:
     assert not any(each.hints for each in checks)
 
 
+def test_few_steps_are_enough_to_find_nothing_wrong() -> None:
+    """Fewer than those of the run that is traced again."""
+    checks = contract.check(own("envs.Clock"), 2)
+    assert [line for each in checks for line in each.findings] == []
+
+
 @pytest.mark.long_but(2)
 @pytest.mark.parametrize(
     "target, words",
