@@ -367,11 +367,20 @@ def test_policy_has_the_epsilon_of_its_update() -> None:
     system, state = small(system={"epsilon_fraction": 0.5}, arch={"num_updates": 8})
     phases, found = compiled(system), []
     for _ in range(6):
-        epsilon = float(state.agent.policy.exploration)
         state, metrics = phases.update(state)
         found.append(float(metrics.learn.finish.epsilon))
-        assert found[-1] == epsilon
+        assert found[-1] == float(state.agent.policy.exploration)
     np.testing.assert_allclose(found, [1.0, 0.7625, 0.525, 0.2875, 0.05, 0.05], rtol=1e-5)
+
+
+def test_new_hyperparameters_change_exploration_at_once() -> None:
+    """As population-based training gives them, between two updates."""
+    system, state = small(system={"epsilon_fraction": 0.5}, arch={"num_updates": 8})
+    state, _ = compiled(system).update(state)
+    hp = state.agent.hyperparameters.replace(epsilon_end=0.9)
+    state = dataclasses.replace(state, agent=dataclasses.replace(state.agent, hyperparameters=hp))
+    _, metrics = compiled(system).update(state)
+    assert float(metrics.learn.finish.epsilon) == pytest.approx(0.975)
 
 
 def test_greedy_actions_ignore_epsilon() -> None:

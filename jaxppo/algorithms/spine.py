@@ -169,11 +169,12 @@ train_members = vmap_members(train_block, shared=1)
 
 def update(system: System, state: LearnerState) -> tuple[LearnerState, Metrics]:
     """Run one update: collect a rollout and learn from it."""
+    agent = explore(system, state.agent)
     acting, rollout, (num_episodes, episode_return, episode_length) = collect(
-        system, state.agent, state.acting
+        system, agent, state.acting
     )
     keys = random_bits.split(acting.key, 1 + system.epochs)  # the first continues the stream
-    agent, learnt = learn(system, state.agent, dataclasses.replace(rollout, keys=keys[1:]))
+    agent, learnt = learn(system, agent, dataclasses.replace(rollout, keys=keys[1:]))
     empty = system.algorithm.network.empty_masks(rollout.steps.obs)
     of_rollout = RolloutMetrics(
         num_episodes=num_episodes,
@@ -192,6 +193,14 @@ def update(system: System, state: LearnerState) -> tuple[LearnerState, Metrics]:
     return LearnerState(agent=agent, acting=acting), found
 
 
+def explore(system: System, agent: AgentState) -> AgentState:
+    """Return an agent that explores as its hyperparameters say at its update."""
+    exploration = system.algorithm.exploration(agent.hyperparameters, agent.update)
+    return dataclasses.replace(
+        agent, policy=dataclasses.replace(agent.policy, exploration=exploration)
+    )
+
+
 def learn(system: System, agent: AgentState, rollout: Rollout) -> tuple[AgentState, LearnMetrics]:
     """Learn from a rollout: compute targets, run epochs of minibatches, update statistics.
 
@@ -207,8 +216,7 @@ def learn(system: System, agent: AgentState, rollout: Rollout) -> tuple[AgentSta
         agent, of_finish = algorithm.finish(system, agent, batch)
     noise_key = jax.tree.map(lambda key: random_bits.split(key, 1)[0], agent.policy.noise_key)
     hp = agent.hyperparameters
-    exploration = algorithm.exploration(hp, agent.update + 1)
-    policy = dataclasses.replace(agent.policy, noise_key=noise_key, exploration=exploration)
+    policy = dataclasses.replace(agent.policy, noise_key=noise_key)
     agent = dataclasses.replace(agent, policy=policy, update=agent.update + 1)
     rate = next(iter(algorithm.rates(hp).values()))
     found = LearnMetrics(
