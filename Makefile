@@ -10,10 +10,10 @@ ADAPTERS := .venv-adapters
 LIBRARIES := brax,craftax,jumanji,navix,pgx,playground,xminigrid
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all slow adapters check format docs bench bench-peers results clean
+.PHONY: help run test test-all slow adapters check format docs bench bench-peers bench-accelerator results clean
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(INSTALLED) ## train on CartPole; ARGS="key=value ..." overrides the configuration
 	$(BIN)/python -m jaxppo.ff_ppo env=cartpole $(ARGS)
@@ -51,6 +51,9 @@ bench: $(INSTALLED) ## measure speed, sweeps, checkpoints and scaling
 
 bench-peers: $(INSTALLED) ## compare the speed with rejax, Brax and stable-baselines3
 	$(BIN)/python -m benchmarks.peers $(ARGS)
+
+bench-accelerator: $(INSTALLED) ## tests and speed on this machine's accelerator, in nine minutes; ARGS=--small tries it
+	$(BIN)/python -m benchmarks.accelerator $(ARGS)
 
 results: $(INSTALLED) ## run the README's table of results, or go on with it; ARGS="NAME ..." or ARGS=--large
 	$(BIN)/python -m benchmarks.results $(ARGS)

@@ -1,0 +1,159 @@
+"""What an accelerator does, in nine minutes at most: `make bench-accelerator`.
+
+Runs the tests of tests/test_device.py, and measures speed, compile time and memory of several
+settings, each in a process of its own, beside the estimate of `arch.target`. Writes
+benchmarks/results/accelerator.json and accelerator.md (ignored by git). What there is no time for
+is named in the table. On a CPU `--small` tries the command.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+import jax
+
+from benchmarks.blocks import SIZES
+from benchmarks.speed import RESULTS, ROOT, SETTINGS, Setting, Timed, of_size, seconds
+from jaxppo.runtime import compile, devices, targets
+
+BUDGET = 520  # seconds, of which a row takes at most LIMIT
+LIMIT = 110
+BLOCKS = 5
+LARGE = dataclasses.replace(SIZES["L"], num_envs=32_768)
+ROWS = {
+    **{name: SETTINGS[name] for name in ("S", "M", "L")},
+    "L, 32,768 environments": Setting(of_size(LARGE), 8 * LARGE.steps_per_update),
+    "S, 1,024 members": Setting([*of_size(SIZES["S"]), "arch.num_seeds=1024"], 2_097_152),
+    "CNN": SETTINGS["cnn"],
+    "LSTM": SETTINGS["lstm"],
+    "LRU": SETTINGS["lru"],
+    "PQN L": SETTINGS["L pqn"],
+}
+TINY = ["arch.total_num_envs=8", "system.rollout_length=8", "system.num_minibatches=2"]
+
+
+def measure(name: str, small: bool) -> dict[str, Any]:
+    """Measure a row in this process."""
+    setting, more = ROWS[name], TINY if small else []
+    if small:
+        members = ["arch.num_seeds=4"] if "members" in name else []
+        setting, more = dataclasses.replace(setting, steps_per_block=64), [*more, *members]
+    timed = Timed(setting, *more)
+    timed.block()
+    speeds = [timed.steps / seconds(timed.block) for _ in range(BLOCKS)]
+    program = timed.program
+    row = {
+        "steps_per_second": statistics.median(speeds),
+        "slowest": min(speeds),
+        "fastest": max(speeds),
+        "compile_seconds": program.seconds,
+        "peak_mib": (program.peak_bytes or 0) / 2**20,
+    }
+    chip = next((key for key, chip in targets.CHIPS.items() if _is_this(chip)), None)
+    if chip is not None:
+        products = program.matmul_flops, program.matmul_traffic
+        steps = timed.steps // timed.updates
+        row |= targets.estimate(chip, program.call.as_text(), *products, steps)
+    return row
+
+
+def _is_this(chip: targets.Chip) -> bool:
+    """Return whether the first device is such a chip."""
+    kind = jax.local_devices()[0].device_kind.lower()
+    return chip.name.split()[-1].lower() in kind.replace(" lite", "e")
+
+
+def in_a_process(command: list[str], limit: float) -> tuple[str, str]:
+    """Run a command; return its output, and why it has none worth reading."""
+    try:
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=limit,
+            check=False,
+            env={**os.environ, "JAX_PLATFORMS": _platforms()},
+        )
+    except subprocess.TimeoutExpired:
+        return "", f"took more than {limit:.0f} s"
+    lines = (done.stderr or done.stdout).strip().splitlines()
+    return done.stdout, lines[-1] if done.returncode and lines else ""
+
+
+def _platforms() -> str:
+    """Return JAX_PLATFORMS for this machine's accelerator, with the CPU beside it."""
+    names = {"gpu": "cuda,cpu", "tpu": "tpu,cpu"}
+    return os.environ.get("JAX_PLATFORMS") or names.get(devices.platform(), "cpu")
+
+
+def table(found: dict[str, Any]) -> str:
+    """Return the results as Markdown."""
+    lines = [
+        f"{found['device']}, jax {found['jax']}, {found['seconds']:.0f} s",
+        "",
+        f"Device tests: {found['tests']}",
+        "",
+        "| setting | steps/s (slowest to fastest) | estimate | kernels an update | compile | "
+        "memory |",
+        f"|{' --- |' * 6}",
+    ]
+    for name, row in found["rows"].items():
+        if "steps_per_second" not in row:
+            lines.append(f"| {name} | {row['missing']} | | | | |")
+            continue
+        speed = f"{row['steps_per_second']:,.0f} ({row['slowest']:,.0f} to {row['fastest']:,.0f})"
+        estimate, kernels = "", ""
+        if "estimated_steps_per_second" in row:
+            estimate = f"{row['estimated_steps_per_second']:,.0f}"
+            kernels = f"{row['kernels_per_update']:,}"
+        lines.append(
+            f"| {name} | {speed} | {estimate} | {kernels} | {row['compile_seconds']:.1f} s | "
+            f"{row['peak_mib']:,.0f} MiB |"
+        )
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--small", action="store_true", help="small sizes, to try the command")
+    parser.add_argument("--row", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    devices.prepare()
+    if given.row:
+        compile.use_cache(None)
+        print(json.dumps(measure(given.row, given.small)))
+        return
+    start = time.monotonic()
+    found: dict[str, Any] = {"device": devices.machine(), "jax": jax.__version__, "rows": {}}
+    for name in ROWS:
+        left = BUDGET - (time.monotonic() - start)
+        command = ["-m", "benchmarks.accelerator", "--row", name]
+        command += ["--small"] if given.small else []
+        output, missing = in_a_process(command, min(left, LIMIT)) if left > 0 else ("", "no time")
+        row = {"missing": missing} if missing else json.loads(output.splitlines()[-1])
+        found["rows"][name] = row
+        print(name, row.get("missing") or f"{row['steps_per_second']:,.0f} steps/s", flush=True)
+    left = BUDGET - (time.monotonic() - start)
+    output, missing = in_a_process(
+        ["-m", "pytest", "-q", "-m", "device", "tests/test_device.py"], max(left, 1)
+    )
+    lines = output.strip().splitlines()
+    found["tests"] = lines[-1] if lines else missing
+    found["failed"] = [line for line in lines if line.startswith("FAILED")]
+    found["seconds"] = time.monotonic() - start
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "accelerator.json").write_text(json.dumps(found, indent=2) + "\n")
+    (RESULTS / "accelerator.md").write_text(table(found))
+    print(f"\n{table(found)}")
+
+
+if __name__ == "__main__":
+    main()
