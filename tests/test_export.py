@@ -246,7 +246,10 @@ def test_executables_train_as_the_run_did(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In a process that has jax alone; of two seeds, and two blocks."""
-    config = small_config(arch__num_seeds=2, arch__num_updates=4, arch__num_evaluation=2)
+    config = small_config(
+        arch={"num_seeds": 2, "num_updates": 4, "num_evaluation": 2},
+        system={"normalize_observations": True, "obs_norm_warmup_steps": 64},
+    )
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     loop.run(config, run_dir)
@@ -277,6 +280,13 @@ class Decomposed(envs.Clock):
         obs, state, reward, over, info = super().step_env(*args)
         schur, _ = jax.lax.linalg.schur(jnp.diag(obs))
         return obs, state, reward + schur[0, 0], over, info
+
+
+def test_executables_have_no_selection(tmp_path: Path) -> None:
+    population = {"size": 2, "selection": "halving", "hyperparameters": {"actor_lr": [1e-4, 1e-3]}}
+    keep_config(small_config(population=population), tmp_path)
+    with pytest.raises(ConfigError, match=r"population\.selection=halving: selects members"):
+        export(Export(run=str(tmp_path), what="executable", trust=["envs"]))
 
 
 def test_learner_that_does_not_lower_says_why(

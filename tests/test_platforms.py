@@ -113,6 +113,7 @@ CHOICES = {
     "resets": renew,
     "lstm": partial(remember, "lstm"),
     "gru": partial(remember, "gru"),
+    "optimized lstm": partial(remember, "optimized_lstm"),
 }
 EXACT = {"hash", "scan", "resets"}
 FEW_KERNELS = (  # what the table has for GPUs
@@ -174,6 +175,11 @@ def test_only_small_arrays_of_32_bits_or_booleans_are_packed() -> None:
     assert np.signbit(again["nan"][0, 1])
 
 
+def test_a_carry_that_changes_is_refused() -> None:
+    with compiling_for("gpu"), pytest.raises(TypeError, match=r"float32.* after a step, int32"):
+        packing.scan(lambda carry, _: (carry + 0.5, None), jnp.int32(0), jnp.zeros(3))
+
+
 @pytest.mark.parametrize(
     "function, cheap",
     [
@@ -181,6 +187,9 @@ def test_only_small_arrays_of_32_bits_or_booleans_are_packed() -> None:
         (lambda key: jax.lax.fori_loop(0, 3, lambda _, x: x + 1, 0), False),
         (lambda key: jax.jit(lambda x: x @ x)(jnp.eye(3)), False),
         (lambda key: jax.random.permutation(key, 5), False),
+        (lambda key: jax.random.uniform(key, (2000,)), False),
+        (lambda key: jax.pure_callback(int, jax.ShapeDtypeStruct((), jnp.int32), 0), False),
+        (lambda key: jax.debug.callback(print, key), False),
         (lambda key: sum(jnp.float32(i) for i in range(400)) + jax.random.uniform(key), False),
     ],
 )

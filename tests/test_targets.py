@@ -116,6 +116,7 @@ def test_cpu_programs_have_the_loops_of_python() -> None:
         ("h200", r"needs its compiler, which is not installed; pip install 'jaxppo\[aot-cuda\]'"),
         ("v5e:2x2", r"not installed; pip install 'jaxppo\[aot-tpu\]'"),
         ("h200:x", "arch.target=h200:x: the number of GPUs must be a positive integer"),
+        ("h200:0", "arch.target=h200:0: the number of GPUs must be a positive integer"),
     ],
 )
 def test_a_target_that_cannot_be_is_one_line(
@@ -232,6 +233,7 @@ def test_a_plan_for_a_chip_that_is_not_here_counts_and_estimates() -> None:
     (event,) = (event for event in kept.events if event["event"] == "compile")
     assert event["chip"] == "NVIDIA H200"
     assert event["start_seconds"] > 0
+    assert event["launch_seconds"] > event["product_seconds"] > 0
     assert event["peak_bytes"] < event["chip_bytes"]
     assert 1e4 < event["estimated_steps_per_second"] < 1e8
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import jax
 from jax.experimental import serialize_executable
 
 from jaxppo.algorithms.evaluation import evaluation_stream
+from jaxppo.algorithms.spine import warm_up_members
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.kernels.platforms import compiling_for
@@ -36,6 +38,11 @@ def write_executables(config: Config, target: str | None, out: Path) -> None:
     arch = dataclasses.replace(config.arch, compiler="thorough", compile_cache=None, profile=None)
     config = dataclasses.replace(config, arch=arch)
     with targets.compiling(target, "target"), compile.cache_disabled():
+        if config.population.selection != "none":
+            raise ConfigError(
+                f"population.selection={config.population.selection}: selects members between "
+                "blocks, which what=executable cannot; export a run without it"
+            )
         plan, system = prepare(config)
         every = members(config)
         layout = Layout(plan, system, tuple(range(len(every))))
@@ -76,7 +83,8 @@ def write_executables(config: Config, target: str | None, out: Path) -> None:
 def _compile_start(layout: Layout, configs: Sequence[Config]) -> Any:
     """Compile the program that returns the first (state, metrics), and every block's inputs.
 
-    These are its number of updates and its evaluation's keys.
+    The state is that after any warm-up; the inputs are a number of updates and an evaluation's
+    keys.
     """
 
     def start() -> PyTree:
@@ -86,7 +94,12 @@ def _compile_start(layout: Layout, configs: Sequence[Config]) -> Any:
             keys = jax.vmap(evaluation_stream, (0, None))(streams, block)
             placed = place_keys(layout, keys, configs[0].arch.num_eval_episodes, 1)[0]
             blocks.append((layout.place_count(count), placed))
-        return (place_start(layout, configs), layout.no_metrics()), blocks
+        state = place_start(layout, configs)
+        if layout.plan.warmup_rollouts:
+            num = layout.plan.num_devices
+            warm_up = devices.parallel(partial(warm_up_members, layout.system), num)
+            state = warm_up(state, layout.place_count(layout.plan.warmup_rollouts))
+        return (state, layout.no_metrics()), blocks
 
     with compile.collection_disabled(), compiling_for(devices.platform()):
         placed = devices.sharding(layout.devices)
@@ -115,6 +128,12 @@ from jax.experimental.serialize_executable import deserialize_and_load
 
 HERE = Path(__file__).parent
 FACTS = json.loads((HERE / "programs.json").read_text())
+VERSION = FACTS["versions"]["jax"]
+if jax.__version__ != VERSION or jax.local_device_count() < FACTS["num_devices"]:
+    raise SystemExit(
+        f"needs jax {VERSION} and {FACTS['num_devices']} device(s) of {FACTS['devices']}; here are "
+        f"jax {jax.__version__} and {jax.local_device_count()}"
+    )
 
 
 def load(name):
@@ -156,8 +175,10 @@ jaxppo and no compilation. `python load.py` trains and prints the mean return af
 | `train.bin` | the state, a number of updates | the state after so many updates |
 | `evaluate.bin` | the policy, random keys | returns, lengths and ends of episodes |
 
-`programs.json` names every array in order; the seeds are {", ".join(map(str, facts["seeds"]))}.
-Checkpoints, logs and the choice of the best policy are jaxppo's and not in the programs.
+`programs.json` names every array in order; all have the leading axes [devices, members]. The seeds
+are {", ".join(map(str, facts["seeds"]))}. After the loop of `load.py`, the arrays `state[i]` for
+`i in FACTS["policy"]` are the trained policy: save them, as with `numpy.savez`. Checkpoints, logs
+and the choice of the best policy are jaxppo's and not in the programs.
 
 Loading a program can run any code: load only files that you trust.
 """

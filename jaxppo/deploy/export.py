@@ -63,11 +63,14 @@ class Export(Choice):
     )
     target: str | None = setting(
         None,
-        "what=executable: the accelerator to compile for, as arch.target; null: this machine's "
-        "devices",
+        "what=executable: the accelerator to compile for: h200, h100, a100, v5e, v6e or v5p, or "
+        "several as h200:4 or v5e:2x2 (pip install 'jaxppo[aot-cuda]' or 'jaxppo[aot-tpu]'); null: "
+        "this machine's accelerators, or one CPU device (more by JAX_NUM_CPU_DEVICES)",
     )
     platforms: list[str] = setting(["cpu", "cuda", "tpu"], f"some of {', '.join(PLATFORMS)}")
-    out: str | None = setting(None, "the directory to write to; null: export in the run directory")
+    out: str | None = setting(
+        None, "the directory to write to; null: export, or executable, in the run directory"
+    )
 
 
 def export(settings: Export) -> None:
@@ -86,7 +89,8 @@ def export(settings: Export) -> None:
                 f"platforms=[{','.join(settings.platforms)}]: must be some of "
                 f"{', '.join(PLATFORMS)}, such as platforms=[cpu,tpu]"
             )
-    out = Path(settings.out or Path(settings.run) / "export")
+    folder = "executable" if settings.what == "executable" else "export"
+    out = Path(settings.out or Path(settings.run) / folder)
     check_run_dir("out", out)
     if settings.what == "policy":
         export_policy(settings, out)

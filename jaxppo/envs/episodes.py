@@ -118,7 +118,8 @@ def renew(
 ) -> tuple[PyTree, PyTree]:
     """Return (observation, state) `after` `[B, ...]`, replaced by new starts where `over` `[B]`.
 
-    `make([B] keys)` makes the starts, in a branch that runs only if some episode is over. Its keys
+    `make([B] keys)` makes the starts, in a branch that runs only if some episode is over; on
+    accelerators cheap ones (`kernels.costs`) are made in every step without a branch. Its keys
     are the second parts of the step's `key` `[B]`. With a `ratio` above 1 it makes only one start
     for that many environments. Environments that are over take these in turn, and share them if
     there are too few. `ConfigError` if starts differ from `after` in structure, shape or data type.

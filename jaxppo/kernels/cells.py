@@ -1,4 +1,4 @@
-"""LSTM and GRU over a sequence, with one matrix product a step and one a step of the gradient.
+"""LSTM and GRU over a sequence, with one matrix product per step, forward and backward.
 
 The products with the inputs, and those of the parameters' gradients, are computed for all steps at
 once (Appleyard et al. 2016, arXiv 1604.01946, section 3). An automatic gradient of a scan computes
@@ -17,7 +17,8 @@ from jaxppo.kernels.products import float32_product
 from jaxppo.types import PyTree
 
 Carry = tuple[jax.Array, ...]  # [S, H] each; the last is the hidden state
-# (carry, the inputs' part, the hidden state's part `[S, G]` of the gates) -> the next carry
+# (carry, input part, hidden part of the gates' pre-activations) -> the next carry. The parts are
+# `[S, G]`, where G is H times the number of gates
 Gates = Callable[[Carry, jax.Array, jax.Array], Carry]
 
 
@@ -44,8 +45,9 @@ def unroll(
 ) -> tuple[PyTree, jax.Array]:
     """Apply a cell of `CELLS`, with the parameters of flax's cell, to a sequence.
 
-    `x` is `[L, S, F]`; `reset` is `[L, S]` bool: the carry `[S, H]` counts as 0 there. Return the
-    last carry and the hidden states `[L, S, H]`.
+    `carry` is what flax's cell has: `(c, h)` or `h`, `[S, H]` each. `x` is `[L, S, F]`; `reset` is
+    `[L, S]` bool: the carry counts as 0 there. Return the last carry and the hidden states
+    `[L, S, H]`.
     """
     gates, letters = cell
 

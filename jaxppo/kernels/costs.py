@@ -5,17 +5,29 @@ from typing import Any
 
 import jax
 
-_DEAR = {"while", "scan", "cond", "dot_general", "conv_general_dilated", "sort"}
+_EXPENSIVE = {
+    *("while", "scan", "cond", "sort", "top_k", "approx_top_k", "fft", "triangular_solve"),
+    *("dot_general", "ragged_dot_general", "conv_general_dilated", "custom_linear_solve"),
+    *("cholesky", "qr", "geqrf", "householder_product", "lu", "eigh", "svd", "schur"),
+    *("pure_callback", "ffi_call", "pallas_call"),
+}
+_MOST = 300  # operations
+_MOST_BYTES = 4096  # of the results, for each row of the first argument
 
 
 def is_cheap(function: Callable[..., Any], *args: Any) -> bool:
-    """Return whether a function has no loops, branches, products or sorts, and few operations.
+    """Return whether a function has few operations and small results, and no side effects.
 
-    `args` are arrays or shapes. Such a function costs less on an accelerator than to ask whether
-    it is needed.
+    Loops, branches, products, sorts and calls of the host are not among them. `args` are arrays or
+    shapes. On an accelerator, always computing such a function is cheaper than a branch that skips
+    it.
     """
-    names = [equation.primitive.name for equation in _equations(jax.make_jaxpr(function)(*args))]
-    return len(names) <= 300 and not _DEAR.intersection(names)
+    traced = jax.make_jaxpr(function)(*args)
+    names = [equation.primitive.name for equation in _equations(traced)]
+    rows = args[0].shape[0] if args[0].ndim else 1
+    size = sum(x.size * x.dtype.itemsize for x in traced.out_avals)
+    few = len(names) <= _MOST and size <= _MOST_BYTES * rows
+    return few and not traced.effects and not _EXPENSIVE.intersection(names)
 
 
 def _equations(jaxpr: Any) -> Iterator[Any]:

@@ -33,8 +33,15 @@ class Packing:
 
     def pack(self, tree: PyTree) -> Packed:
         """Return the words of the small leaves, and the other leaves."""
+        if jax.tree.structure(tree) != self.structure:
+            raise TypeError("scan: the structure of the carry or result is not that of before")
         words, others = [], []
         for leaf, like in zip(jax.tree.leaves(tree), self.leaves, strict=True):
+            if (leaf.shape, leaf.dtype) != (like.shape, like.dtype):
+                raise TypeError(
+                    f"scan: {leaf.dtype}{list(leaf.shape)} after a step, "
+                    f"{like.dtype}{list(like.shape)} before"
+                )
             if self._is_small(like):
                 words.append(_words(leaf).reshape(-1))
             else:
@@ -71,16 +78,15 @@ def scan(function: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any) ->
     limit = forms().packed_bytes
     if not limit:
         return jax.lax.scan(function, init, xs)
-    carries = Packing.of(init, limit)
-    x = jax.eval_shape(lambda: jax.tree.map(lambda x: x[0], xs))
-    results = Packing.of(jax.eval_shape(lambda c, x: function(c, x)[1], init, x), limit)
+    carries, results = Packing.of(init, limit), []
 
     def packed(carry: Packed, x: Any) -> tuple[Packed, Packed]:
         after, result = function(carries.unpack(carry), x)
-        return carries.pack(after), results.pack(result)
+        results.append(Packing.of(result, limit))  # known once this is traced
+        return carries.pack(after), results[-1].pack(result)
 
     last, found = jax.lax.scan(packed, carries.pack(init), xs)
-    return carries.unpack(last), results.unpack(found)
+    return carries.unpack(last), results[-1].unpack(found)
 
 
 def _words(x: jax.Array) -> jax.Array:

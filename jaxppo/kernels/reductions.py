@@ -10,8 +10,8 @@ from jaxppo.types import PyTree
 
 
 def means(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """Return the mean of each array; all have one shape."""
-    if not forms().stack_sums:
+    """Return the mean of each array."""
+    if not forms().stack_sums or len({x.shape for x in arrays}) > 1:
         return tuple(map(jnp.mean, arrays))
     return tuple(jnp.mean(jnp.stack([x.reshape(-1) for x in arrays]), axis=1))
 

@@ -61,13 +61,14 @@ def compile_program(
     return Program(
         call=compiled,
         seconds=seconds,
-        peak_bytes=unless_it_fails(lambda: _peak_bytes(compiled)),
+        peak_bytes=unless_it_fails(lambda: peak_bytes(compiled)),
         matmul_flops=unless_it_fails(lambda: matmul_flops(traced.jaxpr.jaxpr)),
         matmul_traffic=unless_it_fails(lambda: count_products(traced.jaxpr.jaxpr, _traffic)),
     )
 
 
-def _peak_bytes(compiled: Any) -> int:
+def peak_bytes(compiled: Any) -> int:
+    """Return the bytes of arguments, outputs and temporaries of a `jax.stages.Compiled`."""
     memory = compiled.memory_analysis()
     return int(
         memory.argument_size_in_bytes

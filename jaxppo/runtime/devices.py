@@ -66,7 +66,7 @@ def may_have_accelerator() -> bool:
     if not _PCI.is_dir() or Path("/dev/dxg").exists():  # not Linux, or on Windows
         return True
     vendors = [file.read_text().strip() for file in _PCI.glob("*/vendor")]
-    devices = [*Path("/dev").glob("nvidia*"), *Path("/dev").glob("accel*")]
+    devices = [file for name in ("nvidia*", "accel*", "kfd") for file in Path("/dev").glob(name)]
     return bool(devices) or any(vendor in _VENDORS for vendor in vendors)
 
 

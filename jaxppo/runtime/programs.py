@@ -95,7 +95,7 @@ def compile_start(layout: Layout, configs: Sequence[Config]) -> compile.Program:
     return compile.Program(
         call=compiled,
         seconds=time.perf_counter() - start,
-        peak_bytes=None,
+        peak_bytes=compile.unless_it_fails(lambda: compile.peak_bytes(compiled)),
         matmul_flops=None,
         matmul_traffic=None,
     )
@@ -113,13 +113,14 @@ def check_group(layout: Layout, program: compile.Program) -> None:
 
 def check_memory(layout: Layout, programs: Programs, config: Config) -> None:
     """Raise `ConfigError` if a device has less memory than the programs need."""
-    need = max(programs.train.peak_bytes or 0, programs.evaluate.peak_bytes or 0)
+    every = (programs.train, programs.evaluate, programs.start)
+    need = max((program.peak_bytes or 0) if program else 0 for program in every)
     limit = _memory_limit(layout)
     if limit is not None and need > limit:
         raise ConfigError(
             f"arch.total_num_envs={config.arch.total_num_envs}: the program needs "
-            f"{need / 2**30:.1f} GiB on each device, which has {limit / 2**30:.1f}; lower it, "
-            "system.rollout_length, or the number of members"
+            f"{need / 2**30:.1f} GiB on each device, of which it may use {limit / 2**30:.1f}; lower "
+            "it, system.rollout_length, or the number of members"
         )
 
 

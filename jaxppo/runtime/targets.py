@@ -102,8 +102,8 @@ def compiling(target: str | None, key: str = "arch.target") -> Iterator[None]:
             yield
     except jax.errors.JaxRuntimeError as error:
         raise ConfigError(
-            f"{key}={target}: its compiler refuses the program ({brief(error)}); lower "
-            "arch.total_num_envs, system.rollout_length or the number of members"
+            f"{key}={target}: its compiler refuses the program ({brief(error)}); take another "
+            "target, or if its memory is too small, fewer environments, steps or members"
         ) from error
 
 
@@ -125,7 +125,7 @@ def devices_of(target: str, key: str) -> list[Any]:
     """
     chip, shape = chip_of(target, key), target.partition(":")[2]
     platform = chip.platform
-    if isinstance(chip, Gpu) and not (shape or "1").isdecimal():
+    if isinstance(chip, Gpu) and not ((shape or "1").isdecimal() and int(shape or 1)):
         raise ConfigError(
             f"{key}={target}: the number of GPUs must be a positive integer, as in h200:4"
         )

@@ -103,13 +103,14 @@ def _target(event: Event) -> list[str]:
     times = [f"{1e3 * event[key]:.3g} ms to {words}" for words, key in needs.items()]
     return [
         f"for {event['chip']} with {event['chip_bytes'] / 2**30:.0f} GiB: "
-        f"{event['kernels_per_update']:,} kernels an update ({each})"
+        f"{event['kernels_per_update']:,} kernels an update"
+        + (f" ({each})" if each else "")
         + (
             f"; the device waits for the host at least {count(waits, 'time')} an update"
             if waits
             else ""
         ),
-        f"rough estimate: {short(event['estimated_steps_per_second'])} steps/s at most, since an "
+        f"rough estimate: {short(event['estimated_steps_per_second'])} steps/s, since an "
         f"update needs {', '.join(times[:-1])} and {times[-1]}",
     ]
 
