@@ -119,8 +119,8 @@ def check_memory(layout: Layout, programs: Programs, config: Config) -> None:
     if limit is not None and need > limit:
         raise ConfigError(
             f"arch.total_num_envs={config.arch.total_num_envs}: the program needs "
-            f"{need / 2**30:.1f} GiB on each device, of which it may use {limit / 2**30:.1f}; lower "
-            "it, system.rollout_length, or the number of members"
+            f"{need / 2**30:.1f} GiB on each device and may use {limit / 2**30:.1f}; lower it, "
+            "system.rollout_length, or the number of members"
         )
 
 
