@@ -254,6 +254,33 @@ def test_a_program_that_its_compiler_refuses_is_one_line() -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.long
+def test_two_processes_compile_for_tpus_at_once() -> None:
+    if not devices.is_installed(devices.COMPILERS["tpu"]):
+        pytest.skip("pip install '.[aot-tpu]'")
+    asked = "targets.devices_of('v5e:2x2', 'arch.target')"
+    code = f"from jaxppo.runtime import targets; print(len({asked}), flush=True); input()"
+    given = [sys.executable, "-c", code]
+    environment = {key: os.environ[key] for key in os.environ if "TPU" not in key}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(given, stdin=pipe, stdout=pipe, env=environment, text=True) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "4\n"
+        second = subprocess.run(
+            given, input="\n", env=environment, capture_output=True, text=True, check=False
+        )
+        first.communicate("\n")
+    assert (second.returncode, second.stdout) == (0, "4\n"), second.stderr
+
+
+@pytest.mark.long
+def test_a_topology_that_cannot_be_is_one_line() -> None:
+    if not devices.is_installed(devices.COMPILERS["tpu"]):
+        pytest.skip("pip install '.[aot-tpu]'")
+    with pytest.raises(ConfigError, match=r"^arch\.target=v5e:7x9: its compiler refuses it "):
+        targets.devices_of("v5e:7x9", "arch.target")
+
+
 @pytest.mark.parametrize(
     "flops, traffic, seconds",
     [(None, None, 3 * 2e-6), (10**12, 10**9, 1 / 494.7), (10**6, 10**12, 1 / 4.8)],

@@ -72,9 +72,10 @@ CHIPS: dict[str, Gpu | Tpu] = {
     "v6e": Tpu("TPU v6e", 34_359_738_368, 1.64e12, 918e12, "2x2"),
     "v5p": Tpu("TPU v5p", 102_005_473_280, 2.765e12, 459e12, "2x2x1"),
 }  # fmt: skip
-# With these, libtpu neither asks Google's cloud nor prints that it found nothing. The accelerator
-# type need not be the target's.
+# With these, libtpu neither asks Google's cloud nor prints that it found nothing, and several
+# processes may load it at once. The accelerator type need not be the target's.
 _NO_TPU_HERE = {
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -141,8 +142,8 @@ def devices_of(target: str, key: str) -> list[Any]:
             given = dict(target_config=_config(chip), topology=f"1x1x{int(shape or 1)}")
             return list(topologies.get_topology_desc(platform="cuda", **given).devices)
         if not devices.may_have_accelerator():
-            for key, value in _NO_TPU_HERE.items():
-                os.environ.setdefault(key, value)
+            for variable, value in _NO_TPU_HERE.items():
+                os.environ.setdefault(variable, value)
         name = f"{target.partition(':')[0]}:{shape or chip.topology}"
         found = topologies.get_topology_desc(platform="tpu", topology_name=name).devices
         return list(found if shape else found[:1])
