@@ -53,6 +53,13 @@ class Clock(environment.Environment[State, Params]):
         return spaces.Box(0.0, 1e6, (2,))
 
 
+class Turned(Clock):
+    """Computes its observation by a matrix product."""
+
+    def observation(self, state: State) -> jax.Array:
+        return super().observation(state) @ jnp.eye(2)
+
+
 class Copy(environment.Environment[State, Params]):
     """Reward 1 for the action that the one-hot observation shows, else 0; one step an episode."""
 

@@ -27,6 +27,7 @@ START: Event = {
     "event": "start",
     "environment": "CartPole-v1",
     "platform": "cpu",
+    "precision": "float32",
     "seed": 3,
     "num_parameters": 9155,
     "num_eval_episodes": 8,

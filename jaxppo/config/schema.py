@@ -63,11 +63,12 @@ class ArchConfig:
         "gradient steps",
         choices=("stop", "skip"),
     )
-    precision: str = setting(
-        "float32",
-        "number format of torsos: float32, or bf16 (parameters, sums, heads, losses and statistics "
-        "stay float32)",
-        choices=("float32", "bf16"),
+    precision: str | None = setting(
+        None,
+        "of the networks' matrix products: float32 (as JAX does: TF32 on NVIDIA GPUs, bfloat16 on "
+        "TPUs), tf32 (or better), highest (full float32), or bf16 (torsos in bfloat16; parameters, "
+        "sums, losses and statistics stay float32); null: float32 on CPUs, tf32 on accelerators",
+        choices=("float32", "tf32", "bf16", "highest"),
     )
     compiler: str = setting(
         "thorough",

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxppo.kernels import packing
-from jaxppo.kernels.products import float32_product
+from jaxppo.kernels.products import at, current, float32_product
 from jaxppo.types import PyTree
 
 Carry = tuple[jax.Array, ...]  # [S, H] each; the last is the hidden state
@@ -61,19 +61,21 @@ def unroll(
     (input_kernel, input_bias), (kernel, bias) = joined("i"), joined("h")
     inputs = float32_product(x, input_kernel) + input_bias
     start = carry if isinstance(carry, tuple) else (carry,)
-    end, hidden = _scan(gates, kernel, bias, inputs, ~reset[..., None], start)
+    end, hidden = _scan(gates, current(), kernel, bias, inputs, ~reset[..., None], start)
     return end if isinstance(carry, tuple) else end[0], hidden
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _scan(
     gates: Gates,
+    asked: str | None,
     kernel: jax.Array,
     bias: jax.Array,
     inputs: jax.Array,
     keep: jax.Array,
     start: Carry,
 ) -> tuple[Carry, jax.Array]:
+    del asked  # for the gradient
     return _run(gates, kernel, bias, inputs, keep, start, lambda carry: carry[-1])
 
 
@@ -97,17 +99,26 @@ def _run(
 
 def _forward(
     gates: Gates,
+    asked: str | None,
     kernel: jax.Array,
     bias: jax.Array,
     inputs: jax.Array,
     keep: jax.Array,
     start: Carry,
 ) -> tuple[tuple[Carry, jax.Array], Any]:
+    del asked
     end, states = _run(gates, kernel, bias, inputs, keep, start, lambda carry: carry)
     return (end, states[-1]), (kernel, bias, inputs, keep, start, states)
 
 
-def _backward(gates: Gates, kept: Any, gradient: tuple[Carry, jax.Array]) -> tuple[Any, ...]:
+def _backward(
+    gates: Gates, asked: str | None, kept: Any, gradient: tuple[Carry, jax.Array]
+) -> tuple[Any, ...]:
+    with at(asked):
+        return _differentiate(gates, kept, gradient)
+
+
+def _differentiate(gates: Gates, kept: Any, gradient: tuple[Carry, jax.Array]) -> tuple[Any, ...]:
     kernel, bias, inputs, keep, start, states = kept
     of_end, of_hidden = gradient
     before = jax.tree.map(

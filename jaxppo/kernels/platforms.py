@@ -2,7 +2,7 @@
 
 The choice is made while a program is traced. It depends on the platform that the program is
 compiled for, which may differ from this machine's. All forms give the same result up to the order
-of sums.
+of sums and the precision of matrix products.
 """
 
 import dataclasses
@@ -36,6 +36,8 @@ class Forms:
     joined_gates: bool = False
     # Compute cheap resets at every step, without a branch (`envs.episodes`)
     resets_without_branch: bool = False
+    # The precision of networks where `arch.precision` is null (`products.precision`)
+    precision: str = "float32"
 
 
 # Measured on CPUs. In a vmapped scan, the gradient of XLA's convolution takes 6 to 20 times as long
@@ -62,9 +64,14 @@ FORMS = {
         associative_sums=True,
         joined_gates=True,
         resets_without_branch=True,
+        precision="tf32",
     ),
     "tpu": Forms(
-        stack_sums=True, associative_sums=True, joined_gates=True, resets_without_branch=True
+        stack_sums=True,
+        associative_sums=True,
+        joined_gates=True,
+        resets_without_branch=True,
+        precision="tf32",
     ),
 }
 _UNMEASURED = Forms()

@@ -1,9 +1,11 @@
 """Matrix products of dense layers and of their gradients, in the form that is fast.
 
 Each can be the `dot_general` of `flax.linen.Dense`: it maps `[..., F]` and `[F, G]` to float32
-`[..., G]`. Only reverse-mode differentiation is supported.
+`[..., G]`. Only reverse-mode differentiation is supported. A gradient has the precision that its
+product had.
 """
 
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -13,33 +15,65 @@ import jax.numpy as jnp
 
 from jaxppo.kernels.platforms import forms
 
+# Settings of `arch.precision` -> JAX's names; None: as the user has set JAX. Each is at least as
+# precise on platforms that do not have it: CPUs multiply float32 numbers as they are.
+PRECISIONS = {
+    "float32": None,
+    "tf32": "tensorfloat32",
+    "bf16": "tensorfloat32",
+    "highest": "highest",
+}
+
+
+def precision(name: str) -> AbstractContextManager[Any]:
+    """Context in which float32 matrix products have a precision of `arch.precision`."""
+    return at(PRECISIONS[name] or current())
+
+
+def at(asked: str | None) -> AbstractContextManager[Any]:
+    """Context in which float32 matrix products have a precision that `current` returned."""
+    context: AbstractContextManager[Any] = jax.default_matmul_precision(asked)
+    return context
+
+
+def current() -> str | None:
+    """Return the precision of float32 matrix products, by JAX's name; None: JAX's choice."""
+    found: str | None = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+    return found
+
 
 def float32_product(x: jax.Array, kernel: jax.Array, *_: Any, **__: Any) -> jax.Array:
     """Return `x @ kernel`."""
-    return _product(jnp.float32, x, kernel)
+    return _product(jnp.float32, current(), x, kernel)
 
 
 def bfloat16_product(x: jax.Array, kernel: jax.Array, *_: Any, **__: Any) -> jax.Array:
     """Return `x @ kernel` of bfloat16 factors, summed in float32; its gradient likewise."""
-    return _product(jnp.bfloat16, x, kernel)
+    return _product(jnp.bfloat16, current(), x, kernel)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _product(dtype: Any, x: jax.Array, kernel: jax.Array) -> jax.Array:
-    return _forward(dtype, x, kernel)[0]
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _product(dtype: Any, asked: str | None, x: jax.Array, kernel: jax.Array) -> jax.Array:
+    return _forward(dtype, asked, x, kernel)[0]
 
 
-def _forward(dtype: Any, x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, Any]:
+def _forward(
+    dtype: Any, asked: str | None, x: jax.Array, kernel: jax.Array
+) -> tuple[jax.Array, Any]:
+    del asked  # `current` here, but no longer where the gradient is traced
     factors = x.astype(dtype), kernel.astype(dtype)
     kept = (*factors, jnp.zeros((), x.dtype), jnp.zeros((), kernel.dtype))
     return _contract(*factors, (x.ndim - 1,), (0,)), kept
 
 
-def _backward(dtype: Any, kept: Any, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _backward(
+    dtype: Any, asked: str | None, kept: Any, gradient: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     x, kernel, like_x, like_kernel = kept
     gradient = gradient.astype(dtype)
-    x_gradient = _contract(gradient, kernel, (x.ndim - 1,), (1,))
-    kernel_gradient = _kernel_gradient(x, gradient)
+    with at(asked):
+        x_gradient = _contract(gradient, kernel, (x.ndim - 1,), (1,))
+        kernel_gradient = _kernel_gradient(x, gradient)
     return x_gradient.astype(like_x.dtype), kernel_gradient.astype(like_kernel.dtype)
 
 

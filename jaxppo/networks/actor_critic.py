@@ -9,7 +9,13 @@ import jax.numpy as jnp
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
-from jaxppo.networks.building import DTYPES, check_one_number, make_layer, make_layers, try_out
+from jaxppo.networks.building import (
+    check_one_number,
+    make_layer,
+    make_layers,
+    torso_dtype,
+    try_out,
+)
 from jaxppo.networks.composed import (
     ACTOR,
     CRITIC,
@@ -81,7 +87,7 @@ def build(config: Config, env: Environment) -> Composed:
     network = Layers(
         **layers,
         actor_head=make_layer("actor_head", actor_head, action_space=env.action_space),
-        dtype=DTYPES[config.arch.precision],
+        dtype=torso_dtype(config),
     )
     composed = Composed.of(config, env, network)
     _try_out(config, env, composed)

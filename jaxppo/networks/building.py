@@ -14,7 +14,10 @@ from jaxppo.types import Box, Environment, Network, PyTree, describe, is_space
 
 LEAD = (2, 3)  # L, S of `try_out`
 
-DTYPES = {"float32": jnp.float32, "bf16": jnp.bfloat16}
+
+def torso_dtype(config: Config) -> Any:
+    """Return the number format of torsos, a data type."""
+    return jnp.bfloat16 if config.arch.precision == "bf16" else jnp.float32
 
 
 def make_layer(name: str, settings: dict[str, Any], **arguments: Any) -> Any:

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxppo.config.schema import Config
+from jaxppo.kernels import products
+from jaxppo.kernels.platforms import forms
 from jaxppo.networks.building import find_action_mask
 from jaxppo.ops.actions import empty_masks
 from jaxppo.types import Discrete, Environment, PyTree, Space, is_space, zeros
@@ -76,12 +78,14 @@ class Composed:
     observation_space: PyTree
     action_space: PyTree
     action_mask: str | None = None
+    precision: str | None = None  # `arch.precision`; None: that of the platform
 
     @classmethod
     def of(cls, config: Config, env: Environment, layers: Layers) -> "Composed":
         """Make the network of `env`; `ConfigError` if the action mask does not fit."""
         mask = find_action_mask(config, env)
-        return cls(layers, env.observation_space, env.action_space, mask)
+        spaces = env.observation_space, env.action_space
+        return cls(layers, *spaces, mask, config.arch.precision)
 
     def init(self, key: jax.Array) -> PyTree:
         """Return initial float32 parameters, by the name of the layer."""
@@ -110,7 +114,9 @@ class Composed:
             }
         noise = None if noise_key is None else {"noise": noise_key}
         obs, mask = self.split(obs)
-        outputs: Any = self.network.apply({"params": params}, carry, obs, mask, reset, rngs=noise)
+        with products.precision(self.precision or forms().precision):
+            given = carry, obs, mask, reset
+            outputs: Any = self.network.apply({"params": params}, *given, rngs=noise)
         return outputs
 
     def empty_masks(self, obs: PyTree) -> jax.Array:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
-from jaxppo.networks.building import DTYPES, LEAD, make_layer, make_layers, try_out
+from jaxppo.networks.building import LEAD, make_layer, make_layers, torso_dtype, try_out
 from jaxppo.networks.composed import (
     ACTOR,
     CRITIC,
@@ -70,7 +70,7 @@ def build(config: Config, env: Environment) -> Composed:
     network = Layers(
         **layers,
         q_head=make_layer("q_head", q_head, action_space=env.action_space),
-        dtype=DTYPES[config.arch.precision],
+        dtype=torso_dtype(config),
     )
     composed = Composed.of(config, env, network)
 

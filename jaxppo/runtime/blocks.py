@@ -14,6 +14,7 @@ from jaxppo.algorithms.metrics import headlines
 from jaxppo.algorithms.spine import Metrics
 from jaxppo.config.fields import MAX_INT
 from jaxppo.config.schema import Config
+from jaxppo.kernels.platforms import forms
 from jaxppo.runtime import build, checkpoint, compile, devices, targets
 from jaxppo.runtime.evaluating import evaluate, score
 from jaxppo.runtime.events import Events, of_training
@@ -54,6 +55,10 @@ class Blocks:
     def _active(self) -> list[int]:
         return self._members.active(self.layout.slots)
 
+    @property
+    def _precision(self) -> str:
+        return self._config.arch.precision or forms().precision
+
     def describe(self) -> dict[str, Any]:
         """Return the values of a `start` event."""
         system, plan, env = self.layout.system, self.layout.plan, self._config.env
@@ -63,6 +68,7 @@ class Blocks:
             "suite": (env.target or env.library).partition(".")[0],
             "algorithm": algorithm_name(self._config),
             "platform": self.layout.devices[0].platform,
+            "precision": self._precision,
             "num_parameters": sum(math.prod(x.shape) for x in jax.tree.leaves(params)),
             "num_eval_episodes": self._config.arch.num_eval_episodes,
             "max_eval_steps": system.max_eval_steps,
@@ -86,7 +92,7 @@ class Blocks:
             plan, train = self.layout.plan, self.programs.train
             steps = plan.num_members * plan.steps_per_update
             text, products = train.call.as_text(), (train.matmul_flops, train.matmul_traffic)
-            values |= targets.estimate(target, text, *products, steps)
+            values |= targets.estimate(target, text, *products, steps, self._precision)
         self._events.write(dict.fromkeys(self._active, values), "compile")
         check_memory(self.layout, self.programs, self._config)
 

@@ -19,6 +19,13 @@ from jaxppo.runtime import compile, devices, launches
 # CUDA graph, and for operations of a TPU program
 LAUNCH_SECONDS = {"gpu": 2e-6, "tpu": 0.5e-6}
 
+# How long products take at each precision (`arch.precision`) beside JAX's own, which are TF32 on
+# GPUs and one pass of bfloat16 on TPUs; there, higher precision takes several passes
+PRODUCT_TIMES = {
+    "gpu": {"float32": 1.0, "tf32": 1.0, "bf16": 0.5, "highest": 8.0},
+    "tpu": {"float32": 1.0, "tf32": 3.0, "bf16": 1.0, "highest": 6.0},
+}
+
 # The share of its memory that JAX takes: by default, of a GPU (XLA_PYTHON_CLIENT_MEM_FRACTION)
 USABLE = {"gpu": 0.75, "tpu": 1.0}
 
@@ -30,7 +37,7 @@ class Chip:
     name: str
     memory: int  # bytes
     bandwidth: float  # of the memory, bytes a second
-    flops_per_second: float  # of dense matrix products: TF32 on GPUs, bf16 on TPUs
+    flops_per_second: float  # of dense float32 matrix products as JAX does: see PRODUCT_TIMES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,14 +162,19 @@ def devices_of(target: str, key: str) -> list[Any]:
 
 
 def estimate(
-    target: str, text: str, flops: int | None, traffic: int | None, steps: int
+    target: str,
+    text: str,
+    flops: int | None,
+    traffic: int | None,
+    steps: int,
+    precision: str = "float32",
 ) -> dict[str, Any]:
     """Return what an update costs on a target: counts, estimated times (s) and speed (steps/s).
 
     `text` is the HLO of the training program. `flops` and `traffic` are the floating-point
     operations of an update's matrix products and convolutions, and the bytes of their factors and
     results, on one device; None (unknown) counts as 0. `steps` are the environment steps of an
-    update, over all members.
+    update, over all members. `precision` is one of `arch.precision`.
 
     The speed is a rough estimate. An update is taken to last as long as the longest of launching
     its kernels, computing its products, and moving their factors and results through memory. Other
@@ -179,7 +191,9 @@ def estimate(
     update = max((loop.each for loop in loops), key=lambda each: each.kernels)
     seconds = {
         "launch_seconds": update.kernels * LAUNCH_SECONDS[chip.platform],
-        "product_seconds": (flops or 0) / chip.flops_per_second,
+        "product_seconds": (flops or 0)
+        / chip.flops_per_second
+        * PRODUCT_TIMES[chip.platform][precision],
         "traffic_seconds": (traffic or 0) / chip.bandwidth,
     }
     return {

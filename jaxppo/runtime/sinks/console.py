@@ -55,6 +55,8 @@ def _start(event: Event) -> list[str]:
     length = event["sequence_length"]
     sequences = f", in sequences of {length:,} steps" if length > 1 else ""
     devices = count(event["num_devices"], f"{event['platform']} device")
+    precision = event["precision"]
+    products = "" if precision == "float32" else f", matrix products in {precision}"
     who, each = (
         f"seed {event['seed']}" if "seed" in event else count(event["members"], "member"),
         "",
@@ -62,7 +64,8 @@ def _start(event: Event) -> list[str]:
     if event["num_members"] > 1:
         each = f" of each of {event['num_members']:,} members"
     return [
-        f"{event['environment']} on {devices}, {who}, {event['num_parameters']:,} parameters",
+        f"{event['environment']} on {devices}, {who}, {event['num_parameters']:,} parameters"
+        f"{products}",
         f"an update{each}: {count(event['devices_per_member'], 'device')} x "
         f"{count(event['update_batch_size'], 'update batch', 'es')} x "
         f"{count(event['num_envs'], 'environment')} x {count(event['rollout_length'], 'step')} = "
