@@ -20,6 +20,7 @@ import jax
 
 from benchmarks.blocks import SIZES
 from benchmarks.speed import RESULTS, ROOT, SETTINGS, Setting, Timed, of_size, seconds
+from jaxppo.kernels.platforms import forms
 from jaxppo.runtime import compile, devices, targets
 
 BUDGET = 520  # seconds, of which a row takes at most LIMIT
@@ -59,7 +60,7 @@ def measure(name: str, small: bool) -> dict[str, Any]:
     if chip is not None:
         products = program.matmul_flops, program.matmul_traffic
         steps = timed.steps // timed.updates
-        row |= targets.estimate(chip, program.call.as_text(), *products, steps)
+        row |= targets.estimate(chip, program.call.as_text(), *products, steps, forms().precision)
     return row
 
 

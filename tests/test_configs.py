@@ -938,3 +938,16 @@ def test_no_episode_is_lost_to_the_number_of_devices(
 ) -> None:
     result = planned({"arch.num_eval_episodes": episodes}, num_devices)
     assert result.eval_episodes_per_device == each
+
+
+@pytest.mark.parametrize("command", ["ff_ppo", "rec_ppo", "ff_pqn", "rec_pqn"])
+@pytest.mark.parametrize("env", ["cartpole", "breakout", "t_maze"])
+def test_what_is_for_accelerators_replaces_an_environments_own_values(
+    command: str, env: str
+) -> None:
+    usual, config = (launched(command, [f"env={env}", *more]) for more in ([], ["arch=gpu"]))
+    assert config.arch.total_num_envs == 32768 > usual.arch.total_num_envs
+    assert config.system.rollout_length == 8
+    assert config.system.gamma == usual.system.gamma
+    given = launched(command, ["arch=gpu", f"env={env}", "arch.total_num_envs=64"])
+    assert given.arch.total_num_envs == 64

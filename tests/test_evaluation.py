@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from jaxppo.algorithms.evaluation import evaluate
+from jaxppo.kernels.platforms import compiling_for
 
 
 def keys(num: int, seed: int = 0) -> jax.Array:
@@ -51,6 +52,19 @@ def test_unfinished_episodes_stop_at_the_bound_and_are_marked(small: Any) -> Non
     np.testing.assert_array_equal(episodes.returns, 6.0)
     np.testing.assert_array_equal(episodes.lengths, 3)
     assert not episodes.finished.any()
+
+
+@pytest.mark.parametrize("max_steps", [3, 16, 21])
+def test_looking_seldom_for_the_end_changes_nothing(small: Any, max_steps: int) -> None:
+    """GPUs look every 16 steps; episodes have lengths that are geometric with mean 4."""
+    system, state = small(env__target="envs.Coin", arch__max_eval_steps=max_steps)
+    found = {}
+    for platform in ("cpu", "gpu"):
+        with compiling_for(platform):
+            episodes = jax.jit(partial(evaluate, system))(state.agent.policy, keys(64))
+        found[platform] = [np.asarray(x) for x in jax.tree.leaves(episodes)]
+    for one, other in zip(*found.values(), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_greedy_takes_the_mode_and_sampling_does_not(small: Any) -> None:

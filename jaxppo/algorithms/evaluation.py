@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxppo.algorithms.acting import act
 from jaxppo.algorithms.axes import vmap_members
 from jaxppo.kernels import products, random_bits
+from jaxppo.kernels.platforms import forms
 from jaxppo.ops.collectives import any_over
 from jaxppo.types import Policy, PyTree, System
 
@@ -84,7 +85,7 @@ def evaluate(system: System, policy: Policy, keys: jax.Array) -> Episodes:
         with products.precision("highest"):
             env_state, step = system.env.step(env_keys, progress.env_state, acted.env_action)
         episodes = progress.episodes
-        counting = ~episodes.finished
+        counting = ~episodes.finished & (progress.step < system.max_eval_steps)
         seen = jax.tree.map(lambda x: x[None], progress.obs)
         empty = system.algorithm.network.empty_masks(seen)[0]
         done = step.terminated | step.truncated
@@ -97,10 +98,14 @@ def evaluate(system: System, policy: Policy, keys: jax.Array) -> Episodes:
             episodes=Episodes(
                 returns=episodes.returns + jnp.where(counting, step.reward, 0.0),
                 lengths=episodes.lengths + counting,
-                finished=episodes.finished | done,
+                finished=episodes.finished | (done & counting),
                 empty_masks=episodes.empty_masks + (counting & empty),
             ),
         )
+
+    def advance_until_look(progress: _Progress) -> _Progress:
+        steps = forms().steps_per_look
+        return jax.lax.fori_loop(0, steps, lambda _, now: advance(now), progress)
 
     start = _Progress(
         step=jnp.zeros((), jnp.int32),
@@ -115,7 +120,8 @@ def evaluate(system: System, policy: Policy, keys: jax.Array) -> Episodes:
             empty_masks=jnp.zeros(num_envs, jnp.int32),
         ),
     )
-    return jax.lax.while_loop(running, advance, start).episodes
+    body = advance if forms().steps_per_look == 1 else advance_until_look
+    return jax.lax.while_loop(running, body, start).episodes
 
 
 evaluate_members = vmap_members(evaluate)  # policy [P, ...], [P, B] keys

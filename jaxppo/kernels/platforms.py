@@ -36,6 +36,9 @@ class Forms:
     joined_gates: bool = False
     # Compute cheap resets at every step, without a branch (`envs.episodes`)
     resets_without_branch: bool = False
+    # Evaluation looks once in this many steps whether all episodes have ended. Each look makes a
+    # GPU wait for the host
+    steps_per_look: int = 1
     # The precision of networks where `arch.precision` is null (`products.precision`)
     precision: str = "float32"
 
@@ -64,6 +67,7 @@ FORMS = {
         associative_sums=True,
         joined_gates=True,
         resets_without_branch=True,
+        steps_per_look=16,
         precision="tf32",
     ),
     "tpu": Forms(

@@ -123,7 +123,7 @@ def choices(group: str) -> list[str]:
 
 def help_of(algorithm: str) -> str:
     """Return the text of `--help` for an algorithm."""
-    groups = ("env", "network", "population", *(f"network/{layer}" for layer in LAYERS))
+    groups = ("env", "network", "arch", "population", *(f"network/{layer}" for layer in LAYERS))
     listed = "\n".join(f"{group}={', '.join(choices(group))}" for group in groups)
     short = algorithm if algorithm in ALGORITHMS else SystemConfig.algorithm
     return f"""{short.upper()} in JAX, compiled end to end.
