@@ -17,11 +17,20 @@ def permutations(num_keys: int, n: int, seed: int = 0) -> np.ndarray:
 
 
 @pytest.mark.long_but(3)
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 7, 8, 100, 512, 1000, 4096, 100_003, 131_072])
+@pytest.mark.parametrize(
+    "n", [1, 2, 3, 5, 7, 8, 63, 72, 100, 512, 1000, 4096, 100_003, 100_100, 131_072]
+)
 def test_every_number_once(n: int) -> None:
     result = permutations(6, n)
     assert result.dtype == np.int32
     np.testing.assert_array_equal(np.sort(result, axis=1), np.broadcast_to(np.arange(n), (6, n)))
+
+
+@pytest.mark.parametrize("n, walks", [(64, False), (72, False), (100_100, False), (101, True)])
+def test_sizes_that_have_factors_take_no_walk(n: int, walks: bool) -> None:
+    """A loop of unknown length makes a GPU wait for the host."""
+    jaxpr = jax.make_jaxpr(lambda key: random_permutation(key, n))(jax.random.key(0))
+    assert ("while" in str(jaxpr)) == walks
 
 
 @pytest.mark.parametrize("n", [100, 512])
@@ -39,9 +48,9 @@ def test_different_keys_give_different_permutations(n: int) -> None:
     assert len(np.unique(permutations(256, n), axis=0)) == 256
 
 
-@pytest.fixture(scope="module", params=[16, 100, 128])
+@pytest.fixture(scope="module", params=[16, 100, 101, 104, 128])
 def drawn(request: pytest.FixtureRequest) -> np.ndarray:
-    """Permutations `[NUM_KEYS, n]`: a power of two, the walk along cycles, odd bits."""
+    """Permutations `[NUM_KEYS, n]`: a power of two, 10 x 10, a prime, 13 x 8, odd bits."""
     return permutations(NUM_KEYS, request.param)
 
 
