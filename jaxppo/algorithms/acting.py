@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxppo.kernels import packing, products, random_bits
+from jaxppo.kernels import packing, random_bits
+from jaxppo.kernels.precisions import precision
 from jaxppo.ops import sequences
 from jaxppo.ops.collectives import any_over
 from jaxppo.ops.statistics import normalize
@@ -30,7 +31,7 @@ Ended = tuple[jax.Array, jax.Array, jax.Array]
 def init_acting(system: System, key: jax.Array) -> ActingState:
     """Reset `B` environments and start their random stream."""
     key, reset_key = jax.random.split(key)
-    with products.precision("highest"):
+    with precision("highest"):
         env_state, obs = system.env.reset(jax.random.split(reset_key, system.num_envs))
     return ActingState(
         env_state=env_state,
@@ -111,7 +112,7 @@ def act_and_step(
     """
     with jax.named_scope("act"):
         carry, acted = act(system, agent.policy, acting.carry, acting.obs, acting.reset, keys[0])
-    with jax.named_scope("environment"), products.precision("highest"):
+    with jax.named_scope("environment"), precision("highest"):
         env_state, step = system.env.step(keys[1:], acting.env_state, acted.env_action)
     done = step.terminated | step.truncated
     episode_return = acting.episode_return + step.reward

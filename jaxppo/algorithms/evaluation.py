@@ -7,8 +7,9 @@ import jax.numpy as jnp
 
 from jaxppo.algorithms.acting import act
 from jaxppo.algorithms.axes import vmap_members
-from jaxppo.kernels import products, random_bits
+from jaxppo.kernels import random_bits
 from jaxppo.kernels.platforms import forms
+from jaxppo.kernels.precisions import precision
 from jaxppo.ops.collectives import any_over
 from jaxppo.types import Policy, PyTree, System
 
@@ -71,7 +72,7 @@ def evaluate(system: System, policy: Policy, keys: jax.Array) -> Episodes:
     num_envs = keys.shape[0]
     if system.evaluation_greedy:
         policy = dataclasses.replace(policy, noise_key=None)
-    with products.precision("highest"):
+    with precision("highest"):
         env_state, obs = system.env.reset(reset_keys(keys))
 
     def running(progress: _Progress) -> jax.Array:
@@ -82,7 +83,7 @@ def evaluate(system: System, policy: Policy, keys: jax.Array) -> Episodes:
         action_keys, env_keys = step_keys(keys, progress.step)
         keys_now = None if system.evaluation_greedy else action_keys
         carry, acted = act(system, policy, progress.carry, progress.obs, progress.reset, keys_now)
-        with products.precision("highest"):
+        with precision("highest"):
             env_state, step = system.env.step(env_keys, progress.env_state, acted.env_action)
         episodes = progress.episodes
         counting = ~episodes.finished & (progress.step < system.max_eval_steps)

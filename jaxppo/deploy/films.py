@@ -16,7 +16,7 @@ from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.messages import count
 from jaxppo.deploy.drawings import Drawing, Picture, caption, drawing, write_film, write_strip
 from jaxppo.deploy.policy import Playing, TrainedPolicy
-from jaxppo.kernels import products
+from jaxppo.kernels.precisions import precision
 from jaxppo.runtime.directories import output_folder
 from jaxppo.runtime.sinks.console import print_lines
 from jaxppo.types import Policy, PyTree
@@ -188,7 +188,7 @@ def _outcomes(policy: TrainedPolicy, drawn: Drawing, number: int) -> Iterator[_O
     num = policy.episodes_per_device  # as in `policy.evaluate`: rounding depends on the batch size
     start, row = number - number % num, jnp.int32(number % num)
     keys = policy.episode_keys(start + np.arange(num))
-    with products.precision("highest"):
+    with precision("highest"):
         env_state, obs = policy.system.env.reset(reset_keys(keys))
     yield _Outcome(
         state=jax.tree.map(lambda x: x[row], drawn.inner(env_state)),
@@ -228,7 +228,7 @@ def _advance(
         return drawn.env.step_env(jax.random.split(key)[0], state, action, drawn.params)[1]
 
     action, carry = jax.vmap(act)(now.obs, action_keys, now.carry)
-    with products.precision("highest"):
+    with precision("highest"):
         env_state, step = policy.system.env.step(env_keys, now.env_state, action)
     states = jax.vmap(after)(env_keys, drawn.inner(now.env_state), action)
     outcome = _Outcome(

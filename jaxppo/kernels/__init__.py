@@ -2,5 +2,6 @@
 
 They are random bits, permutations, dense products, convolutions, linear recurrences, packed scans
 and sums of several arrays. `platforms` chooses a form for each platform. Measurements or counts of
-kernels justify each choice, and tests compare each form with the plain one.
+kernels justify each choice, and tests compare each form with the plain one. `precisions` names how
+precisely products are computed.
 """

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxppo.kernels import packing
-from jaxppo.kernels.products import at, current, float32_product
+from jaxppo.kernels.precisions import at, current
+from jaxppo.kernels.products import float32_product
 from jaxppo.types import PyTree
 
 Carry = tuple[jax.Array, ...]  # [S, H] each; the last is the hidden state

@@ -39,7 +39,7 @@ class Forms:
     # Evaluation looks once in this many steps whether all episodes have ended. Each look makes a
     # GPU wait for the host
     steps_per_look: int = 1
-    # The precision of networks where `arch.precision` is null (`products.precision`)
+    # The precision of networks where `arch.precision` is null (`precisions`)
     precision: str = "float32"
 
 

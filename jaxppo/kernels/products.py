@@ -5,7 +5,6 @@ Each can be the `dot_general` of `flax.linen.Dense`: it maps `[..., F]` and `[F,
 product had.
 """
 
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -14,32 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxppo.kernels.platforms import forms
-
-# Settings of `arch.precision` -> JAX's names; None: as the user has set JAX. Each is at least as
-# precise on platforms that do not have it: CPUs multiply float32 numbers as they are.
-PRECISIONS = {
-    "float32": None,
-    "tf32": "tensorfloat32",
-    "bf16": "tensorfloat32",
-    "highest": "highest",
-}
-
-
-def precision(name: str) -> AbstractContextManager[Any]:
-    """Context in which float32 matrix products have a precision of `arch.precision`."""
-    return at(PRECISIONS[name] or current())
-
-
-def at(asked: str | None) -> AbstractContextManager[Any]:
-    """Context in which float32 matrix products have a precision that `current` returned."""
-    context: AbstractContextManager[Any] = jax.default_matmul_precision(asked)
-    return context
-
-
-def current() -> str | None:
-    """Return the precision of float32 matrix products, by JAX's name; None: JAX's choice."""
-    found: str | None = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
-    return found
+from jaxppo.kernels.precisions import at, current
 
 
 def float32_product(x: jax.Array, kernel: jax.Array, *_: Any, **__: Any) -> jax.Array:

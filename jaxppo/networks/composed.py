@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxppo.config.schema import Config
-from jaxppo.kernels import products
 from jaxppo.kernels.platforms import forms
+from jaxppo.kernels.precisions import precision
 from jaxppo.networks.building import find_action_mask
 from jaxppo.ops.actions import empty_masks
 from jaxppo.types import Discrete, Environment, PyTree, Space, is_space, zeros
@@ -114,7 +114,7 @@ class Composed:
             }
         noise = None if noise_key is None else {"noise": noise_key}
         obs, mask = self.split(obs)
-        with products.precision(self.precision or forms().precision):
+        with precision(self.precision or forms().precision):
             given = carry, obs, mask, reset
             outputs: Any = self.network.apply({"params": params}, *given, rngs=noise)
         return outputs
