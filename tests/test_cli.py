@@ -173,7 +173,7 @@ WRONG = {
     ),
     "system.value_loss=l2": "system.value_loss=l2: no such choice|(of squared, huber)",
     "arch.precision=fp16": (
-        "arch.precision=fp16: no such choice; did you mean bf16?|(of float32, bf16)"
+        "arch.precision=fp16: no such choice; did you mean bf16?|(of float32, tf32, bf16, highest)"
     ),
     # rules
     "system.gamma=1.0001": "system.gamma=1.0001: must be at least 0 and at most 1|nearest|: 1",
