@@ -94,17 +94,14 @@ def train_whole(
     # The absolute metric is more rounds without updates, so evaluation is compiled once
     first = schedule.evaluate_first
     num_episodes, num_rounds = schedule.num_eval_episodes, first + len(schedule.updates)
-    numbers = [*[FIRST] * first, *range(len(schedule.updates))]
-    streams = [evaluation_stream(evaluation_key, number) for number in numbers]
-    keys = [episode_keys(stream, np.arange(num_episodes)) for stream in streams]
-    keys += [
-        episode_keys(absolute_key, call * num_episodes + np.arange(num_episodes))
-        for call in range(schedule.absolute)
-    ]
+    numbers = np.asarray([*[FIRST] * first, *range(len(schedule.updates))], np.int32)
+    streams = jax.vmap(evaluation_stream, (None, 0))(evaluation_key, numbers)
+    keys = jax.vmap(episode_keys, (0, None))(streams, np.arange(num_episodes))
+    again = episode_keys(absolute_key, np.arange(schedule.absolute * num_episodes))
     rounds = (
         jnp.asarray([*[0] * first, *schedule.updates, *[0] * schedule.absolute], jnp.int32),
         jnp.arange(num_rounds + schedule.absolute) < num_rounds,
-        jnp.stack(keys),
+        jnp.concatenate([keys, again.reshape(schedule.absolute, num_episodes)]),
     )
     run, (done, found) = jax.lax.scan(partial(_round, system, names), run, rounds)
     means = jnp.mean(found.returns, axis=1)
