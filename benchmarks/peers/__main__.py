@@ -3,14 +3,13 @@
     python -m benchmarks.peers S M L --peers rejax brax          # PPO
     python -m benchmarks.peers S M L --algorithm pqn             # our PQN, rejax's PQN and our PPO
 
-Each runs in an environment and a process of its own, and all are timed in the same minutes: a
-round is one block of each. Prints medians of the rounds, of their ratios to the fastest peer too,
-and writes benchmarks/results/peers.json (ignored by git).
+Each runs in a process of its own, and what must be installed in an environment of its own. All are
+timed in the same minutes: a round is one block of each. Prints medians of the rounds, of their
+ratios to the fastest peer too, and writes benchmarks/results/peers.json (ignored by git).
 """
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -22,7 +21,8 @@ from benchmarks.blocks import SIZES
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER.parent / "results"
 ENVIRONMENTS = FOLDER / ".venvs"
-PEERS = {  # what each installs besides JAX
+PEERS: dict[str, list[str]] = {  # what each installs besides JAX
+    "plain": [],  # nothing: it runs in our environment
     "rejax": ["rejax==0.1.3"],
     "brax": ["brax==0.14.2", "gymnax==1.0.1", "six"],
     "sb3": ["stable-baselines3==2.9.2"],
@@ -32,8 +32,10 @@ TOO_SLOW = {("sb3", "L")}  # a step of 4,096 environments in turn takes it secon
 OURS = "jaxppo"
 
 
-def install(peer: str, jax: str) -> Path:
+def install(peer: str, jax: str) -> str:
     """A peer's Python, in an environment made on first use."""
+    if not PEERS[peer]:
+        return sys.executable
     python = ENVIRONMENTS / peer / "bin" / "python"
     done = ENVIRONMENTS / peer / ".installed"
     wanted = " ".join([*PEERS[peer], *([] if peer == "sb3" else [jax])])
@@ -42,7 +44,7 @@ def install(peer: str, jax: str) -> Path:
         subprocess.run([sys.executable, "-m", "venv", "--clear", ENVIRONMENTS / peer], check=True)
         subprocess.run([python, "-m", "pip", "install", "-q", *wanted.split()], check=True)
         done.write_text(wanted)
-    return python
+    return str(python)
 
 
 class Contestant:
@@ -56,7 +58,6 @@ class Contestant:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(FOLDER.parent)},
         )
         self.compile_seconds = self.answer()["compile_seconds"]
         self.speeds: list[float] = []  # steps per second of each block
@@ -97,8 +98,8 @@ def compare(
     commands = {OURS: [*ours, *(["--set", *more] if more else [])]}
     for peer in peers:
         if (peer, size) not in TOO_SLOW:
-            script = str(FOLDER / f"run_{peer}.py")
-            commands[peer] = [str(install(peer, jax)), script, size, algorithm]
+            script = f"benchmarks.peers.run_{peer}"
+            commands[peer] = [install(peer, jax), "-m", script, size, algorithm]
     if algorithm != "ppo":
         commands["ff_ppo"] = [*serve, size]
     contestants = {}

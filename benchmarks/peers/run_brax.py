@@ -9,10 +9,11 @@ import time
 import gymnax
 import jax
 import jax.numpy as jnp
-from blocks import SIZES, peak_mib, say
 from brax.envs.base import Env, State
 from brax.training.agents.ppo import networks, train
 from flax import linen
+
+from benchmarks.blocks import SIZES, peak_mib, say
 
 size = SIZES[sys.argv[1]]
 if not hasattr(jax, "device_put_replicated"):  # which jax has dropped and Brax 0.14 still calls

@@ -3,9 +3,10 @@
 import sys
 
 import torch
-from blocks import SIZES, serve
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
+
+from benchmarks.blocks import SIZES, serve
 
 size = SIZES[sys.argv[1]]
 layers = list(size.layers)
