@@ -30,6 +30,7 @@ from jaxppo.networks.q_heads import ScalarQHead
 from jaxppo.ops import distributional
 from jaxppo.ops.action_values import (
     CategoricalQ,
+    DoubleQ,
     QuantileQ,
     ScalarQ,
     epsilon_greedy,
@@ -69,6 +70,8 @@ HEADS = {
     "noisy": head("ScalarQHead", initial_noise=0.5),
     "categorical": head("CategoricalQHead", num_atoms=21, low=-2.0, high=2.0),
     "quantile": head("QuantileQHead", num_quantiles=8),
+    "double": head("ScalarQHead", double=True),
+    "double_quantile": head("QuantileQHead", num_quantiles=8, double=True),
 }
 
 
@@ -297,6 +300,53 @@ def test_quantile_loss_is_rlax_qr_dqn(delta: float) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+def test_double_targets_are_rlax_double_q_learning() -> None:
+    """Each takes its own greedy action and the other's value of it."""
+    rng, one, taken = np.random.default_rng(4), jnp.ones((1, 1)), jnp.ones((1, 1, 1), jnp.int32)
+    before, after = (jnp.asarray(rng.normal(size=(A, 2)), jnp.float32) for _ in range(2))
+    legal = jnp.asarray([True, True, True, False])
+    assert len(set(np.argmax(np.asarray(after)[:3], axis=0))) == 2
+    estimate, successor = (
+        DoubleQ(pair=ScalarQ(value=x[None, None, None])) for x in (before, after)
+    )
+    value = successor.greedy_value(jnp.broadcast_to(legal, (1, 1, 1, A)))
+    target = estimate.lambda_returns(0.3 * one, 0.9 * one, value, one < 0, jnp.float32(0.0))
+    allowed = jnp.where(legal[:, None], after, -1e9)
+    errors = [
+        rlax.double_q_learning(
+            *(before[:, i], jnp.int32(1), jnp.float32(0.3), jnp.float32(0.9)),
+            *(allowed[:, 1 - i], allowed[:, i]),
+        )
+        for i in range(2)
+    ]
+    np.testing.assert_allclose(target[0, 0], before[1] + jnp.stack(errors), rtol=1e-5)
+    found = estimate.select(taken).loss(target)[0, 0]
+    np.testing.assert_allclose(found, np.mean(0.5 * np.square(errors)), rtol=1e-5)
+    np.testing.assert_allclose(estimate.mean()[0, 0, 0], np.mean(before, axis=1), rtol=1e-6)
+
+
+def test_double_distributions_are_those_of_each_alone() -> None:
+    """Their losses are the mean of two single heads' whose successors are the other's."""
+    rng, one, taken = np.random.default_rng(3), jnp.ones((1, 1)), jnp.ones((1, 1, 1), jnp.int32)
+    before, after = (
+        jnp.asarray(rng.normal(size=(1, 1, 1, A, K, 2)), jnp.float32) for _ in range(2)
+    )
+    step = (0.3 * one, 0.9 * one)
+    make = partial(QuantileQ, huber_delta=1.0)
+    both, successor = (DoubleQ(pair=make(quantiles=x)) for x in (before, after))
+    value = successor.greedy_value(jnp.ones((1, 1, 1, A), bool))
+    assert value.shape == (1, 1, K, 2)
+    target = both.lambda_returns(*step, value, one < 0, jnp.float32(0.0))
+    losses = []
+    for i in range(2):
+        own, other = (make(quantiles=after[..., j]) for j in (i, 1 - i))
+        chosen = greedy_actions(own.mean(), jnp.ones((1, 1, 1, A), bool))
+        single, wanted = make(quantiles=before[..., i]), other.select(chosen).state_value()
+        wanted = single.lambda_returns(*step, wanted, one < 0, jnp.float32(0.0))
+        losses.append(single.select(taken).loss(wanted))
+    np.testing.assert_allclose(both.select(taken).loss(target), sum(losses) / 2, rtol=1e-5)
+
+
 def one_step_loss(make: Any, name: str, before: jax.Array, after: jax.Array) -> jax.Array:
     """The loss of action 1 in state `before`, with reward 0.3 and the successor `after`."""
     estimate, successor = (make(**{name: x[None, None, None]}) for x in (before, after))
@@ -452,6 +502,7 @@ def test_noise_explores_instead_of_epsilon() -> None:
     "arguments, words",
     [
         ({"dueling": 1}, "dueling=1 must be true or false"),
+        ({"double": "yes"}, "double='?yes'? must be true or false"),
         ({"initial_noise": -1.0}, "initial_noise=-1.0 must not be negative"),
         ({"action_space": (Discrete(2),)}, "not a tuple of spaces.*ff_ppo"),
     ],
@@ -508,6 +559,7 @@ RATE = {"learning_rate": 1e-2, "epochs": 4, "epsilon_end": 0.1}
         ({"env__target": "envs.Copy", "network": HEADS["categorical"]}, 0.99),
         ({"env__target": "envs.Copy", "network": HEADS["quantile"]}, 0.99),
         ({"env__target": "envs.Copy", "network": HEADS["dueling"]}, 0.99),
+        ({"env__target": "envs.Copy", "network": HEADS["double"]}, 0.99),
         (
             {
                 "env__target": "envs.Copy",
@@ -603,6 +655,11 @@ def test_networks_chosen_by_an_environment_have_layer_norm() -> None:
             "ff_pqn",
             ["network/q_head=quantile", "system.munchausen=true"],
             "system.munchausen=true needs .*network/q_head=scalar",
+        ),
+        (
+            "ff_pqn",
+            ["network.q_head.double=true", "system.munchausen=true"],
+            "system.munchausen=true needs .*makes two estimates.*without network.q_head.double",
         ),
         ("ff_pqn", ["network.q_head.dueling=7"], r"network\.q_head .*dueling=7 must be true or"),
     ],

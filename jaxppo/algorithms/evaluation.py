@@ -39,7 +39,7 @@ class _Progress:
 FIRST = 2**31 - 1  # number of the evaluation before training; the others count from 0
 
 
-def evaluation_stream(key: jax.Array, number: int | jax.Array) -> jax.Array:
+def evaluation_stream(key: jax.Array, number: jax.typing.ArrayLike) -> jax.Array:
     """Return the key of an evaluation's episodes, from the stream `key` of a seed."""
     return jax.random.fold_in(key, number)
 

@@ -3,10 +3,8 @@
 The file follows the paper: settings, epsilon-greedy acting, targets, loss. There is no replay
 buffer and no target network. Targets are computed once per rollout with the parameters that acted;
 `recompute_targets` recomputes them before every epoch. Layer norm in the torsos keeps learning
-stable (see configs/pqn/network).
-
-Double Q-learning (van Hasselt et al. 2016, arXiv 1509.06461) chooses an action with one set of
-parameters and values it with another. Here both would be the same, so there is no such setting.
+stable (see configs/pqn/network). Variants of the estimates (dueling, double, distributional, noisy)
+are settings of the head.
 """
 
 import dataclasses
@@ -24,6 +22,7 @@ from jaxppo.config.fields import ConfigError, other_default, setting, traced
 from jaxppo.config.schema import Config, SystemConfig
 from jaxppo.networks import q_network
 from jaxppo.ops.action_values import (
+    DoubleQ,
     QOutput,
     ScalarQ,
     epsilon_greedy,
@@ -96,7 +95,7 @@ class Steps:
     obs: PyTree  # [L, S, O...] raw
     reset: jax.Array  # [L, S] bool
     action: jax.Array  # [L, S, C] int32, by component
-    target: jax.Array  # [L, S] Q(lambda); [L, S, K] for heads that predict distributions
+    target: jax.Array  # [L, S] Q(lambda); [L, S, K] of distributions; a double head adds [2]
 
 
 @metrics
@@ -126,14 +125,17 @@ class PQN(Algorithm):
         """Make the algorithm of a run.
 
         `ConfigError` if network and environment do not fit, or if `munchausen` is used with a head
-        that predicts distributions.
+        that is double or predicts distributions.
         """
         algorithm = cls(config.system, q_network.build(config, env), env.action_space)
         estimate = algorithm.network.example()[1].estimate
         if algorithm.settings.munchausen and not isinstance(estimate, ScalarQ):
+            gives = (
+                "makes two estimates" if isinstance(estimate, DoubleQ) else "predicts distributions"
+            )
             raise ConfigError(
-                "system.munchausen=true needs one number for each action, but the head predicts "
-                "distributions; take network/q_head=scalar, or set it to false"
+                f"system.munchausen=true needs one number for each action, but the head {gives}; "
+                "take network/q_head=scalar without network.q_head.double, or set it to false"
             )
         return algorithm
 
@@ -202,12 +204,12 @@ class PQN(Algorithm):
         """Return the value of states, `[L, S]`: max_a Q(s, a), or the soft value.
 
         For heads that predict distributions: the return distribution of the greedy action,
-        `[L, S, K]`.
+        `[L, S, K]`. A double head adds an axis of 2.
         """
-        q = output.estimate.mean()
         if self.settings.munchausen:
+            q = output.estimate.mean()
             return jnp.mean(soft_value(q, output.legal, hp.munchausen_temperature), axis=-1)
-        return output.estimate.select(greedy_actions(q, output.legal)).state_value()
+        return output.estimate.greedy_value(output.legal)
 
     def munchausen(
         self, hp: Hyperparameters, output: QOutput, action: jax.Array

@@ -4,7 +4,8 @@ If the observation has an action mask, the head takes it too; see `heads`. An ac
 components, 1 if the space is `Discrete`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -15,7 +16,9 @@ from jaxppo.kernels.products import Dense
 from jaxppo.networks.checks import check_bool, check_count, check_finite
 from jaxppo.networks.torsos import NoisyDense
 from jaxppo.ops.action_values import (
+    ActionValues,
     CategoricalQ,
+    DoubleQ,
     QOutput,
     QuantileQ,
     ScalarQ,
@@ -30,22 +33,41 @@ class _QHead(nn.Module):
     """Base class of Q heads: some numbers for each value of each component of an action.
 
     With `dueling` they are a value plus an advantage minus the component's mean advantage: Wang et
-    al. 2016 (arXiv 1511.06581), eq. 9. With `initial_noise` above 0 the output layers are noisy:
-    Fortunato et al. 2018 (arXiv 1706.10295), see `torsos.NoisyMLP`. Weights are orthogonal.
+    al. 2016 (arXiv 1511.06581), eq. 9. With `double` there are two estimates, see `DoubleQ`. With
+    `initial_noise` above 0 the output layers are noisy: Fortunato et al. 2018 (arXiv 1706.10295),
+    see `torsos.NoisyMLP`. Weights are orthogonal.
     """
 
     action_space: Discrete | MultiDiscrete
     dueling: bool = False
+    double: bool = False
     initial_noise: float = 0.0
 
     def __post_init__(self) -> None:
         """Raise `ValueError` on actions that are not discrete, or a wrong argument."""
         check_discrete(self.action_space)
-        check_bool("dueling", self.dueling)
+        for name in ("dueling", "double"):
+            check_bool(name, getattr(self, name))
         check_finite("initial_noise", self.initial_noise)
         if self.initial_noise < 0:
             raise ValueError(f"initial_noise={self.initial_noise} must not be negative")
         super().__post_init__()
+
+    def output(
+        self,
+        x: jax.Array,
+        mask: PyTree,
+        num: int,
+        gain: float,
+        estimate: Callable[[jax.Array], ActionValues],
+    ) -> QOutput:
+        """Return the Q-values of features `[L, S, F]`; `estimate` takes `[L, S, C, A, num]`."""
+        legal = legal_values(self.action_space, mask, x.shape[:-1])
+        if not self.double:
+            return QOutput(estimate=estimate(self.numbers(x, num, gain)), legal=legal)
+        numbers = self.numbers(x, 2 * num, gain)
+        pair = jax.vmap(estimate, -1, -1)(numbers.reshape(*numbers.shape[:-1], num, 2))
+        return QOutput(estimate=DoubleQ(pair=pair), legal=legal)
 
     @nn.compact
     def numbers(self, x: jax.Array, num: int, gain: float) -> jax.Array:
@@ -60,10 +82,6 @@ class _QHead(nn.Module):
         mean = jnp.mean(rows, axis=-2, keepdims=True, where=exists)
         return value.reshape(*x.shape[:-1], len(sizes), 1, num) + rows - mean
 
-    def legal(self, x: jax.Array, mask: PyTree) -> jax.Array:
-        """Return the legal values for features `[L, S, F]`, bool `[L, S, C, A]`."""
-        return legal_values(self.action_space, mask, x.shape[:-1])
-
     def _dense(self, name: str, size: int, num: int, gain: float) -> nn.Module:
         kernel_init = nn.initializers.orthogonal(gain)
         if self.initial_noise:
@@ -76,8 +94,7 @@ class ScalarQHead(_QHead):
 
     def __call__(self, x: jax.Array, mask: PyTree = None) -> QOutput:
         """Return Q-values `[L, S, C, A]`."""
-        value = self.numbers(x, 1, 1.0)[..., 0]
-        return QOutput(estimate=ScalarQ(value=value), legal=self.legal(x, mask))
+        return self.output(x, mask, 1, 1.0, lambda numbers: ScalarQ(value=numbers[..., 0]))
 
 
 class CategoricalQHead(_QHead):
@@ -105,9 +122,8 @@ class CategoricalQHead(_QHead):
 
     def __call__(self, x: jax.Array, mask: PyTree = None) -> QOutput:
         """Return histograms of returns, `[L, S, C, A]`."""
-        logits = self.numbers(x, self.num_atoms, 0.01)
-        estimate = CategoricalQ(logits=logits, low=float(self.low), high=float(self.high))
-        return QOutput(estimate=estimate, legal=self.legal(x, mask))
+        estimate = partial(CategoricalQ, low=float(self.low), high=float(self.high))
+        return self.output(x, mask, self.num_atoms, 0.01, lambda logits: estimate(logits=logits))
 
 
 class QuantileQHead(_QHead):
@@ -131,9 +147,8 @@ class QuantileQHead(_QHead):
 
     def __call__(self, x: jax.Array, mask: PyTree = None) -> QOutput:
         """Return quantiles of returns, `[L, S, C, A]`."""
-        quantiles = self.numbers(x, self.num_quantiles, 1.0)
-        estimate = QuantileQ(quantiles=quantiles, huber_delta=float(self.huber_delta))
-        return QOutput(estimate=estimate, legal=self.legal(x, mask))
+        estimate = partial(QuantileQ, huber_delta=float(self.huber_delta))
+        return self.output(x, mask, self.num_quantiles, 1.0, lambda q: estimate(quantiles=q))
 
 
 def check_discrete(action_space: Any) -> None:

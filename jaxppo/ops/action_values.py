@@ -3,10 +3,11 @@
 An action has `C` components (1 if the space is discrete) with up to `A` values each. Every class is
 a pytree of arrays with leading batch axes `...`, and implements `ActionValues`. Components are
 treated as independent actions of the same state: the value of a state is the mean over components
-of their values (Tavakoli et al. 2018, arXiv 1711.08946).
+of their values (Tavakoli et al. 2018, arXiv 1711.08946). `DoubleQ` holds two estimates of any kind.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import chex
@@ -27,7 +28,8 @@ STATIC = dict(static=True)  # without a static `family`, trees of other classes 
 class ActionValues(Protocol):
     """Estimates of the returns that follow the actions in a state.
 
-    `state_value` and `loss` are for what `select` returns, which has no axis `A`.
+    `state_value` and `loss` are for what `select` returns, which has no axis `A`. A target is
+    `[...]`, or `[..., K]` for distributions; `DoubleQ` adds an axis of 2 at its end.
     """
 
     def mean(self) -> jax.Array:
@@ -35,6 +37,9 @@ class ActionValues(Protocol):
 
     def select(self, action: jax.Array) -> "ActionValues":
         """Select the estimates of actions, int32 `[..., C]`; the result has no axis `A`."""
+
+    def greedy_value(self, legal: jax.Array) -> jax.Array:
+        """Return the `state_value` of the greedy actions; `legal` is bool `[..., C, A]`."""
 
     def state_value(self) -> jax.Array:
         """Return the estimate averaged over components: `[...]`, or `[..., K]` (their mixture)."""
@@ -66,9 +71,18 @@ class QOutput:
     legal: jax.Array  # [..., C, A] bool; at least one value of each component
 
 
+class _SingleQ:
+    """Base class of estimates that choose and value an action with the same numbers."""
+
+    def greedy_value(self: Any, legal: jax.Array) -> jax.Array:
+        """Return the `state_value` of the greedy actions; `legal` is bool `[..., C, A]`."""
+        value: jax.Array = self.select(greedy_actions(self.mean(), legal)).state_value()
+        return value
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ScalarQ:
+class ScalarQ(_SingleQ):
     """One number for each action."""
 
     value: jax.Array  # [..., C, A]
@@ -105,7 +119,7 @@ class ScalarQ:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CategoricalQ:
+class CategoricalQ(_SingleQ):
     """Probabilities of `K` atoms, evenly spaced from `low` to `high`, for each action (C51)."""
 
     logits: jax.Array  # [..., C, A, K]
@@ -151,7 +165,7 @@ class CategoricalQ:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class QuantileQ:
+class QuantileQ(_SingleQ):
     """`N` quantiles for each action, at the levels (2 i + 1) / (2 N) (QR-DQN)."""
 
     quantiles: jax.Array  # [..., C, A, N]
@@ -193,6 +207,61 @@ class QuantileQ:
         target = jnp.broadcast_to(target[..., None, :], self.quantiles.shape)
         each = distributional.quantile_loss(self.quantiles, target, self.huber_delta)
         return jnp.mean(each, axis=-1)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DoubleQ:
+    """Two estimates; the target of each takes its own greedy action and the other's value of it.
+
+    Double Q-learning: van Hasselt 2010, algorithm 1, but both learn from every step. Acting uses
+    the mean of the two. Every method is that of the two estimates, whose arrays, values and targets
+    have a last axis of 2.
+    """
+
+    pair: Any  # `ActionValues` with arrays [..., C, A, 2] or [..., C, A, K, 2]
+
+    def mean(self) -> jax.Array:
+        """Return the mean of the two, `[..., C, A]`."""
+        return jnp.mean(_of_both(lambda each: each.mean())(self.pair), axis=-1)
+
+    def select(self, action: jax.Array) -> "DoubleQ":
+        """Select the estimates of actions, int32 `[..., C]`."""
+        return DoubleQ(pair=_of_both(lambda each: each.select(action))(self.pair))
+
+    def greedy_value(self, legal: jax.Array) -> jax.Array:
+        """Return the value of the greedy action of each in the eyes of the other, `[..., 2]`."""
+        chosen = _of_both(lambda each: greedy_actions(each.mean(), legal))(self.pair)
+        other = jax.tree.map(lambda x: jnp.flip(x, axis=-1), self.pair)
+        return _of_both(lambda each, action: each.select(action).state_value())(other, chosen)
+
+    def state_value(self) -> jax.Array:
+        """Return the estimates averaged over components, `[..., 2]`."""
+        return _of_both(lambda each: each.state_value())(self.pair)
+
+    def lambda_returns(
+        self,
+        reward: jax.Array,
+        discount: jax.Array,
+        next_value: jax.Array,
+        truncated: jax.Array,
+        lambda_: jax.Array,
+    ) -> jax.Array:
+        """Return the targets of both, `[T, B, 2]`."""
+
+        def returns(each: ActionValues, value: jax.Array) -> jax.Array:
+            return each.lambda_returns(reward, discount, value, truncated, lambda_)
+
+        return _of_both(returns)(self.pair, next_value)
+
+    def loss(self, target: jax.Array) -> jax.Array:
+        """Return the mean of the two losses, `[...]`."""
+        return jnp.mean(_of_both(lambda each, to: each.loss(to))(self.pair, target), axis=-1)
+
+
+def _of_both(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Map a function over the last axis of its arguments."""
+    return jax.vmap(function, in_axes=-1, out_axes=-1)
 
 
 def split_components(space: Discrete | MultiDiscrete, x: jax.Array) -> jax.Array:
