@@ -49,7 +49,7 @@ bench: $(INSTALLED) ## measure speed, sweeps, checkpoints and scaling
 	$(BIN)/python -m benchmarks.checkpoints
 	$(BIN)/python -m benchmarks.scaling
 
-bench-peers: $(INSTALLED) ## compare the speed with rejax, Brax and stable-baselines3
+bench-peers: $(INSTALLED) ## compare the speed with rejax, Brax, stable-baselines3 and a plain PPO
 	$(BIN)/python -m benchmarks.peers $(ARGS)
 
 bench-accelerator: $(INSTALLED) ## tests and speed on this machine's accelerator, in nine minutes; ARGS=--small tries it

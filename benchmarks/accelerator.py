@@ -1,31 +1,39 @@
 """What an accelerator does, in nine minutes at most: `make bench-accelerator`.
 
 Runs the tests of tests/test_device.py, and measures speed, compile time and memory of several
-settings, each in a process of its own, beside the estimate of `arch.target`. Writes
-benchmarks/results/accelerator.json and accelerator.md (ignored by git). What there is no time for
-is named in the table. On a CPU `--small` tries the command.
+settings, each in a process of its own, beside the estimate of `arch.target`. The same process also
+runs the same work in other systems, in turn: a plain PPO (benchmarks/peers/run_plain.py), and rejax
+if it is installed. Writes benchmarks/results/accelerator.json and accelerator.md (ignored by git).
+What there is no time for is named in the table. On a CPU `--small` tries the command.
 """
 
 import argparse
 import dataclasses
+import importlib
 import json
 import os
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
 
-from benchmarks.blocks import SIZES
+from benchmarks.blocks import SIZES, Size
+from benchmarks.peers import PEERS
+from benchmarks.peers.updates import block
 from benchmarks.speed import RESULTS, ROOT, SETTINGS, Setting, Timed, of_size, seconds
 from jaxppo.kernels.platforms import forms
 from jaxppo.runtime import compile, devices, targets
 
+Block = tuple[Callable[[], object], int]  # what to time, and its environment steps
+
 BUDGET = 520  # seconds, of which a row takes at most LIMIT
 LIMIT = 110
-BLOCKS = 5
+BLOCKS = 5  # of each system, but no more once they have taken half of LIMIT
 LARGE = dataclasses.replace(SIZES["L"], num_envs=32_768)
 ROWS = {
     **{name: SETTINGS[name] for name in ("S", "M", "L")},
@@ -36,25 +44,44 @@ ROWS = {
     "LRU": SETTINGS["lru"],
     "PQN L": SETTINGS["L pqn"],
 }
+# Rows that others run too: the size of the work, and who; rejax takes the algorithm
+OF_PPO: dict[str, tuple[str, ...]] = {"plain": (), "rejax": ("ppo",)}
+COMPARED: dict[str, tuple[Size, dict[str, tuple[str, ...]]]] = {
+    **{name: (size, OF_PPO) for name, size in SIZES.items()},
+    "L, 32,768 environments": (LARGE, OF_PPO),
+    "PQN L": (SIZES["L"], {"rejax": ("pqn",)}),
+}
 TINY = ["arch.total_num_envs=8", "system.rollout_length=8", "system.num_minibatches=2"]
+TINY_SIZE: dict[str, Any] = {
+    "num_envs": 8,
+    "rollout_length": 8,
+    "num_minibatches": 2,
+    "updates_per_block": 1,
+}
 
 
 def measure(name: str, small: bool) -> dict[str, Any]:
-    """Measure a row in this process."""
+    """Measure a row in this process, and others on the same work."""
     setting, more = ROWS[name], TINY if small else []
     if small:
         members = ["arch.num_seeds=4"] if "members" in name else []
-        setting, more = dataclasses.replace(setting, steps_per_block=64), [*more, *members]
+        setting, more = dataclasses.replace(setting, steps_per_block=4096), [*more, *members]
     timed = Timed(setting, *more)
-    timed.block()
-    speeds = [timed.steps / seconds(timed.block) for _ in range(BLOCKS)]
+    others = compiled_peers(name, small)
+    blocks: dict[str, Block] = {"ours": (timed.block, timed.steps)}
+    blocks |= {peer: found for peer, found in others.items() if isinstance(found, tuple)}
+    speeds = measure_in_turn(blocks)
     program = timed.program
     row = {
-        "steps_per_second": statistics.median(speeds),
-        "slowest": min(speeds),
-        "fastest": max(speeds),
+        "steps_per_second": statistics.median(speeds["ours"]),
+        "slowest": min(speeds["ours"]),
+        "fastest": max(speeds["ours"]),
         "compile_seconds": program.seconds,
         "peak_mib": (program.peak_bytes or 0) / 2**20,
+        "others": {
+            peer: statistics.median(speeds[peer]) if peer in speeds else found
+            for peer, found in others.items()
+        },
     }
     chip = next((key for key, chip in targets.CHIPS.items() if _is_this(chip)), None)
     if chip is not None:
@@ -62,6 +89,40 @@ def measure(name: str, small: bool) -> dict[str, Any]:
         steps = timed.steps // timed.updates
         row |= targets.estimate(chip, program.call.as_text(), *products, steps, forms().precision)
     return row
+
+
+def compiled_peers(name: str, small: bool) -> dict[str, Block | str]:
+    """Return a block of each other system that runs this row, or why there is none."""
+    if name not in COMPARED:
+        return {}
+    size, peers = COMPARED[name]
+    size = dataclasses.replace(size, **TINY_SIZE) if small else size
+
+    def compiled(peer: str) -> Block | str:
+        try:
+            module = importlib.import_module(f"benchmarks.peers.run_{peer}")
+        except ModuleNotFoundError:
+            return f"pip install {' '.join(PEERS[peer])}"
+        try:
+            train_on, _ = block(size, *module.learner(size, *peers[peer]))
+        except Exception as error:  # a peer that fails does not end the row
+            return f"{type(error).__name__}: {str(error).splitlines()[0][:80]}"
+        return train_on, size.steps_per_block
+
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(peers, pool.map(compiled, peers), strict=True))
+
+
+def measure_in_turn(blocks: dict[str, Block]) -> dict[str, list[float]]:
+    """Return steps per second of every block, after one that warms up."""
+    for train_on, _ in blocks.values():
+        train_on()
+    speeds: dict[str, list[float]] = {name: [] for name in blocks}
+    start = time.monotonic()
+    while len(speeds["ours"]) < BLOCKS and time.monotonic() - start < LIMIT / 2:
+        for name, (train_on, steps) in blocks.items():
+            speeds[name].append(steps / seconds(train_on))
+    return speeds
 
 
 def _is_this(chip: targets.Chip) -> bool:
@@ -101,22 +162,24 @@ def table(found: dict[str, Any]) -> str:
         "",
         f"Device tests: {found['tests']}",
         "",
-        "| setting | steps/s (slowest to fastest) | estimate | kernels an update | compile | "
-        "memory |",
-        f"|{' --- |' * 6}",
+        "| setting | steps/s (slowest to fastest) | plain PPO | rejax | estimate | "
+        "kernels an update | compile | memory |",
+        f"|{' --- |' * 8}",
     ]
     for name, row in found["rows"].items():
         if "steps_per_second" not in row:
-            lines.append(f"| {name} | {row['missing']} | | | | |")
+            lines.append(f"| {name} | {row['missing']} |{' |' * 6}")
             continue
+        others = [row["others"].get(peer, "") for peer in ("plain", "rejax")]
+        cells = " | ".join(x if isinstance(x, str) else f"{x:,.0f}" for x in others)
         speed = f"{row['steps_per_second']:,.0f} ({row['slowest']:,.0f} to {row['fastest']:,.0f})"
         estimate, kernels = "", ""
         if "estimated_steps_per_second" in row:
             estimate = f"{row['estimated_steps_per_second']:,.0f}"
             kernels = f"{row['kernels_per_update']:,}"
         lines.append(
-            f"| {name} | {speed} | {estimate} | {kernels} | {row['compile_seconds']:.1f} s | "
-            f"{row['peak_mib']:,.0f} MiB |"
+            f"| {name} | {speed} | {cells} | {estimate} | {kernels} | "
+            f"{row['compile_seconds']:.1f} s | {row['peak_mib']:,.0f} MiB |"
         )
     return "\n".join([*lines, ""])
 

@@ -17,16 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.blocks import SIZES
+from benchmarks.peers import PEERS
 
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER.parent / "results"
 ENVIRONMENTS = FOLDER / ".venvs"
-PEERS: dict[str, list[str]] = {  # what each installs besides JAX
-    "plain": [],  # nothing: it runs in our environment
-    "rejax": ["rejax==0.1.3"],
-    "brax": ["brax==0.14.2", "gymnax==1.0.1", "six"],
-    "sb3": ["stable-baselines3==2.9.2"],
-}
 WITH = {"ppo": list(PEERS), "pqn": ["rejax"]}  # algorithm: the peers that implement it
 TOO_SLOW = {("sb3", "L")}  # a step of 4,096 environments in turn takes it seconds
 OURS = "jaxppo"
