@@ -1,5 +1,6 @@
 """Adapter of Pgx: games for one player, and for two players against a random opponent."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,6 +12,13 @@ from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import unknown
 from jaxppo.envs.episodes import Episodes, box_of
 from jaxppo.types import Discrete, PyTree
+
+# Games whose players move in turn: one answer of the opponent, without a loop whose length is
+# unknown (a GPU would wait for the host at each of its turns)
+ALTERNATING = {
+    *("animal_shogi", "chess", "connect_four", "gardner_chess", "go_19x19", "go_9x9", "hex"),
+    *("kuhn_poker", "othello", "shogi", "tic_tac_toe"),
+}
 
 
 class Pgx:
@@ -68,8 +76,12 @@ class Pgx:
             state = self._env.step(state, move, move_key)
             return key, state, total + state.rewards[0]
 
-        _, state, total = jax.lax.while_loop(waiting, answer, (key, state, jnp.float32(0.0)))
-        return state, total
+        before = (key, state, jnp.float32(0.0))
+        if self._env.id in ALTERNATING:
+            waits = waiting(before)
+            moved = jax.tree.map(partial(jnp.where, waits), answer(before), before)
+            return moved[1:]
+        return jax.lax.while_loop(waiting, answer, before)[1:]
 
     def _observe(self, state: PyTree) -> dict[str, Any]:
         """Return the observation of player 0, also if the game ends at the other's turn."""
