@@ -22,7 +22,7 @@ from jaxppo.runtime.launches import Launches, Module
 from jaxppo.runtime.loop import run_together
 from jaxppo.runtime.placement import Layout
 from jaxppo.runtime.population import members
-from jaxppo.runtime.programs import compile_training
+from jaxppo.runtime.programs import compile_start, compile_training
 
 HLO = """HloModule jit_f
 
@@ -207,6 +207,17 @@ def test_programs_for_accelerators_launch_few_kernels(target: str, setting: str)
     assert found["kernels_per_update"] > 32 * found["kernels_per_step"]
     assert found["waits_per_update"] <= 1  # resets and loops are not decided by the host
     assert program.peak_bytes < 2**30
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("target, most", [("h200", 100), ("v5e", 300)])
+def test_accelerators_initialise_all_members_at_once(target: str, most: int) -> None:
+    config = configure(target, "16 members")
+    with targets.compiling(target):
+        plan, system = prepare(config)
+        layout = Layout(plan, system, tuple(range(plan.num_members)))
+        program = compile_start(layout, members(config))
+    assert Module(program.call.as_text()).launches.kernels <= most  # in turn 611, 13,013
 
 
 class Kept:

@@ -36,6 +36,7 @@ from jaxppo.algorithms.metrics import (
 from jaxppo.algorithms.optimizers import gradient_norms, learning_rate, optimizer
 from jaxppo.kernels import packing, random_bits
 from jaxppo.kernels.permutations import random_permutation
+from jaxppo.kernels.platforms import forms
 from jaxppo.ops import sequences
 from jaxppo.ops.collectives import mean_over
 from jaxppo.ops.statistics import deviation, init_statistics, merge_statistics
@@ -122,9 +123,8 @@ def no_step(system: System) -> StepMetrics:
 def init_agent(system: System, hyperparameters: Hyperparameters, key: jax.Array) -> AgentState:
     """Make an agent: initial parameters, optimiser state and empty statistics."""
     key, noise_key = jax.random.split(key)
-    # One member after another under vmap: with jax 0.10.2 the batched QR decomposition of
-    # orthogonal initialisation hangs on CPUs with few cores
-    params = jax.custom_batching.sequential_vmap(system.algorithm.init)(key)
+    init = system.algorithm.init
+    params = (init if forms().members_at_once else jax.custom_batching.sequential_vmap(init))(key)
     update = jnp.zeros((), jnp.int32)
     example = jax.eval_shape(system.env.reset, jax.random.split(key, 1))[1]
     example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), example)

@@ -36,6 +36,8 @@ class Forms:
     joined_gates: bool = False
     # Compute cheap resets at every step, without a branch (`envs.episodes`)
     resets_without_branch: bool = False
+    # Initialise the parameters of all members at once
+    members_at_once: bool = True
     # Evaluation looks once in this many steps whether all episodes have ended. Each look makes a
     # GPU wait for the host
     steps_per_look: int = 1
@@ -47,7 +49,8 @@ class Forms:
 # as that of patches. XLA's gradient of a dense kernel takes up to twice as long as that of rows.
 # JAX's hash is a loop of several kernels, started at every step of a rollout. For recurrences,
 # blocks of 128 steps are the fastest of 8 to 1,024. benchmarks/speed.py times more and fewer
-# cached bytes.
+# cached bytes. With jax 0.10.2 the batched QR decomposition of orthogonal initialisation hangs on
+# CPUs with few cores, so members are initialised one after another.
 #
 # For accelerators, kernels were counted in the compiler's output, not timed: tests/test_targets.py
 # keeps the counts. All but the joined gates lower an update of PPO with 4,096 environments and 32
@@ -60,6 +63,7 @@ FORMS = {
         hash_in_one_kernel=True,
         recurrence_block=128,
         cached_activations=6_000_000,
+        members_at_once=False,
     ),
     "gpu": Forms(
         packed_bytes=2**20,
