@@ -247,6 +247,15 @@ def test_a_plan_for_a_chip_that_is_not_here_counts_and_estimates() -> None:
     assert event["launch_seconds"] > event["product_seconds"] > 0
     assert event["peak_bytes"] < event["chip_bytes"]
     assert 1e4 < event["estimated_steps_per_second"] < 1e8
+    assert event["slow_memories"] == []
+
+
+@pytest.mark.parametrize(
+    "network, expected", [("lstm", ["actor_memory", "critic_memory"]), ("lru", []), ("mlp", [])]
+)
+def test_a_plan_names_memories_that_step_in_turn(network: str, expected: list[str]) -> None:
+    config = compose("rec_ppo" if expected else "ff_ppo", ["env=cartpole", f"network={network}"])
+    assert targets.slow_memories(config.network) == expected
 
 
 @pytest.mark.long

@@ -93,6 +93,7 @@ class Blocks:
             steps = plan.num_members * plan.steps_per_update
             text, products = train.call.as_text(), (train.matmul_flops, train.matmul_traffic)
             values |= targets.estimate(target, text, *products, steps, self._precision)
+            values["slow_memories"] = targets.slow_memories(self._config.network)
         self._events.write(dict.fromkeys(self._active, values), "compile")
         check_memory(self.layout, self.programs, self._config)
 

@@ -6,13 +6,15 @@ XLA's compilers run without a device: libtpu for TPUs, JAX's CUDA plugin for NVI
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.messages import brief
+from jaxppo.config.plan import memories
+from jaxppo.config.schema import NetworkConfig
 from jaxppo.runtime import compile, devices, launches
 
 # Assumed seconds from the start of one kernel to the start of the next, not measured: inside a
@@ -159,6 +161,17 @@ def devices_of(target: str, key: str) -> list[Any]:
             f"{key}={target}: its compiler refuses it ({brief(error)}); choose another "
             "number of GPUs or topology of TPUs, as in h200:4 and v5e:2x2"
         ) from error
+
+
+def slow_memories(network: NetworkConfig) -> list[str]:
+    """Return the names of the memories that launch kernels at every step of a sequence."""
+    in_turn = "jaxppo.networks.memory.Recurrent"
+    layers = {name: getattr(network, name) for name in memories(network)}
+    return [
+        name
+        for name, layer in layers.items()
+        if isinstance(layer, Mapping) and layer.get("_target_") == in_turn
+    ]
 
 
 def estimate(

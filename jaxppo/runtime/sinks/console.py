@@ -115,6 +115,14 @@ def _target(event: Event) -> list[str]:
         ),
         f"rough estimate: {short(event['estimated_steps_per_second'])} steps/s, since an "
         f"update needs {', '.join(times[:-1])} and {times[-1]}",
+        *(
+            [
+                f"the memories {' and '.join(slow)} launch kernels at every step of a sequence; "
+                "network=lru launches fewer, since it computes many steps at once"
+            ]
+            if (slow := event["slow_memories"])
+            else []
+        ),
     ]
 
 
