@@ -42,7 +42,7 @@ OF_SOME = {"ppo", "pqn", "objectives", "actor_critic"}
 NOWHERE = set[str]()
 LIBRARIES = {  # a library -> the wings and modules that may import it
     "jax": {*WINGS, *COMMANDS, DOOR} - {"config"},
-    "flax": {"networks", "kernels.products", "envs.t_maze"},
+    "flax": {"networks", "kernels.norms", "kernels.products", "envs.t_maze"},
     "optax": {"algorithms.optimizers", "algorithms.spine", "kernels.reductions"},
     "distrax": {"ops.distributions", "networks.heads"},
     "rlax": {"ops.returns", "ops.losses", "ops.distributional"},

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +17,7 @@ import jaxppo
 from jaxppo.envs import episodes
 from jaxppo.kernels import convolutions, packing, products, random_bits, recurrences, reductions
 from jaxppo.kernels.costs import is_cheap
+from jaxppo.kernels.norms import LayerNorm
 from jaxppo.kernels.platforms import FORMS, Forms, compiling_for, forms
 from jaxppo.launch.composing import compose
 from jaxppo.networks.memory import Recurrent
@@ -232,3 +234,24 @@ def test_the_machine_is_asked_in_one_place() -> None:
         if isinstance(node, ast.Attribute) and node.attr == "default_backend"
     ]
     assert asking == ["kernels/platforms.py"]
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_layer_norm_and_its_gradients_are_flaxs(platform: str) -> None:
+    keys = jax.random.split(jax.random.key(0), 4)
+    x = 3.0 + 2.0 * jax.random.normal(keys[0], (5, 2, 7, 24))
+    scale, bias, weights = (jax.random.normal(key, (5, 24)) for key in keys[1:])
+
+    def of(layer: nn.Module) -> Any:
+        def total(params: Any, x: jax.Array, weights: jax.Array) -> jax.Array:
+            found = layer.apply({"params": params}, x)
+            return jnp.sum(jnp.sin(found) * weights), found
+
+        with compiling_for(platform):  # each of five members
+            run = jax.vmap(jax.grad(total, (0, 1), has_aux=True))
+            return jax.jit(run)({"scale": scale, "bias": bias}, x, weights)
+
+    compare = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+    jax.tree.map(compare, of(LayerNorm()), of(nn.LayerNorm()))
+    names = (jax.eval_shape(layer.init, keys[0], x) for layer in (LayerNorm(), nn.LayerNorm()))
+    assert len({str(each) for each in names}) == 1

@@ -19,6 +19,8 @@ class Forms:
     patches: bool = False
     # Store the factors of a dense kernel's gradient row by row (`products`)
     rows_in_memory: bool = False
+    # Compute sums over rows by matrix products (`norms`)
+    row_sums_by_products: bool = False
     # Compute all rounds of JAX's random hash in one kernel (`random_bits`)
     hash_in_one_kernel: bool = False
     # The most steps of a linear recurrence that are computed one after another (`recurrences`)
@@ -60,6 +62,7 @@ FORMS = {
     "cpu": Forms(
         patches=True,
         rows_in_memory=True,
+        row_sums_by_products=True,
         hash_in_one_kernel=True,
         recurrence_block=128,
         cached_activations=6_000_000,

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxppo.kernels import cells
+from jaxppo.kernels.norms import LayerNorm
 from jaxppo.kernels.platforms import forms
 from jaxppo.kernels.products import Dense
 from jaxppo.kernels.recurrences import linear_recurrence
@@ -149,7 +150,7 @@ class _LRULayer(nn.Module):
         rate = -jnp.exp(log_rate)  # log |lambda|
         decay = jnp.exp(jax.lax.complex(rate, jnp.exp(log_phase)))
         scale = jnp.sqrt(-jnp.expm1(2.0 * rate))
-        u = nn.LayerNorm()(x)
+        u = LayerNorm()(x)
         real, imaginary = jnp.split(Dense(2 * self.state_size, use_bias=False)(u), 2, axis=-1)
         states = linear_recurrence(
             decay, jax.lax.complex(scale * real, scale * imaginary), reset, carry

@@ -11,6 +11,7 @@ import numpy as np
 from flax.linen.dtypes import promote_dtype
 
 from jaxppo.kernels.convolutions import convolve
+from jaxppo.kernels.norms import LayerNorm
 from jaxppo.kernels.products import bfloat16_product, float32_product
 from jaxppo.networks.checks import check_bool, check_sizes
 
@@ -51,7 +52,7 @@ class MLP(nn.Module):
         for size in self.layer_sizes:
             x = nn.Dense(size, kernel_init=_orthogonal, dot_general=product)(x)
             if self.layer_norm:
-                x = nn.LayerNorm()(x)
+                x = LayerNorm()(x)
             x = ACTIVATIONS[self.activation](x)
         return x.astype(given)
 
@@ -87,7 +88,7 @@ class NoisyMLP(nn.Module):
         for i, size in enumerate(self.layer_sizes):
             x = NoisyDense(size, self.initial_noise, name=f"Dense_{i}")(x)
             if self.layer_norm:
-                x = nn.LayerNorm()(x)
+                x = LayerNorm()(x)
             x = ACTIVATIONS[self.activation](x)
         return x
 
