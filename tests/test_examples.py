@@ -124,7 +124,7 @@ def test_the_policy_acts_as_well_in_gymnasium(example: Any) -> None:
 def test_a_policy_that_fails_elsewhere_is_trained_on_there(example: Any) -> None:
     printed = example("transfer")
     source, target = numbers(r"^(?:source|target): (#)", printed)
-    before = number(r"long pole: (#)", printed)
+    before = number(r"reversed motor: (#)", printed)
     assert source > 300
     assert target > 300 > 2 * before
     source_steps, target_steps = numbers(r" after (#) steps", printed)

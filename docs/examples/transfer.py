@@ -1,6 +1,6 @@
 """Train a policy in one environment and continue training it in another.
 
-A run is saved and resumed with other physics: a pole of four times the length. The new run begins
+A run is saved and resumed with other physics: a motor that pushes the wrong way. The new run begins
 with the parameters, the optimiser state and the statistics of the old one.
 """
 
@@ -13,19 +13,19 @@ SETTINGS = {
     "arch": {"total_timesteps": 6e4, "total_num_envs": 32, "num_evaluation": 5},
     "system": {"actor_lr": 3e-3, "critic_lr": 3e-3, "num_minibatches": 4, "gae_lambda": 0.95},
 }
-LONG_POLE = {"length": 2.0, "polemass_length": 0.2}  # by default 0.5 and 0.05
+REVERSED = {"force_mag": -10.0}  # by default 10
 
 source = jaxppo.train(SETTINGS)
 print(f"source: {source.absolute_metric:.1f} after {source.policy.steps:,} steps")
 
 with tempfile.TemporaryDirectory() as folder:
     run_dir = source.save(f"{folder}/run")
-    same_policy = jaxppo.load(run_dir, env={"params": LONG_POLE})
+    same_policy = jaxppo.load(run_dir, env={"params": REVERSED})
     before = same_policy.evaluate(128).returns.mean()
-    print(f"source's policy with a long pole: {before:.1f}")
+    print(f"source's policy with a reversed motor: {before:.1f}")
 
     changes = {
-        "env": {"params": LONG_POLE},
+        "env": {"params": REVERSED},
         "resume_allow": ["env"],  # a resumed run keeps all settings that are not named here
         "arch.total_timesteps": 1.2e5,  # in total, with those of the source
     }

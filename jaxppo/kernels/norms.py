@@ -12,16 +12,18 @@ EPSILON = 1e-6  # as flax
 class LayerNorm(nn.Module):
     """Scale each vector to mean 0 and standard deviation 1, then by learnt scales, plus biases.
 
-    As flax's, over the last axis and in float32. Ba et al. 2016 (arXiv 1607.06450), eq. 3 and 4.
+    As flax's over the last axis, computed in float32. Ba et al. 2016 (arXiv 1607.06450), eq. 3 and
+    4. For whole images flax's is faster.
     """
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Map `[..., F]` to float32 `[..., F]`."""
+        """Map `[..., F]` to `[..., F]`, float32 if the parameters are."""
         scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
         bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
-        rows = x.astype(jnp.float32).reshape(-1, x.shape[-1])
-        return _norm(rows, scale, bias).reshape(x.shape)
+        given, rows = jnp.result_type(x, scale, bias), x.reshape(-1, x.shape[-1])
+        rows, scale, bias = (each.astype(jnp.float32) for each in (rows, scale, bias))
+        return _norm(rows, scale, bias).reshape(x.shape).astype(given)
 
 
 @jax.custom_vjp
