@@ -51,21 +51,22 @@ COMPARED: dict[str, tuple[Size, dict[str, tuple[str, ...]]]] = {
     "L, 32,768 environments": (LARGE, OF_PPO),
     "PQN L": (SIZES["L"], {"rejax": ("pqn",)}),
 }
-TINY = ["arch.total_num_envs=8", "system.rollout_length=8", "system.num_minibatches=2"]
-TINY_SIZE: dict[str, Any] = {
-    "num_envs": 8,
-    "rollout_length": 8,
-    "num_minibatches": 2,
-    "updates_per_block": 1,
-}
+TINY: dict[str, Any] = {"num_envs": 8, "rollout_length": 8, "num_minibatches": 2}
+TINY_UPDATES = 64  # of a block
+TINY_STEPS = TINY_UPDATES * TINY["num_envs"] * TINY["rollout_length"]
+TINY_SETTINGS = [
+    f"arch.total_num_envs={TINY['num_envs']}",
+    f"system.rollout_length={TINY['rollout_length']}",
+    f"system.num_minibatches={TINY['num_minibatches']}",
+]
 
 
 def measure(name: str, small: bool) -> dict[str, Any]:
     """Measure a row in this process, and others on the same work."""
-    setting, more = ROWS[name], TINY if small else []
+    setting, more = ROWS[name], TINY_SETTINGS if small else []
     if small:
         members = ["arch.num_seeds=4"] if "members" in name else []
-        setting, more = dataclasses.replace(setting, steps_per_block=4096), [*more, *members]
+        setting, more = dataclasses.replace(setting, steps_per_block=TINY_STEPS), [*more, *members]
     timed = Timed(setting, *more)
     others = compiled_peers(name, small)
     blocks: dict[str, Block] = {"ours": (timed.block, timed.steps)}
@@ -96,7 +97,8 @@ def compiled_peers(name: str, small: bool) -> dict[str, Block | str]:
     if name not in COMPARED:
         return {}
     size, peers = COMPARED[name]
-    size = dataclasses.replace(size, **TINY_SIZE) if small else size
+    if small:
+        size = dataclasses.replace(size, **TINY, updates_per_block=TINY_UPDATES)
 
     def compiled(peer: str) -> Block | str:
         try:

@@ -328,8 +328,7 @@ def test_a_librarys_environment_keeps_the_contract(settings: str) -> None:
     )
     config = parse(composed(*f"env={settings}".split()))
     checks = contract.check(config.env)
-    assert not [each for each in checks if each.findings]
-    assert len(checks) >= 9
+    assert [each.findings for each in checks] == [[]] * 10, checks
     if re.search("limit=|length=|max_timesteps=", settings):  # short: the clock's ends alone
         (ends,) = (each.seen for each in checks if each.name == "ends")
         assert re.search("[1-9][0-9]* truncated", ends)
