@@ -28,8 +28,8 @@ STATIC = dict(static=True)  # without a static `family`, trees of other classes 
 class ActionValues(Protocol):
     """Estimates of the returns that follow the actions in a state.
 
-    `state_value` and `loss` are for what `select` returns, which has no axis `A`. A target is
-    `[...]`, or `[..., K]` for distributions; `DoubleQ` adds an axis of 2 at its end.
+    `loss` is for what `select` returns, which has no axis `A`. Values and targets are `[...]`, or
+    `[..., K]` for distributions; `DoubleQ` adds an axis of 2 at the end.
     """
 
     def mean(self) -> jax.Array:
@@ -39,10 +39,10 @@ class ActionValues(Protocol):
         """Select the estimates of actions, int32 `[..., C]`; the result has no axis `A`."""
 
     def greedy_value(self, legal: jax.Array) -> jax.Array:
-        """Return the `state_value` of the greedy actions; `legal` is bool `[..., C, A]`."""
+        """Return the estimate of the greedy actions; `legal` is bool `[..., C, A]`.
 
-    def state_value(self) -> jax.Array:
-        """Return the estimate averaged over components: `[...]`, or `[..., K]` (their mixture)."""
+        It is averaged over components: `[...]`, or `[..., K]` (their mixture).
+        """
 
     def lambda_returns(
         self,
@@ -54,7 +54,7 @@ class ActionValues(Protocol):
     ) -> jax.Array:
         """Return the targets of the actions taken, `[T, B]` or `[T, B, K]`.
 
-        `next_value` `[T, B]` or `[T, B, K]` is the `state_value` of the true successor; the other
+        `next_value` `[T, B]` or `[T, B, K]` is the `greedy_value` of the true successor; the other
         arguments are as in `returns.lambda_returns`.
         """
 
@@ -72,10 +72,13 @@ class QOutput:
 
 
 class _SingleQ:
-    """Base class of estimates that choose and value an action with the same numbers."""
+    """Base class of estimates that choose and value an action with the same numbers.
+
+    `state_value` averages what `select` returned over components.
+    """
 
     def greedy_value(self: Any, legal: jax.Array) -> jax.Array:
-        """Return the `state_value` of the greedy actions; `legal` is bool `[..., C, A]`."""
+        """Return the estimate of the greedy actions; `legal` is bool `[..., C, A]`."""
         value: jax.Array = self.select(greedy_actions(self.mean(), legal)).state_value()
         return value
 
@@ -234,10 +237,6 @@ class DoubleQ:
         chosen = _of_both(lambda each: greedy_actions(each.mean(), legal))(self.pair)
         other = jax.tree.map(lambda x: jnp.flip(x, axis=-1), self.pair)
         return _of_both(lambda each, action: each.select(action).state_value())(other, chosen)
-
-    def state_value(self) -> jax.Array:
-        """Return the estimates averaged over components, `[..., 2]`."""
-        return _of_both(lambda each: each.state_value())(self.pair)
 
     def lambda_returns(
         self,

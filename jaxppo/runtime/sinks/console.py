@@ -104,6 +104,14 @@ def _target(event: Event) -> list[str]:
         "move their factors and results": "traffic_seconds",
     }
     times = [f"{1e3 * event[key]:.3g} ms to {words}" for words, key in needs.items()]
+    advice = (
+        [
+            f"the memories {' and '.join(slow)} launch kernels at every step of a sequence; "
+            "network=lru launches fewer, since it computes many steps at once"
+        ]
+        if (slow := event["slow_memories"])
+        else []
+    )
     return [
         f"for {event['chip']} with {event['chip_bytes'] / 2**30:.0f} GiB: "
         f"{event['kernels_per_update']:,} kernels an update"
@@ -115,14 +123,7 @@ def _target(event: Event) -> list[str]:
         ),
         f"rough estimate: {short(event['estimated_steps_per_second'])} steps/s, since an "
         f"update needs {', '.join(times[:-1])} and {times[-1]}",
-        *(
-            [
-                f"the memories {' and '.join(slow)} launch kernels at every step of a sequence; "
-                "network=lru launches fewer, since it computes many steps at once"
-            ]
-            if (slow := event["slow_memories"])
-            else []
-        ),
+        *advice,
     ]
 
 
