@@ -79,6 +79,12 @@ class ArchConfig:
     profile: str | None = setting(
         None, "folder for a profiler trace of two updates before the first block; null: no trace"
     )
+    distributed: dict[str, Any] | None = setting(
+        {},
+        "processes of a run on several hosts: coordinator (HOST:PORT of the first), num_processes "
+        "and process_id; {}: what the cluster says (SLURM, Open MPI, torchrun, Kubernetes, Cloud "
+        "TPU), if there is one; null: one process",
+    )
     compile_cache: str | None = setting(
         "~/.cache/jaxppo", "folder of compiled programs, shared by all runs; null: no cache"
     )

@@ -74,7 +74,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 # Settings about this machine, not about the run; a resume takes them from the command line
 LOCAL = (
-    *("arch.compile_cache", "arch.profile", "arch.target", "logger.sinks"),
+    *("arch.compile_cache", "arch.distributed", "arch.profile", "arch.target", "logger.sinks"),
     *(f"logger.{name}" for name in LoggerConfig.__dataclass_fields__ if name.startswith("wandb")),
 )
 

@@ -112,7 +112,7 @@ class TrainedPolicy:
         The run's own absolute metric is the mean return of the first 10 x arch.num_eval_episodes.
         """
         at_once = self.config.arch.num_eval_episodes
-        local = devices.local()[: self.num_devices]
+        local = devices.of_run(self.num_devices)
         shape = (len(local), 1, self.episodes_per_device)
         policy = devices.place(jax.tree.map(lambda x: x[None], self.policy), local, sharded=False)
         play, parts = None, []
@@ -252,7 +252,7 @@ def load(
         system=system,
         policy=jax.tree.map(lambda x: x[row], policies),
         steps=best_steps if which == "best" else found.steps,
-        num_devices=min(facts.shards[0], len(devices.local())),
+        num_devices=min(facts.shards[0], len(devices.available())),
     )
 
 

@@ -214,7 +214,7 @@ def policy_of(reached: Reached, seed: int, which: str) -> TrainedPolicy:
         system=build.build_alone(member.config),
         policy=own,
         steps=member.facts.best["steps"] if is_best else reached.progress.steps,
-        num_devices=min(layout.plan.devices_per_member, len(devices.local())),
+        num_devices=min(layout.plan.devices_per_member, len(devices.available())),
     )
 
 
@@ -226,7 +226,7 @@ def is_donated(reached: Reached) -> bool:
 def _alone(x: jax.Array, device: int, slot: int) -> jax.Array:
     """Return a copy of one member of leaves `[D, P, ...]`, on one device."""
     shards = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)
-    found: jax.Array = jax.device_put(shards[device].data[0, slot], devices.local()[0])
+    found: jax.Array = jax.device_put(shards[device].data[0, slot], devices.available()[0])
     return found
 
 

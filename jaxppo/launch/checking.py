@@ -1,20 +1,23 @@
 """Check runs and sweeps before Hydra makes a directory."""
 
+import os
 import sys
+import typing
 from pathlib import Path
 from typing import Any
 
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from jaxppo.analysis import sweep
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
-from jaxppo.config.stored import CONFIG
+from jaxppo.config.stored import CONFIG, LOCAL, plain
 from jaxppo.envs.contract import glance
 from jaxppo.launch.errors import one_line
 from jaxppo.launch.resuming import settings_of, warn_of_omitted_sinks
 from jaxppo.launch.sweeping import check_sweep
+from jaxppo.runtime import checkpoint, clusters, hosts
 from jaxppo.runtime.directories import check_run_dir, claim, release
 from jaxppo.runtime.jobs import prepare
 
@@ -26,23 +29,28 @@ class Check(Callback):
     """
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Check a single run."""
+        """Check a single run. Of several processes only the first has its directory."""
         with one_line():
-            settings = settings_of(config, config.hydra)
-            if settings.resume is None:
-                run_dir = _directory(config, "hydra.run.dir")
-                check_run_dir("hydra.run.dir", run_dir)
-            else:
-                warn_of_omitted_sinks(Path(settings.resume), settings)
-            prepare(settings)
-            _warn_of_environment(settings)
-            if settings.resume is None and not settings.arch.plan_only:
-                _claim("hydra.run.dir", run_dir)
-                check_run_dir("hydra.run.dir", run_dir)  # another process may have been faster
+            hosts.join(_distributed(config))
+            with hosts.agreeing():
+                settings = settings_of(config, config.hydra)
+                hosts.check_alike(_facts(settings))
+            with hosts.agreeing():
+                prepare(settings)
+                if hosts.is_first():
+                    _check_run(config, settings)
+            if hosts.count() > 1:
+                _share_directory(config)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Check a sweep."""
         with one_line():
+            if clusters.find(_distributed(config), os.environ) is not None:
+                raise ConfigError(
+                    "-m: a sweep over several hosts needs a launcher of Hydra, see "
+                    "docs/clusters.md; or train members of one run with arch.num_seeds or "
+                    "population.size; arch.distributed=null trains the sweep in this process"
+                )
             sweep_dir = _directory(config, "hydra.sweep.dir")
             _check_sweep_dir(sweep_dir)
             check_sweep(config.hydra.job.config_name, list(config.hydra.overrides.task))
@@ -55,6 +63,49 @@ class Check(Callback):
             console = bool(OmegaConf.select(config, "logger.console"))
             sweep.report(Path(config.hydra.sweep.dir), console=console)
             release(Path(config.hydra.sweep.dir))
+
+
+def _check_run(config: DictConfig, settings: Config) -> None:
+    """Check the directory of a run, warn of its settings, and lock it."""
+    if settings.resume is None:
+        run_dir = _directory(config, "hydra.run.dir")
+        check_run_dir("hydra.run.dir", run_dir)
+    else:
+        warn_of_omitted_sinks(Path(settings.resume), settings)
+    _warn_of_environment(settings)
+    if settings.resume is None and not settings.arch.plan_only:
+        _claim("hydra.run.dir", run_dir)
+        check_run_dir("hydra.run.dir", run_dir)  # another process may have been faster
+
+
+def _distributed(config: DictConfig) -> dict[str, Any] | None:
+    """Return arch.distributed."""
+    found = OmegaConf.select(config, "arch.distributed")
+    return None if found is None else typing.cast(dict[str, Any], OmegaConf.to_container(found))
+
+
+def _facts(settings: Config) -> dict[str, Any]:
+    """Return what must be the same on all hosts."""
+    own = plain(settings)
+    arch = {key: value for key, value in own["arch"].items() if f"arch.{key}" not in LOCAL}
+    return {**own, "arch": arch, "versions": checkpoint.versions()}
+
+
+def _share_directory(config: DictConfig) -> None:
+    """Check that all processes see the directory of the first, and write nothing of their own.
+
+    Hydra takes the directory from `config` after this.
+    """
+    run_dir = hosts.agree(str(_directory(config, "hydra.run.dir").absolute()))
+    with hosts.agreeing():
+        if not Path(run_dir).is_dir():
+            raise ConfigError(
+                f"hydra.run.dir={run_dir}: this host does not see it; choose a directory that all "
+                "hosts share"
+            )
+    if not hosts.is_first():
+        with open_dict(config):
+            config.hydra.run.dir, config.hydra.output_subdir = ".", None
 
 
 def _warn_of_environment(config: Config) -> None:

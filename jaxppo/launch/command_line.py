@@ -20,7 +20,7 @@ from jaxppo.config.schema import Config
 from jaxppo.launch.composing import check_form, config_dir, help_of, with_plus
 from jaxppo.launch.errors import one_line, open_streams, refuse
 from jaxppo.launch.resuming import resume_overrides, settings_of
-from jaxppo.runtime import devices
+from jaxppo.runtime import devices, hosts
 from jaxppo.runtime.checkpoint import CheckpointWarning
 from jaxppo.runtime.sinks.console import print_lines
 
@@ -58,6 +58,7 @@ def main(config_name: str, run: Callable[..., float]) -> None:
         hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=config_name)(
             job
         )()
+        hosts.leave()
 
 
 def command(settings: type, run: Callable[[Any], None], *, places: str | None = None) -> None:

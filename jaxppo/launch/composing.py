@@ -53,7 +53,9 @@ def composed(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, li
 
 
 # Keys that the YAML files may lack: an algorithm, an objective or an environment defines them
-_OPEN = re.compile(r"(env\.(params|kwargs)|population\.hyperparameters)(\.[\w.]+)?=|system\.\w+=")
+_OPEN = re.compile(
+    r"(env\.(params|kwargs)|population\.hyperparameters|arch\.distributed)(\.[\w.]+)?=|system\.\w+="
+)
 
 
 def with_plus(argument: str) -> str:

@@ -19,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import unknown_key
 from jaxppo.launch.composing import BRANCHES, LAYERS, config_dir
+from jaxppo.runtime import hosts
 from jaxppo.runtime.checkpoint import CheckpointError
 from jaxppo.runtime.jobs import TrainingError
 from jaxppo.runtime.signals import Interrupted
@@ -34,16 +35,22 @@ def one_line() -> Iterator[None]:
         check_bits()
         yield
     except Interrupted as stopped:
-        refuse(str(stopped), stopped.status)
+        _end_together(str(stopped), stopped.status)
+    except TrainingError as error:
+        _end_together(str(error), 1)
+    except hosts.EndedElsewhere:
+        raise SystemExit(1) from None
     except KeyboardInterrupt:
         refuse("interrupted; what was written so far stays", 130)
     except BrokenPipeError:  # the reader of our output is gone
         _close_output()
         raise SystemExit(1) from None
     except Exception as error:
+        hosts.wait_for_news()
         line = explain(error)
         if line is None:
             traceback.print_exc()
+            hosts.abandon(1)
             raise SystemExit(1) from None
         of_user = isinstance(error, ConfigError | HydraException | ValueError)
         refuse(line, 2 if of_user or _is_of_platform(error) else 1)
@@ -142,6 +149,15 @@ def _explain_os(error: OSError) -> str | None:
 def refuse(message: str, status: int) -> NoReturn:
     """Exit with one line on standard error."""
     sys.stderr.write(" ".join(message.split()) + "\n")
+    hosts.abandon(status)
+    raise SystemExit(status)
+
+
+def _end_together(message: str, status: int) -> NoReturn:
+    """Exit as all processes of the run do now; the first says why."""
+    hosts.leave()
+    if hosts.is_first():
+        refuse(message, status)
     raise SystemExit(status)
 
 

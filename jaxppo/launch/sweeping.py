@@ -92,7 +92,7 @@ def train(jobs: Sequence[Job]) -> Sequence[float | Exception]:
         return run_together(jobs, fit=len(jobs) > 1)
     except TooLargeError:
         half = len(jobs) // 2
-        num_devices = len(devices.local())
+        num_devices = len(devices.available())
         half -= half % num_devices if half > num_devices else 0
         return [*train(jobs[:half]), *train(jobs[half:])]
     except Exception as error:  # affects only this program

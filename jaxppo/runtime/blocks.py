@@ -15,7 +15,7 @@ from jaxppo.algorithms.spine import Metrics
 from jaxppo.config.fields import MAX_INT
 from jaxppo.config.schema import Config
 from jaxppo.kernels.platforms import forms
-from jaxppo.runtime import build, checkpoint, compile, devices, targets
+from jaxppo.runtime import build, checkpoint, compile, devices, hosts, targets
 from jaxppo.runtime.evaluating import evaluate, score
 from jaxppo.runtime.events import Events, of_training
 from jaxppo.runtime.jobs import algorithm_name
@@ -113,7 +113,7 @@ class Blocks:
         while progress.left:
             before, called = progress.steps, time.perf_counter()
             left = min(progress.left, every - progress.updates % every if every else MAX_INT)
-            count = self._pace.updates(left)
+            count = hosts.agree(self._pace.updates(left))
             learner, total = self.programs.train.call(
                 state.learner, state.total, self.layout.place_count(count)
             )
@@ -131,8 +131,9 @@ class Blocks:
                 state = dataclasses.replace(state, total=total, earlier=earlier)
             else:
                 self._events.tick(progress.steps, count * progress.steps_per_update / seconds)
-            if progress.left or self._signals.received is not None:
-                self._saver.save_within(state, self.layout, before)
+            received = self._signals.agreed()
+            if progress.left or received is not None:
+                self._saver.save_within(state, self.layout, before, received)
         return state
 
     def end(self, state: State) -> tuple[State, dict[int, float]]:

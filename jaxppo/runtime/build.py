@@ -101,7 +101,7 @@ def program_key(config: Config) -> Config:
                 neutral[field.name] = 1.0  # any finite number
     return dataclasses.replace(
         config,
-        arch=dataclasses.replace(config.arch, seed=0, num_seeds=1, profile=None),
+        arch=dataclasses.replace(config.arch, seed=0, num_seeds=1, profile=None, distributed={}),
         system=dataclasses.replace(config.system, **neutral),
         logger=LoggerConfig(),
         resume=None,

@@ -25,7 +25,7 @@ import jax
 import numpy as np
 
 from jaxppo.config.messages import brief
-from jaxppo.runtime import devices
+from jaxppo.runtime import devices, hosts
 from jaxppo.types import PyTree
 
 FOLDER = "checkpoints"  # in the run directory
@@ -344,9 +344,14 @@ def _restore(path: Path) -> dict[str, np.ndarray]:
 
 
 def _orbax() -> Any:
-    import orbax.checkpoint
+    import orbax.checkpoint as ocp
 
-    return orbax.checkpoint.Checkpointer(orbax.checkpoint.StandardCheckpointHandler())
+    own = hosts.index()  # of several processes only this one reads or writes now
+    options = ocp.options.MultiprocessingOptions(
+        primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"host{own}"
+    )
+    handler = ocp.StandardCheckpointHandler(multiprocessing_options=options)
+    return ocp.Checkpointer(handler, multiprocessing_options=options)
 
 
 def _files(path: Path) -> Iterator[Path]:

@@ -4,17 +4,20 @@ import contextlib
 import importlib.util
 import os
 import platform as processor
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxppo.kernels.platforms import compiling_for
+from jaxppo.runtime import hosts
 from jaxppo.types import PyTree
 
 AXIS = "device"
@@ -87,10 +90,20 @@ def using(chosen: Sequence[jax.Device], memory: int) -> Iterator[None]:
         _chosen.reset(token)
 
 
-def local() -> Sequence[jax.Device]:
-    """Return the devices that programs are for: those of `using`, or all of this process."""
+def available() -> Sequence[jax.Device]:
+    """Return the devices that runs are for: those of `using`, or of all processes."""
     chosen = _chosen.get()
-    return jax.local_devices() if chosen is None else chosen[0]
+    return jax.devices() if chosen is None else chosen[0]
+
+
+def of_run(num_devices: int) -> Sequence[jax.Device]:
+    """Return the devices of a run on `num_devices`, a `count`: as many of each process."""
+    every = available()
+    each = num_devices // hosts.count()
+    if hosts.count() == 1 or num_devices == len(every):
+        return every[:num_devices]
+    rows = ([d for d in every if d.process_index == i] for i in range(hosts.count()))
+    return [device for row in rows for device in row[:each]]
 
 
 def memory_elsewhere() -> int | None:
@@ -101,31 +114,35 @@ def memory_elsewhere() -> int | None:
 
 def platform() -> str:
     """Return the platform of the devices: cpu, gpu or tpu."""
-    return local()[0].platform
+    return available()[0].platform
 
 
 def count(members: int) -> int:
     """Return how many devices a program of `members` runs on: all devices.
 
-    With CPU cores as devices, it is the largest number that divides `members`: a single member is
-    not split over cores, since the compiler already uses all cores for it.
+    With CPU cores as devices, it is the largest number that divides `members`, as many in each
+    process, but at least one: a single member is not split over the cores of a process, since the
+    compiler already uses all of them for it.
     """
-    num_devices = len(local())
+    num_devices = len(available())
     are_cores = getattr(jax.config, _CORES.lower()) > 1 and _CORES not in os.environ
     if not are_cores or platform() != "cpu":
         return num_devices
-    return max(num for num in range(1, num_devices + 1) if members % num == 0)
+    each = min(Counter(device.process_index for device in available()).values())
+    totals = [hosts.count() * num for num in range(1, each + 1)]
+    return max((total for total in totals if members % total == 0), default=totals[0])
 
 
 def machine() -> str:
     """Describe the hardware: accelerators by name, or the cores of the processor."""
-    found = local()
+    found = available()
     if platform() != "cpu":
         return f"{len(found)} x {found[0].device_kind}"
+    of = f"{hosts.count()} hosts, each with " if hosts.count() > 1 else ""
     file = Path("/proc/cpuinfo")  # on Linux only
     lines = file.read_text().splitlines() if file.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{os.cpu_count()} cores of {names[0] if names else processor.machine()}"
+    return f"{of}{os.cpu_count()} cores of {names[0] if names else processor.machine()}"
 
 
 def parallel(
@@ -140,7 +157,7 @@ def parallel(
         results = function(*jax.tree.map(lambda x: x[0], args))
         return jax.tree.map(lambda x: x[None], results)
 
-    placed = sharding(local()[:num_devices])
+    placed = sharding(of_run(num_devices))
     mapped = jax.shard_map(
         on_each,
         mesh=placed.mesh,
@@ -157,7 +174,19 @@ def shard(tree: PyTree, devices: Sequence[jax.Device]) -> PyTree:
     The layout is that of `parallel`'s results, so that the first call compiles and donates like
     later ones.
     """
-    return jax.device_put(tree, sharding(devices))
+    placed = sharding(devices)
+    if hosts.count() == 1:
+        return jax.device_put(tree, placed)
+
+    def of_all_hosts(x: Any) -> Any:
+        """Place the parts of `x` that are this process's; every process has all of `x`."""
+        if isinstance(x, jax.core.Tracer):
+            return x
+        values = np.asarray(data(x))
+        array = jax.make_array_from_callback(values.shape, placed, lambda index: values[index])
+        return jax.random.wrap_key_data(array, impl=jax.random.key_impl(x)) if is_key(x) else array
+
+    return jax.tree.map(of_all_hosts, tree)
 
 
 def sharding(devices: Sequence[jax.Device]) -> NamedSharding:
@@ -184,15 +213,22 @@ def place(tree: PyTree, devices: Sequence[jax.Device], *, sharded: bool) -> PyTr
 
 
 def members(tree: PyTree, *, sharded: bool) -> PyTree:
-    """Return members that `place` placed, as NumPy arrays `[P, ...]`."""
+    """Return members that `place` placed, as NumPy arrays `[P, ...]`; all processes must call."""
     if not sharded:
         return first(tree)
-    return jax.tree.map(lambda x: np.asarray(x).reshape(-1, *x.shape[2:]), tree)
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), host(tree))
 
 
 def host(tree: PyTree) -> PyTree:
-    """Copy all leaves to NumPy; typed keys become their data."""
-    return jax.tree.map(lambda x: np.array(data(x)), tree)
+    """Copy all leaves to NumPy; typed keys become their data. All processes must call."""
+
+    def copy(x: Any) -> np.ndarray:
+        values = data(x)
+        if hosts.count() == 1:
+            return np.array(values)
+        return np.asarray(multihost_utils.process_allgather(values, tiled=True))
+
+    return jax.tree.map(copy, tree)
 
 
 def is_key(leaf: Any) -> bool:
@@ -219,14 +255,20 @@ def take(
     tree: PyTree, chosen: Sequence[int], devices: Sequence[jax.Device], *, sharded: bool
 ) -> PyTree:
     """Select the members `chosen`, by index, of leaves that `place` placed."""
-    return shard(_take(tree, np.asarray(chosen, np.int32), sharded), devices)
+    rows = np.asarray(chosen, np.int32)
+    return _take(tuple(devices), sharded)(tree, rows)
 
 
-@partial(jax.jit, static_argnames="sharded")
-def _take(tree: PyTree, chosen: jax.Array, sharded: bool) -> PyTree:
-    def one(x: jax.Array) -> jax.Array:
+@lru_cache(8)
+def _take(placed: tuple[jax.Device, ...], sharded: bool) -> Any:
+    """Return `take` as a program whose results are placed as its arguments are."""
+
+    def one(chosen: jax.Array, x: jax.Array) -> jax.Array:
         if not sharded:
             return x[:, chosen]
         return x.reshape(-1, *x.shape[2:])[chosen].reshape(x.shape[0], -1, *x.shape[2:])
 
-    return jax.tree.map(one, tree)
+    def take(tree: PyTree, chosen: jax.Array) -> PyTree:
+        return jax.tree.map(partial(one, chosen), tree)
+
+    return jax.jit(take, out_shardings=sharding(placed))

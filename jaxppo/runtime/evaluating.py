@@ -39,15 +39,14 @@ def evaluate(
 ) -> Episodes:
     """Play `times * num_episodes` episodes per member; leaves are NumPy `[P, episodes]`."""
 
-    def rows(x: jax.Array) -> Any:
+    def rows(each: np.ndarray) -> np.ndarray:
         """Map `[D, P, E]` to `[P, num_episodes]`."""
-        each = np.asarray(x)
         if not layout.plan.shards_members:
             each = each.swapaxes(0, 1)
         return each.reshape(len(layout.slots), -1)[:, :num_episodes]
 
     parts = [
-        jax.tree.map(rows, program.call(policy, part))
+        jax.tree.map(rows, devices.host(program.call(policy, part)))
         for part in place_keys(layout, keys, num_episodes, times)
     ]
     joined: Episodes = jax.tree.map(lambda *x: np.concatenate(x, axis=1), *parts)

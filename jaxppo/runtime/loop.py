@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from jaxppo.config.plan import num_members
 from jaxppo.config.schema import Config
-from jaxppo.runtime import build, checkpoint, saving, targets
+from jaxppo.runtime import build, checkpoint, hosts, saving, targets
 from jaxppo.runtime.blocks import Blocks
 from jaxppo.runtime.caller import Caller
 from jaxppo.runtime.events import Events
@@ -39,7 +39,9 @@ def run(config: Config, run_dir: Path, *, resume: bool = False) -> float:
     `TrainingError` at the end of a block, `CheckpointError`, and `Interrupted` on a signal, after
     saving.
     """
-    (outcome,) = run_together([Job(config, run_dir, resume)])
+    here = hosts.is_first()  # of several processes only the first writes and speaks
+    job = Job(config, run_dir if here else None, resume)
+    (outcome,) = run_together([job], caller=Caller(console=here))
     if isinstance(outcome, TrainingError):
         raise outcome
     return outcome
@@ -78,7 +80,8 @@ def _run_together(jobs: Sequence[Job], fit: bool, caller: Caller) -> list[float 
         threads = stack.enter_context(ThreadPoolExecutor(4, "checkpoints"))
         resumed = None
         if not config.arch.plan_only:
-            resumed = saving.open_directories(jobs, members, selection, stack)
+            with hosts.agreeing():
+                resumed = saving.open_directories(jobs, members, selection, stack)
         restored = None
         if resumed is not None:
             saving.load_members(resumed, members, selection)

@@ -40,7 +40,7 @@ class Layout:
     @property
     def devices(self) -> Sequence[jax.Device]:
         """Return the devices that the program runs on."""
-        return devices.local()[: self.plan.num_devices]
+        return devices.of_run(self.plan.num_devices)
 
     @property
     def shards(self) -> list[int]:
@@ -101,8 +101,8 @@ class Layout:
     def gather_agents(self, tree: PyTree) -> PyTree:
         """Return NumPy arrays in the form before `place_agents`; typed keys become their data."""
         if self.plan.shards_members:
-            return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), devices.host(tree))
-        return jax.tree.map(lambda x: x[0], devices.host(tree))
+            return self.read(tree)
+        return jax.tree.map(np.array, devices.first(jax.tree.map(devices.data, tree)))
 
     def read(self, tree: PyTree) -> PyTree:
         """Return leaves `[D, P, ...]` as NumPy `[P, ...]`, without copies on other devices."""
@@ -115,7 +115,7 @@ class Layout:
     def choose(self, chosen: np.ndarray, one: Policy, other: Policy) -> Policy:
         """Select policies `[D, P, ...]`: of `one` where `chosen` `[P]` is true, else of `other`."""
         mask = self.place_agents(chosen)
-        found: Policy = devices.shard(_choose(mask, one, other), self.devices)
+        found: Policy = _choose(tuple(self.devices))(mask, one, other)
         return found
 
 
@@ -130,12 +130,17 @@ def _window(system: System, placed: tuple[jax.Device, ...]) -> Any:
     return jax.jit(next_window, out_shardings=devices.sharding(placed))
 
 
-@jax.jit
-def _choose(chosen: jax.Array, one: PyTree, other: PyTree) -> PyTree:
-    def pick(x: jax.Array, y: jax.Array) -> jax.Array:
+@lru_cache(8)
+def _choose(placed: tuple[jax.Device, ...]) -> Any:
+    """Return `choose` as a program whose results are placed as its arguments are."""
+
+    def pick(chosen: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
         return jnp.where(chosen.reshape(*chosen.shape, *(1,) * (x.ndim - 2)), x, y)
 
-    return jax.tree.map(pick, one, other)
+    def choose(chosen: jax.Array, one: PyTree, other: PyTree) -> PyTree:
+        return jax.tree.map(partial(pick, chosen), one, other)
+
+    return jax.jit(choose, out_shardings=devices.sharding(placed))
 
 
 def reshard(acting: ActingState, shards: Sequence[int]) -> ActingState:

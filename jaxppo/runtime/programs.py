@@ -14,7 +14,7 @@ from jaxppo.algorithms.evaluation import evaluate_members
 from jaxppo.algorithms.spine import Metrics, train_members, warm_up_members
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
-from jaxppo.runtime import build, compile, devices
+from jaxppo.runtime import build, compile, devices, hosts
 from jaxppo.runtime.evaluating import place_keys
 from jaxppo.runtime.jobs import TooLargeError, profile_folder
 from jaxppo.runtime.placement import Layout
@@ -116,6 +116,11 @@ def check_memory(layout: Layout, programs: Programs, config: Config) -> None:
     every = (programs.train, programs.evaluate, programs.start)
     need = max((program.peak_bytes or 0) if program else 0 for program in every)
     limit = _memory_limit(layout)
+    with hosts.agreeing():
+        _check_limit(need, limit, config)
+
+
+def _check_limit(need: int, limit: int | None, config: Config) -> None:
     if limit is not None and need > limit:
         raise ConfigError(
             f"arch.total_num_envs={config.arch.total_num_envs}: the program needs "
@@ -142,7 +147,8 @@ def profile(config: Config, layout: Layout, programs: Programs, state: LearnerSt
     for traced in (False, True):  # the first call warms up
         copy = jax.tree.map(jnp.copy, state)
         count = layout.place_count(2 if traced else 1)
-        with jax.profiler.trace(folder) if traced else contextlib.nullcontext():
+        is_traced = traced and hosts.is_first()
+        with jax.profiler.trace(folder) if is_traced else contextlib.nullcontext():
             jax.block_until_ready(programs.train.call(copy, layout.no_metrics(), count))
 
 
@@ -158,7 +164,8 @@ def place_start(layout: Layout, configs: Sequence[Config]) -> LearnerState:
 
 
 def _memory_limit(layout: Layout) -> int | None:
-    return compile.memory_limit(layout.devices[0], layout.plan.num_devices)
+    own = [d for d in layout.devices if d.process_index == hosts.index()] or layout.devices
+    return compile.memory_limit(own[0], len(own))
 
 
 def _compile(

@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ from jaxppo.algorithms.spine import Metrics, zero_metrics
 from jaxppo.config.fields import ConfigError, as_argument
 from jaxppo.config.given import is_given
 from jaxppo.config.stored import keep_config, plain
-from jaxppo.runtime import build, checkpoint, devices, sinks
+from jaxppo.runtime import build, checkpoint, devices, hosts, sinks
 from jaxppo.runtime.caller import Caller, Reached
 from jaxppo.runtime.checkpoint import Checkpoint, CheckpointError
 from jaxppo.runtime.directories import check_tree, only_run_in
@@ -48,9 +49,10 @@ def open_directories(
 ) -> Resumed | None:
     """Lock the directories of all jobs; return what to resume from, if anything.
 
-    All jobs are checked before anything but the lock files is written.
+    All jobs are checked before anything but the lock files is written. Of several processes the
+    first has the directories and chooses the checkpoint, and all read it.
     """
-    resumed = None
+    resumed = chosen = None
     for job in jobs:
         if job.run_dir is None:
             continue
@@ -59,7 +61,12 @@ def open_directories(
             check_tree("resume", job.run_dir)
             found, lines = checkpoint.newest(job.run_dir)
             if found is not None:
+                chosen = [str(found.path.absolute()), lines]
                 resumed = check_resume(job, found, lines, members, selection)
+    chosen = hosts.agree(chosen)
+    if chosen is not None and not hosts.is_first():
+        path, lines = chosen
+        resumed = check_resume(jobs[0], checkpoint.read(Path(path)), lines, members, selection)
     return resumed
 
 
@@ -198,6 +205,7 @@ class Saver:
         if self._writers and len(self._jobs) == 1:
             argument = as_argument("resume", self._jobs[0].run_dir)
             self._signals.resume_hint = f"; to go on: {argument}"
+            hosts.set_way_on(self._signals.resume_hint)
 
     def wait(self) -> str:
         """Wait until all checkpoints are written; `CheckpointError` if one failed."""
@@ -211,13 +219,13 @@ class Saver:
             if any(i in self._members.jobs[number] for i in failed):
                 writer.pin()
 
-    def save_within(self, state: State, layout: Layout, before: int) -> None:
+    def save_within(self, state: State, layout: Layout, before: int, received: int | None) -> None:
         """Save within a block, after a signal or if the last save was at least `SAVE_SECONDS` ago.
 
-        `before` is the step before the last call.
+        `before` is the step before the last call, `received` the number of the signal.
         """
         waited = time.perf_counter() - self._saved_at >= SAVE_SECONDS
-        self._save(state, layout, {}, before, may_save=waited)
+        self._save(state, layout, {}, before, received, may_save=waited)
 
     def save_block(
         self, state: State, layout: Layout, scores: Mapping[int, float], before: int
@@ -227,7 +235,8 @@ class Saver:
         Return whether the caller stops the run, which is saved then.
         """
         stops = self._caller.stops(self.reached(state, layout))
-        self._save(state, layout, scores, before, may_save=True, must_save=stops)
+        received = self._signals.agreed()
+        self._save(state, layout, scores, before, received, may_save=True, must_save=stops)
         return stops
 
     def _save(
@@ -236,6 +245,7 @@ class Saver:
         layout: Layout,
         scores: Mapping[int, float],
         before: int,
+        received: int | None,
         *,
         may_save: bool,
         must_save: bool = False,
@@ -243,17 +253,17 @@ class Saver:
         """Write checkpoints if they are due; raise `Interrupted` after a signal."""
         if not self._members.active(layout.slots):  # the run ends by itself
             return
-        number, steps = self._signals.received, self._progress.steps
-        due = must_save or number is not None or self._progress.is_over
+        steps = self._progress.steps
+        due = must_save or received is not None or self._progress.is_over
         due = due or any(w.is_milestone(steps, before) for w in self._writers.values())
-        if due or (may_save and self._can_afford()):
+        if hosts.agree(due or (may_save and self._can_afford())):
             self.snapshot(state, layout, scores)()
-        if number is not None:
+        if received is not None:
             self.wait()
             saved = f", saved{self._signals.resume_hint}" if self._writers else ", not saved"
-            name = signal.Signals(number).name
+            name = signal.Signals(received).name
             self._caller.reached = self.reached(state, layout)
-            raise Interrupted(f"{name}: stopped at step {steps}{saved}", number)
+            raise Interrupted(f"{name}: stopped at step {steps}{saved}", received)
 
     def _can_afford(self) -> bool:
         """Return whether a checkpoint would keep the share of time within its limit."""
@@ -295,7 +305,7 @@ class Saver:
         data = jax.tree.map(devices.data, state)
 
         def write() -> str:
-            if not parts:
+            if not parts and hosts.count() == 1:
                 return ", not saved"
             self._num_saved += 1
             self._saved_at = time.perf_counter()

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
+from jaxppo.runtime import hosts
+
 
 class Interrupted(KeyboardInterrupt):
     """A signal ended a run, after it was saved. The message is one line."""
@@ -33,7 +35,7 @@ class Signals:
     """
 
     def __init__(self) -> None:
-        self.received: int | None = None
+        self.received: int | None = None  # by this process
         self.plan = "stopping"  # what the run will do on a signal, for the message
         self.resume_hint = ""  # end of the message: how to resume
         self._before_end: Callable[[], str] | None = None
@@ -63,13 +65,21 @@ class Signals:
             watcher.join()
             os.close(reading)
 
+    def agreed(self) -> int | None:
+        """Return a signal that a process of the run has received; all processes must call."""
+        return next((number for number in hosts.gather(self.received) if number is not None), None)
+
     @contextlib.contextmanager
     def ending(self, before_end: Callable[[], str], patience: float = 0.0) -> Iterator[None]:
         """Let a signal end the process during this block, after `before_end()` in another thread.
 
         `before_end` returns what it did in words. With `patience`, the process ends only if the
-        block still runs that many seconds after the signal.
+        block still runs that many seconds after the signal. In a run of several processes none
+        ends here: they save and stop together, when they next check.
         """
+        if hosts.count() > 1:
+            yield
+            return
         self._deadline = time.monotonic() + patience
         self._patience, self._before_end = patience, before_end
         try:

@@ -1,0 +1,242 @@
+"""The processes of a run on several hosts: they join, agree on decisions, and end together.
+
+All processes compute. The first one decides, writes files and speaks. A run of one process has
+none of this.
+"""
+
+import contextlib
+import json
+import os
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from jaxppo.config.fields import ConfigError
+from jaxppo.runtime.clusters import find
+
+JOIN_SECONDS = 300  # to wait until all processes have started
+SILENCE = 30  # seconds after which a host that does not answer counts as dead
+_SMALL = 256  # bytes of a value that needs one exchange; larger ones need two
+
+
+class EndedElsewhere(Exception):
+    """The first process ends the run, and says why."""
+
+
+def count() -> int:
+    """Return the number of processes of the run."""
+    return jax.process_count() if jax.distributed.is_initialized() else 1
+
+
+def index() -> int:
+    """Return the number of this process."""
+    return jax.process_index() if jax.distributed.is_initialized() else 0
+
+
+def is_first() -> bool:
+    """Return whether this process writes files and speaks."""
+    return index() == 0
+
+
+def join(distributed: Mapping[str, Any] | None) -> None:
+    """Connect the processes of a cluster, if `arch.distributed` or the environment names one.
+
+    Must come before JAX is first used. `ConfigError` if a process does not come.
+    """
+    if jax.distributed.is_initialized():
+        return
+    arguments = find(distributed, os.environ)
+    if arguments is None:
+        return
+    jax.config.update("jax_enable_preemption_service", False)  # it would take over SIGTERM
+    try:
+        jax.distributed.initialize(
+            **arguments, initialization_timeout=JOIN_SECONDS, heartbeat_timeout_seconds=SILENCE
+        )
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"arch.distributed={json.dumps(arguments)}: the processes did not meet within "
+            f"{JOIN_SECONDS} s ({str(error).splitlines()[0]}); start all of them, or train in one "
+            "with arch.distributed=null"
+        ) from error
+    address = arguments.get("coordinator_address", "").rpartition(":")[0]
+    _watch.begin(address or agree(socket.gethostname()))
+
+
+def gather(value: Any) -> list[Any]:
+    """Return the values of all processes, in order; `value` is JSON. All processes must call."""
+    if count() == 1:
+        return [value]
+    text = json.dumps(value).encode()
+    sizes, parts = _exchange(text, _SMALL)
+    if max(sizes) > len(parts[0]):
+        sizes, parts = _exchange(text, max(sizes))
+    return [json.loads(bytes(part[:size])) for size, part in zip(sizes, parts, strict=True)]
+
+
+def _exchange(text: bytes, room: int) -> tuple[list[int], np.ndarray]:
+    """Return the lengths of all processes' texts, and the first `room` bytes of each."""
+    own = np.zeros(4 + room, np.uint8)
+    own[:4] = np.frombuffer(np.int32(len(text)).tobytes(), np.uint8)
+    own[4 : 4 + len(text)] = np.frombuffer(text[:room], np.uint8)
+    every = np.asarray(multihost_utils.process_allgather(own))
+    return [int(row[:4].copy().view(np.int32)[0]) for row in every], every[:, 4:]
+
+
+def agree(value: Any) -> Any:
+    """Return the value of the first process; `value` is JSON. All processes must call."""
+    return gather(value)[0]
+
+
+@contextlib.contextmanager
+def agreeing() -> Iterator[None]:
+    """Let a `ConfigError` of any process be raised in the first, and end all others.
+
+    All processes must come here.
+    """
+    line = None
+    try:
+        yield
+    except ConfigError as error:
+        line = str(error)
+    lines = gather(line)
+    if not any(lines):
+        return
+    leave()
+    if not is_first():
+        raise EndedElsewhere
+    number = next(i for i, each in enumerate(lines) if each)
+    raise ConfigError(lines[number] if number == 0 else f"host {number}: {lines[number]}")
+
+
+def check_alike(facts: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` if the processes have different settings or versions."""
+    own: dict[str, str] = {}
+    _flatten(facts, "", own)
+    every = gather(own)
+    for i, other in enumerate(every):
+        for key in sorted({*every[0], *other}):
+            here, there = every[0].get(key), other.get(key)
+            if here != there:
+                raise ConfigError(
+                    f"{key}={there}: on host {i}, and {here} on host 0; start all hosts with the "
+                    "same command, files and versions"
+                )
+
+
+def _flatten(value: Any, name: str, into: dict[str, str]) -> None:
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            _flatten(inner, f"{name}.{key}" if name else str(key), into)
+    else:
+        into[name] = str(value)
+
+
+def leave() -> None:
+    """Let this process end: all others will end as well, as agreed."""
+    _watch.leave()
+
+
+def abandon(status: int) -> None:
+    """Exit at once if the others go on: they notice, while JAX would wait for them."""
+    if count() > 1 and not _watch.is_leaving:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def wait_for_news() -> None:
+    """Let the process end here if another process has: its own error follows from that."""
+    if count() > 1 and not _watch.is_leaving:
+        time.sleep(2)
+
+
+def set_way_on(way_on: str) -> None:
+    """Set the end of the message that another process has ended: how to go on."""
+    _watch.way_on = way_on
+
+
+class _Watch:
+    """Ends this process when another one of the run has ended.
+
+    Each process has a connection to the first. It closes when the process ends; when its machine
+    does not answer, after `SILENCE` seconds.
+    """
+
+    def __init__(self) -> None:
+        self.way_on = ""
+        self._connections: dict[int, socket.socket] = {}  # by process
+        self.is_leaving = False
+
+    def begin(self, address: str) -> None:
+        """Connect to the first process at `address`. All processes must call."""
+        listener = socket.create_server(("", 0), backlog=count()) if is_first() else None
+        port = agree(listener.getsockname()[1] if listener else None)
+        if listener is None:
+            self._connections[0] = _alive(socket.create_connection((address, port), SILENCE))
+            self._connections[0].sendall(index().to_bytes(4, "big"))
+        else:
+            with listener:
+                for _ in range(count() - 1):
+                    connection, _ = listener.accept()
+                    number = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")
+                    self._connections[number] = _alive(connection)
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def leave(self) -> None:
+        """Say goodbye: this process ends as agreed."""
+        self.is_leaving = True
+        for connection in self._connections.values():
+            with contextlib.suppress(OSError):
+                connection.sendall(_GOODBYE)
+
+    def _listen(self) -> None:
+        numbers = {connection: number for number, connection in self._connections.items()}
+        while numbers:
+            ready, _, _ = select.select(list(numbers), [], [])
+            for connection in ready:
+                try:
+                    message = connection.recv(4, socket.MSG_WAITALL)
+                except OSError:
+                    message = b""
+                if message == _GOODBYE:
+                    del numbers[connection]
+                    continue
+                ended = int.from_bytes(message, "big") if message else numbers[connection]
+                if self.is_leaving:
+                    return
+                self._end(ended)
+
+    def _end(self, ended: int) -> NoReturn:
+        for connection in self._connections.values():
+            with contextlib.suppress(OSError):
+                connection.sendall(ended.to_bytes(4, "big"))
+        if index() == (0 if ended else 1):
+            sys.stderr.write(
+                f"host {ended} of {count()} has ended, and so do the others{self.way_on}\n"
+            )
+            sys.stderr.flush()
+        os._exit(1)
+
+
+def _alive(connection: socket.socket) -> socket.socket:
+    """Let a connection end if the machine at its other end is silent for `SILENCE` seconds."""
+    connection.settimeout(None)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("IDLE", SILENCE // 2), ("INTVL", SILENCE // 6), ("CNT", 3)):
+        option = getattr(socket, f"TCP_KEEP{name}", None)  # on Linux
+        if option is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    return connection
+
+
+_GOODBYE = b"\xff\xff\xff\xff"
+_watch = _Watch()
