@@ -19,7 +19,7 @@ from jaxppo.deploy.policy import TrainedPolicy
 from jaxppo.deploy.result import Block, Result, is_donated, result
 from jaxppo.launch.errors import check_bits, explain
 from jaxppo.launch.resuming import compose_run
-from jaxppo.runtime import build, compile, devices
+from jaxppo.runtime import build, compile, devices, hosts
 from jaxppo.runtime.caller import Caller, Reached
 from jaxppo.runtime.checkpoint import CheckpointError
 from jaxppo.runtime.directories import check_run_dir
@@ -152,6 +152,7 @@ def train(
     elif not resumes:
         check_run_dir("run_dir", folder)
     with _one_line():
+        hosts.check_alone(found.arch.distributed)
         prepare(found)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)

@@ -67,7 +67,7 @@ if mode == "evaluating":  # for ever, in the third block
 if mode == "diverging":  # in the third block, and a signal comes meanwhile
     import signal
     signals, diagnose = Signals(), Member.diagnose
-    loop.Caller = lambda: Caller(signals=signals)
+    loop.Caller = lambda console: Caller(signals=signals, console=console)
 
     def diagnose_late(self, totals, steps):
         if steps < 3 * 128:

@@ -7,9 +7,8 @@ from typing import Any
 
 import jax
 
+from jaxppo.ops.collectives import BATCH_AXIS
 from jaxppo.types import LearnerState, PyTree, System
-
-BATCH_AXIS = "batch"  # the update batches U of one member and device
 
 
 def vmap_members(phase: Callable[..., Any], *, shared: int = 0) -> Callable[..., Any]:

@@ -267,7 +267,10 @@ def run_epochs(
         rollout.keys,
     )
     flat_found, flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (found, outcomes))
-    return agent, over_first(flat_found, flat.counted), outcomes
+    found = over_first(flat_found, flat.counted)
+    if not system.stop_early:  # once, not at every minibatch
+        found = dataclasses.replace(found, loss=over_axes(system.axes, found.loss))
+    return agent, found, outcomes
 
 
 def run_epoch(
@@ -301,7 +304,11 @@ def run_epoch(
 def gradient_step(
     system: System, batch: Batch, agent: AgentState, indices: jax.Array
 ) -> tuple[AgentState, StepMetrics]:
-    """Take one optimiser step on the sequences `indices` `[M]`; average over `system.axes`."""
+    """Take one optimiser step on the sequences `indices` `[M]`; average over `system.axes`.
+
+    The algorithm's own metrics stay those of this device and update batch, unless a guard needs
+    them now.
+    """
     with jax.named_scope("shuffle"):
         minibatch = select(batch, indices)
     minibatch = memory.burn_in(system, agent, minibatch)
@@ -311,7 +318,7 @@ def gradient_step(
     gradients, loss = mean_over(system.axes, (gradients, loss))
     metrics = StepMetrics(
         total_loss=loss,
-        loss=over_axes(system.axes, found),
+        loss=over_axes(system.axes, found) if system.stop_early else found,
         norms=gradient_norms(system, agent.hyperparameters, gradients),
     )
     params = agent.policy.params

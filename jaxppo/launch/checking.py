@@ -34,13 +34,14 @@ class Check(Callback):
             hosts.join(_distributed(config))
             with hosts.agreeing():
                 settings = settings_of(config, config.hydra)
+            with hosts.agreeing():
                 hosts.check_alike(_facts(settings))
             with hosts.agreeing():
                 prepare(settings)
                 if hosts.is_first():
                     _check_run(config, settings)
             if hosts.count() > 1:
-                _share_directory(config)
+                _share_directory(config, writes=not settings.arch.plan_only)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Check a sweep."""
@@ -91,14 +92,16 @@ def _facts(settings: Config) -> dict[str, Any]:
     return {**own, "arch": arch, "versions": checkpoint.versions()}
 
 
-def _share_directory(config: DictConfig) -> None:
-    """Check that all processes see the directory of the first, and write nothing of their own.
+def _share_directory(config: DictConfig, *, writes: bool) -> None:
+    """Check that all processes see the directory of the first, if the run `writes`.
+
+    The others write nothing of their own.
 
     Hydra takes the directory from `config` after this.
     """
     run_dir = hosts.agree(str(_directory(config, "hydra.run.dir").absolute()))
     with hosts.agreeing():
-        if not Path(run_dir).is_dir():
+        if writes and not Path(run_dir).is_dir():
             raise ConfigError(
                 f"hydra.run.dir={run_dir}: this host does not see it; choose a directory that all "
                 "hosts share"

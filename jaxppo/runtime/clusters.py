@@ -1,5 +1,6 @@
 """Find out from the environment which processes a run has, and which devices are this one's."""
 
+import importlib.util
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -124,14 +125,11 @@ def _torchrun(env: Mapping[str, str]) -> Arguments | None:
 
 
 def _kubernetes(env: Mapping[str, str]) -> Arguments | None:
-    """Find the pods of an indexed job; how many there are only the cluster's interface says."""
+    """Find the pods of an indexed job. Only the cluster's API knows how many there are."""
     if "KUBERNETES_SERVICE_HOST" not in env or "JOB_COMPLETION_INDEX" not in env:
         return None
-    try:
-        import kubernetes  # type: ignore[import-not-found]  # noqa: F401
-    except ImportError:
-        return {"process_id": int(env["JOB_COMPLETION_INDEX"])}
-    return {"process_id": int(env["JOB_COMPLETION_INDEX"]), "by_jax": True}
+    asks = importlib.util.find_spec("kubernetes") is not None  # JAX asks the API by this package
+    return {"process_id": int(env["JOB_COMPLETION_INDEX"]), **({"by_jax": True} if asks else {})}
 
 
 def _cloud_tpu(env: Mapping[str, str]) -> Arguments | None:

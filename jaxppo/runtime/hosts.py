@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -59,7 +60,10 @@ def join(distributed: Mapping[str, Any] | None) -> None:
     jax.config.update("jax_enable_preemption_service", False)  # it would take over SIGTERM
     try:
         jax.distributed.initialize(
-            **arguments, initialization_timeout=JOIN_SECONDS, heartbeat_timeout_seconds=SILENCE
+            **arguments,
+            cluster_detection_method="deactivate" if arguments else None,
+            initialization_timeout=JOIN_SECONDS,
+            heartbeat_timeout_seconds=SILENCE,
         )
     except (RuntimeError, ValueError) as error:
         raise ConfigError(
@@ -67,8 +71,33 @@ def join(distributed: Mapping[str, Any] | None) -> None:
             f"{JOIN_SECONDS} s ({str(error).splitlines()[0]}); start all of them, or train in one "
             "with arch.distributed=null"
         ) from error
+    _check_devices()
     address = arguments.get("coordinator_address", "").rpartition(":")[0]
     _watch.begin(address or agree(socket.gethostname()))
+
+
+def _check_devices() -> None:
+    """Raise `ConfigError` in the first process unless all have as many devices; end the others."""
+    counts = Counter(device.process_index for device in jax.devices())
+    number = next((i for i in range(count()) if counts[i] != counts[0]), None)
+    if number is None:
+        return
+    leave()
+    if not is_first():
+        raise EndedElsewhere
+    raise ConfigError(
+        f"host {number} has {counts[number]} devices, and host 0 has {counts[0]}: all hosts must "
+        "have as many; choose them by CUDA_VISIBLE_DEVICES, or on CPUs by JAX_NUM_CPU_DEVICES"
+    )
+
+
+def check_alone(distributed: Mapping[str, Any] | None) -> None:
+    """Raise `ConfigError` if this is one of several processes that would train one run."""
+    if count() > 1 or find(distributed, os.environ) is not None:
+        raise ConfigError(
+            "jaxppo.train: trains in one process, and this is one of several; start the command "
+            "line on all hosts, or a run of its own here with arch.distributed=null"
+        )
 
 
 def gather(value: Any) -> list[Any]:
@@ -128,7 +157,8 @@ def check_alike(facts: Mapping[str, Any]) -> None:
             if here != there:
                 raise ConfigError(
                     f"{key}={there}: on host {i}, and {here} on host 0; start all hosts with the "
-                    "same command, files and versions"
+                    "same command, files and versions, or runs of their own with "
+                    "arch.distributed=null"
                 )
 
 
@@ -146,10 +176,11 @@ def leave() -> None:
 
 
 def abandon(status: int) -> None:
-    """Exit at once if the others go on: they notice, while JAX would wait for them."""
+    """Exit at once if the others go on, and end them; JAX would wait for them."""
     if count() > 1 and not _watch.is_leaving:
         sys.stdout.flush()
         sys.stderr.flush()
+        _watch.end_others()
         os._exit(status)
 
 
@@ -173,8 +204,9 @@ class _Watch:
 
     def __init__(self) -> None:
         self.way_on = ""
-        self._connections: dict[int, socket.socket] = {}  # by process
         self.is_leaving = False
+        self._connections: dict[int, socket.socket] = {}  # by process
+        self._thread = threading.Thread(target=self._listen, daemon=True)
 
     def begin(self, address: str) -> None:
         """Connect to the first process at `address`. All processes must call."""
@@ -189,14 +221,24 @@ class _Watch:
                     connection, _ = listener.accept()
                     number = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")
                     self._connections[number] = _alive(connection)
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._thread.start()
 
     def leave(self) -> None:
         """Say goodbye: this process ends as agreed."""
         self.is_leaving = True
+        self._send(_GOODBYE)
+
+    def end_others(self) -> None:
+        """Let the others end now; wait for that a little, as JAX prints much if the first is gone."""
+        self.is_leaving = True
+        self._send(index().to_bytes(4, "big"))
+        if self._thread.is_alive():
+            self._thread.join(2.0)
+
+    def _send(self, message: bytes) -> None:
         for connection in self._connections.values():
             with contextlib.suppress(OSError):
-                connection.sendall(_GOODBYE)
+                connection.sendall(message)
 
     def _listen(self) -> None:
         numbers = {connection: number for number, connection in self._connections.items()}
@@ -207,18 +249,13 @@ class _Watch:
                     message = connection.recv(4, socket.MSG_WAITALL)
                 except OSError:
                     message = b""
-                if message == _GOODBYE:
+                if message == _GOODBYE or self.is_leaving:
                     del numbers[connection]
                     continue
-                ended = int.from_bytes(message, "big") if message else numbers[connection]
-                if self.is_leaving:
-                    return
-                self._end(ended)
+                self._end(int.from_bytes(message, "big") if message else numbers[connection])
 
     def _end(self, ended: int) -> NoReturn:
-        for connection in self._connections.values():
-            with contextlib.suppress(OSError):
-                connection.sendall(ended.to_bytes(4, "big"))
+        self._send(ended.to_bytes(4, "big"))
         if index() == (0 if ended else 1):
             sys.stderr.write(
                 f"host {ended} of {count()} has ended, and so do the others{self.way_on}\n"

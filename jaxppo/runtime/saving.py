@@ -205,7 +205,7 @@ class Saver:
         if self._writers and len(self._jobs) == 1:
             argument = as_argument("resume", self._jobs[0].run_dir)
             self._signals.resume_hint = f"; to go on: {argument}"
-            hosts.set_way_on(self._signals.resume_hint)
+        hosts.set_way_on(hosts.agree(self._signals.resume_hint))
 
     def wait(self) -> str:
         """Wait until all checkpoints are written; `CheckpointError` if one failed."""

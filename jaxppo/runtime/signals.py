@@ -74,10 +74,10 @@ class Signals:
         """Let a signal end the process during this block, after `before_end()` in another thread.
 
         `before_end` returns what it did in words. With `patience`, the process ends only if the
-        block still runs that many seconds after the signal. In a run of several processes none
-        ends here: they save and stop together, when they next check.
+        block still runs that many seconds after the signal. Of several processes none ends then:
+        they save together after the block.
         """
-        if hosts.count() > 1:
+        if patience and hosts.count() > 1:
             yield
             return
         self._deadline = time.monotonic() + patience

@@ -1,0 +1,347 @@
+"""Two processes train one run as one process with two devices does, bit for bit."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_resume import assert_equal
+
+from jaxppo.config.fields import ConfigError
+from jaxppo.runtime import clusters, hosts
+
+LIMIT = 300  # [s] for a run on a machine that does other things too
+TINY = [
+    *("env.target=envs.Coin", "env.name=null"),
+    *("arch.total_num_envs=8", "arch.num_updates=6", "arch.num_evaluation=3"),
+    *("arch.num_eval_episodes=5", "arch.update_batch_size=2", "arch.compiler=quick"),
+    *("system.rollout_length=8", "system.epochs=2", "system.num_minibatches=2"),
+    *("system.normalize_observations=true", "checkpoint.share=1", "logger.plot=false"),
+]
+VARIANTS = {
+    "ff": [
+        "ff_ppo",
+        "system.target_kl=1",
+        "system.normalize_values=true",
+        "system.obs_norm_warmup_steps=64",
+        "logger.every=1",
+    ],
+    "rec": ["rec_ppo", "network=gru", "system.sequence_length=4", "system.burn_in=1"],
+    "pqn": ["ff_pqn"],
+    "seeds": ["ff_ppo", "arch.num_seeds=4"],
+    "pbt": ["ff_ppo", "population=pbt", "population.size=4"],
+    "halving": ["ff_ppo", "population=halving", "population.size=4"],
+}
+LONG = ["arch.num_updates=2000", "arch.num_evaluation=20"]
+
+
+class Hosts:
+    """Processes of one run that meet on this machine, with a CPU device each."""
+
+    def __init__(self, each: Sequence[Sequence[str]], shell: dict[str, str], cwd: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self.processes = [
+            subprocess.Popen(
+                [
+                    *(sys.executable, "-m", f"jaxppo.{arguments[0]}", *arguments[1:]),
+                    f"arch.distributed.coordinator=127.0.0.1:{port}",
+                    f"arch.distributed.num_processes={len(each)}",
+                    f"arch.distributed.process_id={number}",
+                ],
+                env=shell | {"JAX_NUM_CPU_DEVICES": "1"},
+                cwd=cwd,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for number, arguments in enumerate(each)
+        ]
+
+    def end(self, limit: float = LIMIT) -> list[tuple[int, list[str], list[str]]]:
+        """Return the status and the lines on both streams of each, without those of Gloo."""
+        found = []
+        for process in self.processes:
+            out, err = (
+                [line for line in text.splitlines() if not line.startswith("[Gloo]")]
+                for text in process.communicate(timeout=limit)
+            )
+            found.append((process.returncode, out, err))
+        return found
+
+
+@pytest.fixture
+def shell(shell: dict[str, str]) -> dict[str, str]:
+    tests = Path(__file__).parent
+    return shell | {"PYTHONPATH": f"{shell['PYTHONPATH']}{os.pathsep}{tests}"}
+
+
+@pytest.fixture
+def start(shell: dict[str, str], cwd: Path) -> Iterator[Callable[..., Hosts]]:
+    """`start(*arguments)` starts two processes; `each` gives them arguments of their own."""
+    begun: list[Hosts] = []
+
+    def call(*arguments: str, each: Sequence[Sequence[str]] = ((), ())) -> Hosts:
+        begun.append(Hosts([[*arguments, *own] for own in each], shell, cwd))
+        return begun[-1]
+
+    yield call
+    for process in (process for one in begun for process in one.processes):
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def together(shell: dict[str, str], cwd: Path) -> Callable[..., None]:
+    """`together(*arguments)` runs one process with two devices to its end."""
+
+    def call(command: str, *arguments: str) -> None:
+        subprocess.run(
+            [sys.executable, "-m", f"jaxppo.{command}", *arguments],
+            env=shell | {"JAX_NUM_CPU_DEVICES": "2"},
+            cwd=cwd,
+            check=True,
+            capture_output=True,
+            timeout=LIMIT,
+        )
+
+    return call
+
+
+def wait_for_training(run_dir: Path) -> None:
+    """Wait until a block is over."""
+    log, until = run_dir / "metrics.jsonl", time.monotonic() + LIMIT
+    while time.monotonic() < until:
+        if log.is_file() and '"event": "train"' in log.read_text():
+            return
+        time.sleep(0.05)
+    raise TimeoutError(f"{log}: no block of training")
+
+
+@pytest.mark.long_but(1)
+@pytest.mark.parametrize("variant", list(VARIANTS))
+def test_two_processes_equal_two_devices(
+    start: Any, together: Any, cwd: Path, variant: str
+) -> None:
+    command, *settings = VARIANTS[variant]
+    started = start(command, *TINY, *settings, "hydra.run.dir=hosts")
+    together(command, *TINY, *settings, "hydra.run.dir=devices")
+    (status, out, err), (other_status, other_out, other_err) = started.end()
+    assert (status, other_status) == (0, 0), (err, other_err)
+    assert "absolute metric" in out[-1]
+    assert (other_out, err, other_err) == ([], [], [])  # the first alone speaks
+    assert_equal(cwd / "devices", cwd / "hosts")
+    assert sorted(path.name for path in cwd.iterdir()) == ["devices", "hosts"]
+
+
+@pytest.mark.long
+def test_a_signal_to_one_process_saves_all_and_a_resume_goes_on(
+    start: Any, together: Any, cwd: Path
+) -> None:
+    started = start("ff_ppo", *TINY, *LONG, "hydra.run.dir=hosts")
+    wait_for_training(cwd / "hosts")
+    started.processes[1].send_signal(signal.SIGTERM)
+    (status, _, err), (other_status, _, other_err) = started.end()
+    assert (status, other_status) == (128 + signal.SIGTERM, 128 + signal.SIGTERM)
+    assert f"saved; to go on: resume={cwd}/hosts" in err[-1]
+    assert all("SIGTERM: stopping" in line for line in other_err)
+    resumed = start("ff_ppo", "resume=hosts")
+    together("ff_ppo", *TINY, *LONG, "hydra.run.dir=devices")
+    assert [status for status, _, _ in resumed.end()] == [0, 0]
+    assert_equal(cwd / "devices", cwd / "hosts")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_process_that_is_killed_ends_the_other_and_one_process_goes_on(
+    start: Any, together: Any, cwd: Path, killed: int
+) -> None:
+    started = start("ff_ppo", *TINY, *LONG, "hydra.run.dir=hosts")
+    wait_for_training(cwd / "hosts")
+    started.processes[killed].kill()
+    began = time.monotonic()
+    status, _, err = started.end(hosts.SILENCE)[1 - killed]
+    assert time.monotonic() - began < 10
+    assert status == 1
+    assert err[-1] == (
+        f"host {killed} of 2 has ended, and so do the others; to go on: resume={cwd}/hosts"
+    )
+    assert killed == 0 or len(err) == 1  # without its coordinator, JAX has its say too
+    together("ff_ppo", "resume=hosts")
+    together("ff_ppo", *TINY, *LONG, "hydra.run.dir=devices")
+    assert_equal(cwd / "devices", cwd / "hosts")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "each, line",
+    [
+        (
+            ([], ["system.gamma=0.5"]),
+            "system.gamma=0.5: on host 1, and 0.99 on host 0; start all hosts with the same "
+            "command, files and versions, or runs of their own with arch.distributed=null",
+        ),
+        (([], ["system.gamm=0.5"]), "host 1: system.gamm: no such key; did you mean system.gamma?"),
+        ((["arch.total_num_envs=7"],) * 2, "arch.total_num_envs=7 is not a multiple of 4 learners"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(start: Any, cwd: Path, each: Any, line: str) -> None:
+    begun = time.monotonic()
+    (status, _, err), (other_status, _, other_err) = start("ff_ppo", *TINY, each=each).end()
+    assert (status, other_status) == (2, 1)
+    assert len(err) == 1
+    assert err[0].startswith(line)
+    assert other_err == []
+    assert not any(cwd.iterdir())
+    assert time.monotonic() - begun < LIMIT / 2
+
+
+SLURM = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_NODELIST": "gpu[03-04]",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+}
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+MASTER = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", "CUDA_VISIBLE_DEVICES": ""}
+MPI = {
+    **{"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "CUDA_VISIBLE_DEVICES": ""},
+    **{"OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"},
+}
+POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "1"}
+GIVEN = {"coordinator": "a:1", "num_processes": 2, "process_id": 1}
+FOUND = {"coordinator_address": "a:1", "num_processes": 2, "process_id": 1}
+
+
+@pytest.mark.parametrize(
+    "given, env, expected",
+    [
+        ({}, {}, None),
+        (GIVEN, {}, FOUND),
+        (None, SLURM, None),
+        (
+            {},
+            SLURM,
+            {"coordinator_address": "gpu03:61657", "num_processes": 4, "process_id": 3},
+        ),
+        ({}, SLURM | {"SLURM_STEP_NUM_TASKS": "1"}, None),
+        ({}, {k: v for k, v in SLURM.items() if "STEP" not in k}, None),  # sbatch without srun
+        (
+            {},
+            TORCHRUN | MASTER,
+            {"coordinator_address": "10.0.0.1:29500", "num_processes": 2, "process_id": 1},
+        ),
+        (
+            {},
+            TORCHRUN | MASTER | {"TORCHELASTIC_USE_AGENT_STORE": "True"},
+            {"coordinator_address": "10.0.0.1:29501", "num_processes": 2, "process_id": 1},
+        ),
+        (
+            {},
+            MPI | {"OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911"},
+            {"coordinator_address": "10.96.0.1:62624", "num_processes": 2, "process_id": 1},
+        ),
+        ({"coordinator": "a:1"}, MPI, FOUND),
+        ({"coordinator": "a:1", "num_processes": 2}, POD, FOUND),
+        ({}, {"TPU_WORKER_HOSTNAMES": "t1k-0,t1k-1"}, {}),  # JAX asks the cloud
+        ({}, {"TPU_WORKER_HOSTNAMES": "localhost"}, None),
+    ],
+)
+def test_processes_are_found(
+    given: dict[str, Any] | None, env: dict[str, str], expected: dict[str, Any] | None
+) -> None:
+    assert clusters.find(given, env) == expected
+
+
+@pytest.mark.parametrize(
+    "given, env, line",
+    [
+        ({"coordinator": "a"}, {}, "arch.distributed.coordinator=a: must be HOST:PORT"),
+        ({"processes": 2}, {}, "arch.distributed.processes: no such key; one of coordinator"),
+        ({**GIVEN, "process_id": 2}, {}, "arch.distributed.process_id=2: must be from 0 to 1"),
+        ({"num_processes": 2.5}, {}, "arch.distributed.num_processes=2.5: must be a whole number"),
+        ({}, MPI, "arch.distributed.coordinator: is not known here; give it"),
+        ({}, POD, "arch.distributed.coordinator: is not known here; give it"),
+    ],
+)
+def test_processes_that_cannot_be_found_are_refused(
+    given: dict[str, Any], env: dict[str, str], line: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^{line.replace('.', '[.]')}"):
+        clusters.find(given, env)
+
+
+@pytest.mark.parametrize(
+    "rank, tasks, visible, of_node, expected",
+    [
+        (0, 1, 0, None, []),  # no GPUs
+        (0, 1, 8, 8, [0, 1, 2, 3, 4, 5, 6, 7]),  # one task a machine has all
+        (3, 8, 8, 8, [3]),  # one task a GPU
+        (1, 2, 8, 8, [4, 5, 6, 7]),
+        (3, 8, 1, 8, [0]),  # SLURM shows each task its own
+        (2, None, 4, None, [2]),  # torchrun without LOCAL_WORLD_SIZE
+    ],
+)
+def test_each_gpu_has_one_process(
+    rank: int, tasks: int | None, visible: int, of_node: int | None, expected: list[int]
+) -> None:
+    found = clusters.own_gpus("SLURM", rank, tasks, visible, of_node)
+    assert found.get("local_device_ids", []) == expected
+
+
+@pytest.mark.parametrize("tasks, visible, what", [(3, 8, "leave some idle"), (4, 2, "share them")])
+def test_gpus_that_would_be_idle_or_shared_are_refused(tasks: int, visible: int, what: str) -> None:
+    with pytest.raises(ConfigError, match=f"{tasks} tasks .* {visible} GPUs would {what}"):
+        clusters.own_gpus("SLURM", 0, tasks, visible, None)
+
+
+def test_visible_gpus_are_counted(tmp_path: Path) -> None:
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    assert clusters.visible_gpus({}, tmp_path) == 2
+    assert clusters.visible_gpus({"CUDA_VISIBLE_DEVICES": "3"}, tmp_path) == 1
+    assert clusters.visible_gpus({"CUDA_VISIBLE_DEVICES": "-1"}, tmp_path) == 0
+
+
+def test_settings_of_all_hosts_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {"system": {"gamma": 0.99}, "versions": {"jax": "1"}}
+    monkeypatch.setattr(hosts, "gather", lambda mine: [mine, mine])
+    hosts.check_alike(own)
+    monkeypatch.setattr(hosts, "gather", lambda mine: [mine, mine | {"versions.jax": "2"}])
+    with pytest.raises(ConfigError, match=r"^versions.jax=2: on host 1, and 1 on host 0"):
+        hosts.check_alike(own)
+
+
+def test_training_from_python_is_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    import jaxppo
+
+    for name, value in SLURM.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match="jaxppo.train: trains in one process"):
+        jaxppo.train(["env=cartpole", "arch.num_updates=1"])
+
+
+def test_a_sweep_is_of_one_process(command: Any, shell: dict[str, str]) -> None:
+    shell.update(TORCHRUN | MASTER)
+    done = command("-m", "env=cartpole", "arch.seed=1,2")
+    assert done.status == 2
+    assert done.err.startswith("-m: a sweep over several hosts needs a launcher of Hydra")
+
+
+def test_values_of_all_processes_are_one_list() -> None:
+    assert hosts.gather({"a": 1}) == [{"a": 1}]
+    assert hosts.agree(None) is None
+    assert json.loads(json.dumps(hosts.count())) == 1
