@@ -330,7 +330,7 @@ def test_training_from_python_is_of_one_process(monkeypatch: pytest.MonkeyPatch)
 
     for name, value in SLURM.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match="jaxppo.train: trains in one process"):
+    with pytest.raises(ConfigError, match=r"^jaxppo.train: trains in one process"):
         jaxppo.train(["env=cartpole", "arch.num_updates=1"])
 
 

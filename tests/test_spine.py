@@ -22,9 +22,9 @@ from phases import (
 
 from jaxppo.algorithms import guards, spine
 from jaxppo.algorithms.acting import state_values
-from jaxppo.algorithms.axes import BATCH_AXIS
 from jaxppo.algorithms.metrics import add
 from jaxppo.kernels.permutations import random_permutation
+from jaxppo.ops.collectives import BATCH_AXIS
 from jaxppo.runtime.devices import parallel
 from jaxppo.runtime.placement import Layout
 from jaxppo.types import LearnerState, Rollout, System

@@ -13,13 +13,13 @@ import numpy as np
 from jaxppo import envs
 from jaxppo.algorithms.acting import init_acting
 from jaxppo.algorithms.algorithm import Algorithm
-from jaxppo.algorithms.axes import BATCH_AXIS
 from jaxppo.algorithms.spine import init_agent
 from jaxppo.config.fields import ConfigError, numbers
 from jaxppo.config.parse import algorithm_class
 from jaxppo.config.plan import Plan
 from jaxppo.config.plan import plan as make_plan
 from jaxppo.config.schema import Config, LoggerConfig
+from jaxppo.ops.collectives import BATCH_AXIS
 from jaxppo.runtime import devices, microbatches
 from jaxppo.types import Hyperparameters, LearnerState, PyTree, System
 

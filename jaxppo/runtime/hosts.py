@@ -229,7 +229,7 @@ class _Watch:
         self._send(_GOODBYE)
 
     def end_others(self) -> None:
-        """Let the others end now; wait for that a little, as JAX prints much if the first is gone."""
+        """Let the others end now, before JAX notices that its coordinator is gone."""
         self.is_leaving = True
         self._send(index().to_bytes(4, "big"))
         if self._thread.is_alive():
