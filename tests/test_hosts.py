@@ -153,7 +153,7 @@ def test_a_signal_to_one_process_saves_all_and_a_resume_goes_on(
     (status, _, err), (other_status, _, other_err) = started.end()
     assert (status, other_status) == (128 + signal.SIGTERM, 128 + signal.SIGTERM)
     assert f"saved; to go on: resume={cwd}/hosts" in err[-1]
-    assert all("SIGTERM: stopping" in line for line in other_err)
+    assert other_err == []
     resumed = start("ff_ppo", "resume=hosts")
     together("ff_ppo", *TINY, *LONG, "hydra.run.dir=devices")
     assert [status for status, _, _ in resumed.end()] == [0, 0]

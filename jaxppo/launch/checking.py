@@ -95,9 +95,7 @@ def _facts(settings: Config) -> dict[str, Any]:
 def _share_directory(config: DictConfig, *, writes: bool) -> None:
     """Check that all processes see the directory of the first, if the run `writes`.
 
-    The others write nothing of their own.
-
-    Hydra takes the directory from `config` after this.
+    Hydra takes the directory from `config` after this. The other processes write nothing there.
     """
     run_dir = hosts.agree(str(_directory(config, "hydra.run.dir").absolute()))
     with hosts.agreeing():
@@ -108,7 +106,7 @@ def _share_directory(config: DictConfig, *, writes: bool) -> None:
             )
     if not hosts.is_first():
         with open_dict(config):
-            config.hydra.run.dir, config.hydra.output_subdir = ".", None
+            config.hydra.run.dir, config.hydra.output_subdir = run_dir, None
 
 
 def _warn_of_environment(config: Config) -> None:

@@ -58,6 +58,9 @@ def join(distributed: Mapping[str, Any] | None) -> None:
     if arguments is None:
         return
     jax.config.update("jax_enable_preemption_service", False)  # it would take over SIGTERM
+    if arguments:  # all is known; meet before JAX does, whose errors are pages long
+        address, number, total = (arguments[name] for name in _MEETING)
+        arguments["coordinator_address"] = _watch.meet(address, number, total)
     try:
         jax.distributed.initialize(
             **arguments,
@@ -72,8 +75,41 @@ def join(distributed: Mapping[str, Any] | None) -> None:
             "with arch.distributed=null"
         ) from error
     _check_devices()
-    address = arguments.get("coordinator_address", "").rpartition(":")[0]
-    _watch.begin(address or agree(socket.gethostname()))
+    with _without_output():  # XLA's CPU collectives print that they connect
+        name = agree(socket.gethostname())
+    if not arguments:
+        _watch.meet(f"{name}:{agree(_free_port())}", index(), count())
+    _watch.begin()
+
+
+_MEETING = ("coordinator_address", "process_id", "num_processes")
+
+
+def _free_port() -> int:
+    with _server(0) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+def _server(port: int) -> socket.socket:
+    """Return a socket that listens on all addresses of this machine."""
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    return socket.create_server(("", port), family=family, dualstack_ipv6=both)
+
+
+@contextlib.contextmanager
+def _without_output() -> Iterator[None]:
+    """Send what libraries print on standard output to the null device."""
+    sys.stdout.flush()
+    kept, null = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(null)
 
 
 def _check_devices() -> None:
@@ -208,19 +244,56 @@ class _Watch:
         self._connections: dict[int, socket.socket] = {}  # by process
         self._thread = threading.Thread(target=self._listen, daemon=True)
 
-    def begin(self, address: str) -> None:
-        """Connect to the first process at `address`. All processes must call."""
-        listener = socket.create_server(("", 0), backlog=count()) if is_first() else None
-        port = agree(listener.getsockname()[1] if listener else None)
-        if listener is None:
-            self._connections[0] = _alive(socket.create_connection((address, port), SILENCE))
-            self._connections[0].sendall(index().to_bytes(4, "big"))
+    def meet(self, address: str, number: int, total: int) -> str:
+        """Connect process `number` of `total`; return a free address for JAX's coordinator.
+
+        The first process listens at `address`, HOST:PORT. `ConfigError` after `JOIN_SECONDS`.
+        """
+        host, _, port = address.rpartition(":")
+        until = time.monotonic() + JOIN_SECONDS
+        if number:
+            connection = _connect(host.strip("[]"), int(port), until)
+            connection.sendall(number.to_bytes(4, "big"))
+            self._connections[0] = connection
+            message = _receive(connection, until)
+            if not message:
+                raise EndedElsewhere
+            found = int.from_bytes(message, "big")
         else:
-            with listener:
-                for _ in range(count() - 1):
-                    connection, _ = listener.accept()
-                    number = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")
-                    self._connections[number] = _alive(connection)
+            self._accept(int(port), total, until)
+            found = _free_port()
+            self._send(found.to_bytes(4, "big"))
+        for connection in self._connections.values():
+            _keep_alive(connection)
+        return f"{host}:{found}"
+
+    def _accept(self, port: int, total: int, until: float) -> None:
+        """Wait for the other processes."""
+        try:
+            server = _server(port)
+        except OSError as error:
+            raise ConfigError(
+                f"arch.distributed.coordinator: port {port} cannot be had here "
+                f"({error.strerror}); choose another"
+            ) from error
+        with server:
+            while missing := {*range(1, total)} - {*self._connections}:
+                try:
+                    server.settimeout(max(until - time.monotonic(), 0.001))
+                    connection, _ = server.accept()
+                except TimeoutError as error:
+                    names = ", ".join(map(str, sorted(missing)))
+                    raise ConfigError(
+                        f"arch.distributed.num_processes={total}: of these, {names} did not come "
+                        f"within {JOIN_SECONDS} s; start all, or train in one process with "
+                        "arch.distributed=null"
+                    ) from error
+                own = int.from_bytes(_receive(connection, time.monotonic() + 5), "big")
+                if own in missing:  # others are strangers
+                    self._connections[own] = connection
+
+    def begin(self) -> None:
+        """Watch the other processes from now on."""
         self._thread.start()
 
     def leave(self) -> None:
@@ -264,7 +337,31 @@ class _Watch:
         os._exit(1)
 
 
-def _alive(connection: socket.socket) -> socket.socket:
+def _connect(host: str, port: int, until: float) -> socket.socket:
+    """Connect to the first process, which may start later."""
+    while True:
+        try:
+            return socket.create_connection((host, port), 5)
+        except OSError as error:
+            if time.monotonic() > until:
+                raise ConfigError(
+                    f"arch.distributed.coordinator={host}:{port}: does not answer within "
+                    f"{JOIN_SECONDS} s ({error.strerror}); start the first process there, or train "
+                    "in one process with arch.distributed=null"
+                ) from error
+            time.sleep(0.2)
+
+
+def _receive(connection: socket.socket, until: float) -> bytes:
+    """Return a message; b"" if none comes."""
+    connection.settimeout(max(until - time.monotonic(), 0.001))
+    try:
+        return connection.recv(4, socket.MSG_WAITALL)
+    except OSError:
+        return b""
+
+
+def _keep_alive(connection: socket.socket) -> None:
     """Let a connection end if the machine at its other end is silent for `SILENCE` seconds."""
     connection.settimeout(None)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -272,7 +369,6 @@ def _alive(connection: socket.socket) -> socket.socket:
         option = getattr(socket, f"TCP_KEEP{name}", None)  # on Linux
         if option is not None:
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
-    return connection
 
 
 _GOODBYE = b"\xff\xff\xff\xff"

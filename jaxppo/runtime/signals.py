@@ -132,6 +132,8 @@ class Signals:
 
 
 def _say(line: str) -> None:
+    if not hosts.is_first():  # of several processes only the first speaks
+        return
     with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error is closed
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
