@@ -259,6 +259,7 @@ def estimate(
     # These grow with the batch; kernels and communication do not, if minibatches are as many
     growing = max(seconds["product_seconds"], seconds["traffic_seconds"])
     growth = needed / growing if growing else None
+    growth = 0.0 if needed <= seconds["launch_seconds"] else growth
     return {
         "target": target,
         "chip": chip.name,
@@ -274,8 +275,8 @@ def estimate(
         **seconds,
         "communication_seconds": communication,
         "communication_share": communication / total,
-        # By how much the batch must grow until communication takes a tenth; None: unknown
-        "batch_growth": 1.0 if needed <= max(seconds.values()) else growth,
+        # Multiple of this batch from which communication takes at most a tenth; None: unknown
+        "tolerated_batch": growth,
         "estimated_steps_per_second": steps / total,
     }
 

@@ -140,7 +140,7 @@ def _communication(event: Event) -> list[str]:
         + f" of {event['collective_bytes_per_update'] / 1e6:.3g} MB together; rough estimate: "
         f"{1e3 * event['communication_seconds']:.3g} ms of communication, {share:.0%} of an update"
     )
-    if (growth := event["batch_growth"]) == 1:
+    if (growth := event["tolerated_batch"]) is not None and growth <= 1:
         return [line]
     return [
         line,
