@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import jax
 import pytest
 from conftest import small_config
 
+from benchmarks import clusters
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.launch.composing import compose
@@ -23,6 +25,7 @@ from jaxppo.runtime.loop import run_together
 from jaxppo.runtime.placement import Layout
 from jaxppo.runtime.population import members
 from jaxppo.runtime.programs import compile_start, compile_training
+from jaxppo.runtime.sinks import console
 
 HLO = """HloModule jit_f
 
@@ -95,6 +98,89 @@ def test_kernels_of_loops_branches_and_graphs_are_counted() -> None:
     assert module.launches == Launches(kernels=(7 + 5 + 1) * 3 + 2 + 1 + 1, waits=1 + 2)
 
 
+COMMUNICATING = """HloModule jit_f
+
+%add (l: f32[], r: f32[]) -> f32[] {
+  ROOT %s = f32[] add(%l, %r)
+}
+
+%in_a_fusion (p: f32[4]) -> f32[16] {
+  %p = f32[4]{0} parameter(0)
+  ROOT %g.1 = f32[16]{0:T(128)S(1)} all-gather(%p), dimensions={0}
+}
+
+%minibatch (t: (s32[], f32[2,4])) -> (s32[], f32[2,4]) {
+  %t = (s32[], f32[2,4]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%t), index=0
+  %x = f32[2,4]{1,0:T(2,128)S(1)} get-tuple-element(%t), index=1
+  %b = bf16[3]{0} convert(%i)
+  %r = (f32[2,4]{1,0}, /*index=1*/bf16[3]{0}) all-reduce(%x, /*index=1*/%b), to_apply=%add, metadata={op_name="f/while/step/psum"}
+  %g = f32[2,4]{1,0} get-tuple-element(%r), index=0
+  ROOT %o = (s32[], f32[2,4]{1,0}) tuple(%i, %g)
+}
+
+%update (u: (s32[], f32[2,4])) -> (s32[], f32[2,4]) {
+  %u = (s32[], f32[2,4]{1,0}) parameter(0)
+  %w = (s32[], f32[2,4]{1,0}) while(%u), condition=%asks, body=%minibatch, metadata={op_name="f/while/step"}, backend_config={"known_trip_count":{"n":"3"}}
+  %i.1 = s32[] get-tuple-element(%w), index=0
+  %q = pred[5]{0} compare(%i.1, %i.1), direction=LT
+  %s.1 = (pred[5]{0}, pred[20]{0}) all-gather-start(pred[5]{0} %q), dimensions={0}
+  %d.1 = pred[20]{0} all-gather-done(%s.1)
+  %v = f32[4]{0} convert(%i.1)
+  %f = f32[16]{0} fusion(%v), kind=kCustom, calls=%in_a_fusion
+  %a.1 = ((f32[4]{0}), f32[16]{0}, u32[]) async-start(%v), calls=%in_a_fusion
+  %a.2 = ((f32[4]{0}), f32[16]{0}, u32[]) async-update(%a.1), calls=%in_a_fusion
+  %a.3 = f32[16]{0} async-done(%a.2), calls=%in_a_fusion
+  ROOT %k = (s32[], f32[2,4]{1,0}) tuple(%i.1, %f)
+}
+
+ENTRY %main (a: (s32[], f32[2,4])) -> (s32[], f32[2,4]) {
+  %a = (s32[], f32[2,4]{1,0}) parameter(0)
+  ROOT %w.1 = (s32[], f32[2,4]{1,0}) while(%a), condition=%asks, body=%update, metadata={op_name="f/while"}
+}
+"""  # noqa: E501
+
+
+def test_collectives_are_counted_once_with_the_bytes_of_their_operands() -> None:
+    module = Module(COMMUNICATING)
+    update = module.update()
+    reduced, flags, gathered = 8 * 4 + 3 * 2, 5, 4 * 4
+    assert (update.each.collectives, update.each.collective_bytes) == (
+        *(3 + 1 + 2, 3 * reduced + flags + 2 * gathered),
+    )
+    assert update.each.kernels == 3 * 2 + 5  # the compared, converted, fused and two that start
+    found = [(c.opcode, c.loop, c.num_bytes, c.times) for c in module.collectives(update)]
+    assert found == [
+        ("all-reduce", "f/while/step", reduced, 3),
+        ("all-gather-start", "f/while", flags, 1),
+        ("all-gather", "f/while", gathered, 1),
+        ("all-gather", "f/while", gathered, 1),
+    ]
+
+
+@pytest.mark.parametrize("target, num", [("v5e:2x2", 4), ("v5e:4x4", 16), ("h100:16", 16)])
+def test_collectives_of_compiled_programs_are_counted(target: str, num: int) -> None:
+    platform = targets.chip_of(target).platform
+    if not devices.is_installed(devices.COMPILERS[platform]):
+        pytest.skip(f"pip install '.[{targets.EXTRAS[platform]}]'")
+
+    def step(x: jax.Array, _: None) -> tuple[jax.Array, None]:
+        return jax.numpy.sin(jax.lax.psum(x, devices.AXIS)), None
+
+    def update(_: int, x: jax.Array) -> jax.Array:
+        x = jax.lax.scan(step, x, None, length=5)[0]
+        return x / jax.lax.pmax(jax.numpy.sum(x), devices.AXIS)
+
+    def train(x: jax.Array, num_updates: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, num_updates, update, x)
+
+    with targets.compiling(target):
+        given = jax.ShapeDtypeStruct((num, 6), "float32"), jax.ShapeDtypeStruct((num,), "int32")
+        text = devices.parallel(train, num).lower(*given).compile().as_text()
+    each = Module(text).update().each
+    assert (each.collectives, each.collective_bytes) == (5 + 1, 5 * 6 * 4 + 4)
+
+
 def test_cpu_programs_have_the_loops_of_python() -> None:
     """What the compiler of this machine writes can be read too."""
 
@@ -117,6 +203,7 @@ def test_cpu_programs_have_the_loops_of_python() -> None:
         ("v5e:2x2", r"not installed; pip install 'jaxppo\[aot-tpu\]'"),
         ("h200:x", "arch.target=h200:x: the number of GPUs must be a positive integer"),
         ("h200:0", "arch.target=h200:0: the number of GPUs must be a positive integer"),
+        ("h100:12", "more than 8 GPUs must be a multiple of 8, .*; the nearest that are: 8 and 16"),
     ],
 )
 def test_a_target_that_cannot_be_is_one_line(
@@ -311,6 +398,112 @@ def test_the_estimate_takes_what_lasts_longest(
     found = targets.estimate("h200", HLO, flops, traffic, 100)
     assert found["kernels_per_update"] == 3
     assert found["estimated_steps_per_second"] == pytest.approx(100 / seconds)
+
+
+@pytest.mark.parametrize(
+    "target, shape, latency, bandwidth",
+    [
+        ("v5e:2x4", (2, 4), 2 * (1 + 3), 2 * 45),  # lines: there and back along each axis
+        ("v5e:16x16", (16, 16), 16 + 16, 2 * 2 * 45),  # rings, both ways
+        ("v5p:2x2x1", (2, 2, 1), 2 * (1 + 1), 2 * 90),
+        ("v5p:8x8x8", (8, 8, 8), 8 + 8 + 8, 3 * 2 * 90),
+        ("h100:8", (1, 8), 6.8 + 2 * 7 * 0.6, 450),
+        ("h100:64", (8, 8), 6.8 + 2 * (7 * 0.6 + 3 * 5), 8 * 50),
+        ("a100:16", (2, 8), 6.8 + 2 * (7 * 0.6 + 5), 8 * 25),
+    ],
+)
+def test_communication_takes_a_latency_and_a_bandwidth(
+    target: str, shape: tuple[int, ...], latency: float, bandwidth: float
+) -> None:
+    assert targets.shape_of(target) == shape
+    found = targets.estimate(target, COMMUNICATING, 0, 0, 100)
+    num = math.prod(shape)
+    seconds = 6 * latency * 1e-6 + 2 * (num - 1) / num * 151 / (bandwidth * 1e9)
+    assert (found["num_chips"], found["collectives_per_update"]) == (num, 6)
+    assert found["collective_bytes_per_update"] == 151
+    assert found["communication_seconds"] == pytest.approx(seconds)
+    whole = seconds + found["launch_seconds"]
+    assert found["communication_share"] == pytest.approx(seconds / whole)
+    assert found["estimated_steps_per_second"] == pytest.approx(100 / whole)
+
+
+@pytest.mark.parametrize("target", ["h100", "h100:1", "v5e", "v5p:1x1x1"])
+def test_one_chip_does_not_communicate(target: str) -> None:
+    found = targets.estimate(target, COMMUNICATING, 0, 0, 100)
+    assert found["num_chips"] == 1
+    assert found["communication_seconds"] == found["communication_share"] == 0
+    assert found["tolerated_batch"] == 0
+
+
+def test_communication_takes_a_tenth_of_an_update_of_the_tolerated_batch() -> None:
+    traffic = 10**6
+    small = targets.estimate("v5e:8x8", COMMUNICATING, 0, traffic, 100)
+    assert small["communication_share"] > 0.5
+    grown = targets.estimate("v5e:8x8", COMMUNICATING, 0, traffic * small["tolerated_batch"], 100)
+    assert grown["communication_share"] == pytest.approx(0.1)
+    assert grown["tolerated_batch"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    "traffic, collectives, words",
+    [
+        (10**6, True, "6 collectives an update of 0.000151 MB together; rough estimate: 0.168 ms"),
+        (
+            10**6,
+            True,
+            r"a tenth of an update: raise arch.total_num_envs .*1.24k times.* 64 members",
+        ),
+        (0, True, "raise arch.total_num_envs or"),
+        (10**6, False, "between 64 chips: no collectives an update"),
+    ],
+)
+def test_a_plan_says_what_several_chips_communicate(
+    traffic: int, collectives: bool, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = COMMUNICATING if collectives else HLO
+    event = targets.estimate("v5e:8x8", text, 0, traffic, 100) | {
+        **{"event": "compile", "seconds": 1.0, "train_seconds": 1.0, "evaluate_seconds": 0.0},
+        **{"gflop_per_update": None, "peak_bytes": None, "slow_memories": [], "plan_only": True},
+    }
+    console.Console().write(event)
+    assert re.search(words, capsys.readouterr().out)
+    console.Console().write(event | targets.estimate("v5e", text, 0, traffic, 100))
+    assert "between" not in capsys.readouterr().out
+
+
+def test_the_table_of_clusters_says_what_the_estimates_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    traffic = 8_200_000  # 10 us on a v5e; 11 kernels take 5.5 us
+    program = clusters.Compiled(
+        num_envs=100,
+        rollout_length=32,
+        gradient_steps=3,
+        text=COMMUNICATING,
+        flops=0,
+        traffic=traffic,
+        steps=3200,
+        precision="float32",
+    )
+    asked: list[tuple[str, str]] = []
+    monkeypatch.setattr(clusters, "compiled", lambda *given: asked.append(given) or program)
+    *_, row = clusters.table(["S"], ["v5e"], False)
+    assert asked == [("S", "v5e:8x8")]
+    # Six collectives of 8, 28 and 32 hops of 1 us, of which a tenth allows 9 times as long
+    assert row == (
+        "| S: 100 x 32, 3 gradient steps | v5e | 6 | 0.00 | 0.048 ms, 83%; 4,400 "
+        "| 0.17 ms, 94%; 16,000 | 0.19 ms, 95%; 18,000 |"
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("target", ["v5e:2x2", "h100:16"])
+def test_members_on_chips_of_their_own_do_not_communicate(target: str) -> None:
+    config = configure(target, "16 members")
+    with targets.compiling(target):
+        plan, system = prepare(config)
+        layout = Layout(plan, system, tuple(range(plan.num_members)))
+        text = compile_training(layout, members(config)).call.as_text()
+    assert plan.num_devices == math.prod(targets.shape_of(target))
+    assert Module(text).launches.collectives == 0
 
 
 @pytest.mark.parametrize(

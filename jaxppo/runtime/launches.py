@@ -1,8 +1,9 @@
-"""Count, from HLO text, the kernels that a program launches and its waits for the host."""
+"""Count, from HLO text, what a program starts: kernels, collectives and waits for the host."""
 
 import dataclasses
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 # Instructions that start no kernel on a GPU or TPU
@@ -10,6 +11,15 @@ _FREE = {
     *("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "call"),
     *("opt-barrier", "partition-id", "replica-id", "add-dependency", "while", "conditional"),
 }
+# Opcodes by which devices communicate; asynchronous ones end in -start and -done
+_COLLECTIVES = {
+    *("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all"),
+    *("collective-permute", "collective-broadcast"),
+}
+# Opcodes that run the computations they name, one after another
+_CONTROL = ("while", "conditional", "call")
+# Opcodes that end what another instruction started
+_ENDS = ("-done", "-update")
 # Opcodes of a loop's condition that only compares a counter with a constant
 _COUNTING = {"parameter", "get-tuple-element", "constant", "compare"}
 _HEAD = re.compile(r"(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
@@ -21,20 +31,26 @@ _CONDITION = re.compile(r"condition=%?([\w.\-]+)")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _COUNT = re.compile(r"constant\((\d+)\)")
 _NAME = re.compile(r'op_name="([^"]*)"')
+_RESULT = re.compile(r"(?:ROOT )?%?([\w.\-]+)")
+_OPERAND = re.compile(r"%([\w.\-]+)")
+_ARRAY = re.compile(r"\b([a-z]+(\d*)\w*)\[([\d,]*)\]")  # type, its bits, shape
 
 
 @dataclasses.dataclass(frozen=True)
 class Launches:
-    """Kernels started, and loops and branches that wait for the host."""
+    """Kernels and collectives started, and loops and branches that wait for the host."""
 
     kernels: int = 0
     waits: int = 0
+    collectives: int = 0
+    collective_bytes: int = 0  # operands on one device
 
     def __add__(self, other: "Launches") -> "Launches":
-        return Launches(self.kernels + other.kernels, self.waits + other.waits)
+        mine, others = dataclasses.astuple(self), dataclasses.astuple(other)
+        return Launches(*(a + b for a, b in zip(mine, others, strict=True)))
 
     def __mul__(self, times: int) -> "Launches":
-        return Launches(self.kernels * times, self.waits * times)
+        return Launches(*(times * number for number in dataclasses.astuple(self)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +58,8 @@ class Instruction:
     """One line of a computation."""
 
     opcode: str
+    num_bytes: int  # of the result
+    operands: tuple[str, ...]  # names of the collectives' operands
     called: tuple[str, ...]  # computations: the body of a loop, the branches
     condition: str  # of a loop: the computation that ends it
     number: int | None  # the length of a loop, if the compiler states it; a constant's value
@@ -56,6 +74,18 @@ class Loop:
     name: str
     trips: int | None
     each: Launches
+    body: str  # computation
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """A collective, with how often it starts."""
+
+    opcode: str
+    name: str  # op_name metadata; the compiler drops that of collectives that it merges
+    loop: str  # op_name metadata of the innermost loop around it
+    num_bytes: int  # of its operands on one device
+    times: int
 
 
 class Module:
@@ -65,18 +95,20 @@ class Module:
     """
 
     def __init__(self, text: str) -> None:
-        self._computations: dict[str, list[Instruction]] = {}
+        self._computations: dict[str, dict[str, Instruction]] = {}
         self._entry = ""
-        inside: list[Instruction] | None = None
+        inside: dict[str, Instruction] | None = None
         for line in text.splitlines():
             head = _HEAD.match(line)
             if head:
-                inside = self._computations.setdefault(head[1], [])
+                inside = self._computations.setdefault(head[1], {})
                 self._entry = head[1] if line.startswith("ENTRY") else self._entry
             elif line.startswith("}"):
                 inside = None
             elif inside is not None and " = " in line:
-                inside.append(_instruction(line.partition(" = ")[2]))
+                result, _, rest = line.strip().partition(" = ")
+                name = _RESULT.match(result)
+                inside[name[1] if name else result] = _instruction(rest)
         self._cost = lru_cache(None)(self._count)
 
     @property
@@ -92,15 +124,46 @@ class Module:
             if name in seen:
                 continue
             seen.add(name)
-            for each in self._computations.get(name, []):
+            for each in self._instructions(name):
                 if each.opcode == "while":
-                    yield Loop(each.name, self._trips(each), self._cost(each.called[0]))
-                if each.opcode in ("while", "conditional", "call"):
+                    body = each.called[0]
+                    yield Loop(each.name, self._trips(each), self._cost(body), body)
+                if each.opcode in _CONTROL:
                     left += each.called
+
+    def update(self) -> Loop:
+        """Return the loop over updates of a training program: the one with the most kernels."""
+        return max(self.loops(), key=lambda loop: loop.each.kernels)
+
+    def collectives(self, loop: Loop, times: int = 1) -> Iterator[Collective]:
+        """Yield the collectives of one iteration of a loop, in the order of the text.
+
+        Those of all branches are included, whichever is taken.
+        """
+        yield from self._collectives(loop.body, loop.name, times)
+
+    def _collectives(self, computation: str, loop: str, times: int) -> Iterator[Collective]:
+        for each in self._instructions(computation):
+            if _is_collective(each):
+                size = self._operand_bytes(computation, each)
+                yield Collective(each.opcode, each.name, loop, size, times)
+            elif each.opcode == "while":
+                trips = times * (self._trips(each) or 1)
+                yield from self._collectives(each.called[0], each.name, trips)
+            elif not each.opcode.endswith(_ENDS):
+                for name in each.called:
+                    yield from self._collectives(name, loop, times)
+
+    def _instructions(self, computation: str) -> Iterable[Instruction]:
+        return self._computations.get(computation, {}).values()
+
+    def _operand_bytes(self, computation: str, each: Instruction) -> int:
+        found = self._computations[computation]
+        return sum(found[name].num_bytes for name in each.operands if name in found)
 
     def _count(self, computation: str) -> Launches:
         total = Launches()
-        for each in self._computations.get(computation, []):
+        for each in self._instructions(computation):
             inner = [self._cost(name) for name in each.called]
             if each.opcode == "while":
                 trips = self._trips(each)
@@ -109,8 +172,13 @@ class Module:
                 total += max(inner, key=lambda cost: cost.kernels) + Launches(waits=1)
             elif each.opcode == "call":
                 total += inner[0]
-            elif each.opcode not in _FREE and not each.opcode.endswith("-done"):
+            elif each.opcode not in _FREE and not each.opcode.endswith(_ENDS):
                 total += Launches(kernels=1)
+                if _is_collective(each):
+                    size = self._operand_bytes(computation, each)
+                    total += Launches(collectives=1, collective_bytes=size)
+                for cost in inner:  # a fusion or an asynchronous call may contain collectives
+                    total += dataclasses.replace(cost, kernels=0, waits=0)
         return total
 
     def _trips(self, loop: Instruction) -> int | None:
@@ -118,7 +186,7 @@ class Module:
 
         Compilers that do not say it leave the condition `i < constant`, where i starts at 0.
         """
-        ends = self._computations.get(loop.condition, [])
+        ends = list(self._instructions(loop.condition))
         counts = [each.number for each in ends if each.opcode == "constant"]
         is_count = len(counts) == 1 and {each.opcode for each in ends} == _COUNTING
         if loop.number is None and is_count and any(each.is_less for each in ends):
@@ -128,21 +196,50 @@ class Module:
 
 def _instruction(text: str) -> Instruction:
     """Read what follows the equals sign: a type, the opcode with operands, and attributes."""
-    rest = text[_end_of_type(text) :].lstrip()
-    opcode = rest.partition("(")[0]
+    end = _end_of_type(text)
+    rest = text[end:].lstrip()
+    opcode, _, given = rest.partition("(")
     called: list[str] = []
     for one, several in _CALLED.findall(rest):
         called += [one] if one else [name.strip().lstrip("%") for name in several.split(",")]
     found = (_COUNT if opcode == "constant" else _TRIPS).search(rest)
     name, condition = _NAME.search(rest), _CONDITION.search(rest)
+    operands = given[: _end_of_operands(given)] if _base(opcode) in _COLLECTIVES else ""
     return Instruction(
         opcode=opcode,
+        num_bytes=sum(_size(*array) for array in _ARRAY.findall(text[:end])),
+        operands=tuple(_OPERAND.findall(operands)),
         called=tuple(called),
         condition=condition[1] if condition else "",
         number=None if found is None else int(found[1]),
         is_less="direction=LT" in rest,
         name=name[1] if name else "",
     )
+
+
+def _is_collective(each: Instruction) -> bool:
+    return _base(each.opcode) in _COLLECTIVES
+
+
+def _base(opcode: str) -> str:
+    """Return the opcode of an asynchronous one that starts; others are unchanged."""
+    return opcode.removesuffix("-start")
+
+
+def _size(kind: str, bits: str, shape: str) -> int:
+    """Return the bytes of an array; kinds without a number of bits are `pred` and `token`."""
+    elements = math.prod(int(length) for length in shape.split(",") if length)
+    return elements * (max(int(bits) // 8, 1) if bits else int(kind == "pred"))
+
+
+def _end_of_operands(text: str) -> int:
+    """Return where the parenthesis that was open before `text` closes."""
+    depth = 1
+    for i, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0:
+            return i
+    return len(text)
 
 
 def _end_of_type(text: str) -> int:

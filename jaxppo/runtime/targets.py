@@ -5,6 +5,7 @@ XLA's compilers run without a device: libtpu for TPUs, JAX's CUDA plugin for NVI
 
 import contextlib
 import dataclasses
+import math
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,6 +17,7 @@ from jaxppo.config.messages import brief
 from jaxppo.config.plan import memories
 from jaxppo.config.schema import NetworkConfig
 from jaxppo.runtime import compile, devices, launches
+from jaxppo.runtime.interconnects import Hosts, Interconnect, Torus, all_reduce_seconds
 
 # Assumed seconds from the start of one kernel to the start of the next, not measured: inside a
 # CUDA graph, and for operations of a TPU program
@@ -27,6 +29,11 @@ PRODUCT_TIMES = {
     "gpu": {"float32": 1.0, "tf32": 1.0, "bf16": 0.5, "highest": 8.0},
     "tpu": {"float32": 1.0, "tf32": 3.0, "bf16": 1.0, "highest": 6.0},
 }
+
+GPUS_PER_HOST = 8  # connected by NVLink
+
+# The share of an update that communication may take before a plan advises against it
+TOLERATED_SHARE = 0.1
 
 # The share of its memory that JAX takes: by default, of a GPU (XLA_PYTHON_CLIENT_MEM_FRACTION)
 USABLE = {"gpu": 0.75, "tpu": 1.0}
@@ -40,6 +47,7 @@ class Chip:
     memory: int  # bytes
     bandwidth: float  # of the memory, bytes a second
     flops_per_second: float  # of dense float32 matrix products as JAX does: see PRODUCT_TIMES
+    interconnect: Interconnect
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,22 +72,30 @@ class Gpu(Chip):
     platform = "gpu"
 
 
+# Of NVIDIA: NVLink 4 has 900 GB/s and NVLink 3 600 GB/s, both ways together
+# (https://www.nvidia.com/en-us/data-center/nvlink); assumed are one network port of 400 Gbit/s
+# (A100: 200) for each GPU. Of TPUs: links one way, as measured for
+# https://jax-ml.github.io/scaling-book/tpus; Google's documentation has 400 (v5e), 800 (v6e) and
+# 1,200 GB/s (v5p) for all links of a chip, both ways.
+_HOPPER = Hosts(nvlink=450e9, network=50e9)
+_AMPERE = Hosts(nvlink=300e9, network=25e9)
+
 CHIPS: dict[str, Gpu | Tpu] = {
     "h200": Gpu(
-        "NVIDIA H200", 151_397_597_184, 4.8e12, 494.7e12,
+        "NVIDIA H200", 151_397_597_184, 4.8e12, 494.7e12, _HOPPER,
         (9, 0), 132, 128, 1.98, 52_428_800, 233_472, "ACCELERATED_FEATURES",
     ),
     "h100": Gpu(
-        "NVIDIA H100", 85_899_345_920, 3.35e12, 494.7e12,
+        "NVIDIA H100", 85_899_345_920, 3.35e12, 494.7e12, _HOPPER,
         (9, 0), 132, 128, 1.98, 52_428_800, 233_472, "ACCELERATED_FEATURES",
     ),
     "a100": Gpu(
-        "NVIDIA A100", 85_899_345_920, 2.04e12, 156e12,
+        "NVIDIA A100", 85_899_345_920, 2.04e12, 156e12, _AMPERE,
         (8, 0), 108, 64, 1.41, 41_943_040, 167_936,
     ),
-    "v5e": Tpu("TPU v5e", 17_179_869_184, 0.82e12, 197e12, "2x2"),
-    "v6e": Tpu("TPU v6e", 34_359_738_368, 1.64e12, 918e12, "2x2"),
-    "v5p": Tpu("TPU v5p", 102_005_473_280, 2.765e12, 459e12, "2x2x1"),
+    "v5e": Tpu("TPU v5e", 17_179_869_184, 0.82e12, 197e12, Torus(45e9, ring=16), "2x2"),
+    "v6e": Tpu("TPU v6e", 34_359_738_368, 1.64e12, 918e12, Torus(90e9, ring=16), "2x2"),
+    "v5p": Tpu("TPU v5p", 102_005_473_280, 2.765e12, 459e12, Torus(90e9, ring=4), "2x2x1"),
 }  # fmt: skip
 # With these, libtpu neither asks Google's cloud nor prints that it found nothing, and several
 # processes may load it at once. The accelerator type need not be the target's.
@@ -135,10 +151,8 @@ def devices_of(target: str, key: str) -> list[Any]:
     """
     chip, shape = chip_of(target, key), target.partition(":")[2]
     platform = chip.platform
-    if isinstance(chip, Gpu) and not ((shape or "1").isdecimal() and int(shape or 1)):
-        raise ConfigError(
-            f"{key}={target}: the number of GPUs must be a positive integer, as in h200:4"
-        )
+    if isinstance(chip, Gpu):
+        _check_gpus(target, key, shape or "1")
     if not devices.is_installed(devices.COMPILERS[platform]):
         raise ConfigError(
             f"{key}={target}: needs its compiler, which is not installed; pip install "
@@ -148,7 +162,8 @@ def devices_of(target: str, key: str) -> list[Any]:
 
     try:
         if isinstance(chip, Gpu):
-            given = dict(target_config=_config(chip), topology=f"1x1x{int(shape or 1)}")
+            hosts, gpus = shape_of(target)
+            given = dict(target_config=_config(chip), topology=f"1x{hosts}x{gpus}")
             return list(topologies.get_topology_desc(platform="cuda", **given).devices)
         if not devices.may_have_accelerator():
             for variable, value in _NO_TPU_HERE.items():
@@ -161,6 +176,33 @@ def devices_of(target: str, key: str) -> list[Any]:
             f"{key}={target}: its compiler refuses it ({brief(error)}); choose another "
             "number of GPUs or topology of TPUs, as in h200:4 and v5e:2x2"
         ) from error
+
+
+def shape_of(target: str) -> tuple[int, ...]:
+    """Return the lengths of a target's axes: its hosts and the GPUs of each; a TPU topology.
+
+    Up to eight GPUs are in one host.
+    """
+    chip, shape = chip_of(target), target.partition(":")[2]
+    if isinstance(chip, Tpu):
+        return tuple(int(length) for length in (shape or "1").split("x"))
+    number = int(shape or 1)
+    return (1, number) if number <= GPUS_PER_HOST else (number // GPUS_PER_HOST, GPUS_PER_HOST)
+
+
+def _check_gpus(target: str, key: str, number: str) -> None:
+    """Raise `ConfigError` unless this many GPUs fill hosts of eight, or are within one."""
+    if not (number.isdecimal() and int(number)):
+        raise ConfigError(
+            f"{key}={target}: the number of GPUs must be a positive integer, as in h200:4"
+        )
+    if int(number) > GPUS_PER_HOST and int(number) % GPUS_PER_HOST:
+        near = int(number) // GPUS_PER_HOST * GPUS_PER_HOST
+        raise ConfigError(
+            f"{key}={target}: more than {GPUS_PER_HOST} GPUs must be a multiple of "
+            f"{GPUS_PER_HOST}, as many as a host has; the nearest that are: {near} and "
+            f"{near + GPUS_PER_HOST}"
+        )
 
 
 def slow_memories(network: NetworkConfig) -> list[str]:
@@ -190,18 +232,19 @@ def estimate(
     update, over all members. `precision` is one of `arch.precision`.
 
     The speed is a rough estimate. An update is taken to last as long as the longest of launching
-    its kernels, computing its products, and moving their factors and results through memory. Other
-    memory traffic makes it slower; caches, and branches that are not taken, make it faster.
+    its kernels, computing its products, and moving their factors and results through memory, and
+    after that as communication between devices. Other memory traffic makes it slower; caches, and
+    branches that are not taken, make it faster.
     """
-    chip, module = chip_of(target), launches.Module(text)
+    chip, shape, module = chip_of(target), shape_of(target), launches.Module(text)
     loops = list(module.loops())
 
-    def kernels(scope: str) -> int | None:
-        found = [loop.each.kernels for loop in loops if loop.name.endswith(scope)]
+    def each(scope: str) -> launches.Launches | None:
+        found = [loop.each for loop in loops if loop.name.endswith(scope)]
         return found[0] if found else None
 
-    # The loop over updates has the most kernels
-    update = max((loop.each for loop in loops), key=lambda each: each.kernels)
+    update = module.update().each
+    step, minibatch = each("/collect/while"), each("/epochs/while/body/closed_call/while")
     seconds = {
         "launch_seconds": update.kernels * LAUNCH_SECONDS[chip.platform],
         "product_seconds": (flops or 0)
@@ -209,16 +252,32 @@ def estimate(
         * PRODUCT_TIMES[chip.platform][precision],
         "traffic_seconds": (traffic or 0) / chip.bandwidth,
     }
+    number, num_bytes = update.collectives, update.collective_bytes
+    communication = all_reduce_seconds(chip.interconnect, shape, number, num_bytes)
+    total = max(seconds.values()) + communication
+    needed = communication / TOLERATED_SHARE - communication
+    # These grow with the batch; kernels and communication do not, if minibatches are as many
+    growing = max(seconds["product_seconds"], seconds["traffic_seconds"])
+    growth = needed / growing if growing else None
+    growth = 0.0 if needed <= seconds["launch_seconds"] else growth
     return {
         "target": target,
         "chip": chip.name,
         "chip_bytes": chip.memory,
+        "num_chips": math.prod(shape),
         "kernels_per_update": update.kernels,
-        "kernels_per_step": kernels("/collect/while"),
-        "kernels_per_minibatch": kernels("/epochs/while/body/closed_call/while"),
+        "kernels_per_step": step.kernels if step else None,
+        "kernels_per_minibatch": minibatch.kernels if minibatch else None,
         "waits_per_update": update.waits if chip.platform == "gpu" else 0,
+        "collectives_per_update": number,
+        "collectives_per_minibatch": minibatch.collectives if minibatch else None,
+        "collective_bytes_per_update": num_bytes,
         **seconds,
-        "estimated_steps_per_second": steps / max(seconds.values()),
+        "communication_seconds": communication,
+        "communication_share": communication / total,
+        # Multiple of this batch from which communication takes at most a tenth; None: unknown
+        "tolerated_batch": growth,
+        "estimated_steps_per_second": steps / total,
     }
 
 

@@ -123,7 +123,32 @@ def _target(event: Event) -> list[str]:
         ),
         f"rough estimate: {short(event['estimated_steps_per_second'])} steps/s, since an "
         f"update needs {', '.join(times[:-1])} and {times[-1]}",
+        *(_communication(event) if event["num_chips"] > 1 else []),
         *advice,
+    ]
+
+
+def _communication(event: Event) -> list[str]:
+    """Describe what several chips of a target say to each other."""
+    number, chips = event["collectives_per_update"], f"between {event['num_chips']:,} chips: "
+    if not number:
+        return [f"{chips}no collectives an update, since each trains members of its own"]
+    each, share = event["collectives_per_minibatch"], event["communication_share"]
+    line = (
+        f"{chips}{count(number, 'collective')} an update"
+        + (f" ({each:,} a minibatch)" if each else "")
+        + f" of {event['collective_bytes_per_update'] / 1e6:.3g} MB together; rough estimate: "
+        f"{1e3 * event['communication_seconds']:.3g} ms of communication, {share:.0%} of an update"
+    )
+    if (growth := event["tolerated_batch"]) is not None and growth <= 1:
+        return [line]
+    return [
+        line,
+        "communication takes more than a tenth of an update: raise arch.total_num_envs or "
+        "system.rollout_length"
+        + (f" (by this estimate {short(growth)} times)" if growth else "")
+        + " and keep system.num_minibatches and system.epochs, or train a multiple of "
+        f"{event['num_chips']:,} members (arch.num_seeds), which do not communicate",
     ]
 
 
