@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxppo.kernels import packing, random_bits
 from jaxppo.kernels.precisions import precision
 from jaxppo.ops import sequences
-from jaxppo.ops.collectives import any_over
+from jaxppo.ops.collectives import BATCH_AXIS, any_over
 from jaxppo.ops.statistics import normalize
 from jaxppo.types import (
     Acted,
@@ -204,7 +204,9 @@ def next_values(
         last = unroll(system, policy, rollout.carry, last_obs, rollout.reset[None])[1]
         next_value = jnp.concatenate([values[1:], value(last)])
         truncated = steps.truncated & ~steps.terminated
-        some = any_over(system.axes, truncated.reshape(chunks, -1), axis=1)
+        # A branch of its own for each device: nothing in it is exchanged
+        mapped = tuple(axis for axis in system.axes if axis == BATCH_AXIS)
+        some = any_over(mapped, truncated.reshape(chunks, -1), axis=1)
         after = jax.tree.map(
             lambda stored, last: jnp.concatenate([stored[1:], last[None]]),
             steps.carry,
