@@ -478,6 +478,26 @@ def test_mean_sum_and_any_over_mapped_axes() -> None:
     assert tuple(map(float, result)) == (2.5, 15.0, True, False)
 
 
+def test_a_tree_is_one_exchange_for_each_data_type() -> None:
+    """Devices wait for each exchange; update batches of one device do not."""
+    tree = {
+        "a": jnp.arange(24.0).reshape(4, 3, 2),  # [D, 3, 2]
+        "b": jnp.arange(4.0),
+        "c": jnp.arange(8).reshape(4, 2),
+        "d": jnp.arange(4.0).reshape(4, 1, 1) ** 2,
+    }
+    summed = jax.vmap(partial(sum_over, ("device",)), axis_name="device")
+    for name, found in summed(tree).items():
+        whole = np.broadcast_to(np.asarray(tree[name]).sum(0), tree[name].shape)
+        np.testing.assert_array_equal(found, whole, err_msg=name)
+        assert found.dtype == tree[name].dtype
+    for axis, expected in (("device", 2), ("batch", 4)):
+        one = jax.tree.map(lambda x: x[0], tree)
+        made = jax.make_jaxpr(partial(sum_over, (axis,)), axis_env=[(axis, 4)])(one)
+        exchanged = [eq for eq in made.eqns if eq.primitive.name.startswith("psum")]
+        assert sum(len(eq.invars) for eq in exchanged) == expected
+
+
 def test_any_over_members_is_one_flag_for_all() -> None:
     flags = jnp.asarray([[False, True, False], [False, False, False]])  # [P, N]
     found = jax.vmap(partial(any_over, ()), out_axes=None)(flags)  # refuses a batched result

@@ -495,6 +495,21 @@ def test_the_table_of_clusters_says_what_the_estimates_say(monkeypatch: pytest.M
 
 
 @pytest.mark.long
+def test_chips_exchange_once_a_minibatch() -> None:
+    """GPUs show what is asked for; the compiler of TPUs would move metrics out of the loop."""
+    target = "h100:4"
+    config = configure(target, "S")
+    with targets.compiling(target):
+        plan, system = prepare(config)
+        layout = Layout(plan, system, (0,))
+        text = compile_training(layout, members(config)).call.as_text()
+    found = targets.estimate(target, text, None, None, 1)
+    assert found["collectives_per_minibatch"] == 1
+    minibatches = config.system.epochs * config.system.num_minibatches
+    assert minibatches < found["collectives_per_update"] <= minibatches + 8
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("target", ["v5e:2x2", "h100:16"])
 def test_members_on_chips_of_their_own_do_not_communicate(target: str) -> None:
     config = configure(target, "16 members")
