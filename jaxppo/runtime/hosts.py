@@ -24,7 +24,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.runtime.clusters import find
 
 JOIN_SECONDS = 300  # to wait until all processes have started
-SILENCE = 30  # seconds after which a host that does not answer counts as dead
+SILENCE = 30  # seconds after which a process that says nothing counts as dead
 _SMALL = 256  # bytes of a value that needs one exchange; larger ones need two
 
 
@@ -66,7 +66,7 @@ def join(distributed: Mapping[str, Any] | None) -> None:
             **arguments,
             cluster_detection_method="deactivate" if arguments else None,
             initialization_timeout=JOIN_SECONDS,
-            heartbeat_timeout_seconds=SILENCE,
+            heartbeat_timeout_seconds=3 * SILENCE,  # we notice before JAX does
         )
     except (RuntimeError, ValueError) as error:
         raise ConfigError(
@@ -234,8 +234,8 @@ def set_way_on(way_on: str) -> None:
 class _Watch:
     """Ends this process when another one of the run has ended.
 
-    Each process has a connection to the first. It closes when the process ends; when its machine
-    does not answer, after `SILENCE` seconds.
+    Each process has a connection to the first. It closes when the process ends. If a process, its
+    machine or the network hangs, nothing comes for `SILENCE` seconds.
     """
 
     def __init__(self) -> None:
@@ -263,8 +263,6 @@ class _Watch:
             self._accept(int(port), total, until)
             found = _free_port()
             self._send(found.to_bytes(4, "big"))
-        for connection in self._connections.values():
-            _keep_alive(connection)
         return f"{host}:{found}"
 
     def _accept(self, port: int, total: int, until: float) -> None:
@@ -314,18 +312,27 @@ class _Watch:
                 connection.sendall(message)
 
     def _listen(self) -> None:
+        """End when another process has, or when it was silent for `SILENCE` seconds."""
         numbers = {connection: number for number, connection in self._connections.items()}
+        heard = dict.fromkeys(numbers, time.monotonic())
+        told = 0.0
         while numbers:
-            ready, _, _ = select.select(list(numbers), [], [])
-            for connection in ready:
-                try:
-                    message = connection.recv(4, socket.MSG_WAITALL)
-                except OSError:
-                    message = b""
-                if message == _GOODBYE or self.is_leaving:
+            ready, _, _ = select.select(list(numbers), [], [], SILENCE / 6)
+            now = time.monotonic()
+            if now - told > SILENCE / 6:
+                told = now
+                self._send(_ALIVE)
+            for connection in list(numbers):
+                message = _ALIVE
+                if connection in ready:
+                    heard[connection] = now
+                    message = _receive(connection, now + SILENCE)
+                if message == _GOODBYE or (self.is_leaving and message != _ALIVE):
                     del numbers[connection]
-                    continue
-                self._end(int.from_bytes(message, "big") if message else numbers[connection])
+                elif message not in (_ALIVE, b""):
+                    self._end(int.from_bytes(message, "big"))
+                elif not message or now - heard[connection] > SILENCE:
+                    self._end(numbers[connection])
 
     def _end(self, ended: int) -> NoReturn:
         self._send(ended.to_bytes(4, "big"))
@@ -361,15 +368,6 @@ def _receive(connection: socket.socket, until: float) -> bytes:
         return b""
 
 
-def _keep_alive(connection: socket.socket) -> None:
-    """Let a connection end if the machine at its other end is silent for `SILENCE` seconds."""
-    connection.settimeout(None)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("IDLE", SILENCE // 2), ("INTVL", SILENCE // 6), ("CNT", 3)):
-        option = getattr(socket, f"TCP_KEEP{name}", None)  # on Linux
-        if option is not None:
-            connection.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
+_ALIVE = b"\xff\xff\xff\xfe"
 _GOODBYE = b"\xff\xff\xff\xff"
 _watch = _Watch()
