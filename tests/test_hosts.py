@@ -40,7 +40,8 @@ VARIANTS = {
     "pbt": ["ff_ppo", "population=pbt", "population.size=4"],
     "halving": ["ff_ppo", "population=halving", "population.size=4"],
 }
-LONG = ["arch.num_updates=2000", "arch.num_evaluation=20"]
+LONG = ["arch.num_updates=800", "arch.num_evaluation=16"]
+RESUME = ["resume=hosts", "trust=[envs]"]
 
 
 class Hosts:
@@ -154,7 +155,7 @@ def test_a_signal_to_one_process_saves_all_and_a_resume_goes_on(
     assert (status, other_status) == (128 + signal.SIGTERM, 128 + signal.SIGTERM)
     assert f"saved; to go on: resume={cwd}/hosts" in err[-1]
     assert other_err == []
-    resumed = start("ff_ppo", "resume=hosts")
+    resumed = start("ff_ppo", *RESUME)
     together("ff_ppo", *TINY, *LONG, "hydra.run.dir=devices")
     assert [status for status, _, _ in resumed.end()] == [0, 0]
     assert_equal(cwd / "devices", cwd / "hosts")
@@ -176,7 +177,7 @@ def test_a_process_that_is_killed_ends_the_other_and_one_process_goes_on(
         f"host {killed} of 2 has ended, and so do the others; to go on: resume={cwd}/hosts"
     )
     assert killed == 0 or len(err) == 1  # without its coordinator, JAX has its say too
-    together("ff_ppo", "resume=hosts")
+    together("ff_ppo", *RESUME)
     together("ff_ppo", *TINY, *LONG, "hydra.run.dir=devices")
     assert_equal(cwd / "devices", cwd / "hosts")
 
