@@ -1,6 +1,11 @@
-"""Hydra finds launchers here alone: `hydra/launcher=jaxppo`, a sweep as one program."""
+"""Hydra finds launchers here alone.
+
+`hydra/launcher=jaxppo` trains a sweep as one program. `jaxppo_ray` and `jaxppo_slurm` split it into
+shares, one program each, for the workers of Ray or SLURM.
+"""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -45,9 +50,42 @@ class Together(Launcher):
         )
 
 
-ConfigStore.instance().store(
-    group="hydra/launcher",
-    name="jaxppo",
-    node={"_target_": "hydra_plugins.jaxppo_launcher.Together"},
-    provider="jaxppo",
-)
+class Shares(Together):
+    """Jobs in shares, which the workers of another launcher train; see jaxppo.launch.sharing."""
+
+    def __init__(self, over: DictConfig, workers: int) -> None:
+        """Take the settings, which are read from `config` later."""
+
+    def launch(self, job_overrides: Sequence[Any], initial_job_idx: int) -> list[JobReturn]:
+        """Run the jobs, and return what became of each."""
+        from jaxppo.launch.sharing import train_in_shares
+        from jaxppo.launch.sweeping import launch
+
+        # The context is sent to the workers, which need no composed settings
+        vars(self.context.config_loader).pop("load_sweep_config", None)
+        return launch(
+            self.context,
+            self.task,
+            self.config,
+            self.compose,
+            job_overrides,
+            initial_job_idx,
+            partial(train_in_shares, self.context, self.config, initial_job_idx),
+        )
+
+
+def _store(name: str, node: dict[str, Any]) -> None:
+    ConfigStore.instance().store(group="hydra/launcher", name=name, node=node, provider="jaxppo")
+
+
+_store("jaxppo", {"_target_": "hydra_plugins.jaxppo_launcher.Together"})
+for _name, _over in (("jaxppo_ray", "ray"), ("jaxppo_slurm", "submitit_slurm")):
+    _store(
+        _name,
+        {
+            "defaults": [{"/hydra/launcher@over": _over}, "_self_"],
+            "_target_": "hydra_plugins.jaxppo_launcher.Shares",
+            "_recursive_": False,  # the launcher below is made with another configuration
+            "workers": 2,
+        },
+    )
