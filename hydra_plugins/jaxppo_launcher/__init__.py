@@ -78,14 +78,21 @@ def _store(name: str, node: dict[str, Any]) -> None:
     ConfigStore.instance().store(group="hydra/launcher", name=name, node=node, provider="jaxppo")
 
 
-_store("jaxppo", {"_target_": "hydra_plugins.jaxppo_launcher.Together"})
-for _name, _over in (("jaxppo_ray", "ray"), ("jaxppo_slurm", "submitit_slurm")):
+def _store_shares(name: str, over: str, settings: dict[str, Any]) -> None:
+    """Store a launcher whose shares are jobs of the launcher `over`, with changed `settings`."""
     _store(
-        _name,
+        name,
         {
-            "defaults": [{"/hydra/launcher@over": _over}, "_self_"],
+            "defaults": [{"/hydra/launcher@over": over}, "_self_"],
             "_target_": "hydra_plugins.jaxppo_launcher.Shares",
             "_recursive_": False,  # the launcher below is made with another configuration
             "workers": 2,
+            "over": settings,
         },
     )
+
+
+_store("jaxppo", {"_target_": "hydra_plugins.jaxppo_launcher.Together"})
+# The plugin's own value is refused by clusters that run already
+_store_shares("jaxppo_ray", "ray", {"ray": {"init": {"object_store_memory": None}}})
+_store_shares("jaxppo_slurm", "submitit_slurm", {})
