@@ -130,8 +130,10 @@ def train_in_shares(
     except Exception as error:  # a worker is lost, or the cluster is not there
         _LOG.error("%s", error)
         name = config.hydra.runtime.choices["hydra/launcher"]
-        line = f"hydra/launcher={name}: {brief(error, 2)}; jobs that had begun go on with resume=DIR"
-        return [[TrainingError(line)] * len(jobs) for jobs in programs]
+        lost = TrainingError(
+            f"hydra/launcher={name}: {brief(error, 2)}; resume=DIR continues a job"
+        )
+        return [[lost] * len(jobs) for jobs in programs]
     for share, done in zip(shares, returns, strict=True):
         for (number, part), found in zip(share, done.return_value, strict=True):
             outcomes[number][part] = found
