@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli import CARTPOLE, Outcome
+from cli import CARTPOLE, ROOT, Outcome
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from test_resume import Killed, assert_equal, coin, kill  # noqa: F401  a fixture
@@ -243,7 +243,7 @@ def wait_for(found: Callable[[], Any], seconds: float = 200) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of Ray's own
-def test_ray_starts_a_killed_worker_again(cwd: Path, shell: dict[str, str]) -> None:
+def test_ray_starts_a_killed_worker_again(cwd: Path) -> None:
     """On a cluster of two nodes, against the same sweep in one process after another."""
     pytest.importorskip("hydra_plugins.hydra_ray_launcher", reason="pip install '.[ray]'")
     cluster_utils = pytest.importorskip("ray.cluster_utils", reason="pip install '.[ray]'")
@@ -251,10 +251,11 @@ def test_ray_starts_a_killed_worker_again(cwd: Path, shell: dict[str, str]) -> N
     command += ["arch.num_updates=20000", "arch.num_evaluation=20", "checkpoint.share=1"]
     command += ["hydra.launcher.workers=2", "arch.num_eval_episodes=1"]
 
+    # The workers have the variables of the cluster, which has those of this process
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+
     def start(name: str, *launcher: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [*command, f"hydra.sweep.dir={name}", *launcher], cwd=cwd, env=shell
-        )
+        return subprocess.Popen([*command, f"hydra.sweep.dir={name}", *launcher], cwd=cwd, env=env)
 
     cluster = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     try:

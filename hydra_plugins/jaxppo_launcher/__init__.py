@@ -94,7 +94,10 @@ def _store_shares(name: str, over: str, settings: dict[str, Any]) -> None:
 
 _store("jaxppo", {"_target_": "hydra_plugins.jaxppo_launcher.Together"})
 _store_shares("jaxppo_shares", "basic", {})  # for hydra/launcher@hydra.launcher.over=NAME
-# The plugin's own value is refused by clusters that run already
-_store_shares("jaxppo_ray", "ray", {"ray": {"init": {"object_store_memory": None}}})
+_ray = {
+    "init": {"object_store_memory": None},  # a cluster that runs already refuses the plugin's value
+    "remote": {"num_cpus": 1, "num_gpus": 0, "max_retries": 3},  # what a share needs
+}
+_store_shares("jaxppo_ray", "ray", {"ray": _ray})
 # A share resumes, so one that reaches its time limit may be submitted again
 _store_shares("jaxppo_slurm", "submitit_slurm", {"max_num_timeout": 100})
