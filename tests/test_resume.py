@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -413,3 +414,47 @@ def test_jobs_of_one_program_keep_checkpoints_of_their_own(tmp_path: Path, kill:
         assert found.steps == expected.steps
         for name, array in expected.arrays.items():
             np.testing.assert_allclose(found.arrays[name], array, 1e-3, 1e-5, err_msg=name)
+
+
+def without_checkpoint(run_dir: Path) -> None:
+    shutil.rmtree(run_dir / "checkpoints")
+
+
+def with_damaged_last(run_dir: Path) -> None:
+    last = checkpoint.steps_in(run_dir / "checkpoints")[-1]
+    (checkpoint.path_of(run_dir, last) / "manifest.json").unlink()
+
+
+@pytest.mark.long_but(1)
+@pytest.mark.parametrize(
+    "damage, start", [(without_checkpoint, []), (lambda _: None, [256]), (with_damaged_last, [128])]
+)
+def test_jobs_of_one_program_resume_together(
+    tmp_path: Path, kill: Any, monkeypatch: pytest.MonkeyPatch, damage: Any, start: list[int]
+) -> None:
+    """Bit for bit, from the newest step that all have; anew if one of them has none."""
+    configs = [coin(seed=1), coin("seeds", seed=5, num_seeds=2), coin(seed=9)]
+    resumed: list[int] = []
+    real = Progress.resume
+
+    def resume(progress: Progress, facts: Any, steps: int, plan: Any) -> None:
+        resumed.append(steps)
+        real(progress, facts, steps, plan)
+
+    def train(name: str) -> list[Any]:
+        folders = [tmp_path / name / str(number) for number in range(len(configs))]
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
+        jobs = [Job(config, folder, True) for config, folder in zip(configs, folders, strict=True)]
+        return loop.run_together(jobs)
+
+    monkeypatch.setattr(Progress, "resume", resume)
+    result = train("whole")
+    kill(2)
+    with pytest.raises(Killed):
+        train("halves")
+    damage(tmp_path / "halves" / "1")
+    assert train("halves") == result
+    assert resumed == start
+    for number in range(len(configs)):
+        assert_equal(tmp_path / "whole" / str(number), tmp_path / "halves" / str(number))

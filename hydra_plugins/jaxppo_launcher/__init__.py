@@ -1,6 +1,11 @@
-"""Hydra finds launchers here alone: `hydra/launcher=jaxppo`, a sweep as one program."""
+"""Hydra finds launchers here alone.
+
+`hydra/launcher=jaxppo` trains a sweep as one program. `jaxppo_ray` and `jaxppo_slurm` split it into
+shares, one program each, for the workers of Ray or SLURM.
+"""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -45,9 +50,54 @@ class Together(Launcher):
         )
 
 
-ConfigStore.instance().store(
-    group="hydra/launcher",
-    name="jaxppo",
-    node={"_target_": "hydra_plugins.jaxppo_launcher.Together"},
-    provider="jaxppo",
-)
+class Shares(Together):
+    """Jobs in shares, which the workers of another launcher train; see jaxppo.launch.sharing."""
+
+    def __init__(self, over: DictConfig, workers: int) -> None:
+        """Take the settings, which are read from `config` later."""
+
+    def launch(self, job_overrides: Sequence[Any], initial_job_idx: int) -> list[JobReturn]:
+        """Run the jobs, and return what became of each."""
+        from jaxppo.launch.sharing import train_in_shares
+        from jaxppo.launch.sweeping import launch
+
+        # The context is sent to the workers, which need no composed settings
+        vars(self.context.config_loader).pop("load_sweep_config", None)
+        return launch(
+            self.context,
+            self.task,
+            self.config,
+            self.compose,
+            job_overrides,
+            initial_job_idx,
+            partial(train_in_shares, self.context, self.config, initial_job_idx),
+        )
+
+
+def _store(name: str, node: dict[str, Any]) -> None:
+    ConfigStore.instance().store(group="hydra/launcher", name=name, node=node, provider="jaxppo")
+
+
+def _store_shares(name: str, over: str, settings: dict[str, Any]) -> None:
+    """Store a launcher whose shares are jobs of the launcher `over`, with changed `settings`."""
+    _store(
+        name,
+        {
+            "defaults": [{"/hydra/launcher@over": over}, "_self_"],
+            "_target_": "hydra_plugins.jaxppo_launcher.Shares",
+            "_recursive_": False,  # the launcher below is made with another configuration
+            "workers": 2,
+            "over": settings,
+        },
+    )
+
+
+_store("jaxppo", {"_target_": "hydra_plugins.jaxppo_launcher.Together"})
+_store_shares("jaxppo_shares", "basic", {})  # for hydra/launcher@hydra.launcher.over=NAME
+_ray = {
+    "init": {"object_store_memory": None},  # a cluster that runs already refuses the plugin's value
+    "remote": {"num_cpus": 1, "num_gpus": 0, "max_retries": 3},  # what a share needs
+}
+_store_shares("jaxppo_ray", "ray", {"ray": _ray})
+# A share resumes, so one that reaches its time limit may be submitted again
+_store_shares("jaxppo_slurm", "submitit_slurm", {"max_num_timeout": 100})

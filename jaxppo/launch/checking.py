@@ -16,6 +16,7 @@ from jaxppo.config.stored import CONFIG, LOCAL, plain
 from jaxppo.envs.contract import glance
 from jaxppo.launch.errors import one_line
 from jaxppo.launch.resuming import settings_of, warn_of_omitted_sinks
+from jaxppo.launch.sharing import check_workers
 from jaxppo.launch.sweeping import check_sweep
 from jaxppo.runtime import checkpoint, clusters, hosts
 from jaxppo.runtime.directories import check_run_dir, claim, release
@@ -52,6 +53,7 @@ class Check(Callback):
                     "docs/clusters.md; or train members of one run with arch.num_seeds or "
                     "population.size; arch.distributed=null trains the sweep in this process"
                 )
+            check_workers(config.hydra.launcher)
             sweep_dir = _directory(config, "hydra.sweep.dir")
             _check_sweep_dir(sweep_dir)
             check_sweep(config.hydra.job.config_name, list(config.hydra.overrides.task))

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from jaxppo.config.parse import parse_as
 from jaxppo.config.schema import Config
-from jaxppo.launch.composing import check_form, config_dir, help_of, with_plus
+from jaxppo.launch.composing import check_form, check_plugin, config_dir, help_of, with_plus
 from jaxppo.launch.errors import one_line, open_streams, refuse
 from jaxppo.launch.resuming import resume_overrides, settings_of
 from jaxppo.runtime import devices, hosts
@@ -53,6 +53,7 @@ def main(config_name: str, run: Callable[..., float]) -> None:
             return run(config, run_dir, resume=config.resume is not None)
 
     with one_line():
+        check_plugin(sys.argv[1:])
         sys.argv[1:] = [with_plus(argument) for argument in sys.argv[1:]]
         sys.argv += resume_overrides(sys.argv[1:])
         hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=config_name)(

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import algorithm_class, help_text, known_keys, parse, system_type
 from jaxppo.config.schema import ALGORITHMS, Config, NetworkConfig, SystemConfig
+from jaxppo.runtime.devices import is_installed
 
 LAYERS = (
     "input_layer",
@@ -29,6 +30,10 @@ BRANCHES = {  # groups that are used in several places of a network -> those pla
         if field.name.endswith(f"_{kind}")
     ]
     for kind in ("torso", "memory")
+}
+PLUGINS = {  # our launcher -> the plugin of Hydra whose workers it uses
+    "jaxppo_ray": "hydra_ray_launcher",
+    "jaxppo_slurm": "hydra_submitit_launcher",
 }
 
 
@@ -106,6 +111,15 @@ def _leave_out_layers(plain: dict[str, Any], overrides: Sequence[str]) -> None:
     if isinstance(network, dict):
         others = set(NetworkConfig.__dataclass_fields__) - set(layers)
         plain["network"] = {k: None if k in others else v for k, v in network.items()}
+
+
+def check_plugin(arguments: Sequence[str]) -> None:
+    """Raise `ConfigError` if the command line names a launcher whose plugin is not installed."""
+    for argument in arguments:
+        _, _, name = argument.partition("hydra/launcher=")
+        if name in PLUGINS and not is_installed(f"hydra_plugins.{PLUGINS[name]}"):
+            package, extra = PLUGINS[name].replace("_", "-"), name.removeprefix("jaxppo_")
+            raise ConfigError(f"{argument}: needs {package}; pip install 'jaxppo[{extra}]'")
 
 
 def check_form(arguments: Sequence[str]) -> None:

@@ -2,7 +2,8 @@
 
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ from jaxppo.runtime.loop import run_together
 _LOG = logging.getLogger("hydra.jaxppo")  # as visible as Hydra's own messages
 _MAX_COMPOSED = 32  # jobs of a sweep that are checked in full before the first starts
 
+Outcome = float | Exception  # of a job
+TrainAll = Callable[[list[list[Job]]], Iterable[Sequence[Outcome]]]  # trains programs
+
 
 def launch(
     context: HydraContext,
@@ -34,13 +38,39 @@ def launch(
     compose: Callable[[Sequence[str]], DictConfig],
     job_overrides: Sequence[Sequence[str]],
     first: int,
+    train_all: TrainAll | None = None,
 ) -> list[JobReturn]:
     """Run the jobs of a sweep; jobs that need the same program run as its members.
 
     Each job has its own directory and result. A failed job does not affect the others. `compose`
-    maps overrides to a job's settings.
+    maps overrides to a job's settings. `train_all` trains the programs; by default one after
+    another in this process.
     """
-    jobs, returns, group = [], [], Path(config.hydra.sweep.dir).name
+    jobs, returns = _begin_all(context, config, compose, job_overrides, first)
+    programs = groups([job.config for job in jobs])
+    _LOG.info("%s as %s", count(jobs, "job"), count(programs, "program"))
+    outcomes = (train_all or partial(map, train))([[jobs[n] for n in ns] for ns in programs])
+    for numbers, found in zip(programs, outcomes, strict=True):
+        for number, outcome in zip(numbers, found, strict=True):
+            if isinstance(outcome, Exception) and "optuna" in str(config.hydra.sweeper._target_):
+                _LOG.warning("job %s failed: %s", first + number, outcome)
+                outcome = _worst(config)  # so that the study goes on
+            returns[number].return_value = outcome
+            if isinstance(outcome, Exception):
+                returns[number].status = JobStatus.FAILED
+    return returns
+
+
+def _begin_all(
+    context: HydraContext,
+    config: DictConfig,
+    compose: Callable[[Sequence[str]], DictConfig],
+    job_overrides: Sequence[Sequence[str]],
+    first: int,
+) -> tuple[list[Job], list[JobReturn]]:
+    """Make the directories of all jobs; return the jobs, and what Hydra records of each."""
+    jobs: list[Job] = []
+    returns, group = [], Path(config.hydra.sweep.dir).name
     for number, overrides in enumerate(job_overrides, first):
         settings = compose(overrides)
         with open_dict(settings):
@@ -54,17 +84,7 @@ def launch(
         )
         done.return_value  # noqa: B018  raises the error of a failed job
         returns.append(done)
-    programs = groups([job.config for job in jobs])
-    _LOG.info("%s as %s", count(jobs, "job"), count(programs, "program"))
-    for numbers in programs:
-        for number, outcome in zip(numbers, train([jobs[n] for n in numbers]), strict=True):
-            if isinstance(outcome, Exception) and "optuna" in str(config.hydra.sweeper._target_):
-                _LOG.warning("job %s failed: %s", first + number, outcome)
-                outcome = _worst(config)  # so that the study goes on
-            returns[number].return_value = outcome
-            if isinstance(outcome, Exception):
-                returns[number].status = JobStatus.FAILED
-    return returns
+    return jobs, returns
 
 
 def _worst(config: DictConfig) -> float:

@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -243,23 +243,50 @@ def newest(run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
 
     None if there are no checkpoints; `CheckpointError` if all are damaged.
     """
-    folder = run_dir / FOLDER
+    found, lines = newest_of_all([run_dir])
+    return (found[0] if found else None), lines
+
+
+def newest_of_all(run_dirs: Sequence[Path]) -> tuple[list[Checkpoint], list[str]]:
+    """Return each run's checkpoint of the latest step at which all are complete.
+
+    Also return a line about each later, damaged one. The list is empty if no step has a checkpoint
+    of every run; `CheckpointError` if there are such steps, and each has a damaged one.
+    """
+    folders = [run_dir / FOLDER for run_dir in run_dirs]
     lines: list[str] = []
-    for steps in reversed(steps_in(folder)):
+    for steps in sorted(set.intersection(*(set(steps_in(f)) for f in folders)), reverse=True):
         try:
-            return read(path_of(run_dir, steps)), lines
+            return [read(path_of(run_dir, steps)) for run_dir in run_dirs], lines
         except CheckpointError as error:
             lines.append(f"{error}; skipped")
     if lines:
         raise CheckpointError(
-            f"{folder}: none of {len(lines)} checkpoints is whole; the latest: "
+            f"{folders[0]}: none of {len(lines)} checkpoints is whole; the latest: "
             f"{lines[0].removesuffix('; skipped')}; train again in another directory"
         )
-    return None, []
+    return [], []
+
+
+def concatenate(found: Sequence[Checkpoint]) -> dict[str, np.ndarray]:
+    """Return the arrays of several runs' checkpoints, `[P, ...]` with the members of all in turn.
+
+    `CheckpointError` if they are not alike.
+    """
+    if len(found) == 1:
+        return found[0].arrays
+    try:
+        return {name: np.concatenate([c.arrays[name] for c in found]) for name in found[0].arrays}
+    except (KeyError, ValueError) as error:
+        others = ", ".join(str(each.path) for each in found[1:])
+        raise CheckpointError(
+            f"{found[0].path}: its arrays are not like those of {others} ({_brief(error)}); resume "
+            "each run alone"
+        ) from error
 
 
 def put_aside(run_dir: Path, after: int) -> None:
-    """Rename the checkpoints after step `after`: they are damaged and block new ones."""
+    """Rename the checkpoints after step `after`: they are not resumed from, and block new ones."""
     for steps in steps_in(run_dir / FOLDER):
         if steps > after:
             path = path_of(run_dir, steps)

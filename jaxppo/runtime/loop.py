@@ -86,7 +86,7 @@ def _run_together(jobs: Sequence[Job], fit: bool, caller: Caller) -> list[float 
         if resumed is not None:
             saving.load_members(resumed, members, selection)
             layout = layout.narrow(resumed.facts.slots)
-            progress.resume(resumed.facts, resumed.found.steps, plan)
+            progress.resume(resumed.facts, resumed.steps, plan)
             restored = saving.read_state(resumed, layout, members)
         stack.enter_context(signals.listen())
         blocks = Blocks(config, members, layout, progress, selection, events, saver, signals)
@@ -130,19 +130,21 @@ def _open(
 ) -> None:
     """Open the files of all jobs, and write the `resume` event."""
     only_screen = jobs[0].config.arch.plan_only
-    positions = None if resumed is None else resumed.facts.positions
-    if resumed is not None:
-        checkpoint.put_aside(resumed.found.path.parents[1], resumed.found.steps)
-    elif not only_screen:
-        keep_configs(jobs)
-    known = [(positions or {}) if job.resume else None for job in jobs]
+    if not only_screen:
+        for job in jobs:
+            if job.resume and job.run_dir is not None:
+                checkpoint.put_aside(job.run_dir, 0 if resumed is None else resumed.steps)
+        if resumed is None:
+            keep_configs(jobs)
+    positions = [{}] * len(jobs) if resumed is None else resumed.positions
+    known = [kept if job.resume else None for job, kept in zip(jobs, positions, strict=True)]
     events.open(known, only_screen=only_screen)
     if not only_screen:
         saver.open(threads)
     if resumed is not None:
         lines = [*resumed.lines, *saving.differences(resumed, layout)]
-        found = resumed.found
-        events.write_to_all("resume", path=str(found.path), steps=found.steps, lines=lines)
+        path = resumed.found[0].path
+        events.write_to_all("resume", path=str(path), steps=resumed.steps, lines=lines)
 
 
 def begin(

@@ -37,11 +37,17 @@ SAVE_SECONDS = 60.0  # minimum time between checkpoints within a block
 
 @dataclasses.dataclass(frozen=True)
 class Resumed:
-    """A checkpoint to resume from."""
+    """Checkpoints of one step to resume from, one of each job."""
 
-    found: Checkpoint
-    facts: RunFacts
+    found: list[Checkpoint]
+    facts: RunFacts  # those of the first job, but with the members of all jobs
+    positions: list[dict[str, int]]  # of each job: bytes of its metric logs
     lines: list[str]  # messages to the user
+
+    @property
+    def steps(self) -> int:
+        """Return the environment steps of each member."""
+        return self.found[0].steps
 
 
 def open_directories(
@@ -49,35 +55,65 @@ def open_directories(
 ) -> Resumed | None:
     """Lock the directories of all jobs; return what to resume from, if anything.
 
-    All jobs are checked before anything but the lock files is written. Of several processes the
-    first has the directories and chooses the checkpoint, and all read it.
+    All jobs are checked before anything but the lock files is written. Several jobs resume
+    together: if one of them has nothing to resume from, all start anew. Of several processes the
+    first has the directories and chooses the checkpoints, and all read them.
     """
     resumed = chosen = None
     for job in jobs:
-        if job.run_dir is None:
-            continue
-        stack.enter_context(only_run_in(job.run_dir))
-        if job.resume:
-            check_tree("resume", job.run_dir)
-            found, lines = checkpoint.newest(job.run_dir)
-            if found is not None:
-                chosen = [str(found.path.absolute()), lines]
-                resumed = check_resume(job, found, lines, members, selection)
+        if job.run_dir is not None:
+            stack.enter_context(only_run_in(job.run_dir))
+            if job.resume:
+                check_tree("resume", job.run_dir)
+    run_dirs = [job.run_dir for job in jobs if job.run_dir is not None and job.resume]
+    if len(run_dirs) == len(jobs):
+        found, lines = checkpoint.newest_of_all(run_dirs)
+        if found:
+            chosen = [[str(each.path.absolute()) for each in found], lines]
+            resumed = check_resume(jobs, found, lines, members, selection)
     chosen = hosts.agree(chosen)
     if chosen is not None and not hosts.is_first():
-        path, lines = chosen
-        resumed = check_resume(jobs[0], checkpoint.read(Path(path)), lines, members, selection)
+        paths, lines = chosen
+        found = [checkpoint.read(Path(path)) for path in paths]
+        resumed = check_resume(jobs, found, lines, members, selection)
     return resumed
 
 
 def check_resume(
-    job: Job, found: Checkpoint, lines: list[str], members: Members, selection: Selection
+    jobs: Sequence[Job],
+    found: list[Checkpoint],
+    lines: list[str],
+    members: Members,
+    selection: Selection,
 ) -> Resumed:
-    """Read the facts of a checkpoint; `ConfigError` or `CheckpointError` if they do not fit."""
-    facts = RunFacts.of(found)
-    if len(facts.members) != len(members):
+    """Read the facts of each job's checkpoint; raise what `_check_facts` raises."""
+    each = [RunFacts.of(one) for one in found]
+    gaps: list[str] = []
+    for job, own, one, facts in zip(jobs, members.jobs, found, each, strict=True):
+        gaps += _check_facts(job, len(own), one, facts, selection)
+    starts = [own.start for own in members.jobs]
+    numbers = each[0].numbers
+    together = dataclasses.replace(
+        each[0],
+        slots=[start + i for start, facts in zip(starts, each, strict=True) for i in facts.slots],
+        members=[member for facts in each for member in facts.members],
+        numbers={name: [x for facts in each for x in facts.numbers[name]] for name in numbers},
+    )
+    positions = [facts.positions for facts in each]
+    lines = [*lines, *(f"{line}; the log has a gap" for line in gaps)]
+    return Resumed(found, together, positions, lines)
+
+
+def _check_facts(
+    job: Job, num_members: int, found: Checkpoint, facts: RunFacts, selection: Selection
+) -> list[str]:
+    """Raise `ConfigError` or `CheckpointError` if a checkpoint does not fit its job.
+
+    Return a line about each gap of the log, if the job allows them.
+    """
+    if len(facts.members) != num_members:
         raise ConfigError(
-            f"{found.path}: holds {len(facts.members)} members, and {len(members)} are asked for; "
+            f"{found.path}: holds {len(facts.members)} members, and {num_members} are asked for; "
             "leave arch.num_seeds and population.size as they were"
         )
     if set(facts.numbers) != set(selection.numbers):
@@ -97,7 +133,7 @@ def check_resume(
             f"logger.every={every}: {found.path} was written between two evaluations with "
             f"logger.every={facts.every}; keep that value"
         )
-    return Resumed(found, facts, [*lines, *(f"{line}; the log has a gap" for line in gaps)])
+    return gaps
 
 
 def differences(resumed: Resumed, layout: Layout) -> list[str]:
@@ -116,7 +152,7 @@ def differences(resumed: Resumed, layout: Layout) -> list[str]:
             f"members on each device: {now}, before {before}: the compiler adds in another order, "
             "and bits may differ"
         )
-    here, written = checkpoint.versions(), resumed.found.facts.get("versions", {})
+    here, written = checkpoint.versions(), resumed.found[0].facts.get("versions", {})
     changed = {name: was for name, was in written.items() if here.get(name) != was}
     if changed:
         lines.append(
@@ -127,7 +163,7 @@ def differences(resumed: Resumed, layout: Layout) -> list[str]:
 
 
 def read_state(resumed: Resumed, layout: Layout, members: Members) -> State:
-    """Read the state of a checkpoint, `[P, ...]`; `CheckpointError` if its arrays do not fit."""
+    """Read the state of all members, `[P, ...]`; `CheckpointError` if arrays do not fit."""
     shards, update_batches = resumed.facts.shards
     plan = dataclasses.replace(
         layout.plan, devices_per_member=shards, update_batch_size=update_batches
@@ -143,13 +179,14 @@ def read_state(resumed: Resumed, layout: Layout, members: Members) -> State:
         total = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(configs),)), zero_metrics(system))
         return state, state.agent.policy, total, total if resumed.facts.every else None
 
-    return State(*checkpoint.unflatten(jax.eval_shape(begin), resumed.found.arrays))
+    arrays = checkpoint.concatenate(resumed.found)
+    return State(*checkpoint.unflatten(jax.eval_shape(begin), arrays))
 
 
 def place_state(
     state: State, resumed: Resumed, layout: Layout, members: Members, selection: Selection
 ) -> State:
-    """Place the state of a checkpoint on devices, with the current hyperparameters."""
+    """Place a state that was read on devices, with the current hyperparameters."""
     learner = state.learner
     numbers = build.stacked_hyperparameters(members.configs(layout.slots), layout.plan)
     before = learner.agent.hyperparameters
