@@ -7,7 +7,6 @@ Ray or SLURM, and continues from the checkpoints in these directories.
 
 import copy
 import logging
-import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from jaxppo.launch.errors import explain
 from jaxppo.launch.sweeping import Outcome, train
 from jaxppo.runtime import devices
 from jaxppo.runtime.checkpoint import CheckpointError
+from jaxppo.runtime.hosts import exit_at_once
 from jaxppo.runtime.jobs import Job, TrainingError
 from jaxppo.runtime.signals import Interrupted
 
@@ -88,9 +88,7 @@ class Work:
             return [[_portable(outcome) for outcome in train(jobs)] for jobs in share]
         except Interrupted as stopped:
             sys.stderr.write(f"{stopped}\n")
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(stopped.status)
+            exit_at_once(stopped.status)
 
 
 def _portable(outcome: Outcome) -> Outcome:

@@ -214,10 +214,15 @@ def leave() -> None:
 def abandon(status: int) -> None:
     """Exit at once if the others go on, and end them; JAX would wait for them."""
     if count() > 1 and not _watch.is_leaving:
-        sys.stdout.flush()
-        sys.stderr.flush()
         _watch.end_others()
-        os._exit(status)
+        exit_at_once(status)
+
+
+def exit_at_once(status: int) -> NoReturn:
+    """Exit without waiting for other threads and processes."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def wait_for_news() -> None:
