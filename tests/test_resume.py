@@ -456,5 +456,7 @@ def test_jobs_of_one_program_resume_together(
     damage(tmp_path / "halves" / "1")
     assert train("halves") == result
     assert resumed == start
+    put_aside = list((tmp_path / "halves" / "0" / "checkpoints").glob("*.damaged"))
+    assert bool(put_aside) == (start != [256])  # those that are not resumed from
     for number in range(len(configs)):
         assert_equal(tmp_path / "whole" / str(number), tmp_path / "halves" / str(number))
