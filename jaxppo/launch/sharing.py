@@ -88,7 +88,6 @@ class Work:
             return [[_portable(outcome) for outcome in train(jobs)] for jobs in share]
         except Interrupted as stopped:
             sys.stderr.write(f"{stopped}\n")
-            sys.stdout.flush()
             sys.stderr.flush()
             os._exit(stopped.status)
 
