@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -41,7 +42,7 @@ VARIANTS = {
     "halving": ["ff_ppo", "population=halving", "population.size=4"],
 }
 LONG = ["arch.num_updates=800", "arch.num_evaluation=16"]
-RESUME = ["resume=hosts", "trust=[envs]"]
+TRUST = ["trust=[envs]"]  # for a resume
 
 
 class Hosts:
@@ -155,7 +156,13 @@ def test_a_signal_to_one_process_saves_all_and_a_resume_goes_on(
     assert (status, other_status) == (128 + signal.SIGTERM, 128 + signal.SIGTERM)
     assert f"saved; to go on: resume={cwd}/hosts" in err[-1]
     assert other_err == []
-    resumed = start("ff_ppo", *RESUME)
+    shutil.copytree(cwd / "hosts", cwd / "cut")
+    (cwd / "cut" / "metrics.jsonl").write_text("")
+    (status, _, err), (other_status, _, other_err) = start("ff_ppo", "resume=cut", *TRUST).end()
+    assert (status, other_status, other_err) == (2, 1, [])
+    assert len(err) == 1
+    assert "restore the whole log" in err[0]
+    resumed = start("ff_ppo", "resume=hosts", *TRUST)
     together("ff_ppo", *TINY, *LONG, "hydra.run.dir=devices")
     assert [status for status, _, _ in resumed.end()] == [0, 0]
     assert_equal(cwd / "devices", cwd / "hosts")
@@ -177,7 +184,7 @@ def test_a_process_that_is_killed_ends_the_other_and_one_process_goes_on(
         f"host {killed} of 2 has ended, and so do the others; to go on: resume={cwd}/hosts"
     )
     assert killed == 0 or len(err) == 1  # without its coordinator, JAX has its say too
-    together("ff_ppo", *RESUME)
+    together("ff_ppo", "resume=hosts", *TRUST)
     together("ff_ppo", *TINY, *LONG, "hydra.run.dir=devices")
     assert_equal(cwd / "devices", cwd / "hosts")
 

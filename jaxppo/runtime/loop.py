@@ -80,8 +80,7 @@ def _run_together(jobs: Sequence[Job], fit: bool, caller: Caller) -> list[float 
         threads = stack.enter_context(ThreadPoolExecutor(4, "checkpoints"))
         resumed = None
         if not config.arch.plan_only:
-            with hosts.agreeing():
-                resumed = saving.open_directories(jobs, members, selection, stack)
+            resumed = saving.open_directories(jobs, members, selection, stack)
         restored = None
         if resumed is not None:
             saving.load_members(resumed, members, selection)

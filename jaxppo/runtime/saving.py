@@ -59,24 +59,22 @@ def open_directories(
     together: if one of them has nothing to resume from, all start anew. Of several processes the
     first has the directories and chooses the checkpoints, and all read them.
     """
-    resumed = chosen = None
-    for job in jobs:
-        if job.run_dir is not None:
-            stack.enter_context(only_run_in(job.run_dir))
-            if job.resume:
-                check_tree("resume", job.run_dir)
-    run_dirs = [job.run_dir for job in jobs if job.run_dir is not None and job.resume]
-    if len(run_dirs) == len(jobs):
-        found, lines = checkpoint.newest_of_all(run_dirs)
-        if found:
-            chosen = [[str(each.path.absolute()) for each in found], lines]
-            resumed = check_resume(jobs, found, lines, members, selection)
-    chosen = hosts.agree(chosen)
-    if chosen is not None and not hosts.is_first():
-        paths, lines = chosen
-        found = [checkpoint.read(Path(path)) for path in paths]
-        resumed = check_resume(jobs, found, lines, members, selection)
-    return resumed
+    found: list[Checkpoint] = []
+    lines: list[str] = []
+    with hosts.agreeing():
+        for job in jobs:
+            if job.run_dir is not None:
+                stack.enter_context(only_run_in(job.run_dir))
+                if job.resume:
+                    check_tree("resume", job.run_dir)
+        run_dirs = [job.run_dir for job in jobs if job.run_dir is not None and job.resume]
+        if len(run_dirs) == len(jobs):
+            found, lines = checkpoint.newest_of_all(run_dirs)
+    paths, lines = hosts.agree([[str(each.path.absolute()) for each in found], lines])
+    with hosts.agreeing():
+        if not hosts.is_first():
+            found = [checkpoint.read(Path(path)) for path in paths]
+        return check_resume(jobs, found, lines, members, selection) if found else None
 
 
 def check_resume(
