@@ -88,12 +88,7 @@ class Work:
             return [[_portable(outcome) for outcome in train(jobs)] for jobs in share]
         except Interrupted as stopped:
             sys.stderr.write(f"{stopped}\n")
-<<<<<<< HEAD
             exit_at_once(stopped.status)
-=======
-            sys.stderr.flush()
-            os._exit(stopped.status)
->>>>>>> sweeps
 
 
 def _portable(outcome: Outcome) -> Outcome:
