@@ -181,7 +181,7 @@ def test_a_process_that_is_killed_ends_the_other_and_one_process_goes_on(
     assert time.monotonic() - began < 10
     assert status == 1
     assert err[-1] == (
-        f"host {killed} of 2 has ended, and so do the others; to go on: resume={cwd}/hosts"
+        f"process {killed} of 2 has ended, and all others stop; to go on: resume={cwd}/hosts"
     )
     assert killed == 0 or len(err) == 1  # without its coordinator, JAX has its say too
     together("ff_ppo", "resume=hosts", *TRUST)
@@ -195,10 +195,14 @@ def test_a_process_that_is_killed_ends_the_other_and_one_process_goes_on(
     [
         (
             ([], ["system.gamma=0.5"]),
-            "system.gamma=0.5: on host 1, and 0.99 on host 0; start all hosts with the same "
-            "command, files and versions, or runs of their own with arch.distributed=null",
+            "system.gamma=0.5: in process 1, and 0.99 in process 0; use the same command, files "
+            "and versions on all hosts, or set arch.distributed=null to train one run in each "
+            "process",
         ),
-        (([], ["system.gamm=0.5"]), "host 1: system.gamm: no such key; did you mean system.gamma?"),
+        (
+            ([], ["system.gamm=0.5"]),
+            "process 1: system.gamm: no such key; did you mean system.gamma?",
+        ),
         ((["arch.total_num_envs=7"],) * 2, "arch.total_num_envs=7 is not a multiple of 4 learners"),
     ],
 )
@@ -281,8 +285,8 @@ def test_processes_are_found(
         ({"processes": 2}, {}, "arch.distributed.processes: no such key; one of coordinator"),
         ({**GIVEN, "process_id": 2}, {}, "arch.distributed.process_id=2: must be from 0 to 1"),
         ({"num_processes": 2.5}, {}, "arch.distributed.num_processes=2.5: must be a whole number"),
-        ({}, MPI, "arch.distributed.coordinator: is not known here; give it"),
-        ({}, POD, "arch.distributed.coordinator: is not known here; give it"),
+        ({}, MPI, "arch.distributed.coordinator: is missing; set it"),
+        ({}, POD, "arch.distributed.coordinator: is missing; set it"),
     ],
 )
 def test_processes_that_cannot_be_found_are_refused(
@@ -312,7 +316,7 @@ def test_each_gpu_has_one_process(
 
 @pytest.mark.parametrize("tasks, visible, what", [(3, 8, "leave some idle"), (4, 2, "share them")])
 def test_gpus_that_would_be_idle_or_shared_are_refused(tasks: int, visible: int, what: str) -> None:
-    with pytest.raises(ConfigError, match=f"{tasks} tasks .* {visible} GPUs would {what}"):
+    with pytest.raises(ConfigError, match=f"{tasks} processes .* {visible} GPUs would {what}"):
         clusters.own_gpus("SLURM", 0, tasks, visible, None)
 
 
@@ -329,7 +333,7 @@ def test_settings_of_all_hosts_are_compared(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(hosts, "gather", lambda mine: [mine, mine])
     hosts.check_alike(own)
     monkeypatch.setattr(hosts, "gather", lambda mine: [mine, mine | {"versions.jax": "2"}])
-    with pytest.raises(ConfigError, match=r"^versions.jax=2: on host 1, and 1 on host 0"):
+    with pytest.raises(ConfigError, match=r"^versions.jax=2: in process 1, and 1 in process 0"):
         hosts.check_alike(own)
 
 
@@ -346,7 +350,7 @@ def test_a_sweep_is_of_one_process(command: Any, shell: dict[str, str]) -> None:
     shell.update(TORCHRUN | MASTER)
     done = command("-m", "env=cartpole", "arch.seed=1,2")
     assert done.status == 2
-    assert done.err.startswith("-m: a sweep over several hosts needs a launcher of Hydra")
+    assert done.err.startswith("-m: a sweep cannot run in several processes")
 
 
 def test_values_of_all_processes_are_one_list() -> None:

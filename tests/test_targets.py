@@ -447,14 +447,14 @@ def test_communication_takes_a_tenth_of_an_update_of_the_tolerated_batch() -> No
 @pytest.mark.parametrize(
     "traffic, collectives, words",
     [
-        (10**6, True, "6 collectives an update of 0.000151 MB together; rough estimate: 0.168 ms"),
+        (10**6, True, "6 collectives per update of 0.000151 MB together; rough estimate: 0.168 ms"),
         (
             10**6,
             True,
             r"a tenth of an update: raise arch.total_num_envs .*1.24k times.* 64 members",
         ),
         (0, True, "raise arch.total_num_envs or"),
-        (10**6, False, "between 64 chips: no collectives an update"),
+        (10**6, False, "between 64 chips: no collectives"),
     ],
 )
 def test_a_plan_says_what_several_chips_communicate(

@@ -46,8 +46,18 @@ class Together(Launcher):
         from jaxppo.launch.sweeping import launch
 
         return launch(
-            self.context, self.task, self.config, self.compose, job_overrides, initial_job_idx
+            self.context,
+            self.task,
+            self.config,
+            self.compose,
+            job_overrides,
+            initial_job_idx,
+            self._train_all(initial_job_idx),
         )
+
+    def _train_all(self, first: int) -> Any:
+        """Return the function that trains all programs; None: `sweeping.train` for each."""
+        return None
 
 
 class Shares(Together):
@@ -56,22 +66,12 @@ class Shares(Together):
     def __init__(self, over: DictConfig, workers: int) -> None:
         """Take the settings, which are read from `config` later."""
 
-    def launch(self, job_overrides: Sequence[Any], initial_job_idx: int) -> list[JobReturn]:
-        """Run the jobs, and return what became of each."""
+    def _train_all(self, first: int) -> Any:
         from jaxppo.launch.sharing import train_in_shares
-        from jaxppo.launch.sweeping import launch
 
         # The context is sent to the workers, which need no composed settings
         vars(self.context.config_loader).pop("load_sweep_config", None)
-        return launch(
-            self.context,
-            self.task,
-            self.config,
-            self.compose,
-            job_overrides,
-            initial_job_idx,
-            partial(train_in_shares, self.context, self.config, initial_job_idx),
-        )
+        return partial(train_in_shares, self.context, self.config, first)
 
 
 def _store(name: str, node: dict[str, Any]) -> None:

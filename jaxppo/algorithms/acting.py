@@ -204,7 +204,7 @@ def next_values(
         last = unroll(system, policy, rollout.carry, last_obs, rollout.reset[None])[1]
         next_value = jnp.concatenate([values[1:], value(last)])
         truncated = steps.truncated & ~steps.terminated
-        # A branch of its own for each device: nothing in it is exchanged
+        # Each device takes its own branch, so only update batches must agree
         mapped = tuple(axis for axis in system.axes if axis == BATCH_AXIS)
         some = any_over(mapped, truncated.reshape(chunks, -1), axis=1)
         after = jax.tree.map(

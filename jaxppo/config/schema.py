@@ -82,8 +82,8 @@ class ArchConfig:
     distributed: dict[str, Any] | None = setting(
         {},
         "processes of a run on several hosts: coordinator (HOST:PORT of the first), num_processes "
-        "and process_id; {}: what the cluster says (SLURM, Open MPI, torchrun, Kubernetes, Cloud "
-        "TPU), if there is one; null: one process",
+        "and process_id; {}: detect the cluster (SLURM, Open MPI, torchrun, Kubernetes, Cloud "
+        "TPU), otherwise one process; null: always one process",
     )
     compile_cache: str | None = setting(
         "~/.cache/jaxppo", "folder of compiled programs, shared by all runs; null: no cache"

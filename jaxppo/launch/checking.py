@@ -49,9 +49,9 @@ class Check(Callback):
         with one_line():
             if clusters.find(_distributed(config), os.environ) is not None:
                 raise ConfigError(
-                    "-m: a sweep over several hosts needs a launcher of Hydra, see "
-                    "docs/clusters.md; or train members of one run with arch.num_seeds or "
-                    "population.size; arch.distributed=null trains the sweep in this process"
+                    "-m: a sweep cannot run in several processes; start it once with "
+                    "hydra/launcher=jaxppo_slurm or jaxppo_ray, or train it in each process with "
+                    "arch.distributed=null"
                 )
             check_workers(config.hydra.launcher)
             sweep_dir = _directory(config, "hydra.sweep.dir")

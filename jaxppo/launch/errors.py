@@ -154,7 +154,7 @@ def refuse(message: str, status: int) -> NoReturn:
 
 
 def _end_together(message: str, status: int) -> NoReturn:
-    """Exit as all processes of the run do now; the first says why."""
+    """Exit together with all other processes; the first prints the message."""
     hosts.leave()
     if hosts.is_first():
         refuse(message, status)

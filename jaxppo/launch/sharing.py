@@ -111,10 +111,8 @@ def train_in_shares(
     workers = config.hydra.launcher.workers
     shares = split([len(jobs) for jobs in programs], workers)
     _LOG.info("%s of %s", count(shares, "share"), count(programs, "program"))
-    parts = [[programs[number][part] for number, part in share] for share in shares]
-    work = Work(
-        [[[replace(job, resume=True) for job in jobs] for jobs in share] for share in parts], first
-    )
+    resuming = [[replace(job, resume=True) for job in jobs] for jobs in programs]
+    work = Work([[resuming[number][part] for number, part in share] for share in shares], first)
     folder = Path(config.hydra.sweep.dir).absolute() / FOLDER
     own = [
         f"hydra.sweep.dir={quoted(str(folder))}",

@@ -23,11 +23,8 @@ def find(distributed: Mapping[str, Any] | None, env: Mapping[str, str]) -> Argum
     if distributed is None:
         return None
     _check(distributed)
-    found: Arguments = {}
-    for look in (_slurm, _open_mpi, _torchrun, _kubernetes, _cloud_tpu):
-        if (there := look(env)) is not None:
-            found = there
-            break
+    looks = (_slurm, _open_mpi, _torchrun, _kubernetes, _cloud_tpu)
+    found: Arguments = next((there for look in looks if (there := look(env)) is not None), {})
     names = {"coordinator": "coordinator_address"}
     found |= {names.get(k, k): v for k, v in distributed.items() if v is not None}
     if found.pop("by_jax", False) and "coordinator_address" not in found:
@@ -37,7 +34,7 @@ def find(distributed: Mapping[str, Any] | None, env: Mapping[str, str]) -> Argum
     for key in KEYS:
         if names.get(key, key) not in found:
             raise ConfigError(
-                f"arch.distributed.{key}: is not known here; give it, such as "
+                f"arch.distributed.{key}: is missing; set it, for example "
                 "arch.distributed.coordinator=HOST:PORT arch.distributed.num_processes=2 "
                 "arch.distributed.process_id=0; or train in one process with arch.distributed=null"
             )
@@ -116,7 +113,7 @@ def _torchrun(env: Mapping[str, str]) -> Arguments | None:
     found: Arguments = {"num_processes": total, "process_id": int(env["RANK"])}
     rank, tasks = _number(env, "LOCAL_RANK"), _number(env, "LOCAL_WORLD_SIZE")
     if rank is not None:
-        found |= own_gpus("LOCAL_RANK", rank, tasks, visible_gpus(env), None)
+        found |= own_gpus("torchrun", rank, tasks, visible_gpus(env), None)
     if "MASTER_ADDR" in env and "MASTER_PORT" in env:
         # torchrun itself listens on the port, if its agent has the store
         taken = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
@@ -168,8 +165,8 @@ def own_gpus(
     each = visible // tasks
     if not each or visible % tasks:
         raise ConfigError(
-            f"{launcher}: {tasks} tasks on a machine with {visible} GPUs would "
-            f"{'leave some idle' if each else 'share them'}; start one task for each machine, or "
-            "one for each GPU"
+            f"{launcher}: {tasks} processes on a machine with {visible} GPUs would "
+            f"{'leave some idle' if each else 'share them'}; start one process for each machine, "
+            "or one for each GPU"
         )
     return {"local_device_ids": list(range(rank * each, (rank + 1) * each))}

@@ -138,7 +138,7 @@ def machine() -> str:
     found = available()
     if platform() != "cpu":
         return f"{len(found)} x {found[0].device_kind}"
-    of = f"{hosts.count()} hosts, each with " if hosts.count() > 1 else ""
+    of = f"{hosts.count()} processes, each with " if hosts.count() > 1 else ""
     file = Path("/proc/cpuinfo")  # on Linux only
     lines = file.read_text().splitlines() if file.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

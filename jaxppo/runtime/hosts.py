@@ -122,7 +122,7 @@ def _check_devices() -> None:
     if not is_first():
         raise EndedElsewhere
     raise ConfigError(
-        f"host {number} has {counts[number]} devices, and host 0 has {counts[0]}: all hosts must "
+        f"process {number} has {counts[number]} devices, and process 0 has {counts[0]}: all must "
         "have as many; choose them by CUDA_VISIBLE_DEVICES, or on CPUs by JAX_NUM_CPU_DEVICES"
     )
 
@@ -163,9 +163,9 @@ def agree(value: Any) -> Any:
 
 @contextlib.contextmanager
 def agreeing() -> Iterator[None]:
-    """Let a `ConfigError` of any process be raised in the first, and end all others.
+    """If any process raises `ConfigError`, raise it in the first, and end the others.
 
-    All processes must come here.
+    All processes must enter this block, and none may exchange anything within it.
     """
     line = None
     try:
@@ -179,7 +179,7 @@ def agreeing() -> Iterator[None]:
     if not is_first():
         raise EndedElsewhere
     number = next(i for i, each in enumerate(lines) if each)
-    raise ConfigError(lines[number] if number == 0 else f"host {number}: {lines[number]}")
+    raise ConfigError(lines[number] if number == 0 else f"process {number}: {lines[number]}")
 
 
 def check_alike(facts: Mapping[str, Any]) -> None:
@@ -192,9 +192,9 @@ def check_alike(facts: Mapping[str, Any]) -> None:
             here, there = every[0].get(key), other.get(key)
             if here != there:
                 raise ConfigError(
-                    f"{key}={there}: on host {i}, and {here} on host 0; start all hosts with the "
-                    "same command, files and versions, or runs of their own with "
-                    "arch.distributed=null"
+                    f"{key}={there}: in process {i}, and {here} in process 0; use the same "
+                    "command, files and versions on all hosts, or set arch.distributed=null to train one "
+                    "run in each process"
                 )
 
 
@@ -231,9 +231,9 @@ def wait_for_news() -> None:
         time.sleep(2)
 
 
-def set_way_on(way_on: str) -> None:
-    """Set the end of the message that another process has ended: how to go on."""
-    _watch.way_on = way_on
+def set_resume_hint(hint: str) -> None:
+    """Set the end of the message that another process has ended: how to resume."""
+    _watch.resume_hint = hint
 
 
 class _Watch:
@@ -244,7 +244,7 @@ class _Watch:
     """
 
     def __init__(self) -> None:
-        self.way_on = ""
+        self.resume_hint = ""
         self.is_leaving = False
         self._connections: dict[int, socket.socket] = {}  # by process
         self._thread = threading.Thread(target=self._listen, daemon=True)
@@ -276,7 +276,7 @@ class _Watch:
             server = _server(port)
         except OSError as error:
             raise ConfigError(
-                f"arch.distributed.coordinator: port {port} cannot be had here "
+                f"arch.distributed.coordinator: cannot listen on port {port} here "
                 f"({error.strerror}); choose another"
             ) from error
         with server:
@@ -287,9 +287,9 @@ class _Watch:
                 except TimeoutError as error:
                     names = ", ".join(map(str, sorted(missing)))
                     raise ConfigError(
-                        f"arch.distributed.num_processes={total}: of these, {names} did not come "
-                        f"within {JOIN_SECONDS} s; start all, or train in one process with "
-                        "arch.distributed=null"
+                        f"arch.distributed.num_processes={total}: processes {names} did not "
+                        f"connect within {JOIN_SECONDS} s; start them, or train in one process "
+                        "with arch.distributed=null"
                     ) from error
                 own = int.from_bytes(_receive(connection, time.monotonic() + 5), "big")
                 if own in missing:  # others are strangers
@@ -327,23 +327,22 @@ class _Watch:
             if now - told > SILENCE / 6:
                 told = now
                 self._send(_ALIVE)
-            for connection in list(numbers):
-                message = _ALIVE
-                if connection in ready:
-                    heard[connection] = now
-                    message = _receive(connection, now + SILENCE)
+            for connection in ready:
+                heard[connection] = now
+                message = _receive(connection, now + SILENCE)
                 if message == _GOODBYE or (self.is_leaving and message != _ALIVE):
                     del numbers[connection]
-                elif message not in (_ALIVE, b""):
-                    self._end(int.from_bytes(message, "big"))
-                elif not message or now - heard[connection] > SILENCE:
-                    self._end(numbers[connection])
+                elif message != _ALIVE:  # the number of a process, or the connection is closed
+                    self._end(int.from_bytes(message, "big") if message else numbers[connection])
+            for connection, number in numbers.items():
+                if now - heard[connection] > SILENCE:
+                    self._end(number)
 
     def _end(self, ended: int) -> NoReturn:
         self._send(ended.to_bytes(4, "big"))
         if index() == (0 if ended else 1):
             sys.stderr.write(
-                f"host {ended} of {count()} has ended, and so do the others{self.way_on}\n"
+                f"process {ended} of {count()} has ended, and all others stop{self.resume_hint}\n"
             )
             sys.stderr.flush()
         os._exit(1)

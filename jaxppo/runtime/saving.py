@@ -84,7 +84,10 @@ def check_resume(
     members: Members,
     selection: Selection,
 ) -> Resumed:
-    """Read the facts of each job's checkpoint; raise what `_check_facts` raises."""
+    """Read the facts of each job's checkpoint.
+
+    `ConfigError` or `CheckpointError` if they do not fit.
+    """
     each = [RunFacts.of(one) for one in found]
     gaps: list[str] = []
     for job, own, one, facts in zip(jobs, members.jobs, found, each, strict=True):
@@ -240,7 +243,7 @@ class Saver:
         if self._writers and len(self._jobs) == 1:
             argument = as_argument("resume", self._jobs[0].run_dir)
             self._signals.resume_hint = f"; to go on: {argument}"
-        hosts.set_way_on(hosts.agree(self._signals.resume_hint))
+        hosts.set_resume_hint(hosts.agree(self._signals.resume_hint))
 
     def wait(self) -> str:
         """Wait until all checkpoints are written; `CheckpointError` if one failed."""

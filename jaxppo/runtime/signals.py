@@ -128,6 +128,7 @@ class Signals:
         if sys.stderr.isatty():
             _say("\x1b[?25h")  # a progress bar hides the cursor
         _say(f"{signal.Signals(number).name}: stopped at once{done}{self.resume_hint}")
+        hosts.abandon(128 + number)
         os._exit(128 + number)
 
 

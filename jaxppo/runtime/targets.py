@@ -259,7 +259,8 @@ def estimate(
     # These grow with the batch; kernels and communication do not, if minibatches are as many
     growing = max(seconds["product_seconds"], seconds["traffic_seconds"])
     growth = needed / growing if growing else None
-    growth = 0.0 if needed <= seconds["launch_seconds"] else growth
+    if needed <= seconds["launch_seconds"]:
+        growth = 0.0
     return {
         "target": target,
         "chip": chip.name,

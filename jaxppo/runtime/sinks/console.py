@@ -132,11 +132,11 @@ def _communication(event: Event) -> list[str]:
     """Describe what several chips of a target say to each other."""
     number, chips = event["collectives_per_update"], f"between {event['num_chips']:,} chips: "
     if not number:
-        return [f"{chips}no collectives an update, since each trains members of its own"]
+        return [f"{chips}no collectives, since each trains members of its own"]
     each, share = event["collectives_per_minibatch"], event["communication_share"]
     line = (
-        f"{chips}{count(number, 'collective')} an update"
-        + (f" ({each:,} a minibatch)" if each else "")
+        f"{chips}{count(number, 'collective')} per update"
+        + (f" ({each:,} per minibatch)" if each else "")
         + f" of {event['collective_bytes_per_update'] / 1e6:.3g} MB together; rough estimate: "
         f"{1e3 * event['communication_seconds']:.3g} ms of communication, {share:.0%} of an update"
     )
