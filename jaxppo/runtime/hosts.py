@@ -193,8 +193,8 @@ def check_alike(facts: Mapping[str, Any]) -> None:
             if here != there:
                 raise ConfigError(
                     f"{key}={there}: in process {i}, and {here} in process 0; use the same "
-                    "command, files and versions on all hosts, or set arch.distributed=null to train one "
-                    "run in each process"
+                    "command, files and versions on all hosts, or set arch.distributed=null to "
+                    "train one run in each process"
                 )
 
 
