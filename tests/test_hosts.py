@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 from test_resume import assert_equal
 
 from jaxppo.config.fields import ConfigError
+from jaxppo.launch import checking
 from jaxppo.runtime import clusters, hosts
 
 LIMIT = 300  # [s] for a run on a machine that does other things too
@@ -335,6 +337,16 @@ def test_settings_of_all_hosts_are_compared(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(hosts, "gather", lambda mine: [mine, mine | {"versions.jax": "2"}])
     with pytest.raises(ConfigError, match=r"^versions.jax=2: in process 1, and 1 in process 0"):
         hosts.check_alike(own)
+
+
+def test_a_directory_that_a_host_does_not_see_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(hosts, "agree", lambda _: str(tmp_path / "elsewhere"))
+    config = OmegaConf.create({"hydra": {"run": {"dir": "runs/first"}}})
+    checking._share_directory(config, writes=False)
+    with pytest.raises(ConfigError, match=r"elsewhere: this host does not see it; choose"):
+        checking._share_directory(config, writes=True)
 
 
 def test_training_from_python_is_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
