@@ -22,7 +22,7 @@ from phases import (
 
 from jaxppo.algorithms import guards, spine
 from jaxppo.algorithms.acting import state_values
-from jaxppo.algorithms.metrics import add
+from jaxppo.algorithms.metrics import add, over_axes
 from jaxppo.kernels.permutations import random_permutation
 from jaxppo.ops.collectives import BATCH_AXIS
 from jaxppo.runtime.devices import parallel
@@ -182,13 +182,13 @@ def test_split_over_update_batches_gives_the_same_step(
         lambda x: x.reshape(1, num_batches, -1, *x.shape[2:]).swapaxes(0, 1), batch
     )
     mapped = dataclasses.replace(system, axes=(BATCH_AXIS,))
+
+    def step(*args: Any) -> Any:
+        agent, found = spine.gradient_step(mapped, *args)
+        return agent, dataclasses.replace(found, loss=over_axes(mapped.axes, found.loss))
+
     parts, split_metrics = jax.jit(
-        jax.vmap(
-            partial(spine.gradient_step, mapped),
-            in_axes=(0, None, None),
-            out_axes=None,
-            axis_name=BATCH_AXIS,
-        )
+        jax.vmap(step, in_axes=(0, None, None), out_axes=None, axis_name=BATCH_AXIS)
     )(split, state.agent, jnp.arange(32 // num_batches))
     learnt, learnt_apart = (
         jax.tree.leaves((agent.policy.params, agent.opt_state, of))
