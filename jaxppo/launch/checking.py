@@ -35,8 +35,7 @@ class Check(Callback):
             hosts.join(_distributed(config))
             with hosts.agreeing():
                 settings = settings_of(config, config.hydra)
-            with hosts.agreeing():
-                hosts.check_alike(_facts(settings))
+            hosts.check_alike(_facts(settings))
             with hosts.agreeing():
                 prepare(settings)
                 if hosts.is_first():

@@ -118,13 +118,18 @@ def _check_devices() -> None:
     number = next((i for i in range(count()) if counts[i] != counts[0]), None)
     if number is None:
         return
-    leave()
-    if not is_first():
-        raise EndedElsewhere
-    raise ConfigError(
+    _refuse_together(
         f"process {number} has {counts[number]} devices, and process 0 has {counts[0]}: all must "
         "have as many; choose them by CUDA_VISIBLE_DEVICES, or on CPUs by JAX_NUM_CPU_DEVICES"
     )
+
+
+def _refuse_together(line: str) -> NoReturn:
+    """Raise `ConfigError` in the first process, and end the others; all processes must call."""
+    leave()
+    if is_first():
+        raise ConfigError(line)
+    raise EndedElsewhere
 
 
 def check_alone(distributed: Mapping[str, Any] | None) -> None:
@@ -175,15 +180,15 @@ def agreeing() -> Iterator[None]:
     lines = gather(line)
     if not any(lines):
         return
-    leave()
-    if not is_first():
-        raise EndedElsewhere
     number = next(i for i, each in enumerate(lines) if each)
-    raise ConfigError(lines[number] if number == 0 else f"process {number}: {lines[number]}")
+    _refuse_together(lines[number] if number == 0 else f"process {number}: {lines[number]}")
 
 
 def check_alike(facts: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` if the processes have different settings or versions."""
+    """Raise `ConfigError` in the first process if settings or versions differ; end the others.
+
+    All processes must call.
+    """
     own: dict[str, str] = {}
     _flatten(facts, "", own)
     every = gather(own)
@@ -191,7 +196,7 @@ def check_alike(facts: Mapping[str, Any]) -> None:
         for key in sorted({*every[0], *other}):
             here, there = every[0].get(key), other.get(key)
             if here != there:
-                raise ConfigError(
+                _refuse_together(
                     f"{key}={there}: in process {i}, and {here} in process 0; use the same "
                     "command, files and versions on all hosts, or set arch.distributed=null to "
                     "train one run in each process"
