@@ -59,7 +59,8 @@ def join(distributed: Mapping[str, Any] | None) -> None:
         return
     jax.config.update("jax_enable_preemption_service", False)  # it would take over SIGTERM
     if arguments:  # all is known; meet before JAX does, whose errors are pages long
-        address, number, total = (arguments[name] for name in _MEETING)
+        address = arguments["coordinator_address"]
+        number, total = arguments["process_id"], arguments["num_processes"]
         arguments["coordinator_address"] = _watch.meet(address, number, total)
     try:
         jax.distributed.initialize(
@@ -80,9 +81,6 @@ def join(distributed: Mapping[str, Any] | None) -> None:
     if not arguments:
         _watch.meet(f"{name}:{agree(_free_port())}", index(), count())
     _watch.begin()
-
-
-_MEETING = ("coordinator_address", "process_id", "num_processes")
 
 
 def _free_port() -> int:
