@@ -21,6 +21,7 @@ from jaxppo.types import (
     PyTree,
     Rollout,
     System,
+    TimeStep,
     Transition,
 )
 
@@ -91,14 +92,44 @@ def collect(
 ) -> tuple[ActingState, Rollout, Ended]:
     """Act for `T` steps in `B` environments; return the rollout and sums over ended episodes."""
     with jax.named_scope("collect"):
-        # One hash makes all keys: row 0, whose first key continues the stream, then a row per step.
-        keys = random_bits.split(acting.key, (1 + system.rollout_length, 1 + system.num_envs))
+        keys = rollout_keys(system, acting.key)
         acting, (steps, ended) = packing.scan(
             partial(act_and_step, system, agent), acting, keys[1:]
         )
-    acting = dataclasses.replace(acting, key=keys[0, 0])
+    return _rollout(dataclasses.replace(acting, key=keys[0, 0]), steps, ended)
+
+
+def rollout_keys(system: System, key: jax.Array) -> jax.Array:
+    """Return keys `[1 + T, 1 + B]`: row 0, whose first key continues the stream; a row per step."""
+    return random_bits.split(key, (1 + system.rollout_length, 1 + system.num_envs))
+
+
+def replay(
+    system: System,
+    agent: AgentState,
+    acting: ActingState,
+    acted: tuple[PyTree, PyTree, PyTree],
+    steps: TimeStep,
+) -> tuple[ActingState, Rollout, Ended]:
+    """Return what `collect` returns, of steps `[T, B, ...]` that were taken outside of JAX.
+
+    `acted` is as in `record`. The actions were drawn with `rollout_keys`.
+    """
+
+    def one(acting: ActingState, found: PyTree) -> tuple[ActingState, tuple[Transition, Ended]]:
+        return record(system, agent, acting, *found)
+
+    key = rollout_keys(system, acting.key)[0, 0]
+    acting, (transitions, ended) = packing.scan(one, acting, (acted, (), steps))
+    return _rollout(dataclasses.replace(acting, key=key), transitions, ended)
+
+
+def _rollout(
+    acting: ActingState, steps: Transition, ended: Ended
+) -> tuple[ActingState, Rollout, Ended]:
+    """Return the state after a rollout, the rollout without its keys, and sums of `ended`."""
     rollout = Rollout(
-        steps=steps, obs=acting.obs, reset=acting.reset, carry=acting.carry, keys=keys[0, :0]
+        steps=steps, obs=acting.obs, reset=acting.reset, carry=acting.carry, keys=acting.key[None][:0]
     )
     return acting, rollout, jax.tree.map(jnp.sum, ended)
 
@@ -114,6 +145,22 @@ def act_and_step(
         carry, acted = act(system, agent.policy, acting.carry, acting.obs, acting.reset, keys[0])
     with jax.named_scope("environment"), precision("highest"):
         env_state, step = system.env.step(keys[1:], acting.env_state, acted.env_action)
+    return record(system, agent, acting, (carry, acted.action, acted.kept), env_state, step)
+
+
+def record(
+    system: System,
+    agent: AgentState,
+    acting: ActingState,
+    acted: tuple[PyTree, PyTree, PyTree],
+    env_state: PyTree,
+    step: TimeStep,
+) -> tuple[ActingState, tuple[Transition, Ended]]:
+    """Return the state of `B` environments after a step, its transition and the ended episodes.
+
+    `acted` is the memory after the step, and `action` and `kept` of `Acted`.
+    """
+    carry, action, kept = acted
     done = step.terminated | step.truncated
     episode_return = acting.episode_return + step.reward
     episode_length = acting.episode_length + 1
@@ -126,8 +173,8 @@ def act_and_step(
         obs=acting.obs,
         reset=acting.reset,
         carry=acting.carry,
-        action=acted.action,
-        kept=acted.kept,
+        action=action,
+        kept=kept,
         reward=step.reward,
         terminated=step.terminated,
         truncated=step.truncated,

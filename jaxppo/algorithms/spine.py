@@ -14,7 +14,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from jaxppo.algorithms import memory
-from jaxppo.algorithms.acting import collect
+from jaxppo.algorithms.acting import Ended, collect
 from jaxppo.algorithms.axes import vmap_batches, vmap_members
 from jaxppo.algorithms.guards import (
     Outcome,
@@ -41,6 +41,7 @@ from jaxppo.ops import sequences
 from jaxppo.ops.collectives import mean_over
 from jaxppo.ops.statistics import deviation, init_statistics, merge_statistics
 from jaxppo.types import (
+    ActingState,
     AgentState,
     Batch,
     Hyperparameters,
@@ -49,6 +50,7 @@ from jaxppo.types import (
     PyTree,
     Rollout,
     System,
+    zeros,
 )
 
 
@@ -126,8 +128,7 @@ def init_agent(system: System, hyperparameters: Hyperparameters, key: jax.Array)
     init = system.algorithm.init
     params = (init if forms().members_at_once else jax.custom_batching.sequential_vmap(init))(key)
     update = jnp.zeros((), jnp.int32)
-    example = jax.eval_shape(system.env.reset, jax.random.split(key, 1))[1]
-    example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), example)
+    example = jax.eval_shape(lambda: zeros(system.env.observation_space))
     return AgentState(
         policy=Policy(
             params=params,
@@ -159,9 +160,19 @@ def train_block(
         return state, add(total, found)
 
     state, total = jax.lax.fori_loop(0, num_updates, iterate, (state, total))
-    return state, dataclasses.replace(
-        total, nonfinite_parameter=num_nonfinite(_floats(state.agent.policy))
-    )
+    return state, _count_nonfinite(state, total)
+
+
+def add_update(
+    state: LearnerState, found: Metrics, total: Metrics
+) -> tuple[LearnerState, Metrics]:
+    """Return the state after an update, and the metrics so far with those of the update."""
+    return state, _count_nonfinite(state, add(total, found))
+
+
+def _count_nonfinite(state: LearnerState, total: Metrics) -> Metrics:
+    count = num_nonfinite(_floats(state.agent.policy))
+    return dataclasses.replace(total, nonfinite_parameter=count)
 
 
 train_members = vmap_members(train_block, shared=1)
@@ -170,11 +181,16 @@ train_members = vmap_members(train_block, shared=1)
 def update(system: System, state: LearnerState) -> tuple[LearnerState, Metrics]:
     """Run one update: collect a rollout and learn from it."""
     agent = explore(system, state.agent)
-    acting, rollout, (num_episodes, episode_return, episode_length) = collect(
-        system, agent, state.acting
-    )
+    return learn_from(system, agent, *collect(system, agent, state.acting))
+
+
+def learn_from(
+    system: System, agent: AgentState, acting: ActingState, rollout: Rollout, ended: Ended
+) -> tuple[LearnerState, Metrics]:
+    """Learn from a rollout, after which the environments are in the state `acting`."""
     keys = random_bits.split(acting.key, 1 + system.epochs)  # the first continues the stream
     agent, learnt = learn(system, agent, dataclasses.replace(rollout, keys=keys[1:]))
+    num_episodes, episode_return, episode_length = ended
     empty = system.algorithm.network.empty_masks(rollout.steps.obs)
     of_rollout = RolloutMetrics(
         num_episodes=num_episodes,

@@ -26,6 +26,15 @@ class ArchConfig:
     update_batch_size: int = setting(
         1, "update batches per device; they share parameters and average gradients", low=1
     )
+    actors: int = setting(
+        0,
+        "for environments that are not written in JAX: threads that collect while the learner "
+        "learns; 0: collect, then learn",
+        low=0,
+    )
+    max_policy_lag: int = setting(
+        1, "with actors: updates by which the policy that collects is older than the learner's", low=0
+    )
     total_timesteps: int | None = setting(
         1_000_000,
         "environment steps to train for, rounded up to whole updates",
@@ -182,16 +191,18 @@ class EnvConfig:
 
     library: str = setting(
         "gymnax",
-        "one of gymnax, brax, craftax, jumanji, navix, pgx, playground, xminigrid",
+        "written in JAX: gymnax, brax, craftax, jumanji, navix, pgx, playground, xminigrid; "
+        "not in JAX: gymnasium",
         choices=(
             *("gymnax", "brax", "craftax", "jumanji", "navix", "pgx", "playground", "xminigrid"),
+            *("gymnasium",),
         ),
     )
     name: str | None = setting(
         "CartPole-v1", "a registered id of the library; ignored if target is set"
     )
     target: str | None = setting(
-        None, "import path of your own class, with gymnax's interface or jaxppo's"
+        None, "import path of your own class, with the interface of gymnax, jaxppo or Gymnasium"
     )
     module: str | None = setting(None, "module to import first, for example one that registers ids")
     kwargs: dict[str, Any] = setting({}, "arguments of the environment's constructor")
@@ -209,6 +220,23 @@ class EnvConfig:
     )
     action_mask: str | None = setting(
         "action_mask", "key of a dict observation that holds the mask of legal actions; null: none"
+    )
+    wrappers: list[Any] = setting(
+        [],
+        "gymnasium: import paths of wrappers, from the inside to the outside; with arguments: "
+        "{_target_: PATH, ...}",
+    )
+    processes: int = setting(
+        0, "gymnasium: processes that share the environments; 0: they step in this one", low=0
+    )
+    on_error: str = setting(
+        "stop",
+        "gymnasium: if an environment fails, stop (with a checkpoint) or restart (make it anew, and "
+        "count it)",
+        choices=("stop", "restart"),
+    )
+    step_timeout: float | None = setting(
+        None, "gymnasium: seconds after which a step has failed, with env.processes", above=0
     )
 
 

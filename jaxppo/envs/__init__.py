@@ -22,6 +22,7 @@ PACKAGES = {  # library -> name of its package; the adapter and the extra are na
     "pgx": "pgx",
     "playground": "mujoco_playground",
     "xminigrid": "xminigrid",
+    "gymnasium": "gymnasium",
 }
 
 
@@ -30,7 +31,7 @@ def make(config: EnvConfig) -> Environment:
     from jaxppo.envs.episodes import problems
 
     env = build(config)
-    found = problems(env)
+    found = [] if is_simulated(env) else problems(env)
     if found:
         raise ConfigError(f"{_key(config)}: {'; '.join(found)}")
     return env
@@ -69,6 +70,13 @@ def build(config: EnvConfig) -> Environment:
         env = Mask(env, tuple(config.mask))
     _check_action_mask(config.action_mask, env)
     return Extras(env, tuple(config.extras)) if config.extras else env
+
+
+def is_simulated(env: Any) -> bool:
+    """Return whether the environment is not written in JAX."""
+    from jaxppo.envs.simulated import Simulated
+
+    return isinstance(env, Simulated)
 
 
 def load(key: str, name: str) -> Any:

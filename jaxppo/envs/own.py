@@ -1,5 +1,7 @@
 """A user's own class by import path, with gymnax's interface or that of `episodes.Single`."""
 
+import sys
+from functools import partial
 from typing import Any
 
 from jaxppo.config.fields import ConfigError
@@ -28,8 +30,22 @@ def make(config: EnvConfig) -> Environment:
             f"env.params={config.params}: {target} has no parameters besides its arguments; use "
             "env.kwargs"
         )
+    if _is_gymnasium(env):
+        from jaxppo.envs.gymnasium import simulated
+        from jaxppo.simulators import making
+
+        env.close()
+        wrappers = list(config.wrappers)
+        factory = partial(making.from_class, target, dict(config.kwargs), wrappers)
+        return simulated(target, factory, config)
     check_spaces(target, env)
     return Episodes(target, env, config)
+
+
+def _is_gymnasium(env: Any) -> bool:
+    """Return whether an object is an environment of Gymnasium, without importing it."""
+    gymnasium = sys.modules.get("gymnasium")
+    return gymnasium is not None and isinstance(env, gymnasium.Env)
 
 
 def _attribute(target: str) -> Any:

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import time
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import Any
 
 import jax
@@ -18,7 +18,7 @@ from jaxppo.kernels.platforms import forms
 from jaxppo.runtime import build, checkpoint, compile, devices, hosts, targets
 from jaxppo.runtime.evaluating import evaluate, score
 from jaxppo.runtime.events import Events, of_training
-from jaxppo.runtime.jobs import algorithm_name
+from jaxppo.runtime.jobs import TrainingError, algorithm_name
 from jaxppo.runtime.members import Member, Members
 from jaxppo.runtime.placement import Layout, State
 from jaxppo.runtime.programs import Programs, check_memory, compile_programs
@@ -26,6 +26,7 @@ from jaxppo.runtime.progress import Pace, Progress
 from jaxppo.runtime.saving import Saver
 from jaxppo.runtime.selection import Selection
 from jaxppo.runtime.signals import Signals
+from jaxppo.simulators.group import SimulatorError
 from jaxppo.types import Policy
 
 
@@ -45,6 +46,7 @@ class Blocks:
     ) -> None:
         self.layout = layout
         self.programs: Programs
+        self.close: Callable[[], None] = lambda: None  # ends what the programs have started
         self._config, self._members, self._progress = config, members, progress
         self._selection, self._events = selection, events
         self._saver, self._signals = saver, signals
@@ -81,7 +83,9 @@ class Blocks:
     def compile(self, train: compile.Program | None = None) -> None:
         """Compile the programs of the current members; `train` may be compiled already."""
         configs = self._members.configs(self.layout.slots)
+        self.close()
         self.programs = compile_programs(self.layout, configs, train)
+        self.close = self.programs.close
         self._progress.compile_seconds += self.programs.seconds
         values = {
             **self.programs.describe(),
@@ -113,10 +117,15 @@ class Blocks:
         while progress.left:
             before, called = progress.steps, time.perf_counter()
             left = min(progress.left, every - progress.updates % every if every else MAX_INT)
-            count = hosts.agree(self._pace.updates(left))
-            learner, total = self.programs.train.call(
-                state.learner, state.total, self.layout.place_count(count)
-            )
+            # A simulator that fails leaves the state of the last update, which is then saved
+            count = 1 if self.programs.is_simulated else hosts.agree(self._pace.updates(left))
+            try:
+                learner, total = self.programs.train.call(
+                    state.learner, state.total, self.layout.place_count(count)
+                )
+            except SimulatorError as error:
+                self._saver.snapshot(state, self.layout, {})()
+                raise TrainingError(str(error)) from error
             state = State(learner, state.best, jax.block_until_ready(total), state.earlier)
             seconds = time.perf_counter() - called
             self._pace.took(count, seconds)
@@ -181,6 +190,7 @@ class Blocks:
         if every := self._config.logger.every:
             num_updates -= (progress.updates - 1) // every * every
         found = self._rows(total)
+        common |= self.programs.report()
         rows = {i: {**common, **of_training(one, num_updates)} for i, one in found.items()}
         self._events.write(rows, "train")
         self._began = time.perf_counter(), progress.steps

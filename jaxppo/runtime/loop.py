@@ -22,7 +22,7 @@ from jaxppo.runtime.events import Events
 from jaxppo.runtime.jobs import Job, TrainingError, check_surroundings, plan_members
 from jaxppo.runtime.members import Members
 from jaxppo.runtime.placement import Layout, State
-from jaxppo.runtime.programs import check_group, compile_training, profile, warm_up
+from jaxppo.runtime.programs import Programs, check_group, compile_training, profile, warm_up
 from jaxppo.runtime.progress import Progress
 from jaxppo.runtime.saving import Resumed, Saver, keep_configs
 from jaxppo.runtime.selection import Selection
@@ -89,6 +89,7 @@ def _run_together(jobs: Sequence[Job], fit: bool, caller: Caller) -> list[float 
             restored = saving.read_state(resumed, layout, members)
         stack.enter_context(signals.listen())
         blocks = Blocks(config, members, layout, progress, selection, events, saver, signals)
+        stack.callback(lambda: blocks.close())
         _open(jobs, resumed, events, saver, threads, layout)
         events.write(dict.fromkeys(members.active(layout.slots), blocks.describe()), "start")
         with signals.ending(saver.wait):  # so far, there is nothing to save
@@ -96,7 +97,7 @@ def _run_together(jobs: Sequence[Job], fit: bool, caller: Caller) -> list[float 
             if config.arch.plan_only:
                 return [math.nan] * len(jobs)
             if restored is None or resumed is None:
-                state = begin(config, members, layout, selection, events)
+                state = begin(config, members, layout, selection, events, blocks.programs)
                 if config.arch.evaluate_first:
                     blocks.evaluate_untrained(state)
             else:
@@ -147,11 +148,16 @@ def _open(
 
 
 def begin(
-    config: Config, members: Members, layout: Layout, selection: Selection, events: Events
+    config: Config,
+    members: Members,
+    layout: Layout,
+    selection: Selection,
+    events: Events,
+    programs: Programs,
 ) -> State:
     """Return the first state, after any warm-up; its policies are the best so far."""
     first = build.begin(layout.system, members.configs(layout.slots), layout.plan)
-    learner = warm_up(layout, config, layout.place(first))
+    learner = warm_up(layout, config, layout.place(first), programs.train)
     if selection.method != "none":
         events.write_selection(selection.describe(layout.slots, layout.slots, 0))
     best = jax.tree.map(jnp.copy, learner.agent.policy)

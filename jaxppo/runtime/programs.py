@@ -14,11 +14,11 @@ from jaxppo.algorithms.evaluation import evaluate_members
 from jaxppo.algorithms.spine import Metrics, train_members, warm_up_members
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
-from jaxppo.runtime import build, compile, devices, hosts
+from jaxppo.runtime import build, compile, devices, hosts, simulated
 from jaxppo.runtime.evaluating import place_keys
 from jaxppo.runtime.jobs import TooLargeError, profile_folder
 from jaxppo.runtime.placement import Layout
-from jaxppo.types import LearnerState, PyTree
+from jaxppo.types import LearnerState, PyTree, System
 
 # Several jobs share a program only if it takes at most this share of the memory
 SHARE_OF_MEMORY = 0.75
@@ -38,6 +38,21 @@ class Programs:
         start = self.start.seconds if self.start else 0.0
         return self.train.seconds + self.evaluate.seconds + start
 
+    @property
+    def is_simulated(self) -> bool:
+        """Return whether environments step outside of the programs."""
+        return isinstance(self.train.call, simulated.Training)
+
+    def report(self) -> dict[str, Any]:
+        """Return what a `train` event says about simulators."""
+        return self.train.call.report() if self.is_simulated else {}
+
+    def close(self) -> None:
+        """End all simulators."""
+        if self.is_simulated:
+            self.train.call.close()
+            self.evaluate.call.close()
+
     def describe(self) -> dict[str, Any]:
         """Return the values of a `compile` event."""
         flops = self.train.matmul_flops
@@ -53,6 +68,9 @@ class Programs:
 
 def compile_training(layout: Layout, configs: Sequence[Config]) -> compile.Program:
     """Compile the program that trains members with these settings."""
+    if simulated.is_simulated(layout.system):
+        state, total, _ = training_shapes(layout, configs)
+        return simulated.compile_training(layout, configs, (state, total))
     train = partial(train_members, layout.system)
     return _compile(configs[0], train, *training_shapes(layout, configs), donate=(0, 1))
 
@@ -78,12 +96,21 @@ def compile_programs(
         return place_keys(layout, streams[2], configs[0].arch.num_eval_episodes, 1)[0]
 
     placed = jax.eval_shape(keys)
-    evaluation = partial(evaluate_members, layout.system)
     return Programs(
         train=train,
-        evaluate=_compile(configs[0], evaluation, policy, placed),
+        evaluate=compile_evaluation(layout.system, policy, placed, configs[0]),
         start=None if configs[0].arch.target is None else compile_start(layout, configs),
     )
+
+
+def compile_evaluation(
+    system: System, policy: PyTree, keys: Any, config: Config
+) -> compile.Program:
+    """Compile what plays episodes for keys `[D, P, E]`; arguments may be shapes."""
+    if simulated.is_simulated(system):
+        num, compiler = config.arch.total_num_envs, config.arch.compiler
+        return simulated.compile_evaluation(system, policy, keys, num, compiler)
+    return _compile(config, partial(evaluate_members, system), policy, keys)
 
 
 def compile_start(layout: Layout, configs: Sequence[Config]) -> compile.Program:
@@ -129,10 +156,14 @@ def _check_limit(need: int, limit: int | None, config: Config) -> None:
         )
 
 
-def warm_up(layout: Layout, config: Config, state: LearnerState) -> LearnerState:
+def warm_up(
+    layout: Layout, config: Config, state: LearnerState, train: compile.Program
+) -> LearnerState:
     """Run the rollouts that only fill the observation statistics, if any; return the state."""
     if not layout.plan.warmup_rollouts:
         return state
+    if isinstance(train.call, simulated.Training):
+        return train.call.watch(state, layout.plan.warmup_rollouts, config.arch.compiler)
     count = layout.place_count(layout.plan.warmup_rollouts)
     warm_up = partial(warm_up_members, layout.system)
     warm: LearnerState = _compile(config, warm_up, state, count, donate=(0,)).call(state, count)

@@ -1,0 +1,220 @@
+"""Acting step by step and learning from the result, for environments that step outside of JAX.
+
+With the same environments the numbers are those of `spine.train_block`.
+"""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxppo.algorithms.acting import act, replay, rollout_keys
+from jaxppo.algorithms.axes import vmap_batches, vmap_members
+from jaxppo.algorithms.evaluation import step_keys
+from jaxppo.algorithms.spine import (
+    Metrics,
+    add_update,
+    explore,
+    learn_from,
+    update_obs_statistics,
+)
+from jaxppo.kernels import random_bits
+from jaxppo.types import (
+    Acted,
+    ActingState,
+    AgentState,
+    LearnerState,
+    Policy,
+    PyTree,
+    System,
+    TimeStep,
+    zeros,
+)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Memory:
+    """What an actor with `B` environments keeps on its device during a rollout."""
+
+    key: jax.Array  # typed key, of the next rollout
+    keys: jax.Array  # [T] typed keys, of this one
+    carry: PyTree  # [B, ...] memory before the next step
+    carries: PyTree  # [T, B, ...] memory after each step
+    action: PyTree  # [T, B, A...]
+    kept: PyTree  # [T, B, ...] of Acted
+
+
+def init_memory(system: System, policy: Policy, key: jax.Array) -> Memory:
+    """Return the memory of an actor that continues the stream of an `ActingState.key`."""
+    num, length = system.num_envs, system.rollout_length
+    carry = system.algorithm.network.initial_carry(num)
+
+    def one(key: jax.Array) -> Acted:
+        obs = zeros(system.env.observation_space, (num,))
+        return act(system, policy, carry, obs, jnp.ones(num, bool), key)[1]
+
+    acted = jax.eval_shape(one, key)
+    carries, action, kept = jax.tree.map(
+        lambda x: jnp.zeros((length, *x.shape), x.dtype), (carry, acted.action, acted.kept)
+    )
+    keys = jax.random.split(key, length)
+    return Memory(key=key, keys=keys, carry=carry, carries=carries, action=action, kept=kept)
+
+
+def begin_rollout(system: System, number: int | None, memory: Memory) -> Memory:
+    """Draw the keys of the next rollout. Actors of one learner have different numbers.
+
+    `system.num_envs` is that of the learner, whose stream of keys is the same.
+    """
+    keys = rollout_keys(system, memory.key)
+    steps = keys[1:, 0]
+    if number is not None:
+        steps = jax.vmap(random_bits.fold_in, (0, None))(steps, number)
+    return dataclasses.replace(
+        memory, key=random_bits.split(keys[0, 0], 1 + system.epochs)[0], keys=steps
+    )
+
+
+def act_once(
+    system: System,
+    policy: Policy,
+    memory: Memory,
+    obs: PyTree,
+    reset: jax.Array,
+    step: jax.Array,
+) -> tuple[Memory, PyTree]:
+    """Sample actions for `obs` `[B, O...]` at `step` of the rollout.
+
+    Return what the environments take, `[B, A...]`.
+    """
+    carry, acted = act(system, policy, memory.carry, obs, reset, memory.keys[step])
+    stored = memory.carries, memory.action, memory.kept
+    found = carry, acted.action, acted.kept
+    carries, action, kept = jax.tree.map(
+        lambda all_steps, x: jax.lax.dynamic_update_index_in_dim(all_steps, x, step, 0),
+        stored,
+        found,
+    )
+    memory = dataclasses.replace(memory, carry=carry, carries=carries, action=action, kept=kept)
+    return memory, acted.env_action
+
+
+def _over_batches(phase: Any, system: System, own: PyTree) -> PyTree:
+    """Map `phase(own)` over update batches `[U, ...]`."""
+
+    def one(system: System, state: LearnerState) -> tuple[LearnerState, tuple[()]]:
+        return dataclasses.replace(state, acting=phase(state.acting)), ()
+
+    state, _ = vmap_batches(one, system)(LearnerState(agent=(), acting=own))  # type: ignore[arg-type]
+    return state.acting
+
+
+@partial(vmap_members, shared=1)
+def act_members(
+    system: System,
+    policy: Policy,
+    memory: Memory,
+    obs: PyTree,
+    reset: jax.Array,
+    step: jax.Array,
+) -> tuple[Memory, PyTree]:
+    """Map `act_once` over members and update batches: leaves are `[P, U, ...]`."""
+    return _over_batches(
+        lambda own: act_once(system, policy, *own, step), system, (memory, obs, reset)
+    )
+
+
+@vmap_members
+def init_memories(system: System, policy: Policy, key: jax.Array) -> Memory:
+    """Map `init_memory` over policies `[P]` and keys `[P, U]`."""
+    return _over_batches(partial(init_memory, system, policy), system, key)
+
+
+def begin_members(number: int | None, system: System, memory: Memory) -> Memory:
+    """Map `begin_rollout` over members and update batches."""
+
+    def one(system: System, memory: Memory) -> Memory:
+        return _over_batches(partial(begin_rollout, system, number), system, memory)
+
+    return vmap_members(one)(system, memory)
+
+
+@vmap_members
+def explore_members(system: System, agent: AgentState) -> Policy:
+    """Return the policies with which members collect their next rollout."""
+    return explore(system, agent).policy
+
+
+@vmap_members
+def learn_members(
+    system: System,
+    state: LearnerState,
+    memories: tuple[Memory, ...],
+    steps: tuple[TimeStep, ...],
+    total: Metrics,
+) -> tuple[LearnerState, Metrics]:
+    """Update members by the rollouts of all actors, and add to the metrics so far.
+
+    `memories` and `steps` are those of the actors, leaves `[P, U, T, B / actors, ...]`.
+    """
+
+    def phase(system: System, state: LearnerState) -> tuple[LearnerState, Metrics]:
+        agent = explore(system, state.agent)
+        return learn_from(system, agent, *_joined(system, agent, state.acting))
+
+    state = dataclasses.replace(state, acting=(state.acting, memories, steps))  # type: ignore[arg-type]
+    return add_update(*vmap_batches(phase, system)(state), total)
+
+
+@vmap_members
+def watch_members(
+    system: System, state: LearnerState, memories: tuple[Memory, ...], steps: tuple[TimeStep, ...]
+) -> LearnerState:
+    """Fill the observation statistics of members, without learning; see `learn_members`."""
+
+    def phase(system: System, state: LearnerState) -> tuple[LearnerState, tuple[()]]:
+        acting, rollout, _ = _joined(system, state.agent, state.acting)
+        agent = update_obs_statistics(system, state.agent, rollout)
+        return LearnerState(agent=agent, acting=acting), ()
+
+    state = dataclasses.replace(state, acting=(state.acting, memories, steps))  # type: ignore[arg-type]
+    return vmap_batches(phase, system)(state)[0]
+
+
+def _joined(system: System, agent: AgentState, collected: Any) -> Any:
+    """Return what `replay` returns for the rollouts of all actors, side by side along `B`."""
+    acting: ActingState
+    acting, memories, steps = collected
+
+    def join(*parts: jax.Array) -> jax.Array:
+        return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
+
+    acted = jax.tree.map(join, *((m.carries, m.action, m.kept) for m in memories))
+    return replay(system, agent, acting, acted, jax.tree.map(join, *steps))
+
+
+@vmap_members
+def act_in_episodes(
+    system: System,
+    policy: Policy,
+    carry: PyTree,
+    obs: PyTree,
+    reset: jax.Array,
+    keys: jax.Array,
+    steps: jax.Array,
+) -> tuple[PyTree, PyTree, jax.Array]:
+    """Act as `evaluation.evaluate` does, in episodes with `keys` `[B]` at their `steps` `[B]`.
+
+    Return the memory, the actions as the environment takes them, and which masks were empty.
+    """
+    if system.evaluation_greedy:
+        policy = dataclasses.replace(policy, noise_key=None)
+        drawn = None
+    else:
+        drawn = jax.vmap(lambda key, step: step_keys(key[None], step)[0][0])(keys, steps)
+    carry, acted = act(system, policy, carry, obs, reset, drawn)
+    seen = jax.tree.map(lambda x: x[None], obs)
+    return carry, acted.env_action, system.algorithm.network.empty_masks(seen)[0]

@@ -1,0 +1,57 @@
+"""Adapter of Gymnasium: any environment that is registered, or made by a class or function."""
+
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium
+
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import EnvConfig
+from jaxppo.envs import unknown
+from jaxppo.envs.simulated import Simulated, refuse_settings
+from jaxppo.simulators import making
+from jaxppo.simulators.pool import Pool
+
+
+def make(config: EnvConfig) -> Simulated:
+    """Make a registered environment; `env.kwargs` go to `gymnasium.make`."""
+    name = str(config.name)
+    factory = partial(
+        making.from_registry, name, config.module, dict(config.kwargs), list(config.wrappers)
+    )
+    try:
+        return simulated(name, factory, config)
+    except gymnasium.error.NameNotFound:
+        raise unknown(config, gymnasium.registry) from None
+
+
+def simulated(name: str, factory: Callable[[int], Any], config: EnvConfig) -> Simulated:
+    """Describe the environments that `factory(row)` makes, by making one."""
+    refuse_settings(config)
+    if config.step_timeout is not None and not config.processes:
+        raise ConfigError(
+            f"env.step_timeout={config.step_timeout}: only a process of its own can be stopped; "
+            "set env.processes to at least 1, or it to null"
+        )
+    with contextlib.closing(factory(0)) as one:
+        for part in ("observation_space", "action_space", "reset", "step"):
+            if not hasattr(one, part):
+                raise ConfigError(f"{name}: is no Gymnasium environment, since it has no {part}")
+        spec = getattr(one, "spec", None)
+        limit = getattr(spec, "max_episode_steps", None) or None
+        spaces = one.observation_space, one.action_space
+
+    def start(env: Simulated, num: int) -> Pool:
+        return Pool(
+            factory,
+            num,
+            env.observation_leaves,
+            env.action_leaves,
+            num_processes=config.processes,
+            restart=config.on_error == "restart",
+            timeout=config.step_timeout,
+        )
+
+    return Simulated(name, *spaces, limit, start)

@@ -1,0 +1,128 @@
+"""Environments that are not JAX, as the learner sees them: spaces, and how to make simulators."""
+
+import dataclasses
+import operator
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import EnvConfig
+from jaxppo.simulators.pool import Simulators
+from jaxppo.simulators.spaces import Leaf, UnsupportedSpaceError, leaves
+from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, Space, TimeStep, zeros
+
+
+class Simulated:
+    """A `types.Environment` whose steps are taken outside of JAX, by `Simulators`.
+
+    `reset` is a placeholder of the right shapes; `runtime.simulated` collects and evaluates.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        observation_space: Any,
+        action_space: Any,
+        time_limit: int | None,
+        make: Callable[["Simulated", int], Simulators],
+    ) -> None:
+        self.name, self.time_limit = name, time_limit
+        self.observation_leaves = _leaves(name, "observation", observation_space)
+        self.action_leaves = _leaves(name, "action", action_space)
+        self.observation_space = _assemble(self.observation_leaves, map(_space, self.observation_leaves))
+        self.action_space = _assemble(self.action_leaves, map(_action_space, self.action_leaves))
+        self._make = make
+
+    def make(self, num: int) -> Simulators:
+        """Make `num` environments that step together."""
+        return self._make(self, num)
+
+    def observation(self, parts: Sequence[np.ndarray]) -> PyTree:
+        """Return the observation of arrays in the order of `observation_leaves`."""
+        return _assemble(self.observation_leaves, parts)
+
+    def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
+        """Map `[B]` keys to (no state, zeros `[B, O...]`)."""
+        return (), zeros(self.observation_space, (key.shape[0],))
+
+    def step(self, key: jax.Array, state: PyTree, action: PyTree) -> tuple[PyTree, TimeStep]:
+        """Raise `ConfigError`: a compiled program cannot step a simulator."""
+        raise ConfigError(
+            f"{self.name}: is not written in JAX, so a compiled program cannot step it; "
+            "jaxppo.train and the commands train on it"
+        )
+
+
+def refuse_settings(config: EnvConfig) -> None:
+    """Raise `ConfigError` for settings that only JAX environments have."""
+    others = {"params": {}, "resets": "each", "mask": [], "extras": []}
+    for name, default in others.items():
+        if (value := getattr(config, name)) != default:
+            raise ConfigError(
+                f"env.{name}={value}: is for environments written in JAX; use "
+                "env.wrappers=[my_module.MyWrapper], or leave it out"
+            )
+
+
+def _leaves(name: str, what: str, space: Any) -> list[Leaf]:
+    try:
+        found = list(leaves(space))
+    except UnsupportedSpaceError as error:
+        raise ConfigError(
+            f"env.name={name}: its {what} space {error} has no arrays of fixed shape; change it by "
+            "a wrapper: env.wrappers=[my_module.MyWrapper]"
+        ) from error
+    if not found:
+        raise ConfigError(f"env.name={name}: its {what} space is empty; it needs an entry")
+    return found
+
+
+def _assemble(found: Sequence[Leaf], parts: Any) -> PyTree:
+    """Return the tree of a space's structure with these parts."""
+    pairs = [(leaf.path, part) for leaf, part in zip(found, parts, strict=True)]
+    return _tree(pairs)
+
+
+def _tree(pairs: Sequence[tuple[tuple[Any, ...], Any]]) -> PyTree:
+    if len(pairs) == 1 and not pairs[0][0]:
+        return pairs[0][1]
+    inner: dict[Any, list[tuple[tuple[Any, ...], Any]]] = {}
+    for path, part in pairs:
+        inner.setdefault(path[0], []).append((path[1:], part))
+    trees = {key: _tree(rest) for key, rest in inner.items()}
+    return trees if isinstance(next(iter(trees)), str) else tuple(trees.values())
+
+
+def _space(leaf: Leaf) -> Space:
+    """Return the space of an observation."""
+    kind = type(leaf.space).__name__
+    if kind == "Discrete":
+        return Discrete(int(leaf.space.n))
+    if kind == "MultiDiscrete":
+        return MultiDiscrete(tuple(leaf.space.nvec.reshape(-1).tolist()), leaf.shape)
+    if kind == "MultiBinary":
+        return Box(leaf.shape, leaf.dtype, 0.0, 1.0)
+    return Box(leaf.shape, leaf.dtype, _bound(leaf.space.low), _bound(leaf.space.high))
+
+
+def _action_space(leaf: Leaf) -> Space:
+    if type(leaf.space).__name__ == "MultiBinary":
+        return MultiDiscrete((2,) * int(np.prod(leaf.shape)), leaf.shape)
+    return _space(leaf)
+
+
+def _bound(values: np.ndarray) -> Any:
+    """Return a bound as one number if all are equal, else as nested tuples."""
+    first = float(values.reshape(-1)[0]) if values.size else 0.0
+    if (values == first).all():
+        return first
+
+    def nested(row: Any) -> Any:
+        return tuple(map(nested, row)) if isinstance(row, list) else float(row)
+
+    return nested(values.tolist())

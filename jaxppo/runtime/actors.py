@@ -1,0 +1,180 @@
+"""Actors: each steps simulators by the policy and collects rollouts, inline or in a thread."""
+
+import dataclasses
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxppo.runtime import devices
+from jaxppo.simulators.pool import Simulators
+from jaxppo.types import PyTree, TimeStep
+
+
+@dataclasses.dataclass(frozen=True)
+class Collected:
+    """A rollout of one actor, and how long it took."""
+
+    memory: PyTree  # a `stepwise.Memory`, on the devices
+    steps: TimeStep  # NumPy, [D, P, U, T, B, ...]
+    version: int  # updates after which its policy was taken
+    acting_seconds: float
+    stepping_seconds: float
+    waiting_seconds: float  # for a policy
+
+
+@dataclasses.dataclass(frozen=True)
+class ActorPrograms:
+    """Compiled programs of an actor; see `algorithms.stepwise`."""
+
+    init: Any  # init_memories
+    begin: Any  # begin_members
+    act: Any  # act_members
+
+
+class Actor:
+    """Collects rollouts in `N` environments, in the order `[D, P, U, B]`."""
+
+    def __init__(
+        self,
+        env: Any,  # envs.simulated.Simulated
+        shape: tuple[int, int, int, int],  # D, P, U, B
+        rollout_length: int,
+        programs: ActorPrograms,
+        seeds: np.ndarray,  # [D, P, U, B] int64
+    ) -> None:
+        self._env, self._shape, self._length = env, shape, rollout_length
+        self._programs = programs
+        self.simulators: Simulators = env.make(int(np.prod(shape)))
+        self.simulators.reset(np.arange(seeds.size), seeds.reshape(-1))
+        self._obs = self._shaped(self.simulators.arrays.obs)
+        self._reset = np.ones(shape, bool)
+        self._memory: PyTree = None
+        self._place = devices.sharding(devices.of_run(shape[0]))
+        self._steps = [self._place_step(step) for step in range(rollout_length)]
+
+    def _place_step(self, step: int) -> jax.Array:
+        return jax.device_put(np.full(self._shape[0], step, np.int32), self._place)
+
+    @property
+    def obs(self) -> PyTree:
+        """Return the observations that come next, `[D, P, U, B, O...]`."""
+        return self._env.observation(self._obs)
+
+    def start(self, policy: PyTree, key: jax.Array) -> None:
+        """Continue the streams of keys `[D, P, U]`."""
+        self._memory = self._programs.init(policy, key)
+
+    def collect(self, policy: PyTree, version: int, waited: float = 0.0) -> Collected:
+        """Act for `T` steps with a policy."""
+        arrays, acting, stepping = self.simulators.arrays, 0.0, 0.0
+        obs, final = self._rollout_of(arrays.obs), self._rollout_of(arrays.final)
+        flags = [self._rollout_of([x])[0] for x in (arrays.reward, arrays.terminated, arrays.truncated)]
+        memory = self._programs.begin(self._memory)  # a copy, which `act` overwrites
+        for step, placed in enumerate(self._steps):
+            began = time.perf_counter()
+            tree = self._env.observation(self._obs)
+            memory, action = self._programs.act(policy, memory, tree, self._reset, placed)
+            parts = [self._flat(x) for x in jax.tree.leaves(action)]
+            acted = time.perf_counter()
+            self.simulators.step(parts)
+            for into, found in zip(
+                (*obs, *final, *flags),
+                (*arrays.obs, *arrays.final, arrays.reward, arrays.terminated, arrays.truncated),
+                strict=True,
+            ):
+                into[:, :, :, step] = found.reshape(*self._shape, *found.shape[1:])
+            self._obs = [np.ascontiguousarray(x[:, :, :, step]) for x in obs]
+            self._reset = flags[1][:, :, :, step] | flags[2][:, :, :, step]
+            acting += acted - began
+            stepping += time.perf_counter() - acted
+        self._memory = memory
+        steps = TimeStep(
+            obs=self._env.observation(obs),
+            final_observation=self._env.observation(final),
+            reward=flags[0],
+            terminated=flags[1],
+            truncated=flags[2],
+        )
+        return Collected(memory, steps, version, acting, stepping, waited)
+
+    def _rollout_of(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        devices_, members, batches, num = self._shape
+        lead = (devices_, members, batches, self._length, num)
+        return [np.empty((*lead, *x.shape[1:]), x.dtype) for x in arrays]
+
+    def _shaped(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return [x.reshape(*self._shape, *x.shape[1:]).copy() for x in arrays]
+
+    def _flat(self, action: jax.Array) -> np.ndarray:
+        found = np.asarray(action)
+        return found.reshape(-1, *found.shape[4:])
+
+    def close(self) -> None:
+        """End the simulators."""
+        self.simulators.close()
+
+
+class Threads:
+    """Actors in threads of their own, which collect while the learner learns.
+
+    Rollout `r` of every actor is collected with the policy after `max(0, r - lag)` updates, however
+    fast any of them is: the same seed gives the same numbers.
+    """
+
+    def __init__(self, actors: Sequence[Actor], lag: int) -> None:
+        self._lag = lag
+        self._policies: dict[int, PyTree] = {}
+        self._published = threading.Condition()
+        self._closing = False
+        self._queues: list[queue.Queue[Collected | BaseException]] = [queue.Queue() for _ in actors]
+        self._threads = [
+            threading.Thread(target=self._run, args=pair, daemon=True, name="actor")
+            for pair in zip(actors, self._queues, strict=True)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def publish(self, version: int, policy: PyTree) -> None:
+        """Hand out the policy after `version` updates."""
+        with self._published:
+            self._policies[version] = policy
+            self._policies.pop(version - self._lag - 1, None)
+            self._published.notify_all()
+
+    def get(self) -> list[Collected]:
+        """Return the next rollout of every actor; raise what an actor raised."""
+        found = [each.get() for each in self._queues]
+        for each in found:
+            if isinstance(each, BaseException):
+                raise each
+        return found  # type: ignore[return-value]
+
+    def _run(self, actor: Actor, results: "queue.Queue[Collected | BaseException]") -> None:
+        rollout = 0
+        try:
+            while True:
+                began, version = time.perf_counter(), max(0, rollout - self._lag)
+                with self._published:
+                    self._published.wait_for(
+                        lambda version=version: self._closing or version in self._policies
+                    )
+                    if self._closing:
+                        return
+                    policy = self._policies[version]
+                results.put(actor.collect(policy, version, time.perf_counter() - began))
+                rollout += 1
+        except BaseException as error:
+            results.put(error)
+
+    def close(self) -> None:
+        """Stop all threads, each after its rollout."""
+        with self._published:
+            self._closing = True
+            self._published.notify_all()
+        for thread in self._threads:
+            thread.join()

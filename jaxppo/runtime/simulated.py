@@ -1,0 +1,383 @@
+"""Programs that train and evaluate with simulators, in the place of compiled ones."""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxppo.algorithms import stepwise
+from jaxppo.algorithms.evaluation import Episodes, reset_keys
+from jaxppo.algorithms.spine import Metrics
+from jaxppo.config.schema import Config
+from jaxppo.envs.simulated import Simulated
+from jaxppo.runtime import compile, devices
+from jaxppo.runtime.actors import Actor, ActorPrograms, Collected, Threads
+from jaxppo.runtime.placement import Layout
+from jaxppo.types import ActingState, LearnerState, PyTree, System, TimeStep, zeros
+
+
+def is_simulated(system: System) -> bool:
+    """Return whether the environments step outside of the compiled program."""
+    return isinstance(system.env, Simulated)
+
+
+class Training:
+    """Collects and learns, update by update; called as the program of `spine.train_members` is.
+
+    Episodes start anew if the state is not the one that the last call returned, as after a resume.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        configs: Sequence[Config],
+        learn: Any,
+        explore: Any,
+        programs: list[ActorPrograms],
+    ) -> None:
+        self._layout, self._seeds = layout, [config.arch.seed for config in configs]
+        self._learn, self._explore, self._programs = learn, explore, programs
+        self._lag = configs[0].arch.max_policy_lag if configs[0].arch.actors else 0
+        self._threaded = configs[0].arch.actors > 0
+        self._actors: list[Actor] = []
+        self._threads: Threads | None = None
+        self._version = 0
+        self._returned: ActingState | None = None
+        self._timed = _Times()
+
+    def __call__(
+        self, state: LearnerState, total: Metrics, count: jax.Array
+    ) -> tuple[LearnerState, Metrics]:
+        """Run `count` updates; `SimulatorError` if an environment fails, before the state is used."""
+        for _ in range(int(devices.first(count))):
+            state, total = self._update(state, total)
+        return state, total
+
+    def watch(self, state: LearnerState, count: int, compiler: str) -> LearnerState:
+        """Run rollouts that only fill the observation statistics."""
+        program = None
+        for _ in range(count):
+            state, collected = self._collect(state)
+            given = state, tuple(c.memory for c in collected), tuple(c.steps for c in collected)
+            if program is None:
+                watch = partial(stepwise.watch_members, self._layout.system)
+                program = compile.compile_program(watch, *given, compiler=compiler).call
+            state = program(*given)
+            self._advance(state)
+        return state
+
+    def _update(self, state: LearnerState, total: Metrics) -> tuple[LearnerState, Metrics]:
+        state, collected = self._collect(state)
+        began = time.perf_counter()
+        memories, steps = (tuple(getattr(c, name) for c in collected) for name in ("memory", "steps"))
+        state, total = self._learn(state, memories, steps, total)
+        jax.block_until_ready(total)
+        self._timed.learning += time.perf_counter() - began
+        self._advance(state)
+        return state, total
+
+    def _collect(self, state: LearnerState) -> tuple[LearnerState, list[Collected]]:
+        """Return the next rollout of every actor, and the state that it starts from."""
+        if self._returned is None or self._returned.key is not state.acting.key:
+            state = self._restart(state)
+        policy = self._explore(state.agent)
+        began = time.perf_counter()
+        if self._threads is None:
+            collected = [actor.collect(policy, self._version) for actor in self._actors]
+        else:
+            self._threads.publish(self._version, policy)
+            collected = self._threads.get()
+        waited = 0.0 if self._threads is None else time.perf_counter() - began
+        self._timed.add(collected, self._version, waited)
+        return state, collected
+
+    def _advance(self, state: LearnerState) -> None:
+        self._version += 1
+        self._returned = state.acting
+
+    def _restart(self, state: LearnerState) -> LearnerState:
+        """Start episodes in all environments; return the state with them."""
+        self.close()
+        self._timed.begin()
+        system, plan = self._layout.system, self._layout.plan
+        shape = plan.num_devices, plan.members_per_device, plan.update_batch_size
+        each = system.num_envs // len(self._programs)
+        update = int(np.asarray(devices.first(state.agent.update)).max())
+        seeds = self._draw_seeds((*shape, system.num_envs), update)
+        for number, programs in enumerate(self._programs):
+            part = seeds[..., number * each : (number + 1) * each]
+            self._actors.append(
+                Actor(system.env, (*shape, each), system.rollout_length, programs, part)
+            )
+        policy = self._explore(state.agent)
+        for actor in self._actors:
+            actor.start(policy, state.acting.key)
+        self._version = 0
+        if self._threaded:
+            self._threads = Threads(self._actors, self._lag)
+        obs = jax.tree.map(lambda *x: np.concatenate(x, axis=3), *(a.obs for a in self._actors))
+        return dataclasses.replace(state, acting=self._fresh(state.acting, obs))
+
+    def _draw_seeds(self, shape: tuple[int, int, int, int], update: int) -> np.ndarray:
+        """Return seeds `[D, P, U, B]` of environments, other ones after each resume."""
+        members = np.asarray(self._seeds)
+        shards = self._layout.plan.devices_per_member
+        grid = (len(members), shards, shape[2], shape[3])
+        rows = [
+            np.random.SeedSequence([int(seed), update]).generate_state(np.prod(grid[1:]))
+            for seed in members
+        ]
+        found = np.stack(rows).reshape(grid)  # [P, D, U, B]
+        if self._layout.plan.shards_members:
+            return (found[:, 0].reshape(shape) & 0x7FFFFFFF).astype(np.int64)
+        return (found.swapaxes(0, 1) & 0x7FFFFFFF).astype(np.int64)
+
+    def _fresh(self, acting: ActingState, obs: PyTree) -> ActingState:
+        """Return the state of environments that start episodes with `obs` `[D, P, U, B, O...]`."""
+        lead = acting.reset.shape[:3]
+        carry = self._layout.system.algorithm.network.initial_carry(acting.reset.shape[3])
+        carry = jax.tree.map(lambda x: np.broadcast_to(x, (*lead, *x.shape)), carry)
+        placed = self._layout.devices
+        nothing = {
+            name: devices.shard(np.zeros(x.shape, x.dtype), placed)
+            for name in ("episode_return", "episode_length", "discounted_return")
+            for x in (getattr(acting, name),)
+        }
+        return dataclasses.replace(
+            acting,
+            obs=devices.shard(obs, placed),
+            reset=devices.shard(np.ones(acting.reset.shape, bool), placed),
+            carry=devices.shard(carry, placed),
+            **nothing,
+        )
+
+    def report(self) -> dict[str, float]:
+        """Return how time was spent since the last report, and the policy lag of the batches."""
+        restarts = sum(actor.simulators.restarts for actor in self._actors)
+        return {**self._timed.report(), "env_restarts": restarts}
+
+    def close(self) -> None:
+        """End all actors and their simulators."""
+        if self._threads is not None:
+            self._threads.close()
+            self._threads = None
+        for actor in self._actors:
+            actor.close()
+        self._actors = []
+
+
+@dataclasses.dataclass
+class _Times:
+    """Seconds of actors and learner since the last report, and lags in updates."""
+
+    began: float = 0.0
+    acting: float = 0.0
+    stepping: float = 0.0
+    waiting: float = 0.0
+    learning: float = 0.0
+    starved: float = 0.0  # learner
+    num_actors: int = 1
+    lags: list[int] = dataclasses.field(default_factory=list)
+
+    def begin(self) -> None:
+        self.__dict__.update(dataclasses.asdict(_Times(began=time.perf_counter())))
+
+    def add(self, collected: Sequence[Collected], version: int, waited: float) -> None:
+        self.num_actors = len(collected)
+        self.acting += sum(c.acting_seconds for c in collected)
+        self.stepping += sum(c.stepping_seconds for c in collected)
+        self.waiting += sum(c.waiting_seconds for c in collected)
+        self.starved += waited
+        self.lags += [version - c.version for c in collected]
+
+    def report(self) -> dict[str, float]:
+        """Return shares of the time, each of all actors or of the learner; then begin anew."""
+        total = max(time.perf_counter() - self.began, 1e-9)
+        of_actors = total * self.num_actors
+        found = {
+            "policy_lag": float(np.mean(self.lags)) if self.lags else 0.0,
+            "policy_lag_max": float(max(self.lags, default=0)),
+            "acting_share": self.acting / of_actors,
+            "stepping_share": self.stepping / of_actors,
+            "actor_idle_share": self.waiting / of_actors,
+            "learning_share": self.learning / total,
+            "learner_idle_share": self.starved / total,
+        }
+        self.begin()
+        return found
+
+
+def compile_training(
+    layout: Layout, configs: Sequence[Config], shapes: tuple[LearnerState, Metrics]
+) -> compile.Program:
+    """Compile the programs of training with simulators; `shapes` are of state and metrics."""
+    system, config = layout.system, configs[0]
+    num_actors = config.arch.actors or 1
+    state, total = shapes
+    each = dataclasses.replace(system, num_envs=system.num_envs // num_actors)
+    build = partial(compile.compile_program, compiler=config.arch.compiler)
+    lead = state.acting.reset.shape[:3]
+    env = system.env
+    explore = build(partial(stepwise.explore_members, system), state.agent)
+    policy = state.agent.policy
+    obs = jax.eval_shape(lambda: zeros(env.observation_space, (*lead, each.num_envs)))
+    reset = jax.ShapeDtypeStruct((*lead, each.num_envs), bool)
+    init = build(partial(stepwise.init_memories, each), policy, state.acting.key)
+    memory = jax.eval_shape(
+        devices.parallel(partial(stepwise.init_memories, each), lead[0]), policy, state.acting.key
+    )
+    step = jax.ShapeDtypeStruct(lead[:1], jnp.int32)
+    act = build(
+        partial(stepwise.act_members, each), policy, memory, obs, reset, step, donate=(1,)
+    )
+    begins = [
+        build(partial(stepwise.begin_members, number if num_actors > 1 else None, system), memory)
+        for number in range(num_actors)
+    ]
+    steps = jax.eval_shape(lambda: _zero_steps(system, (*lead, system.rollout_length, each.num_envs)))
+    given = state, (memory,) * num_actors, (steps,) * num_actors, total
+    learn = build(partial(stepwise.learn_members, system), *given, donate=(0, 3))
+    programs = [ActorPrograms(init.call, begin.call, act.call) for begin in begins]
+    every = [explore, init, act, *begins, learn]
+    return dataclasses.replace(
+        learn,
+        call=Training(layout, configs, learn.call, explore.call, programs),
+        seconds=sum(program.seconds for program in every),
+    )
+
+
+def _zero_steps(system: System, lead: tuple[int, ...]) -> TimeStep:
+    obs = zeros(system.env.observation_space, lead)
+    flag = jnp.zeros(lead, bool)
+    reward = jnp.zeros(lead, jnp.float32)
+    return TimeStep(
+        obs=obs, final_observation=obs, reward=reward, terminated=flag, truncated=flag
+    )
+
+
+class Evaluation:
+    """Plays one episode for each key; called as the program of `evaluate_members` is.
+
+    At most `num_envs` episodes of each device and member run at once. An environment plays one
+    after another, each with the seed of its key. All episodes count, so that short ones are not
+    over-represented.
+    """
+
+    def __init__(self, system: System, shape: tuple[int, int, int], act: Any) -> None:
+        self._system, self._shape, self._act = system, shape, act  # D, P, B
+        self._simulators: Any = None
+
+    def __call__(self, policy: PyTree, keys: jax.Array) -> Episodes:
+        """Return episodes `[D, P, E]` in NumPy; `SimulatorError` if an environment fails."""
+        system, (shards, members, num) = self._system, self._shape
+        env, total, lead = system.env, keys.shape[2], self._shape
+        if self._simulators is None:
+            self._simulators = env.make(shards * members * num)
+        arrays = self._simulators.arrays
+        data = devices.host(keys).reshape(shards * members, total, -1)
+        seeds = _seeds(keys).reshape(shards * members, total)
+        group = np.arange(shards * members)[:, None]
+        episode = np.broadcast_to(np.arange(num), (shards * members, num)).copy()  # total: none
+        following = np.full(shards * members, num)
+        found = {
+            "returns": np.zeros((shards * members, total), np.float32),
+            "lengths": np.zeros((shards * members, total), np.int32),
+            "finished": np.zeros((shards * members, total), bool),
+            "empty_masks": np.zeros((shards * members, total), np.int32),
+        }
+        steps = np.zeros(episode.shape, np.int32)
+        reset = np.ones(episode.shape, bool)
+        carry = devices.shard(
+            jax.tree.map(
+                lambda x: np.broadcast_to(x, (shards, members, *x.shape)),
+                system.algorithm.network.initial_carry(num),
+            ),
+            devices.of_run(shards),
+        )
+        self._simulators.reset(np.arange(episode.size), seeds[group, episode].reshape(-1))
+        while (playing := episode < total).any():
+            now = np.minimum(episode, total - 1)
+            obs = [x.reshape(*lead, *x.shape[1:]).copy() for x in arrays.obs]
+            carry, action, empty = self._act(
+                policy,
+                carry,
+                env.observation(obs),
+                reset.reshape(lead),
+                data[group, now].reshape(*lead, -1),
+                steps.reshape(lead),
+            )
+            parts = [np.asarray(x) for x in jax.tree.leaves(action)]
+            self._simulators.step(
+                [x.reshape(-1, *x.shape[3:]) for x in parts], playing.reshape(-1)
+            )
+            steps += 1
+            over = (arrays.terminated | arrays.truncated).reshape(episode.shape) & playing
+            at = (np.nonzero(playing)[0], now[playing])
+            found["returns"][at] += arrays.reward.reshape(episode.shape)[playing]
+            found["lengths"][at] += 1
+            found["empty_masks"][at] += np.asarray(empty).reshape(episode.shape)[playing]
+            found["finished"][at] = over[playing]
+            reset = over | (playing & (steps >= system.max_eval_steps))
+            for row, column in np.argwhere(reset):
+                episode[row, column] = following[row]
+                following[row] = min(following[row] + 1, total)
+            steps[reset] = 0
+            again = reset & (episode < total)
+            if again.any():
+                rows = np.flatnonzero(again.reshape(-1))
+                self._simulators.reset(rows, seeds[group, np.minimum(episode, total - 1)][again])
+        return Episodes(
+            **{name: x.reshape(shards, members, total) for name, x in found.items()}
+        )
+
+    def close(self) -> None:
+        """End the simulators."""
+        if self._simulators is not None:
+            self._simulators.close()
+            self._simulators = None
+
+
+@jax.jit
+def _seed_bits(keys: jax.Array) -> jax.Array:
+    return jax.random.key_data(reset_keys(keys.reshape(-1)))[:, -1]
+
+
+def _seeds(keys: jax.Array) -> np.ndarray:
+    """Return a seed for each episode, from the key that would reset a JAX environment."""
+    return (np.asarray(_seed_bits(keys)) & 0x7FFFFFFF).astype(np.int64)
+
+
+def compile_evaluation(
+    system: System, policy: PyTree, keys: Any, num_at_once: int, compiler: str
+) -> compile.Program:
+    """Compile what plays episodes for keys `[D, P, E]`; `policy` is `[D, P, ...]` or its shapes."""
+    shards, members, total = keys.shape
+    lead = (shards, members, min(total, num_at_once))
+    num = lead[2]
+
+    def example() -> tuple[PyTree, ...]:
+        carry = jax.tree.map(
+            lambda x: jnp.broadcast_to(x, (shards, members, *x.shape)),
+            system.algorithm.network.initial_carry(num),
+        )
+        obs = zeros(system.env.observation_space, lead)
+        return carry, obs, jnp.zeros(lead, bool), _words(keys, lead), jnp.zeros(lead, jnp.int32)
+
+    def act(policy: PyTree, carry: PyTree, obs: PyTree, reset: Any, words: Any, steps: Any) -> Any:
+        drawn = jax.random.wrap_key_data(words)
+        return stepwise.act_in_episodes(system, policy, carry, obs, reset, drawn, steps)
+
+    program = compile.compile_program(
+        act, policy, *jax.eval_shape(example), compiler=compiler
+    )
+    return dataclasses.replace(program, call=Evaluation(system, lead, program.call))
+
+
+def _words(keys: Any, lead: tuple[int, ...]) -> jax.Array:
+    words = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
+    return jnp.zeros((*lead, *words.shape), words.dtype)

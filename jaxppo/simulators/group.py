@@ -1,0 +1,178 @@
+"""A group of Gymnasium environments that step one after another, in one process."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxppo.simulators.spaces import Arrays, Leaf, action_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """What an environment did wrong."""
+
+    row: int
+    step: int  # steps that the environment had taken since it was made
+    what: str  # such as "raises ValueError: ..."
+
+    def __str__(self) -> str:
+        return f"environment {self.row} at its step {self.step:,}: {self.what}"
+
+
+class SimulatorError(RuntimeError):
+    """An environment failed, and cannot or must not be replaced. The message is one line."""
+
+
+class Group:
+    """Environments of the rows `rows` of `arrays`.
+
+    After a fault, an environment is made anew if `restart` is set. The step with the fault then
+    counts as truncated, without a reward, and its successor is the observation before it.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[int], Any],
+        rows: Sequence[int],
+        arrays: Arrays,
+        observations: Sequence[Leaf],
+        *,
+        restart: bool,
+    ) -> None:
+        self._make, self._rows, self._arrays = make, list(rows), arrays
+        self._leaves = list(observations)
+        self._restart = restart
+        self._part = slice(self._rows[0], self._rows[-1] + 1)  # rows follow one another
+        self._envs = {row: make(row) for row in self._rows}
+        self._steps = dict.fromkeys(self._rows, 0)
+        self._floats = [i for i, leaf in enumerate(observations) if leaf.dtype.startswith("float")]
+        self._before = [x[self._part].copy() for x in arrays.obs]
+
+    def reset(self) -> list[Fault]:
+        """Start an episode in each environment that `arrays.stepping` chooses."""
+        faults = []
+        for row in self._rows:
+            if self._arrays.stepping[row]:
+                seed = int(self._arrays.seed[row])
+                try:
+                    self._start(row, None if seed < 0 else seed)
+                except Exception as error:
+                    faults.append(self._fault(row, error, "reset "))
+        return faults
+
+    def step(self, *, resets: bool) -> list[Fault]:
+        """Step each environment that `arrays.stepping` chooses, by its row of `arrays.action`.
+
+        With `resets`, an environment whose episode ends starts the next: `obs` is then its first
+        observation and `final` the last one of the episode; else both are the last one.
+        """
+        arrays, part, faults = self._arrays, self._part, []
+        if self._restart:
+            for copy, obs in zip(self._before, arrays.obs, strict=True):
+                copy[:] = obs[part]
+        rows = [row for row in self._rows if arrays.stepping[row]]
+        for row in rows:
+            arrays.current[self._rows[0]] = row
+            env = self._envs[row]
+            parts = (x[row] for x in arrays.action)
+            try:
+                action = action_of(env.action_space, parts)
+                obs, reward, terminated, truncated, _ = env.step(action)
+                self._steps[row] += 1
+                self._write(row, obs)
+                arrays.reward[row] = reward
+                arrays.terminated[row] = terminated
+                arrays.truncated[row] = truncated
+            except Exception as error:
+                faults.append(self._fault(row, error))
+        faults += self._nonfinite([row for row in rows if all(row != f.row for f in faults)])
+        for final, obs in zip(arrays.final, arrays.obs, strict=True):
+            final[part] = obs[part]
+        if self._restart:
+            for fault in faults:
+                self._replace(fault.row)
+        if resets:
+            over = arrays.terminated[part] | arrays.truncated[part]
+            for row in (self._part.start + i for i in np.flatnonzero(over)):
+                if arrays.stepping[row] and all(row != fault.row for fault in faults):
+                    try:
+                        self._start(row, None)
+                    except Exception as error:
+                        faults.append(self._fault(row, error, "reset "))
+                        if self._restart:
+                            self._remake(row)
+        return faults
+
+    def close(self) -> None:
+        """Close the environments, whatever they raise."""
+        for env in self._envs.values():
+            _close(env)
+
+    def _start(self, row: int, seed: int | None) -> None:
+        obs, _ = self._envs[row].reset(seed=seed)
+        self._write(row, obs)
+        if any(not np.isfinite(self._arrays.obs[i][row]).all() for i in self._floats):
+            raise FloatingPointError("returns an observation that is not finite")
+
+    def _write(self, row: int, obs: Any) -> None:
+        """Write an observation; raise if its shape or data type is not that of the space."""
+        for leaf, array in zip(self._leaves, self._arrays.obs, strict=True):
+            value = np.asarray(leaf.read(obs))
+            if value.shape != leaf.shape:
+                raise ValueError(
+                    f"observation{leaf.name} has shape {value.shape}, the space says {leaf.shape}"
+                )
+            try:
+                np.copyto(array[row : row + 1], value, casting="same_kind")
+            except TypeError:
+                raise TypeError(
+                    f"observation{leaf.name} is {value.dtype.name}, the space says "
+                    f"{leaf.space.dtype.name}"
+                ) from None
+
+    def _nonfinite(self, rows: Sequence[int]) -> list[Fault]:
+        """Return faults of the rows whose reward or observation is not finite."""
+        arrays, part = self._arrays, self._part
+        floats = [arrays.obs[i] for i in self._floats]
+        if np.isfinite(arrays.reward[part]).all() and all(np.isfinite(x[part]).all() for x in floats):
+            return []
+        faults = []
+        for row in rows:
+            if not np.isfinite(arrays.reward[row]):
+                faults.append(self._fault(row, f"returns the reward {arrays.reward[row]}"))
+            elif any(not np.isfinite(x[row]).all() for x in floats):
+                faults.append(self._fault(row, "returns an observation that is not finite"))
+        return faults
+
+    def _fault(self, row: int, what: Exception | str, where: str = "") -> Fault:
+        if isinstance(what, Exception):
+            what = f"{where}raises {in_words(what)}"
+        return Fault(row, self._steps[row], what)
+
+    def _replace(self, row: int) -> None:
+        """Make an environment anew, and end its episode at the observation before the fault."""
+        arrays = self._arrays
+        arrays.reward[row], arrays.terminated[row], arrays.truncated[row] = 0.0, False, True
+        for final, before in zip(arrays.final, self._before, strict=True):
+            final[row] = before[row - self._part.start]
+        self._remake(row)
+
+    def _remake(self, row: int) -> None:
+        _close(self._envs[row])
+        self._envs[row] = self._make(row)
+        self._steps[row] = 0
+        self._start(row, None)
+
+
+def in_words(error: Exception) -> str:
+    """Return the type of an error and its first line."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def _close(env: Any) -> None:
+    try:
+        env.close()
+    except Exception:  # its results no longer matter
+        return

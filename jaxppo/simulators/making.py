@@ -1,0 +1,44 @@
+"""Make one Gymnasium environment from settings."""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+
+def from_registry(
+    name: str,
+    module: str | None,
+    kwargs: Mapping[str, Any],
+    wrappers: Sequence[Any],
+    row: int,
+) -> Any:
+    """Return a registered environment, wrapped; its own checks of every step are left out."""
+    import gymnasium
+
+    if module is not None:
+        importlib.import_module(module)
+    return wrapped(gymnasium.make(name, disable_env_checker=True, **kwargs), wrappers)
+
+
+def from_class(path: str, kwargs: Mapping[str, Any], wrappers: Sequence[Any], row: int) -> Any:
+    """Return an environment of a user's class, wrapped."""
+    return wrapped(attribute(path)(**kwargs), wrappers)
+
+
+def from_function(make: Callable[[], Any], wrappers: Sequence[Any], row: int) -> Any:
+    """Return the environment that a user's function makes, wrapped."""
+    return wrapped(make(), wrappers)
+
+
+def wrapped(env: Any, wrappers: Sequence[Any]) -> Any:
+    """Apply wrappers in turn: import paths, or dicts of an import path `_target_` and arguments."""
+    for wrapper in wrappers:
+        given = {"_target_": wrapper} if isinstance(wrapper, str) else dict(wrapper)
+        env = attribute(given.pop("_target_"))(env, **given)
+    return env
+
+
+def attribute(path: str) -> Any:
+    """Import what an import path names."""
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)

@@ -1,0 +1,256 @@
+"""Many environments that step together, in this process or in processes of their own."""
+
+import contextlib
+import mmap
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Protocol
+
+import cloudpickle
+import numpy as np
+
+from jaxppo.simulators.group import Fault, Group, SimulatorError, in_words
+from jaxppo.simulators.spaces import Arrays, Leaf
+from jaxppo.simulators.worker import CLOSE, DONE, FAILED, FAULTS, RESET, STEP, STEP_ALONE
+
+STARTING_SECONDS = 300.0  # that a process may take to make its environments
+CLOSING_SECONDS = 2.0  # that it may take to close them
+_SHARED = Path("/dev/shm")  # in memory, on Linux
+
+
+class Simulators(Protocol):
+    """`N` environments that step together. Their results are in `arrays`."""
+
+    arrays: Arrays
+    restarts: int  # environments that were made anew after a fault
+
+    def reset(self, rows: Sequence[int], seeds: Sequence[int]) -> None:
+        """Start episodes in some environments."""
+
+    def step(self, actions: Sequence[np.ndarray], rows: np.ndarray | None = None) -> None:
+        """Step all environments by actions `[N, ...]`; an episode that ends starts the next.
+
+        With `rows` `[N]` bool, step only those, and start nothing.
+        """
+
+    def close(self) -> None:
+        """End all processes, and close all environments."""
+
+
+class Pool:
+    """`Simulators` of Gymnasium environments, which `make(row)` makes.
+
+    `num_processes` share the environments; 0: they step in this process. `SimulatorError` after a
+    fault, unless `restart` is set: then the environment is made anew. A process in which a step
+    takes more than `timeout` seconds is replaced, with all its environments.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[int], Any],
+        num: int,
+        observations: Sequence[Leaf],
+        actions: Sequence[Leaf],
+        *,
+        num_processes: int = 0,
+        restart: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        self.restarts = 0
+        self._restart, self._timeout = restart, timeout
+        self._workers: list[_Worker] = []
+        if not num_processes:
+            self.arrays = Arrays(num, observations, actions)
+            self._group = Group(make, range(num), self.arrays, observations, restart=restart)
+            return
+        size = Arrays.size(num, observations, actions)
+        folder = _SHARED if os.access(_SHARED, os.W_OK) else None
+        with tempfile.TemporaryFile(dir=folder) as file:  # it has no name, so nothing is left over
+            file.truncate(size)
+            self._file = os.dup(file.fileno())
+        self.arrays = Arrays(num, observations, actions, mmap.mmap(self._file, size))
+        given = {
+            "path": sys.path,
+            "make": cloudpickle.dumps(make),
+            "leaves": pickle.dumps((list(observations), list(actions))),
+            "num": num,
+            "restart": restart,
+        }
+        bounds = np.linspace(0, num, min(num_processes, num) + 1).astype(int).tolist()
+        try:
+            for low, high in zip(bounds, bounds[1:], strict=False):
+                rows = list(range(low, high))
+                self._workers.append(_Worker({**given, "rows": rows}, rows, self._file))
+            for worker in self._workers:
+                worker.started()
+        except BaseException:
+            self.close()
+            raise
+
+    def reset(self, rows: Sequence[int], seeds: Sequence[int]) -> None:
+        """Start episodes in some environments."""
+        self.arrays.stepping[:] = False
+        self.arrays.stepping[rows] = True
+        self.arrays.seed[rows] = seeds
+        faults = self._command(RESET)
+        if faults:
+            raise SimulatorError(str(faults[0]))
+
+    def step(self, actions: Sequence[np.ndarray], rows: np.ndarray | None = None) -> None:
+        """Step environments, see `Simulators`."""
+        arrays = self.arrays
+        for mine, action in zip(arrays.action, actions, strict=True):
+            mine[:] = action
+        arrays.stepping[:] = True if rows is None else rows
+        faults = self._command(STEP if rows is None else STEP_ALONE)
+        if faults and not self._restart:
+            raise SimulatorError(str(faults[0]))
+        self.restarts += len(faults)
+
+    def _command(self, command: bytes) -> list[Fault]:
+        """Send a command to all groups, and return their faults."""
+        if not self._workers:
+            try:
+                group = self._group
+                return group.reset() if command == RESET else group.step(resets=command == STEP)
+            except SimulatorError:
+                raise
+            except Exception as error:  # of an environment that was made anew
+                raise SimulatorError(
+                    f"an environment cannot be made again: {in_words(error)}"
+                ) from error
+        if self._restart:
+            self._before = [x.copy() for x in self.arrays.obs]
+        for worker in self._workers:
+            worker.send(command)
+        waiting = {worker.results: number for number, worker in enumerate(self._workers)}
+        limit = self._timeout if command != RESET else None
+        deadline = None if limit is None else time.monotonic() + limit
+        faults: list[Fault] = []
+        while waiting:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready = wait(list(waiting), left)
+            for connection in ready:
+                number = waiting.pop(connection)  # type: ignore[arg-type]
+                found = self._workers[number].receive()
+                faults += self._replace(number, found) if isinstance(found, str) else found
+            if not ready:
+                for number in waiting.values():
+                    what = f"its step took more than env.step_timeout={limit:g} seconds"
+                    faults += self._replace(number, what)
+                break
+        return faults
+
+    def _replace(self, number: int, what: str) -> list[Fault]:
+        """Replace a process that failed; `SimulatorError` without `restart`."""
+        worker, arrays = self._workers[number], self.arrays
+        row = int(arrays.current[worker.rows[0]])
+        if not self._restart:
+            raise SimulatorError(f"environment {row}: {what}")
+        worker.kill()
+        part = slice(worker.rows[0], worker.rows[-1] + 1)
+        self._workers[number] = new = _Worker(worker.given, worker.rows, self._file)
+        new.started()
+        arrays.reward[part], arrays.terminated[part], arrays.truncated[part] = 0.0, False, True
+        stepping = arrays.stepping.copy()
+        arrays.stepping[part], arrays.seed[part] = True, -1
+        new.send(RESET)
+        found = new.receive()
+        arrays.stepping[:] = stepping
+        if isinstance(found, str) or found:
+            raise SimulatorError(f"environment {row}: cannot be made again: {found}")
+        for final, before in zip(arrays.final, self._before, strict=True):
+            final[part] = before[part]
+        return [Fault(row, 0, what)]
+
+    def close(self) -> None:
+        """End all processes, and close all environments."""
+        if not self._workers:
+            if hasattr(self, "_group"):
+                self._group.close()
+            return
+        for worker in self._workers:
+            worker.ask_to_close()
+        deadline = time.monotonic() + CLOSING_SECONDS
+        for worker in self._workers:
+            worker.kill(max(0.0, deadline - time.monotonic()))
+        self._workers = []
+        with contextlib.suppress(OSError):
+            os.close(self._file)
+
+
+class _Worker:
+    """A process with the environments `rows`."""
+
+    def __init__(self, given: dict[str, Any], rows: list[int], memory: int) -> None:
+        self.given, self.rows = given, rows
+        commands, self._to = os.pipe()
+        self._from, results = os.pipe()
+        life, self._life = os.pipe()
+        passed = (commands, results, life, memory)
+        arguments = ", ".join(map(str, passed))
+        code = f"from jaxppo.simulators.worker import main; main({arguments})"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}"],
+            pass_fds=passed,
+            stdin=subprocess.DEVNULL,
+            env={"JAX_PLATFORMS": "cpu", **os.environ},
+        )
+        for fd in (commands, results, life):
+            os.close(fd)
+        self._commands = Connection(self._to, readable=False)
+        self.results = Connection(self._from, writable=False)
+        self.send(pickle.dumps(given))
+
+    def started(self) -> None:
+        """Wait until the environments are made; `SimulatorError` if that fails."""
+        if not self.results.poll(STARTING_SECONDS):
+            self.kill()
+            raise SimulatorError(
+                f"environments {self.rows[0]} to {self.rows[-1]}: were not made within "
+                f"{STARTING_SECONDS:g} seconds"
+            )
+        found = self.receive()
+        if isinstance(found, str):
+            raise SimulatorError(f"environment {self.rows[0]}: {found}")
+
+    def send(self, command: bytes) -> None:
+        """Send a command; `receive` reports a process that has ended."""
+        with contextlib.suppress(BrokenPipeError):
+            self._commands.send_bytes(command)
+
+    def receive(self) -> list[Fault] | str:
+        """Return the faults of a command, or what went wrong with the process."""
+        try:
+            answer = self.results.recv_bytes()
+        except (EOFError, ConnectionResetError):
+            status = self._process.wait()
+            return f"its process ended with status {status}"
+        if answer == DONE:
+            return []
+        if answer.startswith(FAILED):
+            return answer[len(FAILED) :].decode()
+        found: list[Fault] = pickle.loads(answer[len(FAULTS) :])
+        return found
+
+    def ask_to_close(self) -> None:
+        """Ask the process to close its environments and end."""
+        self.send(CLOSE)
+
+    def kill(self, patience: float = 0.0) -> None:
+        """End the process, at once or after `patience` seconds."""
+        try:
+            self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._commands.close()
+        self.results.close()
+        os.close(self._life)

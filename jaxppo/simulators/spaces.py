@@ -1,0 +1,123 @@
+"""Flat arrays of the observations and actions of Gymnasium's spaces."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32"}  # JAX has no 64 bits
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """One array of an observation or an action."""
+
+    path: tuple[Any, ...]  # keys of dicts and indices of tuples, from the outside
+    space: Any  # of Gymnasium; not a dict or tuple
+    shape: tuple[int, ...]
+    dtype: str  # as JAX sees it
+
+    @property
+    def name(self) -> str:
+        """Return the path in words; empty if there is only one array."""
+        return "".join(f"[{key!r}]" for key in self.path)
+
+    def read(self, tree: Any) -> Any:
+        """Return this array of an observation."""
+        for key in self.path:
+            tree = tree[key]
+        return tree if _start(self.space) is None else np.asarray(tree) - self.space.start
+
+
+class UnsupportedSpaceError(TypeError):
+    """A space has no arrays of fixed shape. The message names it."""
+
+
+def leaves(space: Any, path: tuple[Any, ...] = ()) -> Iterator[Leaf]:
+    """Yield the arrays of a space in the order of `jax.tree`: entries of dicts are sorted."""
+    if isinstance(space, spaces.Dict):
+        for key in sorted(space.spaces):
+            yield from leaves(space[key], (*path, key))
+    elif isinstance(space, spaces.Tuple):
+        for index, part in enumerate(space.spaces):
+            yield from leaves(part, (*path, index))
+    elif isinstance(space, spaces.Discrete):
+        yield Leaf(path, space, (), "int32")
+    elif isinstance(space, spaces.MultiDiscrete):
+        yield Leaf(path, space, space.shape, "int32")
+    elif isinstance(space, spaces.MultiBinary):
+        yield Leaf(path, space, space.shape, "int8")
+    elif isinstance(space, spaces.Box):
+        yield Leaf(path, space, space.shape, NARROW.get(space.dtype.name, space.dtype.name))
+    else:
+        raise UnsupportedSpaceError(" ".join(str(space).split()))
+
+
+def action_of(space: Any, parts: Iterator[Any]) -> Any:
+    """Return an action of `space` from its arrays of one environment, in the order of `leaves`."""
+    if isinstance(space, spaces.Dict):
+        found = {key: action_of(space[key], parts) for key in sorted(space.spaces)}
+        return {key: found[key] for key in space.spaces}
+    if isinstance(space, spaces.Tuple):
+        return tuple(action_of(part, parts) for part in space.spaces)
+    value = next(parts)
+    if isinstance(space, spaces.Discrete):
+        return int(value) + int(space.start)
+    found = np.array(value, space.dtype)  # a copy, which the environment may keep
+    return found if _start(space) is None else found + space.start
+
+
+def _start(space: Any) -> Any:
+    """Return the smallest integer of a discrete space if it is not 0."""
+    start = getattr(space, "start", None)
+    return start if start is not None and np.any(start) else None
+
+
+class Arrays:
+    """Arrays of `N` environments in one buffer, which several processes may share.
+
+    Observations and actions are lists of arrays `[N, ...]`, one for each leaf.
+    """
+
+    def __init__(
+        self,
+        num: int,
+        observations: Sequence[Leaf],
+        actions: Sequence[Leaf],
+        buffer: Any = None,
+    ) -> None:
+        self._buffer = bytearray(self.size(num, observations, actions)) if buffer is None else buffer
+        self._used = 0
+
+        def take(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+            found: np.ndarray = np.ndarray(
+                (num, *shape), dtype, buffer=self._buffer, offset=self._used
+            )
+            self._used += _aligned(found.nbytes)
+            return found
+
+        self.obs = [take(leaf.shape, leaf.dtype) for leaf in observations]
+        self.final = [take(leaf.shape, leaf.dtype) for leaf in observations]
+        self.action = [take(leaf.shape, leaf.dtype) for leaf in actions]
+        self.reward = take((), np.float32)
+        self.terminated = take((), bool)
+        self.truncated = take((), bool)
+        self.stepping = take((), bool)  # which environments the next command is for
+        self.seed = take((), np.int64)  # of the next reset; -1: the environment goes on drawing
+        self.current = take((), np.int64)  # row 0 of a process: the row that it steps now
+
+    @staticmethod
+    def size(num: int, observations: Sequence[Leaf], actions: Sequence[Leaf]) -> int:
+        """Return the bytes of the buffer."""
+
+        def of(leaf: Leaf) -> int:
+            return _aligned(num * int(np.prod(leaf.shape)) * np.dtype(leaf.dtype).itemsize)
+
+        others = _aligned(4 * num) + 3 * _aligned(num) + 2 * _aligned(8 * num)
+        return sum(2 * of(leaf) for leaf in observations) + sum(map(of, actions)) + others
+
+
+def _aligned(size: int) -> int:
+    return -(-size // 64) * 64

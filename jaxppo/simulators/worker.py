@@ -1,0 +1,70 @@
+"""The process of a group of environments, started by `pool`."""
+
+import contextlib
+import fcntl
+import mmap
+import os
+import pickle
+import signal
+import sys
+import warnings
+from multiprocessing.connection import Connection
+from typing import Any
+
+from jaxppo.simulators.group import Group, in_words
+from jaxppo.simulators.spaces import Arrays
+
+STEP, STEP_ALONE, RESET, CLOSE = b"s", b"e", b"r", b"c"
+DONE, FAULTS, FAILED = b"d", b"f", b"x"  # answers; a fault of the process itself is FAILED
+
+
+def main(commands: int, results: int, life: int, memory: int) -> None:
+    """Serve one group: read commands, and answer each.
+
+    The arguments are file descriptors. The process ends when the other end of `life` closes, also
+    while an environment hangs.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the process that started this one decides
+    _end_with(life)
+    reading = Connection(commands, writable=False)
+    writing = Connection(results, readable=False)
+    group = None
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        try:
+            group = _make(reading.recv_bytes(), memory)
+        except Exception as error:
+            writing.send_bytes(FAILED + in_words(error).encode())
+            return
+        writing.send_bytes(DONE)
+        _serve(group, reading, writing)
+    if group is not None:
+        group.close()
+
+
+def _make(payload: bytes, memory: int) -> Group:
+    given: dict[str, Any] = pickle.loads(payload)
+    sys.path[:] = given["path"]
+    warnings.simplefilter("ignore")  # the process that started this one has shown them
+    make = pickle.loads(given["make"])
+    observations, actions = pickle.loads(given["leaves"])
+    buffer = mmap.mmap(memory, 0)
+    arrays = Arrays(given["num"], observations, actions, buffer)
+    return Group(make, given["rows"], arrays, observations, restart=given["restart"])
+
+
+def _serve(group: Group, reading: Connection, writing: Connection) -> None:
+    while (command := reading.recv_bytes()) != CLOSE:
+        try:
+            faults = group.reset() if command == RESET else group.step(resets=command == STEP)
+        except Exception as error:  # of an environment that was made anew
+            writing.send_bytes(FAILED + f"cannot be made again: {in_words(error)}".encode())
+            return
+        writing.send_bytes(FAULTS + pickle.dumps(faults) if faults else DONE)
+
+
+def _end_with(life: int) -> None:
+    """Let the kernel end this process, by SIGIO, when the other end of a pipe closes."""
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
