@@ -17,6 +17,7 @@ from jaxppo.config.plan import Plan, num_members, plan
 from jaxppo.config.schema import ALGORITHMS, Config, LoggerConfig
 from jaxppo.deploy.policy import TrainedPolicy
 from jaxppo.deploy.result import Block, Result, is_donated, result
+from jaxppo.envs import is_simulated
 from jaxppo.launch.errors import check_bits, explain
 from jaxppo.launch.resuming import compose_run
 from jaxppo.runtime import build, compile, devices, hosts
@@ -322,10 +323,16 @@ def _whole_run(found: Config) -> WholeRun:
         )
     arch, planned = found.arch, plan(found, 1, 1)
     compile.check(arch.compiler)
+    system = build.build(found, planned)
+    if is_simulated(system.env):
+        raise ConfigError(
+            f"{system.env.name}: is not written in JAX, so no pure function can train on it; use "
+            "jaxppo.train"
+        )
     return WholeRun(
         config=found,
         plan=planned,
-        system=build.build(found, planned),
+        system=system,
         schedule=Schedule(
             evaluate_first=arch.evaluate_first,
             updates=tuple(planned.updates_per_block),

@@ -129,7 +129,11 @@ def _rollout(
 ) -> tuple[ActingState, Rollout, Ended]:
     """Return the state after a rollout, the rollout without its keys, and sums of `ended`."""
     rollout = Rollout(
-        steps=steps, obs=acting.obs, reset=acting.reset, carry=acting.carry, keys=acting.key[None][:0]
+        steps=steps,
+        obs=acting.obs,
+        reset=acting.reset,
+        carry=acting.carry,
+        keys=acting.key[None][:0],
     )
     return acting, rollout, jax.tree.map(jnp.sum, ended)
 

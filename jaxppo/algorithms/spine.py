@@ -163,9 +163,7 @@ def train_block(
     return state, _count_nonfinite(state, total)
 
 
-def add_update(
-    state: LearnerState, found: Metrics, total: Metrics
-) -> tuple[LearnerState, Metrics]:
+def add_update(state: LearnerState, found: Metrics, total: Metrics) -> tuple[LearnerState, Metrics]:
     """Return the state after an update, and the metrics so far with those of the update."""
     return state, _count_nonfinite(state, add(total, found))
 

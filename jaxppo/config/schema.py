@@ -33,7 +33,9 @@ class ArchConfig:
         low=0,
     )
     max_policy_lag: int = setting(
-        1, "with actors: updates by which the policy that collects is older than the learner's", low=0
+        1,
+        "with actors: updates by which the policy that collects is older than the learner's",
+        low=0,
     )
     total_timesteps: int | None = setting(
         1_000_000,

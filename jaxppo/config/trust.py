@@ -71,6 +71,8 @@ def _named(settings: Any, key: str = "") -> Iterator[tuple[str, str]]:
                 yield from _named(value, inner)
     elif isinstance(settings, list):
         for value in settings:
+            if key == "env.wrappers" and isinstance(value, str):
+                yield key, value
             yield from _named(value, key)
 
 

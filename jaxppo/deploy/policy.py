@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.algorithms.acting import act
-from jaxppo.algorithms.evaluation import Episodes, episode_keys, evaluate_members
+from jaxppo.algorithms.evaluation import Episodes, episode_keys
 from jaxppo.algorithms.spine import init_agent
 from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.given import with_given
@@ -22,11 +22,12 @@ from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import plain
 from jaxppo.config.trust import check_trust
-from jaxppo.runtime import build, checkpoint, compile, devices
+from jaxppo.runtime import build, checkpoint, devices
 from jaxppo.runtime.checkpoint import Checkpoint, CheckpointError, CheckpointWarning
 from jaxppo.runtime.directories import check_tree
 from jaxppo.runtime.facts import RunFacts
 from jaxppo.runtime.population import members
+from jaxppo.runtime.programs import compile_evaluation
 from jaxppo.types import Policy, PyTree, System, zeros
 
 
@@ -120,10 +121,7 @@ class TrainedPolicy:
             keys = self.episode_keys(start + np.arange(math.prod(shape)))
             rows = devices.shard(keys.reshape(shape), local)
             if play is None:
-                evaluation = partial(evaluate_members, self.system)
-                play = compile.compile_program(
-                    evaluation, policy, rows, compiler=self.config.arch.compiler
-                ).call
+                play = compile_evaluation(self.system, policy, rows, self.config).call
             found = jax.tree.map(lambda x: np.asarray(x).reshape(-1)[:at_once], play(policy, rows))
             parts.append(found)
         joined: Episodes = jax.tree.map(lambda *x: np.concatenate(x)[:num_episodes], *parts)

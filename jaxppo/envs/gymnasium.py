@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.importing import imported
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import unknown
 from jaxppo.envs.simulated import Simulated, refuse_settings
@@ -30,6 +31,9 @@ def make(config: EnvConfig) -> Simulated:
 def simulated(name: str, factory: Callable[[int], Any], config: EnvConfig) -> Simulated:
     """Describe the environments that `factory(row)` makes, by making one."""
     refuse_settings(config)
+    for wrapper in config.wrappers:
+        path = wrapper.get("_target_") if isinstance(wrapper, dict) else wrapper
+        imported("env.wrappers", str(path), "class", ("[]",))
     if config.step_timeout is not None and not config.processes:
         raise ConfigError(
             f"env.step_timeout={config.step_timeout}: only a process of its own can be stopped; "

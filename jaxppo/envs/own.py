@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.given import is_given
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import check_gymnax, load
 from jaxppo.envs.episodes import Episodes, check_spaces
@@ -30,16 +31,28 @@ def make(config: EnvConfig) -> Environment:
             f"env.params={config.params}: {target} has no parameters besides its arguments; use "
             "env.kwargs"
         )
-    if _is_gymnasium(env):
-        from jaxppo.envs.gymnasium import simulated
-        from jaxppo.simulators import making
-
-        env.close()
-        wrappers = list(config.wrappers)
-        factory = partial(making.from_class, target, dict(config.kwargs), wrappers)
-        return simulated(target, factory, config)
+    if (makes := callable(env) and not hasattr(env, "step")) or _is_gymnasium(env):
+        return _simulated(target, env, config, makes=makes)
     check_spaces(target, env)
     return Episodes(target, env, config)
+
+
+def _simulated(target: str, env: Any, config: EnvConfig, *, makes: bool) -> Environment:
+    """Describe the environments of a class of Gymnasium, or those that the function `env` makes."""
+    from jaxppo.envs.gymnasium import simulated
+    from jaxppo.simulators import making
+
+    wrappers = list(config.wrappers)
+    if makes:
+        return simulated(target, partial(making.from_function, env, wrappers), config)
+    if is_given(target):
+        raise ConfigError(
+            "env: is one environment, and a run needs several; give a function that makes one, "
+            'such as env=lambda: gymnasium.make("CartPole-v1")'
+        )
+    env.close()
+    kwargs = dict(config.kwargs)
+    return simulated(target, partial(making.from_class, target, kwargs, wrappers), config)
 
 
 def _is_gymnasium(env: Any) -> bool:

@@ -1,13 +1,9 @@
 """Environments that are not JAX, as the learner sees them: spaces, and how to make simulators."""
 
-import dataclasses
-import operator
 from collections.abc import Callable, Sequence
-from functools import partial, reduce
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.config.fields import ConfigError
@@ -34,7 +30,9 @@ class Simulated:
         self.name, self.time_limit = name, time_limit
         self.observation_leaves = _leaves(name, "observation", observation_space)
         self.action_leaves = _leaves(name, "action", action_space)
-        self.observation_space = _assemble(self.observation_leaves, map(_space, self.observation_leaves))
+        self.observation_space = _assemble(
+            self.observation_leaves, map(_space, self.observation_leaves)
+        )
         self.action_space = _assemble(self.action_leaves, map(_action_space, self.action_leaves))
         self._make = make
 

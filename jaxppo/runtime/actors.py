@@ -73,7 +73,9 @@ class Actor:
         """Act for `T` steps with a policy."""
         arrays, acting, stepping = self.simulators.arrays, 0.0, 0.0
         obs, final = self._rollout_of(arrays.obs), self._rollout_of(arrays.final)
-        flags = [self._rollout_of([x])[0] for x in (arrays.reward, arrays.terminated, arrays.truncated)]
+        flags = [
+            self._rollout_of([x])[0] for x in (arrays.reward, arrays.terminated, arrays.truncated)
+        ]
         memory = self._programs.begin(self._memory)  # a copy, which `act` overwrites
         for step, placed in enumerate(self._steps):
             began = time.perf_counter()

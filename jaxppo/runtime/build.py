@@ -20,13 +20,14 @@ from jaxppo.config.plan import Plan
 from jaxppo.config.plan import plan as make_plan
 from jaxppo.config.schema import Config, LoggerConfig
 from jaxppo.ops.collectives import BATCH_AXIS
-from jaxppo.runtime import devices, microbatches
+from jaxppo.runtime import devices, microbatches, simulated
 from jaxppo.types import Hyperparameters, LearnerState, PyTree, System
 
 
 def build(config: Config, plan: Plan) -> System:
     """Make the static part of a run; `ConfigError` if environment and network do not fit."""
     env = envs.make(config.env)
+    simulated.check(config, env, plan.num_envs)
     max_eval_steps = config.arch.max_eval_steps or env.time_limit
     if max_eval_steps is None:
         raise ConfigError(

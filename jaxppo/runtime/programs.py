@@ -14,6 +14,7 @@ from jaxppo.algorithms.evaluation import evaluate_members
 from jaxppo.algorithms.spine import Metrics, train_members, warm_up_members
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
+from jaxppo.envs import is_simulated
 from jaxppo.runtime import build, compile, devices, hosts, simulated
 from jaxppo.runtime.evaluating import place_keys
 from jaxppo.runtime.jobs import TooLargeError, profile_folder
@@ -68,7 +69,7 @@ class Programs:
 
 def compile_training(layout: Layout, configs: Sequence[Config]) -> compile.Program:
     """Compile the program that trains members with these settings."""
-    if simulated.is_simulated(layout.system):
+    if is_simulated(layout.system.env):
         state, total, _ = training_shapes(layout, configs)
         return simulated.compile_training(layout, configs, (state, total))
     train = partial(train_members, layout.system)
@@ -107,7 +108,7 @@ def compile_evaluation(
     system: System, policy: PyTree, keys: Any, config: Config
 ) -> compile.Program:
     """Compile what plays episodes for keys `[D, P, E]`; arguments may be shapes."""
-    if simulated.is_simulated(system):
+    if is_simulated(system.env):
         num, compiler = config.arch.total_num_envs, config.arch.compiler
         return simulated.compile_evaluation(system, policy, keys, num, compiler)
     return _compile(config, partial(evaluate_members, system), policy, keys)

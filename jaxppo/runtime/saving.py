@@ -18,6 +18,7 @@ from jaxppo.algorithms.spine import Metrics, zero_metrics
 from jaxppo.config.fields import ConfigError, as_argument
 from jaxppo.config.given import is_given
 from jaxppo.config.stored import keep_config, plain
+from jaxppo.envs import is_simulated
 from jaxppo.runtime import build, checkpoint, devices, hosts, sinks
 from jaxppo.runtime.caller import Caller, Reached
 from jaxppo.runtime.checkpoint import Checkpoint, CheckpointError
@@ -147,6 +148,8 @@ def differences(resumed: Resumed, layout: Layout) -> list[str]:
             f"{' x '.join(map(str, facts.shards))}: episodes continue with new random streams, and "
             "the results differ from those of an uninterrupted run"
         )
+    if is_simulated(layout.system.env):
+        lines.append("simulators have no state that is stored: their episodes start anew")
     now, before = layout.plan.members_per_device, facts.members_per_device
     if now != before:
         lines.append(

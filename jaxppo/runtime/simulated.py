@@ -13,17 +13,49 @@ import numpy as np
 from jaxppo.algorithms import stepwise
 from jaxppo.algorithms.evaluation import Episodes, reset_keys
 from jaxppo.algorithms.spine import Metrics
+from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
-from jaxppo.envs.simulated import Simulated
-from jaxppo.runtime import compile, devices
+from jaxppo.envs import is_simulated
+from jaxppo.runtime import compile, devices, hosts
 from jaxppo.runtime.actors import Actor, ActorPrograms, Collected, Threads
 from jaxppo.runtime.placement import Layout
-from jaxppo.types import ActingState, LearnerState, PyTree, System, TimeStep, zeros
+from jaxppo.types import ActingState, Environment, LearnerState, PyTree, System, TimeStep, zeros
 
 
-def is_simulated(system: System) -> bool:
-    """Return whether the environments step outside of the compiled program."""
-    return isinstance(system.env, Simulated)
+def check(config: Config, env: Environment, num_envs: int) -> None:
+    """Raise `ConfigError` for settings that simulators, or JAX environments, do not have.
+
+    `num_envs` is that of one device and update batch.
+    """
+    arch = config.arch
+    if not is_simulated(env):
+        if arch.actors:
+            raise ConfigError(
+                f"arch.actors={arch.actors}: {env.name} is written in JAX, so it steps in the "
+                "compiled program; leave it out"
+            )
+        return
+    for name in ("target", "profile"):
+        if (value := getattr(arch, name)) is not None:
+            raise ConfigError(
+                f"arch.{name}={value}: is for environments written in JAX; leave it out"
+            )
+    if hosts.count() > 1:
+        raise ConfigError(
+            f"{env.name}: is not written in JAX, and such a run is one process so far; set "
+            "arch.distributed=null"
+        )
+    if arch.actors and num_envs % arch.actors:
+        raise ConfigError(
+            f"arch.actors={arch.actors}: does not divide the {num_envs} environments of each device "
+            "and update batch; take a divisor"
+        )
+    if arch.actors and config.population.selection != "none":
+        raise ConfigError(
+            f"arch.actors={arch.actors}: cannot be used with population.selection="
+            f"{config.population.selection}, since selected members go on with rollouts of others; "
+            "set one of them to 0 or none"
+        )
 
 
 class Training:
@@ -74,7 +106,9 @@ class Training:
     def _update(self, state: LearnerState, total: Metrics) -> tuple[LearnerState, Metrics]:
         state, collected = self._collect(state)
         began = time.perf_counter()
-        memories, steps = (tuple(getattr(c, name) for c in collected) for name in ("memory", "steps"))
+        memories, steps = (
+            tuple(getattr(c, name) for c in collected) for name in ("memory", "steps")
+        )
         state, total = self._learn(state, memories, steps, total)
         jax.block_until_ready(total)
         self._timed.learning += time.perf_counter() - began
@@ -232,14 +266,14 @@ def compile_training(
         devices.parallel(partial(stepwise.init_memories, each), lead[0]), policy, state.acting.key
     )
     step = jax.ShapeDtypeStruct(lead[:1], jnp.int32)
-    act = build(
-        partial(stepwise.act_members, each), policy, memory, obs, reset, step, donate=(1,)
-    )
+    act = build(partial(stepwise.act_members, each), policy, memory, obs, reset, step, donate=(1,))
     begins = [
         build(partial(stepwise.begin_members, number if num_actors > 1 else None, system), memory)
         for number in range(num_actors)
     ]
-    steps = jax.eval_shape(lambda: _zero_steps(system, (*lead, system.rollout_length, each.num_envs)))
+    steps = jax.eval_shape(
+        lambda: _zero_steps(system, (*lead, system.rollout_length, each.num_envs))
+    )
     given = state, (memory,) * num_actors, (steps,) * num_actors, total
     learn = build(partial(stepwise.learn_members, system), *given, donate=(0, 3))
     programs = [ActorPrograms(init.call, begin.call, act.call) for begin in begins]
@@ -255,9 +289,7 @@ def _zero_steps(system: System, lead: tuple[int, ...]) -> TimeStep:
     obs = zeros(system.env.observation_space, lead)
     flag = jnp.zeros(lead, bool)
     reward = jnp.zeros(lead, jnp.float32)
-    return TimeStep(
-        obs=obs, final_observation=obs, reward=reward, terminated=flag, truncated=flag
-    )
+    return TimeStep(obs=obs, final_observation=obs, reward=reward, terminated=flag, truncated=flag)
 
 
 class Evaluation:
@@ -312,9 +344,7 @@ class Evaluation:
                 steps.reshape(lead),
             )
             parts = [np.asarray(x) for x in jax.tree.leaves(action)]
-            self._simulators.step(
-                [x.reshape(-1, *x.shape[3:]) for x in parts], playing.reshape(-1)
-            )
+            self._simulators.step([x.reshape(-1, *x.shape[3:]) for x in parts], playing.reshape(-1))
             steps += 1
             over = (arrays.terminated | arrays.truncated).reshape(episode.shape) & playing
             at = (np.nonzero(playing)[0], now[playing])
@@ -331,9 +361,7 @@ class Evaluation:
             if again.any():
                 rows = np.flatnonzero(again.reshape(-1))
                 self._simulators.reset(rows, seeds[group, np.minimum(episode, total - 1)][again])
-        return Episodes(
-            **{name: x.reshape(shards, members, total) for name, x in found.items()}
-        )
+        return Episodes(**{name: x.reshape(shards, members, total) for name, x in found.items()})
 
     def close(self) -> None:
         """End the simulators."""
@@ -372,9 +400,7 @@ def compile_evaluation(
         drawn = jax.random.wrap_key_data(words)
         return stepwise.act_in_episodes(system, policy, carry, obs, reset, drawn, steps)
 
-    program = compile.compile_program(
-        act, policy, *jax.eval_shape(example), compiler=compiler
-    )
+    program = compile.compile_program(act, policy, *jax.eval_shape(example), compiler=compiler)
     return dataclasses.replace(program, call=Evaluation(system, lead, program.call))
 
 

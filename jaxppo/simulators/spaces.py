@@ -88,7 +88,9 @@ class Arrays:
         actions: Sequence[Leaf],
         buffer: Any = None,
     ) -> None:
-        self._buffer = bytearray(self.size(num, observations, actions)) if buffer is None else buffer
+        self._buffer = (
+            bytearray(self.size(num, observations, actions)) if buffer is None else buffer
+        )
         self._used = 0
 
         def take(shape: tuple[int, ...], dtype: Any) -> np.ndarray:

@@ -1,0 +1,138 @@
+"""Environments with known values, in JAX and in Gymnasium, and others that fail."""
+
+import os
+import time
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from jaxppo.types import Box, Discrete
+
+LENGTH, LIMIT = 5, 7  # an episode ends at LENGTH if its first action was 1, else at LIMIT
+
+
+class Twin:
+    """In JAX: the time, the first action, and whether the episode ends early."""
+
+    observation_space = Box((3,), "float32")
+    action_space = Discrete(2)
+    time_limit = LIMIT
+
+    def reset(self, key: jax.Array) -> tuple[Any, Any]:
+        state = jnp.zeros(2, jnp.int32)
+        return state, self._see(state)
+
+    def step(self, key: jax.Array, state: Any, action: jax.Array) -> Any:
+        time, first = state
+        first = jnp.where(time == 0, action, first)
+        state = jnp.stack([time + 1, first])
+        terminated = (first == 1) & (time + 1 >= LENGTH)
+        reward = jnp.float32(action) * (time + 1) - 0.5
+        return state, self._see(state), reward, terminated, jnp.array(False)
+
+    def _see(self, state: Any) -> jax.Array:
+        time, first = state
+        return jnp.stack([time, first, time * first]).astype(jnp.float32)
+
+
+class Known(gymnasium.Env):
+    """The same in Gymnasium; `number` tells environments apart."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self.limit = limit
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.time, self.first = 0, 0
+        return self._see(), {}
+
+    def step(self, action: Any) -> Any:
+        if self.time == 0:
+            self.first = int(action)
+        self.time += 1
+        reward = float(action) * self.time - 0.5
+        terminated = self.first == 1 and self.time >= LENGTH
+        return self._see(), reward, terminated, self.time >= self.limit, {}
+
+    def _see(self) -> np.ndarray:
+        return np.array([self.time, self.first, self.time * self.first], np.float32)
+
+
+class Failing(Known):
+    """Fails at its third step in the way `how`, once for each process or for each environment."""
+
+    def __init__(self, how: str, where: str) -> None:
+        super().__init__()
+        self.how, self.where, self.steps = how, where, 0
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action)
+        self.steps += 1
+        if self.steps != 3:
+            return obs, reward, *rest
+        try:
+            open(self.where, "x").close()  # fails only once
+        except FileExistsError:
+            return obs, reward, *rest
+        match self.how:
+            case "raises":
+                raise ValueError("the arm is stuck\nin two lines")
+            case "nan":
+                return obs * np.nan, reward, *rest
+            case "reward":
+                return obs, float("inf"), *rest
+            case "shape":
+                return obs[:2], reward, *rest
+            case "dtype":
+                return obs.astype(complex), reward, *rest
+            case "exits":
+                os._exit(7)
+            case "hangs":
+                time.sleep(1000)
+        raise AssertionError(self.how)
+
+
+class Nested(gymnasium.Env):
+    """Every kind of space at once; the action must come in its own form."""
+
+    observation_space = spaces.Dict(
+        {
+            "image": spaces.Box(0, 255, (4, 4, 1), np.uint8),
+            "pair": spaces.Tuple(
+                (spaces.Discrete(3, start=-1), spaces.Box(-1, 1, (2,), np.float64))
+            ),
+            "bits": spaces.MultiBinary(3),
+            "action_mask": spaces.MultiBinary(5),
+        }
+    )
+    action_space = spaces.Discrete(5, start=2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.time = 0
+        return self._see(), {}
+
+    def step(self, action: Any) -> Any:
+        assert type(action) is int
+        assert action in (2, 6)  # the mask forbids the others
+        self.time += 1
+        return self._see(), 1.0, False, self.time >= 4, {}
+
+    def _see(self) -> dict[str, Any]:
+        return {
+            "image": np.full((4, 4, 1), self.time, np.uint8),
+            "pair": (np.int64(self.time % 3 - 1), np.full(2, 0.5)),
+            "bits": np.array([1, 0, 1], np.int8),
+            "action_mask": np.array([1, 0, 0, 0, 1], np.int8),
+        }
+
+
+class Same(gymnasium.Wrapper):
+    """Changes nothing."""

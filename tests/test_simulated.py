@@ -1,0 +1,192 @@
+"""Training with simulators: the numbers of the same environment in JAX, actors, faults, resuming."""
+
+import contextlib
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from simulators import Failing, Known
+
+import jaxppo
+from jaxppo.config.fields import ConfigError
+from jaxppo.runtime.jobs import TrainingError
+
+SMALL = [
+    *("arch.total_num_envs=4", "system.rollout_length=8", "system.num_minibatches=2"),
+    *("arch.num_updates=6", "arch.num_evaluation=2", "arch.num_eval_episodes=6"),
+    *("arch.max_eval_steps=20", "system.epochs=2", "arch.compiler=quick"),
+]
+KNOWN = "env.target=simulators.Known"
+RECURRENT = {"network": "gru", "system.sequence_length": "4"}
+
+
+def train(*settings: str, **given: Any) -> Any:
+    return jaxppo.train([*SMALL, *settings], progress=False, **given)
+
+
+def same(one: Any, other: Any) -> None:
+    for x, y in zip(
+        jax.tree.leaves(one.policy.policy), jax.tree.leaves(other.policy.policy), strict=True
+    ):
+        np.testing.assert_array_equal(*map(np.asarray, map(jaxppo_data, (x, y))))
+    for name in ("episode_return", "episode_length", "unfinished"):
+        np.testing.assert_array_equal(one.evaluations[name], other.evaluations[name])
+    assert one.absolute_metric == other.absolute_metric
+
+
+def jaxppo_data(x: Any) -> Any:
+    return jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+
+
+CASES = {
+    "ppo": [],
+    "statistics": [
+        "system.normalize_observations=true",
+        "system.normalize_rewards=true",
+        "system.obs_norm_warmup_steps=64",
+    ],
+    "recurrent": ["network=gru", "system.sequence_length=4", "arch.update_batch_size=2"],
+    "sampled": ["arch.evaluation_greedy=false", "system.gae_lambda=0.9"],
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_simulator_gives_the_numbers_of_the_same_environment_in_jax(case: str) -> None:
+    """It has no random numbers of its own; ends, successors and keys must be those of JAX."""
+    same(train("env.target=simulators.Twin", *CASES[case]), train(KNOWN, *CASES[case]))
+
+
+def test_pqn_and_seeds_give_the_numbers_of_the_same_environment_in_jax() -> None:
+    given = dict(command="ff_pqn")
+    same(train("env.target=simulators.Twin", **given), train(KNOWN, **given))
+    seeds = "arch.num_seeds=2"
+    one, other = (train(f"env.target=simulators.{name}", seeds) for name in ("Twin", "Known"))
+    np.testing.assert_array_equal(
+        one.evaluations["episode_return"], other.evaluations["episode_return"]
+    )
+
+
+def test_processes_and_an_actor_without_lag_change_nothing() -> None:
+    plain = train(KNOWN)
+    same(plain, train(KNOWN, "env.processes=2"))
+    same(plain, train(KNOWN, "arch.actors=1", "arch.max_policy_lag=0"))
+
+
+def test_actors_are_reproducible_and_the_lag_is_logged(tmp_path: Path) -> None:
+    lagging = (KNOWN, "arch.actors=2", "arch.max_policy_lag=2", "logger.every=1")
+    first = train(*lagging, run_dir=tmp_path / "first")
+    same(first, train(*lagging))
+    events = events_of(tmp_path / "first", "train")
+    # A rollout begins with the policy of at most two updates before, and never waits for one
+    assert [event["policy_lag_max"] for event in events] == [0, 1, 2, 2, 2, 2]
+    assert [event["policy_lag"] for event in events] == [0, 1, 2, 2, 2, 2]
+    for event in events:
+        shares = [value for name, value in event.items() if name.endswith("_share")]
+        assert len(shares) == 5
+        assert all(0 <= share <= 1.01 for share in shares)
+
+
+def events_of(run_dir: Path, kind: str) -> list[dict[str, Any]]:
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+
+def test_a_function_of_the_caller_makes_the_environments(tmp_path: Path) -> None:
+    same(train(KNOWN), train(env=lambda: Known()))
+    same(train(KNOWN), train("env.processes=1", env=lambda: Known()))
+    with pytest.raises(ConfigError, match="env: is one environment, and a run needs several"):
+        train(env=Known())
+
+
+def test_nested_spaces_masks_and_images(tmp_path: Path) -> None:
+    result = train("env.target=simulators.Nested", "arch.num_updates=3")
+    assert result.absolute_metric == 4.0
+    assert result.policy.evaluate(5).returns.tolist() == [4.0] * 5
+
+
+def test_wrappers_are_applied_from_the_inside() -> None:
+    clip = "{_target_:gymnasium.wrappers.TimeLimit,max_episode_steps:3}"
+    result = train(KNOWN, f"env.wrappers=[{clip},simulators.Same]")
+    assert result.evaluations["episode_length"].tolist() == [3.0] * 3
+
+
+@pytest.mark.parametrize("actors", [0, 1])
+def test_a_fault_ends_the_run_with_a_checkpoint(actors: int, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    failing = [
+        f"+env.kwargs={{how:raises,where:{tmp_path / 'failed'}}}",
+        "env.target=simulators.Failing",
+    ]
+    settings = [*failing, "arch.evaluate_first=false", f"arch.actors={actors}"]
+    with pytest.raises(TrainingError, match="environment 0 at its step 2: raises ValueError: the"):
+        train(*settings, run_dir=run_dir)
+    resumed = jaxppo.train([], resume=run_dir, progress=False)  # it fails only once
+    assert resumed.evaluations["steps"].tolist() == [96, 192]
+
+
+def test_a_restart_is_counted(tmp_path: Path) -> None:
+    given = dict(env=partial(Failing, "nan", str(tmp_path / "failed")), run_dir=tmp_path / "run")
+    train("env.on_error=restart", "arch.evaluate_first=false", **given)
+    assert [event["env_restarts"] for event in events_of(tmp_path / "run", "train")] == [1, 1]
+
+
+def test_a_resume_starts_episodes_anew_and_says_so(tmp_path: Path) -> None:
+    def stop(block: Any) -> bool:
+        return block.steps < 192
+
+    train(KNOWN, run_dir=tmp_path / "run", on_block=stop)
+    result = jaxppo.train([], resume=tmp_path / "run", progress=False)
+    assert result.status == "finished"
+    (event,) = events_of(tmp_path / "run", "resume")
+    assert "simulators have no state that is stored: their episodes start anew" in str(
+        event["lines"]
+    )
+
+
+REFUSED = {
+    "env.mask=[0]": "env.mask=[0]: is for environments written in JAX",
+    "env.extras=[step]": "env.extras=['step']: is for environments written in JAX",
+    "env.step_timeout=2": "env.step_timeout=2.0: only a process of its own can be stopped",
+    "arch.actors=3": "arch.actors=3: does not divide the 4 environments",
+    "population.size=2 population.selection=pbt arch.actors=1": "arch.actors=1: cannot be used wi",
+    "arch.plan_only=true arch.target=h100": "arch.target=h100: is for environments written in JAX",
+    "arch.profile=/tmp/none": "arch.profile=/tmp/none: is for environments written in JAX",
+}
+
+
+@pytest.mark.parametrize("settings", REFUSED)
+def test_what_does_not_fit_is_refused(settings: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        jaxppo.runtime.jobs.prepare(jaxppo.compose("ff_ppo", [*SMALL, KNOWN, *settings.split()]))
+    assert str(caught.value).startswith(REFUSED[settings])
+
+
+def test_registered_names_and_other_errors() -> None:
+    for settings, error in {
+        (
+            "env.name=CartPole-v7",
+        ): "env.name=CartPole-v7: no such gymnasium environment; the nearest",
+        ("env.name=CartPole-v1", "+env.kwargs.colour=red"): "env.name=CartPole-v1: cannot be made",
+        ("env.name=CartPole-v1", "env.wrappers=[nowhere.Wrapper]"): "env.wrappers=[",
+    }.items():
+        with pytest.raises(ConfigError) as caught:
+            train("env.library=gymnasium", *settings)
+        assert str(caught.value).startswith(error)
+    with pytest.raises(ConfigError, match=r"arch.actors=1: .*is written in JAX"):
+        train("arch.actors=1")
+    with pytest.raises(ConfigError, match="is not written in JAX"):
+        jaxppo.make_train([*SMALL, KNOWN])
+
+
+def test_a_registered_environment_learns() -> None:
+    with contextlib.suppress(ImportError):
+        result = train(
+            *("env.library=gymnasium", "env.name=CartPole-v1", "arch.total_num_envs=8"),
+            *("system.rollout_length=64", "arch.num_updates=40", "system.epochs=4"),
+            "arch.max_eval_steps=null",
+        )
+        assert result.absolute_metric > 150

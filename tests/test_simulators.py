@@ -1,0 +1,208 @@
+"""Simulators without JAX: what they hand over, faults, restarts, and what they leave behind."""
+
+import os
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from simulators import LENGTH, LIMIT, Failing, Known, Nested
+
+from jaxppo.simulators import making
+from jaxppo.simulators.group import SimulatorError
+from jaxppo.simulators.pool import Pool
+from jaxppo.simulators.spaces import leaves
+
+
+def pool(make: Any, num: int = 2, **settings: Any) -> Pool:
+    env = make()
+    parts = list(leaves(env.observation_space)), list(leaves(env.action_space))
+    return Pool(partial(making.from_function, make, []), num, *parts, **settings)
+
+
+def started(make: Any, num: int = 2, **settings: Any) -> Pool:
+    found = pool(make, num, **settings)
+    found.reset(range(num), range(num))
+    return found
+
+
+@pytest.mark.parametrize("num_processes", [0, 2])
+def test_an_end_hands_over_both_observations(num_processes: int) -> None:
+    """Environment 0 terminates, environment 1 is truncated by its own clock, both in turn."""
+    found, times = started(Known, num_processes=num_processes), np.zeros(2, int)
+    actions, arrays = np.array([1, 0]), found.arrays
+    for _ in range(20):
+        found.step([actions])
+        times += 1
+        over = times == [LENGTH, LIMIT]
+        first = actions * np.ones(2)
+        np.testing.assert_array_equal(arrays.final[0], np.stack([times, first, times * first], 1))
+        np.testing.assert_array_equal(arrays.reward, actions * times - 0.5)
+        np.testing.assert_array_equal(arrays.terminated, over & [True, False])
+        np.testing.assert_array_equal(arrays.truncated, over & [False, True])
+        times = np.where(over, 0, times)
+        first = np.where(over, 0, first)
+        np.testing.assert_array_equal(arrays.obs[0], np.stack([times, first, times * first], 1))
+    found.close()
+
+
+def test_only_the_chosen_environments_step_and_none_starts() -> None:
+    found = started(Known, 3)
+    for _ in range(LIMIT):
+        found.step([np.zeros(3, int)], np.array([True, False, True]))
+    np.testing.assert_array_equal(found.arrays.obs[0][:, 0], [LIMIT, 0, LIMIT])
+    np.testing.assert_array_equal(found.arrays.truncated, [True, False, True])
+    found.reset([2], [0])
+    np.testing.assert_array_equal(found.arrays.obs[0][:, 0], [LIMIT, 0, 0])
+    found.close()
+
+
+def test_nested_observations_and_actions_keep_their_form() -> None:
+    found = started(Nested, num_processes=1)
+    found.step([np.array([0, 4])])
+    paths = [leaf.path for leaf in leaves(Nested.observation_space)]
+    assert paths == [("action_mask",), ("bits",), ("image",), ("pair", 0), ("pair", 1)]
+    mask, bits, image, number, pair = found.arrays.obs
+    np.testing.assert_array_equal(mask, [[1, 0, 0, 0, 1]] * 2)
+    np.testing.assert_array_equal(bits, [[1, 0, 1]] * 2)
+    assert image.dtype == np.uint8
+    assert (image == 1).all()
+    np.testing.assert_array_equal(number, [1, 1])  # 0 of the integers from -1
+    assert pair.dtype == np.float32
+    found.close()
+
+
+FAULTS = {
+    "raises": "raises ValueError: the arm is stuck",
+    "nan": "returns an observation that is not finite",
+    "reward": "returns the reward inf",
+    "shape": "observation has shape (2,), the space says (3,)",
+    "dtype": "observation is complex128, the space says float32",
+    "exits": "its process ended with status 7",
+    "hangs": "its step took more than env.step_timeout=1 seconds",
+}
+OF_PROCESS = ("exits", "hangs")
+
+
+@pytest.mark.parametrize("how", FAULTS)
+def test_a_fault_names_the_environment_and_its_step(how: str, tmp_path: Path) -> None:
+    own = how in OF_PROCESS
+    found = started(
+        partial(Failing, how, str(tmp_path / "failed")), num_processes=2 if own else 0, timeout=1.0
+    )
+    with pytest.raises(SimulatorError) as caught:
+        for _ in range(3):
+            found.step([np.ones(2, int)])
+    assert FAULTS[how] in str(caught.value)
+    assert "\n" not in str(caught.value)
+    if own:
+        assert str(caught.value).startswith(("environment 0: ", "environment 1: "))
+    else:
+        step = 2 if how == "raises" else 3
+        assert str(caught.value).startswith(f"environment 0 at its step {step}: ")
+    found.close()
+
+
+@pytest.mark.parametrize("how", FAULTS)
+def test_a_restart_truncates_at_the_observation_before(how: str, tmp_path: Path) -> None:
+    found = started(
+        partial(Failing, how, str(tmp_path / "failed")),
+        num_processes=2 if how in OF_PROCESS else 0,
+        timeout=5.0,
+        restart=True,
+    )
+    for _ in range(3):
+        found.step([np.zeros(2, int)])
+    (failed,) = np.flatnonzero(found.arrays.truncated)
+    other = 1 - failed
+    assert found.restarts == 1
+    assert found.arrays.reward.tolist() == pytest.approx(
+        [0.0, -0.5] if failed == 0 else [-0.5, 0.0]
+    )
+    assert not found.arrays.terminated.any()
+    assert found.arrays.final[0][failed, 0] == 2
+    assert found.arrays.obs[0][failed, 0] == 0
+    assert found.arrays.obs[0][other, 0] == 3
+    found.step([np.zeros(2, int)])
+    np.testing.assert_array_equal(found.arrays.obs[0][[failed, other], 0], [1, 4])
+    found.close()
+
+
+def test_a_process_that_cannot_make_its_environments_says_why() -> None:
+    parts = list(leaves(Known.observation_space)), list(leaves(Known.action_space))
+
+    def broken() -> Any:
+        raise OSError("no licence\nfor it")
+
+    with pytest.raises(SimulatorError, match="environment 0: OSError: no licence$"):
+        Pool(partial(making.from_function, broken, []), 2, *parts, num_processes=1)
+
+
+def children() -> list[int]:
+    me = str(os.getpid())
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            pid, _, rest = stat.read_text().partition(" (")
+        except OSError:
+            continue
+        if rest.rpartition(")")[2].split()[1] == me:
+            found.append(int(pid))
+    return found
+
+
+def test_nothing_is_left_behind() -> None:
+    files, before = len(os.listdir("/proc/self/fd")), children()
+    shared = set(os.listdir("/dev/shm"))
+    for _ in range(2):
+        found = started(Known, 4, num_processes=2)
+        found.step([np.zeros(4, int)])
+        found.close()
+        found.close()
+    del found
+    assert children() == before
+    assert set(os.listdir("/dev/shm")) == shared
+    assert len(os.listdir("/proc/self/fd")) <= files
+
+
+PARENT = """
+import sys, time
+sys.path[:0] = {path!r}
+from functools import partial
+import numpy as np
+from simulators import Failing
+from test_simulators import started
+found = started(partial(Failing, "hangs", {file!r}), num_processes=2)
+print(*[worker._process.pid for worker in found._workers], flush=True)
+found.step([np.zeros(2, int)])
+found.step([np.zeros(2, int)])
+found.step([np.zeros(2, int)])
+"""
+
+
+def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    """Also while an environment hangs in a step."""
+    code = PARENT.format(path=sys.path, file=str(tmp_path / "failed"))
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    workers = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(workers) == 2
+    while not (tmp_path / "failed").exists():
+        time.sleep(0.05)
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 10
+    while any(is_running(pid) for pid in workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(is_running(pid) for pid in workers)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
