@@ -233,8 +233,8 @@ class EnvConfig:
     )
     on_error: str = setting(
         "stop",
-        "gymnasium: if an environment fails, stop (with a checkpoint) or restart (make it anew, and "
-        "count it)",
+        "gymnasium: if an environment fails, stop (with a checkpoint) or restart (make it anew, "
+        "and count it)",
         choices=("stop", "restart"),
     )
     step_timeout: float | None = setting(

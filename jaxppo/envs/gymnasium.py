@@ -24,7 +24,7 @@ def make(config: EnvConfig) -> Simulated:
     )
     try:
         return simulated(name, factory, config)
-    except gymnasium.error.NameNotFound:
+    except gymnasium.error.UnregisteredEnv:
         raise unknown(config, gymnasium.registry) from None
 
 

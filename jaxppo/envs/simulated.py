@@ -30,10 +30,9 @@ class Simulated:
         self.name, self.time_limit = name, time_limit
         self.observation_leaves = _leaves(name, "observation", observation_space)
         self.action_leaves = _leaves(name, "action", action_space)
-        self.observation_space = _assemble(
-            self.observation_leaves, map(_space, self.observation_leaves)
-        )
-        self.action_space = _assemble(self.action_leaves, map(_action_space, self.action_leaves))
+        seen, taken = self.observation_leaves, self.action_leaves
+        self.observation_space = _assemble(seen, map(_space, seen))
+        self.action_space = _assemble(taken, map(_action_space, taken))
         self._make = make
 
     def make(self, num: int) -> Simulators:

@@ -69,13 +69,16 @@ class Actor:
         """Continue the streams of keys `[D, P, U]`."""
         self._memory = self._programs.init(policy, key)
 
-    def collect(self, policy: PyTree, version: int, waited: float = 0.0) -> Collected:
-        """Act for `T` steps with a policy."""
+    def collect(
+        self, policy: PyTree, version: int, key: jax.Array | None = None, waited: float = 0.0
+    ) -> Collected:
+        """Act for `T` steps with a policy; a `key` replaces the stream."""
         arrays, acting, stepping = self.simulators.arrays, 0.0, 0.0
         obs, final = self._rollout_of(arrays.obs), self._rollout_of(arrays.final)
-        flags = [
-            self._rollout_of([x])[0] for x in (arrays.reward, arrays.terminated, arrays.truncated)
-        ]
+        results = arrays.reward, arrays.terminated, arrays.truncated
+        flags = self._rollout_of(results)
+        if key is not None:
+            self._memory = dataclasses.replace(self._memory, key=key)
         memory = self._programs.begin(self._memory)  # a copy, which `act` overwrites
         for step, placed in enumerate(self._steps):
             began = time.perf_counter()
@@ -86,7 +89,7 @@ class Actor:
             self.simulators.step(parts)
             for into, found in zip(
                 (*obs, *final, *flags),
-                (*arrays.obs, *arrays.final, arrays.reward, arrays.terminated, arrays.truncated),
+                (*arrays.obs, *arrays.final, *results),
                 strict=True,
             ):
                 into[:, :, :, step] = found.reshape(*self._shape, *found.shape[1:])
@@ -168,7 +171,8 @@ class Threads:
                     if self._closing:
                         return
                     policy = self._policies[version]
-                results.put(actor.collect(policy, version, time.perf_counter() - began))
+                waited = time.perf_counter() - began
+                results.put(actor.collect(policy, version, waited=waited))
                 rollout += 1
         except BaseException as error:
             results.put(error)

@@ -47,8 +47,8 @@ def check(config: Config, env: Environment, num_envs: int) -> None:
         )
     if arch.actors and num_envs % arch.actors:
         raise ConfigError(
-            f"arch.actors={arch.actors}: does not divide the {num_envs} environments of each device "
-            "and update batch; take a divisor"
+            f"arch.actors={arch.actors}: does not divide the {num_envs} environments of each "
+            "device and update batch; take a divisor"
         )
     if arch.actors and config.population.selection != "none":
         raise ConfigError(
@@ -75,17 +75,19 @@ class Training:
         self._layout, self._seeds = layout, [config.arch.seed for config in configs]
         self._learn, self._explore, self._programs = learn, explore, programs
         self._lag = configs[0].arch.max_policy_lag if configs[0].arch.actors else 0
-        self._threaded = configs[0].arch.actors > 0
         self._actors: list[Actor] = []
         self._threads: Threads | None = None
         self._version = 0
         self._returned: ActingState | None = None
-        self._timed = _Times()
+        self._timed = _Times(in_threads=configs[0].arch.actors > 0)
 
     def __call__(
         self, state: LearnerState, total: Metrics, count: jax.Array
     ) -> tuple[LearnerState, Metrics]:
-        """Run `count` updates; `SimulatorError` if an environment fails, before the state is used."""
+        """Run `count` updates.
+
+        `SimulatorError` if an environment fails; the state is then as after the last update.
+        """
         for _ in range(int(devices.first(count))):
             state, total = self._update(state, total)
         return state, total
@@ -94,7 +96,7 @@ class Training:
         """Run rollouts that only fill the observation statistics."""
         program = None
         for _ in range(count):
-            state, collected = self._collect(state)
+            state, collected = self._collect(state, threaded=False)
             given = state, tuple(c.memory for c in collected), tuple(c.steps for c in collected)
             if program is None:
                 watch = partial(stepwise.watch_members, self._layout.system)
@@ -104,30 +106,35 @@ class Training:
         return state
 
     def _update(self, state: LearnerState, total: Metrics) -> tuple[LearnerState, Metrics]:
-        state, collected = self._collect(state)
+        state, collected = self._collect(state, threaded=self._timed.in_threads)
         began = time.perf_counter()
-        memories, steps = (
-            tuple(getattr(c, name) for c in collected) for name in ("memory", "steps")
-        )
+        memories, steps = tuple(c.memory for c in collected), tuple(c.steps for c in collected)
         state, total = self._learn(state, memories, steps, total)
         jax.block_until_ready(total)
         self._timed.learning += time.perf_counter() - began
         self._advance(state)
         return state, total
 
-    def _collect(self, state: LearnerState) -> tuple[LearnerState, list[Collected]]:
+    def _collect(
+        self, state: LearnerState, *, threaded: bool
+    ) -> tuple[LearnerState, list[Collected]]:
         """Return the next rollout of every actor, and the state that it starts from."""
         if self._returned is None or self._returned.key is not state.acting.key:
             state = self._restart(state)
         policy = self._explore(state.agent)
+        if not threaded:
+            version, key = self._version, state.acting.key
+            collected = [actor.collect(policy, version, key) for actor in self._actors]
+            self._timed.add(collected, version, 0.0)
+            return state, collected
         began = time.perf_counter()
         if self._threads is None:
-            collected = [actor.collect(policy, self._version) for actor in self._actors]
-        else:
-            self._threads.publish(self._version, policy)
-            collected = self._threads.get()
-        waited = 0.0 if self._threads is None else time.perf_counter() - began
-        self._timed.add(collected, self._version, waited)
+            for actor in self._actors:
+                actor.start(policy, state.acting.key)
+            self._version, self._threads = 0, Threads(self._actors, self._lag)
+        self._threads.publish(self._version, policy)
+        collected = self._threads.get()
+        self._timed.add(collected, self._version, time.perf_counter() - began)
         return state, collected
 
     def _advance(self, state: LearnerState) -> None:
@@ -151,9 +158,6 @@ class Training:
         policy = self._explore(state.agent)
         for actor in self._actors:
             actor.start(policy, state.acting.key)
-        self._version = 0
-        if self._threaded:
-            self._threads = Threads(self._actors, self._lag)
         obs = jax.tree.map(lambda *x: np.concatenate(x, axis=3), *(a.obs for a in self._actors))
         return dataclasses.replace(state, acting=self._fresh(state.acting, obs))
 
@@ -215,14 +219,14 @@ class _Times:
     waiting: float = 0.0
     learning: float = 0.0
     starved: float = 0.0  # learner
-    num_actors: int = 1
+    in_threads: bool = False
     lags: list[int] = dataclasses.field(default_factory=list)
 
     def begin(self) -> None:
-        self.__dict__.update(dataclasses.asdict(_Times(began=time.perf_counter())))
+        began = time.perf_counter()
+        self.__dict__.update(vars(_Times(began=began, in_threads=self.in_threads)))
 
     def add(self, collected: Sequence[Collected], version: int, waited: float) -> None:
-        self.num_actors = len(collected)
         self.acting += sum(c.acting_seconds for c in collected)
         self.stepping += sum(c.stepping_seconds for c in collected)
         self.waiting += sum(c.waiting_seconds for c in collected)
@@ -232,7 +236,8 @@ class _Times:
     def report(self) -> dict[str, float]:
         """Return shares of the time, each of all actors or of the learner; then begin anew."""
         total = max(time.perf_counter() - self.began, 1e-9)
-        of_actors = total * self.num_actors
+        own = self.acting + self.stepping + self.waiting
+        of_actors = max(own, 1e-9) if self.in_threads else total  # threads run ahead
         found = {
             "policy_lag": float(np.mean(self.lags)) if self.lags else 0.0,
             "policy_lag_max": float(max(self.lags, default=0)),
@@ -271,9 +276,8 @@ def compile_training(
         build(partial(stepwise.begin_members, number if num_actors > 1 else None, system), memory)
         for number in range(num_actors)
     ]
-    steps = jax.eval_shape(
-        lambda: _zero_steps(system, (*lead, system.rollout_length, each.num_envs))
-    )
+    rollout = (*lead, system.rollout_length, each.num_envs)
+    steps = jax.eval_shape(lambda: _zero_steps(system, rollout))
     given = state, (memory,) * num_actors, (steps,) * num_actors, total
     learn = build(partial(stepwise.learn_members, system), *given, donate=(0, 3))
     programs = [ActorPrograms(init.call, begin.call, act.call) for begin in begins]

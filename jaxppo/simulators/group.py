@@ -136,9 +136,7 @@ class Group:
         """Return faults of the rows whose reward or observation is not finite."""
         arrays, part = self._arrays, self._part
         floats = [arrays.obs[i] for i in self._floats]
-        if np.isfinite(arrays.reward[part]).all() and all(
-            np.isfinite(x[part]).all() for x in floats
-        ):
+        if all(np.isfinite(x[part]).all() for x in (arrays.reward, *floats)):
             return []
         faults = []
         for row in rows:

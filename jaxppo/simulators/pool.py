@@ -1,6 +1,7 @@
 """Many environments that step together, in this process or in processes of their own."""
 
 import contextlib
+import itertools
 import mmap
 import os
 import pickle
@@ -85,7 +86,7 @@ class Pool:
         }
         bounds = np.linspace(0, num, min(num_processes, num) + 1).astype(int).tolist()
         try:
-            for low, high in zip(bounds, bounds[1:], strict=False):
+            for low, high in itertools.pairwise(bounds):
                 rows = list(range(low, high))
                 self._workers.append(_Worker({**given, "rows": rows}, rows, self._file))
             for worker in self._workers:

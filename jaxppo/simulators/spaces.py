@@ -88,9 +88,9 @@ class Arrays:
         actions: Sequence[Leaf],
         buffer: Any = None,
     ) -> None:
-        self._buffer = (
-            bytearray(self.size(num, observations, actions)) if buffer is None else buffer
-        )
+        if buffer is None:
+            buffer = bytearray(self.size(num, observations, actions))
+        self._buffer = buffer
         self._used = 0
 
         def take(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
