@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxppo.simulators.spaces import Arrays, Leaf, action_of
+from jaxppo.simulators.spaces import Arrays, Leaf, actions_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +46,8 @@ class Group:
         self._restart = restart
         self._part = slice(self._rows[0], self._rows[-1] + 1)  # rows follow one another
         self._envs = {row: make(row) for row in self._rows}
+        self._space = self._envs[self._rows[0]].action_space
+        self._plain = len(self._leaves) == 1 and self._leaves[0].is_plain
         self._steps = dict.fromkeys(self._rows, 0)
         self._floats = [i for i, leaf in enumerate(observations) if leaf.dtype.startswith("float")]
         self._before = [x[self._part].copy() for x in arrays.obs]
@@ -72,14 +74,15 @@ class Group:
         if self._restart:
             for copy, obs in zip(self._before, arrays.obs, strict=True):
                 copy[:] = obs[part]
-        rows = [row for row in self._rows if arrays.stepping[row]]
+        rows = [
+            row for row, now in zip(self._rows, arrays.stepping[part].tolist(), strict=True) if now
+        ]
+        actions = actions_of(self._space, [x[part] for x in arrays.action])
         for row in rows:
             arrays.current[self._rows[0]] = row
-            env = self._envs[row]
-            parts = (x[row] for x in arrays.action)
             try:
-                action = action_of(env.action_space, parts)
-                obs, reward, terminated, truncated, _ = env.step(action)
+                action = actions[row - part.start]
+                obs, reward, terminated, truncated, _ = self._envs[row].step(action)
                 self._steps[row] += 1
                 self._write(row, obs)
                 arrays.reward[row] = reward
@@ -118,6 +121,11 @@ class Group:
 
     def _write(self, row: int, obs: Any) -> None:
         """Write an observation; raise if its shape or data type is not that of the space."""
+        if self._plain and type(obs) is np.ndarray:
+            array = self._arrays.obs[0]
+            if obs.dtype == array.dtype and obs.shape == array.shape[1:]:
+                array[row] = obs
+                return
         for leaf, array in zip(self._leaves, self._arrays.obs, strict=True):
             value = np.asarray(leaf.read(obs))
             if value.shape != leaf.shape:

@@ -24,6 +24,11 @@ class Leaf:
         """Return the path in words; empty if there is only one array."""
         return "".join(f"[{key!r}]" for key in self.path)
 
+    @property
+    def is_plain(self) -> bool:
+        """Return whether `read` returns the observation itself."""
+        return not self.path and _start(self.space) is None
+
     def read(self, tree: Any) -> Any:
         """Return this array of an observation."""
         for key in self.path:
@@ -55,13 +60,21 @@ def leaves(space: Any, path: tuple[Any, ...] = ()) -> Iterator[Leaf]:
         raise UnsupportedSpaceError(" ".join(str(space).split()))
 
 
-def action_of(space: Any, parts: Iterator[Any]) -> Any:
+def actions_of(space: Any, arrays: Sequence[np.ndarray]) -> list[Any]:
+    """Return the actions of `space` in arrays `[N, ...]`, one for each of `N` environments."""
+    if isinstance(space, spaces.Discrete):
+        found: list[Any] = (arrays[0] + space.start).tolist()
+        return found
+    return [_action_of(space, iter(parts)) for parts in zip(*arrays, strict=True)]
+
+
+def _action_of(space: Any, parts: Iterator[Any]) -> Any:
     """Return an action of `space` from its arrays of one environment, in the order of `leaves`."""
     if isinstance(space, spaces.Dict):
-        found = {key: action_of(space[key], parts) for key in sorted(space.spaces)}
+        found = {key: _action_of(space[key], parts) for key in sorted(space.spaces)}
         return {key: found[key] for key in space.spaces}
     if isinstance(space, spaces.Tuple):
-        return tuple(action_of(part, parts) for part in space.spaces)
+        return tuple(_action_of(part, parts) for part in space.spaces)
     value = next(parts)
     if isinstance(space, spaces.Discrete):
         return int(value) + int(space.start)
