@@ -122,9 +122,12 @@ def act_members(
     step: jax.Array,
 ) -> tuple[Memory, PyTree]:
     """Map `act_once` over members and update batches: leaves are `[P, U, ...]`."""
-    return _over_batches(
-        lambda own: act_once(system, policy, *own, step), system, (memory, obs, reset)
-    )
+
+    def one(own: tuple[Memory, PyTree, jax.Array]) -> tuple[Memory, PyTree]:
+        memory, obs, reset = own
+        return act_once(system, policy, memory, obs, reset, step)
+
+    return _over_batches(one, system, (memory, obs, reset))
 
 
 @vmap_members
@@ -148,30 +151,37 @@ def explore_members(system: System, agent: AgentState) -> Policy:
     return explore(system, agent).policy
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Collected:
+    """A rollout of an actor with `B` environments."""
+
+    obs: PyTree  # [B, O...] before the first step
+    reset: jax.Array  # [B] bool, that obs starts an episode
+    steps: TimeStep  # [T, B, ...]
+    memory: Memory  # after the last step
+
+
 @vmap_members
 def learn_members(
-    system: System,
-    state: LearnerState,
-    memories: tuple[Memory, ...],
-    steps: tuple[TimeStep, ...],
-    total: Metrics,
+    system: System, state: LearnerState, rollouts: tuple[Collected, ...], total: Metrics
 ) -> tuple[LearnerState, Metrics]:
     """Update members by the rollouts of all actors, and add to the metrics so far.
 
-    `memories` and `steps` are those of the actors, leaves `[P, U, T, B / actors, ...]`.
+    Leaves of `rollouts` are `[P, U, ...]`, each with the environments of one actor.
     """
 
     def phase(system: System, state: LearnerState) -> tuple[LearnerState, Metrics]:
         agent = explore(system, state.agent)
         return learn_from(system, agent, *_joined(system, agent, state.acting))
 
-    state = dataclasses.replace(state, acting=(state.acting, memories, steps))  # type: ignore[arg-type]
+    state = dataclasses.replace(state, acting=(state.acting, rollouts))  # type: ignore[arg-type]
     return add_update(*vmap_batches(phase, system)(state), total)
 
 
 @vmap_members
 def watch_members(
-    system: System, state: LearnerState, memories: tuple[Memory, ...], steps: tuple[TimeStep, ...]
+    system: System, state: LearnerState, rollouts: tuple[Collected, ...]
 ) -> LearnerState:
     """Fill the observation statistics of members, without learning; see `learn_members`."""
 
@@ -180,20 +190,33 @@ def watch_members(
         agent = update_obs_statistics(system, state.agent, rollout)
         return LearnerState(agent=agent, acting=acting), ()
 
-    state = dataclasses.replace(state, acting=(state.acting, memories, steps))  # type: ignore[arg-type]
+    state = dataclasses.replace(state, acting=(state.acting, rollouts))  # type: ignore[arg-type]
     return vmap_batches(phase, system)(state)[0]
 
 
-def _joined(system: System, agent: AgentState, collected: Any) -> Any:
-    """Return what `replay` returns for the rollouts of all actors, side by side along `B`."""
+def _joined(system: System, agent: AgentState, given: Any) -> Any:
+    """Return what `replay` returns for the rollouts of all actors, side by side along `B`.
+
+    An actor may have started episodes anew since the last rollout.
+    """
     acting: ActingState
-    acting, memories, steps = collected
+    acting, rollouts = given
 
-    def join(*parts: jax.Array) -> jax.Array:
-        return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
+    def join(axis: int, *parts: PyTree) -> PyTree:
+        if len(parts) == 1:
+            return parts[0]
+        return jax.tree.map(lambda *x: jnp.concatenate(x, axis=axis), *parts)
 
-    acted = jax.tree.map(join, *((m.carries, m.action, m.kept) for m in memories))
-    return replay(system, agent, acting, acted, jax.tree.map(join, *steps))
+    reset = join(0, *(each.reset for each in rollouts))
+    begun = {
+        name: jnp.where(reset, 0, getattr(acting, name))
+        for name in ("episode_return", "episode_length", "discounted_return")
+    }
+    obs = join(0, *(each.obs for each in rollouts))
+    acting = dataclasses.replace(acting, obs=obs, reset=reset, **begun)
+    memories = [each.memory for each in rollouts]
+    acted = join(1, *((m.carries, m.action, m.kept) for m in memories))
+    return replay(system, agent, acting, acted, join(1, *(each.steps for each in rollouts)))
 
 
 @vmap_members

@@ -10,17 +10,17 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxppo.algorithms.stepwise import Collected
 from jaxppo.runtime import devices
 from jaxppo.simulators.pool import Simulators
 from jaxppo.types import PyTree, TimeStep
 
 
 @dataclasses.dataclass(frozen=True)
-class Collected:
+class Timed:
     """A rollout of one actor, and how long it took."""
 
-    memory: PyTree  # a `stepwise.Memory`, on the devices
-    steps: TimeStep  # NumPy, [D, P, U, T, B, ...]
+    rollout: Collected  # [D, P, U, ...]; NumPy, but for the memory
     version: int  # updates after which its policy was taken
     acting_seconds: float
     stepping_seconds: float
@@ -60,18 +60,13 @@ class Actor:
     def _place_step(self, step: int) -> jax.Array:
         return jax.device_put(np.full(self._shape[0], step, np.int32), self._place)
 
-    @property
-    def obs(self) -> PyTree:
-        """Return the observations that come next, `[D, P, U, B, O...]`."""
-        return self._env.observation(self._obs)
-
     def start(self, policy: PyTree, key: jax.Array) -> None:
         """Continue the streams of keys `[D, P, U]`."""
         self._memory = self._programs.init(policy, key)
 
     def collect(
         self, policy: PyTree, version: int, key: jax.Array | None = None, waited: float = 0.0
-    ) -> Collected:
+    ) -> Timed:
         """Act for `T` steps with a policy; a `key` replaces the stream."""
         arrays, acting, stepping = self.simulators.arrays, 0.0, 0.0
         obs, final = self._rollout_of(arrays.obs), self._rollout_of(arrays.final)
@@ -80,6 +75,7 @@ class Actor:
         if key is not None:
             self._memory = dataclasses.replace(self._memory, key=key)
         memory = self._programs.begin(self._memory)  # a copy, which `act` overwrites
+        first: dict[str, Any] = {"obs": self._env.observation(self._obs), "reset": self._reset}
         for step, placed in enumerate(self._steps):
             began = time.perf_counter()
             tree = self._env.observation(self._obs)
@@ -101,11 +97,10 @@ class Actor:
         steps = TimeStep(
             obs=self._env.observation(obs),
             final_observation=self._env.observation(final),
-            reward=flags[0],
-            terminated=flags[1],
-            truncated=flags[2],
+            **dict[str, Any](zip(("reward", "terminated", "truncated"), flags, strict=True)),
         )
-        return Collected(memory, steps, version, acting, stepping, waited)
+        rollout = Collected(**first, steps=steps, memory=memory)
+        return Timed(rollout, version, acting, stepping, waited)
 
     def _rollout_of(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         devices_, members, batches, num = self._shape
@@ -136,7 +131,7 @@ class Threads:
         self._policies: dict[int, PyTree] = {}
         self._published = threading.Condition()
         self._closing = False
-        self._queues: list[queue.Queue[Collected | BaseException]] = [queue.Queue() for _ in actors]
+        self._queues: list[queue.Queue[Timed | BaseException]] = [queue.Queue() for _ in actors]
         self._threads = [
             threading.Thread(target=self._run, args=pair, daemon=True, name="actor")
             for pair in zip(actors, self._queues, strict=True)
@@ -151,7 +146,7 @@ class Threads:
             self._policies.pop(version - self._lag - 1, None)
             self._published.notify_all()
 
-    def get(self) -> list[Collected]:
+    def get(self) -> list[Timed]:
         """Return the next rollout of every actor; raise what an actor raised."""
         found = [each.get() for each in self._queues]
         for each in found:
@@ -159,15 +154,14 @@ class Threads:
                 raise each
         return found  # type: ignore[return-value]
 
-    def _run(self, actor: Actor, results: "queue.Queue[Collected | BaseException]") -> None:
+    def _run(self, actor: Actor, results: "queue.Queue[Timed | BaseException]") -> None:
         rollout = 0
         try:
             while True:
                 began, version = time.perf_counter(), max(0, rollout - self._lag)
                 with self._published:
-                    self._published.wait_for(
-                        lambda version=version: self._closing or version in self._policies
-                    )
+                    while not self._closing and version not in self._policies:
+                        self._published.wait()
                     if self._closing:
                         return
                     policy = self._policies[version]

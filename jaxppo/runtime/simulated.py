@@ -17,7 +17,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.envs import is_simulated
 from jaxppo.runtime import compile, devices, hosts
-from jaxppo.runtime.actors import Actor, ActorPrograms, Collected, Threads
+from jaxppo.runtime.actors import Actor, ActorPrograms, Threads, Timed
 from jaxppo.runtime.placement import Layout
 from jaxppo.types import ActingState, Environment, LearnerState, PyTree, System, TimeStep, zeros
 
@@ -96,8 +96,8 @@ class Training:
         """Run rollouts that only fill the observation statistics."""
         program = None
         for _ in range(count):
-            state, collected = self._collect(state, threaded=False)
-            given = state, tuple(c.memory for c in collected), tuple(c.steps for c in collected)
+            collected = self._collect(state, threaded=False)
+            given = state, tuple(each.rollout for each in collected)
             if program is None:
                 watch = partial(stepwise.watch_members, self._layout.system)
                 program = compile.compile_program(watch, *given, compiler=compiler).call
@@ -106,27 +106,24 @@ class Training:
         return state
 
     def _update(self, state: LearnerState, total: Metrics) -> tuple[LearnerState, Metrics]:
-        state, collected = self._collect(state, threaded=self._timed.in_threads)
+        collected = self._collect(state, threaded=self._timed.in_threads)
         began = time.perf_counter()
-        memories, steps = tuple(c.memory for c in collected), tuple(c.steps for c in collected)
-        state, total = self._learn(state, memories, steps, total)
+        state, total = self._learn(state, tuple(each.rollout for each in collected), total)
         jax.block_until_ready(total)
         self._timed.learning += time.perf_counter() - began
         self._advance(state)
         return state, total
 
-    def _collect(
-        self, state: LearnerState, *, threaded: bool
-    ) -> tuple[LearnerState, list[Collected]]:
-        """Return the next rollout of every actor, and the state that it starts from."""
+    def _collect(self, state: LearnerState, *, threaded: bool) -> list[Timed]:
+        """Return the next rollout of every actor."""
         if self._returned is None or self._returned.key is not state.acting.key:
-            state = self._restart(state)
+            self._restart(state)
         policy = self._explore(state.agent)
         if not threaded:
             version, key = self._version, state.acting.key
             collected = [actor.collect(policy, version, key) for actor in self._actors]
             self._timed.add(collected, version, 0.0)
-            return state, collected
+            return collected
         began = time.perf_counter()
         if self._threads is None:
             for actor in self._actors:
@@ -135,14 +132,14 @@ class Training:
         self._threads.publish(self._version, policy)
         collected = self._threads.get()
         self._timed.add(collected, self._version, time.perf_counter() - began)
-        return state, collected
+        return collected
 
     def _advance(self, state: LearnerState) -> None:
         self._version += 1
         self._returned = state.acting
 
-    def _restart(self, state: LearnerState) -> LearnerState:
-        """Start episodes in all environments; return the state with them."""
+    def _restart(self, state: LearnerState) -> None:
+        """Make all actors, which start episodes."""
         self.close()
         self._timed.begin()
         system, plan = self._layout.system, self._layout.plan
@@ -158,8 +155,6 @@ class Training:
         policy = self._explore(state.agent)
         for actor in self._actors:
             actor.start(policy, state.acting.key)
-        obs = jax.tree.map(lambda *x: np.concatenate(x, axis=3), *(a.obs for a in self._actors))
-        return dataclasses.replace(state, acting=self._fresh(state.acting, obs))
 
     def _draw_seeds(self, shape: tuple[int, int, int, int], update: int) -> np.ndarray:
         """Return seeds `[D, P, U, B]` of environments, other ones after each resume."""
@@ -174,25 +169,6 @@ class Training:
         if self._layout.plan.shards_members:
             return (found[:, 0].reshape(shape) & 0x7FFFFFFF).astype(np.int64)
         return (found.swapaxes(0, 1) & 0x7FFFFFFF).astype(np.int64)
-
-    def _fresh(self, acting: ActingState, obs: PyTree) -> ActingState:
-        """Return the state of environments that start episodes with `obs` `[D, P, U, B, O...]`."""
-        lead = acting.reset.shape[:3]
-        carry = self._layout.system.algorithm.network.initial_carry(acting.reset.shape[3])
-        carry = jax.tree.map(lambda x: np.broadcast_to(x, (*lead, *x.shape)), carry)
-        placed = self._layout.devices
-        nothing = {
-            name: devices.shard(np.zeros(x.shape, x.dtype), placed)
-            for name in ("episode_return", "episode_length", "discounted_return")
-            for x in (getattr(acting, name),)
-        }
-        return dataclasses.replace(
-            acting,
-            obs=devices.shard(obs, placed),
-            reset=devices.shard(np.ones(acting.reset.shape, bool), placed),
-            carry=devices.shard(carry, placed),
-            **nothing,
-        )
 
     def report(self) -> dict[str, float]:
         """Return how time was spent since the last report, and the policy lag of the batches."""
@@ -226,7 +202,7 @@ class _Times:
         began = time.perf_counter()
         self.__dict__.update(vars(_Times(began=began, in_threads=self.in_threads)))
 
-    def add(self, collected: Sequence[Collected], version: int, waited: float) -> None:
+    def add(self, collected: Sequence[Timed], version: int, waited: float) -> None:
         self.acting += sum(c.acting_seconds for c in collected)
         self.stepping += sum(c.stepping_seconds for c in collected)
         self.waiting += sum(c.waiting_seconds for c in collected)
@@ -276,10 +252,12 @@ def compile_training(
         build(partial(stepwise.begin_members, number if num_actors > 1 else None, system), memory)
         for number in range(num_actors)
     ]
-    rollout = (*lead, system.rollout_length, each.num_envs)
-    steps = jax.eval_shape(lambda: _zero_steps(system, rollout))
-    given = state, (memory,) * num_actors, (steps,) * num_actors, total
-    learn = build(partial(stepwise.learn_members, system), *given, donate=(0, 3))
+    lead_of_steps = (*lead, system.rollout_length, each.num_envs)
+    steps = jax.eval_shape(lambda: _zero_steps(system, lead_of_steps))
+    first: dict[str, Any] = {"obs": obs, "reset": reset}
+    rollout = stepwise.Collected(**first, steps=steps, memory=memory)
+    given = state, (rollout,) * num_actors, total
+    learn = build(partial(stepwise.learn_members, system), *given, donate=(0, 2))
     programs = [ActorPrograms(init.call, begin.call, act.call) for begin in begins]
     every = [explore, init, act, *begins, learn]
     return dataclasses.replace(
@@ -311,7 +289,8 @@ class Evaluation:
     def __call__(self, policy: PyTree, keys: jax.Array) -> Episodes:
         """Return episodes `[D, P, E]` in NumPy; `SimulatorError` if an environment fails."""
         system, (shards, members, num) = self._system, self._shape
-        env, total, lead = system.env, keys.shape[2], self._shape
+        env: Any = system.env  # a Simulated
+        total, lead = keys.shape[2], self._shape
         if self._simulators is None:
             self._simulators = env.make(shards * members * num)
         arrays = self._simulators.arrays
@@ -365,7 +344,10 @@ class Evaluation:
             if again.any():
                 rows = np.flatnonzero(again.reshape(-1))
                 self._simulators.reset(rows, seeds[group, np.minimum(episode, total - 1)][again])
-        return Episodes(**{name: x.reshape(shards, members, total) for name, x in found.items()})
+        shaped: dict[str, Any] = {
+            name: x.reshape(shards, members, total) for name, x in found.items()
+        }
+        return Episodes(**shaped)
 
     def close(self) -> None:
         """End the simulators."""

@@ -98,7 +98,7 @@ class Group:
                 self._replace(fault.row)
         if resets:
             over = arrays.terminated[part] | arrays.truncated[part]
-            for row in (self._part.start + i for i in np.flatnonzero(over)):
+            for row in (self._part.start + int(i) for i in np.flatnonzero(over)):
                 if arrays.stepping[row] and all(row != fault.row for fault in faults):
                     try:
                         self._start(row, None)

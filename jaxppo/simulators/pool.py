@@ -131,7 +131,7 @@ class Pool:
             self._before = [x.copy() for x in self.arrays.obs]
         for worker in self._workers:
             worker.send(command)
-        waiting = {worker.results: number for number, worker in enumerate(self._workers)}
+        waiting: dict[Any, int] = {worker.results: i for i, worker in enumerate(self._workers)}
         limit = self._timeout if command != RESET else None
         deadline = None if limit is None else time.monotonic() + limit
         faults: list[Fault] = []
@@ -139,7 +139,7 @@ class Pool:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             ready = wait(list(waiting), left)
             for connection in ready:
-                number = waiting.pop(connection)  # type: ignore[arg-type]
+                number = waiting.pop(connection)
                 found = self._workers[number].receive()
                 faults += self._replace(number, found) if isinstance(found, str) else found
             if not ready:

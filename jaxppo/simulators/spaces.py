@@ -55,7 +55,7 @@ def leaves(space: Any, path: tuple[Any, ...] = ()) -> Iterator[Leaf]:
     elif isinstance(space, spaces.MultiBinary):
         yield Leaf(path, space, space.shape, "int8")
     elif isinstance(space, spaces.Box):
-        yield Leaf(path, space, space.shape, NARROW.get(space.dtype.name, space.dtype.name))
+        yield Leaf(path, space, space.shape, NARROW.get(str(space.dtype), str(space.dtype)))
     else:
         raise UnsupportedSpaceError(" ".join(str(space).split()))
 
@@ -71,8 +71,8 @@ def actions_of(space: Any, arrays: Sequence[np.ndarray]) -> list[Any]:
 def _action_of(space: Any, parts: Iterator[Any]) -> Any:
     """Return an action of `space` from its arrays of one environment, in the order of `leaves`."""
     if isinstance(space, spaces.Dict):
-        found = {key: _action_of(space[key], parts) for key in sorted(space.spaces)}
-        return {key: found[key] for key in space.spaces}
+        entries = {key: _action_of(space[key], parts) for key in sorted(space.spaces)}
+        return {key: entries[key] for key in space.spaces}
     if isinstance(space, spaces.Tuple):
         return tuple(_action_of(part, parts) for part in space.spaces)
     value = next(parts)
