@@ -28,9 +28,14 @@ class ArchConfig:
     )
     actors: int = setting(
         0,
-        "for environments that are not written in JAX: threads that collect while the learner "
+        "for environments that are not written in JAX: how many actors collect while the learner "
         "learns; 0: collect, then learn",
         low=0,
+    )
+    actors_on: str = setting(
+        "threads",
+        "where actors run: threads (of this process), or ray (processes of a Ray cluster)",
+        choices=("threads", "ray"),
     )
     max_policy_lag: int = setting(
         1,
@@ -194,10 +199,10 @@ class EnvConfig:
     library: str = setting(
         "gymnax",
         "written in JAX: gymnax, brax, craftax, jumanji, navix, pgx, playground, xminigrid; "
-        "not in JAX: gymnasium",
+        "not in JAX: gymnasium, envpool",
         choices=(
             *("gymnax", "brax", "craftax", "jumanji", "navix", "pgx", "playground", "xminigrid"),
-            *("gymnasium",),
+            *("gymnasium", "envpool"),
         ),
     )
     name: str | None = setting(

@@ -23,6 +23,7 @@ PACKAGES = {  # library -> name of its package; the adapter and the extra are na
     "playground": "mujoco_playground",
     "xminigrid": "xminigrid",
     "gymnasium": "gymnasium",
+    "envpool": "envpool",
 }
 
 

@@ -57,6 +57,11 @@ class Actor:
         self._place = devices.sharding(devices.of_run(shape[0]))
         self._steps = [self._place_step(step) for step in range(rollout_length)]
 
+    @property
+    def restarts(self) -> int:
+        """Return how many environments were made anew after a fault."""
+        return self.simulators.restarts
+
     def _place_step(self, step: int) -> jax.Array:
         return jax.device_put(np.full(self._shape[0], step, np.int32), self._place)
 

@@ -27,7 +27,7 @@ from jaxppo.types import Hyperparameters, LearnerState, PyTree, System
 def build(config: Config, plan: Plan) -> System:
     """Make the static part of a run; `ConfigError` if environment and network do not fit."""
     env = envs.make(config.env)
-    simulated.check(config, env, plan.num_envs)
+    simulated.check(config, env, plan.num_envs, plan.num_devices)
     max_eval_steps = config.arch.max_eval_steps or env.time_limit
     if max_eval_steps is None:
         raise ConfigError(

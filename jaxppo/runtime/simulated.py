@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,15 +14,16 @@ from jaxppo.algorithms import stepwise
 from jaxppo.algorithms.evaluation import Episodes, reset_keys
 from jaxppo.algorithms.spine import Metrics
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.plan import Plan
 from jaxppo.config.schema import Config
 from jaxppo.envs import is_simulated
-from jaxppo.runtime import compile, devices, hosts
+from jaxppo.runtime import compile, devices, hosts, remote
 from jaxppo.runtime.actors import Actor, ActorPrograms, Threads, Timed
 from jaxppo.runtime.placement import Layout
 from jaxppo.types import ActingState, Environment, LearnerState, PyTree, System, TimeStep, zeros
 
 
-def check(config: Config, env: Environment, num_envs: int) -> None:
+def check(config: Config, env: Environment, num_envs: int, num_devices: int) -> None:
     """Raise `ConfigError` for settings that simulators, or JAX environments, do not have.
 
     `num_envs` is that of one device and update batch.
@@ -45,6 +46,8 @@ def check(config: Config, env: Environment, num_envs: int) -> None:
             f"{env.name}: is not written in JAX, and such a run is one process so far; set "
             "arch.distributed=null"
         )
+    if arch.actors_on == "ray":
+        remote.check(config, num_devices)
     if arch.actors and num_envs % arch.actors:
         raise ConfigError(
             f"arch.actors={arch.actors}: does not divide the {num_envs} environments of each "
@@ -70,12 +73,14 @@ class Training:
         configs: Sequence[Config],
         learn: Any,
         explore: Any,
-        programs: list[ActorPrograms],
+        make: Callable[[int, np.ndarray], Any],
     ) -> None:
         self._layout, self._seeds = layout, [config.arch.seed for config in configs]
-        self._learn, self._explore, self._programs = learn, explore, programs
+        self._learn, self._explore, self._make = learn, explore, make
+        self._num_actors = configs[0].arch.actors or 1
+        self._remote = configs[0].arch.actors_on == "ray"
         self._lag = configs[0].arch.max_policy_lag if configs[0].arch.actors else 0
-        self._actors: list[Actor] = []
+        self._actors: list[Any] = []  # each an Actor or a RemoteActor
         self._threads: Threads | None = None
         self._version = 0
         self._returned: ActingState | None = None
@@ -118,7 +123,7 @@ class Training:
         """Return the next rollout of every actor."""
         if self._returned is None or self._returned.key is not state.acting.key:
             self._restart(state)
-        policy = self._explore(state.agent)
+        policy = self._policy(state)
         if not threaded:
             version, key = self._version, state.acting.key
             collected = [actor.collect(policy, version, key) for actor in self._actors]
@@ -134,6 +139,11 @@ class Training:
         self._timed.add(collected, self._version, time.perf_counter() - began)
         return collected
 
+    def _policy(self, state: LearnerState) -> Any:
+        """Return the policy that collects next, as actors take it."""
+        policy = self._explore(state.agent)
+        return remote.hand_over(policy) if self._remote else policy
+
     def _advance(self, state: LearnerState) -> None:
         self._version += 1
         self._returned = state.acting
@@ -144,15 +154,15 @@ class Training:
         self._timed.begin()
         system, plan = self._layout.system, self._layout.plan
         shape = plan.num_devices, plan.members_per_device, plan.update_batch_size
-        each = system.num_envs // len(self._programs)
+        each = system.num_envs // self._num_actors
         update = int(np.asarray(devices.first(state.agent.update)).max())
         seeds = self._draw_seeds((*shape, system.num_envs), update)
-        for number, programs in enumerate(self._programs):
+        if self._remote:
+            remote.connect()
+        for number in range(self._num_actors):
             part = seeds[..., number * each : (number + 1) * each]
-            self._actors.append(
-                Actor(system.env, (*shape, each), system.rollout_length, programs, part)
-            )
-        policy = self._explore(state.agent)
+            self._actors.append(self._make(number, part))
+        policy = self._policy(state)
         for actor in self._actors:
             actor.start(policy, state.acting.key)
 
@@ -172,7 +182,7 @@ class Training:
 
     def report(self) -> dict[str, float]:
         """Return how time was spent since the last report, and the policy lag of the batches."""
-        restarts = sum(actor.simulators.restarts for actor in self._actors)
+        restarts = sum(actor.restarts for actor in self._actors)
         return {**self._timed.report(), "env_restarts": restarts}
 
     def close(self) -> None:
@@ -231,40 +241,72 @@ def compile_training(
     layout: Layout, configs: Sequence[Config], shapes: tuple[LearnerState, Metrics]
 ) -> compile.Program:
     """Compile the programs of training with simulators; `shapes` are of state and metrics."""
-    system, config = layout.system, configs[0]
+    system, config, plan = layout.system, configs[0], layout.plan
     num_actors = config.arch.actors or 1
     state, total = shapes
-    each = dataclasses.replace(system, num_envs=system.num_envs // num_actors)
     build = partial(compile.compile_program, compiler=config.arch.compiler)
-    lead = state.acting.reset.shape[:3]
-    env = system.env
     explore = build(partial(stepwise.explore_members, system), state.agent)
-    policy = state.agent.policy
-    obs = jax.eval_shape(lambda: zeros(env.observation_space, (*lead, each.num_envs)))
-    reset = jax.ShapeDtypeStruct((*lead, each.num_envs), bool)
-    init = build(partial(stepwise.init_memories, each), policy, state.acting.key)
-    memory = jax.eval_shape(
-        devices.parallel(partial(stepwise.init_memories, each), lead[0]), policy, state.acting.key
-    )
-    step = jax.ShapeDtypeStruct(lead[:1], jnp.int32)
-    act = build(partial(stepwise.act_members, each), policy, memory, obs, reset, step, donate=(1,))
-    begins = [
-        build(partial(stepwise.begin_members, number if num_actors > 1 else None, system), memory)
-        for number in range(num_actors)
+    here = config.arch.actors_on == "threads"
+    found = [
+        compile_actor(system, config, state, number, num_actors)
+        for number in range(num_actors if here else 0)
     ]
-    lead_of_steps = (*lead, system.rollout_length, each.num_envs)
-    steps = jax.eval_shape(lambda: _zero_steps(system, lead_of_steps))
-    first: dict[str, Any] = {"obs": obs, "reset": reset}
-    rollout = stepwise.Collected(**first, steps=steps, memory=memory)
+    rollout = _rollout_shapes(system, state, num_actors)
     given = state, (rollout,) * num_actors, total
     learn = build(partial(stepwise.learn_members, system), *given, donate=(0, 2))
-    programs = [ActorPrograms(init.call, begin.call, act.call) for begin in begins]
-    every = [explore, init, act, *begins, learn]
+
+    def make(number: int, seeds: np.ndarray) -> Any:
+        if here:
+            return make_actor(system, plan, found[number][0], seeds)
+        return remote.RemoteActor(config, plan, number, num_actors, seeds)
+
     return dataclasses.replace(
         learn,
-        call=Training(layout, configs, learn.call, explore.call, programs),
-        seconds=sum(program.seconds for program in every),
+        call=Training(layout, configs, learn.call, explore.call, make),
+        seconds=learn.seconds + explore.seconds + sum(seconds for _, seconds in found),
     )
+
+
+def make_actor(system: System, plan: Plan, programs: ActorPrograms, seeds: np.ndarray) -> Actor:
+    """Make an actor in this process; `seeds` are of its environments, `[D, P, U, B]`."""
+    shape = plan.num_devices, plan.members_per_device, plan.update_batch_size, seeds.shape[3]
+    return Actor(system.env, shape, system.rollout_length, programs, seeds)
+
+
+def compile_actor(
+    system: System, config: Config, state: LearnerState, number: int, num_actors: int
+) -> tuple[ActorPrograms, float]:
+    """Compile the programs of an actor; return them and the seconds that it took."""
+    each = dataclasses.replace(system, num_envs=system.num_envs // num_actors)
+    rollout = _rollout_shapes(system, state, num_actors)
+    build = partial(compile.compile_program, compiler=config.arch.compiler)
+    policy, memory = state.agent.policy, rollout.memory
+    step = jax.ShapeDtypeStruct(rollout.reset.shape[:1], jnp.int32)
+    init = build(partial(stepwise.init_memories, each), policy, state.acting.key)
+    chosen = number if num_actors > 1 else None
+    begin = build(partial(stepwise.begin_members, chosen, system), memory)
+    act = partial(stepwise.act_members, each)
+    acting = build(act, policy, memory, rollout.obs, rollout.reset, step, donate=(1,))
+    programs = ActorPrograms(init.call, begin.call, acting.call)
+    return programs, init.seconds + begin.seconds + acting.seconds
+
+
+def _rollout_shapes(system: System, state: LearnerState, num_actors: int) -> stepwise.Collected:
+    """Return the shapes of an actor's rollout, `[D, P, U, ...]`."""
+    each = dataclasses.replace(system, num_envs=system.num_envs // num_actors)
+    lead = (*state.acting.reset.shape[:3], each.num_envs)
+    init = devices.parallel(partial(stepwise.init_memories, each), lead[0])
+
+    def example(policy: PyTree, key: jax.Array) -> stepwise.Collected:
+        return stepwise.Collected(
+            obs=zeros(system.env.observation_space, lead),
+            reset=jnp.zeros(lead, bool),
+            steps=_zero_steps(system, (*lead[:3], system.rollout_length, lead[3])),
+            memory=init(policy, key),
+        )
+
+    shapes: stepwise.Collected = jax.eval_shape(example, state.agent.policy, state.acting.key)
+    return shapes
 
 
 def _zero_steps(system: System, lead: tuple[int, ...]) -> TimeStep:

@@ -1,0 +1,43 @@
+"""Adapter of EnvPool: its registered tasks, many at once in one pool of threads."""
+
+import contextlib
+from typing import Any
+
+import envpool
+
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import EnvConfig
+from jaxppo.envs import unknown
+from jaxppo.envs.simulated import Simulated, refuse_settings
+from jaxppo.simulators.envpool import EnvPool
+
+
+def make(config: EnvConfig) -> Simulated:
+    """Make a task; `env.kwargs` go to `envpool.make_gymnasium` (`num_threads`, `frame_skip`).
+
+    Its `xla()` is not used: for a simulator that takes longer than CartPole it is no faster, and
+    it can neither be mapped over members nor take the seeds of episodes.
+    """
+    refuse_settings(config)
+    others = {"wrappers": [], "processes": 0, "on_error": "stop", "step_timeout": None}
+    for key, default in others.items():
+        if (value := getattr(config, key)) != default:
+            raise ConfigError(
+                f"env.{key}={value}: is for env.library=gymnasium; EnvPool has threads of its own, "
+                "and env.kwargs.num_threads sets their number"
+            )
+    name, kwargs = str(config.name), dict(config.kwargs)
+    if name not in envpool.list_all_envs():
+        raise unknown(config, envpool.list_all_envs())
+
+    def pool(seeds: list[int]) -> Any:
+        return envpool.make_gymnasium(name, num_envs=len(seeds), seed=seeds, **kwargs)
+
+    with contextlib.closing(pool([0])) as one:
+        spaces = one.observation_space, one.action_space
+        limit = int(one.spec.config.max_episode_steps) or None
+
+    def start(env: Simulated, num: int) -> EnvPool:
+        return EnvPool(pool, num, env.observation_leaves, env.action_leaves)
+
+    return Simulated(name, *spaces, limit, start)

@@ -1,0 +1,161 @@
+"""Actors in processes of a Ray cluster. An actor that dies is replaced, and the run goes on."""
+
+import contextlib
+import dataclasses
+import os
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.given import is_given
+from jaxppo.config.plan import Plan
+from jaxppo.config.schema import Config
+from jaxppo.runtime import devices
+from jaxppo.runtime.actors import Timed
+from jaxppo.simulators.group import SimulatorError
+from jaxppo.types import PyTree
+
+ATTEMPTS = 3  # deaths in a row without a rollout, after which the run ends
+
+
+def check(config: Config, num_devices: int) -> None:
+    """Raise `ConfigError` if a run cannot have actors on Ray."""
+    key = f"arch.actors_on={config.arch.actors_on}"
+    if not config.arch.actors:
+        raise ConfigError(f"{key}: needs arch.actors=N, the number of its processes")
+    if num_devices > 1:
+        raise ConfigError(
+            f"{key}: such a learner has one device, not {num_devices}; set JAX_NUM_CPU_DEVICES=1, "
+            "or use arch.actors_on=threads"
+        )
+    if not devices.is_installed("ray"):
+        raise ConfigError(f"{key}: Ray is not installed; pip install 'jaxppo[ray]'")
+    if is_given(config.env.target):
+        raise ConfigError(
+            f"{key}: another process cannot see an object; give an import path: "
+            "env.target=my_module.MyEnv"
+        )
+
+
+def connect() -> None:
+    """Join the cluster that RAY_ADDRESS names, or start one on this machine."""
+    import ray
+
+    if not ray.is_initialized():
+        ray.init(log_to_driver=False, logging_level="error", configure_logging=False)
+
+
+def hand_over(policy: PyTree) -> Any:
+    """Put a policy where all actors of the cluster can read it."""
+    import ray
+
+    return ray.put(devices.host(policy))
+
+
+class RemoteActor:
+    """An `actors.Actor` in another process."""
+
+    def __init__(
+        self, config: Config, plan: Plan, number: int, num_actors: int, seeds: np.ndarray
+    ) -> None:
+        self._given = config, plan, number, num_actors
+        self._seeds, self._deaths = seeds, 0
+        self._key: Any = None
+        self._handle = self._make()
+        self._restarts_before, self._restarts = 0, 0
+
+    @property
+    def restarts(self) -> int:
+        """Return how many environments were made anew, those of a dead actor included."""
+        return self._restarts_before + self._restarts
+
+    def _make(self) -> Any:
+        import ray
+
+        path = os.pathsep.join(p for p in (os.getcwd(), os.environ.get("PYTHONPATH", "")) if p)
+        variables = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": path}
+        remote = ray.remote(num_cpus=1, runtime_env={"env_vars": variables})(_Host)
+        return remote.remote(*self._given, self._seeds + self._deaths)
+
+    def start(self, policy: Any, key: jax.Array) -> None:
+        """Continue the streams of keys `[D, P, U]`."""
+        self._key = devices.host(key)
+        self._handle.start.remote(policy, self._key)
+
+    def collect(
+        self, policy: Any, version: int, key: jax.Array | None = None, waited: float = 0.0
+    ) -> Timed:
+        """Act for `T` steps with a policy that was handed over; `SimulatorError` as `Actor`."""
+        import ray
+
+        if key is not None:
+            self.start(policy, key)
+        for _ in range(ATTEMPTS):
+            try:
+                timed, restarts = ray.get(self._handle.collect.remote(policy, version, waited))
+                self._restarts, self._key = restarts, timed.rollout.memory.key
+                memory = dataclasses.replace(
+                    timed.rollout.memory,
+                    key=jax.random.wrap_key_data(timed.rollout.memory.key),
+                    keys=jax.random.wrap_key_data(timed.rollout.memory.keys),
+                )
+                rollout = dataclasses.replace(timed.rollout, memory=memory)
+                return dataclasses.replace(timed, rollout=rollout)
+            except ray.exceptions.RayActorError:
+                self._deaths += 1
+                self._restarts_before += self._restarts + self._seeds.size
+                self._restarts = 0
+                self._handle = self._make()
+                self._handle.start.remote(policy, self._key)
+            except ray.exceptions.RayTaskError as error:
+                if isinstance(error.cause, SimulatorError):
+                    raise SimulatorError(str(error.cause)) from error
+                raise
+        raise SimulatorError(
+            f"actor {self._given[2]} on Ray died {ATTEMPTS} times without a rollout"
+        )
+
+    def close(self) -> None:
+        """End the process."""
+        import ray
+
+        with contextlib.suppress(Exception):  # it may be dead
+            ray.get(self._handle.close.remote(), timeout=5)
+        ray.kill(self._handle)
+
+
+class _Host:
+    """What runs in the process of a `RemoteActor`."""
+
+    def __init__(
+        self, config: Config, plan: Plan, number: int, num_actors: int, seeds: np.ndarray
+    ) -> None:
+        from jaxppo.runtime import build, programs, simulated
+        from jaxppo.runtime.placement import Layout
+        from jaxppo.runtime.population import members
+
+        system = build.build(config, plan)
+        configs = members(config)
+        layout = Layout(plan, system, tuple(range(len(configs))))
+        state, *_ = programs.training_shapes(layout, configs)
+        compiled, _ = simulated.compile_actor(system, config, state, number, num_actors)
+        self._actor = simulated.make_actor(system, plan, compiled, seeds)
+
+    def start(self, policy: PyTree, key: Any) -> None:
+        self._actor.start(_with_keys(policy), jax.random.wrap_key_data(key))
+
+    def collect(self, policy: PyTree, version: int, waited: float) -> tuple[Timed, int]:
+        timed = self._actor.collect(_with_keys(policy), version, waited=waited)
+        host = devices.host(timed.rollout)
+        return dataclasses.replace(timed, rollout=host), self._actor.restarts
+
+    def close(self) -> None:
+        self._actor.close()
+
+
+def _with_keys(policy: Any) -> Any:
+    if policy.noise_key is None:
+        return policy
+    return dataclasses.replace(policy, noise_key=jax.random.wrap_key_data(policy.noise_key))

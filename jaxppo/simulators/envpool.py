@@ -1,0 +1,84 @@
+"""Environments of EnvPool, which its own threads step in C++."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxppo.simulators.group import SimulatorError, in_words
+from jaxppo.simulators.spaces import Arrays, Leaf
+
+
+class EnvPool:
+    """`pool.Simulators` of one pool, which `make(seeds)` makes at the first reset.
+
+    EnvPool takes seeds only then: later episodes go on with the random numbers of their
+    environment. An episode that ends is reset at once, so no step is lost to a reset.
+    """
+
+    restarts = 0  # a fault cannot be told from outside
+
+    def __init__(
+        self,
+        make: Callable[[list[int]], Any],
+        num: int,
+        observations: Sequence[Leaf],
+        actions: Sequence[Leaf],
+    ) -> None:
+        self.arrays = Arrays(num, observations, actions)
+        self._make, self._leaves = make, list(observations)
+        self._pool: Any = None
+        self._actions = list(actions)
+
+    def reset(self, rows: Sequence[int], seeds: Sequence[int]) -> None:
+        """Start episodes in some environments."""
+        chosen = np.asarray(rows, np.int32)
+        try:
+            if self._pool is None:
+                full = np.zeros(len(self.arrays.reward), np.int64)
+                full[chosen] = seeds
+                self._pool = self._make((full % (2**31 - 1)).tolist())
+                chosen = np.arange(len(full), dtype=np.int32)
+            obs, info = self._pool.reset(chosen)
+        except Exception as error:
+            raise SimulatorError(f"EnvPool raises {in_words(error)}") from error
+        self._write(self.arrays.obs, obs, info["env_id"])
+
+    def step(self, actions: Sequence[np.ndarray], rows: np.ndarray | None = None) -> None:
+        """Step all environments, or only `rows` `[N]` bool and then start nothing."""
+        arrays = self.arrays
+        chosen = np.arange(len(arrays.reward)) if rows is None else np.flatnonzero(rows)
+        chosen = chosen.astype(np.int32)
+        try:
+            given = self._given([x[chosen] for x in actions])
+            obs, reward, terminated, truncated, info = self._pool.step(given, chosen)
+        except Exception as error:
+            raise SimulatorError(f"EnvPool raises {in_words(error)}") from error
+        numbers = info["env_id"]
+        self._write(arrays.obs, obs, numbers)
+        self._write(arrays.final, obs, numbers)
+        arrays.reward[numbers] = reward
+        arrays.terminated[numbers], arrays.truncated[numbers] = terminated, truncated
+        over = numbers[terminated | truncated]
+        if rows is None and over.size:
+            self.reset(over.tolist(), [-1] * over.size)
+
+    def _given(self, actions: Sequence[np.ndarray]) -> Any:
+        """Return a batch of actions in EnvPool's form: one array, or a dict of arrays."""
+        found = [
+            (x + getattr(leaf.space, "start", 0)).astype(leaf.space.dtype)
+            for x, leaf in zip(actions, self._actions, strict=True)
+        ]
+        if len(found) == 1 and not self._actions[0].path:
+            return found[0]
+        return {leaf.path[-1]: x for x, leaf in zip(found, self._actions, strict=True)}
+
+    def _write(self, arrays: Sequence[np.ndarray], obs: Any, numbers: np.ndarray) -> None:
+        for leaf, array in zip(self._leaves, arrays, strict=True):
+            array[numbers] = leaf.read(obs)
+
+    def close(self) -> None:
+        """Close the pool."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
