@@ -6,3 +6,7 @@ PEERS: dict[str, list[str]] = {  # what each installs besides JAX
     "brax": ["brax==0.14.2", "gymnax==1.0.1", "six"],
     "sb3": ["stable-baselines3==2.9.2"],
 }
+OF_SIMULATORS = {  # those of benchmarks.simulators
+    "sb3_gymnasium": ["stable-baselines3==2.9.2", "gymnasium[mujoco]"],
+    "torch_envpool": ["torch", "envpool==1.2.5", "numpy"],
+}

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.blocks import SIZES
-from benchmarks.peers import PEERS
+from benchmarks.peers import OF_SIMULATORS, PEERS
 
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER.parent / "results"
@@ -29,11 +29,12 @@ OURS = "jaxppo"
 
 def install(peer: str, jax: str) -> str:
     """A peer's Python, in an environment made on first use."""
-    if not PEERS[peer]:
+    packages = {**PEERS, **OF_SIMULATORS}[peer]
+    if not packages:
         return sys.executable
     python = ENVIRONMENTS / peer / "bin" / "python"
     done = ENVIRONMENTS / peer / ".installed"
-    wanted = " ".join([*PEERS[peer], *([] if peer == "sb3" else [jax])])
+    wanted = " ".join([*packages, *([jax] if jax and peer != "sb3" else [])])
     if not done.exists() or done.read_text() != wanted:
         print(f"installing {wanted}", flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", ENVIRONMENTS / peer], check=True)

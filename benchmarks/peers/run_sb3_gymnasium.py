@@ -1,0 +1,46 @@
+"""stable-baselines3 on a row of `benchmarks.simulators`, timed block by block."""
+
+import json
+import sys
+import time
+
+import torch
+from stable_baselines3 import PPO
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecNormalize
+
+from benchmarks.blocks import serve
+
+work = json.loads(sys.argv[1])
+torch.set_num_threads(1)  # two were slower on two cores
+
+
+def slow():
+    """CartPole whose step takes 1 ms longer."""
+    from gymnasium.wrappers import TimeLimit
+
+    from benchmarks.simulators import Slow
+
+    return TimeLimit(Slow(), 500)
+
+
+name = slow if work["name"] == "slow" else work["name"]
+envs = make_vec_env(name, work["num_envs"])
+if work["normalize"]:
+    envs = VecNormalize(envs)
+steps = work["num_envs"] * work["rollout_length"]
+ppo = PPO(
+    "MlpPolicy",
+    envs,
+    n_steps=work["rollout_length"],
+    batch_size=steps // work["minibatches"],
+    n_epochs=work["epochs"],
+    learning_rate=2.5e-4,
+    policy_kwargs={"net_arch": {"pi": [64, 64], "vf": [64, 64]}, "activation_fn": torch.nn.Tanh},
+    device="cpu",
+)
+ppo.learn(steps)
+start = time.perf_counter()
+ppo.learn(steps, reset_num_timesteps=False)
+updates = max(1, round(2.0 / (time.perf_counter() - start)))
+serve(lambda: ppo.learn(updates * steps, reset_num_timesteps=False), updates * steps, 0.0)
