@@ -15,9 +15,9 @@ from jaxppo.analysis.report import Reporting
 from jaxppo.config.fields import takes
 from jaxppo.config.parse import system_type
 from jaxppo.config.schema import ALGORITHMS, Config, SystemConfig
+from jaxppo.deploy.evaluation import Evaluation
 from jaxppo.deploy.export import Export
 from jaxppo.deploy.films import Rendering
-from jaxppo.evaluate import Evaluation
 from jaxppo.launch.composing import config_dir
 
 HERE = Path(__file__).parent

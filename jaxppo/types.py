@@ -109,6 +109,23 @@ class Acted:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Thoughts:
+    """What a policy computed to choose the actions of `B` environments. None: it has no such thing.
+
+    Log-probabilities and entropies are those of the policy that samples, also if the actions are
+    greedy.
+    """
+
+    values: jax.Array | None = None  # [B] estimates of the state's value, in units of training
+    log_probs: jax.Array | None = None  # [B] of the actions taken
+    entropies: jax.Array | None = None  # [B] in nats
+    # A distribution's parameters by name, [B, ...]; of a product, dicts by part
+    distribution: dict[str, Any] = dataclasses.field(default_factory=dict)
+    raw_actions: PyTree = None  # [B, A...] where the environment gets a function of them
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Transition:
     """One environment step; a rollout stacks it to `[T, B, ...]`."""
 

@@ -375,14 +375,11 @@ def test_replayed_episodes_are_those_of_the_evaluation(
     drawn = drawing(policy.system.env)
     episodes = policy.evaluate(12)  # beyond the 8 that are played at once
     assert greedy or len(set(episodes.returns.tolist())) > 1
-    np.testing.assert_array_equal(films.returns(policy, drawn, 12), episodes.returns)
-    for number in range(12):
-        played = films.play(policy, drawn, number)
-        assert played.returns[-1] == episodes.returns[number]
-        assert len(played.states) - 1 == episodes.lengths[number]
+    for number, played in enumerate(films.play(policy, drawn, 12)):
+        assert played.episode_return == episodes.returns[number]
+        assert played.length == episodes.lengths[number]
         assert played.finished == episodes.finished[number]
-        assert len(played.states) == len(played.observations) == len(played.returns)
-        assert [int(state.time) for state in played.states] == list(range(len(played.states)))
+        np.testing.assert_array_equal(played.states.time, np.arange(played.length + 1))
 
 
 @pytest.mark.long
@@ -390,12 +387,13 @@ def test_last_state_is_the_one_that_the_episode_ended_in(
     hidden: tuple[Path, TrainedPolicy],
 ) -> None:
     _, policy = hidden
-    for number in range(3):
-        played = films.play(policy, drawing(policy.system.env), number)
-        over = [abs(float(s.x)) > 2.4 or abs(float(s.theta)) > 0.2095 for s in played.states]
+    for played in films.play(policy, drawing(policy.system.env), 3):
+        moments = [films._moment(played, i) for i in range(played.length + 1)]
+        over = [abs(float(s.x)) > 2.4 or abs(float(s.theta)) > 0.2095 for s, _ in moments]
         assert over == [False] * (len(over) - 1) + [True]
-        for state, obs in zip(played.states, played.observations, strict=True):
-            np.testing.assert_array_equal(obs["observation"], [state.x, 0.0, state.theta, 0.0])
+        for state, obs in moments:
+            wanted = [state.x, 0.0, state.theta, 0.0]
+            np.testing.assert_allclose(obs["observation"], wanted, 1e-6, 1e-7)
 
 
 @pytest.mark.long
@@ -404,8 +402,8 @@ def test_unfinished_episodes_end_at_the_bound(hidden: tuple[Path, TrainedPolicy]
     policy = dataclasses.replace(
         policy, system=dataclasses.replace(policy.system, max_eval_steps=3)
     )
-    played = films.play(policy, drawing(policy.system.env), 0)
-    assert len(played.states) == 4
+    (played,) = films.play(policy, drawing(policy.system.env), 1)
+    assert played.length == 3
     assert not played.finished
 
 
@@ -443,9 +441,12 @@ def test_command_writes_three_films_and_a_strip(
             assert film.info["duration"] == 40
             film.seek(film.n_frames - 1)
             last = np.asarray(film.convert("RGB"), int)
-        played = films.play(policy, drawn, number)
-        shown = [drawn.draw(state, None) for state in played.states]
-        apart = [np.abs(last[drawings.CAPTION :] - picture).mean() for picture in shown]
+        played = films.play(policy, drawn, 7)[number]
+        shown = [drawn.draw(*films._moment(played, i)) for i in range(played.length + 1)]
+        height, width, _ = shown[0].shape
+        top = drawings.CAPTION + (len(last) - drawings.CAPTION - height) // 2
+        frame = last[top : top + height, :width]
+        apart = [np.abs(frame - picture).mean() for picture in shown]
         assert np.argmin(apart) == len(shown) - 1
         assert apart[-1] < 4  # of 255: a small palette
     assert lines[3].startswith(f"{out / 'strip.png'}: ")

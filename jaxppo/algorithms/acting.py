@@ -21,6 +21,7 @@ from jaxppo.types import (
     PyTree,
     Rollout,
     System,
+    Thoughts,
     TimeStep,
     Transition,
 )
@@ -69,22 +70,52 @@ def act(
     the actions are greedy.
     """
     if key is not None and key.ndim:
-        return jax.vmap(partial(_act_alone, system, policy))(carry, obs, reset, key)
-    carry, output = unroll(system, policy, carry, jax.tree.map(lambda x: x[None], obs), reset[None])
-    if key is None:
-        best = system.algorithm.greedy(policy, output)
-        acted = Acted(action=best, env_action=best, kept=())
-    else:
-        acted = system.algorithm.act(policy, output, key)
+        return _each_alone(partial(act, system, policy), carry, obs, reset, key)
+    carry, acted, _ = _choose(system, policy, carry, obs, reset, key)
     return carry, jax.tree.map(lambda x: x[0], acted)
 
 
-def _act_alone(
-    system: System, policy: Policy, carry: PyTree, obs: PyTree, reset: jax.Array, key: jax.Array
-) -> tuple[PyTree, Acted]:
-    """Like `act`, for one environment without the axis `B`."""
-    carry, obs, reset = jax.tree.map(lambda x: x[None], (carry, obs, reset))
-    return jax.tree.map(lambda x: x[0], act(system, policy, carry, obs, reset, key))
+def act_and_describe(
+    system: System,
+    policy: Policy,
+    carry: PyTree,
+    obs: PyTree,
+    reset: jax.Array,
+    key: jax.Array | None,
+) -> tuple[PyTree, PyTree, Thoughts]:
+    """Like `act`; return the next carry, the environment's actions `[B, A...]` and the thoughts."""
+    if key is not None and key.ndim:
+        return _each_alone(partial(act_and_describe, system, policy), carry, obs, reset, key)
+    carry, acted, output = _choose(system, policy, carry, obs, reset, key)
+    action = None if key is None else acted.action
+    thoughts = system.algorithm.describe(policy, output, action)
+    return carry, *jax.tree.map(lambda x: x[0], (acted.env_action, thoughts))
+
+
+def _choose(
+    system: System,
+    policy: Policy,
+    carry: PyTree,
+    obs: PyTree,
+    reset: jax.Array,
+    key: jax.Array | None,
+) -> tuple[PyTree, Acted, Any]:
+    """Return the next carry, and the actions and the network's output, `[1, B, ...]`."""
+    carry, output = unroll(system, policy, carry, jax.tree.map(lambda x: x[None], obs), reset[None])
+    if key is not None:
+        return carry, system.algorithm.act(policy, output, key), output
+    best = system.algorithm.greedy(policy, output)
+    return carry, Acted(action=best, env_action=best, kept=()), output
+
+
+def _each_alone(function: Callable[..., Any], *args: PyTree) -> Any:
+    """Map a function of `[B, ...]` over `B`; it gets one environment at a time, `[1, ...]`."""
+
+    def alone(*args: PyTree) -> Any:
+        *rest, key = args
+        return jax.tree.map(lambda x: x[0], function(*jax.tree.map(lambda x: x[None], rest), key))
+
+    return jax.vmap(alone)(*args)
 
 
 def collect(

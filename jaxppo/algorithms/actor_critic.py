@@ -6,8 +6,8 @@ from jaxppo.algorithms.algorithm import Algorithm
 from jaxppo.config.schema import Config
 from jaxppo.networks import actor_critic
 from jaxppo.networks.actor_critic import ActorCriticOutput
-from jaxppo.ops.actions import to_action
-from jaxppo.types import Acted, Environment, Policy, PyTree
+from jaxppo.ops.actions import parameters, to_action
+from jaxppo.types import Acted, Environment, Policy, PyTree, Thoughts
 
 
 class ActorCritic(Algorithm):
@@ -31,3 +31,18 @@ class ActorCritic(Algorithm):
         """Return the mode of the distribution."""
         del policy
         return to_action(output.distribution, output.distribution.mode())
+
+    def describe(self, policy: Policy, output: ActorCriticOutput, action: PyTree) -> Thoughts:
+        """Return the critic's output, and the distribution with its entropy."""
+        del policy
+        distribution = output.distribution
+        raw = distribution.mode() if action is None else action
+        leaves = zip(*map(jax.tree.leaves, (raw, to_action(distribution, raw))), strict=True)
+        log_prob = distribution.log_prob(raw)
+        return Thoughts(
+            values=output.value.mean(),
+            log_probs=log_prob,
+            entropies=distribution.entropy(),
+            distribution=parameters(distribution, log_prob.shape),
+            raw_actions=None if all(one is other for one, other in leaves) else raw,
+        )

@@ -20,6 +20,7 @@ from jaxppo.types import (
     PyTree,
     Rollout,
     System,
+    Thoughts,
 )
 
 
@@ -86,6 +87,14 @@ class Algorithm(abc.ABC):
     @abc.abstractmethod
     def greedy(self, policy: Policy, output: PyTree) -> PyTree:
         """Return the greedy actions `[L, B, A...]`, as the environment takes them."""
+
+    def describe(self, policy: Policy, output: PyTree, action: PyTree) -> Thoughts:
+        """Return what led to raw actions `[L, B, A...]`, for recorded episodes and films.
+
+        `action` is None if they were greedy. Fields that an algorithm leaves out are not recorded.
+        """
+        del policy, output, action
+        return Thoughts()
 
     @abc.abstractmethod
     def targets(

@@ -1,17 +1,19 @@
 """Evaluation: one episode in each of many environments."""
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxppo.algorithms.acting import act
+from jaxppo.algorithms.acting import act, act_and_describe
 from jaxppo.algorithms.axes import vmap_members
 from jaxppo.kernels import random_bits
 from jaxppo.kernels.platforms import forms
 from jaxppo.kernels.precisions import precision
 from jaxppo.ops.collectives import any_over
-from jaxppo.types import Policy, PyTree, System
+from jaxppo.types import Policy, PyTree, System, Thoughts, TimeStep
 
 
 @jax.tree_util.register_dataclass
@@ -27,13 +29,30 @@ class Episodes:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Progress:
-    step: jax.Array
-    env_state: PyTree
-    obs: PyTree
-    carry: PyTree
-    reset: jax.Array
+class Progress:
+    """The state of `B` environments that play an episode each."""
+
+    step: jax.Array  # int32, of all
+    env_state: PyTree  # [B, ...]
+    obs: PyTree  # [B, O...]
+    carry: PyTree  # [B, ...]
+    reset: jax.Array  # [B] bool
     episodes: Episodes
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecordedStep:
+    """A step of the episodes; `record` stacks it to `[T, B, ...]`."""
+
+    observations: PyTree  # [B, O...] raw, which the actions answer
+    actions: PyTree  # [B, A...] as the environment takes them
+    rewards: jax.Array  # [B] float32
+    terminated: jax.Array  # [B] bool
+    truncated: jax.Array  # [B] bool
+    thoughts: Thoughts
+    states: PyTree  # [B, ...] the environment's, before the step; () unless asked for
+    after: PyTree  # [B, ...] the true next observation and state
 
 
 FIRST = 2**31 - 1  # number of the evaluation before training; the others count from 0
@@ -69,46 +88,73 @@ def evaluate(system: System, policy: Policy, keys: jax.Array) -> Episodes:
     Only the first episode of each environment counts, so that short episodes are not
     over-represented. Later steps are computed but ignored.
     """
-    num_envs = keys.shape[0]
-    if system.evaluation_greedy:
-        policy = dataclasses.replace(policy, noise_key=None)
-    with precision("highest"):
-        env_state, obs = system.env.reset(reset_keys(keys))
 
-    def running(progress: _Progress) -> jax.Array:
+    def running(progress: Progress) -> jax.Array:
         playing = any_over((), ~progress.episodes.finished)
         return (progress.step < system.max_eval_steps) & playing
 
-    def advance(progress: _Progress) -> _Progress:
-        action_keys, env_keys = step_keys(keys, progress.step)
-        keys_now = None if system.evaluation_greedy else action_keys
-        carry, acted = act(system, policy, progress.carry, progress.obs, progress.reset, keys_now)
-        with precision("highest"):
-            env_state, step = system.env.step(env_keys, progress.env_state, acted.env_action)
-        episodes = progress.episodes
-        counting = ~episodes.finished & (progress.step < system.max_eval_steps)
-        seen = jax.tree.map(lambda x: x[None], progress.obs)
-        empty = system.algorithm.network.empty_masks(seen)[0]
-        done = step.terminated | step.truncated
-        return _Progress(
-            step=progress.step + 1,
-            env_state=env_state,
-            obs=step.obs,
-            carry=carry,
-            reset=done,
-            episodes=Episodes(
-                returns=episodes.returns + jnp.where(counting, step.reward, 0.0),
-                lengths=episodes.lengths + counting,
-                finished=episodes.finished | (done & counting),
-                empty_masks=episodes.empty_masks + (counting & empty),
-            ),
-        )
+    def advance(progress: Progress) -> Progress:
+        choice, env_keys = _choice(system, policy, keys, progress)
+        carry, acted = act(system, *choice)
+        return _step(system, env_keys, progress, carry, acted.env_action)[0]
 
-    def advance_until_look(progress: _Progress) -> _Progress:
+    def advance_until_look(progress: Progress) -> Progress:
         steps = forms().steps_per_look
         return jax.lax.fori_loop(0, steps, lambda _, now: advance(now), progress)
 
-    start = _Progress(
+    body = advance if forms().steps_per_look == 1 else advance_until_look
+    return jax.lax.while_loop(running, body, begin(system, keys)).episodes
+
+
+Watch = Callable[[PyTree, PyTree, jax.Array], tuple[PyTree, PyTree]]
+
+
+def watch_nothing(state: PyTree, action: PyTree, keys: jax.Array) -> tuple[PyTree, PyTree]:
+    """Record no states of the environment."""
+    del state, action, keys
+    return (), ()
+
+
+def record(
+    system: System,
+    policy: Policy,
+    keys: jax.Array,
+    progress: Progress,
+    *,
+    num_steps: int,
+    watch: Watch = watch_nothing,
+) -> tuple[Progress, RecordedStep]:
+    """Continue the episodes of `evaluate` by `num_steps`; return what happened, `[T, B, ...]`.
+
+    What follows the end of an episode does not belong to it. `watch` maps the environment's state,
+    actions and keys, `[B, ...]`, to the states to record before and after the step.
+    """
+
+    def advance(progress: Progress, _: None) -> tuple[Progress, RecordedStep]:
+        choice, env_keys = _choice(system, policy, keys, progress)
+        carry, action, thoughts = act_and_describe(system, *choice)
+        before, after = watch(progress.env_state, action, env_keys)
+        now, step = _step(system, env_keys, progress, carry, action)
+        return now, RecordedStep(
+            observations=progress.obs,
+            actions=action,
+            rewards=step.reward,
+            terminated=step.terminated,
+            truncated=step.truncated & ~step.terminated,
+            thoughts=thoughts,
+            states=before,
+            after=(step.final_observation, after),
+        )
+
+    return jax.lax.scan(advance, progress, None, num_steps)
+
+
+def begin(system: System, keys: jax.Array) -> Progress:
+    """Return the start of one episode for each of the `[B]` keys."""
+    num_envs = keys.shape[0]
+    with precision("highest"):
+        env_state, obs = system.env.reset(reset_keys(keys))
+    return Progress(
         step=jnp.zeros((), jnp.int32),
         env_state=env_state,
         obs=obs,
@@ -121,8 +167,45 @@ def evaluate(system: System, policy: Policy, keys: jax.Array) -> Episodes:
             empty_masks=jnp.zeros(num_envs, jnp.int32),
         ),
     )
-    body = advance if forms().steps_per_look == 1 else advance_until_look
-    return jax.lax.while_loop(running, body, start).episodes
+
+
+def _choice(
+    system: System, policy: Policy, keys: jax.Array, progress: Progress
+) -> tuple[tuple[Any, ...], jax.Array]:
+    """Return the arguments of `act` after the system, and the environments' keys `[B]`."""
+    action_keys, env_keys = step_keys(keys, progress.step)
+    now = progress.carry, progress.obs, progress.reset
+    if system.evaluation_greedy:
+        return (dataclasses.replace(policy, noise_key=None), *now, None), env_keys
+    return (policy, *now, action_keys), env_keys
+
+
+def _step(
+    system: System, env_keys: jax.Array, progress: Progress, carry: PyTree, action: PyTree
+) -> tuple[Progress, TimeStep]:
+    """Take a step and count it in the episodes that still run."""
+    with precision("highest"):
+        env_state, step = system.env.step(env_keys, progress.env_state, action)
+    episodes = progress.episodes
+    counting = ~episodes.finished & (progress.step < system.max_eval_steps)
+    seen = jax.tree.map(lambda x: x[None], progress.obs)
+    empty = system.algorithm.network.empty_masks(seen)[0]
+    done = step.terminated | step.truncated
+    now = Progress(
+        step=progress.step + 1,
+        env_state=env_state,
+        obs=step.obs,
+        carry=carry,
+        reset=done,
+        episodes=Episodes(
+            returns=episodes.returns + jnp.where(counting, step.reward, 0.0),
+            lengths=episodes.lengths + counting,
+            finished=episodes.finished | (done & counting),
+            empty_masks=episodes.empty_masks + (counting & empty),
+        ),
+    )
+    return now, step
 
 
 evaluate_members = vmap_members(evaluate)  # policy [P, ...], [P, B] keys
+begin_members = vmap_members(begin)  # [P, B] keys

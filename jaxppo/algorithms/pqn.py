@@ -26,6 +26,7 @@ from jaxppo.ops.action_values import (
     QOutput,
     ScalarQ,
     epsilon_greedy,
+    epsilon_greedy_log_prob,
     greedy_actions,
     munchausen_bonus,
     scaled_entropy,
@@ -41,6 +42,7 @@ from jaxppo.types import (
     PyTree,
     Rollout,
     System,
+    Thoughts,
 )
 
 
@@ -161,6 +163,24 @@ class PQN(Algorithm):
         """Return argmax_a Q(s, a)."""
         del policy
         return self.env_action(greedy_actions(output.estimate.mean(), output.legal))
+
+    def describe(self, policy: Policy, output: QOutput, action: jax.Array | None) -> Thoughts:
+        """Return max_a Q(s, a) and Q(s, .) `[L, B, A..., K]`, -inf where an action is illegal.
+
+        With several action components, the value is the mean of the components' maxima.
+        Log-probabilities are those of the epsilon-greedy policy.
+        """
+        q, legal = output.estimate.mean(), output.legal
+        if action is None:
+            action = greedy_actions(q, legal)
+        log_prob = epsilon_greedy_log_prob(q, legal, policy.exploration, action)
+        q = jnp.where(legal, q, -jnp.inf)
+        shape = (*q.shape[:-2], *self.action_shape, q.shape[-1])
+        return Thoughts(
+            values=jnp.mean(jnp.max(q, axis=-1), axis=-1),
+            log_probs=jnp.sum(log_prob, axis=-1),
+            distribution={"q_values": q.reshape(shape)},
+        )
 
     def env_action(self, action: jax.Array) -> jax.Array:
         """Return actions `[L, B, C]` as the environment takes them, `[L, B, A...]`."""

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -13,6 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.messages import named
+from jaxppo.deploy.episodes import Episode
 from jaxppo.types import Box, Environment, PyTree
 
 Picture = Image.Image
@@ -42,6 +43,10 @@ CHANNELS: tuple[Color, ...] = (
     (240, 240, 240),
     (255, 160, 60),
 )  # for the channels of a grid, in order
+LINES: tuple[Color, ...] = (BLUE, WOOD, GREEN, RED)  # of a panel's curves
+PANEL = 300  # width in pixels
+_GAP = 46  # pixels between its plots
+MOST_BARS = 40
 FINE = 3  # pictures are drawn larger by this factor, then averaged
 CAPTION = 24  # height in pixels
 
@@ -353,6 +358,194 @@ DRAWINGS: dict[str, Callable[[Any, PyTree, PyTree], np.ndarray]] = {
 }
 
 
+Discrete = tuple[str, np.ndarray, np.ndarray]  # kind, numbers [T, C, K], actions [T, C]
+Curve = tuple[str, np.ndarray, np.ndarray | None]  # title, means [T, A], deviations [T, A]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Panel:
+    """Curves of what a policy computed in an episode; the step that is shown is marked on them.
+
+    Matplotlib draws the curves once. Each picture adds the marker, and bars of the actions.
+    """
+
+    base: Picture
+    last: int  # the last step with an action
+    columns: Callable[[int], int]  # step -> column of the marker
+    rows: Sequence[tuple[int, int]]  # first and last row of each plot of curves
+    bars: Callable[[int], list[tuple[tuple[int, int, int, int], Color]]]  # step -> boxes
+
+    @classmethod
+    def of(cls, episode: Episode, height: int) -> "Panel | None":
+        """Draw the curves, at least `height` pixels high; None if there is nothing to draw."""
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        curves, discrete = _curves(episode), _discrete(episode.distribution, _raw(episode))
+        num_plots = len(curves) + bool(discrete)
+        if num_plots == 0:
+            return None
+        height = max(height, 84 * num_plots)
+        figure = Figure((PANEL / 100, height / 100), dpi=100)
+        canvas: Any = FigureCanvasAgg(figure)
+        plots = list(figure.subplots(num_plots, squeeze=False)[:, 0])
+        figure.subplots_adjust(
+            left=46 / PANEL,
+            right=1 - 12 / PANEL,
+            top=1 - 20 / height,
+            bottom=28 / height,
+            hspace=_GAP * num_plots / (height - 48 - _GAP * (num_plots - 1)),
+        )
+        for axes, curve in zip(plots, curves, strict=False):
+            _plot_curve(axes, curve)
+            axes.tick_params(labelbottom=axes is plots[len(curves) - 1])
+        if curves:
+            plots[len(curves) - 1].set_xlabel("step", fontsize=7, labelpad=0)
+        bars = _plot_bars(plots[-1], discrete) if discrete else None
+        canvas.draw()
+
+        def pixel(axes: Any, x: float, y: float) -> tuple[int, int]:
+            column, row = axes.transData.transform((x, y))
+            return round(column), round(height - row)
+
+        def boxes(step: int) -> list[tuple[tuple[int, int, int, int], Color]]:
+            found = []
+            for (left, bottom, right, top), color in bars(step) if bars else []:
+                (x0, y0), (x1, y1) = (pixel(plots[-1], *p) for p in ((left, top), (right, bottom)))
+                found.append(((x0, min(y0, y1), max(x0, x1 - 1), max(y0, y1)), color))
+            return found
+
+        extents = [axes.get_window_extent() for axes in plots[: len(curves)]]
+        return cls(
+            base=Image.fromarray(np.array(canvas.buffer_rgba())[..., :3]),
+            last=episode.length - 1,
+            columns=lambda step: pixel(plots[0], step, 0.0)[0],
+            rows=[(round(height - e.y1), round(height - e.y0)) for e in extents],
+            bars=boxes,
+        )
+
+    def beside(self, picture: np.ndarray, step: int) -> np.ndarray:
+        """Put the panel at `step`, from 0, to the right of a picture; uint8 `[H, W, 3]`."""
+        step = min(step, self.last)  # nothing is computed after the last step
+        panel = self.base.copy()
+        draw = ImageDraw.Draw(panel)
+        for box, color in self.bars(step):
+            draw.rectangle(box, color)
+        for top, bottom in self.rows:
+            draw.line((self.columns(step), top, self.columns(step), bottom), RED)
+        height, width, _ = picture.shape
+        both = Image.new("RGB", (width + panel.width, max(height, panel.height)), WHITE)
+        both.paste(Image.fromarray(picture), (0, (both.height - height) // 2))
+        both.paste(panel, (width, (both.height - panel.height) // 2))
+        return np.asarray(both)
+
+
+def _raw(episode: Episode) -> PyTree:
+    return episode.actions if episode.raw_actions is None else episode.raw_actions
+
+
+def _curves(episode: Episode) -> list[Curve]:
+    """Return the curves of an episode: value, entropy, and means of continuous actions."""
+    named = (("value", episode.values), ("entropy [nats]", episode.entropies))
+    found: list[Curve] = [(title, x[:, None], None) for title, x in named if x is not None]
+    given, num_steps = episode.distribution, episode.length
+    scale = given.get("scale", given.get("scale_diag"))
+    if "alpha" in given and "beta" in given:
+        total = given["alpha"] + given["beta"]
+        mean = given["alpha"] / total
+        scale = np.sqrt(mean * (1 - mean) / (total + 1))
+    else:
+        mean = given.get("loc")
+    if isinstance(mean, np.ndarray) and isinstance(scale, np.ndarray):
+        mean, scale = mean.reshape(num_steps, -1), scale.reshape(num_steps, -1)
+        if mean.shape == scale.shape and mean.shape[1] <= len(LINES):
+            raw = "action" if episode.raw_actions is None else "raw action"
+            found.append((f"{raw}, mean and deviation", mean, scale))
+    return found
+
+
+def _discrete(distribution: PyTree, actions: PyTree) -> list[Discrete]:
+    """Return probabilities, or Q-values, of all discrete actions; none if there are too many."""
+    found: list[Discrete] = []
+    for name, numbers in distribution.items():
+        if isinstance(numbers, dict):
+            key = name if isinstance(actions, Mapping) else int(name)
+            found += _discrete(numbers, actions[key])
+        elif name in ("logits", "probs", "q_values"):
+            rows = np.asarray(numbers, np.float64)
+            if name == "logits":
+                rows = np.exp(rows - rows.max(axis=-1, keepdims=True))
+                rows /= rows.sum(axis=-1, keepdims=True)
+            kind = "Q-values" if name == "q_values" else "probabilities"
+            rows = rows.reshape(len(rows), -1, rows.shape[-1])
+            found.append((kind, rows, np.asarray(actions).reshape(len(rows), -1)))
+    return found if sum(math.prod(rows.shape[1:]) for _, rows, _ in found) <= MOST_BARS else []
+
+
+def _plot_curve(axes: Any, curve: Curve) -> None:
+    """Draw a curve over the steps of an episode."""
+    title, means, deviations = curve
+    steps = np.arange(len(means))
+    for i, mean in enumerate(means.T):
+        color = np.array(LINES[i]) / 255
+        if deviations is not None:
+            low, high = mean - deviations[:, i], mean + deviations[:, i]
+            axes.fill_between(steps, low, high, color=color, alpha=0.25, linewidth=0)
+        axes.plot(steps, mean, color=color, linewidth=1, marker="." if len(means) == 1 else None)
+    axes.set_xlim(-0.5 if len(means) == 1 else 0, max(len(means) - 1, 0.5))
+    low, high = axes.get_ylim()
+    if high - low < 1e-6 * max(1.0, abs(low), abs(high)):  # a constant, up to rounding
+        axes.set_ylim(low - 0.5, high + 0.5)
+    _style(axes, title)
+    axes.xaxis.get_major_locator().set_params(nbins=5, integer=True, min_n_ticks=1)
+
+
+def _plot_bars(axes: Any, discrete: list[Discrete]) -> Any:
+    """Prepare a plot for bars; return what maps a step to boxes in its units, with colors."""
+    kinds = [kind for kind, _, _ in discrete]
+    columns = [rows[:, i] for _, rows, _ in discrete for i in range(rows.shape[1])]
+    taken = [actions[:, i] for _, _, actions in discrete for i in range(actions.shape[1])]
+    starts = np.cumsum([0, *(rows.shape[1] + 1 for rows in columns)])
+    low, high = 0.0, 1.0
+    if "Q-values" in kinds:
+        seen = np.concatenate([rows[np.isfinite(rows)] for rows in columns])
+        low, high = (float(seen.min()), float(seen.max())) if seen.size else (0.0, 1.0)
+        margin = max(0.1 * (high - low), 1e-3)
+        low, high = low - margin, high + margin
+    axes.set(xlim=(-0.7, starts[-1] - 1.3), ylim=(low, high))
+    every = 1 if starts[-1] <= 20 and starts[1] <= 13 else 5  # which actions have a number
+    named = [
+        (start + k, k)
+        for start, rows in zip(starts, columns, strict=False)
+        for k in range(0, rows.shape[1], every)
+    ]
+    axes.set_xticks([place for place, _ in named], [number for _, number in named])
+    _style(axes, f"{kinds[0]} (blue: the action taken)")
+
+    def boxes(step: int) -> list[tuple[tuple[float, float, float, float], Color]]:
+        found = []
+        for start, rows, actions in zip(starts, columns, taken, strict=False):
+            for k, number in enumerate(rows[step]):
+                if np.isfinite(number):
+                    color = BLUE if k == actions[step] else GREY
+                    x = float(start + k)
+                    found.append(((x - 0.4, low, x + 0.4, float(number)), color))
+        return found
+
+    return boxes
+
+
+def _style(axes: Any, title: str) -> None:
+    """Set small, quiet letters and lines."""
+    axes.yaxis.get_major_locator().set_params(nbins=3)
+    axes.yaxis.set_major_formatter("{x:.4g}")
+    ink, grey = (np.array(color) / 255 for color in (INK, GREY))
+    axes.set_title(title, fontsize=8, color=ink, loc="left", pad=3)
+    axes.tick_params(labelsize=7, colors=ink, length=2, width=0.5, pad=2)
+    for side, spine in axes.spines.items():
+        spine.set(visible=side in ("left", "bottom"), color=grey, linewidth=0.8)
+
+
 def caption(picture: np.ndarray, text: str, *, size: int = 13) -> Picture:
     """Put a line of text, `size` pixels high, above a picture, uint8 `[H, W, 3]`."""
     height, width, _ = picture.shape
@@ -365,8 +558,10 @@ def caption(picture: np.ndarray, text: str, *, size: int = 13) -> Picture:
 def write_film(file: Path | IO[bytes], images: Sequence[Picture], fps: int) -> None:
     """Write a GIF of images of one size, which repeats after a pause of one second."""
     few = [*images[:: -(-len(images) // 12)], images[-1]]
-    palette = _joined(few).quantize(64, dither=Image.Dither.NONE)
-    frames = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
+    # Maximum coverage keeps the colors of small objects
+    coverage, dither = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE
+    palette = _joined(few).quantize(64, method=coverage, dither=dither)
+    frames = [image.quantize(palette=palette, dither=dither) for image in images]
     duration = [round(100 / fps) * 10] * (len(frames) - 1) + [1000]  # ms, in the format's 10 ms
     save = partial(frames[0].save, file, format="GIF")
     save(save_all=True, append_images=frames[1:], duration=duration, loop=0)

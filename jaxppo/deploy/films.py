@@ -3,7 +3,6 @@
 import base64
 import dataclasses
 import io
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -11,15 +10,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxppo.algorithms.evaluation import reset_keys, step_keys
 from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.messages import count
-from jaxppo.deploy.drawings import Drawing, Picture, caption, drawing, write_film, write_strip
+from jaxppo.deploy.drawings import (
+    Drawing,
+    Panel,
+    Picture,
+    caption,
+    drawing,
+    write_film,
+    write_strip,
+)
+from jaxppo.deploy.episodes import Episode, totals
 from jaxppo.deploy.policy import Playing, TrainedPolicy
 from jaxppo.kernels.precisions import precision
 from jaxppo.runtime.directories import output_folder
 from jaxppo.runtime.sinks.console import print_lines
-from jaxppo.types import Policy, PyTree
+from jaxppo.types import PyTree
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,38 +48,11 @@ class Rendering(Playing):
     max_frames: int = setting(
         500, "frames after the first; longer episodes show every k-th step and the last", low=1
     )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Played:
-    """An episode of `T` steps, with its first and its last state."""
-
-    states: list[PyTree]  # [T + 1] of gymnax's environment
-    observations: list[PyTree]  # [T + 1] of O...
-    returns: list[float]  # [T + 1] sum of rewards so far, undiscounted
-    finished: bool  # False if max_eval_steps came first
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Now:
-    """State of the `B` episodes played at once, before a step."""
-
-    step: jax.Array  # int32
-    env_state: PyTree  # [B, ...]
-    obs: PyTree  # [B, O...]
-    carry: PyTree  # [B, ...]
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Outcome:
-    """Result of a step, before any auto-reset."""
-
-    state: PyTree  # of gymnax's environment, of one episode
-    observation: PyTree  # O..., of the same episode
-    reward: jax.Array  # [B] float32
-    done: jax.Array  # [B] bool
+    thoughts: bool = setting(
+        True,
+        "draw beside each frame the value, the entropy and the distribution of actions (PQN: the "
+        "Q-values)",
+    )
 
 
 def render(settings: Rendering) -> None:
@@ -80,18 +60,18 @@ def render(settings: Rendering) -> None:
     policy = settings.load()
     drawn = drawing(policy.system.env)
     out = output_folder(settings.out or settings.run)
-    numbers = choose(returns(policy, drawn, settings.episodes))
-    episodes = {name: play(policy, drawn, number) for name, number in numbers.items()}
-    longest = max(len(played.states) for played in episodes.values())
-    fps = settings.fps or frames_per_second(longest)
+    episodes = play(policy, drawn, settings.episodes)
+    numbers = choose(totals(episodes)["returns"])
+    fps = settings.fps or frames_per_second(max(episodes[i].length for i in numbers.values()))
     rows = []
-    for name, played in episodes.items():
-        length = len(played.states) - 1
+    for name, number in numbers.items():
+        played = episodes[number]
         late = "" if played.finished else ", unfinished"
-        text = f"return {played.returns[-1]:.2f}, {count(length, 'step')}{late}"
+        text = f"return {played.episode_return:.2f}, {count(played.length, 'step')}{late}"
         path = out / f"{name}.gif"
-        write_film(path, frames(drawn, played, settings.max_frames), fps)
-        rows.append((f"{name}: {text}", pictures(drawn, played, evenly_spaced(length, 5))))
+        images = frames(drawn, played, settings.max_frames, thoughts=settings.thoughts)
+        write_film(path, images, fps)
+        rows.append((f"{name}: {text}", pictures(drawn, played, evenly_spaced(played.length, 5))))
         print_lines(f"{path}: {text}, episode {numbers[name] + 1} of {settings.episodes}")
     write_strip(out / "strip.png", rows)
     print_lines(f"{out / 'strip.png'}: frames of the three")
@@ -118,20 +98,27 @@ class Film:
 
 
 def film(
-    policy: TrainedPolicy, *, episodes: int = 16, which: str = "best", max_frames: int = 500
+    policy: TrainedPolicy,
+    *,
+    episodes: int = 16,
+    which: str = "best",
+    max_frames: int = 500,
+    thoughts: bool = True,
 ) -> Film:
     """Film the best, median or worst of the first `episodes` that `policy.evaluate` plays.
 
+    With `thoughts`, curves beside it show the value, the entropy and the actions' distribution.
     `ConfigError` if the environment cannot be drawn, see docs/environments.md.
     """
     drawn = drawing(policy.system.env)
-    scores = choose(returns(policy, drawn, episodes))
+    every = play(policy, drawn, episodes)
+    scores = choose(totals(every)["returns"])
     if which not in scores:
         raise ConfigError(f"which={which}: must be one of {', '.join(scores)}")
-    played = play(policy, drawn, scores[which])
-    file, num_states = io.BytesIO(), len(played.states)
-    write_film(file, frames(drawn, played, max_frames), frames_per_second(num_states))
-    return Film(gif=file.getvalue(), episode_return=played.returns[-1], length=num_states - 1)
+    played, file = every[scores[which]], io.BytesIO()
+    images = frames(drawn, played, max_frames, thoughts=thoughts)
+    write_film(file, images, frames_per_second(played.length))
+    return Film(gif=file.getvalue(), episode_return=played.episode_return, length=played.length)
 
 
 def choose(scores: np.ndarray) -> dict[str, int]:
@@ -144,110 +131,37 @@ def choose(scores: np.ndarray) -> dict[str, int]:
     }
 
 
-def returns(policy: TrainedPolicy, drawn: Drawing, num: int) -> np.ndarray:
-    """Return the returns of the first `num` episodes of `policy.evaluate`, `[num]` float32.
-
-    They are equal up to float rounding. `play` runs the same program, so that it rounds alike and
-    replays the same episodes.
-    """
-    at_once = policy.episodes_per_device
-    totals = []
-    for start in range(0, num, at_once):
-        total, finished = np.zeros(at_once, np.float32), np.zeros(at_once, bool)
-        for outcome in _outcomes(policy, drawn, start):
-            total += np.where(finished, np.float32(0.0), outcome.reward)
-            finished |= np.asarray(outcome.done)
-            if finished.all():
-                break
-        totals.append(total)
-    return np.concatenate(totals)[:num]
+def play(policy: TrainedPolicy, drawn: Drawing, num: int) -> list[Episode]:
+    """Return the first `num` episodes of `policy.evaluate`, with states, up to float rounding."""
+    return list(policy.record(num, partial(_watch, drawn)))
 
 
-def play(policy: TrainedPolicy, drawn: Drawing, number: int) -> Played:
-    """Play episode `number`, from 0, of `policy.evaluate`, up to float rounding."""
-    row = number % policy.episodes_per_device
-    outcomes = []
-    for outcome in _outcomes(policy, drawn, number):
-        outcomes.append(outcome)
-        if outcome.done[row]:
-            break
-    rewards = [np.asarray(outcome.reward)[row] for outcome in outcomes]
-    return Played(
-        states=[outcome.state for outcome in outcomes],
-        observations=[outcome.observation for outcome in outcomes],
-        returns=np.cumsum(rewards, dtype=np.float32).tolist(),
-        finished=bool(outcomes[-1].done[row]),
-    )
-
-
-def _outcomes(policy: TrainedPolicy, drawn: Drawing, number: int) -> Iterator[_Outcome]:
-    """Yield the start and every step of the episodes played at once with episode `number`.
-
-    Only max_eval_steps ends this: steps after the end of an episode belong to another one.
-    """
-    num = policy.episodes_per_device  # as in `policy.evaluate`: rounding depends on the batch size
-    start, row = number - number % num, jnp.int32(number % num)
-    keys = policy.episode_keys(start + np.arange(num))
-    with precision("highest"):
-        env_state, obs = policy.system.env.reset(reset_keys(keys))
-    yield _Outcome(
-        state=jax.tree.map(lambda x: x[row], drawn.inner(env_state)),
-        observation=jax.tree.map(lambda x: x[row], obs),
-        reward=jnp.zeros(num, jnp.float32),
-        done=jnp.zeros(num, bool),
-    )
-    step, carry = jnp.zeros((), jnp.int32), policy.initial_carry(num)
-    now = _Now(step=step, env_state=env_state, obs=obs, carry=carry)
-    for _ in range(policy.system.max_eval_steps):
-        now, outcome = _advance(policy, drawn, policy.policy, keys, row, now)
-        yield outcome
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def _advance(
-    policy: TrainedPolicy,
-    drawn: Drawing,
-    learnt: Policy,
-    keys: jax.Array,
-    row: jax.Array,
-    now: _Now,
-) -> tuple[_Now, _Outcome]:
-    """Take a step as `evaluation.evaluate` does.
+def _watch(drawn: Drawing, state: PyTree, action: PyTree, keys: jax.Array) -> tuple[PyTree, PyTree]:
+    """Return the states of gymnax's environments `[B, ...]` before and after a step.
 
     At the end of an episode, gymnax's `step` returns a state of the next one. The last state comes
     from `step_env`, called with the same key as in `step`.
     """
-    player = dataclasses.replace(policy, policy=learnt)
-    action_keys, env_keys = step_keys(keys, now.step)
-
-    def act(obs: PyTree, key: jax.Array, carry: PyTree) -> tuple[PyTree, PyTree]:
-        sample_key = None if policy.system.evaluation_greedy else key
-        return player.act(obs, sample_key, carry=carry, reset=now.step == 0)
 
     def after(key: jax.Array, state: PyTree, action: PyTree) -> PyTree:
         return drawn.env.step_env(jax.random.split(key)[0], state, action, drawn.params)[1]
 
-    action, carry = jax.vmap(act)(now.obs, action_keys, now.carry)
+    before = drawn.inner(state)
     with precision("highest"):
-        env_state, step = policy.system.env.step(env_keys, now.env_state, action)
-    states = jax.vmap(after)(env_keys, drawn.inner(now.env_state), action)
-    outcome = _Outcome(
-        state=jax.tree.map(lambda x: x[row], states),
-        observation=jax.tree.map(lambda x: x[row], step.final_observation),
-        reward=step.reward,
-        done=step.terminated | step.truncated,
-    )
-    return _Now(step=now.step + 1, env_state=env_state, obs=step.obs, carry=carry), outcome
+        return before, jax.vmap(after)(keys, before, action)
 
 
-def frames_per_second(num_states: int) -> int:
-    """Return the speed of a film of so many states: 30, or fewer if it is short."""
-    return min(30, max(4, num_states // 4))
+def frames_per_second(length: int) -> int:
+    """Return the speed of a film of so many steps: 30, or fewer if it is short."""
+    return min(30, max(4, (length + 1) // 4))
 
 
-def frames(drawn: Drawing, played: Played, max_frames: int) -> list[Picture]:
+def frames(
+    drawn: Drawing, played: Episode, max_frames: int, *, thoughts: bool = True
+) -> list[Picture]:
     """Draw an episode; of a long one every k-th step and the last."""
-    return pictures(drawn, played, every_kth(len(played.states) - 1, max_frames))
+    steps = every_kth(played.length, max_frames)
+    return pictures(drawn, played, steps, thoughts=thoughts)
 
 
 def every_kth(length: int, max_frames: int) -> list[int]:
@@ -260,12 +174,25 @@ def evenly_spaced(length: int, num: int) -> list[int]:
     return sorted({round(i * length / (num - 1)) for i in range(num)})
 
 
-def pictures(drawn: Drawing, played: Played, steps: list[int]) -> list[Picture]:
-    """Draw the states after these numbers of steps, with captions."""
+def pictures(
+    drawn: Drawing, played: Episode, steps: list[int], *, thoughts: bool = False
+) -> list[Picture]:
+    """Draw the states after these numbers of steps, with captions; beside them the thoughts."""
+    returns = np.cumsum([0.0, *played.rewards], dtype=np.float32)
+    drawn_states = [drawn.draw(*_moment(played, i)) for i in steps]
+    panel = Panel.of(played, drawn_states[0].shape[0]) if thoughts else None
     return [
         caption(
-            drawn.draw(played.states[i], played.observations[i]),
-            f"step {i:,}   return {played.returns[i]:.2f}",
+            picture if panel is None else panel.beside(picture, i),
+            f"step {i:,}   return {returns[i]:.2f}",
         )
-        for i in steps
+        for i, picture in zip(steps, drawn_states, strict=True)
     ]
+
+
+def _moment(played: Episode, step: int) -> tuple[PyTree, PyTree]:
+    """Return the state and the observation after `step` steps."""
+    state = jax.tree.map(lambda x: jnp.asarray(x[step]), played.states)
+    if step == played.length:
+        return state, played.final_observation
+    return state, jax.tree.map(lambda x: x[step], played.observations)

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.algorithms.acting import act
-from jaxppo.algorithms.evaluation import Episodes, episode_keys
+from jaxppo.algorithms.evaluation import Episodes, Watch, episode_keys, watch_nothing
 from jaxppo.algorithms.spine import init_agent
 from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.given import with_given
@@ -22,13 +22,14 @@ from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import plain
 from jaxppo.config.trust import check_trust
+from jaxppo.deploy.episodes import Episode, play
 from jaxppo.runtime import build, checkpoint, devices
 from jaxppo.runtime.checkpoint import Checkpoint, CheckpointError, CheckpointWarning
 from jaxppo.runtime.directories import check_tree
 from jaxppo.runtime.facts import RunFacts
 from jaxppo.runtime.population import members
 from jaxppo.runtime.programs import compile_evaluation
-from jaxppo.types import Policy, PyTree, System, zeros
+from jaxppo.types import Policy, PyTree, System, describe, zeros
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,11 +44,6 @@ class TrainedPolicy:
     policy: Policy
     steps: int  # environment steps that it was trained on
     num_devices: int  # that evaluate it
-
-    @property
-    def episodes_per_device(self) -> int:
-        """How many episodes `evaluate` plays at once on each device."""
-        return -(-self.config.arch.num_eval_episodes // self.num_devices)
 
     def episode_keys(self, numbers: np.ndarray) -> jax.Array:
         """Return the keys of the absolute metric's episodes with these numbers, from 0."""
@@ -112,20 +108,62 @@ class TrainedPolicy:
 
         The run's own absolute metric is the mean return of the first 10 x arch.num_eval_episodes.
         """
-        at_once = self.config.arch.num_eval_episodes
-        local = devices.of_run(self.num_devices)
-        shape = (len(local), 1, self.episodes_per_device)
-        policy = devices.place(jax.tree.map(lambda x: x[None], self.policy), local, sharded=False)
-        play, parts = None, []
-        for start in range(0, num_episodes, at_once):
-            keys = self.episode_keys(start + np.arange(math.prod(shape)))
-            rows = devices.shard(keys.reshape(shape), local)
+        policy, play, parts = self._placed(), None, []
+        for num, keys in self._batches(num_episodes):
             if play is None:
-                play = compile_evaluation(self.system, policy, rows, self.config).call
-            found = jax.tree.map(lambda x: np.asarray(x).reshape(-1)[:at_once], play(policy, rows))
-            parts.append(found)
-        joined: Episodes = jax.tree.map(lambda *x: np.concatenate(x)[:num_episodes], *parts)
+                play = compile_evaluation(self.system, policy, keys, self.config).call
+            found = play(policy, keys)
+            parts.append(jax.tree.map(lambda x, num=num: np.asarray(x).reshape(-1)[:num], found))
+        joined: Episodes = jax.tree.map(lambda *x: np.concatenate(x), *parts)
         return joined
+
+    def play(self, env: Any = None, episodes: int = 8) -> list[Episode]:
+        """Return whole trajectories of the first `episodes` that `evaluate` plays.
+
+        `env`: None is the policy's own environment; else settings to change, or an environment, as
+        for `jaxppo.load`. `ConfigError` if its spaces do not fit the policy.
+        """
+        if episodes < 1:
+            raise ConfigError(f"episodes={episodes}: must be at least 1")
+        return list((self if env is None else self._with_env(env)).record(episodes))
+
+    def record(self, num_episodes: int, watch: Watch = watch_nothing) -> Iterator[Episode]:
+        """Yield what `play` returns; see `evaluation.record` for `watch`."""
+        compiler, batches = self.config.arch.compiler, self._batches(num_episodes)
+        return play(self.system, self._placed(), batches, compiler=compiler, watch=watch)
+
+    def _placed(self) -> Policy:
+        """Return the policy on all devices, `[D, 1, ...]`."""
+        alone = jax.tree.map(lambda x: x[None], self.policy)
+        placed: Policy = devices.place(alone, devices.of_run(self.num_devices), sharded=False)
+        return placed
+
+    def _batches(self, num_episodes: int) -> Iterator[tuple[int, jax.Array]]:
+        """Yield keys `[D, 1, E]` of episodes that are played at once, and how many of them count.
+
+        Rounding depends on the size of a batch, so it is always that of the run's evaluations.
+        """
+        local, at_once = devices.of_run(self.num_devices), self.config.arch.num_eval_episodes
+        shape = (len(local), 1, -(-at_once // self.num_devices))
+        for start in range(0, num_episodes, at_once):
+            keys = self.episode_keys(start + np.arange(math.prod(shape))).reshape(shape)
+            yield min(at_once, num_episodes - start), devices.shard(keys, local)
+
+    def _with_env(self, env: Any) -> "TrainedPolicy":
+        """Return the policy in another environment, given as in `play`."""
+        config = with_env(self.config, env)
+        system = build.build_alone(config)
+        mine, other = self.system.env, system.env
+        for name in ("observation_space", "action_space"):
+            wanted, found = getattr(mine, name), getattr(other, name)
+            if describe(wanted) != describe(found):
+                raise ConfigError(
+                    f"env={other.name}: its {name} is {describe(found)}, but the policy was "
+                    f"trained with {describe(wanted)}"
+                )
+        greedy = self.system.evaluation_greedy
+        system = dataclasses.replace(system, evaluation_greedy=greedy)
+        return dataclasses.replace(self, config=config, system=system)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -218,15 +256,9 @@ def load(
     settings = {**facts.config, "logger": {}}  # a policy writes no log
     check_trust(settings, trust)
     config = parse(settings)
-    is_object = not isinstance(env, Mapping | None)
-    config = with_given(config, env if is_object else None, network, resumes=False)
+    config = with_env(with_given(config, None, network, resumes=False), env)
     if isinstance(env, Mapping):
-        merged = {**dataclasses.asdict(config.env), **env}
-        for name in ("params", "kwargs"):
-            merged[name] = {**getattr(config.env, name), **env.get(name, {})}
-        settings = {**plain(config), "env": merged}
-        check_trust(settings, trust)
-        config = parse(settings)
+        check_trust(plain(config), trust)
     every = members(config)
     if len(every) != len(facts.members):
         raise CheckpointError(f"{found.path}: holds {len(facts.members)} members of {len(every)}")
@@ -252,6 +284,16 @@ def load(
         steps=best_steps if which == "best" else found.steps,
         num_devices=min(facts.shards[0], len(devices.available())),
     )
+
+
+def with_env(config: Config, env: Any) -> Config:
+    """Return settings with another environment: settings to replace, or an object; None: as is."""
+    if not isinstance(env, Mapping):
+        return with_given(config, env, None, resumes=False)
+    merged = {**dataclasses.asdict(config.env), **env}
+    for name in ("params", "kwargs"):
+        merged[name] = {**getattr(config.env, name), **env.get(name, {})}
+    return parse({**plain(config), "env": merged})
 
 
 def _find(run_dir: Path, which: str | int) -> Checkpoint:

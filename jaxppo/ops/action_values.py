@@ -304,6 +304,17 @@ def epsilon_greedy(q: jax.Array, legal: jax.Array, epsilon: jax.Array, key: jax.
     return jnp.where(draws[..., -1] < epsilon, uniform, greedy_actions(q, legal))
 
 
+def epsilon_greedy_log_prob(
+    q: jax.Array, legal: jax.Array, epsilon: jax.Array, action: jax.Array
+) -> jax.Array:
+    """Return log(epsilon / n + (1 - epsilon) [a is greedy]), n the number of legal values.
+
+    `q` and `legal` are `[..., C, A]`, `action` and the result `[..., C]`.
+    """
+    uniform = _take(legal, action, 0) / jnp.sum(legal, axis=-1)
+    return jnp.log(epsilon * uniform + (1.0 - epsilon) * (action == greedy_actions(q, legal)))
+
+
 def soft_value(q: jax.Array, legal: jax.Array, temperature: jax.Array) -> jax.Array:
     """Return temperature x log sum exp(Q / temperature) over legal actions, `[..., C]`.
 

@@ -16,6 +16,36 @@ def to_action(distribution: Any, value: PyTree) -> PyTree:
     return distribution.to_action(value) if hasattr(distribution, "to_action") else value
 
 
+def parameters(distribution: Any, lead: tuple[int, ...]) -> dict[str, Any]:
+    """Return the arrays `[*lead, ...]` of a distribution by name, such as loc and scale.
+
+    If it has none of its own, such as distrax's Independent, they are those of the distributions
+    that it consists of; of a product, dicts by part. Arrays without `lead` are repeated.
+    """
+    inner: dict[str, Any] = {}
+    own: dict[str, Any] = {}
+
+    def of_parts(parts: Any) -> Any:
+        if hasattr(parts, "log_prob"):
+            return parameters(parts, lead)
+        pairs = parts.items() if isinstance(parts, Mapping) else enumerate(parts)
+        return {str(key): of_parts(part) for key, part in pairs}
+
+    if isinstance(getattr(distribution, "distributions", None), Mapping | tuple | list):
+        return dict(of_parts(distribution.distributions))
+    for name, value in vars(distribution).items():
+        if hasattr(value, "log_prob"):
+            inner |= parameters(value, lead)
+        elif isinstance(value, jax.Array):
+            first, rest = value.shape[: len(lead)], value.shape[len(lead) :]
+            has_lead = len(first) == len(lead) and all(
+                n in (1, size) for n, size in zip(first, lead, strict=True)
+            )
+            shape = (*lead, *rest) if has_lead else (*lead, *value.shape)
+            own[name.strip("_")] = jnp.broadcast_to(value, shape)
+    return own or inner
+
+
 def flat_mask(space: Discrete | MultiDiscrete, mask: PyTree) -> jax.Array | None:
     """Return the legal values of all components, concatenated: `[L, S, sum num_values]` bool.
 

@@ -1,0 +1,205 @@
+"""Whole episodes of a policy: what it saw, did, got and thought at every step."""
+
+import dataclasses
+import os
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxppo.algorithms.axes import vmap_members
+from jaxppo.algorithms.evaluation import (
+    Episodes,
+    Progress,
+    RecordedStep,
+    Watch,
+    begin_members,
+    record,
+    watch_nothing,
+)
+from jaxppo.config.fields import ConfigError
+from jaxppo.runtime import compile, devices
+from jaxppo.types import Policy, PyTree, System, Thoughts
+
+CHUNK = 64  # steps that are played before their arrays are copied to the host
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Episode:
+    """An episode of `T` steps, as NumPy arrays.
+
+    Fields that the algorithm does not have are None. Log-probabilities and entropies are those of
+    the policy that samples, also if the actions are greedy.
+    """
+
+    observations: PyTree  # [T, O...] raw, which the actions answer
+    final_observation: PyTree  # [O...] after the last step
+    actions: PyTree  # [T, A...] as the environment takes them
+    raw_actions: PyTree  # [T, A...] of which the actions are a function; None: they are equal
+    rewards: np.ndarray  # [T] float32
+    terminated: np.ndarray  # [T] bool
+    truncated: np.ndarray  # [T] bool; False where terminated
+    values: np.ndarray | None  # [T] of the states, in the units in which the critic was trained
+    log_probs: np.ndarray | None  # [T] of the actions
+    entropies: np.ndarray | None  # [T] in nats
+    # [T, ...] parameters by name, such as logits; of a product dicts by part; of PQN q_values
+    distribution: dict[str, Any]
+    episode_return: float  # undiscounted
+    finished: bool  # False if max_eval_steps came first
+    states: PyTree = ()  # [T + 1] of the environment, if they were asked for
+
+    @property
+    def length(self) -> int:
+        """Return the number of steps."""
+        return len(self.rewards)
+
+    def __repr__(self) -> str:
+        late = "" if self.finished else ", unfinished"
+        return f"Episode(return {self.episode_return:.2f}, length {self.length:,}{late})"
+
+
+def play(
+    system: System,
+    policy: Policy,
+    batches: Iterable[tuple[int, jax.Array]],
+    *,
+    compiler: str,
+    watch: Watch = watch_nothing,
+) -> Iterator[Episode]:
+    """Yield the episodes of each batch: of keys `[D, 1, E]` the first so many.
+
+    `policy` is `[D, 1, ...]`. The episodes are those of `evaluation.evaluate`. `watch` says which
+    states of the environment to record, see `evaluation.record`.
+    """
+    advance = partial(record, num_steps=min(CHUNK, system.max_eval_steps), watch=watch)
+    start, go_on = None, None
+    for num, keys in batches:
+        if start is None or go_on is None:
+            begin = partial(begin_members, system)
+            start = compile.compile_program(begin, keys, compiler=compiler).call
+            args = policy, keys, start(keys)
+            advance_members = partial(vmap_members(advance), system)
+            go_on = compile.compile_program(advance_members, *args, compiler=compiler).call
+        chunks = _chunks(partial(go_on, policy, keys), start(keys), system.max_eval_steps, num)
+        yield from _cut(chunks, num)
+
+
+def _chunks(
+    go_on: Callable[[Progress], Any], progress: Progress, max_steps: int, num: int
+) -> Iterator[tuple[RecordedStep, Episodes]]:
+    """Yield steps `[T, num, ...]`, and the episodes after them, until all have ended."""
+
+    def rows(x: Any) -> Any:
+        """Map `[D, 1, T, E, ...]` to `[T, num, ...]`."""
+        x = (x if devices.is_key(x) else np.asarray(x))[:, 0].swapaxes(0, 1)
+        return x.reshape(x.shape[0], -1, *x.shape[3:])[:, :num]
+
+    while True:
+        progress, steps = go_on(progress)
+        so_far: Episodes
+        so_far = jax.tree.map(lambda x: np.asarray(x).reshape(-1)[:num], progress.episodes)
+        yield jax.tree.map(rows, steps), so_far
+        if so_far.finished.all() or progress.step.max() >= max_steps:
+            return
+
+
+def _cut(chunks: Iterable[tuple[RecordedStep, Episodes]], num: int) -> Iterator[Episode]:
+    """Cut chunks into `num` episodes; steps after the end of an episode are dropped."""
+    parts: list[list[RecordedStep]] = [[] for _ in range(num)]
+    lengths: Any = np.zeros(num, np.int32)
+    for steps, so_far in chunks:
+        for row in np.flatnonzero(so_far.lengths > lengths).tolist():
+            new = int(so_far.lengths[row] - lengths[row])
+            whole = dataclasses.replace(steps, after=())
+            whole = jax.tree.map(lambda x, row=row, new=new: x[:new, row].copy(), whole)
+            last = jax.tree.map(lambda x, row=row, new=new: x[new - 1, row].copy(), steps.after)
+            parts[row].append(dataclasses.replace(whole, after=last))
+        lengths = so_far.lengths
+    for row, part in enumerate(parts):
+        final_observation, last_state = part[-1].after
+        joined = jax.tree.map(_joined, *(dataclasses.replace(x, after=()) for x in part))
+        parts[row] = []
+        thoughts = {f.name: getattr(joined.thoughts, f.name) for f in dataclasses.fields(Thoughts)}
+        yield Episode(
+            observations=joined.observations,
+            final_observation=final_observation,
+            actions=joined.actions,
+            rewards=joined.rewards,
+            terminated=joined.terminated,
+            truncated=joined.truncated,
+            **thoughts,
+            episode_return=float(so_far.returns[row]),
+            finished=bool(so_far.finished[row]),
+            states=jax.tree.map(lambda x, last: _joined(x, last[None]), joined.states, last_state),
+        )
+
+
+def _joined(*parts: Any) -> Any:
+    """Concatenate arrays along their first axis; typed keys are not NumPy's."""
+    return (jnp if devices.is_key(parts[0]) else np).concatenate(parts)
+
+
+PER_STEP = (  # fields of `Episode` that a file has one after another, `[sum of lengths, ...]`
+    *("observations", "actions", "raw_actions", "rewards", "terminated", "truncated"),
+    *("values", "log_probs", "entropies", "distribution"),
+)
+
+
+def check_file(key: str, path: Path) -> None:
+    """Raise `ConfigError` if `write` cannot write to `path`."""
+    if path.suffix != ".npz":
+        raise ConfigError(f"{key}={path}: must end in .npz, such as {key}=episodes.npz")
+    if not path.parent.is_dir():
+        raise ConfigError(
+            f"{key}={path}: {path.parent} is not a directory; make it, or choose another file"
+        )
+    if path.is_dir():
+        raise ConfigError(f"{key}={path}: is a directory; choose another name")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise ConfigError(f"{key}={path}: {path.parent} cannot be written to; choose another file")
+
+
+def totals(episodes: Sequence[Episode]) -> dict[str, np.ndarray]:
+    """Return `returns`, `lengths` and `finished` of `N` episodes, `[N]`."""
+    return {
+        "returns": np.array([each.episode_return for each in episodes], np.float32),
+        "lengths": np.array([each.length for each in episodes]),
+        "finished": np.array([each.finished for each in episodes]),
+    }
+
+
+def write(path: Path, episodes: Sequence[Episode]) -> None:
+    """Write `N` episodes to an npz file atomically; docs/runs.md describes its arrays."""
+    rows = [dict(_named("", {name: getattr(e, name) for name in PER_STEP})) for e in episodes]
+    ends = [dict(_named("final_observations", e.final_observation)) for e in episodes]
+    arrays = {name: partial(np.concatenate, [row[name] for row in rows]) for name in rows[0]}
+    arrays |= {name: partial(np.stack, [end[name] for end in ends]) for name in ends[0]}
+    each = totals(episodes)
+    each["starts"] = np.cumsum(each["lengths"]) - each["lengths"]
+    arrays |= {name: partial(np.asarray, value) for name, value in each.items()}
+    unfinished = path.with_name(f"{path.name}.partial")
+    try:
+        with zipfile.ZipFile(unfinished, "w") as file:
+            for name, make in arrays.items():  # one at a time, to save memory
+                with file.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                    np.lib.format.write_array(entry, make(), allow_pickle=False)
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+def _named(name: str, tree: PyTree) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the arrays of dicts and tuples by name, such as observations/board."""
+    if tree is None:
+        return
+    if not isinstance(tree, Mapping | tuple | list):
+        yield name, np.asarray(tree)
+        return
+    for key, part in tree.items() if isinstance(tree, Mapping) else enumerate(tree):
+        yield from _named(f"{name}/{key}" if name else str(key), part)
