@@ -96,10 +96,11 @@ def train(row: str, way: str) -> None:
     timed.block()
     took = time.perf_counter()
     timed.block()
-    updates = max(1, round(SECONDS / (time.perf_counter() - took)))
+    updates = max(2, round(SECONDS / (time.perf_counter() - took)))
 
     def block() -> None:
-        for _ in range(updates):
+        # Actors have collected one rollout while others were timed: it does not count
+        for _ in range(updates + way.endswith(("actor", "actors"))):
             timed.block()
         jax.block_until_ready(timed.state)
 

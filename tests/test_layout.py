@@ -24,10 +24,11 @@ WINGS: dict[str, set[str]] = {
     "types": set(),
     "kernels": {"types"},
     "ops": {"types", "kernels"},
+    "simulators": set(),
     "networks": {*NUMERICS, "config"},
-    "envs": {*NUMERICS, "config"},
+    "envs": {*NUMERICS, "config", "simulators"},
     "algorithms": {*NUMERICS, "config", "networks"},
-    "runtime": LEARNER,
+    "runtime": {*LEARNER, "simulators"},
     "deploy": {*LEARNER, "runtime"},
     "analysis": {"config", "ops", "runtime"},
     "launch": {"config", "envs", "runtime", "analysis"},
@@ -36,12 +37,16 @@ TRAINING = {"ff_ppo", "rec_ppo", "ff_pqn", "rec_pqn"}
 COMMANDS = {*TRAINING, "evaluate", "export", "render", "report", "check_env", "__main__"}
 DOOR = "api"  # of Python, beside the commands
 # The spine, which serves every algorithm, and what is of one algorithm or of some.
-SPINE = {"spine", "acting", "algorithm", "axes", "evaluation", "guards", "memory", "metrics"}
+SPINE = {
+    *("spine", "acting", "algorithm", "axes", "evaluation", "guards", "memory", "metrics"),
+    "stepwise",
+}
 OF_SOME = {"ppo", "pqn", "objectives", "actor_critic"}
 
+USED_EXTRAS = ("gymnasium", "ray", "tensorboard", "wandb")
 NOWHERE = set[str]()
 LIBRARIES = {  # a library -> the wings and modules that may import it
-    "jax": {*WINGS, *COMMANDS, DOOR} - {"config"},
+    "jax": {*WINGS, *COMMANDS, DOOR} - {"config", "simulators"},
     "flax": {"networks", "kernels.norms", "kernels.products", "envs.t_maze"},
     "optax": {"algorithms.optimizers", "algorithms.spine", "kernels.reductions"},
     "distrax": {"ops.distributions", "networks.heads"},
@@ -51,6 +56,10 @@ LIBRARIES = {  # a library -> the wings and modules that may import it
     "hydra_plugins": NOWHERE,
     "omegaconf": {"launch", "config.stored", "analysis.runs"},
     "gymnax": {"envs.gymnax", "envs.t_maze"},
+    "gymnasium": {"envs.gymnasium", "simulators.making", "simulators.spaces"},
+    "envpool": {"envs.envpool"},
+    "cloudpickle": {"simulators.pool"},  # a dependency of gymnasium
+    "ray": {"runtime.remote"},
     "brax": {"envs.brax"},
     "craftax": {"envs.craftax"},
     "jumanji": {"envs.jumanji"},
@@ -290,7 +299,7 @@ def test_commands_start_without_slow_libraries() -> None:
 
 def test_package_imports_what_it_declares() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = (project["optional-dependencies"][name] for name in ("tensorboard", "wandb"))
+    extras = (project["optional-dependencies"][name] for name in USED_EXTRAS)
     needed = [*project["dependencies"], *itertools.chain(*extras)]
     declared = {re.split(r"\W", dependency)[0] for dependency in needed}
     declared |= {PACKAGES[extra] for extra in project["optional-dependencies"] if extra in PACKAGES}

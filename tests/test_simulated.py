@@ -108,6 +108,13 @@ def test_nested_spaces_masks_and_images(tmp_path: Path) -> None:
     assert result.policy.evaluate(5).returns.tolist() == [4.0] * 5
 
 
+def test_recorded_episodes_are_those_of_the_same_environment_in_jax() -> None:
+    policies = (train(f"env.target=simulators.{name}").policy for name in ("Twin", "Known"))
+    for one, other in zip(*(policy.play(episodes=8) for policy in policies), strict=True):
+        assert len(one.rewards) == 5
+        jax.tree.map(np.testing.assert_array_equal, vars(one), vars(other))
+
+
 def test_wrappers_are_applied_from_the_inside() -> None:
     clip = "{_target_:gymnasium.wrappers.TimeLimit,max_episode_steps:3}"
     result = train(KNOWN, f"env.wrappers=[{clip},simulators.Same]")

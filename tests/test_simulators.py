@@ -13,7 +13,7 @@ import pytest
 from simulators import LENGTH, LIMIT, Failing, Known, Nested
 
 from jaxppo.simulators import making
-from jaxppo.simulators.group import SimulatorError
+from jaxppo.simulators.faults import SimulatorError
 from jaxppo.simulators.pool import Pool
 from jaxppo.simulators.spaces import leaves
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxppo.algorithms.acting import act, replay, rollout_keys
+from jaxppo.algorithms.acting import act, act_and_describe, replay, rollout_keys
 from jaxppo.algorithms.axes import vmap_batches, vmap_members
 from jaxppo.algorithms.evaluation import step_keys
 from jaxppo.algorithms.spine import (
@@ -219,7 +219,6 @@ def _joined(system: System, agent: AgentState, given: Any) -> Any:
     return replay(system, agent, acting, acted, join(1, *(each.steps for each in rollouts)))
 
 
-@vmap_members
 def act_in_episodes(
     system: System,
     policy: Policy,
@@ -228,16 +227,25 @@ def act_in_episodes(
     reset: jax.Array,
     keys: jax.Array,
     steps: jax.Array,
-) -> tuple[PyTree, PyTree, jax.Array]:
+    *,
+    describes: bool,
+) -> tuple[PyTree, PyTree, jax.Array, PyTree]:
     """Act as `evaluation.evaluate` does, in episodes with `keys` `[B]` at their `steps` `[B]`.
 
-    Return the memory, the actions as the environment takes them, and which masks were empty.
+    Return the memory, the actions as the environment takes them, which masks were empty, and the
+    `Thoughts` if it `describes`.
     """
     if system.evaluation_greedy:
         policy = dataclasses.replace(policy, noise_key=None)
         drawn = None
     else:
         drawn = jax.vmap(lambda key, step: step_keys(key[None], step)[0][0])(keys, steps)
-    carry, acted = act(system, policy, carry, obs, reset, drawn)
+    given = system, policy, carry, obs, reset, drawn
+    thoughts: PyTree = ()
+    if describes:
+        carry, action, thoughts = act_and_describe(*given)
+    else:
+        carry, acted = act(*given)
+        action = acted.env_action
     seen = jax.tree.map(lambda x: x[None], obs)
-    return carry, acted.env_action, system.algorithm.network.empty_masks(seen)[0]
+    return carry, action, system.algorithm.network.empty_masks(seen)[0], thoughts

@@ -23,7 +23,8 @@ from jaxppo.algorithms.evaluation import (
     watch_nothing,
 )
 from jaxppo.config.fields import ConfigError
-from jaxppo.runtime import compile, devices
+from jaxppo.envs import is_simulated
+from jaxppo.runtime import compile, devices, simulated
 from jaxppo.types import Policy, PyTree, System, Thoughts
 
 CHUNK = 64  # steps that are played before their arrays are copied to the host
@@ -76,6 +77,9 @@ def play(
     `policy` is `[D, 1, ...]`. The episodes are those of `evaluation.evaluate`. `watch` says which
     states of the environment to record, see `evaluation.record`.
     """
+    if is_simulated(system.env):
+        yield from _play_simulators(system, policy, batches, compiler)
+        return
     advance = partial(record, num_steps=min(CHUNK, system.max_eval_steps), watch=watch)
     start, go_on = None, None
     for num, keys in batches:
@@ -121,22 +125,55 @@ def _cut(chunks: Iterable[tuple[RecordedStep, Episodes]], num: int) -> Iterator[
             parts[row].append(dataclasses.replace(whole, after=last))
         lengths = so_far.lengths
     for row, part in enumerate(parts):
-        final_observation, last_state = part[-1].after
-        joined = jax.tree.map(_joined, *(dataclasses.replace(x, after=()) for x in part))
         parts[row] = []
-        thoughts = {f.name: getattr(joined.thoughts, f.name) for f in dataclasses.fields(Thoughts)}
-        yield Episode(
-            observations=joined.observations,
-            final_observation=final_observation,
-            actions=joined.actions,
-            rewards=joined.rewards,
-            terminated=joined.terminated,
-            truncated=joined.truncated,
-            **thoughts,
-            episode_return=float(so_far.returns[row]),
-            finished=bool(so_far.finished[row]),
-            states=jax.tree.map(lambda x, last: _joined(x, last[None]), joined.states, last_state),
-        )
+        yield _episode(part, so_far, row)
+
+
+def _episode(parts: Sequence[RecordedStep], found: Episodes, row: int) -> Episode:
+    """Return an episode of parts `[T, ...]` with the last `after`; its result is in `row`."""
+    final_observation, last_state = parts[-1].after
+    joined = jax.tree.map(_joined, *(dataclasses.replace(x, after=()) for x in parts))
+    thoughts = {f.name: getattr(joined.thoughts, f.name) for f in dataclasses.fields(Thoughts)}
+    return Episode(
+        observations=joined.observations,
+        final_observation=final_observation,
+        actions=joined.actions,
+        rewards=joined.rewards,
+        terminated=joined.terminated,
+        truncated=joined.truncated,
+        **thoughts,
+        episode_return=float(found.returns[row]),
+        finished=bool(found.finished[row]),
+        states=jax.tree.map(lambda x, last: _joined(x, last[None]), joined.states, last_state),
+    )
+
+
+def _play_simulators(
+    system: System, policy: Policy, batches: Iterable[tuple[int, jax.Array]], compiler: str
+) -> Iterator[Episode]:
+    """Yield what `play` does, of environments that step outside of the program."""
+    program: Any = None
+    try:
+        for num, keys in batches:
+            if program is None:
+                compiled = simulated.compile_evaluation(
+                    system, policy, keys, system.num_envs, compiler, describes=True
+                )
+                program = compiled.call
+            parts: list[list[RecordedStep]] = [[] for _ in range(keys.size)]
+
+            def tell(numbers: np.ndarray, step: RecordedStep, parts: Any = parts) -> None:
+                for i, number in enumerate(numbers.tolist()):
+                    ends = dataclasses.replace(step, after=())
+                    one = jax.tree.map(lambda x, i=i: x[i : i + 1], ends)
+                    after = jax.tree.map(lambda x, i=i: x[i], step.after)
+                    parts[number].append(dataclasses.replace(one, after=after))
+
+            found = jax.tree.map(lambda x: x.reshape(-1), program(policy, keys, tell))
+            yield from (_episode(parts[row], found, row) for row in range(num))
+    finally:
+        if program is not None:
+            program.close()
 
 
 def _joined(*parts: Any) -> Any:

@@ -23,6 +23,7 @@ from jaxppo.config.schema import Config
 from jaxppo.config.stored import plain
 from jaxppo.config.trust import check_trust
 from jaxppo.deploy.episodes import Episode, play
+from jaxppo.envs import is_simulated
 from jaxppo.runtime import build, checkpoint, devices
 from jaxppo.runtime.checkpoint import Checkpoint, CheckpointError, CheckpointWarning
 from jaxppo.runtime.directories import check_tree
@@ -114,6 +115,8 @@ class TrainedPolicy:
                 play = compile_evaluation(self.system, policy, keys, self.config).call
             found = play(policy, keys)
             parts.append(jax.tree.map(lambda x, num=num: np.asarray(x).reshape(-1)[:num], found))
+        if is_simulated(self.system.env):
+            play.close()  # type: ignore[union-attr]
         joined: Episodes = jax.tree.map(lambda *x: np.concatenate(x), *parts)
         return joined
 

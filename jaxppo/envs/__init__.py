@@ -5,6 +5,7 @@ import difflib
 import importlib
 import importlib.metadata
 import importlib.util
+import sys
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
@@ -75,9 +76,8 @@ def build(config: EnvConfig) -> Environment:
 
 def is_simulated(env: Any) -> bool:
     """Return whether the environment is not written in JAX."""
-    from jaxppo.envs.simulated import Simulated
-
-    return isinstance(env, Simulated)
+    module = sys.modules.get("jaxppo.envs.simulated")  # imports Gymnasium, which may not be there
+    return module is not None and isinstance(env, module.Simulated)
 
 
 def load(key: str, name: str) -> Any:

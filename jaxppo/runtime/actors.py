@@ -12,7 +12,6 @@ import numpy as np
 
 from jaxppo.algorithms.stepwise import Collected
 from jaxppo.runtime import devices
-from jaxppo.simulators.pool import Simulators
 from jaxppo.types import PyTree, TimeStep
 
 
@@ -49,7 +48,7 @@ class Actor:
     ) -> None:
         self._env, self._shape, self._length = env, shape, rollout_length
         self._programs = programs
-        self.simulators: Simulators = env.make(int(np.prod(shape)))
+        self.simulators: Any = env.make(int(np.prod(shape)))
         self.simulators.reset(np.arange(seeds.size), seeds.reshape(-1))
         self._obs = self._shaped(self.simulators.arrays.obs)
         self._reset = np.ones(shape, bool)

@@ -26,7 +26,7 @@ from jaxppo.runtime.progress import Pace, Progress
 from jaxppo.runtime.saving import Saver
 from jaxppo.runtime.selection import Selection
 from jaxppo.runtime.signals import Signals
-from jaxppo.simulators.group import SimulatorError
+from jaxppo.simulators.faults import SimulatorError
 from jaxppo.types import Policy
 
 

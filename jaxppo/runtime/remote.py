@@ -14,7 +14,7 @@ from jaxppo.config.plan import Plan
 from jaxppo.config.schema import Config
 from jaxppo.runtime import devices
 from jaxppo.runtime.actors import Timed
-from jaxppo.simulators.group import SimulatorError
+from jaxppo.simulators.faults import SimulatorError
 from jaxppo.types import PyTree
 
 ATTEMPTS = 3  # deaths in a row without a rollout, after which the run ends

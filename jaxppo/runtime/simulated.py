@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.algorithms import stepwise
-from jaxppo.algorithms.evaluation import Episodes, reset_keys
+from jaxppo.algorithms.axes import vmap_members
+from jaxppo.algorithms.evaluation import Episodes, RecordedStep, reset_keys
 from jaxppo.algorithms.spine import Metrics
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import Plan
@@ -328,8 +329,14 @@ class Evaluation:
         self._system, self._shape, self._act = system, shape, act  # D, P, B
         self._simulators: Any = None
 
-    def __call__(self, policy: PyTree, keys: jax.Array) -> Episodes:
-        """Return episodes `[D, P, E]` in NumPy; `SimulatorError` if an environment fails."""
+    def __call__(
+        self, policy: PyTree, keys: jax.Array, tell: Callable[..., None] | None = None
+    ) -> Episodes:
+        """Return episodes `[D, P, E]` in NumPy; `SimulatorError` if an environment fails.
+
+        After each step `tell` gets the numbers of the episodes that were stepped, and a
+        `RecordedStep` with as many rows.
+        """
         system, (shards, members, num) = self._system, self._shape
         env: Any = system.env  # a Simulated
         total, lead = keys.shape[2], self._shape
@@ -360,7 +367,7 @@ class Evaluation:
         while (playing := episode < total).any():
             now = np.minimum(episode, total - 1)
             obs = [x.reshape(*lead, *x.shape[1:]).copy() for x in arrays.obs]
-            carry, action, empty = self._act(
+            carry, action, empty, thoughts = self._act(
                 policy,
                 carry,
                 env.observation(obs),
@@ -370,6 +377,10 @@ class Evaluation:
             )
             parts = [np.asarray(x) for x in jax.tree.leaves(action)]
             self._simulators.step([x.reshape(-1, *x.shape[3:]) for x in parts], playing.reshape(-1))
+            if tell is not None:
+                flat = playing.reshape(-1)
+                step = self._recorded(flat, obs, action, thoughts)
+                tell((group * total + now)[playing], step)
             steps += 1
             over = (arrays.terminated | arrays.truncated).reshape(episode.shape) & playing
             at = (np.nonzero(playing)[0], now[playing])
@@ -391,6 +402,31 @@ class Evaluation:
         }
         return Episodes(**shaped)
 
+    def _recorded(
+        self, chosen: np.ndarray, obs: list[np.ndarray], action: PyTree, thoughts: PyTree
+    ) -> RecordedStep:
+        """Return what happened in the chosen environments, `[N]`."""
+        env: Any = self._system.env
+        arrays = self._simulators.arrays
+
+        def rows(x: Any) -> np.ndarray:
+            x = np.asarray(x)
+            return x.reshape(-1, *x.shape[3:])[chosen]
+
+        steps: dict[str, Any] = {
+            "observations": env.observation([rows(x) for x in obs]),
+            "rewards": arrays.reward[chosen],
+            "terminated": arrays.terminated[chosen],
+            "truncated": (arrays.truncated & ~arrays.terminated)[chosen],
+        }
+        return RecordedStep(
+            **steps,
+            actions=jax.tree.map(rows, action),
+            thoughts=jax.tree.map(rows, thoughts),
+            states=(),
+            after=(env.observation([x[chosen] for x in arrays.obs]), ()),
+        )
+
     def close(self) -> None:
         """End the simulators."""
         if self._simulators is not None:
@@ -409,9 +445,18 @@ def _seeds(keys: jax.Array) -> np.ndarray:
 
 
 def compile_evaluation(
-    system: System, policy: PyTree, keys: Any, num_at_once: int, compiler: str
+    system: System,
+    policy: PyTree,
+    keys: Any,
+    num_at_once: int,
+    compiler: str,
+    *,
+    describes: bool = False,
 ) -> compile.Program:
-    """Compile what plays episodes for keys `[D, P, E]`; `policy` is `[D, P, ...]` or its shapes."""
+    """Compile what plays episodes for keys `[D, P, E]`; `policy` is `[D, P, ...]` or its shapes.
+
+    If it `describes`, its steps can be recorded.
+    """
     shards, members, total = keys.shape
     lead = (shards, members, min(total, num_at_once))
     num = lead[2]
@@ -426,7 +471,9 @@ def compile_evaluation(
 
     def act(policy: PyTree, carry: PyTree, obs: PyTree, reset: Any, words: Any, steps: Any) -> Any:
         drawn = jax.random.wrap_key_data(words)
-        return stepwise.act_in_episodes(system, policy, carry, obs, reset, drawn, steps)
+        return in_episodes(system, policy, carry, obs, reset, drawn, steps)
+
+    in_episodes = vmap_members(partial(stepwise.act_in_episodes, describes=describes))
 
     program = compile.compile_program(act, policy, *jax.eval_shape(example), compiler=compiler)
     return dataclasses.replace(program, call=Evaluation(system, lead, program.call))

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxppo.simulators.group import SimulatorError, in_words
+from jaxppo.simulators.faults import SimulatorError, in_words
 from jaxppo.simulators.spaces import Arrays, Leaf
 
 

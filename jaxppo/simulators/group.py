@@ -1,28 +1,12 @@
 """A group of Gymnasium environments that step one after another, in one process."""
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from jaxppo.simulators.faults import Fault, in_words
 from jaxppo.simulators.spaces import Arrays, Leaf, actions_of
-
-
-@dataclasses.dataclass(frozen=True)
-class Fault:
-    """What an environment did wrong."""
-
-    row: int
-    step: int  # steps that the environment had taken since it was made
-    what: str  # such as "raises ValueError: ..."
-
-    def __str__(self) -> str:
-        return f"environment {self.row} at its step {self.step:,}: {self.what}"
-
-
-class SimulatorError(RuntimeError):
-    """An environment failed, and cannot or must not be replaced. The message is one line."""
 
 
 class Group:
@@ -172,11 +156,6 @@ class Group:
         self._envs[row] = self._make(row)
         self._steps[row] = 0
         self._start(row, None)
-
-
-def in_words(error: Exception) -> str:
-    """Return the type of an error and its first line."""
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def _close(env: Any) -> None:

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 import cloudpickle
 import numpy as np
 
-from jaxppo.simulators.group import Fault, Group, SimulatorError, in_words
+from jaxppo.simulators.faults import Fault, SimulatorError, in_words
+from jaxppo.simulators.group import Group
 from jaxppo.simulators.spaces import Arrays, Leaf
 from jaxppo.simulators.worker import CLOSE, DONE, FAILED, FAULTS, RESET, STEP, STEP_ALONE
 

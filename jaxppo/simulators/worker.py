@@ -11,7 +11,8 @@ import warnings
 from multiprocessing.connection import Connection
 from typing import Any
 
-from jaxppo.simulators.group import Group, in_words
+from jaxppo.simulators.faults import in_words
+from jaxppo.simulators.group import Group
 from jaxppo.simulators.spaces import Arrays
 
 STEP, STEP_ALONE, RESET, CLOSE = b"s", b"e", b"r", b"c"

@@ -1,0 +1,24 @@
+"""What goes wrong in simulators."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """What an environment did wrong."""
+
+    row: int
+    step: int  # steps that the environment had taken since it was made
+    what: str  # such as "raises ValueError: ..."
+
+    def __str__(self) -> str:
+        return f"environment {self.row} at its step {self.step:,}: {self.what}"
+
+
+class SimulatorError(RuntimeError):
+    """An environment failed, and cannot or must not be replaced. The message is one line."""
+
+
+def in_words(error: Exception) -> str:
+    """Return the type of an error and its first line."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
