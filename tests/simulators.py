@@ -45,8 +45,8 @@ class Known(gymnasium.Env):
     observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
     action_space = spaces.Discrete(2)
 
-    def __init__(self, limit: int = LIMIT) -> None:
-        self.limit = limit
+    def __init__(self, limit: int = LIMIT, render_mode: str | None = None) -> None:
+        self.limit, self.render_mode = limit, render_mode
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -60,6 +60,11 @@ class Known(gymnasium.Env):
         reward = float(action) * self.time - 0.5
         terminated = self.first == 1 and self.time >= LENGTH
         return self._see(), reward, terminated, self.time >= self.limit, {}
+
+    def render(self) -> Any:
+        if self.render_mode is None:
+            return None
+        return np.full((48, 64, 3), 20 * self.time, np.uint8)
 
     def _see(self) -> np.ndarray:
         return np.array([self.time, self.first, self.time * self.first], np.float32)

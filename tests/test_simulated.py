@@ -13,6 +13,7 @@ from simulators import Failing, Known
 
 import jaxppo
 from jaxppo.config.fields import ConfigError
+from jaxppo.deploy.films import film, with_frames
 from jaxppo.runtime.jobs import TrainingError
 from jaxppo.runtime.loop import run
 
@@ -113,6 +114,16 @@ def test_recorded_episodes_are_those_of_the_same_environment_in_jax() -> None:
     for one, other in zip(*(policy.play(episodes=8) for policy in policies), strict=True):
         assert len(one.rewards) == 5
         jax.tree.map(np.testing.assert_array_equal, vars(one), vars(other))
+
+
+def test_films_repeat_the_recorded_episode(tmp_path: Path) -> None:
+    policy = train(KNOWN).policy
+    (played,) = policy.play(episodes=1)
+    frames = with_frames(policy, 0, played, 500).states
+    assert [frames[step].max() for step in range(played.length + 1)] == list(range(0, 101, 20))
+    assert film(policy, episodes=2).length == played.length
+    with pytest.raises(ConfigError, match="gives no picture"):
+        film(train(env=lambda: Known()).policy, episodes=1)
 
 
 def test_wrappers_are_applied_from_the_inside() -> None:

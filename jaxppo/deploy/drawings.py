@@ -14,6 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.messages import named
 from jaxppo.deploy.episodes import Episode
+from jaxppo.envs import is_simulated
 from jaxppo.types import Box, Environment, PyTree
 
 Picture = Image.Image
@@ -58,7 +59,13 @@ class Drawing:
     env: Any  # of gymnax
     params: Any
     inner: Callable[[PyTree], PyTree]  # maps the state of `types.Environment` to that of `env`
+    # Of a simulator, the state is a frame
     draw: Callable[[PyTree, PyTree], np.ndarray]  # state of `env`, observation -> uint8 [H, W, 3]
+
+
+def _of_simulator(frame: PyTree, obs: PyTree) -> np.ndarray:
+    del obs
+    return np.asarray(frame)
 
 
 def drawing(env: Environment) -> Drawing:
@@ -71,6 +78,8 @@ def drawing(env: Environment) -> Drawing:
     from jaxppo.envs.extras import Extras
     from jaxppo.envs.gymnax import GymnaxEnvironment
 
+    if is_simulated(env):
+        return Drawing(env=env, params=None, inner=lambda state: state, draw=_of_simulator)
     bare: Any = env
     added = False
     while not isinstance(bare, GymnaxEnvironment):

@@ -5,6 +5,7 @@ import dataclasses
 import io
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +24,10 @@ from jaxppo.deploy.drawings import (
 )
 from jaxppo.deploy.episodes import Episode, totals
 from jaxppo.deploy.policy import Playing, TrainedPolicy
+from jaxppo.envs import is_simulated
 from jaxppo.kernels.precisions import precision
 from jaxppo.runtime.directories import output_folder
+from jaxppo.runtime.simulated import episode_seeds
 from jaxppo.runtime.sinks.console import print_lines
 from jaxppo.types import PyTree
 
@@ -65,7 +68,7 @@ def render(settings: Rendering) -> None:
     fps = settings.fps or frames_per_second(max(episodes[i].length for i in numbers.values()))
     rows = []
     for name, number in numbers.items():
-        played = episodes[number]
+        played = with_frames(policy, number, episodes[number], settings.max_frames)
         late = "" if played.finished else ", unfinished"
         text = f"return {played.episode_return:.2f}, {count(played.length, 'step')}{late}"
         path = out / f"{name}.gif"
@@ -115,7 +118,8 @@ def film(
     scores = choose(totals(every)["returns"])
     if which not in scores:
         raise ConfigError(f"which={which}: must be one of {', '.join(scores)}")
-    played, file = every[scores[which]], io.BytesIO()
+    number, file = scores[which], io.BytesIO()
+    played = with_frames(policy, number, every[number], max_frames)
     images = frames(drawn, played, max_frames, thoughts=thoughts)
     write_film(file, images, frames_per_second(played.length))
     return Film(gif=file.getvalue(), episode_return=played.episode_return, length=played.length)
@@ -134,6 +138,35 @@ def choose(scores: np.ndarray) -> dict[str, int]:
 def play(policy: TrainedPolicy, drawn: Drawing, num: int) -> list[Episode]:
     """Return the first `num` episodes of `policy.evaluate`, with states, up to float rounding."""
     return list(policy.record(num, partial(_watch, drawn)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Frames:
+    """Pictures of some steps of an episode."""
+
+    of_step: dict[int, Picture]
+
+    def __getitem__(self, step: int) -> Picture:
+        return self.of_step[step]
+
+
+def with_frames(policy: TrainedPolicy, number: int, played: Episode, max_frames: int) -> Episode:
+    """Return an episode of a simulator with `Frames` as its states; others as they are.
+
+    Its actions are repeated from its seed. `ConfigError` if this gives other rewards.
+    """
+    env: Any = policy.system.env
+    if not is_simulated(env):
+        return played
+    wanted = {*every_kth(played.length, max_frames), *evenly_spaced(played.length, 5)}
+    (seed,) = episode_seeds(policy.episode_keys(np.array([number])))
+    found, rewards = env.replay(int(seed), played.actions, wanted)
+    if not np.array_equal(rewards, played.rewards):
+        raise ConfigError(
+            f"{env.name}: does not repeat an episode from its seed, so a recorded one cannot be "
+            "drawn; its reset(seed=...) must decide all of its random numbers"
+        )
+    return dataclasses.replace(played, states=Frames(found))
 
 
 def _watch(drawn: Drawing, state: PyTree, action: PyTree, keys: jax.Array) -> tuple[PyTree, PyTree]:

@@ -58,4 +58,12 @@ def simulated(name: str, factory: Callable[[int], Any], config: EnvConfig) -> Si
             timeout=config.step_timeout,
         )
 
-    return Simulated(name, *spaces, limit, start)
+    return Simulated(name, *spaces, limit, start, partial(_drawn, factory))
+
+
+def _drawn(factory: Callable[[int], Any]) -> Any:
+    """Return an environment that renders pictures, if it takes a `render_mode`."""
+    try:
+        return factory(0, render_mode="rgb_array")  # type: ignore[call-arg]
+    except TypeError:
+        return factory(0)

@@ -1,5 +1,6 @@
 """Environments that are not JAX, as the learner sees them: spaces, and how to make simulators."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.simulators.pool import Simulators
-from jaxppo.simulators.spaces import Leaf, UnsupportedSpaceError, leaves
+from jaxppo.simulators.spaces import Leaf, UnsupportedSpaceError, actions_of, leaves
 from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, Space, TimeStep, zeros
 
 
@@ -26,6 +27,7 @@ class Simulated:
         action_space: Any,
         time_limit: int | None,
         make: Callable[["Simulated", int], Simulators],
+        make_drawn: Callable[[], Any] | None = None,
     ) -> None:
         self.name, self.time_limit = name, time_limit
         self.observation_leaves = _leaves(name, "observation", observation_space)
@@ -33,11 +35,38 @@ class Simulated:
         seen, taken = self.observation_leaves, self.action_leaves
         self.observation_space = _assemble(seen, map(_space, seen))
         self.action_space = _assemble(taken, map(_action_space, taken))
-        self._make = make
+        self._make, self._make_drawn = make, make_drawn
 
     def make(self, num: int) -> Simulators:
         """Make `num` environments that step together."""
         return self._make(self, num)
+
+    def replay(
+        self, seed: int, actions: PyTree, steps: set[int]
+    ) -> tuple[dict[int, np.ndarray], np.ndarray]:
+        """Repeat an episode by its `actions` `[T, A...]`; return frames after `steps`, and rewards.
+
+        `ConfigError` if the environment does not render pictures.
+        """
+        if self._make_drawn is None:
+            raise ConfigError(f"{self.name}: cannot be drawn; EnvPool returns no pictures")
+        env = self._make_drawn()
+        frames, rewards = {}, []
+        with contextlib.closing(env):
+            env.reset(seed=seed)
+            for step, action in enumerate(
+                [None, *actions_of(env.action_space, jax.tree.leaves(actions))]
+            ):
+                if step:
+                    rewards.append(env.step(action)[1])
+                if step in steps:
+                    frames[step] = np.asarray(env.render())
+                    if frames[step].ndim != 3 or frames[step].dtype != np.uint8:
+                        raise ConfigError(
+                            f"{self.name}: its render() gives no picture, uint8 [H, W, 3]; make it "
+                            'with render_mode="rgb_array"'
+                        )
+        return frames, np.asarray(rewards, np.float32)
 
     def observation(self, parts: Sequence[np.ndarray]) -> PyTree:
         """Return the observation of arrays in the order of `observation_leaves`."""

@@ -344,7 +344,7 @@ class Evaluation:
             self._simulators = env.make(shards * members * num)
         arrays = self._simulators.arrays
         data = devices.host(keys).reshape(shards * members, total, -1)
-        seeds = _seeds(keys).reshape(shards * members, total)
+        seeds = episode_seeds(keys).reshape(shards * members, total)
         group = np.arange(shards * members)[:, None]
         episode = np.broadcast_to(np.arange(num), (shards * members, num)).copy()  # total: none
         following = np.full(shards * members, num)
@@ -439,7 +439,7 @@ def _seed_bits(keys: jax.Array) -> jax.Array:
     return jax.random.key_data(reset_keys(keys.reshape(-1)))[:, -1]
 
 
-def _seeds(keys: jax.Array) -> np.ndarray:
+def episode_seeds(keys: jax.Array) -> np.ndarray:
     """Return a seed for each episode, from the key that would reset a JAX environment."""
     return (np.asarray(_seed_bits(keys)) & 0x7FFFFFFF).astype(np.int64)
 

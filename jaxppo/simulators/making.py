@@ -11,18 +11,21 @@ def from_registry(
     kwargs: Mapping[str, Any],
     wrappers: Sequence[Any],
     row: int,
+    **more: Any,
 ) -> Any:
     """Return a registered environment, wrapped; its own checks of every step are left out."""
     import gymnasium
 
     if module is not None:
         importlib.import_module(module)
-    return wrapped(gymnasium.make(name, disable_env_checker=True, **kwargs), wrappers)
+    return wrapped(gymnasium.make(name, disable_env_checker=True, **{**kwargs, **more}), wrappers)
 
 
-def from_class(path: str, kwargs: Mapping[str, Any], wrappers: Sequence[Any], row: int) -> Any:
+def from_class(
+    path: str, kwargs: Mapping[str, Any], wrappers: Sequence[Any], row: int, **more: Any
+) -> Any:
     """Return an environment of a user's class, wrapped."""
-    return wrapped(attribute(path)(**kwargs), wrappers)
+    return wrapped(attribute(path)(**{**kwargs, **more}), wrappers)
 
 
 def from_function(make: Callable[[], Any], wrappers: Sequence[Any], row: int) -> Any:
