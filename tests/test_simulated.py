@@ -2,6 +2,11 @@
 
 import contextlib
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +19,7 @@ from simulators import Failing, Known
 import jaxppo
 from jaxppo.config.fields import ConfigError
 from jaxppo.deploy.films import film, with_frames
-from jaxppo.runtime.jobs import TrainingError
+from jaxppo.runtime.jobs import TrainingError, prepare
 from jaxppo.runtime.loop import run
 
 SMALL = [
@@ -177,7 +182,7 @@ REFUSED = {
 @pytest.mark.parametrize("settings", REFUSED)
 def test_what_does_not_fit_is_refused(settings: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        jaxppo.runtime.jobs.prepare(jaxppo.compose("ff_ppo", [*SMALL, KNOWN, *settings.split()]))
+        prepare(jaxppo.compose("ff_ppo", [*SMALL, KNOWN, *settings.split()]))
     assert str(caught.value).startswith(REFUSED[settings])
 
 
@@ -204,3 +209,73 @@ def test_a_registered_environment_learns() -> None:
             "arch.max_eval_steps=null",
         )
         assert result.absolute_metric > 150
+
+
+def command(run_dir: Path, *settings: str) -> subprocess.Popen[str]:
+    tests = Path(__file__).parent
+    return subprocess.Popen(
+        [sys.executable, "-m", "jaxppo.ff_ppo", *SMALL, *settings, f"hydra.run.dir={run_dir}"],
+        env={**os.environ, "JAX_NUM_CPU_DEVICES": "1", "PYTHONPATH": str(tests)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+def test_actors_on_ray_give_the_numbers_of_threads_and_are_replaced(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    actors = (KNOWN, "arch.actors=2")
+    for name in ("threads", "ray"):
+        found = command(tmp_path / name, *actors, f"arch.actors_on={name}")
+        assert found.communicate()[0].strip().endswith("policy of step 96)"), name
+    one, other = (events_of(tmp_path / name, "eval") for name in ("threads", "ray"))
+    assert [event["episode_return"] for event in one] == [
+        event["episode_return"] for event in other
+    ]
+    settings = (*actors, "arch.actors_on=ray", "arch.num_updates=4000", "logger.every=100")
+    found = command(tmp_path / "killed", *settings)
+    while not (pids := hosts_of_ray()) or not events_so_far(tmp_path / "killed", "train"):
+        time.sleep(0.1)
+    os.kill(pids[0], signal.SIGKILL)
+    assert found.communicate()[0].strip().endswith(")")
+    assert events_of(tmp_path / "killed", "train")[-1]["env_restarts"] == 2
+
+
+def events_so_far(run_dir: Path, kind: str) -> list[dict[str, Any]]:
+    return events_of(run_dir, kind) if (run_dir / "metrics.jsonl").exists() else []
+
+
+def hosts_of_ray() -> list[int]:
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if file.read_text().startswith("ray::_Host"):
+                found.append(int(file.parent.name))
+    return found
+
+
+@pytest.mark.slow
+def test_envpool_learns_and_hands_over_true_ends(tmp_path: Path) -> None:
+    pytest.importorskip("envpool")
+    settings = ("env.library=envpool", "env.name=CartPole-v1", "arch.max_eval_steps=null")
+    system = prepare(jaxppo.compose("ff_ppo", [*SMALL, *settings]))[1]
+    env: Any = system.env
+    pool = env.make(3)
+    pool.reset([0, 1, 2], [5, 6, 7])
+    lengths = np.zeros(3, int)
+    for _ in range(100):
+        before = pool.arrays.obs[0].copy()
+        pool.step([np.ones(3, int)])  # pushes to the right until the pole falls
+        lengths += 1
+        over = pool.arrays.terminated
+        # The pole of an ended episode has fallen; the next one begins upright
+        assert (np.abs(pool.arrays.final[0][over, 2]) > 0.2).all()
+        assert (np.abs(pool.arrays.obs[0][over]) <= 0.05).all()
+        assert (np.abs(pool.arrays.final[0][:, 0] - before[:, 0]) < 0.2).all()
+        assert (pool.arrays.reward == 1).all()
+        assert (lengths[over] > 5).all()
+        lengths[over] = 0
+    pool.close()
+    result = train(*settings, "system.rollout_length=64", "arch.num_updates=60", "system.epochs=4")
+    assert result.absolute_metric > 100

@@ -1,6 +1,7 @@
 """Adapter of EnvPool: its registered tasks, many at once in one pool of threads."""
 
 import contextlib
+import warnings
 from typing import Any
 
 import envpool
@@ -33,7 +34,8 @@ def make(config: EnvConfig) -> Simulated:
     def pool(seeds: list[int]) -> Any:
         return envpool.make_gymnasium(name, num_envs=len(seeds), seed=seeds, **kwargs)
 
-    with contextlib.closing(pool([0])) as one:
+    with warnings.catch_warnings(), contextlib.closing(pool([0])) as one:
+        warnings.simplefilter("ignore")  # that float64 bounds are rounded
         spaces = one.observation_space, one.action_space
         limit = int(one.spec.config.max_episode_steps) or None
 
