@@ -32,10 +32,12 @@ def make(config: EnvConfig) -> Simulated:
         raise unknown(config, envpool.list_all_envs())
 
     def pool(seeds: list[int]) -> Any:
-        return envpool.make_gymnasium(name, num_envs=len(seeds), seed=seeds, **kwargs)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that float64 bounds are rounded
+            return envpool.make_gymnasium(name, num_envs=len(seeds), seed=seeds, **kwargs)
 
     with warnings.catch_warnings(), contextlib.closing(pool([0])) as one:
-        warnings.simplefilter("ignore")  # that float64 bounds are rounded
+        warnings.simplefilter("ignore")
         spaces = one.observation_space, one.action_space
         limit = int(one.spec.config.max_episode_steps) or None
 
