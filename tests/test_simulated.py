@@ -256,6 +256,7 @@ def hosts_of_ray() -> list[int]:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*precision lowered")
 def test_envpool_learns_and_hands_over_true_ends(tmp_path: Path) -> None:
     pytest.importorskip("envpool")
     settings = ("env.library=envpool", "env.name=CartPole-v1", "arch.max_eval_steps=null")
