@@ -31,7 +31,7 @@ WINGS: dict[str, set[str]] = {
     "runtime": {*LEARNER, "simulators"},
     "deploy": {*LEARNER, "runtime"},
     "analysis": {"config", "ops", "runtime"},
-    "launch": {"config", "envs", "runtime", "analysis"},
+    "launch": {"config", "envs", "runtime", "analysis", "simulators"},
 }
 TRAINING = {"ff_ppo", "rec_ppo", "ff_pqn", "rec_pqn"}
 COMMANDS = {*TRAINING, "evaluate", "export", "render", "report", "check_env", "__main__"}

@@ -149,6 +149,12 @@ def test_a_fault_ends_the_run_with_a_checkpoint(actors: int, tmp_path: Path) -> 
     assert resumed.evaluations["steps"].tolist() == [96, 192]
 
 
+def test_a_fault_in_an_evaluation_is_named_too(tmp_path: Path) -> None:
+    make = partial(Failing, "reward", str(tmp_path / "failed"))
+    with pytest.raises(TrainingError, match="at its step 3: returns the reward inf"):
+        train(env=make)
+
+
 def test_a_restart_is_counted(tmp_path: Path) -> None:
     given = dict(env=partial(Failing, "nan", str(tmp_path / "failed")), run_dir=tmp_path / "run")
     train("env.on_error=restart", "arch.evaluate_first=false", **given)

@@ -23,6 +23,7 @@ from jaxppo.runtime import hosts
 from jaxppo.runtime.checkpoint import CheckpointError
 from jaxppo.runtime.jobs import TrainingError
 from jaxppo.runtime.signals import Interrupted
+from jaxppo.simulators.faults import SimulatorError
 
 
 @contextlib.contextmanager
@@ -86,7 +87,7 @@ def explain(error: Exception, arguments: Sequence[str] | None = None) -> str | N
     `arguments` are the settings that were given; None: those of the command line.
     """
     given = sys.argv[1:] if arguments is None else arguments
-    if isinstance(error, ConfigError | TrainingError | CheckpointError):
+    if isinstance(error, ConfigError | TrainingError | CheckpointError | SimulatorError):
         return str(error)
     if isinstance(error, HydraException | OmegaConfBaseException):
         typed = getattr(error, "override", None)  # the text that Hydra could not parse

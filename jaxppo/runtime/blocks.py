@@ -18,7 +18,7 @@ from jaxppo.kernels.platforms import forms
 from jaxppo.runtime import build, checkpoint, compile, devices, hosts, targets
 from jaxppo.runtime.evaluating import evaluate, score
 from jaxppo.runtime.events import Events, of_training
-from jaxppo.runtime.jobs import TrainingError, algorithm_name
+from jaxppo.runtime.jobs import algorithm_name
 from jaxppo.runtime.members import Member, Members
 from jaxppo.runtime.placement import Layout, State
 from jaxppo.runtime.programs import Programs, check_memory, compile_programs
@@ -123,9 +123,9 @@ class Blocks:
                 learner, total = self.programs.train.call(
                     state.learner, state.total, self.layout.place_count(count)
                 )
-            except SimulatorError as error:
+            except SimulatorError:
                 self._saver.snapshot(state, self.layout, {})()
-                raise TrainingError(str(error)) from error
+                raise
             state = State(learner, state.best, jax.block_until_ready(total), state.earlier)
             seconds = time.perf_counter() - called
             self._pace.took(count, seconds)

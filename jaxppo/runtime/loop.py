@@ -26,6 +26,7 @@ from jaxppo.runtime.programs import Programs, check_group, compile_training, pro
 from jaxppo.runtime.progress import Progress
 from jaxppo.runtime.saving import Resumed, Saver, keep_configs
 from jaxppo.runtime.selection import Selection
+from jaxppo.simulators.faults import SimulatorError
 
 PATIENCE = 4.0  # seconds for which an evaluation may continue after a signal
 
@@ -56,7 +57,10 @@ def run_together(
     too much memory.
     """
     with targets.compiling(jobs[0].config.arch.target):
-        return _run_together(jobs, fit, caller or Caller())
+        try:
+            return _run_together(jobs, fit, caller or Caller())
+        except SimulatorError as error:
+            raise TrainingError(str(error)) from error
 
 
 def _run_together(jobs: Sequence[Job], fit: bool, caller: Caller) -> list[float | TrainingError]:
@@ -108,8 +112,13 @@ def _run_together(jobs: Sequence[Job], fit: bool, caller: Caller) -> list[float 
         while members.active(blocks.layout.slots) and not progress.is_over:
             before = progress.steps
             state = blocks.train(state)
-            with signals.ending(saver.pending(state, blocks.layout), PATIENCE):
-                state, scores = blocks.end(state)
+            pending = saver.pending(state, blocks.layout)
+            with signals.ending(pending, PATIENCE):
+                try:
+                    state, scores = blocks.end(state)
+                except SimulatorError:
+                    pending()
+                    raise
             if saver.save_block(state, blocks.layout, scores, before):
                 break
         # Without active members nothing is evaluated, and a signal must not hide their failure
