@@ -110,13 +110,11 @@ def train(row: str, way: str) -> None:
 
 def compare(row: str, rounds: int) -> dict[str, Any]:
     """Median steps/s of each system, and of its ratio to stable-baselines3 in the same round."""
-    from benchmarks.peers.__main__ import Contestant, install
+    from benchmarks.peers.__main__ import install, race
 
     work = shape(row)
-    ways = list(OURS) if work["name"] == "slow" else ["gymnasium", "gymnasium, 2 processes"]
-    ways = [way for way in ways if way != "envpool"]
-    if work["name"] != "slow":
-        ways.append("envpool")
+    others = ["1 actor", "2 actors"] if work["name"] == "slow" else ["envpool"]
+    ways = ["gymnasium", "gymnasium, 2 processes", *others]
     commands = {
         way: [sys.executable, "-m", "benchmarks.simulators", row, "--serve", way] for way in ways
     }
@@ -124,16 +122,7 @@ def compare(row: str, rounds: int) -> dict[str, Any]:
         if work["name"] != "slow" or name == "stable-baselines3":
             python = os.environ.get("PEERS_PYTHON") or install(script, "")
             commands[name] = [python, "-m", f"benchmarks.peers.run_{script}", json.dumps(work)]
-    contestants: dict[str, Contestant] = {}
-    try:
-        for name, command in commands.items():
-            contestants[name] = Contestant(command, warm_ups=1)
-        for _ in range(rounds):
-            for contestant in contestants.values():
-                contestant.block()
-    finally:
-        for contestant in contestants.values():
-            contestant.close()
+    contestants = race(commands, rounds, warm_ups=1)
     base = contestants["stable-baselines3"].speeds
     found: dict[str, Any] = {}
     for name, contestant in contestants.items():

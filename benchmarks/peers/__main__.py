@@ -85,6 +85,21 @@ class Contestant:
         self.process.wait()
 
 
+def race(commands: dict[str, list[str]], rounds: int, *, warm_ups: int) -> dict[str, Contestant]:
+    """Start all commands, time a block of each in turn in every round, and end them."""
+    contestants: dict[str, Contestant] = {}
+    try:
+        for name, command in commands.items():
+            contestants[name] = Contestant(command, warm_ups=warm_ups)
+        for _ in range(rounds):
+            for contestant in contestants.values():
+                contestant.block()
+    finally:
+        for contestant in contestants.values():
+            contestant.close()
+    return contestants
+
+
 def compare(
     algorithm: str, size: str, peers: list[str], jax: str, rounds: int, more: list[str]
 ) -> dict[str, Any]:
@@ -98,16 +113,7 @@ def compare(
             commands[peer] = [install(peer, jax), "-m", script, size, algorithm]
     if algorithm != "ppo":
         commands["ff_ppo"] = [*serve, size]
-    contestants = {}
-    try:
-        for name, command in commands.items():
-            contestants[name] = Contestant(command, warm_ups=2)
-        for _ in range(rounds):
-            for contestant in contestants.values():
-                contestant.block()
-    finally:
-        for contestant in contestants.values():
-            contestant.close()
+    contestants = race(commands, rounds, warm_ups=2)
     fastest = max(
         (name for name in contestants if name in peers),
         key=lambda name: statistics.median(contestants[name].speeds),

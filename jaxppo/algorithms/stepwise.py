@@ -78,30 +78,6 @@ def begin_rollout(system: System, number: int | None, memory: Memory) -> Memory:
     )
 
 
-def act_once(
-    system: System,
-    policy: Policy,
-    memory: Memory,
-    obs: PyTree,
-    reset: jax.Array,
-    step: jax.Array,
-) -> tuple[Memory, PyTree]:
-    """Sample actions for `obs` `[B, O...]` at `step` of the rollout.
-
-    Return what the environments take, `[B, A...]`.
-    """
-    carry, acted = act(system, policy, memory.carry, obs, reset, memory.keys[step])
-    stored = memory.carries, memory.action, memory.kept
-    found = carry, acted.action, acted.kept
-    carries, action, kept = jax.tree.map(
-        lambda all_steps, x: jax.lax.dynamic_update_index_in_dim(all_steps, x, step, 0),
-        stored,
-        found,
-    )
-    memory = dataclasses.replace(memory, carry=carry, carries=carries, action=action, kept=kept)
-    return memory, acted.env_action
-
-
 def _over_batches(phase: Any, system: System, own: PyTree) -> PyTree:
     """Map `phase(own)` over update batches `[U, ...]`."""
 
@@ -121,11 +97,22 @@ def act_members(
     reset: jax.Array,
     step: jax.Array,
 ) -> tuple[Memory, PyTree]:
-    """Map `act_once` over members and update batches: leaves are `[P, U, ...]`."""
+    """Sample actions for `obs` `[P, U, B, O...]` at `step` of the rollout.
+
+    Return the memory, and what the environments take, `[P, U, B, A...]`.
+    """
 
     def one(own: tuple[Memory, PyTree, jax.Array]) -> tuple[Memory, PyTree]:
         memory, obs, reset = own
-        return act_once(system, policy, memory, obs, reset, step)
+        carry, acted = act(system, policy, memory.carry, obs, reset, memory.keys[step])
+        stored = memory.carries, memory.action, memory.kept
+        carries, action, kept = jax.tree.map(
+            lambda steps, x: jax.lax.dynamic_update_index_in_dim(steps, x, step, 0),
+            stored,
+            (carry, acted.action, acted.kept),
+        )
+        stored_now = {"carries": carries, "action": action, "kept": kept}
+        return dataclasses.replace(memory, carry=carry, **stored_now), acted.env_action
 
     return _over_batches(one, system, (memory, obs, reset))
 

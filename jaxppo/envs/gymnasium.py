@@ -28,8 +28,8 @@ def make(config: EnvConfig) -> Simulated:
         raise unknown(config, gymnasium.registry) from None
 
 
-def simulated(name: str, factory: Callable[[int], Any], config: EnvConfig) -> Simulated:
-    """Describe the environments that `factory(row)` makes, by making one."""
+def simulated(name: str, factory: Callable[..., Any], config: EnvConfig) -> Simulated:
+    """Describe the environments that `factory()` makes, by making one."""
     refuse_settings(config)
     for wrapper in config.wrappers:
         path = wrapper.get("_target_") if isinstance(wrapper, dict) else wrapper
@@ -39,7 +39,7 @@ def simulated(name: str, factory: Callable[[int], Any], config: EnvConfig) -> Si
             f"env.step_timeout={config.step_timeout}: only a process of its own can be stopped; "
             "set env.processes to at least 1, or it to null"
         )
-    with contextlib.closing(factory(0)) as one:
+    with contextlib.closing(factory()) as one:
         for part in ("observation_space", "action_space", "reset", "step"):
             if not hasattr(one, part):
                 raise ConfigError(f"{name}: is no Gymnasium environment, since it has no {part}")
@@ -61,9 +61,9 @@ def simulated(name: str, factory: Callable[[int], Any], config: EnvConfig) -> Si
     return Simulated(name, *spaces, limit, start, partial(_drawn, factory))
 
 
-def _drawn(factory: Callable[[int], Any]) -> Any:
+def _drawn(factory: Callable[..., Any]) -> Any:
     """Return an environment that renders pictures, if it takes a `render_mode`."""
     try:
-        return factory(0, render_mode="rgb_array")  # type: ignore[call-arg]
+        return factory(render_mode="rgb_array")
     except TypeError:
-        return factory(0)
+        return factory()

@@ -18,7 +18,7 @@ class Group:
 
     def __init__(
         self,
-        make: Callable[[int], Any],
+        make: Callable[[], Any],
         rows: Sequence[int],
         arrays: Arrays,
         observations: Sequence[Leaf],
@@ -29,7 +29,7 @@ class Group:
         self._leaves = list(observations)
         self._restart = restart
         self._part = slice(self._rows[0], self._rows[-1] + 1)  # rows follow one another
-        self._envs = {row: make(row) for row in self._rows}
+        self._envs = {row: make() for row in self._rows}
         self._space = self._envs[self._rows[0]].action_space
         self._plain = len(self._leaves) == 1 and self._leaves[0].is_plain
         self._steps = dict.fromkeys(self._rows, 0)
@@ -153,7 +153,7 @@ class Group:
 
     def _remake(self, row: int) -> None:
         _close(self._envs[row])
-        self._envs[row] = self._make(row)
+        self._envs[row] = self._make()
         self._steps[row] = 0
         self._start(row, None)
 

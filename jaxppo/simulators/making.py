@@ -10,7 +10,6 @@ def from_registry(
     module: str | None,
     kwargs: Mapping[str, Any],
     wrappers: Sequence[Any],
-    row: int,
     **more: Any,
 ) -> Any:
     """Return a registered environment, wrapped; its own checks of every step are left out."""
@@ -21,14 +20,12 @@ def from_registry(
     return wrapped(gymnasium.make(name, disable_env_checker=True, **{**kwargs, **more}), wrappers)
 
 
-def from_class(
-    path: str, kwargs: Mapping[str, Any], wrappers: Sequence[Any], row: int, **more: Any
-) -> Any:
+def from_class(path: str, kwargs: Mapping[str, Any], wrappers: Sequence[Any], **more: Any) -> Any:
     """Return an environment of a user's class, wrapped."""
     return wrapped(attribute(path)(**{**kwargs, **more}), wrappers)
 
 
-def from_function(make: Callable[[], Any], wrappers: Sequence[Any], row: int) -> Any:
+def from_function(make: Callable[[], Any], wrappers: Sequence[Any]) -> Any:
     """Return the environment that a user's function makes, wrapped."""
     return wrapped(make(), wrappers)
 

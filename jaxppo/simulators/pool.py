@@ -47,7 +47,7 @@ class Simulators(Protocol):
 
 
 class Pool:
-    """`Simulators` of Gymnasium environments, which `make(row)` makes.
+    """`Simulators` of Gymnasium environments, which `make()` makes.
 
     `num_processes` share the environments; 0: they step in this process. `SimulatorError` after a
     fault, unless `restart` is set: then the environment is made anew. A process in which a step
@@ -56,7 +56,7 @@ class Pool:
 
     def __init__(
         self,
-        make: Callable[[int], Any],
+        make: Callable[[], Any],
         num: int,
         observations: Sequence[Leaf],
         actions: Sequence[Leaf],
