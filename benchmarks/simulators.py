@@ -5,7 +5,8 @@
 
 A row is an environment and how many of it: `CartPole-v1:8`, `HalfCheetah-v5:8` (gymnasium[mujoco]
 in both environments). `slow:8` is CartPole whose step takes 1 ms longer, without actors and with
-one or two. Prints medians of the rounds and their ratios to stable-baselines3, and writes
+one or two; `slow-wide:8` learns from it with layers of 512 and more epochs, so that learning takes
+about as long as stepping. Prints medians of the rounds and their ratios to stable-baselines3, and writes
 benchmarks/results/simulators.json (ignored by git).
 """
 
@@ -20,7 +21,7 @@ from typing import Any
 
 from benchmarks.blocks import serve
 
-ROWS = ["CartPole-v1:8", "CartPole-v1:64", "Acrobot-v1:8", "Acrobot-v1:64", "slow:8"]
+ROWS = ["CartPole-v1:8", "CartPole-v1:64", "Acrobot-v1:8", "Acrobot-v1:64", "slow:8", "slow-wide:8"]
 OURS = {  # a way of ours -> settings
     "gymnasium": [],
     "gymnasium, 2 processes": ["env.processes=2"],
@@ -34,17 +35,19 @@ SECONDS = 2.0  # of a block, about
 
 
 def shape(row: str) -> dict[str, Any]:
-    """The work of a row: 4 epochs of 4 minibatches; MuJoCo 10 of 32; networks 2 x 64, tanh."""
+    """The work of a row: 4 epochs of 4 minibatches, or 10 of 32; two layers of tanh."""
     name, _, count = row.partition(":")
     num = int(count or 8)
-    discrete = name in ("CartPole-v1", "Acrobot-v1", "slow")
+    discrete = name in ("CartPole-v1", "Acrobot-v1", "slow", "slow-wide")
+    many = not discrete or name == "slow-wide"
     length = (1024 if num < 64 else 2048) // num if discrete else 256
     return {
         "name": name,
         "num_envs": num,
         "rollout_length": length,
-        "minibatches": 4 if discrete else 32,
-        "epochs": 4 if discrete else 10,
+        "minibatches": 32 if many else 4,
+        "epochs": 10 if many else 4,
+        "width": 512 if name == "slow-wide" else 64,
         "normalize": not discrete,
     }
 
@@ -53,7 +56,9 @@ def settings_of(row: str) -> list[str]:
     """Our command line for a row."""
     work = shape(row)
     name = work["name"]
-    env = ["env.target=benchmarks.simulators.Slow"] if name == "slow" else [f"env.name={name}"]
+    slow = name.startswith("slow")
+    env = ["env.target=benchmarks.simulators.Slow"] if slow else [f"env.name={name}"]
+    sizes = f"layer_sizes=[{work['width']},{work['width']}]"
     normalize = str(work["normalize"]).lower()
     return [
         *("env=gymnasium", *env, f"arch.total_num_envs={work['num_envs']}"),
@@ -61,8 +66,8 @@ def settings_of(row: str) -> list[str]:
         *(f"system.num_minibatches={work['minibatches']}", "system.actor_lr=2.5e-4"),
         *("system.critic_lr=2.5e-4", f"system.normalize_observations={normalize}"),
         *(f"system.normalize_rewards={normalize}", "network.actor_torso.activation=tanh"),
-        *("network.critic_torso.activation=tanh", "network.actor_torso.layer_sizes=[64,64]"),
-        *("network.critic_torso.layer_sizes=[64,64]", "arch.max_eval_steps=1000"),
+        *("network.critic_torso.activation=tanh", f"network.actor_torso.{sizes}"),
+        *(f"network.critic_torso.{sizes}", "arch.max_eval_steps=1000"),
     ]
 
 
@@ -96,7 +101,8 @@ def train(row: str, way: str) -> None:
     timed.block()
     took = time.perf_counter()
     timed.block()
-    updates = max(2, round(SECONDS / (time.perf_counter() - took)))
+    seconds = 10 * SECONDS if work["name"] == "slow-wide" else SECONDS
+    updates = max(2, round(seconds / (time.perf_counter() - took)))
 
     def block() -> None:
         # Actors have collected one rollout while others were timed: it does not count
@@ -113,13 +119,14 @@ def compare(row: str, rounds: int) -> dict[str, Any]:
     from benchmarks.peers.__main__ import install, race
 
     work = shape(row)
-    others = ["1 actor", "2 actors"] if work["name"] == "slow" else ["envpool"]
+    slow = work["name"].startswith("slow")
+    others = ["1 actor", "2 actors"] if slow else ["envpool"]
     ways = ["gymnasium", "gymnasium, 2 processes", *others]
     commands = {
         way: [sys.executable, "-m", "benchmarks.simulators", row, "--serve", way] for way in ways
     }
     for name, script in PEERS.items():
-        if work["name"] != "slow" or name == "stable-baselines3":
+        if not slow or name == "stable-baselines3":
             python = os.environ.get("PEERS_PYTHON") or install(script, "")
             commands[name] = [python, "-m", f"benchmarks.peers.run_{script}", json.dumps(work)]
     contestants = race(commands, rounds, warm_ups=1)

@@ -24,10 +24,11 @@ def slow():
     return TimeLimit(Slow(), 500)
 
 
-name = slow if work["name"] == "slow" else work["name"]
+name = slow if work["name"].startswith("slow") else work["name"]
 envs = make_vec_env(name, work["num_envs"])
 if work["normalize"]:
     envs = VecNormalize(envs)
+sizes = [work["width"]] * 2
 steps = work["num_envs"] * work["rollout_length"]
 ppo = PPO(
     "MlpPolicy",
@@ -36,7 +37,7 @@ ppo = PPO(
     batch_size=steps // work["minibatches"],
     n_epochs=work["epochs"],
     learning_rate=2.5e-4,
-    policy_kwargs={"net_arch": {"pi": [64, 64], "vf": [64, 64]}, "activation_fn": torch.nn.Tanh},
+    policy_kwargs={"net_arch": {"pi": sizes, "vf": sizes}, "activation_fn": torch.nn.Tanh},
     device="cpu",
 )
 ppo.learn(steps)

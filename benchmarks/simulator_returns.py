@@ -1,0 +1,149 @@
+"""Returns of this system and of stable-baselines3 on the same simulators at the same settings.
+
+    python -m benchmarks.simulator_returns                      # all rows
+    python -m benchmarks.simulator_returns CartPole-v1 Hopper-v5 --seeds 3
+
+Every run has 8 environments, a constant learning rate and no tuning. The policy after the last
+update is then evaluated without noise on 100 episodes (Atari: 20). Results are appended to
+benchmarks/results/simulator_returns.jsonl (ignored by git).
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+CLASSIC = {"rollout_length": 128, "minibatches": 4, "epochs": 4, "learning_rate": 2.5e-4}
+MUJOCO = {"rollout_length": 256, "minibatches": 32, "epochs": 10, "learning_rate": 3e-4}
+ROWS: dict[str, dict[str, Any]] = {  # environment -> work
+    "CartPole-v1": {**CLASSIC, "steps": 102_400},
+    "Acrobot-v1": {**CLASSIC, "steps": 307_200},
+    "Hopper-v5": {**MUJOCO, "steps": 1_001_472, "normalize": True},
+    "HalfCheetah-v5": {**MUJOCO, "steps": 1_001_472, "normalize": True},
+    "ALE/Boxing-v5": {**CLASSIC, "steps": 204_800, "atari": True, "episodes": 20},
+}
+RESULTS = Path(__file__).parent / "results" / "simulator_returns.jsonl"
+
+
+def __getattr__(name: str) -> Any:
+    """`atari`: makes an Atari game with the usual preprocessing, channels last."""
+    if name != "atari":
+        raise AttributeError(name)
+    import ale_py
+    import gymnasium
+    import numpy as np
+    from gymnasium import wrappers
+
+    gymnasium.register_envs(ale_py)
+
+    class ChannelsLast(gymnasium.ObservationWrapper[Any, Any, Any]):
+        """Moves the stacked frames from the first axis to the last."""
+
+        def __init__(self, env: Any) -> None:
+            super().__init__(env)
+            frames, height, width = env.observation_space.shape
+            self.observation_space = gymnasium.spaces.Box(0, 255, (height, width, frames), np.uint8)
+
+        def observation(self, observation: Any) -> Any:
+            return np.moveaxis(np.asarray(observation), 0, -1)
+
+    def atari(name: str) -> Any:
+        game = gymnasium.make(name, frameskip=1, repeat_action_probability=0.0)
+        seen = wrappers.AtariPreprocessing(game, noop_max=30, frame_skip=4)
+        return ChannelsLast(wrappers.FrameStackObservation(seen, 4))
+
+    return atari
+
+
+def settings_of(name: str, work: dict[str, Any], seed: int) -> list[str]:
+    """Our command line for a row; what differs from our defaults is stable-baselines3's way."""
+    normalize = str(work.get("normalize", False)).lower()
+    env = [f"env.name={name}"]
+    network = [
+        *("network.actor_torso.activation=tanh", "network.critic_torso.activation=tanh"),
+        *("network.actor_torso.layer_sizes=[64,64]", "network.critic_torso.layer_sizes=[64,64]"),
+    ]
+    if work.get("atari"):
+        env = [
+            "env.target=benchmarks.simulator_returns.atari",
+            f"env.kwargs.name='{name}'",
+            *("arch.max_eval_steps=27000", "system.reward_clip=1"),
+        ]
+        sizes = "channels=[32,64,64],kernel_sizes=[8,4,3],strides=[4,2,1],layer_sizes=[512]"
+        network = [
+            "network=cnn",
+            *(f"network.shared_torso.{size}" for size in sizes.replace("],", "]|").split("|")),
+        ]
+    return [
+        *("env=gymnasium", *env, "env.processes=2", f"arch.seed={seed}"),
+        *("arch.total_num_envs=8", f"arch.total_timesteps={work['steps']}"),
+        *("arch.num_evaluation=1", "arch.absolute_metric=false"),
+        f"arch.num_eval_episodes={work.get('episodes', 100)}",
+        *(f"system.rollout_length={work['rollout_length']}", f"system.epochs={work['epochs']}"),
+        f"system.num_minibatches={work['minibatches']}",
+        f"system.actor_lr={work['learning_rate']}",
+        f"system.critic_lr={work['learning_rate']}",
+        *("system.decay_learning_rates=false", "system.ent_coef=0.0", "system.clip_together=true"),
+        "system.standardize_advantages=minibatch",
+        f"system.normalize_observations={normalize}",
+        f"system.normalize_rewards={normalize}",
+        *network,
+    ]
+
+
+def ours(name: str, work: dict[str, Any], seed: int) -> float:
+    """Train and return the mean return of the last policy."""
+    with tempfile.TemporaryDirectory() as folder:
+        where = [f"hydra.run.dir={folder}", "logger.plot=false", "checkpoint.enabled=false"]
+        command = [sys.executable, "-m", "jaxppo.ff_ppo", *settings_of(name, work, seed), *where]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        events = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").open()]
+    (last,) = (event for event in events if event["event"] == "eval" and event["steps"])
+    return float(last["episode_return"])
+
+
+def theirs(name: str, work: dict[str, Any], seed: int) -> float:
+    """The same with stable-baselines3."""
+    from benchmarks.peers.__main__ import install
+
+    python = os.environ.get("PEERS_PYTHON") or install("sb3_gymnasium", "")
+    given = json.dumps({"name": name, "num_envs": 8, "seed": seed, **work})
+    command = [python, "-m", "benchmarks.peers.run_sb3_returns", given]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return float(done.stdout.split()[-1])
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("rows", nargs="*", default=list(ROWS))
+    parser.add_argument("--seeds", type=int, default=3)
+    given = parser.parse_args()
+    RESULTS.parent.mkdir(exist_ok=True)
+    for name in given.rows:
+        for system, run in (("jaxppo", ours), ("stable-baselines3", theirs)):
+            found, start = [], time.perf_counter()
+            for seed in range(given.seeds):
+                found.append(run(name, ROWS[name], seed))
+            row = {
+                "environment": name,
+                "system": system,
+                "steps": ROWS[name]["steps"],
+                "returns": found,
+                "seconds": time.perf_counter() - start,
+            }
+            with RESULTS.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            seconds = row["seconds"] / given.seeds
+            print(f"{name:16} {system:18} {statistics.mean(found):9.1f}", end="")
+            print(f"  of {', '.join(f'{x:.1f}' for x in found)}; {seconds:.0f} s each", flush=True)
+
+
+if __name__ == "__main__":
+    main()
