@@ -264,7 +264,7 @@ def gradients(system: System, state: LearnerState, batch: Batch) -> Any:
         steps=jax.tree.map(lambda x: x[:, :num], batch.steps),
     )
     params, opt_state = state.agent.policy.params, state.agent.opt_state
-    update = optimizer(system, state.agent.hyperparameters, state.agent.update).update
+    update = optimizer(system, state.agent).update
 
     def one(carry: Any, _: None) -> Any:
         params, opt_state = carry

@@ -340,6 +340,7 @@ class System:
     skip_nonfinite: bool  # gradient steps, and updates of statistics
     normalize_observations: bool
     normalize_rewards: bool
+    schedules: tuple[tuple[str, str], ...]  # (hyperparameter, kind), see algorithms.schedules
     clip_together: bool  # one gradient norm of all optimiser groups
     evaluation_greedy: bool
     max_eval_steps: int

@@ -54,7 +54,8 @@ class Reinforce(ActorCritic):
     def groups(self, params: Any) -> dict[str, str]:
         return {part: "baseline" if part.startswith("critic") else "policy" for part in params}
 
-    def rates(self, hp: Any) -> dict[str, jax.Array]:
+    def rates(self, agent: Any) -> dict[str, jax.Array]:
+        hp = agent.hyperparameters
         return {"policy": hp.policy_lr, "baseline": hp.baseline_lr}
 
     def targets(self, system: Any, agent: Any, rollout: Any) -> Any:

@@ -1,6 +1,7 @@
 """What a run is asked for against what it does: steps, updates, blocks, step sizes."""
 
 import functools
+import types
 from typing import Any
 
 import jax
@@ -161,7 +162,8 @@ def ppo() -> System:
 
 
 def adam(hp: Hyperparameters, update: jax.Array) -> optax.GradientTransformation:
-    return optimizer(ppo(), hp, update)
+    agent: Any = types.SimpleNamespace(hyperparameters=hp, update=update)
+    return optimizer(ppo(), agent)
 
 
 @jax.jit

@@ -517,14 +517,14 @@ def test_heads_refuse_in_one_line(arguments: dict[str, Any], words: str) -> None
 
 def test_optimizer_is_radam_by_default() -> None:
     system, state = small(system={"decay_learning_rates": False, "max_grad_norm": 1.0})
-    hp, params = state.agent.hyperparameters, state.agent.policy.params
+    params = state.agent.policy.params
     assert set(system.algorithm.groups(params).values()) == {"network"}
     rng = np.random.default_rng(0)
     gradients = [
         jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32), params)
         for _ in range(8)
     ]
-    transform = optimizer(system, hp, jnp.int32(0))
+    transform = optimizer(system, state.agent)
     opt_state, found = transform.init(params), params
     expected = oracles.radam(flat(params), [flat(g) for g in gradients], 5e-4, max_norm=1.0)
     for gradient, wanted in zip(gradients, expected, strict=True):
@@ -532,7 +532,7 @@ def test_optimizer_is_radam_by_default() -> None:
         found = jax.tree.map(jnp.add, found, updates)
         np.testing.assert_allclose(flat(found), wanted, rtol=1e-4, atol=2e-6)
     adam, _ = small(system={"optimizer": "adam"})
-    assert adam.algorithm.optimizer == "adam"
+    assert adam.algorithm.settings.optimizer == "adam"
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) for n in HEADS])

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxppo.algorithms.schedules import scheduled
 from jaxppo.kernels import packing, random_bits
 from jaxppo.kernels.precisions import precision
 from jaxppo.ops import sequences
@@ -122,6 +123,7 @@ def collect(
     system: System, agent: AgentState, acting: ActingState
 ) -> tuple[ActingState, Rollout, Ended]:
     """Act for `T` steps in `B` environments; return the rollout and sums over ended episodes."""
+    agent = scheduled(system, agent)
     with jax.named_scope("collect"):
         keys = rollout_keys(system, acting.key)
         acting, (steps, ended) = packing.scan(
@@ -150,6 +152,7 @@ def replay(
     def one(acting: ActingState, found: PyTree) -> tuple[ActingState, tuple[Transition, Ended]]:
         return record(system, agent, acting, *found)
 
+    agent = scheduled(system, agent)
     key = rollout_keys(system, acting.key)[0, 0]
     acting, (transitions, ended) = packing.scan(one, acting, (acted, (), steps))
     return _rollout(dataclasses.replace(acting, key=key), transitions, ended)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import jax
 
 from jaxppo.algorithms.metrics import NoMetrics
+from jaxppo.algorithms.optimizers import find_optimizer
 from jaxppo.config.fields import Static
 from jaxppo.config.schema import Config, NetworkConfig, SystemConfig
 from jaxppo.types import (
@@ -42,11 +43,12 @@ class Algorithm(abc.ABC):
     )
 
     stops_early: bool = False  # whether `stop` is called
-    optimizer: str = "adam"  # one of optimizers.OPTIMIZERS
+    adapts: bool = False  # whether `adapt` is called
 
     def __init__(self, settings: SystemConfig, network: Network) -> None:
         self.settings = Static(settings)
         self.network = network
+        self.optimizer = find_optimizer(settings)
 
     @classmethod
     def settings_type(cls, raw: dict[str, Any]) -> type[SystemConfig]:
@@ -71,9 +73,9 @@ class Algorithm(abc.ABC):
         """Return the optimiser group of each part of the parameters."""
         return dict.fromkeys(params, "network")
 
-    def rates(self, hp: Hyperparameters) -> dict[str, jax.Array]:
+    def rates(self, agent: AgentState) -> dict[str, jax.Array]:
         """Return the learning rate of each optimiser group, before any decay."""
-        return {"network": hp.learning_rate}
+        return {"network": agent.hyperparameters.learning_rate}
 
     def exploration(self, hp: Hyperparameters, update: jax.Array) -> PyTree:
         """Return `policy.exploration` at an update (0-based): numbers that sampling needs."""
@@ -124,6 +126,10 @@ class Algorithm(abc.ABC):
 
     def stop(self, agent: AgentState, metrics: Any) -> jax.Array:
         """Return whether a minibatch with these `loss_metrics` ends the update's epochs."""
+        raise NotImplementedError
+
+    def adapt(self, agent: AgentState, metrics: Any) -> AgentState:
+        """Return the agent after a gradient step with these `loss_metrics`."""
         raise NotImplementedError
 
     def finish(self, system: System, agent: AgentState, batch: Batch) -> tuple[AgentState, Any]:

@@ -108,4 +108,5 @@ def _choose(condition: jax.Array, one: AgentState, other: AgentState) -> AgentSt
         one,
         policy=dataclasses.replace(one.policy, params=params),
         opt_state=pick(one.opt_state, other.opt_state),
+        algorithm=pick(one.algorithm, other.algorithm),
     )

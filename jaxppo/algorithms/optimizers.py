@@ -2,40 +2,71 @@
 
 from collections.abc import Callable
 from functools import partial, reduce
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.importing import imported
+from jaxppo.config.schema import OPTIMIZERS, SystemConfig
 from jaxppo.kernels.reductions import norm
-from jaxppo.types import Hyperparameters, PyTree, System
+from jaxppo.types import AgentState, Hyperparameters, PyTree, System
 
-# Adam: Kingma and Ba 2015 (arXiv 1412.6980); RAdam: Liu et al. 2020 (arXiv 1908.03265)
-OPTIMIZERS: dict[str, Callable[[], optax.GradientTransformation]] = {
+# These two in parts, so that checkpoints keep the form of their optimiser state
+SCALED: dict[str, Callable[..., optax.GradientTransformation]] = {
     "adam": partial(optax.scale_by_adam, eps=1e-5),
     "radam": optax.scale_by_radam,
 }
 
 
-def optimizer(
-    system: System, hyperparameters: Hyperparameters, update: jax.Array
-) -> optax.GradientTransformation:
+def find_optimizer(settings: SystemConfig) -> Callable[[jax.Array], tuple[Any, ...]]:
+    """Return the function that maps a learning rate to the transformations of the optimiser.
+
+    `ConfigError` if `system.optimizer` is no function of a learning rate that gives an
+    `optax.GradientTransformation`, or does not take `system.optimizer_kwargs`.
+    """
+    name, kwargs = settings.optimizer, settings.optimizer_kwargs
+
+    def of_scale(rate: jax.Array) -> tuple[Any, ...]:
+        return SCALED[name](**kwargs), optax.scale_by_learning_rate(rate)
+
+    def of_rate(rate: jax.Array) -> tuple[Any, ...]:
+        return (make(learning_rate=rate, **kwargs),)
+
+    if name in SCALED:
+        found = of_scale
+    else:
+        path = OPTIMIZERS.get(name, name)
+        make, found = imported("system.optimizer", path, "function", OPTIMIZERS), of_rate
+    try:
+        steps = found(jnp.float32(1.0))
+        optax.chain(*steps).init({"weight": jnp.zeros((2, 2)), "bias": jnp.zeros(2)})
+    except Exception as error:  # a user's function may raise anything
+        raise ConfigError(
+            f"system.optimizer={name}: called with learning_rate and "
+            f"system.optimizer_kwargs={kwargs}, raises {type(error).__name__}: "
+            f"{str(error).partition(chr(10))[0]}; it must give an optax.GradientTransformation"
+        ) from error
+    return found
+
+
+def optimizer(system: System, agent: AgentState) -> optax.GradientTransformation:
     """Return the algorithm's optimiser after clipping by global norm.
 
     Each group has its own norm unless `clip_together` is set: with one norm, a critic with large
     errors (returns in the hundreds) shrinks the gradient of the actor. Learning rates are those of
-    `update` (0-based) and constant within it.
+    `agent.update` (0-based).
     """
-    hp = hyperparameters
+    hp = agent.hyperparameters
     clip = clip_by_global_norm(hp.max_grad_norm)
 
     def group(rate: jax.Array) -> optax.GradientTransformation:
-        adapt = OPTIMIZERS[system.algorithm.optimizer]()
-        scale = optax.scale_by_learning_rate(learning_rate(hp, rate, update))
-        steps = (adapt, scale) if system.clip_together else (clip, adapt, scale)
-        return optax.chain(*steps)
+        steps = system.algorithm.optimizer(learning_rate(hp, rate, agent.update))
+        return optax.chain(*steps) if system.clip_together else optax.chain(clip, *steps)
 
-    rates = system.algorithm.rates(hp)
+    rates = system.algorithm.rates(agent)
     groups = optax.partition(
         {name: group(rate) for name, rate in rates.items()}, system.algorithm.groups
     )

@@ -75,9 +75,9 @@ class PPOSettings(SystemConfig):
     normalize_rewards: bool = other_default(SystemConfig, "normalize_rewards", True)
 
     actor_lr: float = traced(
-        1e-3, "Adam learning rate of the actor's and the shared parameters", low=0
+        1e-3, "learning rate of the actor's and the shared parameters", low=0, rate=True
     )
-    critic_lr: float = traced(1e-3, "Adam learning rate of the critic's parameters", low=0)
+    critic_lr: float = traced(1e-3, "learning rate of the critic's parameters", low=0, rate=True)
     gae_lambda: float = traced(
         0.95, "lambda of GAE and V-trace: decay of the sum of TD errors", low=0, high=1
     )
@@ -135,6 +135,17 @@ class PPOSettings(SystemConfig):
         switch=True,
         coupled=True,
     )
+    adapt_learning_rates: bool = setting(
+        False,
+        "after each gradient step, divide the learning rates by lr_factor if the minibatch's KL is "
+        "above 2 x lr_kl_target, multiply them by it if below lr_kl_target / 2",
+    )
+    lr_kl_target: float = traced(
+        0.01, "KL of a minibatch, in nats, that adapt_learning_rates aims at", above=0
+    )
+    lr_factor: float = traced(1.5, "adapt_learning_rates: factor of one change", low=1)
+    lr_min: float = traced(1e-5, "adapt_learning_rates: least actor_lr", above=0, coupled=True)
+    lr_max: float = traced(1e-2, "adapt_learning_rates: greatest actor_lr", above=0, coupled=True)
     ent_coef: float = traced(0.01, "weight of the entropy bonus", low=0)
     vf_coef: float = traced(0.5, "weight of the value loss", low=0)
     value_loss: str = setting(
@@ -177,6 +188,16 @@ class PPOSettings(SystemConfig):
                 "system.recompute_targets=true does not work with system.normalize_values=true, "
                 "since the critic has not learnt the new normalisation; set one of them to false"
             )
+        if self.adapt_learning_rates and self.decay_learning_rates:
+            raise ConfigError(
+                "system.adapt_learning_rates=true needs system.decay_learning_rates=false, since "
+                "both set the learning rates"
+            )
+        if self.adapt_learning_rates and not self.lr_min <= self.actor_lr <= self.lr_max:
+            raise ConfigError(
+                f"system.actor_lr={self.actor_lr}: adapt_learning_rates starts with it, so it must "
+                f"be between system.lr_min={self.lr_min} and system.lr_max={self.lr_max}"
+            )
         takes_high = self.objective == "clip" or is_import_path(self.objective)
         if self.clip_eps_high is not None and not takes_high:
             raise ConfigError(
@@ -201,6 +222,7 @@ class State:
 
     value_statistics: RunningStatistics  # of value targets, a scalar
     kl_factor: jax.Array  # factor on kl_coef, adapted with adapt_kl_coef; 1 at first
+    rate_factor: PyTree  # factor on learning rates with adapt_learning_rates, 1 at first; else ()
 
 
 @jax.tree_util.register_dataclass
@@ -273,21 +295,29 @@ class PPO(ActorCritic):
     def __init__(self, settings: PPOSettings, network: Any) -> None:
         super().__init__(settings, network)
         self.objective = find_objective(settings.objective)
+        self.adapts = settings.adapt_learning_rates
         self.stops_early = math.isfinite(settings.target_kl)
 
     def init_state(self) -> State:
-        """Return statistics of no targets, and a factor of one."""
+        """Return statistics of no targets, and factors of one."""
+        one = jnp.ones((), jnp.float32)
         return State(
-            value_statistics=init_statistics(jnp.zeros(())), kl_factor=jnp.ones((), jnp.float32)
+            value_statistics=init_statistics(jnp.zeros(())),
+            kl_factor=one,
+            rate_factor=one if self.adapts else (),
         )
 
     def groups(self, params: PyTree) -> dict[str, str]:
         """Put the critic's own parts in `critic`, and all others, also shared ones, in `actor`."""
         return {part: "critic" if part.startswith("critic") else "actor" for part in params}
 
-    def rates(self, hp: Hyperparameters) -> dict[str, jax.Array]:
-        """Return `actor_lr` and `critic_lr`."""
-        return {"actor": hp.actor_lr, "critic": hp.critic_lr}
+    def rates(self, agent: AgentState) -> dict[str, jax.Array]:
+        """Return `actor_lr` and `critic_lr`, both times the factor of `adapt_learning_rates`."""
+        hp = agent.hyperparameters
+        rates = {"actor": hp.actor_lr, "critic": hp.critic_lr}
+        if not self.adapts:
+            return rates
+        return {name: rate * agent.algorithm.rate_factor for name, rate in rates.items()}
 
     def targets(
         self, system: System, agent: AgentState, rollout: Rollout
@@ -399,6 +429,18 @@ class PPO(ActorCritic):
     def stop(self, agent: AgentState, metrics: LossMetrics) -> jax.Array:
         """Return whether the KL of a minibatch is above `target_kl`."""
         return metrics.approximate_kl > agent.hyperparameters.target_kl
+
+    def adapt(self, agent: AgentState, metrics: LossMetrics) -> AgentState:
+        """Adapt the learning rates to the KL(old || new) of the minibatch of a gradient step.
+
+        The rule of RSL-RL (Schwarke et al. 2025, arXiv 2509.10771), with the estimate k3 of the KL.
+        """
+        hp, kl, factor = agent.hyperparameters, metrics.approximate_kl, agent.algorithm.rate_factor
+        high, low = kl > 2.0 * hp.lr_kl_target, kl < 0.5 * hp.lr_kl_target
+        factor = factor * jnp.where(high, 1 / hp.lr_factor, jnp.where(low, hp.lr_factor, 1.0))
+        factor = jnp.clip(factor, hp.lr_min / hp.actor_lr, hp.lr_max / hp.actor_lr)
+        state = dataclasses.replace(agent.algorithm, rate_factor=factor)
+        return dataclasses.replace(agent, algorithm=state)
 
     def finish(
         self, system: System, agent: AgentState, batch: Batch

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 from jaxppo.algorithms.acting import next_values, state_values, unroll
 from jaxppo.algorithms.algorithm import Algorithm
 from jaxppo.algorithms.metrics import LAST, metric, metrics
-from jaxppo.algorithms.optimizers import OPTIMIZERS
 from jaxppo.config.fields import ConfigError, other_default, setting, traced
 from jaxppo.config.schema import Config, SystemConfig
 from jaxppo.networks import q_network
@@ -52,10 +51,10 @@ class PQNSettings(SystemConfig):
 
     algorithm: str = other_default(SystemConfig, "algorithm", "pqn")
     epochs: int = other_default(SystemConfig, "epochs", 2)
+    optimizer: str = other_default(SystemConfig, "optimizer", "radam")
     max_grad_norm: float = other_default(SystemConfig, "max_grad_norm", 10.0)
 
-    learning_rate: float = traced(5e-4, "learning rate of the Q-network", low=0)
-    optimizer: str = setting("radam", "optimiser: radam or adam", choices=tuple(OPTIMIZERS))
+    learning_rate: float = traced(5e-4, "learning rate of the Q-network", low=0, rate=True)
     q_lambda: float = traced(
         0.65,
         "lambda of Q(lambda): 0 bootstraps at every step, 1 only at truncations and at the end of "
@@ -143,7 +142,6 @@ class PQN(Algorithm):
 
     def __init__(self, settings: SystemConfig, network: Any, action_space: Any) -> None:
         super().__init__(settings, network)
-        self.optimizer = self.settings.optimizer
         self.action_shape: tuple[int, ...] = getattr(action_space, "shape", ())
 
     def exploration(self, hp: Hyperparameters, update: jax.Array) -> jax.Array:

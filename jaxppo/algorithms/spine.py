@@ -34,6 +34,7 @@ from jaxppo.algorithms.metrics import (
     over_first,
 )
 from jaxppo.algorithms.optimizers import gradient_norms, learning_rate, optimizer
+from jaxppo.algorithms.schedules import scheduled
 from jaxppo.kernels import packing, random_bits
 from jaxppo.kernels.permutations import random_permutation
 from jaxppo.kernels.platforms import forms
@@ -72,6 +73,7 @@ class LearnMetrics:
     nonfinite_loss: jax.Array = metric(SUM, count=True)
     parameter_norm: jax.Array = metric()  # global, afterwards
     learning_rate: jax.Array = metric()  # of the first optimiser group
+    scheduled: dict[str, jax.Array]  # hyperparameters that follow a schedule
     steps: StepMetrics  # averaged over the gradient steps
     targets: Any  # the algorithm's target_metrics
     finish: Any  # the algorithm's finish_metrics
@@ -103,6 +105,7 @@ def zero_metrics(system: System) -> Metrics:
     algorithm = system.algorithm
     learn = identity(
         LearnMetrics,
+        scheduled={f"scheduled_{name}": jnp.zeros(()) for name, _ in system.schedules},
         steps=no_step(system),
         targets=identity(algorithm.target_metrics),
         finish=identity(algorithm.finish_metrics),
@@ -129,19 +132,20 @@ def init_agent(system: System, hyperparameters: Hyperparameters, key: jax.Array)
     params = (init if forms().members_at_once else jax.custom_batching.sequential_vmap(init))(key)
     update = jnp.zeros((), jnp.int32)
     example = jax.eval_shape(lambda: zeros(system.env.observation_space))
-    return AgentState(
+    agent = AgentState(
         policy=Policy(
             params=params,
             obs_statistics=init_statistics(example),
             noise_key=noise_key,
             exploration=system.algorithm.exploration(hyperparameters, update),
         ),
-        opt_state=optimizer(system, hyperparameters, update).init(params),
+        opt_state=(),
         hyperparameters=hyperparameters,
         algorithm=system.algorithm.init_state(),
         reward_statistics=init_statistics(jnp.zeros(())),
         update=update,
     )
+    return dataclasses.replace(agent, opt_state=optimizer(system, agent).init(params))
 
 
 def train_block(
@@ -209,7 +213,8 @@ def learn_from(
 
 def explore(system: System, agent: AgentState) -> AgentState:
     """Return an agent that explores as its hyperparameters say at its update."""
-    exploration = system.algorithm.exploration(agent.hyperparameters, agent.update)
+    hp = scheduled(system, agent).hyperparameters
+    exploration = system.algorithm.exploration(hp, agent.update)
     return dataclasses.replace(
         agent, policy=dataclasses.replace(agent.policy, exploration=exploration)
     )
@@ -220,7 +225,8 @@ def learn(system: System, agent: AgentState, rollout: Rollout) -> tuple[AgentSta
 
     The rollout may have been collected elsewhere.
     """
-    algorithm = system.algorithm
+    algorithm, settings = system.algorithm, agent.hyperparameters
+    agent = scheduled(system, agent)
     agent, rollout = scale_rewards(system, agent, rollout)
     agent, steps, of_targets = algorithm.targets(system, agent, rollout)
     carry = sequences.first(rollout.steps.carry, system.sequence_length)
@@ -230,15 +236,18 @@ def learn(system: System, agent: AgentState, rollout: Rollout) -> tuple[AgentSta
         agent, of_finish = algorithm.finish(system, agent, batch)
     noise_key = jax.tree.map(lambda key: random_bits.split(key, 1)[0], agent.policy.noise_key)
     hp = agent.hyperparameters
+    rate = next(iter(algorithm.rates(agent).values()))
     policy = dataclasses.replace(agent.policy, noise_key=noise_key)
-    agent = dataclasses.replace(agent, policy=policy, update=agent.update + 1)
-    rate = next(iter(algorithm.rates(hp).values()))
+    agent = dataclasses.replace(
+        agent, policy=policy, hyperparameters=settings, update=agent.update + 1
+    )
     found = LearnMetrics(
         gradient_steps=jnp.sum(outcomes.learnt, dtype=jnp.int32),
         skipped_steps=jnp.sum(outcomes.skipped, dtype=jnp.int32),
         nonfinite_loss=num_nonfinite((of_steps.total_loss, of_steps.norms)),
         parameter_norm=jnp.linalg.norm(_floats(agent.policy.params)),
         learning_rate=learning_rate(hp, rate, agent.update - 1),
+        scheduled={f"scheduled_{name}": getattr(hp, name) for name, _ in system.schedules},
         steps=of_steps,
         targets=of_targets,
         finish=of_finish,
@@ -282,7 +291,7 @@ def run_epochs(
     )
     flat_found, flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (found, outcomes))
     found = over_first(flat_found, flat.counted)
-    if not system.stop_early:  # once, not at every minibatch
+    if not (system.stop_early or system.algorithm.adapts):  # once, not at every minibatch
         found = dataclasses.replace(found, loss=over_axes(system.axes, found.loss))
     return agent, found, outcomes
 
@@ -330,18 +339,22 @@ def gradient_step(
     with jax.named_scope("gradients"):
         gradients, loss, found = gradient(system, agent, minibatch)
     gradients, loss = mean_over(system.axes, (gradients, loss))
+    per_step = system.stop_early or system.algorithm.adapts
     metrics = StepMetrics(
         total_loss=loss,
-        loss=over_axes(system.axes, found) if system.stop_early else found,
+        loss=over_axes(system.axes, found) if per_step else found,
         norms=gradient_norms(system, agent.hyperparameters, gradients),
     )
     params = agent.policy.params
     with jax.named_scope("optimizer"):
-        transform = optimizer(system, agent.hyperparameters, agent.update)
+        transform = optimizer(system, agent)
         updates, opt_state = transform.update(gradients, agent.opt_state, params)
         params = optax.apply_updates(params, updates)
     policy = dataclasses.replace(agent.policy, params=params)
-    return dataclasses.replace(agent, policy=policy, opt_state=opt_state), metrics
+    agent = dataclasses.replace(agent, policy=policy, opt_state=opt_state)
+    return system.algorithm.adapt(
+        agent, metrics.loss
+    ) if system.algorithm.adapts else agent, metrics
 
 
 def gradient(system: System, agent: AgentState, minibatch: Batch) -> tuple[PyTree, jax.Array, Any]:

@@ -48,6 +48,12 @@ def traced_names(settings: Any) -> list[str]:
     return [field.name for field in dataclasses.fields(settings) if "traced" in field.metadata]
 
 
+def variable_names(settings: Any) -> list[str]:
+    """Return the names of the traced settings that are numbers, not flags."""
+    fields = {field.name: field for field in dataclasses.fields(settings)}
+    return [name for name in traced_names(settings) if not isinstance(fields[name].default, bool)]
+
+
 def numbers(settings: Any) -> dict[str, float]:
     """Return the traced numbers of an algorithm's settings, by name."""
     found = {}

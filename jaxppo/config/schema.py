@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 from jaxppo.config.fields import ConfigError, setting, traced
+from jaxppo.config.schedules import find_schedules
 
 MAX_MEMBERS = 2**16  # of one program; each member has its own directory and configuration
 
@@ -112,6 +113,16 @@ ALGORITHMS = {  # the names of system.algorithm
 }
 
 
+OPTIMIZERS = {  # the names of system.optimizer
+    "adam": "optax.adam",  # Kingma and Ba 2015, arXiv 1412.6980
+    "adamw": "optax.adamw",  # Loshchilov and Hutter 2019, arXiv 1711.05101
+    "radam": "optax.radam",  # Liu et al. 2020, arXiv 1908.03265
+    "rmsprop": "optax.rmsprop",
+    "lion": "optax.lion",  # Chen et al. 2023, arXiv 2302.06675
+    "muon": "optax.contrib.muon",  # Jordan et al. 2024; Adam for parameters that are no matrices
+}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SystemConfig:
     """Settings that all algorithms share. An algorithm adds its own in its `Settings`."""
@@ -146,6 +157,16 @@ class SystemConfig:
         False, "before every epoch, recompute the targets with the current parameters"
     )
     gamma: float = traced(0.99, "discount factor per step", low=0, high=1)
+    optimizer: str = setting(
+        "adam",
+        f"{', '.join(OPTIMIZERS)} (of optax; adam with eps=1e-5), or the import path of a function "
+        "of learning_rate, such as optax.adabelief",
+        choices=tuple(OPTIMIZERS),
+        importable=True,
+    )
+    optimizer_kwargs: dict[str, Any] = setting(
+        {}, "further arguments of the optimiser, such as {b2: 0.99, weight_decay: 1e-3}"
+    )
     max_grad_norm: float = traced(
         0.5,
         "clip the gradient of each optimiser group (PPO: actor and critic; PQN: one group) to this "
@@ -159,6 +180,11 @@ class SystemConfig:
         "group by its own",
     )
     decay_learning_rates: bool = traced(True, "decay learning rates linearly to zero over the run")
+    schedules: dict[str, Any] = setting(
+        {},
+        "numbers of system that change over the run, such as {ent_coef: {kind: linear, end: 0.0}}; "
+        "kind: constant, linear, cosine, exponential or warmup_linear; see docs/schedules.md",
+    )
     reward_scale: float = traced(1.0, "factor on training rewards; reported returns are not scaled")
     normalize_rewards: bool = setting(
         False, "divide rewards by the running standard deviation of their discounted sums"
@@ -182,6 +208,7 @@ class SystemConfig:
 
     def check(self) -> None:
         """Raise `ConfigError` if settings contradict each other; algorithms add checks."""
+        find_schedules(self)
         if self.obs_norm_warmup_steps and not self.normalize_observations:
             raise ConfigError(
                 f"system.obs_norm_warmup_steps={self.obs_norm_warmup_steps} needs "

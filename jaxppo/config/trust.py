@@ -54,8 +54,12 @@ def _is_defined_there(path: str, trust: Sequence[str]) -> bool:
     return _within(home, TRUSTED) and (isinstance(found, type) or path in _FUNCTIONS)
 
 
-_PATHS = ("env.target", "env.module", "system.algorithm", "system.objective")
-_NAMES = ("system.algorithm", "system.objective")  # these may also hold names of our own
+_PATHS = ("env.target", "env.module", "system.algorithm", "system.objective", "system.optimizer")
+_NAMES = (
+    "system.algorithm",
+    "system.objective",
+    "system.optimizer",
+)  # these may also hold names of our own
 _FUNCTIONS = ("jaxppo.networks.heads.follow",)  # functions that make a layer
 
 

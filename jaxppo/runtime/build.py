@@ -18,6 +18,7 @@ from jaxppo.config.fields import ConfigError, numbers
 from jaxppo.config.parse import algorithm_class
 from jaxppo.config.plan import Plan
 from jaxppo.config.plan import plan as make_plan
+from jaxppo.config.schedules import find_schedules, schedule_numbers
 from jaxppo.config.schema import Config, LoggerConfig
 from jaxppo.ops.collectives import BATCH_AXIS
 from jaxppo.runtime import devices, microbatches, simulated
@@ -56,6 +57,7 @@ def build(config: Config, plan: Plan) -> System:
         skip_nonfinite=config.arch.on_nonfinite == "skip",
         normalize_observations=system.normalize_observations,
         normalize_rewards=system.normalize_rewards,
+        schedules=tuple((name, found.kind) for name, found in find_schedules(system).items()),
         clip_together=system.clip_together,
         evaluation_greedy=config.arch.evaluation_greedy,
         max_eval_steps=max_eval_steps,
@@ -84,7 +86,7 @@ def hyperparameters(config: Config, plan: Plan) -> Hyperparameters:
 
 def stacked_hyperparameters(members: Sequence[Config], plan: Plan) -> Hyperparameters:
     """Return the hyperparameters of members, `[P]`."""
-    each = [numbers(member.system) for member in members]
+    each = [{**numbers(member.system), **schedule_numbers(member.system)} for member in members]
     return Hyperparameters(
         **{name: jnp.asarray([row[name] for row in each], jnp.float32) for name in each[0]},
         num_updates=jnp.full(len(members), plan.num_updates, jnp.int32),
@@ -93,7 +95,8 @@ def stacked_hyperparameters(members: Sequence[Config], plan: Plan) -> Hyperparam
 
 def program_key(config: Config) -> Config:
     """Return the settings that shape the program. Runs with equal keys can share one program."""
-    neutral: dict[str, Any] = {}
+    schedules = {name: each.kind for name, each in find_schedules(config.system).items()}
+    neutral: dict[str, Any] = {"schedules": schedules}
     for field in dataclasses.fields(config.system):
         if "traced" in field.metadata:
             finite = math.isfinite(getattr(config.system, field.name) or 0.0)

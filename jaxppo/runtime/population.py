@@ -7,20 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxppo.config.fields import ConfigError
+from jaxppo.config.fields import ConfigError, variable_names
 from jaxppo.config.parse import parse
 from jaxppo.config.plan import num_members
 from jaxppo.config.schema import Config, PopulationConfig
-
-
-def variable(config: Config) -> list[str]:
-    """Return the names of the hyperparameters that members can differ in: numbers, not flags."""
-    fields = dataclasses.fields(config.system)
-    return [
-        field.name
-        for field in fields
-        if "traced" in field.metadata and not isinstance(field.default, bool)
-    ]
 
 
 def members(config: Config) -> list[Config]:
@@ -71,10 +61,10 @@ def _check(config: Config) -> None:
         )
     for name, bounds in population.hyperparameters.items():
         key = f"population.hyperparameters.{name}"
-        if name not in variable(config):
+        if name not in variable_names(config.system):
             raise ConfigError(
                 f"{key}: not a number of system that members can differ in; one of "
-                f"{', '.join(variable(config))}"
+                f"{', '.join(variable_names(config.system))}"
             )
         if not _is_pair(bounds):
             raise ConfigError(f"{key}={bounds}: must be two finite numbers, such as [1e-4,1e-2]")
