@@ -6,8 +6,8 @@
 A row is an environment and how many of it: `CartPole-v1:8`, `HalfCheetah-v5:8` (gymnasium[mujoco]
 in both environments). `slow:8` is CartPole whose step takes 1 ms longer, without actors and with
 one or two; `slow-wide:8` learns from it with layers of 512 and more epochs, so that learning takes
-about as long as stepping. Prints medians of the rounds and their ratios to stable-baselines3, and writes
-benchmarks/results/simulators.json (ignored by git).
+about as long as stepping. Prints medians of the rounds and their ratios to stable-baselines3, and
+writes benchmarks/results/simulators.json (ignored by git).
 """
 
 import argparse

@@ -339,6 +339,8 @@ class System:
     stop_early: bool  # epochs end where the algorithm says so
     skip_nonfinite: bool  # gradient steps, and updates of statistics
     normalize_observations: bool
+    normalize_entries: tuple[str, ...]  # of a dict observation; (): all
+    obs_clip: float  # of normalised observations
     normalize_rewards: bool
     schedules: tuple[tuple[str, str], ...]  # (hyperparameter, kind), see algorithms.schedules
     clip_together: bool  # one gradient norm of all optimiser groups

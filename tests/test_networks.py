@@ -830,3 +830,70 @@ def test_products_are_summed_in_float32_and_so_are_their_gradients(dtype: str) -
     assert y.dtype == jnp.float32
     for found, wanted in zip((y, *back(cotangent)), (expected, of_x, of_kernel), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-4)
+
+
+# Initial weights by rules, and the critic's own input
+
+RULES: dict[str, Any] = {
+    "actor_torso": {"kind": "glorot_uniform", "gain": 2.0},
+    "critic_torso.Dense_0": {"gain": 0.5},
+    "actor_head": {"kind": "zeros"},
+}
+
+
+def test_initial_weights_follow_the_rules(small: Any) -> None:
+    system, state = small(network__initialization=RULES)
+    _, plain = small()
+    params, before = (x.agent.policy.params for x in (state, plain))
+    actor = np.asarray(params["actor_torso"]["Dense_0"]["kernel"])
+    bound = 2.0 * np.sqrt(6.0 / sum(actor.shape))
+    assert 0.8 * bound < np.abs(actor).max() <= bound
+    critic = np.asarray(params["critic_torso"]["Dense_0"]["kernel"], np.float64)
+    rows = min(critic.shape)
+    gram = critic @ critic.T if critic.shape[0] == rows else critic.T @ critic
+    np.testing.assert_allclose(gram, 0.25 * np.eye(rows), atol=1e-5)
+    assert not np.any(jax.tree.leaves(params["actor_head"])[1])
+    np.testing.assert_array_equal(  # no rule: as before
+        params["critic_head"]["Dense_0"]["kernel"], before["critic_head"]["Dense_0"]["kernel"]
+    )
+    again = system.algorithm.init(jax.random.key(1))["actor_torso"]["Dense_0"]["kernel"]
+    assert np.any(again != actor)
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ({"actor_torsoo": {"gain": 1.0}}, "did you mean 'actor_torso'?"),
+        ({"actor_torso": {"kind": "ortho"}}, "did you mean orthogonal?"),
+        ({"actor_torso": {"gain": -1.0}}, "must be a number that is not negative"),
+        ({"actor_torso": {"scale": 1.0}}, "must hold kind, gain or both"),
+        ({"input_layer": {"gain": 1.0}}, "no weights are called so"),
+    ],
+)
+def test_wrong_rules_are_named(small: Any, rules: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        small(network__initialization=rules)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_only_the_critic_sees_its_own_input(small: Any) -> None:
+    """The gradient of the actor's output by the hidden entry is zero, the critic's is not."""
+    select = {"_target_": "jaxppo.networks.inputs.Concatenate", "keys": ["observation"]}
+    both = {"_target_": "jaxppo.networks.inputs.Concatenate", "keys": ["observation", "step"]}
+    network = {"input_layer": select, "critic_input": both}
+    system, state = small(env__extras=["step"], network=network)
+    params = state.agent.policy.params
+    obs = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32)[None], state.acting.obs)
+    reset = jnp.ones(jax.tree.leaves(obs)[0].shape[:2], bool)
+
+    def outputs(obs: Any) -> tuple[jax.Array, jax.Array]:
+        _, output = system.algorithm.network.unroll(params, {}, obs, reset)
+        return jnp.sum(output.distribution.logits**2), jnp.sum(output.value.mean())
+
+    of_actor, of_critic = (jax.grad(lambda o, i=i: outputs(o)[i])(obs) for i in (0, 1))
+    assert not np.any(of_actor["step"])
+    assert np.any(of_actor["observation"])
+    assert all(np.any(x) for x in of_critic.values())
+    groups = system.algorithm.groups(params)
+    assert {groups[part] for part in params if part.startswith("critic")} == {"critic"}

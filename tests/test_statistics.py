@@ -15,6 +15,8 @@ import numpy as np
 import oracles
 import pytest
 
+from jaxppo.algorithms.acting import unroll
+from jaxppo.config.fields import ConfigError
 from jaxppo.ops.collectives import any_over, max_over, mean_over, min_over, sum_over
 from jaxppo.ops.statistics import (
     denormalize_value,
@@ -541,3 +543,37 @@ def test_without_axes_nothing_is_averaged() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+def test_only_the_named_entries_are_normalised(small: Any) -> None:
+    """Entries `observation` and `step`; the second is left as it is, and clipping is at 0.5."""
+    chosen = {"normalize_observations": True, "normalize_entries": ["observation"]}
+    layers = {"input_layer": {"_target_": "jaxppo.networks.inputs.Flatten"}}
+    system, state = small(system={**chosen, "obs_clip": 0.5}, env__extras=["step"], network=layers)
+    seen = []
+    network = system.algorithm.network
+
+    class Watch:
+        def unroll(self, params: Any, carry: Any, obs: Any, *rest: Any) -> Any:
+            seen.append(obs)
+            return network.unroll(params, carry, obs, *rest)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(network, name)
+
+    statistics = state.agent.policy.obs_statistics
+    assert statistics.mean["step"] is None
+    assert statistics.mean["observation"] is not None
+    system.algorithm.network = Watch()
+    obs = {"observation": jnp.full((1, 1, 2), -3.0), "step": jnp.full((1, 1, 1), 9.0)}
+    unroll(system, state.agent.policy, {}, obs, jnp.ones((1, 1), bool))
+    np.testing.assert_array_equal(seen[0]["observation"], jnp.full((1, 1, 2), -0.5))
+    np.testing.assert_array_equal(seen[0]["step"], obs["step"])
+
+
+def test_wrong_entries_are_named(small: Any) -> None:
+    with pytest.raises(ConfigError, match="which has observation, step"):
+        entries = {"normalize_observations": True, "normalize_entries": ["obs"]}
+        small(system=entries, env__extras=["step"])
+    with pytest.raises(ConfigError, match="needs system.normalize_observations=true"):
+        small(system__normalize_entries=["obs"])

@@ -53,7 +53,7 @@ def unroll(
 ) -> tuple[PyTree, Any]:
     """Apply the network to raw `obs` `[L, S, O...]`. Observations are normalised only here."""
     if system.normalize_observations:
-        obs = normalize(policy.obs_statistics, obs)
+        obs = normalize(policy.obs_statistics, obs, max_abs=system.obs_clip)
     return system.algorithm.network.unroll(policy.params, carry, obs, reset, policy.noise_key)
 
 

@@ -1,7 +1,6 @@
 """The interface between the spine and an algorithm."""
 
 import abc
-import dataclasses
 from typing import Any, ClassVar
 
 import jax
@@ -9,7 +8,7 @@ import jax
 from jaxppo.algorithms.metrics import NoMetrics
 from jaxppo.algorithms.optimizers import find_optimizer
 from jaxppo.config.fields import Static
-from jaxppo.config.schema import Config, NetworkConfig, SystemConfig
+from jaxppo.config.schema import NETWORK_LAYERS, Config, SystemConfig
 from jaxppo.types import (
     Acted,
     AgentState,
@@ -38,9 +37,7 @@ class Algorithm(abc.ABC):
     target_metrics: ClassVar[type] = NoMetrics  # of `targets`
     finish_metrics: ClassVar[type] = NoMetrics  # of `finish`
     group_names: ClassVar[tuple[str, ...]] = ("network",)  # of optimisers
-    layers: ClassVar[tuple[str, ...]] = tuple(  # of config.network: those that `build` reads
-        field.name for field in dataclasses.fields(NetworkConfig)
-    )
+    layers: ClassVar[tuple[str, ...]] = NETWORK_LAYERS  # of config.network, that `build` reads
 
     stops_early: bool = False  # whether `stop` is called
     adapts: bool = False  # whether `adapt` is called

@@ -40,7 +40,12 @@ from jaxppo.kernels.permutations import random_permutation
 from jaxppo.kernels.platforms import forms
 from jaxppo.ops import sequences
 from jaxppo.ops.collectives import mean_over
-from jaxppo.ops.statistics import deviation, init_statistics, merge_statistics
+from jaxppo.ops.statistics import (
+    deviation,
+    init_statistics,
+    merge_statistics,
+    normalized_entries,
+)
 from jaxppo.types import (
     ActingState,
     AgentState,
@@ -131,7 +136,9 @@ def init_agent(system: System, hyperparameters: Hyperparameters, key: jax.Array)
     init = system.algorithm.init
     params = (init if forms().members_at_once else jax.custom_batching.sequential_vmap(init))(key)
     update = jnp.zeros((), jnp.int32)
-    example = jax.eval_shape(lambda: zeros(system.env.observation_space))
+    example = normalized_entries(
+        jax.eval_shape(lambda: zeros(system.env.observation_space)), system.normalize_entries
+    )
     agent = AgentState(
         policy=Policy(
             params=params,

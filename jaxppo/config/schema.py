@@ -197,7 +197,18 @@ class SystemConfig:
     )
     normalize_observations: bool = setting(
         False,
-        "normalise float observations to running mean 0 and standard deviation 1, clipped at 10",
+        "normalise float observations to running mean 0 and standard deviation 1",
+    )
+    normalize_entries: list[str] = setting(
+        [],
+        "entries of a dict observation that normalize_observations normalises, with dots if they "
+        "are nested; []: all",
+    )
+    obs_clip: float = setting(
+        10.0,
+        "clip normalised observations to this magnitude; .inf: no clipping",
+        above=0,
+        infinite=True,
     )
     obs_norm_warmup_steps: int = setting(
         0,
@@ -208,6 +219,11 @@ class SystemConfig:
 
     def check(self) -> None:
         """Raise `ConfigError` if settings contradict each other; algorithms add checks."""
+        if self.normalize_entries and not self.normalize_observations:
+            raise ConfigError(
+                f"system.normalize_entries=[{','.join(self.normalize_entries)}] needs "
+                "system.normalize_observations=true; or set it to []"
+            )
         find_schedules(self)
         if self.obs_norm_warmup_steps and not self.normalize_observations:
             raise ConfigError(
@@ -290,6 +306,11 @@ class NetworkConfig:
     actor_post_torso: dict[str, Any] | None = setting(
         None, "layers between the actor's memory and its head; null: none"
     )
+    critic_input: dict[str, Any] | None = setting(
+        None,
+        "the critic's own input layer, for what only the critic may see: an entry of a dict "
+        "observation; null: the critic continues after input_layer and the shared layers",
+    )
     critic_torso: dict[str, Any] | None = setting(
         None, "layers before the critic's memory and head; null: none"
     )
@@ -304,6 +325,14 @@ class NetworkConfig:
     q_head: dict[str, Any] | None = setting(
         None, "of a Q-network: maps features to a Q-value for each action; null: scalar"
     )
+    initialization: dict[str, Any] = setting(
+        {},
+        "initial weights of layers, such as {actor_head: {kind: orthogonal, gain: 0.1}}; without "
+        "a rule a layer keeps its own; see docs/networks.md",
+    )
+
+
+NETWORK_LAYERS = tuple(n for n in NetworkConfig.__dataclass_fields__ if n != "initialization")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

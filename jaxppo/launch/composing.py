@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import algorithm_class, help_text, known_keys, parse, system_type
-from jaxppo.config.schema import ALGORITHMS, Config, NetworkConfig, SystemConfig
+from jaxppo.config.schema import ALGORITHMS, NETWORK_LAYERS, Config, NetworkConfig, SystemConfig
 from jaxppo.runtime.devices import is_installed
 
 LAYERS = (
@@ -30,7 +30,7 @@ BRANCHES = {  # groups that are used in several places of a network -> those pla
         if field.name.endswith(f"_{kind}")
     ]
     for kind in ("torso", "memory")
-}
+} | {"network/input_layer": ["network.input_layer", "network.critic_input"]}
 PLUGINS = {  # our launcher -> the plugin of Hydra whose workers it uses
     "jaxppo_ray": "hydra_ray_launcher",
     "jaxppo_slurm": "hydra_submitit_launcher",
@@ -60,7 +60,7 @@ def composed(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, li
 # Keys that the YAML files may lack: an algorithm, an objective or an environment defines them
 _OPEN = re.compile(
     r"(env\.(params|kwargs)|population\.hyperparameters|system\.(schedules|optimizer_kwargs)"
-    r"|arch\.distributed)(\.[\w.]+)?=|system\.\w+="
+    r"|network\.initialization|arch\.distributed)(\.[\w.]+)?=|system\.\w+="
 )
 
 
@@ -102,7 +102,7 @@ def _leave_out_layers(plain: dict[str, Any], overrides: Sequence[str]) -> None:
         key = override.lstrip("+~").partition("=")[0]
         section, _, place = key.rpartition("@")[2].replace("/", ".").partition(".")
         place = place.partition(".")[0]
-        known = place in NetworkConfig.__dataclass_fields__
+        known = place in NETWORK_LAYERS
         if section == "network" and known and place not in layers:
             raise ConfigError(
                 f"{key}: the network of system.algorithm={name} has no {place}; leave it out; it "
@@ -110,7 +110,7 @@ def _leave_out_layers(plain: dict[str, Any], overrides: Sequence[str]) -> None:
             )
     network = plain.get("network")
     if isinstance(network, dict):
-        others = set(NetworkConfig.__dataclass_fields__) - set(layers)
+        others = set(NETWORK_LAYERS) - set(layers)
         plain["network"] = {k: None if k in others else v for k, v in network.items()}
 
 

@@ -38,18 +38,19 @@ class ActorCriticOutput:
     value: ValueEstimate
 
 
-LAYERS = ("input_layer", *SHARED, *ACTOR, "actor_head", *CRITIC, "critic_head")
+LAYERS = ("input_layer", *SHARED, *ACTOR, "actor_head", "critic_input", *CRITIC, "critic_head")
 
 
 class Layers(nn.Module):
     """input_layer -> SHARED -> (ACTOR -> actor_head, CRITIC -> critic_head); None: no layer.
 
-    Parameters have these names. See `composed.Layers`.
+    With `critic_input` the critic has its own: critic_input -> CRITIC -> critic_head. Parameters
+    have these names. See `composed.Layers`.
     """
 
     branches: ClassVar[tuple[tuple[str, ...], ...]] = (
         (*ACTOR, "actor_head"),
-        (*CRITIC, "critic_head"),
+        ("critic_input", *CRITIC, "critic_head"),
     )
 
     input_layer: nn.Module
@@ -58,6 +59,7 @@ class Layers(nn.Module):
     actor_torso: nn.Module | None
     actor_memory: nn.Module | None
     actor_post_torso: nn.Module | None
+    critic_input: nn.Module | None
     critic_torso: nn.Module | None
     critic_memory: nn.Module | None
     critic_post_torso: nn.Module | None
@@ -71,6 +73,8 @@ class Layers(nn.Module):
         """Return the next carry, and the action distribution and value of each step `[L, S]`."""
         shared, features = apply_layers(self, SHARED, carry, self.input_layer(obs), reset)
         of_actor, actor = apply_layers(self, ACTOR, carry, features, reset)
+        if self.critic_input is not None:
+            features = self.critic_input(obs)
         of_critic, critic = apply_layers(self, CRITIC, carry, features, reset)
         actor, critic = actor.astype(jnp.float32), critic.astype(jnp.float32)
         masks = () if mask is None else (mask,)
@@ -81,7 +85,7 @@ class Layers(nn.Module):
 
 def build(config: Config, env: Environment) -> Composed:
     """Build the network of `config.network` for `env`; `ConfigError` if it does not fit."""
-    names = ("input_layer", *SHARED, *ACTOR, *CRITIC, "critic_head")
+    names = ("input_layer", *SHARED, *ACTOR, "critic_input", *CRITIC, "critic_head")
     layers = make_layers(config, names, ("input_layer", "critic_head"), MEMORIES)
     actor_head = config.network.actor_head or {"_target_": "jaxppo.networks.heads.follow"}
     network = Layers(

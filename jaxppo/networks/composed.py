@@ -10,6 +10,7 @@ from jaxppo.config.schema import Config
 from jaxppo.kernels.platforms import forms
 from jaxppo.kernels.precisions import precision
 from jaxppo.networks.building import find_action_mask
+from jaxppo.networks.initialization import check_initialization, initialize
 from jaxppo.ops.actions import empty_masks
 from jaxppo.types import Discrete, Environment, PyTree, Space, is_space, zeros
 
@@ -79,19 +80,25 @@ class Composed:
     action_space: PyTree
     action_mask: str | None = None
     precision: str | None = None  # `arch.precision`; None: that of the platform
+    initialization: dict[str, Any] = dataclasses.field(default_factory=dict)  # see `initialize`
 
     @classmethod
     def of(cls, config: Config, env: Environment, layers: Layers) -> "Composed":
-        """Make the network of `env`; `ConfigError` if the action mask does not fit."""
+        """Make the network of `env`; `ConfigError` if mask or initialization do not fit."""
         mask = find_action_mask(config, env)
         spaces = env.observation_space, env.action_space
-        return cls(layers, *spaces, mask, config.arch.precision)
+        rules = config.network.initialization
+        composed = cls(layers, *spaces, mask, config.arch.precision)
+        if rules:
+            check_initialization(rules, jax.eval_shape(composed.init, jax.random.key(0)))
+        return dataclasses.replace(composed, initialization=rules)
 
     def init(self, key: jax.Array) -> PyTree:
         """Return initial float32 parameters, by the name of the layer."""
         obs, mask = self.split(zeros(self.observation_space, (1, 1)))
         reset = jnp.ones((1, 1), bool)
-        return self.network.init(key, self.initial_carry(1), obs, mask, reset)["params"]
+        params = self.network.init(key, self.initial_carry(1), obs, mask, reset)["params"]
+        return initialize(self.initialization, params, key)
 
     def initial_carry(self, num_envs: int) -> PyTree:
         """Return the carry at the start of an episode, `[num_envs, ...]`."""
@@ -167,7 +174,8 @@ def culprit(composed: Composed) -> str:
 
     features = obs
     for path in (("input_layer", *SHARED), *network.branches):
-        inner = features
+        has_own = path[0] == "critic_input" and network.critic_input is not None
+        inner = obs if has_own else features
         for name in path:
             try:
                 inner = output(name, inner)

@@ -5,6 +5,7 @@
 
 import math
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +42,17 @@ def init_statistics(example: PyTree) -> RunningStatistics:
     return RunningStatistics(
         count=jnp.zeros((), jnp.float32), mean=filled(0.0), variance=filled(1.0)
     )
+
+
+def normalized_entries(example: PyTree, entries: tuple[str, ...]) -> PyTree:
+    """Return an example in which only `entries`, names with dots, are floats; (): unchanged."""
+
+    def one(path: Any, x: Any) -> Any:
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        chosen = any(f"{name}.".startswith(f"{entry}.") for entry in entries)
+        return x if chosen else jax.ShapeDtypeStruct(x.shape, jnp.int32)
+
+    return jax.tree_util.tree_map_with_path(one, example) if entries else example
 
 
 def merge_statistics(

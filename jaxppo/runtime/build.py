@@ -22,7 +22,7 @@ from jaxppo.config.schedules import find_schedules, schedule_numbers
 from jaxppo.config.schema import Config, LoggerConfig
 from jaxppo.ops.collectives import BATCH_AXIS
 from jaxppo.runtime import devices, microbatches, simulated
-from jaxppo.types import Hyperparameters, LearnerState, PyTree, System
+from jaxppo.types import Environment, Hyperparameters, LearnerState, PyTree, System, is_space
 
 
 def build(config: Config, plan: Plan) -> System:
@@ -35,6 +35,7 @@ def build(config: Config, plan: Plan) -> System:
             f"arch.max_eval_steps=null: {env.name} has no time limit, so evaluation might not end; "
             "set it to a number of steps"
         )
+    _check_entries(config, env)
     system = config.system
     algorithm: Algorithm = algorithm_class(system.algorithm).build(config, env)
     num_microbatches, num_value_chunks = microbatches.count(
@@ -56,6 +57,8 @@ def build(config: Config, plan: Plan) -> System:
         stop_early=algorithm.stops_early,
         skip_nonfinite=config.arch.on_nonfinite == "skip",
         normalize_observations=system.normalize_observations,
+        normalize_entries=tuple(system.normalize_entries),
+        obs_clip=system.obs_clip,
         normalize_rewards=system.normalize_rewards,
         schedules=tuple((name, found.kind) for name, found in find_schedules(system).items()),
         clip_together=system.clip_together,
@@ -66,6 +69,21 @@ def build(config: Config, plan: Plan) -> System:
             *_if_several(devices.AXIS, plan.devices_per_member),
         ),
     )
+
+
+def _check_entries(config: Config, env: Environment) -> None:
+    """Raise `ConfigError` if normalize_entries has a name that the observation has not."""
+    paths = jax.tree_util.tree_leaves_with_path(env.observation_space, is_leaf=is_space)
+    names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
+    parts = [name.split(".") for name in names if name]
+    known = sorted({".".join(part[: n + 1]) for part in parts for n in range(len(part))})
+    for entry in config.system.normalize_entries:
+        if entry not in known:
+            has = f"which has {', '.join(known)}" if known else "which is one array"
+            raise ConfigError(
+                f"system.normalize_entries={entry}: no entry of the observation, {has}; "
+                "[] normalises all"
+            )
 
 
 def build_alone(config: Config) -> System:

@@ -1,0 +1,89 @@
+"""Draw initial weights of layers by other rules than the layers' own: `network.initialization`."""
+
+import difflib
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+
+from jaxppo.config.fields import ConfigError, quoted
+from jaxppo.types import PyTree
+
+Initializer = Callable[[jax.Array, tuple[int, ...], Any], jax.Array]
+
+KINDS: dict[str, Initializer] = {
+    "orthogonal": nn.initializers.orthogonal(),  # Saxe et al. 2014, arXiv 1312.6120
+    "lecun_normal": nn.initializers.lecun_normal(),
+    "lecun_uniform": nn.initializers.lecun_uniform(),
+    "glorot_normal": nn.initializers.glorot_normal(),
+    "glorot_uniform": nn.initializers.glorot_uniform(),
+    "he_normal": nn.initializers.he_normal(),
+    "he_uniform": nn.initializers.he_uniform(),
+    "zeros": nn.initializers.zeros,
+}
+
+
+def initialize(rules: dict[str, Any], params: PyTree, key: jax.Array) -> PyTree:
+    """Return `params` with new weights where a rule of `rules` says so.
+
+    A rule is {kind, gain} for the weights below a path, such as actor_torso or actor_torso.Dense_0;
+    the longest path that fits counts. Weights are the parameters called `kernel`.
+    """
+
+    def one(path: Any, x: jax.Array) -> jax.Array:
+        name = _name(path)
+        rule = _rule_of(rules, name)
+        if rule is None:
+            return x
+        kind, gain = rules[rule].get("kind", "orthogonal"), rules[rule].get("gain", 1.0)
+        drawn = KINDS[kind](jax.random.fold_in(key, zlib.crc32(name.encode())), x.shape, x.dtype)
+        return gain * drawn
+
+    return jax.tree_util.tree_map_with_path(one, params) if rules else params
+
+
+def check_initialization(rules: dict[str, Any], params: PyTree) -> None:
+    """Raise `ConfigError` if a rule is wrong, or fits no weights of `params` (shapes)."""
+    names = [_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    weights = [name for name in names if name.endswith(".kernel")]
+    places = list(dict.fromkeys(_parents(weights)))
+    for place, rule in rules.items():
+        key = f"network.initialization.{place}"
+        if not isinstance(rule, dict) or set(rule) - {"kind", "gain"}:
+            raise ConfigError(f"{key}={rule}: must hold kind, gain or both, such as {{gain: 0.01}}")
+        kind, gain = rule.get("kind", "orthogonal"), rule.get("gain", 1.0)
+        if kind not in KINDS:
+            alike = difflib.get_close_matches(str(kind), list(KINDS), 1, 0.0)[0]
+            raise ConfigError(
+                f"{key}.kind={kind}: no such choice; did you mean {alike}? (of {', '.join(KINDS)})"
+            )
+        if type(gain) not in (int, float) or not 0 <= gain < float("inf"):
+            raise ConfigError(f"{key}.gain={gain}: must be a number that is not negative")
+        if place not in places:
+            near = difflib.get_close_matches(place, places, 1, 0.0)
+            raise ConfigError(
+                f"{key}: no weights are called so; did you mean {quoted(near[0])}? (of "
+                f"{', '.join(places)})"
+            )
+
+
+def _rule_of(rules: dict[str, Any], name: str) -> str | None:
+    """Return the longest path of `rules` that the weights `name` are below; None: there is none."""
+    if not name.endswith(".kernel"):
+        return None
+    return max((p for p in _parents([name]) if p in rules), key=len, default=None)
+
+
+def _parents(names: list[str]) -> list[str]:
+    """Return all paths above these names."""
+    found = []
+    for name in names:
+        steps = name.split(".")
+        found += [".".join(steps[:n]) for n in range(1, len(steps))]
+    return found
+
+
+def _name(path: Any) -> str:
+    return ".".join(str(entry.key) for entry in path)
