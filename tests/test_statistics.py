@@ -575,5 +575,5 @@ def test_wrong_entries_are_named(small: Any) -> None:
     with pytest.raises(ConfigError, match="which has observation, step"):
         entries = {"normalize_observations": True, "normalize_entries": ["obs"]}
         small(system=entries, env__extras=["step"])
-    with pytest.raises(ConfigError, match="needs system.normalize_observations=true"):
+    with pytest.raises(ConfigError, match=r"needs system\.normalize_observations=true"):
         small(system__normalize_entries=["obs"])

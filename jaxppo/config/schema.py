@@ -265,6 +265,11 @@ class EnvConfig:
     )
     reset_ratio: int = setting(16, "optimistic: environments per reset", low=1)
     mask: list[int] = setting([], "indices of a vector observation to hide: they read 0")
+    frame_stack: int = setting(
+        1,
+        "last observations of the episode that the policy sees, concatenated along the last axis",
+        low=1,
+    )
     extras: list[str] = setting(
         [], "entries to add to the observation: last_action, last_reward, step"
     )

@@ -76,12 +76,13 @@ def drawing(env: Environment) -> Drawing:
     """
     from jaxppo.envs.episodes import Episodes
     from jaxppo.envs.extras import Extras
+    from jaxppo.envs.frames import Frames
     from jaxppo.envs.gymnax import GymnaxEnvironment
 
     if is_simulated(env):
         return Drawing(env=env, params=None, inner=lambda state: state, draw=_of_simulator)
     bare: Any = env
-    added = False
+    added, wrapped = False, 0
     while not isinstance(bare, GymnaxEnvironment):
         if isinstance(bare, Episodes):
             raise ConfigError(
@@ -89,6 +90,7 @@ def drawing(env: Environment) -> Drawing:
                 "classes of its contract; for another renderer, load the policy with jaxppo.load"
             )
         added |= isinstance(bare, Extras)
+        wrapped += isinstance(bare, Extras | Frames)
         bare = bare._env
     space = bare.observation_space
     entry = "observation" if added or isinstance(space, dict) else None
@@ -113,7 +115,9 @@ def drawing(env: Environment) -> Drawing:
         )
 
     def inner(state: PyTree) -> PyTree:
-        return state.inner if added else state
+        for _ in range(wrapped):
+            state = state.inner
+        return state
 
     return Drawing(env=bare.env, params=bare.params, inner=inner, draw=draw)
 
@@ -171,6 +175,7 @@ def _is_picture(space: Box) -> bool:
 def _observation(space: Box, entry: str | None, state: PyTree, obs: PyTree) -> np.ndarray:
     """Draw what the agent sees, enlarged."""
     values = np.asarray(obs if entry is None else obs[entry])
+    values = values[..., -space.shape[-1] :]  # the latest of stacked frames
     low, high = (np.asarray(bound, np.float64) for bound in (space.low, space.high))
     channels = 1 if values.ndim == 2 else values.shape[2]
     if channels in (1, 3) or (channels == 4 and values.dtype == np.uint8):

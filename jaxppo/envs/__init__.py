@@ -43,6 +43,7 @@ def build(config: EnvConfig) -> Environment:
     """Make the environment of `config` without the checks of `problems`."""
     from jaxppo.envs.episodes import line
     from jaxppo.envs.extras import Extras
+    from jaxppo.envs.frames import Frames
     from jaxppo.envs.mask import Mask
 
     if config.name is None and config.target is None:
@@ -70,6 +71,8 @@ def build(config: EnvConfig) -> Environment:
         ) from error
     if config.mask:
         env = Mask(env, tuple(config.mask))
+    if config.frame_stack > 1:
+        env = Frames(env, config.frame_stack, config.action_mask)
     _check_action_mask(config.action_mask, env)
     return Extras(env, tuple(config.extras)) if config.extras else env
 

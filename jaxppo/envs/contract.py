@@ -160,7 +160,7 @@ def _fingerprint(value: Any) -> Any:
 
 def _indices(config: EnvConfig, steps: int, keys: jax.Array) -> Check:
     """Check for array indices out of bounds: JAX reads the nearest element and drops writes."""
-    bare: Any = envs.build(dataclasses.replace(config, mask=[], extras=[]))
+    bare: Any = envs.build(dataclasses.replace(config, mask=[], frame_stack=1, extras=[]))
 
     def reset(key: jax.Array) -> tuple[PyTree, PyTree]:
         """Return observation and state."""

@@ -1,0 +1,92 @@
+"""Frame stacks: the last observations of an episode, against a plain loop over the steps."""
+
+import types
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxppo import envs
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.parse import parse
+from jaxppo.envs.frames import Frames
+from jaxppo.types import Box, Discrete, MultiDiscrete
+
+B, T, N = 3, 25, 3
+
+
+def make(**env: Any) -> Any:
+    return envs.make(parse({"env": {"name": None, "target": "envs.Clock", **env}}).env)
+
+
+def play(env: Any) -> tuple[Any, Any]:
+    """The first observations and the steps `[T, B, ...]` of the same episodes for every wrapper."""
+    keys = jax.random.split(jax.random.key(0), (T + 1, B))
+
+    def step(state: Any, key: jax.Array) -> Any:
+        return env.step(key, state, jnp.zeros(B, jnp.int32))
+
+    @jax.jit
+    def run() -> Any:
+        state, obs = env.reset(keys[0])
+        return obs, jax.lax.scan(step, state, keys[1:])[1]
+
+    return jax.tree.map(np.asarray, run())
+
+
+@pytest.mark.parametrize("terminates", [True, False], ids=["terminated", "truncated"])
+def test_stacks_are_those_of_a_plain_loop(terminates: bool) -> None:
+    params = {"params": {"max_steps_in_episode": 7, "terminates": terminates}}
+    first, steps = play(make(**params))
+    stacked_first, stacked = play(make(frame_stack=N, **params))
+    ended = 0
+    for b in range(B):
+        frames = [first[b]] * N
+        np.testing.assert_array_equal(stacked_first[b], np.concatenate(frames))
+        for t in range(T):
+            final = np.concatenate([*frames[1:], steps.final_observation[t, b]])
+            np.testing.assert_array_equal(stacked.final_observation[t, b], final)
+            over = steps.terminated[t, b] or steps.truncated[t, b]
+            ended += over
+            frames = [steps.obs[t, b]] * N if over else [*frames[1:], steps.obs[t, b]]
+            np.testing.assert_array_equal(stacked.obs[t, b], np.concatenate(frames))
+    assert ended >= 2 * B
+    np.testing.assert_array_equal(stacked.reward, steps.reward)
+
+
+def test_spaces_of_stacks() -> None:
+    assert make(frame_stack=4).observation_space.shape == (8,)
+    space = make(target="envs.Picture", frame_stack=2).observation_space
+    plain = make(target="envs.Picture").observation_space
+    assert space.shape == (*plain.shape[:-1], 2 * plain.shape[-1])
+    bounded = envs.make(parse({"env": {"name": "CartPole-v1", "frame_stack": 2}}).env)
+    assert np.asarray(bounded.observation_space.low).shape in ((), (8,))
+
+
+def test_integers_and_masks_are_not_stacked() -> None:
+    space = make(target="envs.Echo", frame_stack=2).observation_space
+    assert isinstance(space["shown"], Discrete)
+    assert space["count"].shape == (4,)
+    masked, plain = (make(target="envs.Masked", frame_stack=n).observation_space for n in (2, 1))
+    assert masked["action_mask"] == plain["action_mask"]
+    others = [name for name in plain if name != "action_mask"]
+    for name in others:
+        if isinstance(plain[name], Box):
+            assert masked[name].shape[-1] == 2 * plain[name].shape[-1]
+        else:
+            assert isinstance(plain[name], Discrete | MultiDiscrete)
+
+
+def test_extras_are_not_stacked() -> None:
+    space = make(frame_stack=2, extras=["step"]).observation_space
+    assert space["observation"].shape == (4,)
+    assert space["step"].shape == (1,)
+
+
+def test_refusals() -> None:
+    with pytest.raises(ConfigError, match="has no array in its observation to stack"):
+        Frames(types.SimpleNamespace(name="one", observation_space=Discrete(3)), 2, None)
+    with pytest.raises(ConfigError, match=r"env\.frame_stack=0: must be at least 1"):
+        make(frame_stack=0)
