@@ -73,9 +73,7 @@ class Reinforce(ActorCritic):
         log_prob = output.distribution.log_prob(steps.action)
         policy_loss = -jnp.mean(log_prob * (steps.actual - steps.expected))
         baseline_loss = 0.5 * jnp.mean((output.value.mean() - steps.actual) ** 2)
-        entropy, bonus = (
-            jnp.mean(output.distribution.entropy()),
-            agent.hyperparameters.entropy_bonus,
-        )
+        entropy = jnp.mean(output.distribution.entropy())
+        bonus = agent.hyperparameters.entropy_bonus
         found = dict(policy_loss=policy_loss, baseline_loss=baseline_loss, entropy=entropy)
         return policy_loss + baseline_loss - bonus * entropy, LossMetrics(**found)

@@ -572,8 +572,8 @@ def test_only_the_named_entries_are_normalised(small: Any) -> None:
 
 
 def test_wrong_entries_are_named(small: Any) -> None:
+    entries = {"normalize_observations": True, "normalize_entries": ["obs"]}
     with pytest.raises(ConfigError, match="which has observation, step"):
-        entries = {"normalize_observations": True, "normalize_entries": ["obs"]}
         small(system=entries, env__extras=["step"])
     with pytest.raises(ConfigError, match=r"needs system\.normalize_observations=true"):
         small(system__normalize_entries=["obs"])
