@@ -278,6 +278,17 @@ class Environment(Protocol):
         """Map `[B]` keys, state and actions `[B, A...]` to (next state, time step); auto-reset."""
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunProgress:
+    """How much of a run is done, in the state of an environment that depends on it.
+
+    Wherever it is in the state, `acting.collect` updates it before a rollout.
+    """
+
+    share: jax.Array  # [B] float32, of the run's updates, from 0 to 1
+
+
 class ValueEstimate(Protocol):
     """A critic's estimate, batched over its leading axes; a pytree."""
 
@@ -325,6 +336,7 @@ class System:
     """The static part of a program, hashed by identity."""
 
     env: Environment
+    evaluation_env: Environment  # `env` itself, unless its parameters vary; with the same spaces
     algorithm: Any  # an algorithms.algorithm.Algorithm
     num_envs: int  # B
     rollout_length: int  # T

@@ -53,6 +53,60 @@ class Clock(environment.Environment[State, Params]):
         return spaces.Box(0.0, 1e6, (2,))
 
 
+@struct.dataclass
+class ShownParams(Params):
+    weight: float = 2.0
+    count: int = 3
+    loud: bool = False
+
+
+class Shown(Clock):
+    """Observation [t, start, weight, count] and reward `weight`; `count` steps truncate."""
+
+    @property
+    def default_params(self) -> ShownParams:
+        return ShownParams()
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[jax.Array, State]:
+        obs, state = super().reset_env(key, params)
+        return self.show(obs, params), state
+
+    def step_env(
+        self, key: jax.Array, state: State, action: jax.Array, params: Any
+    ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
+        obs, state, _, over, info = super().step_env(key, state, action, params)
+        return self.show(obs, params), state, jnp.float32(params.weight), over, info
+
+    def is_truncated(self, state: State, params: Any) -> jax.Array:
+        return state.time >= params.count
+
+    def show(self, obs: jax.Array, params: Any) -> jax.Array:
+        shown = jnp.stack([jnp.float32(params.weight), jnp.float32(params.count)])
+        return jnp.concatenate([obs, shown])
+
+    def observation_space(self, params: Any) -> spaces.Box:
+        return spaces.Box(-1e6, 1e6, (4,))
+
+
+@struct.dataclass
+class SizedParams(Params):
+    num_values: int = 2
+
+
+class Sized(Clock):
+    """Needs a parameter while it is traced."""
+
+    @property
+    def default_params(self) -> SizedParams:
+        return SizedParams()
+
+    def step_env(
+        self, key: jax.Array, state: State, action: jax.Array, params: Any
+    ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
+        obs, *rest = super().step_env(key, state, action, params)
+        return obs + jnp.arange(params.num_values)[0], *rest
+
+
 class Turned(Clock):
     """Computes its observation by a matrix product."""
 

@@ -34,6 +34,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "memory": {"system__sequence_length": 4, "network": MEMORY},
     "seeds": {"arch": {"num_seeds": 3}},
+    "randomized": {
+        "env": {
+            "target": "envs.Shown",
+            "randomize": {"count": [1, 5]},
+            "randomize_per": "environment",
+            "curriculum": {"weight": {"start": 1, "end": [2, 3], "share": 0.7}},
+        }
+    },
     "pbt": {"population": {"size": 4, "selection": "pbt", "hyperparameters": BOUNDS}},
     "halving": {"population": {"size": 4, "selection": "halving", "hyperparameters": BOUNDS}},
 }
@@ -143,7 +151,14 @@ def stopped(config: Config, folder: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "variant", ["memory", "pbt", "halving", *map(slow, ("one", "warm-up and skipping", "seeds"))]
+    "variant",
+    [
+        "memory",
+        "pbt",
+        "halving",
+        "randomized",
+        *map(slow, ("one", "warm-up and skipping", "seeds")),
+    ],
 )
 def test_a_run_that_was_stopped_ends_as_if_nothing_had_happened(
     tmp_path: Path, kill: Any, whole: Any, variant: str

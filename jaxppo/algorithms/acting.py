@@ -21,6 +21,7 @@ from jaxppo.types import (
     Policy,
     PyTree,
     Rollout,
+    RunProgress,
     System,
     Thoughts,
     TimeStep,
@@ -126,10 +127,24 @@ def collect(
     agent = scheduled(system, agent)
     with jax.named_scope("collect"):
         keys = rollout_keys(system, acting.key)
+        env_state = update_progress(agent, acting.env_state)
+        acting = dataclasses.replace(acting, env_state=env_state)
         acting, (steps, ended) = packing.scan(
             partial(act_and_step, system, agent), acting, keys[1:]
         )
     return _rollout(dataclasses.replace(acting, key=keys[0, 0]), steps, ended)
+
+
+def update_progress(agent: AgentState, env_state: PyTree) -> PyTree:
+    """Set every `RunProgress` in the state of environments to the progress of the agent's run."""
+
+    def one(node: PyTree) -> PyTree:
+        if not isinstance(node, RunProgress):
+            return node
+        share = agent.update / agent.hyperparameters.num_updates
+        return RunProgress(share=jnp.full_like(node.share, share))
+
+    return jax.tree.map(one, env_state, is_leaf=lambda node: isinstance(node, RunProgress))
 
 
 def rollout_keys(system: System, key: jax.Array) -> jax.Array:

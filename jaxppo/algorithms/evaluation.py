@@ -153,7 +153,7 @@ def begin(system: System, keys: jax.Array) -> Progress:
     """Return the start of one episode for each of the `[B]` keys."""
     num_envs = keys.shape[0]
     with precision("highest"):
-        env_state, obs = system.env.reset(reset_keys(keys))
+        env_state, obs = system.evaluation_env.reset(reset_keys(keys))
     return Progress(
         step=jnp.zeros((), jnp.int32),
         env_state=env_state,
@@ -185,7 +185,7 @@ def _step(
 ) -> tuple[Progress, TimeStep]:
     """Take a step and count it in the episodes that still run."""
     with precision("highest"):
-        env_state, step = system.env.step(env_keys, progress.env_state, action)
+        env_state, step = system.evaluation_env.step(env_keys, progress.env_state, action)
     episodes = progress.episodes
     counting = ~episodes.finished & (progress.step < system.max_eval_steps)
     seen = jax.tree.map(lambda x: x[None], progress.obs)

@@ -257,6 +257,25 @@ class EnvConfig:
     module: str | None = setting(None, "module to import first, for example one that registers ids")
     kwargs: dict[str, Any] = setting({}, "arguments of the environment's constructor")
     params: dict[str, Any] = setting({}, "changes to the environment's default parameters")
+    randomize: dict[str, Any] = setting(
+        {}, "gymnax: parameters to draw uniformly, each with its bounds: {gravity: [8, 12]}"
+    )
+    randomize_per: str = setting(
+        "episode",
+        "draw the parameters anew for each episode, or once for each environment",
+        choices=("episode", "environment"),
+    )
+    randomize_evaluation: str = setting(
+        "random",
+        "in evaluations: random (each episode draws its parameters), or fixed (they have their "
+        "defaults, or the values in env.params)",
+        choices=("random", "fixed"),
+    )
+    curriculum: dict[str, Any] = setting(
+        {},
+        "gymnax: parameters that change linearly over a share of the updates, from a number or "
+        "bounds to others: {gravity: {start: 5, end: 9.8, share: 0.5}}; evaluations are at the end",
+    )
     resets: str = setting(
         "each",
         "start of later episodes: each (its own reset), optimistic (one reset for reset_ratio "

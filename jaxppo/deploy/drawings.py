@@ -56,8 +56,7 @@ CAPTION = 24  # height in pixels
 class Drawing:
     """How an environment is drawn."""
 
-    env: Any  # of gymnax
-    params: Any
+    env: Any  # a GymnaxEnvironment, or a Simulated
     inner: Callable[[PyTree], PyTree]  # maps the state of `types.Environment` to that of `env`
     # Of a simulator, the state is a frame
     draw: Callable[[PyTree, PyTree], np.ndarray]  # state of `env`, observation -> uint8 [H, W, 3]
@@ -80,7 +79,7 @@ def drawing(env: Environment) -> Drawing:
     from jaxppo.envs.gymnax import GymnaxEnvironment
 
     if is_simulated(env):
-        return Drawing(env=env, params=None, inner=lambda state: state, draw=_of_simulator)
+        return Drawing(env=env, inner=lambda state: state, draw=_of_simulator)
     bare: Any = env
     added, wrapped = False, 0
     while not isinstance(bare, GymnaxEnvironment):
@@ -99,13 +98,13 @@ def drawing(env: Environment) -> Drawing:
     kinds = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(bare.env).__mro__]
     known = [DRAWINGS[kind] for kind in kinds if kind in DRAWINGS]
     if hasattr(bare.env, "frame"):
-        draw = partial(_frame, bare)
+        draw = partial(_with_params, _frame, bare)
     elif known:
-        draw = partial(known[0], bare)
+        draw = partial(_with_params, known[0], bare)
     elif isinstance(space, Box) and _is_picture(space):
         draw = partial(_observation, space, entry)
     elif hasattr(bare.env, "render"):
-        draw = partial(_render, bare)
+        draw = partial(_with_params, _render, bare)
     else:
         raise ConfigError(_refusal(bare.name, "it has no render(state, params) either"))
     if not hasattr(bare.env, "step_env"):
@@ -119,7 +118,15 @@ def drawing(env: Environment) -> Drawing:
             state = state.inner
         return state
 
-    return Drawing(env=bare.env, params=bare.params, inner=inner, draw=draw)
+    return Drawing(env=bare, inner=inner, draw=draw)
+
+
+def _with_params(
+    draw: Callable[[Any, PyTree, PyTree], np.ndarray], env: Any, state: PyTree, obs: PyTree
+) -> np.ndarray:
+    """Draw an environment with the parameters of the episode."""
+    view, own = env.view(state)
+    return draw(view, own, obs)
 
 
 def _refusal(name: str, reason: str) -> str:

@@ -61,7 +61,7 @@ class Rendering(Playing):
 def render(settings: Rendering) -> None:
     """Write the films and print what they show."""
     policy = settings.load()
-    drawn = drawing(policy.system.env)
+    drawn = drawing(policy.system.evaluation_env)
     out = output_folder(settings.out or settings.run)
     episodes = play(policy, drawn, settings.episodes)
     numbers = choose(totals(episodes)["returns"])
@@ -113,7 +113,7 @@ def film(
     With `thoughts`, curves beside it show the value, the entropy and the actions' distribution.
     `ConfigError` if the environment cannot be drawn, see docs/environments.md.
     """
-    drawn = drawing(policy.system.env)
+    drawn = drawing(policy.system.evaluation_env)
     every = play(policy, drawn, episodes)
     scores = choose(totals(every)["returns"])
     if which not in scores:
@@ -155,7 +155,7 @@ def with_frames(policy: TrainedPolicy, number: int, played: Episode, max_frames:
 
     Its actions are repeated from its seed. `ConfigError` if this gives other rewards.
     """
-    env: Any = policy.system.env
+    env: Any = policy.system.evaluation_env
     if not is_simulated(env):
         return played
     wanted = {*every_kth(played.length, max_frames), *evenly_spaced(played.length, 5)}
@@ -176,12 +176,9 @@ def _watch(drawn: Drawing, state: PyTree, action: PyTree, keys: jax.Array) -> tu
     from `step_env`, called with the same key as in `step`.
     """
 
-    def after(key: jax.Array, state: PyTree, action: PyTree) -> PyTree:
-        return drawn.env.step_env(jax.random.split(key)[0], state, action, drawn.params)[1]
-
     before = drawn.inner(state)
     with precision("highest"):
-        return before, jax.vmap(after)(keys, before, action)
+        return before, jax.vmap(drawn.env.advance)(keys, before, action)
 
 
 def frames_per_second(length: int) -> int:

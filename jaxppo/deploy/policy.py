@@ -37,7 +37,8 @@ from jaxppo.types import Policy, PyTree, System, describe, zeros
 class TrainedPolicy:
     """Parameters and statistics of one agent, with its network and environment.
 
-    `system.env` has the spaces; its `reset` and `step` are those of training.
+    `system.env` has the spaces; its `reset` and `step` are those of training, and those of
+    `system.evaluation_env` those of evaluations.
     """
 
     config: Config  # of this agent alone

@@ -12,6 +12,7 @@ from typing import Any
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
+from jaxppo.envs.ranges import check_known, evaluation_config
 from jaxppo.types import Environment
 
 PACKAGES = {  # library -> name of its package; the adapter and the extra are named as the library
@@ -37,6 +38,12 @@ def make(config: EnvConfig) -> Environment:
     if found:
         raise ConfigError(f"{_key(config)}: {'; '.join(found)}")
     return env
+
+
+def make_for_evaluation(config: EnvConfig, env: Environment) -> Environment:
+    """Make the environment in which policies are evaluated: `env`, unless its parameters vary."""
+    changed = evaluation_config(config)
+    return env if changed == config else build(changed)
 
 
 def build(config: EnvConfig) -> Environment:
@@ -107,6 +114,8 @@ def _adapter(config: EnvConfig) -> ModuleType:
         raise ConfigError(
             f"env.library={library}: is not installed; pip install 'jaxppo[{library}]'"
         )
+    if library not in ("gymnax", "gymnasium", "envpool"):
+        refuse_ranges(config, f"environments of {library}")
     if library == "gymnax":
         check_gymnax()
     elif config.params and library not in ("craftax", "xminigrid"):
@@ -121,6 +130,16 @@ def _adapter(config: EnvConfig) -> ModuleType:
             f"env.library={library}: cannot be imported ({error}); pip install 'jaxppo[{library}]' "
             "brings versions that fit each other"
         ) from error
+
+
+def refuse_ranges(config: EnvConfig, owner: str) -> None:
+    """Raise `ConfigError` if parameters are drawn or change, which is for gymnax's interface."""
+    for name in ("randomize", "curriculum"):
+        if value := getattr(config, name):
+            raise ConfigError(
+                f"env.{name}={value}: is for gymnax and for classes with its interface, not for "
+                f"{owner}; draw in the reset of a class of your own (env.target), or leave it out"
+            )
 
 
 def check_gymnax() -> None:
@@ -153,12 +172,7 @@ def replace_params(name: str, params: Any, changes: dict[str, Any]) -> Any:
     """Return a library's parameters, a dataclass, with the changes of `env.params`."""
     known = [field.name for field in dataclasses.fields(params)]
     for key in changes:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, 1, 0.0)
-            raise ConfigError(
-                f"env.params.{key}: {name} has no such parameter; did you mean "
-                f"env.params.{near[0]}?"
-            )
+        check_known("env.params", key, name, known)
     return dataclasses.replace(params, **changes)
 
 

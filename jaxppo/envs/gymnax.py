@@ -1,5 +1,8 @@
 """Adapter of gymnax: its registered environments and any class with its interface."""
 
+import copy
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,7 +14,9 @@ from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import replace_params, unknown
 from jaxppo.envs.episodes import ended, line, part, renew
 from jaxppo.envs.later import imported_later
-from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, TimeStep
+from jaxppo.envs.ranges import Range, ranges
+from jaxppo.kernels import random_bits
+from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, RunProgress, TimeStep, zeros
 
 with imported_later(  # gymnax's drawing libraries, which take 1.2 of 1.3 seconds to import
     *("seaborn", "matplotlib", "matplotlib.pyplot", "matplotlib.animation", "matplotlib.colors")
@@ -19,6 +24,9 @@ with imported_later(  # gymnax's drawing libraries, which take 1.2 of 1.3 second
     import gymnax
     from gymnax.environments import spaces
     from gymnax.environments.environment import Environment
+
+
+DRAW = 2**31 - 1  # folded into a reset's key; splits of it give smaller numbers
 
 
 class GymnaxEnvironment:
@@ -55,6 +63,14 @@ class GymnaxEnvironment:
         obs, state = jax.vmap(self.env.reset, (0, None))(key, self.params)
         return state, obs
 
+    def view(self, state: PyTree) -> tuple["GymnaxEnvironment", PyTree]:
+        """Return one environment with the parameters in force, and gymnax's state of it."""
+        return self, state
+
+    def advance(self, key: jax.Array, state: PyTree, action: PyTree) -> PyTree:
+        """Return the state of one environment after a step, without an auto-reset."""
+        return self.env.step_env(jax.random.split(key)[0], state, action, self.params)[1]
+
     def step(self, key: jax.Array, state: PyTree, action: PyTree) -> tuple[PyTree, TimeStep]:
         """Take one auto-reset step of `B` environments; rewards become float32.
 
@@ -78,6 +94,128 @@ class GymnaxEnvironment:
         over = ended(terminated, truncated)
         obs, state = renew(over, make, key, (final_observation, after), self._ratio)
         return state, _time_step(obs, final_observation, reward, terminated, truncated)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RandomizedState:
+    """The state of `B` environments whose parameters vary."""
+
+    inner: PyTree  # [B, ...] gymnax's own
+    values: dict[str, jax.Array]  # [B] parameters of the running episode
+    draws: PyTree  # [B, N] uniform in [0, 1), of all episodes; () if each episode has its own
+    progress: PyTree  # RunProgress, which decides on the next episode; () if no range moves
+
+
+class Randomized(GymnaxEnvironment):
+    """`B` environments with gymnax's interface, some of whose parameters vary within `ranges`.
+
+    An episode keeps its parameters from start to end. Spaces are those of the fixed parameters.
+    """
+
+    def __init__(
+        self, name: str, env: Any, params: Any, config: EnvConfig, ranges: dict[str, Range]
+    ) -> None:
+        super().__init__(name, env, params, config)
+        if not self._renews:
+            raise ConfigError(
+                f"env.randomize, env.curriculum: {name} has a step of its own, which resets with "
+                "the parameters of the last episode; let it define step_env and reset_env only"
+            )
+        self._per_episode = config.randomize_per == "episode"
+        if self._ratio > 1 and not self._per_episode:
+            raise ConfigError(
+                f"env.randomize_per={config.randomize_per}: with env.resets={config.resets} "
+                "environments share the starts of episodes; set env.resets=each"
+            )
+        self._ranges = ranges
+        self._moves = any(each.moves for each in ranges.values())
+        self._check_traced()
+
+    def reset(self, key: jax.Array) -> tuple[RandomizedState, PyTree]:
+        """Map `[B]` keys to (state `[B, ...]`, observation `[B, O...]`), at the run's start."""
+        progress = RunProgress(share=jnp.zeros(key.shape, jnp.float32)) if self._moves else ()
+        draws = () if self._per_episode else self._draw(key)
+        obs, (inner, values) = self._start(self.env.reset, key, draws, progress)
+        return RandomizedState(inner=inner, values=values, draws=draws, progress=progress), obs
+
+    def step(
+        self, key: jax.Array, state: RandomizedState, action: PyTree
+    ) -> tuple[RandomizedState, TimeStep]:
+        """Take one auto-reset step of `B` environments; rewards become float32."""
+
+        def one(key: jax.Array, inner: PyTree, values: PyTree, action: PyTree) -> Any:
+            params = dataclasses.replace(self.params, **values)
+            obs, after, reward, terminated, _ = self.env.step_env(key, inner, action, params)
+            return obs, after, reward, terminated, self.env.is_truncated(after, params)
+
+        final_observation, after, reward, terminated, truncated = jax.vmap(one)(
+            part(key, 0), state.inner, state.values, action
+        )
+
+        def make(key: jax.Array) -> tuple[PyTree, PyTree]:
+            num = key.shape[0]
+            draws, progress = jax.tree.map(lambda x: x[:num], (state.draws, state.progress))
+            return self._start(self.env.reset_env, key, draws, progress)
+
+        over = ended(terminated, truncated)
+        last = final_observation, (after, state.values)
+        obs, (inner, values) = renew(over, make, key, last, self._ratio)
+        state = dataclasses.replace(state, inner=inner, values=values)
+        return state, _time_step(obs, final_observation, reward, terminated, truncated)
+
+    def view(self, state: RandomizedState) -> tuple[GymnaxEnvironment, PyTree]:
+        """Return one environment with the parameters in force, and gymnax's state of it."""
+        env = copy.copy(self)
+        env.params = dataclasses.replace(self.params, **state.values)
+        return env, state.inner
+
+    def advance(self, key: jax.Array, state: RandomizedState, action: PyTree) -> RandomizedState:
+        """Return the state of one environment after a step, without an auto-reset."""
+        env, inner = self.view(state)
+        return dataclasses.replace(state, inner=GymnaxEnvironment.advance(env, key, inner, action))
+
+    def _draw(self, key: jax.Array) -> jax.Array:
+        """Return uniform numbers `[B, N]`, which do not depend on those of resets with the keys."""
+
+        def one(key: jax.Array) -> jax.Array:
+            own = random_bits.quick(random_bits.fold_in(key, DRAW))
+            return jax.random.uniform(own, (len(self._ranges),))
+
+        return jax.vmap(one)(key)
+
+    def _start(
+        self, reset: Callable[..., Any], key: jax.Array, draws: PyTree, progress: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        """Start episodes with gymnax's `reset`; return observation and (state, parameters)."""
+        drawn = self._draw(key) if self._per_episode else draws
+        share = progress.share if self._moves else jnp.float32(0)
+        values = {
+            name: one.value(drawn[:, i], share)
+            for i, (name, one) in enumerate(self._ranges.items())
+        }
+
+        def start(key: jax.Array, values: PyTree) -> tuple[PyTree, PyTree]:
+            made: tuple[PyTree, PyTree] = reset(key, dataclasses.replace(self.params, **values))
+            return made
+
+        obs, inner = jax.vmap(start)(key, values)
+        return obs, (inner, values)
+
+    def _check_traced(self) -> None:
+        """Raise `ConfigError` for a parameter that must be known when the program is compiled."""
+        every = self._ranges
+        for name, one in every.items():
+            self._ranges = {name: one}
+            try:
+                state, _ = jax.eval_shape(self.reset, (keys := jax.random.split(jax.random.key(0))))
+                jax.eval_shape(self.step, keys, state, zeros(self.action_space, keys.shape))
+            except Exception as error:  # an environment may raise anything while it is traced
+                raise ConfigError(
+                    f"env.randomize.{name}: {self.name} does not run with a {name} that varies "
+                    f"({line(error)}); set env.params.{name} to a number"
+                ) from error
+        self._ranges = every
 
 
 def _time_step(
@@ -106,8 +244,15 @@ def make(config: EnvConfig) -> GymnaxEnvironment:
 
 
 def adapt(name: str, env: Any, params: Any, config: EnvConfig) -> GymnaxEnvironment:
-    """Wrap an environment with gymnax's interface, with the changes of `env.params`."""
-    return GymnaxEnvironment(name, env, replace_params(name, params, config.params), config)
+    """Wrap an environment with gymnax's interface, with the settings for its parameters."""
+    params = replace_params(name, params, config.params)
+    found = ranges(name, params, config)
+    ends = {key: one.end[0] for key, one in found.items() if one.end[0] == one.end[1]}
+    params = dataclasses.replace(params, **ends)
+    vary = {key: one for key, one in found.items() if not one.constant}
+    if not vary:
+        return GymnaxEnvironment(name, env, params, config)
+    return Randomized(name, env, params, config, vary)
 
 
 def _observation_space(space: Any, example: Any) -> PyTree:

@@ -7,7 +7,7 @@ from typing import Any
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.given import is_given
 from jaxppo.config.schema import EnvConfig
-from jaxppo.envs import check_gymnax, load
+from jaxppo.envs import check_gymnax, load, refuse_ranges
 from jaxppo.envs.episodes import Episodes, check_spaces
 from jaxppo.types import Environment
 
@@ -34,6 +34,7 @@ def make(config: EnvConfig) -> Environment:
     if (makes := callable(env) and not hasattr(env, "step")) or _is_gymnasium(env):
         return _simulated(target, env, config, makes=makes)
     check_spaces(target, env)
+    refuse_ranges(config, target)
     return Episodes(target, env, config)
 
 

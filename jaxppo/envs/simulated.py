@@ -86,7 +86,10 @@ class Simulated:
 
 def refuse_settings(config: EnvConfig) -> None:
     """Raise `ConfigError` for settings that only JAX environments have."""
-    others = {"params": {}, "resets": "each", "mask": [], "frame_stack": 1, "extras": []}
+    others = {
+        **{"params": {}, "randomize": {}, "curriculum": {}},
+        **{"resets": "each", "mask": [], "frame_stack": 1, "extras": []},
+    }
     for name, default in others.items():
         if (value := getattr(config, name)) != default:
             raise ConfigError(

@@ -59,8 +59,8 @@ def composed(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, li
 
 # Keys that the YAML files may lack: an algorithm, an objective or an environment defines them
 _OPEN = re.compile(
-    r"(env\.(params|kwargs)|population\.hyperparameters|system\.(schedules|optimizer_kwargs)"
-    r"|network\.initialization|arch\.distributed)(\.[\w.]+)?=|system\.\w+="
+    r"(env\.(params|kwargs|randomize|curriculum)|population\.hyperparameters|arch\.distributed"
+    r"|system\.(schedules|optimizer_kwargs)|network\.initialization)(\.[\w.]+)?=|system\.\w+="
 )
 
 

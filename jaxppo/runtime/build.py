@@ -29,6 +29,7 @@ def build(config: Config, plan: Plan) -> System:
     """Make the static part of a run; `ConfigError` if environment and network do not fit."""
     env = envs.make(config.env)
     simulated.check(config, env, plan.num_envs, plan.num_devices)
+    evaluation_env = envs.make_for_evaluation(config.env, env)
     max_eval_steps = config.arch.max_eval_steps or env.time_limit
     if max_eval_steps is None:
         raise ConfigError(
@@ -43,6 +44,7 @@ def build(config: Config, plan: Plan) -> System:
     )
     return System(
         env=env,
+        evaluation_env=evaluation_env,
         algorithm=algorithm,
         num_envs=plan.num_envs,
         rollout_length=plan.rollout_length,

@@ -1,0 +1,159 @@
+"""Ranges of an environment's parameters: `env.randomize` and `env.curriculum`."""
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxppo.config.fields import ConfigError, check
+from jaxppo.config.schema import EnvConfig
+
+Bounds = tuple[float, float]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Range:
+    """Bounds between which a parameter is drawn; they move linearly from `start` to `end`."""
+
+    start: Bounds
+    end: Bounds
+    share: float = 1.0  # of the run's updates, after which the bounds are those of `end`
+    whole: bool = False  # the parameter is an integer; both bounds are among its values
+
+    @property
+    def moves(self) -> bool:
+        """Return whether the bounds depend on the progress of the run."""
+        return self.start != self.end
+
+    @property
+    def constant(self) -> bool:
+        """Return whether all values are equal."""
+        return self.start == self.end == (self.start[0],) * 2
+
+    def value(self, draw: jax.Array, progress: jax.Array) -> jax.Array:
+        """Map uniform draws in [0, 1) to values, at a share `progress` of the run."""
+        low, high = (
+            self._bound(*ends, progress) for ends in zip(self.start, self.end, strict=True)
+        )
+        if self.whole:
+            low, high = jnp.round(low), jnp.round(high)
+            values = jnp.floor(low + draw * (high - low + 1))
+            return jnp.clip(values, low, high).astype(jnp.int32)
+        return jnp.clip(low + draw * (high - low), low, high)
+
+    def _bound(self, start: float, end: float, progress: jax.Array) -> jax.Array:
+        if start == end:
+            return jnp.float32(end)
+        between = start + (end - start) * (progress / self.share)
+        return jnp.where(progress >= self.share, jnp.float32(end), between)
+
+
+def ranges(name: str, params: Any, config: EnvConfig) -> dict[str, Range]:
+    """Return the ranges that the settings give to fields of `params`, a dataclass.
+
+    `ConfigError` for unknown names, for fields that are no numbers, and for wrong bounds.
+    """
+    found = {}
+    for field in sorted({*config.randomize, *config.curriculum}):
+        key = f"env.{'curriculum' if field in config.curriculum else 'randomize'}"
+        check_known(key, field, name, [each.name for each in dataclasses.fields(params)])
+        if field == "max_steps_in_episode":
+            raise ConfigError(
+                f"{key}.{field}: the time limit is the same for all episodes; set "
+                f"env.params.{field} to a number"
+            )
+        default = getattr(params, field)
+        if type(default) not in (int, float):
+            raise ConfigError(
+                f"{key}.{field}: only numbers can be drawn, and {field} of {name} is "
+                f"{type(default).__name__}; leave it out, or set env.params.{field}"
+            )
+        kind = type(default)
+        if field in config.curriculum:
+            found[field] = _moving(field, kind, config)
+        else:
+            bounds = _bounds(f"{key}.{field}", config.randomize[field], kind, number=False)
+            found[field] = Range(start=bounds, end=bounds, whole=kind is int)
+        _check_used(key, field, config)
+    return found
+
+
+def check_known(key: str, name: str, owner: str, known: Iterable[str]) -> None:
+    """Raise `ConfigError` if `owner` has no parameter `name`; it has the nearest name."""
+    if name not in (names := list(known)):
+        near = difflib.get_close_matches(name, names, 1, 0.0)
+        raise ConfigError(
+            f"{key}.{name}: {owner} has no such parameter; did you mean {key}.{near[0]}?"
+        )
+
+
+def evaluation_config(config: EnvConfig) -> EnvConfig:
+    """Return the settings of the environment in which policies are evaluated.
+
+    Curricula are at their end. With `env.randomize_evaluation=fixed` nothing is drawn.
+    """
+    drawn, params = dict(config.randomize), dict(config.params)
+    for name, entry in config.curriculum.items():
+        end = entry.get("end", drawn.get(name))
+        if isinstance(end, list):
+            drawn[name] = end
+        else:
+            params[name] = end
+    if config.randomize_evaluation == "fixed":
+        drawn = {}
+    return dataclasses.replace(config, params=params, randomize=drawn, curriculum={})
+
+
+def _moving(name: str, kind: type, config: EnvConfig) -> Range:
+    """Return the range of a curriculum."""
+    key, entry = f"env.curriculum.{name}", config.curriculum[name]
+    shape = "must be {start: 5, end: 9.8, share: 0.5}, where bounds [low, high] may be the ends"
+    if not isinstance(entry, Mapping):
+        raise ConfigError(f"{key}={entry}: {shape}")
+    for part in entry:
+        if part not in ("start", "end", "share"):
+            near = difflib.get_close_matches(str(part), ("start", "end", "share"), 1, 0.0)[0]
+            raise ConfigError(f"{key}.{part}: no such key; did you mean {key}.{near}?")
+    drawn = config.randomize.get(name)
+    entry = {"share": 1.0, **({} if drawn is None else {"end": drawn}), **entry}
+    if missing := [part for part in ("start", "end") if part not in entry]:
+        raise ConfigError(f"{key}: has no {missing[0]}; it {shape}")
+    start, end = (_bounds(f"{key}.{part}", entry[part], kind) for part in ("start", "end"))
+    if drawn is not None and _bounds(f"env.randomize.{name}", drawn, kind, number=False) != end:
+        raise ConfigError(
+            f"{key}.end={entry['end']} and env.randomize.{name}={drawn}: both give the last "
+            "bounds; leave one of them out"
+        )
+    share = check(f"{key}.share", entry["share"], float, {"above": 0, "high": 1})
+    return Range(start=start, end=end, share=share, whole=kind is int)
+
+
+def _bounds(key: str, value: Any, kind: type, *, number: bool = True) -> Bounds:
+    """Return bounds [low, high]; also of a `number`, if that is allowed."""
+    if number and not isinstance(value, list):
+        value = [value, value]
+    if not isinstance(value, list) or len(value) != 2:
+        also = "a number or " if number else ""
+        raise ConfigError(f"{key}={value}: must be {also}bounds [low, high], such as [8, 12]")
+    low, high = (check(key, bound, kind, {}) for bound in value)
+    if low > high:
+        raise ConfigError(f"{key}={value}: low must be at most high; turn them round")
+    return low, high
+
+
+def _check_used(key: str, name: str, config: EnvConfig) -> None:
+    """Raise `ConfigError` if `env.params` sets a parameter, but no episode uses this value."""
+    fixed = config.randomize_evaluation == "fixed"
+    end = config.curriculum.get(name, {}).get("end")
+    drawn = name in config.randomize or isinstance(end, list)
+    if name in config.params and not (fixed and drawn):
+        way_out = "leave one of them out"
+        if drawn:
+            way_out += ", or set env.randomize_evaluation=fixed to evaluate with this value"
+        raise ConfigError(
+            f"env.params.{name}={config.params[name]} and {key}.{name}: no episode would use "
+            f"the first; {way_out}"
+        )
