@@ -594,3 +594,82 @@ def radam(
         params = params - rate * direction
         after.append(params)
     return after
+
+
+def gtrxl(params: Any, x: Array, reset: Array, num_heads: int, window: int) -> Array:
+    """Outputs `[L, S, size]` of `networks.transformer.GTrXL` after an empty memory.
+
+    Each step of each layer looks at the steps of its episode, at most `window` before it.
+    """
+    p = _in_float64(params)
+    length, num, _ = x.shape
+    episode = np.cumsum(reset, axis=0)
+    h = x.astype(np.float64) @ p["embedding"]["kernel"] + p["embedding"]["bias"]
+    for i in range(sum(name.startswith("layer_") for name in p)):
+        layer = p[f"layer_{i}"]
+        unit = _layer_norm(layer["LayerNorm_0"], h)
+        attended = np.zeros_like(h)
+        for s in range(num):
+            for t in range(length):
+                seen = [
+                    j
+                    for j in range(length)
+                    if t - window <= j <= t and episode[j, s] == episode[t, s]
+                ]
+                attended[t, s] = _attend(layer["_Attention_0"], unit[:, s], t, seen, num_heads)
+        h = _gate(layer["_Gate_0"], h, np.maximum(attended, 0.0))
+        one, two = layer["Dense_0"], layer["Dense_1"]
+        hidden = _layer_norm(layer["LayerNorm_1"], h) @ one["kernel"] + one["bias"]
+        y = np.maximum(hidden, 0.0) @ two["kernel"] + two["bias"]
+        h = _gate(layer["_Gate_1"], h, np.maximum(y, 0.0))
+    return h
+
+
+def _in_float64(tree: Any) -> Any:
+    if hasattr(tree, "items"):
+        return {name: _in_float64(part) for name, part in tree.items()}
+    return np.asarray(tree, np.float64)
+
+
+def _layer_norm(p: Any, x: Array) -> Array:
+    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+    scaled: Array = (x - mean) / np.sqrt(variance + 1e-6) * p["scale"] + p["bias"]
+    return scaled
+
+
+def _attend(p: Any, x: Array, t: int, seen: list[int], num_heads: int) -> Array:
+    """What step t of `x` `[L, size]` takes from the steps `seen`, `[size]`."""
+    size = x.shape[-1]
+    width = size // num_heads
+    outputs = []
+    for head in range(num_heads):
+        part = slice(head * width, (head + 1) * width)
+        query = x[t] @ p["query"][:, part]
+        scores = []
+        for j in seen:
+            frequencies = [10_000.0 ** (-i / size) for i in range(0, size, 2)]
+            sines = [math.sin((t - j) * f) for f in frequencies]
+            cosines = [math.cos((t - j) * f) for f in frequencies]
+            relative = np.array((sines + cosines)[:size]) @ p["position"][:, part]
+            content = x[j] @ p["key"][:, part]
+            score = (query + p["u"][head]) @ content + (query + p["v"][head]) @ relative
+            scores.append(score / math.sqrt(width))
+        weights = np.exp(scores) / np.exp(scores).sum()
+        values = [x[j] @ p["value"][:, part] for j in seen]
+        outputs.append(sum(w * value for w, value in zip(weights, values, strict=True)))
+    attended: Array = np.concatenate(outputs) @ p["output"]
+    return attended
+
+
+def _gate(p: Any, x: Array, y: Array) -> Array:
+    size = x.shape[-1]
+    of_y, of_x = p["y"]["kernel"], p["x"]["kernel"]
+    r = _sigmoid(y @ of_y[:, :size] + x @ of_x[:, :size])
+    z = _sigmoid(y @ of_y[:, size : 2 * size] + x @ of_x[:, size:] - p["bias"])
+    new = np.tanh(y @ of_y[:, 2 * size :] + (r * x) @ p["reset"]["kernel"])
+    gated: Array = (1.0 - z) * x + z * new
+    return gated
+
+
+def _sigmoid(x: Array) -> Array:
+    return 1.0 / (1.0 + np.exp(-x))

@@ -338,7 +338,7 @@ NETWORK = {
         "|as jaxppo.rec_ppo does|network=mlp"
     ),
     "network=lstm system.sequence_length=null network/memory@network.actor_memory=lsm": (
-        "network/memory=lsm: no such choice; did you mean network/memory=lstm?|gru, lru"
+        "network/memory=lsm: no such choice; did you mean network/memory=lstm?|gru, gtrxl, lru"
     ),
     "network=lstm system.sequence_length=null network.actor_memory.cell=rnn": (
         "network.actor_memory|cell=rnn is none of lstm, optimized_lstm, gru, mgu, simple"
@@ -348,6 +348,9 @@ NETWORK = {
     ),
     "network=lru system.sequence_length=null network.critic_memory.max_radius=1": (
         "network.critic_memory|max_radius=1: must be"
+    ),
+    "network=gtrxl system.sequence_length=null network.actor_memory.num_heads=5": (
+        "network.actor_memory|size=64 must be a multiple of num_heads=5"
     ),
     "network=lstm system.sequence_length=5": "=5 does not divide system.rollout_length=32|: 4",
     "network=lstm system.sequence_length=4 system.burn_in=1 system.microbatch_size=2": (

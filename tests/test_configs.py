@@ -61,7 +61,16 @@ HOMES = {  # the file that holds a group's defaults
 }
 NETWORKS = [file for file in FILES if re.fullmatch(r"network/\w+\.yaml", file)]
 OF_IMAGES = ("cnn", "impala")  # networks that take nothing else
-RECURRENT = ("gru", "gru_shared", "lru", "lru_shared", "lstm", "lstm_shared")
+RECURRENT = (
+    "gru",
+    "gru_shared",
+    "gtrxl",
+    "gtrxl_shared",
+    "lru",
+    "lru_shared",
+    "lstm",
+    "lstm_shared",
+)
 LAYERS = [file for file in FILES if re.fullmatch(r"network/\w+/\w+\.yaml", file)]
 
 
@@ -268,7 +277,10 @@ FITS = {
     "input_layer/image": "env=breakout",
     "input_layer/select": "env=cartpole env.extras=[step]",
     **dict.fromkeys(
-        [f"memory/{name}" for name in ("gru", "lru", "lstm", "mgu", "optimized_lstm", "simple")],
+        [
+            f"memory/{name}"
+            for name in ("gru", "gtrxl", "lru", "lstm", "mgu", "optimized_lstm", "simple")
+        ],
         "env=cartpole network=lstm system.sequence_length=null",
     ),
     "torso/chain": "env=cartpole",

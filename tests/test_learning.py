@@ -156,13 +156,16 @@ def test_where_every_step_is_skipped_the_run_stops(tmp_path: Path) -> None:
 
 
 def memory(cell: str) -> dict[str, Any]:
-    name = "LRU" if cell == "lru" else "Recurrent"
-    settings = {"_target_": f"{LAYERS}.memory.{name}", "size": 16}
-    return settings if cell == "lru" else {**settings, "cell": cell}
+    targets = {"lru": "memory.LRU", "gtrxl": "transformer.GTrXL"}
+    if cell in targets:
+        return {"_target_": f"{LAYERS}.{targets[cell]}", "size": 16}
+    return {"_target_": f"{LAYERS}.memory.Recurrent", "size": 16, "cell": cell}
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("cell", ["gru", *map(slow, ("lru", "lstm", "mgu", "optimized_lstm"))])
+@pytest.mark.parametrize(
+    "cell", ["gru", *map(slow, ("gtrxl", "lru", "lstm", "mgu", "optimized_lstm"))]
+)
 def test_a_memory_finds_its_way(tmp_path: Path, cell: str) -> None:
     """The goal is seen three steps before the turn: 1 is the optimum, 0 without memory."""
     maze = {"target": "jaxppo.envs.t_maze.TMaze", "kwargs": {"delay": 3}}
@@ -252,7 +255,7 @@ def test_an_environments_own_settings_solve_it(tmp_path: Path, env: str, at_leas
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("network", ["lstm", "gru", "lru"])
+@pytest.mark.parametrize("network", ["lstm", "gru", "lru", "gtrxl"])
 @pytest.mark.parametrize(
     "env, at_least",
     [("memory_chain", 0.9), ("t_maze", 0.95), ("cartpole_no_velocity", 475)],

@@ -631,7 +631,7 @@ def test_networks_chosen_by_an_environment_have_layer_norm() -> None:
         torso = command("ff_pqn", *overrides).network.shared_torso
         assert torso is not None
         assert torso["layer_norm"] is True
-    for network in ("lstm", "gru", "lru"):
+    for network in ("lstm", "gru", "lru", "gtrxl"):
         torso = command("rec_pqn", f"network={network}").network.critic_torso
         assert torso is not None
         assert torso["layer_norm"] is True

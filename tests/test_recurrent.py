@@ -19,6 +19,7 @@ from jaxppo.algorithms import spine
 from jaxppo.algorithms.evaluation import evaluate
 from jaxppo.config.fields import ConfigError
 from jaxppo.networks.memory import CELLS, LRU, Recurrent
+from jaxppo.networks.transformer import GTrXL
 from jaxppo.ops import sequences
 from jaxppo.ops.distributions import categorical
 from jaxppo.types import AgentState, Batch, LearnerState, Rollout
@@ -30,6 +31,9 @@ def memory(cell: str, **changes: Any) -> dict[str, Any]:
     """The settings of a small memory."""
     if cell == "lru":
         return {"_target_": f"{LAYERS}.memory.LRU", "size": 6, "state_size": 5, **changes}
+    if cell == "gtrxl":
+        small = {"size": 6, "num_heads": 2, "window": 3, "mlp_size": 8}
+        return {"_target_": f"{LAYERS}.transformer.GTrXL", **small, **changes}
     return {"_target_": f"{LAYERS}.memory.Recurrent", "cell": cell, "size": 6, **changes}
 
 
@@ -45,6 +49,7 @@ MODULES = [
     *(pytest.param(Recurrent(cell, size=6, num_layers=n), id=f"{cell}-{n}") for cell, n in
       [*((cell, 1) for cell in CELLS), ("lstm", 2)]),
     *(pytest.param(LRU(size=6, state_size=5, num_layers=n), id=f"lru-{n}") for n in (1, 2)),
+    *(pytest.param(GTrXL(6, 2, 2, window=w, mlp_size=8), id=f"gtrxl-{w}") for w in (3, 20)),
 ]  # fmt: skip
 
 
@@ -188,10 +193,11 @@ def equal(one: Any, other: Any, **tolerance: float) -> None:
 
 
 WHOLE, CUT, SHARED = ("lstm", T), ("lru", 2), ("gru", 2, True)
+WINDOW = ("gtrxl", 4)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("of", [WHOLE, CUT, pytest.param(SHARED, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("of", [WHOLE, CUT, WINDOW, pytest.param(SHARED, marks=pytest.mark.slow)])
 def test_first_minibatch_ratio_is_one_after_several_updates(of: Any) -> None:
     """Episodes of five steps in rollouts of eight: rollouts open and sequences begin within one."""
     case = learning(*of)
@@ -214,7 +220,7 @@ def test_first_minibatch_ratio_is_one_after_several_updates(of: Any) -> None:
         assert losses.approximate_kl > 1e-7
 
 
-@pytest.mark.parametrize("of", [WHOLE, CUT])
+@pytest.mark.parametrize("of", [WHOLE, CUT, WINDOW])
 def test_stored_carry_is_the_one_before_the_step(of: Any) -> None:
     case = learning(*of)
     after, rollout, _ = case.collect(case.state.agent, case.state.acting)
@@ -228,7 +234,7 @@ def test_stored_carry_is_the_one_before_the_step(of: Any) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("of", [WHOLE, CUT, (*SHARED, True)])
+@pytest.mark.parametrize("of", [WHOLE, CUT, WINDOW, (*SHARED, True)])
 def test_targets_equal_an_oracle_that_remembers_step_by_step(of: Any) -> None:
     """The successor of a truncated step is seen with the memory after that step."""
     case = learning(*of)
@@ -257,7 +263,7 @@ def test_targets_equal_an_oracle_that_remembers_step_by_step(of: Any) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("cell", ["lstm", "lru"])
+@pytest.mark.parametrize("cell", ["lstm", "lru", "gtrxl"])
 def test_an_earlier_episode_changes_nothing_of_a_later_one(cell: str) -> None:
     """Its observations and the carry before it are perturbed; losses and gradients are of after."""
     case = learning(cell, T)
@@ -283,7 +289,7 @@ def test_an_earlier_episode_changes_nothing_of_a_later_one(cell: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("cell", ["lstm", "lru"])
+@pytest.mark.parametrize("cell", ["lstm", "lru", "gtrxl"])
 def test_a_split_into_sequences_changes_the_truncated_gradient_alone(cell: str) -> None:
     cases = [learning(cell, length) for length in (T, 2)]
     state, rollout, whole = rollout_of(cases[0])
@@ -369,7 +375,7 @@ def test_burn_in_brings_the_carry_up_to_date_and_is_not_learnt_from() -> None:
     equal(burning.gradient_step(other, agent, everything)[1], metrics, rtol=1e-6)
 
 
-@pytest.mark.parametrize("of", [WHOLE, CUT])
+@pytest.mark.parametrize("of", [WHOLE, CUT, WINDOW])
 def test_recomputed_carries_are_those_of_the_parameters(of: Any) -> None:
     """Of the acting parameters they are the stored ones; of others, what these would have had."""
     case = learning(*of)
@@ -445,7 +451,7 @@ def test_the_critics_memory_learns_by_the_critics_rate() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("cell", ["lstm", "lru"])
+@pytest.mark.parametrize("cell", ["lstm", "lru", "gtrxl"])
 def test_memories_compute_in_float32_between_torsos_that_do_not(cell: str) -> None:
     settings = small_config(
         network=with_memory(cell), arch__precision="bf16", system__sequence_length=T
@@ -456,7 +462,8 @@ def test_memories_compute_in_float32_between_torsos_that_do_not(cell: str) -> No
     start = network.initial_carry(B)
     carry, _ = network.unroll(params, start, obs, reset)
     kinds = {x.dtype.name for x in jax.tree.leaves((start, carry))}
-    assert kinds == {"complex64" if cell == "lru" else "float32"}
+    own = {"lstm": {"float32"}, "lru": {"complex64"}, "gtrxl": {"float32", "int32"}}
+    assert kinds == own[cell]
     found = products_by_type(network.unroll, params, start, obs, reset)
     assert found["bfloat16"] == 2  # of the two torsos
 

@@ -338,10 +338,13 @@ def test_a_plan_for_a_chip_that_is_not_here_counts_and_estimates() -> None:
 
 
 @pytest.mark.parametrize(
-    "network, expected", [("lstm", ["actor_memory", "critic_memory"]), ("lru", []), ("mlp", [])]
+    "network, expected",
+    [("lstm", ["actor_memory", "critic_memory"]), ("lru", []), ("gtrxl", []), ("mlp", [])],
 )
 def test_a_plan_names_memories_that_step_in_turn(network: str, expected: list[str]) -> None:
-    config = compose("rec_ppo" if expected else "ff_ppo", ["env=cartpole", f"network={network}"])
+    config = compose(
+        "ff_ppo" if network == "mlp" else "rec_ppo", ["env=cartpole", f"network={network}"]
+    )
     assert targets.slow_memories(config.network) == expected
 
 

@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
 
 def check_count(name: str, value: Any) -> None:
     """Raise `ValueError` unless `value` is an integer, at least 1."""
@@ -27,3 +29,13 @@ def check_sizes(name: str, value: Any) -> None:
     """Raise `ValueError` unless `value` is a list of positive integers."""
     if not isinstance(value, Sequence) or any(type(n) is not int or n < 1 for n in value):
         raise ValueError(f"{name}={value} must be a list of positive integers")
+
+
+def check_features(x: Any) -> None:
+    """Raise `ValueError` unless the input `x` of a memory is `[L, S, F]`."""
+    if getattr(x, "ndim", None) != 3:
+        shapes = ", ".join(str(leaf.shape[2:]) for leaf in jax.tree.leaves(x))
+        raise ValueError(
+            f"a memory takes features [L, S, F], not entries of shape {shapes}; put a torso before "
+            "it"
+        )

@@ -16,7 +16,7 @@ from jaxppo.kernels.norms import LayerNorm
 from jaxppo.kernels.platforms import forms
 from jaxppo.kernels.products import Dense
 from jaxppo.kernels.recurrences import linear_recurrence
-from jaxppo.networks.checks import check_count
+from jaxppo.networks.checks import check_count, check_features
 from jaxppo.types import PyTree
 
 CELLS: dict[str, Any] = {
@@ -58,7 +58,7 @@ class Recurrent(nn.Module):
     @nn.compact
     def __call__(self, carry: PyTree, x: jax.Array, reset: jax.Array) -> tuple[PyTree, jax.Array]:
         """Map features `[L, S, F]` to `[L, S, size]`."""
-        _check_features(x)
+        check_features(x)
 
         def step(cell: Any, carry: PyTree, now: tuple[jax.Array, jax.Array]) -> Any:
             x, reset = now
@@ -118,7 +118,7 @@ class LRU(nn.Module):
     @nn.compact
     def __call__(self, carry: PyTree, x: jax.Array, reset: jax.Array) -> tuple[PyTree, jax.Array]:
         """Map features `[L, S, F]` to `[L, S, size]`."""
-        _check_features(x)
+        check_features(x)
         x = Dense(self.size, name="embedding")(x)
         after = []
         for i, before in enumerate(carry):
@@ -167,12 +167,3 @@ class _LRULayer(nn.Module):
 
     def _initial_log_phase(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
         return jnp.log(self.max_phase * jax.random.uniform(key, shape, minval=1e-3))
-
-
-def _check_features(x: Any) -> None:
-    if getattr(x, "ndim", None) != 3:
-        shapes = ", ".join(str(leaf.shape[2:]) for leaf in jax.tree.leaves(x))
-        raise ValueError(
-            f"a memory takes features [L, S, F], not entries of shape {shapes}; put a torso before "
-            "it"
-        )

@@ -1,0 +1,139 @@
+"""The gated transformer-XL: what its formulas say, and which steps it sees."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+
+from jaxppo.networks import transformer
+from jaxppo.networks.transformer import GTrXL
+
+LENGTH, NUM, FEATURES = 14, 3, 4
+MODULE = GTrXL(size=6, num_layers=2, num_heads=3, window=4, mlp_size=7)
+APPLY = jax.jit(MODULE.apply)
+
+
+@functools.cache
+def example() -> tuple[Any, Any, jax.Array, jax.Array]:
+    """Parameters away from their symmetric start, an empty carry, features and some resets."""
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(LENGTH, NUM, FEATURES)), jnp.float32)
+    reset = np.zeros((LENGTH, NUM), bool)
+    reset[[5, 6, 11], [1, 1, 2]] = True
+    empty = MODULE.initial_carry(NUM)
+    params = MODULE.init(jax.random.key(0), empty, x, jnp.asarray(reset))
+    moved = jax.tree.map(lambda p: p + rng.normal(size=p.shape).astype(np.float32) / 3, params)
+    return moved, empty, x, jnp.asarray(reset)
+
+
+def test_it_is_its_formulas_in_float64() -> None:
+    """In both forms of the attention: of a whole sequence, and of a step."""
+    params, carry, x, reset = example()
+    expected = oracles.gtrxl(params["params"], np.asarray(x), np.asarray(reset), 3, 4)
+    _, outputs = APPLY(params, carry, x, reset)
+    np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-5)
+    for t in range(LENGTH):
+        carry, y = APPLY(params, carry, x[t : t + 1], reset[t : t + 1])
+        np.testing.assert_allclose(y[0], expected[t], rtol=1e-4, atol=1e-5)
+
+
+def test_steps_and_sequences_take_different_forms() -> None:
+    few = [transformer._few(length, 4 + length, 6, 3) for length in (1, LENGTH)]
+    assert few == [True, False]
+    default = GTrXL()
+    size, window, heads = default.size, default.window, default.num_heads
+    few = [transformer._few(length, window + length, size, heads) for length in (1, 32)]
+    assert few == [True, False]
+
+
+@pytest.mark.parametrize("at", [1, 3, 4, 9])
+def test_a_sequence_in_two_parts_is_the_whole(at: int) -> None:
+    params, carry, x, reset = example()
+    end, outputs = APPLY(params, carry, x, reset)
+    between, one = APPLY(params, carry, x[:at], reset[:at])
+    last, other = APPLY(params, between, x[at:], reset[at:])
+    np.testing.assert_allclose(np.concatenate([one, other]), outputs, rtol=1e-4, atol=1e-5)
+    for a, b in zip(jax.tree.leaves(end), jax.tree.leaves(last), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(end["count"], [4, 4, 3])
+
+
+def influence(length: int, reset: Any, num_layers: int = 2) -> np.ndarray[Any, Any]:
+    """Whether output t `[length, ...]` depends on input j `[..., length]`, of one sequence."""
+    module = GTrXL(size=24, num_layers=num_layers, num_heads=3, window=3, mlp_size=7)
+    x = jax.random.normal(jax.random.key(1), (length, 1, FEATURES))
+    empty, opens = module.initial_carry(1), jnp.asarray(reset)[:, None]
+    params = module.init(jax.random.key(0), empty, x, opens)
+    slopes = jax.jacrev(lambda x: module.apply(params, empty, x, opens)[1].sum((1, 2)))(x)
+    return np.abs(slopes).sum((2, 3)) > 0
+
+
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_it_sees_the_window_of_each_layer_and_no_more(num_layers: int) -> None:
+    found = influence(10, np.zeros(10, bool), num_layers)
+    distance = np.arange(10)[:, None] - np.arange(10)
+    np.testing.assert_array_equal(found, (distance >= 0) & (distance <= 3 * num_layers))
+
+
+def test_an_episode_never_sees_an_earlier_one() -> None:
+    reset = np.zeros(10, bool)
+    reset[[4, 5]] = True
+    episode = np.cumsum(reset)
+    found = influence(10, reset)
+    assert not found[episode[:, None] != episode].any()
+    assert found[9, 5:].all()
+    # Nor by the carry, at which a later call looks
+    params, empty, x, _ = example()
+    for length in (1, 6):
+        opens = jnp.zeros((length, NUM), bool).at[0].set(True)
+        _, fresh = APPLY(params, empty, x[:length], opens)
+        before, _ = APPLY(params, empty, 9.0 * x, jnp.zeros((LENGTH, NUM), bool))
+        after, later = APPLY(params, before, x[:length], opens)
+        np.testing.assert_array_equal(fresh, later)
+        np.testing.assert_array_equal(after["count"], min(length, 4))
+
+
+def test_a_step_beyond_the_windows_changes_nothing_through_the_carry() -> None:
+    params, carry, x, _ = example()
+    quiet = jnp.zeros((1, NUM), bool)
+
+    def last(x: jax.Array, length: int) -> jax.Array:
+        now = carry
+        for t in range(length):
+            now, y = APPLY(params, now, x[t : t + 1], quiet)
+        return y
+
+    for age, seen in ((8, True), (9, False)):  # 2 layers x 4 steps
+        other = x.at[12 - age].add(1.0)
+        assert np.array_equal(last(x, 13), last(other, 13)) != seen
+
+
+def test_layers_start_close_to_the_identity() -> None:
+    x, y = jax.random.normal(jax.random.key(0), (2, 50, 6))
+    distances = []
+    for bias in (0.0, 2.0, 9.0):
+        gate = transformer._Gate(bias)
+        out = gate.apply(gate.init(jax.random.key(1), x, y), x, y)
+        distances.append(float(jnp.abs(out - x).mean()))
+    assert distances[0] > 2 * distances[1] > 10 * distances[2]
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"size": 0}, "size=0 must be an integer, at least 1"),
+        ({"window": 2.5}, "window=2.5 must be an integer, at least 1"),
+        ({"num_layers": True}, "num_layers=True must be an integer, at least 1"),
+        ({"size": 6}, "size=6 must be a multiple of num_heads=4"),
+        ({"gate_bias": "high"}, "gate_bias=high must be a finite number"),
+    ],
+)
+def test_what_cannot_be_is_one_line(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words) as caught:
+        GTrXL(**settings)
+    assert "\n" not in str(caught.value)
