@@ -9,6 +9,7 @@ benchmarks/results/simulator_returns.jsonl (ignored by git).
 """
 
 import argparse
+import importlib
 import json
 import os
 import statistics
@@ -35,12 +36,11 @@ def __getattr__(name: str) -> Any:
     """`atari`: makes an Atari game with the usual preprocessing, channels last."""
     if name != "atari":
         raise AttributeError(name)
-    import ale_py
     import gymnasium
     import numpy as np
     from gymnasium import wrappers
 
-    gymnasium.register_envs(ale_py)
+    gymnasium.register_envs(importlib.import_module("ale_py"))
 
     class ChannelsLast(gymnasium.ObservationWrapper[Any, Any, Any]):
         """Moves the stacked frames from the first axis to the last."""
