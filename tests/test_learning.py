@@ -176,6 +176,15 @@ def test_a_memory_finds_its_way(tmp_path: Path, cell: str) -> None:
 
 
 @pytest.mark.slow
+def test_a_transformer_names_what_it_saw_two_steps_ago(tmp_path: Path) -> None:
+    """1 is the optimum, -0.5 chance."""
+    cards = {"target": "envs.RepeatPrevious", "kwargs": {"delay": 2, "length": 8}}
+    memories = {"actor_memory": memory("gtrxl"), "critic_memory": memory("gtrxl")}
+    system = {"sequence_length": None, "gamma": 0.5, "actor_lr": 5e-3, "critic_lr": 5e-3}
+    assert short_run(tmp_path, env=cards, network=memories, system=system) > 0.9
+
+
+@pytest.mark.slow
 def test_without_memory_it_does_not(tmp_path: Path) -> None:
     maze = {"target": "jaxppo.envs.t_maze.TMaze", "kwargs": {"delay": 3}}
     assert abs(short_run(tmp_path, env=maze)) < 0.2
@@ -255,7 +264,7 @@ def test_an_environments_own_settings_solve_it(tmp_path: Path, env: str, at_leas
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("network", ["lstm", "gru", "lru", "gtrxl"])
+@pytest.mark.parametrize("network", ["lstm", "gru", "lru"])
 @pytest.mark.parametrize(
     "env, at_least",
     [("memory_chain", 0.9), ("t_maze", 0.95), ("cartpole_no_velocity", 475)],
@@ -265,6 +274,14 @@ def test_a_memory_solves_what_nothing_else_does(
 ) -> None:
     overrides = [f"env={env}", f"network={network}"]
     assert train(overrides, tmp_path, "rec_ppo")[0] >= at_least
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env", ["memory_chain", "t_maze"])
+def test_a_transformer_solves_it_in_100k_steps(tmp_path: Path, env: str) -> None:
+    overrides = [f"env={env}", "network=gtrxl"]
+    budget = ["arch.total_timesteps=98304", "arch.num_evaluation=3"]
+    assert train([*overrides, *budget], tmp_path, "rec_ppo")[0] >= 0.95
 
 
 @pytest.mark.slow

@@ -148,20 +148,47 @@ class _Attention(nn.Module):
         query = heads(seen[:, window:], "query") / math.sqrt(shape[1])
         u, v = (bias(name) / math.sqrt(shape[1]) for name in ("u", "v"))
         position = heads(_encodings(jnp.arange(window, -1, -1), size), "position")
-        scores = _skew(jnp.einsum("slhd,ehd->shle", query + v, position))
+        by_position = jnp.einsum("slhd,ehd->slhe", query + v, position)
+        query += u
         if _few(length, total, size, self.num_heads):
             # The same numbers without keys and values of the cache: q . (W m) = (W^T q) . m
-            of_key = kernel("key").reshape(size, *shape)
-            turned = jnp.einsum("slhd,fhd->shlf", query + u, of_key)
-            scores += jnp.einsum("shlf,sjf->shlj", turned, seen)
-            mixed = jnp.einsum("shlj,sjf->slhf", _softmax(scores, visible), seen)
-            of_value = kernel("value").reshape(size, *shape)
-            output = jnp.einsum("slhf,fhd->slhd", mixed, of_value)
+            key, value = (kernel(name).reshape(size, *shape) for name in ("key", "value"))
+            turned = jnp.einsum("slhd,fhd->slhf", query, key)
+            by_content = turned.reshape(num, -1, size) @ seen.swapaxes(1, 2)
+            by_content = by_content.reshape(num, length, self.num_heads, total)
+            weights = _weights(by_content.swapaxes(1, 2), by_position, visible)
+            mixed = weights.swapaxes(1, 2).reshape(num, -1, total) @ seen
+            output = jnp.einsum("slhf,fhd->slhd", mixed.reshape(*query.shape[:3], size), value)
         else:
-            scores += jnp.einsum("slhd,sjhd->shlj", query + u, heads(seen, "key"))
-            weights = _softmax(scores, visible)
-            output = jnp.einsum("shlj,sjhd->slhd", weights, heads(seen, "value"))
+            output = _attend(query, heads(seen, "key"), heads(seen, "value"), by_position, visible)
         return float32_product(output.reshape(num, length, size), kernel("output"))
+
+
+def _attend(
+    query: jax.Array, key: jax.Array, value: jax.Array, by_position: jax.Array, visible: jax.Array
+) -> jax.Array:
+    """Return what each query takes, `[S, L, H, D]`.
+
+    Takes query `[S, L, H, D]`, key and value `[S, window + L, H, D]`, and scores by position
+    `[S, L, H, window + 1]`. Queries of long sequences look in chunks at the keys near them.
+    """
+    num, length = query.shape[:2]
+    window = key.shape[1] - length
+    chunk = max(i for i in range(1, min(length, window) + 1) if length % i == 0)
+    if chunk == length or 2 * chunk < window:  # short chunks would share most of their keys
+        by_content = jnp.einsum("slhd,sjhd->shlj", query, key)
+        weights = _weights(by_content, by_position, visible)
+        return jnp.einsum("shlj,sjhd->slhd", weights, value)
+
+    def together(parts: list[jax.Array]) -> jax.Array:
+        joined = jnp.stack(parts, axis=1)
+        return joined.reshape(-1, *joined.shape[2:])
+
+    starts = range(0, length, chunk)
+    query, by_position = (x.reshape(-1, chunk, *x.shape[2:]) for x in (query, by_position))
+    key, value = (together([x[:, i : i + window + chunk] for i in starts]) for x in (key, value))
+    near = together([visible[:, i : i + chunk, i : i + window + chunk] for i in starts])
+    return _attend(query, key, value, by_position, near).reshape(num, length, *query.shape[2:])
 
 
 def _few(length: int, total: int, size: int, num_heads: int) -> bool:
@@ -170,8 +197,12 @@ def _few(length: int, total: int, size: int, num_heads: int) -> bool:
     return 2 * length * size**2 + 2 * length * total * num_heads * size < of_all
 
 
-def _softmax(scores: jax.Array, visible: jax.Array) -> jax.Array:
-    """Return weights `[S, H, L, J]` of `scores`, 0 where `visible` `[S, L, J]` is false."""
+def _weights(by_content: jax.Array, by_position: jax.Array, visible: jax.Array) -> jax.Array:
+    """Return the weights of attention `[S, H, L, J]`, 0 where `visible` `[S, L, J]` is false.
+
+    Scores by content are `[S, H, L, J]`, by position `[S, L, H, window + 1]`.
+    """
+    scores = by_content + _skew(by_position.swapaxes(1, 2))
     return nn.softmax(jnp.where(visible[:, None], scores, -jnp.inf))
 
 
