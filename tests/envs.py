@@ -456,12 +456,12 @@ class Recall(Clock):
 
 
 @struct.dataclass
-class Shown:
+class Cards:
     time: jax.Array
     cards: jax.Array  # int32 `[delay + 1]`, the newest first
 
 
-class RepeatPrevious(environment.Environment[Shown, Params]):
+class RepeatPrevious(environment.Environment[Cards, Params]):
     """Name the card that was shown `delay` steps ago; one of four is shown at every step.
 
     A right answer gives 1 / the number of answers, a wrong one the opposite: the optimum is 1, and
@@ -479,26 +479,26 @@ class RepeatPrevious(environment.Environment[Shown, Params]):
     def default_params(self) -> Params:
         return Params(max_steps_in_episode=self.length, terminates=True)
 
-    def reset_env(self, key: jax.Array, params: Params) -> tuple[jax.Array, Shown]:
+    def reset_env(self, key: jax.Array, params: Params) -> tuple[jax.Array, Cards]:
         cards = jnp.full(self.delay + 1, -1).at[0].set(self.draw(key))
-        state = Shown(time=jnp.int32(0), cards=cards)
+        state = Cards(time=jnp.int32(0), cards=cards)
         return self.observation(state), state
 
     def step_env(
-        self, key: jax.Array, state: Shown, action: jax.Array, params: Params
-    ) -> tuple[jax.Array, Shown, jax.Array, jax.Array, dict[str, Any]]:
+        self, key: jax.Array, state: Cards, action: jax.Array, params: Params
+    ) -> tuple[jax.Array, Cards, jax.Array, jax.Array, dict[str, Any]]:
         answer = state.cards[-1]
         right = jnp.where(action == answer, 1.0, -1.0) / (self.length - self.delay)
         reward = jnp.where(answer < 0, 0.0, right)
         cards = jnp.roll(state.cards, 1).at[0].set(self.draw(key))
-        state = Shown(time=state.time + 1, cards=cards)
+        state = Cards(time=state.time + 1, cards=cards)
         over = state.time >= params.max_steps_in_episode
         return self.observation(state), state, reward, over, {}
 
     def draw(self, key: jax.Array) -> jax.Array:
         return jax.random.randint(key, (), 0, self.num_cards)
 
-    def observation(self, state: Shown) -> jax.Array:
+    def observation(self, state: Cards) -> jax.Array:
         return jax.nn.one_hot(state.cards[0], self.num_cards)
 
     def action_space(self, params: Params) -> spaces.Discrete:
