@@ -75,10 +75,12 @@ def settings_of(name: str, work: dict[str, Any], seed: int) -> list[str]:
             f"env.kwargs.name='{name}'",
             *("arch.max_eval_steps=27000", "system.reward_clip=1"),
         ]
-        sizes = "channels=[32,64,64],kernel_sizes=[8,4,3],strides=[4,2,1],layer_sizes=[512]"
         network = [
             "network=cnn",
-            *(f"network.shared_torso.{size}" for size in sizes.replace("],", "]|").split("|")),
+            "network.shared_torso.channels=[32,64,64]",
+            "network.shared_torso.kernel_sizes=[8,4,3]",
+            "network.shared_torso.strides=[4,2,1]",
+            "network.shared_torso.layer_sizes=[512]",
         ]
     return [
         *("env=gymnasium", *env, "env.processes=2", f"arch.seed={seed}"),

@@ -40,9 +40,13 @@ def find_optimizer(settings: SystemConfig) -> Callable[[jax.Array], tuple[Any, .
     else:
         path = OPTIMIZERS.get(name, name)
         make, found = imported("system.optimizer", path, "function", OPTIMIZERS), of_rate
+
+    def start(rate: jax.Array) -> PyTree:
+        params = {"weight": jnp.zeros((2, 2)), "bias": jnp.zeros(2)}
+        return optax.chain(*found(rate)).init(params)
+
     try:
-        steps = found(jnp.float32(1.0))
-        optax.chain(*steps).init({"weight": jnp.zeros((2, 2)), "bias": jnp.zeros(2)})
+        jax.eval_shape(start, jnp.float32(1.0))
     except Exception as error:  # a user's function may raise anything
         raise ConfigError(
             f"system.optimizer={name}: called with learning_rate and "

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from jaxppo.config.schedules import NUMBERS, hyperparameter
 from jaxppo.types import AgentState, Hyperparameters, System
 
 
@@ -47,9 +48,7 @@ def scheduled(system: System, agent: AgentState) -> AgentState:
 
 def _value(kind: str, name: str, hp: Hyperparameters, update: jax.Array) -> jax.Array:
     start = getattr(hp, name)
-    end, share, warmup = (
-        getattr(hp, f"schedule_{name}_{part}") for part in ("end", "share", "warmup")
-    )
+    end, share, warmup = (getattr(hp, hyperparameter(name, number)) for number in NUMBERS)
     done = update.astype(jnp.float32) / hp.num_updates.astype(jnp.float32)
     if kind != "warmup_linear":
         return KINDS[kind](start, end, jnp.minimum(done / share, 1.0))

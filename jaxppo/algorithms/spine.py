@@ -5,6 +5,7 @@ own as well as under the mapped axes of `train_block`.
 """
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -110,13 +111,18 @@ def zero_metrics(system: System) -> Metrics:
     algorithm = system.algorithm
     learn = identity(
         LearnMetrics,
-        scheduled={f"scheduled_{name}": jnp.zeros(()) for name, _ in system.schedules},
+        scheduled=scheduled_metrics(system, lambda _: jnp.zeros(())),
         steps=no_step(system),
         targets=identity(algorithm.target_metrics),
         finish=identity(algorithm.finish_metrics),
     )
     zero: Metrics = identity(Metrics, rollout=identity(RolloutMetrics), learn=learn)
     return zero
+
+
+def scheduled_metrics(system: System, value: Callable[[str], jax.Array]) -> dict[str, jax.Array]:
+    """Return the value of each hyperparameter that follows a schedule, by its name in the log."""
+    return {f"scheduled_{name}": value(name) for name, _ in system.schedules}
 
 
 def no_step(system: System) -> StepMetrics:
@@ -254,7 +260,7 @@ def learn(system: System, agent: AgentState, rollout: Rollout) -> tuple[AgentSta
         nonfinite_loss=num_nonfinite((of_steps.total_loss, of_steps.norms)),
         parameter_norm=jnp.linalg.norm(_floats(agent.policy.params)),
         learning_rate=learning_rate(hp, rate, agent.update - 1),
-        scheduled={f"scheduled_{name}": getattr(hp, name) for name, _ in system.schedules},
+        scheduled=scheduled_metrics(system, partial(getattr, hp)),
         steps=of_steps,
         targets=of_targets,
         finish=of_finish,
@@ -298,7 +304,7 @@ def run_epochs(
     )
     flat_found, flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (found, outcomes))
     found = over_first(flat_found, flat.counted)
-    if not (system.stop_early or system.algorithm.adapts):  # once, not at every minibatch
+    if not reads_metrics(system):  # once, not at every minibatch
         found = dataclasses.replace(found, loss=over_axes(system.axes, found.loss))
     return agent, found, outcomes
 
@@ -346,10 +352,9 @@ def gradient_step(
     with jax.named_scope("gradients"):
         gradients, loss, found = gradient(system, agent, minibatch)
     gradients, loss = mean_over(system.axes, (gradients, loss))
-    per_step = system.stop_early or system.algorithm.adapts
     metrics = StepMetrics(
         total_loss=loss,
-        loss=over_axes(system.axes, found) if per_step else found,
+        loss=over_axes(system.axes, found) if reads_metrics(system) else found,
         norms=gradient_norms(system, agent.hyperparameters, gradients),
     )
     params = agent.policy.params
@@ -359,9 +364,15 @@ def gradient_step(
         params = optax.apply_updates(params, updates)
     policy = dataclasses.replace(agent.policy, params=params)
     agent = dataclasses.replace(agent, policy=policy, opt_state=opt_state)
-    return system.algorithm.adapt(
-        agent, metrics.loss
-    ) if system.algorithm.adapts else agent, metrics
+    if system.algorithm.adapts:
+        agent = system.algorithm.adapt(agent, metrics.loss)
+    return agent, metrics
+
+
+def reads_metrics(system: System) -> bool:
+    """Return whether the next gradient step depends on the metrics of the last one."""
+    reads: bool = system.stop_early or system.algorithm.adapts
+    return reads
 
 
 def gradient(system: System, agent: AgentState, minibatch: Batch) -> tuple[PyTree, jax.Array, Any]:

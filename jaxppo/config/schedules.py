@@ -91,10 +91,18 @@ def _schedule(key: str, raw: Any, system: Any, field: Any) -> Schedule:
     return schedule
 
 
+NUMBERS = ("end", "share", "warmup")  # of a schedule; each is a hyperparameter
+
+
+def hyperparameter(name: str, number: str) -> str:
+    """Return the hyperparameter that holds a number of the schedule of `name`."""
+    return f"schedule_{name}_{number}"
+
+
 def schedule_numbers(system: Any) -> dict[str, float]:
     """Return the numbers of all schedules, by the names of their hyperparameters."""
     return {
-        f"schedule_{name}_{part}": getattr(schedule, part)
+        hyperparameter(name, number): getattr(schedule, number)
         for name, schedule in find_schedules(system).items()
-        for part in ("end", "share", "warmup")
+        for number in NUMBERS
     }

@@ -54,12 +54,9 @@ def _is_defined_there(path: str, trust: Sequence[str]) -> bool:
     return _within(home, TRUSTED) and (isinstance(found, type) or path in _FUNCTIONS)
 
 
-_PATHS = ("env.target", "env.module", "system.algorithm", "system.objective", "system.optimizer")
-_NAMES = (
-    "system.algorithm",
-    "system.objective",
-    "system.optimizer",
-)  # these may also hold names of our own
+# These may also hold names of our own
+_NAMES = ("system.algorithm", "system.objective", "system.optimizer")
+_PATHS = ("env.target", "env.module", *_NAMES)
 _FUNCTIONS = ("jaxppo.networks.heads.follow",)  # functions that make a layer
 
 

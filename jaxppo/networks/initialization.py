@@ -86,4 +86,4 @@ def _parents(names: list[str]) -> list[str]:
 
 
 def _name(path: Any) -> str:
-    return ".".join(str(entry.key) for entry in path)
+    return jax.tree_util.keystr(path, simple=True, separator=".")
