@@ -7,10 +7,14 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 COMPILERS := $(VENV)/.compilers
 ADAPTERS := .venv-adapters
+OLDEST := .venv-oldest
+NEWEST := .venv-newest
+OLDEST_PYTHON ?= python3.11
+NEWEST_PYTHON ?= python3.13
 LIBRARIES := brax,craftax,jumanji,navix,pgx,playground,xminigrid
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all slow adapters check format docs bench bench-peers bench-accelerator results clean
+.PHONY: help run test test-all slow adapters test-versions check format docs bench bench-peers bench-accelerator results clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +33,10 @@ slow: $(INSTALLED) ## the learning runs
 
 adapters: $(ADAPTERS)/.installed ## the contract of other libraries' environments, in .venv-adapters
 	$(ADAPTERS)/bin/python -m pytest -m slow tests/test_adapters.py
+
+test-versions: $(OLDEST)/.installed $(NEWEST)/.installed ## `make test` with the oldest and the newest versions that pyproject.toml allows
+	$(OLDEST)/bin/python -m pytest -n auto -m 'not slow and not long' $(ARGS)
+	$(NEWEST)/bin/python -m pytest -n auto -m 'not slow and not long' $(ARGS)
 
 check: $(COMPILERS) ## format, lint, types and all tests, as continuous integration runs them
 	$(BIN)/ruff format --check
@@ -59,12 +67,12 @@ results: $(INSTALLED) ## run the README's table of results, or go on with it; AR
 	$(BIN)/python -m benchmarks.results $(ARGS)
 
 clean: ## remove the environment, caches and build outputs; keep what runs wrote
-	rm -rf $(VENV) $(ADAPTERS) benchmarks/peers/.venvs build dist .mypy_cache .pytest_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) $(ADAPTERS) $(OLDEST) $(NEWEST) benchmarks/peers/.venvs build dist .mypy_cache .pytest_cache .ruff_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null || { \
-	  echo "jaxppo needs Python 3.11 or 3.12 and $(PYTHON) is neither; name one: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || { \
+	  echo "jaxppo needs Python 3.11, 3.12 or 3.13 and $(PYTHON) is none of them; name one: make PYTHON=python3.12" >&2; exit 1; }
 	test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
 	@touch $@
@@ -77,4 +85,17 @@ $(COMPILERS): $(INSTALLED)
 $(ADAPTERS)/.installed: pyproject.toml constraints.txt
 	test -x $(ADAPTERS)/bin/pip || $(PYTHON) -m venv --clear $(ADAPTERS)
 	$(ADAPTERS)/bin/python -m pip install -q -c constraints.txt -e '.[dev,$(LIBRARIES)]'
+	@touch $@
+
+$(OLDEST)/.installed: pyproject.toml tests/lower_bounds.py
+	$(OLDEST_PYTHON) -m venv --clear $(OLDEST)
+	$(OLDEST)/bin/python tests/lower_bounds.py > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install -q -c $(OLDEST)/constraints.txt -e '.[dev]'
+	@touch $@
+
+# gymnax 1.0.1 asks for jax<0.12; what we use of it also works with later ones
+$(NEWEST)/.installed: pyproject.toml
+	$(NEWEST_PYTHON) -m venv --clear $(NEWEST)
+	$(NEWEST)/bin/python -m pip install -q -e '.[dev]'
+	$(NEWEST)/bin/python -m pip install -q --upgrade --no-deps 'jax<0.13' 'jaxlib<0.13'
 	@touch $@
