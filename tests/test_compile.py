@@ -183,7 +183,8 @@ for compiler in ("thorough", "quick"):
 
 
 def test_a_quick_compiler_makes_other_kernels_of_the_same_numbers() -> None:
-    assert printed(TURNS, "") == ["True", "True", "False", "True"]
+    newer = str(not compile.HAS_OLD_GENERATOR)  # the newer generator's kernels have such names
+    assert printed(TURNS, "") == ["True", "True", newer, "True"]
 
 
 LEARN = """
@@ -206,7 +207,7 @@ print(all(np.allclose(a, b, atol=1e-5) and np.abs(a).max() > 1e-3 for a, b in pa
 @pytest.mark.long
 def test_an_agent_learns_the_same_of_either_compiler() -> None:
     """The one test of the learner that is compiled as users' runs are: see conftest.py."""
-    assert printed(LEARN, "") == ["True", "False", "True"]
+    assert printed(LEARN, "") == ["True", str(not compile.HAS_OLD_GENERATOR), "True"]
 
 
 def test_a_quick_compiler_is_refused_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jaxlib.version
 from jax.experimental.compilation_cache import compilation_cache
 
 from jaxppo.config.fields import ConfigError
@@ -21,10 +22,14 @@ from jaxppo.runtime import devices
 # start. Large sums use a library with and without the pass, and are as exact.
 UNUSED_PASS = "tree_reduction_rewriter"
 
-# Compiler options for arch.compiler, on CPUs. "quick" is XLA's older code generator.
+# XLA's older code generator for CPUs, which compiles faster; jaxlib 0.11.1 removed it.
+HAS_OLD_GENERATOR = jaxlib.version.__version_info__ < (0, 11, 1)
+OLD_GENERATOR = {"xla_cpu_use_fusion_emitters": False} if HAS_OLD_GENERATOR else {}
+
+# Compiler options for arch.compiler, on CPUs.
 COMPILERS: dict[str, dict[str, bool | int]] = {
     "thorough": {},
-    "quick": {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1},
+    "quick": {"xla_backend_optimization_level": 1, **OLD_GENERATOR},
 }
 
 
