@@ -14,7 +14,7 @@ NEWEST_PYTHON ?= python3.13
 LIBRARIES := brax,craftax,jumanji,navix,pgx,playground,xminigrid
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all slow adapters test-versions check format docs bench bench-peers bench-accelerator results clean
+.PHONY: help run test test-all slow adapters test-versions check format docs site bench bench-peers bench-accelerator results clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ format: $(INSTALLED) ## rewrite the source in the house format
 
 docs: $(INSTALLED) ## make docs/settings.md anew from the settings themselves
 	$(BIN)/python docs/settings.py
+
+site: $(INSTALLED) ## build the pages as a website below build/site, and check their links
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build -q
 
 bench: $(INSTALLED) ## measure speed, sweeps, checkpoints and scaling
 	$(BIN)/python -m benchmarks.speed

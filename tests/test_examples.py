@@ -176,7 +176,7 @@ def test_the_notebook_is_stored_without_outputs() -> None:
 
 
 def test_every_example_is_tested_and_in_the_index() -> None:
-    index = (ROOT / "docs" / "README.md").read_text()
+    index = (ROOT / "docs" / "examples.md").read_text()
     files = [path.name for path in GALLERY.iterdir() if path.suffix in (".py", ".ipynb")]
     assert [name for name in files if f"](examples/{name})" not in index] == []
     tests = Path(__file__).read_text()

@@ -19,6 +19,7 @@ from simulators import Failing, Known
 import jaxppo
 from jaxppo.config.fields import ConfigError
 from jaxppo.deploy.films import film, with_frames
+from jaxppo.runtime import devices
 from jaxppo.runtime.jobs import TrainingError, prepare
 from jaxppo.runtime.loop import run
 
@@ -187,6 +188,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("settings", REFUSED)
 def test_what_does_not_fit_is_refused(settings: str) -> None:
+    if "arch.target" in settings and not devices.is_installed(devices.COMPILERS["gpu"]):
+        pytest.skip("needs the compiler of 'jaxppo[aot-cuda]'")
     with pytest.raises(ConfigError) as caught:
         prepare(jaxppo.compose("ff_ppo", [*SMALL, KNOWN, *settings.split()]))
     assert str(caught.value).startswith(REFUSED[settings])

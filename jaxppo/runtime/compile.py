@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jaxlib.version
 from jax.experimental.compilation_cache import compilation_cache
 
 from jaxppo.config.fields import ConfigError
@@ -23,7 +22,7 @@ from jaxppo.runtime import devices
 UNUSED_PASS = "tree_reduction_rewriter"
 
 # XLA's older code generator for CPUs, which compiles faster; jaxlib 0.11.1 removed it.
-HAS_OLD_GENERATOR = jaxlib.version.__version_info__ < (0, 11, 1)
+HAS_OLD_GENERATOR = jax.__version_info__ < (0, 11, 1)
 OLD_GENERATOR = {"xla_cpu_use_fusion_emitters": False} if HAS_OLD_GENERATOR else {}
 
 # Compiler options for arch.compiler, on CPUs.
