@@ -1,4 +1,7 @@
-"""Hooks of mkdocs: the front page is README.md, and files outside docs/ that pages link to are copied."""
+"""Hooks of mkdocs for files outside docs/.
+
+README.md becomes the front page, and files that pages link to are copied.
+"""
 
 import re
 from pathlib import Path
