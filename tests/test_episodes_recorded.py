@@ -225,6 +225,19 @@ def test_values_are_those_of_the_critic(kind: str) -> None:
         np.testing.assert_allclose(each.distribution["logits"], logits, 1e-4, 1e-5)
 
 
+def test_describing_observations_gives_what_was_recorded() -> None:
+    policy, each = policy_of("statistics"), recorded("statistics")[0]
+    batch = policy.describe(each.observations)
+    np.testing.assert_allclose(batch.values, each.values, 1e-4, 1e-5)
+    np.testing.assert_allclose(
+        batch.distribution["logits"], each.distribution["logits"], 1e-4, 1e-5
+    )
+    alone = policy.describe(each.observations[3])
+    assert alone.values is not None
+    assert alone.values.shape == ()
+    np.testing.assert_allclose(alone.values, each.values[3], 1e-4, 1e-5)
+
+
 @pytest.mark.parametrize(
     "head, names",
     [

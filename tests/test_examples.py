@@ -16,6 +16,7 @@ from jaxppo.ops.aggregates import iqm
 GALLERY = ROOT / "docs" / "examples"
 SCRIPTS = sorted(path.stem for path in GALLERY.glob("*.py"))
 NOTEBOOK = GALLERY / "notebook.ipynb"
+TUTORIAL = GALLERY.parent / "tutorial.ipynb"
 LIMIT = 400  # [s] for a script on a machine that does other things too
 
 
@@ -134,20 +135,28 @@ def test_a_policy_that_fails_elsewhere_is_trained_on_there(example: Any) -> None
     assert len(steps) == 1 + 5 + 5
 
 
-@pytest.mark.long
-def test_the_notebook_shows_a_bar_a_curve_and_a_film(
-    cwd: Path, shell: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def executed(
+    file: Path, cwd: Path, shell: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> list[Any]:
+    """Return the outputs of a notebook's cells, run from an empty directory."""
     nbclient = pytest.importorskip("nbclient", reason="pip install nbclient ipykernel")
     nbformat = pytest.importorskip("nbformat")
     pytest.importorskip("ipykernel")
-    notebook = nbformat.read(NOTEBOOK, 4)
+    notebook = nbformat.read(file, 4)
     for name in set(os.environ) - set(shell):
         monkeypatch.delenv(name)
     client = nbclient.NotebookClient(notebook, timeout=LIMIT, kernel_name="python3")
     client.execute(cwd=str(cwd), env=shell)  # raises if a cell does
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     assert [output for output in outputs if output.output_type == "error"] == []
+    return outputs
+
+
+@pytest.mark.long
+def test_the_notebook_shows_a_bar_a_curve_and_a_film(
+    cwd: Path, shell: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = executed(NOTEBOOK, cwd, shell, monkeypatch)
     shown = [output.data for output in outputs if "data" in output]
     pages = [data["text/html"] for data in shown if "text/html" in data]
     bars = [re.search(r'<progress value="(\d+)" max="(\d+)">', page) for page in pages]
@@ -167,9 +176,32 @@ def test_a_script_is_short_and_says_what_it_shows(name: str) -> None:
     assert ast.get_docstring(ast.parse(text))
 
 
-def test_the_notebook_is_stored_without_outputs() -> None:
+@pytest.mark.long
+def test_the_tutorial_shows_what_it_says(
+    cwd: Path, shell: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = executed(TUTORIAL, cwd, shell, monkeypatch)
+    printed = "".join(output.text for output in outputs if output.output_type == "stream")
+    assert number(r"beginner (#), expert", printed) < 150
+    assert number(r"expert (#)$", printed) > 450
+    assert "then the pole fell" in printed
+    assert float(re.findall(r"largest difference: (\S+)", printed)[0]) < 1e-3
+    kept, lost = (number(rf"last targets: {p}$", printed) for p in ("(#) and #", r"# and (#)"))
+    assert kept > 30
+    assert lost == 1
+    assert (
+        number(r"without a clip: # to (#)", printed)
+        > 2
+        > 1.5
+        > number(r"with a clip: # to (#)", printed)
+    )
+    assert len([output for output in outputs if "image/png" in output.get("data", {})]) == 7
+
+
+@pytest.mark.parametrize("file", [NOTEBOOK, TUTORIAL], ids=lambda file: file.stem)
+def test_notebooks_are_stored_without_outputs(file: Path) -> None:
     nbformat = pytest.importorskip("nbformat")
-    notebook = nbformat.read(NOTEBOOK, 4)
+    notebook = nbformat.read(file, 4)
     nbformat.validate(notebook)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell for cell in code if cell.outputs or cell.execution_count] == []

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxppo.algorithms.acting import act
+from jaxppo.algorithms.acting import act, act_and_describe
 from jaxppo.algorithms.evaluation import Episodes, Watch, episode_keys, watch_nothing
 from jaxppo.algorithms.spine import init_agent
 from jaxppo.config.fields import ConfigError, setting
@@ -30,7 +30,7 @@ from jaxppo.runtime.directories import check_tree
 from jaxppo.runtime.facts import RunFacts
 from jaxppo.runtime.population import members
 from jaxppo.runtime.programs import compile_evaluation
-from jaxppo.types import Policy, PyTree, System, describe, zeros
+from jaxppo.types import Policy, PyTree, System, Thoughts, describe, zeros
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,15 +75,33 @@ class TrainedPolicy:
         and an action mask in them is respected. Works under `jit` and `vmap`. `ConfigError` if the
         observation does not fit the environment's space.
         """
+        inputs, single = self._inputs(observation, carry, reset)
+        found = _act(self.system, self.policy, key, *inputs)
+        return jax.tree.map(lambda x: x[0], found) if single else found
+
+    def describe(
+        self, observation: PyTree, *, carry: PyTree = None, reset: Any = False
+    ) -> Thoughts:
+        """Return the value, the action distribution and so on for raw observations.
+
+        Arguments and errors as for `act`. `log_probs` are those of the greedy actions. Values are
+        in the units of training.
+        """
+        inputs, single = self._inputs(observation, carry, reset)
+        found = _describe(self.system, self.policy, *inputs)
+        return jax.tree.map(lambda x: x[0], found) if single else found
+
+    def _inputs(
+        self, observation: PyTree, carry: PyTree, reset: Any
+    ) -> tuple[tuple[PyTree, PyTree, jax.Array], bool]:
+        """Return observations, memories and resets of a batch, and whether `B` was added."""
         observation, single = self._batch(observation)
         num = jax.tree.leaves(observation)[0].shape[0]
         if carry is None:
             carry = self.initial_carry(num)
         elif single:
             carry = jax.tree.map(lambda x: x[None], carry)
-        reset = jnp.broadcast_to(jnp.asarray(reset, bool), (num,))
-        found = _act(self.system, self.policy, key, observation, carry, reset)
-        return jax.tree.map(lambda x: x[0], found) if single else found
+        return (observation, carry, jnp.broadcast_to(jnp.asarray(reset, bool), (num,))), single
 
     def _batch(self, observation: PyTree) -> tuple[PyTree, bool]:
         """Return observations `[B, O...]` and whether `B` was added."""
@@ -184,6 +202,15 @@ def _act(
         policy = dataclasses.replace(policy, noise_key=None)
     carry, acted = act(system, policy, carry, obs, reset, key)
     return acted.env_action, carry
+
+
+@partial(jax.jit, static_argnums=0)
+def _describe(
+    system: System, policy: Policy, obs: PyTree, carry: PyTree, reset: jax.Array
+) -> Thoughts:
+    """Return what the policy computes for `[B, O...]`, with greedy actions."""
+    policy = dataclasses.replace(policy, noise_key=None)
+    return act_and_describe(system, policy, carry, obs, reset, None)[2]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
