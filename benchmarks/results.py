@@ -1,4 +1,4 @@
-"""The README's table of results, run anew: `make results`.
+"""The table of docs/results.md, run anew: `make results`.
 
 A row is an environment with its own settings, trained with ten seeds at once in a process of its
 own, in a directory of its own. Rows that finished are not run again, and rows that were interrupted
@@ -45,6 +45,7 @@ class Row:
     executable: str = "jaxppo.ff_ppo"
     overrides: tuple[str, ...] = ()
     published: Published | None = None
+    label: str = ""  # what tells rows of one environment and algorithm apart
 
     @property
     def algorithm(self) -> str:
@@ -53,13 +54,23 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The name of the row and its directory: that of the environment, for PPO."""
-        return self.env if self.algorithm == "ppo" else f"{self.algorithm}/{self.env}"
+        """The name of the row and its directory: for PPO that of the environment and the label."""
+        env = "_".join(filter(None, (self.env, self.label)))
+        return env if self.algorithm == "ppo" else f"{self.algorithm}/{env}"
 
 
 def remembering(env: str, published: Published | None = None) -> Row:
     """A row with a memory."""
     return Row(env, "jaxppo.rec_ppo", ("network=lru",), published)
+
+
+def zoo(env: str, published: Published, *overrides: str) -> Row:
+    """A row with the settings of stable-baselines3's zoo, but for its exploration noise (gSDE)."""
+    common = (
+        *("system.clip_together=true", "system.standardize_advantages=minibatch"),
+        *("system.ent_coef=0", "system.vf_coef=1"),  # of half the squared error
+    )
+    return Row(env, overrides=(*common, *overrides), published=published, label="zoo")
 
 
 SMALL = (
@@ -68,6 +79,26 @@ SMALL = (
     Row("pendulum", published=Published(-172.2, ZOO, 100_000)),
     Row("mountain_car", published=Published(-110.4, ZOO, 1_000_000)),
     Row("mountain_car_continuous", published=Published(88.3, ZOO, 20_000)),
+    zoo(
+        *("cartpole", Published(500, ZOO, 100_000), "arch.total_timesteps=100000"),
+        *("arch.total_num_envs=8", "system.rollout_length=32", "system.num_minibatches=1"),
+        *("system.epochs=20", "system.gamma=0.98", "system.gae_lambda=0.8"),
+        *("system.actor_lr=1e-3", "system.critic_lr=1e-3", "system.schedules.clip_eps.end=1e-6"),
+    ),
+    zoo(
+        *("pendulum", Published(-172.2, ZOO, 100_000), "arch.total_timesteps=100000"),
+        *("arch.total_num_envs=4", "system.rollout_length=1024", "system.num_minibatches=64"),
+        *("system.epochs=10", "system.gamma=0.9", "system.gae_lambda=0.95"),
+        *("system.actor_lr=1e-3", "system.critic_lr=1e-3", "system.reward_scale=1"),
+        "system.decay_learning_rates=false",
+    ),
+    zoo(
+        *("acrobot", Published(-73.5, ZOO, 1_000_000), "arch.total_timesteps=1000000"),
+        *("arch.total_num_envs=16", "system.rollout_length=256", "system.num_minibatches=64"),
+        *("system.epochs=4", "system.gamma=0.99", "system.gae_lambda=0.94"),
+        *("system.actor_lr=3e-4", "system.critic_lr=3e-4", "system.decay_learning_rates=false"),
+        *("system.normalize_observations=true", "system.normalize_rewards=true"),
+    ),
     Row("catch", published=Published(1, GYMNAX, 100_000)),
     Row("four_rooms", published=Published(1, GYMNAX, 200_000)),
     Row("deep_sea", published=Published(0, GYMNAX, 150_000)),
@@ -181,7 +212,10 @@ def collect(row: Row, folder: Path) -> dict[str, Any] | None:
         "env": row.env,
         "algorithm": row.algorithm,
         "environment": summary["environment"],
-        "network": " ".join(x.removeprefix("network=") for x in row.overrides),
+        "label": row.label,
+        "network": " ".join(
+            x.removeprefix("network=") for x in row.overrides if x.startswith("network=")
+        ),
         "steps": summary["steps"],
         "seeds": summary["members"],
         "mean": summary["absolute_metric"],
@@ -197,7 +231,7 @@ def collect(row: Row, folder: Path) -> dict[str, Any] | None:
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:
-    """The Markdown of the README: a line a row, then the machines, each with its rows."""
+    """The Markdown of the page: a line a row, then the machines, each with its rows."""
     lines = [
         "| `env=` | environment | steps | mean | IQM [95% interval] | lowest seed | published "
         "| all seeds |",
@@ -208,9 +242,11 @@ def table(results: Sequence[dict[str, Any]]) -> str:
         scores = [found["mean"], found["iqm"], *found["interval"], found["lowest"]]
         mean, middle, low, high, lowest = _in_figures(scores)
         network = f", {found['network'].upper()}" if found["network"] else ""
+        label = f", {found['label']}" if found["label"] else ""
+        environment = f"{found['environment']}{algorithm}{network}{label}"
         algorithm = "" if found["algorithm"] == "ppo" else f", {found['algorithm'].upper()}"
         lines.append(
-            f"| `{found['env']}` | {found['environment']}{algorithm}{network} | {found['steps']:,} "
+            f"| `{found['env']}` | {environment} | {found['steps']:,} "
             f"| {mean} | {middle} [{low}, {high}] | {lowest} | {_cite(found['published'])} "
             f"| {_in_time(found['wall_seconds'])} |"
         )

@@ -233,9 +233,21 @@ def test_fuse_gives_each_entry_its_own_layer() -> None:
     x, params = start(layer, OBS)
     assert x.shape == (2, 3, 5 + 3 + 1)
     np.testing.assert_array_equal(x[..., -1], OBS["agents"][0]["speed"])
-    alone = torsos.MLP([3]).apply({"params": params["parts_place"]}, OBS["place"])
+    place = OBS["place"].astype(np.float32)  # integers, which must not become the layer's type
+    alone = torsos.MLP([3]).apply({"params": params["parts_place"]}, place)
+    assert np.unique(alone % 1).size > 2
     np.testing.assert_allclose(x[..., 5:8], alone, rtol=1e-6)
     assert shapes(params["parts_view"])["layers_1"]["Conv_0"]["kernel"] == (3, 3, 2, 2)
+
+
+@pytest.mark.parametrize("torso", [torsos.MLP([3]), torsos.NoisyMLP([3])], ids=["mlp", "noisy"])
+@pytest.mark.parametrize("dtype", ["int32", "bool"])
+def test_a_torso_of_integers_computes_in_floats(torso: Any, dtype: str) -> None:
+    given = np.arange(12).reshape(3, 2, 2).astype(dtype)
+    params = torso.init(jax.random.key(0), given)
+    found = torso.apply(params, given)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, torso.apply(params, given.astype(np.float32)))
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ class MLP(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map `[..., F]` to `[..., layer_sizes[-1]]`; bfloat16 is used in products only."""
+        x = _as_floats(x)
         given = x.dtype
         product = bfloat16_product if given == jnp.bfloat16 else float32_product
         for size in self.layer_sizes:
@@ -85,6 +86,7 @@ class NoisyMLP(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map `[..., F]` to `[..., layer_sizes[-1]]`."""
+        x = _as_floats(x)
         for i, size in enumerate(self.layer_sizes):
             x = NoisyDense(size, self.initial_noise, name=f"Dense_{i}")(x)
             if self.layer_norm:
@@ -260,6 +262,11 @@ def _images(x: Any) -> tuple[tuple[int, ...], jax.Array]:
             "network/input_layer=image gives one"
         )
     return x.shape[:2], x.reshape(-1, *x.shape[2:])
+
+
+def _as_floats(x: jax.Array) -> jax.Array:
+    """Return integers and booleans, as `inputs.Fuse` may pass them on, in float32."""
+    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.float32)
 
 
 def _check_activation(activation: Any) -> None:
