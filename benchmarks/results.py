@@ -243,8 +243,8 @@ def table(results: Sequence[dict[str, Any]]) -> str:
         mean, middle, low, high, lowest = _in_figures(scores)
         network = f", {found['network'].upper()}" if found["network"] else ""
         label = f", {found['label']}" if found["label"] else ""
-        environment = f"{found['environment']}{algorithm}{network}{label}"
         algorithm = "" if found["algorithm"] == "ppo" else f", {found['algorithm'].upper()}"
+        environment = f"{found['environment']}{algorithm}{network}{label}"
         lines.append(
             f"| `{found['env']}` | {environment} | {found['steps']:,} "
             f"| {mean} | {middle} [{low}, {high}] | {lowest} | {_cite(found['published'])} "
