@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from omegaconf import OmegaConf
 
-from jaxppo.analysis.comparison import Estimate, better, overall
+from jaxppo.analysis.comparison import Array, Estimate, better, overall
 from jaxppo.analysis.report import Reporting, report
 from jaxppo.config.fields import ConfigError, setting
-from jaxppo.config.messages import count
 from jaxppo.config.parse import parse_as
 from jaxppo.config.plan import Plan
 from jaxppo.config.schema import ALGORITHMS, Config, PopulationConfig
@@ -29,7 +29,7 @@ from jaxppo.launch.composing import choices, compose, config_dir
 from jaxppo.runtime.caller import Caller
 from jaxppo.runtime.checkpoint import versions
 from jaxppo.runtime.directories import output_folder
-from jaxppo.runtime.jobs import Job, TrainingError, prepare
+from jaxppo.runtime.jobs import Job, TrainingError, plan_members, prepare
 from jaxppo.runtime.loop import run_together
 from jaxppo.runtime.members import Members
 from jaxppo.runtime.population import rungs
@@ -112,6 +112,7 @@ def tune(arguments: Sequence[str]) -> None:
     """
     settings, typed = _split(arguments)
     config = _general(settings.command, typed)
+    prepare(config)
     ranges = searched(config)
     budget = divide(settings, config, ranges)
     out = output_folder(settings.out or Path("outputs") / "tune" / settings.name)
@@ -195,15 +196,14 @@ def divide(settings: Tuning, config: Config, ranges: Ranges) -> Budget:
 
     `ConfigError` if the smallest search does not fit.
     """
-    arch = dataclasses.replace(config.arch, num_seeds=2 * settings.seeds)
-    one = _steps_per_run(prepare(dataclasses.replace(config, arch=arch))[0])
+    one = _steps_per_run(plan_members(config, 2 * settings.seeds))
     confirmation = 2 * settings.seeds * one
     left = settings.budget - confirmation
     num_finalists = min(max(left // (3 * FINAL_SEEDS * one), 2), FINALISTS)
     finals = num_finalists * FINAL_SEEDS * one
     for num_members in SIZES:
-        plan = prepare(_round(config, ranges, num_members, "wide"))[0]
-        steps = _steps_of_round(plan)
+        halving = _round(config, ranges, num_members, "wide")
+        steps = _steps_of_round(plan_members(halving, num_members))
         if 2 * steps <= left - finals:
             parts = {"wide": steps, "narrow": steps, "finals": finals, "confirmation": confirmation}
             return Budget(num_members=num_members, num_finalists=num_finalists, steps=parts)
@@ -230,7 +230,7 @@ def _steps_of_round(plan: Plan) -> int:
 
 def _round(config: Config, ranges: Ranges, num_members: int, phase: str) -> Config:
     """Return the settings of a round of successive halving."""
-    num_updates = prepare(config)[0].num_updates
+    num_updates = plan_members(config, 1).num_updates
     arch = dataclasses.replace(
         config.arch,
         seed=_seed(config, phase),
@@ -367,9 +367,7 @@ def is_better(general: Sequence[float], tuned: Sequence[float], seeds: int) -> b
     return first.value > second.value and above
 
 
-def _array(scores: Sequence[float]) -> Any:
-    import numpy as np
-
+def _array(scores: Sequence[float]) -> Array:
     return np.asarray(scores, np.float64)
 
 
