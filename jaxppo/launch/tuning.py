@@ -297,7 +297,8 @@ def narrowed(ranges: Mapping[str, Sequence[float]], best: Values) -> Ranges:
 
 def with_values(config: Config, values: Values) -> Config:
     """Return settings with these hyperparameters."""
-    return dataclasses.replace(config, system=dataclasses.replace(config.system, **values))
+    changed: dict[str, Any] = {**values}
+    return dataclasses.replace(config, system=dataclasses.replace(config.system, **changed))
 
 
 def _play_finals(config: Config, finalists: Sequence[Values], record: Record) -> Values:
@@ -423,7 +424,7 @@ def write_files(
     changed = _differences(plain(best), plain(base))
     if is_apart:  # does not inherit from the algorithm's file of env
         over = _differences(plain(best), plain(compose(settings.command, [])))
-        apart = {key: over[key] for key in ("arch", "system") if key in over}
+        apart = {key: value for key, value in over.items() if key != "env"}
         _write(folder / best.system.algorithm / "env" / f"{settings.name}.yaml", apart, header)
     kept = ("env",) if is_apart else ("env", "arch", "system")
     defaults: list[Any] = [env if is_global else f"{env}@env"]
