@@ -142,7 +142,7 @@ def test_written_file_gives_the_settings_that_were_confirmed(
 
 def searched_for(tmp_path: Path, *more: str) -> dict[str, Any]:
     """What tuning.json holds after a search."""
-    tune([*SMALL, "budget=5e4", "seeds=5", f"out={tmp_path / 'out'}", *more])
+    tune([*SMALL, "budget=3e4", "seeds=5", f"out={tmp_path / 'out'}", *more])
     found: dict[str, Any] = json.loads((tmp_path / "out" / "tuning.json").read_text())
     return found
 
@@ -150,9 +150,9 @@ def searched_for(tmp_path: Path, *more: str) -> dict[str, Any]:
 @pytest.mark.long
 def test_search_finds_a_planted_optimum(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Only large learning rates solve the environment in the steps that there are."""
-    found = searched_for(tmp_path, "system.actor_lr=1e-5")
+    found = searched_for(tmp_path, "system.actor_lr=1e-5", "arch.evaluation_greedy=false")
     assert found["hyperparameters"]["actor_lr"] > 1e-3
-    assert found["tuned"]["iqm"] > 0.9 > 0.6 > found["general"]["iqm"]
+    assert found["tuned"]["iqm"] > 0.7 > 0.5 > found["general"]["iqm"]
     assert found["verdict"].startswith("better than the general settings over 5 fresh seeds")
     shown = capsys.readouterr().out
     assert found["verdict"] in shown
@@ -160,7 +160,7 @@ def test_search_finds_a_planted_optimum(tmp_path: Path, capsys: pytest.CaptureFi
     phases = {phase["phase"]: phase for phase in found["phases"]}
     assert list(phases) == ["wide", "narrow", "finals", "confirmation"]
     assert phases["confirmation"]["steps"] == 10 * STEPS
-    assert sum(phase["steps"] for phase in found["phases"]) <= found["budget"] == 50_000
+    assert sum(phase["steps"] for phase in found["phases"]) <= found["budget"] == 30_000
     out = tmp_path / "out"
     assert found["verdict"] in (out / "configs" / "env" / "tuned.yaml").read_text()
     assert (out / "report" / "index.html").exists()
@@ -170,6 +170,6 @@ def test_search_finds_a_planted_optimum(tmp_path: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.long
 def test_search_says_so_where_general_settings_are_as_good(tmp_path: Path) -> None:
-    found = searched_for(tmp_path, "system.actor_lr=1e-2", "arch.num_updates=40", "budget=1e5")
+    found = searched_for(tmp_path, "system.actor_lr=1e-2")
     assert found["general"]["iqm"] > 0.95
     assert found["verdict"].startswith("NOT better")
