@@ -110,7 +110,7 @@ def tune(arguments: Sequence[str]) -> None:
     `ConfigError` before anything trains, if they are wrong or the budget is too small. A Ctrl-C
     leaves what earlier phases found.
     """
-    settings, typed = _split(arguments)
+    settings, typed = split(arguments)
     config = _general(settings.command, typed)
     prepare(config)
     ranges = searched(config)
@@ -141,7 +141,7 @@ def tune(arguments: Sequence[str]) -> None:
     print_lines(record.verdict, f"{out / 'configs'}: env={settings.name}, with --config-dir=DIR")
 
 
-def _split(arguments: Sequence[str]) -> tuple[Tuning, list[str]]:
+def split(arguments: Sequence[str]) -> tuple[Tuning, list[str]]:
     """Return the settings of this command, and those of the command that trains."""
     own = {field.name for field in dataclasses.fields(Tuning)}
     mine = [each for each in arguments if each.partition("=")[0] in own]
