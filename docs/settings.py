@@ -19,6 +19,7 @@ from jaxppo.deploy.evaluation import Evaluation
 from jaxppo.deploy.export import Export
 from jaxppo.deploy.films import Rendering
 from jaxppo.launch.composing import config_dir
+from jaxppo.launch.tuning import Tuning
 
 HERE = Path(__file__).parent
 COMMANDS = {
@@ -26,6 +27,7 @@ COMMANDS = {
     "jaxppo.render": Rendering,
     "jaxppo.export": Export,
     "jaxppo.report": Reporting,
+    "jaxppo.tune": Tuning,
 }
 OF_FILES = ("env", "network")  # groups whose values come from a file of configs/
 BEGINNING = """\

@@ -370,7 +370,7 @@ def test_every_setting_has_help_and_a_good_default(key: str) -> None:
     assert field.metadata["help"]
     assert not field.metadata["help"].endswith(".")
     assert set(field.metadata) <= {
-        *("help", "low", "high", "above", "infinite", "choices", "importable", "rate"),
+        *("help", "low", "high", "above", "infinite", "choices", "importable", "rate", "tune"),
         *("traced", "follows", "coupled", "switch"),
     }
     default = getattr(cls(), name)

@@ -26,6 +26,7 @@ from jaxppo.config.parse import known_keys, parse_as
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
 from jaxppo.launch.composing import compose
+from jaxppo.launch.tuning import split
 from jaxppo.runtime.loop import run
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -148,9 +149,12 @@ def test_commands_are_taken(page: Path, made: Any) -> None:
             plan(config_of(words), jax.local_device_count())
         elif module == "check_env":  # takes the settings of training
             config_of([*words[:2], "jaxppo.ff_ppo", *words[3:]])
+        elif module == "tune":  # its own, and those of training
+            settings, typed = split(words[3:])
+            config_of([*words[:2], settings.command, *typed])
         else:
-            typed = OmegaConf.to_container(OmegaConf.from_dotlist(words[3:]))
-            parse_as(others[module], typing.cast(dict[str, Any], typed))
+            given = OmegaConf.to_container(OmegaConf.from_dotlist(words[3:]))
+            parse_as(others[module], typing.cast(dict[str, Any], given))
 
 
 @pytest.mark.parametrize("page", BY_HAND, ids=named)

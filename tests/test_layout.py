@@ -34,7 +34,7 @@ WINGS: dict[str, set[str]] = {
     "launch": {"config", "envs", "runtime", "analysis", "simulators"},
 }
 TRAINING = {"ff_ppo", "rec_ppo", "ff_pqn", "rec_pqn"}
-COMMANDS = {*TRAINING, "evaluate", "export", "render", "report", "check_env", "__main__"}
+COMMANDS = {*TRAINING, "evaluate", "export", "render", "report", "check_env", "tune", "__main__"}
 DOOR = "api"  # of Python, beside the commands
 # The spine, which serves every algorithm, and what is of one algorithm or of some.
 SPINE = {

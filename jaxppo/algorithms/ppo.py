@@ -75,11 +75,21 @@ class PPOSettings(SystemConfig):
     normalize_rewards: bool = other_default(SystemConfig, "normalize_rewards", True)
 
     actor_lr: float = traced(
-        1e-3, "learning rate of the actor's and the shared parameters", low=0, rate=True
+        1e-3,
+        "learning rate of the actor's and the shared parameters",
+        low=0,
+        rate=True,
+        tune=(1e-5, 1e-2),
     )
-    critic_lr: float = traced(1e-3, "learning rate of the critic's parameters", low=0, rate=True)
+    critic_lr: float = traced(
+        1e-3, "learning rate of the critic's parameters", low=0, rate=True, tune=(1e-5, 1e-2)
+    )
     gae_lambda: float = traced(
-        0.95, "lambda of GAE and V-trace: decay of the sum of TD errors", low=0, high=1
+        0.95,
+        "lambda of GAE and V-trace: decay of the sum of TD errors",
+        low=0,
+        high=1,
+        tune=(0.8, 0.99),
     )
     advantages: str = setting(
         "gae", "estimator of advantages and value targets: gae or vtrace", choices=("gae", "vtrace")
@@ -108,7 +118,9 @@ class PPOSettings(SystemConfig):
         choices=tuple(OBJECTIVES),
         importable=True,
     )
-    clip_eps: float = traced(0.2, "clip the probability ratio below 1 - clip_eps", above=0)
+    clip_eps: float = traced(
+        0.2, "clip the probability ratio below 1 - clip_eps", above=0, tune=(0.05, 0.5)
+    )
     clip_eps_high: float | None = traced(
         None,
         "clip the probability ratio above 1 + clip_eps_high; null: clip_eps",
@@ -146,7 +158,7 @@ class PPOSettings(SystemConfig):
     lr_factor: float = traced(1.5, "adapt_learning_rates: factor of one change", low=1)
     lr_min: float = traced(1e-5, "adapt_learning_rates: least actor_lr", above=0, coupled=True)
     lr_max: float = traced(1e-2, "adapt_learning_rates: greatest actor_lr", above=0, coupled=True)
-    ent_coef: float = traced(0.01, "weight of the entropy bonus", low=0)
+    ent_coef: float = traced(0.01, "weight of the entropy bonus", low=0, tune=(1e-4, 0.1))
     vf_coef: float = traced(0.5, "weight of the value loss", low=0)
     value_loss: str = setting(
         "squared", "value loss: squared or huber", choices=tuple(VALUE_LOSSES)

@@ -54,25 +54,33 @@ class PQNSettings(SystemConfig):
     optimizer: str = other_default(SystemConfig, "optimizer", "radam")
     max_grad_norm: float = other_default(SystemConfig, "max_grad_norm", 10.0)
 
-    learning_rate: float = traced(5e-4, "learning rate of the Q-network", low=0, rate=True)
+    learning_rate: float = traced(
+        5e-4, "learning rate of the Q-network", low=0, rate=True, tune=(1e-5, 1e-2)
+    )
     q_lambda: float = traced(
         0.65,
         "lambda of Q(lambda): 0 bootstraps at every step, 1 only at truncations and at the end of "
         "the rollout",
         low=0,
         high=1,
+        tune=(0.2, 0.95),
     )
     epsilon_start: float = traced(
         1.0, "epsilon-greedy: probability of a random action at the start", low=0, high=1
     )
     epsilon_end: float = traced(
-        0.05, "epsilon-greedy: probability of a random action after the decay", low=0, high=1
+        0.05,
+        "epsilon-greedy: probability of a random action after the decay",
+        low=0,
+        high=1,
+        tune=(0.01, 0.2),
     )
     epsilon_fraction: float = traced(
         0.1,
         "epsilon-greedy: fraction of training over which epsilon decays linearly",
         low=0,
         high=1,
+        tune=(0.05, 0.5),
     )
     munchausen: bool = setting(
         False,

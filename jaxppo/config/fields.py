@@ -33,6 +33,7 @@ def traced(default: Any, help: str, **rule: Any) -> Any:
 
     If the value is null, the setting that `follows` names is used. With `switch`, the program
     depends on whether the value is finite. With `coupled`, checks compare it with other settings.
+    `tune=(low, high)` are the bounds between which `jaxppo.tune` searches; without, it does not.
     """
     return setting(default, help, traced=True, **rule)
 

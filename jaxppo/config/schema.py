@@ -156,7 +156,7 @@ class SystemConfig:
     recompute_targets: bool = setting(
         False, "before every epoch, recompute the targets with the current parameters"
     )
-    gamma: float = traced(0.99, "discount factor per step", low=0, high=1)
+    gamma: float = traced(0.99, "discount factor per step", low=0, high=1, tune=(0.9, 0.999))
     optimizer: str = setting(
         "adam",
         f"{', '.join(OPTIMIZERS)} (of optax; adam with eps=1e-5), or the import path of a function "
@@ -173,6 +173,7 @@ class SystemConfig:
         "global norm; .inf: no clipping",
         above=0,
         infinite=True,
+        tune=(0.1, 10.0),
     )
     clip_together: bool = setting(
         False,

@@ -1,0 +1,454 @@
+"""Search hyperparameters for one environment, and compare the best with its own settings.
+
+Two rounds of successive halving, the second in narrower ranges; finals of the best over several
+seeds; then a confirmation with fresh seeds. Which hyperparameters are searched, and between which
+bounds, is declared beside each setting (`tune` of `config.fields.traced`).
+"""
+
+import dataclasses
+import json
+import math
+import re
+import time
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import OmegaConf
+
+from jaxppo.analysis.comparison import Array, Estimate, better, overall
+from jaxppo.analysis.report import Reporting, report
+from jaxppo.config.fields import ConfigError, setting
+from jaxppo.config.parse import parse_as
+from jaxppo.config.plan import Plan
+from jaxppo.config.schema import ALGORITHMS, Config, PopulationConfig
+from jaxppo.config.stored import plain, write_atomically
+from jaxppo.launch.composing import choices, compose, config_dir
+from jaxppo.runtime.caller import Caller
+from jaxppo.runtime.checkpoint import versions
+from jaxppo.runtime.directories import output_folder
+from jaxppo.runtime.jobs import Job, TrainingError, plan_members, prepare
+from jaxppo.runtime.loop import run_together
+from jaxppo.runtime.members import Members
+from jaxppo.runtime.population import rungs
+from jaxppo.runtime.sinks.console import print_lines
+
+COMMANDS = tuple(f"{kind}_{name}" for name in ALGORITHMS for kind in ("ff", "rec"))
+SIZES = (128, 64, 32, 16, 8, 4)  # members of a round of halving: the most that the budget pays
+EVALUATIONS = 20  # of a run in a round of halving, after which members can stop
+FINALISTS = 8  # at most, 2 at least
+FINAL_SEEDS = 3  # runs of each finalist
+SEEDS = {"wide": 0, "narrow": 10_000, "finals": 20_000, "confirmation": 30_000}  # + arch.seed
+_LOCAL = ("seed", "num_seeds", "profile", "compiler", "compile_cache", "distributed", "target")
+
+Values = dict[str, float]  # hyperparameter -> value
+Ranges = dict[str, list[float]]  # hyperparameter -> [low, high]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """Search settings for one environment: python -m jaxppo.tune env=NAME budget=STEPS [key=value]
+
+    All other settings are those of the command, such as arch.total_timesteps=2e5. Writes the best
+    settings as a file of configs/env, a report of the confirmation, and tuning.json.
+    """
+
+    budget: int = setting(
+        100_000_000, "environment steps of all training runs, of search and confirmation", low=1
+    )
+    seeds: int = setting(10, "fresh seeds of the confirmation", low=2, high=9_999)
+    command: str = setting("ff_ppo", f"one of {', '.join(COMMANDS)}", choices=COMMANDS)
+    name: str = setting("tuned", "env=NAME chooses the written file")
+    out: str | None = setting(None, "the directory to write to; null: outputs/tune/NAME")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Budget:
+    """How the budget is divided."""
+
+    num_members: int  # of each of the two rounds of halving
+    num_finalists: int
+    steps: dict[str, int]  # phase -> environment steps of its training
+
+
+@dataclasses.dataclass
+class Record:
+    """What the search has found so far, for tuning.json."""
+
+    budget: int
+    planned: dict[str, int]  # phase -> environment steps
+    versions: dict[str, str]
+    phases: list[dict[str, Any]] = dataclasses.field(default_factory=list)  # cost and result
+    hyperparameters: Values | None = None  # the best so far
+    general: dict[str, Any] | None = None  # of the confirmation: hyperparameters, scores, IQM
+    tuned: dict[str, Any] | None = None
+    verdict: str = "not confirmed"
+
+    def add(self, phase: str, num_runs: int, start: float, **found: Any) -> None:
+        """Record the cost of a phase and what it found; print one line."""
+        steps, seconds = self.planned[phase], round(time.monotonic() - start, 1)
+        self.phases.append(
+            {"phase": phase, "runs": num_runs, "steps": steps, "seconds": seconds, **found}
+        )
+        print_lines(f"{phase}: {num_runs} runs, {steps:,} steps, {seconds} s")
+
+
+def help_lines() -> list[str]:
+    """Return the text of `--help`."""
+    lines = [*(Tuning.__doc__ or "").strip().splitlines(), ""]
+    for field in dataclasses.fields(Tuning):
+        shown = "" if field.default is None else f" [{field.default}]"
+        lines.append(f"  {field.name:<12} {field.metadata['help']}{shown}")
+    return lines
+
+
+def tune(arguments: Sequence[str]) -> None:
+    """Search, confirm and write; `arguments` are those of the command line.
+
+    `ConfigError` before anything trains, if they are wrong or the budget is too small. A Ctrl-C
+    leaves what earlier phases found.
+    """
+    settings, typed = split(arguments)
+    config = _general(settings.command, typed)
+    prepare(config)
+    ranges = searched(config)
+    budget = divide(settings, config, ranges)
+    out = output_folder(settings.out or Path("outputs") / "tune" / settings.name)
+    if (out / "confirmation").exists():
+        raise ConfigError(f"out={out}: holds a search already; choose another directory")
+    record = Record(settings.budget, budget.steps, versions())
+
+    def keep() -> None:
+        write_atomically(out / "tuning.json", json.dumps(dataclasses.asdict(record), indent=1))
+        if record.hyperparameters is not None:
+            best = with_values(config, record.hyperparameters)
+            write_files(out / "configs", settings, typed, best, header(record))
+
+    candidates: list[Values] = []
+    for phase in ("wide", "narrow"):
+        found = _halve(config, ranges, budget.num_members, phase, record)
+        candidates += found[: -(-budget.num_finalists // 2)]
+        record.hyperparameters = candidates[0]
+        ranges = narrowed(ranges, candidates[0])
+        keep()
+    record.hyperparameters = _play_finals(config, candidates[: budget.num_finalists], record)
+    keep()
+    _confirm(config, settings.seeds, out / "confirmation", record)
+    keep()
+    report(Reporting(runs=[str(out / "confirmation")], out=str(out / "report")))
+    print_lines(record.verdict, f"{out / 'configs'}: env={settings.name}, with --config-dir=DIR")
+
+
+def split(arguments: Sequence[str]) -> tuple[Tuning, list[str]]:
+    """Return the settings of this command, and those of the command that trains."""
+    own = {field.name for field in dataclasses.fields(Tuning)}
+    mine = [each for each in arguments if each.partition("=")[0] in own]
+    raw: Any = OmegaConf.to_container(OmegaConf.from_dotlist(mine), resolve=False)
+    settings = typing.cast(Tuning, parse_as(Tuning, raw))
+    if not re.fullmatch(r"\w+", settings.name):
+        raise ConfigError(f"name={settings.name}: must be letters, digits and underscores")
+    typed = [each for each in arguments if each not in mine]
+    for each in typed:
+        key = each.lstrip("+~").partition("=")[0]
+        if key.startswith(("network.", "network/")):
+            raise ConfigError(
+                f"{key}: an environment's file cannot hold layers; take network=NAME, or leave it "
+                "out"
+            )
+        if key.partition(".")[0] in ("hydra", "resume", "population"):
+            raise ConfigError(f"{key}: is not for jaxppo.tune; leave it out")
+    return settings, typed
+
+
+def _general(command: str, typed: Sequence[str]) -> Config:
+    """Return the environment's settings, with which the search is compared."""
+    config = compose(command, typed)
+    arch = config.arch
+    if arch.num_seeds > 1:
+        raise ConfigError(f"arch.num_seeds={arch.num_seeds}: leave it out; take seeds=N")
+    if arch.plan_only or not arch.absolute_metric:
+        key = "plan_only=true" if arch.plan_only else "absolute_metric=false"
+        raise ConfigError(f"arch.{key}: is not for jaxppo.tune; leave it out")
+    return dataclasses.replace(
+        config,
+        arch=dataclasses.replace(arch, evaluate_first=False),
+        checkpoint=dataclasses.replace(config.checkpoint, enabled=False),
+        logger=dataclasses.replace(config.logger, console=False, plot=False),
+    )
+
+
+def searched(config: Config) -> Ranges:
+    """Return the hyperparameters of the algorithm that declare bounds; `ConfigError` if none do."""
+    fields = dataclasses.fields(config.system)
+    found = {f.name: list(f.metadata["tune"]) for f in fields if "tune" in f.metadata}
+    if not found:
+        raise ConfigError(
+            f"system.algorithm={config.system.algorithm}: declares nothing to search; add "
+            "tune=(low, high) to settings declared with traced"
+        )
+    return found
+
+
+def divide(settings: Tuning, config: Config, ranges: Ranges) -> Budget:
+    """Divide the budget: the confirmation, a third of the rest for finals, then the two rounds.
+
+    `ConfigError` if the smallest search does not fit.
+    """
+    one = _steps_per_run(plan_members(config, 2 * settings.seeds))
+    confirmation = 2 * settings.seeds * one
+    left = settings.budget - confirmation
+    num_finalists = min(max(left // (3 * FINAL_SEEDS * one), 2), FINALISTS)
+    finals = num_finalists * FINAL_SEEDS * one
+    for num_members in SIZES:
+        halving = _round(config, ranges, num_members, "wide")
+        steps = _steps_of_round(plan_members(halving, num_members))
+        if 2 * steps <= left - finals:
+            parts = {"wide": steps, "narrow": steps, "finals": finals, "confirmation": confirmation}
+            return Budget(num_members=num_members, num_finalists=num_finalists, steps=parts)
+    least = confirmation + finals + 2 * steps
+    raise ConfigError(
+        f"budget={settings.budget}: at least {least} for {settings.seeds} seeds and runs of {one} "
+        "steps; raise it, or lower seeds or arch.total_timesteps"
+    )
+
+
+def _steps_per_run(plan: Plan) -> int:
+    return plan.total_steps + plan.warmup_steps
+
+
+def _steps_of_round(plan: Plan) -> int:
+    """Return the environment steps of a round of halving, summed over members."""
+    kept = rungs(plan.num_members, PopulationConfig.reduction, plan.updates_per_block)
+    members, updates = plan.num_members, 0
+    for block, length in enumerate(plan.updates_per_block):
+        updates += members * length
+        members = kept.get(block, members)
+    return updates * plan.steps_per_update + plan.num_members * plan.warmup_steps
+
+
+def _round(config: Config, ranges: Ranges, num_members: int, phase: str) -> Config:
+    """Return the settings of a round of successive halving."""
+    num_updates = plan_members(config, 1).num_updates
+    arch = dataclasses.replace(
+        config.arch,
+        seed=_seed(config, phase),
+        absolute_metric=False,
+        num_evaluation=min(max(EVALUATIONS, config.arch.num_evaluation), num_updates),
+    )
+    population = PopulationConfig(size=num_members, selection="halving", hyperparameters={**ranges})
+    return dataclasses.replace(config, arch=arch, population=population)
+
+
+def _seed(config: Config, phase: str) -> int:
+    return (config.arch.seed + SEEDS[phase]) % 2**31
+
+
+def _halve(
+    config: Config, ranges: Ranges, num_members: int, phase: str, record: Record
+) -> list[Values]:
+    """Return the members' hyperparameters after a round of halving, best first."""
+    start = time.monotonic()
+    members = _train([Job(_round(config, ranges, num_members, phase), None)])
+    order = sorted(members.all, key=lambda member: _reached(member.facts.history), reverse=True)
+    found = [rounded({n: getattr(m.config.system, n) for n in ranges}) for m in order]
+    best = _reached(order[0].facts.history)[1]
+    if not math.isfinite(best):
+        raise TrainingError(f"{phase}: no run of the search has a finite evaluation")
+    record.add(phase, num_members, start, ranges=ranges, best=found[0], best_return=best)
+    return found
+
+
+def _reached(history: Sequence[tuple[int, float]]) -> tuple[int, float]:
+    """Return the steps and the return of a member's last evaluation, which rank it."""
+    steps, score = history[-1] if history else (0, -math.inf)
+    return (steps, score) if math.isfinite(score) else (-1, -math.inf)
+
+
+def _train(jobs: Sequence[Job]) -> Members:
+    """Train jobs as one program, in silence, and return its members."""
+    caller = Caller(console=False)
+    run_together(jobs, caller=caller)
+    assert caller.reached is not None  # since the program was compiled
+    return caller.reached.members
+
+
+def rounded(values: Values) -> Values:
+    """Return values with three digits, as the file holds them."""
+    return {name: float(f"{value:.3g}") for name, value in values.items()}
+
+
+def narrowed(ranges: Mapping[str, Sequence[float]], best: Values) -> Ranges:
+    """Return a third of each range around its best value, inside the range.
+
+    Of positive bounds it is a third in logarithms, as members are sampled.
+    """
+    found = {}
+    for name, (low, high) in ranges.items():
+        if low > 0:
+            factor = (high / low) ** (1 / 6)
+            near = best[name] / factor, best[name] * factor
+        else:
+            near = best[name] - (high - low) / 6, best[name] + (high - low) / 6
+        found[name] = [max(low, near[0]), min(high, near[1])]
+    return found
+
+
+def with_values(config: Config, values: Values) -> Config:
+    """Return settings with these hyperparameters."""
+    changed: dict[str, Any] = {**values}
+    return dataclasses.replace(config, system=dataclasses.replace(config.system, **changed))
+
+
+def _play_finals(config: Config, finalists: Sequence[Values], record: Record) -> Values:
+    """Return the finalist with the highest mean absolute metric over seeds."""
+    start = time.monotonic()
+    seeded = _with_seeds(config, "finals", FINAL_SEEDS)
+    members = _train([Job(with_values(seeded, values), None) for values in finalists])
+    scores = [_scores(members, job) for job in range(len(finalists))]
+    means = [_mean(row, FINAL_SEEDS) for row in scores]
+    best = finalists[max(range(len(finalists)), key=lambda i: means[i])]
+    rows = [{"hyperparameters": v, "scores": s} for v, s in zip(finalists, scores, strict=True)]
+    record.add("finals", len(finalists) * FINAL_SEEDS, start, finalists=rows)
+    return best
+
+
+def _mean(scores: Sequence[float], num_runs: int) -> float:
+    """Return the mean; minus infinity if a run failed."""
+    return sum(scores) / num_runs if len(scores) == num_runs else -math.inf
+
+
+def _with_seeds(config: Config, phase: str, num_seeds: int) -> Config:
+    arch = dataclasses.replace(config.arch, seed=_seed(config, phase), num_seeds=num_seeds)
+    return dataclasses.replace(config, arch=arch)
+
+
+def _scores(members: Members, job: int) -> list[float]:
+    """Return the absolute metrics of a job's seeds; those that failed are left out."""
+    found = [members[i].result for i in members.jobs[job]]
+    return [score for score in found if score is not None and math.isfinite(score)]
+
+
+def _confirm(config: Config, seeds: int, folder: Path, record: Record) -> None:
+    """Train the general settings and the best found with fresh seeds, and record the verdict."""
+    start, values = time.monotonic(), record.hyperparameters
+    assert values is not None
+    seeded = _with_seeds(config, "confirmation", seeds)
+    jobs = []
+    for name, each in {"general": seeded, "tuned": with_values(seeded, values)}.items():
+        (folder / name).mkdir(parents=True)
+        jobs.append(Job(each, folder / name))
+    members = _train(jobs)
+    general, tuned = _scores(members, 0), _scores(members, 1)
+    own = {name: getattr(config.system, name) for name in values}
+    record.general = _summary(own, general)
+    record.tuned = _summary(values, tuned)
+    record.add("confirmation", 2 * seeds, start)
+    better_found = is_better(general, tuned, seeds)
+    record.verdict = (
+        f"{'better' if better_found else 'NOT better'} than the general settings over {seeds} "
+        f"fresh seeds: IQM {_shown(tuned)}; general {_shown(general)} (95% intervals)"
+    )
+
+
+def is_better(general: Sequence[float], tuned: Sequence[float], seeds: int) -> bool:
+    """Return whether the tuned settings beat the general ones.
+
+    All their runs finished, their IQM is higher, and the 95% interval of the probability that a
+    tuned run scores higher than a general one is above 0.5.
+    """
+    first, second = _estimate(tuned), _estimate(general)
+    if first is None or len(tuned) < seeds:
+        return False
+    if second is None:
+        return True
+    chance = better([(_array(tuned), _array(general))])
+    above = chance is not None and chance.interval is not None and chance.interval[0] > 0.5
+    return first.value > second.value and above
+
+
+def _array(scores: Sequence[float]) -> Array:
+    return np.asarray(scores, np.float64)
+
+
+def _estimate(scores: Sequence[float]) -> Estimate | None:
+    return overall([_array(scores)]) if scores else None
+
+
+def _summary(values: Values, scores: Sequence[float]) -> dict[str, Any]:
+    estimate = _estimate(scores)
+    return {
+        "hyperparameters": values,
+        "scores": list(scores),
+        "iqm": None if estimate is None else estimate.value,
+        "interval": None if estimate is None else estimate.interval,
+    }
+
+
+def _shown(scores: Sequence[float]) -> str:
+    estimate = _estimate(scores)
+    if estimate is None:
+        return "none, all runs failed"
+    low, high = estimate.interval or (math.nan, math.nan)
+    return f"{estimate.value:.4g} [{low:.4g}, {high:.4g}]"
+
+
+def header(record: Record) -> list[str]:
+    """Return the comment of the written file: verdict, cost and versions."""
+    runs = sum(phase["runs"] for phase in record.phases)
+    steps = sum(phase["steps"] for phase in record.phases)
+    names = ("jaxppo", "jax")
+    found = ", ".join(f"{n} {record.versions[n]}" for n in names if n in record.versions)
+    return [
+        f"Found by jaxppo.tune: {record.verdict}.",
+        f"Search and confirmation: {runs} runs, {steps:,} environment steps; {found}.",
+    ]
+
+
+def write_files(
+    folder: Path, settings: Tuning, typed: Sequence[str], best: Config, header: Sequence[str]
+) -> None:
+    """Write env/NAME.yaml; for an algorithm with files of its own, its settings go there.
+
+    The files hold what differs from the file of `env=` that was typed.
+    """
+    options = dict(each.lstrip("+").partition("=")[::2] for each in typed)
+    env, network = options.get("env", "gymnax"), options.get("network")
+    if env not in choices("env"):
+        raise ConfigError(f"env={env}: must be the name of one file")
+    own_files = config_dir() / best.system.algorithm / "env"
+    is_apart = own_files.is_dir()
+    is_global = "@package _global_" in (config_dir() / "env" / f"{env}.yaml").read_text()
+    base = compose(settings.command, [f"env={env}"])
+    changed = _differences(plain(best), plain(base))
+    if is_apart:  # does not inherit from the algorithm's file of env
+        over = _differences(plain(best), plain(compose(settings.command, [])))
+        apart = {key: value for key, value in over.items() if key != "env"}
+        _write(folder / best.system.algorithm / "env" / f"{settings.name}.yaml", apart, header)
+    kept = ("env",) if is_apart else ("env", "arch", "system")
+    defaults: list[Any] = [env if is_global else f"{env}@env"]
+    defaults += [{"override /network": network}] if network else []
+    body = {"defaults": [*defaults, "_self_"], **{k: changed[k] for k in kept if k in changed}}
+    _write(folder / "env" / f"{settings.name}.yaml", body, ["@package _global_", *header])
+
+
+def _write(file: Path, body: dict[str, Any], header: Sequence[str]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    comment = "".join(f"# {line}\n" for line in header)
+    write_atomically(file, comment + OmegaConf.to_yaml(OmegaConf.create(body)))
+
+
+def _differences(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an environment's file must set so that `old` becomes `new`."""
+    found: dict[str, Any] = {}
+    for group in ("env", "arch", "system"):
+        changed = {
+            key: value
+            for key, value in new[group].items()
+            if value != old[group].get(key) and not (group == "arch" and key in _LOCAL)
+        }
+        if changed:
+            found[group] = changed
+    found.get("arch", {}).pop("evaluate_first", None)
+    return found

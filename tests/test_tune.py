@@ -1,0 +1,175 @@
+"""The search for hyperparameters: its budget, its verdict, its files, and a planted optimum."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.parse import parse
+from jaxppo.launch import tuning
+from jaxppo.launch.composing import compose, config_dir, plain_settings
+from jaxppo.launch.tuning import Tuning, is_better, narrowed, tune, with_values
+
+SMALL = [
+    *("env.target=envs.Copy", "env.name=null", "arch.total_num_envs=16", "arch.num_updates=20"),
+    *("arch.num_evaluation=4", "arch.num_eval_episodes=64", "arch.compiler=quick"),
+    *("system.rollout_length=4", "system.num_minibatches=1", "system.epochs=2"),
+    *("system.decay_learning_rates=false", "network=mlp_shared"),
+]
+STEPS = 16 * 4 * 20  # of one run
+
+
+@pytest.mark.parametrize("command", tuning.COMMANDS)
+def test_bounds_are_inside_the_rules_of_their_settings(command: str) -> None:
+    config = compose(command, ["env=cartpole"])
+    ranges = tuning.searched(config)
+    rates = {f.name for f in dataclasses.fields(config.system) if f.metadata.get("rate")}
+    assert rates <= set(ranges)
+    for side in (0, 1):
+        changed = {name: bounds[side] for name, bounds in ranges.items()}
+        parse({"system": {**dataclasses.asdict(config.system), **changed}})
+    assert all(low < high for low, high in ranges.values())
+
+
+def test_algorithm_without_bounds_is_refused() -> None:
+    config = compose("ff_ppo", ["system.algorithm=reinforce.Reinforce"])
+    assert set(tuning.searched(config)) == {"gamma", "max_grad_norm"}  # those of all algorithms
+
+    @dataclasses.dataclass(frozen=True)
+    class Bare:
+        algorithm: str = "reinforce.Reinforce"
+
+    config = dataclasses.replace(config, system=cast(Any, Bare()))
+    with pytest.raises(ConfigError, match=r"reinforce\.Reinforce: declares nothing to search"):
+        tuning.searched(config)
+
+
+def test_budget_is_divided_and_not_exceeded() -> None:
+    config = compose("ff_ppo", SMALL)
+    ranges = tuning.searched(config)
+
+    def divided(steps: int) -> tuning.Budget:
+        return tuning.divide(Tuning(budget=steps, seeds=10), config, ranges)
+
+    # Twenty runs confirm and six play the finals. Of four members one update each is 1/20 of a
+    # run: four of them train for 5 updates, two for 5 more, and one for the last 10.
+    least = STEPS * (20 + 6) + 2 * (4 * 5 + 2 * 5 + 1 * 10) * 16 * 4
+    with pytest.raises(ConfigError, match=rf"at least {least} for 10 seeds and runs of {STEPS} st"):
+        divided(least - 1)
+    found = divided(least)
+    assert (found.num_members, found.num_finalists) == (4, 2)
+    assert sum(found.steps.values()) == least
+    large = divided(20 * least)
+    assert (large.num_members, large.num_finalists) == (128, 8)
+    for factor in (1.0, 1.5, 2.0, 3.0, 20.0):
+        assert sum(divided(int(factor * least)).steps.values()) <= factor * least
+
+
+def test_narrowed_ranges_are_a_third_around_the_best_and_stay_inside() -> None:
+    ranges = {"x": [1e-6, 1.0], "y": [0.0, 6.0], "z": [1e-6, 1.0]}
+    found = narrowed(ranges, {"x": 1e-3, "y": 3.0, "z": 1.0})
+    assert found["x"] == pytest.approx([1e-4, 1e-2])
+    assert found["y"] == pytest.approx([2.0, 4.0])
+    assert found["z"] == pytest.approx([0.1, 1.0])
+
+
+def test_better_needs_every_run_and_more_than_chance() -> None:
+    low, high = [1.0, 2.0, 3.0, 4.0, 5.0], [6.0, 7.0, 8.0, 9.0, 10.0]
+    assert is_better(low, high, 5)
+    assert not is_better(high, low, 5)
+    assert not is_better(low, low, 5)
+    assert not is_better(low, [1.1, 2.1, 3.1, 4.1, 5.1], 5)  # a higher IQM, by chance
+    assert not is_better(low, high[1:], 5)  # one of its runs failed
+    assert is_better([], high, 5)
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["budget=1e3"], r"budget=1000: at least \d+ for 10 seeds"),
+        (["budget=abc"], r"budget=abc: must be an integer"),
+        (["seeds=1"], r"seeds=1: must be at least 2"),
+        (["command=ff_dqn"], r"command=ff_dqn: no such choice"),
+        (["name=a/b"], r"name=a/b: must be letters"),
+        (["env.name=Nowhere-v0"], r"Nowhere-v0"),
+        (["arch.num_seeds=4"], r"arch\.num_seeds=4: leave it out; take seeds=N"),
+        (["arch.absolute_metric=false"], r"arch\.absolute_metric=false: is not for"),
+        (["population=pbt"], r"population: is not for jaxppo\.tune"),
+        (["network/torso@network.critic_torso=mlp"], r"take network=NAME"),
+    ],
+)
+def test_mistake_is_refused_before_anything_is_written(
+    arguments: list[str], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=words) as error:
+        tune([*arguments, f"out={tmp_path / 'out'}"])
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "command, typed",
+    [
+        ("ff_ppo", ["env.name=Acrobot-v1", "arch.total_timesteps=2e6"]),
+        ("ff_ppo", ["env=cartpole_no_velocity", "env.params.gravity=9", "network=mlp_shared"]),
+        ("ff_ppo", ["env=asterix", "system.epochs=2"]),
+        ("rec_ppo", ["env=t_maze", "network=gru"]),
+        ("ff_pqn", ["env=cartpole", "arch.total_num_envs=64"]),
+        ("ff_pqn", ["env=asterix", "system.epochs=4"]),
+    ],
+)
+def test_written_file_gives_the_settings_that_were_confirmed(
+    command: str, typed: list[str], tmp_path: Path
+) -> None:
+    general = compose(command, typed)
+    values = {name: high for name, (_, high) in tuning.searched(general).items()}
+    best = with_values(general, values)
+    shutil.copytree(config_dir(), tmp_path / "configs")
+    settings = Tuning(command=command, name="mine")
+    tuning.write_files(tmp_path / "configs", settings, typed, best, ["Found."])
+    network = [each for each in typed if each.startswith("network=")]
+    choice = ["env=mine", *(network if command.startswith("rec") else [])]
+    with initialize_config_dir(version_base="1.3", config_dir=str(tmp_path / "configs")):
+        found = parse(plain_settings(hydra_compose(command, choice), choice))
+    assert found == best
+
+
+def searched_for(tmp_path: Path, *more: str) -> dict[str, Any]:
+    """What tuning.json holds after a search."""
+    tune([*SMALL, "budget=3e4", "seeds=5", f"out={tmp_path / 'out'}", *more])
+    found: dict[str, Any] = json.loads((tmp_path / "out" / "tuning.json").read_text())
+    return found
+
+
+@pytest.mark.long
+def test_search_finds_a_planted_optimum(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only large learning rates solve the environment in the steps that there are."""
+    found = searched_for(tmp_path, "system.actor_lr=1e-5", "arch.evaluation_greedy=false")
+    assert found["hyperparameters"]["actor_lr"] > 1e-3
+    assert found["tuned"]["iqm"] > 0.7 > 0.5 > found["general"]["iqm"]
+    assert found["verdict"].startswith("better than the general settings over 5 fresh seeds")
+    shown = capsys.readouterr().out
+    assert found["verdict"] in shown
+    assert "10 runs, 2 groups, 1 task" in shown
+    phases = {phase["phase"]: phase for phase in found["phases"]}
+    assert list(phases) == ["wide", "narrow", "finals", "confirmation"]
+    assert phases["confirmation"]["steps"] == 10 * STEPS
+    assert sum(phase["steps"] for phase in found["phases"]) <= found["budget"] == 30_000
+    out = tmp_path / "out"
+    assert found["verdict"] in (out / "configs" / "env" / "tuned.yaml").read_text()
+    assert (out / "report" / "index.html").exists()
+    with pytest.raises(ConfigError, match="holds a search already"):
+        searched_for(tmp_path)
+
+
+@pytest.mark.long
+def test_search_says_so_where_general_settings_are_as_good(tmp_path: Path) -> None:
+    found = searched_for(tmp_path, "system.actor_lr=1e-2")
+    assert found["general"]["iqm"] > 0.95
+    assert found["verdict"].startswith("NOT better")
