@@ -71,3 +71,23 @@ def test_interval_of_a_curve_draws_the_same_runs_at_every_point() -> None:
         (first,), trimmed, method="percentile", n_resamples=9999, rng=np.random.default_rng(1)
     ).confidence_interval
     np.testing.assert_allclose([low[0], high[0]], known, atol=0.08)
+
+
+@pytest.mark.parametrize(
+    "num, share", [(93, 0.95), (46, 0.9), (473, 0.99), (5, 0.342), (10, 0.606)]
+)
+def test_tolerance_is_that_of_published_sample_sizes(num: int, share: float) -> None:
+    """93, 46 and 473 runs are the known sizes for 95%, 90% and 99% of a distribution."""
+    assert aggregates.tolerance(num) == pytest.approx(share, abs=1e-3)
+    if share >= 0.9:
+        assert aggregates.tolerance(num) >= share > aggregates.tolerance(num - 1)
+
+
+def test_tolerance_holds_for_drawn_runs() -> None:
+    runs = np.random.default_rng(0).uniform(size=(20_000, 10))  # the share covered is the range
+    covered = np.ptp(runs, axis=1) >= aggregates.tolerance(10)
+    assert np.mean(covered) == pytest.approx(0.95, abs=0.006)
+
+
+def test_one_run_covers_nothing() -> None:
+    assert aggregates.tolerance(1) == aggregates.tolerance(0) == 0

@@ -86,6 +86,24 @@ def improvement_interval(pairs: Sequence[tuple[ArrayLike, ArrayLike]]) -> tuple[
     return float(low), float(high)
 
 
+def tolerance(num: int) -> float:
+    """Return the share of all possible runs that lies between the lowest and highest of `num`.
+
+    At least this share, with 95% confidence and for any distribution: the b for which
+    num b^(num - 1) - (num - 1) b^num = 0.05 (Wilks 1941, Annals of Mathematical Statistics 12, 91).
+    Unlike a confidence interval, a tolerance interval says what one further run may do (Patterson
+    et al. 2024, arXiv 2304.01315). 0 for fewer than two runs.
+    """
+    if num < 2:
+        return 0.0
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        share = (low + high) / 2
+        missed = num * share ** (num - 1) - (num - 1) * share**num  # chance that it is less
+        low, high = (share, high) if missed < 1 - CONFIDENCE else (low, share)
+    return low
+
+
 def _above(strata: Sequence[ArrayLike], thresholds: ArrayLike) -> list[NDArray[np.float64]]:
     """Return 1 if a score is above a threshold and 0 if not, `[N_m, K]` for each stratum."""
     levels = np.asarray(thresholds, np.float64)
