@@ -309,12 +309,13 @@ def print_table(title: str, rows: list[dict[str, Any]]) -> None:
     """Print rows with equal keys, in their order."""
     from rich.console import Console as Screen
     from rich.table import Table
+    from rich.text import Text  # in plain text, brackets such as [64,64] would be markup
 
-    table = Table(title=title, title_justify="left")
+    table = Table(title=Text(title), title_justify="left")
     for name in rows[0]:
-        table.add_column(name, overflow="fold")
+        table.add_column(Text(name), overflow="fold")
     for row in rows:
-        table.add_row(*(_cell(value) for value in row.values()))
+        table.add_row(*(Text(_cell(value)) for value in row.values()))
     screen = Screen()
     if not screen.is_terminal:  # files have no width
         screen = Screen(width=240)
