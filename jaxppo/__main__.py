@@ -13,6 +13,7 @@ COMMANDS = """python -m jaxppo.COMMAND, each with --help:
   render      film a trained policy
   export      export a policy or a learner to other programs
   report      compare runs on a page
+  envs        list environments: python -m jaxppo.envs cart
   check_env   check an environment of your own
 
 From Python: jaxppo.train, make_train, compose and load; see help(jaxppo.train)."""

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from jaxppo.config.fields import ConfigError
-from jaxppo.runtime import compile, devices
+from jaxppo.runtime import cgroups, compile, devices
 
 
 def loops(x: jax.Array, w: jax.Array) -> jax.Array:
@@ -104,7 +104,38 @@ def test_limits_of_control_groups(tmp_path: Path, case: str) -> None:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert compile._group_limits(tmp_path / "self", tmp_path) == expected
+    assert cgroups.memory_limits(tmp_path / "self", tmp_path) == expected
+
+
+QUOTAS = {
+    "version 2": ("0::/a/b\n", {"a/b/cpu.max": "max 100000", "a/cpu.max": "150000 100000"}, [1.5]),
+    "version 1": (
+        "4:cpu,cpuacct:/a\n0::/\n",
+        {"cpu/a/cpu.cfs_quota_us": "50000", "cpu/a/cpu.cfs_period_us": "25000"}
+        | {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"},
+        [2.0],
+    ),
+    "none": ("", {}, []),
+}
+
+
+@pytest.mark.parametrize("case", QUOTAS)
+def test_quotas_of_control_groups(tmp_path: Path, case: str) -> None:
+    told, files, expected = QUOTAS[case]
+    (tmp_path / "self").write_text(told)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert cgroups.core_limits(tmp_path / "self", tmp_path) == expected
+
+
+def test_machine_names_the_cores_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(cgroups, "core_limits", lambda: [])
+    assert devices.machine().startswith("8 cores of ")
+    monkeypatch.setattr(cgroups, "core_limits", lambda: [16.0, 2.5])
+    assert devices.machine().startswith("3 cores of ")
 
 
 def test_the_memory_limit_is_none_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +147,7 @@ def test_the_memory_limit_is_none_of_the_moment(monkeypatch: pytest.MonkeyPatch)
     held = np.ones(2**25)  # 256 MiB
     assert compile.memory_limit(device, 1) == before
     assert compile.memory_limit(device, 2) == before // 2
-    monkeypatch.setattr(compile, "_group_limits", lambda: [2**20])
+    monkeypatch.setattr(cgroups, "memory_limits", lambda: [2**20])
     assert compile.memory_limit(device, 1) == 2**20
     assert held.nbytes == 2**28
 

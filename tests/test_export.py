@@ -1,5 +1,5 @@
-"""Exported policies act as they did, in a process that has jax alone; learners lower, or say why
-not.
+"""Exported policies act as they did, in a process that has jax and flatbuffers; learners lower, or
+say why not.
 """
 
 import dataclasses
@@ -258,7 +258,9 @@ def test_executables_train_as_the_run_did(
     for _ in range(2):  # again into the same folder
         export(Export(run=str(run_dir), what="executable", trust=["envs"], out=str(tmp_path / "p")))
     assert "train.bin" in capsys.readouterr().out
-    blocked = "import sys; sys.modules.update(dict.fromkeys(['jaxppo', 'flax', 'optax']))"
+    blocked = (
+        "import sys; sys.modules.update(dict.fromkeys(['jaxppo', 'flax', 'optax', 'flatbuffers']))"
+    )
     code = f"{blocked}; import runpy; runpy.run_path('load.py')"
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
     done = subprocess.run(

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,26 @@ def test_seeds_are_runs_and_their_sum(tmp_path: Path) -> None:
     assert summary["status"] == "finished"
     np.testing.assert_allclose(summary["absolute_metric"], result)
     np.testing.assert_allclose(result, np.mean(summary["absolute_metrics"]))
+
+
+def test_screen_of_a_sweep_knows_which_members_are_seeds_of_equal_settings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = {**QUIET, "console": True}
+    configs = [
+        coin(arch={"num_seeds": 2}, system={"gamma": gamma}, logger=shown) for gamma in (0.9, 0.99)
+    ]
+    jobs = jobs_of(tmp_path, configs)
+    assert Members(jobs).labels() == ["system.gamma=0.9"] * 2 + ["system.gamma=0.99"] * 2
+    seeds = [Job(coin(arch={"seed": seed}), None) for seed in (1, 2)]
+    assert set(Members(seeds).labels()) == {""}
+    loop.run_together(jobs)
+    lines = capsys.readouterr().out.splitlines()
+    assert f"run directories: 0, 1 in {tmp_path}" in lines
+    evaluations = [line for line in lines if "evaluation: " in line or "absolute metric" in line]
+    assert len(evaluations) > 1
+    for line in evaluations:
+        assert re.search(r": best system\.gamma=0\.99? \(IQM \S+ over 2 seeds\), from ", line)
 
 
 def test_each_member_keeps_its_own_best(tmp_path: Path) -> None:

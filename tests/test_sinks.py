@@ -450,11 +450,55 @@ SELECTION: Event = {
         ({**EVAL, **MEMBERS}, "mean 2.50, IQM 2.25 [1.50, 3.75], from 1.00 to 4.00 over 3 members"),
         ({**ABSOLUTE, **MEMBERS}, "absolute metric: mean 2.50, IQM 2.25"),
         (SELECTION, "64 steps  selection: 3 members, 1 copied a better one"),
-        ({**SELECTION, "method": "halving"}, "selection: 3 members, go on"),
+        ({**SELECTION, "method": "halving"}, "selection: the best 3 members go on"),
+        (
+            {**SELECTION, "method": "halving", "members": [2], "sources": [0]},
+            "selection: only the best member goes on",
+        ),
+        (
+            {**EVAL, **MEMBERS, "members": 1, "seeds": [7], "episode_return": 2.5},
+            "evaluation of seed 7: return 2.50 (std ",
+        ),
+        (
+            {**EVAL, **MEMBERS, "returns_by_settings": {"seed 1": [1.0], "seed 2": [2.5]}},
+            "evaluation: best seed 2 (2.50), from 1.00 to 4.00 over 3 members of 2 settings",
+        ),
+        (
+            {**EVAL, **MEMBERS, "returns_by_settings": {"a=1": [NAN, 1.0], "a=2": [2.5, 4.0]}},
+            "evaluation: best a=2 (IQM 3.25 over 2 seeds), from 1.00 to 4.00 over",
+        ),
+        (
+            {**EVAL, **MEMBERS, "returns_by_settings": {"a=1": [None], "a=2": [NAN], "a=3": [1]}},
+            "evaluation: best a=3 (1.00), from 1.00 to 4.00 over 3 members",
+        ),
     ],
 )
 def test_line_of_several_members_says(printed: Any, event: Event, words: str) -> None:
     assert words in "\n".join(printed(event))
+
+
+def test_no_iqm_is_printed_for_members_that_are_not_seeds_of_one_agent(printed: Any) -> None:
+    event = {**EVAL, **MEMBERS, "returns_by_settings": {"a=1": [1.0], "a=2": [2.5], "a=3": [4.0]}}
+    assert "IQM" not in "\n".join(printed(event))
+
+
+def test_console_names_the_directory_first_and_last(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end: Event = {"event": "end"}
+    monkeypatch.chdir(tmp_path)
+    write(Console([tmp_path / "runs" / "a"]), *RUN)
+    lines = capsys.readouterr().out.splitlines()
+    assert [i for i, line in enumerate(lines) if line == "run directory: runs/a"] == [
+        4,
+        len(lines) - 1,
+    ]
+    write(Console([tmp_path]), START)  # Hydra can change the working directory to it
+    assert capsys.readouterr().out.splitlines()[-1] == f"run directory: {tmp_path}"
+    write(Console([Path(f"/far/{i}") for i in range(2)]), START, end)
+    assert capsys.readouterr().out.splitlines()[-1] == "run directories: 0, 1 in /far"
+    write(Console(), START, end)
+    assert "director" not in capsys.readouterr().out
 
 
 def test_start_of_several_members_says_how_many(printed: Any) -> None:

@@ -105,3 +105,18 @@ def test_seeds_have_a_panel_only_where_nothing_else_was_swept(
         overrides.write_text(overrides.read_text().replace("0.99", "0.9"))
     sweep.report(swept, console=False)
     assert [list(panels) for panels in seen] == [["system.gamma"], ["arch.seed"]]
+
+
+def test_jobs_are_summed_up_over_seeds_of_equal_settings_only() -> None:
+    rows = [
+        {"gamma": gamma, "arch.seed": str(seed), "absolute_metric": score}
+        for gamma, seed, score in [
+            *(("0.9", i, float(x)) for i, x in enumerate((0, 1, 2, 1000))),
+            *(("0.99", i, 5.0) for i in range(2)),
+            ("0.99", 2, None),
+        ]
+    ]
+    best, other = sweep.over_seeds(rows, ["gamma"])
+    assert best == {"gamma": "0.99", "seeds": 2, "IQM": 5.0, "95%": "[5, 5]"}
+    assert (other["gamma"], other["seeds"], other["IQM"]) == ("0.9", 4, 1.5)
+    assert sweep.over_seeds(rows, ["gamma", "arch.seed"]) == []

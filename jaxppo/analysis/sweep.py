@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from jaxppo.analysis import runs
+from jaxppo.ops.aggregates import interval, iqm
 from jaxppo.runtime.sinks import METRICS, SUMMARY
 from jaxppo.runtime.sinks.console import print_lines, print_table
 from jaxppo.runtime.sinks.marl_eval import MARL_EVAL, merge, save
 from jaxppo.runtime.sinks.plot import draw_sweep
 
 TABLE = "sweep.csv"
+SEED = "arch.seed"
 COLUMNS = ("absolute_metric", "best_episode_return", "best_steps", "steps", "seconds", "status")
 
 
@@ -35,11 +37,33 @@ def report(sweep_dir: Path, *, console: bool) -> None:
         table = csv.DictWriter(file, list(rows[0]))
         table.writeheader()
         table.writerows(rows)
-    panels = [key for key in keys if key != "arch.seed"] or keys
+    panels = [key for key in keys if key != SEED] or keys
     draw_sweep(sweep_dir / "sweep.png", {key: _curves(jobs, key) for key in panels})
     _merge_marl_eval(sweep_dir, jobs, keys)
     if console:
         print_table(f"{len(rows)} jobs in {sweep_dir}", rows)
+        if seeds := over_seeds(rows, [key for key in keys if key != SEED]):
+            print_table("absolute metric over the seeds of equal settings", seeds)
+
+
+def over_seeds(rows: list[dict[str, Any]], keys: list[str]) -> list[dict[str, Any]]:
+    """Return the IQM and 95% interval of jobs that differ in their seed only, best first.
+
+    The list is empty if no settings have several jobs with an absolute metric.
+    """
+    groups: dict[tuple[str, ...], list[float]] = {}
+    for row in rows:
+        if row["absolute_metric"] is not None:
+            groups.setdefault(tuple(row[k] for k in keys), []).append(row["absolute_metric"])
+    if all(len(scores) == 1 for scores in groups.values()):
+        return []
+    found = []
+    for values, scores in groups.items():
+        low, high = interval([scores])
+        own = dict(zip(keys, values, strict=True))
+        bounds = f"[{low:.6g}, {high:.6g}]"
+        found.append({**own, "seeds": len(scores), "IQM": float(iqm(scores)), "95%": bounds})
+    return sorted(found, key=lambda row: -row["IQM"])
 
 
 def read(sweep_dir: Path) -> list[dict[str, Any]]:
@@ -64,7 +88,7 @@ def read(sweep_dir: Path) -> list[dict[str, Any]]:
 
 def _merge_marl_eval(sweep_dir: Path, jobs: list[dict[str, Any]], keys: list[str]) -> None:
     """Merge the jobs' marl_eval.json; the settings that differ name the algorithms."""
-    swept = [key for key in keys if key not in ("arch.seed", "env", "env.name")]
+    swept = [key for key in keys if key not in (SEED, "env", "env.name")]
     documents = []
     for job in jobs:
         file = sweep_dir / job["job"] / MARL_EVAL

@@ -55,7 +55,7 @@ class Export(Choice):
     the platform's own compiler or not fit into memory.
 
     what=executable compiles the programs that train and evaluate the run, from its first step, for
-    `target`, and writes them with a loader that needs jax alone.
+    `target`, and writes them with a loader that needs only jax and what jax brings.
     """
 
     what: str = setting(

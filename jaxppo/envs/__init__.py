@@ -13,7 +13,7 @@ from typing import Any
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs.ranges import check_known, evaluation_config
-from jaxppo.types import Environment
+from jaxppo.types import Environment, describe
 
 PACKAGES = {  # library -> name of its package; the adapter and the extra are named as the library
     "gymnax": "gymnax",
@@ -84,6 +84,33 @@ def build(config: EnvConfig) -> Environment:
     return Extras(env, tuple(config.extras)) if config.extras else env
 
 
+def outline(config: EnvConfig) -> tuple[tuple[str, str], int | None]:
+    """Return the observation space and action space in words, and the time limit in steps."""
+    env = build(config)
+    observation, action = (
+        describe(space).replace("num_values=", "")
+        for space in (env.observation_space, env.action_space)
+    )
+    return (observation, action), env.time_limit
+
+
+def registered(library: str) -> list[str]:
+    """Return the names of a library's environments; `ConfigError` if it is not installed."""
+    names: list[str] = _adapter(EnvConfig(library=library)).names()
+    return names
+
+
+def downloads(library: str, name: str) -> bool:
+    """Return whether an environment downloads files when it is made for the first time."""
+    ask = getattr(_adapter(EnvConfig(library=library)), "downloads", None)
+    return ask is not None and bool(ask(name))
+
+
+def is_installed(library: str) -> bool:
+    """Return whether a library of environments is installed, without importing it."""
+    return importlib.util.find_spec(PACKAGES[library]) is not None
+
+
 def is_simulated(env: Any) -> bool:
     """Return whether the environment is not written in JAX."""
     module = sys.modules.get("jaxppo.envs.simulated")  # imports Gymnasium, which may not be there
@@ -110,7 +137,7 @@ def _adapter(config: EnvConfig) -> ModuleType:
     if config.target is not None:
         return importlib.import_module("jaxppo.envs.own")
     library = config.library
-    if importlib.util.find_spec(PACKAGES[library]) is None:
+    if not is_installed(library):
         raise ConfigError(
             f"env.library={library}: is not installed; pip install 'jaxppo[{library}]'"
         )

@@ -8,6 +8,11 @@ from jaxppo.envs.episodes import Episodes
 from jaxppo.envs.states import States
 
 
+def names() -> list[str]:
+    """Return the names of all registered environments."""
+    return sorted(brax_envs._envs)  # Brax has no public list of its environments
+
+
 def make(config: EnvConfig) -> Episodes:
     """Build by Brax's name; `env.kwargs` go to its class (`backend`), except `episode_length`.
 
@@ -16,7 +21,6 @@ def make(config: EnvConfig) -> Episodes:
     kwargs = dict(config.kwargs)
     length = kwargs.pop("episode_length", 1000)
     name = str(config.name)
-    # Brax has no public list of its environments.
-    if name not in brax_envs._envs:
-        raise unknown(config, brax_envs._envs)
+    if name not in names():
+        raise unknown(config, names())
     return Episodes(name, States(brax_envs.get_environment(name, **kwargs), length), config)

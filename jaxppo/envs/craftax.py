@@ -12,10 +12,6 @@ from jaxppo.envs import replace_params, unknown
 from jaxppo.envs.episodes import Episodes, box_of
 from jaxppo.types import Discrete, PyTree
 
-NAMES = [f"Craftax-{kind}-v1" for kind in ("Symbolic", "Pixels")] + [
-    f"Craftax-Classic-{kind}-v1" for kind in ("Symbolic", "Pixels")
-]
-
 
 class Craftax:
     """One environment of Craftax as an `episodes.Single`, with fixed parameters.
@@ -45,11 +41,17 @@ class Craftax:
         return state, obs, reward, over, jnp.array(False)
 
 
+def names() -> list[str]:
+    """Return the names of all environments; Craftax has no list of them."""
+    games, kinds = ("Craftax", "Craftax-Classic"), ("Symbolic", "Pixels")
+    return [f"{game}-{kind}-v1" for game in games for kind in kinds]
+
+
 def make(config: EnvConfig) -> Episodes:
     """Build by Craftax's name, with the changes of `env.params`."""
     name = str(config.name)
-    if name not in NAMES:
-        raise unknown(config, NAMES)
+    if name not in names():
+        raise unknown(config, names())
     env = make_craftax_env_from_name(name, auto_reset=False, **config.kwargs)
     params = replace_params(name, env.default_params, config.params)
     return Episodes(name, Craftax(env, params), config)

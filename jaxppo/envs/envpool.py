@@ -13,6 +13,11 @@ from jaxppo.envs.simulated import Simulated, refuse_settings
 from jaxppo.simulators.envpool import EnvPool
 
 
+def names() -> list[str]:
+    """Return the names of all registered environments."""
+    return list(envpool.list_all_envs())
+
+
 def make(config: EnvConfig) -> Simulated:
     """Make a task; `env.kwargs` go to `envpool.make_gymnasium` (`num_threads`, `frame_skip`).
 
@@ -28,8 +33,8 @@ def make(config: EnvConfig) -> Simulated:
                 "and env.kwargs.num_threads sets their number"
             )
     name, kwargs = str(config.name), dict(config.kwargs)
-    if name not in envpool.list_all_envs():
-        raise unknown(config, envpool.list_all_envs())
+    if name not in names():
+        raise unknown(config, names())
 
     def pool(seeds: list[int]) -> Any:
         with warnings.catch_warnings():

@@ -16,6 +16,11 @@ from jaxppo.simulators import making
 from jaxppo.simulators.pool import Pool
 
 
+def names() -> list[str]:
+    """Return the names of all registered environments."""
+    return list(gymnasium.registry)
+
+
 def make(config: EnvConfig) -> Simulated:
     """Make a registered environment; `env.kwargs` go to `gymnasium.make`."""
     name = str(config.name)
@@ -25,7 +30,7 @@ def make(config: EnvConfig) -> Simulated:
     try:
         return simulated(name, factory, config)
     except gymnasium.error.UnregisteredEnv:
-        raise unknown(config, gymnasium.registry) from None
+        raise unknown(config, names()) from None
 
 
 def simulated(name: str, factory: Callable[..., Any], config: EnvConfig) -> Simulated:

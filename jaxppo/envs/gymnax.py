@@ -234,11 +234,21 @@ def _time_step(
     )
 
 
+def names() -> list[str]:
+    """Return the names of all registered environments."""
+    return list(gymnax.registered_envs)
+
+
+def downloads(name: str) -> bool:
+    """Return whether an environment downloads files when it is made for the first time."""
+    return name == "MNISTBandit-bsuite"
+
+
 def make(config: EnvConfig) -> GymnaxEnvironment:
     """Build by gymnax id, with `env.kwargs` and `env.params`."""
     name = str(config.name)
-    if name not in gymnax.registered_envs:
-        raise unknown(config, gymnax.registered_envs)
+    if name not in names():
+        raise unknown(config, names())
     env, params = gymnax.make(name, **config.kwargs)
     return adapt(name, env, params, config)
 

@@ -94,6 +94,11 @@ def _action_space(spec: Any) -> Space:
     raise ConfigError(f"env: the action spec {line(spec)} of Jumanji is not supported")
 
 
+def names() -> list[str]:
+    """Return the names of all registered environments."""
+    return list(registered_environments())
+
+
 def make(config: EnvConfig) -> Episodes:
     """Build by Jumanji's id; `env.kwargs` go to its constructor.
 
@@ -101,8 +106,8 @@ def make(config: EnvConfig) -> Episodes:
     one more step, and `Episodes` truncates at the original limit.
     """
     name = str(config.name)
-    if name not in registered_environments():
-        raise unknown(config, registered_environments())
+    if name not in names():
+        raise unknown(config, names())
     env = make_jumanji(name, **config.kwargs)
     limit = getattr(env, "time_limit", None)
     if limit is not None:

@@ -38,14 +38,19 @@ class Navix:
         return step, step.observation, step.reward, step.is_termination(), jnp.array(False)
 
 
+def names() -> list[str]:
+    """Return the names of all registered environments."""
+    return list(navix.registry())
+
+
 def make(config: EnvConfig) -> Episodes:
     """Build by NAVIX's id; `env.kwargs` go to `navix.make`.
 
     `observation_fn` names a function of `navix.observations`, such as symbolic_first_person.
     """
     name, kwargs = str(config.name), dict(config.kwargs)
-    if name not in navix.registry():
-        raise unknown(config, navix.registry())
+    if name not in names():
+        raise unknown(config, names())
     if "observation_fn" in kwargs:
         chosen = str(kwargs["observation_fn"])
         kinds = ("categorical", "symbolic", "rgb")

@@ -90,11 +90,16 @@ class Pgx:
         return {"observation": obs, "action_mask": state.legal_action_mask}
 
 
+def names() -> list[str]:
+    """Return the names of all registered environments."""
+    return list(pgx.available_envs())
+
+
 def make(config: EnvConfig) -> Episodes:
     """Build by Pgx's id."""
     name = str(config.name)
-    if name not in pgx.available_envs():
-        raise unknown(config, pgx.available_envs())
+    if name not in names():
+        raise unknown(config, names())
     if config.kwargs:
         raise ConfigError(f"env.kwargs={config.kwargs}: games of pgx take no arguments; give {{}}")
     env = pgx.make(name)

@@ -40,10 +40,15 @@ class XMiniGrid:
         return step, step.observation, step.reward, step.discount == 0, jnp.array(False)
 
 
+def names() -> list[str]:
+    """Return the names of all registered environments."""
+    return list(xminigrid.registered_environments())
+
+
 def make(config: EnvConfig) -> Episodes:
     """Build by id; `env.kwargs` go to `xminigrid.make`, and `env.params` change parameters."""
     name = str(config.name)
-    if name not in xminigrid.registered_environments():
-        raise unknown(config, xminigrid.registered_environments())
+    if name not in names():
+        raise unknown(config, names())
     env, params = xminigrid.make(name, **config.kwargs)
     return Episodes(name, XMiniGrid(env, replace_params(name, params, config.params)), config)

@@ -15,7 +15,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.kernels.platforms import compiling_for
-from jaxppo.runtime import devices
+from jaxppo.runtime import cgroups, devices
 
 # On CPUs this XLA pass splits every small sum into two kernels, which cost time to compile and to
 # start. Large sums use a library with and without the pass, and are as exact.
@@ -162,29 +162,7 @@ def memory_limit(device: jax.Device, num_devices: int) -> int | None:
     if device.platform != "cpu" or "SC_PHYS_PAGES" not in os.sysconf_names:
         return None
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(physical, *_group_limits()) // num_devices
-
-
-def _group_limits(
-    of: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
-) -> list[int]:
-    """Return memory limits in bytes of the process's Linux control groups and their parents.
-
-    Each line of `of` is `number:controllers:path`; version 2 has one line without controllers.
-    """
-    limits = []
-    for line in of.read_text().splitlines() if of.is_file() else []:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        folder, file = root, "memory.max"
-        if controllers:
-            folder, file = root / "memory", "memory.limit_in_bytes"
-        inner = folder / path.lstrip("/")
-        for group in (inner, *inner.parents):
-            with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
-                limits.append(int((group / file).read_text()))
-    return limits
+    return min(physical, *cgroups.memory_limits()) // num_devices
 
 
 def use_cache(folder: str | None) -> None:

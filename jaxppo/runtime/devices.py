@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import math
 import os
 import platform as processor
 from collections import Counter
@@ -17,7 +18,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxppo.kernels.platforms import compiling_for
-from jaxppo.runtime import hosts
+from jaxppo.runtime import cgroups, hosts
 from jaxppo.types import PyTree
 
 AXIS = "device"
@@ -39,10 +40,15 @@ def prepare() -> None:
     choose_platform()
     asked = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if not asked and _CORES not in os.environ:
-        affinity = getattr(os, "sched_getaffinity", None)  # on Linux only
-        num_cores = len(affinity(0)) if affinity else os.cpu_count() or 1
         with contextlib.suppress(RuntimeError):  # JAX is already in use
-            jax.config.update(_CORES.lower(), num_cores)
+            jax.config.update(_CORES.lower(), num_cores())
+
+
+def num_cores() -> int:
+    """Return the CPU cores that this process may use: its affinity and its groups' quotas."""
+    affinity = getattr(os, "sched_getaffinity", None)  # on Linux only
+    found = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return min([found, *map(math.ceil, cgroups.core_limits())])
 
 
 def choose_platform() -> None:
@@ -134,7 +140,7 @@ def count(members: int) -> int:
 
 
 def machine() -> str:
-    """Describe the hardware: accelerators by name, or the cores of the processor."""
+    """Describe what a run may use: accelerators by name, or cores of the processor."""
     found = available()
     if platform() != "cpu":
         return f"{len(found)} x {found[0].device_kind}"
@@ -142,7 +148,7 @@ def machine() -> str:
     file = Path("/proc/cpuinfo")  # on Linux only
     lines = file.read_text().splitlines() if file.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{of}{os.cpu_count()} cores of {names[0] if names else processor.machine()}"
+    return f"{of}{num_cores()} cores of {names[0] if names else processor.machine()}"
 
 
 def parallel(

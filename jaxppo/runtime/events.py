@@ -18,6 +18,7 @@ from jaxppo.runtime import sinks
 from jaxppo.runtime.caller import Caller
 from jaxppo.runtime.jobs import Job
 from jaxppo.runtime.members import Members
+from jaxppo.runtime.sinks.console import Console
 
 SUMS = ("steps_per_second", "episodes", "unfinished")  # summed over members
 
@@ -29,13 +30,23 @@ class Report:
     outputs: list[sinks.Sink]
     members: range
     folder: Path | None  # None: the screen only
+    labels: Sequence[str] = ()  # of all members, if they are not seeds of the same settings
 
     def write(self, events: Mapping[int, sinks.Event], overall: dict[str, Any]) -> None:
         """Send the events of members, given by number; `overall` is added for several members."""
         own = [events[i] for i in self.members if i in events]
         if own:
             event = own[0] if len(self.members) == 1 else {**aggregate(own), **overall}
+            if self.labels and event["event"] in ("eval", "absolute"):
+                event["returns_by_settings"] = self._by_settings(events)
             self.send(event)
+
+    def _by_settings(self, events: Mapping[int, sinks.Event]) -> dict[str, list[Any]]:
+        """Return the scores of the seeds of each label."""
+        found: dict[str, list[Any]] = {}
+        for i, event in events.items():
+            found.setdefault(self.labels[i], []).append(event["episode_return"])
+        return found
 
     def send(self, event: sinks.Event) -> None:
         """Send one event unchanged."""
@@ -76,11 +87,13 @@ class Events:
                         (job.run_dir / name).mkdir(exist_ok=job.resume)
                     self._open(config, job, range(i, i + 1), name, position)
         screens: list[sinks.Sink] = [*self._caller.screens]
-        if only_screen or not one:
-            console = self._caller.console and any(j.config.logger.console for j in self._jobs)
-            screen = LoggerConfig(console=console, json=False, plot=False)
-            screens += sinks.make(screen, Path())
-        self._reports.append(Report(screens, range(len(self._members)), None))
+        console = self._caller.console and any(j.config.logger.console for j in self._jobs)
+        if console and (only_screen or not one):
+            folders = [] if only_screen else [job.run_dir for job in self._jobs if job.run_dir]
+            screens.append(Console(folders))
+        labels = self._members.labels()
+        labels = labels if len(set(labels)) > 1 else []
+        self._reports.append(Report(screens, range(len(self._members)), None, labels))
 
     def _open(
         self,

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jaxppo.algorithms.spine import Metrics
+from jaxppo.config.fields import as_override
 from jaxppo.config.plan import num_members
 from jaxppo.config.schema import Config
+from jaxppo.config.stored import plain
 from jaxppo.runtime.facts import MemberFacts
 from jaxppo.runtime.jobs import Job, TrainingError
 from jaxppo.runtime.population import members
@@ -95,6 +97,7 @@ class Members:
         for job in jobs:
             start = self.jobs[-1].stop if self.jobs else 0
             self.jobs.append(range(start, start + num_members(job.config)))
+        self._of_jobs = differences([job.config for job in jobs])
         self._is_population = jobs[0].config.population.size is not None
 
     def __getitem__(self, number: int) -> Member:
@@ -116,6 +119,16 @@ class Members:
         finished = [i for i in own if self.all[i].result is not None]
         return max(finished, key=lambda i: self.all[i].best_return, default=None)
 
+    def labels(self) -> list[str]:
+        """Return the settings of each member, without its seed, as far as members differ in them.
+
+        They are empty if all members are seeds of the same settings. A member of a population is
+        named by its seed, since its hyperparameters may change.
+        """
+        if self._is_population:
+            return [f"seed {member.seed}" for member in self.all]
+        return [label for label, own in zip(self._of_jobs, self.jobs, strict=True) for _ in own]
+
     def results(self) -> list[float | TrainingError]:
         """Return each job's result: the mean over its seeds, or the error of a failed one.
 
@@ -134,3 +147,22 @@ class Members:
             more = f" ({len(failures)} of {len(group)} seeds failed)" if len(group) > 1 else ""
             return TrainingError(f"{seed}{failures[0].facts.failure}{more}")
         return statistics.fmean(m.result for m in group if m.result is not None)
+
+
+def differences(configs: Sequence[Config]) -> list[str]:
+    """Return the settings of each job that change its agents and differ, such as a sweep's.
+
+    Seeds are not among them.
+    """
+    rows = [
+        {
+            f"{group}.{key}": value
+            for group in ("arch", "system", "env", "network")
+            for key, value in plain(config)[group].items()
+            if f"{group}.{key}" not in ("arch.seed", "arch.num_seeds")
+        }
+        for config in configs
+    ]
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    swept = [key for key in keys if any(row.get(key) != rows[0].get(key) for row in rows)]
+    return [" ".join(as_override(key, row.get(key)) for key in swept) for row in rows]

@@ -250,5 +250,5 @@ def make(
     if config.console:
         from jaxppo.runtime.sinks.console import Console
 
-        sinks.append(Console())
+        sinks.append(Console([run_dir]))
     return sinks

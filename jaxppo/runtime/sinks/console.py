@@ -1,9 +1,13 @@
 """Display a run: a progress bar on a terminal, plain lines elsewhere."""
 
+import math
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from jaxppo.config.messages import count
+from jaxppo.ops.aggregates import iqm
 from jaxppo.runtime.sinks import Event
 from jaxppo.runtime.sinks.bars import TerminalBar, number, short
 
@@ -11,7 +15,9 @@ from jaxppo.runtime.sinks.bars import TerminalBar, number, short
 class Console:
     """Prints every event. Only this module calls `print`."""
 
-    def __init__(self) -> None:
+    def __init__(self, folders: Sequence[Path] = ()) -> None:
+        """Make the console of runs that write to `folders`, one for each job of a sweep."""
+        self._folders = list(folders)
         self._bar = TerminalBar(sys.stdout) if sys.stdout.isatty() else None
         self._headlines: dict[str, str] = {}  # metrics that the algorithm displays -> formats
 
@@ -22,7 +28,12 @@ class Console:
             self._headlines = event["headlines"]
         if kind == "train":
             event = {**event, "headlines": self._headlines}
-        for line in _LINES[kind](event):
+        lines = _LINES[kind](event)
+        if kind == "start":
+            lines += _directories(self._folders)
+        if kind == "end" and len(self._folders) == 1:  # a sweep names its directory itself
+            lines += _directories(self._folders)
+        for line in lines:
             if self._bar is None or not self._bar.print(line):
                 print(line, flush=True)
         if self._bar is not None:
@@ -177,8 +188,48 @@ def _unfinished(event: Event) -> str:
     )
 
 
+def _directories(folders: Sequence[Path]) -> list[str]:
+    """Return the line that says where the files of a run, or of a sweep's jobs, are."""
+    if not folders:
+        return []
+    if len(folders) == 1:
+        return [f"run directory: {shortest(folders[0])}"]
+    names = [folder.name for folder in folders]
+    few = ", ".join(names if len(names) <= 8 else [*names[:3], "...", names[-1]])
+    return [f"run directories: {few} in {shortest(folders[0].parent)}"]
+
+
+def shortest(folder: Path) -> str:
+    """Return a path as one types it here: relative if it is below the working directory."""
+    here = Path.cwd()
+    inside = folder.is_absolute() and folder != here and folder.is_relative_to(here)
+    return str(folder.relative_to(here) if inside else folder)
+
+
+def _over_settings(event: Event) -> str:
+    """Format the returns of members with different settings, which are no seeds of one agent."""
+    every = event["returns_by_settings"]
+    scores = {
+        name: float(iqm(found))
+        for name, values in every.items()
+        if (found := [x for x in values if x is not None and math.isfinite(x)])
+    }
+    if not scores:
+        return f"no finite return of {count(event['members'], 'member')}"
+    best = max(scores, key=scores.__getitem__)
+    of = "" if len(every) == event["members"] else f" of {count(len(every), 'setting')}"
+    seeds = len(every[best])
+    score = f"IQM {scores[best]:.2f} over {seeds} seeds" if seeds > 1 else f"{scores[best]:.2f}"
+    return (
+        f"best {best} ({score}), from {event['member_return_min']:.2f} to "
+        f"{event['member_return_max']:.2f} over {count(event['members'], 'member')}{of}"
+    )
+
+
 def _over_members(event: Event) -> str:
     """Format the mean return and its statistics over members."""
+    if "returns_by_settings" in event:
+        return _over_settings(event)
     return (
         f"mean {event['episode_return']:.2f}, IQM {event['member_return_iqm']:.2f} "
         f"[{event['member_return_low']:.2f}, {event['member_return_high']:.2f}], "
@@ -188,8 +239,9 @@ def _over_members(event: Event) -> str:
 
 
 def _eval(event: Event) -> list[str]:
-    start = f"{event['steps']:>13,} steps  evaluation: "
-    if "members" in event:
+    of = f" of seed {event['seeds'][0]}" if event.get("members") == 1 else ""
+    start = f"{event['steps']:>13,} steps  evaluation{of}: "
+    if event.get("members", 1) > 1:
         return [f"{start}{_over_members(event)}{_unfinished(event)}"]
     return [
         f"{start}return {event['episode_return']:.2f} (std {event['episode_return_std']:.2f}), "
@@ -198,7 +250,7 @@ def _eval(event: Event) -> list[str]:
 
 
 def _absolute(event: Event) -> list[str]:
-    if "members" in event:
+    if event.get("members", 1) > 1:
         return [
             f"absolute metric: {_over_members(event)}, {event['episodes']:,} episodes"
             f"{_unfinished(event)}"
@@ -213,10 +265,12 @@ def _absolute(event: Event) -> list[str]:
 def _selection(event: Event) -> list[str]:
     if not event["steps"]:  # the start of the run
         return []
+    start, num = f"{event['steps']:>13,} steps  selection: ", len(event["members"])
+    if event["method"] == "halving":
+        who = "only the best member goes on" if num == 1 else f"the best {num:,} members go on"
+        return [f"{start}{who}"]
     replaced = sum(a != b for a, b in zip(event["members"], event["sources"], strict=True))
-    what = f"{replaced} copied a better one" if event["method"] == "pbt" else "go on"
-    of = count(len(event["members"]), "member")
-    return [f"{event['steps']:>13,} steps  selection: {of}, {what}"]
+    return [f"{start}{count(num, 'member')}, {replaced} copied a better one"]
 
 
 def _end(event: Event) -> list[str]:
@@ -255,12 +309,13 @@ def print_table(title: str, rows: list[dict[str, Any]]) -> None:
     """Print rows with equal keys, in their order."""
     from rich.console import Console as Screen
     from rich.table import Table
+    from rich.text import Text  # in plain text, brackets such as [64,64] would be markup
 
-    table = Table(title=title, title_justify="left")
+    table = Table(title=Text(title), title_justify="left")
     for name in rows[0]:
-        table.add_column(name, overflow="fold")
+        table.add_column(Text(name), overflow="fold")
     for row in rows:
-        table.add_row(*(_cell(value) for value in row.values()))
+        table.add_row(*(Text(_cell(value)) for value in row.values()))
     screen = Screen()
     if not screen.is_terminal:  # files have no width
         screen = Screen(width=240)
