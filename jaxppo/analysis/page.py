@@ -187,18 +187,22 @@ def _values(spots: Sequence[Spot], width: int, height: int) -> str:
         lines = [(spot.title, "#1d2530"), *((text, color) for text, color, _ in spot.rows)]
         wide = 12.5 * max(len(text) for text, _ in lines) + 16
         start = min(max(x + 12 if x < width / 2 else x - 12 - wide, 0), max(width - wide, 0))
+        tall = 28 * len(lines) + 10
+        above = sum(y for _, _, y in spot.rows) > 0.5 * len(spot.rows)  # the half without the dots
+        top = 34 if above else max(34, min(height * 0.42, height - tall))
+        box = f'<rect x="{start:.0f}" y="{top:.0f}" width="{wide:.0f}" height="{tall}"/>'
+        words = "".join(
+            f'<text x="{start + 8:.0f}" y="{top + 26 + 28 * n:.0f}" fill="{color}">'
+            f"{html.escape(text)}</text>"
+            for n, (text, color) in enumerate(lines)
+        )
         dots = "".join(
             f'<circle cx="{x:.0f}" cy="{y * height:.0f}" r="9" stroke="{color}"/>'
             for _, color, y in spot.rows
         )
-        words = "".join(
-            f'<text x="{start + 8:.0f}" y="{60 + 28 * n}" fill="{color}">{html.escape(text)}</text>'
-            for n, (text, color) in enumerate(lines)
-        )
-        box = f'x="{start:.0f}" y="34" width="{wide:.0f}" height="{28 * len(lines) + 10}"'
         parts.append(
             f'<g><rect class="area" x="{left:.0f}" y="0" width="{right - left:.0f}" '
-            f'height="{height}"/><g class="shown">{dots}<rect {box}/>{words}</g></g>'
+            f'height="{height}"/><g class="shown">{box}{words}{dots}</g></g>'
         )
     view = f'viewBox="0 0 {width} {height}" aria-hidden="true"'
     return f"<svg {view}>{''.join(parts)}</svg>" if parts else ""

@@ -50,8 +50,11 @@ def make_panels(
     figure = Figure(figsize=(width * sizes[0], height * rows + room), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.add_gridspec(rows, 1)
-    cells = [cell for row, size in enumerate(sizes) for cell in grid[row].subgridspec(1, size)]
-    return figure, [figure.add_subplot(cell) for cell in cells]
+    panels = []
+    for row, size in enumerate(sizes):
+        cells = grid[row].subgridspec(1, size)
+        panels += [figure.add_subplot(cells[0, column]) for column in range(size)]
+    return figure, panels
 
 
 class Plot:
@@ -111,7 +114,7 @@ def draw(events: Sequence[Event]) -> Any:
     axes.set_ylabel("episode return")
     steps_axis(axes)
     axes.grid(alpha=0.3)
-    place = dict(loc="upper center", bbox_to_anchor=(0.5, 0.165), borderaxespad=0)
+    place: dict[str, Any] = dict(loc="upper center", bbox_to_anchor=(0.5, 0.165), borderaxespad=0)
     figure.legend(ncols=2, fontsize=8.5, frameon=False, **place)
     return figure
 
@@ -201,8 +204,8 @@ def draw_population(events: Sequence[Event]) -> Any:
     figure, (returns, lineage, *schedules) = make_panels(2 + len(names), 3, 4.4, 3.0, 0.35)
     for axes in (returns, lineage, *schedules):
         axes.grid(alpha=0.25)
-    for steps, scores in _by_seed(evaluations).values():
-        returns.plot(steps, scores, color=OTHERS, linewidth=0.8)
+    for times, scores in _by_seed(evaluations).values():
+        returns.plot(times, scores, color=OTHERS, linewidth=0.8)
     after = [
         *selections[1:],
         {**selections[-1], "sources": selections[-1]["members"], "steps": end},
@@ -299,12 +302,14 @@ def _legend(figure: Any, winner: str | None, dropped: bool) -> None:
     """Name the lines of a population below its panels."""
     from matplotlib.lines import Line2D
 
-    kinds = [Line2D([], [], color=OTHERS, label="other members" if winner else "members")]
+    looks: list[dict[str, Any]] = [
+        dict(label="other members" if winner else "members", color=OTHERS),
+    ]
     if winner is not None:
-        kinds.insert(0, Line2D([], [], color=ABSOLUTE, linewidth=2, label=winner))
+        looks.insert(0, dict(label=winner, color=ABSOLUTE, linewidth=2))
     if dropped:
-        mark = dict(color=TRAINING, marker="x", linestyle="", label="dropped")
-        kinds.append(Line2D([], [], **mark))
+        looks.append(dict(label="dropped", color=TRAINING, marker="x", linestyle=""))
+    kinds = [Line2D([], [], **look) for look in looks]
     figure.legend(handles=kinds, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
 
 
