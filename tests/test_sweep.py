@@ -116,6 +116,7 @@ def test_picture_has_a_panel_for_each_environment(
         "Pole": ["system.gamma=0.9", "system.gamma=0.99"],
     }
     assert [line.y for line in panels["Acrobot"]] == [[-90.0, -80.0]] * 2
+    assert sorted(line.y for line in panels["Pole"]) == [[2.5, 9.0], [4.5, 6.0]]
 
 
 def test_a_damaged_summary_is_of_a_job_that_ended_early(swept: Path) -> None:
