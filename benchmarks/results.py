@@ -19,6 +19,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from jaxppo.runtime.sinks.plot import make_panels, steps_axis
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).parent / "results"
 GYMNAX = "https://github.com/RobertTLange/gymnax"  # its README; steps are those of gymnax-blines
@@ -262,36 +264,48 @@ def table(results: Sequence[dict[str, Any]]) -> str:
 
 def draw(results: Sequence[dict[str, Any]], out: Path, file: Path) -> None:
     """A panel a row: IQM over the seeds and its 95% interval; dotted, what others report."""
-    from matplotlib.figure import Figure
-
-    columns = min(5, len(results))
-    lines = -(-len(results) // columns)
-    figure = Figure(figsize=(2.1 * columns, 1.6 * lines), layout="constrained")
-    panels = figure.subplots(lines, columns, squeeze=False).ravel()
-    for axes, found in zip(panels, results, strict=False):
+    figure, panels = make_panels(len(results), 5, 2.1, 1.6, 0.35)
+    for axes, found in zip(panels, results, strict=True):
         text = (out / found["name"] / "metrics.jsonl").read_text()
         events = [e for e in map(json.loads, text.splitlines()) if e["event"] == "eval"]
-        unit, suffix = (1e6, "M") if found["steps"] >= 1e6 else (1e3, "k")
-        steps = [event["steps"] / unit for event in events]
+        steps = [event["steps"] for event in events]
         low, middle, high = (
             [event[f"member_return_{of}"] for event in events] for of in ("low", "iqm", "high")
         )
-        axes.fill_between(steps, low, high, alpha=0.25, linewidth=0)
-        axes.plot(steps, middle, linewidth=1.2)
-        if found["published"]:
-            axes.axhline(found["published"]["value"], color="0.4", linestyle=":", linewidth=0.9)
-        axes.set_title(found["name"], fontsize=8)
-        axes.set_xlim(0, found["steps"] / unit)
+        axes.plot(steps, middle, linewidth=1.2, label="IQM over seeds")
+        axes.fill_between(steps, low, high, alpha=0.25, linewidth=0, label="its 95% interval")
         axes.margins(y=0.1)
+        if found["published"]:
+            _draw_published(axes, found["published"])
+        axes.set_title(found["name"], fontsize=8)
         axes.locator_params(nbins=3)
-        axes.xaxis.set_major_formatter(lambda x, _, suffix=suffix: f"{x:g}{suffix}" if x else "0")
+        steps_axis(axes, "", 4)
+        axes.set_xlim(0, found["steps"])
         axes.tick_params(labelsize=7)
         axes.grid(alpha=0.3)
-    for axes in panels[len(results) :]:
-        axes.set_axis_off()
+    named: dict[str, Any] = {}
+    for axes in panels:
+        handles, labels = axes.get_legend_handles_labels()
+        named.update(zip(labels, handles, strict=True))
     figure.supxlabel("environment steps", fontsize=8)
-    figure.supylabel("return of an evaluation's episodes", fontsize=8)
+    figure.supylabel("mean return of an evaluation's episodes", fontsize=8)
+    place = dict(loc="outside upper center", ncols=3, fontsize=8, frameon=False)
+    figure.legend(named.values(), list(named), **place)
     figure.savefig(file, dpi=100)
+
+
+def _draw_published(axes: Any, published: dict[str, Any]) -> None:
+    """A dotted line with its value, and its method unless that is PPO, where there is room."""
+    value, method = published["value"], published["method"]
+    line = dict(color="0.4", linestyle=":", linewidth=0.9)
+    axes.axhline(value, label="published, of PPO unless named", **line)
+    low, high = axes.get_ylim()
+    words = f"{value:g}" if method == "PPO" else f"{value:g}, {method}"
+    style: dict[str, Any] = dict(fontsize=6.5, color="0.3", transform=axes.get_yaxis_transform())
+    if value < (low + high) / 2:  # curves rise: the room is to the right
+        axes.text(0.98, value, words, ha="right", va="bottom", **style)
+    else:
+        axes.text(0.02, value, words, ha="left", va="top", **style)
 
 
 def _read(file: Path, otherwise: Any) -> Any:

@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 from benchmarks.speed import RESULTS, in_a_process
+from jaxppo.runtime.sinks.plot import make_panels, steps_text
 
 LAYERS = ("network.actor_torso.layer_sizes", "network.critic_torso.layer_sizes")
 POINTS: dict[str, tuple[str, dict[int, tuple[list[str], dict[str, str]]]]] = {
@@ -36,32 +37,52 @@ POINTS: dict[str, tuple[str, dict[int, tuple[list[str], dict[str, str]]]]] = {
 }
 
 
-def draw(found: dict[str, list[dict[str, Any]]]) -> None:
-    """A panel of speed each, and one of memory."""
-    from matplotlib.figure import Figure
+# How speed would grow with the value: with as many cores as environments or members; where only
+# the products of layers took time; where devices that share all cores cost nothing
+IDEALS = {
+    "environments": (1, "ideal: linear"),
+    "members (on a core each)": (1, "ideal: linear"),
+    "width of both layers": (-2, "ideal: 1 / width²"),
+    "forced devices": (0, "ideal: the same cores, the same speed"),
+}
 
-    figure = Figure(figsize=(10, 6), layout="constrained")
-    axes = figure.subplots(2, 3).ravel()
+
+def draw(found: dict[str, list[dict[str, Any]]]) -> None:
+    """A panel of speed each, beside its ideal, and one of memory; all axes are logarithmic."""
+    figure, axes = make_panels(len(found) + 1, 3, 3.4, 2.9)
     for axis, (name, rows) in zip(axes, found.items(), strict=False):
-        axis.plot(
-            [row["value"] for row in rows], [row["steps_per_second"] / 1e3 for row in rows], "o-"
-        )
-        axis.set(xscale="log", xlabel=name, ylabel="thousand steps/s", ylim=(0, None))
-        axis.set_xticks([row["value"] for row in rows], [f"{row['value']:,}" for row in rows])
+        values = [row["value"] for row in rows]
+        speeds = [row["steps_per_second"] for row in rows]
+        exponent, label = IDEALS[name]
+        ideal = [speeds[0] * (value / values[0]) ** exponent for value in values]
+        axis.plot(values, ideal, color="0.6", linestyle="--", label=label)
+        axis.plot(values, speeds, "o-", label="measured")
+        axis.set(xscale="log", yscale="log", xlabel=name, ylabel="environment steps per second")
+        axis.set_ylim(min(speeds) / 2, max(speeds) * 4)
+        axis.set_xticks(values, [f"{value:,}" for value in values])
         axis.tick_params(axis="x", rotation=30)
         axis.minorticks_off()
+        _name_speeds(axis)
     memory = [row for rows in found.values() for row in rows if row["growth_mib"] is not None]
-    axis = axes[len(found)]
+    axis = axes[-1]
     limits = [1, max(max(r["estimated_growth_mib"], r["growth_mib"]) for r in memory) * 1.5]
-    axis.plot(limits, limits, color="0.7")
-    axis.plot(
-        [row["estimated_growth_mib"] for row in memory], [row["growth_mib"] for row in memory], "o"
-    )
+    axis.plot(limits, limits, color="0.6", linestyle="--", label="ideal: as estimated")
+    estimated = [row["estimated_growth_mib"] for row in memory]
+    axis.plot(estimated, [row["growth_mib"] for row in memory], "o", label="measured")
     axis.set(xscale="log", yscale="log", xlim=limits, ylim=limits)
     axis.set(xlabel="MiB by the compiler's account", ylabel="MiB that the process grew by")
-    for axis in axes[len(found) + 1 :]:
-        axis.set_axis_off()
+    for axis in axes:
+        axis.grid(alpha=0.3)
+        axis.legend(loc="best", fontsize=8, frameon=False)
     figure.savefig(RESULTS / "scaling.png", dpi=100)
+
+
+def _name_speeds(axis: Any) -> None:
+    """Ticks at 1, 2 and 5 times powers of ten, such as 50k."""
+    from matplotlib.ticker import FuncFormatter, LogLocator
+
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda speed, _: steps_text(speed)))
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,6 +14,7 @@ from omegaconf import OmegaConf
 
 from jaxppo import report
 from jaxppo.analysis import comparison, runs
+from jaxppo.analysis import page as elements
 from jaxppo.config.fields import ConfigError
 from jaxppo.runtime.events import aggregate
 
@@ -159,6 +161,21 @@ def test_a_run_that_its_caller_stopped_has_not_failed(tmp_path: Path) -> None:
     assert (run.failed, run.score) == (False, 3.0)
 
 
+def test_copies_of_a_run_are_one_run(tmp_path: Path) -> None:
+    """A copy has the settings and the metric log; equal scores alone make no copy."""
+    first = make(tmp_path / "a", [1.0, 2.0], 1.5)
+    for name in ("b", "c"):
+        shutil.copytree(first, tmp_path / name)
+    make(tmp_path / "gamma", [1.0, 2.0], 1.5, system__gamma=0.5)
+    make(tmp_path / "seed", [1.0, 2.0], 1.5, arch__seed=2)
+    for name in ("empty", "empty too"):
+        make(tmp_path / name, [], "none yet")
+    found, notes = runs.find([str(tmp_path)])
+    assert [run.folder.name for run in found] == ["a", "seed", "empty", "gamma", "empty too"]
+    (note,) = [note for note in notes if "copied" in note]
+    assert note == f"{tmp_path}/a: copied to {tmp_path}/b, {tmp_path}/c; counted once"
+
+
 def test_no_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / ".hydra").mkdir()
     (tmp_path / ".hydra" / "config.yaml").write_text("arch: {}")
@@ -275,12 +292,20 @@ class Page(HTMLParser):
         self.open: list[str] = []
         self.sources: list[str] = []
         self.alts: list[str] = []
+        self.sections: list[str] = []
+        self.links: list[str] = []
+        self.scripts: list[str] = []
         self.text = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
-        assert not {"href", "onload", "onerror"} & set(given)
-        assert tag not in ("script", "link", "iframe", "object")
+        assert not {"src", "onload", "onerror"} & set(given) or tag == "img"
+        assert (given.get("href") or "#").startswith("#")
+        assert tag not in ("link", "iframe", "object")
+        if given.get("id"):
+            self.sections.append(given["id"] or "")
+        if "href" in given:
+            self.links.append(given["href"] or "")
         if tag == "img":
             self.sources.append(given["src"] or "")
             self.alts.append(given["alt"] or "")
@@ -292,6 +317,8 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text += data
+        if self.open[-1:] == ["script"]:
+            self.scripts.append(data)
 
 
 def run_main(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
@@ -317,15 +344,16 @@ def test_page_stands_alone_and_says_what_is_amiss(
             place / str(number), [50.0, 120.0], absolute, status=status, arch__seed=number,
             system__gamma=gamma, typed=["env=cartpole", f"system.gamma={gamma}", "+x='<i>'"],
         )  # fmt: skip
+    monkeypatch.chdir(tmp_path)
     run_main(monkeypatch, place)
     printed = capsys.readouterr()
     assert printed.err == ""
-    assert "index.html: 5 runs, 2 groups, 1 task" in printed.out
-    content = (place / "report" / "index.html").read_text("utf-8")
+    assert "report/index.html: 5 runs, 2 groups, 1 task" in printed.out
+    content = (tmp_path / "report" / "index.html").read_text("utf-8")
     page = Page()
     page.feed(content)
     assert page.open == []
-    pngs = sorted(path.name for path in (place / "report").glob("*.png"))
+    pngs = sorted(path.name for path in (tmp_path / "report").glob("*.png"))
     assert pngs == [
         *("curves_CartPole_v1.png", "improvement.png", "iqm.png", "profiles.png"),
         "setting_system_gamma_CartPole_v1.png",
@@ -334,6 +362,11 @@ def test_page_stands_alone_and_says_what_is_amiss(
     assert all(source.startswith("data:image/png;base64,iVBOR") for source in page.sources)
     assert all(page.alts)
     assert "url(" not in content
+    assert page.scripts == [elements.SCRIPT]
+    assert page.links == [f"#{name}" for name in page.sections]
+    assert page.sections[0] == "absolute-metrics"
+    # The values of the first evaluation, over all runs with that gamma
+    assert "100 steps50.00 [50.00, 50.00]  system.gamma=0.9" in page.text
     for line in (
         "1 of 5 runs not finished",
         "1 of 3 runs failed and left out of scores",
@@ -361,6 +394,29 @@ def test_page_of_one_run_has_no_intervals_and_is_the_same_every_time(
     assert "1 group with one run on a task: no interval there." in text
     assert "Probability of improvement" not in text
     assert not (run / "report").exists()
+
+
+def test_single_runs_have_no_std(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, gamma in enumerate((0.9, 0.95, 0.99)):
+        make(tmp_path / str(number), [1.0], 100.0 + number, system__gamma=gamma)
+    run_main(monkeypatch, tmp_path, f"out={tmp_path / 'page'}")
+    text = (tmp_path / "page" / "index.html").read_text()
+    assert "<span>101.0</span>" in text
+    assert not re.search("<span>[^<]*±", text)
+
+
+@pytest.mark.parametrize(
+    "values, words",
+    [
+        ((0.99, 0.9, "tanh"), ["0.99", "0.9", "tanh"]),
+        ((0.00023948273, 0.0071829374), ["0.00024", "0.0072"]),
+        ((0.00023948273, 0.00023991234), ["0.000239", "0.00024"]),
+        ((0.000239999, 0.00024), ["0.000239999", "0.00024"]),
+        ((1024, True, None), ["1024", "true", "null"]),
+    ],
+)
+def test_numbers_are_rounded_to_what_differs(values: tuple[Any, ...], words: list[str]) -> None:
+    assert list(comparison.texts(values).values()) == words
 
 
 @pytest.mark.parametrize(

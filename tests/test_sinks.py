@@ -16,7 +16,7 @@ import pytest
 
 from jaxppo.config.schema import LoggerConfig
 from jaxppo.runtime import sinks
-from jaxppo.runtime.sinks import Event, Sink, View
+from jaxppo.runtime.sinks import Event, Sink, View, plot
 from jaxppo.runtime.sinks.console import Console
 from jaxppo.runtime.sinks.json_lines import JsonLines
 from jaxppo.runtime.sinks.plot import Plot
@@ -244,6 +244,43 @@ def test_plot_leaves_no_figure_open(tmp_path: Path) -> None:
 
     write(Plot(tmp_path / "curve.png"), *RUN)
     assert pyplot.get_fignums() == []
+
+
+def test_curve_begins_at_step_0_and_its_band_stays_within_the_returns() -> None:
+    bounds = {"episode_return_min": 0.0, "episode_return_max": 500.0}
+    events = [
+        {**EVAL, **bounds, "steps": steps, "episode_return": mean, "episode_return_std": 100.0}
+        for steps, mean in ((1000, 30.0), (2000, 250.0), (3000, 480.0))
+    ]
+    figure = plot.draw([START, *events])
+    (axes,) = figure.axes
+    (band,) = axes.collections
+    points = band.get_paths()[0].vertices
+    assert (points[:, 1].min(), points[:, 1].max()) == (0.0, 500.0)
+    assert {150.0, 350.0} <= set(points[:, 1])  # where neither bound is near
+    assert axes.get_xlim()[0] == 0.0
+    named = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert [name.partition(",")[0] for name in named] == ["evaluation", "± one std of episodes"]
+
+
+@pytest.mark.parametrize(
+    "steps, words",
+    [(0, "0"), (500, "500"), (50_000, "50k"), (327_680, "327.7k"), (1.5e6, "1.5M"), (2e9, "2B")],
+)
+def test_steps_are_written_in_one_style(steps: float, words: str) -> None:
+    assert plot.steps_text(steps) == words
+
+
+@pytest.mark.parametrize("num, columns, rows", [(1, 3, [1]), (5, 3, [3, 2]), (16, 5, [4] * 4)])
+def test_panels_fill_every_row(num: int, columns: int, rows: list[int]) -> None:
+    figure, panels = plot.make_panels(num, columns, 2.0, 2.0)
+    figure.canvas.draw()
+    assert len(panels) == num
+    places = [axes.get_position() for axes in panels]
+    tops = sorted({round(place.y0, 6) for place in places}, reverse=True)
+    found = [[place for place in places if round(place.y0, 6) == top] for top in tops]
+    assert [len(row) for row in found] == rows
+    assert all(row[-1].x1 > 0.9 for row in found)
 
 
 @pytest.fixture
@@ -522,6 +559,29 @@ def test_populations_have_pictures_of_scores_lineage_and_schedules(tmp_path: Pat
     write(Plot(tmp_path / "curve.png"), *events)
     for name in ("curve.png", "population.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_winner_is_drawn_with_its_ancestors() -> None:
+    """Member 0 copied member 2 after 64 steps, and is best after 128."""
+    first = {**SELECTION, "steps": 0, "sources": [0, 1, 2]}
+    returns = {0: [0.0, 0.0, 1.0], 64: [1.0, 2.0, 3.0], 128: [9.0, 2.0, 3.0]}
+    evaluations = [
+        {**EVAL, **MEMBERS, "steps": steps, "member_returns": own} for steps, own in returns.items()
+    ]
+    selections = [first, SELECTION]
+    assert plot.ancestors(selections, 0, 128) == [2, 0]
+    assert plot.ancestors(selections, 1, 128) == [1, 1]
+    assert plot.ancestors(selections, 0, 64) == [0]  # the selection at 64 comes after it
+    figure = plot.draw_population([*selections, *evaluations])
+    returns_of, lineage, _, gamma = [
+        next(line for line in axes.lines if line.get_color() == plot.ABSOLUTE)
+        for axes in figure.axes
+    ]
+    assert returns_of.get_xydata().tolist() == [[0.0, 1.0], [64.0, 3.0], [128.0, 9.0]]
+    assert lineage.get_xydata().tolist() == [[0.0, 2.0], [64.0, 0.0], [128.0, 0.0]]
+    assert gamma.get_ydata().tolist() == [0.99, 0.0, 0.0]
+    (legend,) = figure.legends
+    assert "winner (member 0, seed 1)" in legend.get_texts()[0].get_text()
 
 
 def test_selections_are_kept_in_json(tmp_path: Path) -> None:

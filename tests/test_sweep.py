@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from jaxppo.analysis import sweep
+from jaxppo.analysis import charts, comparison, runs, sweep
 
 
 def job(
@@ -16,6 +16,10 @@ def job(
 ) -> None:
     (folder / ".hydra").mkdir(parents=True)
     OmegaConf.save(OmegaConf.create(overrides), folder / ".hydra" / "overrides.yaml")
+    config = OmegaConf.create({"arch": {"num_seeds": 1}, "system": {}, "env": {"name": "Pole"}})
+    typed = [line.lstrip("+") for line in overrides if not line.startswith("env=")]
+    config.merge_with(OmegaConf.from_dotlist(typed))
+    OmegaConf.save(config, folder / "config.yaml")
     events = [
         {"event": "eval", "steps": 100 * (i + 1), **(s if isinstance(s, dict) else {})}
         | ({} if isinstance(s, dict) else {"episode_return": s})
@@ -77,34 +81,48 @@ def test_without_a_console_nothing_is_printed_and_without_jobs_nothing_written(
     assert list(empty.iterdir()) == []
 
 
-def test_curves_gather_the_scores_of_every_job_and_seed_with_a_value(swept: Path) -> None:
-    curves = sweep._curves(sweep.read(swept), "system.gamma")
-    assert curves == {
-        "0.9": {100: [1.0, 6.0, 8.0], 200: [6.0]},
-        "0.99": {100: [3.0, 2.0], 200: [9.0]},
+def lines_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[charts.Line]]:
+    """Panel -> its lines, of sweep.png."""
+    seen: list[Any] = []
+    monkeypatch.setattr(charts, "_draw_lines", lambda axes, lines: seen.append(lines))
+    sweep.report(folder, console=False)
+    monkeypatch.undo()
+    found = comparison.compare(runs.find([str(folder)])[0], {})
+    return dict(zip(found.tasks, seen, strict=True))
+
+
+def test_picture_has_a_line_for_each_setting_over_its_seeds(
+    swept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (lines,) = lines_of(swept, monkeypatch).values()
+    assert {line.label: (line.x, line.y) for line in lines} == {
+        "system.gamma=0.9": ([100, 200], [4.5, 6.0]),  # of 1 and 8, the best member's
+        "system.gamma=0.99": ([100, 200], [2.5, 9.0]),
     }
 
 
-def test_damaged_files_of_a_killed_job_are_left_out(swept: Path) -> None:
-    with (swept / "2" / "metrics.jsonl").open("a") as file:
-        file.write('{"event": "ev')
-    (swept / "0" / "summary.json").write_text('{"status": "fini')
-    jobs = {found["job"]: found for found in sweep.read(swept)}
-    assert [event["episode_return"] for event in jobs["2"]["evaluations"]] == [3.0, 9.0]
-    assert jobs["0"]["summary"] == {"status": "ended early"}
-
-
-def test_seeds_have_a_panel_only_where_nothing_else_was_swept(
+def test_picture_has_a_panel_for_each_environment(
     swept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[dict[str, Any]] = []
-    monkeypatch.setattr(sweep, "draw_sweep", lambda path, panels: seen.append(panels))
-    sweep.report(swept, console=False)
-    for name in ("2", "10"):
-        overrides = swept / name / ".hydra" / "overrides.yaml"
-        overrides.write_text(overrides.read_text().replace("0.99", "0.9"))
-    sweep.report(swept, console=False)
-    assert [list(panels) for panels in seen] == [["system.gamma"], ["arch.seed"]]
+    done = {"status": "finished", "absolute_metric": -80.0, "best_episode_return": -80.0}
+    for number, gamma in (("20", 0.9), ("21", 0.99)):
+        job(swept / number, ["env=acrobot", f"system.gamma={gamma}"], done, [-90.0, -80.0])
+        config = OmegaConf.load(swept / number / "config.yaml")
+        config.env.name = "Acrobot"
+        OmegaConf.save(config, swept / number / "config.yaml")
+    panels = lines_of(swept, monkeypatch)
+    assert {task: sorted(line.label for line in lines) for task, lines in panels.items()} == {
+        "Acrobot": ["system.gamma=0.9", "system.gamma=0.99"],
+        "Pole": ["system.gamma=0.9", "system.gamma=0.99"],
+    }
+    assert [line.y for line in panels["Acrobot"]] == [[-90.0, -80.0]] * 2
+    assert sorted(line.y for line in panels["Pole"]) == [[2.5, 9.0], [4.5, 6.0]]
+
+
+def test_a_damaged_summary_is_of_a_job_that_ended_early(swept: Path) -> None:
+    (swept / "0" / "summary.json").write_text('{"status": "fini')
+    jobs = {found["job"]: found for found in sweep.read(swept)}
+    assert jobs["0"]["summary"] == {"status": "ended early"}
 
 
 def test_jobs_are_summed_up_over_seeds_of_equal_settings_only() -> None:

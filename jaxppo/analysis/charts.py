@@ -1,4 +1,4 @@
-"""Pictures of a report. Each has one panel and can be read on a phone, in print, without colour."""
+"""Pictures of a report and of a sweep, which can be read on a phone, in print, without colour."""
 
 import dataclasses
 import textwrap
@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxppo.analysis.comparison import Estimate, text
+from jaxppo.analysis.comparison import Comparison, Estimate, curve, text
+from jaxppo.runtime.sinks.plot import make_panels, steps_axis
 
 # Colours of Okabe and Ito that are dark enough for lines on white; each with a line and a marker
 STYLES: tuple[tuple[str, Any, str], ...] = (
@@ -57,34 +58,115 @@ class Points:
     estimate: Estimate  # of their IQM
 
 
-def draw_curves(
-    path: Path,
-    lines: Sequence[Line],
-    faint: Sequence[tuple[Sequence[float], Sequence[float]]],
-    *,
-    title: str,
-    ylabel: str,
-) -> None:
-    """Draw learning curves. The curves `faint`, given as x and y, are grey and have no names."""
-    from matplotlib.ticker import EngFormatter, MaxNLocator
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Spot:
+    """What a page shows where a reader points at one step of a picture of curves."""
 
-    figure, axes = _figure(title, legend=[line.label for line in lines])
-    for x, y in faint:
-        axes.plot(x, y, color="#B0B8C2", linewidth=0.5, zorder=1)
-    for line in lines:
+    x: float  # in the picture, 0 (left) to 1
+    title: str
+    rows: Sequence[tuple[str, str, float]]  # text, colour, and y in the picture, 0 (top) to 1
+
+
+def lines_of(comparison: Comparison, task: str, groups: Sequence[int]) -> list[Line]:
+    """Return learning curves on a task of `groups`, indices into those of the comparison.
+
+    Groups that have no run of this task are left out. The style is the place in `groups`.
+    """
+    lines = []
+    for style, number in enumerate(groups):
+        group = comparison.groups[number]
+        if task in group.runs:
+            found = curve(group.runs[task])
+            lines.append(
+                Line(
+                    label=group.label,
+                    x=found.steps,
+                    y=found.iqm,
+                    low=found.low,
+                    high=found.high,
+                    num_whole=found.num_whole,
+                    style=style,
+                )
+            )
+    return lines
+
+
+def draw_curves(path: Path, lines: Sequence[Line], *, title: str) -> list[Spot]:
+    """Draw learning curves, the first ones in colour; return what they are at each step.
+
+    Curves for which there is no style are grey and have no names.
+    """
+    figure, axes = _figure(title, legend=[_KEY, *(line.label for line in _styled(lines))])
+    _draw_lines(axes, lines)
+    _widen(axes, "y")
+    _finish(figure, axes, path, key=_KEY)
+    return _spots(figure, axes, _styled(lines))
+
+
+def draw_sweep(path: Path, comparison: Comparison) -> None:
+    """Draw a panel of learning curves for each task; without evaluations, nothing."""
+    every = range(len(comparison.groups))
+    panels = [(task, lines_of(comparison, task, every)) for task in comparison.tasks]
+    panels = [(task, lines) for task, lines in panels if any(line.x for line in lines)]
+    if not panels:
+        return
+    labels = [group.label for group in comparison.groups[: len(STYLES)]]
+    room = 0.25 + 0.2 * sum(_wrapped(label, 2 * _LEGEND).count("\n") + 1 for label in labels)
+    columns = min(len(panels), 3)
+    figure, places = make_panels(len(panels), columns, WIDTH if columns < 3 else 4.0, 3.1, room)
+    for axes, (task, lines) in zip(places, panels, strict=True):
+        _draw_lines(axes, lines)
+        _widen(axes, "y")
+        axes.grid(alpha=0.25)
+        axes.set_title("\n".join(textwrap.wrap(task, 44)), fontsize=10.5)
+    _legend(figure, places, 2 * _LEGEND if columns > 1 else _LEGEND, _KEY)
+    _save(figure, path, 110)
+
+
+_KEY = "line: IQM over runs, dots: evaluations, band: 95% interval"
+
+
+def _draw_lines(axes: Any, lines: Sequence[Line]) -> None:
+    for line in lines[::-1]:
+        if line.style >= len(STYLES):
+            axes.plot(line.x, line.y, color="#B0B8C2", linewidth=0.5, zorder=1)
+    for line in _styled(lines):
         color, dashes, marker = STYLES[line.style]
-        split, dots = line.num_whole, dict(color=color, marker=marker, markersize=4)
+        split = line.num_whole
+        dots = dict(color=color, marker=marker, markersize=4, clip_on=False)
         _band(axes, line)
         solid = dict(linestyle=dashes, linewidth=1.5, label=line.label)
         axes.plot(line.x[:split], line.y[:split], **solid, **dots)
         rest = slice(max(0, split - 1), None)
         if split < len(line.x):
             axes.plot(line.x[rest], line.y[rest], linestyle=":", linewidth=0.9, alpha=0.6, **dots)
-    axes.xaxis.set_major_locator(MaxNLocator(6))
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # thousands or millions
-    axes.set(xlabel="environment steps", ylabel=ylabel)
-    _widen(axes, "y")
-    _finish(figure, axes, path)
+    steps_axis(axes)
+    axes.set_ylabel("evaluation return")
+
+
+def _styled(lines: Sequence[Line]) -> list[Line]:
+    return [line for line in lines if line.style < len(STYLES)]
+
+
+def _spots(figure: Any, axes: Any, lines: Sequence[Line]) -> list[Spot]:
+    """Return the values of curves at each step, best first, and where they are in the picture."""
+    width, height = figure.bbox.size
+    spots = []
+    for step in sorted({step for line in lines for step in line.x}):
+        rows = []
+        for line in lines:
+            if step in line.x:
+                place = list(line.x).index(step)
+                text = rounded(line.y[place])
+                if place < len(line.low):
+                    text += f" [{rounded(line.low[place])}, {rounded(line.high[place])}]"
+                x, y = axes.transData.transform((step, line.y[place]))
+                text = f"{text}  {textwrap.shorten(line.label, 34, placeholder='...')}"
+                rows.append((line.y[place], text, STYLES[line.style][0], 1 - y / height))
+        rows.sort(key=lambda row: -row[0])
+        title = f"{step:,.0f} steps"
+        spots.append(Spot(x=x / width, title=title, rows=[row[1:] for row in rows]))
+    return spots
 
 
 def draw_profiles(path: Path, lines: Sequence[Line], *, title: str, xlabel: str) -> None:
@@ -227,22 +309,38 @@ def _widen(axes: Any, axis: str) -> None:
     getattr(axes, f"{axis}axis").get_major_formatter().set_useOffset(False)
 
 
-def _finish(figure: Any, axes: Any, path: Path, axis: str = "both") -> None:
-    """Write the picture; an `OSError` names the file."""
+def _finish(figure: Any, axes: Any, path: Path, axis: str = "both", key: str | None = None) -> None:
+    """Write the picture; an `OSError` names the file. `key` is the title of the legend."""
     axes.grid(alpha=0.25, axis=axis)
-    handles, labels = axes.get_legend_handles_labels()
-    if labels:
+    _legend(figure, [axes], _LEGEND, key)
+    _save(figure, path, DPI)
+
+
+def _legend(figure: Any, panels: Sequence[Any], width: int, key: str | None) -> None:
+    """Name the lines of all panels, each once, below them; `width` in letters."""
+    named: dict[str, Any] = {}
+    for axes in panels:
+        handles, labels = axes.get_legend_handles_labels()
+        named = {**dict(zip(labels, handles, strict=True)), **named}
+    if named:
         figure.legend(
-            handles,
-            [_wrapped(label, _LEGEND) for label in labels],
+            named.values(),
+            [_wrapped(label, width) for label in named],
+            title=key,
             loc="outside lower left",
             fontsize=8.5,
+            title_fontsize=8.5,
+            alignment="left",
             frameon=False,
             handlelength=3.4,
             borderpad=0.2,
         )
+
+
+def _save(figure: Any, path: Path, dpi: int) -> None:
+    """Write the picture; an `OSError` names the file."""
     try:
-        figure.savefig(path, dpi=DPI, metadata={"Software": None})
+        figure.savefig(path, dpi=dpi, metadata={"Software": None})
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
 

@@ -189,6 +189,18 @@ def text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def texts(values: Iterable[Any]) -> dict[Any, str]:
+    """Return value -> text; long numbers are rounded, to as many digits as tell them apart."""
+    every = {value: text(value) for value in values}
+    long = [x for x in every if isinstance(x, float) and float(f"{x:.4g}") != x]
+    others = {shown for value, shown in every.items() if value not in long}
+    for digits in range(2, 18):
+        short = {value: f"{value:.{digits}g}" for value in long}
+        if len({*short.values()} - others) == len(long):
+            break
+    return {**every, **short}
+
+
 def _order(member: tuple[str, Run, Any]) -> tuple[str, int, str]:
     task, run, _ = member
     return task, run.seed, str(run.folder)
@@ -340,8 +352,10 @@ def _labels(
         for own, of_key in values.items()
     }
 
+    words = {k: texts(of_key[k] for of_key in values.values()) for k in _union(values.values())}
+
     def name(own: tuple[Any, ...], keys: Mapping[str, str]) -> str:
-        return ", ".join(f"{keys[k]}={text(v)}" for k, v in shown[own].items())
+        return ", ".join(f"{keys[k]}={words[k][v]}" for k, v in shown[own].items())
 
     short = {key: key for key in _union(values.values())}
     if max(len(name(own, short)) for own in values) > MAX_LABEL:

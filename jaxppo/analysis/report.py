@@ -5,7 +5,7 @@ import itertools
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from jaxppo.analysis.charts import (
     draw_curves,
     draw_profiles,
     draw_setting,
+    lines_of,
     rounded,
 )
 from jaxppo.analysis.comparison import (
@@ -31,7 +32,6 @@ from jaxppo.analysis.comparison import (
     Group,
     better,
     compare,
-    curve,
     label_with_tasks,
     middle,
     overall,
@@ -60,7 +60,7 @@ class Reporting:
     """
 
     runs: list[str] = setting([], "directories")
-    out: str | None = setting(None, "the directory to write to; null: report in the first DIR")
+    out: str = setting("report", "the directory to write to")
     bounds: dict[str, Any] = setting(
         {},
         "returns that become 0 and 1 when tasks are averaged, such as bounds.CartPole-v1=[0,500]; "
@@ -74,16 +74,18 @@ def report(settings: Reporting) -> None:
         raise ConfigError("no directory named: python -m jaxppo.report DIR...")
     found, notes = runs.find(settings.runs)
     comparison = compare(found, settings.bounds)
-    out = output_folder(settings.out or Path(settings.runs[0]) / "report")
+    out = output_folder(settings.out)
     contents = (
         f"{count(found, 'run')}, {count(comparison.groups, 'group')}, "
         f"{count(comparison.tasks, 'task')}"
     )
     notes = [*cautions(comparison), *notes]
+    sections = [make(comparison, out) for make in SECTIONS]
     parts = [
         page.paragraph(f"{contents}, from {', '.join(settings.runs)}"),
+        page.contents(sections),
         page.listing(notes),
-        *(make(comparison, out) for make in SECTIONS),
+        *sections,
     ]
     (out / PAGE).write_text(page.page("Comparison of runs", *parts), "utf-8")
     print_lines(f"{out / PAGE}: {contents}", *notes)
@@ -135,8 +137,8 @@ def cautions(comparison: Comparison) -> list[str]:
 def absolute_metrics(comparison: Comparison, out: Path) -> str:
     """Make the table of results."""
     several = len(comparison.tasks) > 1
-    names = ["group", *(["task"] if several else []), "runs", "steps", "mean ± std", "IQM"]
-    names += ["95% interval", "lowest, highest", "wall time"]
+    names = ["group", *(["task"] if several else []), "runs", "steps", "mean ± std"]
+    names += ["IQM [95% interval]", "lowest, highest", "wall time"]
     rows = []
     for group, task, own in _cells(comparison):
         scores = group.scores(task)
@@ -145,16 +147,15 @@ def absolute_metrics(comparison: Comparison, out: Path) -> str:
         rows.append(
             [
                 *([group.label, task] if several else [group.label]),
-                f"{num} (seeds {_ranges(run.seed for run in own)})",
+                num,
                 _span([run.steps for run in own], "{:,}".format),
                 _mean(scores),
-                rounded(estimate.value) if estimate else "-",
-                _interval(estimate),
+                _estimate(estimate),
                 _span(scores.tolist(), rounded),
                 _span([run.seconds for run in own if run.seconds is not None], _duration),
             ]
         )
-    numbers = {*names} - {"group", "task", "runs"}
+    numbers = {*names} - {"group", "task"}
     parts = [page.table(names, rows[:SHOWN], numbers)]
     if len(rows) > SHOWN:
         rest = page.table(names, rows[SHOWN:], numbers)
@@ -255,40 +256,27 @@ def learning_curves(comparison: Comparison, out: Path) -> str:
     figures = []
     many = len(comparison.groups) > len(STYLES)
     for task in comparison.tasks:
-        groups = [(n, g) for n, g in enumerate(comparison.groups) if task in g.runs]
+        groups = [*range(len(comparison.groups))]
         if many:  # each picture has its own styles
-            groups.sort(key=lambda pair: -middle([pair[1].scores(task)]))
-            groups = [(number, group) for number, (_, group) in enumerate(groups)]
-        lines, faint = [], []
-        for style, group in groups:
-            found = curve(group.runs[task])
-            if style >= len(STYLES):
-                faint.append((found.steps, found.iqm))
-                continue
-            lines.append(
-                Line(
-                    label=group.label,
-                    x=found.steps,
-                    y=found.iqm,
-                    low=found.low,
-                    high=found.high,
-                    num_whole=found.num_whole,
-                    style=style,
-                )
-            )
+            groups = [number for number in groups if task in comparison.groups[number].runs]
+            groups.sort(key=lambda number: -middle([comparison.groups[number].scores(task)]))
+        lines = lines_of(comparison, task, groups)
         path = out / f"curves_{_slug(task)}.png"
-        draw_curves(path, lines, faint, title=task, ylabel="evaluation return, IQM and 95%")
+        spots = draw_curves(path, lines, title=task)
         ends = "; ".join(
             f"{line.label}: {rounded(line.y[-1])} at {line.x[-1]:,.0f} steps"
-            for line in lines
+            for line in lines[: len(STYLES)]
             if line.x
         )
-        grey = f"The best {len(STYLES)} groups here; {len(faint)} more in grey." if faint else ""
-        figures.append(page.figure(path, f"Learning curves on {task}. {ends}", caption=grey))
+        num = max(0, len(lines) - len(STYLES))
+        grey = f"The best {len(STYLES)} groups here; {num} more in grey." if num else ""
+        alt = f"Learning curves on {task}. {ends}"
+        figures.append(page.figure(path, alt, caption=grey, spots=spots))
     return page.section(
         "Learning curves",
         "IQM over runs of the mean return of each evaluation, and its interval. At pale dots, some "
-        f"runs of the group are missing.{' Each picture has its own colours.' if many else ''}",
+        "runs of the group are missing. Point at a step for its values."
+        f"{' Each picture has its own colours.' if many else ''}",
         page.figures(figures),
     )
 
@@ -442,6 +430,8 @@ def _mean(scores: Array) -> str:
     if not scores.size:
         return "-"
     mean = float(scores.mean())
+    if scores.size == 1:
+        return rounded(mean)  # one run has no std
     return f"{rounded(mean)} ± {rounded(float(scores.std()), mean)}"
 
 
@@ -481,19 +471,17 @@ def _versions(run: Run) -> str:
     return ", ".join(f"{name} {run.versions[name]}" for name in run.versions)
 
 
-def _interval(estimate: Estimate | None) -> str:
-    if estimate is None or estimate.interval is None:
+def _estimate(estimate: Estimate | None) -> str:
+    """Return an estimate as text, with its interval if there is one."""
+    if estimate is None:
         return "-"
-    return f"{rounded(estimate.interval[0])} to {rounded(estimate.interval[1])}"
+    value, ends = estimate.value, estimate.interval or ()
+    return rounded(value) + (f" [{', '.join(rounded(x, value) for x in ends)}]" if ends else "")
 
 
 def _as_text(bars: Sequence[Bar]) -> str:
     """Return bars as text: names, values and intervals."""
-    return "; ".join(
-        f"{' '.join(bar.label.split())}: {rounded(bar.estimate.value)}"
-        + (f" ({_interval(bar.estimate)})" if bar.estimate.interval else "")
-        for bar in bars
-    )
+    return "; ".join(f"{' '.join(bar.label.split())}: {_estimate(bar.estimate)}" for bar in bars)
 
 
 def _span(values: Sequence[Any], shown: Callable[[Any], str]) -> str:
@@ -508,16 +496,6 @@ def _duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def _ranges(numbers: Iterable[int]) -> str:
-    """Return integers as text with ranges: 1, 2, 3, 5 is 1-3, 5."""
-    ordered = sorted(set(numbers))
-    parts = []
-    for _, run in itertools.groupby(enumerate(ordered), lambda pair: pair[1] - pair[0]):
-        row = [number for _, number in run]
-        parts.append(str(row[0]) if len(row) == 1 else f"{row[0]}-{row[-1]}")
-    return ", ".join(parts)
 
 
 def _slug(name: str) -> str:

@@ -5,6 +5,7 @@ Nothing that a directory names is imported or called.
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import math
 import os
@@ -63,7 +64,7 @@ class Run:
 
 
 def find(places: Sequence[str]) -> tuple[list[Run], list[str]]:
-    """Return the runs in and below directories, each once, and notes on damaged files.
+    """Return the runs in and below directories, each once, and notes on damaged files and copies.
 
     `ConfigError` if a place is not a directory, or if no place has a run.
     """
@@ -90,7 +91,25 @@ def find(places: Sequence[str]) -> tuple[list[Run], list[str]]:
             f"{' '.join(places)}: no run there or below{more}; a run's directory holds {CONFIG}; "
             "runs are in outputs by default, sweeps in multirun"
         )
-    return runs, notes
+    return _without_copies(runs, notes), notes
+
+
+def _without_copies(runs: Sequence[Run], notes: list[str]) -> list[Run]:
+    """Leave out runs with the settings and the metric log of an earlier one; append a note."""
+    firsts: list[Run] = []
+    copies: dict[Path, list[str]] = {}
+    seen: dict[tuple[Any, ...], Path] = {}
+    for run in runs:
+        log = run.folder / METRICS
+        content = log.read_bytes() if log.exists() else b""
+        own = (run.seed, repr(run.env), repr(run.settings), hashlib.sha256(content).digest())
+        first = seen.setdefault(own, run.folder)
+        if content and first != run.folder:
+            copies.setdefault(first, []).append(str(run.folder))
+        else:
+            firsts.append(run)
+    notes += [f"{first}: copied to {', '.join(c)}; counted once" for first, c in copies.items()]
+    return firsts
 
 
 def composed(home: Path) -> tuple[str | None, dict[str, str]]:

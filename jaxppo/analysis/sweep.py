@@ -1,5 +1,6 @@
 """Summary of a sweep, from its jobs' directories. It does not depend on the launcher."""
 
+import contextlib
 import csv
 import json
 import math
@@ -7,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from jaxppo.analysis import runs
+from jaxppo.analysis.charts import draw_sweep
+from jaxppo.analysis.comparison import compare
+from jaxppo.config.fields import ConfigError
 from jaxppo.ops.aggregates import interval, iqm
-from jaxppo.runtime.sinks import METRICS, SUMMARY
+from jaxppo.runtime.sinks import SUMMARY
 from jaxppo.runtime.sinks.console import print_lines, print_table
 from jaxppo.runtime.sinks.marl_eval import MARL_EVAL, merge, save
-from jaxppo.runtime.sinks.plot import draw_sweep
 
 TABLE = "sweep.csv"
 SEED = "arch.seed"
@@ -37,8 +40,9 @@ def report(sweep_dir: Path, *, console: bool) -> None:
         table = csv.DictWriter(file, list(rows[0]))
         table.writeheader()
         table.writerows(rows)
-    panels = [key for key in keys if key != SEED] or keys
-    draw_sweep(sweep_dir / "sweep.png", {key: _curves(jobs, key) for key in panels})
+    with contextlib.suppress(ConfigError):  # no job wrote its settings
+        found, _ = runs.find([str(sweep_dir)])
+        draw_sweep(sweep_dir / "sweep.png", compare(found, {}))
     _merge_marl_eval(sweep_dir, jobs, keys)
     if console:
         print_table(f"{len(rows)} jobs in {sweep_dir}", rows)
@@ -67,9 +71,9 @@ def over_seeds(rows: list[dict[str, Any]], keys: list[str]) -> list[dict[str, An
 
 
 def read(sweep_dir: Path) -> list[dict[str, Any]]:
-    """Return the directory name, overrides, summary and evaluations of each job that began.
+    """Return the directory name, overrides and summary of each job that began.
 
-    Damaged lines are left out. A job with a damaged summary counts as ended early.
+    A job with a damaged summary counts as ended early.
     """
     notes: list[str] = []  # not shown
     return [
@@ -77,9 +81,6 @@ def read(sweep_dir: Path) -> list[dict[str, Any]]:
             "job": folder.name,
             "settings": dict(line.partition("=")[::2] for line in runs.overrides(folder)),
             "summary": runs.summary(folder / SUMMARY, notes) or {"status": "ended early"},
-            "evaluations": [
-                event for event in runs.events(folder / METRICS, notes) if event["event"] == "eval"
-            ],
         }
         for folder in sorted(sweep_dir.iterdir(), key=runs.natural_order)
         if (folder / runs.OVERRIDES).exists()
@@ -112,14 +113,3 @@ def _score(row: dict[str, Any]) -> float:
         return -math.inf
     score = row["absolute_metric"]
     return float(row["best_episode_return"] if score is None else score)
-
-
-def _curves(jobs: list[dict[str, Any]], key: str) -> dict[str, dict[int, list[float]]]:
-    """Return value of `key` -> steps -> scores of all jobs and seeds with that value."""
-    curves: dict[str, dict[int, list[float]]] = {}
-    for job in jobs:
-        of_value = curves.setdefault(_setting(job, key), {})
-        for event in job["evaluations"]:
-            scores = event.get("member_returns", [event["episode_return"]])
-            of_value.setdefault(event["steps"], []).extend(s for s in scores if s is not None)
-    return curves

@@ -1,4 +1,7 @@
-"""Draw returns against environment steps, the lineage of a population, and sweeps."""
+"""Draw the returns of a run against environment steps, and the lineage of a population.
+
+Also what all pictures share: how steps are written, and panels that fill their picture.
+"""
 
 import io
 import math
@@ -6,8 +9,52 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxppo.ops.aggregates import interval, iqm
+import numpy as np
+
 from jaxppo.runtime.sinks import Event
+
+EVALUATION, ABSOLUTE, TRAINING, OTHERS = "#0072B2", "#D55E00", "#6B7280", "#B0B8C2"  # colours
+
+
+def steps_text(steps: float) -> str:
+    """Return environment steps as in all pictures: 0, 500, 50k, 1.5M, 2B."""
+    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if abs(steps) >= size:
+            return f"{steps / size:.4g}{unit}"
+    return f"{steps:.4g}"
+
+
+def steps_axis(axes: Any, label: str = "environment steps", ticks: int = 6) -> None:
+    """Make the x axis one of environment steps, which begins at 0."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axes.set_xlim(left=0)
+    axes.set_xlabel(label)
+    axes.xaxis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda steps, _: steps_text(steps)))
+
+
+def make_panels(
+    num: int, columns: int, width: float, height: float, room: float = 0.0
+) -> tuple[Any, list[Any]]:
+    """Make a figure with `num` panels, as equal as possible a number in each row.
+
+    Every row fills the width. `columns` is the most in a row; `width` and `height` are of a panel
+    and `room` is of what stands below them, all in inches.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows = -(-num // columns)
+    sizes = [num // rows + (row < num % rows) for row in range(rows)]
+    figure = Figure(figsize=(width * sizes[0], height * rows + room), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.add_gridspec(rows, 1)
+    panels = []
+    for row, size in enumerate(sizes):
+        cells = grid[row].subgridspec(1, size)
+        panels += [figure.add_subplot(cells[0, column]) for column in range(size)]
+    return figure, panels
 
 
 class Plot:
@@ -23,10 +70,8 @@ class Plot:
 
     def close(self) -> None:
         """Draw, if there were evaluations."""
-        selections = [e for e in self._events if e["event"] == "selection"]
-        if selections:
-            end = max(event.get("steps", 0) for event in self._events)
-            _draw_population(self._path.with_name("population.png"), selections, end)
+        if any(e["event"] == "selection" for e in self._events):
+            _save(draw_population(self._events), self._path.with_name("population.png"), 110)
         if any(e["event"] == "eval" for e in self._events):
             _save(draw(self._events), self._path, 130)
 
@@ -36,119 +81,236 @@ def draw(events: Sequence[Event]) -> Any:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4.2))  # fixed layout: constrained takes twice the time
+    figure = Figure(figsize=(7, 4.7))  # fixed layout: constrained takes twice the time
     FigureCanvasAgg(figure)
-    axes = figure.add_axes((0.11, 0.13, 0.86, 0.79))
+    axes = figure.add_axes((0.11, 0.26, 0.86, 0.67))
     evaluations = [e for e in events if e["event"] == "eval"]
     training = [e for e in events if e["event"] == "train" and e["episodes"]]
-    axes.plot(
-        [e["steps"] for e in training],
-        _numbers(training, "episode_return"),
-        color="tab:gray",
-        linewidth=1.2,
-        label="training episodes (sampled actions)",
-    )
+    members = "members" if any(e["event"] == "selection" for e in events) else "seeds"
     if evaluations and "members" in evaluations[0]:
-        _draw_members(axes, evaluations)
+        _draw_members(axes, evaluations, members)
     else:
         _draw_one(axes, evaluations)
+    if training:
+        axes.plot(
+            [e["steps"] for e in training],
+            _numbers(training, "episode_return"),
+            color=TRAINING,
+            linewidth=1.2,
+            label="training, mean of its episodes (sampled actions)",
+        )
     for event in events:
         if event["event"] == "absolute" and event["episode_return"] is not None:
             axes.axhline(
                 event["episode_return"],
-                color="tab:orange",
+                color=ABSOLUTE,
                 linestyle="--",
-                label=f"absolute metric {event['episode_return']:.4g}",
+                linewidth=1.2,
+                label=f"absolute metric, mean {event['episode_return']:.4g}",
             )
         elif event["event"] == "start":
-            of = f"seed {event['seed']}" if "seed" in event else f"{event['members']} seeds"
+            of = f"seed {event['seed']}" if "seed" in event else f"{event['members']} {members}"
             axes.set_title(f"{event['environment']}, {of}")
-    axes.set(xlabel="environment steps", ylabel="episode return")
+    axes.set_ylabel("episode return")
+    steps_axis(axes)
     axes.grid(alpha=0.3)
-    axes.legend(loc="best", frameon=False)
+    place: dict[str, Any] = dict(loc="upper center", bbox_to_anchor=(0.5, 0.165), borderaxespad=0)
+    figure.legend(ncols=2, fontsize=8.5, frameon=False, **place)
     return figure
 
 
 def _draw_one(axes: Any, evaluations: list[Event]) -> None:
+    """Draw mean and standard deviation, the latter within the returns of each evaluation."""
     steps = [e["steps"] for e in evaluations]
-    mean = _numbers(evaluations, "episode_return")
-    std = _numbers(evaluations, "episode_return_std")
+    mean, std, low, high = (
+        np.asarray(_numbers(evaluations, f"episode_return{of}"))
+        for of in ("", "_std", "_min", "_max")
+    )
+    _draw_evaluations(axes, steps, mean.tolist(), "evaluation, mean of its episodes")
     _band(
         axes,
         steps,
-        [m - s for m, s in zip(mean, std, strict=True)],
-        [m + s for m, s in zip(mean, std, strict=True)],
+        np.fmax(mean - std, low),  # ignores a bound that is not in the log
+        np.fmin(mean + std, high),
+        "± one std of episodes, within their min and max",
     )
-    axes.plot(steps, mean, "o-", color="tab:blue", markersize=4, label="evaluation, mean and std")
 
 
-def _draw_members(axes: Any, evaluations: list[Event]) -> None:
+def _draw_members(axes: Any, evaluations: list[Event], members: str) -> None:
     """Draw the IQM and its interval, and a thin line per seed."""
+    for number, (steps, scores) in enumerate(_by_seed(evaluations).values()):
+        name = None if number else f"evaluation of each of the {members}"
+        axes.plot(steps, scores, color=EVALUATION, linewidth=0.6, alpha=0.35, label=name)
+    steps = [e["steps"] for e in evaluations]
+    low, middle, high = (
+        _numbers(evaluations, f"member_return_{of}") for of in ("low", "iqm", "high")
+    )
+    _draw_evaluations(axes, steps, middle, f"evaluation, IQM over {members}")
+    _band(axes, steps, low, high, "95% interval of the IQM")
+
+
+def _draw_evaluations(axes: Any, steps: list[int], middle: list[float], label: str) -> None:
+    """Draw a dot for each evaluation; a dot at step 0 is not cut off."""
+    style = dict(color=EVALUATION, markersize=4, clip_on=False, zorder=3)
+    axes.plot(steps, middle, "o-", label=label, **style)
+
+
+def _band(axes: Any, steps: list[int], low: Any, high: Any, label: str) -> None:
+    axes.fill_between(steps, low, high, color=EVALUATION, alpha=0.2, linewidth=0, label=label)
+
+
+def _numbers(events: list[Event], name: str) -> list[float]:
+    """Return a number of each event; NaN if it is missing or null, as for non-finite returns."""
+    return [_number(event.get(name)) for event in events]
+
+
+def _number(value: float | None) -> float:
+    """Return NaN for null, which stands for it in JSON."""
+    return math.nan if value is None else float(value)
+
+
+def _by_seed(evaluations: Sequence[Event]) -> dict[int, tuple[list[int], list[float]]]:
+    """Return seed -> steps and mean returns of its evaluations."""
     curves: dict[int, tuple[list[int], list[float]]] = {}
     for event in evaluations:
         for seed, score in zip(event["seeds"], event["member_returns"], strict=True):
             steps, scores = curves.setdefault(seed, ([], []))
             steps.append(event["steps"])
-            scores.append(math.nan if score is None else score)
-    for steps, scores in curves.values():
-        axes.plot(steps, scores, color="tab:blue", linewidth=0.6, alpha=0.35)
-    steps = [e["steps"] for e in evaluations]
-    _band(
-        axes,
-        steps,
-        _numbers(evaluations, "member_return_low"),
-        _numbers(evaluations, "member_return_high"),
-    )
-    axes.plot(
-        steps,
-        _numbers(evaluations, "member_return_iqm"),
-        "o-",
-        color="tab:blue",
-        markersize=4,
-        label="evaluation, IQM over seeds and its 95% interval",
-    )
+            scores.append(_number(score))
+    return curves
 
 
-def _numbers(events: list[Event], name: str) -> list[float]:
-    """Return a number of each event; NaN if it is missing or null, as for non-finite returns."""
-    found = (event.get(name) for event in events)
-    return [math.nan if value is None else float(value) for value in found]
+def ancestors(selections: Sequence[Event], member: int, steps: float) -> list[int]:
+    """Return the member that `member`, at `steps`, descends from after each selection before it.
 
-
-def _band(axes: Any, steps: list[int], low: list[float], high: list[float]) -> None:
-    axes.fill_between(steps, low, high, color="tab:blue", alpha=0.2, linewidth=0)
-
-
-def _draw_population(path: Path, selections: list[Event], end: int) -> None:
-    """Draw each member's parents, and the hyperparameters that members differ in, up to `end`.
-
-    Lines go from one selection to the next. A member has the same colour in all panels; a cross
-    marks its end.
+    The last is `member` itself. A selection at `steps` comes after what is known of that step.
     """
-    from matplotlib import colormaps
+    before = [event for event in selections if event["steps"] < steps] or [selections[0]]
+    path = [member]
+    for event in reversed(before[1:]):
+        path.append(event["sources"][event["members"].index(path[-1])])
+    return path[::-1]
 
-    figure, panels = _panels(1 + len(selections[0]["hyperparameters"]))
-    lineage, *schedules = panels
-    num = len(selections[0]["members"])
-    colors = colormaps["turbo"]([0.5] if num == 1 else [i / (num - 1) for i in range(num)])
-    last = selections[-1]
-    after = [*selections[1:], {**last, "sources": last["members"], "steps": end}]
+
+def draw_population(events: Sequence[Event]) -> Any:
+    """Return a figure of each member's returns, parents and hyperparameters over the steps.
+
+    The winner and its ancestors are in colour, up to its best evaluation.
+    """
+    selections = [e for e in events if e["event"] == "selection"]
+    evaluations = [e for e in events if e["event"] == "eval" and "members" in e]
+    end = max(event.get("steps", 0) for event in events)
+    names = list(selections[0]["hyperparameters"])
+    figure, (returns, lineage, *schedules) = make_panels(2 + len(names), 3, 4.4, 3.0, 0.35)
+    for axes in (returns, lineage, *schedules):
+        axes.grid(alpha=0.25)
+    for times, scores in _by_seed(evaluations).values():
+        returns.plot(times, scores, color=OTHERS, linewidth=0.8)
+    after = [
+        *selections[1:],
+        {**selections[-1], "sources": selections[-1]["members"], "steps": end},
+    ]
     for before, now in zip(selections, after, strict=True):
-        steps = [before["steps"], now["steps"]]
-        for member in set(before["members"]) - set(now["members"]):
-            lineage.plot(steps, [member, member], color=colors[member], linewidth=1)
-            lineage.plot(steps[1:], [member], "x", color=colors[member])
-        for member, source in zip(now["members"], now["sources"], strict=True):
-            lineage.plot(steps, [source, member], color=colors[source], linewidth=1)
-        for axes, row in zip(schedules, before["hyperparameters"].values(), strict=True):
-            for member, value in zip(before["members"], row, strict=True):
-                axes.plot(steps, [value, value], color=colors[member], linewidth=1)
-    lineage.set(title="lineage", xlabel="environment steps", ylabel="member")
-    for axes, name in zip(schedules, selections[0]["hyperparameters"], strict=True):
-        if all(min(event["hyperparameters"][name]) > 0 for event in selections):
+        _draw_between(lineage, dict(zip(names, schedules, strict=True)), before, now)
+    seed, steps = _winner(events, evaluations)
+    label = None
+    if seed is not None:
+        member = evaluations[0]["seeds"].index(seed)
+        path = ancestors(selections, member, steps)
+        _draw_winner([returns, lineage, *schedules], selections, evaluations, path, steps)
+        label = (
+            f"winner (member {member}, seed {seed}) and its ancestors, up to its best evaluation"
+        )
+    for axes, title in zip(
+        (returns, lineage, *schedules), ("episode return", "member", *names), strict=True
+    ):
+        axes.set_ylabel(title)
+        steps_axis(axes, ticks=5)
+        axes.set_xlim(0, max(end, 1) * 1.02)
+    for axes, name in zip(schedules, names, strict=True):
+        values = [_number(x) for event in selections for x in event["hyperparameters"][name]]
+        if min(values, default=0.0) > 0:
             axes.set_yscale("log")
-        axes.set(title=name, xlabel="environment steps")
-    _save(figure, path, 110)
+    lineage.yaxis.get_major_locator().set_params(integer=True)
+    _legend(
+        figure, label, any(len(e["members"]) < len(selections[0]["members"]) for e in selections)
+    )
+    return figure
+
+
+def _draw_between(lineage: Any, schedules: dict[str, Any], before: Event, now: Event) -> None:
+    """Draw all members from one selection to the next: who copied whom, and hyperparameters."""
+    steps = [before["steps"], now["steps"]]
+    for member in set(before["members"]) - set(now["members"]):
+        lineage.plot(steps, [member, member], color=OTHERS, linewidth=1)
+        lineage.plot(steps[1:], [member], "x", color=TRAINING, markersize=5)
+    for member, source in zip(now["members"], now["sources"], strict=True):
+        lineage.plot(steps, [source, member], color=OTHERS, linewidth=1)
+    for name, axes in schedules.items():
+        for value in map(_number, before["hyperparameters"][name]):
+            axes.plot(steps, [value, value], color=OTHERS, linewidth=1)
+
+
+def _winner(events: Sequence[Event], evaluations: Sequence[Event]) -> tuple[int | None, float]:
+    """Return the seed of the best member and the step of its best evaluation.
+
+    Before the end of the run that is the best so far; (None, 0) without a finite evaluation.
+    """
+    for event in events:
+        if event["event"] == "end" and None not in (event.get("seed"), event.get("best_steps")):
+            return event["seed"], event["best_steps"]
+    found = [
+        (score, -step, seed)
+        for seed, (steps, scores) in _by_seed(evaluations).items()
+        for step, score in zip(steps, scores, strict=True)
+        if math.isfinite(score)
+    ]
+    _, step, seed = max(found, default=(0.0, 0, None))
+    return seed, -step
+
+
+def _draw_winner(
+    panels: Sequence[Any],
+    selections: Sequence[Event],
+    evaluations: Sequence[Event],
+    path: Sequence[int],
+    steps: float,
+) -> None:
+    """Draw the winner and its ancestors, a member of `path` after each selection, up to `steps`."""
+    returns, lineage, *schedules = panels
+    look = dict(color=ABSOLUTE, linewidth=2, zorder=3)
+    starts = [event["steps"] for event in selections[: len(path)]]
+    seeds = evaluations[0]["seeds"]
+    line = []
+    for event in evaluations:
+        if event["steps"] <= steps:
+            alive = path[max(0, sum(start < event["steps"] for start in starts) - 1)]
+            scores = dict(zip(event["seeds"], event["member_returns"], strict=True))
+            line.append((event["steps"], _number(scores.get(seeds[alive]))))
+    returns.plot(*zip(*line, strict=True), "o-", markersize=4, clip_on=False, **look)
+    times = [*starts, steps]
+    lineage.plot(times, [*path, path[-1]], **look)
+    for axes, name in zip(schedules, selections[0]["hyperparameters"], strict=True):
+        values = [
+            _number(event["hyperparameters"][name][event["members"].index(member)])
+            for event, member in zip(selections, path, strict=False)
+        ]
+        axes.plot(times, [*values, values[-1]], drawstyle="steps-post", **look)
+
+
+def _legend(figure: Any, winner: str | None, dropped: bool) -> None:
+    """Name the lines of a population below its panels."""
+    from matplotlib.lines import Line2D
+
+    looks: list[dict[str, Any]] = [
+        dict(label="other members" if winner else "members", color=OTHERS),
+    ]
+    if winner is not None:
+        looks.insert(0, dict(label=winner, color=ABSOLUTE, linewidth=2))
+    if dropped:
+        looks.append(dict(label="dropped", color=TRAINING, marker="x", linestyle=""))
+    kinds = [Line2D([], [], **look) for look in looks]
+    figure.legend(handles=kinds, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
 
 
 def _save(figure: Any, path: Path, dpi: int) -> None:
@@ -164,48 +326,3 @@ def png(figure: Any) -> bytes:
     file = io.BytesIO()
     figure.savefig(file, dpi=130)
     return file.getvalue()
-
-
-def _panels(num: int) -> tuple[Any, list[Any]]:
-    """Make a figure with `num` axes in rows of three."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    columns = min(num, 3)
-    lines = -(-num // columns)
-    figure = Figure(figsize=(5.2 * columns, 3.8 * lines), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = list(figure.subplots(lines, columns, squeeze=False).flat)
-    for unused in axes[num:]:
-        unused.set_axis_off()
-    return figure, axes[:num]
-
-
-def draw_sweep(path: Path, panels: dict[str, dict[str, dict[int, list[float]]]]) -> None:
-    """Draw one panel per swept key, with the IQM of the scores at each step for each value.
-
-    `panels`: key -> value -> steps -> scores of jobs and seeds with that value.
-    """
-    if not panels:
-        return
-    figure, places = _panels(len(panels))
-    for axes, (key, curves) in zip(places, panels.items(), strict=True):
-        for number, (value, curve) in enumerate(curves.items()):
-            steps = sorted(step for step, scores in curve.items() if scores)
-            bounds = [interval([curve[step]]) for step in steps]
-            color = f"C{number % 10}"
-            axes.plot(steps, [iqm(curve[s]) for s in steps], color=color, label=value)
-            if len(curves) <= 10:
-                axes.fill_between(
-                    steps,
-                    [low for low, _ in bounds],
-                    [high for _, high in bounds],
-                    color=color,
-                    alpha=0.15,
-                    linewidth=0,
-                )
-        axes.set(title=key, xlabel="environment steps", ylabel="episode return, IQM and 95%")
-        axes.grid(alpha=0.3)
-        if len(curves) <= 10:
-            axes.legend(loc="best", frameon=False, fontsize="small")
-    _save(figure, path, 110)
