@@ -35,7 +35,7 @@ from jaxppo.config.fields import MAX_FLOAT, ConfigError, as_argument
 from jaxppo.config.parse import help_text, known_keys, parse
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import keep_config
-from jaxppo.launch import sweeping
+from jaxppo.launch import composing, sweeping
 from jaxppo.launch.composing import config_dir
 from jaxppo.launch.errors import explain
 from jaxppo.runtime import checkpoint
@@ -949,6 +949,24 @@ def test_help_explains_every_key(launch: Any, cwd: Path) -> None:
     explained = dict(re.findall(r"^  (\w+(?:\.\w+)?) +(\S.*)$", help_text("ppo"), re.MULTILINE))
     assert sorted(explained) == sorted(known_keys(["ppo"]))
     assert sorted(cwd.rglob("*")) == []
+
+
+def test_help_begins_with_ten_settings_and_has_colours_only_on_terminals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = composing.help_of("ppo")
+    first = plain.partition("Settings that matter first:\n")[2].partition("\n\n")[0]
+    keys = re.findall(r"^  ([\w.]+)=", first, re.MULTILINE)
+    assert len(keys) == 10
+    assert set(keys) - {"env", "network", "hydra.run.dir"} <= set(known_keys(["ppo"]))
+    assert "system.learning_rate=" in composing.help_of("pqn")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    shown = composing.help_of("ppo")
+    assert "\x1b[36march.seed\x1b[0m" in shown
+    assert re.sub(r"\x1b\[\d+m", "", shown) == plain
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert composing.help_of("ppo") == plain
 
 
 def test_help_lists_the_choices(launch: Any) -> None:

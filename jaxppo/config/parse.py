@@ -6,7 +6,7 @@ import typing
 from collections.abc import Sequence
 from typing import Any
 
-from jaxppo.config.fields import ConfigError, check
+from jaxppo.config.fields import ConfigError, as_override, check
 from jaxppo.config.importing import imported
 from jaxppo.config.schema import ALGORITHMS, Config, SystemConfig
 
@@ -154,9 +154,11 @@ def help_text(algorithm: str) -> str:
             cls = system_type({"algorithm": algorithm})
         lines.append(f"{group.name}: {(cls.__doc__ or '').strip()}")
         for field in dataclasses.fields(cls):
-            default = f" [{getattr(cls(), field.name)}]" if group.name in _SCALAR_GROUPS else ""
-            lines.append(f"  {group.name}.{field.name:<24} {field.metadata['help']}{default}")
+            key, default = f"{group.name}.{field.name}", ""
+            if group.name in _SCALAR_GROUPS:  # as one types it
+                default = f" [{as_override(key, getattr(cls(), field.name)).partition('=')[2]}]"
+            lines.append(f"  {key:<30} {field.metadata['help']}{default}")
         lines.append("")
     lines.append("Resuming an earlier run:")
-    lines += [f"  {field.name:<24} {field.metadata['help']}" for field in alone]
+    lines += [f"  {field.name:<30} {field.metadata['help']}" for field in alone]
     return "\n".join(lines)

@@ -1,7 +1,9 @@
 """Compose settings from the YAML files and the command line."""
 
 import dataclasses
+import os
 import re
+import sys
 import typing
 from collections.abc import Sequence
 from pathlib import Path
@@ -143,7 +145,8 @@ def help_of(algorithm: str) -> str:
     groups = ("env", "network", "arch", "population", *(f"network/{layer}" for layer in LAYERS))
     listed = "\n".join(f"{group}={', '.join(choices(group))}" for group in groups)
     short = algorithm if algorithm in ALGORITHMS else SystemConfig.algorithm
-    return f"""{short.upper()} in JAX, compiled end to end.
+    rate = "learning_rate" if short == "pqn" else "actor_lr"
+    text = f"""{short.upper()} in JAX, compiled end to end.
 
   python -m jaxppo.ff_{short} env=cartpole arch.total_num_envs=4096
   python -m jaxppo.ff_{short} env=cartpole arch.num_seeds=16
@@ -151,8 +154,30 @@ def help_of(algorithm: str) -> str:
   python -m jaxppo.ff_{short} env=cartpole population=pbt population.size=32
   python -m jaxppo.rec_{short} env=t_maze network=gru
 
+Settings that matter first:
+  env=NAME                       an environment with settings that suit it
+  env.name=ID                    any environment of env.library; python -m jaxppo.envs lists them
+  network=NAME                   the layers
+  arch.total_timesteps=1e6       how long to train
+  arch.total_num_envs=1024       environments that are stepped at once
+  arch.num_seeds=10              agents to train at once, for an interval
+  arch.seed=1                    seed of the first of them
+  {f"system.{rate}=1e-3":<30} learning rate
+  hydra.run.dir=DIR              where to write; otherwise a new directory below outputs/
+  resume=DIR                     go on with the run of a directory
+
+Choices of groups:
 {listed}
   network/torso and network/memory need a branch: network/torso@network.critic_torso=mlp
-hydra.run.dir=DIR sets the run directory; --cfg job prints the settings; --hydra-help shows more.
+--cfg job prints the settings; --hydra-help shows more.
 
 {help_text(algorithm)}"""
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+        text = coloured(text)
+    return text
+
+
+def coloured(text: str) -> str:
+    """Return a help text with bold headings and coloured keys, for a terminal."""
+    text = re.sub(r"^(\w[\w/ ]*)(?=[:=])", "\x1b[1m\\1\x1b[0m", text, flags=re.MULTILINE)
+    return re.sub(r"^  ([\w.]+)(?=[ =])", "  \x1b[36m\\1\x1b[0m", text, flags=re.MULTILINE)
