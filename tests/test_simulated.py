@@ -36,11 +36,11 @@ def train(*settings: str, **given: Any) -> Any:
     return jaxppo.train([*SMALL, *settings], progress=False, **given)
 
 
-def same(one: Any, other: Any) -> None:
+def same(one: Any, other: Any, *, rtol: float = 0) -> None:
     for x, y in zip(
         jax.tree.leaves(one.policy.policy), jax.tree.leaves(other.policy.policy), strict=True
     ):
-        np.testing.assert_array_equal(*map(np.asarray, map(jaxppo_data, (x, y))))
+        np.testing.assert_allclose(*map(np.asarray, map(jaxppo_data, (x, y))), rtol, 0)
     for name in ("episode_return", "episode_length", "unfinished"):
         np.testing.assert_array_equal(one.evaluations[name], other.evaluations[name])
     assert one.absolute_metric == other.absolute_metric
@@ -65,7 +65,12 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_simulator_gives_the_numbers_of_the_same_environment_in_jax(case: str) -> None:
     """It has no random numbers of its own; ends, successors and keys must be those of JAX."""
-    same(train("env.target=simulators.Twin", *CASES[case]), train(KNOWN, *CASES[case]))
+    rounds = case == "recurrent" and jax.__version_info__ >= (0, 12)  # other fused operations
+    same(
+        train("env.target=simulators.Twin", *CASES[case]),
+        train(KNOWN, *CASES[case]),
+        rtol=1e-4 if rounds else 0,
+    )
 
 
 def test_pqn_and_seeds_give_the_numbers_of_the_same_environment_in_jax() -> None:
