@@ -373,6 +373,7 @@ def test_page_stands_alone_and_says_what_is_amiss(
         "system.gamma=0.99 on CartPole-v1: NaN in <b>loss</b>",
         "python -m jaxppo.ff_ppo -m env=cartpole system.gamma=0.9",
         "150.0 ± 50.0",
+        "100.0 to 200.0 (3%)",  # the range of two runs
         "Versions: jax 0.0.0. Machine: 2 cores of a processor.",
         str(place),
     ):

@@ -40,7 +40,7 @@ from jaxppo.analysis.comparison import (
 from jaxppo.analysis.runs import UNFINISHED, Run
 from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.messages import count
-from jaxppo.ops.aggregates import NUM_RESAMPLES, profile, profile_interval
+from jaxppo.ops.aggregates import NUM_RESAMPLES, profile, profile_interval, tolerance
 from jaxppo.runtime.directories import output_folder
 from jaxppo.runtime.sinks.console import print_lines
 
@@ -138,7 +138,7 @@ def absolute_metrics(comparison: Comparison, out: Path) -> str:
     """Make the table of results."""
     several = len(comparison.tasks) > 1
     names = ["group", *(["task"] if several else []), "runs", "steps", "mean ± std"]
-    names += ["IQM [95% interval]", "lowest, highest", "wall time"]
+    names += ["IQM [95% interval]", "all runs (tolerance)", "wall time"]
     rows = []
     for group, task, own in _cells(comparison):
         scores = group.scores(task)
@@ -151,7 +151,7 @@ def absolute_metrics(comparison: Comparison, out: Path) -> str:
                 _span([run.steps for run in own], "{:,}".format),
                 _mean(scores),
                 _estimate(estimate),
-                _span(scores.tolist(), rounded),
+                _tolerance(scores),
                 _span([run.seconds for run in own if run.seconds is not None], _duration),
             ]
         )
@@ -166,7 +166,9 @@ def absolute_metrics(comparison: Comparison, out: Path) -> str:
     return page.section(
         "Absolute metrics",
         "The return of each run's best policy, evaluated anew over ten times the episodes. The "
-        "best group comes first. The std is over runs. Wall time is that of the whole program, "
+        "best group comes first. The std is over runs. The lowest and the highest run are a "
+        "tolerance interval: with 95% confidence, at least the share in brackets of further runs "
+        "would lie between them. Wall time is that of the whole program, "
         "which may have trained several runs at once.",
         *parts,
         page.paragraph(
@@ -377,7 +379,8 @@ def method(comparison: Comparison, out: Path) -> str:
         "share of runs above each score, averaged over tasks. The probability of improvement is "
         "that a run of one group scores higher than a run of another on the same task, averaged "
         "over tasks; a tie counts as one half (Mann-Whitney). After Agarwal et al. 2021, arXiv "
-        "2108.13264; absolute metrics after Gorsane et al. 2022, arXiv 2209.10485.",
+        "2108.13264; absolute metrics after Gorsane et al. 2022, arXiv 2209.10485; tolerance "
+        "intervals after Patterson et al. 2024, arXiv 2304.01315, and Wilks 1941.",
     )
 
 
@@ -490,6 +493,12 @@ def _span(values: Sequence[Any], shown: Callable[[Any], str]) -> str:
         return "-"
     low, high = shown(min(values)), shown(max(values))
     return low if low == high else f"{low} to {high}"
+
+
+def _tolerance(scores: Array) -> str:
+    """Return the lowest and the highest score, and the share of further runs between them."""
+    between = _span(scores.tolist(), rounded)
+    return f"{between} ({tolerance(scores.size):.0%})" if scores.size > 1 else between
 
 
 def _duration(seconds: float) -> str:
