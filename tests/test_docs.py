@@ -149,6 +149,8 @@ def test_commands_are_taken(page: Path, made: Any) -> None:
             plan(config_of(words), jax.local_device_count())
         elif module == "check_env":  # takes the settings of training
             config_of([*words[:2], "jaxppo.ff_ppo", *words[3:]])
+        elif module == "envs":  # at most one word
+            assert len(words) <= 4, words
         elif module == "tune":  # its own, and those of training
             settings, typed = split(words[3:])
             config_of([*words[:2], settings.command, *typed])
