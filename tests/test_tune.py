@@ -131,8 +131,7 @@ def test_written_file_gives_the_settings_that_were_confirmed(
     values = {name: high for name, (_, high) in tuning.searched(general).items()}
     best = with_values(general, values)
     shutil.copytree(config_dir(), tmp_path / "configs")
-    settings = Tuning(command=command, name="mine")
-    tuning.write_files(tmp_path / "configs", settings, typed, best, ["Found."])
+    tuning.write_files(tmp_path / "configs", "mine", command, typed, best, ["Found."])
     network = [each for each in typed if each.startswith("network=")]
     choice = ["env=mine", *(network if command.startswith("rec") else [])]
     with initialize_config_dir(version_base="1.3", config_dir=str(tmp_path / "configs")):

@@ -24,8 +24,9 @@ from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.parse import parse_as
 from jaxppo.config.plan import Plan
 from jaxppo.config.schema import ALGORITHMS, Config, PopulationConfig
-from jaxppo.config.stored import plain, write_atomically
-from jaxppo.launch.composing import choices, compose, config_dir
+from jaxppo.config.stored import write_atomically
+from jaxppo.launch.composing import compose
+from jaxppo.launch.env_files import write_files
 from jaxppo.runtime.caller import Caller
 from jaxppo.runtime.checkpoint import versions
 from jaxppo.runtime.directories import output_folder
@@ -41,7 +42,6 @@ EVALUATIONS = 20  # of a run in a round of halving, after which members can stop
 FINALISTS = 8  # at most, 2 at least
 FINAL_SEEDS = 3  # runs of each finalist
 SEEDS = {"wide": 0, "narrow": 10_000, "finals": 20_000, "confirmation": 30_000}  # + arch.seed
-_LOCAL = ("seed", "num_seeds", "profile", "compiler", "compile_cache", "distributed", "target")
 
 Values = dict[str, float]  # hyperparameter -> value
 Ranges = dict[str, list[float]]  # hyperparameter -> [low, high]
@@ -124,7 +124,8 @@ def tune(arguments: Sequence[str]) -> None:
         write_atomically(out / "tuning.json", json.dumps(dataclasses.asdict(record), indent=1))
         if record.hyperparameters is not None:
             best = with_values(config, record.hyperparameters)
-            write_files(out / "configs", settings, typed, best, header(record))
+            comment = header(record)
+            write_files(out / "configs", settings.name, settings.command, typed, best, comment)
 
     candidates: list[Values] = []
     for phase in ("wide", "narrow"):
@@ -404,51 +405,3 @@ def header(record: Record) -> list[str]:
         f"Found by jaxppo.tune: {record.verdict}.",
         f"Search and confirmation: {runs} runs, {steps:,} environment steps; {found}.",
     ]
-
-
-def write_files(
-    folder: Path, settings: Tuning, typed: Sequence[str], best: Config, header: Sequence[str]
-) -> None:
-    """Write env/NAME.yaml; for an algorithm with files of its own, its settings go there.
-
-    The files hold what differs from the file of `env=` that was typed.
-    """
-    options = dict(each.lstrip("+").partition("=")[::2] for each in typed)
-    env, network = options.get("env", "gymnax"), options.get("network")
-    if env not in choices("env"):
-        raise ConfigError(f"env={env}: must be the name of one file")
-    own_files = config_dir() / best.system.algorithm / "env"
-    is_apart = own_files.is_dir()
-    is_global = "@package _global_" in (config_dir() / "env" / f"{env}.yaml").read_text()
-    base = compose(settings.command, [f"env={env}"])
-    changed = _differences(plain(best), plain(base))
-    if is_apart:  # does not inherit from the algorithm's file of env
-        over = _differences(plain(best), plain(compose(settings.command, [])))
-        apart = {key: value for key, value in over.items() if key != "env"}
-        _write(folder / best.system.algorithm / "env" / f"{settings.name}.yaml", apart, header)
-    kept = ("env",) if is_apart else ("env", "arch", "system")
-    defaults: list[Any] = [env if is_global else f"{env}@env"]
-    defaults += [{"override /network": network}] if network else []
-    body = {"defaults": [*defaults, "_self_"], **{k: changed[k] for k in kept if k in changed}}
-    _write(folder / "env" / f"{settings.name}.yaml", body, ["@package _global_", *header])
-
-
-def _write(file: Path, body: dict[str, Any], header: Sequence[str]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    comment = "".join(f"# {line}\n" for line in header)
-    write_atomically(file, comment + OmegaConf.to_yaml(OmegaConf.create(body)))
-
-
-def _differences(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an environment's file must set so that `old` becomes `new`."""
-    found: dict[str, Any] = {}
-    for group in ("env", "arch", "system"):
-        changed = {
-            key: value
-            for key, value in new[group].items()
-            if value != old[group].get(key) and not (group == "arch" and key in _LOCAL)
-        }
-        if changed:
-            found[group] = changed
-    found.get("arch", {}).pop("evaluate_first", None)
-    return found
