@@ -1000,7 +1000,7 @@ def test_run_from_an_empty_directory(
     assert outcome.err == ""
     assert outcome.status == 0
     assert "[HYDRA]" not in outcome.out
-    assert outcome.out.splitlines()[-1].startswith("absolute metric")
+    assert outcome.out.splitlines()[-2].startswith("absolute metric")
     run_dir = cwd / "run"
     assert sorted(path.name for path in run_dir.iterdir() if path.name != ".hydra") == [
         ".lock", "checkpoints", "config.yaml", "learning_curve.png", "metrics.jsonl",
@@ -1035,7 +1035,7 @@ def test_run_from_an_empty_directory(
         best["episode_return"],
         best["steps"],
     )
-    assert f"{absolute['episode_return']:.2f}" in outcome.out.splitlines()[-1]
+    assert f"{absolute['episode_return']:.2f}" in outcome.out.splitlines()[-2]
     assert (run_dir / "learning_curve.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert list((home / ".cache" / "jaxppo").iterdir()), "no compiled program was kept"
 
@@ -1084,7 +1084,7 @@ def test_environment_of_the_users_own_class(command: Any, cwd: Path) -> None:
     assert evaluation["episode_return"] == absolute["episode_return"] == 5.0
     assert evaluation["unfinished"] == 2
     assert absolute["unfinished"] == 20
-    last = outcome.out.splitlines()[-1]
+    last = outcome.out.splitlines()[-2]
     assert last.startswith("absolute metric: 5.00")
     assert "20 of 20 episodes unfinished after 5 steps" in last
 
@@ -1262,4 +1262,4 @@ def test_terminal_shows_a_progress_bar(cwd: Path, shell: dict[str, str]) -> None
     assert "64 steps" in received
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", received)
     assert re.search(r"━.*100%.*64 steps .* steps/s.*return", plain)
-    assert plain.strip().splitlines()[-1].startswith("absolute metric")
+    assert plain.strip().splitlines()[-2].startswith("absolute metric")

@@ -1,9 +1,7 @@
 """Compose settings from the YAML files and the command line."""
 
 import dataclasses
-import os
 import re
-import sys
 import typing
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +14,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import algorithm_class, help_text, known_keys, parse, system_type
 from jaxppo.config.schema import ALGORITHMS, NETWORK_LAYERS, Config, NetworkConfig, SystemConfig
 from jaxppo.runtime.devices import is_installed
+from jaxppo.runtime.sinks.console import has_colours
 
 LAYERS = (
     "input_layer",
@@ -172,9 +171,7 @@ Choices of groups:
 --cfg job prints the settings; --hydra-help shows more.
 
 {help_text(algorithm)}"""
-    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
-        text = coloured(text)
-    return text
+    return coloured(text) if has_colours() else text
 
 
 def coloured(text: str) -> str:

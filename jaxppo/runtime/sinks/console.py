@@ -1,6 +1,7 @@
 """Display a run: a progress bar on a terminal, plain lines elsewhere."""
 
 import math
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -303,6 +304,11 @@ def print_lines(*lines: str) -> None:
     """Print lines that are not events."""
     for line in lines:
         print(line, flush=True)
+
+
+def has_colours() -> bool:
+    """Return whether standard output is a terminal whose user wants colours (no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def print_table(title: str, rows: list[dict[str, Any]]) -> None:
