@@ -79,7 +79,7 @@ def table(cls: type, prefix: str, names: list[str] | None = None, *, defaults: b
     rows = [heads, ["---"] * len(heads)]
     for field in dataclasses.fields(cls):
         if names is None or field.name in names:
-            default = [f"`{written(default_of(field))}`"] if defaults else []
+            default = [defaults_of(field)] if defaults else []
             words = takes(hints[field.name], field.metadata).replace(" (1e7 is one)", "")
             rows.append([f"`{prefix}{field.name}`", *default, words, field.metadata["help"]])
     return "\n".join(map(row, rows)) + "\n"
@@ -89,6 +89,22 @@ def row(cells: list[str]) -> str:
     """A line of a table."""
     escaped = [cell.replace("|", "\\|") for cell in cells]
     return f"| {' | '.join(escaped)} |"
+
+
+def defaults_of(field: dataclasses.Field[Any]) -> str:
+    """The default in words; of a setting of `system`, also of algorithms that have another."""
+    shared = f"`{written(default_of(field))}`"
+    if field not in dataclasses.fields(SystemConfig):
+        return shared
+    own = {
+        algorithm: f"`{written(default_of(each))}`"
+        for algorithm in ALGORITHMS
+        for each in dataclasses.fields(system_type({"algorithm": algorithm}))
+        if each.name == field.name
+    }
+    if len(set(own.values())) == 1:
+        return next(iter(own.values()))
+    return ", ".join(f"{algorithm}: {value}" for algorithm, value in own.items())
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:

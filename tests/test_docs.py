@@ -155,7 +155,8 @@ def test_commands_are_taken(page: Path, made: Any) -> None:
             settings, typed = split(words[3:])
             config_of([*words[:2], settings.command, *typed])
         else:
-            given = OmegaConf.to_container(OmegaConf.from_dotlist(words[3:]))
+            named_keys = [word for word in words[3:] if "=" in word or module != "report"]
+            given = OmegaConf.to_container(OmegaConf.from_dotlist(named_keys))
             parse_as(others[module], typing.cast(dict[str, Any], given))
 
 
