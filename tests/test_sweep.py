@@ -138,3 +138,6 @@ def test_jobs_are_summed_up_over_seeds_of_equal_settings_only() -> None:
     assert best == {"gamma": "0.99", "seeds": 2, "IQM": 5.0, "95%": "[5, 5]"}
     assert (other["gamma"], other["seeds"], other["IQM"]) == ("0.9", 4, 1.5)
     assert sweep.over_seeds(rows, ["gamma", "arch.seed"]) == []
+    single = {"gamma": "0.5", "arch.seed": "0", "absolute_metric": 3.0}
+    (_, alone, _) = sweep.over_seeds([*rows, single], ["gamma"])
+    assert alone == {"gamma": "0.5", "seeds": 1, "IQM": 3.0, "95%": "-"}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxppo.analysis.comparison import Comparison, Estimate, curve, text
-from jaxppo.runtime.sinks.plot import make_panels, steps_axis
+from jaxppo.runtime.sinks.plot import make_panels, save, steps_axis
 
 # Colours of Okabe and Ito that are dark enough for lines on white; each with a line and a marker
 STYLES: tuple[tuple[str, Any, str], ...] = (
@@ -338,11 +338,8 @@ def _legend(figure: Any, panels: Sequence[Any], width: int, key: str | None) -> 
 
 
 def _save(figure: Any, path: Path, dpi: int) -> None:
-    """Write the picture; an `OSError` names the file."""
-    try:
-        figure.savefig(path, dpi=dpi, metadata={"Software": None})
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
+    """Write the picture without matplotlib's name and version in it."""
+    save(figure, path, dpi, metadata={"Software": None})
 
 
 def rounded(value: float, beside: float | None = None) -> str:

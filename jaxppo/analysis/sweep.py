@@ -7,11 +7,12 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from jaxppo.analysis import runs
 from jaxppo.analysis.charts import draw_sweep
-from jaxppo.analysis.comparison import compare
+from jaxppo.analysis.comparison import compare, overall
 from jaxppo.config.fields import ConfigError
-from jaxppo.ops.aggregates import interval, iqm
 from jaxppo.runtime.sinks import SUMMARY
 from jaxppo.runtime.sinks.console import print_lines, print_table
 from jaxppo.runtime.sinks.marl_eval import MARL_EVAL, merge, save
@@ -63,10 +64,12 @@ def over_seeds(rows: list[dict[str, Any]], keys: list[str]) -> list[dict[str, An
         return []
     found = []
     for values, scores in groups.items():
-        low, high = interval([scores])
+        estimate = overall([np.asarray(scores)])
+        assert estimate is not None  # since there are scores
+        ends = estimate.interval
+        bounds = f"[{ends[0]:.6g}, {ends[1]:.6g}]" if ends else "-"  # one run has none
         own = dict(zip(keys, values, strict=True))
-        bounds = f"[{low:.6g}, {high:.6g}]"
-        found.append({**own, "seeds": len(scores), "IQM": float(iqm(scores)), "95%": bounds})
+        found.append({**own, "seeds": len(scores), "IQM": estimate.value, "95%": bounds})
     return sorted(found, key=lambda row: -row["IQM"])
 
 

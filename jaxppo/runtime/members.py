@@ -158,10 +158,10 @@ def differences(configs: Sequence[Config]) -> list[str]:
         {
             f"{group}.{key}": value
             for group in ("arch", "system", "env", "network")
-            for key, value in plain(config)[group].items()
+            for key, value in settings[group].items()
             if f"{group}.{key}" not in ("arch.seed", "arch.num_seeds")
         }
-        for config in configs
+        for settings in map(plain, configs)
     ]
     keys = list(dict.fromkeys(key for row in rows for key in row))
     swept = [key for key in keys if any(row.get(key) != rows[0].get(key) for row in rows)]

@@ -71,9 +71,9 @@ class Plot:
     def close(self) -> None:
         """Draw, if there were evaluations."""
         if any(e["event"] == "selection" for e in self._events):
-            _save(draw_population(self._events), self._path.with_name("population.png"), 110)
+            save(draw_population(self._events), self._path.with_name("population.png"), 110)
         if any(e["event"] == "eval" for e in self._events):
-            _save(draw(self._events), self._path, 130)
+            save(draw(self._events), self._path, 130)
 
 
 def draw(events: Sequence[Event]) -> Any:
@@ -313,10 +313,10 @@ def _legend(figure: Any, winner: str | None, dropped: bool) -> None:
     figure.legend(handles=kinds, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
 
 
-def _save(figure: Any, path: Path, dpi: int) -> None:
-    """Write a picture; errors name its path."""
+def save(figure: Any, path: Path, dpi: int, **options: Any) -> None:
+    """Write a picture; an `OSError` names its path. `options` are those of `savefig`."""
     try:
-        figure.savefig(path, dpi=dpi)
+        figure.savefig(path, dpi=dpi, **options)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
