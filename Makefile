@@ -14,7 +14,7 @@ NEWEST_PYTHON ?= python3.13
 LIBRARIES := brax,craftax,jumanji,navix,pgx,playground,xminigrid
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all slow adapters test-versions check format docs site bench bench-peers bench-accelerator results clean
+.PHONY: help run test test-all slow adapters test-versions check format docs site pictures bench bench-peers bench-accelerator results clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ docs: $(INSTALLED) ## make docs/settings.md anew from the settings themselves
 
 site: $(INSTALLED) ## build the pages as a website below build/site, and check their links
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build -q
+
+pictures: $(INSTALLED) ## make the pictures of the pages anew, which takes some minutes and Chromium; ARGS="NAME ..."
+	$(BIN)/python docs/pictures.py $(ARGS)
 
 bench: $(INSTALLED) ## measure speed, sweeps, checkpoints and scaling
 	$(BIN)/python -m benchmarks.speed

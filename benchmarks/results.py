@@ -4,6 +4,7 @@ A row is an environment with its own settings, trained with ten seeds at once in
 own, in a directory of its own. Rows that finished are not run again, and rows that were interrupted
 go on, so the same command continues where an earlier one stopped. Writes results.md, results.json
 and results.png beside the rows' directories (below benchmarks/results, ignored by git).
+`--estimate` trains a hundredth of each row that is left and says how long the rest will take.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,10 @@ RESULTS = Path(__file__).parent / "results"
 GYMNAX = "https://github.com/RobertTLange/gymnax"  # its README; steps are those of gymnax-blines
 CLEANRL = "https://docs.cleanrl.dev/rl-algorithms/pqn/"
 MINATAR = ("breakout", "asterix", "space_invaders", "freeway")
+OTHERS_OF_PQN = (  # with discrete actions, where no published run of PQN is known
+    *("mountain_car", "catch", "four_rooms", "deep_sea", "discounting_chain"),
+    *("umbrella_chain", "frozen_lake"),
+)
 ZOO = "https://github.com/DLR-RM/rl-baselines3-zoo/blob/master/benchmark.md"
 
 
@@ -114,6 +120,7 @@ SMALL = (
     remembering("pendulum_no_velocity"),
     Row("cartpole", "jaxppo.ff_pqn", (), Published(495.1, CLEANRL, 500_000, "PQN")),
     Row("acrobot", "jaxppo.ff_pqn", (), Published(-95.6, CLEANRL, 500_000, "PQN")),
+    *(Row(env, "jaxppo.ff_pqn") for env in OTHERS_OF_PQN),
     Row("memory_chain", "jaxppo.rec_pqn", ("network=gru",)),
     Row("t_maze", "jaxppo.rec_pqn", ("network=gru",)),
 )
@@ -124,7 +131,7 @@ LARGE = (
     Row("freeway", published=Published(58, GYMNAX, 10_000_000)),
     Row("seaquest"),
     *(Row(game, "jaxppo.ff_pqn") for game in MINATAR),
-    *(Row(f"brax/{name}") for name in ("hopper", "halfcheetah", "ant", "humanoid")),
+    *(Row(f"brax/{name}") for name in ("hopper", "walker2d", "halfcheetah", "ant", "humanoid")),
     Row("jumanji/snake"),
 )
 ROWS = {row.name: row for row in (*SMALL, *LARGE)}
@@ -184,6 +191,28 @@ def run(row: Row, folder: Path, seeds: int, here: dict[str, str], more: Sequence
     parts[-1]["cpu_seconds"] = _processor_seconds() - start
     _write(folder / "where.json", parts)
     return status
+
+
+def estimate(row: Row, seeds: int, more: Sequence[str] = ()) -> float:
+    """Seconds that a row takes on this machine, by the speed of its first hundredth."""
+    own = [f"env={row.env}", *row.overrides, f"arch.num_seeds={seeds}", *more]
+    start = [sys.executable, "-m", row.executable, *own]
+    told = subprocess.run([*start, "--cfg", "job"], capture_output=True, text=True, check=True)
+    arch = OmegaConf.create(told.stdout).arch
+    with tempfile.TemporaryDirectory() as folder:
+        short = [f"arch.total_timesteps={float(arch.total_timesteps) / 100}"]
+        short += ["arch.num_evaluation=1", "arch.absolute_metric=false", "checkpoint.enabled=false"]
+        short += ["logger.plot=false", f"hydra.run.dir={folder}"]
+        subprocess.run([*start, *short], check=True, stdout=subprocess.DEVNULL)
+        summary = _read(Path(folder) / "summary.json", {})
+    steps = seeds / summary["steps_per_second"]  # seconds a step of every seed
+    evaluation = summary["seconds"] - summary["compile_seconds"] - steps * summary["steps"]
+    evaluations = arch.num_evaluation + 10 * bool(arch.absolute_metric)  # which has ten times more
+    return float(
+        summary["compile_seconds"]
+        + steps * float(arch.total_timesteps)
+        + max(evaluation, 0.0) * evaluations
+    )
 
 
 def machine() -> dict[str, str]:
@@ -349,6 +378,7 @@ def main() -> int:
     parser.add_argument("--large", action="store_true", help="the rows for an accelerator")
     parser.add_argument("--seeds", type=int, default=10, help="agents of a row")
     parser.add_argument("--out", type=Path, default=RESULTS / "table", help="directory of the rows")
+    parser.add_argument("--estimate", action="store_true", help="only say how long it will take")
     parser.add_argument(
         "--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings that rows begin with"
     )
@@ -360,6 +390,14 @@ def main() -> int:
         parser.error(f"--seeds={arguments.seeds}: an interval needs at least 2")
     rows = [ROWS[name] for name in arguments.names] or (LARGE if arguments.large else SMALL)
     out = arguments.out.resolve()
+    if arguments.estimate:
+        left = [row for row in rows if not finished(out / row.name)]
+        seconds = []
+        for row in left:
+            seconds.append(estimate(row, arguments.seeds, arguments.set))
+            print(f"{row.name:26} about {_in_time(seconds[-1])}", flush=True)
+        print(f"all rows that are left: about {sum(seconds) / 3600:.1f} hours on this machine")
+        return 0
     for folder in (out / row.name for row in rows):
         has = seeds_of(folder)
         if has not in (None, arguments.seeds):

@@ -1,8 +1,10 @@
-"""Hooks of mkdocs for files outside docs/.
+"""Hooks of mkdocs for what is not a page of docs/.
 
-README.md becomes the front page, and files that pages link to are copied.
+README.md becomes the front page, the tutorial's notebook a page with the outputs that are stored in
+it, and files that pages link to are copied.
 """
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,11 @@ OUTSIDE = re.compile(r"\]\(\.\./([\w./-]+)")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the front page and the files outside docs/ that pages link to."""
+    """Add the front page, the tutorial, and the files outside docs/ that pages link to."""
     front = (ROOT / "README.md").read_text().replace("](docs/README.md)", "](quickstart.md)")
     files.append(File.generated(config, "index.md", content=front.replace("](docs/", "](")))
+    tutorial = json.loads((ROOT / "docs" / "tutorial.ipynb").read_text())
+    files.append(File.generated(config, "tutorial.md", content=page_of(tutorial)))
     pages = [file.content_string for file in files.documentation_pages()]
     for path in sorted({path for page in pages for path in OUTSIDE.findall(page)}):
         if (ROOT / path).is_file():
@@ -25,5 +29,22 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Return a page whose links to files outside docs/ lead to their copies."""
-    return OUTSIDE.sub(r"](\1", markdown).replace("](README.md", "](index.md")
+    """Return a page whose links lead to the pages and copies that were added."""
+    markdown = markdown.replace("](README.md", "](index.md")
+    return OUTSIDE.sub(r"](\1", markdown).replace("](tutorial.ipynb", "](tutorial.md")
+
+
+def page_of(notebook: dict[str, Any]) -> str:
+    """The Markdown of a notebook: its text, its code, and its outputs, pictures in the page."""
+    parts = []
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {})
+            if "image/png" in data:
+                image = "".join(data["image/png"]).replace("\n", "")
+                parts.append(f"![Output of the code above](data:image/png;base64,{image})")
+            elif text := output.get("text"):
+                parts.append(f"```text\n{''.join(text).rstrip()}\n```")
+    return "\n\n".join(parts)

@@ -204,6 +204,14 @@ def test_every_page_is_in_the_index() -> None:
     assert [name for name in pages if f"]({name})" not in index] == []
 
 
+def test_every_picture_of_a_page_is_made_by_a_command() -> None:
+    pytest.importorskip("nbclient")
+    names = runpy.run_path(str(ROOT / "docs" / "pictures.py"))["NAMES"]
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    shown = {name for page in pages for name in re.findall(r"([\w]+\.png)\)", page.read_text())}
+    assert shown == {name for name in names if name.endswith(".png")}
+
+
 def test_the_reference_of_settings_is_current() -> None:
     written = (ROOT / "docs" / "settings.md").read_text()
     wanted = generator()["settings"]()

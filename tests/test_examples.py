@@ -198,13 +198,22 @@ def test_the_tutorial_shows_what_it_says(
     assert len([output for output in outputs if "image/png" in output.get("data", {})]) == 7
 
 
-@pytest.mark.parametrize("file", [NOTEBOOK, TUTORIAL], ids=lambda file: file.stem)
-def test_notebooks_are_stored_without_outputs(file: Path) -> None:
+def cells_of_code(file: Path) -> list[Any]:
     nbformat = pytest.importorskip("nbformat")
     notebook = nbformat.read(file, 4)
     nbformat.validate(notebook)
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert [cell for cell in code if cell.outputs or cell.execution_count] == []
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def test_the_notebook_is_stored_without_outputs() -> None:
+    assert [c for c in cells_of_code(NOTEBOOK) if c.outputs or c.execution_count] == []
+
+
+def test_the_tutorial_is_stored_as_it_was_run_from_top_to_bottom() -> None:
+    cells = cells_of_code(TUTORIAL)
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    shown = [output for cell in cells for output in cell.outputs]
+    assert len([output for output in shown if "image/png" in output.get("data", {})]) == 7
 
 
 def test_every_example_is_tested_and_in_the_index() -> None:

@@ -217,3 +217,23 @@ def test_a_row_that_fails_leaves_the_others(
     assert output.err == "failed: catch; see above\n"
     assert "`deep_sea`" in output.out
     assert "`catch`" not in output.out
+
+
+def test_the_estimate_extrapolates_training_and_evaluation_but_not_compilation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "timed_ppo.py").write_text(
+        "import json, sys\n"
+        "from pathlib import Path\n"
+        "if sys.argv[-2:] == ['--cfg', 'job']:\n"
+        "    print('arch: {total_timesteps: 1e3, num_evaluation: 5, absolute_metric: true}')\n"
+        "    sys.exit()\n"
+        "given = dict(argument.split('=', 1) for argument in sys.argv[1:])\n"
+        "steps, agents = float(given['arch.total_timesteps']), int(given['arch.num_seeds'])\n"
+        "seconds = 3 + steps * agents / 100 + 2\n"  # compile, train at 100 steps/s, evaluate
+        "said = dict(steps=steps, seconds=seconds, compile_seconds=3, steps_per_second=100)\n"
+        "Path(given['hydra.run.dir'], 'summary.json').write_text(json.dumps(said))\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    seconds = results.estimate(Row("catch", "timed_ppo"), seeds=4)
+    assert seconds == pytest.approx(3 + 1000 * 4 / 100 + 2 * (5 + 10))

@@ -42,3 +42,10 @@ def test_files_outside_docs_are_copied(site: Path) -> None:
     assert (site / "configs" / "env" / "cartpole.yaml").read_text() == (
         ROOT / "configs" / "env" / "cartpole.yaml"
     ).read_text()
+
+
+def test_the_tutorial_is_a_page_with_its_pictures(site: Path) -> None:
+    page = (site / "tutorial.html").read_text()
+    assert page.count('src="data:image/png;base64,') == 7
+    assert "largest difference" in page
+    assert 'href="tutorial.html"' in (site / "quickstart.html").read_text()

@@ -1,0 +1,138 @@
+"""Returns of this system and of Brax's own PPO in Brax's environments at the same settings.
+
+    .venv-adapters/bin/python -m benchmarks.brax_returns                # all rows; make adapters
+    .venv-adapters/bin/python -m benchmarks.brax_returns ant fast --seeds 3
+
+Both have the same networks, rollouts, minibatches and Adam steps, and a constant learning rate.
+Nothing was tuned. What differs: Brax cuts a rollout into pieces of `unroll_length` steps, computes
+advantages within a piece and shuffles pieces; this system uses the whole rollout and shuffles
+steps. Each has its own initial weights and its own standard deviation of the policy. The policy
+after the last update is then evaluated without noise on 128 episodes. Results are appended to
+benchmarks/results/brax_returns.jsonl (ignored by git).
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+WALKING: dict[str, Any] = {
+    "backend": "positional",
+    "episode_length": 1000,
+    "steps": 1_015_808,
+    "num_envs": 64,
+    "rollout_length": 256,
+    "unroll_length": 32,
+    "minibatches": 64,
+    "epochs": 4,
+    "learning_rate": 3e-4,
+    "entropy": 1e-3,
+    "discount": 0.97,
+    "reward_scale": 1.0,
+    "layers": [64, 64],
+    "episodes": 128,
+}
+ROWS: dict[str, dict[str, Any]] = {  # environment -> work
+    "ant": {**WALKING, "reward_scale": 10.0},
+    "halfcheetah": {**WALKING, "discount": 0.95},
+    "humanoid": {**WALKING, "reward_scale": 0.1},
+    "walker2d": WALKING,
+    "fast": {  # Brax's own test of its PPO
+        **WALKING,
+        "backend": None,
+        "episode_length": 128,
+        "steps": 33_280,
+        "rollout_length": 40,
+        "unroll_length": 5,
+        "minibatches": 8,
+        "entropy": 1e-2,
+        "discount": 0.95,
+        "layers": [32, 32, 32, 32],
+    },
+}
+RESULTS = Path(__file__).parent / "results" / "brax_returns.jsonl"
+
+
+def settings_of(name: str, work: dict[str, Any], seeds: int) -> list[str]:
+    """Our command line for a row."""
+    layers = str(work["layers"]).replace(" ", "")
+    return [
+        *("env.library=brax", f"env.name={name}"),
+        f"env.kwargs.episode_length={work['episode_length']}",
+        *([f"env.kwargs.backend={work['backend']}"] if work["backend"] else []),
+        *(f"arch.num_seeds={seeds}", f"arch.total_num_envs={work['num_envs']}"),
+        *(f"arch.total_timesteps={work['steps']}", "arch.num_evaluation=1"),
+        *("arch.absolute_metric=false", f"arch.num_eval_episodes={work['episodes']}"),
+        *(f"system.rollout_length={work['rollout_length']}", f"system.epochs={work['epochs']}"),
+        f"system.num_minibatches={work['minibatches']}",
+        f"system.actor_lr={work['learning_rate']}",
+        f"system.critic_lr={work['learning_rate']}",
+        f"system.gamma={work['discount']}",
+        f"system.ent_coef={work['entropy']}",
+        f"system.reward_scale={work['reward_scale']}",
+        *("system.decay_learning_rates=false", "system.clip_together=true", "system.vf_coef=0.5"),
+        *("system.standardize_advantages=minibatch", "system.clip_eps=0.3"),
+        *("system.normalize_observations=true", "system.normalize_rewards=false"),
+        *("network/actor_head=tanh_normal",),
+        *(f"network.{part}_torso.layer_sizes={layers}" for part in ("actor", "critic")),
+        *(f"network.{part}_torso.activation=silu" for part in ("actor", "critic")),
+    ]
+
+
+def ours(name: str, work: dict[str, Any], seeds: int) -> list[float]:
+    """The return of the last policy of each seed; the seeds are one program."""
+    with tempfile.TemporaryDirectory() as folder:
+        where = [f"hydra.run.dir={folder}", "logger.plot=false", "checkpoint.enabled=false"]
+        command = [sys.executable, "-m", "jaxppo.ff_ppo", *settings_of(name, work, seeds), *where]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        events = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").open()]
+    (last,) = (event for event in events if event["event"] == "eval" and event["steps"])
+    assert last["steps"] == work["steps"], last
+    returns = last.get("member_returns", [last["episode_return"]])
+    return [float(x) for x in returns]
+
+
+def theirs(name: str, work: dict[str, Any], seeds: int) -> list[float]:
+    """The same with Brax, one run after another."""
+    found = []
+    for seed in range(seeds):
+        given = json.dumps({"name": name, "seed": seed, **work})
+        command = [sys.executable, "-m", "benchmarks.peers.run_brax_returns", given]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        found.append(float(done.stdout.split()[-1]))
+    return found
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("rows", nargs="*", default=list(ROWS))
+    parser.add_argument("--seeds", type=int, default=3)
+    given = parser.parse_args()
+    RESULTS.parent.mkdir(exist_ok=True)
+    for name in given.rows:
+        for system, run in (("jaxppo", ours), ("Brax", theirs)):
+            start = time.perf_counter()
+            found = run(name, ROWS[name], given.seeds)
+            row = {
+                "environment": name,
+                "system": system,
+                "steps": ROWS[name]["steps"],
+                "returns": found,
+                "seconds": time.perf_counter() - start,
+            }
+            with RESULTS.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(f"{name:12} {system:8} {statistics.mean(found):9.1f}", end="")
+            print(
+                f"  of {', '.join(f'{x:.1f}' for x in found)}; {row['seconds']:.0f} s", flush=True
+            )
+
+
+if __name__ == "__main__":
+    main()
