@@ -9,9 +9,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
+FORMULA = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$")
 OUTSIDE = re.compile(r"\]\(\.\./([\w./-]+)")
 
 
@@ -35,11 +37,16 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def page_of(notebook: dict[str, Any]) -> str:
-    """The Markdown of a notebook: its text, its code, and its outputs, pictures in the page."""
+    """The Markdown of a notebook: text, formulas as MathML, code, and outputs with pictures."""
     parts = []
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
-        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        if cell["cell_type"] == "markdown":
+            parts.append(
+                FORMULA.sub(lambda m: convert(m[1] or m[2], "block" if m[1] else "inline"), source)
+            )
+            continue
+        parts.append(f"```python\n{source}\n```")
         for output in cell.get("outputs", ()):
             data = output.get("data", {})
             if "image/png" in data:

@@ -38,7 +38,7 @@ class Picture:
 
 def _compared(algorithm: str, env: str) -> tuple[str, ...]:
     """Five short runs of the report."""
-    short = ("arch.total_timesteps=2e5", "arch.num_seeds=5", "logger.plot=false")
+    short = ("arch.total_timesteps=4e5", "arch.num_seeds=5", "logger.plot=false")
     return (f"jaxppo.ff_{algorithm}", f"env={env}", *short, f"hydra.run.dir=runs/{algorithm}/{env}")
 
 

@@ -48,4 +48,6 @@ def test_the_tutorial_is_a_page_with_its_pictures(site: Path) -> None:
     page = (site / "tutorial.html").read_text()
     assert page.count('src="data:image/png;base64,') == 7
     assert "largest difference" in page
+    assert "<math" in page
+    assert "\\gamma" not in page
     assert 'href="tutorial.html"' in (site / "quickstart.html").read_text()
