@@ -4,7 +4,7 @@ A row is an environment with its own settings, trained with ten seeds at once in
 own, in a directory of its own. Rows that finished are not run again, and rows that were interrupted
 go on, so the same command continues where an earlier one stopped. Writes results.md, results.json
 and results.png beside the rows' directories (below benchmarks/results, ignored by git).
-`--estimate` trains a hundredth of each row that is left and says how long the rest will take.
+`--estimate` makes four updates of each row that is left and says how long all of it will take.
 """
 
 import argparse
@@ -194,25 +194,24 @@ def run(row: Row, folder: Path, seeds: int, here: dict[str, str], more: Sequence
 
 
 def estimate(row: Row, seeds: int, more: Sequence[str] = ()) -> float:
-    """Seconds that a row takes on this machine, by the speed of its first hundredth."""
+    """Seconds that a row takes on this machine, by the speed of its first four updates."""
     own = [f"env={row.env}", *row.overrides, f"arch.num_seeds={seeds}", *more]
     start = [sys.executable, "-m", row.executable, *own]
     told = subprocess.run([*start, "--cfg", "job"], capture_output=True, text=True, check=True)
     arch = OmegaConf.create(told.stdout).arch
     with tempfile.TemporaryDirectory() as folder:
-        short = [f"arch.total_timesteps={float(arch.total_timesteps) / 100}"]
-        short += ["arch.num_evaluation=1", "arch.absolute_metric=false", "checkpoint.enabled=false"]
+        short = ["arch.num_updates=4", "arch.num_evaluation=1", "arch.absolute_metric=false"]
+        short += ["checkpoint.enabled=false"]
         short += ["logger.plot=false", f"hydra.run.dir={folder}"]
         subprocess.run([*start, *short], check=True, stdout=subprocess.DEVNULL)
         summary = _read(Path(folder) / "summary.json", {})
-    steps = seeds / summary["steps_per_second"]  # seconds a step of every seed
-    evaluation = summary["seconds"] - summary["compile_seconds"] - steps * summary["steps"]
+        lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
+    *_, trained, evaluated = map(json.loads, lines)  # the last of each
+    step = seeds / summary["steps_per_second"]  # seconds a step of every seed
+    evaluation = evaluated["seconds"] - trained["seconds"]
+    rest = summary["seconds"] - step * summary["steps"] - evaluation  # such as compilation
     evaluations = arch.num_evaluation + 10 * bool(arch.absolute_metric)  # which has ten times more
-    return float(
-        summary["compile_seconds"]
-        + steps * float(arch.total_timesteps)
-        + max(evaluation, 0.0) * evaluations
-    )
+    return float(rest + step * float(arch.total_timesteps) + evaluation * evaluations)
 
 
 def machine() -> dict[str, str]:

@@ -229,10 +229,13 @@ def test_the_estimate_extrapolates_training_and_evaluation_but_not_compilation(
         "    print('arch: {total_timesteps: 1e3, num_evaluation: 5, absolute_metric: true}')\n"
         "    sys.exit()\n"
         "given = dict(argument.split('=', 1) for argument in sys.argv[1:])\n"
-        "steps, agents = float(given['arch.total_timesteps']), int(given['arch.num_seeds'])\n"
+        "steps, agents = 10 * int(given['arch.num_updates']), int(given['arch.num_seeds'])\n"
         "seconds = 3 + steps * agents / 100 + 2\n"  # compile, train at 100 steps/s, evaluate
-        "said = dict(steps=steps, seconds=seconds, compile_seconds=3, steps_per_second=100)\n"
-        "Path(given['hydra.run.dir'], 'summary.json').write_text(json.dumps(said))\n"
+        "said = dict(steps=steps, seconds=seconds, steps_per_second=100)\n"
+        "folder = Path(given['hydra.run.dir'])\n"
+        "(folder / 'summary.json').write_text(json.dumps(said))\n"
+        "events = (dict(seconds=seconds - 2), dict(seconds=seconds))\n"
+        "(folder / 'metrics.jsonl').write_text('\\n'.join(map(json.dumps, events)))\n"
     )
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     seconds = results.estimate(Row("catch", "timed_ppo"), seeds=4)
