@@ -91,6 +91,14 @@ def test_the_spacecraft_comes_to_rest(example: Any) -> None:
 
 
 @pytest.mark.long
+def test_a_critic_that_sees_the_state_trains_a_better_actor(example: Any) -> None:
+    printed = example("privileged_critic")
+    same, state = (numbers(rf"sees the {entry} .* (#)$", printed) for entry in ("camera", "state"))
+    assert len(numbers(r"training: +(#) ", printed)) == 2
+    assert state[0] > 1.3 * same[0] > 60
+
+
+@pytest.mark.long
 def test_the_network_is_the_one_that_was_given(example: Any) -> None:
     printed = example("own_network")
     block = 2 * 32 + 2 * (32 * 32 + 32)  # a layer norm and two dense layers
