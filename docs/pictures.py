@@ -36,10 +36,11 @@ class Picture:
     file: str
 
 
-def _compared(algorithm: str, env: str) -> tuple[str, ...]:
+def _compared(env: str, gae_lambda: float) -> tuple[str, ...]:
     """Five short runs of the report."""
     short = ("arch.total_timesteps=4e5", "arch.num_seeds=5", "logger.plot=false")
-    return (f"jaxppo.ff_{algorithm}", f"env={env}", *short, f"hydra.run.dir=runs/{algorithm}/{env}")
+    where = f"hydra.run.dir=runs/{gae_lambda}/{env}"
+    return ("jaxppo.ff_ppo", f"env={env}", f"system.gae_lambda={gae_lambda}", *short, where)
 
 
 PICTURES = {
@@ -67,8 +68,8 @@ PICTURES = {
     "report.png": Picture(
         (
             *(
-                _compared(a, env)
-                for a in ("ppo", "pqn")
+                _compared(env, gae_lambda)
+                for gae_lambda in (0.0, 0.95)
                 for env in ("cartpole", "acrobot", "catch")
             ),
             ("jaxppo.report", "runs"),

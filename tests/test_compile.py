@@ -136,6 +136,8 @@ def test_machine_names_the_cores_that_the_process_may_use(monkeypatch: pytest.Mo
     assert devices.machine().startswith("8 cores of ")
     monkeypatch.setattr(cgroups, "core_limits", lambda: [16.0, 2.5])
     assert devices.machine().startswith("3 cores of ")
+    monkeypatch.setattr(cgroups, "core_limits", lambda: [1.0])
+    assert devices.machine().startswith("1 core of ")
 
 
 def test_the_memory_limit_is_none_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,7 +148,8 @@ def machine() -> str:
     file = Path("/proc/cpuinfo")  # on Linux only
     lines = file.read_text().splitlines() if file.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{of}{num_cores()} cores of {names[0] if names else processor.machine()}"
+    cores = f"{num_cores()} core{'s' if num_cores() > 1 else ''}"
+    return f"{of}{cores} of {names[0] if names else processor.machine()}"
 
 
 def parallel(
