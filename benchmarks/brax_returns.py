@@ -11,15 +11,14 @@ after the last update is then evaluated without noise on 128 episodes. Results a
 benchmarks/results/brax_returns.jsonl (ignored by git).
 """
 
-import argparse
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
+
+from benchmarks.returns import compare
 
 WALKING: dict[str, Any] = {
     "backend": "positional",
@@ -55,7 +54,6 @@ ROWS: dict[str, dict[str, Any]] = {  # environment -> work
         "layers": [32, 32, 32, 32],
     },
 }
-RESULTS = Path(__file__).parent / "results" / "brax_returns.jsonl"
 
 
 def settings_of(name: str, work: dict[str, Any], seeds: int) -> list[str]:
@@ -108,31 +106,6 @@ def theirs(name: str, work: dict[str, Any], seeds: int) -> list[float]:
     return found
 
 
-def main() -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("rows", nargs="*", default=list(ROWS))
-    parser.add_argument("--seeds", type=int, default=3)
-    given = parser.parse_args()
-    RESULTS.parent.mkdir(exist_ok=True)
-    for name in given.rows:
-        for system, run in (("jaxppo", ours), ("Brax", theirs)):
-            start = time.perf_counter()
-            found = run(name, ROWS[name], given.seeds)
-            row = {
-                "environment": name,
-                "system": system,
-                "steps": ROWS[name]["steps"],
-                "returns": found,
-                "seconds": time.perf_counter() - start,
-            }
-            with RESULTS.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-            print(f"{name:12} {system:8} {statistics.mean(found):9.1f}", end="")
-            print(
-                f"  of {', '.join(f'{x:.1f}' for x in found)}; {row['seconds']:.0f} s", flush=True
-            )
-
-
 if __name__ == "__main__":
-    main()
+    systems = {"jaxppo": ours, "Brax": theirs}
+    compare(__doc__.partition("\n")[0], "brax_returns.jsonl", ROWS, systems)

@@ -8,17 +8,16 @@ update is then evaluated without noise on 100 episodes (Atari: 20). Results are 
 benchmarks/results/simulator_returns.jsonl (ignored by git).
 """
 
-import argparse
 import importlib
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
+
+from benchmarks.returns import compare
 
 CLASSIC = {"rollout_length": 128, "minibatches": 4, "epochs": 4, "learning_rate": 2.5e-4}
 MUJOCO = {"rollout_length": 256, "minibatches": 32, "epochs": 10, "learning_rate": 3e-4}
@@ -29,7 +28,6 @@ ROWS: dict[str, dict[str, Any]] = {  # environment -> work
     "HalfCheetah-v5": {**MUJOCO, "steps": 1_001_472, "normalize": True},
     "ALE/Boxing-v5": {**CLASSIC, "steps": 204_800, "atari": True, "episodes": 20},
 }
-RESULTS = Path(__file__).parent / "results" / "simulator_returns.jsonl"
 
 
 def __getattr__(name: str) -> Any:
@@ -99,53 +97,35 @@ def settings_of(name: str, work: dict[str, Any], seed: int) -> list[str]:
     ]
 
 
-def ours(name: str, work: dict[str, Any], seed: int) -> float:
-    """Train and return the mean return of the last policy."""
+def ours(name: str, work: dict[str, Any], seeds: int) -> list[float]:
+    """Train each seed and return the mean returns of the last policies."""
+    return [_train(settings_of(name, work, seed)) for seed in range(seeds)]
+
+
+def _train(settings: list[str]) -> float:
     with tempfile.TemporaryDirectory() as folder:
         where = [f"hydra.run.dir={folder}", "logger.plot=false", "checkpoint.enabled=false"]
-        command = [sys.executable, "-m", "jaxppo.ff_ppo", *settings_of(name, work, seed), *where]
+        command = [sys.executable, "-m", "jaxppo.ff_ppo", *settings, *where]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         events = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").open()]
     (last,) = (event for event in events if event["event"] == "eval" and event["steps"])
     return float(last["episode_return"])
 
 
-def theirs(name: str, work: dict[str, Any], seed: int) -> float:
+def theirs(name: str, work: dict[str, Any], seeds: int) -> list[float]:
     """The same with stable-baselines3."""
     from benchmarks.peers.__main__ import install
 
     python = os.environ.get("PEERS_PYTHON") or install("sb3_gymnasium", "")
-    given = json.dumps({"name": name, "num_envs": 8, "seed": seed, **work})
-    command = [python, "-m", "benchmarks.peers.run_sb3_returns", given]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return float(done.stdout.split()[-1])
-
-
-def main() -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("rows", nargs="*", default=list(ROWS))
-    parser.add_argument("--seeds", type=int, default=3)
-    given = parser.parse_args()
-    RESULTS.parent.mkdir(exist_ok=True)
-    for name in given.rows:
-        for system, run in (("jaxppo", ours), ("stable-baselines3", theirs)):
-            found, start = [], time.perf_counter()
-            for seed in range(given.seeds):
-                found.append(run(name, ROWS[name], seed))
-            row = {
-                "environment": name,
-                "system": system,
-                "steps": ROWS[name]["steps"],
-                "returns": found,
-                "seconds": time.perf_counter() - start,
-            }
-            with RESULTS.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-            seconds = row["seconds"] / given.seeds
-            print(f"{name:16} {system:18} {statistics.mean(found):9.1f}", end="")
-            print(f"  of {', '.join(f'{x:.1f}' for x in found)}; {seconds:.0f} s each", flush=True)
+    found = []
+    for seed in range(seeds):
+        given = json.dumps({"name": name, "num_envs": 8, "seed": seed, **work})
+        command = [python, "-m", "benchmarks.peers.run_sb3_returns", given]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        found.append(float(done.stdout.split()[-1]))
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    systems = {"jaxppo": ours, "stable-baselines3": theirs}
+    compare(__doc__.partition("\n")[0], "simulator_returns.jsonl", ROWS, systems)
