@@ -95,7 +95,7 @@ def test_word_filters_by_name_library_and_file(ask: Ask, only: Any) -> None:
     assert "not installed, and not searched: brax, " in out
     assert list(rows(ask("no_velocity")[1])) == ["CartPole-v1", "Pendulum-v1"]
     of_brax = rows(ask("brax")[1])
-    assert list(of_brax) == ["ant", "halfcheetah", "hopper", "humanoid"]
+    assert list(of_brax) == ["ant", "halfcheetah", "hopper", "humanoid", "walker2d"]
     missing = "not installed: pip install 'jaxppo[brax]'"
     assert of_brax["ant"][2:] == [missing, "-", "-", "env=brax/ant"]
 
