@@ -1,12 +1,13 @@
 """Makes the pictures of the pages and the tutorial's outputs anew: `make pictures`.
 
-    python docs/pictures.py                     # all of them
-    python docs/pictures.py learning_curve.png  # of these names
+    python docs/pictures.py                         # those of minutes
+    python docs/pictures.py strip.png tutorial.ipynb
+    python docs/pictures.py results.png scaling.png
 
-Each comes from the command that its page shows, run in a temporary directory. `results.png` and
-`scaling.png` need hours, so they are copied from benchmarks/results, where `make results` and
-`python -m benchmarks.scaling` leave them. A web page is photographed with Chromium.
-`tutorial.ipynb` is executed, and keeps its outputs.
+Each comes from the command that its page shows, run in a temporary directory. The last two need an
+hour, so they are only copied, and only if named, from where `make results` and
+`python -m benchmarks.scaling` leave them: run these first, to their ends. A web page is
+photographed with Chromium. `tutorial.ipynb` is executed, and keeps its outputs.
 """
 
 import argparse
@@ -77,7 +78,10 @@ PICTURES = {
         "report/index.html",
     ),
 }
-COPIED = ("results.png", "scaling.png")
+COPIED = {
+    "results.png": RESULTS / "table" / "results.png",
+    "scaling.png": RESULTS / "scaling.png",
+}
 TUTORIAL = "tutorial.ipynb"
 NAMES = (*PICTURES, TUTORIAL, *COPIED)
 
@@ -122,7 +126,7 @@ def execute(file: Path, folder: str) -> None:
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("names", nargs="*", default=NAMES, metavar="NAME")
+    parser.add_argument("names", nargs="*", default=[*PICTURES, TUTORIAL], metavar="NAME")
     names = parser.parse_args().names
     if unknown := [name for name in names if name not in NAMES]:
         parser.error(f"{unknown[0]}: no such picture; of {', '.join(NAMES)}")
@@ -134,10 +138,10 @@ def main() -> None:
                 make(name, where)
             elif name == TUTORIAL:
                 execute(HERE / name, folder)
-            elif (made := next(iter(RESULTS.rglob(name)), None)) is not None:
-                shutil.copy(made, HERE / name)
+            elif COPIED[name].is_file():
+                shutil.copy(COPIED[name], HERE / name)
             else:
-                print(f"{name}: left as it is; its benchmark has not run here", file=sys.stderr)
+                raise SystemExit(f"{name}: {COPIED[name]} is not there; its benchmark makes it")
 
 
 if __name__ == "__main__":
