@@ -211,7 +211,7 @@ def totals(episodes: Sequence[Episode]) -> dict[str, np.ndarray]:
 
 
 def write(path: Path, episodes: Sequence[Episode]) -> None:
-    """Write `N` episodes to an npz file atomically; docs/runs.md describes its arrays."""
+    """Write `N` episodes to an npz file atomically; docs/policies.md describes its arrays."""
     rows = [dict(_named("", {name: getattr(e, name) for name in PER_STEP})) for e in episodes]
     ends = [dict(_named("final_observations", e.final_observation)) for e in episodes]
     arrays = {name: partial(np.concatenate, [row[name] for row in rows]) for name in rows[0]}
