@@ -1,12 +1,13 @@
 """Makes the pictures of the pages and the tutorial's outputs anew: `make pictures`.
 
-    python docs/pictures.py                         # those of minutes
+    python docs/pictures.py                         # all that take minutes
     python docs/pictures.py strip.png tutorial.ipynb
     python docs/pictures.py results.png scaling.png
 
-Each comes from the command that its page shows, run in a temporary directory. The last two need an
-hour, so they are only copied, and only if named, from where `make results` and
-`python -m benchmarks.scaling` leave them: run these first, to their ends. A web page is
+Each picture comes from the command that its page shows, run in a temporary directory; the report's
+also needs the six short runs of `_compared`. `results.png` and `scaling.png` take much longer, so
+they are only copied, and only if named, from where `make results` and `python -m
+benchmarks.scaling` leave them: run these first, to their ends. A web page is
 photographed with Chromium. `tutorial.ipynb` is executed, and keeps its outputs.
 """
 
