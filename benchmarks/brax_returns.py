@@ -11,14 +11,10 @@ after the last update is then evaluated without noise on 128 episodes. Results a
 benchmarks/results/brax_returns.jsonl (ignored by git).
 """
 
-import json
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
-from benchmarks.returns import compare
+from benchmarks.returns import compare, last_evaluation, of_peer
 
 WALKING: dict[str, Any] = {
     "backend": "positional",
@@ -84,12 +80,7 @@ def settings_of(name: str, work: dict[str, Any], seeds: int) -> list[str]:
 
 def ours(name: str, work: dict[str, Any], seeds: int) -> list[float]:
     """The return of the last policy of each seed; the seeds are one program."""
-    with tempfile.TemporaryDirectory() as folder:
-        where = [f"hydra.run.dir={folder}", "logger.plot=false", "checkpoint.enabled=false"]
-        command = [sys.executable, "-m", "jaxppo.ff_ppo", *settings_of(name, work, seeds), *where]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        events = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").open()]
-    (last,) = (event for event in events if event["event"] == "eval" and event["steps"])
+    last = last_evaluation(settings_of(name, work, seeds))
     assert last["steps"] == work["steps"], last
     returns = last.get("member_returns", [last["episode_return"]])
     return [float(x) for x in returns]
@@ -97,13 +88,7 @@ def ours(name: str, work: dict[str, Any], seeds: int) -> list[float]:
 
 def theirs(name: str, work: dict[str, Any], seeds: int) -> list[float]:
     """The same with Brax, one run after another."""
-    found = []
-    for seed in range(seeds):
-        given = json.dumps({"name": name, "seed": seed, **work})
-        command = [sys.executable, "-m", "benchmarks.peers.run_brax_returns", given]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        found.append(float(done.stdout.split()[-1]))
-    return found
+    return of_peer(sys.executable, "run_brax_returns", {"name": name, **work}, seeds)
 
 
 if __name__ == "__main__":

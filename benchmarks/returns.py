@@ -3,6 +3,9 @@
 import argparse
 import json
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,6 +13,28 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 Run = Callable[[str, dict[str, Any], int], list[float]]  # of a row: name, work, number of seeds
+
+
+def last_evaluation(settings: list[str]) -> dict[str, Any]:
+    """Train with `jaxppo.ff_ppo`; the event of the evaluation after the last update."""
+    with tempfile.TemporaryDirectory() as folder:
+        where = [f"hydra.run.dir={folder}", "logger.plot=false", "checkpoint.enabled=false"]
+        command = [sys.executable, "-m", "jaxppo.ff_ppo", *settings, *where]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        events = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").open()]
+    (last,) = (event for event in events if event["event"] == "eval" and event["steps"])
+    return last
+
+
+def of_peer(python: str, peer: str, work: dict[str, Any], seeds: int) -> list[float]:
+    """What a script of benchmarks.peers prints last for each seed, one run after another."""
+    found = []
+    for seed in range(seeds):
+        given = json.dumps({"seed": seed, **work})
+        command = [python, "-m", f"benchmarks.peers.{peer}", given]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        found.append(float(done.stdout.split()[-1]))
+    return found
 
 
 def compare(

@@ -9,15 +9,10 @@ benchmarks/results/simulator_returns.jsonl (ignored by git).
 """
 
 import importlib
-import json
 import os
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
-from benchmarks.returns import compare
+from benchmarks.returns import compare, last_evaluation, of_peer
 
 CLASSIC = {"rollout_length": 128, "minibatches": 4, "epochs": 4, "learning_rate": 2.5e-4}
 MUJOCO = {"rollout_length": 256, "minibatches": 32, "epochs": 10, "learning_rate": 3e-4}
@@ -99,17 +94,8 @@ def settings_of(name: str, work: dict[str, Any], seed: int) -> list[str]:
 
 def ours(name: str, work: dict[str, Any], seeds: int) -> list[float]:
     """Train each seed and return the mean returns of the last policies."""
-    return [_train(settings_of(name, work, seed)) for seed in range(seeds)]
-
-
-def _train(settings: list[str]) -> float:
-    with tempfile.TemporaryDirectory() as folder:
-        where = [f"hydra.run.dir={folder}", "logger.plot=false", "checkpoint.enabled=false"]
-        command = [sys.executable, "-m", "jaxppo.ff_ppo", *settings, *where]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        events = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").open()]
-    (last,) = (event for event in events if event["event"] == "eval" and event["steps"])
-    return float(last["episode_return"])
+    each = (last_evaluation(settings_of(name, work, seed)) for seed in range(seeds))
+    return [float(last["episode_return"]) for last in each]
 
 
 def theirs(name: str, work: dict[str, Any], seeds: int) -> list[float]:
@@ -117,13 +103,7 @@ def theirs(name: str, work: dict[str, Any], seeds: int) -> list[float]:
     from benchmarks.peers.__main__ import install
 
     python = os.environ.get("PEERS_PYTHON") or install("sb3_gymnasium", "")
-    found = []
-    for seed in range(seeds):
-        given = json.dumps({"name": name, "num_envs": 8, "seed": seed, **work})
-        command = [python, "-m", "benchmarks.peers.run_sb3_returns", given]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        found.append(float(done.stdout.split()[-1]))
-    return found
+    return of_peer(python, "run_sb3_returns", {"name": name, "num_envs": 8, **work}, seeds)
 
 
 if __name__ == "__main__":

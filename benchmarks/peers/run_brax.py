@@ -13,13 +13,10 @@ from brax.envs.base import Env, State
 from brax.training.agents.ppo import networks, train
 from flax import linen
 
+import benchmarks.peers.brax_on_jax  # noqa: F401
 from benchmarks.blocks import SIZES, peak_mib, say
 
 size = SIZES[sys.argv[1]]
-if not hasattr(jax, "device_put_replicated"):  # which jax has dropped and Brax 0.14 still calls
-    jax.device_put_replicated = lambda tree, devices: jax.pmap(
-        lambda _, x: x, in_axes=(0, None), devices=devices
-    )(jnp.arange(len(devices)), tree)
 
 
 class CartPole(Env):

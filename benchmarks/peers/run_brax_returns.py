@@ -4,16 +4,12 @@ import functools
 import json
 import sys
 
-import jax
-import jax.numpy as jnp
 from brax import envs
 from brax.training.agents.ppo import networks, train
 
+import benchmarks.peers.brax_on_jax  # noqa: F401
+
 work = json.loads(sys.argv[1])
-if not hasattr(jax, "device_put_replicated"):  # which jax has dropped and Brax 0.14 still calls
-    jax.device_put_replicated = lambda tree, devices: jax.pmap(
-        lambda _, x: x, in_axes=(0, None), devices=devices
-    )(jnp.arange(len(devices)), tree)
 made = {"backend": work["backend"]} if work["backend"] else {}
 layers = tuple(work["layers"])
 unroll = work["unroll_length"]
