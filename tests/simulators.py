@@ -104,6 +104,20 @@ class Failing(Known):
         raise AssertionError(self.how)
 
 
+class Outside(Known):
+    """Its observations leave its space."""
+
+    observation_space = spaces.Box(0, 3, (3,), np.float32)
+
+
+class Unseeded(Known):
+    """Its rewards do not come from the seed."""
+
+    def step(self, action: Any) -> Any:
+        obs, _, *rest = super().step(action)
+        return obs, time.perf_counter(), *rest
+
+
 class Nested(gymnasium.Env):
     """Every kind of space at once; the action must come in its own form."""
 

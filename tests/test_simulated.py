@@ -18,7 +18,9 @@ from simulators import Failing, Known
 
 import jaxppo
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import EnvConfig
 from jaxppo.deploy.films import film, with_frames
+from jaxppo.envs import contract
 from jaxppo.runtime import devices
 from jaxppo.runtime.jobs import TrainingError, prepare
 from jaxppo.runtime.loop import run
@@ -141,6 +143,29 @@ def test_wrappers_are_applied_from_the_inside() -> None:
     clip = "{_target_:gymnasium.wrappers.TimeLimit,max_episode_steps:3}"
     result = train(KNOWN, f"env.wrappers=[{clip},simulators.Same]")
     assert result.evaluations["episode_length"].tolist() == [3.0] * 3
+
+
+@pytest.mark.parametrize(
+    "target, wrong",
+    [
+        ("Known", {}),
+        ("Nested", {}),
+        ("Failing", {"runs": "environment 0 at its step 3: returns an observation that is not"}),
+        ("Outside", {"values": "observation goes from 0 to 6, outside of Box"}),
+        ("Unseeded", {"determinism": "two plays from one seed differ", "gymnasium": "Assertion"}),
+    ],
+)
+def test_an_environment_is_checked(target: str, wrong: dict[str, str], tmp_path: Path) -> None:
+    """By playing it, and by Gymnasium's own checker if every action is legal."""
+    failing = {"how": "nan", "where": str(tmp_path / "failed")} if target == "Failing" else {}
+    config = EnvConfig(target=f"simulators.{target}", kwargs=failing)
+    assert contract.glance(config) == []  # a run checks every step
+    checks = contract.check(config, 12)
+    said = {each.name: each.findings + each.hints for each in checks}
+    assert {name: lines for name, lines in said.items() if lines}.keys() == wrong.keys(), said
+    for name, words in wrong.items():
+        assert words in said[name][0]
+    assert ("gymnasium" in said) == (target not in ("Nested", "Failing"))
 
 
 @pytest.mark.parametrize("actors", [0, 1])

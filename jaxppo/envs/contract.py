@@ -1,5 +1,6 @@
 """Check that an environment keeps the contract of `types.Environment`, by playing it."""
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -15,6 +16,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs.episodes import Episodes, line, problems
 from jaxppo.ops import actions
+from jaxppo.simulators.faults import SimulatorError
 from jaxppo.types import (
     Box,
     Discrete,
@@ -64,10 +66,12 @@ def check(config: EnvConfig, steps: int = 256) -> list[Check]:
     except Exception as error:  # an environment may raise anything
         return [Check("made", [line(error)], "")]
     made = [Check("made", [], f"{env.name}, {line(env.action_space)}")]
+    simulated = envs.is_simulated(env)
     try:
-        found = problems(env)
+        found = [] if simulated else problems(env)
         checks = [*made, Check("forms", found, describe(env.observation_space))]
-        return checks if found else checks + list(_check_play(env, config, steps))
+        play_it = _check_simulators if simulated else _check_play
+        return checks if found else checks + list(play_it(env, config, steps))
     except Exception as error:
         return [*made, Check("runs", [f"raises {line(error)}"], "")]
 
@@ -103,14 +107,62 @@ def _check_play(env: Environment, config: EnvConfig, steps: int) -> Iterator[Che
     )
 
 
+def _check_simulators(env: Any, config: EnvConfig, steps: int) -> Iterator[Check]:
+    """Play an environment that is not written in JAX, and check the results."""
+    mask = config.action_mask
+    try:
+        played, again = (_play_simulators(env, mask, steps) for _ in range(2))
+    except SimulatorError as error:
+        yield Check("runs", [str(error)], "")
+        return
+    yield Check("runs", [], f"{steps} steps of {NUM_ENVS} environments")
+    yield Check("values", list(_values(env, played)), "finite, and within the spaces")
+    yield Check("ends", list(_ends(env, played)), _describe_ends(env, played))
+    yield Check("successor", list(_successor(played)), _describe_successors(played))
+    yield Check("mask", list(_mask(env, mask, played)), "")
+    same = _equal((played.first_obs, played.steps), (again.first_obs, again.steps))
+    hints = [] if same else ["two plays from one seed differ, so a run cannot be repeated"]
+    yield Check("determinism", [], "two plays from one seed", hints)
+    shown = isinstance(env.observation_space, Mapping) and mask in env.observation_space
+    if not shown:  # Gymnasium's actions are not always legal
+        yield Check("gymnasium", env.problems(), "its own checker")
+
+
+def _play_simulators(env: Any, mask: str | None, steps: int) -> Played:
+    """Play random legal actions; an error of an environment is raised as `SimulatorError`."""
+    keys = jax.random.split(jax.random.key(0), (steps, NUM_ENVS))
+    draw = partial(_random_action, env.action_space)
+    free, masked = jax.jit(jax.vmap(partial(draw, mask=None))), jax.jit(jax.vmap(draw))
+    with contextlib.closing(env.make(NUM_ENVS)) as pool:
+        arrays = pool.arrays
+
+        def copied(leaves: list[np.ndarray]) -> PyTree:
+            return env.observation([x.copy() for x in leaves])
+
+        pool.reset(range(NUM_ENVS), range(NUM_ENVS))
+        obs = first_obs = copied(arrays.obs)
+        taken = []
+        for key in keys:
+            shown = obs[mask] if isinstance(obs, Mapping) and mask in obs else None
+            action = free(key) if shown is None else masked(key, shown)
+            pool.step([np.asarray(x) for x in jax.tree.leaves(action)])
+            obs = copied(arrays.obs)
+            over = {name: getattr(arrays, name).copy() for name in ("terminated", "truncated")}
+            final, reward = copied(arrays.final), arrays.reward.copy()
+            taken.append(TimeStep(obs=obs, final_observation=final, reward=reward, **over))
+    return Played(first_obs, jax.tree.map(lambda *x: np.stack(x), *taken))
+
+
 def glance(config: EnvConfig) -> list[str]:
     """Return errors of a user's own class that are found in about a second, in words.
 
     It checks values of the first steps and state outside of JAX. Call it only if `problems` finds
-    nothing.
+    nothing. Environments that are not written in JAX are checked at every step of a run instead.
     """
     try:
         env = envs.build(config)
+        if envs.is_simulated(env):
+            return []
         found = list(_python_state(env))
         keys = jax.random.split(jax.random.key(0), NUM_ENVS)
         played = Played(*_numpy(jax.jit(partial(play, env, config.action_mask, FEW))(keys)))

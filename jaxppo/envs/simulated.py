@@ -1,14 +1,17 @@
 """Environments that are not JAX, as the learner sees them: spaces, and how to make simulators."""
 
 import contextlib
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from gymnasium.utils.env_checker import check_env
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
+from jaxppo.simulators.faults import in_words
 from jaxppo.simulators.pool import Simulators
 from jaxppo.simulators.spaces import Leaf, UnsupportedSpaceError, actions_of, leaves
 from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, Space, TimeStep, zeros
@@ -40,6 +43,18 @@ class Simulated:
     def make(self, num: int) -> Simulators:
         """Make `num` environments that step together."""
         return self._make(self, num)
+
+    def problems(self) -> list[str]:
+        """Return what Gymnasium's own checker finds in one environment; nothing of EnvPool's."""
+        if self._make_drawn is None:
+            return []
+        try:
+            with warnings.catch_warnings(), contextlib.closing(self._make_drawn()) as env:
+                warnings.simplefilter("ignore")  # such as of bounds that are infinite
+                check_env(env, skip_render_check=True)
+        except Exception as error:  # an environment may raise anything
+            return [in_words(error)]
+        return []
 
     def replay(
         self, seed: int, actions: PyTree, steps: set[int]
