@@ -378,7 +378,11 @@ def convolution(x: Any, kernel: Any, stride: int, padding: str) -> Any:
 
 @pytest.mark.parametrize("padding", ["VALID", "SAME"])
 @pytest.mark.parametrize(
-    "size, stride, image", [(3, 1, (5, 4)), (3, 2, (6, 5)), (2, 3, (7, 5)), (1, 2, (4, 3))]
+    "size, stride, image",
+    [
+        *((3, 1, (5, 4)), (3, 2, (6, 5)), (2, 3, (7, 5)), (1, 2, (4, 3))),
+        *((2, 2, (5, 4)), (4, 2, (9, 8)), (6, 3, (11, 13))),
+    ],
 )
 def test_both_forms_of_convolution_are_the_sum(
     size: int, stride: int, image: tuple[int, int], padding: str
@@ -392,9 +396,10 @@ def test_both_forms_of_convolution_are_the_sum(
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_forms_of_convolution_have_the_same_gradients() -> None:
+@pytest.mark.parametrize("size", [3, 4])
+def test_forms_of_convolution_have_the_same_gradients(size: int) -> None:
     x = jax.random.normal(jax.random.key(0), (2, 6, 5, 3))
-    kernel = jax.random.normal(jax.random.key(1), (3, 3, 3, 4))
+    kernel = jax.random.normal(jax.random.key(1), (size, size, 3, 4))
 
     def loss(x: Any, kernel: Any, form: Any) -> Any:
         return jnp.sum(form(x, kernel, 2, "SAME") ** 2)
