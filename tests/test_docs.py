@@ -22,6 +22,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
+from jaxppo import envs
 from jaxppo.config.parse import known_keys, parse_as
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
@@ -158,6 +159,27 @@ def test_commands_are_taken(page: Path, made: Any) -> None:
             named_keys = [word for word in words[3:] if "=" in word or module != "report"]
             given = OmegaConf.to_container(OmegaConf.from_dotlist(named_keys))
             parse_as(others[module], typing.cast(dict[str, Any], given))
+
+
+def training() -> list[Any]:
+    """Each page's commands that train, but for those of several hosts."""
+    found: dict[str, tuple[Path, list[str]]] = {}
+    for page in BY_HAND:
+        for words in commands(page):
+            alone = not any(word.startswith("arch.distributed") for word in words)
+            if words[2].removeprefix("jaxppo.") in TRAINING and alone:
+                found.setdefault(" ".join(words[2:]), (page, words))
+    return [pytest.param(*pair, id=f"{named(pair[0])}: {words}") for words, pair in found.items()]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page, words", training())
+def test_commands_that_train_do(page: Path, words: list[str], made: Any) -> None:
+    folder = made(page)
+    config = config_of(words, *TINY)
+    if config.env.target is None and not envs.is_installed(config.env.library):
+        pytest.skip(f"needs {config.env.library}")
+    run(config, folder)
 
 
 @pytest.mark.parametrize("page", BY_HAND, ids=named)

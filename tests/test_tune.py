@@ -148,8 +148,12 @@ def searched_for(tmp_path: Path, *more: str) -> dict[str, Any]:
 
 @pytest.mark.long
 def test_search_finds_a_planted_optimum(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Only large learning rates solve the environment in the steps that there are."""
-    found = searched_for(tmp_path, "system.actor_lr=1e-5", "arch.evaluation_greedy=false")
+    """Only large learning rates solve the environment in the steps that there are.
+
+    After an interruption the same command comes to the same end.
+    """
+    planted = ["system.actor_lr=1e-5", "arch.evaluation_greedy=false"]
+    found = searched_for(tmp_path, *planted)
     assert found["hyperparameters"]["actor_lr"] > 1e-3
     assert found["tuned"]["iqm"] > 0.7 > 0.5 > found["general"]["iqm"]
     assert found["verdict"].startswith("better than the general settings over 5 fresh seeds")
@@ -163,8 +167,17 @@ def test_search_finds_a_planted_optimum(tmp_path: Path, capsys: pytest.CaptureFi
     out = tmp_path / "out"
     assert found["verdict"] in (out / "configs" / "env" / "tuned.yaml").read_text()
     assert (out / "report" / "index.html").exists()
-    with pytest.raises(ConfigError, match="holds a search already"):
+    with pytest.raises(ConfigError, match="holds a search of other arguments"):
         searched_for(tmp_path)
+    with pytest.raises(ConfigError, match="holds a finished search"):
+        searched_for(tmp_path, *planted)
+    cut = {**found, "phases": found["phases"][:1], "verdict": "not confirmed"}  # in the second
+    (out / "tuning.json").write_text(json.dumps(cut))
+    again = searched_for(tmp_path, *planted)
+    assert "goes on after wide\nnarrow: " in capsys.readouterr().out
+    for phase in (*found["phases"], *again["phases"]):
+        phase.pop("seconds")
+    assert again == found
 
 
 @pytest.mark.long

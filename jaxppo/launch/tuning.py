@@ -9,6 +9,7 @@ import dataclasses
 import json
 import math
 import re
+import shutil
 import time
 import typing
 from collections.abc import Mapping, Sequence
@@ -77,6 +78,7 @@ class Budget:
 class Record:
     """What the search has found so far, for tuning.json."""
 
+    arguments: list[str]  # but for `out`
     budget: int
     planned: dict[str, int]  # phase -> environment steps
     versions: dict[str, str]
@@ -85,6 +87,11 @@ class Record:
     general: dict[str, Any] | None = None  # of the confirmation: hyperparameters, scores, IQM
     tuned: dict[str, Any] | None = None
     verdict: str = "not confirmed"
+
+    @property
+    def done(self) -> dict[str, dict[str, Any]]:
+        """The phases that finished, by their names."""
+        return {found["phase"]: found for found in self.phases}
 
     def add(self, phase: str, num_runs: int, start: float, **found: Any) -> None:
         """Record the cost of a phase and what it found; print one line."""
@@ -108,7 +115,7 @@ def tune(arguments: Sequence[str]) -> None:
     """Search, confirm and write; `arguments` are those of the command line.
 
     `ConfigError` before anything trains, if they are wrong or the budget is too small. A Ctrl-C
-    leaves what earlier phases found.
+    leaves what earlier phases found; the same arguments go on after them.
     """
     settings, typed = split(arguments)
     config = _general(settings.command, typed)
@@ -116,9 +123,8 @@ def tune(arguments: Sequence[str]) -> None:
     ranges = searched(config)
     budget = divide(settings, config, ranges)
     out = output_folder(settings.out or Path("outputs") / "tune" / settings.name)
-    if (out / "confirmation").exists():
-        raise ConfigError(f"out={out}: holds a search already; choose another directory")
-    record = Record(settings.budget, budget.steps, versions())
+    given = [each for each in arguments if not each.startswith("out=")]
+    record = begun(Record(given, settings.budget, budget.steps, versions()), out)
 
     def keep() -> None:
         write_atomically(out / "tuning.json", json.dumps(dataclasses.asdict(record), indent=1))
@@ -129,17 +135,45 @@ def tune(arguments: Sequence[str]) -> None:
 
     candidates: list[Values] = []
     for phase in ("wide", "narrow"):
-        found = _halve(config, ranges, budget.num_members, phase, record)
-        candidates += found[: -(-budget.num_finalists // 2)]
+        if phase not in record.done:
+            _halve(config, ranges, budget, phase, record)
+        candidates += record.done[phase]["best"]
         record.hyperparameters = candidates[0]
         ranges = narrowed(ranges, candidates[0])
         keep()
-    record.hyperparameters = _play_finals(config, candidates[: budget.num_finalists], record)
+    if "finals" not in record.done:
+        _play_finals(config, candidates[: budget.num_finalists], record)
+    record.hyperparameters = record.done["finals"]["best"]
     keep()
+    if (out / "confirmation").exists():  # it was interrupted
+        shutil.rmtree(out / "confirmation")
     _confirm(config, settings.seeds, out / "confirmation", record)
     keep()
     report(Reporting(runs=[str(out / "confirmation")], out=str(out / "report")))
     print_lines(record.verdict, f"{out / 'configs'}: env={settings.name}, with --config-dir=DIR")
+
+
+def begun(record: Record, out: Path) -> Record:
+    """Return the record of an interrupted search in `out`, or `record` if there is none.
+
+    `ConfigError` if that search finished, or had other arguments or versions.
+    """
+    file = out / "tuning.json"
+    if not file.exists() and not (out / "confirmation").exists():
+        return record
+    try:
+        found = Record(**json.loads(file.read_text()))
+    except (OSError, TypeError, ValueError):
+        raise ConfigError(f"out={out}: holds another search; choose another directory") from None
+    for what in ("arguments", "planned", "versions"):
+        if getattr(found, what) != getattr(record, what):
+            raise ConfigError(
+                f"out={out}: holds a search of other {what}; choose another directory"
+            )
+    if "confirmation" in found.done:
+        raise ConfigError(f"out={out}: holds a finished search; choose another directory")
+    print_lines(f"{out}: goes on after {', '.join(found.done)}")
+    return found
 
 
 def split(arguments: Sequence[str]) -> tuple[Tuning, list[str]]:
@@ -246,19 +280,17 @@ def _seed(config: Config, phase: str) -> int:
     return (config.arch.seed + SEEDS[phase]) % 2**31
 
 
-def _halve(
-    config: Config, ranges: Ranges, num_members: int, phase: str, record: Record
-) -> list[Values]:
-    """Return the members' hyperparameters after a round of halving, best first."""
-    start = time.monotonic()
+def _halve(config: Config, ranges: Ranges, budget: Budget, phase: str, record: Record) -> None:
+    """Record the best settings of a round of halving, best first: half of the finalists."""
+    start, num_members = time.monotonic(), budget.num_members
     members = _train([Job(_round(config, ranges, num_members, phase), None)])
     order = sorted(members.all, key=lambda member: _reached(member.facts.history), reverse=True)
     found = [rounded({n: getattr(m.config.system, n) for n in ranges}) for m in order]
+    found = found[: -(-budget.num_finalists // 2)]
     best = _reached(order[0].facts.history)[1]
     if not math.isfinite(best):
         raise TrainingError(f"{phase}: no run of the search has a finite evaluation")
-    record.add(phase, num_members, start, ranges=ranges, best=found[0], best_return=best)
-    return found
+    record.add(phase, num_members, start, ranges=ranges, best=found, best_return=best)
 
 
 def _reached(history: Sequence[tuple[int, float]]) -> tuple[int, float]:
@@ -302,8 +334,8 @@ def with_values(config: Config, values: Values) -> Config:
     return dataclasses.replace(config, system=dataclasses.replace(config.system, **changed))
 
 
-def _play_finals(config: Config, finalists: Sequence[Values], record: Record) -> Values:
-    """Return the finalist with the highest mean absolute metric over seeds."""
+def _play_finals(config: Config, finalists: Sequence[Values], record: Record) -> None:
+    """Record the finalist with the highest mean absolute metric over seeds."""
     start = time.monotonic()
     seeded = _with_seeds(config, "finals", FINAL_SEEDS)
     members = _train([Job(with_values(seeded, values), None) for values in finalists])
@@ -311,8 +343,7 @@ def _play_finals(config: Config, finalists: Sequence[Values], record: Record) ->
     means = [_mean(row, FINAL_SEEDS) for row in scores]
     best = finalists[max(range(len(finalists)), key=lambda i: means[i])]
     rows = [{"hyperparameters": v, "scores": s} for v, s in zip(finalists, scores, strict=True)]
-    record.add("finals", len(finalists) * FINAL_SEEDS, start, finalists=rows)
-    return best
+    record.add("finals", len(finalists) * FINAL_SEEDS, start, finalists=rows, best=best)
 
 
 def _mean(scores: Sequence[float], num_runs: int) -> float:
