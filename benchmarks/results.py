@@ -329,11 +329,15 @@ def _draw_published(axes: Any, published: dict[str, Any]) -> None:
     axes.axhline(value, label="published, of PPO unless named", **line)
     low, high = axes.get_ylim()
     words = f"{value:g}" if method == "PPO" else f"{value:g}, {method}"
-    style: dict[str, Any] = dict(fontsize=6.5, color="0.3", transform=axes.get_yaxis_transform())
-    if value < (low + high) / 2:  # curves rise: the room is to the right
-        axes.text(0.98, value, words, ha="right", va="bottom", **style)
-    else:
-        axes.text(0.02, value, words, ha="left", va="top", **style)
+    under = value >= (low + high) / 2  # curves rise to it and above it
+    axes.annotate(
+        words,
+        (0.98, value),
+        xycoords=axes.get_yaxis_transform(),
+        xytext=(0, -3 if under else 2),
+        textcoords="offset points",
+        **dict(fontsize=6.5, color="0.3", ha="right", va="top" if under else "bottom"),
+    )
 
 
 def _read(file: Path, otherwise: Any) -> Any:
