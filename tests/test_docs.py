@@ -162,12 +162,13 @@ def test_commands_are_taken(page: Path, made: Any) -> None:
 
 
 def training() -> list[Any]:
-    """Each page's commands that train, but for those of several hosts."""
+    """Each page's commands that train here: not on several hosts, nor only plan."""
     found: dict[str, tuple[Path, list[str]]] = {}
+    others = ("arch.distributed", "arch.plan_only")
     for page in BY_HAND:
         for words in commands(page):
-            alone = not any(word.startswith("arch.distributed") for word in words)
-            if words[2].removeprefix("jaxppo.") in TRAINING and alone:
+            here = not any(word.startswith(others) for word in words)
+            if words[2].removeprefix("jaxppo.") in TRAINING and here:
                 found.setdefault(" ".join(words[2:]), (page, words))
     return [pytest.param(*pair, id=f"{named(pair[0])}: {words}") for words, pair in found.items()]
 
