@@ -158,7 +158,7 @@ def test_wrappers_are_applied_from_the_inside() -> None:
 def test_an_environment_is_checked(target: str, wrong: dict[str, str], tmp_path: Path) -> None:
     """By playing it, and by Gymnasium's own checker if every action is legal."""
     failing = {"how": "nan", "where": str(tmp_path / "failed")} if target == "Failing" else {}
-    config = EnvConfig(target=f"simulators.{target}", kwargs=failing)
+    config = EnvConfig(target=f"simulators.{target}", kwargs=failing, on_error="restart")
     assert contract.glance(config) == []  # a run checks every step
     checks = contract.check(config, 12)
     said = {each.name: each.findings + each.hints for each in checks}

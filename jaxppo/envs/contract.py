@@ -60,7 +60,7 @@ class Played:
 def check(config: EnvConfig, steps: int = 256) -> list[Check]:
     """Play an environment for `steps` steps and return the checks; it raises nothing."""
     try:
-        env = envs.build(config)
+        env = envs.build(dataclasses.replace(config, on_error="stop"))
     except ConfigError as error:
         return [Check("made", [str(error)], "")]
     except Exception as error:  # an environment may raise anything
