@@ -1,17 +1,15 @@
 """Environments that are not JAX, as the learner sees them: spaces, and how to make simulators."""
 
 import contextlib
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from gymnasium.utils.env_checker import check_env
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
-from jaxppo.simulators.faults import in_words
+from jaxppo.simulators import making
 from jaxppo.simulators.pool import Simulators
 from jaxppo.simulators.spaces import Leaf, UnsupportedSpaceError, actions_of, leaves
 from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, Space, TimeStep, zeros
@@ -48,13 +46,8 @@ class Simulated:
         """Return what Gymnasium's own checker finds in one environment; nothing of EnvPool's."""
         if self._make_drawn is None:
             return []
-        try:
-            with warnings.catch_warnings(), contextlib.closing(self._make_drawn()) as env:
-                warnings.simplefilter("ignore")  # such as of bounds that are infinite
-                check_env(env, skip_render_check=True)
-        except Exception as error:  # an environment may raise anything
-            return [in_words(error)]
-        return []
+        with contextlib.closing(self._make_drawn()) as env:
+            return making.problems(env)
 
     def replay(
         self, seed: int, actions: PyTree, steps: set[int]

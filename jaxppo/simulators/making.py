@@ -1,8 +1,11 @@
-"""Make one Gymnasium environment from settings."""
+"""Make one Gymnasium environment from settings, and check it."""
 
 import importlib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from jaxppo.simulators.faults import in_words
 
 
 def from_registry(
@@ -36,6 +39,19 @@ def wrapped(env: Any, wrappers: Sequence[Any]) -> Any:
         given = {"_target_": wrapper} if isinstance(wrapper, str) else dict(wrapper)
         env = attribute(given.pop("_target_"))(env, **given)
     return env
+
+
+def problems(env: Any) -> list[str]:
+    """Return what Gymnasium's own checker finds in an environment: nothing, or the first error."""
+    from gymnasium.utils.env_checker import check_env
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as of bounds that are infinite
+            check_env(env, skip_render_check=True)
+    except Exception as error:  # an environment may raise anything
+        return [in_words(error)]
+    return []
 
 
 def attribute(path: str) -> Any:
