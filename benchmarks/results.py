@@ -336,7 +336,10 @@ def _draw_published(axes: Any, published: dict[str, Any]) -> None:
         xycoords=axes.get_yaxis_transform(),
         xytext=(0, -3 if under else 2),
         textcoords="offset points",
-        **dict(fontsize=6.5, color="0.3", ha="right", va="top" if under else "bottom"),
+        fontsize=6.5,
+        color="0.3",
+        ha="right",
+        va="top" if under else "bottom",
     )
 
 

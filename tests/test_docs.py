@@ -161,8 +161,8 @@ def test_commands_are_taken(page: Path, made: Any) -> None:
             parse_as(others[module], typing.cast(dict[str, Any], given))
 
 
-def training() -> list[Any]:
-    """Each page's commands that train here: not on several hosts, nor only plan."""
+def that_train() -> list[Any]:
+    """The training commands of each page, but for several hosts and `arch.plan_only`."""
     found: dict[str, tuple[Path, list[str]]] = {}
     others = ("arch.distributed", "arch.plan_only")
     for page in BY_HAND:
@@ -174,15 +174,14 @@ def training() -> list[Any]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("page, words", training())
+@pytest.mark.parametrize("page, words", that_train())
 def test_commands_that_train_do(page: Path, words: list[str], made: Any) -> None:
     folder = made(page)
     config = config_of(words, *TINY)
     env = config.env
-    needed = [env.module, "mujoco" if env.name == "HalfCheetah-v5" else None]
-    if env.target is None and not envs.is_installed(env.library):
-        needed.append(envs.PACKAGES[env.library])
-    for package in filter(None, needed):
+    library = envs.PACKAGES[env.library] if env.target is None else None
+    simulator = "mujoco" if env.name == "HalfCheetah-v5" else None
+    for package in filter(None, (library, env.module, simulator)):
         pytest.importorskip(package)
     run(config, folder)
 

@@ -60,7 +60,7 @@ class Played:
 def check(config: EnvConfig, steps: int = 256) -> list[Check]:
     """Play an environment for `steps` steps and return the checks; it raises nothing."""
     try:
-        env = envs.build(dataclasses.replace(config, on_error="stop"))
+        env = envs.build(dataclasses.replace(config, on_error="stop"))  # a restart hides faults
     except ConfigError as error:
         return [Check("made", [str(error)], "")]
     except Exception as error:  # an environment may raise anything
@@ -86,10 +86,7 @@ def _check_play(env: Environment, config: EnvConfig, steps: int) -> Iterator[Che
     first, again = _numpy(both(twice)), _numpy(both(twice))
     played = Played(*jax.tree.map(lambda x: x[0], first))
     yield Check("runs", [], f"{steps} steps of {NUM_ENVS} environments, compiled")
-    yield Check("values", list(_values(env, played)), "finite, and within the spaces")
-    yield Check("ends", list(_ends(env, played)), _describe_ends(env, played))
-    yield Check("successor", list(_successor(played)), _describe_successors(played))
-    yield Check("mask", list(_mask(env, mask, played)), "")
+    yield from _check_played(env, mask, played)
     yield _indices(config, steps, keys)
     num = min(FEW, steps)
     anew, alone = _numpy(
@@ -107,6 +104,14 @@ def _check_play(env: Environment, config: EnvConfig, steps: int) -> Iterator[Che
     )
 
 
+def _check_played(env: Environment, mask: str | None, played: Played) -> Iterator[Check]:
+    """Check what the steps returned."""
+    yield Check("values", list(_values(env, played)), "finite, and within the spaces")
+    yield Check("ends", list(_ends(env, played)), _describe_ends(env, played))
+    yield Check("successor", list(_successor(played)), _describe_successors(played))
+    yield Check("mask", list(_mask(env, mask, played)), "")
+
+
 def _check_simulators(env: Any, config: EnvConfig, steps: int) -> Iterator[Check]:
     """Play an environment that is not written in JAX, and check the results."""
     mask = config.action_mask
@@ -116,23 +121,19 @@ def _check_simulators(env: Any, config: EnvConfig, steps: int) -> Iterator[Check
         yield Check("runs", [str(error)], "")
         return
     yield Check("runs", [], f"{steps} steps of {NUM_ENVS} environments")
-    yield Check("values", list(_values(env, played)), "finite, and within the spaces")
-    yield Check("ends", list(_ends(env, played)), _describe_ends(env, played))
-    yield Check("successor", list(_successor(played)), _describe_successors(played))
-    yield Check("mask", list(_mask(env, mask, played)), "")
+    yield from _check_played(env, mask, played)
     same = _equal((played.first_obs, played.steps), (again.first_obs, again.steps))
     hints = [] if same else ["two plays from one seed differ, so a run cannot be repeated"]
     yield Check("determinism", [], "two plays from one seed", hints)
-    shown = isinstance(env.observation_space, Mapping) and mask in env.observation_space
-    if not shown:  # Gymnasium's actions are not always legal
-        yield Check("gymnasium", env.problems(), "its own checker")
+    has_mask = _entry(env.observation_space, mask) is not None  # which Gymnasium's checker ignores
+    if not has_mask and (found := env.problems()) is not None:
+        yield Check("gymnasium", found, "its own checker")
 
 
 def _play_simulators(env: Any, mask: str | None, steps: int) -> Played:
     """Play random legal actions; an error of an environment is raised as `SimulatorError`."""
     keys = jax.random.split(jax.random.key(0), (steps, NUM_ENVS))
-    draw = partial(_random_action, env.action_space)
-    free, masked = jax.jit(jax.vmap(partial(draw, mask=None))), jax.jit(jax.vmap(draw))
+    draw = jax.jit(jax.vmap(partial(_random_action, env.action_space)))
     with contextlib.closing(env.make(NUM_ENVS)) as pool:
         arrays = pool.arrays
 
@@ -143,13 +144,17 @@ def _play_simulators(env: Any, mask: str | None, steps: int) -> Played:
         obs = first_obs = copied(arrays.obs)
         taken = []
         for key in keys:
-            shown = obs[mask] if isinstance(obs, Mapping) and mask in obs else None
-            action = free(key) if shown is None else masked(key, shown)
+            action = draw(key, _entry(obs, mask))
             pool.step([np.asarray(x) for x in jax.tree.leaves(action)])
             obs = copied(arrays.obs)
-            over = {name: getattr(arrays, name).copy() for name in ("terminated", "truncated")}
-            final, reward = copied(arrays.final), arrays.reward.copy()
-            taken.append(TimeStep(obs=obs, final_observation=final, reward=reward, **over))
+            step: Any = TimeStep(
+                obs=obs,
+                final_observation=copied(arrays.final),
+                reward=arrays.reward.copy(),
+                terminated=arrays.terminated.copy(),
+                truncated=arrays.truncated.copy(),
+            )
+            taken.append(step)
     return Played(first_obs, jax.tree.map(lambda *x: np.stack(x), *taken))
 
 
@@ -157,7 +162,7 @@ def glance(config: EnvConfig) -> list[str]:
     """Return errors of a user's own class that are found in about a second, in words.
 
     It checks values of the first steps and state outside of JAX. Call it only if `problems` finds
-    nothing. Environments that are not written in JAX are checked at every step of a run instead.
+    nothing. Of environments that are not written in JAX it finds none: a run checks every step.
     """
     try:
         env = envs.build(config)
@@ -233,7 +238,7 @@ def _indices(config: EnvConfig, steps: int, keys: jax.Array) -> Check:
         def advance(carry: PyTree, key: jax.Array) -> tuple[PyTree, None]:
             obs, state, time = carry
             action_key, step_key, reset_key = jax.random.split(key, 3)
-            shown = obs.get(config.action_mask) if isinstance(obs, Mapping) else None
+            shown = _entry(obs, config.action_mask)
             action = _random_action(bare.action_space, action_key, shown)
             obs, state, over = step(step_key, state, action)
             time = time + 1
@@ -276,15 +281,19 @@ def play(
     def advance(carry: tuple[PyTree, PyTree], time: jax.Array) -> tuple[Any, TimeStep]:
         state, obs = carry
         action_key, env_key = jnp.moveaxis(jax.vmap(jax.random.split)(key_at(time)), 1, 0)
-        shown = obs[mask] if isinstance(obs, Mapping) and mask in obs else None
-        draw = partial(_random_action, env.action_space)
-        action = jax.vmap(draw, (0, None if shown is None else 0))(action_key, shown)
+        draw = jax.vmap(partial(_random_action, env.action_space))
+        action = draw(action_key, _entry(obs, mask))
         state, step = env.step(env_key, state, action)
         return (state, step.obs), step
 
     state, obs = env.reset(key_at(jnp.int32(0)))
     _, played = jax.lax.scan(advance, (state, obs), jnp.arange(1, steps + 1))
     return obs, played
+
+
+def _entry(tree: PyTree, name: str | None) -> PyTree:
+    """Return an entry of a dict; None if it has none of that name, or is no dict."""
+    return tree.get(name) if isinstance(tree, Mapping) else None
 
 
 def _random_action(space: PyTree, key: jax.Array, mask: PyTree) -> PyTree:

@@ -42,10 +42,10 @@ class Simulated:
         """Make `num` environments that step together."""
         return self._make(self, num)
 
-    def problems(self) -> list[str]:
-        """Return what Gymnasium's own checker finds in one environment; nothing of EnvPool's."""
-        if self._make_drawn is None:
-            return []
+    def problems(self) -> list[str] | None:
+        """Return what Gymnasium's own checker finds in one environment; None of EnvPool's."""
+        if self._make_drawn is None:  # it is no Gymnasium environment
+            return None
         with contextlib.closing(self._make_drawn()) as env:
             return making.problems(env)
 

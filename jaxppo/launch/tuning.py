@@ -156,7 +156,7 @@ def tune(arguments: Sequence[str]) -> None:
 def begun(record: Record, out: Path) -> Record:
     """Return the record of an interrupted search in `out`, or `record` if there is none.
 
-    `ConfigError` if that search finished, or had other arguments or versions.
+    `ConfigError` if that search finished, cannot be read, or is another one.
     """
     file = out / "tuning.json"
     if not file.exists() and not (out / "confirmation").exists():
@@ -164,11 +164,17 @@ def begun(record: Record, out: Path) -> Record:
     try:
         found = Record(**json.loads(file.read_text()))
     except (OSError, TypeError, ValueError):
-        raise ConfigError(f"out={out}: holds another search; choose another directory") from None
-    for what in ("arguments", "planned", "versions"):
-        if getattr(found, what) != getattr(record, what):
+        raise ConfigError(
+            f"out={out}: holds a search whose tuning.json cannot be read; choose another directory"
+        ) from None
+    for name, words in {
+        "arguments": "arguments",
+        "planned": "steps",
+        "versions": "versions",
+    }.items():
+        if getattr(found, name) != getattr(record, name):
             raise ConfigError(
-                f"out={out}: holds a search of other {what}; choose another directory"
+                f"out={out}: holds a search of other {words}; choose another directory"
             )
     if "confirmation" in found.done:
         raise ConfigError(f"out={out}: holds a finished search; choose another directory")
