@@ -167,11 +167,8 @@ def begun(record: Record, out: Path) -> Record:
         raise ConfigError(
             f"out={out}: holds a search whose tuning.json cannot be read; choose another directory"
         ) from None
-    for name, words in {
-        "arguments": "arguments",
-        "planned": "steps",
-        "versions": "versions",
-    }.items():
+    told = {"arguments": "arguments", "planned": "steps per phase", "versions": "versions"}
+    for name, words in told.items():
         if getattr(found, name) != getattr(record, name):
             raise ConfigError(
                 f"out={out}: holds a search of other {words}; choose another directory"
