@@ -314,6 +314,7 @@ FURTHER = [
     "xminigrid/empty env.name=MiniGrid-DoorKey-5x5",
     *(f"pgx/connect_four env.name={name}" for name in ("'2048'", "backgammon", "kuhn_poker")),
     "playground/cartpole_balance +env.kwargs.episode_length=20",
+    "playground/cartpole_balance +env.kwargs.episode_length=20 +env.kwargs.impl=warp",
 ]
 
 
@@ -332,6 +333,36 @@ def test_a_librarys_environment_keeps_the_contract(settings: str) -> None:
         (ends,) = (each.seen for each in checks if each.name == "ends")
         assert re.search("[1-9][0-9]* truncated", ends)
     assert jobs.prepare(config)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["CartpoleBalance", "CheetahRun"])  # without and with contacts
+@pytest.mark.filterwarnings("default")
+def test_warp_simulates_what_jax_does(name: str) -> None:
+    """Over the ends of episodes too, in two update batches of environments."""
+    pytest.importorskip("mujoco_playground", reason="pip install 'jaxppo[playground]'")
+    playground = importlib.import_module("jaxppo.envs.playground")
+    keys = jax.random.split(jax.random.key(0), (2, 3))
+    found = []
+    for impl in ("jax", "warp"):
+        kwargs = {"impl": impl, "episode_length": 6}
+        env = playground.make(EnvConfig(library="playground", name=name, kwargs=kwargs))
+        size = env.action_space.shape[0]
+        actions = jnp.sin(jnp.arange(10 * 3 * size)).reshape(10, 3, size)
+
+        def play(keys: jax.Array, env: Any = env, actions: jax.Array = actions) -> Any:
+            def step(state: Any, action: jax.Array) -> Any:
+                return env.step(keys, state, action)
+
+            state, obs = env.reset(keys)
+            return obs, jax.lax.scan(step, state, actions)[1]
+
+        found.append(jax.jit(jax.vmap(play))(keys))
+    ours, theirs = map(jax.tree.leaves, found)
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(
+            np.asarray(one, np.float64), np.asarray(other, np.float64), rtol=1e-3, atol=1e-3
+        )
 
 
 @pytest.mark.slow

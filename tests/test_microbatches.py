@@ -26,11 +26,12 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "case, terminates",
     [
-        *(("feed-forward", False), ("feed-forward", True), ("memory", False)),
+        ("feed-forward", True),
+        pytest.param("feed-forward", False, marks=pytest.mark.long),
+        pytest.param("memory", False, marks=pytest.mark.long),
         pytest.param("memory", True, marks=pytest.mark.slow),
     ],
 )

@@ -397,7 +397,7 @@ def test_recomputed_carries_are_those_of_the_parameters(of: Any) -> None:
     equal(last, carry, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.long
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("carries, targets", [(True, True), (True, False), (False, True)])
 def test_an_epoch_reads_what_the_parameters_remember_now(carries: bool, targets: bool) -> None:
     """Recomputed targets do, after truncated steps too; minibatches begin with it if told to."""
