@@ -4,7 +4,8 @@
     python -m benchmarks.simulators CartPole-v1:8 slow:8
 
 A row is an environment and how many of it: `CartPole-v1:8`, `HalfCheetah-v5:8` (gymnasium[mujoco]
-in both environments). `slow:8` is CartPole whose step takes 1 ms longer, without actors and with
+in both environments). `images:8` has frames of 84 x 84 that cost nothing, for the network of
+Mnih et al. 2015. `slow:8` is CartPole whose step takes 1 ms longer, without actors and with
 one or two; `slow-wide:8` learns from it with layers of 512 and more epochs, so that learning takes
 about as long as stepping. Prints medians of the rounds and their ratios to stable-baselines3, and
 writes benchmarks/results/simulators.json (ignored by git).
@@ -21,7 +22,16 @@ from typing import Any
 
 from benchmarks.blocks import serve
 
-ROWS = ["CartPole-v1:8", "CartPole-v1:64", "Acrobot-v1:8", "Acrobot-v1:64", "slow:8", "slow-wide:8"]
+ROWS = [
+    *("CartPole-v1:8", "CartPole-v1:64", "Acrobot-v1:8", "Acrobot-v1:64"),
+    *("images:8", "slow:8", "slow-wide:8"),
+]
+OWN = {"images": "Images", "slow": "Slow", "slow-wide": "Slow"}  # -> a name in this module
+IMAGE_NETWORK = [
+    *("network=cnn", "network.shared_torso.channels=[32,64,64]"),
+    *("network.shared_torso.kernel_sizes=[8,4,3]", "network.shared_torso.strides=[4,2,1]"),
+    "network.shared_torso.layer_sizes=[512]",
+]
 OURS = {  # a way of ours -> settings
     "gymnasium": [],
     "gymnasium, 2 processes": ["env.processes=2"],
@@ -38,7 +48,7 @@ def shape(row: str) -> dict[str, Any]:
     """The work of a row: 4 epochs of 4 minibatches, or 10 of 32; two layers of tanh."""
     name, _, count = row.partition(":")
     num = int(count or 8)
-    discrete = name in ("CartPole-v1", "Acrobot-v1", "slow", "slow-wide")
+    discrete = name in ("CartPole-v1", "Acrobot-v1", "images", "slow", "slow-wide")
     many = not discrete or name == "slow-wide"
     length = (1024 if num < 64 else 2048) // num if discrete else 256
     return {
@@ -56,36 +66,55 @@ def settings_of(row: str) -> list[str]:
     """Our command line for a row."""
     work = shape(row)
     name = work["name"]
-    slow = name.startswith("slow")
-    env = ["env.target=benchmarks.simulators.Slow"] if slow else [f"env.name={name}"]
-    sizes = f"layer_sizes=[{work['width']},{work['width']}]"
+    own = name in OWN
+    env = [f"env.target=benchmarks.simulators.{OWN[name]}"] if own else [f"env.name={name}"]
     normalize = str(work["normalize"]).lower()
+    network = IMAGE_NETWORK
+    if name != "images":
+        parts = ("network.actor_torso", "network.critic_torso")
+        sizes = f"layer_sizes=[{work['width']},{work['width']}]"
+        network = [f"{part}.{each}" for part in parts for each in ("activation=tanh", sizes)]
     return [
         *("env=gymnasium", *env, f"arch.total_num_envs={work['num_envs']}"),
         *(f"system.rollout_length={work['rollout_length']}", f"system.epochs={work['epochs']}"),
         *(f"system.num_minibatches={work['minibatches']}", "system.actor_lr=2.5e-4"),
         *("system.critic_lr=2.5e-4", f"system.normalize_observations={normalize}"),
-        *(f"system.normalize_rewards={normalize}", "network.actor_torso.activation=tanh"),
-        *("network.critic_torso.activation=tanh", f"network.actor_torso.{sizes}"),
-        *(f"network.critic_torso.{sizes}", "arch.max_eval_steps=1000"),
+        *(f"system.normalize_rewards={normalize}", *network, "arch.max_eval_steps=1000"),
     ]
 
 
 def __getattr__(name: str) -> Any:
-    """`Slow`: CartPole whose step takes 1 ms longer, in which another thread may run."""
-    if name != "Slow":
+    """The classes of `OWN`, which need gymnasium."""
+    if name not in OWN.values():
         raise AttributeError(name)
     import gymnasium
+    import numpy as np
     from gymnasium.envs.classic_control import CartPoleEnv
 
+    class Images(gymnasium.Env[Any, Any]):
+        """One image, and a reward for odd actions, for 200 steps."""
+
+        observation_space = gymnasium.spaces.Box(0, 255, (84, 84, 4), np.uint8)
+        action_space = gymnasium.spaces.Discrete(18)
+        image = np.random.default_rng(0).integers(0, 255, (84, 84, 4), np.uint8)
+
+        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+            self.time = 0
+            return self.image, {}
+
+        def step(self, action: Any) -> Any:
+            self.time += 1
+            return self.image, float(action % 2), self.time == 200, False, {}
+
     class Slow(CartPoleEnv):
+        """CartPole whose step takes 1 ms longer, in which another thread may run."""
+
         def step(self, action: Any) -> Any:
             time.sleep(1e-3)
             found: Any = super().step(action)  # type: ignore[no-untyped-call]
             return found
 
-    assert issubclass(Slow, gymnasium.Env)
-    return Slow
+    return {"Images": Images, "Slow": Slow}[name]
 
 
 def train(row: str, way: str) -> None:
@@ -119,14 +148,14 @@ def compare(row: str, rounds: int) -> dict[str, Any]:
     from benchmarks.peers.__main__ import install, race
 
     work = shape(row)
-    slow = work["name"].startswith("slow")
-    others = ["1 actor", "2 actors"] if slow else ["envpool"]
-    ways = ["gymnasium", "gymnasium, 2 processes", *others]
+    own = work["name"] in OWN  # EnvPool does not have them
+    ways = ["gymnasium", "gymnasium, 2 processes"]
+    ways += [] if work["name"] == "images" else ["1 actor", "2 actors"] if own else ["envpool"]
     commands = {
         way: [sys.executable, "-m", "benchmarks.simulators", row, "--serve", way] for way in ways
     }
     for name, script in PEERS.items():
-        if not slow or name == "stable-baselines3":
+        if not own or name == "stable-baselines3":
             python = os.environ.get("PEERS_PYTHON") or install(script, "")
             commands[name] = [python, "-m", f"benchmarks.peers.run_{script}", json.dumps(work)]
     contestants = race(commands, rounds, warm_ups=1)

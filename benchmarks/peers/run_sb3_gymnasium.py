@@ -12,7 +12,9 @@ from stable_baselines3.common.vec_env import VecNormalize
 from benchmarks.blocks import serve
 
 work = json.loads(sys.argv[1])
-torch.set_num_threads(1)  # two were slower on two cores
+of_images = work["name"] == "images"
+if not of_images:
+    torch.set_num_threads(1)  # two were slower on two cores
 
 
 def slow():
@@ -24,20 +26,28 @@ def slow():
     return TimeLimit(Slow(), 500)
 
 
-name = slow if work["name"].startswith("slow") else work["name"]
+def images():
+    """Frames that cost nothing."""
+    from benchmarks.simulators import Images
+
+    return Images()
+
+
+name = {"slow": slow, "slow-wide": slow, "images": images}.get(work["name"], work["name"])
 envs = make_vec_env(name, work["num_envs"])
 if work["normalize"]:
     envs = VecNormalize(envs)
 sizes = [work["width"]] * 2
 steps = work["num_envs"] * work["rollout_length"]
+layers = {"net_arch": {"pi": sizes, "vf": sizes}, "activation_fn": torch.nn.Tanh}
 ppo = PPO(
-    "MlpPolicy",
+    "CnnPolicy" if of_images else "MlpPolicy",
     envs,
     n_steps=work["rollout_length"],
     batch_size=steps // work["minibatches"],
     n_epochs=work["epochs"],
     learning_rate=2.5e-4,
-    policy_kwargs={"net_arch": {"pi": sizes, "vf": sizes}, "activation_fn": torch.nn.Tanh},
+    policy_kwargs={} if of_images else layers,
     device="cpu",
 )
 ppo.learn(steps)
