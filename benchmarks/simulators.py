@@ -45,10 +45,10 @@ SECONDS = 2.0  # of a block, about
 
 
 def shape(row: str) -> dict[str, Any]:
-    """The work of a row: 4 epochs of 4 minibatches, or 10 of 32; two layers of tanh."""
+    """The work of a row: 4 epochs of 4 minibatches, or 10 of 32; `width` is that of two layers."""
     name, _, count = row.partition(":")
     num = int(count or 8)
-    discrete = name in ("CartPole-v1", "Acrobot-v1", "images", "slow", "slow-wide")
+    discrete = name in ("CartPole-v1", "Acrobot-v1", *OWN)
     many = not discrete or name == "slow-wide"
     length = (1024 if num < 64 else 2048) // num if discrete else 256
     return {
@@ -150,7 +150,10 @@ def compare(row: str, rounds: int) -> dict[str, Any]:
     work = shape(row)
     own = work["name"] in OWN  # EnvPool does not have them
     ways = ["gymnasium", "gymnasium, 2 processes"]
-    ways += [] if work["name"] == "images" else ["1 actor", "2 actors"] if own else ["envpool"]
+    if work["name"].startswith("slow"):
+        ways += ["1 actor", "2 actors"]
+    elif not own:
+        ways += ["envpool"]
     commands = {
         way: [sys.executable, "-m", "benchmarks.simulators", row, "--serve", way] for way in ways
     }

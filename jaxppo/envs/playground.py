@@ -1,6 +1,5 @@
 """Adapter of MuJoCo Playground: its registered environments, simulated by MJX."""
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -10,7 +9,6 @@ from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import unknown
 from jaxppo.envs.episodes import Episodes
 from jaxppo.envs.states import States
-from jaxppo.types import PyTree
 
 
 def names() -> list[str]:
@@ -59,29 +57,19 @@ class _Warp:
         self._shared = [x if a.shape == b.shape else None for x, a, b in leaves]
         self._structure = jax.tree.structure(template)
 
-    def reset(self, key: jax.Array) -> "_State":
+    def reset(self, key: jax.Array) -> Any:
         """Map a key to a state."""
         return self._own(self._env.reset(key))
 
-    def step(self, state: "_State", action: jax.Array) -> "_State":
+    def step(self, state: Any, action: jax.Array) -> Any:
         """Take one control step."""
-        own = iter(state.own)
+        own = iter(jax.tree.leaves(state))
         leaves = [next(own) if shared is None else shared for shared in self._shared]
         whole = jax.tree.unflatten(self._structure, leaves)
         return self._own(self._env.step(whole, action))
 
-    def _own(self, state: Any) -> "_State":
-        leaves = zip(jax.tree.leaves(state), self._shared, strict=True)
-        own = tuple(x for x, shared in leaves if shared is None)
-        return _State(own=own, obs=state.obs, reward=state.reward, done=state.done)
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _State:
-    """The arrays of one environment, among which are also its outputs."""
-
-    own: tuple[jax.Array, ...]
-    obs: PyTree
-    reward: jax.Array
-    done: jax.Array
+    def _own(self, state: Any) -> Any:
+        """Return the state with None in place of what is shared."""
+        leaves, structure = jax.tree.flatten(state)
+        own = (x if y is None else None for x, y in zip(leaves, self._shared, strict=True))
+        return jax.tree.unflatten(structure, own)
