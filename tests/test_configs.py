@@ -351,6 +351,7 @@ def test_help_text_has_every_key_once_with_its_default() -> None:
         assert defaults["system.max_grad_norm"] == grad_norm
     assert shown == set(known_keys())
     assert (defaults["arch.num_updates"], defaults["arch.absolute_metric"]) == ("[null]", "[true]")
+    assert (defaults["system.reward_clip"], defaults["env.frame_stack"]) == ("[.inf]", "[1]")
 
 
 GROUPS = {

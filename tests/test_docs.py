@@ -2,15 +2,19 @@
 
 A fenced block of `python FILE` or `yaml FILE` is a file that the reader makes, one of `python` is
 run where the page's run has left its directory, and one of `bash` holds commands, of which the
-first that trains is that run, made small; the others are composed, parsed and planned.
+first that trains is that run, made small; the others that train are composed and planned, and run
+by a test of their own. Commands that play, film, export, report and list are run too.
 """
 
 import dataclasses
+import importlib
 import importlib.util
 import itertools
+import os
 import re
 import runpy
 import shlex
+import subprocess
 import sys
 import typing
 from collections.abc import Iterator
@@ -40,6 +44,14 @@ TINY = [
     *("logger.console=false", "logger.plot=false"),
 ]
 TRAINING = ("ff_ppo", "rec_ppo", "ff_pqn", "rec_pqn")
+SMALLER = {  # commands that do not train -> what makes them small
+    "check_env": ["steps=8"],
+    "envs": [],
+    "evaluate": ["episodes=3"],
+    "export": [],
+    "render": ["episodes=3", "max_frames=4"],
+    "report": [],
+}
 GROUPS = "arch|system|env|network|population|checkpoint|logger"
 FILES = "py|md|yaml|png|svg|csv|json|jsonl"
 
@@ -119,23 +131,51 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             del sys.modules[name]
 
 
+def shows_something(page: Path) -> bool:
+    """Whether a page has Python, or a command that does not train."""
+    return any(b.language == "python" for b in blocks(page)) or any(
+        words[2].removeprefix("jaxppo.") in SMALLER for words in commands(page)
+    )
+
+
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if any(b.language == "python" for b in blocks(page))], ids=named
-)
-def test_what_a_page_shows_runs(page: Path, made: Any) -> None:
+@pytest.mark.parametrize("page", [page for page in PAGES if shows_something(page)], ids=named)
+def test_what_a_page_shows_runs(page: Path, made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = made(page)
     training = [words for words in commands(page) if words[2].partition(".")[2] in TRAINING]
-    if training:
-        directory = [word for word in training[0] if word.startswith("hydra.run.dir=")]
-        run_dir = folder / (directory[0].partition("=")[2] if directory else "run")
-        run_dir.mkdir()
-        run(config_of(training[0], *TINY), run_dir)
+    first = training[0] if training else ["python", "-m", "jaxppo.ff_ppo", "env=cartpole"]
+    others = [w for w in commands(page) if w[2].removeprefix("jaxppo.") in SMALLER]
+    given = [w.partition("=")[2] for w in first if w.startswith("hydra.run.dir=")]
+    given += [w.partition("=")[2] for words in others for w in words if w.startswith("run=")]
+    given += [w for words in others if words[2] == "jaxppo.report" for w in words[3:]]
+    for directory in dict.fromkeys(given or ["run"] * bool(training)):
+        (folder / directory).mkdir(parents=True)
+        run(config_of(first, *TINY), folder / directory)
+    for words in others:
+        monkeypatch.setattr("sys.argv", words[2:] + SMALLER[words[2].removeprefix("jaxppo.")])
+        module = "jaxppo.envs.__main__" if words[2] == "jaxppo.envs" else words[2]
+        importlib.import_module(module).main()
     namespace = {"__name__": "__main__"}  # of all blocks of a page, as in a reader's session
     for number, block in enumerate(blocks(page)):
         if block.language == "python" and not block.file:
             code = compile(block.text, f"{named(page)}, block {number}", "exec")
             exec(code, namespace)
+
+
+def test_completion_completes() -> None:
+    """The lines for ~/.bashrc, in bash, where the Tab key would complete a key."""
+    (block,) = [b for b in blocks(ROOT / "docs" / "quickstart.md") if b.language == "sh"]
+    line = "python -m jaxppo.ff_ppo arch.num_se"
+    typed = f"COMP_LINE={shlex.quote(line)}; _jaxppo python arch.num_se; echo ${{COMPREPLY[@]}}"
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    told = subprocess.run(
+        ["bash", "-c", f"{block.text}\n{typed}"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PATH": path},
+        check=True,
+    )
+    assert told.stdout.split() == ["arch.num_seeds="]
 
 
 @pytest.mark.parametrize("page", [page for page in BY_HAND if commands(page)], ids=named)

@@ -1,5 +1,6 @@
 """`python -m jaxppo.envs`: which environments it lists, and what it says of them."""
 
+import importlib.util
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -81,8 +82,23 @@ def test_libraries_list_what_they_register(ask: Ask, only: Any) -> None:
     only("gymnax", "gymnasium")
     _, out, _ = ask()
     (line,) = [line for line in out.splitlines() if line.startswith("gymnasium, ")]
-    assert f"gymnasium, {len(gymnasium.registry)} environments: " in line
-    assert {"CartPole-v1", "Taxi-v4"} <= set(line.partition(": ")[2].split(", "))
+    listed = line.partition(": ")[2].split(", ")
+    assert f"gymnasium, {len(listed)} environments: " in line
+    stems = {name.rpartition("-v")[0] for name in gymnasium.registry}
+    assert sorted(name.rpartition("-v")[0] for name in listed) == sorted(
+        stems - {"GymV21Environment", "GymV26Environment"}
+    )
+    assert "CartPole-v1" in listed
+    assert "CartPole-v0" not in listed  # an older version
+
+
+def test_what_a_library_lacks_is_said_in_its_own_words(ask: Ask, only: Any) -> None:
+    pytest.importorskip("gymnasium")
+    if importlib.util.find_spec("mujoco"):
+        pytest.skip("mujoco is installed")
+    only("gymnax", "gymnasium")
+    _, out, _ = ask("halfcheetah")
+    assert 'pip install "gymnasium[mujoco]"' in rows(out)["HalfCheetah-v5"][2]
 
 
 def test_word_filters_by_name_library_and_file(ask: Ask, only: Any) -> None:

@@ -162,18 +162,24 @@ def test_a_run_that_its_caller_stopped_has_not_failed(tmp_path: Path) -> None:
 
 
 def test_copies_of_a_run_are_one_run(tmp_path: Path) -> None:
-    """A copy has the settings and the metric log; equal scores alone make no copy."""
+    """A copy has the settings and the evaluations; equal scores alone make no copy.
+
+    The same command typed again gives the same evaluations, but at other times.
+    """
     first = make(tmp_path / "a", [1.0, 2.0], 1.5)
     for name in ("b", "c"):
         shutil.copytree(first, tmp_path / name)
+    log = tmp_path / "c" / "metrics.jsonl"
+    again = [{**json.loads(line), "seconds": 99.0} for line in log.read_text().splitlines()]
+    log.write_text("".join(json.dumps(event) + "\n" for event in again))
     make(tmp_path / "gamma", [1.0, 2.0], 1.5, system__gamma=0.5)
     make(tmp_path / "seed", [1.0, 2.0], 1.5, arch__seed=2)
     for name in ("empty", "empty too"):
         make(tmp_path / name, [], "none yet")
     found, notes = runs.find([str(tmp_path)])
     assert [run.folder.name for run in found] == ["a", "seed", "empty", "gamma", "empty too"]
-    (note,) = [note for note in notes if "copied" in note]
-    assert note == f"{tmp_path}/a: copied to {tmp_path}/b, {tmp_path}/c; counted once"
+    (note,) = [note for note in notes if "counted once" in note]
+    assert note == f"{tmp_path}/a: also in {tmp_path}/b, {tmp_path}/c; counted once"
 
 
 def test_no_run_is_refused(tmp_path: Path) -> None:

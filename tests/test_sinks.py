@@ -508,10 +508,27 @@ SELECTION: Event = {
             {**EVAL, **MEMBERS, "returns_by_settings": {"a=1": [None], "a=2": [NAN], "a=3": [1]}},
             "evaluation: best a=3 (1.00), from 1.00 to 4.00 over 3 members",
         ),
+        (
+            {**TRAIN, **MEMBERS, "returns_by_settings": {"a=1": [NAN, 1.0], "a=2": [None, 4.0]}},
+            "train returns 1.00 to 4.00",
+        ),
+        (
+            {**TRAIN, **MEMBERS, "returns_by_settings": {"a=1": [None], "a=2": [None]}},
+            "no episode ended yet",
+        ),
     ],
 )
 def test_line_of_several_members_says(printed: Any, event: Event, words: str) -> None:
     assert words in "\n".join(printed(event))
+
+
+def test_no_mean_over_settings_is_printed(printed: Any) -> None:
+    own = {**TRAIN, **MEMBERS, "returns_by_settings": {"a=1": [1.0], "a=2": [4.0]}}
+    start = {**START, "headlines": {"entropy": "entropy {:.3f}"}}
+    assert "entropy" in printed(start, TRAIN)[-1]
+    line = printed(start, own)[-1]
+    assert "entropy" not in line
+    assert "2.50" not in line
 
 
 def test_no_iqm_is_printed_for_members_that_are_not_seeds_of_one_agent(printed: Any) -> None:
@@ -559,6 +576,28 @@ def test_populations_have_pictures_of_scores_lineage_and_schedules(tmp_path: Pat
     write(Plot(tmp_path / "curve.png"), *events)
     for name in ("curve.png", "population.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_curve_of_a_population_is_its_best_member() -> None:
+    """Members have settings of their own, so neither means nor intervals over them say much."""
+    returns = {0: [0.0, 2.0, 1.0], 64: [1.0, NAN, 3.0]}
+    evaluations = [
+        {**EVAL, **MEMBERS, "steps": steps, "member_returns": own} for steps, own in returns.items()
+    ]
+    end = {"event": "end", "seed": 3, "absolute_metric": 2.75}
+    absolute = {**ABSOLUTE, **MEMBERS}
+    start = {**START, "members": 3, "population": True}
+    figure = plot.draw([start, TRAIN, *evaluations, absolute, end])
+    (axes,) = figure.axes
+    (best,) = [line for line in axes.lines if line.get_marker() == "o"]
+    assert best.get_xydata().tolist() == [[0.0, 2.0], [64.0, 3.0]]
+    assert not axes.collections  # no band
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "evaluation of each member",
+        "evaluation, best member",
+        "absolute metric, winner (seed 3): 2.75",
+    ]
 
 
 def test_the_winner_is_drawn_with_its_ancestors() -> None:

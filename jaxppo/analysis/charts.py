@@ -96,10 +96,11 @@ def draw_curves(path: Path, lines: Sequence[Line], *, title: str) -> list[Spot]:
 
     Curves for which there is no style are grey and have no names.
     """
-    figure, axes = _figure(title, legend=[_KEY, *(line.label for line in _styled(lines))])
+    key = _key(lines)
+    figure, axes = _figure(title, legend=[key, *(line.label for line in _styled(lines))])
     _draw_lines(axes, lines)
     _widen(axes, "y")
-    _finish(figure, axes, path, key=_KEY)
+    _finish(figure, axes, path, key=key)
     return _spots(figure, axes, _styled(lines))
 
 
@@ -119,11 +120,16 @@ def draw_sweep(path: Path, comparison: Comparison) -> None:
         _widen(axes, "y")
         axes.grid(alpha=0.25)
         axes.set_title("\n".join(textwrap.wrap(task, 44)), fontsize=10.5)
-    _legend(figure, places, 2 * _LEGEND if columns > 1 else _LEGEND, _KEY)
+    longest = max((lines for _, lines in panels), key=len)
+    _legend(figure, places, 2 * _LEGEND if columns > 1 else _LEGEND, _key(longest))
     _save(figure, path, 110)
 
 
-_KEY = "line: IQM over runs, dots: evaluations, band: 95% interval"
+def _key(lines: Sequence[Line]) -> str:
+    """Return what lines, dots and bands are."""
+    more = len(lines) - len(_styled(lines))
+    grey = f"; {more} more in grey" if more else ""
+    return f"line: IQM over runs, dots: evaluations, band: 95% interval{grey}"
 
 
 def _draw_lines(axes: Any, lines: Sequence[Line]) -> None:

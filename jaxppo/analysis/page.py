@@ -35,7 +35,7 @@ p, ul { max-width: 46rem; margin: .4rem 0 .8rem; }
   max-width: none; }
 .notes ul { margin: 0; padding-left: 1.1rem; max-width: none; }
 .figures { display: grid; gap: 1rem; align-items: start;
-  grid-template-columns: repeat(auto-fill, minmax(min(100%, 22rem), 1fr)); }
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr)); }
 figure { margin: 0; }
 figure.wide { grid-column: 1 / -1; overflow-x: auto; }
 .picture { position: relative; max-width: 34rem; }

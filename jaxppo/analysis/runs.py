@@ -5,7 +5,6 @@ Nothing that a directory names is imported or called.
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import math
 import os
@@ -95,21 +94,31 @@ def find(places: Sequence[str]) -> tuple[list[Run], list[str]]:
 
 
 def _without_copies(runs: Sequence[Run], notes: list[str]) -> list[Run]:
-    """Leave out runs with the settings and the metric log of an earlier one; append a note."""
+    """Leave out runs with the settings and the results of an earlier one; append a note.
+
+    They are copies, or the same command typed again.
+    """
     firsts: list[Run] = []
     copies: dict[Path, list[str]] = {}
     seen: dict[tuple[Any, ...], Path] = {}
     for run in runs:
-        log = run.folder / METRICS
-        content = log.read_bytes() if log.exists() else b""
-        own = (run.seed, repr(run.env), repr(run.settings), hashlib.sha256(content).digest())
+        results = _results(run.folder / METRICS)
+        own = (run.seed, repr(run.env), repr(run.settings), results)
         first = seen.setdefault(own, run.folder)
-        if content and first != run.folder:
+        if results and first != run.folder:
             copies.setdefault(first, []).append(str(run.folder))
         else:
             firsts.append(run)
-    notes += [f"{first}: copied to {', '.join(c)}; counted once" for first, c in copies.items()]
+    notes += [f"{first}: also in {', '.join(c)}; counted once" for first, c in copies.items()]
     return firsts
+
+
+def _results(log: Path) -> str:
+    """Return the evaluations of a metric log, without times, which no two runs have in common."""
+    found = [event for event in events(log, []) if event["event"] in ("eval", "absolute")]
+    return "".join(
+        json.dumps({k: v for k, v in event.items() if "seconds" not in k}) for event in found
+    )
 
 
 def composed(home: Path) -> tuple[str | None, dict[str, str]]:

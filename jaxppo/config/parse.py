@@ -139,7 +139,7 @@ def _group_of_layer(key: str) -> str:
     return f"; by name with a slash: {group}=NAME"
 
 
-_SCALAR_GROUPS = ("arch", "system", "population", "checkpoint", "logger")
+_SCALAR_GROUPS = ("arch", "system", "env", "population", "checkpoint", "logger")
 
 
 def help_text(algorithm: str) -> str:
@@ -156,7 +156,8 @@ def help_text(algorithm: str) -> str:
         for field in dataclasses.fields(cls):
             key, default = f"{group.name}.{field.name}", ""
             if group.name in _SCALAR_GROUPS:  # as one types it
-                default = f" [{as_override(key, getattr(cls(), field.name)).partition('=')[2]}]"
+                shown = as_override(key, getattr(cls(), field.name)).partition("=")[2]
+                default = f" [{'.inf' if shown == 'inf' else shown}]"
             lines.append(f"  {key:<30} {field.metadata['help']}{default}")
         lines.append("")
     lines.append("Resuming an earlier run:")

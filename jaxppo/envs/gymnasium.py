@@ -1,6 +1,7 @@
 """Adapter of Gymnasium: any environment that is registered, or made by a class or function."""
 
 import contextlib
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,8 +18,16 @@ from jaxppo.simulators.pool import Pool
 
 
 def names() -> list[str]:
-    """Return the names of all registered environments."""
-    return list(gymnasium.registry)
+    """Return the names of all registered environments, of each only the newest version.
+
+    Without those that gymnasium makes from environments of the older gym.
+    """
+    newest: dict[tuple[str | None, str], Any] = {}
+    for spec in gymnasium.registry.values():
+        key = spec.namespace, spec.name
+        if key not in newest or (spec.version or 0) > (newest[key].version or 0):
+            newest[key] = spec
+    return [spec.id for spec in newest.values() if not re.fullmatch(r"GymV\d+\w+", spec.name)]
 
 
 def make(config: EnvConfig) -> Simulated:

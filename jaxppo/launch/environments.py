@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import io
+import textwrap
 import typing
 import warnings
 from typing import Any
@@ -126,9 +127,19 @@ def _outline(library: str, name: str) -> tuple[tuple[str, str], str]:
         if not own and downloads(library, name):
             return ("downloads files when it is made", "-"), "-"
         spaces, limit = _quietly(lambda: outline(config))
-    except ConfigError as error:  # its message begins with the key and ends with the way out
-        return (str(error).partition(": ")[2].partition("; ")[0][:100], "-"), "-"
+    except ConfigError as error:
+        return (_reason(error), "-"), "-"
     return spaces, "no limit" if limit is None else f"{limit:,}"
+
+
+def _reason(error: ConfigError) -> str:
+    """Return why an environment cannot be made: a library's own words, where there are some.
+
+    Otherwise without the key that the message begins with and the way out that it ends with.
+    """
+    theirs = error.__cause__
+    words = str(theirs) if theirs is not None else str(error).partition(": ")[2]
+    return textwrap.shorten(words.partition("; ")[0], 120, placeholder="...")
 
 
 def _quietly(function: Any) -> Any:

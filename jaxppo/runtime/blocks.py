@@ -75,6 +75,7 @@ class Blocks:
             "num_eval_episodes": self._config.arch.num_eval_episodes,
             "max_eval_steps": system.max_eval_steps,
             "warmup_steps": plan.warmup_steps,
+            "population": self._config.population.size is not None,
             "headlines": headlines(system.algorithm.loss_metrics),
             **dataclasses.asdict(plan),
             "updates_per_block": list(self._progress.updates_per_block),

@@ -37,7 +37,7 @@ class Report:
         own = [events[i] for i in self.members if i in events]
         if own:
             event = own[0] if len(self.members) == 1 else {**aggregate(own), **overall}
-            if self.labels and event["event"] in ("eval", "absolute"):
+            if self.labels and event["event"] in ("train", "eval", "absolute"):
                 event["returns_by_settings"] = self._by_settings(events)
             self.send(event)
 

@@ -166,18 +166,29 @@ def _communication(event: Event) -> list[str]:
 
 def _train(event: Event) -> list[str]:
     shown = [words.format(event[name]) for name, words in event["headlines"].items()]
+    trained = f"train return {number(event['episode_return']):>8}"
+    if "returns_by_settings" in event:  # means over different settings say nothing
+        shown, trained = [], _range(event["returns_by_settings"])
     skipped = event["skipped_steps"]
     return [
         "  ".join(
             [
                 f"{event['steps']:>13,} steps",
                 f"{short(event['steps_per_second']):>5} steps/s",
-                f"train return {number(event['episode_return']):>8}",
+                trained,
                 *shown,
                 *([f"{skipped:.3g} steps an update skipped"] if skipped else []),
             ]
         )
     ]
+
+
+def _range(returns_by_settings: dict[str, list[Any]]) -> str:
+    every = [x for row in returns_by_settings.values() for x in row]
+    found = [x for x in every if x is not None and math.isfinite(x)]
+    if not found:
+        return "no episode ended yet"
+    return f"train returns {number(min(found))} to {number(max(found))}"
 
 
 def _unfinished(event: Event) -> str:

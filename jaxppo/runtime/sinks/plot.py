@@ -86,12 +86,14 @@ def draw(events: Sequence[Event]) -> Any:
     axes = figure.add_axes((0.11, 0.26, 0.86, 0.67))
     evaluations = [e for e in events if e["event"] == "eval"]
     training = [e for e in events if e["event"] == "train" and e["episodes"]]
-    members = "members" if any(e["event"] == "selection" for e in events) else "seeds"
-    if evaluations and "members" in evaluations[0]:
-        _draw_members(axes, evaluations, members)
+    population = any(e.get("population") for e in events)
+    if population:
+        _draw_best_member(axes, evaluations)
+    elif evaluations and "members" in evaluations[0]:
+        _draw_seeds(axes, evaluations)
     else:
         _draw_one(axes, evaluations)
-    if training:
+    if training and not population:
         axes.plot(
             [e["steps"] for e in training],
             _numbers(training, "episode_return"),
@@ -100,16 +102,13 @@ def draw(events: Sequence[Event]) -> Any:
             label="training, mean of its episodes (sampled actions)",
         )
     for event in events:
-        if event["event"] == "absolute" and event["episode_return"] is not None:
-            axes.axhline(
-                event["episode_return"],
-                color=ABSOLUTE,
-                linestyle="--",
-                linewidth=1.2,
-                label=f"absolute metric, mean {event['episode_return']:.4g}",
-            )
+        if event["event"] == "absolute" and not population:
+            _draw_absolute(axes, event["episode_return"], "mean")
+        elif event["event"] == "end" and population:
+            _draw_absolute(axes, event["absolute_metric"], f"winner (seed {event.get('seed')}):")
         elif event["event"] == "start":
-            of = f"seed {event['seed']}" if "seed" in event else f"{event['members']} {members}"
+            who = "members" if population else "seeds"
+            of = f"seed {event['seed']}" if "seed" in event else f"{event['members']} {who}"
             axes.set_title(f"{event['environment']}, {of}")
     axes.set_ylabel("episode return")
     steps_axis(axes)
@@ -136,17 +135,37 @@ def _draw_one(axes: Any, evaluations: list[Event]) -> None:
     )
 
 
-def _draw_members(axes: Any, evaluations: list[Event], members: str) -> None:
+def _draw_seeds(axes: Any, evaluations: list[Event]) -> None:
     """Draw the IQM and its interval, and a thin line per seed."""
-    for number, (steps, scores) in enumerate(_by_seed(evaluations).values()):
-        name = None if number else f"evaluation of each of the {members}"
-        axes.plot(steps, scores, color=EVALUATION, linewidth=0.6, alpha=0.35, label=name)
+    _draw_each(axes, evaluations, "evaluation of each seed")
     steps = [e["steps"] for e in evaluations]
     low, middle, high = (
         _numbers(evaluations, f"member_return_{of}") for of in ("low", "iqm", "high")
     )
-    _draw_evaluations(axes, steps, middle, f"evaluation, IQM over {members}")
+    _draw_evaluations(axes, steps, middle, "evaluation, IQM over seeds")
     _band(axes, steps, low, high, "95% interval of the IQM")
+
+
+def _draw_best_member(axes: Any, evaluations: list[Event]) -> None:
+    """Draw a thin line per member, and the best: their settings differ, so no mean over them."""
+    _draw_each(axes, evaluations, "evaluation of each member")
+    best = [
+        max((x for x in map(_number, e["member_returns"]) if math.isfinite(x)), default=math.nan)
+        for e in evaluations
+    ]
+    _draw_evaluations(axes, [e["steps"] for e in evaluations], best, "evaluation, best member")
+
+
+def _draw_each(axes: Any, evaluations: list[Event], label: str) -> None:
+    for number, (steps, scores) in enumerate(_by_seed(evaluations).values()):
+        name = None if number else label
+        axes.plot(steps, scores, color=EVALUATION, linewidth=0.6, alpha=0.35, label=name)
+
+
+def _draw_absolute(axes: Any, score: float | None, words: str) -> None:
+    if score is not None:
+        label = f"absolute metric, {words} {score:.4g}"
+        axes.axhline(score, color=ABSOLUTE, linestyle="--", linewidth=1.2, label=label)
 
 
 def _draw_evaluations(axes: Any, steps: list[int], middle: list[float], label: str) -> None:
@@ -232,9 +251,8 @@ def draw_population(events: Sequence[Event]) -> Any:
         if min(values, default=0.0) > 0:
             axes.set_yscale("log")
     lineage.yaxis.get_major_locator().set_params(integer=True)
-    _legend(
-        figure, label, any(len(e["members"]) < len(selections[0]["members"]) for e in selections)
-    )
+    dropped = any(len(e["members"]) < len(selections[0]["members"]) for e in selections)
+    _legend(figure, label, dropped, selections[0]["method"] == "pbt")
     return figure
 
 
@@ -298,12 +316,16 @@ def _draw_winner(
         axes.plot(times, [*values, values[-1]], drawstyle="steps-post", **look)
 
 
-def _legend(figure: Any, winner: str | None, dropped: bool) -> None:
+def _legend(figure: Any, winner: str | None, dropped: bool, copies: bool) -> None:
     """Name the lines of a population below its panels."""
     from matplotlib.lines import Line2D
 
     looks: list[dict[str, Any]] = [
-        dict(label="other members" if winner else "members", color=OTHERS),
+        dict(
+            label=("other members" if winner else "members")
+            + ("; slanted: it copied another" if copies else ""),
+            color=OTHERS,
+        ),
     ]
     if winner is not None:
         looks.insert(0, dict(label=winner, color=ABSOLUTE, linewidth=2))
