@@ -1,5 +1,7 @@
 """Selection on the host: who copies whom, and what they change."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from conftest import small_config
@@ -65,6 +67,17 @@ def test_first_values_are_drawn_between_the_bounds_and_stay_a_members_own() -> N
     assert {member.system.actor_lr for member in members(config)} == {config.system.actor_lr}
 
 
+@pytest.mark.parametrize("initialize", ["sample", "config"])
+def test_the_first_members_start_with_the_values_that_are_given(initialize: str) -> None:
+    of = {"size": 4, "hyperparameters": BOUNDS, "initialize": initialize}
+    plain = [member.system for member in members(small_config(population=of))]
+    start = [{"actor_lr": 2e-3, "gae_lambda": 0.5}, {"actor_lr": 1e-4}]
+    found = [member.system for member in members(small_config(population={**of, "start": start}))]
+    assert found[0] == dataclasses.replace(plain[0], actor_lr=2e-3, gae_lambda=0.5)
+    assert found[1] == dataclasses.replace(plain[1], actor_lr=1e-4)  # the other value as before
+    assert found[2:] == plain[2:]
+
+
 @pytest.mark.parametrize(
     "size, reduction, blocks, expected",
     [
@@ -102,6 +115,18 @@ def test_rungs_take_reduction_times_the_updates_of_the_one_before(
             "needs a finite system.target_kl",
         ),
         ({"size": 4, "threshold": 0.7}, "population.threshold=0.7: must be"),
+        (
+            {"size": 2, "hyperparameters": BOUNDS, "start": [{}, {}, {}]},
+            "population.start: has values of 3 members, and population.size is 2",
+        ),
+        (
+            {"size": 2, "hyperparameters": BOUNDS, "start": [{"gamma": 0.9}]},
+            r"population.start\[0\].gamma: not one of population.hyperparameters",
+        ),
+        (
+            {"size": 2, "hyperparameters": BOUNDS, "start": [{}, {"actor_lr": 1.0}]},
+            r"population.start\[1\].actor_lr=1.0: must be a number from 0.0001 to 0.01",
+        ),
     ],
 )
 def test_a_wrong_population_is_refused(settings: dict[str, object], words: str) -> None:

@@ -12,9 +12,13 @@ from hydra import initialize_config_dir
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import parse
+from jaxppo.config.schema import PopulationConfig
 from jaxppo.launch import tuning
 from jaxppo.launch.composing import compose, config_dir, plain_settings
-from jaxppo.launch.tuning import Tuning, is_better, narrowed, tune, with_values
+from jaxppo.launch.tuning import Tuning, is_better, tune, with_values
+from jaxppo.runtime.jobs import Job
+from jaxppo.runtime.members import Members
+from jaxppo.runtime.sinks import Event
 
 SMALL = [
     *("env.target=envs.Copy", "env.name=null", "arch.total_num_envs=16", "arch.num_updates=20"),
@@ -57,26 +61,45 @@ def test_budget_is_divided_and_not_exceeded() -> None:
     def divided(steps: int) -> tuning.Budget:
         return tuning.divide(Tuning(budget=steps, seeds=10), config, ranges)
 
-    # Twenty runs confirm and six play the finals. Of four members one update each is 1/20 of a
-    # run: four of them train for 5 updates, two for 5 more, and one for the last 10.
-    least = STEPS * (20 + 6) + 2 * (4 * 5 + 2 * 5 + 1 * 10) * 16 * 4
+    # Twenty runs confirm, six play the finals, and two evolve. Of four members one update each is
+    # 1/20 of a run: four of them train for 5 updates, two for 5 more, and one for the last 10.
+    least = STEPS * (20 + 6 + 2) + (4 * 5 + 2 * 5 + 1 * 10) * 16 * 4
     with pytest.raises(ConfigError, match=rf"at least {least} for 10 seeds and runs of {STEPS} st"):
         divided(least - 1)
     found = divided(least)
-    assert (found.num_members, found.num_finalists) == (4, 2)
+    assert (found.num_members, found.num_evolved, found.num_finalists) == (4, 2, 2)
     assert sum(found.steps.values()) == least
     large = divided(20 * least)
-    assert (large.num_members, large.num_finalists) == (128, 8)
+    assert (large.num_members, large.num_evolved, large.num_finalists) == (128, 32, 8)
     for factor in (1.0, 1.5, 2.0, 3.0, 20.0):
         assert sum(divided(int(factor * least)).steps.values()) <= factor * least
 
 
-def test_narrowed_ranges_are_a_third_around_the_best_and_stay_inside() -> None:
-    ranges = {"x": [1e-6, 1.0], "y": [0.0, 6.0], "z": [1e-6, 1.0]}
-    found = narrowed(ranges, {"x": 1e-3, "y": 3.0, "z": 1.0})
-    assert found["x"] == pytest.approx([1e-4, 1e-2])
-    assert found["y"] == pytest.approx([2.0, 4.0])
-    assert found["z"] == pytest.approx([0.1, 1.0])
+def test_what_evolved_is_the_mean_over_a_member_and_its_ancestors() -> None:
+    """Member 0 copied member 1 after a quarter of the steps, and is best at the end."""
+    bounds = {"actor_lr": [1e-4, 1.0], "ent_coef": [0.0, 1.0]}
+    population = PopulationConfig(size=2, selection="pbt", hyperparameters={**bounds})
+    arch = compose("ff_ppo", SMALL)
+    members = Members([Job(dataclasses.replace(arch, population=population), None)])
+    members[0].score({"steps": 400, "episode_return": 1.0})
+
+    def selection(steps: int, sources: list[int], rates: list[float], bonus: list[float]) -> Event:
+        values = {"actor_lr": rates, "ent_coef": bonus}
+        return {
+            "event": "selection", "method": "pbt", "steps": steps, "members": [0, 1],
+            "sources": sources, "hyperparameters": values,
+        }  # fmt: skip
+
+    events = [
+        selection(0, [0, 1], [1e-4, 1e-1], [0.0, 0.1]),
+        {"event": "eval", "steps": 100},
+        selection(100, [1, 1], [1e-3, 1e-1], [0.2, 0.1]),
+        selection(300, [0, 1], [1e-2, 1e-1], [0.5, 0.1]),
+    ]
+    found = tuning._values(members, events, 0, bounds)
+    # 1e-1 for 100 steps as member 1, then 1e-3 for 200 and 1e-2 for 100
+    assert found["actor_lr"] == pytest.approx(10 ** -((1 + 3 * 2 + 2) / 4))
+    assert found["ent_coef"] == pytest.approx((0.1 + 0.2 * 2 + 0.5) / 4)
 
 
 def test_better_needs_every_run_and_more_than_chance() -> None:
@@ -161,7 +184,7 @@ def test_search_finds_a_planted_optimum(tmp_path: Path, capsys: pytest.CaptureFi
     assert found["verdict"] in shown
     assert "10 runs, 2 groups, 1 task" in shown
     phases = {phase["phase"]: phase for phase in found["phases"]}
-    assert list(phases) == ["wide", "narrow", "finals", "confirmation"]
+    assert list(phases) == ["halving", "evolution", "finals", "confirmation"]
     assert phases["confirmation"]["steps"] == 10 * STEPS
     assert sum(phase["steps"] for phase in found["phases"]) <= found["budget"] == 30_000
     out = tmp_path / "out"
@@ -174,7 +197,7 @@ def test_search_finds_a_planted_optimum(tmp_path: Path, capsys: pytest.CaptureFi
     cut = {**found, "phases": found["phases"][:1], "verdict": "not confirmed"}  # in the second
     (out / "tuning.json").write_text(json.dumps(cut))
     again = searched_for(tmp_path, *planted)
-    assert "goes on after wide\nnarrow: " in capsys.readouterr().out
+    assert "goes on after halving\nevolution: " in capsys.readouterr().out
     for phase in (*found["phases"], *again["phases"]):
         phase.pop("seconds")
     assert again == found

@@ -385,6 +385,11 @@ class PopulationConfig:
         "config (the values of system)",
         choices=("sample", "config"),
     )
+    start: list[dict[str, Any]] = setting(
+        [],
+        "first values that are known to be good, of as many members: [{actor_lr: 1e-3}]; other "
+        "values and members are as initialize says",
+    )
     interval: int = setting(1, "pbt: number of evaluations between two selections", low=1)
     threshold: float = setting(
         0.2,

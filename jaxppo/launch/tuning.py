@@ -1,8 +1,8 @@
 """Search hyperparameters for one environment, and compare the best with its own settings.
 
-Two rounds of successive halving, the second in narrower ranges; finals of the best over several
-seeds; then a confirmation with fresh seeds. Which hyperparameters are searched, and between which
-bounds, is declared beside each setting (`tune` of `config.fields.traced`).
+Successive halving; population-based training that starts with its best; finals of the best of
+both over several seeds; then a confirmation with fresh seeds. Which hyperparameters are searched,
+and between which bounds, is declared beside each setting (`tune` of `config.fields.traced`).
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ import re
 import shutil
 import time
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +35,17 @@ from jaxppo.runtime.jobs import Job, TrainingError, plan_members, prepare
 from jaxppo.runtime.loop import run_together
 from jaxppo.runtime.members import Members
 from jaxppo.runtime.population import rungs
+from jaxppo.runtime.sinks import Event
 from jaxppo.runtime.sinks.console import print_lines
+from jaxppo.runtime.sinks.plot import ancestors
 
 COMMANDS = tuple(f"{kind}_{name}" for name in ALGORITHMS for kind in ("ff", "rec"))
-SIZES = (128, 64, 32, 16, 8, 4)  # members of a round of halving: the most that the budget pays
-EVALUATIONS = 20  # of a run in a round of halving, after which members can stop
+SIZES = (128, 64, 32, 16, 8, 4)  # members of the halving: the most that half of the budget pays
+MOST_EVOLVED = 32  # members of the population-based training, at most
+EVALUATIONS = 20  # of a run in both, after which members are selected
 FINALISTS = 8  # at most, 2 at least
 FINAL_SEEDS = 3  # runs of each finalist
-SEEDS = {"wide": 0, "narrow": 10_000, "finals": 20_000, "confirmation": 30_000}  # + arch.seed
+SEEDS = {"halving": 0, "evolution": 10_000, "finals": 20_000, "confirmation": 30_000}  # + arch.seed
 
 Values = dict[str, float]  # hyperparameter -> value
 Ranges = dict[str, list[float]]  # hyperparameter -> [low, high]
@@ -69,7 +72,8 @@ class Tuning:
 class Budget:
     """How the budget is divided."""
 
-    num_members: int  # of each of the two rounds of halving
+    num_members: int  # of the halving
+    num_evolved: int  # members of the population-based training
     num_finalists: int
     steps: dict[str, int]  # phase -> environment steps of its training
 
@@ -134,12 +138,11 @@ def tune(arguments: Sequence[str]) -> None:
             write_files(out / "configs", settings.name, settings.command, typed, best, comment)
 
     candidates: list[Values] = []
-    for phase in ("wide", "narrow"):
+    for phase in ("halving", "evolution"):
         if phase not in record.done:
-            _halve(config, ranges, budget, phase, record)
-        candidates += record.done[phase]["best"]
+            _search(config, ranges, budget, phase, record)
+        candidates += record.done[phase]["best"][: -(-budget.num_finalists // 2)]
         record.hyperparameters = candidates[0]
-        ranges = narrowed(ranges, candidates[0])
         keep()
     if "finals" not in record.done:
         _play_finals(config, candidates[: budget.num_finalists], record)
@@ -230,7 +233,7 @@ def searched(config: Config) -> Ranges:
 
 
 def divide(settings: Tuning, config: Config, ranges: Ranges) -> Budget:
-    """Divide the budget: the confirmation, a third of the rest for finals, then the two rounds.
+    """Divide the budget: the confirmation, a third of the rest for finals, then the search.
 
     `ConfigError` if the smallest search does not fit.
     """
@@ -240,12 +243,22 @@ def divide(settings: Tuning, config: Config, ranges: Ranges) -> Budget:
     num_finalists = min(max(left // (3 * FINAL_SEEDS * one), 2), FINALISTS)
     finals = num_finalists * FINAL_SEEDS * one
     for num_members in SIZES:
-        halving = _round(config, ranges, num_members, "wide")
-        steps = _steps_of_round(plan_members(halving, num_members))
-        if 2 * steps <= left - finals:
-            parts = {"wide": steps, "narrow": steps, "finals": finals, "confirmation": confirmation}
-            return Budget(num_members=num_members, num_finalists=num_finalists, steps=parts)
-    least = confirmation + finals + 2 * steps
+        halving = _population(config, ranges, num_members, "halving")
+        steps = _steps_of_halving(plan_members(halving, num_members))
+        num_evolved = min((left - finals - steps) // one, MOST_EVOLVED)
+        if num_evolved * one >= steps and num_evolved >= 2:
+            return Budget(
+                num_members=num_members,
+                num_evolved=num_evolved,
+                num_finalists=num_finalists,
+                steps={
+                    "halving": steps,
+                    "evolution": num_evolved * one,
+                    "finals": finals,
+                    "confirmation": confirmation,
+                },
+            )
+    least = confirmation + finals + steps + max(2, -(-steps // one)) * one
     raise ConfigError(
         f"budget={settings.budget}: at least {least} for {settings.seeds} seeds and runs of {one} "
         "steps; raise it, or lower seeds or arch.total_timesteps"
@@ -256,8 +269,8 @@ def _steps_per_run(plan: Plan) -> int:
     return plan.total_steps + plan.warmup_steps
 
 
-def _steps_of_round(plan: Plan) -> int:
-    """Return the environment steps of a round of halving, summed over members."""
+def _steps_of_halving(plan: Plan) -> int:
+    """Return the environment steps of successive halving, summed over members."""
     kept = rungs(plan.num_members, PopulationConfig.reduction, plan.updates_per_block)
     members, updates = plan.num_members, 0
     for block, length in enumerate(plan.updates_per_block):
@@ -266,8 +279,10 @@ def _steps_of_round(plan: Plan) -> int:
     return updates * plan.steps_per_update + plan.num_members * plan.warmup_steps
 
 
-def _round(config: Config, ranges: Ranges, num_members: int, phase: str) -> Config:
-    """Return the settings of a round of successive halving."""
+def _population(
+    config: Config, ranges: Ranges, num_members: int, phase: str, start: Sequence[Values] = ()
+) -> Config:
+    """Return the settings of a population that samples hyperparameters, but those of `start`."""
     num_updates = plan_members(config, 1).num_updates
     arch = dataclasses.replace(
         config.arch,
@@ -275,7 +290,14 @@ def _round(config: Config, ranges: Ranges, num_members: int, phase: str) -> Conf
         absolute_metric=False,
         num_evaluation=min(max(EVALUATIONS, config.arch.num_evaluation), num_updates),
     )
-    population = PopulationConfig(size=num_members, selection="halving", hyperparameters={**ranges})
+    selection = "halving" if phase == "halving" else "pbt"
+    first = [
+        {name: min(max(values[name], low), high) for name, (low, high) in ranges.items()}
+        for values in start  # whose three digits may lie a little outside
+    ]
+    population = PopulationConfig(
+        size=num_members, selection=selection, hyperparameters={**ranges}, start=first
+    )
     return dataclasses.replace(config, arch=arch, population=population)
 
 
@@ -283,52 +305,69 @@ def _seed(config: Config, phase: str) -> int:
     return (config.arch.seed + SEEDS[phase]) % 2**31
 
 
-def _halve(config: Config, ranges: Ranges, budget: Budget, phase: str, record: Record) -> None:
-    """Record the best settings of a round of halving, best first: half of the finalists."""
-    start, num_members = time.monotonic(), budget.num_members
-    members = _train([Job(_round(config, ranges, num_members, phase), None)])
-    order = sorted(members.all, key=lambda member: _reached(member.facts.history), reverse=True)
-    found = [rounded({n: getattr(m.config.system, n) for n in ranges}) for m in order]
-    found = found[: -(-budget.num_finalists // 2)]
-    best = _reached(order[0].facts.history)[1]
+def _search(config: Config, ranges: Ranges, budget: Budget, phase: str, record: Record) -> None:
+    """Record the best settings of a population, best first.
+
+    Half of the members that evolve start with the best of the halving. Their hyperparameters change
+    while they train, so what is recorded is the mean over time, of a member and its ancestors.
+    """
+    began = time.monotonic()
+    halves, num_known = phase == "halving", budget.num_evolved // 2
+    num_members = budget.num_members if halves else budget.num_evolved
+    start = [] if halves else record.done["halving"]["best"][:num_known]
+    members, events = _train([Job(_population(config, ranges, num_members, phase, start), None)])
+    last = {i: _last(member.facts.history) for i, member in enumerate(members.all)}
+    num_best = max(-(-budget.num_finalists // 2), num_known)
+    order = sorted(last, key=lambda i: last[i], reverse=True)[:num_best]
+    best = last[order[0]][1]
     if not math.isfinite(best):
         raise TrainingError(f"{phase}: no run of the search has a finite evaluation")
-    record.add(phase, num_members, start, ranges=ranges, best=found, best_return=best)
+    found = [rounded(_values(members, events, i, ranges)) for i in order]
+    record.add(phase, num_members, began, ranges=ranges, best=found, best_return=best)
 
 
-def _reached(history: Sequence[tuple[int, float]]) -> tuple[int, float]:
+def _values(members: Members, events: Sequence[Event], member: int, ranges: Ranges) -> Values:
+    """Return the hyperparameters of a member and its ancestors, as means over the steps.
+
+    Those of positive ranges are geometric means, as their changes are factors.
+    """
+    selections = [event for event in events if event["event"] == "selection"]
+    if selections[0]["method"] == "halving":  # nothing changes
+        return {name: getattr(members[member].config.system, name) for name in ranges}
+    end = _last(members[member].facts.history)[0]
+    path = ancestors(selections, member, end)
+    selections = selections[: len(path)]
+    slots = [e["members"].index(each) for e, each in zip(selections, path, strict=True)]
+    weights = np.diff([event["steps"] for event in selections], append=end)
+    found = {}
+    for name, (low, _) in ranges.items():
+        rows = zip(selections, slots, strict=True)
+        values = np.array([event["hyperparameters"][name][slot] for event, slot in rows])
+        if low > 0:
+            found[name] = float(np.exp(np.average(np.log(values), weights=weights)))
+        else:
+            found[name] = float(np.average(values, weights=weights))
+    return found
+
+
+def _last(history: Sequence[tuple[int, float]]) -> tuple[int, float]:
     """Return the steps and the return of a member's last evaluation, which rank it."""
     steps, score = history[-1] if history else (0, -math.inf)
     return (steps, score) if math.isfinite(score) else (-1, -math.inf)
 
 
-def _train(jobs: Sequence[Job]) -> Members:
-    """Train jobs as one program, in silence, and return its members."""
-    caller = Caller(console=False)
+def _train(jobs: Sequence[Job]) -> tuple[Members, Sequence[Event]]:
+    """Train jobs as one program, in silence; return its members and the events of the first job."""
+    caller = Caller(console=False, records={})
     run_together(jobs, caller=caller)
     assert caller.reached is not None  # since the program was compiled
-    return caller.reached.members
+    assert caller.records is not None
+    return caller.reached.members, caller.records.get("", [])
 
 
 def rounded(values: Values) -> Values:
     """Return values with three digits, as the file holds them."""
     return {name: float(f"{value:.3g}") for name, value in values.items()}
-
-
-def narrowed(ranges: Mapping[str, Sequence[float]], best: Values) -> Ranges:
-    """Return a third of each range around its best value, inside the range.
-
-    Of positive bounds it is a third in logarithms, as members are sampled.
-    """
-    found = {}
-    for name, (low, high) in ranges.items():
-        if low > 0:
-            factor = (high / low) ** (1 / 6)
-            near = best[name] / factor, best[name] * factor
-        else:
-            near = best[name] - (high - low) / 6, best[name] + (high - low) / 6
-        found[name] = [max(low, near[0]), min(high, near[1])]
-    return found
 
 
 def with_values(config: Config, values: Values) -> Config:
@@ -341,7 +380,7 @@ def _play_finals(config: Config, finalists: Sequence[Values], record: Record) ->
     """Record the finalist with the highest mean absolute metric over seeds."""
     start = time.monotonic()
     seeded = _with_seeds(config, "finals", FINAL_SEEDS)
-    members = _train([Job(with_values(seeded, values), None) for values in finalists])
+    members = _train([Job(with_values(seeded, values), None) for values in finalists])[0]
     scores = [_scores(members, job) for job in range(len(finalists))]
     means = [_mean(row, FINAL_SEEDS) for row in scores]
     best = finalists[max(range(len(finalists)), key=lambda i: means[i])]
@@ -374,7 +413,7 @@ def _confirm(config: Config, seeds: int, folder: Path, record: Record) -> None:
     for name, each in {"general": seeded, "tuned": with_values(seeded, values)}.items():
         (folder / name).mkdir(parents=True)
         jobs.append(Job(each, folder / name))
-    members = _train(jobs)
+    members = _train(jobs)[0]
     general, tuned = _scores(members, 0), _scores(members, 1)
     own = {name: getattr(config.system, name) for name in values}
     record.general = _summary(own, general)

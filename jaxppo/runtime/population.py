@@ -79,6 +79,25 @@ def _check(config: Config) -> None:
         (field,) = (f for f in dataclasses.fields(config.system) if f.name == name)
         if field.metadata.get("switch") and not math.isfinite(getattr(config.system, name)):
             raise ConfigError(f"{key}: needs a finite system.{name}, which is .inf: off")
+    _check_start(population)
+
+
+def _check_start(population: PopulationConfig) -> None:
+    num = len(population.start)
+    if num > (population.size or 0):
+        raise ConfigError(
+            f"population.start: has values of {num} members, and population.size is "
+            f"{population.size}; leave some out"
+        )
+    for i, values in enumerate(population.start):
+        for name, value in values.items():
+            key = f"population.start[{i}].{name}"
+            bounds = population.hyperparameters.get(name)
+            if bounds is None:
+                raise ConfigError(f"{key}: not one of population.hyperparameters; leave it out")
+            low, high = bounds
+            if type(value) not in (int, float) or not low <= value <= high:
+                raise ConfigError(f"{key}={value}: must be a number from {low} to {high}")
 
 
 def _is_pair(bounds: Any) -> bool:
@@ -90,14 +109,16 @@ def _is_pair(bounds: Any) -> bool:
 
 
 def _first_values(config: Config, i: int) -> dict[str, Any]:
-    """Sample the first hyperparameters of member `i`."""
+    """Return the first hyperparameters of member `i`, as far as they are not the config's."""
     population = config.population
+    known = population.start[i] if i < len(population.start) else {}
     if population.initialize == "config":
-        return {}
+        return known
     generator = np.random.default_rng([config.arch.seed, i])
-    return {
+    drawn = {
         name: draw(low, high, generator) for name, (low, high) in population.hyperparameters.items()
     }
+    return {**drawn, **known}
 
 
 def rank(scores: Sequence[float]) -> list[int]:
