@@ -132,7 +132,9 @@ LARGE = (
     Row("seaquest"),
     *(Row(game, "jaxppo.ff_pqn") for game in MINATAR),
     *(Row(f"brax/{name}") for name in ("hopper", "walker2d", "halfcheetah", "ant", "humanoid")),
-    Row("jumanji/snake"),
+    *(Row(f"jumanji/{name}") for name in ("snake", "game_2048")),
+    *(Row(name) for name in ("navix/door_key", "xminigrid/empty", "craftax/classic")),
+    Row("playground/cartpole_balance"),
 )
 ROWS = {row.name: row for row in (*SMALL, *LARGE)}
 
