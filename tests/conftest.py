@@ -55,13 +55,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def compile_once(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Programs that several tests compile, in whichever process, are compiled once a session."""
-    shared = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:  # a folder of this worker, below the session's
-        shared = shared.parent
-    jax.config.update("jax_compilation_cache_dir", str(shared / "programs"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+def compile_once(pytestconfig: pytest.Config) -> None:
+    """Programs that did not change are compiled once, for all processes and later sessions.
+
+    They are in .pytest_cache. A program is found by what it is, the flags and the versions.
+    """
+    folder = pytestconfig.cache.mkdir("programs")  # type: ignore[union-attr]
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
