@@ -5,6 +5,7 @@ Nothing that a directory names is imported or called.
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import math
 import os
@@ -41,6 +42,7 @@ class Run:
     versions: dict[str, str]  # of libraries; empty if not recorded
     machine: str | None  # None: not recorded
     picture: Path | None  # lineage of a population
+    results: str  # digest of all evaluations without times, equal for copies; empty without any
 
     @property
     def failed(self) -> bool:
@@ -102,10 +104,9 @@ def _without_copies(runs: Sequence[Run], notes: list[str]) -> list[Run]:
     copies: dict[Path, list[str]] = {}
     seen: dict[tuple[Any, ...], Path] = {}
     for run in runs:
-        results = _results(run.folder / METRICS)
-        own = (run.seed, repr(run.env), repr(run.settings), results)
+        own = (run.seed, repr(run.env), repr(run.settings), run.results)
         first = seen.setdefault(own, run.folder)
-        if results and first != run.folder:
+        if run.results and first != run.folder:
             copies.setdefault(first, []).append(str(run.folder))
         else:
             firsts.append(run)
@@ -113,12 +114,14 @@ def _without_copies(runs: Sequence[Run], notes: list[str]) -> list[Run]:
     return firsts
 
 
-def _results(log: Path) -> str:
-    """Return the evaluations of a metric log, without times, which no two runs have in common."""
-    found = [event for event in events(log, []) if event["event"] in ("eval", "absolute")]
-    return "".join(
-        json.dumps({k: v for k, v in event.items() if "seconds" not in k}) for event in found
-    )
+def _results(log: Sequence[Event]) -> str:
+    """Return a digest of the evaluations without times, which no two runs have in common."""
+    found = [
+        {key: value for key, value in event.items() if "seconds" not in key}
+        for event in log
+        if event["event"] in ("eval", "absolute")
+    ]
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest() if found else ""
 
 
 def composed(home: Path) -> tuple[str | None, dict[str, str]]:
@@ -239,6 +242,7 @@ def _read(home: Path, folder: Path, config: dict[str, Any], notes: list[str]) ->
         versions=end.get("versions") or _newest_manifest(home).get("versions") or {},
         machine=None if machine is None else str(machine),
         picture=picture if picture.exists() else None,
+        results=_results(log),
     )
 
 

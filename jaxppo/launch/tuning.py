@@ -34,10 +34,9 @@ from jaxppo.runtime.directories import output_folder
 from jaxppo.runtime.jobs import Job, TrainingError, plan_members, prepare
 from jaxppo.runtime.loop import run_together
 from jaxppo.runtime.members import Members
-from jaxppo.runtime.population import rungs
+from jaxppo.runtime.population import ancestors, inherited, rungs
 from jaxppo.runtime.sinks import Event
 from jaxppo.runtime.sinks.console import print_lines
-from jaxppo.runtime.sinks.plot import ancestors
 
 COMMANDS = tuple(f"{kind}_{name}" for name in ALGORITHMS for kind in ("ff", "rec"))
 SIZES = (128, 64, 32, 16, 8, 4)  # members of the halving: the most that half of the budget pays
@@ -76,6 +75,11 @@ class Budget:
     num_evolved: int  # members of the population-based training
     num_finalists: int
     steps: dict[str, int]  # phase -> environment steps of its training
+
+    @property
+    def num_candidates(self) -> int:
+        """Return how many finalists halving gives, and evolution too."""
+        return -(-self.num_finalists // 2)
 
 
 @dataclasses.dataclass
@@ -141,7 +145,7 @@ def tune(arguments: Sequence[str]) -> None:
     for phase in ("halving", "evolution"):
         if phase not in record.done:
             _search(config, ranges, budget, phase, record)
-        candidates += record.done[phase]["best"][: -(-budget.num_finalists // 2)]
+        candidates += record.done[phase]["best"][: budget.num_candidates]
         record.hyperparameters = candidates[0]
         keep()
     if "finals" not in record.done:
@@ -317,7 +321,7 @@ def _search(config: Config, ranges: Ranges, budget: Budget, phase: str, record: 
     start = [] if halves else record.done["halving"]["best"][:num_known]
     members, events = _train([Job(_population(config, ranges, num_members, phase, start), None)])
     last = {i: _last(member.facts.history) for i, member in enumerate(members.all)}
-    num_best = max(-(-budget.num_finalists // 2), num_known)
+    num_best = max(budget.num_candidates, num_known)
     order = sorted(last, key=lambda i: last[i], reverse=True)[:num_best]
     best = last[order[0]][1]
     if not math.isfinite(best):
@@ -336,14 +340,10 @@ def _values(members: Members, events: Sequence[Event], member: int, ranges: Rang
         return {name: getattr(members[member].config.system, name) for name in ranges}
     end = _last(members[member].facts.history)[0]
     path = ancestors(selections, member, end)
-    selections = selections[: len(path)]
-    slots = [e["members"].index(each) for e, each in zip(selections, path, strict=True)]
-    weights = np.diff([event["steps"] for event in selections], append=end)
+    weights = np.diff([event["steps"] for event in selections[: len(path)]], append=end)
     found = {}
-    for name, (low, _) in ranges.items():
-        rows = zip(selections, slots, strict=True)
-        values = np.array([event["hyperparameters"][name][slot] for event, slot in rows])
-        if low > 0:
+    for name, values in inherited(selections, path).items():
+        if ranges[name][0] > 0:
             found[name] = float(np.exp(np.average(np.log(values), weights=weights)))
         else:
             found[name] = float(np.average(values, weights=weights))

@@ -193,3 +193,26 @@ def rungs(size: int, reduction: int, updates_per_block: Sequence[int]) -> dict[i
             size = -(-size // reduction)
             kept[block] = size
     return kept
+
+
+def ancestors(selections: Sequence[dict[str, Any]], member: int, steps: float) -> list[int]:
+    """Return the member that `member`, at `steps`, descends from after each selection before it.
+
+    The last is `member` itself. A selection at `steps` comes after what is known of that step.
+    """
+    before = [event for event in selections if event["steps"] < steps] or [selections[0]]
+    path = [member]
+    for event in reversed(before[1:]):
+        path.append(event["sources"][event["members"].index(path[-1])])
+    return path[::-1]
+
+
+def inherited(selections: Sequence[dict[str, Any]], path: Sequence[int]) -> dict[str, list[Any]]:
+    """Return the hyperparameters of each member of `path` (see `ancestors`) after its selection."""
+    return {
+        name: [
+            event["hyperparameters"][name][event["members"].index(member)]
+            for event, member in zip(selections, path, strict=False)
+        ]
+        for name in selections[0]["hyperparameters"]
+    }

@@ -183,9 +183,12 @@ def _train(event: Event) -> list[str]:
     ]
 
 
+def _finite(values: Sequence[float | None]) -> list[float]:
+    return [x for x in values if x is not None and math.isfinite(x)]
+
+
 def _range(returns_by_settings: dict[str, list[Any]]) -> str:
-    every = [x for row in returns_by_settings.values() for x in row]
-    found = [x for x in every if x is not None and math.isfinite(x)]
+    found = [x for row in returns_by_settings.values() for x in _finite(row)]
     if not found:
         return "no episode ended yet"
     return f"train returns {number(min(found))} to {number(max(found))}"
@@ -222,9 +225,7 @@ def _over_settings(event: Event) -> str:
     """Format the returns of members with different settings, which are no seeds of one agent."""
     every = event["returns_by_settings"]
     scores = {
-        name: float(iqm(found))
-        for name, values in every.items()
-        if (found := [x for x in values if x is not None and math.isfinite(x)])
+        name: float(iqm(found)) for name, values in every.items() if (found := _finite(values))
     }
     if not scores:
         return f"no finite return of {count(event['members'], 'member')}"

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxppo.runtime.population import ancestors, inherited
 from jaxppo.runtime.sinks import Event
 
 EVALUATION, ABSOLUTE, TRAINING, OTHERS = "#0072B2", "#D55E00", "#6B7280", "#B0B8C2"  # colours
@@ -199,18 +200,6 @@ def _by_seed(evaluations: Sequence[Event]) -> dict[int, tuple[list[int], list[fl
     return curves
 
 
-def ancestors(selections: Sequence[Event], member: int, steps: float) -> list[int]:
-    """Return the member that `member`, at `steps`, descends from after each selection before it.
-
-    The last is `member` itself. A selection at `steps` comes after what is known of that step.
-    """
-    before = [event for event in selections if event["steps"] < steps] or [selections[0]]
-    path = [member]
-    for event in reversed(before[1:]):
-        path.append(event["sources"][event["members"].index(path[-1])])
-    return path[::-1]
-
-
 def draw_population(events: Sequence[Event]) -> Any:
     """Return a figure of each member's returns, parents and hyperparameters over the steps.
 
@@ -308,11 +297,8 @@ def _draw_winner(
     returns.plot(*zip(*line, strict=True), "o-", markersize=4, clip_on=False, **look)
     times = [*starts, steps]
     lineage.plot(times, [*path, path[-1]], **look)
-    for axes, name in zip(schedules, selections[0]["hyperparameters"], strict=True):
-        values = [
-            _number(event["hyperparameters"][name][event["members"].index(member)])
-            for event, member in zip(selections, path, strict=False)
-        ]
+    for axes, numbers in zip(schedules, inherited(selections, path).values(), strict=True):
+        values = [_number(x) for x in numbers]
         axes.plot(times, [*values, values[-1]], drawstyle="steps-post", **look)
 
 
