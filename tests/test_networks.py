@@ -1,5 +1,6 @@
 """Layers and their composition."""
 
+import functools
 from typing import Any
 
 import jax
@@ -376,7 +377,15 @@ def convolution(x: Any, kernel: Any, stride: int, padding: str) -> Any:
     return y
 
 
+CONVOLUTIONS = (
+    convolutions.plain,
+    functools.partial(convolutions.of_products, most=0),
+    functools.partial(convolutions.of_products, most=2**20),
+)
+
+
 @pytest.mark.parametrize("padding", ["VALID", "SAME"])
+@pytest.mark.parametrize("features", [4, 2])
 @pytest.mark.parametrize(
     "size, stride, image",
     [
@@ -384,31 +393,40 @@ def convolution(x: Any, kernel: Any, stride: int, padding: str) -> Any:
         *((2, 2, (5, 4)), (4, 2, (9, 8)), (6, 3, (11, 13))),
     ],
 )
-def test_both_forms_of_convolution_are_the_sum(
-    size: int, stride: int, image: tuple[int, int], padding: str
+def test_forms_of_convolution_are_the_sum(
+    size: int, stride: int, image: tuple[int, int], features: int, padding: str
 ) -> None:
     rng = np.random.default_rng(size)
     x = rng.normal(size=(2, *image, 3)).astype(np.float32)
-    kernel = rng.normal(size=(size, size, 3, 4)).astype(np.float32)
+    kernel = rng.normal(size=(size, size, 3, features)).astype(np.float32)
     expected = convolution(x, kernel, stride, padding)
-    for form in (convolutions.plain, convolutions.of_patches):
+    for form in CONVOLUTIONS:
         actual = jax.jit(form, static_argnums=(2, 3))(x, kernel, stride, padding)
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("size", [3, 4])
-def test_forms_of_convolution_have_the_same_gradients(size: int) -> None:
-    x = jax.random.normal(jax.random.key(0), (2, 6, 5, 3))
-    kernel = jax.random.normal(jax.random.key(1), (size, size, 3, 4))
+@pytest.mark.parametrize("size, features", [(3, 4), (4, 4), (4, 16)])
+def test_forms_of_convolution_have_the_same_gradients(size: int, features: int) -> None:
+    x = jax.random.normal(jax.random.key(0), (6, 6, 5, 3))
+    kernel = jax.random.normal(jax.random.key(1), (size, size, 3, features))
 
     def loss(x: Any, kernel: Any, form: Any) -> Any:
         return jnp.sum(form(x, kernel, 2, "SAME") ** 2)
 
-    forms = (convolutions.plain, convolutions.of_patches)
     grad = jax.jit(jax.grad(loss, (0, 1)), static_argnums=2)
-    ours, theirs = (grad(x, kernel, form) for form in forms)
-    for one, other in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+    expected, *others = (grad(x, kernel, form) for form in CONVOLUTIONS)
+    for actual in others:
+        for one, other in zip(actual, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_images_are_convolved_in_groups_of_equal_size() -> None:
+    x, kernel = jnp.zeros((12, 6, 6, 2)), jnp.zeros((3, 3, 2, 4))
+    image = 4 * 4 * 9 * 2 * 4  # bytes: 4 x 4 results, 9 places, 2 channels
+    for most, images in ((0, 1), (2 * image - 1, 1), (5 * image, 4), (12 * image, 12), (1e9, 12)):
+        form = functools.partial(convolutions.of_products, most=most)
+        jaxpr = str(jax.make_jaxpr(form, static_argnums=(2, 3))(x, kernel, 1, "VALID"))
+        assert f"f32[{images},4,4,18]" in jaxpr
 
 
 def test_cnn_is_convolutions_then_dense_layers() -> None:

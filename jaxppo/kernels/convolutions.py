@@ -11,8 +11,10 @@ def convolve(x: jax.Array, kernel: jax.Array, stride: int, padding: str) -> jax.
 
     `padding` is SAME or VALID.
     """
-    form = of_patches if forms().patches else plain
-    return form(x, kernel, stride, padding)
+    most = forms().convolution_bytes
+    if most is None:
+        return plain(x, kernel, stride, padding)
+    return of_products(x, kernel, stride, padding, most)
 
 
 def plain(x: jax.Array, kernel: jax.Array, stride: int, padding: str) -> jax.Array:
@@ -23,25 +25,59 @@ def plain(x: jax.Array, kernel: jax.Array, stride: int, padding: str) -> jax.Arr
     )
 
 
-def of_patches(x: jax.Array, kernel: jax.Array, stride: int, padding: str) -> jax.Array:
-    """Convolve by one matrix product: k k shifted images times the kernel as a matrix.
+def of_products(x: jax.Array, kernel: jax.Array, stride: int, padding: str, most: int) -> jax.Array:
+    """Convolve by matrix products; shapes as in `convolve`.
 
-    The learner is a vmapped scan. There, XLA's CPU backend takes 6 to 20 times as long for the
-    gradient of `plain`.
+    A pixel meets each of the k k places of the kernel. Either its channels are copied to each place
+    before the product with the kernel, or the features of each place are added up after it,
+    whichever are fewer. As many images are taken at a time as need at most `most` bytes for that.
     """
-    size = kernel.shape[0]
+    size, _, channels, features = kernel.shape
     pads = jax.lax.padtype_to_pads(x.shape[1:3], (size, size), (stride, stride), padding)
-    x = jnp.pad(x, ((0, 0), *pads, (0, 0)))
-    if stride > 1 and size % stride == 0:  # then patches are copied in longer pieces
-        x, kernel = _in_blocks(x, kernel, stride)
-        size, stride = kernel.shape[0], 1
+    block = stride if size % stride == 0 else 1
+    channels *= block**2
+    form = _copied_before if channels <= features or block < stride else _added_after
+    height, width = jax.eval_shape(lambda: plain(x, kernel, stride, padding)).shape[1:3]
+    numbers = height * width * (size // block) ** 2 * min(channels, features)
+    images = _divisor(x.shape[0], most // (numbers * x.dtype.itemsize))
+
+    @jax.checkpoint  # a gradient computes the copies again, which is faster than keeping them
+    def convolve_some(x: jax.Array) -> jax.Array:
+        x, in_blocks = _in_blocks(jnp.pad(x, ((0, 0), *pads, (0, 0))), kernel, block)
+        return form(x, in_blocks, stride // block)
+
+    y = jax.lax.map(convolve_some, x.reshape(-1, images, *x.shape[1:]))
+    return y.reshape(-1, *y.shape[2:])
+
+
+def _copied_before(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
+    """Convolve without padding: copy what lies below the kernel, then multiply."""
+    below = [x[at] for at in _places(x, kernel.shape[0], stride)]
+    return jnp.concatenate(below, -1) @ kernel.reshape(-1, kernel.shape[-1])
+
+
+def _added_after(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
+    """Convolve without padding: multiply each pixel by the whole kernel, then add up."""
+    size, _, channels, features = kernel.shape
+    rows = kernel.transpose(2, 0, 1, 3).reshape(channels, -1)
+    products = (x.reshape(-1, channels) @ rows).reshape(*x.shape[:3], size**2, features)
+    first, *more = (products[*at, i] for i, at in enumerate(_places(x, size, stride)))
+    return sum(more, start=first)
+
+
+def _places(x: jax.Array, size: int, stride: int) -> list[tuple[slice, slice, slice]]:
+    """For each place of a kernel of `size`, row by row: the pixels that meet it."""
     height, width = ((n - size) // stride * stride + 1 for n in x.shape[1:3])
-    patches = [
-        x[:, i : i + height : stride, j : j + width : stride]
+    return [
+        (slice(None), slice(i, i + height, stride), slice(j, j + width, stride))
         for i in range(size)
         for j in range(size)
     ]
-    return jnp.concatenate(patches, -1) @ kernel.reshape(-1, kernel.shape[-1])
+
+
+def _divisor(number: int, most: int) -> int:
+    """The greatest divisor of `number` that is at most `most`, at least 1."""
+    return next(n for n in range(max(min(number, most), 1), 0, -1) if number % n == 0)
 
 
 def _in_blocks(x: jax.Array, kernel: jax.Array, stride: int) -> tuple[jax.Array, jax.Array]:

@@ -15,8 +15,9 @@ import jax
 class Forms:
     """The choices for one platform. The defaults are the forms of XLA and JAX."""
 
-    # Convolve by one matrix product of shifted images (`convolutions.of_patches`)
-    patches: bool = False
+    # Convolve by matrix products, of images that need this many bytes (`convolutions.of_products`).
+    # None: by XLA's convolution
+    convolution_bytes: int | None = None
     # Store the factors of a dense kernel's gradient row by row (`products`)
     rows_in_memory: bool = False
     # Compute sums over rows by matrix products (`norms`)
@@ -48,11 +49,12 @@ class Forms:
 
 
 # Measured on CPUs. In a vmapped scan, the gradient of XLA's convolution takes 6 to 20 times as long
-# as that of patches. XLA's gradient of a dense kernel takes up to twice as long as that of rows.
-# JAX's hash is a loop of several kernels, started at every step of a rollout. For recurrences,
-# blocks of 128 steps are the fastest of 8 to 1,024. benchmarks/speed.py times more and fewer
-# cached bytes. With jax 0.10.2 the batched QR decomposition of orthogonal initialisation hangs on
-# CPUs with few cores, so members are initialised one after another.
+# as that of matrix products. Products of all images at once take up to 2.5 times as long as those
+# of images that stay in the cache. XLA's gradient of a dense kernel takes up to twice as long as
+# that of rows. JAX's hash is a loop of several kernels, started at every step of a rollout. For
+# recurrences, blocks of 128 steps are the fastest of 8 to 1,024. benchmarks/speed.py times more and
+# fewer cached bytes. With jax 0.10.2 the batched QR decomposition of orthogonal initialisation
+# hangs on CPUs with few cores, so members are initialised one after another.
 #
 # For accelerators, kernels were counted in the compiler's output, not timed: tests/test_targets.py
 # keeps the counts. All but the joined gates lower an update of PPO with 4,096 environments and 32
@@ -60,7 +62,7 @@ class Forms:
 # changes how arrays are tiled.
 FORMS = {
     "cpu": Forms(
-        patches=True,
+        convolution_bytes=2**20,
         rows_in_memory=True,
         row_sums_by_products=True,
         hash_in_one_kernel=True,
