@@ -105,6 +105,19 @@ def test_a_prime_minibatch_is_not_differentiated_row_by_row() -> None:
     assert system.num_microbatches == 1
 
 
+@pytest.mark.parametrize("transitions, num", [(64, 1), (256, 2), (1024, 8)])
+def test_about_128_transitions_stay_together_however_large_their_activations(
+    transitions: int, num: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(microbatches, "step_bytes", lambda *_: 10**6)
+    rows = {"system": {"rollout_length": 1, "num_minibatches": 1}}
+    steps = {"system": {"rollout_length": transitions, "num_minibatches": 1}}
+    system, *_ = build(small_config(arch__total_num_envs=transitions, **rows))
+    assert system.num_microbatches == num
+    system, *_ = build(small_config(arch__total_num_envs=1, **steps))
+    assert system.num_value_chunks == num
+
+
 def test_a_size_that_would_leave_microbatches_of_a_row_is_refused() -> None:
     sizes = {"rollout_length": 1, "num_minibatches": 1, "microbatch_size": 128}
     with pytest.raises(ConfigError, match=r"microbatch_size=128: .*1,499.*null"):

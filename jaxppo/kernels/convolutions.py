@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxppo.kernels.platforms import forms
+from jaxppo.kernels.products import float32_product
 
 
 def convolve(x: jax.Array, kernel: jax.Array, stride: int, padding: str) -> jax.Array:
@@ -53,7 +54,7 @@ def of_products(x: jax.Array, kernel: jax.Array, stride: int, padding: str, most
 def _copied_before(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
     """Convolve without padding: copy what lies below the kernel, then multiply."""
     below = [x[at] for at in _places(x, kernel.shape[0], stride)]
-    return jnp.concatenate(below, -1) @ kernel.reshape(-1, kernel.shape[-1])
+    return float32_product(jnp.concatenate(below, -1), kernel.reshape(-1, kernel.shape[-1]))
 
 
 def _added_after(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:

@@ -62,7 +62,7 @@ class Forms:
 # changes how arrays are tiled.
 FORMS = {
     "cpu": Forms(
-        convolution_bytes=2**20,
+        convolution_bytes=2**22,
         rows_in_memory=True,
         row_sums_by_products=True,
         hash_in_one_kernel=True,

@@ -11,12 +11,16 @@ from jaxppo.kernels.platforms import forms
 from jaxppo.runtime import compile
 from jaxppo.types import Environment, Network, zeros
 
+# Of a microbatch by default: the products of fewer mostly wait for the layers' parameters
+FEWEST_TRANSITIONS = 128
+
 
 def count(size: int | None, plan: Plan, network: Network, env: Environment) -> tuple[int, int]:
     """Return the number of microbatches per minibatch, and of value chunks per rollout.
 
     Microbatches have at most `size` transitions, but at least one sequence. If `size` is None, both
-    numbers follow from the machine's cache. Networks with memory are not split by default, since
+    numbers follow from the machine's cache, as long as about 128 transitions or more come together
+    (measured with images, whose dense layers are large). Networks with memory are not split by default, since
     they compute one step at a time anyway.
     """
     gradient = value = 1
@@ -24,7 +28,8 @@ def count(size: int | None, plan: Plan, network: Network, env: Environment) -> t
     step = compile.unless_it_fails(lambda: step_bytes(network, env))
     if cache is not None and step is not None and not has_memory(network):
         num_batches = plan.members_per_device * plan.update_batch_size  # at once on one device
-        share = num_batches * step / cache  # of the cache, per transition
+        # Per transition, of what a microbatch may hold
+        share = min(num_batches * step / cache, 1 / FEWEST_TRANSITIONS)
         gradient = near_divisor(plan.minibatch_sequences, plan.minibatch_size * share)
         value = near_divisor(plan.rollout_length, plan.num_envs * plan.rollout_length * share)
     if size is not None:
