@@ -954,6 +954,7 @@ def test_no_episode_is_lost_to_the_number_of_devices(
     assert result.eval_episodes_per_device == each
 
 
+@pytest.mark.long_but(4)
 @pytest.mark.parametrize("command", ["ff_ppo", "rec_ppo", "ff_pqn", "rec_pqn"])
 @pytest.mark.parametrize("env", ["cartpole", "breakout", "t_maze"])
 def test_what_is_for_accelerators_replaces_an_environments_own_values(

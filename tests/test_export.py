@@ -242,6 +242,7 @@ def test_learner_lowers_without_the_hardware(
         assert "stablehlo.dot_general" in text
 
 
+@pytest.mark.long
 def test_executables_train_as_the_run_did(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

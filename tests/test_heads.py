@@ -22,7 +22,9 @@ def head(name: str, **settings: Any) -> dict[str, Any]:
     "changes",
     [
         {**DISCRETE, **head("Categorical")},
-        {**CONTINUOUS, **head("Normal"), "system__objective": "penalty"},
+        pytest.param(
+            {**CONTINUOUS, **head("Normal"), "system__objective": "penalty"}, marks=pytest.mark.long
+        ),
         {**CONTINUOUS, **head("Multivariate")},
     ],
     ids=["categorical", "normal-kl", "multivariate"],

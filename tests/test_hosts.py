@@ -41,7 +41,7 @@ VARIANTS = {
     "pqn": ["ff_pqn"],
     "seeds": ["ff_ppo", "arch.num_seeds=4"],
     "halving": ["ff_ppo", "population=halving", "population.size=4"],
-    "pbt": ["ff_ppo", "population=pbt", "population.size=4"],  # the last one is not long
+    "pbt": ["ff_ppo", "population=pbt", "population.size=4"],
 }
 LONG = ["arch.num_updates=800", "arch.num_evaluation=16"]
 TRUST = ["trust=[envs]"]  # for a resume
@@ -131,7 +131,7 @@ def wait_for_training(run_dir: Path) -> None:
     raise TimeoutError(f"{log}: no block of training")
 
 
-@pytest.mark.long_but(1)
+@pytest.mark.long
 @pytest.mark.parametrize("variant", list(VARIANTS))
 def test_two_processes_equal_two_devices(
     start: Any, together: Any, cwd: Path, variant: str

@@ -389,6 +389,7 @@ def test_illegal_actions_are_never_taken(empty: bool) -> None:
     assert np.isfinite(rollout.steps.kept.estimate.mean()).all()
 
 
+@pytest.mark.long_but(3)
 @pytest.mark.parametrize("name", HEADS)
 def test_every_component_gets_legal_values_only(name: str) -> None:
     space = MultiDiscrete(num_values=(2, 4, 3), shape=(3,))

@@ -41,6 +41,7 @@ def asked(small: Any, platform: str, **settings: Any) -> set[str]:
     return {"JAX's" if one is None else "/".join({x.name for x in one}) for one in found}
 
 
+@pytest.mark.long_but(6)
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize(
     "platform, precision, wanted",

@@ -220,7 +220,14 @@ def test_first_minibatch_ratio_is_one_after_several_updates(of: Any) -> None:
         assert losses.approximate_kl > 1e-7
 
 
-@pytest.mark.parametrize("of", [WHOLE, CUT, WINDOW])
+@pytest.mark.parametrize(
+    "of",
+    [
+        pytest.param(WHOLE, marks=pytest.mark.long),
+        CUT,
+        pytest.param(WINDOW, marks=pytest.mark.long),
+    ],
+)
 def test_stored_carry_is_the_one_before_the_step(of: Any) -> None:
     case = learning(*of)
     after, rollout, _ = case.collect(case.state.agent, case.state.acting)

@@ -261,6 +261,7 @@ def test_wrong_adaptations_are_named(changes: Any, message: str) -> None:
 KWARGS: dict[str, Any] = {"adamw": {"weight_decay": 0.1}, "rmsprop": {"decay": 0.5}}
 
 
+@pytest.mark.long_but(3)
 @pytest.mark.parametrize("name", [*OPTIMIZERS, "optax.adabelief"])
 def test_optimisers_are_those_of_optax(small: Any, name: str) -> None:
     """Three steps of each, in both groups with their own rates, as optax's own function."""
@@ -291,6 +292,7 @@ def test_optimisers_are_those_of_optax(small: Any, name: str) -> None:
         )
 
 
+@pytest.mark.long_but(2)
 @pytest.mark.parametrize("name", ["adamw", "rmsprop", "lion", "muon"])
 def test_optimisers_run_over_members(name: str) -> None:
     """Two members with their own rates; the parameters stay finite and differ."""

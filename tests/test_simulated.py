@@ -62,9 +62,13 @@ CASES = {
     "recurrent": ["network=gru", "system.sequence_length=4", "arch.update_batch_size=2"],
     "sampled": ["arch.evaluation_greedy=false", "system.gae_lambda=0.9"],
 }
+LONG = ("recurrent", "sampled")
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.long if case in LONG else ()) for case in CASES],
+)
 def test_a_simulator_gives_the_numbers_of_the_same_environment_in_jax(case: str) -> None:
     """It has no random numbers of its own; ends, successors and keys must be those of JAX."""
     rounds = case == "recurrent" and jax.__version_info__ >= (0, 12)  # other fused operations
@@ -75,9 +79,13 @@ def test_a_simulator_gives_the_numbers_of_the_same_environment_in_jax(case: str)
     )
 
 
-def test_pqn_and_seeds_give_the_numbers_of_the_same_environment_in_jax() -> None:
+def test_pqn_gives_the_numbers_of_the_same_environment_in_jax() -> None:
     given = dict(command="ff_pqn")
     same(train("env.target=simulators.Twin", **given), train(KNOWN, **given))
+
+
+@pytest.mark.long
+def test_seeds_give_the_numbers_of_the_same_environment_in_jax() -> None:
     seeds = "arch.num_seeds=2"
     one, other = (train(f"env.target=simulators.{name}", seeds) for name in ("Twin", "Known"))
     returns = (each.evaluations["episode_return"] for each in (one, other))
@@ -129,6 +137,7 @@ def test_recorded_episodes_are_those_of_the_same_environment_in_jax() -> None:
         jax.tree.map(np.testing.assert_array_equal, vars(one), vars(other))
 
 
+@pytest.mark.long
 def test_films_repeat_the_recorded_episode(tmp_path: Path) -> None:
     policy = train(KNOWN).policy
     (played,) = policy.play(episodes=1)
@@ -240,6 +249,7 @@ def test_registered_names_and_other_errors() -> None:
         jaxppo.make_train([*SMALL, KNOWN])
 
 
+@pytest.mark.long
 def test_a_registered_environment_learns() -> None:
     with contextlib.suppress(ImportError):
         result = train(

@@ -113,7 +113,9 @@ def test_a_fault_names_the_environment_and_its_step(how: str, tmp_path: Path) ->
     found.close()
 
 
-@pytest.mark.parametrize("how", FAULTS)
+@pytest.mark.parametrize(
+    "how", [pytest.param(how, marks=pytest.mark.long if how == "hangs" else ()) for how in FAULTS]
+)
 def test_a_restart_truncates_at_the_observation_before(how: str, tmp_path: Path) -> None:
     found = started(
         partial(Failing, how, str(tmp_path / "failed")),

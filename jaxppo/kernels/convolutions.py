@@ -37,9 +37,10 @@ def of_products(x: jax.Array, kernel: jax.Array, stride: int, padding: str, most
     pads = jax.lax.padtype_to_pads(x.shape[1:3], (size, size), (stride, stride), padding)
     block = stride if size % stride == 0 else 1
     channels *= block**2
-    form = _copied_before if channels <= features or block < stride else _added_after
+    before = channels <= features or block < stride
+    form, depth = (_copied_before, channels) if before else (_added_after, features)
     height, width = jax.eval_shape(lambda: plain(x, kernel, stride, padding)).shape[1:3]
-    numbers = height * width * (size // block) ** 2 * min(channels, features)
+    numbers = height * width * (size // block) ** 2 * depth
     images = _divisor(x.shape[0], most // (numbers * x.dtype.itemsize))
 
     @jax.checkpoint  # a gradient computes the copies again, which is faster than keeping them
@@ -54,7 +55,8 @@ def of_products(x: jax.Array, kernel: jax.Array, stride: int, padding: str, most
 def _copied_before(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
     """Convolve without padding: copy what lies below the kernel, then multiply."""
     below = [x[at] for at in _places(x, kernel.shape[0], stride)]
-    return float32_product(jnp.concatenate(below, -1), kernel.reshape(-1, kernel.shape[-1]))
+    y = float32_product(jnp.concatenate(below, -1), kernel.reshape(-1, kernel.shape[-1]))
+    return y.astype(x.dtype)
 
 
 def _added_after(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:

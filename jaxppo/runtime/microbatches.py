@@ -19,9 +19,8 @@ def count(size: int | None, plan: Plan, network: Network, env: Environment) -> t
     """Return the number of microbatches per minibatch, and of value chunks per rollout.
 
     Microbatches have at most `size` transitions, but at least one sequence. If `size` is None, both
-    numbers follow from the machine's cache, as long as about 128 transitions or more come together
-    (measured with images, whose dense layers are large). Networks with memory are not split by default, since
-    they compute one step at a time anyway.
+    numbers follow from the machine's cache, but about 128 transitions or more stay together.
+    Networks with memory are not split by default, since they compute one step at a time anyway.
     """
     gradient = value = 1
     cache = forms().cached_activations
