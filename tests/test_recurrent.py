@@ -382,7 +382,7 @@ def test_burn_in_brings_the_carry_up_to_date_and_is_not_learnt_from() -> None:
     equal(burning.gradient_step(other, agent, everything)[1], metrics, rtol=1e-6)
 
 
-@pytest.mark.parametrize("of", [WHOLE, CUT, WINDOW])
+@pytest.mark.parametrize("of", [WHOLE, CUT, pytest.param(WINDOW, marks=pytest.mark.long)])
 def test_recomputed_carries_are_those_of_the_parameters(of: Any) -> None:
     """Of the acting parameters they are the stored ones; of others, what these would have had."""
     case = learning(*of)

@@ -440,7 +440,7 @@ def with_damaged_last(run_dir: Path) -> None:
     (checkpoint.path_of(run_dir, last) / "manifest.json").unlink()
 
 
-@pytest.mark.long_but(1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     "damage, start", [(without_checkpoint, []), (lambda _: None, [256]), (with_damaged_last, [128])]
 )

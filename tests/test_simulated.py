@@ -117,11 +117,15 @@ def events_of(run_dir: Path, kind: str) -> list[dict[str, Any]]:
     return [event for event in map(json.loads, lines) if event["event"] == kind]
 
 
-def test_a_function_of_the_caller_makes_the_environments(tmp_path: Path) -> None:
+def test_a_function_of_the_caller_makes_the_environments() -> None:
     same(train(KNOWN), train(env=lambda: Known()))
-    same(train(KNOWN), train("env.processes=1", env=lambda: Known()))
     with pytest.raises(ConfigError, match="env: is one environment, and a run needs several"):
         train(env=Known())
+
+
+@pytest.mark.long
+def test_a_function_of_the_caller_goes_to_processes() -> None:
+    same(train(KNOWN), train("env.processes=1", env=lambda: Known()))
 
 
 def test_nested_spaces_masks_and_images(tmp_path: Path) -> None:
