@@ -261,7 +261,6 @@ def test_wrong_adaptations_are_named(changes: Any, message: str) -> None:
 KWARGS: dict[str, Any] = {"adamw": {"weight_decay": 0.1}, "rmsprop": {"decay": 0.5}}
 
 
-@pytest.mark.long_but(3)
 @pytest.mark.parametrize("name", [*OPTIMIZERS, "optax.adabelief"])
 def test_optimisers_are_those_of_optax(small: Any, name: str) -> None:
     """Three steps of each, in both groups with their own rates, as optax's own function."""

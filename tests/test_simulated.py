@@ -62,12 +62,11 @@ CASES = {
     "recurrent": ["network=gru", "system.sequence_length=4", "arch.update_batch_size=2"],
     "sampled": ["arch.evaluation_greedy=false", "system.gae_lambda=0.9"],
 }
-LONG = ("recurrent", "sampled")
 
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, marks=pytest.mark.long if case in LONG else ()) for case in CASES],
+    [pytest.param(case, marks=pytest.mark.long if case == "recurrent" else ()) for case in CASES],
 )
 def test_a_simulator_gives_the_numbers_of_the_same_environment_in_jax(case: str) -> None:
     """It has no random numbers of its own; ends, successors and keys must be those of JAX."""
