@@ -4,6 +4,7 @@ import functools
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -427,6 +428,17 @@ def test_images_are_convolved_in_groups_of_equal_size() -> None:
         form = functools.partial(convolutions.of_products, most=most)
         jaxpr = str(jax.make_jaxpr(form, static_argnums=(2, 3))(x, kernel, 1, "VALID"))
         assert f"f32[{images},4,4,18]" in jaxpr
+
+
+def test_a_convolution_is_exported_for_any_number_of_images() -> None:
+    (b,) = jax.export.symbolic_shape("b")
+    kernel = jax.random.normal(jax.random.key(1), (3, 3, 3, 4))
+    form = functools.partial(convolutions.of_products, most=2**20)
+    images = jax.ShapeDtypeStruct((b, 6, 5, 3), jnp.float32)
+    exported = jax.export.export(jax.jit(lambda x: form(x, kernel, 1, "SAME")))(images)
+    x = jax.random.normal(jax.random.key(0), (5, 6, 5, 3))
+    expected = convolution(x, kernel, 1, "SAME")
+    np.testing.assert_allclose(exported.call(x), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_cnn_is_convolutions_then_dense_layers() -> None:

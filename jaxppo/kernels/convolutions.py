@@ -1,5 +1,7 @@
 """Convolutions of images with square kernels, in the form that is fast on the platform."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -48,6 +50,8 @@ def of_products(x: jax.Array, kernel: jax.Array, stride: int, padding: str, most
         x, in_blocks = _in_blocks(jnp.pad(x, ((0, 0), *pads, (0, 0))), kernel, block)
         return form(x, in_blocks, stride // block)
 
+    if images == x.shape[0]:
+        return convolve_some(x)
     y = jax.lax.map(convolve_some, x.reshape(-1, images, *x.shape[1:]))
     return y.reshape(-1, *y.shape[2:])
 
@@ -78,8 +82,13 @@ def _places(x: jax.Array, size: int, stride: int) -> list[tuple[slice, slice, sl
     ]
 
 
-def _divisor(number: int, most: int) -> int:
-    """The greatest divisor of `number` that is at most `most`, at least 1."""
+def _divisor(number: Any, most: int) -> Any:
+    """The greatest divisor of `number` that is at most `most`, at least 1.
+
+    It is `number` itself where an export leaves that open, as a symbolic dimension.
+    """
+    if not isinstance(number, int):
+        return number
     return next(n for n in range(max(min(number, most), 1), 0, -1) if number % n == 0)
 
 
