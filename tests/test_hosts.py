@@ -40,8 +40,8 @@ VARIANTS = {
     "rec": ["rec_ppo", "network=gru", "system.sequence_length=4", "system.burn_in=1"],
     "pqn": ["ff_pqn"],
     "seeds": ["ff_ppo", "arch.num_seeds=4"],
-    "halving": ["ff_ppo", "population=halving", "population.size=4"],
     "pbt": ["ff_ppo", "population=pbt", "population.size=4"],
+    "halving": ["ff_ppo", "population=halving", "population.size=4"],
 }
 LONG = ["arch.num_updates=800", "arch.num_evaluation=16"]
 TRUST = ["trust=[envs]"]  # for a resume

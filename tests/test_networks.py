@@ -430,6 +430,13 @@ def test_images_are_convolved_in_groups_of_equal_size() -> None:
         assert f"f32[{images},4,4,18]" in jaxpr
 
 
+def test_a_prime_number_of_images_is_not_convolved_one_by_one() -> None:
+    x, kernel = jnp.zeros((1499, 6, 6, 2)), jnp.zeros((3, 3, 2, 4))
+    form = functools.partial(convolutions.of_products, most=2**20)
+    jaxpr = str(jax.make_jaxpr(form, static_argnums=(2, 3))(x, kernel, 1, "VALID"))
+    assert "f32[1499,4,4,18]" in jaxpr
+
+
 def test_a_convolution_is_exported_for_any_number_of_images() -> None:
     (b,) = jax.export.symbolic_shape("b")
     kernel = jax.random.normal(jax.random.key(1), (3, 3, 3, 4))

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxppo.kernels.divisors import near_divisor
 from jaxppo.kernels.platforms import forms
 from jaxppo.kernels.products import float32_product
 
@@ -33,7 +34,8 @@ def of_products(x: jax.Array, kernel: jax.Array, stride: int, padding: str, most
 
     A pixel meets each of the k k places of the kernel. Either its channels are copied to each place
     before the product with the kernel, or the features of each place are added up after it,
-    whichever are fewer. As many images are taken at a time as need at most `most` bytes for that.
+    whichever are fewer. About as many images are taken at a time as need `most` bytes for that; all
+    of them where an export leaves their number open.
     """
     size, _, channels, features = kernel.shape
     pads = jax.lax.padtype_to_pads(x.shape[1:3], (size, size), (stride, stride), padding)
@@ -43,16 +45,18 @@ def of_products(x: jax.Array, kernel: jax.Array, stride: int, padding: str, most
     form, depth = (_copied_before, channels) if before else (_added_after, features)
     height, width = jax.eval_shape(lambda: plain(x, kernel, stride, padding)).shape[1:3]
     numbers = height * width * (size // block) ** 2 * depth
-    images = _divisor(x.shape[0], most // (numbers * x.dtype.itemsize))
+    at_once = max(most // (numbers * x.dtype.itemsize), 1)
+    num: Any = x.shape[0]  # an integer but in such an export
+    num_parts = near_divisor(num, num / at_once) if isinstance(num, int) else 1
 
     @jax.checkpoint  # a gradient computes the copies again, which is faster than keeping them
     def convolve_some(x: jax.Array) -> jax.Array:
         x, in_blocks = _in_blocks(jnp.pad(x, ((0, 0), *pads, (0, 0))), kernel, block)
         return form(x, in_blocks, stride // block)
 
-    if images == x.shape[0]:
+    if num_parts == 1:
         return convolve_some(x)
-    y = jax.lax.map(convolve_some, x.reshape(-1, images, *x.shape[1:]))
+    y = jax.lax.map(convolve_some, x.reshape(num_parts, -1, *x.shape[1:]))
     return y.reshape(-1, *y.shape[2:])
 
 
@@ -80,16 +84,6 @@ def _places(x: jax.Array, size: int, stride: int) -> list[tuple[slice, slice, sl
         for i in range(size)
         for j in range(size)
     ]
-
-
-def _divisor(number: Any, most: int) -> Any:
-    """The greatest divisor of `number` that is at most `most`, at least 1.
-
-    It is `number` itself where an export leaves that open, as a symbolic dimension.
-    """
-    if not isinstance(number, int):
-        return number
-    return next(n for n in range(max(min(number, most), 1), 0, -1) if number % n == 0)
 
 
 def _in_blocks(x: jax.Array, kernel: jax.Array, stride: int) -> tuple[jax.Array, jax.Array]:

@@ -15,8 +15,8 @@ import jax
 class Forms:
     """The choices for one platform. The defaults are the forms of XLA and JAX."""
 
-    # Convolve by matrix products, of images that need this many bytes (`convolutions.of_products`).
-    # None: by XLA's convolution
+    # Convolve by matrix products (`convolutions.of_products`), of as many images at a time as need
+    # about this many bytes. None: by XLA's convolution
     convolution_bytes: int | None = None
     # Store the factors of a dense kernel's gradient row by row (`products`)
     rows_in_memory: bool = False

@@ -1,12 +1,12 @@
 """Choose microbatch sizes: on CPUs, so that activations stay in the cache."""
 
-import math
 from functools import partial
 
 import jax
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import Plan
+from jaxppo.kernels.divisors import least_divisor, near_divisor
 from jaxppo.kernels.platforms import forms
 from jaxppo.runtime import compile
 from jaxppo.types import Environment, Network, zeros
@@ -41,25 +41,6 @@ def count(size: int | None, plan: Plan, network: Network, env: Environment) -> t
                 "null, or change system.num_minibatches"
             )
     return gradient, value
-
-
-def near_divisor(number: int, wanted: float) -> int:
-    """Return a divisor of `number` that is close to `wanted`.
-
-    It is the least divisor that is not below `wanted`. If that is more than twice `wanted`, as for
-    primes, it is the divisor with the nearest ratio: parts that are too large cost a fifth of the
-    speed, single rows cost nearly all of it.
-    """
-    least = least_divisor(number, wanted)
-    if least <= 2 * wanted or wanted <= 1:
-        return least
-    divisors = (n for n in range(1, number + 1) if number % n == 0)
-    return min(divisors, key=lambda n: abs(math.log(n / wanted)))
-
-
-def least_divisor(number: int, least: float) -> int:
-    """Return the least divisor of `number` that is not below `least`; else `number`."""
-    return next(n for n in range(1, number + 1) if number % n == 0 and n >= min(least, number))
 
 
 def has_memory(network: Network) -> bool:
