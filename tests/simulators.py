@@ -70,6 +70,23 @@ class Known(gymnasium.Env):
         return np.array([self.time, self.first, self.time * self.first], np.float32)
 
 
+class Where(Known):
+    """Its reward is the number of the process in which it steps."""
+
+    def step(self, action: Any) -> Any:
+        obs, _, *rest = super().step(action)
+        return (obs, float(os.getpid()), *rest)
+
+
+class Refusing(Known):
+    """Takes no other action than 0."""
+
+    def step(self, action: Any) -> Any:
+        if action:
+            raise ValueError("no")
+        return super().step(action)
+
+
 class Failing(Known):
     """Fails at its third step in the way `how`, once for each process or for each environment."""
 

@@ -24,6 +24,7 @@ from jaxppo.envs import contract
 from jaxppo.runtime import devices
 from jaxppo.runtime.jobs import TrainingError, prepare
 from jaxppo.runtime.loop import run
+from jaxppo.runtime.simulated import env_config
 
 SMALL = [
     *("arch.total_num_envs=4", "system.rollout_length=8", "system.num_minibatches=2"),
@@ -94,6 +95,7 @@ def test_seeds_give_the_numbers_of_the_same_environment_in_jax() -> None:
 def test_processes_and_an_actor_without_lag_change_nothing() -> None:
     plain = train(KNOWN)
     same(plain, train(KNOWN, "env.processes=2"))
+    same(plain, train(KNOWN, "env.processes=2", "env.isolated=true"))
     same(plain, train(KNOWN, "arch.actors=1", "arch.max_policy_lag=0"))
 
 
@@ -216,7 +218,32 @@ def test_a_resume_starts_episodes_anew_and_says_so(
     assert steps == [0, 96, 192]
 
 
+@pytest.mark.parametrize(
+    ("settings", "isolated"),
+    [
+        ("env.processes=2", False),
+        ("env.processes=2 env.isolated=true", True),
+        ("env.processes=2 arch.actors=1", True),
+        ("env.processes=2 arch.actors=1 arch.actors_on=ray", False),
+        ("arch.actors=1", False),
+    ],
+)
+def test_actors_in_threads_leave_python_to_processes(settings: str, isolated: bool) -> None:
+    config = jaxppo.compose("ff_ppo", [*SMALL, KNOWN, *settings.split()])
+    assert env_config(config).isolated is isolated
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["processes=2", "isolated=true", "on_error=restart", "step_timeout=1", "wrappers=[a.B]"],
+)
+def test_an_environment_in_jax_takes_no_settings_of_simulators(setting: str) -> None:
+    with pytest.raises(ConfigError, match=r"^env.\w+=.*: CartPole-v1 is written in JAX, so it"):
+        prepare(jaxppo.compose("ff_ppo", [*SMALL, f"env.{setting}"]))
+
+
 REFUSED = {
+    "env.isolated=true": "env.isolated=true: needs processes in which the environments step",
     "env.mask=[0]": "env.mask=[0]: is for environments written in JAX",
     "env.extras=[step]": "env.extras=['step']: is for environments written in JAX",
     "env.step_timeout=2": "env.step_timeout=2.0: only a process of its own can be stopped",

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulators import LENGTH, LIMIT, Failing, Known, Nested
+from simulators import LENGTH, LIMIT, Failing, Known, Nested, Refusing, Where
 
 from jaxppo.simulators import making
 from jaxppo.simulators.faults import SimulatorError
@@ -35,10 +35,12 @@ def steps(found: Pool, num: int, action: int = 1) -> None:
         found.step([np.full(2, action)])
 
 
-@pytest.mark.parametrize("num_processes", [0, 2])
-def test_an_end_hands_over_both_observations(num_processes: int) -> None:
+@pytest.mark.parametrize(
+    "settings", [{}, {"num_processes": 2}, {"num_processes": 2, "isolated": True}]
+)
+def test_an_end_hands_over_both_observations(settings: dict[str, Any]) -> None:
     """Environment 0 terminates, environment 1 is truncated by its own clock, both in turn."""
-    found, times = started(Known, num_processes=num_processes), np.zeros(2, int)
+    found, times = started(Known, **settings), np.zeros(2, int)
     actions, arrays = np.array([1, 0]), found.arrays
     for _ in range(20):
         found.step([actions])
@@ -55,8 +57,31 @@ def test_an_end_hands_over_both_observations(num_processes: int) -> None:
     found.close()
 
 
-def test_only_the_chosen_environments_step_and_none_starts() -> None:
-    found = started(Known, 3)
+@pytest.mark.parametrize(
+    ("settings", "own"),
+    [
+        ({}, [True, True, True]),
+        ({"num_processes": 1}, [False, False, False]),
+        ({"num_processes": 2}, [True, False, False]),
+        ({"num_processes": 9}, [True, False, False]),
+        ({"num_processes": 2, "isolated": True}, [False, False, False]),
+        ({"num_processes": 2, "restart": True}, [False, False, False]),
+        ({"num_processes": 2, "timeout": 60.0}, [False, False, False]),
+    ],
+)
+def test_this_process_is_the_first_of_several_that_need_no_replacement(
+    settings: dict[str, Any], own: list[bool]
+) -> None:
+    found = started(Where, 3, **settings)
+    found.step([np.zeros(3, int)])
+    assert (found.arrays.reward == os.getpid()).tolist() == own
+    assert len(set(found.arrays.reward)) == max(1, min(3, settings.get("num_processes", 1)))
+    found.close()
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_processes": 2}])
+def test_only_the_chosen_environments_step_and_none_starts(settings: dict[str, Any]) -> None:
+    found = started(Known, 3, **settings)
     for _ in range(LIMIT):
         found.step([np.zeros(3, int)], np.array([True, False, True]))
     np.testing.assert_array_equal(found.arrays.obs[0][:, 0], [LIMIT, 0, LIMIT])
@@ -99,6 +124,7 @@ def test_a_fault_names_the_environment_and_its_step(how: str, tmp_path: Path) ->
     found = started(
         partial(Failing, how, str(tmp_path / "failed")),
         num_processes=2 if own else 0,
+        isolated=how == "exits",
         timeout=1.0 if how == "hangs" else None,
     )
     with pytest.raises(SimulatorError) as caught:
@@ -111,6 +137,16 @@ def test_a_fault_names_the_environment_and_its_step(how: str, tmp_path: Path) ->
         step = 2 if how == "raises" else 3
         assert str(caught.value).startswith(f"environment 0 at its step {step}: ")
     found.close()
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_fault_here_or_in_another_process_ends_both(failing: int) -> None:
+    before = children()
+    found = started(Refusing, num_processes=2)
+    with pytest.raises(SimulatorError, match=f"^environment {failing} at its step 0: raises "):
+        found.step([np.arange(2) == failing])
+    found.close()
+    assert children() == before
 
 
 @pytest.mark.parametrize(
@@ -137,14 +173,17 @@ def test_a_restart_truncates_at_the_observation_before(how: str, tmp_path: Path)
     found.close()
 
 
-def test_a_process_that_cannot_make_its_environments_says_why() -> None:
+@pytest.mark.parametrize("num_processes", [0, 1, 2])
+def test_a_process_that_cannot_make_its_environments_says_why(num_processes: int) -> None:
     parts = list(leaves(Known.observation_space)), list(leaves(Known.action_space))
 
     def broken() -> Any:
         raise OSError("no licence\nfor it")
 
+    before, make = children(), partial(making.from_function, broken, [])
     with pytest.raises(SimulatorError, match=r"environment 0: OSError: no licence$"):
-        Pool(partial(making.from_function, broken, []), 2, *parts, num_processes=1)
+        Pool(make, 2, *parts, num_processes=num_processes)
+    assert children() == before
 
 
 def children() -> list[int]:
@@ -160,11 +199,12 @@ def children() -> list[int]:
     return found
 
 
-def test_nothing_is_left_behind() -> None:
+@pytest.mark.parametrize("isolated", [False, True])
+def test_nothing_is_left_behind(isolated: bool) -> None:
     files, before = len(os.listdir("/proc/self/fd")), children()
     shared = set(os.listdir("/dev/shm"))
     for _ in range(2):
-        found = started(Known, 4, num_processes=2)
+        found = started(Known, 4, num_processes=2, isolated=isolated)
         found.step([np.zeros(4, int)])
         found.close()
         found.close()
@@ -181,7 +221,7 @@ from functools import partial
 import numpy as np
 from simulators import Failing
 from test_simulators import started
-found = started(partial(Failing, "hangs", {file!r}), num_processes=2)
+found = started(partial(Failing, "hangs", {file!r}), num_processes=2, isolated=True)
 print(*[worker._process.pid for worker in found._workers], flush=True)
 found.step([np.zeros(2, int)])
 found.step([np.zeros(2, int)])

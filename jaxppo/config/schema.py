@@ -302,7 +302,15 @@ class EnvConfig:
         "{_target_: PATH, ...}",
     )
     processes: int = setting(
-        0, "gymnasium: processes that share the environments; 0: they step in this one", low=0
+        0,
+        "gymnasium: processes that share the environments, of several the run's own is the first; "
+        "0: all step in the run's own",
+        low=0,
+    )
+    isolated: bool = setting(
+        False,
+        "gymnasium: no environment steps in the run's own process, but in env.processes others; "
+        "always so with env.on_error=restart, env.step_timeout, or actors in threads",
     )
     on_error: str = setting(
         "stop",

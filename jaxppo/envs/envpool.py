@@ -25,7 +25,10 @@ def make(config: EnvConfig) -> Simulated:
     it can neither be mapped over members nor take the seeds of episodes.
     """
     refuse_settings(config)
-    others = {"wrappers": [], "processes": 0, "on_error": "stop", "step_timeout": None}
+    others = {
+        **{"wrappers": [], "processes": 0, "isolated": False},
+        **{"on_error": "stop", "step_timeout": None},
+    }
     for key, default in others.items():
         if (value := getattr(config, key)) != default:
             raise ConfigError(

@@ -53,6 +53,11 @@ def simulated(name: str, factory: Callable[..., Any], config: EnvConfig) -> Simu
             f"env.step_timeout={config.step_timeout}: only a process of its own can be stopped; "
             "set env.processes to at least 1, or it to null"
         )
+    if config.isolated and not config.processes:
+        raise ConfigError(
+            "env.isolated=true: needs processes in which the environments step; set env.processes "
+            "to at least 1"
+        )
     with contextlib.closing(factory()) as one:
         for part in ("observation_space", "action_space", "reset", "step"):
             if not hasattr(one, part):
@@ -68,6 +73,7 @@ def simulated(name: str, factory: Callable[..., Any], config: EnvConfig) -> Simu
             env.observation_leaves,
             env.action_leaves,
             num_processes=config.processes,
+            isolated=config.isolated,
             restart=config.on_error == "restart",
             timeout=config.step_timeout,
         )

@@ -27,6 +27,7 @@ from jaxppo.types import Environment, Hyperparameters, LearnerState, PyTree, Sys
 
 def build(config: Config, plan: Plan) -> System:
     """Make the static part of a run; `ConfigError` if environment and network do not fit."""
+    config = dataclasses.replace(config, env=simulated.env_config(config))
     env = envs.make(config.env)
     simulated.check(config, env, plan.num_envs, plan.num_devices)
     evaluation_env = envs.make_for_evaluation(config.env, env)

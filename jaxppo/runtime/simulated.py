@@ -16,12 +16,21 @@ from jaxppo.algorithms.evaluation import Episodes, RecordedStep, reset_keys
 from jaxppo.algorithms.spine import Metrics
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import Plan
-from jaxppo.config.schema import Config
+from jaxppo.config.schema import Config, EnvConfig
 from jaxppo.envs import is_simulated
 from jaxppo.runtime import compile, devices, hosts, remote
 from jaxppo.runtime.actors import Actor, ActorPrograms, Threads, Timed
 from jaxppo.runtime.placement import Layout
 from jaxppo.types import ActingState, Environment, LearnerState, PyTree, System, TimeStep, zeros
+
+OF_SIMULATORS = ("wrappers", "processes", "isolated", "on_error", "step_timeout")  # of env
+
+
+def env_config(config: Config) -> EnvConfig:
+    """Return the settings of the environment, whose Python code must not hold up other threads."""
+    threads = config.arch.actors > 0 and config.arch.actors_on == "threads"
+    isolated = config.env.isolated or (threads and config.env.processes > 0)
+    return dataclasses.replace(config.env, isolated=isolated)
 
 
 def check(config: Config, env: Environment, num_envs: int, num_devices: int) -> None:
@@ -31,11 +40,15 @@ def check(config: Config, env: Environment, num_envs: int, num_devices: int) -> 
     """
     arch = config.arch
     if not is_simulated(env):
-        if arch.actors:
-            raise ConfigError(
-                f"arch.actors={arch.actors}: {env.name} is written in JAX, so it steps in the "
-                "compiled program; leave it out"
-            )
+        default = EnvConfig()
+        given = [("arch.actors", arch.actors, 0)]
+        given += [(f"env.{x}", getattr(config.env, x), getattr(default, x)) for x in OF_SIMULATORS]
+        for key, value, unset in given:
+            if value != unset:
+                raise ConfigError(
+                    f"{key}={value}: {env.name} is written in JAX, so it steps in the compiled "
+                    "program; leave it out"
+                )
         return
     for name in ("target", "profile"):
         if (value := getattr(arch, name)) is not None:

@@ -20,6 +20,7 @@ import numpy as np
 from jaxppo.simulators.faults import Fault, SimulatorError, in_words
 from jaxppo.simulators.group import Group
 from jaxppo.simulators.spaces import Arrays, Leaf
+from jaxppo.simulators.spinning import Spinner
 from jaxppo.simulators.worker import CLOSE, DONE, FAILED, FAULTS, RESET, STEP, STEP_ALONE
 
 STARTING_SECONDS = 300.0  # that a process may take to make its environments
@@ -49,9 +50,10 @@ class Simulators(Protocol):
 class Pool:
     """`Simulators` of Gymnasium environments, which `make()` makes.
 
-    `num_processes` share the environments; 0: they step in this process. `SimulatorError` after a
-    fault, unless `restart` is set: then the environment is made anew. A process in which a step
-    takes more than `timeout` seconds is replaced, with all its environments.
+    `num_processes` share the environments; 0: they step in this process. It is also the first of
+    more than one, unless they are `isolated`, as `restart` and `timeout` need it. `SimulatorError`
+    after a fault, unless `restart` is set: then the environment is made anew. A process in which a
+    step takes more than `timeout` seconds is replaced, with all its environments.
     """
 
     def __init__(
@@ -62,16 +64,19 @@ class Pool:
         actions: Sequence[Leaf],
         *,
         num_processes: int = 0,
+        isolated: bool = False,
         restart: bool = False,
         timeout: float | None = None,
     ) -> None:
         self.restarts = 0
         self._restart, self._timeout = restart, timeout
         self._workers: list[_Worker] = []
+        self._group: Group | None = None  # of this process
         if not num_processes:
             self.arrays = Arrays(num, observations, actions)
-            self._group = Group(make, range(num), self.arrays, observations, restart=restart)
+            self._group = self._make_here(make, range(num), observations)
             return
+        isolated = isolated or restart or timeout is not None or num_processes == 1
         size = Arrays.size(num, observations, actions)
         folder = _SHARED if os.access(_SHARED, os.W_OK) else None
         with tempfile.TemporaryFile(dir=folder) as file:  # it has no name, so nothing is left over
@@ -86,15 +91,26 @@ class Pool:
             "restart": restart,
         }
         bounds = np.linspace(0, num, min(num_processes, num) + 1).astype(int).tolist()
+        groups = [list(range(low, high)) for low, high in itertools.pairwise(bounds)]
         try:
-            for low, high in itertools.pairwise(bounds):
-                rows = list(range(low, high))
+            for rows in groups if isolated else groups[1:]:
                 self._workers.append(_Worker({**given, "rows": rows}, rows, self._file))
+            if not isolated:
+                self._group = self._make_here(make, groups[0], observations)
+            self._spinner = Spinner([worker.results for worker in self._workers])
             for worker in self._workers:
                 worker.started()
         except BaseException:
             self.close()
             raise
+
+    def _make_here(
+        self, make: Callable[[], Any], rows: Sequence[int], observations: Sequence[Leaf]
+    ) -> Group:
+        try:
+            return Group(make, rows, self.arrays, observations, restart=self._restart)
+        except Exception as error:
+            raise SimulatorError(f"environment {rows[0]}: {in_words(error)}") from error
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int]) -> None:
         """Start episodes in some environments."""
@@ -118,20 +134,30 @@ class Pool:
 
     def _command(self, command: bytes) -> list[Fault]:
         """Send a command to all groups, and return their faults."""
-        if not self._workers:
-            try:
-                group = self._group
-                return group.reset() if command == RESET else group.step(resets=command == STEP)
-            except SimulatorError:
-                raise
-            except Exception as error:  # of an environment that was made anew
-                raise SimulatorError(
-                    f"an environment cannot be made again: {in_words(error)}"
-                ) from error
-        if self._restart:
+        if self._restart and self._workers:
             self._before = [x.copy() for x in self.arrays.obs]
         for worker in self._workers:
             worker.send(command)
+        faults = self._command_here(command)
+        if self._workers:
+            faults += self._answers(command)
+        return faults
+
+    def _command_here(self, command: bytes) -> list[Fault]:
+        if (group := self._group) is None:
+            return []
+        try:
+            return group.reset() if command == RESET else group.step(resets=command == STEP)
+        except SimulatorError:
+            raise
+        except Exception as error:  # of an environment that was made anew
+            raise SimulatorError(
+                f"an environment cannot be made again: {in_words(error)}"
+            ) from error
+
+    def _answers(self, command: bytes) -> list[Fault]:
+        """Wait until the processes have obeyed, and return their faults."""
+        self._spinner.wait()
         waiting: dict[Any, int] = {worker.results: i for i, worker in enumerate(self._workers)}
         limit = self._timeout if command != RESET else None
         deadline = None if limit is None else time.monotonic() + limit
@@ -159,6 +185,7 @@ class Pool:
         worker.kill()
         part = slice(worker.rows[0], worker.rows[-1] + 1)
         self._workers[number] = new = _Worker(worker.given, worker.rows, self._file)
+        self._spinner = Spinner([each.results for each in self._workers])
         new.started()
         arrays.reward[part], arrays.terminated[part], arrays.truncated[part] = 0.0, False, True
         stepping = arrays.stepping.copy()
@@ -174,9 +201,10 @@ class Pool:
 
     def close(self) -> None:
         """End all processes, and close all environments."""
+        if self._group is not None:
+            self._group.close()
+            self._group = None
         if not self._workers:
-            if hasattr(self, "_group"):
-                self._group.close()
             return
         for worker in self._workers:
             worker.ask_to_close()

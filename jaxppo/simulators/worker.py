@@ -14,6 +14,7 @@ from typing import Any
 from jaxppo.simulators.faults import in_words
 from jaxppo.simulators.group import Group
 from jaxppo.simulators.spaces import Arrays
+from jaxppo.simulators.spinning import Spinner
 
 STEP, STEP_ALONE, RESET, CLOSE = b"s", b"e", b"r", b"c"
 DONE, FAULTS, FAILED = b"d", b"f", b"x"  # answers; a fault of the process itself is FAILED
@@ -55,6 +56,7 @@ def _make(payload: bytes, memory: int) -> Group:
 
 
 def _serve(group: Group, reading: Connection, writing: Connection) -> None:
+    spinner = Spinner([reading])
     while (command := reading.recv_bytes()) != CLOSE:
         try:
             faults = group.reset() if command == RESET else group.step(resets=command == STEP)
@@ -62,6 +64,7 @@ def _serve(group: Group, reading: Connection, writing: Connection) -> None:
             writing.send_bytes(FAILED + f"cannot be made again: {in_words(error)}".encode())
             return
         writing.send_bytes(FAULTS + pickle.dumps(faults) if faults else DONE)
+        spinner.wait()
 
 
 def _end_with(life: int) -> None:
