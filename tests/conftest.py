@@ -26,6 +26,7 @@ from jaxppo.types import LearnerState, System
 # Compiling is most of the time here: the commands that tests run compile with arch.compiler=quick's
 # options, what tests compile themselves with fewer optimisations still.
 jax.config.update("jax_disable_most_optimizations", True)
+gc.set_threshold(200_000, 20, 100)  # tracing makes many objects; a sixth of the time was collecting
 if not os.environ.get("JAX_PLATFORMS"):  # though compilers of accelerators may be installed
     jax.config.update("jax_platforms", "cpu")
 XLA_FLAGS = " ".join(

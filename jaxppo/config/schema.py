@@ -303,14 +303,14 @@ class EnvConfig:
     )
     processes: int = setting(
         0,
-        "gymnasium: processes that share the environments, of several the run's own is the first; "
-        "0: all step in the run's own",
+        "gymnasium: number of processes that share the environments: the run's own and new ones; "
+        "1: a new one; 0: only the run's own",
         low=0,
     )
     isolated: bool = setting(
         False,
-        "gymnasium: no environment steps in the run's own process, but in env.processes others; "
-        "always so with env.on_error=restart, env.step_timeout, or actors in threads",
+        "gymnasium: all env.processes, at least 1, are new ones, and no environment steps in the "
+        "run's own; env.on_error=restart, env.step_timeout and actors in threads set it too",
     )
     on_error: str = setting(
         "stop",
@@ -319,7 +319,9 @@ class EnvConfig:
         choices=("stop", "restart"),
     )
     step_timeout: float | None = setting(
-        None, "gymnasium: seconds after which a step has failed, with env.processes", above=0
+        None,
+        "gymnasium: seconds after which the step of a process has failed, with env.processes",
+        above=0,
     )
 
 

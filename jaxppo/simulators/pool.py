@@ -50,10 +50,10 @@ class Simulators(Protocol):
 class Pool:
     """`Simulators` of Gymnasium environments, which `make()` makes.
 
-    `num_processes` share the environments; 0: they step in this process. It is also the first of
-    more than one, unless they are `isolated`, as `restart` and `timeout` need it. `SimulatorError`
-    after a fault, unless `restart` is set: then the environment is made anew. A process in which a
-    step takes more than `timeout` seconds is replaced, with all its environments.
+    `num_processes` share them: this process and new ones; 1: a new one; 0: only this one. All are
+    new if they are `isolated`, as `restart` and `timeout` need it. `SimulatorError` after a fault,
+    unless `restart` is set: then the environment is made anew. A process that needs more than
+    `timeout` seconds to step its environments once is replaced, with all of them.
     """
 
     def __init__(
