@@ -199,13 +199,13 @@ def children() -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("isolated", [False, True])
-def test_nothing_is_left_behind(isolated: bool) -> None:
+@pytest.mark.parametrize("num, isolated", [(4, False), (4, True), (1, False)])
+def test_nothing_is_left_behind(num: int, isolated: bool) -> None:
     files, before = len(os.listdir("/proc/self/fd")), children()
     shared = set(os.listdir("/dev/shm"))
     for _ in range(2):
-        found = started(Known, 4, num_processes=2, isolated=isolated)
-        found.step([np.zeros(4, int)])
+        found = started(Known, num, num_processes=2, isolated=isolated)
+        found.step([np.zeros(num, int)])
         found.close()
         found.close()
     del found

@@ -72,11 +72,11 @@ class Pool:
         self._restart, self._timeout = restart, timeout
         self._workers: list[_Worker] = []
         self._group: Group | None = None  # of this process
-        if not num_processes:
+        isolated = isolated or restart or timeout is not None or num_processes == 1
+        if not num_processes or (num == 1 and not isolated):
             self.arrays = Arrays(num, observations, actions)
             self._group = self._make_here(make, range(num), observations)
             return
-        isolated = isolated or restart or timeout is not None or num_processes == 1
         size = Arrays.size(num, observations, actions)
         folder = _SHARED if os.access(_SHARED, os.W_OK) else None
         with tempfile.TemporaryFile(dir=folder) as file:  # it has no name, so nothing is left over
