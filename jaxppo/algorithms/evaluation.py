@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -63,6 +64,7 @@ def evaluation_stream(key: jax.Array, number: jax.typing.ArrayLike) -> jax.Array
     return jax.random.fold_in(key, number)
 
 
+@partial(jax.jit, inline=True)  # called eagerly too, where each operation would be a program
 def episode_keys(key: jax.Array, numbers: jax.typing.ArrayLike) -> jax.Array:
     """Return keys `[B]` of the episodes with these numbers, from the stream `key` of a seed."""
     return jax.vmap(random_bits.fold_in, (None, 0))(key, numbers)

@@ -32,8 +32,6 @@ from jaxppo.runtime.population import members
 from jaxppo.runtime.programs import compile_evaluation
 from jaxppo.types import Policy, PyTree, System, Thoughts, describe, zeros
 
-_episode_keys = jax.jit(episode_keys)  # one program, not one an operation
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TrainedPolicy:
@@ -51,7 +49,7 @@ class TrainedPolicy:
 
     def episode_keys(self, numbers: np.ndarray) -> jax.Array:
         """Return the keys of the absolute metric's episodes with these numbers, from 0."""
-        return _episode_keys(build.random_streams([self.config.arch.seed])[3][0], numbers)
+        return episode_keys(build.random_streams([self.config.arch.seed])[3][0], numbers)
 
     def initial_carry(self, num: int | None = None) -> PyTree:
         """Return the memory at the start of `num` episodes, `[num, ...]`; None: of one, unbatched.

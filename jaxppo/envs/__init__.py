@@ -15,6 +15,7 @@ from jaxppo.config.schema import EnvConfig
 from jaxppo.envs.ranges import check_known, evaluation_config
 from jaxppo.types import Environment, describe
 
+OF_SIMULATORS = ("wrappers", "processes", "isolated", "on_error", "step_timeout")  # of env
 PACKAGES = {  # library -> name of its package; the adapter and the extra are named as the library
     "gymnax": "gymnax",
     "brax": "brax",
@@ -161,12 +162,20 @@ def _adapter(config: EnvConfig) -> ModuleType:
 
 def refuse_ranges(config: EnvConfig, owner: str) -> None:
     """Raise `ConfigError` if parameters are drawn or change, which is for gymnax's interface."""
-    for name in ("randomize", "curriculum"):
-        if value := getattr(config, name):
-            raise ConfigError(
-                f"env.{name}={value}: is for gymnax and for classes with its interface, not for "
-                f"{owner}; draw in the reset of a class of your own (env.target), or leave it out"
-            )
+    refuse(
+        config,
+        ("randomize", "curriculum"),
+        f"is for gymnax and for classes with its interface, not for {owner}; draw in the reset of "
+        "a class of your own (env.target), or leave it out",
+    )
+
+
+def refuse(config: EnvConfig, names: Iterable[str], why: str) -> None:
+    """Raise `ConfigError` if one of these settings is not as it is by default."""
+    default = EnvConfig()
+    for name in names:
+        if (value := getattr(config, name)) != getattr(default, name):
+            raise ConfigError(f"env.{name}={value}: {why}")
 
 
 def check_gymnax() -> None:

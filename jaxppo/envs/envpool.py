@@ -6,9 +6,8 @@ from typing import Any
 
 import envpool
 
-from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
-from jaxppo.envs import unknown
+from jaxppo.envs import OF_SIMULATORS, refuse, unknown
 from jaxppo.envs.simulated import Simulated, refuse_settings
 from jaxppo.simulators.envpool import EnvPool
 
@@ -25,16 +24,12 @@ def make(config: EnvConfig) -> Simulated:
     it can neither be mapped over members nor take the seeds of episodes.
     """
     refuse_settings(config)
-    others = {
-        **{"wrappers": [], "processes": 0, "isolated": False},
-        **{"on_error": "stop", "step_timeout": None},
-    }
-    for key, default in others.items():
-        if (value := getattr(config, key)) != default:
-            raise ConfigError(
-                f"env.{key}={value}: is for env.library=gymnasium; EnvPool has threads of its own, "
-                "and env.kwargs.num_threads sets their number"
-            )
+    refuse(
+        config,
+        OF_SIMULATORS,
+        "is for env.library=gymnasium; EnvPool has threads of its own, and env.kwargs.num_threads "
+        "sets their number",
+    )
     name, kwargs = str(config.name), dict(config.kwargs)
     if name not in names():
         raise unknown(config, names())

@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
+from jaxppo.envs import refuse
 from jaxppo.simulators import making
 from jaxppo.simulators.pool import Simulators
 from jaxppo.simulators.spaces import Leaf, UnsupportedSpaceError, actions_of, leaves
@@ -94,16 +95,12 @@ class Simulated:
 
 def refuse_settings(config: EnvConfig) -> None:
     """Raise `ConfigError` for settings that only JAX environments have."""
-    others = {
-        **{"params": {}, "randomize": {}, "curriculum": {}},
-        **{"resets": "each", "mask": [], "frame_stack": 1, "extras": []},
-    }
-    for name, default in others.items():
-        if (value := getattr(config, name)) != default:
-            raise ConfigError(
-                f"env.{name}={value}: is for environments written in JAX; use "
-                "env.wrappers=[my_module.MyWrapper], or leave it out"
-            )
+    refuse(
+        config,
+        ("params", "randomize", "curriculum", "resets", "mask", "frame_stack", "extras"),
+        "is for environments written in JAX; use env.wrappers=[my_module.MyWrapper], or leave it "
+        "out",
+    )
 
 
 def _leaves(name: str, what: str, space: Any) -> list[Leaf]:

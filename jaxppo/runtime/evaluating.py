@@ -10,8 +10,6 @@ from jaxppo.runtime import compile, devices
 from jaxppo.runtime.placement import Layout
 from jaxppo.types import Policy
 
-_episode_keys = jax.jit(jax.vmap(episode_keys, (0, None)))  # one program, not one an operation
-
 
 def place_keys(layout: Layout, keys: jax.Array, num_episodes: int, times: int) -> list[jax.Array]:
     """Return keys `[D, P, E]` of the members' episodes, for each of `times` calls.
@@ -22,7 +20,7 @@ def place_keys(layout: Layout, keys: jax.Array, num_episodes: int, times: int) -
     rows = []
     for call in range(times):
         numbers = call * num_episodes + np.arange(shards * each)
-        found = _episode_keys(keys, numbers)
+        found = jax.vmap(episode_keys, (0, None))(keys, numbers)
         if layout.plan.shards_members:
             rows.append(layout.place_agents(found))
         else:

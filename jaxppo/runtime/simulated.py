@@ -17,17 +17,15 @@ from jaxppo.algorithms.spine import Metrics
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import Plan
 from jaxppo.config.schema import Config, EnvConfig
-from jaxppo.envs import is_simulated
+from jaxppo.envs import OF_SIMULATORS, is_simulated, refuse
 from jaxppo.runtime import compile, devices, hosts, remote
 from jaxppo.runtime.actors import Actor, ActorPrograms, Threads, Timed
 from jaxppo.runtime.placement import Layout
 from jaxppo.types import ActingState, Environment, LearnerState, PyTree, System, TimeStep, zeros
 
-OF_SIMULATORS = ("wrappers", "processes", "isolated", "on_error", "step_timeout")  # of env
-
 
 def env_config(config: Config) -> EnvConfig:
-    """Return the settings of the environment, whose Python code must not hold up other threads."""
+    """Return `config.env`, isolated if actors are threads: Python code would hold up the others."""
     threads = config.arch.actors > 0 and config.arch.actors_on == "threads"
     isolated = config.env.isolated or (threads and config.env.processes > 0)
     return dataclasses.replace(config.env, isolated=isolated)
@@ -40,15 +38,10 @@ def check(config: Config, env: Environment, num_envs: int, num_devices: int) -> 
     """
     arch = config.arch
     if not is_simulated(env):
-        default = EnvConfig()
-        given = [("arch.actors", arch.actors, 0)]
-        given += [(f"env.{x}", getattr(config.env, x), getattr(default, x)) for x in OF_SIMULATORS]
-        for key, value, unset in given:
-            if value != unset:
-                raise ConfigError(
-                    f"{key}={value}: {env.name} is written in JAX, so it steps in the compiled "
-                    "program; leave it out"
-                )
+        why = f"{env.name} is written in JAX, so it steps in the compiled program; leave it out"
+        if arch.actors:
+            raise ConfigError(f"arch.actors={arch.actors}: {why}")
+        refuse(config.env, OF_SIMULATORS, why)
         return
     for name in ("target", "profile"):
         if (value := getattr(arch, name)) is not None:
