@@ -5,10 +5,10 @@
 
 A row is an environment and how many of it: `CartPole-v1:8`, `HalfCheetah-v5:8` (gymnasium[mujoco]
 in both environments). `images:8` has frames of 84 x 84 that cost nothing, for the network of
-Mnih et al. 2015. `slow:8` is CartPole whose step takes 1 ms longer, without actors and with
-one or two; `slow-wide:8` learns from it with layers of 512 and more epochs, so that learning takes
-about as long as stepping. Prints medians of the rounds and their ratios to stable-baselines3, and
-writes benchmarks/results/simulators.json (ignored by git).
+Mnih et al. 2015, with float32 and with `arch.precision=bf16`. `slow:8` is CartPole whose step takes
+1 ms longer, without actors and with one or two; `slow-wide:8` learns from it with layers of 512 and
+more epochs, so that learning takes about as long as stepping. Prints medians of the rounds and
+their ratios to stable-baselines3, and writes benchmarks/results/simulators.json (ignored by git).
 """
 
 import argparse
@@ -35,6 +35,7 @@ IMAGE_NETWORK = [
 OURS = {  # a way of ours -> settings
     "gymnasium": [],
     "gymnasium, 2 processes": ["env.processes=2"],
+    "gymnasium, bf16": ["arch.precision=bf16"],
     "envpool": ["env.library=envpool", "+env.kwargs.num_threads=1"],
     "1 actor": ["arch.actors=1"],
     "2 actors": ["arch.actors=2"],
@@ -149,7 +150,8 @@ def compare(row: str, rounds: int) -> dict[str, Any]:
 
     work = shape(row)
     own = work["name"] in OWN  # EnvPool does not have them
-    ways = ["gymnasium", "gymnasium, 2 processes"]
+    faster = "gymnasium, bf16" if work["name"] == "images" else "gymnasium, 2 processes"
+    ways = ["gymnasium", faster]
     if work["name"].startswith("slow"):
         ways += ["1 actor", "2 actors"]
     elif not own:

@@ -14,6 +14,7 @@ from jaxppo import envs
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import parse
 from jaxppo.kernels import convolutions, products
+from jaxppo.kernels.platforms import compiling_for
 from jaxppo.networks import actor_critic, heads, inputs, torsos
 from jaxppo.ops import actions
 from jaxppo.types import Box, Discrete, MultiDiscrete, zeros
@@ -421,6 +422,35 @@ def test_forms_of_convolution_have_the_same_gradients(size: int, features: int) 
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("size, features", [(3, 4), (4, 4), (4, 16)])
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_a_convolution_in_bfloat16_is_of_rounded_factors(
+    platform: str, size: int, features: int
+) -> None:
+    """XLA's own, on GPUs, also rounds the sums."""
+    x = jax.random.normal(jax.random.key(0), (6, 6, 5, 3))
+    kernel = jax.random.normal(jax.random.key(1), (size, size, 3, features))
+    cotangent = jax.random.normal(jax.random.key(2), (6, 3, 3, features))
+
+    def results(dtype: Any, *given: jax.Array) -> list[np.ndarray]:
+        def form(x: Any, kernel: Any) -> Any:
+            return convolutions.convolve(x, kernel, 2, "SAME", dtype)
+
+        with compiling_for(platform):
+            y, back = jax.vjp(jax.jit(form), *given[:2])
+            return [np.asarray(each) for each in (y, *back(given[2]))]
+
+    given = x, kernel, cotangent
+    rounded = [each.astype(jnp.bfloat16).astype(jnp.float32) for each in given]
+    found, expected = results(jnp.bfloat16, *given), results(jnp.float32, *rounded)
+    exact = results(jnp.float32, *given)
+    for actual, wanted, other in zip(found, expected, exact, strict=True):
+        assert actual.dtype == np.float32
+        tolerance = 1e-5 if platform == "cpu" else 2.0**-6
+        np.testing.assert_allclose(actual, wanted, rtol=tolerance, atol=10 * tolerance)
+        assert not np.allclose(actual, other, rtol=1e-5, atol=1e-5)
+
+
 def test_images_are_convolved_in_groups_of_equal_size() -> None:
     x, kernel = jnp.zeros((12, 6, 6, 2)), jnp.zeros((3, 3, 2, 4))
     image = 4 * 4 * 9 * 2 * 4  # bytes: 4 x 4 results, 9 places, 2 channels
@@ -547,6 +577,17 @@ def test_torsos_stay_in_the_type_they_are_given() -> None:
             return layer.apply(params, x, rngs={"noise": key})
 
         assert jax.eval_shape(apply, jax.random.key(0)).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_convolutions_multiply_in_the_type_they_are_given(dtype: str) -> None:
+    image = jnp.ones((1, 1, 4, 4, 1), dtype)
+    for layer, products in (
+        (torsos.CNN([2], layer_sizes=[2]), 2),
+        (torsos.ResidualCNN([2], layer_sizes=[2]), 6),
+    ):
+        params = jax.eval_shape(layer.init, jax.random.key(0), image)
+        assert products_by_type(layer.apply, params, image) == {dtype: products}
 
 
 @pytest.mark.parametrize(
@@ -875,8 +916,7 @@ def test_products_are_summed_in_float32_and_so_are_their_gradients(dtype: str) -
         jax.random.normal(key, shape)
         for key, shape in zip(keys, [(2, 300, 40), (40, 30), (2, 300, 30)], strict=True)
     )
-    product = {"float32": products.float32_product, "bfloat16": products.bfloat16_product}[dtype]
-    y, back = jax.vjp(product, x, kernel)
+    y, back = jax.vjp(products.product_of(jnp.dtype(dtype)), x, kernel)
     factors = [np.asarray(a.astype(dtype), np.float64) for a in (x, kernel, cotangent)]
     expected = factors[0] @ factors[1]
     of_x = factors[2] @ factors[1].T
@@ -884,6 +924,34 @@ def test_products_are_summed_in_float32_and_so_are_their_gradients(dtype: str) -
     assert y.dtype == jnp.float32
     for found, wanted in zip((y, *back(cotangent)), (expected, of_x, of_kernel), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("inputs, outputs", [(40, 30), (30, 40)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_products_of_members_and_transposed_results(dtype: str, inputs: int, outputs: int) -> None:
+    """XLA compiles some bfloat16 products with transposed results, which it then cannot run."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    shapes = (2, 3, 100, inputs), (2, inputs, outputs), (2, 3, 100, outputs)
+    given = [jax.random.normal(*each).astype(dtype) for each in zip(keys, shapes, strict=True)]
+
+    @jax.jit
+    @jax.vmap
+    def results(x: jax.Array, kernel: jax.Array, cotangent: jax.Array) -> Any:
+        y, back = jax.vjp(products.product_of(jnp.dtype(dtype)), x, kernel)
+        of_x, of_kernel = back(cotangent)
+        return y, y.T, of_x, of_x.T, of_kernel, of_kernel.T
+
+    x, kernel, cotangent = (np.asarray(each, np.float64) for each in given)
+    expected = (
+        np.einsum("mabf,mfg->mabg", x, kernel),
+        np.einsum("mabg,mfg->mabf", cotangent, kernel),
+        np.einsum("mabf,mabg->mfg", x, cotangent),
+    )
+    found = results(*(each.astype(jnp.float32) for each in given))
+    for actual, transposed, wanted in zip(found[::2], found[1::2], expected, strict=True):
+        assert actual.dtype == jnp.float32
+        np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-4)
+        np.testing.assert_array_equal(jax.vmap(jnp.transpose)(transposed), actual)
 
 
 # Initial weights by rules, and the critic's own input

@@ -1,24 +1,31 @@
 """Convolutions of images with square kernels, in the form that is fast on the platform."""
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxppo.kernels.divisors import near_divisor
 from jaxppo.kernels.platforms import forms
-from jaxppo.kernels.products import float32_product
+from jaxppo.kernels.products import product_of
 
 
-def convolve(x: jax.Array, kernel: jax.Array, stride: int, padding: str) -> jax.Array:
+def convolve(
+    x: jax.Array, kernel: jax.Array, stride: int, padding: str, dtype: Any = jnp.float32
+) -> jax.Array:
     """Convolve images `[N, H, W, C]` with a kernel `[k, k, C, F]`; return `[N, H', W', F]`.
 
-    `padding` is SAME or VALID.
+    `padding` is SAME or VALID. With a `dtype` of bfloat16 that is the type of the factors of
+    products, forward and backward.
     """
     most = forms().convolution_bytes
-    if most is None:
+    if most is not None:
+        return of_products(x, kernel, stride, padding, most, dtype)
+    if dtype != jnp.bfloat16:
         return plain(x, kernel, stride, padding)
-    return of_products(x, kernel, stride, padding, most)
+    return plain(x.astype(dtype), kernel.astype(dtype), stride, padding).astype(x.dtype)
 
 
 def plain(x: jax.Array, kernel: jax.Array, stride: int, padding: str) -> jax.Array:
@@ -29,8 +36,10 @@ def plain(x: jax.Array, kernel: jax.Array, stride: int, padding: str) -> jax.Arr
     )
 
 
-def of_products(x: jax.Array, kernel: jax.Array, stride: int, padding: str, most: int) -> jax.Array:
-    """Convolve by matrix products; shapes as in `convolve`.
+def of_products(
+    x: jax.Array, kernel: jax.Array, stride: int, padding: str, most: int, dtype: Any = jnp.float32
+) -> jax.Array:
+    """Convolve by matrix products; shapes and `dtype` as in `convolve`.
 
     A pixel meets each of the k k places of the kernel. Either its channels are copied to each place
     before the product with the kernel, or the features of each place are added up after it,
@@ -42,7 +51,7 @@ def of_products(x: jax.Array, kernel: jax.Array, stride: int, padding: str, most
     block = stride if size % stride == 0 else 1
     channels *= block**2
     before = channels <= features or block < stride
-    form, depth = (_copied_before, channels) if before else (_added_after, features)
+    depth = channels if before else features
     height, width = jax.eval_shape(lambda: plain(x, kernel, stride, padding)).shape[1:3]
     numbers = height * width * (size // block) ** 2 * depth
     at_once = max(most // (numbers * x.dtype.itemsize), 1)
@@ -52,7 +61,9 @@ def of_products(x: jax.Array, kernel: jax.Array, stride: int, padding: str, most
     @jax.checkpoint  # a gradient computes the copies again, which is faster than keeping them
     def convolve_some(x: jax.Array) -> jax.Array:
         x, in_blocks = _in_blocks(jnp.pad(x, ((0, 0), *pads, (0, 0))), kernel, block)
-        return form(x, in_blocks, stride // block)
+        if before:
+            return _copied_before(x, in_blocks, stride // block, dtype)
+        return _added_after(x, in_blocks, dtype)
 
     if num_parts == 1:
         return convolve_some(x)
@@ -60,20 +71,42 @@ def of_products(x: jax.Array, kernel: jax.Array, stride: int, padding: str, most
     return y.reshape(-1, *y.shape[2:])
 
 
-def _copied_before(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
+def _copied_before(x: jax.Array, kernel: jax.Array, stride: int, dtype: Any) -> jax.Array:
     """Convolve without padding: copy what lies below the kernel, then multiply."""
     below = [x[at] for at in _places(x, kernel.shape[0], stride)]
-    y = float32_product(jnp.concatenate(below, -1), kernel.reshape(-1, kernel.shape[-1]))
+    product = product_of(dtype)
+    y = product(jnp.concatenate(below, -1), kernel.reshape(-1, kernel.shape[-1]))
     return y.astype(x.dtype)
 
 
-def _added_after(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
-    """Convolve without padding: multiply each pixel by the whole kernel, then add up."""
-    size, _, channels, features = kernel.shape
+def _added_after(x: jax.Array, kernel: jax.Array, dtype: Any) -> jax.Array:
+    """Convolve with stride 1, without padding: multiply each pixel by the kernel, then add up."""
+    size, _, channels, _ = kernel.shape
     rows = kernel.transpose(2, 0, 1, 3).reshape(channels, -1)
-    products = (x.reshape(-1, channels) @ rows).reshape(*x.shape[:3], size**2, features)
-    first, *more = (products[*at, i] for i, at in enumerate(_places(x, size, stride)))
+    return _add_up(size, product_of(dtype)(x, rows)).astype(x.dtype)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _add_up(size: int, products: jax.Array) -> jax.Array:
+    """Map the features of each place of a kernel of `size`, `[N, H, W, k k F]`, to their sums."""
+    parts = jnp.split(products, size**2, axis=-1)
+    first, *more = (part[at] for part, at in zip(parts, _places(products, size, 1), strict=True))
     return sum(more, start=first)
+
+
+def _forward(size: int, products: jax.Array) -> tuple[jax.Array, tuple[()]]:
+    return _add_up(size, products), ()
+
+
+def _backward(size: int, _: tuple[()], gradient: jax.Array) -> tuple[jax.Array]:
+    """An automatic gradient adds up arrays that are zero but for one place of the kernel."""
+    edges = [
+        ((0, 0), (i, size - 1 - i), (j, size - 1 - j), (0, 0)) for i, j in np.ndindex(size, size)
+    ]
+    return (jnp.concatenate([jnp.pad(gradient, each) for each in edges], -1),)
+
+
+_add_up.defvjp(_forward, _backward)
 
 
 def _places(x: jax.Array, size: int, stride: int) -> list[tuple[slice, slice, slice]]:

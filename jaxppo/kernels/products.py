@@ -5,6 +5,7 @@ Each can be the `dot_general` of `flax.linen.Dense`: it maps `[..., F]` and `[F,
 product had.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,11 @@ def float32_product(x: jax.Array, kernel: jax.Array, *_: Any, **__: Any) -> jax.
 def bfloat16_product(x: jax.Array, kernel: jax.Array, *_: Any, **__: Any) -> jax.Array:
     """Return `x @ kernel` of bfloat16 factors, summed in float32; its gradient likewise."""
     return _product(jnp.bfloat16, current(), x, kernel)
+
+
+def product_of(dtype: Any) -> Callable[..., jax.Array]:
+    """Return the product for inputs of `dtype`."""
+    return bfloat16_product if dtype == jnp.bfloat16 else float32_product
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -54,16 +60,21 @@ def _backward(
 def _kernel_gradient(x: jax.Array, gradient: jax.Array) -> jax.Array:
     """Return `x^T gradient`, `[F, G]`, of `[..., F]` and `[..., G]`.
 
-    On CPUs the compiler's fast float32 routines need a left factor that is stored row by row. The
-    operation that computes the gradient can also transpose it. Without the barriers the compiler
-    picks forms that take up to twice as long.
+    On CPUs the compiler's fast float32 routines need a left factor that is stored row by row, and
+    are faster with a wide right factor, so the narrower one is transposed. The operation that
+    computes it can also transpose it. Without the barriers the compiler picks forms that take up to
+    twice as long.
     """
     lead = tuple(range(x.ndim - 1))
     if not forms().rows_in_memory or x.dtype != jnp.float32:
         return _contract(x, gradient, lead, lead)
-    rows = gradient.reshape(-1, gradient.shape[-1])
-    columns = jax.lax.optimization_barrier(rows.T)
-    product = _contract(columns, x.reshape(-1, x.shape[-1]), (1,), (0,))
+    x, gradient = (rows.reshape(-1, rows.shape[-1]) for rows in (x, gradient))
+    if x.shape[1] < gradient.shape[1]:
+        columns = jax.lax.optimization_barrier(x.T)
+        product = _contract(columns, gradient, (1,), (0,))
+        return jax.lax.optimization_barrier(product)
+    columns = jax.lax.optimization_barrier(gradient.T)
+    product = _contract(columns, x, (1,), (0,))
     return jax.lax.optimization_barrier(product).T
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -12,7 +13,7 @@ from flax.linen.dtypes import promote_dtype
 
 from jaxppo.kernels.convolutions import convolve
 from jaxppo.kernels.norms import LayerNorm
-from jaxppo.kernels.products import bfloat16_product, float32_product
+from jaxppo.kernels.products import float32_product, product_of
 from jaxppo.networks.checks import check_bool, check_sizes
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
@@ -49,9 +50,8 @@ class MLP(nn.Module):
         """Map `[..., F]` to `[..., layer_sizes[-1]]`; bfloat16 is used in products only."""
         x = _as_floats(x)
         given = x.dtype
-        product = bfloat16_product if given == jnp.bfloat16 else float32_product
         for size in self.layer_sizes:
-            x = nn.Dense(size, kernel_init=_orthogonal, dot_general=product)(x)
+            x = nn.Dense(size, kernel_init=_orthogonal, dot_general=product_of(given))(x)
             if self.layer_norm:
                 x = LayerNorm()(x)
             x = ACTIVATIONS[self.activation](x)
@@ -160,6 +160,7 @@ class CNN(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map `[L, S, H, W, C]` to `[L, S, layer_sizes[-1]]`, or flatten if that list is empty."""
         lead, x = _images(x)
+        given = x.dtype
         height, width = x.shape[1:3]
         convolutions = zip(self.channels, self.kernel_sizes, self.strides, strict=True)
         for i, (features, size, stride) in enumerate(convolutions):
@@ -168,11 +169,11 @@ class CNN(nn.Module):
                     f"kernel_sizes={list(self.kernel_sizes)}: {size} is more than the "
                     f"{x.shape[1]}x{x.shape[2]} that is left of an image of {height}x{width}"
                 )
-            x = _Conv(features, size, stride, self.padding, name=f"Conv_{i}")(x)
+            x = _Conv(features, size, stride, self.padding, given, name=f"Conv_{i}")(x)
             if self.layer_norm:
                 x = nn.LayerNorm(reduction_axes=(-3, -2, -1))(x)
             x = ACTIVATIONS[self.activation](x)
-        x = x.reshape(*lead, -1)
+        x = x.reshape(*lead, -1).astype(given)
         return MLP(self.layer_sizes, self.activation, self.layer_norm)(x)
 
 
@@ -202,14 +203,16 @@ class ResidualCNN(nn.Module):
         """Map `[L, S, H, W, C]` to `[L, S, layer_sizes[-1]]`."""
         activation = ACTIVATIONS[self.activation]
         lead, x = _images(x)
+        given = x.dtype
+        convolution = partial(_Conv, dtype=given)
         names = (f"Conv_{i}" for i in range(len(self.channels) * (1 + 2 * self.num_blocks)))
         for features in self.channels:
-            x = _Conv(features, name=next(names))(x)
+            x = convolution(features, name=next(names))(x)
             x = nn.max_pool(x, (3, 3), (2, 2), "SAME")
             for _ in range(self.num_blocks):
-                y = _Conv(features, name=next(names))(activation(x))
-                x = x + _Conv(features, name=next(names))(activation(y))
-        x = activation(x).reshape(*lead, -1)
+                y = convolution(features, name=next(names))(activation(x))
+                x = x + convolution(features, name=next(names))(activation(y))
+        x = activation(x).reshape(*lead, -1).astype(given)
         return MLP(self.layer_sizes, self.activation)(x)
 
 
@@ -220,14 +223,16 @@ class _Conv(nn.Module):
     size: int = 3
     stride: int = 1
     padding: str = "SAME"
+    dtype: Any = jnp.float32  # bfloat16: of products only, as in `MLP`
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         shape = (self.size, self.size, x.shape[-1], self.features)
         kernel = self.param("kernel", _orthogonal, shape)
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
-        x, kernel, bias = promote_dtype(x, kernel, bias)
-        return convolve(x, kernel, self.stride, self.padding) + bias
+        at_least = jnp.promote_types(x.dtype, jnp.float32)
+        x, kernel, bias = promote_dtype(x, kernel, bias, dtype=at_least)
+        return convolve(x, kernel, self.stride, self.padding, self.dtype) + bias
 
 
 class Chain(nn.Module):
@@ -261,7 +266,7 @@ def _images(x: Any) -> tuple[tuple[int, ...], jax.Array]:
             f"a convolution takes images [L, S, H, W, C], not {given}; "
             "network/input_layer=image gives one"
         )
-    return x.shape[:2], x.reshape(-1, *x.shape[2:])
+    return x.shape[:2], _as_floats(x).reshape(-1, *x.shape[2:])
 
 
 def _as_floats(x: jax.Array) -> jax.Array:
