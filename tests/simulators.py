@@ -1,6 +1,7 @@
 """Environments with known values, in JAX and in Gymnasium, and others that fail."""
 
 import os
+import sys
 import time
 from typing import Any
 
@@ -119,6 +120,37 @@ class Failing(Known):
             case "hangs":
                 time.sleep(1000)
         raise AssertionError(self.how)
+
+
+class Starting(Known):
+    """Fails in the reset with a given seed, in the way `how`; observes its seed."""
+
+    def __init__(self, how: str, failing: int) -> None:
+        super().__init__()
+        self.how, self.failing = how, failing
+
+    def reset(self, **given: Any) -> Any:
+        if given["seed"] == self.failing:
+            if self.how == "exits":
+                os._exit(7)
+            raise ValueError
+        obs, info = super().reset(**given)
+        return obs * 0 + (given["seed"] or 0) % 1000, info
+
+
+class Unseen(Known):
+    """Cannot be drawn."""
+
+    def render(self) -> Any:
+        raise NotImplementedError
+
+
+class Slow(Known):
+    """Takes too long to be made."""
+
+    def __init__(self) -> None:
+        if sys.argv[0] == "-c":  # in a process of simulators
+            time.sleep(1000)
 
 
 class Outside(Known):

@@ -285,6 +285,12 @@ class Decomposed(envs.Clock):
         return obs, state, reward + schur[0, 0], over, info
 
 
+def test_simulators_have_no_executables(tmp_path: Path) -> None:
+    keep_config(small_config(env__target="simulators.Known", arch__max_eval_steps=8), tmp_path)
+    with pytest.raises(ConfigError, match=r"^what=executable: simulators\.Known is not written in"):
+        export(Export(run=str(tmp_path), what="executable", trust=["simulators"]))
+
+
 def test_executables_have_no_selection(tmp_path: Path) -> None:
     population = {"size": 2, "selection": "halving", "hyperparameters": {"actor_lr": [1e-4, 1e-3]}}
     keep_config(small_config(population=population), tmp_path)

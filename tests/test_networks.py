@@ -582,12 +582,12 @@ def test_torsos_stay_in_the_type_they_are_given() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_convolutions_multiply_in_the_type_they_are_given(dtype: str) -> None:
     image = jnp.ones((1, 1, 4, 4, 1), dtype)
-    for layer, products in (
+    for layer, num in (
         (torsos.CNN([2], layer_sizes=[2]), 2),
         (torsos.ResidualCNN([2], layer_sizes=[2]), 6),
     ):
         params = jax.eval_shape(layer.init, jax.random.key(0), image)
-        assert products_by_type(layer.apply, params, image) == {dtype: products}
+        assert products_by_type(layer.apply, params, image) == {dtype: num}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from simulators import Failing, Known
+from simulators import Failing, Known, Unseen
 
 import jaxppo
 from jaxppo.config.fields import ConfigError
@@ -22,9 +22,11 @@ from jaxppo.config.schema import EnvConfig
 from jaxppo.deploy.films import film, with_frames
 from jaxppo.envs import contract
 from jaxppo.runtime import devices
+from jaxppo.runtime.actors import Threads
 from jaxppo.runtime.jobs import TrainingError, prepare
 from jaxppo.runtime.loop import run
 from jaxppo.runtime.simulated import env_config
+from jaxppo.simulators.faults import SimulatorError
 
 SMALL = [
     *("arch.total_num_envs=4", "system.rollout_length=8", "system.num_minibatches=2"),
@@ -162,6 +164,8 @@ def test_films_repeat_the_recorded_episode(known: Any) -> None:
     assert film(policy, episodes=2).length == played.length
     with pytest.raises(ConfigError, match="gives no picture"):
         film(train(env=lambda: Known()).policy, episodes=1)
+    with pytest.raises(ConfigError, match=r"its render\(\) raises NotImplementedError$"):
+        film(train(env=lambda: Unseen()).policy, episodes=1)
 
 
 def test_wrappers_are_applied_from_the_inside() -> None:
@@ -191,6 +195,18 @@ def test_an_environment_is_checked(target: str, wrong: dict[str, str], tmp_path:
     for name, words in wrong.items():
         assert words in said[name][0]
     assert ("gymnasium" in said) == (target not in ("Nested", "Failing"))
+
+
+def test_the_fault_of_one_of_several_actors_names_it() -> None:
+    class Fails:
+        def collect(self, *_: Any, **__: Any) -> Any:
+            raise SimulatorError("environment 3 at its step 1: raises ValueError")
+
+    threads = Threads([Fails(), Fails()], 0)  # type: ignore[list-item]
+    threads.publish(0, None)
+    with pytest.raises(SimulatorError, match=r"^actor 0: environment 3 at"):
+        threads.get()
+    threads.close()
 
 
 @pytest.mark.parametrize("actors", [0, 1])
@@ -246,7 +262,10 @@ def test_actors_in_threads_leave_python_to_processes(settings: str, isolated: bo
 
 @pytest.mark.parametrize(
     "setting",
-    ["processes=2", "isolated=true", "on_error=restart", "step_timeout=1", "wrappers=[a.B]"],
+    [
+        *("processes=2", "isolated=true", "on_error=restart", "step_timeout=1", "wrappers=[a.B]"),
+        "module=math",
+    ],
 )
 def test_an_environment_in_jax_takes_no_settings_of_simulators(setting: str) -> None:
     with pytest.raises(ConfigError, match=r"^env.\w+=.*: CartPole-v1 is written in JAX, so it"):
@@ -284,8 +303,9 @@ def test_registered_names_and_other_errors() -> None:
         with pytest.raises(ConfigError) as caught:
             train("env.library=gymnasium", *settings)
         assert str(caught.value).startswith(error)
-    with pytest.raises(ConfigError, match=r"arch.actors=1: .*is written in JAX"):
-        train("arch.actors=1")
+    for setting in ("arch.actors=1", "arch.actors_on=ray"):
+        with pytest.raises(ConfigError, match=rf"{setting}: .*is written in JAX"):
+            train(setting)
     with pytest.raises(ConfigError, match="is not written in JAX"):
         jaxppo.make_train([*SMALL, KNOWN])
 

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulators import LENGTH, LIMIT, Failing, Known, Nested, Refusing, Where
+from simulators import LENGTH, LIMIT, Failing, Known, Nested, Refusing, Slow, Starting, Where
 
 from jaxppo.simulators import making
+from jaxppo.simulators import pool as simulators_pool
 from jaxppo.simulators.faults import SimulatorError
+from jaxppo.simulators.group import next_seed
 from jaxppo.simulators.pool import Pool
 from jaxppo.simulators.spaces import leaves
 
@@ -170,6 +172,44 @@ def test_a_restart_truncates_at_the_observation_before(how: str, tmp_path: Path)
     assert found.arrays.obs[0][other, 0] == 3
     found.step([np.zeros(2, int)])
     np.testing.assert_array_equal(found.arrays.obs[0][[failed, other], 0], [1, 4])
+    found.close()
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_processes": 2}])
+def test_a_fault_in_a_reset_restarts_the_environment(settings: dict[str, Any]) -> None:
+    make = partial(Starting, "raises", 5)
+    found = started(make, restart=True, **settings)
+    found.reset([0, 1], [4, 5])
+    assert found.restarts == 1
+    assert found.arrays.obs[0][:, 0].tolist() == [4, next_seed(5) % 1000]
+    found.close()
+    found = started(make, **settings)
+    with pytest.raises(SimulatorError, match=r"^environment 1 at .*: reset raises ValueError$"):
+        found.reset([0, 1], [4, 5])
+    found.close()
+
+
+def test_a_process_that_ends_in_a_reset_names_the_environment() -> None:
+    found = started(partial(Starting, "exits", 5), num_processes=1, restart=True)
+    with pytest.raises(SimulatorError, match=r"^environment 1: its process ended with status 7"):
+        found.reset([0, 1], [4, 5])
+    found.close()
+
+
+def test_a_process_that_is_not_ready_in_time_leaves_nothing(monkeypatch: Any) -> None:
+    monkeypatch.setattr(simulators_pool, "STARTING_SECONDS", 0.5)
+    files, before = len(os.listdir("/proc/self/fd")), children()
+    parts = list(leaves(Known.observation_space)), list(leaves(Known.action_space))
+    with pytest.raises(SimulatorError, match=r"environments 0 to 0: were not made within 0\.5 s"):
+        Pool(partial(making.from_function, Slow, []), 2, *parts, num_processes=2, isolated=True)
+    assert children() == before
+    assert len(os.listdir("/proc/self/fd")) <= files
+
+
+def test_ctrl_c_in_a_terminal_is_for_the_run_alone() -> None:
+    before = set(children())
+    found = started(Known, num_processes=2)
+    assert all(os.getpgid(pid) != os.getpgrp() for pid in set(children()) - before)
     found.close()
 
 

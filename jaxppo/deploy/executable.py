@@ -14,6 +14,7 @@ from jaxppo.algorithms.evaluation import evaluation_stream
 from jaxppo.algorithms.spine import warm_up_members
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
+from jaxppo.envs import is_simulated
 from jaxppo.kernels.platforms import compiling_for
 from jaxppo.runtime import build, checkpoint, compile, devices, targets
 from jaxppo.runtime.evaluating import place_keys
@@ -44,6 +45,11 @@ def write_executables(config: Config, target: str | None, out: Path) -> None:
                 "blocks, which what=executable cannot; export a run without it"
             )
         plan, system = prepare(config)
+        if is_simulated(system.env):
+            raise ConfigError(
+                f"what=executable: {system.env.name} is not written in JAX, so no program can step "
+                "it; export its policy: what=policy"
+            )
         every = members(config)
         layout = Layout(plan, system, tuple(range(len(every))))
         programs = compile_programs(layout, every)

@@ -15,7 +15,8 @@ from jaxppo.config.schema import EnvConfig
 from jaxppo.envs.ranges import check_known, evaluation_config
 from jaxppo.types import Environment, describe
 
-OF_SIMULATORS = ("wrappers", "processes", "isolated", "on_error", "step_timeout")  # of env
+# Settings of env that environments written in JAX do not have
+OF_SIMULATORS = ("module", "wrappers", "processes", "isolated", "on_error", "step_timeout")
 PACKAGES = {  # library -> name of its package; the adapter and the extra are named as the library
     "gymnax": "gymnax",
     "brax": "brax",

@@ -11,6 +11,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import refuse
 from jaxppo.simulators import making
+from jaxppo.simulators.faults import in_words
 from jaxppo.simulators.pool import Simulators
 from jaxppo.simulators.spaces import Leaf, UnsupportedSpaceError, actions_of, leaves
 from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, Space, TimeStep, zeros
@@ -69,13 +70,19 @@ class Simulated:
                 if step:
                     rewards.append(env.step(action)[1])
                 if step in steps:
-                    frames[step] = np.asarray(env.render())
+                    frames[step] = self._picture(env)
                     if frames[step].ndim != 3 or frames[step].dtype != np.uint8:
                         raise ConfigError(
                             f"{self.name}: its render() gives no picture, uint8 [H, W, 3]; make it "
                             'with render_mode="rgb_array"'
                         )
         return frames, np.asarray(rewards, np.float32)
+
+    def _picture(self, env: Any) -> np.ndarray:
+        try:
+            return np.asarray(env.render())
+        except Exception as error:
+            raise ConfigError(f"{self.name}: its render() raises {in_words(error)}") from error
 
     def observation(self, parts: Sequence[np.ndarray]) -> PyTree:
         """Return the observation of arrays in the order of `observation_leaves`."""

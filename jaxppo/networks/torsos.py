@@ -13,7 +13,7 @@ from flax.linen.dtypes import promote_dtype
 
 from jaxppo.kernels.convolutions import convolve
 from jaxppo.kernels.norms import LayerNorm
-from jaxppo.kernels.products import float32_product, product_of
+from jaxppo.kernels.products import product_of
 from jaxppo.networks.checks import check_bool, check_sizes
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
@@ -121,7 +121,7 @@ class NoisyDense(nn.Module):
             into, out = root[:num_inputs], root[num_inputs:]
             kernel = kernel + kernel_noise * into[:, None] * out
             bias = bias + bias_noise * out
-        return float32_product(x, kernel).astype(x.dtype) + bias
+        return product_of(x.dtype)(x, kernel).astype(x.dtype) + bias
 
 
 class CNN(nn.Module):

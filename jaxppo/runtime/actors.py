@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxppo.algorithms.stepwise import Collected
 from jaxppo.runtime import devices
+from jaxppo.simulators.faults import SimulatorError
 from jaxppo.types import PyTree, TimeStep
 
 
@@ -137,8 +138,8 @@ class Threads:
         self._closing = False
         self._queues: list[queue.Queue[Timed | BaseException]] = [queue.Queue() for _ in actors]
         self._threads = [
-            threading.Thread(target=self._run, args=pair, daemon=True, name="actor")
-            for pair in zip(actors, self._queues, strict=True)
+            threading.Thread(target=self._run, args=(i, *pair), daemon=True, name="actor")
+            for i, pair in enumerate(zip(actors, self._queues, strict=True))
         ]
         for thread in self._threads:
             thread.start()
@@ -158,7 +159,9 @@ class Threads:
                 raise each
         return found  # type: ignore[return-value]
 
-    def _run(self, actor: Actor, results: "queue.Queue[Timed | BaseException]") -> None:
+    def _run(
+        self, number: int, actor: Actor, results: "queue.Queue[Timed | BaseException]"
+    ) -> None:
         rollout = 0
         try:
             while True:
@@ -172,6 +175,9 @@ class Threads:
                 waited = time.perf_counter() - began
                 results.put(actor.collect(policy, version, waited=waited))
                 rollout += 1
+        except SimulatorError as error:  # which numbers the environments of this actor
+            alone = len(self._threads) == 1
+            results.put(error if alone else SimulatorError(f"actor {number}: {error}"))
         except BaseException as error:
             results.put(error)
 

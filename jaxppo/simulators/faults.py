@@ -21,4 +21,5 @@ class SimulatorError(RuntimeError):
 
 def in_words(error: Exception) -> str:
     """Return the type of an error and its first line."""
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    name, first = type(error).__name__, str(error).partition("\n")[0]
+    return f"{name}: {first}" if first else name

@@ -41,11 +41,12 @@ class Group:
         faults = []
         for row in self._rows:
             if self._arrays.stepping[row]:
-                seed = int(self._arrays.seed[row])
                 try:
-                    self._start(row, None if seed < 0 else seed)
+                    self._start(row, int(self._arrays.seed[row]))
                 except Exception as error:
                     faults.append(self._fault(row, error, "reset "))
+                    if self._restart:
+                        self._remake(row)
         return faults
 
     def step(self, *, resets: bool) -> list[Fault]:
@@ -98,6 +99,7 @@ class Group:
             _close(env)
 
     def _start(self, row: int, seed: int | None) -> None:
+        self._arrays.current[self._rows[0]] = row
         obs, _ = self._envs[row].reset(seed=seed)
         self._write(row, obs)
         if any(not np.isfinite(self._arrays.obs[i][row]).all() for i in self._floats):
@@ -155,7 +157,13 @@ class Group:
         _close(self._envs[row])
         self._envs[row] = self._make()
         self._steps[row] = 0
-        self._start(row, None)
+        self._arrays.seed[row] = next_seed(self._arrays.seed[row])
+        self._start(row, int(self._arrays.seed[row]))
+
+
+def next_seed(seed: Any) -> int:
+    """Return the seed of an environment that is made anew, given the last one."""
+    return int(np.random.SeedSequence(int(seed)).generate_state(1)[0]) & 0x7FFFFFFF
 
 
 def _close(env: Any) -> None:

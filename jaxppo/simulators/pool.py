@@ -18,7 +18,7 @@ import cloudpickle
 import numpy as np
 
 from jaxppo.simulators.faults import Fault, SimulatorError, in_words
-from jaxppo.simulators.group import Group
+from jaxppo.simulators.group import Group, next_seed
 from jaxppo.simulators.spaces import Arrays, Leaf
 from jaxppo.simulators.spinning import Spinner
 from jaxppo.simulators.worker import CLOSE, DONE, FAILED, FAULTS, RESET, STEP, STEP_ALONE
@@ -117,9 +117,7 @@ class Pool:
         self.arrays.stepping[:] = False
         self.arrays.stepping[rows] = True
         self.arrays.seed[rows] = seeds
-        faults = self._command(RESET)
-        if faults:
-            raise SimulatorError(str(faults[0]))
+        self._count(self._command(RESET))
 
     def step(self, actions: Sequence[np.ndarray], rows: np.ndarray | None = None) -> None:
         """Step environments, see `Simulators`."""
@@ -127,7 +125,9 @@ class Pool:
         for mine, action in zip(arrays.action, actions, strict=True):
             mine[:] = action
         arrays.stepping[:] = True if rows is None else rows
-        faults = self._command(STEP if rows is None else STEP_ALONE)
+        self._count(self._command(STEP if rows is None else STEP_ALONE))
+
+    def _count(self, faults: Sequence[Fault]) -> None:
         if faults and not self._restart:
             raise SimulatorError(str(faults[0]))
         self.restarts += len(faults)
@@ -159,7 +159,9 @@ class Pool:
         """Wait until the processes have obeyed, and return their faults."""
         self._spinner.wait()
         waiting: dict[Any, int] = {worker.results: i for i, worker in enumerate(self._workers)}
-        limit = self._timeout if command != RESET else None
+        resets, limit = command == RESET, self._timeout
+        if resets and limit is not None:
+            limit = max(limit, STARTING_SECONDS)
         deadline = None if limit is None else time.monotonic() + limit
         faults: list[Fault] = []
         while waiting:
@@ -168,19 +170,25 @@ class Pool:
             for connection in ready:
                 number = waiting.pop(connection)
                 found = self._workers[number].receive()
-                faults += self._replace(number, found) if isinstance(found, str) else found
+                faults += self._replace(number, found, resets) if isinstance(found, str) else found
             if not ready:
+                what = f"its step took more than env.step_timeout={limit:g} seconds"
+                if resets:
+                    what = f"its reset took more than {limit:g} seconds"
                 for number in waiting.values():
-                    what = f"its step took more than env.step_timeout={limit:g} seconds"
-                    faults += self._replace(number, what)
+                    faults += self._replace(number, what, resets)
                 break
         return faults
 
-    def _replace(self, number: int, what: str) -> list[Fault]:
-        """Replace a process that failed; `SimulatorError` without `restart`."""
+    def _replace(self, number: int, what: str, resets: bool) -> list[Fault]:
+        """Replace a process that failed in a step.
+
+        `SimulatorError` without `restart`, or if it failed in resets: its other episodes would be
+        lost without a step in which they count as truncated.
+        """
         worker, arrays = self._workers[number], self.arrays
         row = int(arrays.current[worker.rows[0]])
-        if not self._restart:
+        if resets or not self._restart:
             raise SimulatorError(f"environment {row}: {what}")
         worker.kill()
         part = slice(worker.rows[0], worker.rows[-1] + 1)
@@ -189,12 +197,16 @@ class Pool:
         new.started()
         arrays.reward[part], arrays.terminated[part], arrays.truncated[part] = 0.0, False, True
         stepping = arrays.stepping.copy()
-        arrays.stepping[part], arrays.seed[part] = True, -1
+        arrays.stepping[part] = True
+        arrays.seed[part] = [next_seed(seed) for seed in arrays.seed[part]]
         new.send(RESET)
-        found = new.receive()
+        found: Any = f"its reset took more than {STARTING_SECONDS:g} seconds"
+        if new.results.poll(STARTING_SECONDS):
+            found = new.receive()
         arrays.stepping[:] = stepping
-        if isinstance(found, str) or found:
-            raise SimulatorError(f"environment {row}: cannot be made again: {found}")
+        if found:
+            first = found if isinstance(found, str) else found[0].what
+            raise SimulatorError(f"environment {row}: cannot be made again: {first}")
         for final, before in zip(arrays.final, self._before, strict=True):
             final[part] = before[part]
         return [Fault(row, 0, what)]
@@ -232,6 +244,7 @@ class _Worker:
             pass_fds=passed,
             stdin=subprocess.DEVNULL,
             env={"JAX_PLATFORMS": "cpu", **os.environ},
+            start_new_session=True,  # Ctrl-C in a terminal is for the run alone
         )
         for fd in (commands, results, life):
             os.close(fd)
@@ -253,7 +266,7 @@ class _Worker:
 
     def send(self, command: bytes) -> None:
         """Send a command; `receive` reports a process that has ended."""
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(OSError):  # also of a process that was killed
             self._commands.send_bytes(command)
 
     def receive(self) -> list[Fault] | str:
@@ -276,6 +289,8 @@ class _Worker:
 
     def kill(self, patience: float = 0.0) -> None:
         """End the process, at once or after `patience` seconds."""
+        if self.results.closed:  # killed before
+            return
         try:
             self._process.wait(patience)
         except subprocess.TimeoutExpired:
