@@ -3,6 +3,7 @@
 import functools
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.export
 import jax.numpy as jnp
@@ -131,6 +132,19 @@ def test_the_head_follows_the_action_space_of_the_environment() -> None:
     raw, log_prob = output.distribution.sample_and_log_prob(seed=jax.random.key(1))
     assert (raw.shape, log_prob.shape) == ((1, 5, 1), (1, 5))
     assert np.all(np.abs(output.distribution.to_action(100.0 * raw)) <= 2.0)
+
+
+class OfFloat32(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return jax.lax.scan(lambda _, x: (x, x), jnp.zeros(x.shape[1:]), x)[1]
+
+
+def test_a_torso_that_does_not_take_bfloat16_is_named() -> None:
+    torso = {"_target_": "test_networks.OfFloat32"}
+    settings = small_config(network={"critic_torso": torso}, arch__precision="bf16")
+    with pytest.raises(ConfigError, match=r"^network\.critic_torso \(test_networks\.OfFloat32\)"):
+        actor_critic.build(settings, envs.make(settings.env))
 
 
 def test_a_mask_reaches_the_head_and_not_the_torso() -> None:

@@ -74,10 +74,10 @@ def build(config: EnvConfig) -> Environment:
             "MNIST in /tmp/mnist), or choose another environment"
         ) from error
     except Exception as error:  # a constructor may raise anything
-        raise ConfigError(
-            f"{_key(config)}: cannot be made with env.kwargs={config.kwargs}, "
-            f"env.params={config.params}: {line(error)}"
-        ) from error
+        given = f"env.kwargs={config.kwargs}, env.params={config.params}"
+        if config.wrappers:
+            given += f", env.wrappers={config.wrappers}"
+        raise ConfigError(f"{_key(config)}: cannot be made with {given}: {line(error)}") from error
     if config.mask:
         env = Mask(env, tuple(config.mask))
     if config.frame_stack > 1:

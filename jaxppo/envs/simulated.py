@@ -115,11 +115,11 @@ def _leaves(name: str, what: str, space: Any) -> list[Leaf]:
         found = list(leaves(space))
     except UnsupportedSpaceError as error:
         raise ConfigError(
-            f"env.name={name}: its {what} space {error} has no arrays of fixed shape; change it by "
+            f"{name}: its {what} space {error} has no arrays of fixed shape; change it by "
             "a wrapper: env.wrappers=[my_module.MyWrapper]"
         ) from error
     if not found:
-        raise ConfigError(f"env.name={name}: its {what} space is empty; it needs an entry")
+        raise ConfigError(f"{name}: its {what} space is empty; it needs an entry")
     return found
 
 

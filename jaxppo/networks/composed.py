@@ -165,8 +165,11 @@ def culprit(composed: Composed) -> str:
         def start(x: Any) -> Any:
             key = jax.random.key(0)
             if name in MEMORIES:
-                _, features = layer.init_with_output(key, layer.initial_carry(1), x, reset)[0]
+                given = layer.initial_carry(1), _cast(x, jnp.float32), reset
+                _, features = layer.init_with_output(key, *given)[0]
                 return features
+            if name.endswith("_torso"):
+                x = _cast(x, network.dtype)
             masks = (mask,) if name in MASKED_HEADS and mask is not None else ()
             return layer.init_with_output(key, x, *masks)[0]
 
