@@ -137,7 +137,7 @@ def test_a_policy_that_fails_elsewhere_is_trained_on_there(example: Any) -> None
     assert source > 300
     assert target > 300 > 2 * before
     source_steps, target_steps = numbers(r" after (#) steps", printed)
-    assert source_steps <= 60_416 < target_steps
+    assert source_steps <= 80_896 < target_steps
     steps = numbers(r"^ *(#) steps:", printed)
     assert steps == sorted(steps)
     assert len(steps) == 1 + 5 + 5

@@ -42,7 +42,7 @@ def objective(trial: optuna.Trial) -> float:
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 study = optuna.create_study(
     direction="maximize",
-    sampler=optuna.samplers.TPESampler(seed=0),
+    sampler=optuna.samplers.TPESampler(seed=1),
     pruner=optuna.pruners.MedianPruner(n_startup_trials=2, n_warmup_steps=10_000),
 )
 study.optimize(objective, n_trials=NUM_TRIALS)

@@ -10,7 +10,7 @@ import jaxppo
 
 SETTINGS = {
     "env": "cartpole",
-    "arch": {"total_timesteps": 6e4, "total_num_envs": 32, "num_evaluation": 5},
+    "arch": {"total_timesteps": 8e4, "total_num_envs": 32, "num_evaluation": 5},
     "system": {"actor_lr": 3e-3, "critic_lr": 3e-3, "num_minibatches": 4, "gae_lambda": 0.95},
 }
 REVERSED = {"force_mag": -10.0}  # by default 10
@@ -27,7 +27,7 @@ with tempfile.TemporaryDirectory() as folder:
     changes = {
         "env": {"params": REVERSED},
         "resume_allow": ["env"],  # a resumed run keeps all settings that are not named here
-        "arch.total_timesteps": 1.2e5,  # in total, with those of the source
+        "arch.total_timesteps": 1.6e5,  # in total, with those of the source
     }
     target = jaxppo.train(changes, resume=run_dir)
 

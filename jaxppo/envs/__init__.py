@@ -15,8 +15,7 @@ from jaxppo.config.schema import EnvConfig
 from jaxppo.envs.ranges import check_known, evaluation_config
 from jaxppo.types import Environment, describe
 
-# Settings of env that environments written in JAX do not have
-OF_SIMULATORS = ("module", "wrappers", "processes", "isolated", "on_error", "step_timeout")
+OF_SIMULATORS = ("wrappers", "processes", "isolated", "on_error", "step_timeout")  # of env
 PACKAGES = {  # library -> name of its package; the adapter and the extra are named as the library
     "gymnax": "gymnax",
     "brax": "brax",

@@ -41,8 +41,6 @@ def check(config: Config, env: Environment, num_envs: int, num_devices: int) -> 
         why = f"{env.name} is written in JAX, so it steps in the compiled program; leave it out"
         if arch.actors:
             raise ConfigError(f"arch.actors={arch.actors}: {why}")
-        if arch.actors_on != "threads":
-            raise ConfigError(f"arch.actors_on={arch.actors_on}: {why}")
         refuse(config.env, OF_SIMULATORS, why)
         return
     for name in ("target", "profile"):
