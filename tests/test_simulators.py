@@ -209,7 +209,9 @@ def test_a_process_that_is_not_ready_in_time_leaves_nothing(monkeypatch: Any) ->
 def test_ctrl_c_in_a_terminal_is_for_the_run_alone() -> None:
     before = set(children())
     found = started(Known, num_processes=2)
-    assert all(os.getpgid(pid) != os.getpgrp() for pid in set(children()) - before)
+    own = set(children()) - before
+    assert own
+    assert all(os.getpgid(pid) != os.getpgrp() for pid in own)
     found.close()
 
 

@@ -38,15 +38,10 @@ class Group:
 
     def reset(self) -> list[Fault]:
         """Start an episode in each environment that `arrays.stepping` chooses."""
-        faults = []
+        faults: list[Fault] = []
         for row in self._rows:
             if self._arrays.stepping[row]:
-                try:
-                    self._start(row, int(self._arrays.seed[row]))
-                except Exception as error:
-                    faults.append(self._fault(row, error, "reset "))
-                    if self._restart:
-                        self._remake(row)
+                faults += self._try_to_start(row, int(self._arrays.seed[row]))
         return faults
 
     def step(self, *, resets: bool) -> list[Fault]:
@@ -85,18 +80,24 @@ class Group:
             over = arrays.terminated[part] | arrays.truncated[part]
             for row in (self._part.start + int(i) for i in np.flatnonzero(over)):
                 if arrays.stepping[row] and all(row != fault.row for fault in faults):
-                    try:
-                        self._start(row, None)
-                    except Exception as error:
-                        faults.append(self._fault(row, error, "reset "))
-                        if self._restart:
-                            self._remake(row)
+                    faults += self._try_to_start(row, None)
         return faults
 
     def close(self) -> None:
         """Close the environments, whatever they raise."""
         for env in self._envs.values():
             _close(env)
+
+    def _try_to_start(self, row: int, seed: int | None) -> list[Fault]:
+        """Start an episode; if that fails, return the fault; with `restart` make it anew."""
+        try:
+            self._start(row, seed)
+        except Exception as error:
+            fault = self._fault(row, error, "reset ")
+            if self._restart:
+                self._remake(row)
+            return [fault]
+        return []
 
     def _start(self, row: int, seed: int | None) -> None:
         self._arrays.current[self._rows[0]] = row
