@@ -22,10 +22,10 @@ from typing import Any
 
 import jax
 
-from benchmarks.blocks import SIZES, Size
+from benchmarks.blocks import RESULTS, SIZES, Size, keep
 from benchmarks.peers import PEERS
 from benchmarks.peers.updates import block
-from benchmarks.speed import RESULTS, ROOT, SETTINGS, Setting, Timed, of_size, seconds
+from benchmarks.speed import ROOT, SETTINGS, Setting, Timed, of_size, seconds
 from jaxppo.kernels.platforms import forms
 from jaxppo.runtime import compile, devices, targets
 
@@ -215,8 +215,7 @@ def main() -> None:
     found["tests"] = lines[-1] if lines else missing
     found["failed"] = [line for line in lines if line.startswith("FAILED")]
     found["seconds"] = time.monotonic() - start
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "accelerator.json").write_text(json.dumps(found, indent=2) + "\n")
+    keep("accelerator.json", found)
     (RESULTS / "accelerator.md").write_text(table(found))
     print(f"\n{table(found)}")
 

@@ -8,8 +8,10 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +42,20 @@ SIZES = {
     "M": Size(1024, 128, 16, (256, 256), "relu", updates_per_block=2),
     "L": Size(4096, 32, 16, (64, 64), "tanh", updates_per_block=8),
 }
+
+
+def torsos(
+    layers: Iterable[int],
+    activation: str,
+    parts: Iterable[str] = ("actor_torso", "critic_torso"),
+) -> list[str]:
+    """The settings of torsos with these layers."""
+    sizes = ",".join(map(str, layers))
+    return [
+        f"network.{part}.{each}"
+        for part in parts
+        for each in (f"layer_sizes=[{sizes}]", f"activation={activation}")
+    ]
 
 
 def serve(block: Callable[[], object], steps: int, compile_seconds: float) -> None:
@@ -77,6 +93,12 @@ def _status(name: str) -> int:
     """KiB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+def keep(file: str, found: object) -> None:
+    """Write what a benchmark found to a JSON file in benchmarks/results."""
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / file).write_text(json.dumps(found, indent=2) + "\n")
 
 
 def say(answer: dict[str, float]) -> None:

@@ -14,6 +14,7 @@ benchmarks/results/brax_returns.jsonl (ignored by git).
 import sys
 from typing import Any
 
+from benchmarks.blocks import torsos
 from benchmarks.returns import compare, last_evaluation, of_peer
 
 WALKING: dict[str, Any] = {
@@ -54,7 +55,6 @@ ROWS: dict[str, dict[str, Any]] = {  # environment -> work
 
 def settings_of(name: str, work: dict[str, Any], seeds: int) -> list[str]:
     """Our command line for a row."""
-    layers = str(work["layers"]).replace(" ", "")
     return [
         *("env.library=brax", f"env.name={name}"),
         f"env.kwargs.episode_length={work['episode_length']}",
@@ -73,8 +73,7 @@ def settings_of(name: str, work: dict[str, Any], seeds: int) -> list[str]:
         *("system.standardize_advantages=minibatch", "system.clip_eps=0.3"),
         *("system.normalize_observations=true", "system.normalize_rewards=false"),
         *("network/actor_head=tanh_normal",),
-        *(f"network.{part}_torso.layer_sizes={layers}" for part in ("actor", "critic")),
-        *(f"network.{part}_torso.activation=silu" for part in ("actor", "critic")),
+        *torsos(work["layers"], "silu"),
     ]
 
 

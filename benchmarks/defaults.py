@@ -23,13 +23,14 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.blocks import RESULTS
 from jaxppo.launch.composing import compose
 from jaxppo.launch.sweeping import groups, train
 from jaxppo.ops.aggregates import interval, iqm
 from jaxppo.runtime import devices
 from jaxppo.runtime.jobs import Job
 
-RESULTS = Path(__file__).parent / "results" / "defaults.jsonl"
+FILE = RESULTS / "defaults.jsonl"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,13 +156,13 @@ def scores(task: Task, returns: Sequence[Sequence[float | None]]) -> tuple[np.nd
 
 def read() -> list[dict[str, Any]]:
     """All rows so far."""
-    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
+    lines = FILE.read_text().splitlines() if FILE.exists() else []
     return [json.loads(line) for line in lines]
 
 
 def study(regime: str, names: Sequence[str], seeds: range) -> None:
     """Train every cell that is not there yet."""
-    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.mkdir(exist_ok=True)
     tasks, more = REGIMES[regime]
     for task in tasks:
         key = {"regime": regime, "task": task.name, "first": seeds.start, "seeds": len(seeds)}
@@ -174,7 +175,7 @@ def study(regime: str, names: Sequence[str], seeds: range) -> None:
                 f"area {iqm(area):.3f}  {row['seconds']:.0f} s",
                 flush=True,
             )
-            with RESULTS.open("a") as file:
+            with FILE.open("a") as file:
                 file.write(json.dumps({**key, **row}) + "\n")
 
 

@@ -21,10 +21,10 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from benchmarks.blocks import RESULTS
 from jaxppo.runtime.sinks.plot import make_panels, steps_axis
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = Path(__file__).parent / "results"
 GYMNAX = "https://github.com/RobertTLange/gymnax"  # its README; steps are those of gymnax-blines
 CLEANRL = "https://docs.cleanrl.dev/rl-algorithms/pqn/"
 MINATAR = ("breakout", "asterix", "space_invaders", "freeway")

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results"
+from benchmarks.blocks import RESULTS
+
 Run = Callable[[str, dict[str, Any], int], list[float]]  # of a row: name, work, number of seeds
 
 

@@ -4,10 +4,10 @@ Prints a table and draws benchmarks/results/scaling.png (ignored by git).
 """
 
 import argparse
-import json
 from typing import Any
 
-from benchmarks.speed import RESULTS, in_a_process
+from benchmarks.blocks import RESULTS, keep
+from benchmarks.speed import in_a_process
 from jaxppo.runtime.sinks.plot import make_panels, steps_text
 
 LAYERS = ("network.actor_torso.layer_sizes", "network.critic_torso.layer_sizes")
@@ -101,8 +101,7 @@ def main() -> None:
                 f"{row['estimated_growth_mib']:>6,.0f} MiB estimated, {grown:>6} seen",
                 flush=True,
             )
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "scaling.json").write_text(json.dumps(found, indent=2) + "\n")
+    keep("scaling.json", found)
     draw(found)
 
 

@@ -12,7 +12,9 @@ import importlib
 import os
 from typing import Any
 
+from benchmarks.blocks import torsos
 from benchmarks.returns import compare, last_evaluation, of_peer
+from benchmarks.simulators import IMAGE_NETWORK
 
 CLASSIC = {"rollout_length": 128, "minibatches": 4, "epochs": 4, "learning_rate": 2.5e-4}
 MUJOCO = {"rollout_length": 256, "minibatches": 32, "epochs": 10, "learning_rate": 3e-4}
@@ -58,23 +60,14 @@ def settings_of(name: str, work: dict[str, Any], seed: int) -> list[str]:
     """Our command line for a row; what differs from our defaults is stable-baselines3's way."""
     normalize = str(work.get("normalize", False)).lower()
     env = [f"env.name={name}"]
-    network = [
-        *("network.actor_torso.activation=tanh", "network.critic_torso.activation=tanh"),
-        *("network.actor_torso.layer_sizes=[64,64]", "network.critic_torso.layer_sizes=[64,64]"),
-    ]
+    network = torsos([64, 64], "tanh")
     if work.get("atari"):
         env = [
             "env.target=benchmarks.simulator_returns.atari",
             f"env.kwargs.name='{name}'",
             *("arch.max_eval_steps=27000", "system.reward_clip=1"),
         ]
-        network = [
-            "network=cnn",
-            "network.shared_torso.channels=[32,64,64]",
-            "network.shared_torso.kernel_sizes=[8,4,3]",
-            "network.shared_torso.strides=[4,2,1]",
-            "network.shared_torso.layer_sizes=[512]",
-        ]
+        network = IMAGE_NETWORK
     return [
         *("env=gymnasium", *env, "env.processes=2", f"arch.seed={seed}"),
         *("arch.total_num_envs=8", f"arch.total_timesteps={work['steps']}"),

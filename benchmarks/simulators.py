@@ -17,10 +17,9 @@ import os
 import statistics
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
-from benchmarks.blocks import serve
+from benchmarks.blocks import keep, serve, torsos
 
 ROWS = [
     *("CartPole-v1:8", "CartPole-v1:64", "Acrobot-v1:8", "Acrobot-v1:64"),
@@ -41,7 +40,6 @@ OURS = {  # a way of ours -> settings
     "2 actors": ["arch.actors=2"],
 }
 PEERS = {"stable-baselines3": "sb3_gymnasium", "torch, envpool": "torch_envpool"}
-RESULTS = Path(__file__).parent / "results"
 SECONDS = 2.0  # of a block, about
 
 
@@ -70,11 +68,7 @@ def settings_of(row: str) -> list[str]:
     own = name in OWN
     env = [f"env.target=benchmarks.simulators.{OWN[name]}"] if own else [f"env.name={name}"]
     normalize = str(work["normalize"]).lower()
-    network = IMAGE_NETWORK
-    if name != "images":
-        parts = ("network.actor_torso", "network.critic_torso")
-        sizes = f"layer_sizes=[{work['width']},{work['width']}]"
-        network = [f"{part}.{each}" for part in parts for each in ("activation=tanh", sizes)]
+    network = IMAGE_NETWORK if name == "images" else torsos([work["width"]] * 2, "tanh")
     return [
         *("env=gymnasium", *env, f"arch.total_num_envs={work['num_envs']}"),
         *(f"system.rollout_length={work['rollout_length']}", f"system.epochs={work['epochs']}"),
@@ -188,8 +182,7 @@ def main() -> None:
         train(given.rows[0], given.serve)
         return
     found = {row: compare(row, given.rounds) for row in given.rows}
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "simulators.json").write_text(json.dumps(found, indent=2))
+    keep("simulators.json", found)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from benchmarks.blocks import SIZES, Size, growth_mib, peak_mib, serve
+from benchmarks.blocks import SIZES, Size, growth_mib, keep, peak_mib, serve, torsos
 from jaxppo.algorithms import acting, spine
 from jaxppo.algorithms.optimizers import optimizer
 from jaxppo.config.schema import Config
@@ -38,7 +38,6 @@ from jaxppo.runtime.programs import compile_training
 from jaxppo.types import AgentState, Batch, LearnerState, Rollout, System
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = Path(__file__).parent / "results"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,18 +54,13 @@ TORSOS = {"ppo": ("actor_torso", "critic_torso"), "pqn": ("critic_torso",)}
 
 def of_size(size: Size, algorithm: str = "ppo") -> list[str]:
     """The overrides of a size."""
-    layers = ",".join(map(str, size.layers))
     return [
         f"arch.total_num_envs={size.num_envs}",
         f"system.rollout_length={size.rollout_length}",
         f"system.num_minibatches={size.num_minibatches}",
         f"system.epochs={size.num_epochs}",
         "system.normalize_rewards=false",  # as the peers
-        *(
-            f"network.{part}.{key}"
-            for part in TORSOS[algorithm]
-            for key in (f"layer_sizes=[{layers}]", f"activation={size.activation}")
-        ),
+        *torsos(size.layers, size.activation, TORSOS[algorithm]),
     ]
 
 
@@ -162,10 +156,10 @@ def measure(name: str, num_blocks: int, *more: str) -> dict[str, Any]:
     return row
 
 
-def seconds(function: Callable[[], object]) -> float:
-    """That a call takes."""
+def seconds(function: Callable[..., object], *args: object) -> float:
+    """That a call takes until its arrays are there."""
     start = time.perf_counter()
-    function()
+    jax.block_until_ready(function(*args))
     return time.perf_counter() - start
 
 
@@ -197,8 +191,7 @@ def phases(timed: Timed) -> dict[str, float]:
         options = compile.options(timed.compiler, devices.platform())
         program = lowered.compile(compiler_options=options)
         jax.block_until_ready(program(*args))
-        wait = partial(lambda program, args: jax.block_until_ready(program(*args)), program, args)
-        found[phase] = statistics.median(seconds(wait) for _ in range(5)) / repeats
+        found[phase] = statistics.median(seconds(program, *args) for _ in range(5)) / repeats
     return found
 
 
@@ -220,7 +213,7 @@ def act(system: System, state: LearnerState, rollout: Rollout) -> Any:
 
     def one(carry: Any, xs: Any) -> Any:
         key, obs, reset = xs
-        return acting.act(system, state.agent.policy, carry, obs, reset, key)
+        return acting.act(system, state.agent.policy, carry, obs, reset, key)[:2]
 
     steps = rollout.steps
     return jax.lax.scan(one, state.acting.carry, (keys, steps.obs, steps.reset))[1]
@@ -286,8 +279,7 @@ def matmul_rate() -> float:
         num = max(1, 2048**3 // size**3)
         chain = jax.jit(lambda a, n=num: jax.lax.fori_loop(0, n, lambda _, b: a @ b * 1e-3, a))
         jax.block_until_ready(chain(a))
-        wait = partial(lambda chain, a: jax.block_until_ready(chain(a)), chain, a)
-        best = min(seconds(wait) for _ in range(5))
+        best = min(seconds(chain, a) for _ in range(5))
         rates.append(2 * size**3 * num / best / 1e9)
     return max(rates)
 
@@ -382,7 +374,6 @@ def main() -> None:
         cold, *again = (start_up(cache) for _ in range(4))
     warm = statistics.median(again)
     print(f"\nfrom the shell to the first update: {cold:.1f} s; compiled before: {warm:.1f} s")
-    RESULTS.mkdir(exist_ok=True)
     results = {
         "jax": jax.__version__,
         "python": platform.python_version(),
@@ -393,7 +384,7 @@ def main() -> None:
         "warm_start_seconds": warm,
         "rows": rows,
     }
-    (RESULTS / "speed.json").write_text(json.dumps(results, indent=2) + "\n")
+    keep("speed.json", results)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,14 @@ compile cache; 8 runs against 2; and population-based training from poor learnin
 same members without selection. Writes benchmarks/results/sweeps.json (ignored by git).
 """
 
-import json
 import re
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from benchmarks.blocks import keep
 
 SIZE = ["env=cartpole", "arch.total_num_envs=4", "arch.total_timesteps=1e5"]
 SIZE += ["system.rollout_length=128", "system.num_minibatches=4", "system.epochs=4"]
@@ -74,9 +75,7 @@ def main() -> None:
         f"times faster than 32 commands, and 8 jobs cost "
         f"{2 * results['8 jobs'] / results['2 commands']:.2f} commands"
     )
-    out = Path(__file__).parent / "results"
-    out.mkdir(exist_ok=True)
-    (out / "sweeps.json").write_text(json.dumps(results, indent=2) + "\n")
+    keep("sweeps.json", results)
 
 
 if __name__ == "__main__":

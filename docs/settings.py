@@ -79,7 +79,7 @@ def table(cls: type, prefix: str, names: list[str] | None = None, *, defaults: b
     rows = [heads, ["---"] * len(heads)]
     for field in dataclasses.fields(cls):
         if names is None or field.name in names:
-            default = [defaults_of(field)] if defaults else []
+            default = [default_of(cls, field.name)] if defaults else []
             words = takes(hints[field.name], field.metadata).replace(" (1e7 is one)", "")
             rows.append([f"`{prefix}{field.name}`", *default, words, field.metadata["help"]])
     return "\n".join(map(row, rows)) + "\n"
@@ -91,27 +91,14 @@ def row(cells: list[str]) -> str:
     return f"| {' | '.join(escaped)} |"
 
 
-def defaults_of(field: dataclasses.Field[Any]) -> str:
+def default_of(cls: type, name: str) -> str:
     """The default in words; of a setting of `system`, also of algorithms that have another."""
-    shared = f"`{written(default_of(field))}`"
-    if field not in dataclasses.fields(SystemConfig):
-        return shared
-    own = {
-        algorithm: f"`{written(default_of(each))}`"
-        for algorithm in ALGORITHMS
-        for each in dataclasses.fields(system_type({"algorithm": algorithm}))
-        if each.name == field.name
-    }
+    if cls is not SystemConfig:
+        return f"`{written(getattr(cls(), name))}`"
+    own = {each: default_of(system_type({"algorithm": each}), name) for each in ALGORITHMS}
     if len(set(own.values())) == 1:
         return next(iter(own.values()))
     return ", ".join(f"{algorithm}: {value}" for algorithm, value in own.items())
-
-
-def default_of(field: dataclasses.Field[Any]) -> Any:
-    """What the field is unless it is said."""
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
 
 
 def written(value: Any) -> str:

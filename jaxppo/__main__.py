@@ -21,7 +21,7 @@ From Python: jaxppo.train, make_train, compose and load; see help(jaxppo.train).
 
 def main() -> None:
     """Print the list."""
-    attempt(lambda: print_lines(COMMANDS))
+    attempt(lambda _: print_lines(COMMANDS), COMMANDS, bare=True)
 
 
 if __name__ == "__main__":

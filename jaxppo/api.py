@@ -14,7 +14,7 @@ from jaxppo.algorithms.whole import Schedule, TrainOutput, train_whole
 from jaxppo.config.fields import ConfigError, as_override
 from jaxppo.config.given import with_given
 from jaxppo.config.plan import Plan, num_members, plan
-from jaxppo.config.schema import ALGORITHMS, Config, LoggerConfig
+from jaxppo.config.schema import COMMANDS, Config, LoggerConfig
 from jaxppo.deploy.policy import TrainedPolicy
 from jaxppo.deploy.result import Block, Result, is_donated, result
 from jaxppo.envs import is_simulated
@@ -30,7 +30,6 @@ from jaxppo.runtime.signals import Interrupted, Interrupts
 from jaxppo.runtime.sinks.bars import bar
 from jaxppo.types import Hyperparameters, System
 
-COMMANDS = tuple(f"{kind}_{name}" for name in ALGORITHMS for kind in ("ff", "rec"))
 _composing = threading.Lock()  # Hydra composes with global state
 
 

@@ -1,7 +1,5 @@
 """Check an environment against its interface: `python -m jaxppo.check_env env=... steps=256`."""
 
-import sys
-
 from jaxppo.config.fields import ConfigError
 from jaxppo.envs.contract import check
 from jaxppo.launch.command_line import attempt
@@ -19,11 +17,7 @@ exit status is 1 if something is WRONG; lines that begin with look do not change
 
 def main() -> None:
     """Run the command line."""
-    arguments = sys.argv[1:]
-    if not arguments or {"-h", "--help"} & set(arguments):
-        print_lines(*HELP.splitlines())
-        return
-    attempt(lambda: report(arguments))
+    attempt(report, HELP)
 
 
 def report(arguments: list[str]) -> None:

@@ -1,21 +1,14 @@
 """Search settings for an environment: `python -m jaxppo.tune env=... budget=1e8`."""
 
-import sys
-
-from jaxppo.launch.command_line import attempt
-from jaxppo.launch.tuning import help_lines, tune
+from jaxppo.launch.command_line import attempt, help_of_settings
+from jaxppo.launch.tuning import Tuning, tune
 from jaxppo.runtime import devices
-from jaxppo.runtime.sinks.console import print_lines
 
 
 def main() -> None:
     """Run the command line."""
-    arguments = sys.argv[1:]
-    if not arguments or {"-h", "--help"} & set(arguments):
-        print_lines(*help_lines())
-        return
     devices.prepare()
-    attempt(lambda: tune(arguments))
+    attempt(tune, help_of_settings(Tuning))
 
 
 if __name__ == "__main__":

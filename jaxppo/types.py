@@ -16,13 +16,24 @@ the step is terminated.
 from __future__ import annotations
 
 import dataclasses
+import typing
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 PyTree = Any
+Class = TypeVar("Class")
+STATIC = dict(static=True)  # metadata of a field that is no leaf of a `pytree`
+
+
+@typing.dataclass_transform(
+    kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field,)
+)
+def pytree(cls: type[Class]) -> type[Class]:
+    """Class decorator: a frozen dataclass, made with keywords, that is a pytree."""
+    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True, kw_only=True)(cls))
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -72,8 +83,7 @@ class Hyperparameters:
         return cls(**dict(zip(names, numbers, strict=True)))
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class RunningStatistics:
     """Mean and population variance of every float leaf seen so far, such as of observations.
 
@@ -85,8 +95,7 @@ class RunningStatistics:
     variance: PyTree  # O...
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class TimeStep:
     """Result of one step of `B` auto-reset environments."""
 
@@ -97,8 +106,7 @@ class TimeStep:
     truncated: jax.Array  # [B] bool, a time limit ended it: bootstrap from final_observation
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class Acted:
     """Actions of one step of `B` environments."""
 
@@ -107,8 +115,7 @@ class Acted:
     kept: PyTree  # [B, ...] what else the loss needs, such as log-probabilities
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class Thoughts:
     """What a policy computed to choose the actions of `B` environments. None: it has no such thing.
 
@@ -124,8 +131,7 @@ class Thoughts:
     raw_actions: PyTree = None  # [B, A...] where the environment gets a function of them
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class Transition:
     """One environment step; a rollout stacks it to `[T, B, ...]`."""
 
@@ -141,8 +147,7 @@ class Transition:
     discounted_return: PyTree  # [T, B] of the episode's rewards so far; () unless normalised by
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class Rollout:
     """`T` steps of `B` environments and the state after them: the input of `learn`."""
 
@@ -153,8 +158,7 @@ class Rollout:
     keys: jax.Array  # [epochs] typed keys, one to shuffle each epoch
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class Batch:
     """A rollout with its targets, cut into sequences. A minibatch has `M` instead of `S`."""
 
@@ -162,8 +166,7 @@ class Batch:
     steps: Any  # [L, S, ...] a dataclass of the algorithm, with fields `obs` and `reset`
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class Policy:
     """All that acting needs: what is evaluated, exported and kept as the best policy."""
 
@@ -173,8 +176,7 @@ class Policy:
     exploration: PyTree = ()  # numbers that sampling needs besides the network, such as an epsilon
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class AgentState:
     """Everything learnt: identical along D and U, stored once per device."""
 
@@ -186,8 +188,7 @@ class AgentState:
     update: jax.Array  # int32, updates done; steps are counted on the host in exact integers
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class ActingState:
     """The state of `B` environments and their random stream."""
 
@@ -201,8 +202,7 @@ class ActingState:
     key: jax.Array  # typed key
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class LearnerState:
     """All state of training, and all that a resume needs."""
 
@@ -278,8 +278,7 @@ class Environment(Protocol):
         """Map `[B]` keys, state and actions `[B, A...]` to (next state, time step); auto-reset."""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class RunProgress:
     """How much of a run is done, in the state of an environment that depends on it.
 
@@ -327,8 +326,8 @@ class Network(Protocol):
     def empty_masks(self, obs: PyTree) -> jax.Array:
         """Return `[L, S]` bool: the action mask in raw `obs` `[L, S, O...]` allows nothing."""
 
-    def example(self) -> tuple[PyTree, Any]:
-        """Return the shapes of `unroll`'s results for one step of one environment."""
+    def example(self, lead: tuple[int, int] = (1, 1)) -> tuple[PyTree, Any]:
+        """Return the shapes of `unroll`'s results for `lead` `[L, S]` steps."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

@@ -117,7 +117,7 @@ WRONG = {  # what breaks the contract -> the promise, and how the finding says i
     ),
     "Masked": ("mask", "action_mask: allows nothing in"),
     "MaskOfThree": ("runs", "the action mask has shape (3,)"),
-    "Nothing": ("made", "module own_envs has no Nothing"),
+    "Nothing": ("made", "module own_envs has no class Nothing"),
     "broken_envs.Shape": ("forms", "step: observation has shape (4,), the space says (2,)"),
     "broken_envs.FiveValues": ("forms", "not enough values to unpack"),
     "broken_envs.Space": ("made", "the action space"),

@@ -21,6 +21,7 @@ from jaxppo.config import given
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.deploy.result import arrays
+from jaxppo.envs import make
 from jaxppo.runtime import loop
 from jaxppo.runtime.checkpoint import newest
 from jaxppo.runtime.jobs import TrainingError
@@ -269,6 +270,7 @@ def test_what_is_given_is_its_own_in_every_run() -> None:
     first = given.with_given(coin(), Clock(), None, resumes=False)
     second = given.with_given(coin(), Clock(), None, resumes=False)
     assert first.env.target != second.env.target
+    assert make(first.env).name == make(second.env).name == "Clock"
     stored = jaxppo.compose("ff_ppo", ["env=cartpole"])
     with pytest.raises(
         ConfigError, match=r"env: the stored run has a registered.*resume_allow=\[env\]"

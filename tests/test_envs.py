@@ -531,7 +531,7 @@ def test_parameters_are_bound() -> None:
         ({"name": "CartPoel-v1"}, ["env.name=CartPoel-v1", "CartPole-v1"]),
         ({"params": {"gravitty": 1}}, ["env.params.gravitty", "env.params.gravity"]),
         ({"kwargs": {"rows": 3}}, ["env.kwargs={'rows': 3}", "rows"]),
-        ({"name": None, "target": "envs.Nothing"}, ["env.target=envs.Nothing", "no Nothing"]),
+        ({"name": None, "target": "envs.Nothing"}, ["env.target=envs.Nothing", "no class Nothing"]),
         ({"name": None, "target": "nowhere.Env"}, ["env.target=nowhere", "PYTHONPATH"]),
         ({"name": None, "target": "Env"}, ["env.target=Env", "import path"]),
         ({"name": None}, ["env.name", "env.target"]),

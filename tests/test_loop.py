@@ -26,9 +26,9 @@ QUIET = {"console": False, "json": False, "plot": False}
 
 def poison(monkeypatch: pytest.MonkeyPatch, calls: Any, part: str, **values: Any) -> None:
     """Change what the host reads of blocks' metrics: in these `calls`, in one part of them."""
-    real, numbers = Layout.read, itertools.count()
+    real, numbers = Layout.gather_agents, itertools.count()
 
-    def read(layout: Layout, tree: Any) -> Any:
+    def gather_agents(layout: Layout, tree: Any) -> Any:
         found = real(layout, tree)
         if not isinstance(found, Metrics) or next(numbers) not in calls:
             return found
@@ -38,7 +38,7 @@ def poison(monkeypatch: pytest.MonkeyPatch, calls: Any, part: str, **values: Any
             found, **{part: dataclasses.replace(getattr(found, part), **values)}
         )
 
-    monkeypatch.setattr(Layout, "read", read)
+    monkeypatch.setattr(Layout, "gather_agents", gather_agents)
 
 
 class Recorder:

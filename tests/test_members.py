@@ -321,8 +321,9 @@ def test_a_copied_member_goes_on_as_its_source_with_other_numbers(
 
     def exploit(self: Selection, layout: Layout, state: Any, *rest: Any) -> Any:
         after, chosen = real(self, layout, state, *rest)
-        seen.append((layout.read(state.agent), layout.read(after.agent), self.numbers))
-        before, now = (layout.read(x.acting.obs) for x in (state, after))
+        agents = layout.gather_agents(state.agent), layout.gather_agents(after.agent)
+        seen.append((*agents, self.numbers))
+        before, now = (layout.gather_agents(x.acting.obs) for x in (state, after))
         np.testing.assert_array_equal(before, now)
         return after, chosen
 

@@ -147,6 +147,18 @@ def test_a_torso_that_does_not_take_bfloat16_is_named() -> None:
         actor_critic.build(settings, envs.make(settings.env))
 
 
+class Counts(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return x * self.param("number", lambda key: jnp.ones((), jnp.int32))
+
+
+def test_a_parameter_without_a_gradient_is_named() -> None:
+    settings = small_config(network={"critic_torso": {"_target_": "test_networks.Counts"}})
+    with pytest.raises(ConfigError, match=r"^network\.critic_torso: its parameter number is int32"):
+        actor_critic.build(settings, envs.make(settings.env))
+
+
 def test_a_mask_reaches_the_head_and_not_the_torso() -> None:
     network = compose("envs.Masked")
     params = network.init(jax.random.key(0))

@@ -437,7 +437,7 @@ def test_new_hyperparameters_change_exploration_at_once() -> None:
 def test_greedy_actions_ignore_epsilon() -> None:
     system, state = small(env__target="envs.Parts")
     policy, obs = state.agent.policy, state.acting.obs
-    _, acted = acting.act(system, policy, (), obs, jnp.zeros(4, bool), None)
+    _, acted, _ = acting.act(system, policy, (), obs, jnp.zeros(4, bool), None)
     output = acting.unroll(system, policy, (), obs[None], jnp.zeros((1, 4), bool))[1]
     q = np.asarray(output.estimate.mean())[0]
     expected = [[np.argmax(q[b, c, :n]) for c, n in enumerate((2, 3, 4))] for b in range(4)]

@@ -148,10 +148,10 @@ def test_the_evaluation_before_training_begins_a_curve_and_is_no_score(tmp_path:
         log.write_text(json.dumps({**first, "seed": seed}) + "\n" + log.read_text())
     found, _ = runs.find([str(tmp_path)])
     assert [run.score for run in found] == [2.0, 2.0]
-    assert comparison.curve(found).steps == [0, 100, 200]
+    assert comparison.curve(found).x == [0, 100, 200]
     make(tmp_path / "c", [1.0, 2.0], None, arch__seed=3)
     found, _ = runs.find([str(tmp_path)])
-    assert comparison.curve(found).steps == [100, 200]
+    assert comparison.curve(found).x == [100, 200]
     assert comparison.curve(found).num_whole == 2
 
 
@@ -278,8 +278,8 @@ def test_a_curve_is_whole_where_all_runs_were_evaluated(tmp_path: Path) -> None:
     make(tmp_path / "2", [7.0, None, 8.0], None, arch__seed=2, status="NaN; stopped")
     (group,) = compared(tmp_path).groups
     found = comparison.curve(group.runs["CartPole-v1"])
-    assert found.steps == [100, 200, 300]
-    assert found.iqm == [3.0, 3.0, 7.0]
+    assert found.x == [100, 200, 300]
+    assert found.y == [3.0, 3.0, 7.0]
     assert found.num_whole == len(found.low) == len(found.high) == 1
     assert (found.low[0], found.high[0]) == (0.0, 7.0)
     np.testing.assert_array_equal(

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from gymnasium import spaces
 from simulators import Failing, Known, Unseen
 
 import jaxppo
@@ -215,7 +216,7 @@ def test_a_fault_ends_the_run_with_a_checkpoint(actors: int, tmp_path: Path) -> 
     kwargs = f"+env.kwargs={{how:raises,where:{tmp_path / 'failed'}}}"
     settings = ["env.target=simulators.Failing", kwargs, "arch.evaluate_first=false"]
     settings.append(f"arch.actors={actors}")
-    with pytest.raises(TrainingError, match="environment 0 at its step 2: raises ValueError: the"):
+    with pytest.raises(TrainingError, match="environment 0 at its step 3: raises ValueError: the"):
         train(*settings, run_dir=run_dir)
     resumed = jaxppo.train(TRUST, resume=run_dir, progress=False)  # it fails only once
     assert resumed.evaluations["steps"].tolist() == [96, 192]
@@ -289,6 +290,30 @@ def test_what_does_not_fit_is_refused(settings: str) -> None:
     with pytest.raises(ConfigError) as caught:
         prepare(jaxppo.compose("ff_ppo", [*SMALL, KNOWN, *settings.split()]))
     assert str(caught.value).startswith(REFUSED[settings])
+
+
+class Showing(Known):
+    def __init__(self, space: spaces.Space) -> None:
+        super().__init__()
+        self.observation_space = space
+
+
+MASK = {"action_mask": spaces.MultiBinary(3)}
+
+
+@pytest.mark.parametrize(
+    "space, error",
+    [
+        (spaces.Box(0, 1, (0,)), "Showing: its observation space is empty; it needs an entry"),
+        (spaces.Dict(), "Showing: its observation space is empty; it needs an entry"),
+        (spaces.Dict(MASK), "env.action_mask=action_mask: is all that Showing shows"),
+        (spaces.Dict(MASK, x=spaces.Discrete(2)), "env.action_mask=action_mask: the action mask h"),
+    ],
+)
+def test_observations_without_entries_and_masks_that_do_not_fit(space: Any, error: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        train(env=lambda: Showing(space))
+    assert str(caught.value).startswith(error)
 
 
 def test_registered_names_and_other_errors() -> None:

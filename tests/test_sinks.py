@@ -657,7 +657,7 @@ def test_a_resumed_plot_shows_the_whole_run(tmp_path: Path) -> None:
     for sink in again:
         sink.close()
     (plot,) = [s.sink for s in again if isinstance(s, View) and isinstance(s.sink, Plot)]
-    assert [event["event"] for event in plot._events] == ["train"]
+    assert [event["event"] for event in plot.events] == ["train"]
 
 
 def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,8 +118,6 @@ def test_marl_eval_merges_runs_of_several_seeds_and_settings() -> None:
     }
     with pytest.raises(ValueError, match="a, ff_ppo: has seed_1 already"):
         merge([("", one(1, 1.0)), ("", one(1, 2.0))])
-    with pytest.raises(ValueError, match="comma"):
-        merge([("x=[1,2]", one(1, 1.0))])
 
 
 def test_marl_eval_of_a_sweep(tmp_path: Path) -> None:

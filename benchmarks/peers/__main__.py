@@ -16,11 +16,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.blocks import SIZES
+from benchmarks.blocks import SIZES, keep
 from benchmarks.peers import OF_SIMULATORS, PEERS
 
 FOLDER = Path(__file__).parent
-RESULTS = FOLDER.parent / "results"
 ENVIRONMENTS = FOLDER / ".venvs"
 WITH = {"ppo": list(PEERS), "pqn": ["rejax"]}  # algorithm: the peers that implement it
 TOO_SLOW = {("sb3", "L")}  # a step of 4,096 environments in turn takes it seconds
@@ -169,8 +168,7 @@ def main() -> None:
             f"({row['ratio_least']:.2f} .. {row['ratio_most']:.2f})",
             flush=True,
         )
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "peers.json").write_text(json.dumps({"rows": rows}, indent=2) + "\n")
+    keep("peers.json", {"rows": rows})
 
 
 if __name__ == "__main__":

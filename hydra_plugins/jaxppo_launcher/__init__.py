@@ -26,7 +26,7 @@ class Together(Launcher):
         Hydra's sweepers compose every job once to see that it can be. What they composed is kept
         for `launch`, which would otherwise take as long again.
         """
-        self.context, self.task, self.config = hydra_context, task_function, config
+        self.context, self.config = hydra_context, config
         composed: dict[tuple[str, ...], DictConfig] = {}
         loader = hydra_context.config_loader
         load = loader.load_sweep_config
@@ -47,7 +47,6 @@ class Together(Launcher):
 
         return launch(
             self.context,
-            self.task,
             self.config,
             self.compose,
             job_overrides,

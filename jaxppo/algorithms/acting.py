@@ -23,7 +23,6 @@ from jaxppo.types import (
     Rollout,
     RunProgress,
     System,
-    Thoughts,
     TimeStep,
     Transition,
 )
@@ -65,49 +64,28 @@ def act(
     obs: PyTree,
     reset: jax.Array,
     key: jax.Array | None,
-) -> tuple[PyTree, Acted]:
-    """Choose actions for raw `obs` `[B, O...]`; return the next carry and the actions.
+    *,
+    describes: bool = False,
+) -> tuple[PyTree, Acted, PyTree]:
+    """Choose actions for raw `obs` `[B, O...]`; return the next carry, the actions and thoughts.
 
     With a `key` the actions are sampled; with keys `[B]` each environment uses its own; with None
-    the actions are greedy.
+    the actions are greedy. The thoughts are `Thoughts` if it `describes`, else empty.
     """
     if key is not None and key.ndim:
-        return _each_alone(partial(act, system, policy), carry, obs, reset, key)
-    carry, acted, _ = _choose(system, policy, carry, obs, reset, key)
-    return carry, jax.tree.map(lambda x: x[0], acted)
-
-
-def act_and_describe(
-    system: System,
-    policy: Policy,
-    carry: PyTree,
-    obs: PyTree,
-    reset: jax.Array,
-    key: jax.Array | None,
-) -> tuple[PyTree, PyTree, Thoughts]:
-    """Like `act`; return the next carry, the environment's actions `[B, A...]` and the thoughts."""
-    if key is not None and key.ndim:
-        return _each_alone(partial(act_and_describe, system, policy), carry, obs, reset, key)
-    carry, acted, output = _choose(system, policy, carry, obs, reset, key)
-    action = None if key is None else acted.action
-    thoughts = system.algorithm.describe(policy, output, action)
-    return carry, *jax.tree.map(lambda x: x[0], (acted.env_action, thoughts))
-
-
-def _choose(
-    system: System,
-    policy: Policy,
-    carry: PyTree,
-    obs: PyTree,
-    reset: jax.Array,
-    key: jax.Array | None,
-) -> tuple[PyTree, Acted, Any]:
-    """Return the next carry, and the actions and the network's output, `[1, B, ...]`."""
+        one = partial(act, system, policy, describes=describes)
+        return _each_alone(one, carry, obs, reset, key)
+    algorithm = system.algorithm
     carry, output = unroll(system, policy, carry, jax.tree.map(lambda x: x[None], obs), reset[None])
-    if key is not None:
-        return carry, system.algorithm.act(policy, output, key), output
-    best = system.algorithm.greedy(policy, output)
-    return carry, Acted(action=best, env_action=best, kept=()), output
+    if key is None:
+        best = algorithm.greedy(policy, output)
+        acted = Acted(action=best, env_action=best, kept=())
+    else:
+        acted = algorithm.act(policy, output, key)
+    thoughts: PyTree = ()
+    if describes:
+        thoughts = algorithm.describe(policy, output, None if key is None else acted.action)
+    return carry, *jax.tree.map(lambda x: x[0], (acted, thoughts))
 
 
 def _each_alone(function: Callable[..., Any], *args: PyTree) -> Any:
@@ -195,7 +173,8 @@ def act_and_step(
     Of the keys `[1 + B]` the first samples actions and the others go to the environments.
     """
     with jax.named_scope("act"):
-        carry, acted = act(system, agent.policy, acting.carry, acting.obs, acting.reset, keys[0])
+        now = acting.carry, acting.obs, acting.reset
+        carry, acted, _ = act(system, agent.policy, *now, keys[0])
     with jax.named_scope("environment"), precision("highest"):
         env_state, step = system.env.step(keys[1:], acting.env_state, acted.env_action)
     return record(system, agent, acting, (carry, acted.action, acted.kept), env_state, step)

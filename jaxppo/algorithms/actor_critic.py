@@ -1,5 +1,7 @@
 """Acting by a stochastic policy, as actor-critic algorithms do."""
 
+from typing import Self
+
 import jax
 
 from jaxppo.algorithms.algorithm import Algorithm
@@ -16,7 +18,7 @@ class ActorCritic(Algorithm):
     layers = actor_critic.LAYERS
 
     @classmethod
-    def build(cls, config: Config, env: Environment) -> "ActorCritic":
+    def build(cls, config: Config, env: Environment) -> Self:
         """Make the algorithm with the network that `config.network` composes for `env`."""
         return cls(config.system, actor_critic.build(config, env))
 

@@ -37,10 +37,7 @@ def vmap_batches(
     """
     if BATCH_AXIS in system.axes:
         layout = LearnerState(agent=None, acting=0)  # type: ignore[arg-type]
-        mapped: Callable[[LearnerState], tuple[LearnerState, PyTree]] = jax.vmap(
-            partial(phase, system), (layout,), (layout, None), axis_name=BATCH_AXIS
-        )
-        return mapped
+        return jax.vmap(partial(phase, system), (layout,), (layout, None), axis_name=BATCH_AXIS)
 
     def alone(state: LearnerState) -> tuple[LearnerState, PyTree]:
         acting = jax.tree.map(lambda x: x[0], state.acting)

@@ -8,17 +8,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxppo.algorithms.acting import act, act_and_describe
+from jaxppo.algorithms.acting import act
 from jaxppo.algorithms.axes import vmap_members
 from jaxppo.kernels import random_bits
 from jaxppo.kernels.platforms import forms
 from jaxppo.kernels.precisions import precision
 from jaxppo.ops.collectives import any_over
-from jaxppo.types import Policy, PyTree, System, Thoughts, TimeStep
+from jaxppo.types import Policy, PyTree, System, Thoughts, TimeStep, pytree
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class Episodes:
     """The first episodes of `B` environments."""
 
@@ -28,8 +27,7 @@ class Episodes:
     empty_masks: jax.Array  # [B] int32, of action masks that allowed nothing
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class Progress:
     """The state of `B` environments that play an episode each."""
 
@@ -41,8 +39,7 @@ class Progress:
     episodes: Episodes
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class RecordedStep:
     """A step of the episodes; `record` stacks it to `[T, B, ...]`."""
 
@@ -97,7 +94,7 @@ def evaluate(system: System, policy: Policy, keys: jax.Array) -> Episodes:
 
     def advance(progress: Progress) -> Progress:
         choice, env_keys = _choice(system, policy, keys, progress)
-        carry, acted = act(system, *choice)
+        carry, acted, _ = act(system, *choice)
         return _step(system, env_keys, progress, carry, acted.env_action)[0]
 
     def advance_until_look(progress: Progress) -> Progress:
@@ -134,7 +131,8 @@ def record(
 
     def advance(progress: Progress, _: None) -> tuple[Progress, RecordedStep]:
         choice, env_keys = _choice(system, policy, keys, progress)
-        carry, action, thoughts = act_and_describe(system, *choice)
+        carry, acted, thoughts = act(system, *choice, describes=True)
+        action = acted.env_action
         before, after = watch(progress.env_state, action, env_keys)
         now, step = _step(system, env_keys, progress, carry, action)
         return now, RecordedStep(

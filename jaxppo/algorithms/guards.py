@@ -12,14 +12,13 @@ import jax
 import jax.numpy as jnp
 
 from jaxppo.ops.collectives import any_over
-from jaxppo.types import AgentState, PyTree, System
+from jaxppo.types import AgentState, PyTree, System, pytree
 
 # (agent, indices of a minibatch) -> the agent after a gradient step, and its StepMetrics
 Step = Callable[[AgentState, jax.Array], tuple[AgentState, Any]]
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class Outcome:
     """What happened to one minibatch; all are bool scalars."""
 

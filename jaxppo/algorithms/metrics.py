@@ -9,14 +9,13 @@ are averaged over microbatches and minibatches.
 import dataclasses
 import typing
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxppo.ops.collectives import max_over, mean_over, min_over, sum_over
-
-Class = TypeVar("Class")
+from jaxppo.types import Class, pytree
 
 MEAN, SUM, LEAST, GREATEST, LAST = "mean", "sum", "least", "greatest", "last"
 _START: dict[str, float] = {LEAST: float("inf"), GREATEST: float("-inf")}  # others: 0
@@ -33,7 +32,7 @@ def metric(how: str = MEAN, *, count: bool = False, headline: str | None = None)
 @typing.dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(metric,))
 def metrics(cls: type[Class]) -> type[Class]:
     """Class decorator: a frozen dataclass of metrics that is a pytree."""
-    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True, kw_only=True)(cls))
+    return pytree(cls)
 
 
 @metrics

@@ -12,6 +12,7 @@ import jax
 from jaxppo.config.fields import ConfigError, is_import_path
 from jaxppo.config.importing import imported
 from jaxppo.config.messages import brief
+from jaxppo.networks.building import LEAD
 from jaxppo.ops.advantages import gae, vtrace
 from jaxppo.ops.losses import (
     clipped_surrogate,
@@ -86,8 +87,7 @@ def find_objective(choice: str) -> Objective:
     """Return the objective of a name or import path; `ConfigError` if that is no function."""
     if not is_import_path(choice):
         return OBJECTIVES[choice]
-    found: Objective = imported("system.objective", choice, "function", OBJECTIVES)
-    return found
+    return imported("system.objective", choice, "function", OBJECTIVES)
 
 
 def own_hyperparameters(objective: Objective, path: str) -> dict[str, Any]:
@@ -114,10 +114,9 @@ def try_objective(
 
     `agent` makes an agent from a key, and `steps` makes steps from a key.
     """
-    lead = (2, 3)  # L, M
 
     def call(key: jax.Array) -> Any:
-        each, distribution, log_prob = steps(key, lead)
+        each, distribution, log_prob = steps(key, LEAD)
         return objective(agent(key), each, distribution, log_prob)
 
     try:
@@ -127,10 +126,10 @@ def try_objective(
             f"system.objective={path}: fails on a minibatch ({brief(error, 2)}); it is called as "
             "objective(agent, steps, distribution, log_prob)"
         ) from error
-    if getattr(loss, "shape", None) != lead:
+    if getattr(loss, "shape", None) != LEAD:
         raise ConfigError(
             f"system.objective={path}: gives {getattr(loss, 'shape', type(loss).__name__)} for "
-            f"{lead} steps, where one loss a step is needed; let it not average"
+            f"{LEAD} steps, where one loss a step is needed; let it not average"
         )
 
 

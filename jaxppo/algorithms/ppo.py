@@ -7,7 +7,7 @@ adaptation of the KL penalty after the epochs.
 import dataclasses
 import math
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,7 @@ from jaxppo.config.fields import (
 from jaxppo.config.schema import Config, SystemConfig
 from jaxppo.kernels.reductions import means
 from jaxppo.networks.actor_critic import ActorCriticOutput
+from jaxppo.networks.building import LEAD
 from jaxppo.ops.collectives import mean_over
 from jaxppo.ops.losses import (
     approximate_kl,
@@ -64,6 +65,7 @@ from jaxppo.types import (
     RunningStatistics,
     System,
     ValueEstimate,
+    pytree,
     zeros,
 )
 
@@ -227,8 +229,7 @@ class PPOSettings(SystemConfig):
             )
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class State:
     """State of PPO that persists over updates."""
 
@@ -237,8 +238,7 @@ class State:
     rate_factor: PyTree  # factor on learning rates with adapt_learning_rates, 1 at first; else ()
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class Steps:
     """The data that the loss needs for each step, `[L, S, ...]`."""
 
@@ -297,10 +297,9 @@ class PPO(ActorCritic):
         return PPOSettings
 
     @classmethod
-    def build(cls, config: Config, env: Environment) -> "PPO":
+    def build(cls, config: Config, env: Environment) -> Self:
         """Make the algorithm of a run; `ConfigError` if its settings do not fit the network."""
         algorithm = super().build(config, env)
-        assert isinstance(algorithm, PPO)
         algorithm.check(config, env)
         return algorithm
 
@@ -494,36 +493,17 @@ class PPO(ActorCritic):
                     "network/critic_head=scalar"
                 )
         if reads_distribution(self.objective):
-            self._check_arrays(config, env)
+            distribution = self.network.example(LEAD)[1].distribution
+            shapes = [x.shape for x in jax.tree.leaves(distribution)]
+            if any(shape[:2] != LEAD for shape in shapes):
+                raise ConfigError(
+                    f"system.objective={settings.objective}: stores the distribution of each step, "
+                    f"but network.actor_head gives arrays {shapes} for {LEAD} steps; let the head "
+                    "broadcast them to [L, S, ...], or take objective=clip"
+                )
         if is_import_path(settings.objective):
             agent, steps = partial(self._agent, settings), partial(self._steps, env)
             try_objective(self.objective, settings.objective, agent, steps)
-
-    def _check_arrays(self, config: Config, env: Environment) -> None:
-        """Raise `ConfigError` if arrays of the distribution lack the leading axes `[L, S]`."""
-        lead = (2, 3)
-
-        def arrays(key: jax.Array) -> list[jax.Array]:
-            output, _, _ = self._unroll_zeros(env, key, lead)
-            return jax.tree.leaves(output.distribution)
-
-        shapes = [x.shape for x in jax.eval_shape(arrays, jax.random.key(0))]
-        if any(shape[:2] != lead for shape in shapes):
-            settings: Any = config.system
-            raise ConfigError(
-                f"system.objective={settings.objective}: stores the distribution of each step, but "
-                f"network.actor_head gives arrays {shapes} for {lead} steps; let the head "
-                "broadcast them to [L, S, ...], or take objective=clip"
-            )
-
-    def _unroll_zeros(
-        self, env: Environment, key: jax.Array, lead: tuple[int, int]
-    ) -> tuple[ActorCriticOutput, PyTree, jax.Array]:
-        """Apply new parameters to observations of zeros; return output, observations and resets."""
-        obs, reset = zeros(env.observation_space, lead), jnp.ones(lead, bool)
-        carry = self.network.initial_carry(lead[1])
-        _, output = self.network.unroll(self.init(key), carry, obs, reset)
-        return output, obs, reset
 
     def _agent(self, settings: PPOSettings, key: jax.Array) -> AgentState:
         """Return an agent to trace an objective with."""
@@ -545,7 +525,9 @@ class PPO(ActorCritic):
         self, env: Environment, key: jax.Array, lead: tuple[int, int]
     ) -> tuple[Steps, Any, jax.Array]:
         """Return steps `[L, M]`, a distribution and log-probabilities, for tracing an objective."""
-        output, obs, reset = self._unroll_zeros(env, key, lead)
+        obs, reset = zeros(env.observation_space, lead), jnp.ones(lead, bool)
+        carry = self.network.initial_carry(lead[1])
+        _, output = self.network.unroll(self.init(key), carry, obs, reset)
         numbers = jnp.zeros(lead)
         action, log_prob = output.distribution.sample_and_log_prob(seed=key)
         steps = Steps(

@@ -42,6 +42,7 @@ from jaxppo.types import (
     Rollout,
     System,
     Thoughts,
+    pytree,
 )
 
 
@@ -96,8 +97,7 @@ class PQNSettings(SystemConfig):
     )
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class Steps:
     """The data that the loss needs for each step, `[L, S, ...]`."""
 

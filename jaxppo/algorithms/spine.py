@@ -60,6 +60,9 @@ from jaxppo.types import (
     zeros,
 )
 
+# (system, agent, acting state) -> the acting state after a rollout, the rollout, ended episodes
+Collect = Callable[[System, AgentState, Any], tuple[ActingState, Rollout, Ended]]
+
 
 @metrics
 class StepMetrics:
@@ -116,8 +119,7 @@ def zero_metrics(system: System) -> Metrics:
         targets=identity(algorithm.target_metrics),
         finish=identity(algorithm.finish_metrics),
     )
-    zero: Metrics = identity(Metrics, rollout=identity(RolloutMetrics), learn=learn)
-    return zero
+    return identity(Metrics, rollout=identity(RolloutMetrics), learn=learn)
 
 
 def scheduled_metrics(system: System, value: Callable[[str], jax.Array]) -> dict[str, jax.Array]:
@@ -132,8 +134,7 @@ def no_step(system: System) -> StepMetrics:
         f"{name}_{end}": jnp.zeros(()) for end in ends for name in system.algorithm.group_names
     }
     loss = identity(system.algorithm.loss_metrics)
-    nothing: StepMetrics = identity(StepMetrics, loss=loss, norms=norms)
-    return nothing
+    return identity(StepMetrics, loss=loss, norms=norms)
 
 
 def init_agent(system: System, hyperparameters: Hyperparameters, key: jax.Array) -> AgentState:
@@ -177,32 +178,24 @@ def train_block(
         return state, add(total, found)
 
     state, total = jax.lax.fori_loop(0, num_updates, iterate, (state, total))
-    return state, _count_nonfinite(state, total)
+    return count_nonfinite(state, total)
 
 
-def add_update(state: LearnerState, found: Metrics, total: Metrics) -> tuple[LearnerState, Metrics]:
-    """Return the state after an update, and the metrics so far with those of the update."""
-    return state, _count_nonfinite(state, add(total, found))
-
-
-def _count_nonfinite(state: LearnerState, total: Metrics) -> Metrics:
+def count_nonfinite(state: LearnerState, total: Metrics) -> tuple[LearnerState, Metrics]:
+    """Return the state and its metrics with the number of parameters that are not finite."""
     count = num_nonfinite(_floats(state.agent.policy))
-    return dataclasses.replace(total, nonfinite_parameter=count)
+    return state, dataclasses.replace(total, nonfinite_parameter=count)
 
 
 train_members = vmap_members(train_block, shared=1)
 
 
-def update(system: System, state: LearnerState) -> tuple[LearnerState, Metrics]:
+def update(
+    system: System, state: LearnerState, collect: Collect = collect
+) -> tuple[LearnerState, Metrics]:
     """Run one update: collect a rollout and learn from it."""
     agent = explore(system, state.agent)
-    return learn_from(system, agent, *collect(system, agent, state.acting))
-
-
-def learn_from(
-    system: System, agent: AgentState, acting: ActingState, rollout: Rollout, ended: Ended
-) -> tuple[LearnerState, Metrics]:
-    """Learn from a rollout, after which the environments are in the state `acting`."""
+    acting, rollout, ended = collect(system, agent, state.acting)
     keys = random_bits.split(acting.key, 1 + system.epochs)  # the first continues the stream
     agent, learnt = learn(system, agent, dataclasses.replace(rollout, keys=keys[1:]))
     num_episodes, episode_return, episode_length = ended
@@ -371,8 +364,7 @@ def gradient_step(
 
 def reads_metrics(system: System) -> bool:
     """Return whether the next gradient step depends on the metrics of the last one."""
-    reads: bool = system.stop_early or system.algorithm.adapts
-    return reads
+    return system.stop_early or system.algorithm.adapts
 
 
 def gradient(system: System, agent: AgentState, minibatch: Batch) -> tuple[PyTree, jax.Array, Any]:
@@ -430,13 +422,17 @@ def update_obs_statistics(system: System, agent: AgentState, rollout: Rollout) -
 def warm_up(system: System, state: LearnerState, num_rollouts: jax.Array) -> LearnerState:
     """Collect `num_rollouts` rollouts to fill the observation statistics, without learning."""
 
-    def watch(system: System, state: LearnerState) -> tuple[LearnerState, tuple[()]]:
-        acting, rollout, _ = collect(system, state.agent, state.acting)
-        agent = update_obs_statistics(system, state.agent, rollout)
-        return LearnerState(agent=agent, acting=acting), ()
-
     step = vmap_batches(watch, system)
     return jax.lax.fori_loop(0, num_rollouts, lambda _, state: step(state)[0], state)
+
+
+def watch(
+    system: System, state: LearnerState, collect: Collect = collect
+) -> tuple[LearnerState, tuple[()]]:
+    """Collect a rollout that only fills the observation statistics."""
+    acting, rollout, _ = collect(system, state.agent, state.acting)
+    agent = update_obs_statistics(system, state.agent, rollout)
+    return LearnerState(agent=agent, acting=acting), ()
 
 
 warm_up_members = vmap_members(warm_up, shared=1)

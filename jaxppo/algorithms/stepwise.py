@@ -10,15 +10,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxppo.algorithms.acting import act, act_and_describe, replay, rollout_keys
+from jaxppo.algorithms.acting import Ended, act, replay, rollout_keys
 from jaxppo.algorithms.axes import vmap_batches, vmap_members
 from jaxppo.algorithms.evaluation import step_keys
+from jaxppo.algorithms.metrics import add
 from jaxppo.algorithms.spine import (
     Metrics,
-    add_update,
+    count_nonfinite,
     explore,
-    learn_from,
-    update_obs_statistics,
+    update,
+    watch,
 )
 from jaxppo.kernels import random_bits
 from jaxppo.types import (
@@ -28,14 +29,15 @@ from jaxppo.types import (
     LearnerState,
     Policy,
     PyTree,
+    Rollout,
     System,
     TimeStep,
+    pytree,
     zeros,
 )
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class Memory:
     """What an actor with `B` environments keeps on its device during a rollout."""
 
@@ -104,7 +106,7 @@ def act_members(
 
     def one(own: tuple[Memory, PyTree, jax.Array]) -> tuple[Memory, PyTree]:
         memory, obs, reset = own
-        carry, acted = act(system, policy, memory.carry, obs, reset, memory.keys[step])
+        carry, acted, _ = act(system, policy, memory.carry, obs, reset, memory.keys[step])
         stored = memory.carries, memory.action, memory.kept
         carries, action, kept = jax.tree.map(
             lambda steps, x: jax.lax.dynamic_update_index_in_dim(steps, x, step, 0),
@@ -138,8 +140,7 @@ def explore_members(system: System, agent: AgentState) -> Policy:
     return explore(system, agent).policy
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class Collected:
     """A rollout of an actor with `B` environments."""
 
@@ -158,12 +159,9 @@ def learn_members(
     Leaves of `rollouts` are `[P, U, ...]`, each with the environments of one actor.
     """
 
-    def phase(system: System, state: LearnerState) -> tuple[LearnerState, Metrics]:
-        agent = explore(system, state.agent)
-        return learn_from(system, agent, *_joined(system, agent, state.acting))
-
     state = dataclasses.replace(state, acting=(state.acting, rollouts))  # type: ignore[arg-type]
-    return add_update(*vmap_batches(phase, system)(state), total)
+    state, found = vmap_batches(partial(update, collect=_joined), system)(state)
+    return count_nonfinite(state, add(total, found))
 
 
 @vmap_members
@@ -172,16 +170,11 @@ def watch_members(
 ) -> LearnerState:
     """Fill the observation statistics of members, without learning; see `learn_members`."""
 
-    def phase(system: System, state: LearnerState) -> tuple[LearnerState, tuple[()]]:
-        acting, rollout, _ = _joined(system, state.agent, state.acting)
-        agent = update_obs_statistics(system, state.agent, rollout)
-        return LearnerState(agent=agent, acting=acting), ()
-
     state = dataclasses.replace(state, acting=(state.acting, rollouts))  # type: ignore[arg-type]
-    return vmap_batches(phase, system)(state)[0]
+    return vmap_batches(partial(watch, collect=_joined), system)(state)[0]
 
 
-def _joined(system: System, agent: AgentState, given: Any) -> Any:
+def _joined(system: System, agent: AgentState, given: Any) -> tuple[ActingState, Rollout, Ended]:
     """Return what `replay` returns for the rollouts of all actors, side by side along `B`.
 
     An actor may have started episodes anew since the last rollout.
@@ -227,12 +220,6 @@ def act_in_episodes(
         drawn = None
     else:
         drawn = jax.vmap(lambda key, step: step_keys(key[None], step)[0][0])(keys, steps)
-    given = system, policy, carry, obs, reset, drawn
-    thoughts: PyTree = ()
-    if describes:
-        carry, action, thoughts = act_and_describe(*given)
-    else:
-        carry, acted = act(*given)
-        action = acted.env_action
+    carry, acted, thoughts = act(system, policy, carry, obs, reset, drawn, describes=describes)
     seen = jax.tree.map(lambda x: x[None], obs)
-    return carry, action, system.algorithm.network.empty_masks(seen)[0], thoughts
+    return carry, acted.env_action, system.algorithm.network.empty_masks(seen)[0], thoughts

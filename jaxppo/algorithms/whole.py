@@ -13,7 +13,7 @@ from jaxppo.algorithms.axes import vmap_batches
 from jaxppo.algorithms.evaluation import FIRST, Episodes, episode_keys, evaluate, evaluation_stream
 from jaxppo.algorithms.metrics import leaves
 from jaxppo.algorithms.spine import Metrics, init_agent, update, warm_up, zero_metrics
-from jaxppo.types import Hyperparameters, LearnerState, Policy, PyTree, System
+from jaxppo.types import Hyperparameters, LearnerState, Policy, PyTree, System, pytree
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,8 +28,7 @@ class Schedule:
     warmup_rollouts: int  # that only fill the observation statistics
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class Evaluations:
     """Results of `R` evaluations of `E` episodes each, with the keys of the command line's."""
 
@@ -40,8 +39,7 @@ class Evaluations:
     finished: jax.Array  # [R, E] bool; False where arch.max_eval_steps came first
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class TrainOutput:
     """Result of a training run; under `vmap` every array has one more leading axis."""
 
@@ -54,8 +52,7 @@ class TrainOutput:
     absolute_metric: jax.Array  # float32, mean return of `best` over 10 E new episodes; or NaN
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class _Run:
     """The state between rounds."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxppo.analysis.comparison import Comparison, Estimate, curve, text
+from jaxppo.analysis.comparison import Comparison, Curve, Estimate, curve, text
 from jaxppo.runtime.sinks.plot import make_panels, save, steps_axis
 
 # Colours of Okabe and Ito that are dark enough for lines on white; each with a line and a marker
@@ -27,15 +27,10 @@ WIDTH, HEIGHT, DPI = 4.8, 3.5, 180  # inches, inches, pixels an inch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Line:
-    """A curve with a band. Points after the first `num_whole` are pale."""
+class Line(Curve):
+    """A curve as it is drawn. Points after the first `num_whole` are pale."""
 
     label: str
-    x: Sequence[float]  # [S]
-    y: Sequence[float]  # [S]
-    low: Sequence[float] = ()  # of the band, at the first points
-    high: Sequence[float] = ()
-    num_whole: int
     style: int  # index into STYLES
 
 
@@ -72,23 +67,12 @@ def lines_of(comparison: Comparison, task: str, groups: Sequence[int]) -> list[L
 
     Groups that have no run of this task are left out. The style is the place in `groups`.
     """
-    lines = []
-    for style, number in enumerate(groups):
-        group = comparison.groups[number]
-        if task in group.runs:
-            found = curve(group.runs[task])
-            lines.append(
-                Line(
-                    label=group.label,
-                    x=found.steps,
-                    y=found.iqm,
-                    low=found.low,
-                    high=found.high,
-                    num_whole=found.num_whole,
-                    style=style,
-                )
-            )
-    return lines
+    chosen = [comparison.groups[number] for number in groups]
+    return [
+        Line(label=group.label, style=style, **vars(curve(group.runs[task])))
+        for style, group in enumerate(chosen)
+        if task in group.runs
+    ]
 
 
 def draw_curves(path: Path, lines: Sequence[Line], *, title: str) -> list[Spot]:
@@ -269,14 +253,9 @@ def _figure(
     title: str, *, legend: Sequence[str] = (), height: float = HEIGHT, turned: bool = False
 ) -> tuple[Any, Any]:
     """Make a figure of one panel, with space below it for a legend or for turned tick labels."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     rows = sum(_wrapped(label, _LEGEND).count("\n") + 1 for label in legend)
     room = 0.2 * rows + (0.08 if rows else 0) + (0.3 if turned else 0)
-    figure = Figure(figsize=(WIDTH, height + room), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    figure, (axes,) = make_panels(1, 1, WIDTH, height, room)
     figure.suptitle("\n".join(textwrap.wrap(title, 56)), fontsize=10.5, x=0.02, ha="left")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

@@ -10,7 +10,6 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,12 +44,12 @@ class Group:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Curve:
-    """Learning curve of the runs of one group and task."""
+    """A curve with a band, such as the learning curve of the runs of one group and task."""
 
-    steps: list[int]  # [S]
-    iqm: list[float]  # [S] over the runs that were evaluated at that step
-    low: list[float]  # [num_whole] of the interval
-    high: list[float]
+    x: Sequence[float]  # [S] such as steps
+    y: Sequence[float]  # [S] such as the IQM over the runs that were evaluated at that step
+    low: Sequence[float] = ()  # of the band, at the first `num_whole` points
+    high: Sequence[float] = ()
     num_whole: int  # of the first points, at which all runs were evaluated
 
 
@@ -96,10 +95,8 @@ class Estimate:
     interval: Interval | None
 
 
-def overall(strata: Sequence[Array]) -> Estimate | None:
-    """Return the IQM over all tasks' runs, resampled within each task; None without scores."""
-    if not strata:
-        return None
+def overall(strata: Sequence[Array]) -> Estimate:
+    """Return the IQM over all tasks' runs, resampled within each task."""
     enough = any(stratum.size > 1 for stratum in strata)
     return Estimate(value=middle(strata), interval=interval(strata) if enough else None)
 
@@ -110,10 +107,8 @@ def middle(strata: Sequence[Array]) -> float:
     return float(iqm(scores)) if scores.size else -math.inf
 
 
-def better(pairs: Sequence[tuple[Array, Array]]) -> Estimate | None:
+def better(pairs: Sequence[tuple[Array, Array]]) -> Estimate:
     """Return the probability that a run of the first group scores higher than one of the second."""
-    if not pairs:
-        return None
     enough = any(max(x.size, y.size) > 1 for x, y in pairs)
     return Estimate(
         value=improvement(pairs), interval=improvement_interval(pairs) if enough else None
@@ -131,8 +126,8 @@ def curve(group: Sequence[Run]) -> Curve:
     if len(logs) > 1 and shared:
         low, high = intervals([[log[step] for step in shared] for log in logs])
     return Curve(
-        steps=steps,
-        iqm=[float(iqm([log[step] for log in logs if step in log])) for step in steps],
+        x=steps,
+        y=[float(iqm([log[step] for log in logs if step in log])) for step in steps],
         low=low.tolist(),
         high=high.tolist(),
         num_whole=len(shared),
@@ -149,9 +144,8 @@ def compare(found: Sequence[Run], bounds: Mapping[str, Any]) -> Comparison:
     """Sort runs into groups and tasks; `ConfigError` on invalid bounds."""
     names = _task_names(found)
     tasks = sorted(set(names))
-    typed = {home: runs.typed(home) for home in dict.fromkeys(run.home for run in found)}
-    differing = _differing(names, found, typed)
-    defaults = _task_defaults(names, found, differing, typed)
+    differing = _differing(names, found)
+    defaults = _task_defaults(names, found, differing)
 
     def value(run: Run, task: str, key: str) -> Any:
         own = run.settings.get(key, ABSENT)
@@ -162,8 +156,8 @@ def compare(found: Sequence[Run], bounds: Mapping[str, Any]) -> Comparison:
         tuple(value(run, name, key) for key in differing)
         for run, name in zip(found, names, strict=True)
     ]
-    keys, values = _naming(found, classes, differing, typed)
-    labels = _labels(found, classes, values, typed)
+    keys, values = _naming(found, classes, differing)
+    labels = _labels(found, classes, values)
     by_class: dict[tuple[Any, ...], dict[str, list[Run]]] = {own: {} for own in values}
     for name, run, own in sorted(zip(names, found, classes, strict=True), key=_order):
         by_class[own].setdefault(name, []).append(run)
@@ -242,9 +236,7 @@ def _varies(settings: Iterable[Mapping[str, Any]], key: str) -> bool:
     return len({each.get(key, ABSENT) for each in settings}) > 1
 
 
-def _differing(
-    tasks: Sequence[str], found: Sequence[Run], typed: Mapping[Path, Mapping[str, str]]
-) -> list[str]:
+def _differing(tasks: Sequence[str], found: Sequence[Run]) -> list[str]:
     """Return keys that differ between runs of one task, or that differ and a user typed.
 
     Settings from an environment's own file differ only between tasks: they are tuned for each.
@@ -254,7 +246,7 @@ def _differing(
         for task in sorted(set(tasks))
     ]
     every = [run.settings for run in found]
-    typed_keys = _union(typed.values())
+    typed_keys = _union(run.typed for run in found)
     return [
         key
         for key in _union(every)
@@ -274,10 +266,7 @@ def _is_typed(key: str, typed: Iterable[str]) -> bool:
 
 
 def _task_defaults(
-    tasks: Sequence[str],
-    found: Sequence[Run],
-    differing: Sequence[str],
-    typed: Mapping[Path, Mapping[str, str]],
+    tasks: Sequence[str], found: Sequence[Run], differing: Sequence[str]
 ) -> dict[tuple[str, str], Any]:
     """Return (task, key) -> default, for settings with a different default in each task.
 
@@ -286,9 +275,9 @@ def _task_defaults(
     untyped: dict[str, dict[str, set[Any]]] = {}
     typed_values = set()
     for run, task in zip(found, tasks, strict=True):
-        for key in differing if typed[run.home] else ():
+        for key in differing if run.typed else ():
             value = run.settings.get(key, ABSENT)
-            if _is_typed(key, typed[run.home]):
+            if _is_typed(key, run.typed):
                 typed_values.add((task, key, value))
             else:
                 untyped.setdefault(key, {}).setdefault(task, set()).add(value)
@@ -306,7 +295,6 @@ def _naming(
     found: Sequence[Run],
     classes: Sequence[tuple[Any, ...]],
     differing: Sequence[str],
-    typed: Mapping[Path, Mapping[str, str]],
 ) -> tuple[list[str], dict[tuple[Any, ...], dict[str, Any]]]:
     """Return keys that distinguish all groups, and each group's values of them.
 
@@ -314,7 +302,7 @@ def _naming(
     distinguish more groups: the rest follows from them.
     """
     first = {own: run for run, own in zip(reversed(found), reversed(classes), strict=True)}
-    typed_keys = _union(typed[run.home] for run in first.values())
+    typed_keys = _union(run.typed for run in first.values())
     chosen = [key for key in typed_keys if _is_choice(key)]
     candidates: dict[str, dict[tuple[Any, ...], Any]] = {key: {} for key in chosen}
     for own, run in first.items() if chosen else ():
@@ -337,7 +325,6 @@ def _labels(
     found: Sequence[Run],
     classes: Sequence[tuple[Any, ...]],
     values: Mapping[tuple[Any, ...], Mapping[str, Any]],
-    typed: Mapping[Path, Mapping[str, str]],
 ) -> dict[tuple[Any, ...], str]:
     """Return names of groups. A setting typed only for other groups is left out of a name.
 
@@ -345,7 +332,7 @@ def _labels(
     """
     typed_for: dict[tuple[Any, ...], set[str]] = {own: set() for own in values}
     for run, own in zip(found, classes, strict=True):
-        typed_for[own] |= set(typed[run.home])
+        typed_for[own] |= set(run.typed)
     anywhere = set().union(*typed_for.values())
     shown = {
         own: {k: v for k, v in of_key.items() if k in typed_for[own] or k not in anywhere}

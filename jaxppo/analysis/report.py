@@ -183,9 +183,12 @@ def iqms(comparison: Comparison, out: Path) -> str:
     if not groups:
         return ""
     bars = [
-        Bar(label=label_with_tasks(group, comparison), estimate=estimate, style=number)
+        Bar(
+            label=label_with_tasks(group, comparison),
+            estimate=overall(comparison.strata(group)),
+            style=number,
+        )
         for number, group in enumerate(groups)
-        if (estimate := overall(comparison.strata(group)))
     ]
     title = f"IQM, {_tasks(comparison)}"
     draw_bars(out / "iqm.png", bars, title=title, xlabel=_unit(comparison))
@@ -205,12 +208,12 @@ def improvements(comparison: Comparison, groups: Sequence[Group], out: Path) -> 
     many = len(groups) > MAX_PAIRED
     bars = []
     for first, second in itertools.combinations(range(len(groups)), 2):
-        estimate = better(comparison.pairs(groups[first], groups[second]))
-        if estimate is None or (many and first > 0):
+        pairs = comparison.pairs(groups[first], groups[second])
+        if not pairs or (many and first > 0):
             continue
         label = f"over {groups[second].label}"
         label = label if many else f"{groups[first].label}\n{label}"
-        bars.append(Bar(label=label, estimate=estimate, style=second if many else first))
+        bars.append(Bar(label=label, estimate=better(pairs), style=second if many else first))
     if not bars:
         return ""
     title = "Probability of improvement" + (f" of {groups[0].label}" if many else "")
@@ -440,9 +443,8 @@ def _mean(scores: Array) -> str:
 
 def _points(value: float | str, found: Sequence[tuple[float, int | None]]) -> Points:
     scores = np.asarray([score for score, _ in found])
-    estimate = overall([scores])
-    assert estimate is not None
     styles = [style for _, style in found]
+    estimate = overall([scores])
     return Points(value=value, scores=scores.tolist(), styles=styles, estimate=estimate)
 
 

@@ -34,6 +34,7 @@ class Run:
     seed: int
     env: dict[str, Any]  # settings of the environment, by keys such as `name` and `params.gravity`
     settings: dict[str, Any]  # other settings that affect the result, such as `system.gamma`
+    typed: dict[str, str]  # the overrides that started it, by key
     status: str  # FINISHED, UNFINISHED, or the reason of a failure
     evaluations: dict[int, float]  # steps -> mean return; without those that were not finite
     absolute: float | None  # absolute metric
@@ -79,11 +80,11 @@ def find(places: Sequence[str]) -> tuple[list[Run], list[str]]:
     for place in places:
         for home, only in _homes(Path(place)):
             try:
-                config = _config(home)
+                config, own = _config(home), typed(home)
                 for folder in [home / only] if only else _folders(home, config):
                     if folder.resolve() not in seen:
                         seen.add(folder.resolve())
-                        runs.append(_read(home, folder, config, notes))
+                        runs.append(_read(home, folder, config, own, notes))
             except (OSError, ValueError) as error:
                 notes.append(f"{home}: left out: {error}")
     if not runs:
@@ -213,7 +214,9 @@ def _is_population(config: dict[str, Any]) -> bool:
     return bool((config.get("population") or {}).get("size"))
 
 
-def _read(home: Path, folder: Path, config: dict[str, Any], notes: list[str]) -> Run:
+def _read(
+    home: Path, folder: Path, config: dict[str, Any], typed: dict[str, str], notes: list[str]
+) -> Run:
     """Return one run; append notes on damaged files to `notes`."""
     log = events(folder / METRICS, notes)
     end = summary(folder / SUMMARY, notes)
@@ -230,6 +233,7 @@ def _read(home: Path, folder: Path, config: dict[str, Any], notes: list[str]) ->
         seed=int(seed),
         env=dict(_leaves(config["env"])),
         settings={k: v for k, v in _leaves(compared) if k not in _IGNORED_KEYS},
+        typed=typed,
         status=str(end.get("status", UNFINISHED)),
         evaluations={
             int(event["steps"]): score

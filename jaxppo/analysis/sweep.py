@@ -65,7 +65,6 @@ def over_seeds(rows: list[dict[str, Any]], keys: list[str]) -> list[dict[str, An
     found = []
     for values, scores in groups.items():
         estimate = overall([np.asarray(scores)])
-        assert estimate is not None  # since there are scores
         ends = estimate.interval
         bounds = f"[{ends[0]:.6g}, {ends[1]:.6g}]" if ends else "-"  # one run has none
         own = dict(zip(keys, values, strict=True))
@@ -98,7 +97,7 @@ def _merge_marl_eval(sweep_dir: Path, jobs: list[dict[str, Any]], keys: list[str
         file = sweep_dir / job["job"] / MARL_EVAL
         if file.exists():
             label = " ".join(f"{key}={_setting(job, key)}" for key in swept)
-            documents.append((label.replace(",", ";"), json.loads(file.read_text("utf-8"))))
+            documents.append((label, json.loads(file.read_text("utf-8"))))
     if documents:
         try:
             save(sweep_dir / MARL_EVAL, merge(documents))

@@ -17,16 +17,21 @@ def imported(key: str, path: str, what: str, choices: Iterable[str]) -> Any:
     module, _, name = path.rpartition(".")
     if not module:
         raise ConfigError(f"{key}={path}: an import path such as my_module.my_name is needed")
-    try:
-        found = getattr(importlib.import_module(module), name, None)
-    except Exception as error:  # a user's module may raise anything
-        raise ConfigError(
-            f"{key}={path}: {module} cannot be imported ({named(error)}); "
-            "is it on PYTHONPATH, and does it run?"
-        ) from error
+    found = getattr(load(key, path, module), name, None)
     if not callable(found):
         raise ConfigError(
             f"{key}={path}: module {module} has no {what} {name}; give the path of one that is "
             f"there, or one of {', '.join(choices)}"
         )
     return found
+
+
+def load(key: str, path: str, module: str) -> Any:
+    """Import the module of the setting `key=path`; `ConfigError` if that fails."""
+    try:
+        return importlib.import_module(module)
+    except Exception as error:  # a user's module may raise anything
+        raise ConfigError(
+            f"{key}={path}: {module} cannot be imported ({named(error)}); "
+            "is it on PYTHONPATH, and does it run?"
+        ) from error

@@ -139,9 +139,6 @@ def _group_of_layer(key: str) -> str:
     return f"; by name with a slash: {group}=NAME"
 
 
-_SCALAR_GROUPS = ("arch", "system", "env", "population", "checkpoint", "logger")
-
-
 def help_text(algorithm: str) -> str:
     """Return all keys with their help and default, for `--help` of an algorithm's command."""
     lines, hints = [], typing.get_type_hints(Config)
@@ -155,7 +152,7 @@ def help_text(algorithm: str) -> str:
         lines.append(f"{group.name}: {(cls.__doc__ or '').strip()}")
         for field in dataclasses.fields(cls):
             key, default = f"{group.name}.{field.name}", ""
-            if group.name in _SCALAR_GROUPS:  # as one types it
+            if group.name != "network":  # whose layers are chosen by name; others as one types them
                 shown = as_override(key, getattr(cls(), field.name)).partition("=")[2]
                 default = f" [{'.inf' if shown == 'inf' else shown}]"
             lines.append(f"  {key:<30} {field.metadata['help']}{default}")

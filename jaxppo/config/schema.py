@@ -111,6 +111,7 @@ ALGORITHMS = {  # the names of system.algorithm
     "ppo": "jaxppo.algorithms.ppo.PPO",
     "pqn": "jaxppo.algorithms.pqn.PQN",
 }
+COMMANDS = tuple(f"{kind}_{name}" for name in ALGORITHMS for kind in ("ff", "rec"))  # that train
 
 
 OPTIMIZERS = {  # the names of system.optimizer
@@ -236,6 +237,12 @@ class SystemConfig:
         """Raise `ConfigError` if a minibatch, summed over all learners, is too small."""
 
 
+LIBRARIES = (  # the choices of env.library
+    *("gymnax", "brax", "craftax", "jumanji", "navix", "pgx", "playground", "xminigrid"),
+    *("gymnasium", "envpool"),
+)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EnvConfig:
     """The environment; `env=NAME` selects a file of configs/env with settings that suit it."""
@@ -244,10 +251,7 @@ class EnvConfig:
         "gymnax",
         "written in JAX: gymnax, brax, craftax, jumanji, navix, pgx, playground, xminigrid; "
         "not in JAX: gymnasium, envpool",
-        choices=(
-            *("gymnax", "brax", "craftax", "jumanji", "navix", "pgx", "playground", "xminigrid"),
-            *("gymnasium", "envpool"),
-        ),
+        choices=LIBRARIES,
     )
     name: str | None = setting(
         "CartPole-v1", "a registered id of the library; ignored if target is set"

@@ -62,11 +62,6 @@ class Drawing:
     draw: Callable[[PyTree, PyTree], np.ndarray]  # state of `env`, observation -> uint8 [H, W, 3]
 
 
-def _of_simulator(frame: PyTree, obs: PyTree) -> np.ndarray:
-    del obs
-    return np.asarray(frame)
-
-
 def drawing(env: Environment) -> Drawing:
     """Return how to draw `env`; `ConfigError` if it cannot be drawn.
 
@@ -79,7 +74,11 @@ def drawing(env: Environment) -> Drawing:
     from jaxppo.envs.gymnax import GymnaxEnvironment
 
     if is_simulated(env):
-        return Drawing(env=env, inner=lambda state: state, draw=_of_simulator)
+        return Drawing(
+            env=env,
+            inner=lambda state: state,
+            draw=lambda frame, _: np.asarray(frame),
+        )
     bare: Any = env
     added, wrapped = False, 0
     while not isinstance(bare, GymnaxEnvironment):

@@ -25,7 +25,7 @@ from jaxppo.algorithms.evaluation import (
 from jaxppo.config.fields import ConfigError
 from jaxppo.envs import is_simulated
 from jaxppo.runtime import compile, devices, simulated
-from jaxppo.types import Policy, PyTree, System, Thoughts
+from jaxppo.types import Policy, PyTree, System
 
 CHUNK = 64  # steps that are played before their arrays are copied to the host
 
@@ -119,21 +119,24 @@ def _cut(chunks: Iterable[tuple[RecordedStep, Episodes]], num: int) -> Iterator[
     for steps, so_far in chunks:
         for row in np.flatnonzero(so_far.lengths > lengths).tolist():
             new = int(so_far.lengths[row] - lengths[row])
-            whole = dataclasses.replace(steps, after=())
-            whole = jax.tree.map(lambda x, row=row, new=new: x[:new, row].copy(), whole)
-            last = jax.tree.map(lambda x, row=row, new=new: x[new - 1, row].copy(), steps.after)
-            parts[row].append(dataclasses.replace(whole, after=last))
+            parts[row].append(_part(steps, (slice(new), row), (new - 1, row)))
         lengths = so_far.lengths
     for row, part in enumerate(parts):
         parts[row] = []
         yield _episode(part, so_far, row)
 
 
+def _part(steps: RecordedStep, own: Any, last: Any) -> RecordedStep:
+    """Return copies of what steps hold at the index `own`, with the `after` at the index `last`."""
+    after = jax.tree.map(lambda x: x[last].copy(), steps.after)
+    part = jax.tree.map(lambda x: x[own].copy(), dataclasses.replace(steps, after=()))
+    return dataclasses.replace(part, after=after)
+
+
 def _episode(parts: Sequence[RecordedStep], found: Episodes, row: int) -> Episode:
     """Return an episode of parts `[T, ...]` with the last `after`; its result is in `row`."""
     final_observation, last_state = parts[-1].after
     joined = jax.tree.map(_joined, *(dataclasses.replace(x, after=()) for x in parts))
-    thoughts = {f.name: getattr(joined.thoughts, f.name) for f in dataclasses.fields(Thoughts)}
     return Episode(
         observations=joined.observations,
         final_observation=final_observation,
@@ -141,7 +144,7 @@ def _episode(parts: Sequence[RecordedStep], found: Episodes, row: int) -> Episod
         rewards=joined.rewards,
         terminated=joined.terminated,
         truncated=joined.truncated,
-        **thoughts,
+        **vars(joined.thoughts),
         episode_return=float(found.returns[row]),
         finished=bool(found.finished[row]),
         states=jax.tree.map(lambda x, last: _joined(x, last[None]), joined.states, last_state),
@@ -164,10 +167,7 @@ def _play_simulators(
 
             def tell(numbers: np.ndarray, step: RecordedStep, parts: Any = parts) -> None:
                 for i, number in enumerate(numbers.tolist()):
-                    ends = dataclasses.replace(step, after=())
-                    one = jax.tree.map(lambda x, i=i: x[i : i + 1], ends)
-                    after = jax.tree.map(lambda x, i=i: x[i], step.after)
-                    parts[number].append(dataclasses.replace(one, after=after))
+                    parts[number].append(_part(step, slice(i, i + 1), i))
 
             found = jax.tree.map(lambda x: x.reshape(-1), program(policy, keys, tell))
             yield from (_episode(parts[row], found, row) for row in range(num))

@@ -15,7 +15,6 @@ from jaxppo.algorithms.spine import warm_up_members
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.envs import is_simulated
-from jaxppo.kernels.platforms import compiling_for
 from jaxppo.runtime import build, checkpoint, compile, devices, targets
 from jaxppo.runtime.evaluating import place_keys
 from jaxppo.runtime.jobs import prepare
@@ -98,8 +97,7 @@ def _compile_start(layout: Layout, configs: Sequence[Config]) -> Any:
         blocks = []
         for block, count in enumerate(layout.plan.updates_per_block):
             keys = jax.vmap(evaluation_stream, (0, None))(streams, block)
-            placed = place_keys(layout, keys, configs[0].arch.num_eval_episodes, 1)[0]
-            blocks.append((layout.place_count(count), placed))
+            blocks.append((layout.place_count(count), place_keys(layout, keys)))
         state = place_start(layout, configs)
         if layout.plan.warmup_rollouts:
             num = layout.plan.num_devices
@@ -107,9 +105,8 @@ def _compile_start(layout: Layout, configs: Sequence[Config]) -> Any:
             state = warm_up(state, layout.place_count(layout.plan.warmup_rollouts))
         return (state, layout.no_metrics()), blocks
 
-    with compile.collection_disabled(), compiling_for(devices.platform()):
-        placed = devices.sharding(layout.devices)
-        return jax.jit(start, out_shardings=placed).lower().compile()
+    program = jax.jit(start, out_shardings=devices.sharding(layout.devices))
+    return compile.compile_jit(program, options={}).call
 
 
 def _names(program: Any) -> dict[str, list[str]]:

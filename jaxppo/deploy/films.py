@@ -72,8 +72,8 @@ def render(settings: Rendering) -> None:
         late = "" if played.finished else ", unfinished"
         text = f"return {played.episode_return:.2f}, {count(played.length, 'step')}{late}"
         path = out / f"{name}.gif"
-        images = frames(drawn, played, settings.max_frames, thoughts=settings.thoughts)
-        write_film(path, images, fps)
+        steps = every_kth(played.length, settings.max_frames)
+        write_film(path, pictures(drawn, played, steps, thoughts=settings.thoughts), fps)
         rows.append((f"{name}: {text}", pictures(drawn, played, evenly_spaced(played.length, 5))))
         print_lines(f"{path}: {text}, episode {numbers[name] + 1} of {settings.episodes}")
     write_strip(out / "strip.png", rows)
@@ -120,7 +120,8 @@ def film(
         raise ConfigError(f"which={which}: must be one of {', '.join(scores)}")
     number, file = scores[which], io.BytesIO()
     played = with_frames(policy, number, every[number], max_frames)
-    images = frames(drawn, played, max_frames, thoughts=thoughts)
+    steps = every_kth(played.length, max_frames)
+    images = pictures(drawn, played, steps, thoughts=thoughts)
     write_film(file, images, frames_per_second(played.length))
     return Film(gif=file.getvalue(), episode_return=played.episode_return, length=played.length)
 
@@ -184,14 +185,6 @@ def _watch(drawn: Drawing, state: PyTree, action: PyTree, keys: jax.Array) -> tu
 def frames_per_second(length: int) -> int:
     """Return the speed of a film of so many steps: 30, or fewer if it is short."""
     return min(30, max(4, (length + 1) // 4))
-
-
-def frames(
-    drawn: Drawing, played: Episode, max_frames: int, *, thoughts: bool = True
-) -> list[Picture]:
-    """Draw an episode; of a long one every k-th step and the last."""
-    steps = every_kth(played.length, max_frames)
-    return pictures(drawn, played, steps, thoughts=thoughts)
 
 
 def every_kth(length: int, max_frames: int) -> list[int]:

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxppo.algorithms.acting import act, act_and_describe
+from jaxppo.algorithms.acting import act
 from jaxppo.algorithms.evaluation import Episodes, Watch, episode_keys, watch_nothing
 from jaxppo.algorithms.spine import init_agent
 from jaxppo.config.fields import ConfigError, setting
@@ -75,9 +75,7 @@ class TrainedPolicy:
         and an action mask in them is respected. Works under `jit` and `vmap`. `ConfigError` if the
         observation does not fit the environment's space.
         """
-        inputs, single = self._inputs(observation, carry, reset)
-        found = _act(self.system, self.policy, key, *inputs)
-        return jax.tree.map(lambda x: x[0], found) if single else found
+        return self._call(_act, observation, carry, reset, key)
 
     def describe(
         self, observation: PyTree, *, carry: PyTree = None, reset: Any = False
@@ -87,21 +85,26 @@ class TrainedPolicy:
         Arguments and errors as for `act`. `log_probs` are those of the greedy actions. Values are
         in the units of training.
         """
-        inputs, single = self._inputs(observation, carry, reset)
-        found = _describe(self.system, self.policy, *inputs)
-        return jax.tree.map(lambda x: x[0], found) if single else found
+        return self._call(_describe, observation, carry, reset)
 
-    def _inputs(
-        self, observation: PyTree, carry: PyTree, reset: Any
-    ) -> tuple[tuple[PyTree, PyTree, jax.Array], bool]:
-        """Return observations, memories and resets of a batch, and whether `B` was added."""
+    def _call(
+        self,
+        function: Callable[..., Any],
+        observation: PyTree,
+        carry: PyTree,
+        reset: Any,
+        *more: Any,
+    ) -> Any:
+        """Return what `function` returns for a batch; for one observation without `B`."""
         observation, single = self._batch(observation)
         num = jax.tree.leaves(observation)[0].shape[0]
         if carry is None:
             carry = self.initial_carry(num)
         elif single:
             carry = jax.tree.map(lambda x: x[None], carry)
-        return (observation, carry, jnp.broadcast_to(jnp.asarray(reset, bool), (num,))), single
+        reset = jnp.broadcast_to(jnp.asarray(reset, bool), (num,))
+        found = function(self.system, self.policy, *more, observation, carry, reset)
+        return jax.tree.map(lambda x: x[0], found) if single else found
 
     def _batch(self, observation: PyTree) -> tuple[PyTree, bool]:
         """Return observations `[B, O...]` and whether `B` was added."""
@@ -157,7 +160,7 @@ class TrainedPolicy:
     def _placed(self) -> Policy:
         """Return the policy on all devices, `[D, 1, ...]`."""
         alone = jax.tree.map(lambda x: x[None], self.policy)
-        placed: Policy = devices.place(alone, devices.of_run(self.num_devices), sharded=False)
+        placed: Policy = devices.replicate(alone, devices.of_run(self.num_devices))
         return placed
 
     def _batches(self, num_episodes: int) -> Iterator[tuple[int, jax.Array]]:
@@ -200,7 +203,7 @@ def _act(
     """Return the actions for `[B, O...]` and the next memory."""
     if key is None:
         policy = dataclasses.replace(policy, noise_key=None)
-    carry, acted = act(system, policy, carry, obs, reset, key)
+    carry, acted, _ = act(system, policy, carry, obs, reset, key)
     return acted.env_action, carry
 
 
@@ -210,7 +213,7 @@ def _describe(
 ) -> Thoughts:
     """Return what the policy computes for `[B, O...]`, with greedy actions."""
     policy = dataclasses.replace(policy, noise_key=None)
-    return act_and_describe(system, policy, carry, obs, reset, None)[2]
+    return act(system, policy, carry, obs, reset, None, describes=True)[2]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

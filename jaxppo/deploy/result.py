@@ -97,9 +97,11 @@ class Result:
 
     def plot(self) -> Any:
         """Return a matplotlib figure of the curves, which a notebook shows."""
-        from jaxppo.runtime.sinks.plot import draw
+        from jaxppo.runtime.sinks.plot import draw, png
 
-        return _shown(draw(self.events[""]))
+        figure = draw(self.events[""])
+        figure._repr_png_ = lambda: png(figure)  # a notebook calls it
+        return figure
 
     def film(self, **settings: Any) -> Film:
         """Film an episode of the policy, see `jaxppo.deploy.films.film`; a notebook shows it."""
@@ -228,11 +230,3 @@ def _alone(x: jax.Array, device: int, slot: int) -> jax.Array:
     shards = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)
     found: jax.Array = jax.device_put(shards[device].data[0, slot], devices.available()[0])
     return found
-
-
-def _shown(figure: Any) -> Any:
-    """Return the figure with what a notebook calls to show it."""
-    from jaxppo.runtime.sinks.plot import png
-
-    figure._repr_png_ = lambda: png(figure)
-    return figure

@@ -11,23 +11,14 @@ from types import ModuleType
 from typing import Any
 
 from jaxppo.config.fields import ConfigError
-from jaxppo.config.schema import EnvConfig
+from jaxppo.config.importing import load
+from jaxppo.config.schema import LIBRARIES, EnvConfig
 from jaxppo.envs.ranges import check_known, evaluation_config
 from jaxppo.types import Environment, describe
 
 OF_SIMULATORS = ("wrappers", "processes", "isolated", "on_error", "step_timeout")  # of env
-PACKAGES = {  # library -> name of its package; the adapter and the extra are named as the library
-    "gymnax": "gymnax",
-    "brax": "brax",
-    "craftax": "craftax",
-    "jumanji": "jumanji",
-    "navix": "navix",
-    "pgx": "pgx",
-    "playground": "mujoco_playground",
-    "xminigrid": "xminigrid",
-    "gymnasium": "gymnasium",
-    "envpool": "envpool",
-}
+# Library -> name of its package; the adapter and the extra are named as the library
+PACKAGES = {name: name for name in LIBRARIES} | {"playground": "mujoco_playground"}
 
 
 def make(config: EnvConfig) -> Environment:
@@ -60,9 +51,12 @@ def build(config: EnvConfig) -> Environment:
             "or the import path of a class"
         )
     if config.module is not None:
-        load("env.module", config.module)
+        load("env.module", config.module, config.module)
     adapter = _adapter(config)
+    is_listed = config.target is None and config.library != "gymnasium"  # takes more than names()
     try:
+        if is_listed and config.name not in (known := adapter.names()):
+            raise unknown(config, known)
         env: Environment = adapter.make(config)
     except ConfigError:
         raise
@@ -118,17 +112,6 @@ def is_simulated(env: Any) -> bool:
     return module is not None and isinstance(env, module.Simulated)
 
 
-def load(key: str, name: str) -> Any:
-    """Import the module `name` of the setting `key`; `ConfigError` if that fails."""
-    try:
-        return importlib.import_module(name)
-    except Exception as error:  # a user's module may raise anything
-        raise ConfigError(
-            f"{key}={name}: cannot be imported ({type(error).__name__}: {error}); "
-            "is it on PYTHONPATH, and does it run?"
-        ) from error
-
-
 def _key(config: EnvConfig) -> str:
     return f"env.name={config.name}" if config.target is None else f"env.target={config.target}"
 
@@ -180,16 +163,15 @@ def refuse(config: EnvConfig, names: Iterable[str], why: str) -> None:
 
 def check_gymnax() -> None:
     """Raise `ConfigError` if another distribution has replaced gymnax by its own version."""
-    for name in ("stable-gymnax", "stable_gymnax"):
-        try:
-            version = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        raise ConfigError(
-            f"{name} {version} is installed, which popgym-arcade brings: it writes a package "
-            "of its own over gymnax; pip uninstall popgym-arcade stable-gymnax, then pip install "
-            "--force-reinstall --no-deps gymnax, and keep popgym-arcade in another environment"
-        )
+    try:
+        version = importlib.metadata.version("stable-gymnax")
+    except importlib.metadata.PackageNotFoundError:
+        return
+    raise ConfigError(
+        f"stable-gymnax {version} is installed, which popgym-arcade brings: it writes a package "
+        "of its own over gymnax; pip uninstall popgym-arcade stable-gymnax, then pip install "
+        "--force-reinstall --no-deps gymnax, and keep popgym-arcade in another environment"
+    )
 
 
 def unknown(config: EnvConfig, known: Iterable[str]) -> ConfigError:

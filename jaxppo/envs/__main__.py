@@ -1,11 +1,8 @@
 """List environments, all or those with a word: `python -m jaxppo.envs cart`."""
 
-import sys
-
 from jaxppo.config.fields import ConfigError
 from jaxppo.launch.command_line import attempt
 from jaxppo.launch.environments import show
-from jaxppo.runtime.sinks.console import print_lines
 
 HELP = """List the environments that one can train on, with their spaces and episode lengths:
 python -m jaxppo.envs
@@ -14,11 +11,7 @@ python -m jaxppo.envs cart      those with cart in their name, library or file o
 
 def main() -> None:
     """Run the command line."""
-    arguments = sys.argv[1:]
-    if {"-h", "--help"} & set(arguments):
-        print_lines(*HELP.splitlines())
-        return
-    attempt(lambda: _show(arguments))
+    attempt(_show, HELP, bare=True)
 
 
 def _show(arguments: list[str]) -> None:

@@ -3,7 +3,6 @@
 from brax import envs as brax_envs
 
 from jaxppo.config.schema import EnvConfig
-from jaxppo.envs import unknown
 from jaxppo.envs.episodes import Episodes
 from jaxppo.envs.states import States
 
@@ -21,6 +20,4 @@ def make(config: EnvConfig) -> Episodes:
     kwargs = dict(config.kwargs)
     length = kwargs.pop("episode_length", 1000)
     name = str(config.name)
-    if name not in names():
-        raise unknown(config, names())
     return Episodes(name, States(brax_envs.get_environment(name, **kwargs), length), config)

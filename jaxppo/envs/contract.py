@@ -448,8 +448,7 @@ def _mapped(first: PyTree, played: Played, alone: PyTree) -> Iterator[str]:
 
 
 def _equal(one: PyTree, other: PyTree) -> bool:
-    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
-    return all(_same(x, y).all() for x, y in pairs)
+    return jax.tree.all(jax.tree.map(lambda x, y: _same(x, y).all(), one, other))
 
 
 def _same(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -459,9 +458,9 @@ def _same(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def _close(one: PyTree, other: PyTree) -> bool:
     """Return whether two trees are equal up to rounding errors of a few steps."""
-    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
-    return all(
-        x.shape == y.shape
-        and np.allclose(x.astype(np.float64), y.astype(np.float64), 1e-2, 1e-2, equal_nan=True)
-        for x, y in pairs
-    )
+
+    def alike(x: np.ndarray, y: np.ndarray) -> bool:
+        x, y = x.astype(np.float64), y.astype(np.float64)
+        return x.shape == y.shape and np.allclose(x, y, 1e-2, 1e-2, equal_nan=True)
+
+    return jax.tree.all(jax.tree.map(alike, one, other))

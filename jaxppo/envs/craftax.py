@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from craftax.craftax_env import make_craftax_env_from_name
 
 from jaxppo.config.schema import EnvConfig
-from jaxppo.envs import replace_params, unknown
+from jaxppo.envs import replace_params
 from jaxppo.envs.episodes import Episodes, box_of
 from jaxppo.types import Discrete, PyTree
 
@@ -50,8 +50,6 @@ def names() -> list[str]:
 def make(config: EnvConfig) -> Episodes:
     """Build by Craftax's name, with the changes of `env.params`."""
     name = str(config.name)
-    if name not in names():
-        raise unknown(config, names())
     env = make_craftax_env_from_name(name, auto_reset=False, **config.kwargs)
     params = replace_params(name, env.default_params, config.params)
     return Episodes(name, Craftax(env, params), config)

@@ -7,7 +7,7 @@ from typing import Any
 import envpool
 
 from jaxppo.config.schema import EnvConfig
-from jaxppo.envs import OF_SIMULATORS, refuse, unknown
+from jaxppo.envs import OF_SIMULATORS, refuse
 from jaxppo.envs.simulated import Simulated, refuse_settings
 from jaxppo.simulators.envpool import EnvPool
 
@@ -31,8 +31,6 @@ def make(config: EnvConfig) -> Simulated:
         "sets their number",
     )
     name, kwargs = str(config.name), dict(config.kwargs)
-    if name not in names():
-        raise unknown(config, names())
 
     def pool(seeds: list[int]) -> Any:
         with warnings.catch_warnings():

@@ -16,7 +16,17 @@ from jaxppo.config.schema import EnvConfig
 from jaxppo.kernels import random_bits
 from jaxppo.kernels.costs import is_cheap
 from jaxppo.kernels.platforms import forms
-from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, TimeStep, is_space, zeros
+from jaxppo.ops.sequences import where
+from jaxppo.types import (
+    Box,
+    Discrete,
+    Environment,
+    MultiDiscrete,
+    PyTree,
+    TimeStep,
+    is_space,
+    zeros,
+)
 
 
 class Single(Protocol):
@@ -102,6 +112,17 @@ class Episodes:
         )
 
 
+class Wrapper:
+    """A `types.Environment` that shows another one, `env`, in another way."""
+
+    def __init__(self, env: Environment, observation_space: PyTree) -> None:
+        self.name = env.name
+        self.observation_space = observation_space
+        self.action_space = env.action_space
+        self.time_limit = env.time_limit
+        self._env = env
+
+
 def ended(terminated: jax.Array, truncated: jax.Array) -> jax.Array:
     """Return which of `B` episodes have ended, for flags of any shape; see `problems`."""
     flags = [jnp.asarray(flag, bool) for flag in (terminated, truncated)]
@@ -134,11 +155,7 @@ def renew(
         if ratio > 1:
             turn = (jnp.cumsum(over) - 1) % num
             starts = jax.tree.map(lambda x: x[turn], starts)
-        merged: tuple[PyTree, PyTree] = jax.tree.map(
-            lambda new, old: jnp.where(over.reshape(-1, *[1] * (old.ndim - 1)), new, old),
-            starts,
-            after,
-        )
+        merged: tuple[PyTree, PyTree] = where(over, starts, after)
         return merged
 
     if forms().resets_without_branch and is_cheap(make, key):
@@ -168,6 +185,17 @@ def box_of(example: Any, low: float = float("-inf"), high: float = float("inf"))
     if example.dtype == bool:
         low, high = 0.0, 1.0
     return Box(tuple(example.shape), jnp.dtype(example.dtype).name, low, high)
+
+
+def bound_of(x: Any) -> Any:
+    """Return a bound of a `Box`: a number if all are equal, otherwise nested tuples."""
+    values = np.asarray(x, np.float64)
+    first = float(values.flat[0]) if values.size else 0.0
+
+    def nested(row: Any) -> Any:
+        return tuple(map(nested, row)) if isinstance(row, list) else row
+
+    return first if (values == first).all() else nested(values.tolist())
 
 
 def line(x: Any) -> str:
@@ -222,7 +250,9 @@ def problems(env: Any) -> list[str]:
 
 def space_problems(space: Any) -> Iterator[str]:
     """Yield errors of one space, in words."""
-    if isinstance(space, Box):
+    if 0 in getattr(space, "shape", ()):
+        yield f"{line(space)}: has no entries"
+    elif isinstance(space, Box):
         try:
             bounds = (np.asarray(bound, float) for bound in (space.low, space.high))
             low, high = (np.broadcast_to(bound, space.shape) for bound in bounds)

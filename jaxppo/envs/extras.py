@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 
 from jaxppo.config.fields import ConfigError
+from jaxppo.envs.episodes import Wrapper
+from jaxppo.ops.sequences import where
 from jaxppo.types import (
     Box,
     Discrete,
@@ -33,7 +34,7 @@ class ExtrasState:
     time: jax.Array  # [B] int32, steps taken in the episode
 
 
-class Extras:
+class Extras(Wrapper):
     """A `types.Environment` with further entries in its observation.
 
     The observation is a dict. It has the environment's own entries, or its observation as
@@ -69,11 +70,7 @@ class Extras:
             "last_reward": Box((1,), "float32"),
             "step": Box((1,), "float32", 0.0, float("inf") if env.time_limit is None else 1.0),
         }
-        self.name = env.name
-        self.observation_space: PyTree = {**own, **{name: added[name] for name in names}}
-        self.action_space = env.action_space
-        self.time_limit = env.time_limit
-        self._env = env
+        super().__init__(env, {**own, **{name: added[name] for name in names}})
         self._names = names
 
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
@@ -94,7 +91,7 @@ class Extras:
             "last_reward": step.reward[:, None],
             "step": time[:, None] / jnp.float32(self.time_limit or 1),
         }
-        now = jax.vmap(_choose)(over, self._at_start(time.shape[0]), after)
+        now = where(over, self._at_start(time.shape[0]), after)
         return ExtrasState(inner=inner, time=jnp.where(over, 0, time)), dataclasses.replace(
             step,
             obs=self._join(step.obs, now),
@@ -139,7 +136,3 @@ def _input(space: Space, action: jax.Array) -> jax.Array:
     return jnp.concatenate(
         [jax.nn.one_hot(parts[:, i], num) for i, num in enumerate(space.num_values)], axis=-1
     )
-
-
-def _choose(first: jax.Array, one: PyTree, other: PyTree) -> PyTree:
-    return jax.tree.map(partial(jnp.where, first), one, other)

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.config.fields import ConfigError
+from jaxppo.envs.episodes import Wrapper, bound_of
+from jaxppo.ops.sequences import where
 from jaxppo.types import Box, Environment, PyTree, Space, TimeStep, is_space
 
 
@@ -22,7 +24,7 @@ class FramesState:
     shown: tuple[jax.Array, ...]  # [B, O...] of each stacked leaf
 
 
-class Frames:
+class Frames(Wrapper):
     """A `types.Environment` whose arrays are those of the last `num` steps, oldest first.
 
     They are concatenated along the last axis: `[F]` to `[num F]`, `[H, W, C]` to `[H, W, num C]`.
@@ -47,11 +49,7 @@ class Frames:
             _stack_space(space, num) if stacked else space
             for (_, space), stacked in zip(paths, self._stacked, strict=True)
         ]
-        self.name = env.name
-        self.observation_space: PyTree = jax.tree.unflatten(self._form, spaces)
-        self.action_space = env.action_space
-        self.time_limit = env.time_limit
-        self._env = env
+        super().__init__(env, jax.tree.unflatten(self._form, spaces))
         self._num = num
 
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
@@ -67,10 +65,7 @@ class Frames:
         inner, step = self._env.step(key, state.inner, action)
         over = step.terminated | step.truncated
         after = tuple(map(self._push, state.shown, self._arrays(step.final_observation)))
-        now = tuple(
-            jnp.where(over.reshape(-1, *(1,) * (x.ndim - 1)), first, x)
-            for first, x in zip(self._repeat(step.obs), after, strict=True)
-        )
+        now = where(over, self._repeat(step.obs), after)
         return FramesState(inner=inner, shown=now), dataclasses.replace(
             step,
             obs=self._join(step.obs, now),
@@ -100,15 +95,6 @@ def _name(path: Any) -> str | None:
 
 
 def _stack_space(space: Box, num: int) -> Space:
-    def bound(x: Any) -> Any:
-        if np.ndim(x) == 0:
-            return x
-        return _nested(np.concatenate([np.asarray(x)] * num, axis=-1))
-
     shape = (*space.shape[:-1], num * space.shape[-1])
-    return dataclasses.replace(space, shape=shape, low=bound(space.low), high=bound(space.high))
-
-
-def _nested(x: Any) -> Any:
-    """Return an array as nested tuples."""
-    return tuple(_nested(row) for row in x) if np.ndim(x) else float(x)
+    low, high = (bound_of(np.tile(bound, num)) for bound in (space.low, space.high))
+    return dataclasses.replace(space, shape=shape, low=low, high=high)

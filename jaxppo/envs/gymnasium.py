@@ -42,8 +42,8 @@ def make(config: EnvConfig) -> Simulated:
         raise unknown(config, names()) from None
 
 
-def simulated(name: str, factory: Callable[..., Any], config: EnvConfig) -> Simulated:
-    """Describe the environments that `factory()` makes, by making one."""
+def simulated(name: str | None, factory: Callable[..., Any], config: EnvConfig) -> Simulated:
+    """Describe the environments that `factory()` makes, by making one; None: with its own name."""
     refuse_settings(config)
     for wrapper in config.wrappers:
         path = wrapper.get("_target_") if isinstance(wrapper, dict) else wrapper
@@ -59,10 +59,11 @@ def simulated(name: str, factory: Callable[..., Any], config: EnvConfig) -> Simu
             "to at least 1"
         )
     with contextlib.closing(factory()) as one:
+        spec = getattr(one, "spec", None)
+        name = name or getattr(spec, "id", None) or type(getattr(one, "unwrapped", one)).__name__
         for part in ("observation_space", "action_space", "reset", "step"):
             if not hasattr(one, part):
                 raise ConfigError(f"{name}: is no Gymnasium environment, since it has no {part}")
-        spec = getattr(one, "spec", None)
         limit = getattr(spec, "max_episode_steps", None) or None
         spaces = one.observation_space, one.action_space
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
-from jaxppo.envs import replace_params, unknown
-from jaxppo.envs.episodes import ended, line, part, renew
+from jaxppo.envs import replace_params
+from jaxppo.envs.episodes import bound_of, ended, line, part, renew
 from jaxppo.envs.later import imported_later
 from jaxppo.envs.ranges import Range, ranges
 from jaxppo.kernels import random_bits
@@ -247,8 +247,6 @@ def downloads(name: str) -> bool:
 def make(config: EnvConfig) -> GymnaxEnvironment:
     """Build by gymnax id, with `env.kwargs` and `env.params`."""
     name = str(config.name)
-    if name not in names():
-        raise unknown(config, names())
     env, params = gymnax.make(name, **config.kwargs)
     return adapt(name, env, params, config)
 
@@ -274,12 +272,8 @@ def _observation_space(space: Any, example: Any) -> PyTree:
     if isinstance(space, spaces.Discrete):
         return Discrete(int(space.n))
     if isinstance(space, spaces.Box):
-        return Box(
-            tuple(example.shape),
-            jnp.dtype(example.dtype).name,
-            _bound(space.low),
-            _bound(space.high),
-        )
+        dtype = jnp.dtype(example.dtype).name
+        return Box(tuple(example.shape), dtype, bound_of(space.low), bound_of(space.high))
     raise _unknown_space("observation", "Discrete, Box, Dict, Tuple", space)
 
 
@@ -295,7 +289,7 @@ def _action_space(space: Any) -> PyTree:
         shape = tuple(space.shape)
         low, high = (np.broadcast_to(bound, shape) for bound in (space.low, space.high))
         if jnp.issubdtype(space.dtype, jnp.floating):
-            return Box(shape, "float32", _bound(low), _bound(high))
+            return Box(shape, "float32", bound_of(low), bound_of(high))
         return _multi_discrete(space, low, high)
     if hasattr(space, "nvec"):
         size = np.asarray(space.nvec)
@@ -323,15 +317,3 @@ def _unknown_space(what: str, known: str, space: Any) -> ConfigError:
         f"env: the {what} space {line(space)} is not one of {known}; wrap the environment so "
         "that it offers one of these"
     )
-
-
-def _bound(bound: Any) -> Any:
-    """Return a bound as a number or as nested tuples, which can be hashed."""
-    values = np.asarray(bound, np.float64)
-    if np.all(values == values.flat[0]):
-        return float(values.flat[0])
-
-    def freeze(x: Any) -> Any:
-        return tuple(map(freeze, x)) if isinstance(x, list) else x
-
-    return freeze(values.tolist())

@@ -12,7 +12,6 @@ from jumanji.registration import registered_environments
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
-from jaxppo.envs import unknown
 from jaxppo.envs.episodes import Episodes, box_of, line
 from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, Space
 
@@ -106,8 +105,6 @@ def make(config: EnvConfig) -> Episodes:
     one more step, and `Episodes` truncates at the original limit.
     """
     name = str(config.name)
-    if name not in names():
-        raise unknown(config, names())
     env = make_jumanji(name, **config.kwargs)
     limit = getattr(env, "time_limit", None)
     if limit is not None:

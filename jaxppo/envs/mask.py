@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.config.fields import ConfigError
+from jaxppo.envs.episodes import Wrapper, bound_of
 from jaxppo.types import Box, Environment, PyTree, TimeStep
 
 
-class Mask:
+class Mask(Wrapper):
     """A `types.Environment` with entries of its observation set to 0.
 
     Only a memory can infer a hidden entry, such as a velocity, from earlier steps.
@@ -32,13 +33,10 @@ class Mask:
                 f"{outside[0]}"
             )
         self._shown = np.isin(np.arange(size), hidden, invert=True)
-        self.name = env.name
-        self.observation_space: PyTree = dataclasses.replace(
-            space, low=self._bound(space.low), high=self._bound(space.high)
+        low, high = (
+            bound_of(np.where(self._shown, bound, 0.0)) for bound in (space.low, space.high)
         )
-        self.action_space = env.action_space
-        self.time_limit = env.time_limit
-        self._env = env
+        super().__init__(env, dataclasses.replace(space, low=low, high=high))
 
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
         """Map `[B]` keys to (state `[B, ...]`, observation `[B, O]`)."""
@@ -54,7 +52,3 @@ class Mask:
 
     def _hide(self, obs: jax.Array) -> jax.Array:
         return jnp.where(self._shown, obs, jnp.zeros_like(obs))
-
-    def _bound(self, bound: object) -> tuple[float, ...]:
-        full = np.broadcast_to(np.asarray(bound, float), self._shown.shape)
-        return tuple(float(x) for x in np.where(self._shown, full, 0.0))

@@ -8,7 +8,6 @@ import navix
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
-from jaxppo.envs import unknown
 from jaxppo.envs.episodes import Episodes, box_of
 from jaxppo.types import Discrete, PyTree
 
@@ -49,8 +48,6 @@ def make(config: EnvConfig) -> Episodes:
     `observation_fn` names a function of `navix.observations`, such as symbolic_first_person.
     """
     name, kwargs = str(config.name), dict(config.kwargs)
-    if name not in names():
-        raise unknown(config, names())
     if "observation_fn" in kwargs:
         chosen = str(kwargs["observation_fn"])
         kinds = ("categorical", "symbolic", "rgb")

@@ -6,8 +6,9 @@ from typing import Any
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.given import is_given
+from jaxppo.config.importing import imported
 from jaxppo.config.schema import EnvConfig
-from jaxppo.envs import check_gymnax, load, refuse_ranges
+from jaxppo.envs import check_gymnax, refuse_ranges
 from jaxppo.envs.episodes import Episodes, check_spaces
 from jaxppo.types import Environment
 
@@ -19,23 +20,24 @@ def make(config: EnvConfig) -> Environment:
     interface. Only such objects take `env.params`.
     """
     target = config.target or ""
-    made = _attribute(target)(**config.kwargs)
+    made = imported("env.target", target, "class", ("null",))(**config.kwargs)
     env, *params = made if isinstance(made, tuple) else (made,)
+    name = type(env).__name__ if is_given(target) else target
     if params or hasattr(env, "default_params"):
         check_gymnax()
         from jaxppo.envs import gymnax
 
-        return gymnax.adapt(target, env, params[0] if params else env.default_params, config)
+        return gymnax.adapt(name, env, params[0] if params else env.default_params, config)
     if config.params:
         raise ConfigError(
-            f"env.params={config.params}: {target} has no parameters besides its arguments; use "
+            f"env.params={config.params}: {name} has no parameters besides its arguments; use "
             "env.kwargs"
         )
     if (makes := callable(env) and not hasattr(env, "step")) or _is_gymnasium(env):
         return _simulated(target, env, config, makes=makes)
-    check_spaces(target, env)
-    refuse_ranges(config, target)
-    return Episodes(target, env, config)
+    check_spaces(name, env)
+    refuse_ranges(config, name)
+    return Episodes(name, env, config)
 
 
 def _simulated(target: str, env: Any, config: EnvConfig, *, makes: bool) -> Environment:
@@ -45,7 +47,8 @@ def _simulated(target: str, env: Any, config: EnvConfig, *, makes: bool) -> Envi
 
     wrappers = list(config.wrappers)
     if makes:
-        return simulated(target, partial(making.from_function, env, wrappers), config)
+        name = None if is_given(target) else target
+        return simulated(name, partial(making.from_function, env, wrappers), config)
     if is_given(target):
         raise ConfigError(
             "env: is one environment, and a run needs several; give a function that makes one, "
@@ -60,13 +63,3 @@ def _is_gymnasium(env: Any) -> bool:
     """Return whether an object is an environment of Gymnasium, without importing it."""
     gymnasium = sys.modules.get("gymnasium")
     return gymnasium is not None and isinstance(env, gymnasium.Env)
-
-
-def _attribute(target: str) -> Any:
-    module, _, attribute = target.rpartition(".")
-    if not module:
-        raise ConfigError(f"env.target={target}: an import path such as my_package.MyEnv is needed")
-    found = getattr(load("env.target", module), attribute, None)
-    if found is None:
-        raise ConfigError(f"env.target={target}: module {module} has no {attribute}")
-    return found

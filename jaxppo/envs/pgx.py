@@ -9,7 +9,6 @@ import pgx
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
-from jaxppo.envs import unknown
 from jaxppo.envs.episodes import Episodes, box_of
 from jaxppo.types import Discrete, PyTree
 
@@ -98,8 +97,6 @@ def names() -> list[str]:
 def make(config: EnvConfig) -> Episodes:
     """Build by Pgx's id."""
     name = str(config.name)
-    if name not in names():
-        raise unknown(config, names())
     if config.kwargs:
         raise ConfigError(f"env.kwargs={config.kwargs}: games of pgx take no arguments; give {{}}")
     env = pgx.make(name)

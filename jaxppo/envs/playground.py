@@ -6,7 +6,6 @@ import jax
 from mujoco_playground import registry
 
 from jaxppo.config.schema import EnvConfig
-from jaxppo.envs import unknown
 from jaxppo.envs.episodes import Episodes
 from jaxppo.envs.states import States
 
@@ -30,8 +29,6 @@ def make(config: EnvConfig) -> Episodes:
     By default the simulator is MJX's JAX implementation, which runs on any device.
     """
     name = str(config.name)
-    if name not in names():
-        raise unknown(config, names())
     settings = registry.get_default_config(name)
     changes = {"impl": "jax", **config.kwargs} if "impl" in settings else config.kwargs
     settings.update(changes)

@@ -10,10 +10,11 @@ import numpy as np
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import refuse
+from jaxppo.envs.episodes import bound_of
 from jaxppo.simulators import making
 from jaxppo.simulators.faults import in_words
 from jaxppo.simulators.pool import Simulators
-from jaxppo.simulators.spaces import Leaf, UnsupportedSpaceError, actions_of, leaves
+from jaxppo.simulators.spaces import Leaf, UnsupportedSpaceError, actions_of, tree
 from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, Space, TimeStep, zeros
 
 
@@ -33,11 +34,11 @@ class Simulated:
         make_drawn: Callable[[], Any] | None = None,
     ) -> None:
         self.name, self.time_limit = name, time_limit
-        self.observation_leaves = _leaves(name, "observation", observation_space)
-        self.action_leaves = _leaves(name, "action", action_space)
-        seen, taken = self.observation_leaves, self.action_leaves
-        self.observation_space = _assemble(seen, map(_space, seen))
-        self.action_space = _assemble(taken, map(_action_space, taken))
+        observations, self._form = _leaves(name, "observation", observation_space)
+        actions, form = _leaves(name, "action", action_space)
+        self.observation_leaves, self.action_leaves = observations, actions
+        self.observation_space = jax.tree.unflatten(self._form, map(_space, observations))
+        self.action_space = jax.tree.unflatten(form, map(_action_space, actions))
         self._make, self._make_drawn = make, make_drawn
 
     def make(self, num: int) -> Simulators:
@@ -86,7 +87,7 @@ class Simulated:
 
     def observation(self, parts: Sequence[np.ndarray]) -> PyTree:
         """Return the observation of arrays in the order of `observation_leaves`."""
-        return _assemble(self.observation_leaves, parts)
+        return jax.tree.unflatten(self._form, parts)
 
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
         """Map `[B]` keys to (no state, zeros `[B, O...]`)."""
@@ -110,33 +111,18 @@ def refuse_settings(config: EnvConfig) -> None:
     )
 
 
-def _leaves(name: str, what: str, space: Any) -> list[Leaf]:
+def _leaves(name: str, what: str, space: Any) -> tuple[list[Leaf], Any]:
+    """Return the arrays of a space and the structure of their tree."""
     try:
-        found = list(leaves(space))
+        found, form = jax.tree.flatten(tree(space))
     except UnsupportedSpaceError as error:
         raise ConfigError(
             f"{name}: its {what} space {error} has no arrays of fixed shape; change it by "
             "a wrapper: env.wrappers=[my_module.MyWrapper]"
         ) from error
-    if not found:
-        raise ConfigError(f"{name}: its {what} space is empty; it needs an entry")
-    return found
-
-
-def _assemble(found: Sequence[Leaf], parts: Any) -> PyTree:
-    """Return the tree of a space's structure with these parts."""
-    pairs = [(leaf.path, part) for leaf, part in zip(found, parts, strict=True)]
-    return _tree(pairs)
-
-
-def _tree(pairs: Sequence[tuple[tuple[Any, ...], Any]]) -> PyTree:
-    if len(pairs) == 1 and not pairs[0][0]:
-        return pairs[0][1]
-    inner: dict[Any, list[tuple[tuple[Any, ...], Any]]] = {}
-    for path, part in pairs:
-        inner.setdefault(path[0], []).append((path[1:], part))
-    trees = {key: _tree(rest) for key, rest in inner.items()}
-    return trees if isinstance(next(iter(trees)), str) else tuple(trees.values())
+    if empty := [leaf.name for leaf in found if 0 in leaf.shape] or ([] if found else [""]):
+        raise ConfigError(f"{name}: its {what} space{empty[0]} is empty; it needs an entry")
+    return found, form
 
 
 def _space(leaf: Leaf) -> Space:
@@ -148,22 +134,10 @@ def _space(leaf: Leaf) -> Space:
         return MultiDiscrete(tuple(leaf.space.nvec.reshape(-1).tolist()), leaf.shape)
     if kind == "MultiBinary":
         return Box(leaf.shape, leaf.dtype, 0.0, 1.0)
-    return Box(leaf.shape, leaf.dtype, _bound(leaf.space.low), _bound(leaf.space.high))
+    return Box(leaf.shape, leaf.dtype, bound_of(leaf.space.low), bound_of(leaf.space.high))
 
 
 def _action_space(leaf: Leaf) -> Space:
     if type(leaf.space).__name__ == "MultiBinary":
         return MultiDiscrete((2,) * int(np.prod(leaf.shape)), leaf.shape)
     return _space(leaf)
-
-
-def _bound(values: np.ndarray) -> Any:
-    """Return a bound as one number if all are equal, else as nested tuples."""
-    first = float(values.reshape(-1)[0]) if values.size else 0.0
-    if (values == first).all():
-        return first
-
-    def nested(row: Any) -> Any:
-        return tuple(map(nested, row)) if isinstance(row, list) else float(row)
-
-    return nested(values.tolist())

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import xminigrid
 
 from jaxppo.config.schema import EnvConfig
-from jaxppo.envs import replace_params, unknown
+from jaxppo.envs import replace_params
 from jaxppo.envs.episodes import Episodes, box_of
 from jaxppo.types import Discrete, PyTree
 
@@ -48,7 +48,5 @@ def names() -> list[str]:
 def make(config: EnvConfig) -> Episodes:
     """Build by id; `env.kwargs` go to `xminigrid.make`, and `env.params` change parameters."""
     name = str(config.name)
-    if name not in names():
-        raise unknown(config, names())
     env, params = xminigrid.make(name, **config.kwargs)
     return Episodes(name, XMiniGrid(env, replace_params(name, params, config.params)), config)

@@ -96,8 +96,7 @@ _platform = jax.make_user_context(default_value=None)
 
 def compiling_for(platform: str) -> AbstractContextManager[None]:
     """Trace programs inside with the forms of `platform`: cpu, gpu, cuda, rocm, tpu."""
-    context: AbstractContextManager[None] = _platform(platform)
-    return context
+    return _platform(platform)
 
 
 def forms() -> Forms:

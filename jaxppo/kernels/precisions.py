@@ -22,11 +22,9 @@ def precision(name: str) -> AbstractContextManager[Any]:
 
 def at(asked: str | None) -> AbstractContextManager[Any]:
     """Context in which float32 matrix products have a precision that `current` returned."""
-    context: AbstractContextManager[Any] = jax.default_matmul_precision(asked)
-    return context
+    return jax.default_matmul_precision(asked)
 
 
 def current() -> str | None:
     """Return the precision of float32 matrix products, by JAX's name; None: JAX's choice."""
-    found: str | None = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
-    return found
+    return jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]

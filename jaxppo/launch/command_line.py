@@ -69,19 +69,8 @@ def command(settings: type, run: Callable[[Any], None], *, places: str | None = 
     as in `main`. If `places` names a setting, the other arguments, and existing paths, are its
     list.
     """
-    open_streams()
-    arguments = sys.argv[1:]
-    if not arguments or {"-h", "--help"} & set(arguments):
-        print_lines((settings.__doc__ or "").strip(), "")
-        for field in dataclasses.fields(settings):
-            if field.name == places:
-                continue
-            shown = field.default not in (None, "", dataclasses.MISSING)
-            default = f" [{field.default}]" if shown else ""
-            print_lines(f"  {field.name:<12} {field.metadata['help']}{default}")
-        return
-    devices.choose_platform()
-    with one_line():
+
+    def parsed(arguments: list[str]) -> None:
         arguments = [argument.lstrip("+") for argument in arguments]
         paths = [a for a in arguments if places and not a.startswith("-") and _is_path(a)]
         arguments = [argument for argument in arguments if argument not in paths]
@@ -98,6 +87,19 @@ def command(settings: type, run: Callable[[Any], None], *, places: str | None = 
             warnings.showwarning = partial(_show_warning, warnings.showwarning)
             run(parse_as(settings, raw))
 
+    attempt(parsed, help_of_settings(settings, places))
+
+
+def help_of_settings(settings: type, places: str | None = None) -> str:
+    """Return the docstring of a dataclass of settings, and its settings but for `places`."""
+    lines = [(settings.__doc__ or "").strip(), ""]
+    for field in dataclasses.fields(settings):
+        if field.name != places:
+            shown = field.default not in (None, "", dataclasses.MISSING)
+            default = f" [{field.default}]" if shown else ""
+            lines.append(f"  {field.name:<12} {field.metadata['help']}{default}")
+    return "\n".join(lines)
+
 
 def _show_warning(usual: Callable[..., None], message: Any, category: Any, *rest: Any) -> None:
     """Show a warning about checkpoints as one line; others as usual."""
@@ -111,12 +113,19 @@ def _is_path(argument: str) -> bool:
     return "=" not in argument or Path(argument).exists()
 
 
-def attempt(run: Callable[[], None]) -> None:
-    """Call `run()`, with errors reported as in `main`."""
+def attempt(run: Callable[[list[str]], None], help: str, *, bare: bool = False) -> None:
+    """Call `run(arguments)`, with errors reported as in `main`; or print `help`, if asked for it.
+
+    Without arguments, `run` is called only if `bare`.
+    """
     open_streams()
+    arguments = sys.argv[1:]
+    if {"-h", "--help"} & set(arguments) or not (arguments or bare):
+        print_lines(help)
+        return
     devices.choose_platform()
     with one_line():
-        run()
+        run(arguments)
 
 
 def begin(settings: DictConfig) -> tuple[Config, Path]:

@@ -4,6 +4,7 @@ import re
 import sys
 import typing
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -61,15 +62,15 @@ def settings_of(settings: DictConfig, hydra_config: Any) -> Config:
     check_tree("resume", run_dir)
     stored = read_config(run_dir)
     check_trust({**stored, "logger": {}, "resume": None}, config.trust)
-    before = plain(with_local(parse(stored), config))
+    before = OmegaConf.create(plain(with_local(parse(stored), config)))
     refused = []
-    for path, value in _typed(hydra_config, plain(config)):
-        key, was = ".".join(path), _value_at(before, path)
+    for key, value in _typed(hydra_config, OmegaConf.create(plain(config))):
+        was = OmegaConf.select(before, key)
         grows = key in ("arch.total_timesteps", "arch.num_updates") and (was or 0) <= (value or 0)
-        allowed = {".".join(path[: i + 1]) for i in range(len(path))} & set(config.resume_allow)
+        allowed = {*accumulate(key.split("."), "{}.{}".format)} & set(config.resume_allow)
         if was != value and not grows and not allowed:
             refused.append(f"{key}={value} (was {was})")
-        _put_at(before, path, value)
+        OmegaConf.update(before, key, value, merge=False, force_add=True)
     if refused:
         names = ",".join(change.partition("=")[0] for change in refused)
         raise ConfigError(
@@ -77,13 +78,14 @@ def settings_of(settings: DictConfig, hydra_config: Any) -> Config:
             f"leave them out, or allow them: resume_allow=[{names}]"
         )
     again = ("resume", "resume_allow", "trust")
-    merged = parse({**before, **{name: getattr(config, name) for name in again}})
+    container = typing.cast(dict[str, Any], OmegaConf.to_container(before))
+    merged = parse({**container, **{name: getattr(config, name) for name in again}})
     check_trust({**plain(merged), "logger": {}}, config.trust)
     return merged
 
 
-def _typed(hydra_config: Any, composed: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield the path and composed value of each setting that was typed together with `resume`.
+def _typed(hydra_config: Any, composed: DictConfig) -> Iterator[tuple[str, Any]]:
+    """Yield the key and composed value of each setting that was typed together with `resume`.
 
     A group chosen by name counts as all settings of its section (env=cartpole: all of env), but
     not what its file sets in other sections.
@@ -92,31 +94,16 @@ def _typed(hydra_config: Any, composed: dict[str, Any]) -> Iterator[tuple[tuple[
     parser = OverridesParser.create()
     for override in parser.parse_overrides(typing.cast(list[str], overrides)):
         key = override.package or override.key_or_group.replace("/", ".")
-        path = tuple(key.split("."))
-        if path[0] in ("resume", "resume_allow", "trust") or key in LOCAL:
+        if key in ("resume", "resume_allow", "trust", *LOCAL):
             continue
         if override.is_delete():
             raise ConfigError(f"{override.input_line}: a run keeps its settings; set it to null")
-        if len(path) > 1:
-            yield path, _value_at(composed, path)
+        if "." in key:
+            yield key, OmegaConf.select(composed, key)
         else:
-            for name, value in composed[path[0]].items():
-                if f"{path[0]}.{name}" not in LOCAL:
-                    yield (*path, name), value
-
-
-def _value_at(settings: Any, path: Sequence[str]) -> Any:
-    for name in path:
-        settings = settings.get(name) if isinstance(settings, dict) else None
-    return settings
-
-
-def _put_at(settings: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    for name in path[:-1]:
-        if not isinstance(settings.get(name), dict):
-            settings[name] = {}
-        settings = settings[name]
-    settings[path[-1]] = value
+            for name, value in composed[key].items():
+                if f"{key}.{name}" not in LOCAL:
+                    yield f"{key}.{name}", value
 
 
 def warn_of_omitted_sinks(run_dir: Path, config: Config) -> None:

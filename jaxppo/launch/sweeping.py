@@ -10,7 +10,7 @@ from typing import Any
 import hydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn, JobStatus, run_job
-from hydra.types import HydraContext, TaskFunction
+from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from jaxppo.config.fields import MAX_FLOAT
@@ -33,7 +33,6 @@ TrainAll = Callable[[list[list[Job]]], Iterable[Sequence[Outcome]]]  # trains pr
 
 def launch(
     context: HydraContext,
-    task: TaskFunction,
     config: DictConfig,
     compose: Callable[[Sequence[str]], DictConfig],
     job_overrides: Sequence[Sequence[str]],

@@ -24,7 +24,7 @@ from jaxppo.analysis.report import Reporting, report
 from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.parse import parse_as
 from jaxppo.config.plan import Plan
-from jaxppo.config.schema import ALGORITHMS, Config, PopulationConfig
+from jaxppo.config.schema import COMMANDS, Config, PopulationConfig
 from jaxppo.config.stored import write_atomically
 from jaxppo.launch.composing import compose
 from jaxppo.launch.env_files import write_files
@@ -38,7 +38,6 @@ from jaxppo.runtime.population import ancestors, inherited, rungs
 from jaxppo.runtime.sinks import Event
 from jaxppo.runtime.sinks.console import print_lines
 
-COMMANDS = tuple(f"{kind}_{name}" for name in ALGORITHMS for kind in ("ff", "rec"))
 SIZES = (128, 64, 32, 16, 8, 4)  # members of the halving: the most that half of the budget pays
 MOST_EVOLVED = 32  # members of the population-based training, at most
 EVALUATIONS = 20  # of a run in both, after which members are selected
@@ -108,15 +107,6 @@ class Record:
             {"phase": phase, "runs": num_runs, "steps": steps, "seconds": seconds, **found}
         )
         print_lines(f"{phase}: {num_runs} runs, {steps:,} steps, {seconds} s")
-
-
-def help_lines() -> list[str]:
-    """Return the text of `--help`."""
-    lines = [*(Tuning.__doc__ or "").strip().splitlines(), ""]
-    for field in dataclasses.fields(Tuning):
-        shown = "" if field.default is None else f" [{field.default}]"
-        lines.append(f"  {field.name:<12} {field.metadata['help']}{shown}")
-    return lines
 
 
 def tune(arguments: Sequence[str]) -> None:
@@ -438,7 +428,7 @@ def is_better(general: Sequence[float], tuned: Sequence[float], seeds: int) -> b
     if second is None:
         return True
     chance = better([(_array(tuned), _array(general))])
-    above = chance is not None and chance.interval is not None and chance.interval[0] > 0.5
+    above = chance.interval is not None and chance.interval[0] > 0.5
     return first.value > second.value and above
 
 

@@ -1,7 +1,6 @@
 """The actor-critic network: input layer, torsos, memories and heads."""
 
-import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -19,18 +18,15 @@ from jaxppo.networks.building import (
 from jaxppo.networks.composed import (
     ACTOR,
     CRITIC,
-    MEMORIES,
     SHARED,
     Composed,
     apply_layers,
-    culprit,
 )
 from jaxppo.ops.actions import to_action
-from jaxppo.types import Environment, PyTree, ValueEstimate, zeros
+from jaxppo.types import Environment, PyTree, ValueEstimate, pytree, zeros
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class ActorCriticOutput:
     """Output of an actor-critic, batched over its leading axes."""
 
@@ -47,11 +43,6 @@ class Layers(nn.Module):
     With `critic_input` the critic has its own: critic_input -> CRITIC -> critic_head. Parameters
     have these names. See `composed.Layers`.
     """
-
-    branches: ClassVar[tuple[tuple[str, ...], ...]] = (
-        (*ACTOR, "actor_head"),
-        ("critic_input", *CRITIC, "critic_head"),
-    )
 
     input_layer: nn.Module
     shared_torso: nn.Module | None
@@ -86,7 +77,7 @@ class Layers(nn.Module):
 def build(config: Config, env: Environment) -> Composed:
     """Build the network of `config.network` for `env`; `ConfigError` if it does not fit."""
     names = ("input_layer", *SHARED, *ACTOR, "critic_input", *CRITIC, "critic_head")
-    layers = make_layers(config, names, ("input_layer", "critic_head"), MEMORIES)
+    layers = make_layers(config, names, ("input_layer", "critic_head"))
     actor_head = config.network.actor_head or {"_target_": "jaxppo.networks.heads.follow"}
     network = Layers(
         **layers,
@@ -108,7 +99,7 @@ def _try_out(config: Config, env: Environment, composed: Composed) -> None:
         distribution.entropy()
         return to_action(distribution, raw), log_prob, output.value.mean()
 
-    action, log_prob, value = try_out(config, env, composed, read, lambda: culprit(composed))
+    action, log_prob, value = try_out(config, env, composed, read, "actor_head")
     check_one_number("actor_head", log_prob.shape)
     check_one_number("critic_head", value.shape)
     wanted = jax.eval_shape(lambda: zeros(env.action_space, log_prob.shape))

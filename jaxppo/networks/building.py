@@ -2,17 +2,20 @@
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.messages import brief
 from jaxppo.config.schema import Config
-from jaxppo.types import Box, Environment, Network, PyTree, describe, is_space
+from jaxppo.ops.actions import empty_masks
+from jaxppo.types import Box, Environment, Network, PyTree, describe, is_space, zeros
 
-LEAD = (2, 3)  # L, S of `try_out`
+LEAD = (2, 3)  # L, S of what is tried out before a run
 
 
 def torso_dtype(config: Config) -> Any:
@@ -39,9 +42,7 @@ def make_layer(name: str, settings: dict[str, Any], **arguments: Any) -> Any:
         raise ConfigError(line) from error
 
 
-def make_layers(
-    config: Config, names: Sequence[str], required: Sequence[str], memories: Sequence[str]
-) -> dict[str, Any]:
+def make_layers(config: Config, names: Sequence[str], required: Sequence[str]) -> dict[str, Any]:
     """Make the layers of `config.network` by name; None for a name without a layer."""
     settings = {name: getattr(config.network, name) for name in names}
     for name in required:
@@ -50,12 +51,21 @@ def make_layers(
                 f"network.{name}=null: every network needs one; see configs/network/mlp.yaml"
             )
     layers = {name: make_layer(name, each) if each else None for name, each in settings.items()}
-    for name in memories:
-        if layers[name] is not None and not hasattr(layers[name], "initial_carry"):
+    for name, layer in layers.items():
+        if layer is None or not name.endswith("_memory"):
+            continue
+        target = settings[name]["_target_"]
+        if not hasattr(layer, "initial_carry"):
             raise ConfigError(
-                f"network.{name} ({settings[name]['_target_']}): is no memory, since it has no "
-                "initial_carry; choose one of configs/network/memory, or null"
+                f"network.{name} ({target}): is no memory, since it has no initial_carry; choose "
+                "one of configs/network/memory, or null"
             )
+        try:
+            jax.eval_shape(partial(layer.initial_carry, 1))
+        except Exception as error:  # a user's memory may raise anything
+            raise ConfigError(
+                f"network.{name} ({target}): has no initial carry of one episode: {brief(error, 2)}"
+            ) from error
     return layers
 
 
@@ -73,8 +83,12 @@ def find_action_mask(config: Config, env: Environment) -> str | None:
     if len(space) == 1:
         raise ConfigError(
             f"env.action_mask={key}: is all that {env.name} shows; add another entry to the "
-            "observation, or env.extras=[step]"
+            "observation (of an environment in JAX: env.extras=[step])"
         )
+    try:
+        jax.eval_shape(partial(empty_masks, env.action_space), zeros(space[key], LEAD))
+    except ValueError as error:
+        raise ConfigError(f"env.action_mask={key}: {error}; null: it is none") from error
     return key
 
 
@@ -83,11 +97,11 @@ def try_out(
     env: Environment,
     network: Network,
     read: Callable[[Any, jax.Array], Any],
-    culprit: Callable[[], str],
+    head: str,
 ) -> Any:
     """Return the shapes of `read(output, key)` of a short unroll; `ConfigError` if layers misfit.
 
-    `culprit` returns the name of the layer that does not take its input.
+    `head` is the layer to name if `read` fails.
     """
 
     def unroll(key: jax.Array) -> Any:
@@ -96,12 +110,23 @@ def try_out(
         obs = jax.tree.map(lambda x: jnp.broadcast_to(x, (*LEAD, *x.shape[1:])), obs)
         carry = network.initial_carry(LEAD[1])
         after, output = network.unroll(params, carry, obs, jnp.ones(LEAD, bool))
-        return read(output, key), carry, after, network.empty_masks(obs)
+        return read(output, key), params, carry, after, network.empty_masks(obs)
+
+    failed: list[str] = []  # the layer, then the modules that contain it
+
+    def call(method: Callable[..., Any], args: Any, given: Any, context: Any) -> Any:
+        try:
+            return method(*args, **given)
+        except Exception:
+            if context.module.scope is not None:
+                failed.extend(context.module.path[:1])
+            raise
 
     try:
-        found, carry, after, _ = jax.eval_shape(unroll, jax.random.key(0))
+        with nn.intercept_methods(call):
+            found, params, carry, after, _ = jax.eval_shape(unroll, jax.random.key(0))
     except Exception as error:  # a user's layer may raise anything on shapes it does not take
-        name = culprit()
+        name = (failed or [head])[0]
         target = (getattr(config.network, name) or {}).get("_target_", name)
         space = f"observation {describe(env.observation_space)}"
         way_out = "network=mlp, which takes any observation"
@@ -115,8 +140,20 @@ def try_out(
             f"network.{name} ({target}): does not fit {env.name} with {space}: "
             f"{brief(error, 2).rstrip('.')}; choose another, or {way_out}"
         ) from error
+    _check_params(params)
     _check_carry(carry, after)
     return found
+
+
+def _check_params(params: PyTree) -> None:
+    """Raise `ConfigError` if a parameter has no gradient."""
+    for path, x in jax.tree.leaves_with_path(params):
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            layer, _, name = jax.tree_util.keystr(path, simple=True, separator=".").partition(".")
+            raise ConfigError(
+                f"network.{layer}: its parameter {name} is {x.dtype.name}; parameters are floats, "
+                "so make it a constant"
+            )
 
 
 def _check_carry(carry: PyTree, after: PyTree) -> None:

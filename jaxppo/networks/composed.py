@@ -1,7 +1,7 @@
 """Networks composed of input layer, torsos, memories and heads."""
 
 import dataclasses
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -18,17 +18,14 @@ SHARED = ("shared_torso", "shared_memory")
 ACTOR = ("actor_torso", "actor_memory", "actor_post_torso")
 CRITIC = ("critic_torso", "critic_memory", "critic_post_torso")
 MEMORIES = tuple(name for name in (*SHARED, *ACTOR, *CRITIC) if name.endswith("_memory"))
-MASKED_HEADS = ("actor_head", "q_head")  # which also take the action mask, if there is one
 
 
 class Layers(Protocol):
     """A flax module whose attributes are the layers of a network; None: no layer.
 
-    `branches` are the names of the layers after SHARED, one tuple for each head. Torsos compute in
-    `dtype`; the input layer, memories and heads compute in float32.
+    Torsos compute in `dtype`; the input layer, memories and heads compute in float32.
     """
 
-    branches: ClassVar[tuple[tuple[str, ...], ...]]
     dtype: Any
 
     def __call__(
@@ -132,15 +129,14 @@ class Composed:
             return jnp.zeros(jax.tree.leaves(obs)[0].shape[:2], bool)
         return empty_masks(self.action_space, obs[self.action_mask])
 
-    def example(self) -> tuple[PyTree, Any]:
-        """Return the shapes of `unroll`'s results for one step of one environment."""
+    def example(self, lead: tuple[int, int] = (1, 1)) -> tuple[PyTree, Any]:
+        """Return the shapes of `unroll`'s results for `lead` `[L, S]` steps."""
 
         def unroll(key: jax.Array) -> Any:
-            obs = zeros(self.observation_space, (1, 1))
-            return self.unroll(self.init(key), self.initial_carry(1), obs, jnp.ones((1, 1), bool))
+            obs, carry = zeros(self.observation_space, lead), self.initial_carry(lead[1])
+            return self.unroll(self.init(key), carry, obs, jnp.ones(lead, bool))
 
-        found: tuple[PyTree, Any] = jax.eval_shape(unroll, jax.random.key(0))
-        return found
+        return jax.eval_shape(unroll, jax.random.key(0))
 
     def split(self, obs: PyTree) -> tuple[PyTree, PyTree]:
         """Return the encoded observation without the action mask, and the mask or None."""
@@ -149,44 +145,6 @@ class Composed:
             return encoded, None
         rest = {key: x for key, x in encoded.items() if key != self.action_mask}
         return rest, encoded[self.action_mask]
-
-
-def culprit(composed: Composed) -> str:
-    """Return the name of the first layer that does not take its input."""
-    network = composed.network
-    obs, mask = composed.split(zeros(composed.observation_space, (1, 1)))
-    reset = jnp.ones((1, 1), bool)
-
-    def output(name: str, x: Any) -> Any:
-        layer = getattr(network, name)
-        if layer is None:
-            return x
-
-        def start(x: Any) -> Any:
-            key = jax.random.key(0)
-            if name in MEMORIES:
-                given = layer.initial_carry(1), _cast(x, jnp.float32), reset
-                _, features = layer.init_with_output(key, *given)[0]
-                return features
-            if name.endswith("_torso"):
-                x = _cast(x, network.dtype)
-            masks = (mask,) if name in MASKED_HEADS and mask is not None else ()
-            return layer.init_with_output(key, x, *masks)[0]
-
-        return jax.eval_shape(start, x)
-
-    features = obs
-    for path in (("input_layer", *SHARED), *network.branches):
-        has_own = path[0] == "critic_input" and network.critic_input is not None
-        inner = obs if has_own else features
-        for name in path:
-            try:
-                inner = output(name, inner)
-            except Exception:  # the caller reports its own error
-                return name
-        if path[0] == "input_layer":
-            features = inner
-    return str(network.branches[0][-1])  # acting and learning cannot use the output of this head
 
 
 def _cast(tree: PyTree, dtype: Any) -> PyTree:

@@ -61,61 +61,53 @@ class MultiCategoricalHead(nn.Module):
         )
 
 
-class TanhNormalHead(nn.Module):
-    """A normal distribution squashed by tanh into the bounds of the space.
-
-    The standard deviation, before the tanh, is one parameter per dimension or depends on the state.
-    It starts at `initial_std` and stays above `min_std`.
-    """
-
-    action_space: Box
-    state_dependent_std: bool = False
-    initial_std: float = 1.0
-    min_std: float = 1e-3
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` unless the action space is a Box of floats with finite bounds."""
-        _check_bounded("a tanh-normal head", self.action_space)
-        _check_std(self)
-        super().__post_init__()
-
-    @nn.compact
-    def __call__(self, x: jax.Array, mask: PyTree = None) -> distrax.Distribution:
-        """Return a distribution over actions `[L, S, A...]`."""
-        check_no_mask(self.action_space, mask)
-        loc, scale = _Normal(self.action_space.shape, *_std(self), name="normal")(x)
-        space = self.action_space
-        return distributions.tanh_normal(
-            loc, scale, low=space.low, high=space.high, event_ndim=len(space.shape)
-        )
-
-
 class NormalHead(nn.Module):
     """A normal distribution over actions, which are clipped to the bounds of the space, if any.
 
-    The standard deviation is defined as in `TanhNormalHead`, in units of the action.
+    The standard deviation, in units of the action, is one parameter per dimension or depends on the
+    state. It starts at `initial_std` and stays above `min_std`.
     """
 
     action_space: Box
     state_dependent_std: bool = False
     initial_std: float = 1.0
     min_std: float = 1e-3
+    make = staticmethod(distributions.clipped_normal)
 
     def __post_init__(self) -> None:
         """Raise `ValueError` unless the action space is a Box of floats."""
         _check_space("a normal head", Box, self.action_space)
-        _check_std(self)
+        check_bool("state_dependent_std", self.state_dependent_std)
+        for name in ("initial_std", "min_std"):
+            check_finite(name, getattr(self, name))
+        if self.min_std < 0:
+            raise ValueError(f"min_std={self.min_std} must not be negative")
+        if self.initial_std <= self.min_std:
+            raise ValueError(f"initial_std={self.initial_std} must be above min_std={self.min_std}")
         super().__post_init__()
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: PyTree = None) -> distrax.Distribution:
         """Return a distribution over actions `[L, S, A...]`."""
-        check_no_mask(self.action_space, mask)
-        loc, scale = _Normal(self.action_space.shape, *_std(self), name="normal")(x)
         space = self.action_space
-        return distributions.clipped_normal(
-            loc, scale, low=space.low, high=space.high, event_ndim=len(space.shape)
-        )
+        check_no_mask(space, mask)
+        std = self.state_dependent_std, self.initial_std, self.min_std
+        loc, scale = _Normal(space.shape, *std, name="normal")(x)
+        return self.make(loc, scale, low=space.low, high=space.high, event_ndim=len(space.shape))
+
+
+class TanhNormalHead(NormalHead):
+    """A normal distribution squashed by tanh into the bounds of the space.
+
+    The standard deviation is that before the tanh, otherwise as in `NormalHead`.
+    """
+
+    make = staticmethod(distributions.tanh_normal)
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` unless the action space is a Box of floats with finite bounds."""
+        _check_bounded("a tanh-normal head", self.action_space)
+        super().__post_init__()
 
 
 class BetaHead(nn.Module):
@@ -264,20 +256,6 @@ class _Normal(nn.Module):
             constant = nn.initializers.constant(math.log(above))
             std = jnp.exp(self.param("log_std", constant, self.shape))
         return loc, jnp.broadcast_to(self.min_std + std, loc.shape)
-
-
-def _std(head: TanhNormalHead | NormalHead) -> tuple[bool, float, float]:
-    return head.state_dependent_std, head.initial_std, head.min_std
-
-
-def _check_std(head: TanhNormalHead | NormalHead) -> None:
-    check_bool("state_dependent_std", head.state_dependent_std)
-    for name in ("initial_std", "min_std"):
-        check_finite(name, getattr(head, name))
-    if head.min_std < 0:
-        raise ValueError(f"min_std={head.min_std} must not be negative")
-    if head.initial_std <= head.min_std:
-        raise ValueError(f"initial_std={head.initial_std} must be above min_std={head.min_std}")
 
 
 def _check_space(head: str, kind: type, space: Any) -> None:

@@ -34,10 +34,11 @@ def initialize(rules: dict[str, Any], params: PyTree, key: jax.Array) -> PyTree:
 
     def one(path: Any, x: jax.Array) -> jax.Array:
         name = _name(path)
-        rule = _rule_of(rules, name)
-        if rule is None:
+        fits = [place for place in rules if name.startswith(f"{place}.")]
+        if not fits or not name.endswith(".kernel"):
             return x
-        kind, gain = rules[rule].get("kind", "orthogonal"), rules[rule].get("gain", 1.0)
+        rule = rules[max(fits, key=len)]
+        kind, gain = rule.get("kind", "orthogonal"), rule.get("gain", 1.0)
         drawn = KINDS[kind](jax.random.fold_in(key, zlib.crc32(name.encode())), x.shape, x.dtype)
         return gain * drawn
 
@@ -47,8 +48,9 @@ def initialize(rules: dict[str, Any], params: PyTree, key: jax.Array) -> PyTree:
 def check_initialization(rules: dict[str, Any], params: PyTree) -> None:
     """Raise `ConfigError` if a rule is wrong, or fits no weights of `params` (shapes)."""
     names = [_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-    weights = [name for name in names if name.endswith(".kernel")]
-    places = list(dict.fromkeys(_parents(weights)))
+    weights = [name.split(".") for name in names if name.endswith(".kernel")]
+    above = (".".join(steps[:n]) for steps in weights for n in range(1, len(steps)))
+    places = list(dict.fromkeys(above))
     for place, rule in rules.items():
         key = f"network.initialization.{place}"
         if not isinstance(rule, dict) or set(rule) - {"kind", "gain"}:
@@ -67,22 +69,6 @@ def check_initialization(rules: dict[str, Any], params: PyTree) -> None:
                 f"{key}: no weights are called so; did you mean {quoted(near[0])}? (of "
                 f"{', '.join(places)})"
             )
-
-
-def _rule_of(rules: dict[str, Any], name: str) -> str | None:
-    """Return the longest path of `rules` that the weights `name` are below; None: there is none."""
-    if not name.endswith(".kernel"):
-        return None
-    return max((p for p in _parents([name]) if p in rules), key=len, default=None)
-
-
-def _parents(names: list[str]) -> list[str]:
-    """Return all paths above these names."""
-    found = []
-    for name in names:
-        steps = name.split(".")
-        found += [".".join(steps[:n]) for n in range(1, len(steps))]
-    return found
 
 
 def _name(path: Any) -> str:

@@ -1,6 +1,6 @@
 """The Q-network: input layer, torso, memory and a Q head."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -12,11 +12,9 @@ from jaxppo.networks.building import LEAD, make_layer, make_layers, torso_dtype,
 from jaxppo.networks.composed import (
     ACTOR,
     CRITIC,
-    MEMORIES,
     SHARED,
     Composed,
     apply_layers,
-    culprit,
 )
 from jaxppo.networks.q_heads import check_discrete
 from jaxppo.ops.action_values import QOutput
@@ -31,8 +29,6 @@ class Layers(nn.Module):
 
     A layer may be None, except the first and the last. Parameters are keyed by the layer's name.
     """
-
-    branches: ClassVar[tuple[tuple[str, ...], ...]] = ((*CRITIC, "q_head"),)
 
     input_layer: nn.Module
     shared_torso: nn.Module | None
@@ -65,7 +61,7 @@ def build(config: Config, env: Environment) -> Composed:
                 f"{', '.join(LAYERS)}"
             )
     names = [name for name in LAYERS if name != "q_head"]
-    layers = make_layers(config, names, ("input_layer",), [m for m in MEMORIES if m in LAYERS])
+    layers = make_layers(config, names, ("input_layer",))
     q_head = config.network.q_head or {"_target_": "jaxppo.networks.q_heads.ScalarQHead"}
     network = Layers(
         **layers,
@@ -78,7 +74,7 @@ def build(config: Config, env: Environment) -> Composed:
         del key
         return output.estimate.mean(), output.legal
 
-    found = try_out(config, env, composed, read, lambda: culprit(composed))
+    found = try_out(config, env, composed, read, "q_head")
     sizes = component_sizes(env.action_space)
     wanted = (*LEAD, len(sizes), max(sizes))
     if any(x.shape != wanted for x in found):

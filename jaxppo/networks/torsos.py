@@ -50,15 +50,19 @@ class MLP(nn.Module):
         """Map `[..., F]` to `[..., layer_sizes[-1]]`; bfloat16 is used in products only."""
         x = _as_floats(x)
         given = x.dtype
-        for size in self.layer_sizes:
-            x = nn.Dense(size, kernel_init=_orthogonal, dot_general=product_of(given))(x)
+        for i, size in enumerate(self.layer_sizes):
+            x = self._dense(size, given, f"Dense_{i}")(x)
             if self.layer_norm:
                 x = LayerNorm()(x)
             x = ACTIVATIONS[self.activation](x)
         return x.astype(given)
 
+    def _dense(self, size: int, dtype: Any, name: str) -> nn.Module:
+        dot_general = product_of(dtype)
+        return nn.Dense(size, kernel_init=_orthogonal, dot_general=dot_general, name=name)
 
-class NoisyMLP(nn.Module):
+
+class NoisyMLP(MLP):
     """An MLP with learnt Gaussian noise on its weights, for exploration.
 
     With p inputs, the noise starts at a standard deviation of `initial_noise` / sqrt(p). It is
@@ -68,31 +72,17 @@ class NoisyMLP(nn.Module):
     Fortunato et al. 2018 (arXiv 1706.10295), sections 3 and 3.2.
     """
 
-    layer_sizes: Sequence[int] = (64, 64)
-    activation: str = "tanh"
-    layer_norm: bool = False
     initial_noise: float = 0.5
 
     def __post_init__(self) -> None:
         """Raise `ValueError` as `MLP` does, or on negative noise."""
-        _check_activation(self.activation)
-        check_sizes("layer_sizes", self.layer_sizes)
-        check_bool("layer_norm", self.layer_norm)
         noise: Any = self.initial_noise
         if type(noise) not in (int, float) or not 0 <= noise < math.inf:
             raise ValueError(f"initial_noise={noise} must be a number that is not negative")
         super().__post_init__()
 
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map `[..., F]` to `[..., layer_sizes[-1]]`."""
-        x = _as_floats(x)
-        for i, size in enumerate(self.layer_sizes):
-            x = NoisyDense(size, self.initial_noise, name=f"Dense_{i}")(x)
-            if self.layer_norm:
-                x = LayerNorm()(x)
-            x = ACTIVATIONS[self.activation](x)
-        return x
+    def _dense(self, size: int, dtype: Any, name: str) -> nn.Module:
+        return NoisyDense(size, self.initial_noise, name=name)
 
 
 class NoisyDense(nn.Module):

@@ -135,12 +135,10 @@ class _Attention(nn.Module):
         window, shape = total - length, (self.num_heads, size // self.num_heads)
 
         def kernel(name: str) -> jax.Array:
-            made: jax.Array = self.param(name, nn.initializers.lecun_normal(), (size, size))
-            return made
+            return self.param(name, nn.initializers.lecun_normal(), (size, size))
 
         def bias(name: str) -> jax.Array:
-            made: jax.Array = self.param(name, nn.initializers.normal(0.02), shape)
-            return made
+            return self.param(name, nn.initializers.normal(0.02), shape)
 
         def heads(x: jax.Array, name: str) -> jax.Array:
             return float32_product(x, kernel(name)).reshape(*x.shape[:-1], *shape)

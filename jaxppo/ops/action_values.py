@@ -16,13 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.kernels import random_bits
-from jaxppo.ops import distributional
+from jaxppo.ops import distributional, returns
 from jaxppo.ops.actions import component_sizes, flat_mask
 from jaxppo.ops.losses import squared_error
-from jaxppo.ops.returns import lambda_returns
-from jaxppo.types import Discrete, MultiDiscrete, PyTree
-
-STATIC = dict(static=True)  # without a static `family`, trees of other classes may compare equal
+from jaxppo.types import STATIC, Discrete, MultiDiscrete, PyTree, pytree
 
 
 class ActionValues(Protocol):
@@ -62,8 +59,7 @@ class ActionValues(Protocol):
         """Return the loss to targets `[...]` or `[..., K]`, averaged over `C`: `[...]`."""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class QOutput:
     """Output of a Q-network, batched over its leading axes `...`."""
 
@@ -79,17 +75,15 @@ class _SingleQ:
 
     def greedy_value(self: Any, legal: jax.Array) -> jax.Array:
         """Return the estimate of the greedy actions; `legal` is bool `[..., C, A]`."""
-        value: jax.Array = self.select(greedy_actions(self.mean(), legal)).state_value()
-        return value
+        return self.select(greedy_actions(self.mean(), legal)).state_value()
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class ScalarQ(_SingleQ):
     """One number for each action."""
 
     value: jax.Array  # [..., C, A]
-    family: str = dataclasses.field(default="scalar_q", metadata=STATIC)
+    family: str = dataclasses.field(default="scalar_q", metadata=STATIC)  # see `values`
 
     def mean(self) -> jax.Array:
         """Return the numbers."""
@@ -103,16 +97,8 @@ class ScalarQ(_SingleQ):
         """Return the mean over components, `[...]`."""
         return jnp.mean(self.value, axis=-1)
 
-    def lambda_returns(
-        self,
-        reward: jax.Array,
-        discount: jax.Array,
-        next_value: jax.Array,
-        truncated: jax.Array,
-        lambda_: jax.Array,
-    ) -> jax.Array:
-        """Return Peng's Q(lambda), `[T, B]`, if `next_value` is of greedy actions."""
-        return lambda_returns(reward, discount, next_value, truncated, lambda_=lambda_)
+    # `[T, B]`: Peng's Q(lambda), if `next_value` is of greedy actions
+    lambda_returns = staticmethod(returns.lambda_returns)
 
     def loss(self, target: jax.Array) -> jax.Array:
         """Return (Q - target)^2 / 2, averaged over `C`, `[...]`."""
@@ -120,8 +106,7 @@ class ScalarQ(_SingleQ):
         return jnp.mean(each, axis=-1)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class CategoricalQ(_SingleQ):
     """Probabilities of `K` atoms, evenly spaced from `low` to `high`, for each action (C51)."""
 
@@ -166,8 +151,7 @@ class CategoricalQ(_SingleQ):
         return -jnp.mean(jnp.sum(target[..., None, :] * log_prob, axis=-1), axis=-1)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class QuantileQ(_SingleQ):
     """`N` quantiles for each action, at the levels (2 i + 1) / (2 N) (QR-DQN)."""
 
@@ -192,18 +176,7 @@ class QuantileQ(_SingleQ):
         weights = jnp.full_like(values, 1.0 / values.shape[-1])
         return distributional.quantile_mixture(values, weights, num)
 
-    def lambda_returns(
-        self,
-        reward: jax.Array,
-        discount: jax.Array,
-        next_value: jax.Array,
-        truncated: jax.Array,
-        lambda_: jax.Array,
-    ) -> jax.Array:
-        """Return the quantiles of lambda returns, `[T, B, N]`."""
-        return distributional.quantile_lambda_returns(
-            reward, discount, next_value, truncated, lambda_=lambda_
-        )
+    lambda_returns = staticmethod(distributional.quantile_lambda_returns)
 
     def loss(self, target: jax.Array) -> jax.Array:
         """Return the quantile Huber loss to target quantiles `[..., N]`, averaged over `C`."""
@@ -212,8 +185,7 @@ class QuantileQ(_SingleQ):
         return jnp.mean(each, axis=-1)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class DoubleQ:
     """Two estimates; the target of each takes its own greedy action and the other's value of it.
 
@@ -248,10 +220,10 @@ class DoubleQ:
     ) -> jax.Array:
         """Return the targets of both, `[T, B, 2]`."""
 
-        def returns(each: ActionValues, value: jax.Array) -> jax.Array:
+        def of_each(each: ActionValues, value: jax.Array) -> jax.Array:
             return each.lambda_returns(reward, discount, value, truncated, lambda_)
 
-        return _of_both(returns)(self.pair, next_value)
+        return _of_both(of_each)(self.pair, next_value)
 
     def loss(self, target: jax.Array) -> jax.Array:
         """Return the mean of the two losses, `[...]`."""

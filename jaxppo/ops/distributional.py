@@ -52,18 +52,17 @@ def categorical_lambda_returns(
 def quantile_lambda_returns(
     reward: jax.Array,
     discount: jax.Array,
-    next_quantiles: jax.Array,
+    next_value: jax.Array,
     truncated: jax.Array,
-    *,
     lambda_: jax.Array | float,
 ) -> jax.Array:
     """Return the lambda returns as quantiles, ascending, `[T, B, N]`.
 
-    `next_quantiles` `[T, B, N]` are those of the true successor's value, in any order.
+    `next_value` `[T, B, N]` are those of the true successor's value, in any order.
     """
-    chex.assert_rank(next_quantiles, 3)
-    num = next_quantiles.shape[-1]
-    next_quantiles = jnp.where(discount[..., None] == 0.0, 0.0, next_quantiles)
+    chex.assert_rank(next_value, 3)
+    num = next_value.shape[-1]
+    next_value = jnp.where(discount[..., None] == 0.0, 0.0, next_value)
 
     def backup(
         reward: jax.Array, discount: jax.Array, weight: jax.Array, now: jax.Array, later: jax.Array
@@ -74,7 +73,7 @@ def quantile_lambda_returns(
         mixed = quantile_mixture(values, weights, num)
         return reward[:, None] + discount[:, None] * mixed
 
-    return _backwards(backup, reward, discount, next_quantiles, truncated, lambda_)
+    return _backwards(backup, reward, discount, next_value, truncated, lambda_)
 
 
 def quantile_mixture(values: jax.Array, weights: jax.Array, num: int) -> jax.Array:
@@ -110,8 +109,7 @@ def quantile_loss(quantiles: jax.Array, target: jax.Array, huber_delta: float) -
     levels = (jnp.arange(num, dtype=quantiles.dtype) + 0.5) / num
 
     def one(quantiles: jax.Array, target: jax.Array) -> jax.Array:
-        loss: jax.Array = rlax.quantile_regression_loss(quantiles, levels, target, huber_delta)
-        return loss
+        return rlax.quantile_regression_loss(quantiles, levels, target, huber_delta)
 
     lead = quantiles.shape[:-1]
     rows = jax.vmap(one)(quantiles.reshape(-1, num), target.reshape(-1, target.shape[-1]))

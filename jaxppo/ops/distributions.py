@@ -30,11 +30,10 @@ from jax.scipy.stats import norm
 
 from jaxppo.kernels import random_bits
 from jaxppo.ops.actions import to_action
-from jaxppo.types import PyTree
+from jaxppo.types import STATIC, PyTree
 
 Bound = Any  # one number, or nested tuples in the shape of an event, as in types.Box
 
-STATIC = dict(static=True)
 FEW = 8  # up to so many categories are summed one by one
 
 # Logit of a forbidden value: its exp is exactly 0, and 0 times it is 0, unlike 0 times -inf.

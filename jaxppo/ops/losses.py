@@ -81,8 +81,7 @@ def squared_error(value: jax.Array, target: jax.Array) -> jax.Array:
     import rlax  # slow to import
 
     chex.assert_equal_shape([value, target])
-    loss: jax.Array = rlax.l2_loss(value, target)
-    return loss
+    return rlax.l2_loss(value, target)
 
 
 def huber_error(value: jax.Array, target: jax.Array, delta: jax.Array | float = 1.0) -> jax.Array:

@@ -31,7 +31,6 @@ def lambda_returns(
     discount: jax.Array,
     next_value: jax.Array,
     truncated: jax.Array,
-    *,
     lambda_: jax.Array | float,
 ) -> jax.Array:
     """Return lambda returns, which weight the n-step return by (1 - lambda) lambda^(n-1).

@@ -1,8 +1,9 @@
-"""Cut rollouts into sequences that are contiguous in time."""
+"""Cut trees of rollouts into sequences that are contiguous in time, and choose between trees."""
 
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 
 from jaxppo.types import PyTree
 
@@ -29,6 +30,15 @@ def first(tree: PyTree, length: int) -> PyTree:
         return chosen.reshape(chosen.shape[0] * chosen.shape[1], *x.shape[2:])
 
     return jax.tree.map(one, tree)
+
+
+def where(flags: jax.Array, new: PyTree, old: PyTree) -> PyTree:
+    """Return the leaves of `new` where `flags` of their leading axes are set, and else of `old`."""
+
+    def one(x: jax.Array, y: jax.Array) -> jax.Array:
+        return jnp.where(flags.reshape(*flags.shape, *(1,) * (x.ndim - flags.ndim)), x, y)
+
+    return jax.tree.map(one, new, old)
 
 
 def scan_chunks(

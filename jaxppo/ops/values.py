@@ -13,9 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxppo.types import ValueEstimate
+from jaxppo.types import STATIC, ValueEstimate, pytree
 
-STATIC = dict(static=True)
 # Every class here has its own static `family`. Without it, two dataclasses with equally many leaves
 # and equal static fields have tree structures that compare equal (jaxlib 0.10.2; their hashes
 # differ), and `jit` sometimes runs for one the program that it compiled for the other.
@@ -44,8 +43,7 @@ def categorical_value(logits: jax.Array, low: float, high: float, sigma: float) 
     )
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class ScalarValue:
     """The estimate of `scalar_value`."""
 
@@ -63,8 +61,7 @@ class ScalarValue:
         return error(self.value, target)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class CategoricalValue:
     """The estimate of `categorical_value`."""
 

@@ -51,7 +51,8 @@ class Actor:
         self._programs = programs
         self.simulators: Any = env.make(int(np.prod(shape)))
         self.simulators.reset(np.arange(seeds.size), seeds.reshape(-1))
-        self._obs = self._shaped(self.simulators.arrays.obs)
+        obs = self.simulators.arrays.obs
+        self._obs = [x.reshape(*shape, *x.shape[1:]).copy() for x in obs]
         self._reset = np.ones(shape, bool)
         self._memory: PyTree = None
         self._place = devices.sharding(devices.of_run(shape[0]))
@@ -85,9 +86,9 @@ class Actor:
             began = time.perf_counter()
             tree = self._env.observation(self._obs)
             memory, action = self._programs.act(policy, memory, tree, self._reset, placed)
-            parts = [self._flat(x) for x in jax.tree.leaves(action)]
+            parts = [np.asarray(x) for x in jax.tree.leaves(action)]
             acted = time.perf_counter()
-            self.simulators.step(parts)
+            self.simulators.step([x.reshape(-1, *x.shape[4:]) for x in parts])
             for into, found in zip(
                 (*obs, *final, *flags),
                 (*arrays.obs, *arrays.final, *results),
@@ -108,16 +109,8 @@ class Actor:
         return Timed(rollout, version, acting, stepping, waited)
 
     def _rollout_of(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        devices_, members, batches, num = self._shape
-        lead = (devices_, members, batches, self._length, num)
+        lead = (*self._shape[:3], self._length, self._shape[3])
         return [np.empty((*lead, *x.shape[1:]), x.dtype) for x in arrays]
-
-    def _shaped(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return [x.reshape(*self._shape, *x.shape[1:]).copy() for x in arrays]
-
-    def _flat(self, action: jax.Array) -> np.ndarray:
-        found = np.asarray(action)
-        return found.reshape(-1, *found.shape[4:])
 
     def close(self) -> None:
         """End the simulators."""

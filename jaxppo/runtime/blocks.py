@@ -199,7 +199,7 @@ class Blocks:
 
     def _rows(self, total: Metrics) -> dict[int, Metrics]:
         """Return the metrics of each active member, as Python numbers."""
-        totals = self.layout.read(total)
+        totals = self.layout.gather_agents(total)
         rows = {i: self.layout.row(i) for i in self._active}
         return {
             i: jax.tree.map(lambda x, row=row: x[row].item(), totals) for i, row in rows.items()

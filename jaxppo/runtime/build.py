@@ -43,6 +43,7 @@ def build(config: Config, plan: Plan) -> System:
     num_microbatches, num_value_chunks = microbatches.count(
         system.microbatch_size, plan, algorithm.network, env
     )
+    sizes = {BATCH_AXIS: plan.update_batch_size, devices.AXIS: plan.devices_per_member}
     return System(
         env=env,
         evaluation_env=evaluation_env,
@@ -67,10 +68,7 @@ def build(config: Config, plan: Plan) -> System:
         clip_together=system.clip_together,
         evaluation_greedy=config.arch.evaluation_greedy,
         max_eval_steps=max_eval_steps,
-        axes=(
-            *_if_several(BATCH_AXIS, plan.update_batch_size),
-            *_if_several(devices.AXIS, plan.devices_per_member),
-        ),
+        axes=tuple(axis for axis, size in sizes.items() if size > 1),
     )
 
 
@@ -92,11 +90,6 @@ def _check_entries(config: Config, env: Environment) -> None:
 def build_alone(config: Config) -> System:
     """Return the system of one agent that acts and evaluates outside of training's mapped axes."""
     return dataclasses.replace(build(config, make_plan(config, 1, 1)), axes=())
-
-
-def _if_several(axis: str, size: int) -> tuple[str, ...]:
-    """Return the mapped axis, if its size is above one."""
-    return (axis,) if size > 1 else ()
 
 
 def hyperparameters(config: Config, plan: Plan) -> Hyperparameters:
@@ -160,13 +153,12 @@ def begin(system: System, members: Sequence[Config], plan: Plan) -> LearnerState
         return LearnerState(agent=init_agent(system, hp, agent_key), acting=acting)
 
     def start_all(*members: PyTree) -> LearnerState:
-        states: LearnerState = jax.tree.map(_strong, jax.vmap(start)(*members))
+        started = jax.vmap(start)(*members)
+        # Remove JAX's weak types, since the outputs of the program do not have them
+        states: LearnerState = jax.tree.map(
+            lambda x: jax.lax.convert_element_type(x, x.dtype), started
+        )
         return states
 
     numbers = stacked_hyperparameters(members, plan)
     return jax.jit(start_all)(numbers, agent_keys, acting_keys)
-
-
-def _strong(x: jax.Array) -> jax.Array:
-    """Remove JAX's weak type, since the outputs of the program do not have it."""
-    return jax.lax.convert_element_type(x, x.dtype)

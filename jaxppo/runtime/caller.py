@@ -10,7 +10,7 @@ from jaxppo.runtime.placement import Layout, State
 from jaxppo.runtime.progress import Progress
 from jaxppo.runtime.selection import Selection
 from jaxppo.runtime.signals import Signals
-from jaxppo.runtime.sinks import Event, Screen, Sink, past_events
+from jaxppo.runtime.sinks import Event, Recorder, Screen, Sink, past_events
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,17 +53,3 @@ class Caller:
             return []
         self.records[name] = [] if folder is None else past_events(folder, position)[0]
         return [Recorder(self.records[name])]
-
-
-@dataclasses.dataclass(frozen=True)
-class Recorder:
-    """A sink that keeps all events."""
-
-    events: list[Event]
-
-    def write(self, event: Event) -> None:
-        """Keep the event."""
-        self.events.append(event)
-
-    def close(self) -> None:
-        """Do nothing."""

@@ -74,7 +74,7 @@ def unflatten(shapes: PyTree, arrays: dict[str, np.ndarray], where: str = "") ->
             there = "nothing" if found is None else f"{found.dtype}{list(found.shape)}"
             raise CheckpointError(
                 f"{name} is {there} in the checkpoint and {data.dtype}{list(data.shape)} in this "
-                "program; read it with the versions in its manifest"
+                "program; read it with the settings and versions of its run"
             )
         array = jax.numpy.asarray(found)
         return jax.random.wrap_key_data(array) if devices.is_key(shape) else array
@@ -100,7 +100,7 @@ class Writer:
         self._pinned: set[int] = set()
         self._pending: Future[None] | None = None
         self.seconds = 0.0  # spent on writing
-        for path in _others(self.folder):
+        for path in self.folder.glob("*"):
             if path.suffix in (_BEGUN, _DROPPED):
                 shutil.rmtree(path, ignore_errors=True)
             elif path.suffix == _PINNED and path.stem.isdecimal():
@@ -300,10 +300,9 @@ def versions() -> dict[str, str]:
     """Return the versions of the libraries that affect results and stored files."""
     found = {}
     for name in _VERSIONS:
-        try:
+        # A checkout may not be installed
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:  # a checkout that is not installed
-            continue
     return found
 
 
@@ -311,19 +310,12 @@ def _name(steps: int) -> str:
     return f"{steps:012}"
 
 
-def _others(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return []
-    return [path for path in folder.iterdir() if not path.name.isdecimal()]
-
-
 def _write(path: Path, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> None:
     begun = path.with_name(path.name + _BEGUN)
     _remove(begun)
     begun.mkdir()
-    checkpointer = _orbax()
-    checkpointer.save((begun / _ARRAYS).absolute(), _pack(arrays))
-    checkpointer.close()
+    with _orbax() as checkpointer:
+        checkpointer.save((begun / _ARRAYS).absolute(), _pack(arrays))
     layout = {name: [str(x.dtype), x.shape] for name, x in arrays.items()}
     files = {str(file.relative_to(begun)): _digest(file, sync=True) for file in _files(begun)}
     manifest = {"format": FORMAT, "versions": versions(), **facts, "layout": layout, "files": files}
@@ -360,13 +352,11 @@ def _unpack(vectors: dict[str, np.ndarray], layout: dict[str, Any]) -> dict[str,
 
 
 def _restore(path: Path) -> dict[str, np.ndarray]:
-    checkpointer = _orbax()
-    try:
-        found: dict[str, np.ndarray] = checkpointer.restore(path.absolute())
-    except Exception as error:
-        raise CheckpointError(f"{path}: orbax cannot read it ({_brief(error)})") from error
-    finally:
-        checkpointer.close()
+    with _orbax() as checkpointer:
+        try:
+            found: dict[str, np.ndarray] = checkpointer.restore(path.absolute())
+        except Exception as error:
+            raise CheckpointError(f"{path}: orbax cannot read it ({_brief(error)})") from error
     return found
 
 

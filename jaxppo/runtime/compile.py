@@ -7,7 +7,6 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,6 +15,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from jaxppo.config.fields import ConfigError
 from jaxppo.kernels.platforms import compiling_for
 from jaxppo.runtime import cgroups, devices
+from jaxppo.runtime.directories import make_folder
 
 # On CPUs this XLA pass splits every small sum into two kernels, which cost time to compile and to
 # start. Large sums use a library with and without the pass, and are as exact.
@@ -54,19 +54,24 @@ def compile_program(
 
     `args` have the leading axis `D`. `compiler` is `arch.compiler`.
     """
-    start = time.perf_counter()
     num_devices = jax.tree.leaves(args)[0].shape[0]
-    platform = devices.platform()
-    with collection_disabled(), compiling_for(platform):
-        traced = devices.parallel(function, num_devices, donate=donate).trace(*args)
+    program = devices.parallel(function, num_devices, donate=donate)
+    return compile_jit(program, *args, options=options(compiler, devices.platform()))
+
+
+def compile_jit(program: Any, *args: Any, options: dict[str, Any]) -> Program:
+    """Compile a `jax.jit` with these options of XLA; `args` may be shapes."""
+    start = time.perf_counter()
+    with collection_disabled(), compiling_for(devices.platform()):
+        traced = program.trace(*args)
         lowered = traced.lower()
-    compiled = lowered.compile(compiler_options=options(compiler, platform))
+    compiled = lowered.compile(compiler_options=options)
     seconds = time.perf_counter() - start
     return Program(
         call=compiled,
         seconds=seconds,
         peak_bytes=unless_it_fails(lambda: peak_bytes(compiled)),
-        matmul_flops=unless_it_fails(lambda: matmul_flops(traced.jaxpr.jaxpr)),
+        matmul_flops=unless_it_fails(lambda: count_products(traced.jaxpr.jaxpr, _flops)),
         matmul_traffic=unless_it_fails(lambda: count_products(traced.jaxpr.jaxpr, _traffic)),
     )
 
@@ -172,39 +177,16 @@ def use_cache(folder: str | None) -> None:
     """
     if folder is None or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return
-    path = make_folder("arch.compile_cache", folder, "null for no cache")
+    path = make_folder("arch.compile_cache", folder, "another folder, or null for no cache")
     jax.config.update("jax_compilation_cache_dir", str(path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
-def make_folder(key: str, folder: str, other: str) -> Path:
-    """Make a folder (`~` is the home); `ConfigError` if that fails. `other` is the way out."""
-    path = Path(folder).expanduser()
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"{key}={folder}: cannot be made ({error.strerror}); choose another folder, or {other}"
-        ) from error
-    return path
-
-
-def matmul_flops(program: Any) -> int:
-    """Count the floating-point operations of a traced program's matrix products, per device.
-
-    Only products that results need count. A scan's body counts once per iteration; the compiler's
-    own cost analysis counts it once. Of branches the most expensive counts. A loop of unknown
-    length counts once, so that a block of updates counts as one update. A convolution counts as
-    the products of its kernel at every output position.
-    """
-    return count_products(program, _flops)
-
-
 def matmul_bytes(function: Callable[..., Any], *args: Any) -> int:
     """Return the bytes of the results of all matrix products in `function(*args)`.
 
-    It counts as `matmul_flops` does, with convolutions. `args` are arrays or shapes.
+    It counts as `count_products` does. `args` are arrays or shapes.
     """
 
     def size(equation: Any) -> int:
@@ -220,6 +202,7 @@ def _traffic(equation: Any) -> int:
 
 
 def _flops(equation: Any) -> int:
+    """Count a convolution as the products of its kernel at every output position."""
     params = equation.params
     result = math.prod(equation.outvars[0].aval.shape)
     if equation.primitive.name == "dot_general":
@@ -234,7 +217,9 @@ def _flops(equation: Any) -> int:
 def count_products(jaxpr: Any, cost: Callable[[Any], int]) -> int:
     """Return the sum of `cost` over matrix products and convolutions that results need.
 
-    `matmul_flops` explains how scans, branches and loops count.
+    A scan's body counts once per iteration; the compiler's own cost analysis counts it once. Of
+    branches the most expensive counts. A loop of unknown length counts once, so that a block of
+    updates counts as one update.
     """
     from jax.interpreters import partial_eval  # not a public part of JAX
 

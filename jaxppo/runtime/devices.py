@@ -8,7 +8,6 @@ import platform as processor
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -208,24 +207,6 @@ def replicate(tree: PyTree, devices: Sequence[jax.Device]) -> PyTree:
     return shard(copies, devices)
 
 
-def place(tree: PyTree, devices: Sequence[jax.Device], *, sharded: bool) -> PyTree:
-    """Place members `[P, ...]` on devices.
-
-    If sharded, each device has some members, `[D, P / D, ...]`; else all members, `[D, P, ...]`.
-    """
-    if not sharded:
-        return replicate(tree, devices)
-    num = len(devices)
-    return shard(jax.tree.map(lambda x: x.reshape(num, -1, *x.shape[1:]), tree), devices)
-
-
-def members(tree: PyTree, *, sharded: bool) -> PyTree:
-    """Return members that `place` placed, as NumPy arrays `[P, ...]`; all processes must call."""
-    if not sharded:
-        return first(tree)
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), host(tree))
-
-
 def host(tree: PyTree) -> PyTree:
     """Copy all leaves to NumPy; typed keys become their data. All processes must call."""
 
@@ -256,26 +237,3 @@ def first(tree: PyTree) -> PyTree:
         return replica[0] if is_key(x) else np.asarray(replica)[0]
 
     return jax.tree.map(one, tree)
-
-
-def take(
-    tree: PyTree, chosen: Sequence[int], devices: Sequence[jax.Device], *, sharded: bool
-) -> PyTree:
-    """Select the members `chosen`, by index, of leaves that `place` placed."""
-    rows = np.asarray(chosen, np.int32)
-    return _take(tuple(devices), sharded)(tree, rows)
-
-
-@lru_cache(8)
-def _take(placed: tuple[jax.Device, ...], sharded: bool) -> Any:
-    """Return `take` as a program whose results are placed as its arguments are."""
-
-    def one(chosen: jax.Array, x: jax.Array) -> jax.Array:
-        if not sharded:
-            return x[:, chosen]
-        return x.reshape(-1, *x.shape[2:])[chosen].reshape(x.shape[0], -1, *x.shape[2:])
-
-    def take(tree: PyTree, chosen: jax.Array) -> PyTree:
-        return jax.tree.map(partial(one, chosen), tree)
-
-    return jax.jit(take, out_shardings=sharding(placed))

@@ -1,9 +1,7 @@
 """Check and lock run directories."""
 
-import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -16,11 +14,9 @@ _LOCK = ".lock"  # in the run directory; the kernel releases it when the process
 _claimed: dict[Path, IO[str]] = {}  # locks that this process holds for a later run
 
 
-@contextlib.contextmanager
-def only_run_in(folder: Path) -> Iterator[None]:
-    """Lock a directory; `ConfigError` if another run, of any process, writes there."""
-    with _claimed.pop(folder.resolve(), None) or _lock(folder):
-        yield
+def only_run_in(folder: Path) -> IO[str]:
+    """Lock a directory in a `with`; `ConfigError` if another run, of any process, writes there."""
+    return _claimed.pop(folder.resolve(), None) or _lock(folder)
 
 
 def claim(folder: Path) -> None:
@@ -86,15 +82,21 @@ def check_run_dir(key: str, run_dir: Path) -> None:
         raise ConfigError(f"{key}={run_dir}: {existing} cannot be written to; choose another")
 
 
-def output_folder(out: str | Path) -> Path:
-    """Make the directory of a setting `out`; `ConfigError` if it cannot be written to."""
-    path = Path(out)
+def make_folder(key: str, folder: str | Path, other: str) -> Path:
+    """Make a folder (`~` is the home); `ConfigError` if that fails, which advises `other`."""
+    path = Path(folder).expanduser()
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"out={path}: cannot be made ({error.strerror}); choose another directory"
+            f"{key}={folder}: cannot be made ({error.strerror}); choose {other}"
         ) from error
+    return path
+
+
+def output_folder(out: str | Path) -> Path:
+    """Make the directory of a setting `out`; `ConfigError` if it cannot be written to."""
+    path = make_folder("out", Path(out), "another directory")
     if not os.access(path, os.W_OK):
         raise ConfigError(f"out={path}: cannot be written to; choose another directory")
     return path

@@ -6,27 +6,21 @@ import jax
 import numpy as np
 
 from jaxppo.algorithms.evaluation import Episodes, episode_keys
-from jaxppo.runtime import compile, devices
+from jaxppo.runtime import compile
 from jaxppo.runtime.placement import Layout
 from jaxppo.types import Policy
 
 
-def place_keys(layout: Layout, keys: jax.Array, num_episodes: int, times: int) -> list[jax.Array]:
-    """Return keys `[D, P, E]` of the members' episodes, for each of `times` calls.
+def place_keys(layout: Layout, keys: jax.Array, first: int = 0) -> jax.Array:
+    """Return keys `[D, P, E]` of episodes of the members, which begin with number `first`.
 
-    `keys` `[P]` are the members' streams. Each call plays `num_episodes` per member.
+    `keys` `[P]` are the members' streams.
     """
     shards, each = layout.plan.devices_per_member, layout.plan.eval_episodes_per_device
-    rows = []
-    for call in range(times):
-        numbers = call * num_episodes + np.arange(shards * each)
-        found = jax.vmap(episode_keys, (0, None))(keys, numbers)
-        if layout.plan.shards_members:
-            rows.append(layout.place_agents(found))
-        else:
-            found = found.reshape(-1, shards, each).swapaxes(0, 1)
-            rows.append(devices.shard(found, layout.devices))
-    return rows
+    numbers = first + np.arange(shards * each)
+    found = jax.vmap(episode_keys, (0, None))(keys, numbers)
+    placed: jax.Array = layout.place_split(found.reshape(-1, shards, each))
+    return placed
 
 
 def evaluate(
@@ -38,17 +32,11 @@ def evaluate(
     times: int = 1,
 ) -> Episodes:
     """Play `times * num_episodes` episodes per member; leaves are NumPy `[P, episodes]`."""
-
-    def rows(each: np.ndarray) -> np.ndarray:
-        """Map `[D, P, E]` to `[P, num_episodes]`."""
-        if not layout.plan.shards_members:
-            each = each.swapaxes(0, 1)
-        return each.reshape(len(layout.slots), -1)[:, :num_episodes]
-
-    parts = [
-        jax.tree.map(rows, devices.host(program.call(policy, part)))
-        for part in place_keys(layout, keys, num_episodes, times)
-    ]
+    parts = []
+    for call in range(times):
+        played = program.call(policy, place_keys(layout, keys, call * num_episodes))
+        found = layout.gather_split(played)  # [P, D, E]
+        parts.append(jax.tree.map(lambda x: x.reshape(len(x), -1)[:, :num_episodes], found))
     joined: Episodes = jax.tree.map(lambda *x: np.concatenate(x, axis=1), *parts)
     return joined
 

@@ -6,7 +6,6 @@ All collectives count as all-reduces. One takes a latency, whatever its size, an
 
 import dataclasses
 import math
-from typing import Protocol
 
 # Assumed seconds for a message to the next TPU: "typically around 1us" for each hop
 # (https://jax-ml.github.io/scaling-book/sharding)
@@ -20,19 +19,9 @@ NVLINK_SECONDS = 0.6e-6  # a step between GPUs of a host
 NETWORK_SECONDS = 5e-6  # a step between hosts
 
 
-class Interconnect(Protocol):
-    """How the devices of a target are connected; `shape` are the lengths of its axes."""
-
-    def latency(self, shape: tuple[int, ...]) -> float:
-        """Return the seconds of an all-reduce of a few bytes over all devices."""
-
-    def bandwidth(self, shape: tuple[int, ...]) -> float:
-        """Return the bytes that each device sends a second, as the others do."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Torus:
-    """Links between neighbouring TPUs of a topology, such as 4x4x4.
+    """Links between neighbouring TPUs of a topology, such as 4x4x4; shapes are its lengths.
 
     All-reduces run along one axis after another, with another part of the data on each axis at the
     same time: the compiler's programs name this strategy.
@@ -81,7 +70,7 @@ class Hosts:
 
 
 def all_reduce_seconds(
-    interconnect: Interconnect, shape: tuple[int, ...], number: int, num_bytes: int
+    interconnect: Torus | Hosts, shape: tuple[int, ...], number: int, num_bytes: int
 ) -> float:
     """Return the seconds of `number` all-reduces, one after another, of `num_bytes` together."""
     devices = math.prod(shape)

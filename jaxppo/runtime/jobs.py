@@ -8,6 +8,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import Plan, memories, num_members, plan
 from jaxppo.config.schema import Config
 from jaxppo.runtime import build, compile, devices, sinks, targets
+from jaxppo.runtime.directories import make_folder
 from jaxppo.runtime.population import members
 from jaxppo.types import System
 
@@ -60,7 +61,7 @@ def check_surroundings(config: Config) -> None:
 
 def profile_folder(setting: str) -> Path:
     """Make the folder of profiler traces and return it."""
-    return compile.make_folder("arch.profile", setting, "null for no trace")
+    return make_folder("arch.profile", setting, "another folder, or null for no trace")
 
 
 def plan_members(config: Config, count: int) -> Plan:

@@ -196,15 +196,15 @@ class Module:
 
 def _instruction(text: str) -> Instruction:
     """Read what follows the equals sign: a type, the opcode with operands, and attributes."""
-    end = _end_of_type(text)
+    end = _first_space(text)
     rest = text[end:].lstrip()
-    opcode, _, given = rest.partition("(")
+    opcode = rest.partition("(")[0]
     called: list[str] = []
     for one, several in _CALLED.findall(rest):
         called += [one] if one else [name.strip().lstrip("%") for name in several.split(",")]
     found = (_COUNT if opcode == "constant" else _TRIPS).search(rest)
     name, condition = _NAME.search(rest), _CONDITION.search(rest)
-    operands = given[: _end_of_operands(given)] if _base(opcode) in _COLLECTIVES else ""
+    operands = rest[: _first_space(rest)] if _base(opcode) in _COLLECTIVES else ""
     return Instruction(
         opcode=opcode,
         num_bytes=sum(_size(*array) for array in _ARRAY.findall(text[:end])),
@@ -232,18 +232,8 @@ def _size(kind: str, bits: str, shape: str) -> int:
     return elements * (max(int(bits) // 8, 1) if bits else int(kind == "pred"))
 
 
-def _end_of_operands(text: str) -> int:
-    """Return where the parenthesis that was open before `text` closes."""
-    depth = 1
-    for i, letter in enumerate(text):
-        depth += (letter == "(") - (letter == ")")
-        if depth == 0:
-            return i
-    return len(text)
-
-
-def _end_of_type(text: str) -> int:
-    """Return where the type at the start of `text` ends; that of a tuple has parentheses."""
+def _first_space(text: str) -> int:
+    """Return where the first space outside of parentheses is, or the end of the text."""
     depth = 0
     for i, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from jaxppo.algorithms.metrics import add
 from jaxppo.algorithms.spine import Metrics, zero_metrics
 from jaxppo.config.plan import Plan
 from jaxppo.config.schema import Config
+from jaxppo.ops.sequences import where
 from jaxppo.runtime import devices
 from jaxppo.types import ActingState, LearnerState, Policy, PyTree, System
 
@@ -58,16 +59,22 @@ class Layout:
 
     def place(self, state: LearnerState) -> LearnerState:
         """Place agents `[P, ...]` as `[D, P, ...]`, acting `[P, D, U, ...]` as `[D, P, U, ...]`."""
-        if self.plan.shards_members:
-            acting = self.place_agents(jax.tree.map(lambda x: x[:, 0], state.acting))
-        else:
-            swapped = jax.tree.map(lambda x: x.swapaxes(0, 1), state.acting)
-            acting = devices.shard(swapped, self.devices)
-        return LearnerState(agent=self.place_agents(state.agent), acting=acting)
+        agent, acting = self.place_agents(state.agent), self.place_split(state.acting)
+        return LearnerState(agent=agent, acting=acting)
 
     def place_agents(self, tree: PyTree) -> PyTree:
         """Place leaves `[P, ...]` with one entry per agent as `[D, P, ...]`."""
-        return devices.place(tree, self.devices, sharded=self.plan.shards_members)
+        if not self.plan.shards_members:
+            return devices.replicate(tree, self.devices)
+        num = len(self.devices)
+        split = jax.tree.map(lambda x: x.reshape(num, -1, *x.shape[1:]), tree)
+        return devices.shard(split, self.devices)
+
+    def place_split(self, tree: PyTree) -> PyTree:
+        """Place leaves `[P, D, ...]`, split over the devices of a member, as `[D, P, ...]`."""
+        if self.plan.shards_members:
+            return self.place_agents(jax.tree.map(lambda x: x[:, 0], tree))
+        return devices.shard(jax.tree.map(lambda x: x.swapaxes(0, 1), tree), self.devices)
 
     def place_count(self, count: int) -> jax.Array:
         """Place an integer on every device, `[D]`."""
@@ -92,34 +99,43 @@ class Layout:
 
     def gather(self, state: LearnerState) -> LearnerState:
         """Return NumPy arrays in the form before `place`; typed keys become their data."""
-        if self.plan.shards_members:
-            acting = jax.tree.map(lambda x: x[:, None], self.gather_agents(state.acting))
-        else:
-            acting = jax.tree.map(lambda x: x.swapaxes(0, 1), devices.host(state.acting))
-        return LearnerState(agent=self.gather_agents(state.agent), acting=acting)
+        agent, acting = self.gather_agents(state.agent), self.gather_split(state.acting)
+        return LearnerState(agent=agent, acting=acting)
 
     def gather_agents(self, tree: PyTree) -> PyTree:
         """Return NumPy arrays in the form before `place_agents`; typed keys become their data."""
         if self.plan.shards_members:
-            return self.read(tree)
+            return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), devices.host(tree))
         return jax.tree.map(np.array, devices.first(jax.tree.map(devices.data, tree)))
 
-    def read(self, tree: PyTree) -> PyTree:
-        """Return leaves `[D, P, ...]` as NumPy `[P, ...]`, without copies on other devices."""
-        return devices.members(tree, sharded=self.plan.shards_members)
+    def gather_split(self, tree: PyTree) -> PyTree:
+        """Return NumPy arrays in the form before `place_split`; typed keys become their data."""
+        if self.plan.shards_members:
+            return jax.tree.map(lambda x: x[:, None], self.gather_agents(tree))
+        return jax.tree.map(lambda x: x.swapaxes(0, 1), devices.host(tree))
 
     def take(self, tree: PyTree, chosen: Sequence[int]) -> PyTree:
         """Select the members in these slots of leaves `[D, P, ...]`."""
-        return devices.take(tree, chosen, self.devices, sharded=self.plan.shards_members)
+        rows = np.asarray(chosen, np.int32)
+        return self._compiled(_take, 0)(self.plan.shards_members, tree, rows)
 
     def choose(self, chosen: np.ndarray, one: Policy, other: Policy) -> Policy:
         """Select policies `[D, P, ...]`: of `one` where `chosen` `[P]` is true, else of `other`."""
         mask = self.place_agents(chosen)
-        found: Policy = _choose(tuple(self.devices))(mask, one, other)
+        found: Policy = self._compiled(where)(mask, one, other)
         return found
 
+    def _compiled(self, function: Callable[..., Any], *static: int) -> Any:
+        """Return a function as a program whose results are placed as its arguments are.
 
-@lru_cache(8)
+        `static` are the positions of arguments without arrays. Another call does not compile anew,
+        since JAX keeps programs by function, devices and static arguments.
+        """
+        placed = devices.sharding(self.devices)
+        return jax.jit(function, static_argnums=static, out_shardings=placed)
+
+
+@lru_cache(8)  # JAX would keep every system that is a static argument
 def _window(system: System, placed: tuple[jax.Device, ...]) -> Any:
     """Return `next_window` as a program whose results are placed as its arguments are."""
 
@@ -130,17 +146,13 @@ def _window(system: System, placed: tuple[jax.Device, ...]) -> Any:
     return jax.jit(next_window, out_shardings=devices.sharding(placed))
 
 
-@lru_cache(8)
-def _choose(placed: tuple[jax.Device, ...]) -> Any:
-    """Return `choose` as a program whose results are placed as its arguments are."""
+def _take(sharded: bool, tree: PyTree, chosen: jax.Array) -> PyTree:
+    def take(x: jax.Array) -> jax.Array:
+        if not sharded:
+            return x[:, chosen]
+        return x.reshape(-1, *x.shape[2:])[chosen].reshape(x.shape[0], -1, *x.shape[2:])
 
-    def pick(chosen: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
-        return jnp.where(chosen.reshape(*chosen.shape, *(1,) * (x.ndim - 2)), x, y)
-
-    def choose(chosen: jax.Array, one: PyTree, other: PyTree) -> PyTree:
-        return jax.tree.map(partial(pick, chosen), one, other)
-
-    return jax.jit(choose, out_shardings=devices.sharding(placed))
+    return jax.tree.map(take, tree)
 
 
 def reshard(acting: ActingState, shards: Sequence[int]) -> ActingState:

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -70,8 +69,7 @@ class Programs:
 def compile_training(layout: Layout, configs: Sequence[Config]) -> compile.Program:
     """Compile the program that trains members with these settings."""
     if is_simulated(layout.system.env):
-        state, total, _ = training_shapes(layout, configs)
-        return simulated.compile_training(layout, configs, (state, total))
+        return simulated.compile_training(layout, configs, *training_shapes(layout, configs)[:2])
     train = partial(train_members, layout.system)
     return _compile(configs[0], train, *training_shapes(layout, configs), donate=(0, 1))
 
@@ -94,7 +92,7 @@ def compile_programs(
 
     def keys() -> jax.Array:
         streams = build.random_streams([config.arch.seed for config in configs])
-        return place_keys(layout, streams[2], configs[0].arch.num_eval_episodes, 1)[0]
+        return place_keys(layout, streams[2])
 
     placed = jax.eval_shape(keys)
     return Programs(
@@ -116,17 +114,9 @@ def compile_evaluation(
 
 def compile_start(layout: Layout, configs: Sequence[Config]) -> compile.Program:
     """Compile the program without arguments that makes the placed first state of these members."""
-    start = time.perf_counter()
     placed = devices.sharding(layout.devices)
-    lowered = jax.jit(partial(place_start, layout, configs), out_shardings=placed).lower()
-    compiled = lowered.compile()
-    return compile.Program(
-        call=compiled,
-        seconds=time.perf_counter() - start,
-        peak_bytes=compile.unless_it_fails(lambda: compile.peak_bytes(compiled)),
-        matmul_flops=None,
-        matmul_traffic=None,
-    )
+    program = jax.jit(partial(place_start, layout, configs), out_shardings=placed)
+    return compile.compile_jit(program, options={})
 
 
 def check_group(layout: Layout, program: compile.Program) -> None:
@@ -145,16 +135,12 @@ def check_memory(layout: Layout, programs: Programs, config: Config) -> None:
     need = max((program.peak_bytes or 0) if program else 0 for program in every)
     limit = _memory_limit(layout)
     with hosts.agreeing():
-        _check_limit(need, limit, config)
-
-
-def _check_limit(need: int, limit: int | None, config: Config) -> None:
-    if limit is not None and need > limit:
-        raise ConfigError(
-            f"arch.total_num_envs={config.arch.total_num_envs}: the program needs "
-            f"{need / 2**30:.1f} GiB on each device and may use {limit / 2**30:.1f}; lower it, "
-            "system.rollout_length, or the number of members"
-        )
+        if limit is not None and need > limit:
+            raise ConfigError(
+                f"arch.total_num_envs={config.arch.total_num_envs}: the program needs "
+                f"{need / 2**30:.1f} GiB on each device and may use {limit / 2**30:.1f}; lower it, "
+                "system.rollout_length, or the number of members"
+            )
 
 
 def warm_up(

@@ -158,7 +158,7 @@ class Training:
     def _restart(self, state: LearnerState) -> None:
         """Make all actors, which start episodes."""
         self.close()
-        self._timed.begin()
+        self._timed = _Times(in_threads=self._timed.in_threads)
         system, plan = self._layout.system, self._layout.plan
         shape = plan.num_devices, plan.members_per_device, plan.update_batch_size
         each = system.num_envs // self._num_actors
@@ -190,7 +190,8 @@ class Training:
     def report(self) -> dict[str, float]:
         """Return how time was spent since the last report, and the policy lag of the batches."""
         restarts = sum(actor.restarts for actor in self._actors)
-        return {**self._timed.report(), "env_restarts": restarts}
+        timed, self._timed = self._timed, _Times(in_threads=self._timed.in_threads)
+        return {**timed.report(), "env_restarts": restarts}
 
     def close(self) -> None:
         """End all actors and their simulators."""
@@ -206,7 +207,7 @@ class Training:
 class _Times:
     """Seconds of actors and learner since the last report, and lags in updates."""
 
-    began: float = 0.0
+    began: float = dataclasses.field(default_factory=time.perf_counter)
     acting: float = 0.0
     stepping: float = 0.0
     waiting: float = 0.0
@@ -214,10 +215,6 @@ class _Times:
     starved: float = 0.0  # learner
     in_threads: bool = False
     lags: list[int] = dataclasses.field(default_factory=list)
-
-    def begin(self) -> None:
-        began = time.perf_counter()
-        self.__dict__.update(vars(_Times(began=began, in_threads=self.in_threads)))
 
     def add(self, collected: Sequence[Timed], version: int, waited: float) -> None:
         self.acting += sum(c.acting_seconds for c in collected)
@@ -227,11 +224,11 @@ class _Times:
         self.lags += [version - c.version for c in collected]
 
     def report(self) -> dict[str, float]:
-        """Return shares of the time, each of all actors or of the learner; then begin anew."""
+        """Return shares of the time, each of all actors or of the learner."""
         total = max(time.perf_counter() - self.began, 1e-9)
         own = self.acting + self.stepping + self.waiting
         of_actors = max(own, 1e-9) if self.in_threads else total  # threads run ahead
-        found = {
+        return {
             "policy_lag": float(np.mean(self.lags)) if self.lags else 0.0,
             "policy_lag_max": float(max(self.lags, default=0)),
             "acting_share": self.acting / of_actors,
@@ -240,17 +237,14 @@ class _Times:
             "learning_share": self.learning / total,
             "learner_idle_share": self.starved / total,
         }
-        self.begin()
-        return found
 
 
 def compile_training(
-    layout: Layout, configs: Sequence[Config], shapes: tuple[LearnerState, Metrics]
+    layout: Layout, configs: Sequence[Config], state: LearnerState, total: Metrics
 ) -> compile.Program:
-    """Compile the programs of training with simulators; `shapes` are of state and metrics."""
+    """Compile the programs of training with simulators; `state` and `total` may be shapes."""
     system, config, plan = layout.system, configs[0], layout.plan
     num_actors = config.arch.actors or 1
-    state, total = shapes
     build = partial(compile.compile_program, compiler=config.arch.compiler)
     explore = build(partial(stepwise.explore_members, system), state.agent)
     here = config.arch.actors_on == "threads"
@@ -473,7 +467,8 @@ def compile_evaluation(
             system.algorithm.network.initial_carry(num),
         )
         obs = zeros(system.env.observation_space, lead)
-        return carry, obs, jnp.zeros(lead, bool), _words(keys, lead), jnp.zeros(lead, jnp.int32)
+        words = jax.random.key_data(jnp.broadcast_to(jax.random.key(0), lead))
+        return carry, obs, jnp.zeros(lead, bool), words, jnp.zeros(lead, jnp.int32)
 
     def act(policy: PyTree, carry: PyTree, obs: PyTree, reset: Any, words: Any, steps: Any) -> Any:
         drawn = jax.random.wrap_key_data(words)
@@ -483,8 +478,3 @@ def compile_evaluation(
 
     program = compile.compile_program(act, policy, *jax.eval_shape(example), compiler=compiler)
     return dataclasses.replace(program, call=Evaluation(system, lead, program.call))
-
-
-def _words(keys: Any, lead: tuple[int, ...]) -> jax.Array:
-    words = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
-    return jnp.zeros((*lead, *words.shape), words.dtype)

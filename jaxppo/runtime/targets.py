@@ -17,7 +17,7 @@ from jaxppo.config.messages import brief
 from jaxppo.config.plan import memories
 from jaxppo.config.schema import NetworkConfig
 from jaxppo.runtime import compile, devices, launches
-from jaxppo.runtime.interconnects import Hosts, Interconnect, Torus, all_reduce_seconds
+from jaxppo.runtime.interconnects import Hosts, Torus, all_reduce_seconds
 
 # Assumed seconds from the start of one kernel to the start of the next, not measured: inside a
 # CUDA graph, and for operations of a TPU program
@@ -47,7 +47,7 @@ class Chip:
     memory: int  # bytes
     bandwidth: float  # of the memory, bytes a second
     flops_per_second: float  # of dense float32 matrix products as JAX does: see PRODUCT_TIMES
-    interconnect: Interconnect
+    interconnect: Torus | Hosts
 
 
 @dataclasses.dataclass(frozen=True)

@@ -61,9 +61,9 @@ class Group:
         for row in rows:
             arrays.current[self._rows[0]] = row
             try:
+                self._steps[row] += 1
                 action = actions[row - part.start]
                 obs, reward, terminated, truncated, _ = self._envs[row].step(action)
-                self._steps[row] += 1
                 self._write(row, obs)
                 arrays.reward[row] = reward
                 arrays.terminated[row] = terminated

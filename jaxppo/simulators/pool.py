@@ -21,7 +21,7 @@ from jaxppo.simulators.faults import Fault, SimulatorError, in_words
 from jaxppo.simulators.group import Group, next_seed
 from jaxppo.simulators.spaces import Arrays, Leaf
 from jaxppo.simulators.spinning import Spinner
-from jaxppo.simulators.worker import CLOSE, DONE, FAILED, FAULTS, RESET, STEP, STEP_ALONE
+from jaxppo.simulators.worker import CLOSE, RESET, STEP, STEP_ALONE
 
 STARTING_SECONDS = 300.0  # that a process may take to make its environments
 CLOSING_SECONDS = 2.0  # that it may take to close them
@@ -77,7 +77,7 @@ class Pool:
             self.arrays = Arrays(num, observations, actions)
             self._group = self._make_here(make, range(num), observations)
             return
-        size = Arrays.size(num, observations, actions)
+        size = Arrays(num, observations, actions).size
         folder = _SHARED if os.access(_SHARED, os.W_OK) else None
         with tempfile.TemporaryFile(dir=folder) as file:  # it has no name, so nothing is left over
             file.truncate(size)
@@ -117,7 +117,7 @@ class Pool:
         self.arrays.stepping[:] = False
         self.arrays.stepping[rows] = True
         self.arrays.seed[rows] = seeds
-        self._count(self._command(RESET))
+        self._command(RESET)
 
     def step(self, actions: Sequence[np.ndarray], rows: np.ndarray | None = None) -> None:
         """Step environments, see `Simulators`."""
@@ -125,15 +125,10 @@ class Pool:
         for mine, action in zip(arrays.action, actions, strict=True):
             mine[:] = action
         arrays.stepping[:] = True if rows is None else rows
-        self._count(self._command(STEP if rows is None else STEP_ALONE))
+        self._command(STEP if rows is None else STEP_ALONE)
 
-    def _count(self, faults: Sequence[Fault]) -> None:
-        if faults and not self._restart:
-            raise SimulatorError(str(faults[0]))
-        self.restarts += len(faults)
-
-    def _command(self, command: bytes) -> list[Fault]:
-        """Send a command to all groups, and return their faults."""
+    def _command(self, command: bytes) -> None:
+        """Send a command to all groups, and count their faults; without `restart` raise one."""
         if self._restart and self._workers:
             self._before = [x.copy() for x in self.arrays.obs]
         for worker in self._workers:
@@ -141,15 +136,15 @@ class Pool:
         faults = self._command_here(command)
         if self._workers:
             faults += self._answers(command)
-        return faults
+        if faults and not self._restart:
+            raise SimulatorError(str(faults[0]))
+        self.restarts += len(faults)
 
     def _command_here(self, command: bytes) -> list[Fault]:
         if (group := self._group) is None:
             return []
         try:
             return group.reset() if command == RESET else group.step(resets=command == STEP)
-        except SimulatorError:
-            raise
         except Exception as error:  # of an environment that was made anew
             raise SimulatorError(
                 f"an environment cannot be made again: {in_words(error)}"
@@ -219,7 +214,7 @@ class Pool:
         if not self._workers:
             return
         for worker in self._workers:
-            worker.ask_to_close()
+            worker.send(CLOSE)
         deadline = time.monotonic() + CLOSING_SECONDS
         for worker in self._workers:
             worker.kill(max(0.0, deadline - time.monotonic()))
@@ -276,16 +271,8 @@ class _Worker:
         except (EOFError, ConnectionResetError):
             status = self._process.wait()
             return f"its process ended with status {status}"
-        if answer == DONE:
-            return []
-        if answer.startswith(FAILED):
-            return answer[len(FAILED) :].decode()
-        found: list[Fault] = pickle.loads(answer[len(FAULTS) :])
+        found: list[Fault] | str = pickle.loads(answer)
         return found
-
-    def ask_to_close(self) -> None:
-        """Ask the process to close its environments and end."""
-        self.send(CLOSE)
 
     def kill(self, patience: float = 0.0) -> None:
         """End the process, at once or after `patience` seconds."""

@@ -40,24 +40,21 @@ class UnsupportedSpaceError(TypeError):
     """A space has no arrays of fixed shape. The message names it."""
 
 
-def leaves(space: Any, path: tuple[Any, ...] = ()) -> Iterator[Leaf]:
-    """Yield the arrays of a space in the order of `jax.tree`: entries of dicts are sorted."""
+def tree(space: Any, path: tuple[Any, ...] = ()) -> Any:
+    """Return the arrays of a space as dicts and tuples of `Leaf`; entries of dicts are sorted."""
     if isinstance(space, spaces.Dict):
-        for key in sorted(space.spaces):
-            yield from leaves(space[key], (*path, key))
-    elif isinstance(space, spaces.Tuple):
-        for index, part in enumerate(space.spaces):
-            yield from leaves(part, (*path, index))
-    elif isinstance(space, spaces.Discrete):
-        yield Leaf(path, space, (), "int32")
-    elif isinstance(space, spaces.MultiDiscrete):
-        yield Leaf(path, space, space.shape, "int32")
-    elif isinstance(space, spaces.MultiBinary):
-        yield Leaf(path, space, space.shape, "int8")
-    elif isinstance(space, spaces.Box):
-        yield Leaf(path, space, space.shape, NARROW.get(str(space.dtype), str(space.dtype)))
-    else:
-        raise UnsupportedSpaceError(" ".join(str(space).split()))
+        return {key: tree(space[key], (*path, key)) for key in sorted(space.spaces)}
+    if isinstance(space, spaces.Tuple):
+        return tuple(tree(part, (*path, index)) for index, part in enumerate(space.spaces))
+    if isinstance(space, spaces.Discrete):
+        return Leaf(path, space, (), "int32")
+    if isinstance(space, spaces.MultiDiscrete):
+        return Leaf(path, space, space.shape, "int32")
+    if isinstance(space, spaces.MultiBinary):
+        return Leaf(path, space, space.shape, "int8")
+    if isinstance(space, spaces.Box):
+        return Leaf(path, space, space.shape, NARROW.get(str(space.dtype), str(space.dtype)))
+    raise UnsupportedSpaceError(" ".join(str(space).split()))
 
 
 def actions_of(space: Any, arrays: Sequence[np.ndarray]) -> list[Any]:
@@ -69,7 +66,7 @@ def actions_of(space: Any, arrays: Sequence[np.ndarray]) -> list[Any]:
 
 
 def _action_of(space: Any, parts: Iterator[Any]) -> Any:
-    """Return an action of `space` from its arrays of one environment, in the order of `leaves`."""
+    """Return an action of `space` from its arrays of one environment, in the order of `tree`."""
     if isinstance(space, spaces.Dict):
         entries = {key: _action_of(space[key], parts) for key in sorted(space.spaces)}
         return {key: entries[key] for key in space.spaces}
@@ -89,7 +86,7 @@ def _start(space: Any) -> Any:
 
 
 class Arrays:
-    """Arrays of `N` environments in one buffer, which several processes may share.
+    """Arrays of `N` environments: zeros, or in one `buffer`, which several processes may share.
 
     Observations and actions are lists of arrays `[N, ...]`, one for each leaf.
     """
@@ -101,16 +98,14 @@ class Arrays:
         actions: Sequence[Leaf],
         buffer: Any = None,
     ) -> None:
-        if buffer is None:
-            buffer = bytearray(self.size(num, observations, actions))
-        self._buffer = buffer
-        self._used = 0
+        self.size = 0  # bytes of a buffer for all arrays
 
         def take(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-            found: np.ndarray = np.ndarray(
-                (num, *shape), dtype, buffer=self._buffer, offset=self._used
-            )
-            self._used += _aligned(found.nbytes)
+            if buffer is None:
+                found: np.ndarray = np.zeros((num, *shape), dtype)
+            else:
+                found = np.ndarray((num, *shape), dtype, buffer=buffer, offset=self.size)
+            self.size += -(-found.nbytes // 64) * 64
             return found
 
         self.obs = [take(leaf.shape, leaf.dtype) for leaf in observations]
@@ -122,17 +117,3 @@ class Arrays:
         self.stepping = take((), bool)  # which environments the next command is for
         self.seed = take((), np.int64)  # of the next reset; -1: the environment goes on drawing
         self.current = take((), np.int64)  # row 0 of a process: the row that it steps now
-
-    @staticmethod
-    def size(num: int, observations: Sequence[Leaf], actions: Sequence[Leaf]) -> int:
-        """Return the bytes of the buffer."""
-
-        def of(leaf: Leaf) -> int:
-            return _aligned(num * int(np.prod(leaf.shape)) * np.dtype(leaf.dtype).itemsize)
-
-        others = _aligned(4 * num) + 3 * _aligned(num) + 2 * _aligned(8 * num)
-        return sum(2 * of(leaf) for leaf in observations) + sum(map(of, actions)) + others
-
-
-def _aligned(size: int) -> int:
-    return -(-size // 64) * 64

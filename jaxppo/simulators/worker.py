@@ -17,12 +17,12 @@ from jaxppo.simulators.spaces import Arrays
 from jaxppo.simulators.spinning import Spinner
 
 STEP, STEP_ALONE, RESET, CLOSE = b"s", b"e", b"r", b"c"
-DONE, FAULTS, FAILED = b"d", b"f", b"x"  # answers; a fault of the process itself is FAILED
 
 
 def main(commands: int, results: int, life: int, memory: int) -> None:
     """Serve one group: read commands, and answer each.
 
+    An answer is a pickle: the faults of environments, or text if the process has failed itself.
     The arguments are file descriptors. The process ends when the other end of `life` closes, also
     while an environment hangs.
     """
@@ -36,9 +36,9 @@ def main(commands: int, results: int, life: int, memory: int) -> None:
         try:
             group = _make(reading.recv_bytes(), memory)
         except Exception as error:
-            writing.send_bytes(FAILED + in_words(error).encode())
+            writing.send_bytes(pickle.dumps(in_words(error)))
             return
-        writing.send_bytes(DONE)
+        writing.send_bytes(pickle.dumps([]))
         _serve(group, reading, writing)
     if group is not None:
         group.close()
@@ -61,9 +61,9 @@ def _serve(group: Group, reading: Connection, writing: Connection) -> None:
         try:
             faults = group.reset() if command == RESET else group.step(resets=command == STEP)
         except Exception as error:  # of an environment that was made anew
-            writing.send_bytes(FAILED + f"cannot be made again: {in_words(error)}".encode())
+            writing.send_bytes(pickle.dumps(f"cannot be made again: {in_words(error)}"))
             return
-        writing.send_bytes(FAULTS + pickle.dumps(faults) if faults else DONE)
+        writing.send_bytes(pickle.dumps(faults))
         spinner.wait()
 
 

@@ -45,6 +45,20 @@ class Screen(Sink, Protocol):
         """Receive the environment steps done, and the steps per second, about once a second."""
 
 
+@dataclasses.dataclass
+class Recorder:
+    """A sink that keeps all events."""
+
+    events: list[Event]
+
+    def write(self, event: Event) -> None:
+        """Keep the event."""
+        self.events.append(event)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
 METRICS, SUMMARY = "metrics.jsonl", "summary.json"
 _LIBRARIES = {
     "tensorboard": "tensorboardX",
@@ -178,25 +192,22 @@ class View:
 
     def write(self, event: Event) -> None:
         """Pass on a copy of the event."""
-        if self.sink is not None:
-            try:
-                self.sink.write(dict(event))
-            except Exception as error:
-                self._drop(error)
+        self._try("write", dict(event))
 
     def tick(self, steps: int, speed: float) -> None:
         """Pass on the progress to a sink that takes it."""
-        if isinstance(self.sink, Screen):
-            try:
-                self.sink.tick(steps, speed)
-            except Exception as error:
-                self._drop(error)
+        self._try("tick", steps, speed)
 
     def close(self) -> None:
         """Close the sink, if it was not dropped."""
-        if self.sink is not None:
+        self._try("close")
+
+    def _try(self, name: str, *args: Any) -> None:
+        """Call a method of the sink, if it has it; drop the sink if that fails."""
+        method = getattr(self.sink, name, None)
+        if method is not None:
             try:
-                self.sink.close()
+                method(*args)
             except Exception as error:
                 self._drop(error)
 

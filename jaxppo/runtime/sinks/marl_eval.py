@@ -14,29 +14,29 @@ from pathlib import Path
 from typing import Any
 
 from jaxppo.config.stored import write_atomically
-from jaxppo.runtime.sinks import Event
+from jaxppo.runtime.sinks import Event, Recorder
 
 MARL_EVAL = "marl_eval.json"
 Document = dict[str, Any]
 
 
-class MarlEval:
+class MarlEval(Recorder):
     """Writes once, when the run ends, from all events, including those before a resume."""
 
     def __init__(self, run_dir: Path, past: Sequence[Event] = ()) -> None:
+        super().__init__(list(past))
         self._path = run_dir / MARL_EVAL
-        self._events: list[Event] = list(past)
         self._start: Event = {}
 
     def write(self, event: Event) -> None:
         """Keep the event."""
         if event["event"] == "start":
             self._start = event
-        self._events.append(event)
+        super().write(event)
 
     def close(self) -> None:
         """Write the file atomically, if there were evaluations."""
-        runs = layout(self._events)
+        runs = layout(self.events)
         if runs and self._start:
             start = self._start
             save(
@@ -79,17 +79,15 @@ def layout(events: Iterable[Event]) -> Document:
 def merge(documents: Iterable[tuple[str, Document]]) -> Document:
     """Merge the documents of several runs; labels that are not empty extend algorithm names.
 
-    `ValueError` if an algorithm has a seed twice, or a label has a comma, which MARL-eval does not
-    accept in names.
+    MARL-eval accepts no commas in names: they become semicolons. `ValueError` if an algorithm has a
+    seed twice.
     """
     merged: Document = {}
     for label, document in documents:
-        if "," in label:
-            raise ValueError(f"{label}: MARL-eval takes no comma in the name of an algorithm")
         for environment, tasks in document.items():
             for task, algorithms in tasks.items():
                 for algorithm, runs in algorithms.items():
-                    name = f"{algorithm} {label}".strip()
+                    name = f"{algorithm} {label.replace(',', ';')}".strip()
                     there = merged.setdefault(environment, {}).setdefault(task, {})
                     there = there.setdefault(name, {})
                     twice = there.keys() & runs.keys()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jaxppo.runtime.population import ancestors, inherited
-from jaxppo.runtime.sinks import Event
+from jaxppo.runtime.sinks import Event, Recorder
 
 EVALUATION, ABSOLUTE, TRAINING, OTHERS = "#0072B2", "#D55E00", "#6B7280", "#B0B8C2"  # colours
 
@@ -58,23 +58,19 @@ def make_panels(
     return figure, panels
 
 
-class Plot:
+class Plot(Recorder):
     """Draws once, when the run ends, from all events."""
 
     def __init__(self, path: Path, past: Sequence[Event] = ()) -> None:
+        super().__init__(list(past))
         self._path = path
-        self._events: list[Event] = list(past)
-
-    def write(self, event: Event) -> None:
-        """Keep the event."""
-        self._events.append(event)
 
     def close(self) -> None:
         """Draw, if there were evaluations."""
-        if any(e["event"] == "selection" for e in self._events):
-            save(draw_population(self._events), self._path.with_name("population.png"), 110)
-        if any(e["event"] == "eval" for e in self._events):
-            save(draw(self._events), self._path, 130)
+        if any(e["event"] == "selection" for e in self.events):
+            save(draw_population(self.events), self._path.with_name("population.png"), 110)
+        if any(e["event"] == "eval" for e in self.events):
+            save(draw(self.events), self._path, 130)
 
 
 def draw(events: Sequence[Event]) -> Any:
