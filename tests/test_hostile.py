@@ -157,7 +157,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "an objective": ({"system.objective": "evil.loss"}, "system.objective=evil.loss"),
     "an algorithm": ({"system.algorithm": "evil.Algorithm"}, "system.algorithm=evil.Algorithm"),
     "a function of this package as an algorithm": (
-        {"system.algorithm": "jaxppo.envs.load"}, "system.algorithm=jaxppo.envs.load",
+        {"system.algorithm": "jaxppo.envs.registered"}, "system.algorithm=jaxppo.envs.registered",
     ),
     "a class of another package as an algorithm": (
         {"system.algorithm": "subprocess.Popen"}, "system.algorithm=subprocess.Popen",
@@ -166,8 +166,8 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
         {"network.actor_torso": {"_target_": "os.system", "command": "touch pwned"}}, "=os.system",
     ),
     "a function of this package that imports": (
-        {"network.actor_torso": {"_target_": "jaxppo.envs.load", "key": "x", "name": "evil"}},
-        "=jaxppo.envs.load",
+        {"network.actor_torso": {"_target_": "jaxppo.envs.registered", "library": "evil"}},
+        "=jaxppo.envs.registered",
     ),
     "an argument of an environment": (
         {"env.kwargs": {"x": {"_target_": "evil.run"}}}, "=evil.run",

@@ -19,9 +19,11 @@ def imported(key: str, path: str, what: str, choices: Iterable[str]) -> Any:
         raise ConfigError(f"{key}={path}: an import path such as my_module.my_name is needed")
     found = getattr(load(key, path, module), name, None)
     if not callable(found):
+        others = list(choices)
+        instead = f"one of {', '.join(others)}" if len(others) > 1 else others[0]
         raise ConfigError(
             f"{key}={path}: module {module} has no {what} {name}; give the path of one that is "
-            f"there, or one of {', '.join(choices)}"
+            f"there, or {instead}"
         )
     return found
 
