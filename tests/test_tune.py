@@ -179,7 +179,7 @@ def test_search_finds_a_planted_optimum(tmp_path: Path, capsys: pytest.CaptureFi
     found = searched_for(tmp_path, *planted)
     assert found["hyperparameters"]["actor_lr"] > 1e-3
     assert found["tuned"]["iqm"] > 0.7 > 0.5 > found["general"]["iqm"]
-    assert found["verdict"].startswith("better than the general settings over 5 fresh seeds")
+    assert found["verdict"].startswith("better than the starting settings over 5 fresh seeds")
     shown = capsys.readouterr().out
     assert found["verdict"] in shown
     assert "10 runs, 2 groups, 1 task" in shown

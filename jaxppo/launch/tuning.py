@@ -395,7 +395,7 @@ def _scores(members: Members, job: int) -> list[float]:
 
 
 def _confirm(config: Config, seeds: int, folder: Path, record: Record) -> None:
-    """Train the general settings and the best found with fresh seeds, and record the verdict."""
+    """Train the starting settings and the best found with fresh seeds, and record the verdict."""
     start, values = time.monotonic(), record.hyperparameters
     assert values is not None
     seeded = _with_seeds(config, "confirmation", seeds)
@@ -411,7 +411,7 @@ def _confirm(config: Config, seeds: int, folder: Path, record: Record) -> None:
     record.add("confirmation", 2 * seeds, start)
     better_found = is_better(general, tuned, seeds)
     record.verdict = (
-        f"{'better' if better_found else 'NOT better'} than the general settings over {seeds} "
+        f"{'better' if better_found else 'NOT better'} than the starting settings over {seeds} "
         f"fresh seeds: IQM {_shown(tuned)}; general {_shown(general)} (95% intervals)"
     )
 
