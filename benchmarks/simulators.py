@@ -106,8 +106,7 @@ def __getattr__(name: str) -> Any:
 
         def step(self, action: Any) -> Any:
             time.sleep(1e-3)
-            found: Any = super().step(action)  # type: ignore[no-untyped-call]
-            return found
+            return super().step(action)  # type: ignore[no-untyped-call]
 
     return {"Images": Images, "Slow": Slow}[name]
 

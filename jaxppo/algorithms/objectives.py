@@ -112,11 +112,11 @@ def try_objective(
 ) -> None:
     """Trace an objective on a minibatch; `ConfigError` unless it returns one loss for each step.
 
-    `agent` makes an agent from a key, and `steps` makes steps from a key.
+    `agent` makes an agent from a key, and `steps` makes steps `LEAD` from a key.
     """
 
     def call(key: jax.Array) -> Any:
-        each, distribution, log_prob = steps(key, LEAD)
+        each, distribution, log_prob = steps(key)
         return objective(agent(key), each, distribution, log_prob)
 
     try:

@@ -521,14 +521,12 @@ class PPO(ActorCritic):
             update=update,
         )
 
-    def _steps(
-        self, env: Environment, key: jax.Array, lead: tuple[int, int]
-    ) -> tuple[Steps, Any, jax.Array]:
-        """Return steps `[L, M]`, a distribution and log-probabilities, for tracing an objective."""
-        obs, reset = zeros(env.observation_space, lead), jnp.ones(lead, bool)
-        carry = self.network.initial_carry(lead[1])
+    def _steps(self, env: Environment, key: jax.Array) -> tuple[Steps, Any, jax.Array]:
+        """Return steps `LEAD`, a distribution and log-probabilities, for tracing an objective."""
+        obs, reset = zeros(env.observation_space, LEAD), jnp.ones(LEAD, bool)
+        carry = self.network.initial_carry(LEAD[1])
         _, output = self.network.unroll(self.init(key), carry, obs, reset)
-        numbers = jnp.zeros(lead)
+        numbers = jnp.zeros(LEAD)
         action, log_prob = output.distribution.sample_and_log_prob(seed=key)
         steps = Steps(
             obs=obs,

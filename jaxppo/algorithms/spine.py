@@ -178,13 +178,13 @@ def train_block(
         return state, add(total, found)
 
     state, total = jax.lax.fori_loop(0, num_updates, iterate, (state, total))
-    return count_nonfinite(state, total)
+    return state, count_nonfinite(state, total)
 
 
-def count_nonfinite(state: LearnerState, total: Metrics) -> tuple[LearnerState, Metrics]:
-    """Return the state and its metrics with the number of parameters that are not finite."""
+def count_nonfinite(state: LearnerState, total: Metrics) -> Metrics:
+    """Return the metrics with the number of the state's parameters that are not finite."""
     count = num_nonfinite(_floats(state.agent.policy))
-    return state, dataclasses.replace(total, nonfinite_parameter=count)
+    return dataclasses.replace(total, nonfinite_parameter=count)
 
 
 train_members = vmap_members(train_block, shared=1)

@@ -161,7 +161,7 @@ def learn_members(
 
     state = dataclasses.replace(state, acting=(state.acting, rollouts))  # type: ignore[arg-type]
     state, found = vmap_batches(partial(update, collect=_joined), system)(state)
-    return count_nonfinite(state, add(total, found))
+    return state, count_nonfinite(state, add(total, found))
 
 
 @vmap_members

@@ -139,8 +139,7 @@ class TrainedPolicy:
             parts.append(jax.tree.map(lambda x, num=num: np.asarray(x).reshape(-1)[:num], found))
         if is_simulated(self.system.env):
             play.close()  # type: ignore[union-attr]
-        joined: Episodes = jax.tree.map(lambda *x: np.concatenate(x), *parts)
-        return joined
+        return jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
     def play(self, env: Any = None, episodes: int = 8) -> list[Episode]:
         """Return whole trajectories of the first `episodes` that `evaluate` plays.
@@ -160,8 +159,7 @@ class TrainedPolicy:
     def _placed(self) -> Policy:
         """Return the policy on all devices, `[D, 1, ...]`."""
         alone = jax.tree.map(lambda x: x[None], self.policy)
-        placed: Policy = devices.replicate(alone, devices.of_run(self.num_devices))
-        return placed
+        return devices.replicate(alone, devices.of_run(self.num_devices))
 
     def _batches(self, num_episodes: int) -> Iterator[tuple[int, jax.Array]]:
         """Yield keys `[D, 1, E]` of episodes that are played at once, and how many of them count.

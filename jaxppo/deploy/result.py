@@ -228,5 +228,4 @@ def is_donated(reached: Reached) -> bool:
 def _alone(x: jax.Array, device: int, slot: int) -> jax.Array:
     """Return a copy of one member of leaves `[D, P, ...]`, on one device."""
     shards = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)
-    found: jax.Array = jax.device_put(shards[device].data[0, slot], devices.available()[0])
-    return found
+    return jax.device_put(shards[device].data[0, slot], devices.available()[0])

@@ -91,8 +91,7 @@ def outline(config: EnvConfig) -> tuple[tuple[str, str], int | None]:
 
 def registered(library: str) -> list[str]:
     """Return the names of a library's environments; `ConfigError` if it is not installed."""
-    names: list[str] = _adapter(EnvConfig(library=library)).names()
-    return names
+    return _adapter(EnvConfig(library=library)).names()
 
 
 def downloads(library: str, name: str) -> bool:

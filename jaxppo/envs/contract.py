@@ -223,8 +223,7 @@ def _indices(config: EnvConfig, steps: int, keys: jax.Array) -> Check:
         """Return observation and state."""
         if isinstance(bare, Episodes):
             return bare.one.reset(key)[::-1]
-        found: tuple[PyTree, PyTree] = bare.env.reset_env(key, bare.params)
-        return found
+        return bare.env.reset_env(key, bare.params)
 
     def step(key: jax.Array, state: PyTree, action: PyTree) -> tuple[PyTree, PyTree, jax.Array]:
         if isinstance(bare, Episodes):

@@ -155,13 +155,11 @@ def renew(
         if ratio > 1:
             turn = (jnp.cumsum(over) - 1) % num
             starts = jax.tree.map(lambda x: x[turn], starts)
-        merged: tuple[PyTree, PyTree] = where(over, starts, after)
-        return merged
+        return where(over, starts, after)
 
     if forms().resets_without_branch and is_cheap(make, key):
         return restarted()
-    chosen: tuple[PyTree, PyTree] = jax.lax.cond(_anywhere(over), restarted, lambda: after)
-    return chosen
+    return jax.lax.cond(_anywhere(over), restarted, lambda: after)
 
 
 def part(key: jax.Array, number: int) -> jax.Array:

@@ -88,8 +88,7 @@ class GymnaxEnvironment:
         truncated = jax.vmap(self.env.is_truncated, (0, None))(after, self.params)
 
         def make(key: jax.Array) -> tuple[PyTree, PyTree]:
-            made: tuple[PyTree, PyTree] = jax.vmap(self.env.reset_env, (0, None))(key, self.params)
-            return made
+            return jax.vmap(self.env.reset_env, (0, None))(key, self.params)
 
         over = ended(terminated, truncated)
         obs, state = renew(over, make, key, (final_observation, after), self._ratio)
@@ -196,8 +195,7 @@ class Randomized(GymnaxEnvironment):
         }
 
         def start(key: jax.Array, values: PyTree) -> tuple[PyTree, PyTree]:
-            made: tuple[PyTree, PyTree] = reset(key, dataclasses.replace(self.params, **values))
-            return made
+            return reset(key, dataclasses.replace(self.params, **values))
 
         obs, inner = jax.vmap(start)(key, values)
         return obs, (inner, values)

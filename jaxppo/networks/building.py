@@ -52,21 +52,24 @@ def make_layers(config: Config, names: Sequence[str], required: Sequence[str]) -
             )
     layers = {name: make_layer(name, each) if each else None for name, each in settings.items()}
     for name, layer in layers.items():
-        if layer is None or not name.endswith("_memory"):
-            continue
-        target = settings[name]["_target_"]
-        if not hasattr(layer, "initial_carry"):
-            raise ConfigError(
-                f"network.{name} ({target}): is no memory, since it has no initial_carry; choose "
-                "one of configs/network/memory, or null"
-            )
-        try:
-            jax.eval_shape(partial(layer.initial_carry, 1))
-        except Exception as error:  # a user's memory may raise anything
-            raise ConfigError(
-                f"network.{name} ({target}): has no initial carry of one episode: {brief(error, 2)}"
-            ) from error
+        if name.endswith("_memory") and layer is not None:
+            _check_memory(f"network.{name} ({settings[name]['_target_']})", layer)
     return layers
+
+
+def _check_memory(name: str, layer: Any) -> None:
+    """Raise `ConfigError` if a memory has no carry at the start of an episode."""
+    if not hasattr(layer, "initial_carry"):
+        raise ConfigError(
+            f"{name}: is no memory, since it has no initial_carry; choose one of "
+            "configs/network/memory, or null"
+        )
+    try:
+        jax.eval_shape(partial(layer.initial_carry, 1))
+    except Exception as error:  # a user's memory may raise anything
+        raise ConfigError(
+            f"{name}: has no initial carry of one episode: {brief(error, 2)}"
+        ) from error
 
 
 def find_action_mask(config: Config, env: Environment) -> str | None:
@@ -110,7 +113,7 @@ def try_out(
         obs = jax.tree.map(lambda x: jnp.broadcast_to(x, (*LEAD, *x.shape[1:])), obs)
         carry = network.initial_carry(LEAD[1])
         after, output = network.unroll(params, carry, obs, jnp.ones(LEAD, bool))
-        return read(output, key), params, carry, after, network.empty_masks(obs)
+        return read(output, key), params, carry, after
 
     failed: list[str] = []  # the layer, then the modules that contain it
 
@@ -124,7 +127,7 @@ def try_out(
 
     try:
         with nn.intercept_methods(call):
-            found, params, carry, after, _ = jax.eval_shape(unroll, jax.random.key(0))
+            found, params, carry, after = jax.eval_shape(unroll, jax.random.key(0))
     except Exception as error:  # a user's layer may raise anything on shapes it does not take
         name = (failed or [head])[0]
         target = (getattr(config.network, name) or {}).get("_target_", name)

@@ -94,8 +94,7 @@ def build_alone(config: Config) -> System:
 
 def hyperparameters(config: Config, plan: Plan) -> Hyperparameters:
     """Return the hyperparameters of a run, scalars."""
-    found: Hyperparameters = jax.tree.map(lambda x: x[0], stacked_hyperparameters([config], plan))
-    return found
+    return jax.tree.map(lambda x: x[0], stacked_hyperparameters([config], plan))
 
 
 def stacked_hyperparameters(members: Sequence[Config], plan: Plan) -> Hyperparameters:
@@ -155,10 +154,7 @@ def begin(system: System, members: Sequence[Config], plan: Plan) -> LearnerState
     def start_all(*members: PyTree) -> LearnerState:
         started = jax.vmap(start)(*members)
         # Remove JAX's weak types, since the outputs of the program do not have them
-        states: LearnerState = jax.tree.map(
-            lambda x: jax.lax.convert_element_type(x, x.dtype), started
-        )
-        return states
+        return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), started)
 
     numbers = stacked_hyperparameters(members, plan)
     return jax.jit(start_all)(numbers, agent_keys, acting_keys)

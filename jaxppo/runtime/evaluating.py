@@ -19,8 +19,7 @@ def place_keys(layout: Layout, keys: jax.Array, first: int = 0) -> jax.Array:
     shards, each = layout.plan.devices_per_member, layout.plan.eval_episodes_per_device
     numbers = first + np.arange(shards * each)
     found = jax.vmap(episode_keys, (0, None))(keys, numbers)
-    placed: jax.Array = layout.place_split(found.reshape(-1, shards, each))
-    return placed
+    return layout.place_split(found.reshape(-1, shards, each))
 
 
 def evaluate(
@@ -37,8 +36,7 @@ def evaluate(
         played = program.call(policy, place_keys(layout, keys, call * num_episodes))
         found = layout.gather_split(played)  # [P, D, E]
         parts.append(jax.tree.map(lambda x: x.reshape(len(x), -1)[:, :num_episodes], found))
-    joined: Episodes = jax.tree.map(lambda *x: np.concatenate(x, axis=1), *parts)
-    return joined
+    return jax.tree.map(lambda *x: np.concatenate(x, axis=1), *parts)
 
 
 def score(episodes: Episodes, row: int) -> dict[str, Any]:

@@ -42,8 +42,7 @@ class RunFacts:
     @property
     def every(self) -> int | None:
         """Return `logger.every` of the run; older checkpoints have no such setting."""
-        every: int | None = self.config.get("logger", {}).get("every")
-        return every
+        return self.config.get("logger", {}).get("every")
 
     @classmethod
     def of(cls, found: Checkpoint) -> "RunFacts":

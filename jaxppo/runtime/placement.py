@@ -78,15 +78,13 @@ class Layout:
 
     def place_count(self, count: int) -> jax.Array:
         """Place an integer on every device, `[D]`."""
-        placed: jax.Array = devices.replicate(np.int32(count), self.devices)
-        return placed
+        return devices.replicate(np.int32(count), self.devices)
 
     def no_metrics(self) -> Metrics:
         """Return the metrics at the start of a block, `[D, P]`."""
         zero = zero_metrics(self.system)
         row = jax.tree.map(lambda x: jnp.broadcast_to(x, (self.plan.num_members,)), zero)
-        placed: Metrics = self.place_agents(row)
-        return placed
+        return self.place_agents(row)
 
     def no_earlier(self, config: Config) -> Metrics | None:
         """Return the metrics of the block's earlier train events at its start; None: unused."""
@@ -94,8 +92,7 @@ class Layout:
 
     def next_window(self, earlier: Metrics | None, total: Metrics) -> tuple[Metrics, Metrics]:
         """Add the metrics since the last train event to those before; return also new zeros."""
-        merged: tuple[Metrics, Metrics] = _window(self.system, tuple(self.devices))(earlier, total)
-        return merged
+        return _window(self.system, tuple(self.devices))(earlier, total)
 
     def gather(self, state: LearnerState) -> LearnerState:
         """Return NumPy arrays in the form before `place`; typed keys become their data."""
@@ -122,8 +119,7 @@ class Layout:
     def choose(self, chosen: np.ndarray, one: Policy, other: Policy) -> Policy:
         """Select policies `[D, P, ...]`: of `one` where `chosen` `[P]` is true, else of `other`."""
         mask = self.place_agents(chosen)
-        found: Policy = self._compiled(where)(mask, one, other)
-        return found
+        return self._compiled(where)(mask, one, other)
 
     def _compiled(self, function: Callable[..., Any], *static: int) -> Any:
         """Return a function as a program whose results are placed as its arguments are.

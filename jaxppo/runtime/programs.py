@@ -153,8 +153,7 @@ def warm_up(
         return train.call.watch(state, layout.plan.warmup_rollouts, config.arch.compiler)
     count = layout.place_count(layout.plan.warmup_rollouts)
     warm_up = partial(warm_up_members, layout.system)
-    warm: LearnerState = _compile(config, warm_up, state, count, donate=(0,)).call(state, count)
-    return warm
+    return _compile(config, warm_up, state, count, donate=(0,)).call(state, count)
 
 
 def profile(config: Config, layout: Layout, programs: Programs, state: LearnerState) -> None:
@@ -172,8 +171,7 @@ def profile(config: Config, layout: Layout, programs: Programs, state: LearnerSt
 
 def _shapes(layout: Layout, configs: Sequence[Config]) -> LearnerState:
     """Return the shapes of the placed state."""
-    shapes: LearnerState = jax.eval_shape(partial(place_start, layout, configs))
-    return shapes
+    return jax.eval_shape(partial(place_start, layout, configs))
 
 
 def place_start(layout: Layout, configs: Sequence[Config]) -> LearnerState:

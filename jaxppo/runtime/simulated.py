@@ -91,7 +91,8 @@ class Training:
         self._threads: Threads | None = None
         self._version = 0
         self._returned: ActingState | None = None
-        self._timed = _Times(in_threads=configs[0].arch.actors > 0)
+        self._in_threads = configs[0].arch.actors > 0
+        self._timed = _Times()
 
     def __call__(
         self, state: LearnerState, total: Metrics, count: jax.Array
@@ -118,7 +119,7 @@ class Training:
         return state
 
     def _update(self, state: LearnerState, total: Metrics) -> tuple[LearnerState, Metrics]:
-        collected = self._collect(state, threaded=self._timed.in_threads)
+        collected = self._collect(state, threaded=self._in_threads)
         began = time.perf_counter()
         state, total = self._learn(state, tuple(each.rollout for each in collected), total)
         jax.block_until_ready(total)
@@ -158,7 +159,7 @@ class Training:
     def _restart(self, state: LearnerState) -> None:
         """Make all actors, which start episodes."""
         self.close()
-        self._timed = _Times(in_threads=self._timed.in_threads)
+        self._timed = _Times()
         system, plan = self._layout.system, self._layout.plan
         shape = plan.num_devices, plan.members_per_device, plan.update_batch_size
         each = system.num_envs // self._num_actors
@@ -190,8 +191,8 @@ class Training:
     def report(self) -> dict[str, float]:
         """Return how time was spent since the last report, and the policy lag of the batches."""
         restarts = sum(actor.restarts for actor in self._actors)
-        timed, self._timed = self._timed, _Times(in_threads=self._timed.in_threads)
-        return {**timed.report(), "env_restarts": restarts}
+        timed, self._timed = self._timed, _Times()
+        return {**timed.report(in_threads=self._in_threads), "env_restarts": restarts}
 
     def close(self) -> None:
         """End all actors and their simulators."""
@@ -213,7 +214,6 @@ class _Times:
     waiting: float = 0.0
     learning: float = 0.0
     starved: float = 0.0  # learner
-    in_threads: bool = False
     lags: list[int] = dataclasses.field(default_factory=list)
 
     def add(self, collected: Sequence[Timed], version: int, waited: float) -> None:
@@ -223,11 +223,11 @@ class _Times:
         self.starved += waited
         self.lags += [version - c.version for c in collected]
 
-    def report(self) -> dict[str, float]:
+    def report(self, *, in_threads: bool) -> dict[str, float]:
         """Return shares of the time, each of all actors or of the learner."""
         total = max(time.perf_counter() - self.began, 1e-9)
         own = self.acting + self.stepping + self.waiting
-        of_actors = max(own, 1e-9) if self.in_threads else total  # threads run ahead
+        of_actors = max(own, 1e-9) if in_threads else total  # threads run ahead
         return {
             "policy_lag": float(np.mean(self.lags)) if self.lags else 0.0,
             "policy_lag_max": float(max(self.lags, default=0)),
@@ -306,8 +306,7 @@ def _rollout_shapes(system: System, state: LearnerState, num_actors: int) -> ste
             memory=init(policy, key),
         )
 
-    shapes: stepwise.Collected = jax.eval_shape(example, state.agent.policy, state.acting.key)
-    return shapes
+    return jax.eval_shape(example, state.agent.policy, state.acting.key)
 
 
 def _zero_steps(system: System, lead: tuple[int, ...]) -> TimeStep:

@@ -271,8 +271,7 @@ class _Worker:
         except (EOFError, ConnectionResetError):
             status = self._process.wait()
             return f"its process ended with status {status}"
-        found: list[Fault] | str = pickle.loads(answer)
-        return found
+        return pickle.loads(answer)
 
     def kill(self, patience: float = 0.0) -> None:
         """End the process, at once or after `patience` seconds."""

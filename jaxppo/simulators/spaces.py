@@ -60,8 +60,7 @@ def tree(space: Any, path: tuple[Any, ...] = ()) -> Any:
 def actions_of(space: Any, arrays: Sequence[np.ndarray]) -> list[Any]:
     """Return the actions of `space` in arrays `[N, ...]`, one for each of `N` environments."""
     if isinstance(space, spaces.Discrete):
-        found: list[Any] = (arrays[0] + space.start).tolist()
-        return found
+        return (arrays[0] + space.start).tolist()
     return [_action_of(space, iter(parts)) for parts in zip(*arrays, strict=True)]
 
 
