@@ -45,6 +45,11 @@ class Published:
     method: str = "PPO"
 
 
+def gymnax(value: float, steps: int, method: str = "PPO or evolution") -> Published:
+    """What gymnax's README says; except of MinAtar it does not tell which of two methods it is."""
+    return Published(value, GYMNAX, steps, method)
+
+
 @dataclasses.dataclass(frozen=True)
 class Row:
     """What is trained: a file of configs/env, and what differs from its defaults."""
@@ -83,13 +88,10 @@ def zoo(env: str, published: Published, *overrides: str) -> Row:
 
 SMALL = (
     Row("cartpole", published=Published(500, ZOO, 100_000)),
-    Row("acrobot", published=Published(-80, GYMNAX, 500_000)),
-    Row("pendulum", published=Published(-130, GYMNAX, 1_000_000, "PPO or evolution")),
+    Row("acrobot", published=gymnax(-80, 500_000)),
+    Row("pendulum", published=gymnax(-130, 1_000_000)),
     Row("mountain_car", published=Published(-110.4, ZOO, 1_000_000)),
-    Row(
-        "mountain_car_continuous",
-        published=Published(92, GYMNAX, 1_000_000, "PPO or evolution"),
-    ),
+    Row("mountain_car_continuous", published=gymnax(92, 1_000_000)),
     zoo(
         *("cartpole", Published(500, ZOO, 100_000), "arch.total_timesteps=100000"),
         *("arch.total_num_envs=8", "system.rollout_length=32", "system.num_minibatches=1"),
@@ -111,14 +113,14 @@ SMALL = (
         *("system.actor_lr=3e-4", "system.critic_lr=3e-4", "system.decay_learning_rates=false"),
         *("system.normalize_observations=true", "system.normalize_rewards=true"),
     ),
-    Row("catch", published=Published(1, GYMNAX, 100_000)),
-    Row("four_rooms", published=Published(1, GYMNAX, 200_000)),
-    Row("deep_sea", published=Published(0, GYMNAX, 150_000)),
+    Row("catch", published=gymnax(1, 100_000)),
+    Row("four_rooms", published=gymnax(1, 200_000)),
+    Row("deep_sea", published=gymnax(0, 150_000)),
     Row("discounting_chain"),
-    Row("umbrella_chain", published=Published(1, GYMNAX, 150_000)),
+    Row("umbrella_chain", published=gymnax(1, 150_000)),
     Row("frozen_lake"),
     Row("reacher"),
-    remembering("memory_chain", Published(0.1, GYMNAX, 150_000, "PPO without memory")),
+    remembering("memory_chain", gymnax(0.1, 150_000, "PPO or evolution without memory")),
     remembering("t_maze"),
     remembering("cartpole_no_velocity"),
     remembering("pendulum_no_velocity"),
@@ -129,10 +131,10 @@ SMALL = (
     Row("t_maze", "jaxppo.rec_pqn", ("network=gru",)),
 )
 LARGE = (
-    Row("breakout", published=Published(28, GYMNAX, 10_000_000)),
-    Row("asterix", published=Published(15, GYMNAX, 10_000_000)),
-    Row("space_invaders", published=Published(131, GYMNAX, 10_000_000)),
-    Row("freeway", published=Published(58, GYMNAX, 10_000_000)),
+    Row("breakout", published=gymnax(28, 10_000_000, "PPO")),
+    Row("asterix", published=gymnax(15, 10_000_000, "PPO")),
+    Row("space_invaders", published=gymnax(131, 10_000_000, "PPO")),
+    Row("freeway", published=gymnax(58, 10_000_000, "PPO")),
     Row("seaquest"),
     *(Row(game, "jaxppo.ff_pqn") for game in MINATAR),
     *(Row(f"brax/{name}") for name in ("hopper", "walker2d", "halfcheetah", "ant", "humanoid")),
