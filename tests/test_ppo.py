@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
+from conftest import LAYERS, MLP
 from phases import (
     add_targets,
     collect,
@@ -56,6 +57,38 @@ def test_targets_equal_an_oracle_on_true_successors(
     found = batch.steps
     np.testing.assert_allclose(found.advantage.reshape(8, 4), advantage, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found.target.reshape(8, 4), target, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("cell", [None, "gru"])
+def test_values_kept_while_acting_are_those_of_the_whole_rollout(
+    small: Any, cell: str | None
+) -> None:
+    memory = cell and {"_target_": f"{LAYERS}.memory.Recurrent", "cell": cell, "size": 6}
+    layers = {"actor_torso": None, "critic_torso": None, "shared_torso": MLP}
+    settings = {"normalize_values": True, "objective": "penalty", "sequence_length": None}
+    system, state = small(network={**layers, "shared_memory": memory}, system=settings)
+    phases = compiled(system)
+    state, rollout = collect(phases, state)
+    agent, _ = add_targets(phases, state.agent, rollout)  # its value statistics have moved
+    kept = rollout.steps.kept
+    assert rollout.steps.truncated.any()
+    assert np.std(kept.raw_value) > 0
+    steps = dataclasses.replace(rollout.steps, kept=dataclasses.replace(kept, raw_value=None))
+    again = dataclasses.replace(rollout, steps=steps)
+    _, found = add_targets(phases, agent, rollout)
+    _, computed = add_targets(phases, agent, again)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), found, computed)
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"network": {"critic_input": {"_target_": f"{LAYERS}.inputs.Flatten"}}},
+    {"system": {"recompute_targets": True}},
+])  # fmt: skip
+def test_values_are_kept_only_where_acting_computes_them_anyway(small: Any, changes: Any) -> None:
+    if changes:
+        changes = {**changes, "network": {"critic_torso": None, **changes.get("network", {})}}
+    system, _ = small(**changes)
+    assert not system.algorithm.keeps_values
 
 
 @pytest.mark.long

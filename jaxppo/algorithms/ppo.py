@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxppo.algorithms import memory
-from jaxppo.algorithms.acting import state_values, unroll
+from jaxppo.algorithms.acting import next_values, state_values, unroll
 from jaxppo.algorithms.actor_critic import ActorCritic
 from jaxppo.algorithms.guards import unless_nonfinite
 from jaxppo.algorithms.metrics import GREATEST, LEAST, metric, metrics
@@ -36,7 +36,7 @@ from jaxppo.config.fields import (
 )
 from jaxppo.config.schema import Config, SystemConfig
 from jaxppo.kernels.reductions import means
-from jaxppo.networks.actor_critic import ActorCriticOutput
+from jaxppo.networks.actor_critic import ActorCriticOutput, shares_layers
 from jaxppo.networks.building import LEAD
 from jaxppo.ops.collectives import mean_over
 from jaxppo.ops.losses import (
@@ -55,6 +55,7 @@ from jaxppo.ops.statistics import (
 )
 from jaxppo.ops.values import ScalarValue
 from jaxppo.types import (
+    Acted,
     AgentState,
     Batch,
     Environment,
@@ -239,6 +240,15 @@ class State:
 
 
 @pytree
+class Kept:
+    """What is kept of the network's output when acting, `[T, B]`."""
+
+    log_prob: jax.Array  # of the action
+    distribution: PyTree  # where the objective reads it; else ()
+    raw_value: jax.Array | None  # of the critic; None: computed for the whole rollout at once
+
+
+@pytree
 class Steps:
     """The data that the loss needs for each step, `[L, S, ...]`."""
 
@@ -247,7 +257,7 @@ class Steps:
     action: PyTree  # [L, S, A...] raw
     log_prob: jax.Array  # [L, S] under the acting policy
     distribution: PyTree  # [L, S] the acting policy's own, where the objective reads it; else ()
-    value: jax.Array  # [L, S] of the acting parameters, in units of reward
+    value: jax.Array  # [L, S] before the epochs, in units of reward
     raw_value: jax.Array  # [L, S] raw critic output, in the value normalisation of the rollout
     advantage: jax.Array  # [L, S] standardised over the batch when the system says so
     target: jax.Array  # [L, S] value target, in units of reward
@@ -308,6 +318,8 @@ class PPO(ActorCritic):
         self.objective = find_objective(settings.objective)
         self.adapts = settings.adapt_learning_rates
         self.stops_early = math.isfinite(settings.target_kl)
+        # Next to an actor that shares its layers, the critic's head costs nothing
+        self.keeps_values = shares_layers(network) and not settings.recompute_targets
 
     def init_state(self) -> State:
         """Return statistics of no targets, and factors of one."""
@@ -330,18 +342,34 @@ class PPO(ActorCritic):
             return rates
         return {name: rate * agent.algorithm.rate_factor for name, rate in rates.items()}
 
+    def act(self, policy: Policy, output: ActorCriticOutput, key: jax.Array) -> Acted:
+        """Sample from the distribution; keep what `Kept` says."""
+        acted = super().act(policy, output, key)
+        kept = Kept(
+            log_prob=acted.kept,
+            distribution=output.distribution if reads_distribution(self.objective) else (),
+            raw_value=output.value.mean() if self.keeps_values else None,
+        )
+        return dataclasses.replace(acted, kept=kept)
+
     def targets(
         self, system: System, agent: AgentState, rollout: Rollout
     ) -> tuple[AgentState, Steps, TargetMetrics]:
         """Compute the advantages and value targets of a rollout."""
-        hp, steps = agent.hyperparameters, rollout.steps
+        hp, steps, kept = agent.hyperparameters, rollout.steps, rollout.steps.kept
 
         def value_of(output: ActorCriticOutput) -> jax.Array:
             return self.denormalize(agent, output.value.mean())
 
-        output, value, next_value = state_values(system, agent.policy, rollout, value_of)
+        if kept.raw_value is None:
+            output, value, next_value = state_values(system, agent.policy, rollout, value_of)
+            raw_value = output.value.mean()
+            log_ratio = output.distribution.log_prob(steps.action) - kept.log_prob
+        else:
+            raw_value, value = kept.raw_value, self.denormalize(agent, kept.raw_value)
+            next_value = next_values(system, agent.policy, rollout, value, value_of)
+            log_ratio = jnp.zeros_like(kept.log_prob)
         with jax.named_scope("advantages"):
-            log_ratio = output.distribution.log_prob(steps.action) - steps.kept
             advantage, target = ESTIMATORS[self.settings.advantages](
                 hp, steps, log_ratio, value, next_value
             )
@@ -352,10 +380,10 @@ class PPO(ActorCritic):
             obs=steps.obs,
             reset=steps.reset,
             action=steps.action,
-            log_prob=steps.kept,
-            distribution=output.distribution if reads_distribution(self.objective) else (),
+            log_prob=kept.log_prob,
+            distribution=kept.distribution,
             value=value,
-            raw_value=output.value.mean(),
+            raw_value=raw_value,
             advantage=advantage,
             target=target,
         )

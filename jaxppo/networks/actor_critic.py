@@ -74,6 +74,14 @@ class Layers(nn.Module):
         return {**shared, **of_actor, **of_critic}, output
 
 
+def shares_layers(network: Any) -> bool:
+    """Return whether the critic is known to have no layers of its own but its head."""
+    layers = getattr(network, "network", None)
+    if not isinstance(layers, Layers):
+        return False
+    return all(getattr(layers, name) is None for name in ("critic_input", *CRITIC))
+
+
 def build(config: Config, env: Environment) -> Composed:
     """Build the network of `config.network` for `env`; `ConfigError` if it does not fit."""
     names = ("input_layer", *SHARED, *ACTOR, "critic_input", *CRITIC, "critic_head")
