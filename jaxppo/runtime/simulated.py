@@ -16,7 +16,7 @@ from jaxppo.algorithms.evaluation import Episodes, RecordedStep, reset_keys
 from jaxppo.algorithms.spine import Metrics
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import Plan
-from jaxppo.config.schema import Config, EnvConfig
+from jaxppo.config.schema import ArchConfig, Config, EnvConfig
 from jaxppo.envs import OF_SIMULATORS, is_simulated, refuse
 from jaxppo.runtime import compile, devices, hosts, remote
 from jaxppo.runtime.actors import Actor, ActorPrograms, Threads, Timed
@@ -39,8 +39,9 @@ def check(config: Config, env: Environment, num_envs: int, num_devices: int) -> 
     arch = config.arch
     if not is_simulated(env):
         why = f"{env.name} is written in JAX, so it steps in the compiled program; leave it out"
-        if arch.actors:
-            raise ConfigError(f"arch.actors={arch.actors}: {why}")
+        for name in ("actors", "actors_on", "max_policy_lag"):
+            if (value := getattr(arch, name)) != getattr(ArchConfig, name):
+                raise ConfigError(f"arch.{name}={value}: {why}")
         refuse(config.env, OF_SIMULATORS, why)
         return
     for name in ("target", "profile"):
