@@ -334,6 +334,11 @@ def test_mistakes_are_errors_of_one_line(settings: Any, words: str) -> None:
         jaxppo.compose("pqn")
 
 
+def test_a_key_can_be_deleted_as_on_the_command_line() -> None:
+    head = jaxppo.compose("ff_ppo", ["~network.actor_head.continuous"]).network.actor_head
+    assert head == {"_target_": "jaxppo.networks.heads.follow"}
+
+
 @pytest.mark.long
 def test_a_failed_run_raises_with_what_it_gave(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="NaN or infinity") as caught:

@@ -125,9 +125,9 @@ def check_plugin(arguments: Sequence[str]) -> None:
 
 
 def check_form(arguments: Sequence[str]) -> None:
-    """Raise `ConfigError` if an argument is not key=value."""
+    """Raise `ConfigError` if an argument is neither key=value nor ~key, which deletes a key."""
     for argument in arguments:
-        if "=" not in argument or argument.startswith("-"):
+        if argument.startswith("-") or not ("=" in argument or argument.startswith("~")):
             raise ConfigError(f"{argument}: settings are key=value, without dashes; see -h")
 
 
