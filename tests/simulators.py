@@ -79,6 +79,25 @@ class Where(Known):
         return (obs, float(os.getpid()), *rest)
 
 
+class Wide(gymnasium.Env):
+    """Has 64 bits: observes `first`, twice that, and so on; its actions must be in their space."""
+
+    observation_space = spaces.Box(0, 2**40, (1,), np.int64)
+    action_space = spaces.Box(-0.1, 0.7, (2,), np.float64)
+
+    def __init__(self, first: int) -> None:
+        self.value = first
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return np.array([self.value]), {}
+
+    def step(self, action: Any) -> Any:
+        if not self.action_space.contains(action):
+            raise ValueError(f"{action}")
+        self.value *= 2
+        return np.array([self.value]), 0.0, False, False, {}
+
+
 class Refusing(Known):
     """Takes no other action than 0."""
 
@@ -115,6 +134,10 @@ class Failing(Known):
                 return obs[:2], reward, *rest
             case "dtype":
                 return obs.astype(complex), reward, *rest
+            case "quits":
+                sys.exit(0)
+            case "nothing":
+                return obs, None, *rest
             case "exits":
                 os._exit(7)
             case "hangs":

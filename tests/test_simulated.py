@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from jaxppo.runtime.actors import Threads
 from jaxppo.runtime.jobs import TrainingError, prepare
 from jaxppo.runtime.loop import run
 from jaxppo.runtime.simulated import env_config
-from jaxppo.simulators.faults import SimulatorError
+from jaxppo.simulators.faults import RestartWarning, SimulatorError
 
 SMALL = [
     *("arch.total_num_envs=4", "system.rollout_length=8", "system.num_minibatches=2"),
@@ -113,6 +114,13 @@ def test_processes_and_an_actor_without_lag_change_nothing(known: Any) -> None:
     same(known, train(KNOWN, "arch.actors=1", "arch.max_policy_lag=0"))
 
 
+@pytest.mark.long
+def test_actors_go_on_with_the_episodes_of_the_warm_up() -> None:
+    """Also with their memories: the last warm-up rollout ends within episodes."""
+    warm = (KNOWN, *CASES["statistics"], "network=gru", "system.sequence_length=4")
+    same(train(*warm), train(*warm, "arch.actors=1", "arch.max_policy_lag=0"))
+
+
 def test_actors_are_reproducible_and_the_lag_is_logged(tmp_path: Path) -> None:
     lagging = (KNOWN, "arch.actors=2", "arch.max_policy_lag=2", "logger.every=1")
     first = train(*lagging, run_dir=tmp_path / "first")
@@ -134,8 +142,17 @@ def events_of(run_dir: Path, kind: str) -> list[dict[str, Any]]:
 
 def test_a_function_of_the_caller_makes_the_environments(known: Any) -> None:
     same(known, train(env=lambda: Known()))
+    same(known, train(env=Known))
     with pytest.raises(ConfigError, match="env: is one environment, and a run needs several"):
         train(env=Known())
+    one = Known()
+    with pytest.raises(TrainingError, match="returns one environment again; it must make new"):
+        train(env=lambda: one)
+    with pytest.raises(ConfigError, match="int: is no Gymnasium environment, since it has no obs"):
+        train(env=lambda: 3)
+    lock = threading.Lock()
+    with pytest.raises(TrainingError, match=r"cannot be sent to another process \(TypeError: .*"):
+        train("env.processes=2", env=lambda: (lock, Known())[1])
 
 
 @pytest.mark.long
@@ -232,6 +249,20 @@ def test_a_restart_is_counted(tmp_path: Path) -> None:
     given = dict(env=partial(Failing, "nan", str(tmp_path / "failed")), run_dir=tmp_path / "run")
     train("env.on_error=restart", "arch.evaluate_first=false", **given)
     assert [event["env_restarts"] for event in events_of(tmp_path / "run", "train")] == [1, 1]
+    assert [event["env_restarts"] for event in events_of(tmp_path / "run", "eval")] == [0, 0]
+
+
+def test_a_restart_in_an_evaluation_is_told(tmp_path: Path) -> None:
+    make = partial(Failing, "nan", str(tmp_path / "failed"))
+    result = train("env.on_error=restart", env=make, run_dir=tmp_path / "run")
+    found = [event["env_restarts"] for event in events_of(tmp_path / "run", "eval")]
+    assert found == [1, 0, 0]
+    (tmp_path / "failed").unlink()
+    with pytest.warns(RestartWarning, match="^environments made anew after faults: 1; "):
+        result.policy.evaluate(6)
+    (tmp_path / "failed").unlink()
+    with pytest.warns(RestartWarning, match="^environments made anew after faults: 1; "):
+        result.policy.play(episodes=6)
 
 
 def test_a_resume_starts_episodes_anew_and_says_so(
@@ -278,6 +309,7 @@ REFUSED = {
     "env.isolated=true": "env.isolated=true: needs processes in which the environments step",
     "env.mask=[0]": "env.mask=[0]: is for environments written in JAX",
     "env.extras=[step]": "env.extras=['step']: is for environments written in JAX",
+    "arch.max_policy_lag=2": "arch.max_policy_lag=2: needs arch.actors=N",
     "env.step_timeout=2": "env.step_timeout=2.0: only a process of its own can be stopped",
     "arch.actors=3": "arch.actors=3: does not divide the 4 environments",
     "arch.actors=1 population.size=5 population.selection=pbt "
@@ -355,6 +387,24 @@ def command(run_dir: Path, *settings: str) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("actors", [0, 1])
+def test_a_signal_ends_a_run_whose_simulator_hangs(actors: int, tmp_path: Path) -> None:
+    """With a checkpoint of the last update: here of none."""
+    mark = tmp_path / "hangs"
+    failing = ("env.target=simulators.Failing", f"+env.kwargs={{how:hangs,where:{mark}}}")
+    found = command(
+        tmp_path / "run", *failing, "arch.evaluate_first=false", f"arch.actors={actors}"
+    )
+    while not mark.exists():
+        assert found.poll() is None
+        time.sleep(0.1)
+    found.send_signal(signal.SIGTERM)
+    out = found.communicate(timeout=60)[0]
+    assert found.returncode == 128 + signal.SIGTERM
+    assert "SIGTERM: stopped at once, saved at step 0; to go on: resume=" in out
 
 
 @pytest.mark.slow

@@ -11,7 +11,18 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from simulators import LENGTH, LIMIT, Failing, Known, Nested, Refusing, Slow, Starting, Where
+from simulators import (
+    LENGTH,
+    LIMIT,
+    Failing,
+    Known,
+    Nested,
+    Refusing,
+    Slow,
+    Starting,
+    Where,
+    Wide,
+)
 
 from jaxppo.simulators import making
 from jaxppo.simulators import pool as simulators_pool
@@ -111,12 +122,24 @@ def test_nested_observations_and_actions_keep_their_form() -> None:
     found.close()
 
 
+def test_64_bits_become_32_or_a_fault() -> None:
+    found = Pool(partial(Wide, 2**29), 1, *parts_of(Wide(0)))
+    found.reset([0], [0])
+    found.step([np.array([[0.7, -0.1]], np.float32)])  # the bounds, which in float32 are outside
+    assert found.arrays.obs[0].tolist() == [[2**30]]
+    with pytest.raises(SimulatorError, match="raises OverflowError: observation has integers that"):
+        found.step([np.zeros((1, 2), np.float32)])
+    found.close()
+
+
 FAULTS = {
     "raises": "raises ValueError: the arm is stuck",
     "nan": "returns an observation that is not finite",
     "reward": "returns the reward inf",
     "shape": "observation has shape (2,), the space says (3,)",
     "dtype": "observation is complex128, the space says float32",
+    "quits": "raises SystemExit: 0",  # or the run would end as if all were well
+    "nothing": "raises TypeError: float() argument must be",
     "exits": "its process ended with status 7",
     "hangs": "its step took more than env.step_timeout=1 seconds",
 }

@@ -370,6 +370,14 @@ def test_unfinished_episodes_are_said(printed: Any, event: Event) -> None:
     assert "unfinished" not in line
 
 
+@pytest.mark.parametrize("event", [TRAIN, EVAL, ABSOLUTE], ids=["train", "eval", "absolute"])
+def test_restarts_of_simulators_are_said(printed: Any, event: Event) -> None:
+    *_, line = printed(START, {**event, "env_restarts": 1})
+    assert "  1 restart of environments" in line.replace(";", " ")
+    *_, line = printed(START, {**event, "env_restarts": 0})
+    assert "restart" not in line
+
+
 def test_every_event_of_a_run_is_known(printed: Any) -> None:
     for event in RUN:
         printed(event)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -25,6 +26,7 @@ from jaxppo.algorithms.evaluation import (
 from jaxppo.config.fields import ConfigError
 from jaxppo.envs import is_simulated
 from jaxppo.runtime import compile, devices, simulated
+from jaxppo.simulators.faults import RestartWarning
 from jaxppo.types import Policy, PyTree, System
 
 CHUNK = 64  # steps that are played before their arrays are copied to the host
@@ -173,7 +175,20 @@ def _play_simulators(
             yield from (_episode(parts[row], found, row) for row in range(num))
     finally:
         if program is not None:
-            program.close()
+            close_simulators(program)
+
+
+def close_simulators(evaluation: simulated.Evaluation) -> None:
+    """End the simulators of an evaluation; warn if faults have cut episodes."""
+    restarts = evaluation.restarts
+    evaluation.close()
+    if restarts:
+        warnings.warn(
+            f"environments made anew after faults: {restarts}; the episodes in which that happened "
+            "count with their return so far",
+            RestartWarning,
+            stacklevel=3,
+        )
 
 
 def _joined(*parts: Any) -> Any:

@@ -22,7 +22,7 @@ from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import plain
 from jaxppo.config.trust import check_trust
-from jaxppo.deploy.episodes import Episode, play
+from jaxppo.deploy.episodes import Episode, close_simulators, play
 from jaxppo.envs import is_simulated
 from jaxppo.runtime import build, checkpoint, devices
 from jaxppo.runtime.checkpoint import Checkpoint, CheckpointError, CheckpointWarning
@@ -132,13 +132,15 @@ class TrainedPolicy:
         The run's own absolute metric is the mean return of the first 10 x arch.num_eval_episodes.
         """
         policy, play, parts = self._placed(), None, []
-        for num, keys in self._batches(num_episodes):
-            if play is None:
-                play = compile_evaluation(self.system, policy, keys, self.config).call
-            found = play(policy, keys)
-            parts.append(jax.tree.map(lambda x, num=num: np.asarray(x).reshape(-1)[:num], found))
-        if is_simulated(self.system.env):
-            play.close()  # type: ignore[union-attr]
+        try:
+            for num, keys in self._batches(num_episodes):
+                if play is None:
+                    play = compile_evaluation(self.system, policy, keys, self.config).call
+                found = jax.tree.map(lambda x: np.asarray(x).reshape(-1), play(policy, keys))
+                parts.append(jax.tree.map(lambda x, num=num: x[:num], found))
+        finally:
+            if play is not None and is_simulated(self.system.env):
+                close_simulators(play)
         return jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
     def play(self, env: Any = None, episodes: int = 8) -> list[Episode]:

@@ -14,6 +14,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.importing import load
 from jaxppo.config.schema import LIBRARIES, EnvConfig
 from jaxppo.envs.ranges import check_known, evaluation_config
+from jaxppo.simulators.faults import ANY_ERROR
 from jaxppo.types import Environment, describe
 
 OF_SIMULATORS = ("wrappers", "processes", "isolated", "on_error", "step_timeout")  # of env
@@ -66,7 +67,7 @@ def build(config: EnvConfig) -> Environment:
             "make it once where there is a network and copy the file from there (gymnax keeps "
             "MNIST in /tmp/mnist), or choose another environment"
         ) from error
-    except Exception as error:  # a constructor may raise anything
+    except ANY_ERROR as error:  # a constructor may raise anything
         given = f"env.kwargs={config.kwargs}, env.params={config.params}"
         if config.wrappers:
             given += f", env.wrappers={config.wrappers}"

@@ -58,12 +58,13 @@ def simulated(name: str | None, factory: Callable[..., Any], config: EnvConfig) 
             "env.isolated=true: needs processes in which the environments step; set env.processes "
             "to at least 1"
         )
-    with contextlib.closing(factory()) as one:
-        spec = getattr(one, "spec", None)
-        name = name or getattr(spec, "id", None) or type(getattr(one, "unwrapped", one)).__name__
-        for part in ("observation_space", "action_space", "reset", "step"):
-            if not hasattr(one, part):
-                raise ConfigError(f"{name}: is no Gymnasium environment, since it has no {part}")
+    one = factory()
+    spec = getattr(one, "spec", None)
+    name = name or getattr(spec, "id", None) or type(getattr(one, "unwrapped", one)).__name__
+    for part in ("observation_space", "action_space", "reset", "step", "close"):
+        if not hasattr(one, part):
+            raise ConfigError(f"{name}: is no Gymnasium environment, since it has no {part}")
+    with contextlib.closing(one):
         limit = getattr(spec, "max_episode_steps", None) or None
         spaces = one.observation_space, one.action_space
 

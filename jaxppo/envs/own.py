@@ -33,7 +33,8 @@ def make(config: EnvConfig) -> Environment:
             f"env.params={config.params}: {name} has no parameters besides its arguments; use "
             "env.kwargs"
         )
-    if (makes := callable(env) and not hasattr(env, "step")) or _is_gymnasium(env):
+    makes = callable(env) and (not hasattr(env, "step") or _is_class_of_gymnasium(env))
+    if makes or _is_gymnasium(env):
         return _simulated(target, env, config, makes=makes)
     check_spaces(name, env)
     refuse_ranges(config, name)
@@ -63,3 +64,9 @@ def _is_gymnasium(env: Any) -> bool:
     """Return whether an object is an environment of Gymnasium, without importing it."""
     gymnasium = sys.modules.get("gymnasium")
     return gymnasium is not None and isinstance(env, gymnasium.Env)
+
+
+def _is_class_of_gymnasium(env: Any) -> bool:
+    """Return whether an object is a class of environments of Gymnasium."""
+    gymnasium = sys.modules.get("gymnasium")
+    return gymnasium is not None and isinstance(env, type) and issubclass(env, gymnasium.Env)

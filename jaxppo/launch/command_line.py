@@ -23,7 +23,9 @@ from jaxppo.launch.resuming import resume_overrides, settings_of
 from jaxppo.runtime import devices, hosts
 from jaxppo.runtime.checkpoint import CheckpointWarning
 from jaxppo.runtime.sinks.console import print_lines
+from jaxppo.simulators.faults import RestartWarning
 
+OWN_WARNINGS = (CheckpointWarning, RestartWarning)
 _FLAGS = (
     *("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package"),
     *("-r", "--run", "-m", "--multirun", "-sc", "--shell-completion", "-cp", "--config-path"),
@@ -83,7 +85,8 @@ def command(settings: type, run: Callable[[Any], None], *, places: str | None = 
         if paths:
             raw[str(places)] = paths
         with warnings.catch_warnings():
-            warnings.simplefilter("always", CheckpointWarning)
+            for own in OWN_WARNINGS:
+                warnings.simplefilter("always", own)
             warnings.showwarning = partial(_show_warning, warnings.showwarning)
             run(parse_as(settings, raw))
 
@@ -102,8 +105,8 @@ def help_of_settings(settings: type, places: str | None = None) -> str:
 
 
 def _show_warning(usual: Callable[..., None], message: Any, category: Any, *rest: Any) -> None:
-    """Show a warning about checkpoints as one line; others as usual."""
-    if issubclass(category, CheckpointWarning):
+    """Show our own warnings as one line; others as usual."""
+    if issubclass(category, OWN_WARNINGS):
         sys.stderr.write(f"{message}\n")
     else:
         usual(message, category, *rest)

@@ -50,7 +50,11 @@ class Actor:
         self._env, self._shape, self._length = env, shape, rollout_length
         self._programs = programs
         self.simulators: Any = env.make(int(np.prod(shape)))
-        self.simulators.reset(np.arange(seeds.size), seeds.reshape(-1))
+        try:
+            self.simulators.reset(np.arange(seeds.size), seeds.reshape(-1))
+        except BaseException:
+            self.close()
+            raise
         obs = self.simulators.arrays.obs
         self._obs = [x.reshape(*shape, *x.shape[1:]).copy() for x in obs]
         self._reset = np.ones(shape, bool)
@@ -67,8 +71,11 @@ class Actor:
         return jax.device_put(np.full(self._shape[0], step, np.int32), self._place)
 
     def start(self, policy: PyTree, key: jax.Array) -> None:
-        """Continue the streams of keys `[D, P, U]`."""
-        self._memory = self._programs.init(policy, key)
+        """Continue the streams of keys `[D, P, U]`, and the episodes that have begun."""
+        if self._memory is None:
+            self._memory = self._programs.init(policy, key)
+        else:
+            self._memory = dataclasses.replace(self._memory, key=key)
 
     def collect(
         self, policy: PyTree, version: int, key: jax.Array | None = None, waited: float = 0.0
@@ -79,7 +86,7 @@ class Actor:
         results = arrays.reward, arrays.terminated, arrays.truncated
         flags = self._rollout_of(results)
         if key is not None:
-            self._memory = dataclasses.replace(self._memory, key=key)
+            self.start(policy, key)
         memory = self._programs.begin(self._memory)  # a copy, which `act` overwrites
         first: dict[str, Any] = {"obs": self._env.observation(self._obs), "reset": self._reset}
         for step, placed in enumerate(self._steps):

@@ -25,7 +25,7 @@ from jaxppo.runtime.programs import Programs, check_memory, compile_programs
 from jaxppo.runtime.progress import Pace, Progress
 from jaxppo.runtime.saving import Saver
 from jaxppo.runtime.selection import Selection
-from jaxppo.runtime.signals import Signals
+from jaxppo.runtime.signals import PATIENCE, Signals
 from jaxppo.simulators.faults import SimulatorError
 from jaxppo.types import Policy
 
@@ -52,6 +52,7 @@ class Blocks:
         self._saver, self._signals = saver, signals
         self._pace = Pace()
         self._began = 0.0, 0  # time and steps at the last train event
+        self._restarts = 0  # of simulators in the last evaluation
 
     @property
     def _active(self) -> list[int]:
@@ -115,6 +116,10 @@ class Blocks:
         progress, done, start = self._progress, 0, time.perf_counter()
         self._began = start, progress.steps
         every = self._config.logger.every
+        if self.programs.is_simulated:  # whose rollouts may take long
+            self.programs.train.call.while_collecting = lambda: self._signals.ending(
+                lambda: self._saver.pending(state, self.layout)(), PATIENCE
+            )
         while progress.left:
             before, called = progress.steps, time.perf_counter()
             left = min(progress.left, every - progress.updates % every if every else MAX_INT)
@@ -228,7 +233,9 @@ class Blocks:
     def _play(self, policy: Policy, keys: jax.Array, times: int = 1) -> Episodes:
         """Play episodes of all members; members fail if an action mask allows no action."""
         num = self._config.arch.num_eval_episodes
+        before = self.programs.evaluation_restarts
         episodes = evaluate(self.layout, self.programs.evaluate, policy, keys, num, times)
+        self._restarts = self.programs.evaluation_restarts - before
         counts, steps = np.sum(episodes.empty_masks, axis=1), self._progress.steps
         found = {
             i: self._members[i].diagnose_masks(int(counts[self.layout.row(i)]), steps)
@@ -243,6 +250,7 @@ class Blocks:
             "seconds": self._progress.seconds,
             **score(episodes, self.layout.row(i)),
             "max_eval_steps": self.layout.system.max_eval_steps,
+            **({"env_restarts": self._restarts} if self.programs.is_simulated else {}),
         }
 
     def _narrow(self, state: State, kept: list[int]) -> State:

@@ -26,9 +26,8 @@ from jaxppo.runtime.programs import Programs, check_group, compile_training, pro
 from jaxppo.runtime.progress import Progress
 from jaxppo.runtime.saving import Resumed, Saver, keep_configs
 from jaxppo.runtime.selection import Selection
+from jaxppo.runtime.signals import PATIENCE
 from jaxppo.simulators.faults import SimulatorError
-
-PATIENCE = 4.0  # seconds for which an evaluation may continue after a signal
 
 
 def run(config: Config, run_dir: Path, *, resume: bool = False) -> float:

@@ -47,6 +47,11 @@ class Programs:
         """Return what a `train` event says about simulators."""
         return self.train.call.report() if self.is_simulated else {}
 
+    @property
+    def evaluation_restarts(self) -> int:
+        """Return how many simulators were made anew in evaluations."""
+        return self.evaluate.call.restarts if self.is_simulated else 0
+
     def close(self) -> None:
         """End all simulators."""
         if self.is_simulated:

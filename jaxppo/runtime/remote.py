@@ -80,7 +80,7 @@ class RemoteActor:
         return remote.remote(*self._given, self._seeds + self._deaths)
 
     def start(self, policy: Any, key: jax.Array) -> None:
-        """Continue the streams of keys `[D, P, U]`."""
+        """Continue the streams of keys `[D, P, U]`, and the episodes that have begun."""
         self._key = devices.host(key)
         self._handle.start.remote(policy, self._key)
 

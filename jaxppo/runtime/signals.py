@@ -21,6 +21,7 @@ class Interrupted(KeyboardInterrupt):
         self.status = 128 + number  # exit status of the process, as in shells
 
 
+PATIENCE = 4.0  # seconds for which an evaluation or a rollout may continue after a signal
 _LISTENED = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )

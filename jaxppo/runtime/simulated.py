@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -54,6 +55,11 @@ def check(config: Config, env: Environment, num_envs: int, num_devices: int) -> 
             f"{env.name}: is not written in JAX, and such a run is one process so far; set "
             "arch.distributed=null"
         )
+    if arch.max_policy_lag != ArchConfig.max_policy_lag and not arch.actors:
+        raise ConfigError(
+            f"arch.max_policy_lag={arch.max_policy_lag}: needs arch.actors=N, who collect while "
+            "the learner learns; leave it out"
+        )
     if arch.actors_on == "ray":
         remote.check(config, num_devices)
     if arch.actors and num_envs % arch.actors:
@@ -94,6 +100,7 @@ class Training:
         self._returned: ActingState | None = None
         self._in_threads = configs[0].arch.actors > 0
         self._timed = _Times()
+        self.while_collecting: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def __call__(
         self, state: LearnerState, total: Metrics, count: jax.Array
@@ -120,7 +127,8 @@ class Training:
         return state
 
     def _update(self, state: LearnerState, total: Metrics) -> tuple[LearnerState, Metrics]:
-        collected = self._collect(state, threaded=self._in_threads)
+        with self.while_collecting():
+            collected = self._collect(state, threaded=self._in_threads)
         began = time.perf_counter()
         state, total = self._learn(state, tuple(each.rollout for each in collected), total)
         jax.block_until_ready(total)
@@ -426,6 +434,11 @@ class Evaluation:
             states=(),
             after=(env.observation([x[chosen] for x in arrays.obs]), ()),
         )
+
+    @property
+    def restarts(self) -> int:
+        """Return how many environments were made anew after a fault."""
+        return 0 if self._simulators is None else self._simulators.restarts
 
     def close(self) -> None:
         """End the simulators."""

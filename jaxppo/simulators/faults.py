@@ -19,7 +19,15 @@ class SimulatorError(RuntimeError):
     """An environment failed, and cannot or must not be replaced. The message is one line."""
 
 
-def in_words(error: Exception) -> str:
+class RestartWarning(UserWarning):
+    """Environments were made anew during an evaluation. The message is one line."""
+
+
+# What an environment may raise: with sys.exit() it would end the process with status 0
+ANY_ERROR = (Exception, SystemExit)
+
+
+def in_words(error: BaseException) -> str:
     """Return the type of an error and its first line."""
     name, first = type(error).__name__, str(error).partition("\n")[0]
     return f"{name}: {first}" if first else name

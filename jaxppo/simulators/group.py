@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxppo.simulators.faults import Fault, in_words
+from jaxppo.simulators.faults import ANY_ERROR, Fault, in_words
 from jaxppo.simulators.spaces import Arrays, Leaf, actions_of
 
 
@@ -30,6 +30,8 @@ class Group:
         self._restart = restart
         self._part = slice(self._rows[0], self._rows[-1] + 1)  # rows follow one another
         self._envs = {row: make() for row in self._rows}
+        if len({id(getattr(x, "unwrapped", x)) for x in self._envs.values()}) < len(self._rows):
+            raise ValueError("the function returns one environment again; it must make new ones")
         self._space = self._envs[self._rows[0]].action_space
         self._plain = len(self._leaves) == 1 and self._leaves[0].is_plain
         self._steps = dict.fromkeys(self._rows, 0)
@@ -65,10 +67,10 @@ class Group:
                 action = actions[row - part.start]
                 obs, reward, terminated, truncated, _ = self._envs[row].step(action)
                 self._write(row, obs)
-                arrays.reward[row] = reward
+                arrays.reward[row] = float(reward)
                 arrays.terminated[row] = terminated
                 arrays.truncated[row] = truncated
-            except Exception as error:
+            except ANY_ERROR as error:
                 faults.append(self._fault(row, error))
         faults += self._nonfinite([row for row in rows if all(row != f.row for f in faults)])
         for final, obs in zip(arrays.final, arrays.obs, strict=True):
@@ -92,7 +94,7 @@ class Group:
         """Start an episode; if that fails, return the fault; with `restart` make it anew."""
         try:
             self._start(row, seed)
-        except Exception as error:
+        except ANY_ERROR as error:
             fault = self._fault(row, error, "reset ")
             if self._restart:
                 self._remake(row)
@@ -126,6 +128,11 @@ class Group:
                     f"observation{leaf.name} is {value.dtype.name}, the space says "
                     f"{leaf.space.dtype.name}"
                 ) from None
+            narrowed = value.dtype.kind in "iu" and value.dtype != array.dtype
+            if narrowed and np.any(array[row] != value):
+                raise OverflowError(
+                    f"observation{leaf.name} has integers that {array.dtype.name} does not have"
+                )
 
     def _nonfinite(self, rows: Sequence[int]) -> list[Fault]:
         """Return faults of the rows whose reward or observation is not finite."""
@@ -141,8 +148,8 @@ class Group:
                 faults.append(self._fault(row, "returns an observation that is not finite"))
         return faults
 
-    def _fault(self, row: int, what: Exception | str, where: str = "") -> Fault:
-        if isinstance(what, Exception):
+    def _fault(self, row: int, what: BaseException | str, where: str = "") -> Fault:
+        if isinstance(what, BaseException):
             what = f"{where}raises {in_words(what)}"
         return Fault(row, self._steps[row], what)
 
@@ -170,5 +177,5 @@ def next_seed(seed: Any) -> int:
 def _close(env: Any) -> None:
     try:
         env.close()
-    except Exception:  # its results no longer matter
+    except ANY_ERROR:  # its results no longer matter
         return

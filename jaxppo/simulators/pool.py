@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import cloudpickle
 import numpy as np
 
-from jaxppo.simulators.faults import Fault, SimulatorError, in_words
+from jaxppo.simulators.faults import ANY_ERROR, Fault, SimulatorError, in_words
 from jaxppo.simulators.group import Group, next_seed
 from jaxppo.simulators.spaces import Arrays, Leaf
 from jaxppo.simulators.spinning import Spinner
@@ -71,12 +71,20 @@ class Pool:
         self.restarts = 0
         self._restart, self._timeout = restart, timeout
         self._workers: list[_Worker] = []
+        self._file = -1  # of the memory that they share
         self._group: Group | None = None  # of this process
         isolated = isolated or restart or timeout is not None or num_processes == 1
         if not num_processes or (num == 1 and not isolated):
             self.arrays = Arrays(num, observations, actions)
             self._group = self._make_here(make, range(num), observations)
             return
+        try:
+            sent = cloudpickle.dumps(make)
+        except Exception as error:  # whatever its parts raise
+            raise SimulatorError(
+                f"what makes the environments cannot be sent to another process "
+                f"({in_words(error)}); set env.processes=0"
+            ) from error
         size = Arrays(num, observations, actions).size
         folder = _SHARED if os.access(_SHARED, os.W_OK) else None
         with tempfile.TemporaryFile(dir=folder) as file:  # it has no name, so nothing is left over
@@ -85,7 +93,7 @@ class Pool:
         self.arrays = Arrays(num, observations, actions, mmap.mmap(self._file, size))
         given = {
             "path": sys.path,
-            "make": cloudpickle.dumps(make),
+            "make": sent,
             "leaves": pickle.dumps((list(observations), list(actions))),
             "num": num,
             "restart": restart,
@@ -109,7 +117,7 @@ class Pool:
     ) -> Group:
         try:
             return Group(make, rows, self.arrays, observations, restart=self._restart)
-        except Exception as error:
+        except ANY_ERROR as error:
             raise SimulatorError(f"environment {rows[0]}: {in_words(error)}") from error
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int]) -> None:
@@ -145,7 +153,7 @@ class Pool:
             return []
         try:
             return group.reset() if command == RESET else group.step(resets=command == STEP)
-        except Exception as error:  # of an environment that was made anew
+        except ANY_ERROR as error:  # of an environment that was made anew
             raise SimulatorError(
                 f"an environment cannot be made again: {in_words(error)}"
             ) from error
@@ -211,16 +219,15 @@ class Pool:
         if self._group is not None:
             self._group.close()
             self._group = None
-        if not self._workers:
-            return
         for worker in self._workers:
             worker.send(CLOSE)
         deadline = time.monotonic() + CLOSING_SECONDS
         for worker in self._workers:
             worker.kill(max(0.0, deadline - time.monotonic()))
         self._workers = []
-        with contextlib.suppress(OSError):
+        if self._file >= 0:
             os.close(self._file)
+            self._file = -1
 
 
 class _Worker:

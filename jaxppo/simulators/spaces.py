@@ -75,6 +75,9 @@ def _action_of(space: Any, parts: Iterator[Any]) -> Any:
     if isinstance(space, spaces.Discrete):
         return int(value) + int(space.start)
     found = np.array(value, space.dtype)  # a copy, which the environment may keep
+    if found.dtype == np.float64 and isinstance(space, spaces.Box):
+        for bound in (space.low, space.high):  # such as 0.1, which in float32 is above 0.1
+            np.copyto(found, bound, where=value == bound.astype(np.float32))
     return found if _start(space) is None else found + space.start
 
 

@@ -11,7 +11,7 @@ import warnings
 from multiprocessing.connection import Connection
 from typing import Any
 
-from jaxppo.simulators.faults import in_words
+from jaxppo.simulators.faults import ANY_ERROR, in_words
 from jaxppo.simulators.group import Group
 from jaxppo.simulators.spaces import Arrays
 from jaxppo.simulators.spinning import Spinner
@@ -35,7 +35,7 @@ def main(commands: int, results: int, life: int, memory: int) -> None:
     with contextlib.suppress(EOFError, BrokenPipeError):
         try:
             group = _make(reading.recv_bytes(), memory)
-        except Exception as error:
+        except ANY_ERROR as error:
             writing.send_bytes(pickle.dumps(in_words(error)))
             return
         writing.send_bytes(pickle.dumps([]))
@@ -60,7 +60,7 @@ def _serve(group: Group, reading: Connection, writing: Connection) -> None:
     while (command := reading.recv_bytes()) != CLOSE:
         try:
             faults = group.reset() if command == RESET else group.step(resets=command == STEP)
-        except Exception as error:  # of an environment that was made anew
+        except ANY_ERROR as error:  # of an environment that was made anew
             writing.send_bytes(pickle.dumps(f"cannot be made again: {in_words(error)}"))
             return
         writing.send_bytes(pickle.dumps(faults))

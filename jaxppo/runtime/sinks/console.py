@@ -169,7 +169,7 @@ def _train(event: Event) -> list[str]:
     trained = f"train return {number(event['episode_return']):>8}"
     if "returns_by_settings" in event:  # means over different settings say nothing
         shown, trained = [], _range(event["returns_by_settings"])
-    skipped = event["skipped_steps"]
+    skipped, restarts = event["skipped_steps"], event.get("env_restarts")
     return [
         "  ".join(
             [
@@ -178,6 +178,7 @@ def _train(event: Event) -> list[str]:
                 trained,
                 *shown,
                 *([f"{skipped:.3g} steps an update skipped"] if skipped else []),
+                *([_restarts(restarts)] if restarts else []),
             ]
         )
     ]
@@ -194,13 +195,21 @@ def _range(returns_by_settings: dict[str, list[Any]]) -> str:
     return f"train returns {number(min(found))} to {number(max(found))}"
 
 
-def _unfinished(event: Event) -> str:
-    if not event["unfinished"]:
-        return ""
-    return (
-        f"; {event['unfinished']} of {event['episodes']} episodes unfinished after "
-        f"{event['max_eval_steps']:,} steps, counted with their return so far"
-    )
+def _cut(event: Event) -> str:
+    """Say how many episodes of an evaluation did not end by themselves."""
+    words = ""
+    if unfinished := event["unfinished"]:
+        words += (
+            f"; {unfinished} of {event['episodes']} episodes unfinished after "
+            f"{event['max_eval_steps']:,} steps, counted with their return so far"
+        )
+    if restarts := event.get("env_restarts"):
+        words += f"; {_restarts(restarts)}, whose episodes count with their return so far"
+    return words
+
+
+def _restarts(number: float) -> str:
+    return f"{count(int(number), 'restart')} of environments"
 
 
 def _directories(folders: Sequence[Path]) -> list[str]:
@@ -255,23 +264,22 @@ def _eval(event: Event) -> list[str]:
     of = f" of seed {event['seeds'][0]}" if event.get("members") == 1 else ""
     start = f"{event['steps']:>13,} steps  evaluation{of}: "
     if event.get("members", 1) > 1:
-        return [f"{start}{_over_members(event)}{_unfinished(event)}"]
+        return [f"{start}{_over_members(event)}{_cut(event)}"]
     return [
         f"{start}return {event['episode_return']:.2f} (std {event['episode_return_std']:.2f}), "
-        f"length {event['episode_length']:.1f}{_unfinished(event)}"
+        f"length {event['episode_length']:.1f}{_cut(event)}"
     ]
 
 
 def _absolute(event: Event) -> list[str]:
     if event.get("members", 1) > 1:
         return [
-            f"absolute metric: {_over_members(event)}, {event['episodes']:,} episodes"
-            f"{_unfinished(event)}"
+            f"absolute metric: {_over_members(event)}, {event['episodes']:,} episodes{_cut(event)}"
         ]
     return [
         f"absolute metric: {event['episode_return']:.2f} (std {event['episode_return_std']:.2f} "
         f"over {event['episodes']:,} episodes, policy of step {event['steps']:,}"
-        f"{_unfinished(event)})"
+        f"{_cut(event)})"
     ]
 
 
