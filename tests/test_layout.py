@@ -29,7 +29,7 @@ WINGS: dict[str, set[str]] = {
     "envs": {*NUMERICS, "config", "simulators"},
     "algorithms": {*NUMERICS, "config", "networks"},
     "runtime": {*LEARNER, "simulators"},
-    "deploy": {*LEARNER, "runtime"},
+    "deploy": {*LEARNER, "runtime", "simulators"},
     "analysis": {"config", "ops", "runtime"},
     "launch": {"config", "envs", "runtime", "analysis", "simulators"},
 }
