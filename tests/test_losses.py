@@ -446,6 +446,16 @@ def test_explained_variance_against_the_oracle(noise: float) -> None:
     np.testing.assert_allclose(result, oracles.explained_variance(value, target), rtol=1e-4)
 
 
+def test_explained_variance_is_that_of_all_parts() -> None:
+    """The means of the parts differ, which is variance too."""
+    rng = np.random.default_rng(5)
+    target = float32(rng.normal(size=(4, SIZE)) + np.arange(4)[:, None])
+    value = float32(target + rng.normal(size=target.shape))
+    parts = jax.vmap(partial(losses.explained_variance, axes=("batch",)), axis_name="batch")
+    wanted = oracles.explained_variance(value.ravel(), target.ravel())
+    np.testing.assert_allclose(parts(value, target), [wanted] * 4, rtol=1e-4)
+
+
 def test_explained_variance_of_a_constant_target_is_zero() -> None:
     value = float32(np.random.default_rng(6).normal(size=SIZE))
     assert compiled_explained_variance(value, np.full(SIZE, 3.0, np.float32)) == 0.0

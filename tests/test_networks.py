@@ -1013,7 +1013,7 @@ def test_initial_weights_follow_the_rules(small: Any) -> None:
     [
         ({"actor_torsoo": {"gain": 1.0}}, "did you mean 'actor_torso'?"),
         ({"actor_torso": {"kind": "ortho"}}, "did you mean orthogonal?"),
-        ({"actor_torso": {"gain": -1.0}}, "must be a number that is not negative"),
+        ({"actor_torso": {"gain": -1.0}}, "must be finite and not negative"),
         ({"actor_torso": {"scale": 1.0}}, "must hold kind, gain or both"),
         ({"input_layer": {"gain": 1.0}}, "no weights are called so"),
     ],

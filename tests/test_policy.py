@@ -310,6 +310,13 @@ def test_a_strangers_run_executes_nothing(
     assert "antigravity" not in sys.modules
 
 
+def test_optimisers_of_optax_need_no_trust() -> None:
+    settings = plain(coin())
+    settings["env"]["target"] = None
+    settings["system"]["optimizer"] = "optax.adabelief"
+    check_trust(settings, [])
+
+
 @pytest.mark.long
 def test_trust_is_given_by_name(trained: Any) -> None:
     """Runs of a user's own environment are read where the user says so."""

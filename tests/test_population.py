@@ -135,6 +135,13 @@ def test_a_wrong_population_is_refused(settings: dict[str, object], words: str) 
     assert "\n" not in str(error.value)
 
 
+def test_bounds_are_checked_as_the_settings_of_one_run() -> None:
+    population = {"size": 4, "hyperparameters": {"clip_eps_high": [0.1, 0.3]}}
+    words = r"clip_eps_high=\[0.1, 0.3\]: .* needs system.objective=clip, not dpo"
+    with pytest.raises(ConfigError, match=words):
+        members(small_config(population=population, system={"objective": "dpo"}))
+
+
 def test_the_interquartile_mean_is_that_of_scipy() -> None:
     from scipy.stats import trim_mean
 

@@ -1,6 +1,7 @@
 """Proximal policy optimisation: its targets, losses and statistics, against oracles."""
 
 import dataclasses
+import math
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,7 @@ from phases import (
 
 from jaxppo.algorithms import spine
 from jaxppo.algorithms.ppo import Steps
+from jaxppo.config.fields import ConfigError, traced
 from jaxppo.ops.distributions import categorical
 
 
@@ -198,6 +200,30 @@ class Equal:
 
 
 unhashable = Equal()
+
+
+def with_numbers(agent: Any, steps: Any, distribution: Any, log_prob: jax.Array) -> jax.Array:
+    """An objective whose `hyperparameters` a test sets."""
+    return log_prob
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "words"),
+    [
+        ("my-bound", traced(3.0, "a bound"), "my-bound is no name in Python; call it otherwise"),
+        ("epochs", traced(3.0, "a number"), "epochs is a setting already; call it otherwise"),
+        ("num_updates", traced(3.0, "a number"), "num_updates is a setting already"),
+        ("bound", traced(0.5, "a bound", low=1), "bound: default=0.5: must be at least 1"),
+        ("bound", traced(math.nan, "a bound"), "bound: default=nan: must be"),
+    ],
+)
+def test_an_objectives_own_numbers_are_checked(
+    small: Any, monkeypatch: pytest.MonkeyPatch, name: str, field: Any, words: str
+) -> None:
+    monkeypatch.setattr(with_numbers, "hyperparameters", {name: field}, raising=False)
+    with pytest.raises(ConfigError) as error:
+        small(system__objective="test_ppo.with_numbers")
+    assert words in str(error.value)
 
 
 def test_an_objective_needs_no_hash(small: Any) -> None:

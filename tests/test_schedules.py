@@ -166,6 +166,7 @@ WRONG = [
     ({"reward_clip": {"end": 1.0}}, "system.reward_clip=inf is its start"),
     ({"ent_coef": {"kind": "exponential"}}, "exponential needs a start and an end above zero"),
     ({"ent_coef": {"kind": "warmup_linear", "share": 0.05}}, "must be below share=0.05"),
+    ({"clip_eps": {"kind": "warmup_linear", "end": 0.1}}, "starts at 0, which system.clip_eps may"),
     ({"actor_lr": {"end": 0.0}}, "needs system.decay_learning_rates=false"),
 ]
 
@@ -222,6 +223,15 @@ def test_every_gradient_step_adapts_the_rates(small: Any, more: dict[str, Any]) 
     np.testing.assert_allclose(again.agent.algorithm.rate_factor, 1.5**16, rtol=1e-5)
 
 
+def test_the_minibatch_that_ends_the_epochs_lowers_the_rates(small: Any) -> None:
+    """Its KL is too large by both rules; without it, rates could only rise."""
+    system, state = small(system={**ADAPTED, "target_kl": 1e-9, "lr_kl_target": 1e-9})
+    after, found = phases.compiled(system).update(state)
+    steps = int(found.learn.gradient_steps)
+    assert 0 < steps < 8  # the first has no KL yet
+    np.testing.assert_allclose(after.agent.algorithm.rate_factor, 1.5 ** (steps - 1), rtol=1e-5)
+
+
 def test_adapted_rates_scale_the_steps(small: Any) -> None:
     """With a factor of zero change, an adapted run is a plain one bit for bit."""
     system, state = small(system={**ADAPTED, "lr_factor": 1.0})
@@ -249,6 +259,11 @@ def test_adapted_rates_scale_the_steps(small: Any) -> None:
             "must be between system.lr_min=1e-05 and system.lr_max=0.01",
         ),
         ({**ADAPTED, "lr_factor": 0.5}, "must be at least 1"),
+        ({**ADAPTED, "epochs": 1, "num_minibatches": 1}, "with one gradient step an update"),
+        (
+            {**ADAPTED, "schedules": {"critic_lr": {"end": 1e-4}}},
+            "system.schedules.critic_lr: system.adapt_learning_rates=true sets the rates",
+        ),
     ],
 )
 def test_wrong_adaptations_are_named(changes: Any, message: str) -> None:
@@ -319,6 +334,7 @@ def test_optimisers_run_over_members(name: str) -> None:
         ({"optimizer": "optax.nothing"}, "module optax has no function nothing"),
         ({"optimizer_kwargs": {"beta": 1}}, "unexpected keyword argument 'beta'"),
         ({"optimizer": "math.sqrt"}, "it must give an optax.GradientTransformation"),
+        ({"optimizer": "optax.lbfgs"}, "whose update takes gradients, state and parameters"),
     ],
 )
 def test_wrong_optimisers_are_named(small: Any, changes: Any, message: str) -> None:

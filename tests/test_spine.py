@@ -26,6 +26,7 @@ from jaxppo.algorithms.metrics import add, over_axes
 from jaxppo.kernels.permutations import random_permutation
 from jaxppo.ops.collectives import BATCH_AXIS
 from jaxppo.runtime.devices import parallel
+from jaxppo.runtime.events import of_training
 from jaxppo.runtime.placement import Layout
 from jaxppo.types import LearnerState, Rollout, System
 
@@ -440,6 +441,24 @@ def test_extremes_of_a_block_are_its_own(small: Any) -> None:
     assert total.learn.steps.loss.ratio_min == min(low for low, _ in extremes)
     assert total.learn.steps.loss.ratio_max == max(high for _, high in extremes)
     assert total.learn.gradient_steps == 3 * 8
+
+
+def test_updates_without_a_gradient_step_do_not_count(small: Any) -> None:
+    """With `skip`, losses in the log are those of the updates that have learnt something."""
+    system, state = small(arch__on_nonfinite="skip")
+    phases = compiled(system)
+    state, rollout = collect(phases, state)
+    steps = dataclasses.replace(rollout.steps, reward=rollout.steps.reward * jnp.nan)
+    _, good = phases.learn(state.agent, rollout)
+    _, none = phases.learn(state.agent, dataclasses.replace(rollout, steps=steps))
+    zero = spine.zero_metrics(system)
+    of_good, of_none = (dataclasses.replace(zero, learn=learnt) for learnt in (good, none))
+    found = of_training(add(of_good, of_none), 2)
+    assert found["entropy"] == good.steps.loss.entropy > 0
+    assert found["ratio_min"] == good.steps.loss.ratio_min
+    assert (found["gradient_steps"], found["skipped_steps"], found["skipped_updates"]) == (4, 4, 1)
+    found = of_training(of_none, 1)
+    assert {found[name] for name in ("entropy", "total_loss", "ratio_max")} == {None}
 
 
 def test_rewards_are_divided_by_the_deviation_of_their_discounted_sums(small: Any) -> None:

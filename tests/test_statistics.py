@@ -285,6 +285,13 @@ def test_split_over_mapped_axes_equals_the_whole(
     assert_statistics_of(jax.jit(function)(*halves), [DATA])
 
 
+def test_half_precision_is_no_limit() -> None:
+    """Squares of values around 500 exceed float16, whose largest number is 65,504."""
+    data = (500 * DATA).astype(np.float16)
+    found = jax.jit(merge_statistics)(empty(3), jnp.asarray(data))
+    assert_statistics_of(found, [data.astype(np.float64)])
+
+
 DECAYS = [0.0, 0.5, 0.9, 0.999]
 
 

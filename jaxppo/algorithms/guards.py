@@ -51,7 +51,10 @@ def guarded(
         moved, metrics, finite = finite_step(system, step, nothing, agent, indices)
         stop = stopped | system.algorithm.stop(agent, metrics.loss)
         metrics = jax.tree.map(partial(jnp.where, stopped), nothing, metrics)
-        return _choose(stop, agent, moved), stop, metrics, finite
+        chosen = _choose(stop, agent, moved)
+        # Learning rates adapt to the minibatch that ends the epochs too: its KL is the largest
+        adapted = jax.tree.map(partial(jnp.where, stopped), agent.algorithm, moved.algorithm)
+        return dataclasses.replace(chosen, algorithm=adapted), stop, metrics, finite
 
     def skip(agent: AgentState) -> tuple[AgentState, jax.Array, Any, jax.Array]:
         return agent, jnp.ones((), bool), nothing, jnp.ones((), bool)

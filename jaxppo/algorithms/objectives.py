@@ -4,12 +4,12 @@ The functions of a table have one signature. They take their hyperparameters fro
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
 
-from jaxppo.config.fields import ConfigError, is_import_path
+from jaxppo.config.fields import ConfigError, check, is_import_path
 from jaxppo.config.importing import imported
 from jaxppo.config.messages import brief
 from jaxppo.networks.building import LEAD
@@ -90,10 +90,10 @@ def find_objective(choice: str) -> Objective:
     return imported("system.objective", choice, "function", OBJECTIVES)
 
 
-def own_hyperparameters(objective: Objective, path: str) -> dict[str, Any]:
+def own_hyperparameters(objective: Objective, path: str, taken: Collection[str]) -> dict[str, Any]:
     """Return the attribute `hyperparameters` of a user's objective, or an empty dict.
 
-    It maps names to fields made by `config.fields.traced`.
+    It maps names, but for those that are `taken`, to fields made by `config.fields.traced`.
     """
     found = getattr(objective, "hyperparameters", {})
     if not isinstance(found, dict) or not all(
@@ -104,6 +104,12 @@ def own_hyperparameters(objective: Objective, path: str) -> dict[str, Any]:
             f"system.objective={path}: its hyperparameters must be a dict of names to fields made "
             "by jaxppo.config.fields.traced; see docs/objectives.md"
         )
+    for name, field in found.items():
+        key = f"system.objective={path}: its hyperparameter {name}"
+        if not name.isidentifier() or name in taken:
+            why = "is a setting already" if name in taken else "is no name in Python"
+            raise ConfigError(f"{key} {why}; call it otherwise")
+        check(f"{key}: default", field.default, float, field.metadata)
     return found
 
 

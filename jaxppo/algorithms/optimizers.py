@@ -43,7 +43,8 @@ def find_optimizer(settings: SystemConfig) -> Callable[[jax.Array], tuple[Any, .
 
     def start(rate: jax.Array) -> PyTree:
         params = {"weight": jnp.zeros((2, 2)), "bias": jnp.zeros(2)}
-        return optax.chain(*found(rate)).init(params)
+        transform = optax.chain(*found(rate))
+        return transform.update(params, transform.init(params), params)
 
     try:
         jax.eval_shape(start, jnp.float32(1.0))
@@ -51,7 +52,8 @@ def find_optimizer(settings: SystemConfig) -> Callable[[jax.Array], tuple[Any, .
         raise ConfigError(
             f"system.optimizer={name}: called with learning_rate and "
             f"system.optimizer_kwargs={kwargs}, raises {type(error).__name__}: "
-            f"{str(error).partition(chr(10))[0]}; it must give an optax.GradientTransformation"
+            f"{str(error).partition(chr(10))[0]}; it must give an optax.GradientTransformation, "
+            "whose update takes gradients, state and parameters"
         ) from error
     return found
 

@@ -208,16 +208,27 @@ class PPOSettings(SystemConfig):
                 "system.adapt_learning_rates=true needs system.decay_learning_rates=false, since "
                 "both set the learning rates"
             )
+        if self.adapt_learning_rates and (given := {"actor_lr", "critic_lr"} & {*self.schedules}):
+            raise ConfigError(
+                f"system.schedules.{min(given)}: system.adapt_learning_rates=true sets the rates; "
+                "leave one of them out"
+            )
+        if self.adapt_learning_rates and self.epochs * self.num_minibatches == 1:
+            raise ConfigError(
+                "system.adapt_learning_rates=true: with one gradient step an update "
+                "(system.epochs=1, system.num_minibatches=1) no KL is measured after a change; "
+                "raise one of them, or set it to false"
+            )
         if self.adapt_learning_rates and not self.lr_min <= self.actor_lr <= self.lr_max:
             raise ConfigError(
                 f"system.actor_lr={self.actor_lr}: adapt_learning_rates starts with it, so it must "
                 f"be between system.lr_min={self.lr_min} and system.lr_max={self.lr_max}"
             )
         takes_high = self.objective == "clip" or is_import_path(self.objective)
-        if self.clip_eps_high is not None and not takes_high:
+        if (self.clip_eps_high is not None or "clip_eps_high" in self.schedules) and not takes_high:
             raise ConfigError(
                 f"system.clip_eps_high={self.clip_eps_high} needs system.objective=clip, not "
-                f"{self.objective}; or set it to null"
+                f"{self.objective}; or set it to null, without a schedule"
             )
 
     def check_sizes(self, minibatch_size: int) -> None:
@@ -490,7 +501,7 @@ class PPO(ActorCritic):
         it if it is below kl_coef_target / 1.5: Schulman et al. 2017, section 4.
         """
         hp = agent.hyperparameters
-        explained = explained_variance(batch.steps.value, batch.steps.target)
+        explained = explained_variance(batch.steps.value, batch.steps.target, system.axes)
         if self.settings.adapt_kl_coef:
             batch = memory.burn_in(system, agent, batch)
             steps = batch.steps
@@ -503,7 +514,7 @@ class PPO(ActorCritic):
             state = dataclasses.replace(agent.algorithm, kl_factor=factor)
             agent = dataclasses.replace(agent, algorithm=state)
         return agent, FinishMetrics(
-            explained_variance=mean_over(system.axes, explained),
+            explained_variance=explained,
             kl_coef=hp.kl_coef * agent.algorithm.kl_factor,
         )
 
@@ -573,7 +584,8 @@ class PPO(ActorCritic):
 @lru_cache
 def _extended(path: str) -> type[SystemConfig]:
     """Return `PPOSettings` with the hyperparameters of the objective at an import path."""
-    extra = own_hyperparameters(find_objective(path), path)
+    taken = {"num_updates", *(field.name for field in dataclasses.fields(PPOSettings))}
+    extra = own_hyperparameters(find_objective(path), path, taken)
     fields = [(name, float, field) for name, field in extra.items()]
     return dataclasses.make_dataclass(
         "PPOSettings", fields, bases=(PPOSettings,), frozen=True, kw_only=True

@@ -79,6 +79,7 @@ class LearnMetrics:
 
     gradient_steps: jax.Array = metric(count=True)  # fewer where the epochs ended early
     skipped_steps: jax.Array = metric(count=True)  # gradient steps that were not finite
+    skipped_updates: jax.Array = metric(SUM, count=True)  # whose gradient steps all were not finite
     nonfinite_loss: jax.Array = metric(SUM, count=True)
     parameter_norm: jax.Array = metric()  # global, afterwards
     learning_rate: jax.Array = metric()  # of the first optimiser group
@@ -250,6 +251,7 @@ def learn(system: System, agent: AgentState, rollout: Rollout) -> tuple[AgentSta
     found = LearnMetrics(
         gradient_steps=jnp.sum(outcomes.learnt, dtype=jnp.int32),
         skipped_steps=jnp.sum(outcomes.skipped, dtype=jnp.int32),
+        skipped_updates=jnp.asarray(~jnp.any(outcomes.counted), jnp.int32),
         nonfinite_loss=num_nonfinite((of_steps.total_loss, of_steps.norms)),
         parameter_norm=jnp.linalg.norm(_floats(agent.policy.params)),
         learning_rate=learning_rate(hp, rate, agent.update - 1),

@@ -165,4 +165,8 @@ def _row(found: Metrics) -> dict[str, jax.Array]:
         "nonfinite_observation": rollout.nonfinite_observation,
         "empty_mask": rollout.empty_mask,
         **{name: value for name, _, value in leaves(found.learn)},
+        **{
+            name: jnp.where(found.learn.skipped_updates > 0, jnp.nan, value)
+            for name, _, value in leaves(found.learn.steps)
+        },
     }

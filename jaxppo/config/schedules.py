@@ -79,6 +79,12 @@ def _schedule(key: str, raw: Any, system: Any, field: Any) -> Schedule:
             f"{key}: exponential needs a start and an end above zero, but system.{field.name}="
             f"{start} and end={schedule.end}; take linear or cosine"
         )
+    rule = field.metadata
+    if schedule.kind == "warmup_linear" and ("above" in rule or rule.get("low", 0) > 0):
+        raise ConfigError(
+            f"{key}.kind=warmup_linear: starts at 0, which system.{field.name} may not be; take "
+            "linear or cosine"
+        )
     if schedule.kind == "warmup_linear" and schedule.warmup >= schedule.share:
         raise ConfigError(
             f"{key}.warmup={schedule.warmup}: must be below share={schedule.share}, the end of the "

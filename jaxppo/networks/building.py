@@ -149,13 +149,14 @@ def try_out(
 
 
 def _check_params(params: PyTree) -> None:
-    """Raise `ConfigError` if a parameter has no gradient."""
+    """Raise `ConfigError` if a parameter is not float32, as gradients and optimisers are."""
     for path, x in jax.tree.leaves_with_path(params):
-        if not jnp.issubdtype(x.dtype, jnp.floating):
+        if x.dtype != jnp.float32:
             layer, _, name = jax.tree_util.keystr(path, simple=True, separator=".").partition(".")
             raise ConfigError(
-                f"network.{layer}: its parameter {name} is {x.dtype.name}; parameters are floats, "
-                "so make it a constant"
+                f"network.{layer}: its parameter {name} is {x.dtype.name}; parameters are float32 "
+                "(torsos may compute in bfloat16: arch.precision=bf16), so make it that or a "
+                "constant"
             )
 
 

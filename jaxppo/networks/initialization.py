@@ -47,9 +47,10 @@ def initialize(rules: dict[str, Any], params: PyTree, key: jax.Array) -> PyTree:
 
 def check_initialization(rules: dict[str, Any], params: PyTree) -> None:
     """Raise `ConfigError` if a rule is wrong, or fits no weights of `params` (shapes)."""
-    names = [_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-    weights = [name.split(".") for name in names if name.endswith(".kernel")]
-    above = (".".join(steps[:n]) for steps in weights for n in range(1, len(steps)))
+    axes = {_name(path): x.ndim for path, x in jax.tree_util.tree_leaves_with_path(params)}
+    weights = {name: num for name, num in axes.items() if name.endswith(".kernel")}
+    parts = [name.split(".") for name in weights]
+    above = (".".join(steps[:n]) for steps in parts for n in range(1, len(steps)))
     places = list(dict.fromkeys(above))
     for place, rule in rules.items():
         key = f"network.initialization.{place}"
@@ -62,7 +63,13 @@ def check_initialization(rules: dict[str, Any], params: PyTree) -> None:
                 f"{key}.kind={kind}: no such choice; did you mean {alike}? (of {', '.join(KINDS)})"
             )
         if type(gain) not in (int, float) or not 0 <= gain < float("inf"):
-            raise ConfigError(f"{key}.gain={gain}: must be a number that is not negative")
+            raise ConfigError(f"{key}.gain={gain}: must be finite and not negative")
+        vectors = [name for name, x in weights.items() if name.startswith(f"{place}.") and x < 2]
+        if vectors and kind != "zeros":
+            raise ConfigError(
+                f"{key}: {vectors[0]} is a vector, for which only kind: zeros is defined; leave "
+                "it to its layer"
+            )
         if place not in places:
             near = difflib.get_close_matches(place, places, 1, 0.0)
             raise ConfigError(

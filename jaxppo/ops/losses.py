@@ -6,6 +6,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from jaxppo.ops.collectives import mean_over
+
 
 def surrogate(log_prob: jax.Array, old_log_prob: jax.Array, advantage: jax.Array) -> jax.Array:
     """Return the unclipped loss -r A with r = exp(log_prob - old_log_prob).
@@ -135,8 +137,15 @@ def clip_fraction(
     return ((change < -clip_eps) | (change > high)).astype(log_prob.dtype)
 
 
-def explained_variance(value: jax.Array, target: jax.Array) -> jax.Array:
-    """Return 1 - Var[target - V] / Var[target], a scalar; 0 if the target is constant."""
+def explained_variance(
+    value: jax.Array, target: jax.Array, axes: tuple[str, ...] = ()
+) -> jax.Array:
+    """Return 1 - Var[target - V] / Var[target] over all elements and the mapped `axes`, a scalar.
+
+    0 if the target is constant.
+    """
     chex.assert_equal_shape([value, target])
-    total = jnp.var(target)
-    return jnp.where(total > 0, 1.0 - jnp.var(target - value) / jnp.where(total > 0, total, 1), 0.0)
+    both = jnp.stack([target, target - value]).reshape(2, -1)
+    centred = both - mean_over(axes, jnp.mean(both, 1))[:, None]
+    total, error = mean_over(axes, jnp.mean(jnp.square(centred), 1))
+    return jnp.where(total > 0, 1.0 - error / jnp.where(total > 0, total, 1), 0.0)

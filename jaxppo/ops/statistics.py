@@ -75,6 +75,7 @@ def merge_statistics(
     lead = _leading_shape(statistics, batch)
     if lead is None:
         return statistics
+    batch = jax.tree.map(lambda x: x.astype(jnp.float32), batch)  # float16 ends at 65,504
     over = tuple(range(len(lead)))
     num = sum_over(axes, jnp.float32(math.prod(lead)))
     count = decay * statistics.count + num

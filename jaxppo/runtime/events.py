@@ -236,8 +236,12 @@ def _member_statistics(name: str, values: Sequence[float | None]) -> dict[str, A
 
 
 def of_training(totals: Metrics, num_updates: int) -> dict[str, Any]:
-    """Return the values of a block's `train` event: means over updates and ended episodes."""
-    rollout = totals.rollout
+    """Return the values of a block's `train` event: means over updates and ended episodes.
+
+    Metrics of gradient steps are means over the updates that had some, and None without any.
+    """
+    rollout, learn = totals.rollout, totals.learn
+    num_learnt: Any = num_updates - learn.skipped_updates
     episodes: Any = rollout.num_episodes
     return {
         "episodes": episodes,
@@ -245,7 +249,11 @@ def of_training(totals: Metrics, num_updates: int) -> dict[str, Any]:
         "episode_length": rollout.episode_length / episodes if episodes else None,
         **{
             name: value / num_updates if how == MEAN else value
-            for name, how, value in leaves(totals.learn)
+            for name, how, value in leaves(learn)
             if not name.startswith("nonfinite")
+        },
+        **{
+            name: (value / num_learnt if how == MEAN else value) if num_learnt else None
+            for name, how, value in leaves(learn.steps)
         },
     }

@@ -73,7 +73,8 @@ def _check(config: Config) -> None:
             raise ConfigError(f"{key}={bounds}: must ascend; such as [{high},{low}]")
         for bound in bounds:
             try:
-                parse({"system": {**dataclasses.asdict(config.system), name: bound}})
+                changed = {"system": {**dataclasses.asdict(config.system), name: bound}}
+                parse(changed).system.check()
             except ConfigError as error:
                 raise ConfigError(f"{key}={bounds}: {error}") from error
         (field,) = (f for f in dataclasses.fields(config.system) if f.name == name)

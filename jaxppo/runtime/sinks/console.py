@@ -165,7 +165,8 @@ def _communication(event: Event) -> list[str]:
 
 
 def _train(event: Event) -> list[str]:
-    shown = [words.format(event[name]) for name, words in event["headlines"].items()]
+    found = {name: event[name] for name in event["headlines"] if event[name] is not None}
+    shown = [event["headlines"][name].format(value) for name, value in found.items()]
     trained = f"train return {number(event['episode_return']):>8}"
     if "returns_by_settings" in event:  # means over different settings say nothing
         shown, trained = [], _range(event["returns_by_settings"])
