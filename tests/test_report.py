@@ -7,14 +7,16 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
 from jaxppo import report
-from jaxppo.analysis import comparison, runs
+from jaxppo.analysis import charts, comparison, runs
 from jaxppo.analysis import page as elements
+from jaxppo.analysis.report import cautions
 from jaxppo.config.fields import ConfigError
 from jaxppo.runtime.events import aggregate
 
@@ -152,7 +154,7 @@ def test_the_evaluation_before_training_begins_a_curve_and_is_no_score(tmp_path:
     make(tmp_path / "c", [1.0, 2.0], None, arch__seed=3)
     found, _ = runs.find([str(tmp_path)])
     assert comparison.curve(found).x == [100, 200]
-    assert comparison.curve(found).num_whole == 2
+    assert comparison.curve(found).partial == []
 
 
 def test_a_run_that_its_caller_stopped_has_not_failed(tmp_path: Path) -> None:
@@ -180,6 +182,26 @@ def test_copies_of_a_run_are_one_run(tmp_path: Path) -> None:
     assert [run.folder.name for run in found] == ["a", "seed", "empty", "gamma", "empty too"]
     (note,) = [note for note in notes if "counted once" in note]
     assert note == f"{tmp_path}/a: also in {tmp_path}/b, {tmp_path}/c; counted once"
+
+
+def test_runs_that_write_no_results_are_left_out_and_said(tmp_path: Path) -> None:
+    """A log of before, when logger.json was true, counts."""
+    for name in ("one", "seeds", "before"):
+        make(tmp_path / name, [1.0], 1.0, logger={"json": False})
+    for name in ("one", "seeds"):
+        (tmp_path / name / "metrics.jsonl").unlink()
+        (tmp_path / name / "summary.json").unlink()
+    (tmp_path / "seeds" / "seed_1").mkdir()
+    (tmp_path / "seeds" / "seed_2").mkdir()
+    config = OmegaConf.load(tmp_path / "seeds" / "config.yaml")
+    config.arch.num_seeds = 2
+    OmegaConf.save(config, tmp_path / "seeds" / "config.yaml")
+    found, notes = runs.find([str(tmp_path)])
+    assert [run.folder.name for run in found] == ["before"]
+    why = "left out: logger.json=false, so it has no metrics.jsonl and no summary.json"
+    assert sorted(notes) == [f"{tmp_path}/one: {why}", f"{tmp_path}/seeds: {why}"]
+    with pytest.raises(ConfigError, match=r"no run there .*one: left out: logger\.json=false"):
+        runs.find([str(tmp_path / "one")])
 
 
 def test_no_run_is_refused(tmp_path: Path) -> None:
@@ -264,14 +286,16 @@ def test_scores_of_several_tasks_are_normalised_by_their_bounds(tmp_path: Path) 
     np.testing.assert_allclose(np.concatenate(found.strata(group)), [0.0, 1.0, 1.0])
     found = compared(tmp_path, **{"A-v1": [0, 40], "B-v1": [0, 8]})
     np.testing.assert_allclose(np.concatenate(found.strata(group)), [0.25, 0.75, 0.25])
-    for task, pair in (("A-v1", [3, 3]), ("A-v1", "high"), ("A-v1", [1, 2, 3])):
-        with pytest.raises(ConfigError, match=rf"bounds\.{task}=.*two numbers, the lower first"):
-            compared(tmp_path, **{task: pair})
+    for pair in ([3, 3], "high", [1, 2, 3], [0, np.inf], [-np.inf, 500], [0, np.nan]):
+        with pytest.raises(
+            ConfigError, match=r"bounds\.A-v1=.*two finite numbers, the lower first"
+        ):
+            compared(tmp_path, **{"A-v1": pair})
     with pytest.raises(ConfigError, match=r"bounds\.C-v1: no such task .* of A-v1, B-v1"):
         compared(tmp_path, **{"C-v1": [0, 1]})
 
 
-def test_a_curve_is_whole_where_all_runs_were_evaluated(tmp_path: Path) -> None:
+def test_a_band_is_where_all_runs_were_evaluated(tmp_path: Path) -> None:
     """Medians of three; IQM of two is their mean; a null is as if it had not been."""
     make(tmp_path / "0", [0.0, 2.0, 6.0], 6.0, arch__seed=0)
     make(tmp_path / "1", [2.0, 4.0], "none yet", arch__seed=1)
@@ -280,11 +304,55 @@ def test_a_curve_is_whole_where_all_runs_were_evaluated(tmp_path: Path) -> None:
     found = comparison.curve(group.runs["CartPole-v1"])
     assert found.x == [100, 200, 300]
     assert found.y == [3.0, 3.0, 7.0]
-    assert found.num_whole == len(found.low) == len(found.high) == 1
-    assert (found.low[0], found.high[0]) == (0.0, 7.0)
+    assert found.partial == [200, 300]
+    np.testing.assert_array_equal(found.low, [0.0, np.nan, np.nan])
+    np.testing.assert_array_equal(found.high, [7.0, np.nan, np.nan])
     np.testing.assert_array_equal(
         group.scores("CartPole-v1"), [6.0, 4.0]
     )  # not the one that failed
+
+
+def test_one_evaluation_that_is_not_finite_takes_the_band_of_its_step_only(tmp_path: Path) -> None:
+    """The IQM of two runs is their mean; the interval's ends are the runs themselves."""
+    make(tmp_path / "0", [0.0, 2.0, None, 6.0, 8.0], 8.0, arch__seed=0)
+    make(tmp_path / "1", [2.0, 4.0, 5.0, 7.0, 9.0], 9.0, arch__seed=1)
+    whole = compared(tmp_path)
+    (group,) = whole.groups
+    found = comparison.curve(group.runs["CartPole-v1"])
+    assert found.y == [1.0, 3.0, 5.0, 6.5, 8.5]
+    assert found.partial == [300]
+    np.testing.assert_array_equal(found.low, [0.0, 2.0, np.nan, 6.0, 8.0])
+    np.testing.assert_array_equal(found.high, [2.0, 4.0, np.nan, 7.0, 9.0])
+    lines = charts.lines_of(whole, "CartPole-v1", [0])
+    spots = charts.draw_curves(tmp_path / "curve.png", lines, title="")
+    assert [spot.rows[0][0].partition("  ")[0] for spot in spots] == [
+        *("1.00 [0.000, 2.00]", "3.00 [2.00, 4.00]", "5.00"),
+        *("6.50 [6.00, 7.00]", "8.50 [8.00, 9.00]"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "missing, solid, pale",
+    [
+        ([], [1, 2, 3, 4, 5], []),
+        ([3], [1, 2, 4, 5], [2, 3, 4]),
+        ([4, 5], [1, 2, 3], [3, 4, 5]),
+        ([1, 2, 3, 4, 5], [], [1, 2, 3, 4, 5]),
+    ],
+)
+def test_pale_points_are_those_at_which_runs_are_missing(
+    missing: list[float], solid: list[float], pale: list[float]
+) -> None:
+    """The dotted line also reaches the whole points beside them."""
+    drawn: list[list[float]] = []
+
+    class Axes(mock.MagicMock):
+        def plot(self, x: Any, y: Any, **look: Any) -> None:
+            drawn.append([a for a, b in zip(x, y, strict=True) if np.isfinite(b)])
+
+    x = [1.0, 2.0, 3.0, 4.0, 5.0]
+    charts._draw_lines(Axes(), [charts.Line(x=x, y=x, partial=missing, label="", style=0)])
+    assert drawn == [solid, *([pale] if pale else [])]
 
 
 # The page
@@ -401,6 +469,40 @@ def test_page_of_one_run_has_no_intervals_and_is_the_same_every_time(
     assert "1 group with one run on a task: no interval there." in text
     assert "Probability of improvement" not in text
     assert not (run / "report").exists()
+
+
+def test_unequal_numbers_of_runs_on_tasks_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 12 runs, the IQM leaves out the lowest three; two of them are all runs of a task."""
+    scores = {"Easy-v1": np.linspace(0.90, 0.99, 10), "Hard-v1": [0.01, 0.02]}
+    for task, own in scores.items():
+        for seed, score in enumerate(own):
+            make(tmp_path / task / str(seed), [0.0], float(score), env__name=task, arch__seed=seed)
+    run_main(
+        monkeypatch, tmp_path, f"out={tmp_path / 'page'}", "bounds.Easy-v1=[0,1]",
+        "bounds.Hard-v1=[0,1]",
+    )  # fmt: skip
+    text = (tmp_path / "page" / "index.html").read_text()
+    assert (
+        "all runs: 10 runs on Easy-v1 and 2 runs on Hard-v1; every run has the same weight" in text
+    )
+    assert "all tasks have the same weight" not in text
+    assert "In the IQM, every run has the same weight; in profiles" in text
+    shutil.rmtree(tmp_path / "Easy-v1")
+    for seed, score in enumerate(scores["Easy-v1"][:2]):
+        make(tmp_path / "Easy-v1" / str(seed), [0.0], score, env__name="Easy-v1", arch__seed=seed)
+    assert not [line for line in cautions(compared(tmp_path)) if "Easy-v1" in line]
+
+
+def test_shares_of_the_profile_are_of_whole_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed, score in enumerate((9.325, 10.75, 14.475)):
+        make(tmp_path / str(seed), [0.0], score, arch__seed=seed)
+    run_main(monkeypatch, tmp_path, f"out={tmp_path / 'page'}")
+    text = (tmp_path / "page" / "index.html").read_text()
+    assert "Share of runs above 10.75: all runs: 33%" in text
 
 
 def test_single_runs_have_no_std(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

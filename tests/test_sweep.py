@@ -125,19 +125,45 @@ def test_a_damaged_summary_is_of_a_job_that_ended_early(swept: Path) -> None:
     assert jobs["0"]["summary"] == {"status": "ended early"}
 
 
+def ended(gamma: str, first: int, **summary: Any) -> dict[str, Any]:
+    """A job, as `sweep.read` returns it."""
+    return {"settings": {"gamma": gamma, "arch.seed": str(first)}, "summary": summary}
+
+
 def test_jobs_are_summed_up_over_seeds_of_equal_settings_only() -> None:
-    rows = [
-        {"gamma": gamma, "arch.seed": str(seed), "absolute_metric": score}
-        for gamma, seed, score in [
-            *(("0.9", i, float(x)) for i, x in enumerate((0, 1, 2, 1000))),
-            *(("0.99", i, 5.0) for i in range(2)),
-            ("0.99", 2, None),
-        ]
+    jobs = [
+        *(ended("0.9", i, absolute_metric=float(x)) for i, x in enumerate((0, 1, 2, 1000))),
+        *(ended("0.99", i, absolute_metric=5.0) for i in range(2)),
+        ended("0.99", 2, absolute_metric=None),
+        ended("0.99", 3, status="ended early"),
     ]
-    best, other = sweep.over_seeds(rows, ["gamma"])
+    best, other = sweep.over_seeds(jobs, ["gamma"])
     assert best == {"gamma": "0.99", "seeds": 2, "IQM": 5.0, "95%": "[5, 5]"}
     assert (other["gamma"], other["seeds"], other["IQM"]) == ("0.9", 4, 1.5)
-    assert sweep.over_seeds(rows, ["gamma", "arch.seed"]) == []
-    single = {"gamma": "0.5", "arch.seed": "0", "absolute_metric": 3.0}
-    (_, alone, _) = sweep.over_seeds([*rows, single], ["gamma"])
+    assert sweep.over_seeds(jobs, ["gamma", "arch.seed"]) == []
+    single = ended("0.5", 0, absolute_metric=3.0)
+    (_, alone, _) = sweep.over_seeds([*jobs, single], ["gamma"])
     assert alone == {"gamma": "0.5", "seeds": 1, "IQM": 3.0, "95%": "-"}
+
+
+def test_an_agent_that_several_jobs_trained_counts_once() -> None:
+    """Jobs of agents {1, 2} and {2, 3}: three agents, whose IQM is their mean."""
+    twice = [ended("0.9", 1, absolute_metric=5.0)] * 2
+    assert sweep.over_seeds(twice, ["gamma"]) == []
+    jobs = [
+        ended("0.9", 1, absolute_metric=1.5, seeds=[1, 2], absolute_metrics=[1.0, 2.0]),
+        ended("0.9", 2, absolute_metric=4.0, seeds=[2, 3], absolute_metrics=[2.0, 6.0]),
+    ]
+    (row,) = sweep.over_seeds(jobs, ["gamma"])
+    assert row == {"gamma": "0.9", "seeds": 3, "IQM": 3.0, "95%": "[1, 6]"}
+    failed = ended("0.9", 4, absolute_metric=9.0, seeds=[4, 5], absolute_metrics=[9.0, None])
+    (row,) = sweep.over_seeds([*jobs, failed], ["gamma"])
+    assert row["seeds"] == 4
+
+
+def test_a_population_is_one_agent_with_the_jobs_seed() -> None:
+    """`seed` in its summary is the best member's."""
+    members = {"seed": 2, "seeds": [1, 2], "absolute_metrics": [0.0, 4.0]}
+    jobs = [ended("0.9", seed, absolute_metric=float(seed), **members) for seed in (1, 2)]
+    (row,) = sweep.over_seeds(jobs, ["gamma"])
+    assert (row["seeds"], row["IQM"]) == (2, 1.5)

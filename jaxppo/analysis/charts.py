@@ -28,7 +28,7 @@ WIDTH, HEIGHT, DPI = 4.8, 3.5, 180  # inches, inches, pixels an inch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Line(Curve):
-    """A curve as it is drawn. Points after the first `num_whole` are pale."""
+    """A curve as it is drawn. Its `partial` points are pale."""
 
     label: str
     style: int  # index into STYLES
@@ -122,14 +122,15 @@ def _draw_lines(axes: Any, lines: Sequence[Line]) -> None:
             axes.plot(line.x, line.y, color="#B0B8C2", linewidth=0.5, zorder=1)
     for line in _styled(lines):
         color, dashes, marker = STYLES[line.style]
-        split = line.num_whole
         dots = dict(color=color, marker=marker, markersize=4, clip_on=False)
         _band(axes, line)
         solid = dict(linestyle=dashes, linewidth=1.5, label=line.label)
-        axes.plot(line.x[:split], line.y[:split], **solid, **dots)
-        rest = slice(max(0, split - 1), None)
-        if split < len(line.x):
-            axes.plot(line.x[rest], line.y[rest], linestyle=":", linewidth=0.9, alpha=0.6, **dots)
+        pale = np.isin(line.x, line.partial)
+        axes.plot(line.x, np.where(pale, np.nan, line.y), **solid, **dots)
+        if pale.any():
+            near = np.convolve(pale, [True, True, True])[1:-1]  # with the points beside them
+            y = np.where(near, line.y, np.nan)
+            axes.plot(line.x, y, linestyle=":", linewidth=0.9, alpha=0.6, **dots)
     steps_axis(axes)
     axes.set_ylabel("evaluation return")
 
@@ -148,7 +149,7 @@ def _spots(figure: Any, axes: Any, lines: Sequence[Line]) -> list[Spot]:
             if step in line.x:
                 place = list(line.x).index(step)
                 text = rounded(line.y[place])
-                if place < len(line.low):
+                if line.low and step not in line.partial:
                     text += f" [{rounded(line.low[place])}, {rounded(line.high[place])}]"
                 x, y = axes.transData.transform((step, line.y[place]))
                 text = f"{text}  {textwrap.shorten(line.label, 34, placeholder='...')}"
@@ -264,9 +265,9 @@ def _figure(
 
 def _band(axes: Any, line: Line) -> None:
     """Fill between `low` and `high`, if the line has them."""
-    if len(line.low):
-        color, x = STYLES[line.style][0], line.x[: len(line.low)]
-        axes.fill_between(x, line.low, line.high, color=color, alpha=0.16, linewidth=0)
+    if line.low:
+        color = STYLES[line.style][0]
+        axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.16, linewidth=0)
 
 
 def _wrapped(label: str, width: int) -> str:

@@ -6,7 +6,6 @@ if runs have them (`runs.Run.score`).
 """
 
 import dataclasses
-import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,9 +47,9 @@ class Curve:
 
     x: Sequence[float]  # [S] such as steps
     y: Sequence[float]  # [S] such as the IQM over the runs that were evaluated at that step
-    low: Sequence[float] = ()  # of the band, at the first `num_whole` points
+    low: Sequence[float] = ()  # [S] of the band, NaN at `partial` points; empty without a band
     high: Sequence[float] = ()
-    num_whole: int  # of the first points, at which all runs were evaluated
+    partial: Sequence[float] = ()  # those of `x` at which not all runs were evaluated
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,16 +120,18 @@ def curve(group: Sequence[Run]) -> Curve:
     steps = sorted(set().union(*logs))
     if not all(0 in log for log in logs):  # with arch.evaluate_first=false
         steps = [step for step in steps if step > 0]
-    shared = list(itertools.takewhile(lambda step: all(step in log for log in logs), steps))
+    whole = np.asarray([all(step in log for log in logs) for step in steps], bool)
     low = high = np.empty(0)
-    if len(logs) > 1 and shared:
-        low, high = intervals([[log[step] for step in shared] for log in logs])
+    if len(logs) > 1 and whole.any():
+        low, high = np.full((2, len(steps)), np.nan)
+        shared = [step for step, every in zip(steps, whole, strict=True) if every]
+        low[whole], high[whole] = intervals([[log[step] for step in shared] for log in logs])
     return Curve(
         x=steps,
         y=[float(iqm([log[step] for log in logs if step in log])) for step in steps],
         low=low.tolist(),
         high=high.tolist(),
-        num_whole=len(shared),
+        partial=np.asarray(steps)[~whole].tolist(),
     )
 
 
@@ -368,10 +369,13 @@ def _bounds(
             raise ConfigError(
                 f"bounds.{task}: no such task among these runs, which are of {', '.join(tasks)}"
             )
-        numbers = isinstance(pair, list) and all(type(x) in (int, float) for x in pair)
+        numbers = isinstance(pair, list) and all(
+            type(x) in (int, float) and math.isfinite(x) for x in pair
+        )
         if not numbers or len(pair) != 2 or not pair[0] < pair[1]:
             raise ConfigError(
-                f"bounds.{task}={pair}: must be two numbers, the lower first, such as [0,500]"
+                f"bounds.{task}={pair}: must be two finite numbers, the lower first, such as "
+                "[0,500]"
             )
     found = {}
     for task in tasks:

@@ -120,6 +120,15 @@ def cautions(comparison: Comparison) -> list[str]:
         lines.append(f"{single} with one run on a task: no interval there.")
     if any(1 < size < FEW for size in sizes):
         lines.append(f"Intervals over fewer than {FEW} runs are narrower than they should be.")
+    for group in comparison.groups:
+        nums = {task: group.scores(task).size for task in group.runs if group.scores(task).size}
+        if len({*nums.values()}) > 1:
+            most, fewest = max(nums, key=nums.__getitem__), min(nums, key=nums.__getitem__)
+            lines.append(
+                f"{group.label}: {count(nums[most], 'run')} on {most} and "
+                f"{count(nums[fewest], 'run')} on {fewest}; every run has the same weight in "
+                "the IQM over all tasks, so tasks with more runs count more."
+            )
     for task in comparison.tasks:
         lengths = {run.steps for _, t, own in cells if t == task for run in own}
         if lengths and max(lengths) > 1.02 * min(lengths):
@@ -243,7 +252,6 @@ def profiles(comparison: Comparison, groups: Sequence[Group], out: Path) -> str:
                 y=profile(own, levels).tolist(),
                 low=list(band[0]),
                 high=list(band[1]),
-                num_whole=len(levels),
                 style=number,
             )
         )
@@ -251,7 +259,10 @@ def profiles(comparison: Comparison, groups: Sequence[Group], out: Path) -> str:
     path = out / "profiles.png"
     draw_profiles(path, lines, title=title, xlabel=_unit(comparison))
     median = float(np.median(every))
-    shares = "; ".join(f"{line.label}: {np.interp(median, line.x, line.y):.0%}" for line in lines)
+    shares = "; ".join(
+        f"{line.label}: {profile(own, [median])[0]:.0%}"
+        for line, own in zip(lines, strata, strict=True)
+    )
     alt = f"{title}. Share of runs above {rounded(median)}: {shares}"
     return page.figure(path, alt, caption="A curve further up and to the right is better.")
 
@@ -426,9 +437,10 @@ def _scale(comparison: Comparison) -> str:
         for task, (low, high) in comparison.bounds.items()
     )
     return (
-        "Scores are normalised, so that all tasks have the same weight: 0 and 1 are the given "
-        "bounds, or else the lowest and the highest score of a run on this page. Do not compare "
-        f"these numbers with those of another page. bounds.TASK=[low,high] changes them. {bounds}."
+        "Scores are normalised: 0 and 1 are the given bounds, or else the lowest and the highest "
+        "score of a run on this page. In the IQM, every run has the same weight; in profiles and "
+        "probabilities of improvement, every task has. Do not compare these numbers with those of "
+        f"another page. bounds.TASK=[low,high] changes them. {bounds}."
     )
 
 

@@ -217,10 +217,15 @@ def _is_population(config: dict[str, Any]) -> bool:
 def _read(
     home: Path, folder: Path, config: dict[str, Any], typed: dict[str, str], notes: list[str]
 ) -> Run:
-    """Return one run; append notes on damaged files to `notes`."""
+    """Return one run; append notes on damaged files to `notes`.
+
+    `ValueError` if the run was told not to write results.
+    """
     log = events(folder / METRICS, notes)
     end = summary(folder / SUMMARY, notes)
     if not log and not end:
+        if (config.get("logger") or {}).get("json") is False:
+            raise ValueError(f"logger.json=false, so it has no {METRICS} and no {SUMMARY}")
         notes.append(f"{folder}: nothing was written yet")
     seed = end.get("seed", log[0].get("seed") if log else None)
     if seed is None or _is_population(config):  # a population's summary has the best member's seed

@@ -47,29 +47,39 @@ def report(sweep_dir: Path, *, console: bool) -> None:
     _merge_marl_eval(sweep_dir, jobs, keys)
     if console:
         print_table(f"{len(rows)} jobs in {sweep_dir}", rows)
-        if seeds := over_seeds(rows, [key for key in keys if key != SEED]):
+        if seeds := over_seeds(jobs, [key for key in keys if key != SEED]):
             print_table("absolute metric over the seeds of equal settings", seeds)
 
 
-def over_seeds(rows: list[dict[str, Any]], keys: list[str]) -> list[dict[str, Any]]:
-    """Return the IQM and 95% interval of jobs that differ in their seed only, best first.
+def over_seeds(jobs: list[dict[str, Any]], keys: list[str]) -> list[dict[str, Any]]:
+    """Return the IQM and 95% interval of agents that differ in their seed only, best first.
 
-    The list is empty if no settings have several jobs with an absolute metric.
+    An agent that several jobs trained counts once. The list is empty if no settings have several
+    agents with an absolute metric.
     """
-    groups: dict[tuple[str, ...], list[float]] = {}
-    for row in rows:
-        if row["absolute_metric"] is not None:
-            groups.setdefault(tuple(row[k] for k in keys), []).append(row["absolute_metric"])
+    groups: dict[tuple[str, ...], dict[str, float]] = {}
+    for job in jobs:
+        for seed, score in _agents(job):
+            if score is not None:
+                groups.setdefault(tuple(_setting(job, k) for k in keys), {})[seed] = score
     if all(len(scores) == 1 for scores in groups.values()):
         return []
     found = []
     for values, scores in groups.items():
-        estimate = overall([np.asarray(scores)])
+        estimate = overall([np.asarray([*scores.values()])])
         ends = estimate.interval
         bounds = f"[{ends[0]:.6g}, {ends[1]:.6g}]" if ends else "-"  # one run has none
         own = dict(zip(keys, values, strict=True))
         found.append({**own, "seeds": len(scores), "IQM": estimate.value, "95%": bounds})
     return sorted(found, key=lambda row: -row["IQM"])
+
+
+def _agents(job: dict[str, Any]) -> list[tuple[str, float | None]]:
+    """Return seed and absolute metric of each agent of a job; a population is one agent."""
+    end = job["summary"]
+    if "seeds" in end and "seed" not in end:  # a population's has the best member's seed
+        return [*zip(map(str, end["seeds"]), end["absolute_metrics"], strict=True)]
+    return [(_setting(job, SEED), end.get("absolute_metric"))]
 
 
 def read(sweep_dir: Path) -> list[dict[str, Any]]:
