@@ -12,6 +12,7 @@ COMMANDS = """python -m jaxppo.COMMAND, each with --help:
   evaluate    play episodes with a trained policy: python -m jaxppo.evaluate run=DIR
   render      film a trained policy
   export      export a policy or a learner to other programs
+  tune        search hyperparameters: python -m jaxppo.tune env=cartpole budget=5e7
   report      compare runs on a page
   envs        list environments: python -m jaxppo.envs cart
   check_env   check an environment of your own

@@ -15,7 +15,7 @@ from jaxppo.config.fields import ConfigError, as_override
 from jaxppo.config.given import with_given
 from jaxppo.config.plan import Plan, num_members, plan
 from jaxppo.config.schema import COMMANDS, Config, LoggerConfig
-from jaxppo.deploy.policy import TrainedPolicy
+from jaxppo.deploy.policy import TrainedPolicy, check_key
 from jaxppo.deploy.result import Block, Result, is_donated, result
 from jaxppo.envs import is_simulated
 from jaxppo.launch.errors import check_bits, explain
@@ -174,7 +174,7 @@ def _run(job: Job, on_block: Callable[[Block], Any] | None, *, progress: bool) -
             stop = on_block(Block(steps, train or {}, evaluation or {}, reached))
             if stop is None:
                 return False
-            if np.asarray(stop).dtype.kind != "b":
+            if np.shape(stop) != () or np.asarray(stop).dtype.kind != "b":
                 raise ConfigError(f"on_block: must return True, False or None, not {stop!r}")
             return bool(stop)
         except Exception as error:  # of the caller: it is not ours to explain
@@ -245,9 +245,7 @@ class WholeRun:
         action masks do not stop the run; look at `metrics["nonfinite_loss"]` and
         `metrics["empty_mask"]`. `ConfigError` if `key` is not a typed key.
         """
-        dtype = getattr(key, "dtype", float)
-        if not jax.numpy.issubdtype(dtype, jax.dtypes.prng_key):
-            raise ConfigError("key: must be a typed key, such as jax.random.key(seed)")
+        check_key(key)
         given = self.hyperparameters if hyperparameters is None else hyperparameters
         return train_whole(self.system, self.schedule, key, given)
 

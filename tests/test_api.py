@@ -293,6 +293,10 @@ def test_what_is_given_is_its_own_in_every_run() -> None:
             {"config": coin(), "on_block": lambda _: 3.5},
             "on_block: must return True, False or None, not 3.5",
         ),
+        (
+            {"config": coin(), "on_block": lambda _: np.ones(2, bool)},
+            "on_block: must return True, False or None, not array([ True,  True])",
+        ),
         ({"config": ["resume=a"], "resume": "b"}, "resume=b: is in the settings too"),
     ],
 )
@@ -306,10 +310,32 @@ def test_mistakes_of_arguments_are_errors_of_one_line(arguments: Any, words: str
 def test_a_whole_run_takes_typed_keys_and_begins() -> None:
     with pytest.raises(ConfigError, match="key: must be a typed key"):
         jaxppo.make_train(coin())(jax.random.PRNGKey(0))
+    policy = jaxppo.train(coin()).policy
+    observation = np.zeros(policy.system.env.observation_space.shape)
+    for key in (0, jax.random.PRNGKey(0)):
+        with pytest.raises(ConfigError, match="key: must be a typed key"):
+            policy.act(observation, key)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="resume=here: make_train begins a run"):
         jaxppo.make_train(dataclasses.replace(coin(), resume="here"))
     with pytest.raises(ConfigError, match=r"arch\.target=h200: make_train compiles"):
         jaxppo.make_train(coin(arch__target="h200"))
+
+
+def test_what_is_no_run_to_load_is_said(tmp_path: Path) -> None:
+    run_dir = tmp_path / "sweep" / "0"
+    jaxppo.train(coin(checkpoint={"enabled": False}), run_dir=run_dir)
+    (run_dir / "checkpoints").mkdir()
+    for given, words in (
+        (tmp_path / "nope", "nope: no such directory"),
+        (run_dir / "config.yaml", "config.yaml: is not a directory"),
+        (tmp_path / "sweep", f"has no checkpoints; name one of its runs, such as {run_dir}"),
+        (run_dir / "checkpoints", f"has no checkpoints; give the run, {run_dir}"),
+        (run_dir, "has no checkpoints; give the directory of a run that was trained with"),
+    ):
+        for which in ("best", 64):
+            with pytest.raises(ConfigError) as caught:
+                jaxppo.load(given, which)
+            assert words in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from jaxppo.config.parse import help_text, known_keys, parse
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import keep_config
 from jaxppo.launch import composing, sweeping
-from jaxppo.launch.composing import config_dir
+from jaxppo.launch.composing import config_dir, plain_settings
 from jaxppo.launch.errors import explain
 from jaxppo.runtime import checkpoint
 from jaxppo.runtime.directories import only_run_in
@@ -245,6 +245,7 @@ WRONG = {
     "arch.total_timesteps=10": "arch.total_timesteps=10|one update of 32768 steps",
     "arch.total_timesteps=null": "arch.total_timesteps=null|arch.num_updates=null",
     "arch.num_evaluation=1000": "arch.num_evaluation=1000 is more than 31 updates|at most 31",
+    "resume_allow=[nonsense]": "resume_allow: nonsense: no such key; did you mean ",
     "arch.num_updates=5": "arch.num_evaluation=10 is more than 5 updates|arch.num_updates",
     # more than the machine's integers and floats hold
     "arch.total_num_envs=1e12 arch.total_timesteps=1e18": "arch.total_num_envs",
@@ -743,7 +744,16 @@ RESUMED = {  # what is typed together with resume= -> what is said, or what the 
         "system.gamma": 0.99, "system.epochs": 1,
     },
     "system.epochs=1 logger.plot=false 'resume_allow=[logger]'": "system.epochs=1 (was ",
-    "arch.total_timesteps=35e4": "arch.total_timesteps=350000 (was 400000)",
+    "arch.total_timesteps=35e4": "arch.total_timesteps=350000 (was 400000, 13 updates)",
+    "arch.num_updates=12": "arch.num_updates=12 (was null, 13 updates)",  # of 1024 x 32 steps
+    "arch.num_updates=13": {"arch.num_updates": 13},
+    "arch.num_updates=12 'resume_allow=[arch]'": {"arch.num_updates": 12},
+    "system.clip_eps_high=0.3": "system.clip_eps_high=0.3 (was null)",
+    "'resume_allow=[nonsense]'": "resume_allow: nonsense: no such key; did you mean ",
+    "'resume_allow=[system.gama]'": (
+        "resume_allow: system.gama: no such key; did you mean system.gamma?"
+    ),
+    "'resume_allow=[log,env.params.gravity,network.actor_torso.layer_sizes]'": {},
     "env=catch": "env.name=Catch-bsuite (was CartPole-v1)",
     "env.name=null env.target=corridor.Corridor 'resume_allow=[env]'": "trust=[corridor]",
     "system.gama=0.5": "system.gama: no such key",
@@ -773,6 +783,38 @@ def test_a_resumed_run_keeps_its_settings(
         assert config.resume == str(earlier)
     assert sorted(earlier.rglob("*")) == before
     assert sorted(cwd.iterdir()) == [earlier]
+
+
+@pytest.mark.parametrize(
+    "typed, expected",
+    [
+        (
+            "arch.total_timesteps=5e5",
+            "arch.total_timesteps=500000|the run has arch.num_updates=16",
+        ),
+        ("arch.total_timesteps=6e5 arch.num_updates=null", None),
+        (
+            "arch.total_timesteps=1e4 arch.num_updates=null",
+            "arch.num_updates=null (was 16)",
+        ),
+        ("arch.num_updates=17", 17),
+        ("arch.num_updates=15", "arch.num_updates=15 (was 16)"),
+    ],
+)
+def test_the_budget_of_a_run_by_updates_only_grows(
+    launch: Any, earlier: Path, typed: str, expected: Any
+) -> None:
+    with initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
+        told = compose("ff_ppo", ["env=cartpole", "arch.num_updates=16"])
+    (earlier / "config.yaml").unlink()
+    keep_config(parse(plain_settings(told, [])), earlier)
+    outcome = launch(f"resume='{earlier}'", *typed.split(), run=recorder(seen := []))
+    if isinstance(expected, str):
+        assert (outcome.status, outcome.out, seen) == (2, "", [])
+        assert all(words in outcome.err for words in expected.split("|"))
+    else:
+        assert (outcome.status, outcome.err) == (0, "")
+        assert seen[0].arch.num_updates == expected
 
 
 @pytest.mark.parametrize(
@@ -834,6 +876,28 @@ def test_a_run_is_resumed_evaluated_and_says_so(command: Any, cwd: Path) -> None
     assert command("run=run", "episodes=0", module="evaluate") == Outcome(
         2, "", "episodes=0: must be at least 1; the nearest that is: 1\n"
     )
+
+
+@pytest.mark.parametrize(
+    "typed, words",
+    [
+        ("-m hydra/sweeper=optuna", "hydra-optuna-sweeper; pip install 'jaxppo[optuna]'"),
+        ("-m hydra/launcher=jaxppo_ray", "hydra-ray-launcher; pip install 'jaxppo[ray]'"),
+        ("-m hydra/launcher=jaxppo_slurm", "hydra-submitit-launcher; pip install 'jaxppo[slurm]'"),
+    ],
+)
+def test_a_plugin_that_is_missing_is_named(
+    launch: Any, cwd: Path, monkeypatch: pytest.MonkeyPatch, typed: str, words: str
+) -> None:
+    monkeypatch.setattr(composing, "is_installed", lambda _: False)
+    assert_refused(launch(*typed.split(), "arch.seed=1,2"), f"{typed[3:]}: needs {words}", cwd)
+
+
+def test_the_list_of_commands_is_whole(command: Any) -> None:
+    shown = command(module="__main__").out
+    entries = [path.stem for path in (ROOT / "jaxppo").glob("*.py") if "main()" in path.read_text()]
+    listed = re.findall(r"^  (\w+)  ", shown, re.MULTILINE)
+    assert sorted(listed) == sorted({*entries, "envs"} - {"__main__"})
 
 
 def test_sweep_runs_every_combination(launch: Any, cwd: Path) -> None:
@@ -903,6 +967,56 @@ def test_failed_job_of_a_sweep_is_reported(
     assert outcome.err.splitlines()[-1] == "diverged"
     assert "arch.seed=13" in outcome.err
     assert [[c.arch.seed for c in jobs] for jobs in programs] == [[1, 13, 2]]
+    assert "3 jobs in sweep" in outcome.out
+    assert len((cwd / "sweep" / "sweep.csv").read_text().splitlines()) == 1 + 3
+
+
+@pytest.mark.parametrize(
+    "error, status, words",
+    [
+        (TrainingError("diverged"), 1, "diverged"),
+        (KeyboardInterrupt(), 130, "interrupted; what was written so far stays"),
+    ],
+)
+def test_a_sweep_that_ends_early_has_its_report(
+    launch: Any, cwd: Path, error: BaseException, status: int, words: str
+) -> None:
+    """And its directory is free for another process."""
+
+    def run(config: Config, run_dir: Path) -> float:
+        if config.arch.seed == 2:
+            raise error
+        return 0.0
+
+    sweep = ("-m", "arch.seed=1,2", "hydra.sweep.dir=sweep", "hydra/launcher=basic")
+    outcome = launch(*sweep, run=run)
+    assert outcome.status == status
+    assert outcome.err.splitlines()[-1] == words
+    assert "2 jobs in sweep" in outcome.out
+    assert len((cwd / "sweep" / "sweep.csv").read_text().splitlines()) == 1 + 2
+    with only_run_in(cwd / "sweep"):
+        pass
+
+
+def test_a_sweep_of_plans_has_no_report(launch: Any, cwd: Path) -> None:
+    sweep = ("-m", "arch.seed=1,2", "arch.plan_only=true", "hydra.sweep.dir=sweep")
+    outcome = launch(*sweep, "hydra/launcher=basic", run=recorder(seen := []))
+    assert (outcome.status, outcome.err, len(seen)) == (0, "", 2)
+    assert "2 jobs in sweep" not in outcome.out
+    assert not (cwd / "sweep" / "sweep.csv").exists()
+
+
+@pytest.mark.parametrize(
+    "typed, seeds",
+    [
+        ("env=cartpole -m arch.seed=1,2 hydra.sweep.dir=sweep hydra/launcher=basic", [1, 2]),
+        ("arch.seed=3 --config-name ff_pqn system.gamma=0.9", [3]),
+    ],
+)
+def test_flags_stand_anywhere(launch: Any, typed: str, seeds: list[int]) -> None:
+    outcome = launch(*typed.split(), run=recorder(seen := []))
+    assert (outcome.status, outcome.err) == (0, "")
+    assert [config.arch.seed for config in seen] == seeds
 
 
 @pytest.mark.filterwarnings("ignore")  # of Optuna's own

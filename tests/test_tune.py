@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any, cast
@@ -120,6 +121,7 @@ def test_better_needs_every_run_and_more_than_chance() -> None:
         (["seeds=1"], r"seeds=1: must be at least 2"),
         (["command=ff_dqn"], r"command=ff_dqn: no such choice"),
         (["name=a/b"], r"name=a/b: must be letters"),
+        (["env=cartpole", "name=cartpole"], r"name=cartpole: env=cartpole is a file of jaxppo;"),
         (["env.name=Nowhere-v0"], r"Nowhere-v0"),
         (["arch.num_seeds=4"], r"arch\.num_seeds=4: leave it out; take seeds=N"),
         (["arch.absolute_metric=false"], r"arch\.absolute_metric=false: is not for"),
@@ -179,7 +181,11 @@ def test_search_finds_a_planted_optimum(tmp_path: Path, capsys: pytest.CaptureFi
     found = searched_for(tmp_path, *planted)
     assert found["hyperparameters"]["actor_lr"] > 1e-3
     assert found["tuned"]["iqm"] > 0.7 > 0.5 > found["general"]["iqm"]
-    assert found["verdict"].startswith("better than the starting settings over 5 fresh seeds")
+    assert re.fullmatch(
+        r"better than the starting settings over 5 fresh seeds: IQM \S+ \[.*\]; starting settings "
+        r"\S+ \[.*\] \(95% intervals\)",
+        found["verdict"],
+    )
     shown = capsys.readouterr().out
     assert found["verdict"] in shown
     assert "10 runs, 2 groups, 1 task" in shown

@@ -447,7 +447,10 @@ class LoggerConfig:
 
     console: bool = setting(True, "print progress on standard output")
     every: int | None = setting(
-        None, "updates between two train events; null: one for each evaluation", low=1
+        None,
+        "updates between two train events; there is one before each evaluation too, and counting "
+        "starts anew after it; null: only those",
+        low=1,
     )
     json: bool = setting(True, "write metrics.jsonl (one object per event) and summary.json")
     plot: bool = setting(True, "draw learning_curve.png")

@@ -20,7 +20,7 @@ from jaxppo.config.given import with_given
 from jaxppo.config.parse import parse
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
-from jaxppo.config.stored import plain
+from jaxppo.config.stored import CONFIG, plain
 from jaxppo.config.trust import check_trust
 from jaxppo.deploy.episodes import Episode, close_simulators, play
 from jaxppo.envs import is_simulated
@@ -31,6 +31,12 @@ from jaxppo.runtime.facts import RunFacts
 from jaxppo.runtime.population import members
 from jaxppo.runtime.programs import compile_evaluation
 from jaxppo.types import Policy, PyTree, System, Thoughts, describe, zeros
+
+
+def check_key(key: Any) -> None:
+    """Raise `ConfigError` if `key` is not a typed key, such as `jax.random.key(0)`."""
+    if not jnp.issubdtype(getattr(key, "dtype", float), jax.dtypes.prng_key):
+        raise ConfigError("key: must be a typed key, such as jax.random.key(seed)")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,8 +79,10 @@ class TrainedPolicy:
         the next call as `carry`; None starts episodes. `reset`, a bool or `[B]`, says that an
         observation starts an episode. Observations are normalised by the statistics of training,
         and an action mask in them is respected. Works under `jit` and `vmap`. `ConfigError` if the
-        observation does not fit the environment's space.
+        observation does not fit the environment's space, or `key` is not a typed key.
         """
+        if key is not None:
+            check_key(key)
         return self._call(_act, observation, carry, reset, key)
 
     def describe(
@@ -334,26 +342,40 @@ def _find(run_dir: Path, which: str | int) -> Checkpoint:
     """Return the checkpoint; warn about newer ones that are damaged."""
     folder = run_dir / checkpoint.FOLDER
     existing = checkpoint.steps_in(folder)
+    if not existing:
+        raise ConfigError(f"run={run_dir}: {_why_none(run_dir)}")
     if isinstance(which, str) and which.isdecimal():
         which = int(which)
     if isinstance(which, int):
         if which not in existing:
             raise ConfigError(
                 f"which={which}: {folder} has no checkpoint of that step; it has "
-                f"{', '.join(map(str, existing)) or 'none'}, and best and latest"
+                f"{', '.join(map(str, existing))}, and best and latest"
             )
         return checkpoint.read(checkpoint.path_of(run_dir, which))
     if which not in ("best", "latest"):
         raise ConfigError(f"which={which}: must be best, latest or a number of steps")
     found, lines = checkpoint.newest(run_dir)
-    if found is None:
-        raise ConfigError(
-            f"run={run_dir}: has no checkpoints; give the directory of a run that was trained with "
-            "checkpoint.enabled=true"
-        )
+    assert found is not None  # since there are some
     for line in lines:
         warnings.warn(line, CheckpointWarning, stacklevel=3)
     return found
+
+
+def _why_none(run_dir: Path) -> str:
+    """Return why a path has no checkpoints, and what to give instead."""
+    if not run_dir.is_dir():
+        return "is not a directory" if run_dir.exists() else "no such directory"
+    is_run = (run_dir / CONFIG).exists()
+    if not is_run and (run_dir.parent / CONFIG).exists():
+        return f"has no checkpoints; give the run, {run_dir.parent}"
+    below = sorted(file.parent for file in run_dir.glob(f"*/{CONFIG}"))
+    if below and not is_run:  # a sweep; below a run there may be its seeds
+        return f"has no checkpoints; name one of its runs, such as {below[0]}"
+    return (
+        "has no checkpoints; give the directory of a run that was trained with "
+        "checkpoint.enabled=true"
+    )
 
 
 def _row(facts: RunFacts, every: Sequence[Config], seed: int | None) -> int:

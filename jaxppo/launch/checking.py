@@ -14,6 +14,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import CONFIG, LOCAL, plain
 from jaxppo.envs.contract import glance
+from jaxppo.launch.command_line import endings
 from jaxppo.launch.errors import one_line
 from jaxppo.launch.resuming import settings_of, warn_of_omitted_sinks
 from jaxppo.launch.sharing import check_workers
@@ -58,13 +59,16 @@ class Check(Callback):
             check_sweep(config.hydra.job.config_name, list(config.hydra.overrides.task))
             _claim("hydra.sweep.dir", sweep_dir)
             _check_sweep_dir(sweep_dir)  # another process may have been faster
+            endings.callback(_end_sweep, config, sweep_dir)
 
-    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """Report the results of a sweep, even if some of its jobs failed."""
-        with one_line():
-            console = bool(OmegaConf.select(config, "logger.console"))
-            sweep.report(Path(config.hydra.sweep.dir), console=console)
-            release(Path(config.hydra.sweep.dir))
+
+def _end_sweep(config: DictConfig, sweep_dir: Path) -> None:
+    """Report the results of a sweep, even if jobs failed or did not begin; unlock its directory."""
+    try:
+        if not OmegaConf.select(config, "arch.plan_only"):
+            sweep.report(sweep_dir, console=bool(OmegaConf.select(config, "logger.console")))
+    finally:
+        release(sweep_dir)
 
 
 def _check_run(config: DictConfig, settings: Config) -> None:

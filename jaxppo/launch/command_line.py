@@ -1,12 +1,14 @@
 """Entry points of the commands that train and of the other commands."""
 
+import contextlib
 import dataclasses
 import os
 import sys
 import typing
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,12 @@ _FLAGS = (
     *("-r", "--run", "-m", "--multirun", "-sc", "--shell-completion", "-cp", "--config-path"),
     *("-cn", "--config-name", "-cd", "--config-dir", "--experimental-rerun", "-i", "--info"),
 )
+_WITH_VALUE = (  # flags that take the next argument
+    *("-c", "--cfg", "-p", "--package", "-cp", "--config-path", "-cn", "--config-name"),
+    *("-cd", "--config-dir", "--experimental-rerun", "-i", "--info"),
+)
+
+endings = contextlib.ExitStack()  # what is done when a command that trains ends, however it ends
 
 
 def main(config_name: str, run: Callable[..., float]) -> None:
@@ -54,14 +62,28 @@ def main(config_name: str, run: Callable[..., float]) -> None:
         with one_line():
             return run(config, run_dir, resume=config.resume is not None)
 
-    with one_line():
+    with one_line(), endings:
         check_plugin(sys.argv[1:])
-        sys.argv[1:] = [with_plus(argument) for argument in sys.argv[1:]]
-        sys.argv += resume_overrides(sys.argv[1:])
+        overrides, flags = _split(sys.argv[1:])
+        overrides += resume_overrides(sys.argv[1:])
+        sys.argv[1:] = [*map(with_plus, overrides), *flags]
         hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=config_name)(
             job
         )()
         hosts.leave()
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the overrides and the flags. Hydra takes no overrides on both sides of a flag."""
+    overrides: list[str] = []
+    flags: list[str] = []
+    left = iter(arguments)
+    for argument in left:
+        if argument.startswith("-"):
+            flags += [argument, *islice(left, int(argument in _WITH_VALUE))]
+        else:
+            overrides.append(argument)
+    return overrides, flags
 
 
 def command(settings: type, run: Callable[[Any], None], *, places: str | None = None) -> None:

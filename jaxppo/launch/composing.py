@@ -32,9 +32,10 @@ BRANCHES = {  # groups that are used in several places of a network -> those pla
     ]
     for kind in ("torso", "memory")
 } | {"network/input_layer": ["network.input_layer", "network.critic_input"]}
-PLUGINS = {  # our launcher -> the plugin of Hydra whose workers it uses
-    "jaxppo_ray": "hydra_ray_launcher",
-    "jaxppo_slurm": "hydra_submitit_launcher",
+PLUGINS = {  # choice -> the plugin of Hydra that it needs, and our extra that installs it
+    "hydra/launcher=jaxppo_ray": ("hydra_ray_launcher", "ray"),
+    "hydra/launcher=jaxppo_slurm": ("hydra_submitit_launcher", "slurm"),
+    "hydra/sweeper=optuna": ("hydra_optuna_sweeper", "optuna"),
 }
 
 
@@ -116,11 +117,11 @@ def _leave_out_layers(plain: dict[str, Any], overrides: Sequence[str]) -> None:
 
 
 def check_plugin(arguments: Sequence[str]) -> None:
-    """Raise `ConfigError` if the command line names a launcher whose plugin is not installed."""
+    """Raise `ConfigError` if the command line needs a plugin that is not installed."""
     for argument in arguments:
-        _, _, name = argument.partition("hydra/launcher=")
-        if name in PLUGINS and not is_installed(f"hydra_plugins.{PLUGINS[name]}"):
-            package, extra = PLUGINS[name].replace("_", "-"), name.removeprefix("jaxppo_")
+        plugin, extra = PLUGINS.get(argument.lstrip("+"), ("", ""))
+        if plugin and not is_installed(f"hydra_plugins.{plugin}"):
+            package = plugin.replace("_", "-")
             raise ConfigError(f"{argument}: needs {package}; pip install 'jaxppo[{extra}]'")
 
 

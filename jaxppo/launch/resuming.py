@@ -3,7 +3,8 @@
 import re
 import sys
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,15 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from jaxppo.config.fields import ConfigError, quoted
-from jaxppo.config.parse import parse
-from jaxppo.config.schema import Config
+from jaxppo.config.fields import ConfigError, as_override, quoted
+from jaxppo.config.parse import known_keys, parse, unknown_key
+from jaxppo.config.schema import ArchConfig, Config
 from jaxppo.config.stored import CONFIG, LOCAL, plain, read_config, with_local
 from jaxppo.config.trust import check_trust
 from jaxppo.launch.composing import composed, plain_settings
 from jaxppo.runtime.directories import check_tree
+
+_BUDGET = ("arch.total_timesteps", "arch.num_updates")
 
 
 def resume_overrides(arguments: Sequence[str]) -> list[str]:
@@ -53,6 +56,7 @@ def settings_of(settings: DictConfig, hydra_config: Any) -> Config:
     """
     config = parse(plain_settings(settings, hydra_config.overrides.task))
     if config.resume is None:
+        _check_allowed(config.resume_allow, [config])
         return config
     run_dir = Path(config.resume)
     if Path(hydra_config.run.dir).resolve() != run_dir.resolve():
@@ -62,14 +66,19 @@ def settings_of(settings: DictConfig, hydra_config: Any) -> Config:
     check_tree("resume", run_dir)
     stored = read_config(run_dir)
     check_trust({**stored, "logger": {}, "resume": None}, config.trust)
-    before = OmegaConf.create(plain(with_local(parse(stored), config)))
+    old = with_local(parse(stored), config)
+    _check_allowed(config.resume_allow, [config, old])
+    before = OmegaConf.create(plain(old))
     refused = []
-    for key, value in _typed(hydra_config, OmegaConf.create(plain(config))):
+    typed = dict(_typed(hydra_config, OmegaConf.create(plain(config))))
+    may_change = {*config.resume_allow, *(_BUDGET if _grows(old, typed) else ())}
+    for key, value in typed.items():
         was = OmegaConf.select(before, key)
-        grows = key in ("arch.total_timesteps", "arch.num_updates") and (was or 0) <= (value or 0)
-        allowed = {*accumulate(key.split("."), "{}.{}".format)} & set(config.resume_allow)
-        if was != value and not grows and not allowed:
-            refused.append(f"{key}={value} (was {was})")
+        if was != value and not may_change & {*accumulate(key.split("."), "{}.{}".format)}:
+            shown = as_override(key, was).partition("=")[2]
+            if key in _BUDGET and old.arch.num_updates is None:
+                shown += f", {_num_updates(old, old.arch)} updates"
+            refused.append(f"{as_override(key, value)} (was {shown})")
         OmegaConf.update(before, key, value, merge=False, force_add=True)
     if refused:
         names = ",".join(change.partition("=")[0] for change in refused)
@@ -82,6 +91,39 @@ def settings_of(settings: DictConfig, hydra_config: Any) -> Config:
     merged = parse({**container, **{name: getattr(config, name) for name in again}})
     check_trust({**plain(merged), "logger": {}}, config.trust)
     return merged
+
+
+def _check_allowed(names: Sequence[str], configs: Sequence[Config]) -> None:
+    """Raise `ConfigError` if a name of resume_allow is no setting, group of settings or log."""
+    own = [f"system.{field.name}" for each in configs for field in fields(each.system)]
+    known = {"log", *known_keys(), *own}
+    known |= {key.partition(".")[0] for key in known}
+    for name in names:
+        if ".".join(name.split(".")[:2]) not in known:  # deeper ones are layers' and environments'
+            raise ConfigError(f"resume_allow: {unknown_key(name, own)}")
+
+
+def _grows(old: Config, typed: Mapping[str, Any]) -> bool:
+    """Return whether the typed budget has at least the updates of the stored one.
+
+    `ConfigError` if it changes steps that do not count.
+    """
+    changes = {key.partition(".")[2]: typed[key] for key in _BUDGET if key in typed}
+    new = replace(old.arch, **changes)
+    if new.total_timesteps != old.arch.total_timesteps and old.arch.num_updates is not None:
+        if "num_updates" not in changes:
+            raise ConfigError(
+                f"arch.total_timesteps={new.total_timesteps}: the run has "
+                f"arch.num_updates={new.num_updates} instead; type a larger arch.num_updates"
+            )
+    return _num_updates(old, new) >= _num_updates(old, old.arch)
+
+
+def _num_updates(old: Config, arch: ArchConfig) -> int:
+    """Return the updates of the budget in `arch`, at the stored steps per update."""
+    if arch.num_updates is not None:
+        return arch.num_updates
+    return -(-(arch.total_timesteps or 0) // (old.arch.total_num_envs * old.system.rollout_length))
 
 
 def _typed(hydra_config: Any, composed: DictConfig) -> Iterator[tuple[str, Any]]:

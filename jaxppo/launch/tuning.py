@@ -26,7 +26,7 @@ from jaxppo.config.parse import parse_as
 from jaxppo.config.plan import Plan
 from jaxppo.config.schema import COMMANDS, Config, PopulationConfig
 from jaxppo.config.stored import write_atomically
-from jaxppo.launch.composing import compose
+from jaxppo.launch.composing import choices, compose
 from jaxppo.launch.env_files import write_files
 from jaxppo.runtime.caller import Caller
 from jaxppo.runtime.checkpoint import versions
@@ -184,6 +184,10 @@ def split(arguments: Sequence[str]) -> tuple[Tuning, list[str]]:
     settings = typing.cast(Tuning, parse_as(Tuning, raw))
     if not re.fullmatch(r"\w+", settings.name):
         raise ConfigError(f"name={settings.name}: must be letters, digits and underscores")
+    if settings.name in choices("env"):
+        raise ConfigError(
+            f"name={settings.name}: env={settings.name} is a file of jaxppo; choose another name"
+        )
     typed = [each for each in arguments if each not in mine]
     for each in typed:
         key = each.lstrip("+~").partition("=")[0]
@@ -412,15 +416,15 @@ def _confirm(config: Config, seeds: int, folder: Path, record: Record) -> None:
     better_found = is_better(general, tuned, seeds)
     record.verdict = (
         f"{'better' if better_found else 'NOT better'} than the starting settings over {seeds} "
-        f"fresh seeds: IQM {_shown(tuned)}; general {_shown(general)} (95% intervals)"
+        f"fresh seeds: IQM {_shown(tuned)}; starting settings {_shown(general)} (95% intervals)"
     )
 
 
 def is_better(general: Sequence[float], tuned: Sequence[float], seeds: int) -> bool:
-    """Return whether the tuned settings beat the general ones.
+    """Return whether the tuned settings beat the starting settings.
 
     All their runs finished, their IQM is higher, and the 95% interval of the probability that a
-    tuned run scores higher than a general one is above 0.5.
+    tuned run scores higher than one of the starting settings is above 0.5.
     """
     first, second = _estimate(tuned), _estimate(general)
     if first is None or len(tuned) < seeds:
