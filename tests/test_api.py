@@ -325,7 +325,7 @@ def test_what_is_no_run_to_load_is_said(tmp_path: Path) -> None:
     run_dir = tmp_path / "sweep" / "0"
     jaxppo.train(coin(checkpoint={"enabled": False}), run_dir=run_dir)
     (run_dir / "checkpoints").mkdir()
-    for given, words in (
+    for path, words in (
         (tmp_path / "nope", "nope: no such directory"),
         (run_dir / "config.yaml", "config.yaml: is not a directory"),
         (tmp_path / "sweep", f"has no checkpoints; name one of its runs, such as {run_dir}"),
@@ -334,7 +334,7 @@ def test_what_is_no_run_to_load_is_said(tmp_path: Path) -> None:
     ):
         for which in ("best", 64):
             with pytest.raises(ConfigError) as caught:
-                jaxppo.load(given, which)
+                jaxppo.load(path, which)
             assert words in str(caught.value)
 
 

@@ -110,12 +110,12 @@ def _grows(old: Config, typed: Mapping[str, Any]) -> bool:
     """
     changes = {key.partition(".")[2]: typed[key] for key in _BUDGET if key in typed}
     new = replace(old.arch, **changes)
-    if new.total_timesteps != old.arch.total_timesteps and old.arch.num_updates is not None:
-        if "num_updates" not in changes:
-            raise ConfigError(
-                f"arch.total_timesteps={new.total_timesteps}: the run has "
-                f"arch.num_updates={new.num_updates} instead; type a larger arch.num_updates"
-            )
+    counts = "num_updates" in changes or old.arch.num_updates is None
+    if new.total_timesteps != old.arch.total_timesteps and not counts:
+        raise ConfigError(
+            f"arch.total_timesteps={new.total_timesteps}: the run has "
+            f"arch.num_updates={new.num_updates} instead; type a larger arch.num_updates"
+        )
     return _num_updates(old, new) >= _num_updates(old, old.arch)
 
 
