@@ -12,9 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import small_config
 
-from jaxppo.runtime import checkpoint, devices
+from jaxppo.runtime import checkpoint, devices, loop, saving
 from jaxppo.runtime.checkpoint import CheckpointError, Writer
+from jaxppo.runtime.jobs import TrainingError
+from jaxppo.runtime.progress import Pace
 
 TREE = {
     "weights": [np.arange(6, dtype=np.float32).reshape(2, 3), np.full((), 0.5, np.float32)],
@@ -255,3 +258,27 @@ def test_nothing_is_pickled(tmp_path: Path, write: Any) -> None:
     for file in (tmp_path / "checkpoints").rglob("*"):
         if file.is_file():
             assert not file.read_bytes().startswith(b"\x80")
+
+
+@pytest.mark.long
+def test_a_run_that_fails_leaves_checkpoints_that_can_be_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those within the block, after the fault, would have replaced all from before it."""
+    monkeypatch.setattr(saving, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(Pace, "updates", lambda *_: 1)
+    settings = small_config(
+        env={"target": "envs.Faulty"},
+        arch={"total_num_envs": 8, "num_updates": 40, "num_evaluation": 2, "seed": 1},
+        system={"num_minibatches": 2},
+        checkpoint={"share": 1.0},
+        logger={"console": False, "plot": False},
+    )
+    with pytest.raises(TrainingError, match="NaN or infinity"):
+        loop.run(settings, tmp_path)
+    steps = checkpoint.steps_in(tmp_path / "checkpoints")
+    assert 0 < max(steps) < 20 * 64
+    for step in steps:
+        arrays = checkpoint.read(checkpoint.path_of(tmp_path, step)).arrays
+        params = [x for name, x in arrays.items() if ".agent.policy.params" in name]
+        assert all(np.isfinite(x).all() for x in params)

@@ -220,6 +220,7 @@ def test_what_shapes_no_array_shapes_no_program() -> None:
         coin(arch={"num_updates": 5}),
         coin(env={"target": "envs.Clock"}),
         coin(network={**NETWORK, "actor_torso": None}),
+        coin(logger={"every": 1}),  # its windows are part of the state
     ):
         assert program_key(other) != one
     assert program_key(coin(system={"target_kl": 0.1})) == program_key(

@@ -238,6 +238,7 @@ def test_another_environment_of_the_same_kind(trained: Any) -> None:
         (lambda run_dir: load(run_dir.parent), r"has no checkpoints"),
         (lambda run_dir: load(run_dir).act(np.zeros(5)), r"shapes \[\(5,\)\], but"),
         (lambda run_dir: load(run_dir).act({"a": np.zeros(3)}), r"observation: is PyTree"),
+        (lambda run_dir: load(run_dir).act(np.zeros(3, complex)), "is complex.* returns float32"),
     ],
 )
 def test_mistakes_are_one_line(trained: Any, call: Any, words: str) -> None:

@@ -36,6 +36,11 @@ def test_nobody_copies_one_that_is_no_better() -> None:
     assert sources([NAN, 1.0], 0.5, generator) == [1, 1]
 
 
+def test_a_failed_member_takes_nobodys_place() -> None:
+    generator = np.random.default_rng(0)
+    assert sources([NAN, 1.0, 2.0, 3.0], 0.34, generator, failed=[0]) == [0, 3, 2, 3]
+
+
 def test_exploration_multiplies_divides_or_draws_within_bounds() -> None:
     found = []
     settings = PopulationConfig(size=3, hyperparameters=BOUNDS, perturbation=2.0, resample=0.3)

@@ -39,6 +39,7 @@ from jaxppo.ops.action_values import (
     scaled_entropy,
     soft_value,
 )
+from jaxppo.ops.distributional import quantile_loss
 from jaxppo.runtime.jobs import Job, prepare
 from jaxppo.runtime.loop import run, run_together
 from jaxppo.types import Discrete, MultiDiscrete
@@ -298,6 +299,12 @@ def test_quantile_loss_is_rlax_qr_dqn(delta: float) -> None:
     )
     found = one_step_loss(partial(QuantileQ, huber_delta=delta), "quantiles", before, after)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_quantile_loss_keeps_its_gradient_for_a_large_delta() -> None:
+    quantiles, target = jnp.asarray([0.1, -0.3, 0.7]), jnp.asarray([0.5, 0.2])
+    found = jax.grad(quantile_loss)(quantiles, target, 1e8)
+    np.testing.assert_allclose(found, [-0.0416667, -0.325, 0.0583333], rtol=1e-5)
 
 
 def test_double_targets_are_rlax_double_q_learning() -> None:

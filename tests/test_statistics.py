@@ -464,6 +464,9 @@ def test_standardize_of_a_constant_is_zero() -> None:
     result, deviation = standardize(jnp.full((8, 4), 3.0))
     np.testing.assert_array_equal(result, 0.0)
     assert deviation == 0.0
+    for value in (0.1, 1000.1):  # whose float32 mean is rounded
+        result, _ = jax.jit(standardize)(jnp.full(128, value))
+        assert jnp.max(jnp.abs(result)) < 0.2
 
 
 def test_standardize_over_mapped_axes_equals_the_whole() -> None:

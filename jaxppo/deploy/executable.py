@@ -64,6 +64,8 @@ def write_executables(config: Config, target: str | None, out: Path) -> None:
         "versions": checkpoint.versions(),
         "updates_per_block": list(plan.updates_per_block),
         "steps_per_update": plan.steps_per_update,
+        "num_eval_episodes": config.arch.num_eval_episodes,
+        "devices_per_member": plan.devices_per_member,
         "seeds": [member.arch.seed for member in every],
         "programs": names,
         # Which outputs of train are inputs of evaluate, and which output of evaluate are returns
@@ -158,7 +160,10 @@ blocks = arrays[len(state) :]
 for updates, count, keys in zip(FACTS["updates_per_block"], blocks[::2], blocks[1::2]):
     state = train(*state, count)
     steps += updates * FACTS["steps_per_update"]
-    returns = evaluate(*(state[i] for i in FACTS["policy"]), keys)[FACTS["returns"]]
+    returns = evaluate(*(state[i] for i in FACTS["policy"]), keys)[FACTS["returns"]]  # [D, P, E]
+    if FACTS["devices_per_member"] > 1:  # which play at least as many episodes as asked for
+        rows = returns.swapaxes(0, 1).reshape(returns.shape[1], -1)
+        returns = rows[:, : FACTS["num_eval_episodes"]]
     print(f"{steps:,} steps: mean return {returns.mean():.2f}")
 '''
 

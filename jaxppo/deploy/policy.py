@@ -123,6 +123,13 @@ class TrainedPolicy:
                 f"observation: is {jax.tree.structure(observation)}, but {self.system.env.name} "
                 f"returns {jax.tree.structure(wanted)}; pass what its reset and step return"
             )
+        for x, like in zip(jax.tree.leaves(observation), jax.tree.leaves(wanted), strict=True):
+            given = jnp.result_type(x)
+            if not jnp.can_cast(given, like.dtype, "same_kind"):
+                raise ConfigError(
+                    f"observation: is {given} where {self.system.env.name} returns {like.dtype}; "
+                    "pass what its reset and step return"
+                )
         found = jax.tree.map(lambda x, like: jnp.asarray(x, like.dtype), observation, wanted)
         pairs = list(zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True))
         if all(x.shape == like.shape for x, like in pairs):
@@ -387,8 +394,9 @@ def _row(facts: RunFacts, every: Sequence[Config], seed: int | None) -> int:
             raise ConfigError(f"seed={seed}: is none of {', '.join(map(str, seeds))}")
         return seeds.index(seed)
 
-    def score(row: int) -> float:
-        value = facts.members[slots[row]]["best"].get("episode_return")
-        return -math.inf if value is None else float(value)
+    def score(row: int) -> tuple[bool, float]:
+        member = facts.members[slots[row]]
+        value = member["best"].get("episode_return")
+        return member["failure"] is None, -math.inf if value is None else float(value)
 
     return max(range(len(slots)), key=score)

@@ -17,6 +17,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from jaxppo.ops.losses import huber_error
+
 
 def categorical_lambda_returns(
     reward: jax.Array,
@@ -103,17 +105,14 @@ def quantile_loss(quantiles: jax.Array, target: jax.Array, huber_delta: float) -
     delta (|u| - delta / 2) above; with `huber_delta` 0 it is |u|.
     Dabney et al. 2018 (arXiv 1710.10044), eq. 10. Returns `[...]`.
     """
-    import rlax  # slow to import
-
     num = quantiles.shape[-1]
     levels = (jnp.arange(num, dtype=quantiles.dtype) + 0.5) / num
-
-    def one(quantiles: jax.Array, target: jax.Array) -> jax.Array:
-        return rlax.quantile_regression_loss(quantiles, levels, target, huber_delta)
-
-    lead = quantiles.shape[:-1]
-    rows = jax.vmap(one)(quantiles.reshape(-1, num), target.reshape(-1, target.shape[-1]))
-    return rows.reshape(lead)
+    target, quantiles = jnp.broadcast_arrays(target[..., None, :], quantiles[..., :, None])
+    error = jnp.abs(target - quantiles)
+    if huber_delta:  # rlax's loses its gradient for a large delta
+        error = huber_error(quantiles, target, huber_delta)
+    weight = jnp.abs(levels[:, None] - (target < quantiles))
+    return jnp.sum(jnp.mean(weight * error, axis=-1), axis=-1)
 
 
 def _backwards(

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxppo.ops.collectives import mean_over
+from jaxppo.ops.statistics import BATCH_RESOLUTION
 
 
 def surrogate(log_prob: jax.Array, old_log_prob: jax.Array, advantage: jax.Array) -> jax.Array:
@@ -146,6 +147,7 @@ def explained_variance(
     """
     chex.assert_equal_shape([value, target])
     both = jnp.stack([target, target - value]).reshape(2, -1)
-    centred = both - mean_over(axes, jnp.mean(both, 1))[:, None]
-    total, error = mean_over(axes, jnp.mean(jnp.square(centred), 1))
-    return jnp.where(total > 0, 1.0 - error / jnp.where(total > 0, total, 1), 0.0)
+    means = mean_over(axes, jnp.mean(both, 1))
+    total, error = mean_over(axes, jnp.mean(jnp.square(both - means[:, None]), 1))
+    varies = total > jnp.square(BATCH_RESOLUTION * means[0])  # more than by rounding
+    return jnp.where(varies, 1.0 - error / jnp.where(varies, total, 1), 0.0)

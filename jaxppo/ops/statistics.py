@@ -13,6 +13,11 @@ import jax.numpy as jnp
 from jaxppo.ops.collectives import mean_over, sum_over
 from jaxppo.types import PyTree, RunningStatistics
 
+# A standard deviation below this share of the mean is rounding error (float32 resolves 1.2e-7).
+RESOLUTION = 1e-6
+# The same around the mean of a batch, which is the rounded sum of many numbers.
+BATCH_RESOLUTION = 1e-5
+
 
 def standardize(
     x: jax.Array, axes: tuple[str, ...] = (), *, epsilon: float = 1e-8
@@ -23,7 +28,8 @@ def standardize(
     """
     mean = mean_over(axes, jnp.mean(x))
     deviation = jnp.sqrt(mean_over(axes, jnp.mean(jnp.square(x - mean))))
-    return (x - mean) / (deviation + epsilon), deviation
+    least = BATCH_RESOLUTION * jnp.abs(mean)
+    return (x - mean) / (jnp.maximum(deviation, least) + epsilon), deviation
 
 
 def init_statistics(example: PyTree) -> RunningStatistics:
@@ -131,10 +137,6 @@ def _leading_shape(statistics: RunningStatistics, batch: PyTree) -> tuple[int, .
             f"statistics {jax.tree.map(jnp.shape, statistics.mean)} under equal leading axes"
         )
     return fits[0] if fits else None
-
-
-# A standard deviation below this share of the mean is rounding error (float32 resolves 1.2e-7).
-RESOLUTION = 1e-6
 
 
 def deviation(mean: jax.Array, variance: jax.Array) -> jax.Array:

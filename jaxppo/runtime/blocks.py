@@ -174,7 +174,9 @@ class Blocks:
             best = self.layout.choose(better, state.learner.agent.policy, state.best)
             state = dataclasses.replace(state, best=best)
         if self._active and exploits:
-            learner, sources = selection.exploit(self.layout, state.learner, scores, block)
+            learner, sources = selection.exploit(
+                self.layout, state.learner, scores, block, self._active
+            )
             state = dataclasses.replace(state, learner=learner)
             self._write_selection([self.layout.slots[slot] for slot in sources])
         elif self._active and (kept := selection.survivors(self.layout, scores, block)):

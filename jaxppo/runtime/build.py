@@ -120,7 +120,7 @@ def program_key(config: Config) -> Config:
         config,
         arch=dataclasses.replace(config.arch, seed=0, num_seeds=1, profile=None, distributed={}),
         system=dataclasses.replace(config.system, **neutral),
-        logger=LoggerConfig(),
+        logger=LoggerConfig(every=config.logger.every),  # its windows are part of the state
         resume=None,
         resume_allow=[],
         trust=[],

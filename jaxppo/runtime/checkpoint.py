@@ -323,8 +323,11 @@ def _write(path: Path, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> 
         file.write(sealed(manifest))
         file.flush()
         os.fsync(file.fileno())
-    _remove(path)
+    dropped = path.with_name(path.name + _DROPPED)
+    if path.exists():  # moved in a moment, unlike deleted
+        path.rename(dropped)
     begun.rename(path)
+    shutil.rmtree(dropped, ignore_errors=True)
 
 
 def _pack(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

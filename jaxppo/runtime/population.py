@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -129,15 +129,20 @@ def rank(scores: Sequence[float]) -> list[int]:
     )
 
 
-def sources(scores: Sequence[float], threshold: float, generator: np.random.Generator) -> list[int]:
-    """Return the member that each member continues from.
+def sources(
+    scores: Sequence[float],
+    threshold: float,
+    generator: np.random.Generator,
+    failed: Collection[int] = (),
+) -> list[int]:
+    """Return the member that each member continues from; those that `failed` take no part.
 
     Truncation selection: each of the worst members copies one of the same number of best members,
     if that is better; all others continue from themselves. Jaderberg et al. 2017
     (arXiv 1711.09846), section 4.1.
     """
-    order = rank(scores)
-    num = max(1, int(threshold * len(scores)))
+    order = [i for i in rank(scores) if i not in failed]
+    num = max(1, int(threshold * len(order)))
     chosen = list(range(len(scores)))
     for loser in order[-num:]:
         winner = order[int(generator.integers(num))]

@@ -297,7 +297,8 @@ class Saver:
         steps = self._progress.steps
         due = must_save or received is not None or self._progress.is_over
         due = due or any(w.is_milestone(steps, before) for w in self._writers.values())
-        if hosts.agree(due or (may_save and self._can_afford())):
+        due = hosts.agree(due or (may_save and self._can_afford()))
+        if due and (received is not None or self._is_sound(state, layout)):
             self.snapshot(state, layout, scores)()
         if received is not None:
             self.wait()
@@ -305,6 +306,18 @@ class Saver:
             name = signal.Signals(received).name
             self._caller.reached = self.reached(state, layout)
             raise Interrupted(f"{name}: stopped at step {steps}{saved}", received)
+
+    def _is_sound(self, state: State, layout: Layout) -> bool:
+        """Return whether no active member has met what ends it at the end of the block.
+
+        A checkpoint of it could not be resumed, and would replace an earlier one that can.
+        """
+        totals, steps = layout.gather_agents(state.total), self._progress.steps
+        rows = {i: layout.row(i) for i in self._members.active(layout.slots)}
+        found = {
+            i: jax.tree.map(lambda x, row=row: x[row].item(), totals) for i, row in rows.items()
+        }
+        return all(self._members[i].diagnose(one, steps) is None for i, one in found.items())
 
     def _can_afford(self) -> bool:
         """Return whether a checkpoint would keep the share of time within its limit."""
@@ -348,6 +361,7 @@ class Saver:
         def write() -> str:
             if not parts and hosts.count() == 1:
                 return ", not saved"
+            self.wait()  # or a run may be ahead of one that shares its program by all it keeps
             self._num_saved += 1
             self._saved_at = time.perf_counter()
             gathered = (

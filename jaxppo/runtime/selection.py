@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,16 +45,22 @@ class Selection:
         )
 
     def exploit(
-        self, layout: Layout, state: LearnerState, scores: Mapping[int, float], block: int
+        self,
+        layout: Layout,
+        state: LearnerState,
+        scores: Mapping[int, float],
+        block: int,
+        active: Collection[int],
     ) -> tuple[LearnerState, list[int]]:
-        """Replace the worst members by copies of the best, with changed hyperparameters.
+        """Replace the worst active members by copies of the best, with changed hyperparameters.
 
         Parameters, optimiser state and statistics are copied; environments and random streams are
         not. Return the state and the slot that each member continues from.
         """
         generator = np.random.default_rng([self._config.arch.seed, self._num_members, block])
         found = [scores.get(i, math.nan) for i in layout.slots]
-        chosen = sources(found, self._settings.threshold, generator)
+        failed = [slot for slot, i in enumerate(layout.slots) if i not in active]
+        chosen = sources(found, self._settings.threshold, generator, failed)
         copied = [slot for slot, source in enumerate(chosen) if source != slot]
         inherited = {name: [row[c] for c in chosen] for name, row in self.numbers.items()}
         self.numbers = explore(inherited, copied, self._settings, generator)

@@ -41,6 +41,7 @@ class Signals:
         self.resume_hint = ""  # end of the message: how to resume
         self._before_end: Callable[[], str] | None = None
         self._patience = self._deadline = 0.0  # `_before_end` is not called before the deadline
+        self._ending = threading.RLock()  # held while the process ends: blocks do not end meanwhile
 
     @contextlib.contextmanager
     def listen(self) -> Iterator[None]:
@@ -88,7 +89,8 @@ class Signals:
                 self._end(self.received)
             yield
         finally:
-            self._before_end = None
+            with self._ending:
+                self._before_end = None
 
     def _watch(self, reading: int, numbers: Sequence[int]) -> None:
         while True:
@@ -105,12 +107,13 @@ class Signals:
                 elif received[0] == signal.SIGINT:
                     self._before_end = None
                     self._end(received[0])
-            if (
-                self.received is not None
-                and self._before_end is not None
-                and time.monotonic() >= self._deadline
-            ):
-                self._end(self.received)
+            with self._ending:
+                if (
+                    self.received is not None
+                    and self._before_end is not None
+                    and time.monotonic() >= self._deadline
+                ):
+                    self._end(self.received)
 
     def _note(self, number: int) -> None:
         self._deadline = time.monotonic() + self._patience
