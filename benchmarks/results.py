@@ -137,6 +137,8 @@ LARGE = (
     Row("freeway", published=gymnax(58, 10_000_000, "PPO")),
     Row("seaquest"),
     *(Row(game, "jaxppo.ff_pqn") for game in MINATAR),
+    Row("jumanji/game_2048", "jaxppo.ff_pqn"),
+    Row("xminigrid/empty", "jaxppo.rec_pqn", ("network=gru",)),
     *(Row(f"brax/{name}") for name in ("hopper", "walker2d", "halfcheetah", "ant", "humanoid")),
     *(Row(f"jumanji/{name}") for name in ("snake", "game_2048")),
     *(Row(name) for name in ("navix/door_key", "xminigrid/empty", "craftax/classic")),
