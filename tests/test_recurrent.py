@@ -507,7 +507,7 @@ def test_the_kl_of_an_update_is_of_what_was_learnt_from() -> None:
         network=with_memory("lstm"), system={**SETTINGS, "sequence_length": T, **penalty}
     )
     phases = compiled(alone(*build(settings)[:2])[0])
-    state, rollout, _ = rollout_of(case)
+    state, rollout = collect(phases, case.state)
     batch = batch_of(phases, state.agent, rollout)
     factors = []
     for first, rest in ((0.0, 0.0), (5.0, 0.0), (0.0, 5.0)):
