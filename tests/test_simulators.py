@@ -132,6 +132,16 @@ def test_64_bits_become_32_or_a_fault() -> None:
     found.close()
 
 
+def test_an_environment_that_ends_the_process_is_no_right_one() -> None:
+    """`check_env` would end without a word, and with status 0."""
+
+    class Quitting(Known):
+        def step(self, action: Any) -> Any:
+            sys.exit(0)
+
+    assert making.problems(Quitting()) == ["SystemExit: 0"]
+
+
 FAULTS = {
     "raises": "raises ValueError: the arm is stuck",
     "nan": "returns an observation that is not finite",

@@ -41,13 +41,13 @@ def find_optimizer(settings: SystemConfig) -> Callable[[jax.Array], tuple[Any, .
         path = OPTIMIZERS.get(name, name)
         make, found = imported("system.optimizer", path, "function", OPTIMIZERS), of_rate
 
-    def start(rate: jax.Array) -> PyTree:
+    def step(rate: jax.Array) -> PyTree:
         params = {"weight": jnp.zeros((2, 2)), "bias": jnp.zeros(2)}
         transform = optax.chain(*found(rate))
         return transform.update(params, transform.init(params), params)
 
     try:
-        jax.eval_shape(start, jnp.float32(1.0))
+        jax.eval_shape(step, jnp.float32(1.0))
     except Exception as error:  # a user's function may raise anything
         raise ConfigError(
             f"system.optimizer={name}: called with learning_rate and "

@@ -226,9 +226,10 @@ class PPOSettings(SystemConfig):
             )
         takes_high = self.objective == "clip" or is_import_path(self.objective)
         if (self.clip_eps_high is not None or "clip_eps_high" in self.schedules) and not takes_high:
+            high = "null with a schedule" if self.clip_eps_high is None else self.clip_eps_high
             raise ConfigError(
-                f"system.clip_eps_high={self.clip_eps_high} needs system.objective=clip, not "
-                f"{self.objective}; or set it to null, without a schedule"
+                f"system.clip_eps_high={high} needs system.objective=clip, not {self.objective}; "
+                "or set it to null, without a schedule"
             )
 
     def check_sizes(self, minibatch_size: int) -> None:

@@ -160,7 +160,8 @@ class Blocks:
         block, num_blocks = progress.block, len(progress.updates_per_block)
         rows = self._write_training(state.total)
         if state.earlier is not None:
-            rows = self._rows(self.layout.next_window(state.earlier, state.total)[0])
+            total, _ = self.layout.next_window(state.earlier, state.total)
+            rows = self.layout.gather_numbers(total, self._active)
         found = {i: self._members[i].diagnose(one, progress.steps) for i, one in rows.items()}
         diverged = {i: reason for i, reason in found.items() if reason is not None}
         progress.end_block()
@@ -197,20 +198,12 @@ class Blocks:
         num_updates = progress.updates
         if every := self._config.logger.every:
             num_updates -= (progress.updates - 1) // every * every
-        found = self._rows(total)
+        found = self.layout.gather_numbers(total, self._active)
         common |= self.programs.report()
         rows = {i: {**common, **of_training(one, num_updates)} for i, one in found.items()}
         self._events.write(rows, "train")
         self._began = time.perf_counter(), progress.steps
         return found
-
-    def _rows(self, total: Metrics) -> dict[int, Metrics]:
-        """Return the metrics of each active member, as Python numbers."""
-        totals = self.layout.gather_agents(total)
-        rows = {i: self.layout.row(i) for i in self._active}
-        return {
-            i: jax.tree.map(lambda x, row=row: x[row].item(), totals) for i, row in rows.items()
-        }
 
     def _evaluate(
         self, policy: Policy, block: int, diverged: Container[int]

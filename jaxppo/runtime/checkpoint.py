@@ -323,9 +323,7 @@ def _write(path: Path, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> 
         file.write(sealed(manifest))
         file.flush()
         os.fsync(file.fileno())
-    dropped = path.with_name(path.name + _DROPPED)
-    if path.exists():  # moved in a moment, unlike deleted
-        path.rename(dropped)
+    dropped = _moved(path)  # in a moment, unlike deleting it
     begun.rename(path)
     shutil.rmtree(dropped, ignore_errors=True)
 
@@ -389,10 +387,16 @@ def _digest(file: Path, *, sync: bool = False) -> str:
 def _remove(path: Path) -> None:
     """Delete a directory; it is renamed first, so that no partial checkpoint remains."""
     if path.exists():
-        dropped = path.with_name(path.name + _DROPPED)
-        shutil.rmtree(dropped, ignore_errors=True)
+        shutil.rmtree(_moved(path))
+
+
+def _moved(path: Path) -> Path:
+    """Rename a directory, if it exists, to the name of one that is to be deleted; return that."""
+    dropped = path.with_name(path.name + _DROPPED)
+    shutil.rmtree(dropped, ignore_errors=True)
+    if path.exists():
         path.rename(dropped)
-        shutil.rmtree(dropped)
+    return dropped
 
 
 def _brief(error: BaseException) -> str:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -104,6 +104,12 @@ class Layout:
         if self.plan.shards_members:
             return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), devices.host(tree))
         return jax.tree.map(np.array, devices.first(jax.tree.map(devices.data, tree)))
+
+    def gather_numbers(self, tree: PyTree, members: Iterable[int]) -> dict[int, PyTree]:
+        """Return the scalars `[P]` of agents as Python numbers, by member."""
+        found = self.gather_agents(tree)
+        rows = {i: self.row(i) for i in members}
+        return {i: jax.tree.map(lambda x, row=row: x[row].item(), found) for i, row in rows.items()}
 
     def gather_split(self, tree: PyTree) -> PyTree:
         """Return NumPy arrays in the form before `place_split`; typed keys become their data."""

@@ -312,11 +312,8 @@ class Saver:
 
         A checkpoint of it could not be resumed, and would replace an earlier one that can.
         """
-        totals, steps = layout.gather_agents(state.total), self._progress.steps
-        rows = {i: layout.row(i) for i in self._members.active(layout.slots)}
-        found = {
-            i: jax.tree.map(lambda x, row=row: x[row].item(), totals) for i, row in rows.items()
-        }
+        found = layout.gather_numbers(state.total, self._members.active(layout.slots))
+        steps = self._progress.steps
         return all(self._members[i].diagnose(one, steps) is None for i, one in found.items())
 
     def _can_afford(self) -> bool:

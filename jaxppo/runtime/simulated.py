@@ -57,7 +57,7 @@ def check(config: Config, env: Environment, num_envs: int, num_devices: int) -> 
         )
     if arch.max_policy_lag != ArchConfig.max_policy_lag and not arch.actors:
         raise ConfigError(
-            f"arch.max_policy_lag={arch.max_policy_lag}: needs arch.actors=N, who collect while "
+            f"arch.max_policy_lag={arch.max_policy_lag}: needs arch.actors=N, which collect while "
             "the learner learns; leave it out"
         )
     if arch.actors_on == "ray":

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jaxppo.simulators.faults import in_words
+from jaxppo.simulators.faults import ANY_ERROR, in_words
 
 
 def from_registry(
@@ -49,7 +49,7 @@ def problems(env: Any) -> list[str]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as of bounds that are infinite
             check_env(env, skip_render_check=True, skip_close_check=True)  # it asks for a `spec`
-    except Exception as error:  # an environment may raise anything
+    except ANY_ERROR as error:  # an environment may raise anything
         return [in_words(error)]
     return []
 
