@@ -135,6 +135,14 @@ def test_actors_are_reproducible_and_the_lag_is_logged(tmp_path: Path) -> None:
         assert all(0 <= share <= 1.01 for share in shares)
 
 
+@pytest.mark.parametrize("lag", [0, 1])
+def test_values_of_older_policies_are_not_kept(lag: int) -> None:
+    """They are in the value normalisation of then; those of now are computed."""
+    actors = ("network=mlp_shared", "arch.actors=1", f"arch.max_policy_lag={lag}")
+    algorithm: Any = prepare(jaxppo.compose("ff_ppo", [*SMALL, KNOWN, *actors]))[1].algorithm
+    assert algorithm.keeps_values == (lag == 0)
+
+
 def events_of(run_dir: Path, kind: str) -> list[dict[str, Any]]:
     lines = (run_dir / "metrics.jsonl").read_text().splitlines()
     return [event for event in map(json.loads, lines) if event["event"] == kind]
@@ -146,7 +154,9 @@ def test_a_function_of_the_caller_makes_the_environments(known: Any) -> None:
     with pytest.raises(ConfigError, match="env: is one environment, and a run needs several"):
         train(env=Known())
     one = Known()
-    with pytest.raises(TrainingError, match="returns one environment again; it must make new"):
+    with pytest.raises(
+        TrainingError, match="returns the same environment again; it must make a new"
+    ):
         train(env=lambda: one)
     with pytest.raises(ConfigError, match="int: is no Gymnasium environment, since it has no obs"):
         train(env=lambda: 3)

@@ -121,7 +121,7 @@ def test_better_needs_every_run_and_more_than_chance() -> None:
         (["seeds=1"], r"seeds=1: must be at least 2"),
         (["command=ff_dqn"], r"command=ff_dqn: no such choice"),
         (["name=a/b"], r"name=a/b: must be letters"),
-        (["env=cartpole", "name=cartpole"], r"name=cartpole: env=cartpole is a file of jaxppo;"),
+        (["env=cartpole", "name=cartpole"], r"name=cartpole: configs/env has such a file already;"),
         (["env.name=Nowhere-v0"], r"Nowhere-v0"),
         (["arch.num_seeds=4"], r"arch\.num_seeds=4: leave it out; take seeds=N"),
         (["arch.absolute_metric=false"], r"arch\.absolute_metric=false: is not for"),

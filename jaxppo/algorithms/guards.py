@@ -52,7 +52,7 @@ def guarded(
         stop = stopped | system.algorithm.stop(agent, metrics.loss)
         metrics = jax.tree.map(partial(jnp.where, stopped), nothing, metrics)
         chosen = _choose(stop, agent, moved)
-        # Learning rates adapt to the minibatch that ends the epochs too: its KL is the largest
+        # The minibatch that ends the epochs adapts the learning rates too: its KL is a large one
         adapted = jax.tree.map(partial(jnp.where, stopped), agent.algorithm, moved.algorithm)
         return dataclasses.replace(chosen, algorithm=adapted), stop, metrics, finite
 

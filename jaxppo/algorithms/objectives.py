@@ -93,7 +93,7 @@ def find_objective(choice: str) -> Objective:
 def own_hyperparameters(objective: Objective, path: str, taken: Collection[str]) -> dict[str, Any]:
     """Return the attribute `hyperparameters` of a user's objective, or an empty dict.
 
-    It maps names, but for those that are `taken`, to fields made by `config.fields.traced`.
+    It maps names, none of them `taken`, to fields made by `config.fields.traced`.
     """
     found = getattr(objective, "hyperparameters", {})
     if not isinstance(found, dict) or not all(

@@ -216,8 +216,8 @@ class PPOSettings(SystemConfig):
         if self.adapt_learning_rates and self.epochs * self.num_minibatches == 1:
             raise ConfigError(
                 "system.adapt_learning_rates=true: with one gradient step an update "
-                "(system.epochs=1, system.num_minibatches=1) no KL is measured after a change; "
-                "raise one of them, or set it to false"
+                "(system.epochs=1, system.num_minibatches=1) the KL is always measured before "
+                "any change; raise one of them, or set it to false"
             )
         if self.adapt_learning_rates and not self.lr_min <= self.actor_lr <= self.lr_max:
             raise ConfigError(
@@ -322,6 +322,8 @@ class PPO(ActorCritic):
     def build(cls, config: Config, env: Environment) -> Self:
         """Make the algorithm of a run; `ConfigError` if its settings do not fit the network."""
         algorithm = super().build(config, env)
+        if config.arch.actors and config.arch.max_policy_lag:  # an older policy's values
+            algorithm.keeps_values = False
         algorithm.check(config, env)
         return algorithm
 
@@ -330,7 +332,7 @@ class PPO(ActorCritic):
         self.objective = find_objective(settings.objective)
         self.adapts = settings.adapt_learning_rates
         self.stops_early = math.isfinite(settings.target_kl)
-        # Next to an actor that shares its layers, the critic's head costs nothing
+        # Where all layers but the heads are shared, values cost almost nothing when acting
         self.keeps_values = shares_layers(network) and not settings.recompute_targets
 
     def init_state(self) -> State:

@@ -18,8 +18,8 @@ def check_trust(settings: dict[str, Any], trust: Sequence[str]) -> None:
     `settings` are plain containers, because parsing them would already import `system.algorithm`.
     A path is imported only if its prefix is trusted. The object found must also be defined under a
     trusted prefix: a trusted module may have imported it from elsewhere. From this project and its
-    libraries only classes are allowed, since a function may do anything with its arguments; but
-    optax's functions make optimisers of numbers.
+    libraries only classes are allowed, since a function may do anything with its arguments. Also
+    allowed are `_FUNCTIONS`, and functions of optax, which only make optimisers.
     """
     allowed = (*TRUSTED, *trust)
     for key, value in _texts(settings):

@@ -94,19 +94,19 @@ def settings_of(settings: DictConfig, hydra_config: Any) -> Config:
 
 
 def _check_allowed(names: Sequence[str], configs: Sequence[Config]) -> None:
-    """Raise `ConfigError` if a name of resume_allow is no setting, group of settings or log."""
+    """Raise `ConfigError` if a name of resume_allow is neither a setting, a group nor log."""
     own = [f"system.{field.name}" for each in configs for field in fields(each.system)]
     known = {"log", *known_keys(), *own}
     known |= {key.partition(".")[0] for key in known}
     for name in names:
-        if ".".join(name.split(".")[:2]) not in known:  # deeper ones are layers' and environments'
+        if ".".join(name.split(".")[:2]) not in known:  # deeper keys are not checked
             raise ConfigError(f"resume_allow: {unknown_key(name, own)}")
 
 
 def _grows(old: Config, typed: Mapping[str, Any]) -> bool:
     """Return whether the typed budget has at least the updates of the stored one.
 
-    `ConfigError` if it changes steps that do not count.
+    `ConfigError` if it changes total_timesteps of a run whose budget is num_updates.
     """
     changes = {key.partition(".")[2]: typed[key] for key in _BUDGET if key in typed}
     new = replace(old.arch, **changes)

@@ -186,7 +186,7 @@ def split(arguments: Sequence[str]) -> tuple[Tuning, list[str]]:
         raise ConfigError(f"name={settings.name}: must be letters, digits and underscores")
     if settings.name in choices("env"):
         raise ConfigError(
-            f"name={settings.name}: env={settings.name} is a file of jaxppo; choose another name"
+            f"name={settings.name}: configs/env has such a file already; choose another name"
         )
     typed = [each for each in arguments if each not in mine]
     for each in typed:

@@ -149,7 +149,7 @@ def try_out(
 
 
 def _check_params(params: PyTree) -> None:
-    """Raise `ConfigError` if a parameter is not float32, as gradients and optimisers are."""
+    """Raise `ConfigError` if a parameter is not float32, the type of gradients."""
     for path, x in jax.tree.leaves_with_path(params):
         if x.dtype != jnp.float32:
             layer, _, name = jax.tree_util.keystr(path, simple=True, separator=".").partition(".")

@@ -15,7 +15,7 @@ from jaxppo.types import PyTree, RunningStatistics
 
 # A standard deviation below this share of the mean is rounding error (float32 resolves 1.2e-7).
 RESOLUTION = 1e-6
-# The same around the mean of a batch, which is the rounded sum of many numbers.
+# The same for the mean of a batch, itself a rounded sum of many numbers.
 BATCH_RESOLUTION = 1e-5
 
 

@@ -323,7 +323,7 @@ def _write(path: Path, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> 
         file.write(sealed(manifest))
         file.flush()
         os.fsync(file.fileno())
-    dropped = _moved(path)  # in a moment, unlike deleting it
+    dropped = _moved(path)  # renaming takes a moment, deleting takes longer
     begun.rename(path)
     shutil.rmtree(dropped, ignore_errors=True)
 
@@ -391,7 +391,7 @@ def _remove(path: Path) -> None:
 
 
 def _moved(path: Path) -> Path:
-    """Rename a directory, if it exists, to the name of one that is to be deleted; return that."""
+    """Rename a directory, if it exists, so that it can be deleted; return the new path."""
     dropped = path.with_name(path.name + _DROPPED)
     shutil.rmtree(dropped, ignore_errors=True)
     if path.exists():

@@ -238,7 +238,8 @@ def _member_statistics(name: str, values: Sequence[float | None]) -> dict[str, A
 def of_training(totals: Metrics, num_updates: int) -> dict[str, Any]:
     """Return the values of a block's `train` event: means over updates and ended episodes.
 
-    Metrics of gradient steps are means over the updates that had some, and None without any.
+    Means of gradient steps leave out updates that skipped them all; without any other update, all
+    metrics of gradient steps are None.
     """
     rollout, learn = totals.rollout, totals.learn
     num_learnt: Any = num_updates - learn.skipped_updates

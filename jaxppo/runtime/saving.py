@@ -308,9 +308,9 @@ class Saver:
             raise Interrupted(f"{name}: stopped at step {steps}{saved}", received)
 
     def _is_sound(self, state: State, layout: Layout) -> bool:
-        """Return whether no active member has met what ends it at the end of the block.
+        """Return whether no active member has met a NaN or the like, which ends it after the block.
 
-        A checkpoint of it could not be resumed, and would replace an earlier one that can.
+        Its checkpoint could not be resumed, and would replace an earlier one that can.
         """
         found = layout.gather_numbers(state.total, self._members.active(layout.slots))
         steps = self._progress.steps
@@ -358,7 +358,7 @@ class Saver:
         def write() -> str:
             if not parts and hosts.count() == 1:
                 return ", not saved"
-            self.wait()  # or a run may be ahead of one that shares its program by all it keeps
+            self.wait()  # so that runs of one program are never several checkpoints apart
             self._num_saved += 1
             self._saved_at = time.perf_counter()
             gathered = (

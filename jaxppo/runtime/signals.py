@@ -41,7 +41,7 @@ class Signals:
         self.resume_hint = ""  # end of the message: how to resume
         self._before_end: Callable[[], str] | None = None
         self._patience = self._deadline = 0.0  # `_before_end` is not called before the deadline
-        self._ending = threading.RLock()  # held while the process ends: blocks do not end meanwhile
+        self._ending = threading.RLock()  # while the process ends, no `ending` block is left
 
     @contextlib.contextmanager
     def listen(self) -> Iterator[None]:

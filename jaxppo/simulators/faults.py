@@ -23,7 +23,7 @@ class RestartWarning(UserWarning):
     """Environments were made anew during an evaluation. The message is one line."""
 
 
-# What an environment may raise: with sys.exit() it would end the process with status 0
+# What an environment may raise; sys.exit() would end the run with status 0
 ANY_ERROR = (Exception, SystemExit)
 
 
