@@ -220,7 +220,9 @@ def test_where_none_is_whole_the_error_says_so(tmp_path: Path, write: Any) -> No
     write({10: 1.0, 20: 1.0})
     for steps in (10, 20):
         flip(tmp_path / "checkpoints" / f"{steps:012}")
-    with pytest.raises(CheckpointError, match=r"none of 2 checkpoints is whole.*SHA-256") as error:
+    with pytest.raises(
+        CheckpointError, match=r"none of 2 checkpoints can be used.*SHA-256"
+    ) as error:
         checkpoint.newest(tmp_path)
     assert "\n" not in str(error.value)
 

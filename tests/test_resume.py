@@ -14,7 +14,7 @@ from conftest import LAYERS, NETWORK, on_devices, small_config
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
-from jaxppo.runtime import checkpoint, compile, loop
+from jaxppo.runtime import checkpoint, compile, loop, saving
 from jaxppo.runtime.checkpoint import CheckpointError
 from jaxppo.runtime.jobs import Job, TrainingError
 from jaxppo.runtime.members import Member
@@ -429,6 +429,68 @@ def test_jobs_of_one_program_keep_checkpoints_of_their_own(tmp_path: Path, kill:
         assert found.steps == expected.steps
         for name, array in expected.arrays.items():
             np.testing.assert_allclose(found.arrays[name], array, 1e-3, 1e-5, err_msg=name)
+
+
+@pytest.mark.long
+def test_a_failed_job_does_not_hold_back_the_others(
+    tmp_path: Path, kill: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs go on together after one of them failed; alone, that one goes on before its failure."""
+    real = Member.diagnose
+
+    def diagnose(member: Member, totals: Any, steps: int) -> str | None:
+        fails = member.seed == 7 and steps >= 256
+        return "NaN" if fails else real(member, totals, steps)
+
+    def train(name: str) -> list[Any]:
+        folders = [tmp_path / name / str(number) for number in range(2)]
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
+        jobs = [Job(coin(seed=s), f, True) for s, f in zip((3, 7), folders, strict=True)]
+        return loop.run_together(jobs)
+
+    started: list[int] = []
+    place = saving.place_state
+
+    def placed(state: Any, resumed: Any, *rest: Any) -> Any:
+        started.append(resumed.steps)
+        return place(state, resumed, *rest)
+
+    monkeypatch.setattr(saving, "place_state", placed)
+    monkeypatch.setattr(Member, "diagnose", diagnose)
+    whole = train("whole")
+    kill(3)
+    with pytest.raises(Killed):
+        train("halves")
+    halves = train("halves")
+    assert started == [384]
+    assert halves[0] == whole[0]
+    assert str(halves[1]) == str(whole[1]) == "NaN"
+    assert_equal(tmp_path / "whole" / "0", tmp_path / "halves" / "0")
+    assert not list((tmp_path / "halves").glob("*/checkpoints/*.damaged"))
+    failed = tmp_path / "halves" / "1"
+    found, lines = checkpoint.newest(failed)
+    assert found is not None
+    assert found.steps == 128
+    assert all(line.endswith("is from after the run failed; skipped") for line in lines)
+    monkeypatch.setattr(Member, "diagnose", real)
+    assert np.isfinite(loop.run(coin(seed=7), failed, resume=True))
+    assert started == [384, 128]
+
+
+@pytest.mark.long
+def test_jobs_without_a_common_step_are_refused(tmp_path: Path) -> None:
+    """Nothing is deleted, and nothing starts anew."""
+    jobs = [Job(coin(seed=s, num_updates=n), tmp_path / str(s), True) for s, n in ((1, 4), (2, 40))]
+    for job in jobs:
+        assert job.run_dir is not None
+        job.run_dir.mkdir()
+        loop.run(job.config, job.run_dir)
+    before = sorted(tmp_path.glob("*/checkpoints/*"))
+    together = [dataclasses.replace(job, config=coin(seed=i)) for i, job in enumerate(jobs, 1)]
+    with pytest.raises(CheckpointError, match="have no step in common; resume each run alone"):
+        loop.run_together(together)
+    assert sorted(tmp_path.glob("*/checkpoints/*")) == before
 
 
 def without_checkpoint(run_dir: Path) -> None:

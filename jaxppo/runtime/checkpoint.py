@@ -239,33 +239,52 @@ def is_sealed(text: str) -> bool:
 
 
 def newest(run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Return the latest complete checkpoint, and a line about each later, damaged one.
+    """Return the latest checkpoint to go on from, and a line about each later one.
 
-    None if there are no checkpoints; `CheckpointError` if all are damaged.
+    None if there are no checkpoints; `CheckpointError` if there is none to go on from.
     """
     found, lines = newest_of_all([run_dir])
     return (found[0] if found else None), lines
 
 
 def newest_of_all(run_dirs: Sequence[Path]) -> tuple[list[Checkpoint], list[str]]:
-    """Return each run's checkpoint of the latest step at which all are complete.
+    """Return each run's checkpoint of the latest step at which all are complete and one goes on.
 
-    Also return a line about each later, damaged one. The list is empty if no step has a checkpoint
-    of every run; `CheckpointError` if there are such steps, and each has a damaged one.
+    A run cannot go on after all its members failed; its checkpoints from then on only keep those of
+    its program together. Also return a line about each later step. The list is empty if one of the
+    runs has no checkpoints; `CheckpointError` if they have some, but none to go on from.
     """
     folders = [run_dir / FOLDER for run_dir in run_dirs]
+    existing = [set(steps_in(folder)) for folder in folders]
     lines: list[str] = []
-    for steps in sorted(set.intersection(*(set(steps_in(f)) for f in folders)), reverse=True):
+    for steps in sorted(set.intersection(*existing), reverse=True):
         try:
-            return [read(path_of(run_dir, steps)) for run_dir in run_dirs], lines
+            found = [read(path_of(run_dir, steps)) for run_dir in run_dirs]
         except CheckpointError as error:
             lines.append(f"{error}; skipped")
+        else:
+            if not all(map(_has_failed, found)):
+                return found, lines
+            lines.append(f"{found[0].path}: is from after the run failed; skipped")
+    if all(existing) and not lines:
+        raise CheckpointError(
+            f"{', '.join(map(str, folders))}: have no step in common; resume each run alone, or "
+            "train again in other directories"
+        )
     if lines:
         raise CheckpointError(
-            f"{folders[0]}: none of {len(lines)} checkpoints is whole; the latest: "
+            f"{folders[0]}: none of {len(lines)} checkpoints can be used; the latest: "
             f"{lines[0].removesuffix('; skipped')}; train again in another directory"
         )
     return [], []
+
+
+def _has_failed(found: Checkpoint) -> bool:
+    """Return whether no member goes on; False for facts that are invalid, which others check."""
+    members = found.facts.get("members")
+    return isinstance(members, list) and all(
+        isinstance(member, dict) and member.get("failure") is not None for member in members
+    )
 
 
 def concatenate(found: Sequence[Checkpoint]) -> dict[str, np.ndarray]:

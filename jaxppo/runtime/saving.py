@@ -232,11 +232,13 @@ class Saver:
 
     def open(self, threads: ThreadPoolExecutor) -> None:
         """Make the checkpoint writers, and set the messages that are printed on a signal."""
+        # With only one each, jobs that are killed while they write could have none in common
+        least = 1 if len(self._jobs) == 1 else 2
         for number, job in enumerate(self._jobs):
             settings = job.config.checkpoint
             if settings.enabled and job.run_dir is not None:
                 self._writers[number] = checkpoint.Writer(
-                    job.run_dir, threads, settings.keep, settings.milestones
+                    job.run_dir, threads, max(settings.keep, least), settings.milestones
                 )
         self._signals.plan = (
             "saving a checkpoint, then stopping"
@@ -342,16 +344,14 @@ class Saver:
         It starts the write and returns a short message about it.
         """
         steps, parts = self._progress.steps, []
-        active = self._members.active(layout.slots)
-        for number, writer in self._writers.items():
+        for number, writer in self._writers.items():  # of failed jobs too: all resume together
             own = self._members.jobs[number]
             rows = [slot for slot, i in enumerate(layout.slots) if i in own]
-            if any(layout.slots[slot] in active for slot in rows):
-                found = [x for i, x in scores.items() if i in own and math.isfinite(x)]
-                score = statistics.fmean(found) if found else None
-                facts = self._facts(number, rows, layout)
-                own_facts = [self._members[i].facts for i in own]  # made a dict later
-                parts.append((writer, rows, facts, own_facts, self._jobs[number].config, score))
+            found = [x for i, x in scores.items() if i in own and math.isfinite(x)]
+            score = statistics.fmean(found) if found else None
+            facts = self._facts(number, rows, layout)
+            own_facts = [self._members[i].facts for i in own]  # made a dict later
+            parts.append((writer, rows, facts, own_facts, self._jobs[number].config, score))
         # Convert typed keys to data now: a device may be busy when `write` is called
         data = jax.tree.map(devices.data, state)
 
