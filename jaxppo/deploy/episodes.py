@@ -25,7 +25,7 @@ from jaxppo.algorithms.evaluation import (
 )
 from jaxppo.config.fields import ConfigError
 from jaxppo.envs import is_simulated
-from jaxppo.runtime import compile, devices, simulated
+from jaxppo.runtime import compile, devices, simulated_evaluation
 from jaxppo.simulators.faults import RestartWarning
 from jaxppo.types import Policy, PyTree, System
 
@@ -161,7 +161,7 @@ def _play_simulators(
     try:
         for num, keys in batches:
             if program is None:
-                compiled = simulated.compile_evaluation(
+                compiled = simulated_evaluation.compile_evaluation(
                     system, policy, keys, system.num_envs, compiler, describes=True
                 )
                 program = compiled.call
@@ -178,7 +178,7 @@ def _play_simulators(
             close_simulators(program)
 
 
-def close_simulators(evaluation: simulated.Evaluation) -> None:
+def close_simulators(evaluation: simulated_evaluation.Evaluation) -> None:
     """End the simulators of an evaluation; warn if faults have cut episodes."""
     restarts = evaluation.restarts
     evaluation.close()

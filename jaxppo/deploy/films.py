@@ -27,7 +27,7 @@ from jaxppo.deploy.policy import Playing, TrainedPolicy
 from jaxppo.envs import is_simulated
 from jaxppo.kernels.precisions import precision
 from jaxppo.runtime.directories import output_folder
-from jaxppo.runtime.simulated import episode_seeds
+from jaxppo.runtime.simulated_evaluation import episode_seeds
 from jaxppo.runtime.sinks.console import print_lines
 from jaxppo.types import PyTree
 

@@ -14,7 +14,7 @@ from jaxppo.algorithms.spine import Metrics, train_members, warm_up_members
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.envs import is_simulated
-from jaxppo.runtime import build, compile, devices, hosts, simulated
+from jaxppo.runtime import build, compile, devices, hosts, simulated, simulated_evaluation
 from jaxppo.runtime.evaluating import place_keys
 from jaxppo.runtime.jobs import TooLargeError, profile_folder
 from jaxppo.runtime.placement import Layout
@@ -113,7 +113,7 @@ def compile_evaluation(
     """Compile what plays episodes for keys `[D, P, E]`; arguments may be shapes."""
     if is_simulated(system.env):
         num, compiler = config.arch.total_num_envs, config.arch.compiler
-        return simulated.compile_evaluation(system, policy, keys, num, compiler)
+        return simulated_evaluation.compile_evaluation(system, policy, keys, num, compiler)
     return _compile(config, partial(evaluate_members, system), policy, keys)
 
 
