@@ -45,9 +45,7 @@ SIZES = {
 
 
 def torsos(
-    layers: Iterable[int],
-    activation: str,
-    parts: Iterable[str] = ("actor_torso", "critic_torso"),
+    layers: Iterable[int], activation: str, parts: Iterable[str] = ("actor_torso", "critic_torso")
 ) -> list[str]:
     """The settings of torsos with these layers."""
     sizes = ",".join(map(str, layers))

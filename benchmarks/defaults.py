@@ -55,9 +55,7 @@ TASKS = [
     Task("FrozenLake-misc", 100_000, 0.0, 0.74),
     Task("UmbrellaChain-bsuite", 50_000, 0.0, 1.0),
 ]
-IMAGES = [
-    Task("Breakout-MinAtar", 200_000, 0.5, 10.0),
-]
+IMAGES = [Task("Breakout-MinAtar", 200_000, 0.5, 10.0)]
 LONG = [
     dataclasses.replace(task, steps=1_000_000)
     for task in TASKS

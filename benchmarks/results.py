@@ -234,11 +234,7 @@ def machine() -> dict[str, str]:
     name, version = told.stdout.strip().split("|")
     describe = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
     commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=False)
-    return {
-        "machine": name,
-        "jax": version,
-        "commit": commit.stdout.strip() or "unknown",
-    }
+    return {"machine": name, "jax": version, "commit": commit.stdout.strip() or "unknown"}
 
 
 def collect(row: Row, folder: Path) -> dict[str, Any] | None:

@@ -39,10 +39,7 @@ def of_peer(python: str, peer: str, work: dict[str, Any], seeds: int) -> list[fl
 
 
 def compare(
-    description: str,
-    file: str,
-    rows: Mapping[str, dict[str, Any]],
-    systems: Mapping[str, Run],
+    description: str, file: str, rows: Mapping[str, dict[str, Any]], systems: Mapping[str, Run]
 ) -> None:
     """Run the rows that the command line names with each system; print and append the returns."""
     parser = argparse.ArgumentParser(description=description)

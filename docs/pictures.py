@@ -79,10 +79,7 @@ PICTURES = {
         "report/index.html",
     ),
 }
-COPIED = {
-    "results.png": RESULTS / "table" / "results.png",
-    "scaling.png": RESULTS / "scaling.png",
-}
+COPIED = {"results.png": RESULTS / "table" / "results.png", "scaling.png": RESULTS / "scaling.png"}
 TUTORIAL = "tutorial.ipynb"
 NAMES = (*PICTURES, TUTORIAL, *COPIED)
 

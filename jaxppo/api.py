@@ -13,6 +13,7 @@ import numpy as np
 from jaxppo.algorithms.whole import Schedule, TrainOutput, train_whole
 from jaxppo.config.fields import ConfigError, as_override
 from jaxppo.config.given import with_given
+from jaxppo.config.messages import flattened
 from jaxppo.config.plan import Plan, num_members, plan
 from jaxppo.config.schema import COMMANDS, Config, LoggerConfig
 from jaxppo.deploy.policy import TrainedPolicy, check_key
@@ -60,7 +61,7 @@ def compose(command: str = "ff_ppo", settings: Sequence[str] | Mapping[str, Any]
 def _as_overrides(settings: Any) -> list[str]:
     """Return settings as the command line takes them."""
     if isinstance(settings, Mapping):
-        return list(_overrides(settings))
+        return [as_override(*each) for each in flattened(settings)]
     is_list = isinstance(settings, Sequence) and not isinstance(settings, str)
     if not is_list or not all(isinstance(each, str) for each in settings):
         raise ConfigError(
@@ -68,16 +69,6 @@ def _as_overrides(settings: Any) -> list[str]:
             "jaxppo.compose returns"
         )
     return list(settings)
-
-
-def _overrides(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield nested settings as the command line takes them."""
-    for name, value in settings.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, Mapping) and value:
-            yield from _overrides(value, f"{key}.")
-        else:
-            yield as_override(key, value)
 
 
 @contextlib.contextmanager

@@ -91,12 +91,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "compile_cache": None,
         "evaluate_first": False,
     },
-    "system": {
-        "rollout_length": 8,
-        "epochs": 2,
-        "num_minibatches": 4,
-        "normalize_rewards": False,
-    },
+    "system": {"rollout_length": 8, "epochs": 2, "num_minibatches": 4, "normalize_rewards": False},
     "env": {"name": None, "target": "envs.Clock"},
     "network": NETWORK,
 }

@@ -214,9 +214,7 @@ def test_the_documented_example_is_an_environment(
     assert "time limit 50" in lines[4]
 
 
-def test_the_executable_says_what_is_wrong_and_exits_so(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_executable_says_what_is_wrong_and_exits_so(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         check_env.report(["env.target=own_envs.FlagOfOne", "steps=8"])
     assert end.value.code == 1

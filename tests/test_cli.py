@@ -788,15 +788,9 @@ def test_a_resumed_run_keeps_its_settings(
 @pytest.mark.parametrize(
     "typed, expected",
     [
-        (
-            "arch.total_timesteps=5e5",
-            "arch.total_timesteps=500000|the run has arch.num_updates=16",
-        ),
+        ("arch.total_timesteps=5e5", "arch.total_timesteps=500000|the run has arch.num_updates=16"),
         ("arch.total_timesteps=6e5 arch.num_updates=null", None),
-        (
-            "arch.total_timesteps=1e4 arch.num_updates=null",
-            "arch.num_updates=null (was 16)",
-        ),
+        ("arch.total_timesteps=1e4 arch.num_updates=null", "arch.num_updates=null (was 16)"),
         ("arch.num_updates=17", 17),
         ("arch.num_updates=15", "arch.num_updates=15 (was 16)"),
     ],
@@ -952,11 +946,7 @@ def test_sweep_that_does_not_fit_is_split(
 ) -> None:
     outcome = launch("-m", "arch.seed=range(1,10)", "hydra.sweep.dir=sweep")
     assert (outcome.status, outcome.err) == (0, "")
-    assert [[c.arch.seed for c in jobs] for jobs in programs] == [
-        [1, 2, 3, 4],
-        [5, 6],
-        [7, 8, 9],
-    ]
+    assert [[c.arch.seed for c in jobs] for jobs in programs] == [[1, 2, 3, 4], [5, 6], [7, 8, 9]]
 
 
 def test_failed_job_of_a_sweep_is_reported(
@@ -1325,8 +1315,7 @@ def test_running_out_of_memory_is_what_it_is_taken_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "folder",
-    ["runs/1", "my runs/a(b)", "it's", "a=b,c", "back\\slash", "end\\", "${x}", "ü"],
+    "folder", ["runs/1", "my runs/a(b)", "it's", "a=b,c", "back\\slash", "end\\", "${x}", "ü"]
 )
 def test_what_to_type_is_quoted_for_shell_and_hydra(folder: str) -> None:
     (typed,) = shlex.split(as_argument("resume", Path(folder)))

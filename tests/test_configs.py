@@ -23,14 +23,7 @@ from jaxppo.algorithms.objectives import ESTIMATORS, OBJECTIVES, VALUE_LOSSES
 from jaxppo.algorithms.ppo import PPOSettings
 from jaxppo.algorithms.pqn import PQNSettings
 from jaxppo.config.fields import ConfigError, traced
-from jaxppo.config.parse import (
-    RENAMED,
-    help_text,
-    known_keys,
-    parse,
-    system_type,
-    unknown_key,
-)
+from jaxppo.config.parse import RENAMED, help_text, known_keys, parse, system_type, unknown_key
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import (
     ALGORITHMS,

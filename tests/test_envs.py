@@ -214,10 +214,7 @@ def test_bounds_are_per_element_where_they_differ() -> None:
 
 def test_dict_observations_and_discrete_leaves() -> None:
     env = custom("envs.Echo")
-    assert env.observation_space == {
-        "count": Box((2,), "int32", 0.0, 9.0),
-        "shown": Discrete(3),
-    }
+    assert env.observation_space == {"count": Box((2,), "int32", 0.0, 9.0), "shown": Discrete(3)}
 
 
 AIM = Box((2,), "float32", (-1.0, 0.0), (3.0, 10.0))

@@ -199,7 +199,7 @@ def test_facts_name_every_array(exported: Path) -> None:
     facts = json.loads((exported / "recurrent" / "policy.json").read_text())
     assert facts["initial_carry"] == "zeros"
     assert [row["name"] for row in facts["functions"]["sampled"]["inputs"]] == [
-        *("observation", "key", "carry['actor_memory'][0]", "reset"),
+        *("observation", "key", "carry['actor_memory'][0]", "reset")
     ]
 
 
@@ -219,7 +219,7 @@ def test_command_exports_the_best_policy(
         command.main()
     assert "policy of step 32, for cpu, rocm" in capsys.readouterr().out
     assert sorted(path.name for path in (run_dir / "export").iterdir()) == [
-        *("README.md", "greedy.stablehlo", "policy.json", "sampled.stablehlo"),
+        *("README.md", "greedy.stablehlo", "policy.json", "sampled.stablehlo")
     ]
 
 

@@ -246,11 +246,7 @@ FOUND = {"coordinator_address": "a:1", "num_processes": 2, "process_id": 1}
         ({}, {}, None),
         (GIVEN, {}, FOUND),
         (None, SLURM, None),
-        (
-            {},
-            SLURM,
-            {"coordinator_address": "gpu03:61657", "num_processes": 4, "process_id": 3},
-        ),
+        ({}, SLURM, {"coordinator_address": "gpu03:61657", "num_processes": 4, "process_id": 3}),
         ({}, SLURM | {"SLURM_STEP_NUM_TASKS": "1"}, None),
         ({}, {k: v for k, v in SLURM.items() if "STEP" not in k}, None),  # sbatch without srun
         (

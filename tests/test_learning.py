@@ -194,12 +194,7 @@ def short_run(run_dir: Path, **changes: dict[str, Any]) -> float:
     """The absolute metric after 60 updates of 32 environments."""
     settings = small_config(
         arch={"total_num_envs": 32, "num_updates": 60, **changes.get("arch", {})},
-        system={
-            "actor_lr": 1e-2,
-            "critic_lr": 1e-2,
-            "ent_coef": 0.0,
-            **changes.get("system", {}),
-        },
+        system={"actor_lr": 1e-2, "critic_lr": 1e-2, "ent_coef": 0.0, **changes.get("system", {})},
         env=changes["env"],
         network=changes.get("network", {}),
         logger={"console": False, "plot": False},
@@ -266,8 +261,7 @@ def test_an_environments_own_settings_solve_it(tmp_path: Path, env: str, at_leas
 @pytest.mark.slow
 @pytest.mark.parametrize("network", ["lstm", "gru", "lru"])
 @pytest.mark.parametrize(
-    "env, at_least",
-    [("memory_chain", 0.9), ("t_maze", 0.95), ("cartpole_no_velocity", 475)],
+    "env, at_least", [("memory_chain", 0.9), ("t_maze", 0.95), ("cartpole_no_velocity", 475)]
 )
 def test_a_memory_solves_what_nothing_else_does(
     tmp_path: Path, env: str, at_least: float, network: str

@@ -29,9 +29,7 @@ def mean_clipped_surrogate(
     return jax.value_and_grad(mean)(log_prob)
 
 
-def with_slopes(
-    function: Callable[..., jax.Array],
-) -> Callable[..., tuple[jax.Array, jax.Array]]:
+def with_slopes(function: Callable[..., jax.Array]) -> Callable[..., tuple[jax.Array, jax.Array]]:
     """An elementwise loss, compiled, with its derivative by its first array."""
 
     def both(x: jax.Array, *rest: Any) -> tuple[jax.Array, jax.Array]:

@@ -179,10 +179,7 @@ def test_heads_take_float32_whatever_torsos_compute_in() -> None:
     params = network.init(jax.random.key(0))
     assert {x.dtype.name for x in jax.tree.leaves(params)} == {"float32"}
     obs, reset = jnp.ones((1, 3, 2)), jnp.zeros((1, 3), bool)
-    assert products_by_type(network.unroll, params, (), obs, reset) == {
-        "bfloat16": 2,
-        "float32": 2,
-    }
+    assert products_by_type(network.unroll, params, (), obs, reset) == {"bfloat16": 2, "float32": 2}
     bias = jnp.float32(1.001)  # bfloat16 has no such number
     head = jax.tree.map(jnp.zeros_like, params["critic_head"])
     head["Dense_0"]["bias"] = bias[None]

@@ -172,9 +172,7 @@ def test_equal_bounds_train_bit_for_bit_as_the_value() -> None:
         return np.asarray(jax.random.key_data(x) if is_key else x)
 
     jax.tree.map(
-        lambda one, other: np.testing.assert_array_equal(numbers(one), numbers(other)),
-        found,
-        state,
+        lambda one, other: np.testing.assert_array_equal(numbers(one), numbers(other)), found, state
     )
 
 

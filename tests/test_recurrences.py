@@ -40,8 +40,7 @@ def test_states_equal_the_definition(length: int, block: int, kind: str) -> None
 @pytest.mark.long_but(2)
 @pytest.mark.parametrize("kind", ["real", "complex"])
 @pytest.mark.parametrize(
-    "length, block, resets",
-    [(1, 8, 0.2), (24, 4, 0.2), (30, 7, 1.0), (13, 4, 0.2)],
+    "length, block, resets", [(1, 8, 0.2), (24, 4, 0.2), (30, 7, 1.0), (13, 4, 0.2)]
 )
 def test_gradients_equal_those_of_the_definition(
     length: int, block: int, resets: float, kind: str

@@ -300,9 +300,7 @@ def test_optimisers_are_those_of_optax(small: Any, name: str) -> None:
             change, its_state = alone.update(gradient[part], its_state, wanted)
             wanted = optax.apply_updates(wanted, change)
         jax.tree.map(
-            lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-7),
-            found[part],
-            wanted,
+            lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-7), found[part], wanted
         )
 
 

@@ -111,12 +111,7 @@ def test_a_share_has_several_programs_where_there_are_more_than_workers(
     ],
 )
 def test_a_launcher_without_its_plugin_says_what_to_install(
-    launch: Any,
-    cwd: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    launcher: str,
-    package: str,
-    extra: str,
+    launch: Any, cwd: Path, monkeypatch: pytest.MonkeyPatch, launcher: str, package: str, extra: str
 ) -> None:
     monkeypatch.setattr(composing, "is_installed", lambda module: False)
     outcome = launch("-m", f"hydra/launcher={launcher}", "hydra.launcher.over.no_such_key=1")

@@ -11,18 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from simulators import (
-    LENGTH,
-    LIMIT,
-    Failing,
-    Known,
-    Nested,
-    Refusing,
-    Slow,
-    Starting,
-    Where,
-    Wide,
-)
+from simulators import LENGTH, LIMIT, Failing, Known, Nested, Refusing, Slow, Starting, Where, Wide
 
 from jaxppo.simulators import making
 from jaxppo.simulators import pool as simulators_pool

@@ -132,9 +132,7 @@ def test_statistics_move_once_an_update_over_every_observation(small: Any) -> No
         agent, batch = add_targets(phases, middle.agent, rollout)
         trained, *_ = phases.run_epochs(agent, rollout, batch)
         for one, other in zip(
-            jax.tree.leaves(before),
-            jax.tree.leaves(trained.policy.obs_statistics),
-            strict=True,
+            jax.tree.leaves(before), jax.tree.leaves(trained.policy.obs_statistics), strict=True
         ):
             np.testing.assert_array_equal(one, other)
         agent = phases.update_obs_statistics(trained, rollout)

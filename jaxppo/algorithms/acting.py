@@ -267,16 +267,17 @@ def next_values(
     """
     steps, chunks = rollout.steps, system.num_value_chunks
 
-    def bootstrap(truncated: jax.Array, next_value: jax.Array, *seen: PyTree) -> jax.Array:
-        after, final_observation = seen
+    def bootstrap(
+        truncated: jax.Array, next_value: jax.Array, after: PyTree, final_observation: PyTree
+    ) -> jax.Array:
         obs, reset = sequences.cut((final_observation, jnp.zeros_like(truncated)), 1)
         final = unroll(system, policy, sequences.first(after, 1), obs, reset)[1]
         here = truncated.reshape(*truncated.shape, *(1,) * (next_value.ndim - truncated.ndim))
         return jnp.where(here, value(final).reshape(next_value.shape), next_value)
 
     def bootstrap_some(_: tuple[()], seen: PyTree) -> tuple[tuple[()], jax.Array]:
-        some, *operands = seen
-        return (), jax.lax.cond(some[0], bootstrap, lambda *given: given[1], *operands)
+        some, *given = seen
+        return (), jax.lax.cond(some[0], bootstrap, lambda _, next_value, *__: next_value, *given)
 
     with jax.named_scope("values"):
         last_obs = jax.tree.map(lambda x: x[None], rollout.obs)

@@ -51,7 +51,7 @@ def guarded(
         moved, metrics, finite = finite_step(system, step, nothing, agent, indices)
         stop = stopped | system.algorithm.stop(agent, metrics.loss)
         metrics = jax.tree.map(partial(jnp.where, stopped), nothing, metrics)
-        chosen = _choose(stop, agent, moved)
+        chosen = _learning_from(agent, moved, ~stop)
         # The minibatch that ends the epochs adapts the learning rates too: its KL is a large one
         adapted = jax.tree.map(partial(jnp.where, stopped), agent.algorithm, moved.algorithm)
         return dataclasses.replace(chosen, algorithm=adapted), stop, metrics, finite
@@ -76,7 +76,7 @@ def finite_step(
     if not system.skip_nonfinite:
         return moved, metrics, jnp.ones((), bool)
     finite = num_nonfinite((metrics.total_loss, metrics.norms)) == 0
-    agent = _choose(finite, moved, agent)
+    agent = _learning_from(agent, moved, finite)
     return agent, jax.tree.map(partial(jnp.where, finite), metrics, nothing), finite
 
 
@@ -102,13 +102,13 @@ def num_nonfinite(tree: PyTree) -> jax.Array:
     return sum(counts, jnp.zeros((), jnp.int32))
 
 
-def _choose(condition: jax.Array, one: AgentState, other: AgentState) -> AgentState:
-    """Return `one` if the condition holds, else `one` with the learnt parts of `other`."""
-    pick = partial(jax.tree.map, partial(jnp.where, condition))
-    params = pick(one.policy.params, other.policy.params)
+def _learning_from(agent: AgentState, other: AgentState, when: jax.Array) -> AgentState:
+    """Return `agent`; if `when`, with parameters, optimiser and algorithm's state of `other`."""
+    pick = partial(jax.tree.map, partial(jnp.where, when))
+    params = pick(other.policy.params, agent.policy.params)
     return dataclasses.replace(
-        one,
-        policy=dataclasses.replace(one.policy, params=params),
-        opt_state=pick(one.opt_state, other.opt_state),
-        algorithm=pick(one.algorithm, other.algorithm),
+        agent,
+        policy=dataclasses.replace(agent.policy, params=params),
+        opt_state=pick(other.opt_state, agent.opt_state),
+        algorithm=pick(other.algorithm, agent.algorithm),
     )

@@ -81,13 +81,13 @@ def add(total: Any, new: Any) -> Any:
 
 
 def over_axes(axes: tuple[str, ...], tree: Any) -> Any:
-    """Reduce metrics over the mapped `axes` of one agent."""
+    """Reduce metrics over the mapped `axes` of one agent, all of a kind at once."""
     reductions = {SUM: sum_over, LEAST: min_over, GREATEST: max_over}
     by_kind: dict[str, list[jax.Array]] = {}
     for _, how, x in leaves(tree):
         by_kind.setdefault(how, []).append(x)
     reduced = {how: iter(reductions.get(how, mean_over)(axes, x)) for how, x in by_kind.items()}
-    return combine(lambda how, _: next(reduced[how]), tree)
+    return combine(lambda how, _: next(reduced[how]), tree)  # in the order of `leaves`
 
 
 def over_first(tree: Any, seen: jax.Array | None = None) -> Any:

@@ -29,17 +29,6 @@ from jaxppo.types import AgentState, Hyperparameters, Transition
 Objective = Callable[[AgentState, Any, Any, jax.Array], jax.Array]
 
 
-def clip_objective(
-    agent: AgentState, steps: Any, distribution: Any, log_prob: jax.Array
-) -> jax.Array:
-    """Return the clipped surrogate loss."""
-    del distribution
-    hp = agent.hyperparameters
-    return clipped_surrogate(
-        log_prob, steps.log_prob, steps.advantage, hp.clip_eps, hp.clip_eps_high
-    )
-
-
 def penalty_objective(
     agent: AgentState, steps: Any, distribution: Any, log_prob: jax.Array
 ) -> jax.Array:
@@ -50,37 +39,30 @@ def penalty_objective(
     return surrogate(log_prob, steps.log_prob, steps.advantage) + weight * kl
 
 
-def dpo_objective(
-    agent: AgentState, steps: Any, distribution: Any, log_prob: jax.Array
-) -> jax.Array:
-    """Discovered policy optimisation."""
-    del distribution
-    hp = agent.hyperparameters
-    return discovered_objective(
-        log_prob, steps.log_prob, steps.advantage, hp.dpo_alpha, hp.dpo_beta
-    )
-
-
-def reinforce_objective(
-    agent: AgentState, steps: Any, distribution: Any, log_prob: jax.Array
-) -> jax.Array:
-    """REINFORCE with the value as its baseline."""
-    del agent, distribution
-    return reinforce(log_prob, steps.advantage)
-
-
 OBJECTIVES: dict[str, Objective] = {
-    "clip": clip_objective,
+    "clip": lambda agent, steps, _, log_prob: clipped_surrogate(
+        log_prob,
+        steps.log_prob,
+        steps.advantage,
+        agent.hyperparameters.clip_eps,
+        agent.hyperparameters.clip_eps_high,
+    ),
     "penalty": penalty_objective,
-    "dpo": dpo_objective,
-    "reinforce": reinforce_objective,
+    "dpo": lambda agent, steps, _, log_prob: discovered_objective(
+        log_prob,
+        steps.log_prob,
+        steps.advantage,
+        agent.hyperparameters.dpo_alpha,
+        agent.hyperparameters.dpo_beta,
+    ),
+    "reinforce": lambda agent, steps, _, log_prob: reinforce(log_prob, steps.advantage),
 }
 
 
 def reads_distribution(objective: Objective) -> bool:
     """Return whether an objective may read `steps.distribution`, which is stored only then."""
-    blind = (clip_objective, dpo_objective, reinforce_objective)
-    return not any(objective is each for each in blind)  # a user's may have no hash
+    others = [each for name, each in OBJECTIVES.items() if name != "penalty"]
+    return not any(objective is each for each in others)  # a user's may have no hash
 
 
 def find_objective(choice: str) -> Objective:
@@ -146,62 +128,33 @@ Estimator = Callable[
 ]
 
 
-def gae_estimator(
-    hp: Hyperparameters,
-    rollout: Transition,
-    log_ratio: jax.Array,
-    value: jax.Array,
-    next_value: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
-    """Return GAE advantages and value targets."""
-    del log_ratio
-    return gae(
-        rollout.reward,
+ESTIMATORS: dict[str, Estimator] = {
+    "gae": lambda hp, steps, _, value, next_value: gae(
+        steps.reward,
         value,
         next_value,
-        rollout.terminated,
-        rollout.truncated,
+        steps.terminated,
+        steps.truncated,
         gamma=hp.gamma,
         gae_lambda=hp.gae_lambda,
-    )
-
-
-def vtrace_estimator(
-    hp: Hyperparameters,
-    rollout: Transition,
-    log_ratio: jax.Array,
-    value: jax.Array,
-    next_value: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
-    """Return V-trace advantages and value targets of the current policy."""
-    return vtrace(
+    ),
+    "vtrace": lambda hp, steps, log_ratio, value, next_value: vtrace(
         log_ratio,
-        rollout.reward,
+        steps.reward,
         value,
         next_value,
-        rollout.terminated,
-        rollout.truncated,
+        steps.terminated,
+        steps.truncated,
         gamma=hp.gamma,
         gae_lambda=hp.gae_lambda,
         rho_clip=hp.rho_clip,
         c_clip=hp.c_clip,
-    )
-
-
-ESTIMATORS: dict[str, Estimator] = {"gae": gae_estimator, "vtrace": vtrace_estimator}
-
-
-def squared_loss(hp: Hyperparameters, value: jax.Array, target: jax.Array) -> jax.Array:
-    """Half the squared error."""
-    del hp
-    return squared_error(value, target)
-
-
-def huber_loss(hp: Hyperparameters, value: jax.Array, target: jax.Array) -> jax.Array:
-    """Half the squared error, linear beyond `huber_delta`."""
-    return huber_error(value, target, hp.huber_delta)
-
+    ),
+}
 
 # (hyperparameters, value, target) -> the critic's loss, of one shape
 ValueLoss = Callable[[Hyperparameters, jax.Array, jax.Array], jax.Array]
-VALUE_LOSSES: dict[str, ValueLoss] = {"squared": squared_loss, "huber": huber_loss}
+VALUE_LOSSES: dict[str, ValueLoss] = {
+    "squared": lambda _, value, target: squared_error(value, target),
+    "huber": lambda hp, value, target: huber_error(value, target, hp.huber_delta),
+}

@@ -322,7 +322,8 @@ class PPO(ActorCritic):
     def build(cls, config: Config, env: Environment) -> Self:
         """Make the algorithm of a run; `ConfigError` if its settings do not fit the network."""
         algorithm = super().build(config, env)
-        if config.arch.actors and config.arch.max_policy_lag:  # an older policy's values
+        if config.arch.actors and config.arch.max_policy_lag:
+            # An older policy than the one that learns has acted, so its values are not kept
             algorithm.keeps_values = False
         algorithm.check(config, env)
         return algorithm
@@ -517,8 +518,7 @@ class PPO(ActorCritic):
             state = dataclasses.replace(agent.algorithm, kl_factor=factor)
             agent = dataclasses.replace(agent, algorithm=state)
         return agent, FinishMetrics(
-            explained_variance=explained,
-            kl_coef=hp.kl_coef * agent.algorithm.kl_factor,
+            explained_variance=explained, kl_coef=hp.kl_coef * agent.algorithm.kl_factor
         )
 
     def check(self, config: Config, env: Environment) -> None:

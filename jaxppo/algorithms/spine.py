@@ -17,13 +17,7 @@ from jax.flatten_util import ravel_pytree
 from jaxppo.algorithms import memory
 from jaxppo.algorithms.acting import Ended, collect
 from jaxppo.algorithms.axes import vmap_batches, vmap_members
-from jaxppo.algorithms.guards import (
-    Outcome,
-    all_stopped,
-    guarded,
-    num_nonfinite,
-    unless_nonfinite,
-)
+from jaxppo.algorithms.guards import Outcome, all_stopped, guarded, num_nonfinite, unless_nonfinite
 from jaxppo.algorithms.metrics import (
     LAST,
     SUM,
@@ -41,12 +35,7 @@ from jaxppo.kernels.permutations import random_permutation
 from jaxppo.kernels.platforms import forms
 from jaxppo.ops import sequences
 from jaxppo.ops.collectives import mean_over
-from jaxppo.ops.statistics import (
-    deviation,
-    init_statistics,
-    merge_statistics,
-    normalized_entries,
-)
+from jaxppo.ops.statistics import deviation, init_statistics, merge_statistics, normalized_entries
 from jaxppo.types import (
     ActingState,
     AgentState,
@@ -293,9 +282,7 @@ def run_epochs(
     minibatch, `[epochs, num_minibatches]`.
     """
     (agent, _), (found, outcomes) = packing.scan(
-        partial(run_epoch, system, rollout, batch),
-        (agent, jnp.zeros((), bool)),
-        rollout.keys,
+        partial(run_epoch, system, rollout, batch), (agent, jnp.zeros((), bool)), rollout.keys
     )
     flat_found, flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (found, outcomes))
     found = over_first(flat_found, flat.counted)

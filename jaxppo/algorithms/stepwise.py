@@ -14,13 +14,7 @@ from jaxppo.algorithms.acting import Ended, act, replay, rollout_keys
 from jaxppo.algorithms.axes import vmap_batches, vmap_members
 from jaxppo.algorithms.evaluation import step_keys
 from jaxppo.algorithms.metrics import add
-from jaxppo.algorithms.spine import (
-    Metrics,
-    count_nonfinite,
-    explore,
-    update,
-    watch,
-)
+from jaxppo.algorithms.spine import Metrics, count_nonfinite, explore, update, watch
 from jaxppo.kernels import random_bits
 from jaxppo.types import (
     Acted,
@@ -92,12 +86,7 @@ def _over_batches(phase: Any, system: System, own: PyTree) -> PyTree:
 
 @partial(vmap_members, shared=1)
 def act_members(
-    system: System,
-    policy: Policy,
-    memory: Memory,
-    obs: PyTree,
-    reset: jax.Array,
-    step: jax.Array,
+    system: System, policy: Policy, memory: Memory, obs: PyTree, reset: jax.Array, step: jax.Array
 ) -> tuple[Memory, PyTree]:
     """Sample actions for `obs` `[P, U, B, O...]` at `step` of the rollout.
 

@@ -13,7 +13,8 @@ from jaxppo.algorithms.axes import vmap_batches
 from jaxppo.algorithms.evaluation import FIRST, Episodes, episode_keys, evaluate, evaluation_stream
 from jaxppo.algorithms.metrics import leaves
 from jaxppo.algorithms.spine import Metrics, init_agent, update, warm_up, zero_metrics
-from jaxppo.types import Hyperparameters, LearnerState, Policy, PyTree, System, pytree
+from jaxppo.ops.sequences import where
+from jaxppo.types import Hyperparameters, LearnerState, Policy, System, pytree
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -134,23 +135,19 @@ def _round(
         return learner, jax.lax.dynamic_update_index_in_dim(carry[1], row, run.done + i, 0)
 
     learner, log = jax.lax.fori_loop(0, updates, iterate, (run.learner, run.log))
-    policy = _choose(is_current, learner.agent.policy, run.best)
+    policy = where(is_current, learner.agent.policy, run.best)
     episodes = evaluate(system, policy, keys)
     score = jnp.mean(episodes.returns)
     better = (updates > 0) & jnp.isfinite(score) & (score > run.best_return)
     run = _Run(
         learner=learner,
-        best=_choose(better, policy, run.best),
+        best=where(better, policy, run.best),
         best_return=jnp.where(better, score, run.best_return),
         best_updates=jnp.where(better, run.done + updates, run.best_updates),
         done=run.done + updates,
         log=log,
     )
     return run, (run.done, episodes)
-
-
-def _choose(condition: jax.Array, one: PyTree, other: PyTree) -> PyTree:
-    return jax.tree.map(partial(jnp.where, condition), one, other)
 
 
 def _row(found: Metrics) -> dict[str, jax.Array]:

@@ -293,9 +293,7 @@ def _task_defaults(
 
 
 def _naming(
-    found: Sequence[Run],
-    classes: Sequence[tuple[Any, ...]],
-    differing: Sequence[str],
+    found: Sequence[Run], classes: Sequence[tuple[Any, ...]], differing: Sequence[str]
 ) -> tuple[list[str], dict[tuple[Any, ...], dict[str, Any]]]:
     """Return keys that distinguish all groups, and each group's values of them.
 

@@ -16,6 +16,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.messages import flattened
 from jaxppo.config.parse import parse
 from jaxppo.config.stored import CONFIG, plain
 from jaxppo.runtime.progress import STOPPED
@@ -258,25 +259,16 @@ def _read(
 # Groups and keys that do not affect the result: runs that differ only in these are the same
 _IGNORED_GROUPS = ("env", "checkpoint", "logger", "resume", "resume_allow", "trust")
 _IGNORED_KEYS = {
-    *("arch.seed", "arch.num_seeds"),
-    *(
-        "arch.evaluate_first",
-        "arch.plan_only",
-        "arch.profile",
-        "arch.compiler",
-        "arch.compile_cache",
-    ),
+    *("arch.seed", "arch.num_seeds", "arch.evaluate_first", "arch.plan_only"),
+    *("arch.profile", "arch.compiler", "arch.compile_cache"),
 }
 
 
-def _leaves(settings: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield key and value of every setting that is not a dict; a list is one value, as JSON."""
-    if isinstance(settings, dict) and (settings or not key):
-        for name, value in settings.items():
-            yield from _leaves(value, f"{key}.{name}".lstrip("."))
-    else:
-        scalar = settings is None or isinstance(settings, bool | int | float | str)
-        yield key, settings if scalar else json.dumps(settings)
+def _leaves(settings: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield key and value of every setting; a list, and an empty dict, is one value, as JSON."""
+    for key, value in flattened(settings):
+        scalar = value is None or isinstance(value, bool | int | float | str)
+        yield key, value if scalar else json.dumps(value)
 
 
 def events(file: Path, notes: list[str]) -> list[Event]:

@@ -51,8 +51,11 @@ def traced_names(settings: Any) -> list[str]:
 
 def variable_names(settings: Any) -> list[str]:
     """Return the names of the traced settings that are numbers, not flags."""
-    fields = {field.name: field for field in dataclasses.fields(settings)}
-    return [name for name in traced_names(settings) if not isinstance(fields[name].default, bool)]
+    return [
+        field.name
+        for field in dataclasses.fields(settings)
+        if "traced" in field.metadata and not isinstance(field.default, bool)
+    ]
 
 
 def numbers(settings: Any) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """Helpers to format messages."""
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 
@@ -18,3 +19,12 @@ def count(things: Any, noun: str, plural: str = "s") -> str:
     """Return a number, or the size of a collection, with its noun: 1 run, 1,024 runs."""
     number = things if isinstance(things, int) else len(things)
     return f"{number:,} {noun}{'' if number == 1 else plural}"
+
+
+def flattened(settings: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the key, with dots, and the value of nested settings; an empty dict is a value."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from flattened(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

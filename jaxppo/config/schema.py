@@ -44,10 +44,7 @@ class ArchConfig:
         low=0,
     )
     total_timesteps: int | None = setting(
-        1_000_000,
-        "environment steps to train for, rounded up to whole updates",
-        low=1,
-        high=2**62,
+        1_000_000, "environment steps to train for, rounded up to whole updates", low=1, high=2**62
     )
     num_updates: int | None = setting(
         None, "updates to train for; if set, total_timesteps is ignored", low=1
@@ -198,8 +195,7 @@ class SystemConfig:
         infinite=True,
     )
     normalize_observations: bool = setting(
-        False,
-        "normalise float observations to running mean 0 and standard deviation 1",
+        False, "normalise float observations to running mean 0 and standard deviation 1"
     )
     normalize_entries: list[str] = setting(
         [],

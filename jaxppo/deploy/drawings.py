@@ -54,11 +54,10 @@ CAPTION = 24  # height in pixels
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Drawing:
-    """How an environment is drawn."""
+    """How an environment is drawn. For a simulator, `draw` gets a frame in place of a state."""
 
     env: Any  # a GymnaxEnvironment, or a Simulated
     inner: Callable[[PyTree], PyTree]  # maps the state of `types.Environment` to that of `env`
-    # Of a simulator, the state is a frame
     draw: Callable[[PyTree, PyTree], np.ndarray]  # state of `env`, observation -> uint8 [H, W, 3]
 
 
@@ -74,11 +73,7 @@ def drawing(env: Environment) -> Drawing:
     from jaxppo.envs.gymnax import GymnaxEnvironment
 
     if is_simulated(env):
-        return Drawing(
-            env=env,
-            inner=lambda state: state,
-            draw=lambda frame, _: np.asarray(frame),
-        )
+        return Drawing(env=env, inner=lambda state: state, draw=lambda frame, _: np.asarray(frame))
     bare: Any = env
     added, wrapped = False, 0
     while not isinstance(bare, GymnaxEnvironment):

@@ -22,13 +22,13 @@ from jaxppo.config.messages import brief
 from jaxppo.config.parse import parse
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
-from jaxppo.config.stored import CONFIG, read_config
+from jaxppo.config.stored import read_config
 from jaxppo.config.trust import check_trust
 from jaxppo.deploy.executable import write_executables
 from jaxppo.deploy.policy import Choice, TrainedPolicy
 from jaxppo.kernels.platforms import compiling_for
 from jaxppo.runtime import build, checkpoint, devices
-from jaxppo.runtime.directories import check_run_dir
+from jaxppo.runtime.directories import check_is_run, check_run_dir
 from jaxppo.runtime.placement import Layout
 from jaxppo.runtime.population import members
 from jaxppo.runtime.programs import training_shapes
@@ -223,11 +223,7 @@ def lower_learner(settings: Export, out: Path) -> None:
 def _config_of(settings: Export) -> Config:
     """Return the settings of the run, without sinks, for programs that begin it anew."""
     run_dir = Path(settings.run)
-    if not (run_dir / CONFIG).is_file():
-        raise ConfigError(
-            f"run={run_dir}: is not the directory of a run, which has a {CONFIG}; look "
-            "below outputs or multirun"
-        )
+    check_is_run(f"run={run_dir}", run_dir)
     stored = {**read_config(run_dir), "logger": {}}
     check_trust(stored, settings.trust)
     return parse(stored)

@@ -318,6 +318,7 @@ def load(
     shapes = jax.eval_shape(partial(init_agent, system), hp, jax.random.key(0)).policy
     num = len(facts.slots)
     several = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num, *x.shape), x.dtype), shapes)
+    # Paths in what `saving.Saver` stores: (learner, best, total, earlier)
     prefix = "[1]" if which == "best" else "[0].agent.policy"
     policies = checkpoint.unflatten(several, found.arrays, prefix)
     best_steps = facts.members[facts.slots[row]]["best"].get("steps")

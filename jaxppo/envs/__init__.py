@@ -80,14 +80,14 @@ def build(config: EnvConfig) -> Environment:
     return Extras(env, tuple(config.extras)) if config.extras else env
 
 
-def outline(config: EnvConfig) -> tuple[tuple[str, str], int | None]:
+def outline(config: EnvConfig) -> tuple[str, str, int | None]:
     """Return the observation space and action space in words, and the time limit in steps."""
     env = build(config)
     observation, action = (
         describe(space).replace("num_values=", "")
         for space in (env.observation_space, env.action_space)
     )
-    return (observation, action), env.time_limit
+    return observation, action, env.time_limit
 
 
 def registered(library: str) -> list[str]:

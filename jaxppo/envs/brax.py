@@ -4,7 +4,7 @@ from brax import envs as brax_envs
 
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs.episodes import Episodes
-from jaxppo.envs.states import States
+from jaxppo.envs.states import of_brax
 
 
 def names() -> list[str]:
@@ -20,4 +20,4 @@ def make(config: EnvConfig) -> Episodes:
     kwargs = dict(config.kwargs)
     length = kwargs.pop("episode_length", 1000)
     name = str(config.name)
-    return Episodes(name, States(brax_envs.get_environment(name, **kwargs), length), config)
+    return Episodes(name, of_brax(brax_envs.get_environment(name, **kwargs), length), config)

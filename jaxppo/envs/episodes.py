@@ -16,6 +16,7 @@ from jaxppo.config.schema import EnvConfig
 from jaxppo.kernels import random_bits
 from jaxppo.kernels.costs import is_cheap
 from jaxppo.kernels.platforms import forms
+from jaxppo.ops.collectives import any_over
 from jaxppo.ops.sequences import where
 from jaxppo.types import (
     Box,
@@ -159,23 +160,12 @@ def renew(
 
     if forms().resets_without_branch and is_cheap(make, key):
         return restarted()
-    return jax.lax.cond(_anywhere(over), restarted, lambda: after)
+    return jax.lax.cond(any_over((), over), restarted, lambda: after)
 
 
 def part(key: jax.Array, number: int) -> jax.Array:
     """Split keys `[B]`; return those of the step (0) or of the resets after it (1)."""
     return jax.vmap(random_bits.split)(key)[:, number]
-
-
-@jax.custom_batching.custom_vmap
-def _anywhere(flags: jax.Array) -> jax.Array:
-    """Return whether any flag is set, also over `vmap` axes, so that a `cond` stays a branch."""
-    return jnp.any(flags)
-
-
-@_anywhere.def_vmap
-def _(_size: int, _batched: list[bool], flags: jax.Array) -> tuple[jax.Array, bool]:
-    return _anywhere(flags), False
 
 
 def box_of(example: Any, low: float = float("-inf"), high: float = float("inf")) -> Box:

@@ -1,40 +1,14 @@
 """Adapter of NAVIX, which has MiniGrid's worlds in JAX."""
 
-from typing import Any
+import dataclasses
 
-import jax
-import jax.numpy as jnp
 import navix
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
-from jaxppo.envs.episodes import Episodes, box_of
-from jaxppo.types import Discrete, PyTree
-
-
-class Navix:
-    """One environment of NAVIX as an `episodes.Single`; its state is NAVIX's time step."""
-
-    def __init__(self, env: Any) -> None:
-        self._env = env
-        self.time_limit: int | None = int(env.max_steps)
-        example = jax.eval_shape(env.reset, jax.random.key(0))
-        # The bounds of NAVIX's own space are too small for its symbols.
-        self.observation_space = box_of(example.observation, 0.0, 255.0)
-        self.action_space = Discrete(len(env.action_set))
-
-    def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
-        """Map a key to (state, observation)."""
-        step = self._env.reset(key)
-        return step, step.observation
-
-    def step(
-        self, key: jax.Array, state: PyTree, action: jax.Array
-    ) -> tuple[PyTree, PyTree, jax.Array, jax.Array, jax.Array]:
-        """Take one step; NAVIX draws from a key in its state."""
-        # The public `step` also resets ended episodes; under `vmap` it would reset at every step.
-        step = self._env._step(state, action)
-        return step, step.observation, step.reward, step.is_termination(), jnp.array(False)
+from jaxppo.envs.episodes import Episodes
+from jaxppo.envs.states import States
+from jaxppo.types import Discrete
 
 
 def names() -> list[str]:
@@ -57,4 +31,14 @@ def make(config: EnvConfig) -> Episodes:
                 f"env.kwargs.observation_fn={chosen}: must be one of {', '.join(known)}"
             )
         kwargs["observation_fn"] = getattr(navix.observations, chosen)
-    return Episodes(name, Navix(navix.make(name, **kwargs)), config)
+    env = navix.make(name, **kwargs)
+    one = States(
+        env.reset,
+        env._step,  # the public `step` also resets; under `vmap` it would reset at every step
+        lambda step: (step.observation, step.reward, step.is_termination()),
+        Discrete(len(env.action_set)),
+        int(env.max_steps),
+    )
+    # The bounds of NAVIX's own space are too small for its symbols
+    one.observation_space = dataclasses.replace(one.observation_space, low=0.0, high=255.0)
+    return Episodes(name, one, config)

@@ -33,8 +33,11 @@ def make(config: EnvConfig) -> Environment:
             f"env.params={config.params}: {name} has no parameters besides its arguments; use "
             "env.kwargs"
         )
-    makes = callable(env) and (not hasattr(env, "step") or _is_class_of_gymnasium(env))
-    if makes or _is_gymnasium(env):
+    gymnasium = sys.modules.get("gymnasium")  # not imported here
+    kind: Any = () if gymnasium is None else gymnasium.Env
+    is_class = isinstance(env, type) and issubclass(env, kind)
+    makes = callable(env) and (not hasattr(env, "step") or is_class)
+    if makes or isinstance(env, kind):
         return _simulated(target, env, config, makes=makes)
     check_spaces(name, env)
     refuse_ranges(config, name)
@@ -58,15 +61,3 @@ def _simulated(target: str, env: Any, config: EnvConfig, *, makes: bool) -> Envi
     env.close()
     kwargs = dict(config.kwargs)
     return simulated(target, partial(making.from_class, target, kwargs, wrappers), config)
-
-
-def _is_gymnasium(env: Any) -> bool:
-    """Return whether an object is an environment of Gymnasium, without importing it."""
-    gymnasium = sys.modules.get("gymnasium")
-    return gymnasium is not None and isinstance(env, gymnasium.Env)
-
-
-def _is_class_of_gymnasium(env: Any) -> bool:
-    """Return whether an object is a class of environments of Gymnasium."""
-    gymnasium = sys.modules.get("gymnasium")
-    return gymnasium is not None and isinstance(env, type) and issubclass(env, gymnasium.Env)

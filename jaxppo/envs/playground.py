@@ -7,7 +7,7 @@ from mujoco_playground import registry
 
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs.episodes import Episodes
-from jaxppo.envs.states import States
+from jaxppo.envs.states import of_brax
 
 
 def names() -> list[str]:
@@ -35,7 +35,7 @@ def make(config: EnvConfig) -> Episodes:
     env = registry.load(name, config=settings)
     if settings.get("impl") == "warp":
         env = _Warp(env)
-    return Episodes(name, States(env, settings.episode_length), config)
+    return Episodes(name, of_brax(env, settings.episode_length), config)
 
 
 class _Warp:

@@ -1,37 +1,51 @@
-"""Environments with the interface of Brax and MuJoCo Playground: a state has all outputs."""
+"""Environments whose state has all outputs, such as those of Brax, MuJoCo Playground and NAVIX."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxppo.envs.episodes import box_of
-from jaxppo.types import Box, PyTree
+from jaxppo.types import Box, PyTree, Space
 
 
 class States:
-    """One unwrapped environment with Brax's interface as an `episodes.Single`.
+    """One environment as an `episodes.Single`; all randomness after the reset is in its state.
 
-    Actions are in [-1, 1]. `reset` and `step` return a state with `obs`, `reward` and `done`, which
-    means terminated. All randomness comes from the state. Episodes are truncated after `time_limit`
-    steps.
+    `reset` maps a key to a state, `step` a state and an action to the next state, and `read` a
+    state to (observation, reward, terminated). Episodes are truncated after `time_limit` steps.
     """
 
-    def __init__(self, env: Any, time_limit: int | None) -> None:
-        self._env = env
-        self.time_limit = time_limit
-        example = jax.eval_shape(env.reset, jax.random.key(0))
-        self.observation_space = jax.tree.map(box_of, example.obs)
-        self.action_space = Box((env.action_size,), "float32", -1.0, 1.0)
+    def __init__(
+        self,
+        reset: Callable[[jax.Array], Any],
+        step: Callable[[Any, Any], Any],
+        read: Callable[[Any], tuple[PyTree, jax.Array, jax.Array]],
+        action_space: Space,
+        time_limit: int | None,
+    ) -> None:
+        self._reset, self._step, self._read = reset, step, read
+        self.action_space, self.time_limit = action_space, time_limit
+        example = jax.eval_shape(lambda key: read(reset(key))[0], jax.random.key(0))
+        self.observation_space = jax.tree.map(box_of, example)
 
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
         """Map a key to (state, observation)."""
-        state = self._env.reset(key)
-        return state, state.obs
+        state = self._reset(key)
+        return state, self._read(state)[0]
 
     def step(
         self, key: jax.Array, state: PyTree, action: jax.Array
     ) -> tuple[PyTree, PyTree, jax.Array, jax.Array, jax.Array]:
-        """Take one control step."""
-        state = self._env.step(state, action)
-        return state, state.obs, state.reward, state.done.astype(bool), jnp.array(False)
+        """Take one step."""
+        state = self._step(state, action)
+        return state, *self._read(state), jnp.array(False)
+
+
+def of_brax(env: Any, time_limit: int | None) -> States:
+    """Return an unwrapped environment with Brax's interface; actions are in [-1, 1]."""
+    space = Box((env.action_size,), "float32", -1.0, 1.0)
+    return States(
+        env.reset, env.step, lambda s: (s.obs, s.reward, s.done.astype(bool)), space, time_limit
+    )

@@ -62,33 +62,23 @@ def unroll(
     (input_kernel, input_bias), (kernel, bias) = joined("i"), joined("h")
     inputs = float32_product(x, input_kernel) + input_bias
     start = carry if isinstance(carry, tuple) else (carry,)
-    end, hidden = _scan(gates, current(), kernel, bias, inputs, ~reset[..., None], start)
+    end, hidden = _scan(gates, current(), (kernel, bias, inputs, ~reset[..., None], start))
     return end if isinstance(carry, tuple) else end[0], hidden
 
 
+# kernel `[H, G]`, bias `[G]`, inputs `[L, S, G]`, keep `[L, S, 1]` bool, and the first carry
+Given = tuple[jax.Array, jax.Array, jax.Array, jax.Array, Carry]
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _scan(
-    gates: Gates,
-    asked: str | None,
-    kernel: jax.Array,
-    bias: jax.Array,
-    inputs: jax.Array,
-    keep: jax.Array,
-    start: Carry,
-) -> tuple[Carry, jax.Array]:
+def _scan(gates: Gates, asked: str | None, given: Given) -> tuple[Carry, jax.Array]:
     del asked  # for the gradient
-    return _run(gates, kernel, bias, inputs, keep, start, lambda carry: carry[-1])
+    return _run(gates, given, lambda carry: carry[-1])
 
 
-def _run(
-    gates: Gates,
-    kernel: jax.Array,
-    bias: jax.Array,
-    inputs: jax.Array,
-    keep: jax.Array,
-    start: Carry,
-    output: Callable[[Carry], Any],
-) -> tuple[Carry, Any]:
+def _run(gates: Gates, given: Given, output: Callable[[Carry], Any]) -> tuple[Carry, Any]:
+    kernel, bias, inputs, keep, start = given
+
     def step(carry: Carry, now: tuple[jax.Array, jax.Array]) -> tuple[Carry, Any]:
         x, keep = now
         carry = jax.tree.map(lambda c: jnp.where(keep, c, 0), carry)
@@ -99,28 +89,22 @@ def _run(
 
 
 def _forward(
-    gates: Gates,
-    asked: str | None,
-    kernel: jax.Array,
-    bias: jax.Array,
-    inputs: jax.Array,
-    keep: jax.Array,
-    start: Carry,
-) -> tuple[tuple[Carry, jax.Array], Any]:
+    gates: Gates, asked: str | None, given: Given
+) -> tuple[tuple[Carry, jax.Array], tuple[Given, Carry]]:
     del asked
-    end, states = _run(gates, kernel, bias, inputs, keep, start, lambda carry: carry)
-    return (end, states[-1]), (kernel, bias, inputs, keep, start, states)
+    end, states = _run(gates, given, lambda carry: carry)
+    return (end, states[-1]), (given, states)
 
 
 def _backward(
     gates: Gates, asked: str | None, kept: Any, gradient: tuple[Carry, jax.Array]
-) -> tuple[Any, ...]:
+) -> tuple[Any]:
     with at(asked):
-        return _differentiate(gates, kept, gradient)
+        return (_differentiate(gates, kept, gradient),)
 
 
 def _differentiate(gates: Gates, kept: Any, gradient: tuple[Carry, jax.Array]) -> tuple[Any, ...]:
-    kernel, bias, inputs, keep, start, states = kept
+    (kernel, bias, inputs, keep, start), states = kept
     of_end, of_hidden = gradient
     before = jax.tree.map(
         lambda first, x: jnp.where(keep, jnp.concatenate([first[None], x[:-1]]), 0), start, states

@@ -16,14 +16,8 @@ from jaxppo.config.schema import ALGORITHMS, NETWORK_LAYERS, Config, NetworkConf
 from jaxppo.runtime.devices import is_installed
 from jaxppo.runtime.sinks.console import has_colours
 
-LAYERS = (
-    "input_layer",
-    "torso",
-    "memory",
-    "actor_head",
-    "critic_head",
-    "q_head",
-)  # in configs/network
+# Folders in configs/network
+LAYERS = ("input_layer", "torso", "memory", "actor_head", "critic_head", "q_head")
 BRANCHES = {  # groups that are used in several places of a network -> those places
     f"network/{kind}": [
         f"network.{field.name}"

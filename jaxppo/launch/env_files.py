@@ -33,11 +33,11 @@ def write_files(
     if env not in choices("env"):
         raise ConfigError(f"env={env}: must be the name of one file")
     own_files = config_dir() / best.system.algorithm / "env"
-    is_apart = own_files.is_dir()
+    is_apart = own_files.is_dir()  # they do not inherit from configs/env
     is_global = "@package _global_" in (config_dir() / "env" / f"{env}.yaml").read_text()
     base = compose(command, [f"env={env}"])
     changed = _differences(plain(best), plain(base))
-    if is_apart:  # does not inherit from the algorithm's file of env
+    if is_apart:
         over = _differences(plain(best), plain(compose(command, [])))
         apart = {key: value for key, value in over.items() if key != "env"}
         _write(folder / best.system.algorithm / "env" / f"{name}.yaml", apart, comment)

@@ -106,7 +106,7 @@ def _registered(library: str) -> list[str]:
 
 def _row(library: str, name: str, files: dict[tuple[str, str], list[str]]) -> dict[str, Any]:
     """Return the row of an environment, which is made to find its spaces."""
-    (observation, action), steps = _outline(library, name)
+    observation, action, steps = _outline(library, name)
     return {
         "library": library,
         "name": name,
@@ -117,19 +117,19 @@ def _row(library: str, name: str, files: dict[tuple[str, str], list[str]]) -> di
     }
 
 
-def _outline(library: str, name: str) -> tuple[tuple[str, str], str]:
+def _outline(library: str, name: str) -> tuple[str, str, str]:
     """Return spaces and time limit of an environment in words, or why they are not known."""
     own = library == _OWN
     config = EnvConfig(target=name) if own else EnvConfig(library=library, name=name)
     try:
         if not own and not is_installed(library):
-            return (_missing(library), "-"), "-"
+            return _missing(library), "-", "-"
         if not own and downloads(library, name):
-            return ("downloads files when it is made", "-"), "-"
-        spaces, limit = _quietly(lambda: outline(config))
+            return "downloads files when it is made", "-", "-"
+        observation, action, limit = _quietly(lambda: outline(config))
     except ConfigError as error:
-        return (_reason(error), "-"), "-"
-    return spaces, "no limit" if limit is None else f"{limit:,}"
+        return _reason(error), "-", "-"
+    return observation, action, "no limit" if limit is None else f"{limit:,}"
 
 
 def _reason(error: ConfigError) -> str:

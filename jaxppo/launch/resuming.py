@@ -15,10 +15,10 @@ from omegaconf import DictConfig, OmegaConf
 from jaxppo.config.fields import ConfigError, as_override, quoted
 from jaxppo.config.parse import known_keys, parse, unknown_key
 from jaxppo.config.schema import ArchConfig, Config
-from jaxppo.config.stored import CONFIG, LOCAL, plain, read_config, with_local
+from jaxppo.config.stored import LOCAL, plain, read_config, with_local
 from jaxppo.config.trust import check_trust
 from jaxppo.launch.composing import composed, plain_settings
-from jaxppo.runtime.directories import check_tree
+from jaxppo.runtime.directories import check_is_run, check_tree
 
 _BUDGET = ("arch.total_timesteps", "arch.num_updates")
 
@@ -33,11 +33,7 @@ def resume_overrides(arguments: Sequence[str]) -> list[str]:
         return []
     if {"-m", "--multirun"} & set(arguments):
         raise ConfigError(f"{given[-1]}: resumes one run at a time; leave out -m")
-    if not (Path(str(run_dir)) / CONFIG).is_file():
-        raise ConfigError(
-            f"{given[-1]}: is not the directory of a run, which has a {CONFIG}; look below outputs "
-            "or multirun"
-        )
+    check_is_run(given[-1], Path(str(run_dir)))
     return [f"hydra.run.dir={quoted(str(run_dir))}", "hydra.output_subdir=null"]
 
 

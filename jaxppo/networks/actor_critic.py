@@ -8,20 +8,8 @@ import jax.numpy as jnp
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
-from jaxppo.networks.building import (
-    check_one_number,
-    make_layer,
-    make_layers,
-    torso_dtype,
-    try_out,
-)
-from jaxppo.networks.composed import (
-    ACTOR,
-    CRITIC,
-    SHARED,
-    Composed,
-    apply_layers,
-)
+from jaxppo.networks.building import check_one_number, make_layer, make_layers, torso_dtype, try_out
+from jaxppo.networks.composed import ACTOR, CRITIC, SHARED, Composed, apply_layers
 from jaxppo.ops.actions import to_action
 from jaxppo.types import Environment, PyTree, ValueEstimate, pytree, zeros
 

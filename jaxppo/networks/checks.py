@@ -7,16 +7,27 @@ from typing import Any
 import jax
 
 
-def check_count(name: str, value: Any) -> None:
-    """Raise `ValueError` unless `value` is an integer, at least 1."""
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{name}={value} must be an integer, at least 1")
+def check_count(name: str, value: Any, least: int = 1) -> None:
+    """Raise `ValueError` unless `value` is an integer, at least `least`."""
+    if type(value) is not int or value < least:
+        raise ValueError(f"{name}={value} must be an integer, at least {least}")
 
 
-def check_finite(name: str, value: Any) -> None:
-    """Raise `ValueError` unless `value` is a finite number."""
+def check_finite(name: str, value: Any, *, negative: bool = True) -> None:
+    """Raise `ValueError` unless `value` is finite; `negative`: whether it may be below 0."""
     if type(value) not in (int, float) or not math.isfinite(value):
         raise ValueError(f"{name}={value} must be a finite number")
+    if value < 0 and not negative:
+        raise ValueError(f"{name}={value} must not be negative")
+
+
+def check_atoms(num_atoms: Any, low: Any, high: Any) -> None:
+    """Raise `ValueError` on fewer than two atoms or an empty range."""
+    check_count("num_atoms", num_atoms, 2)
+    check_finite("low", low)
+    check_finite("high", high)
+    if low >= high:
+        raise ValueError(f"low={low} must be below high={high}")
 
 
 def check_bool(name: str, value: Any) -> None:

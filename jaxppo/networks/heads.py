@@ -7,7 +7,7 @@ actions and has the structure of the action space. Actor heads start with orthog
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import distrax
 import flax.linen as nn
@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.kernels.products import Dense
-from jaxppo.networks.checks import check_bool, check_finite
+from jaxppo.networks.checks import check_atoms, check_bool, check_finite
 from jaxppo.ops import distributions, values
-from jaxppo.ops.actions import check_no_mask, flat_mask, part_masks
+from jaxppo.ops.actions import check_no_mask, component_sizes, flat_mask, part_masks
 from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, ValueEstimate
 
 _orthogonal = nn.initializers.orthogonal(0.01)
@@ -27,38 +27,27 @@ _orthogonal = nn.initializers.orthogonal(0.01)
 class CategoricalHead(nn.Module):
     """Logits of a discrete action."""
 
-    action_space: Discrete
+    action_space: Any
+    takes: ClassVar[tuple[str, type]] = ("a categorical head", Discrete)
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` on an action space that is not discrete."""
-        _check_space("a categorical head", Discrete, self.action_space)
-        super().__post_init__()
-
-    @nn.compact
-    def __call__(self, x: jax.Array, mask: PyTree = None) -> distrax.Distribution:
-        """Return a distribution over int32 actions `[L, S]`; `mask` is `[L, S, num_values]`."""
-        logits = Dense(self.action_space.num_values, kernel_init=_orthogonal)(x)
-        return distributions.categorical(logits, mask=flat_mask(self.action_space, mask))
-
-
-class MultiCategoricalHead(nn.Module):
-    """Logits of every component of a multi-discrete action."""
-
-    action_space: MultiDiscrete
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` on an action space that is not multi-discrete."""
-        _check_space("a multi-categorical head", MultiDiscrete, self.action_space)
+        """Raise `ValueError` on an action space of another kind."""
+        _check_space(*self.takes, self.action_space)
         super().__post_init__()
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: PyTree = None) -> distrax.Distribution:
         """Return a distribution over int32 actions `[L, S, A...]`; `mask` as in `flat_mask`."""
-        space = self.action_space
-        logits = Dense(sum(space.num_values), kernel_init=_orthogonal)(x)
-        return distributions.multi_categorical(
-            logits, space.num_values, space.shape, mask=flat_mask(space, mask)
-        )
+        space, sizes = self.action_space, component_sizes(self.action_space)
+        logits = Dense(sum(sizes), kernel_init=_orthogonal)(x)
+        mask = flat_mask(space, mask)
+        return distributions.multi_categorical(logits, sizes, getattr(space, "shape", ()), mask)
+
+
+class MultiCategoricalHead(CategoricalHead):
+    """Logits of every component of a multi-discrete action."""
+
+    takes = ("a multi-categorical head", MultiDiscrete)
 
 
 class NormalHead(nn.Module):
@@ -78,10 +67,8 @@ class NormalHead(nn.Module):
         """Raise `ValueError` unless the action space is a Box of floats."""
         _check_space("a normal head", Box, self.action_space)
         check_bool("state_dependent_std", self.state_dependent_std)
-        for name in ("initial_std", "min_std"):
-            check_finite(name, getattr(self, name))
-        if self.min_std < 0:
-            raise ValueError(f"min_std={self.min_std} must not be negative")
+        check_finite("initial_std", self.initial_std)
+        check_finite("min_std", self.min_std, negative=False)
         if self.initial_std <= self.min_std:
             raise ValueError(f"initial_std={self.initial_std} must be above min_std={self.min_std}")
         super().__post_init__()
@@ -149,11 +136,7 @@ class ProductHead(nn.Module):
         return distributions.product(tuple(head(x, masks[i]) for i, head in enumerate(self.parts)))
 
 
-CONTINUOUS: dict[str, Any] = {
-    "tanh_normal": TanhNormalHead,
-    "normal": NormalHead,
-    "beta": BetaHead,
-}
+CONTINUOUS: dict[str, Any] = {"tanh_normal": TanhNormalHead, "normal": NormalHead, "beta": BetaHead}
 
 
 def follow(action_space: PyTree, continuous: str = "tanh_normal") -> nn.Module:
@@ -204,15 +187,8 @@ class CategoricalCriticHead(nn.Module):
 
     def __post_init__(self) -> None:
         """Raise `ValueError` on fewer than two atoms, an empty range or a negative `sigma`."""
-        if type(self.num_atoms) is not int or self.num_atoms < 2:
-            raise ValueError(f"num_atoms={self.num_atoms} must be an integer, at least 2")
-        for name in ("low", "high"):
-            check_finite(name, getattr(self, name))
-        if self.low >= self.high:
-            raise ValueError(f"low={self.low} must be below high={self.high}")
-        check_finite("sigma", self.sigma)
-        if self.sigma < 0:
-            raise ValueError(f"sigma={self.sigma} must not be negative")
+        check_atoms(self.num_atoms, self.low, self.high)
+        check_finite("sigma", self.sigma, negative=False)
         super().__post_init__()
 
     @nn.compact

@@ -123,11 +123,7 @@ class LRU(nn.Module):
         after = []
         for i, before in enumerate(carry):
             layer = _LRULayer(
-                self.state_size,
-                self.min_radius,
-                self.max_radius,
-                self.max_phase,
-                name=f"layer_{i}",
+                self.state_size, self.min_radius, self.max_radius, self.max_phase, name=f"layer_{i}"
             )
             end, x = layer(before, x, reset)
             after.append(end)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxppo.kernels.products import Dense
-from jaxppo.networks.checks import check_bool, check_count, check_finite
+from jaxppo.networks.checks import check_atoms, check_bool, check_count, check_finite
 from jaxppo.networks.torsos import NoisyDense
 from jaxppo.ops.action_values import (
     ActionValues,
@@ -48,9 +48,7 @@ class _QHead(nn.Module):
         check_discrete(self.action_space)
         for name in ("dueling", "double"):
             check_bool(name, getattr(self, name))
-        check_finite("initial_noise", self.initial_noise)
-        if self.initial_noise < 0:
-            raise ValueError(f"initial_noise={self.initial_noise} must not be negative")
+        check_finite("initial_noise", self.initial_noise, negative=False)
         super().__post_init__()
 
     def output(
@@ -111,13 +109,7 @@ class CategoricalQHead(_QHead):
 
     def __post_init__(self) -> None:
         """Raise `ValueError` on fewer than two atoms or an empty range."""
-        check_count("num_atoms", self.num_atoms)
-        if self.num_atoms < 2:
-            raise ValueError(f"num_atoms={self.num_atoms} must be an integer, at least 2")
-        for name in ("low", "high"):
-            check_finite(name, getattr(self, name))
-        if self.low >= self.high:
-            raise ValueError(f"low={self.low} must be below high={self.high}")
+        check_atoms(self.num_atoms, self.low, self.high)
         super().__post_init__()
 
     def __call__(self, x: jax.Array, mask: PyTree = None) -> QOutput:
@@ -140,9 +132,7 @@ class QuantileQHead(_QHead):
     def __post_init__(self) -> None:
         """Raise `ValueError` on a number that is not positive, or a negative `huber_delta`."""
         check_count("num_quantiles", self.num_quantiles)
-        check_finite("huber_delta", self.huber_delta)
-        if self.huber_delta < 0:
-            raise ValueError(f"huber_delta={self.huber_delta} must not be negative")
+        check_finite("huber_delta", self.huber_delta, negative=False)
         super().__post_init__()
 
     def __call__(self, x: jax.Array, mask: PyTree = None) -> QOutput:

@@ -9,13 +9,7 @@ import jax.numpy as jnp
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.networks.building import LEAD, make_layer, make_layers, torso_dtype, try_out
-from jaxppo.networks.composed import (
-    ACTOR,
-    CRITIC,
-    SHARED,
-    Composed,
-    apply_layers,
-)
+from jaxppo.networks.composed import ACTOR, CRITIC, SHARED, Composed, apply_layers
 from jaxppo.networks.q_heads import check_discrete
 from jaxppo.ops.action_values import QOutput
 from jaxppo.ops.actions import component_sizes

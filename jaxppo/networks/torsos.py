@@ -14,7 +14,7 @@ from flax.linen.dtypes import promote_dtype
 from jaxppo.kernels.convolutions import convolve
 from jaxppo.kernels.norms import LayerNorm
 from jaxppo.kernels.products import product_of
-from jaxppo.networks.checks import check_bool, check_sizes
+from jaxppo.networks.checks import check_bool, check_count, check_sizes
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "tanh": nn.tanh,
@@ -182,8 +182,7 @@ class ResidualCNN(nn.Module):
     def __post_init__(self) -> None:
         """Raise `ValueError` on an invalid field."""
         check_sizes("channels", self.channels)
-        if type(self.num_blocks) is not int or self.num_blocks < 0:
-            raise ValueError(f"num_blocks={self.num_blocks} must be an integer, at least 0")
+        check_count("num_blocks", self.num_blocks, 0)
         _check_activation(self.activation)
         check_sizes("layer_sizes", self.layer_sizes)
         super().__post_init__()

@@ -5,6 +5,7 @@
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,26 +14,6 @@ import jax.numpy as jnp
 from jaxppo.types import PyTree
 
 BATCH_AXIS = "batch"  # the update batches U of one member and device
-
-
-def mean_over(axes: tuple[str, ...], tree: PyTree) -> PyTree:
-    """Average every leaf over the mapped `axes`."""
-    return _together(jax.lax.pmean, axes, tree)
-
-
-def sum_over(axes: tuple[str, ...], tree: PyTree) -> PyTree:
-    """Sum every leaf over the mapped `axes`."""
-    return _together(jax.lax.psum, axes, tree)
-
-
-def min_over(axes: tuple[str, ...], tree: PyTree) -> PyTree:
-    """Return the minimum of every leaf over the mapped `axes`."""
-    return _together(jax.lax.pmin, axes, tree)
-
-
-def max_over(axes: tuple[str, ...], tree: PyTree) -> PyTree:
-    """Return the maximum of every leaf over the mapped `axes`."""
-    return _together(jax.lax.pmax, axes, tree)
 
 
 def _together(reduce: Callable[..., Any], axes: tuple[str, ...], tree: PyTree) -> PyTree:
@@ -54,6 +35,13 @@ def _together(reduce: Callable[..., Any], axes: tuple[str, ...], tree: PyTree) -
         for i, part in zip(own, jnp.split(vector, ends[:-1]), strict=True):
             found[i] = part.reshape(leaves[i].shape)
     return jax.tree.unflatten(structure, found)
+
+
+# (axes, tree) -> the mean, sum, minimum or maximum of every leaf over the mapped `axes`
+mean_over = partial(_together, jax.lax.pmean)
+sum_over = partial(_together, jax.lax.psum)
+min_over = partial(_together, jax.lax.pmin)
+max_over = partial(_together, jax.lax.pmax)
 
 
 def any_over(axes: tuple[str, ...], flags: jax.Array, axis: int | None = None) -> jax.Array:

@@ -50,12 +50,7 @@ def lambda_returns(
 
 
 def n_step_returns(
-    reward: jax.Array,
-    discount: jax.Array,
-    next_value: jax.Array,
-    truncated: jax.Array,
-    *,
-    n: int,
+    reward: jax.Array, discount: jax.Array, next_value: jax.Array, truncated: jax.Array, *, n: int
 ) -> jax.Array:
     """Return sums of `n` rewards and a value; of fewer rewards if the episode or the array ends.
 
@@ -79,10 +74,7 @@ def n_step_returns(
 
 
 def discounted_returns(
-    reward: jax.Array,
-    discount: jax.Array,
-    next_value: jax.Array | float,
-    truncated: jax.Array,
+    reward: jax.Array, discount: jax.Array, next_value: jax.Array | float, truncated: jax.Array
 ) -> jax.Array:
     """Return discounted sums of all later rewards of the episode, plus a value if it was cut.
 

@@ -97,9 +97,7 @@ class Actor:
             acted = time.perf_counter()
             self.simulators.step([x.reshape(-1, *x.shape[4:]) for x in parts])
             for into, found in zip(
-                (*obs, *final, *flags),
-                (*arrays.obs, *arrays.final, *results),
-                strict=True,
+                (*obs, *final, *flags), (*arrays.obs, *arrays.final, *results), strict=True
             ):
                 into[:, :, :, step] = found.reshape(*self._shape, *found.shape[1:])
             self._obs = [np.ascontiguousarray(x[:, :, :, step]) for x in obs]

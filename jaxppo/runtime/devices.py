@@ -165,11 +165,7 @@ def parallel(
 
     placed = sharding(of_run(num_devices))
     mapped = jax.shard_map(
-        on_each,
-        mesh=placed.mesh,
-        in_specs=placed.spec,
-        out_specs=placed.spec,
-        check_vma=False,
+        on_each, mesh=placed.mesh, in_specs=placed.spec, out_specs=placed.spec, check_vma=False
     )
     return jax.jit(mapped, in_shardings=placed, out_shardings=placed, donate_argnums=donate)
 

@@ -82,6 +82,15 @@ def check_run_dir(key: str, run_dir: Path) -> None:
         raise ConfigError(f"{key}={run_dir}: {existing} cannot be written to; choose another")
 
 
+def check_is_run(given: str, folder: Path) -> None:
+    """Raise `ConfigError`, which begins with what was `given`, unless `folder` holds a run."""
+    if not (folder / CONFIG).is_file():
+        raise ConfigError(
+            f"{given}: is not the directory of a run, which has a {CONFIG}; look below outputs or "
+            "multirun"
+        )
+
+
 def make_folder(key: str, folder: str | Path, other: str) -> Path:
     """Make a folder (`~` is the home); `ConfigError` if that fails, which advises `other`."""
     path = Path(folder).expanduser()

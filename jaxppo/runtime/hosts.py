@@ -21,6 +21,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.messages import flattened
 from jaxppo.runtime.clusters import find
 
 JOIN_SECONDS = 300  # to wait until all processes have started
@@ -187,9 +188,7 @@ def check_alike(facts: Mapping[str, Any]) -> None:
 
     All processes must call.
     """
-    own: dict[str, str] = {}
-    _flatten(facts, "", own)
-    every = gather(own)
+    every = gather({key: str(value) for key, value in flattened(facts)})
     for i, other in enumerate(every):
         for key in sorted({*every[0], *other}):
             here, there = every[0].get(key), other.get(key)
@@ -199,14 +198,6 @@ def check_alike(facts: Mapping[str, Any]) -> None:
                     "command, files and versions on all hosts, or set arch.distributed=null to "
                     "train one run in each process"
                 )
-
-
-def _flatten(value: Any, name: str, into: dict[str, str]) -> None:
-    if isinstance(value, Mapping) and value:
-        for key, inner in value.items():
-            _flatten(inner, f"{name}.{key}" if name else str(key), into)
-    else:
-        into[name] = str(value)
 
 
 def leave() -> None:

@@ -199,6 +199,7 @@ def place_state(
     acting = learner.acting
     if resumed.facts.shards != layout.shards:
         acting = reshard(acting, layout.shards)
+    # Of the block before the last train event; none yet if `logger.every` is new
     earlier = layout.no_earlier(members[0].config)
     if earlier is not None and state.earlier is not None:
         earlier = layout.place_agents(state.earlier)

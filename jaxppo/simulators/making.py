@@ -9,11 +9,7 @@ from jaxppo.simulators.faults import ANY_ERROR, in_words
 
 
 def from_registry(
-    name: str,
-    module: str | None,
-    kwargs: Mapping[str, Any],
-    wrappers: Sequence[Any],
-    **more: Any,
+    name: str, module: str | None, kwargs: Mapping[str, Any], wrappers: Sequence[Any], **more: Any
 ) -> Any:
     """Return a registered environment, wrapped; its own checks of every step are left out."""
     import gymnasium

@@ -94,11 +94,7 @@ class Arrays:
     """
 
     def __init__(
-        self,
-        num: int,
-        observations: Sequence[Leaf],
-        actions: Sequence[Leaf],
-        buffer: Any = None,
+        self, num: int, observations: Sequence[Leaf], actions: Sequence[Leaf], buffer: Any = None
     ) -> None:
         self.size = 0  # bytes of a buffer for all arrays
 

@@ -39,10 +39,7 @@ class MarlEval(Recorder):
         runs = layout(self.events)
         if runs and self._start:
             start = self._start
-            save(
-                self._path,
-                {start["suite"]: {start["environment"]: {start["algorithm"]: runs}}},
-            )
+            save(self._path, {start["suite"]: {start["environment"]: {start["algorithm"]: runs}}})
 
 
 def layout(events: Iterable[Event]) -> Document:

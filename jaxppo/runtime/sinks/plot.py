@@ -307,7 +307,7 @@ def _legend(figure: Any, winner: str | None, dropped: bool, copies: bool) -> Non
             label=("other members" if winner else "members")
             + ("; slanted: it copied another" if copies else ""),
             color=OTHERS,
-        ),
+        )
     ]
     if winner is not None:
         looks.insert(0, dict(label=winner, color=ABSOLUTE, linewidth=2))
