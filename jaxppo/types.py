@@ -87,11 +87,13 @@ class Hyperparameters:
 class RunningStatistics:
     """Mean and population variance of every float leaf seen so far, such as of observations.
 
-    Other leaves are `None`. With a count of zero the mean is 0 and the variance 1.
+    Other leaves are `None`. With a count of zero the mean is 0 and the variance 1. `mean_low` is
+    below the rounding error of `mean`; without it, changes that small would be lost at each update.
     """
 
     count: jax.Array  # float32; saturates near 2^24 batches, where a batch's weight is nil anyway
     mean: PyTree  # O...
+    mean_low: PyTree  # O... the exact mean less `mean`
     variance: PyTree  # O...
 
 

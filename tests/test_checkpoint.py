@@ -263,8 +263,9 @@ def test_nothing_is_pickled(tmp_path: Path, write: Any) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("every", [None, 1])
 def test_a_run_that_fails_leaves_checkpoints_that_can_be_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int | None
 ) -> None:
     """Those within the block, after the fault, would have replaced all from before it."""
     monkeypatch.setattr(saving, "SAVE_SECONDS", 0.0)
@@ -274,7 +275,7 @@ def test_a_run_that_fails_leaves_checkpoints_that_can_be_resumed(
         arch={"total_num_envs": 8, "num_updates": 40, "num_evaluation": 2, "seed": 1},
         system={"num_minibatches": 2},
         checkpoint={"share": 1.0},
-        logger={"console": False, "plot": False},
+        logger={"console": False, "plot": False, "every": every},
     )
     with pytest.raises(TrainingError, match="NaN or infinity"):
         loop.run(settings, tmp_path)

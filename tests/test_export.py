@@ -99,6 +99,7 @@ def untrained(config: Config) -> TrainedPolicy:
     statistics = RunningStatistics(
         count=jnp.float32(9),
         mean=jax.tree.map(lambda x: x + 0.4, policy.obs_statistics.mean),
+        mean_low=policy.obs_statistics.mean_low,
         variance=jax.tree.map(lambda x: x * 0.3, policy.obs_statistics.variance),
     )
     policy = dataclasses.replace(

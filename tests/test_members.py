@@ -320,8 +320,15 @@ def test_a_copied_member_goes_on_as_its_source_with_other_numbers(
     seen = []
     real = Selection.exploit
 
-    def exploit(self: Selection, layout: Layout, state: Any, *rest: Any) -> Any:
-        after, chosen = real(self, layout, state, *rest)
+    def exploit(self: Selection, layout: Layout, state: Any, scores: Any, *rest: Any) -> Any:
+        numbers = self.numbers
+        diverged, _ = real(self, layout, state, {**scores, 3: math.nan}, *rest)
+        self.numbers = numbers
+        old, new = (layout.gather_split(x.acting) for x in (state, diverged))
+        np.testing.assert_array_equal(new.obs, old.obs[[0, 1, 2, 0]])
+        np.testing.assert_array_equal(new.discounted_return, old.discounted_return[[0, 1, 2, 0]])
+        np.testing.assert_array_equal(new.key, old.key)
+        after, chosen = real(self, layout, state, scores, *rest)
         agents = layout.gather_agents(state.agent), layout.gather_agents(after.agent)
         seen.append((*agents, self.numbers))
         before, now = (layout.gather_agents(x.acting.obs) for x in (state, after))

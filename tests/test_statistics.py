@@ -205,7 +205,10 @@ def test_single_observation() -> None:
 def test_large_counts_keep_merging(exponent: int) -> None:
     count, mean, variance = 2.0**exponent, 2.0, 9.0
     old = RunningStatistics(
-        count=jnp.float32(count), mean=jnp.float32(mean), variance=jnp.float32(variance)
+        count=jnp.float32(count),
+        mean=jnp.float32(mean),
+        mean_low=jnp.float32(0.0),
+        variance=jnp.float32(variance),
     )
     rng = np.random.default_rng(2)
     batches = [rng.normal(-3.0, 1.0, size=4096).astype(np.float32) for _ in range(16)]
@@ -220,7 +223,10 @@ def test_large_counts_keep_merging(exponent: int) -> None:
 
 def test_a_count_that_cannot_grow_does_no_harm() -> None:
     old = RunningStatistics(
-        count=jnp.float32(2**24), mean=jnp.float32(2.0), variance=jnp.float32(9.0)
+        count=jnp.float32(2**24),
+        mean=jnp.float32(2.0),
+        mean_low=jnp.float32(0.0),
+        variance=jnp.float32(9.0),
     )
     new = old
     for _ in range(100):
@@ -228,6 +234,18 @@ def test_a_count_that_cannot_grow_does_no_harm() -> None:
     assert new.count >= old.count
     np.testing.assert_allclose(new.mean, 2.0, atol=1e-2)
     np.testing.assert_allclose(new.variance, 9.0 + 998.0**2 * 100 / 2**24, rtol=1e-2)
+
+
+@pytest.mark.parametrize("offset", [0.0, 100.0, 1000.0])
+def test_a_mean_that_moves_slowly_is_followed_over_many_updates(offset: float) -> None:
+    """Each change is below the rounding error of the mean."""
+    num = 50_000
+    rng = np.random.default_rng(4)
+    moving = np.minimum(1.0, np.arange(num) / num * 2)[:, None]
+    data = (offset + moving + rng.normal(size=(num, 32))).astype(np.float32)
+    statistics, _ = jax.lax.scan(lambda s, x: (merge(s, x), None), empty(), jnp.asarray(data))
+    np.testing.assert_allclose(statistics.mean, np.mean(data, dtype=np.float64), rtol=2e-7)
+    np.testing.assert_allclose(statistics.variance, np.var(data, dtype=np.float64), rtol=1e-3)
 
 
 @pytest.mark.parametrize("location", [1e4, -1e4])
@@ -412,6 +430,7 @@ def main() -> None:
     leaves = {
         "count": statistics.count,
         "mean": statistics.mean,
+        "mean_low": statistics.mean_low,
         "variance": statistics.variance,
         "standardized": standardized,
     }
@@ -438,6 +457,7 @@ def test_split_over_devices_equals_the_whole() -> None:
         statistics = RunningStatistics(
             count=leaves["count"][device],
             mean=leaves["mean"][device],
+            mean_low=leaves["mean_low"][device],
             variance=leaves["variance"][device],
         )
         assert_statistics_of(statistics, [data])

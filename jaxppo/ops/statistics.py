@@ -46,7 +46,10 @@ def init_statistics(example: PyTree) -> RunningStatistics:
         )
 
     return RunningStatistics(
-        count=jnp.zeros((), jnp.float32), mean=filled(0.0), variance=filled(1.0)
+        count=jnp.zeros((), jnp.float32),
+        mean=filled(0.0),
+        mean_low=filled(0.0),
+        variance=filled(1.0),
     )
 
 
@@ -74,6 +77,7 @@ def merge_statistics(
 
     Chan et al. 1979, eq. 2.1 (pairwise merge), divided by the counts so that nothing grows. The
     first batch (N = 0) replaces the initial statistics, so their variance of 1 costs no digits.
+    `mean + mean_low` is the mean, as w d may be below the rounding error of `mean` (Kahan 1965).
     With `decay` below 1 these are the moments of an exponential moving average over batches, with
     bias correction (Kingma & Ba 2015, arXiv 1412.6980, section 3). Leaves of `batch` are
     `[..., O...]` with the same leading axes; `ValueError` if one does not fit its statistics.
@@ -104,19 +108,22 @@ def merge_statistics(
     unless_first = partial(jax.tree.map, partial(jnp.where, statistics.count == 0))
     old_mean = unless_first(batch_mean, statistics.mean)
     old_variance = unless_first(batch_variance, statistics.variance)
+    difference = jax.tree.map(
+        lambda new, old, low: (new - old) - low, batch_mean, old_mean, statistics.mean_low
+    )
+    change = jax.tree.map(lambda d, low: low + fraction * d, difference, statistics.mean_low)
+    new_mean = jax.tree.map(jnp.add, old_mean, change)
     return RunningStatistics(
         count=count,
-        mean=jax.tree.map(lambda old, new: old + fraction * (new - old), old_mean, batch_mean),
+        mean=new_mean,
+        mean_low=jax.tree.map(lambda new, old, t: t - (new - old), new_mean, old_mean, change),
         variance=jax.tree.map(
-            lambda old, new, mean, new_mean: (
-                old
-                + fraction * (new - old)
-                + fraction * (1.0 - fraction) * jnp.square(new_mean - mean)
+            lambda old, new, d: (
+                old + fraction * (new - old) + fraction * (1.0 - fraction) * jnp.square(d)
             ),
             old_variance,
             batch_variance,
-            old_mean,
-            batch_mean,
+            difference,
         ),
     )
 

@@ -33,6 +33,7 @@ FORMAT = 3  # version of the manifest and its arrays
 _MANIFEST, _ARRAYS = "manifest.json", "arrays"
 _BEGUN, _DAMAGED, _DROPPED = ".begun", ".damaged", ".dropped"  # suffixes of other directories
 _PINNED = ".pinned"  # suffix of an empty file that marks a checkpoint to keep
+_ADDED = (".mean_low",)  # parts of paths that older checkpoints do not have: zeros
 _VERSIONS = ("jaxppo", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "gymnax", "numpy")
 
 
@@ -70,6 +71,8 @@ def unflatten(shapes: PyTree, arrays: dict[str, np.ndarray], where: str = "") ->
         name = where + jax.tree_util.keystr(path)
         data = jax.eval_shape(devices.data, shape)
         found = arrays.get(name)
+        if found is None and any(part in name for part in _ADDED):
+            found = np.zeros(data.shape, data.dtype)
         if found is None or (found.shape, found.dtype) != (data.shape, data.dtype):
             there = "nothing" if found is None else f"{found.dtype}{list(found.shape)}"
             raise CheckpointError(

@@ -12,10 +12,12 @@ import numpy as np
 
 from jaxppo.algorithms.metrics import add
 from jaxppo.algorithms.spine import Metrics, zero_metrics
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.messages import count
 from jaxppo.config.plan import Plan
 from jaxppo.config.schema import Config
 from jaxppo.ops.sequences import where
-from jaxppo.runtime import devices
+from jaxppo.runtime import devices, hosts
 from jaxppo.types import ActingState, LearnerState, Policy, PyTree, System
 
 
@@ -49,8 +51,21 @@ class Layout:
         return [self.plan.devices_per_member, self.plan.update_batch_size]
 
     def narrow(self, kept: Sequence[int]) -> "Layout":
-        """Return the layout with only the members in the slots `kept`."""
-        plan = dataclasses.replace(self.plan, num_members=len(kept))
+        """Return the layout with only the members in the slots `kept`.
+
+        If devices have their own members, it uses as many devices as can have equally many. Those
+        of several processes must stay: `ConfigError`.
+        """
+        num_devices = self.plan.num_devices
+        if self.plan.shards_members:
+            fits = [n for n in range(1, num_devices + 1) if len(kept) % n == 0]
+            if hosts.count() > 1 and num_devices not in fits:
+                raise ConfigError(
+                    f"{count(kept, 'member')} cannot be split over {num_devices} devices of "
+                    f"{hosts.count()} processes; resume with one process"
+                )
+            num_devices = fits[-1]
+        plan = dataclasses.replace(self.plan, num_members=len(kept), num_devices=num_devices)
         return Layout(plan, self.system, tuple(self.slots[slot] for slot in kept))
 
     def row(self, member: int) -> int:

@@ -315,9 +315,15 @@ class Saver:
 
         Its checkpoint could not be resumed, and would replace an earlier one that can.
         """
-        found = layout.gather_numbers(state.total, self._members.active(layout.slots))
-        steps = self._progress.steps
-        return all(self._members[i].diagnose(one, steps) is None for i, one in found.items())
+        parts = [state.total]
+        if state.earlier is not None:  # parameters are counted at the end of each part
+            parts = [state.earlier, layout.next_window(state.earlier, state.total)[0]]
+        active, steps = self._members.active(layout.slots), self._progress.steps
+        return all(
+            self._members[i].diagnose(one, steps) is None
+            for part in parts
+            for i, one in layout.gather_numbers(part, active).items()
+        )
 
     def _can_afford(self) -> bool:
         """Return whether a checkpoint would keep the share of time within its limit."""

@@ -55,7 +55,8 @@ class Selection:
         """Replace the worst active members by copies of the best, with changed hyperparameters.
 
         Parameters, optimiser state and statistics are copied; environments and random streams are
-        not. Return the state and the slot that each member continues from.
+        not. Only where a member has no finite score, its environments and memories may hold NaN,
+        and are copied too. Return the state and the slot that each member continues from.
         """
         generator = np.random.default_rng([self._config.arch.seed, self._num_members, block])
         found = [scores.get(i, math.nan) for i in layout.slots]
@@ -75,7 +76,11 @@ class Selection:
             hyperparameters=agent.hyperparameters.replace(**placed),
             policy=dataclasses.replace(agent.policy, noise_key=old.policy.noise_key),
         )
-        return dataclasses.replace(state, agent=agent), chosen
+        acting, scored = state.acting, np.isfinite(found)
+        if any(not scored[slot] for slot in copied):
+            rows = [slot if scored[slot] else source for slot, source in enumerate(chosen)]
+            acting = dataclasses.replace(layout.take(acting, rows), key=acting.key)
+        return LearnerState(agent=agent, acting=acting), chosen
 
     def selected(self) -> dict[str, list[float]]:
         """Return the hyperparameters that selection changes, with those that follow another."""
