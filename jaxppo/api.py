@@ -19,7 +19,7 @@ from jaxppo.config.schema import COMMANDS, Config, LoggerConfig
 from jaxppo.deploy.policy import TrainedPolicy, check_key
 from jaxppo.deploy.result import Block, Result, is_donated, result
 from jaxppo.envs import is_simulated
-from jaxppo.launch.errors import check_bits, explain
+from jaxppo.launch.errors import check_jax, explain
 from jaxppo.launch.resuming import compose_run
 from jaxppo.runtime import build, compile, devices, hosts
 from jaxppo.runtime.caller import Caller, Reached
@@ -74,7 +74,7 @@ def _as_overrides(settings: Any) -> list[str]:
 @contextlib.contextmanager
 def _one_line(overrides: Sequence[str] = ()) -> Iterator[None]:
     """Raise the mistakes of a user as `ConfigError`s of one line; also if JAX has 64 bits."""
-    check_bits()
+    check_jax()
     try:
         yield
     except (ConfigError, TrainingError, CheckpointError):

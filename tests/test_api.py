@@ -388,6 +388,11 @@ def test_settings_of_a_dict_are_those_of_a_list() -> None:
     assert found.system.max_grad_norm == float("inf")
     assert found.env.params == {"gravity": 15}
     assert found.trust == ["a", "b"]
+    numbers = {"arch.seed": np.int64(7), "system.gamma": jnp.float32(0.5), "env": "cartpole"}
+    arrays = {"network.actor_torso.layer_sizes": np.array([8, 4])}
+    found = jaxppo.compose("ff_ppo", {**numbers, **arrays, "arch.absolute_metric": np.bool_(0)})
+    assert (found.arch.seed, found.system.gamma, found.arch.absolute_metric) == (7, 0.5, False)
+    assert found.network.actor_torso["layer_sizes"] == [8, 4]
     texts = {"logger": {"wandb_project": "2024", "wandb_tags": ["true", "1e3", "a b", "plain"]}}
     found = jaxppo.compose("ff_ppo", {"env": "cartpole", **texts})
     assert found.logger.wandb_project == "2024"

@@ -78,7 +78,9 @@ UNKNOWN = {
     "clip_eps=0.1": "clip_eps: no such key; did you mean system.clip_eps?",
     "arch.gamma=0.9": "arch.gamma: no such key; did you mean system.gamma?",
     "arch.num_envs=8": "arch.num_envs: no such key; did you mean arch.total_num_envs?",
-    "system.lr=1e-3": "system.lr: no such key; did you mean system.",
+    "system.lr=1e-3": "system.lr: no such key; did you mean system.actor_lr?",
+    "lr=1e-3": "lr: no such key; did you mean system.actor_lr?",
+    "n_steps=5": "n_steps: no such key; did you mean system.rollout_length?",
     "foo=1": "foo: no such key; did you mean ",
     "foo.bar=1": "foo.bar: no such key; did you mean ",
     "+system.foo=1": "system.foo: no such key; did you mean system.",
@@ -98,6 +100,10 @@ UNKNOWN = {
 }
 WRONG = {
     # types
+    "env=": "env=: env takes the name of one of its files, see --help; for several, -m env=",
+    "env=[cartpole,acrobot]": "env=[cartpole,acrobot]: env takes the name of one of its files",
+    "network/torso@network.actor_torso=[1]": "network/torso takes the name of one of its files",
+    "arch.seed=1,2": "arch.seed=1,2: is several values|add -m (--multirun), or loop in Python",
     "system.gamma=two": "system.gamma=two: must be a number",
     "system.gamma=true": "system.gamma=True: must be a number",
     "system.gamma=[0.9]": "system.gamma=[0.9]: must be a number",
@@ -1241,8 +1247,8 @@ def terminal_output(
     [
         ("env=cartpol >&-", "env=cartpol: no such choice"),
         ("arch.plan_only=true >&- 2>&-", None),
-        ("arch.plan_only=true > /dev/full", "standard output: No space left on device; send it"),
-        ("--help > /dev/full", "standard output: No space left on device; send it"),
+        ("arch.plan_only=true > /dev/full", "standard output or a file of the run: No space"),
+        ("--help > /dev/full", "standard output or a file of the run: No space"),
     ],
 )
 def test_an_output_that_is_closed_or_full_is_no_traceback(
@@ -1265,6 +1271,7 @@ def test_an_output_that_is_closed_or_full_is_no_traceback(
         ({"JAX_PLATFORMS": "cuda"}, "JAX_PLATFORMS=cuda: there is no such device here; unset it"),
         ({"JAX_PLATFORMS": "gpuu"}, "JAX_PLATFORMS=gpuu: there is no such device here; unset it"),
         ({"JAX_ENABLE_X64": "1"}, "JAX_ENABLE_X64: jaxppo computes in 32 bits; unset it"),
+        ({"JAX_DISABLE_JIT": "1"}, "JAX_DISABLE_JIT: jaxppo runs compiled programs only; unset it"),
     ],
 )
 def test_what_a_machine_has_not_is_said_in_one_line(

@@ -23,7 +23,15 @@ from jaxppo.algorithms.objectives import ESTIMATORS, OBJECTIVES, VALUE_LOSSES
 from jaxppo.algorithms.ppo import PPOSettings
 from jaxppo.algorithms.pqn import PQNSettings
 from jaxppo.config.fields import ConfigError, traced
-from jaxppo.config.parse import RENAMED, help_text, known_keys, parse, system_type, unknown_key
+from jaxppo.config.parse import (
+    ELSEWHERE,
+    RENAMED,
+    help_text,
+    known_keys,
+    parse,
+    system_type,
+    unknown_key,
+)
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import (
     ALGORITHMS,
@@ -679,6 +687,12 @@ def test_unknown_key_looks_at_further_keys() -> None:
 def test_unknown_key_is_refused(raw: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"no such key; did you mean \w+"):
         parse(raw)
+
+
+@pytest.mark.parametrize("theirs, ours", ELSEWHERE.items())
+def test_a_name_of_another_library_says_ours(theirs: str, ours: str) -> None:
+    assert ours in known_keys()
+    assert unknown_key(theirs) == f"{theirs}: no such key; did you mean {ours}?"
 
 
 @pytest.mark.parametrize("old, new", RENAMED.items())

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pickle
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -237,7 +238,24 @@ def test_another_environment_of_the_same_kind(trained: Any) -> None:
         (lambda run_dir: load(run_dir, 7), r"which=7: .* no checkpoint .* has 64, 128"),
         (lambda run_dir: load(run_dir.parent), r"has no checkpoints"),
         (lambda run_dir: load(run_dir).act(np.zeros(5)), r"shapes \[\(5,\)\], but"),
-        (lambda run_dir: load(run_dir).act({"a": np.zeros(3)}), r"observation: is PyTree"),
+        (lambda run_dir: load(run_dir).act({"a": np.zeros(3)}), "observation: is a dict, but"),
+        (lambda run_dir: load(run_dir).act(np.zeros((0, 2))), "observation: is a batch of none"),
+        (
+            lambda run_dir: load(run_dir).act(np.zeros((3, 2)), reset=[True, False]),
+            r"reset: has shape \(2,\) for 3 observations",
+        ),
+        (
+            lambda run_dir: load(run_dir).act(
+                np.zeros((3, 2)), jax.random.split(jax.random.key(0), 2)
+            ),
+            r"key: has shape \(2,\) for 3 observations",
+        ),
+        (lambda run_dir: load(run_dir).evaluate(0), "episodes=0: must be an integer, at least 1"),
+        (lambda run_dir: load(run_dir).play(episodes=2.5), "episodes=2.5: must be an integer"),
+        (
+            lambda run_dir: load(run_dir, env={"target": "envs.Coin"}, trust=["envs"]),
+            "env=envs.Coin: its observations or actions do not fit the policy",
+        ),
         (lambda run_dir: load(run_dir).act(np.zeros(3, complex)), "is complex.* returns float32"),
     ],
 )
@@ -246,6 +264,19 @@ def test_mistakes_are_one_line(trained: Any, call: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as error:
         call(run_dir)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.long
+def test_policies_are_pickled_by_their_settings_and_arrays(trained: Any) -> None:
+    policy = load(trained(some("envs.Aim", checkpoint={"share": 1.0})), trust=["envs"])
+    again = pickle.loads(pickle.dumps(policy))
+    assert repr(again) == repr(policy)
+    assert repr(policy).startswith("TrainedPolicy(envs.Aim, seed ")
+    np.testing.assert_array_equal(again.evaluate(5).returns, policy.evaluate(5).returns)
+    x = np.ones((3, 2), np.float32)
+    np.testing.assert_array_equal(
+        again.act(x, jax.random.key(0))[0], policy.act(x, jax.random.key(0))[0]
+    )
 
 
 EVIL = {

@@ -3,13 +3,16 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -23,7 +26,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.deploy.films import film, with_frames
 from jaxppo.envs import contract
-from jaxppo.runtime import devices
+from jaxppo.runtime import devices, remote
 from jaxppo.runtime.actors import Threads
 from jaxppo.runtime.jobs import TrainingError, prepare
 from jaxppo.runtime.loop import run
@@ -392,7 +395,11 @@ def command(run_dir: Path, *settings: str) -> subprocess.Popen[str]:
     tests = Path(__file__).parent
     return subprocess.Popen(
         [sys.executable, "-m", "jaxppo.ff_ppo", *SMALL, *settings, f"hydra.run.dir={run_dir}"],
-        env={**os.environ, "JAX_NUM_CPU_DEVICES": "1", "PYTHONPATH": str(tests)},
+        env={
+            **os.environ,
+            "JAX_NUM_CPU_DEVICES": "1",
+            "PYTHONPATH": f"{tests}{os.pathsep}{run_dir.parent}",
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -423,7 +430,7 @@ def test_actors_on_ray_give_the_numbers_of_threads_and_are_replaced(tmp_path: Pa
     actors = (KNOWN, "arch.actors=2")
     for name in ("threads", "ray"):
         found = command(tmp_path / name, *actors, f"arch.actors_on={name}")
-        assert found.communicate()[0].strip().endswith("policy of step 96)"), name
+        assert "policy of step 96)\n" in found.communicate()[0], name
     one, other = (events_of(tmp_path / name, "eval") for name in ("threads", "ray"))
     assert [event["episode_return"] for event in one] == [
         event["episode_return"] for event in other
@@ -433,8 +440,118 @@ def test_actors_on_ray_give_the_numbers_of_threads_and_are_replaced(tmp_path: Pa
     while not (pids := hosts_of_ray()) or not events_so_far(tmp_path / "killed", "train"):
         time.sleep(0.1)
     os.kill(pids[0], signal.SIGKILL)
-    assert found.communicate()[0].strip().endswith(")")
+    assert "absolute metric: " in found.communicate()[0]
     assert events_of(tmp_path / "killed", "train")[-1]["env_restarts"] == 2
+
+
+LICENSED = """
+import pathlib, simulators
+
+class Licensed(simulators.Known):
+    def __init__(self):
+        super().__init__()
+        if pathlib.Path("/proc/self/cmdline").read_text().startswith("ray::"):
+            raise RuntimeError("no licence here")
+"""
+
+
+@pytest.mark.slow
+def test_runs_with_actors_on_ray_end_as_others_do(tmp_path: Path) -> None:
+    """On a machine with fewer cores than actors, too."""
+    pytest.importorskip("ray")
+    settings = ("arch.actors=4", "arch.actors_on=ray", "arch.num_updates=40000")
+    found = command(tmp_path / "ended", KNOWN, *settings, "logger.every=20")
+    while not events_so_far(tmp_path / "ended", "train"):
+        assert found.poll() is None
+        time.sleep(0.1)
+    found.send_signal(signal.SIGTERM)
+    out = found.communicate(timeout=60)[0]
+    assert found.returncode == 128 + signal.SIGTERM
+    assert "saved; to go on: resume=" in out
+    assert "SIGTERM received" not in out  # Ray's handler
+    assert "os.fork" not in out
+    assert list((tmp_path / "ended" / "checkpoints").glob("0*"))
+    (tmp_path / "licensed.py").write_text(LICENSED)
+    found = command(tmp_path / "licensed", "env.target=licensed.Licensed", *settings)
+    *_, last = found.communicate(timeout=120)[0].splitlines()
+    assert found.returncode == 1
+    assert re.fullmatch(r"actor \d: the process on Ray cannot start: .*: no licence here", last)
+
+
+def fake_ray(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> None:
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(**functions))
+    monkeypatch.setattr(remote, "_is_own", False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+def test_only_an_own_cluster_lets_actors_share_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And none changes what a signal does."""
+    addresses, claimed = [], []
+
+    def init(address: str, **_: Any) -> None:
+        addresses.append(address)
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        warnings.warn("os.fork() was called. That is bad", RuntimeWarning, stacklevel=1)
+
+    def as_remote(num_cpus: int, **_: Any) -> Any:
+        claimed.append(num_cpus)
+        return lambda host: SimpleNamespace(remote=lambda *_: None)
+
+    fake_ray(
+        monkeypatch,
+        is_initialized=lambda: False,
+        init=init,
+        cluster_resources=lambda: {"CPU": 3.0},
+        remote=as_remote,
+    )
+    nothing: Any = None
+    before = signal.getsignal(signal.SIGTERM)
+    remote.connect(4)
+    remote.RemoteActor(nothing, nothing, 0, 4, np.zeros(1, int))
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    remote.connect(3)
+    with pytest.warns(remote.ClusterWarning, match=r"^arch\.actors=4: .* which has 3;"):
+        remote.connect(4)
+    remote.RemoteActor(nothing, nothing, 0, 4, np.zeros(1, int))
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert addresses == ["local", "10.0.0.1:6379", "10.0.0.1:6379"]
+    assert claimed == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("in_init", "num_made", "message"),
+    [
+        (True, 1, "the process on Ray cannot start: RuntimeError: no licence"),
+        (False, 4, "the process on Ray died 3 times .*; the last error: RuntimeError: no licence"),
+    ],
+)
+def test_the_death_of_an_actor_on_ray_is_explained(
+    in_init: bool, num_made: int, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Died(Exception):
+        actor_init_failed = in_init
+
+    def get(_: Any) -> Any:
+        raise Died("The actor died\n  in a file\nRuntimeError: no licence\n\n")
+
+    call = SimpleNamespace(remote=lambda *_: None)
+    made: list[Any] = []
+
+    def make(*given: Any) -> Any:
+        made.append(given)
+        return SimpleNamespace(start=call, collect=call)
+
+    fake_ray(
+        monkeypatch,
+        get=get,
+        remote=lambda **_: lambda host: SimpleNamespace(remote=make),
+        exceptions=SimpleNamespace(RayActorError=Died, RayTaskError=Died),
+    )
+    nothing: Any = None
+    actor = remote.RemoteActor(nothing, nothing, 0, 1, np.zeros(1, int))
+    with pytest.raises(SimulatorError, match=f"^{message}$"):
+        actor.collect(None, 0)
+    assert len(made) == num_made
 
 
 def events_so_far(run_dir: Path, kind: str) -> list[dict[str, Any]]:

@@ -200,6 +200,13 @@ def test_search_finds_a_planted_optimum(tmp_path: Path, capsys: pytest.CaptureFi
         searched_for(tmp_path)
     with pytest.raises(ConfigError, match="holds a finished search"):
         searched_for(tmp_path, *planted)
+    shutil.rmtree(out / "report")  # interrupted after the confirmation: nothing trains again
+    assert searched_for(tmp_path, *planted) == found
+    assert (out / "report" / "index.html").exists()
+    shown = capsys.readouterr().out
+    assert "goes on after halving, evolution, finals, confirmation\n" in shown
+    assert found["verdict"] in shown
+    shutil.rmtree(out / "report")
     cut = {**found, "phases": found["phases"][:1], "verdict": "not confirmed"}  # in the second
     (out / "tuning.json").write_text(json.dumps(cut))
     again = searched_for(tmp_path, *planted)

@@ -19,6 +19,24 @@ RENAMED = {
     "system.refresh_carries": "system.recompute_carries",
 }
 
+# Names in other libraries, in small letters, and the settings they are here (docs/migration.md)
+ELSEWHERE = {
+    "lr": "system.actor_lr",
+    "anneal_lr": "system.decay_learning_rates",
+    "n_steps": "system.rollout_length",
+    "num_steps": "system.rollout_length",
+    "n_epochs": "system.epochs",
+    "num_epochs": "system.epochs",
+    "update_epochs": "system.epochs",
+    "batch_size": "system.num_minibatches",
+    "clip_range": "system.clip_eps",
+    "clip_coef": "system.clip_eps",
+    "n_envs": "arch.total_num_envs",
+    "num_envs": "arch.total_num_envs",
+    "num_evals": "arch.num_evaluation",
+    "env_id": "env.name",
+}
+
 
 def parse(raw: dict[str, Any]) -> Config:
     """Parse plain containers into a `Config`; `ConfigError` on unknown keys and wrong values.
@@ -123,7 +141,8 @@ def unknown_key(key: str, more: Sequence[str] = ()) -> str:
     last = lower.rpartition(".")[2]
     by_name = {k.rpartition(".")[2]: k for k in known}
     begun = [k for k in known if k.startswith(lower)]
-    near = [by_name[last]] if last in by_name else difflib.get_close_matches(lower, begun, 1, 0.0)
+    usual = by_name.get(last) or ELSEWHERE.get(last)
+    near = [usual] if usual else difflib.get_close_matches(lower, begun, 1, 0.0)
     near = near or difflib.get_close_matches(lower, known, 1, 0.5)
     near = near or [by_name[n] for n in difflib.get_close_matches(last, list(by_name), 1, 0.0)]
     return f"{key}: no such key; did you mean {near[0]}?"

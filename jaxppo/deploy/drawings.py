@@ -79,8 +79,9 @@ def drawing(env: Environment) -> Drawing:
     while not isinstance(bare, GymnaxEnvironment):
         if isinstance(bare, Episodes):
             raise ConfigError(
-                f"{bare.name}: cannot be drawn; jaxppo.render draws gymnax's environments and "
-                "classes of its contract; for another renderer, load the policy with jaxppo.load"
+                f"{bare.name}: cannot be drawn; jaxppo.render draws environments of gymnax and "
+                "Gymnasium, and classes with gymnax's interface; for another renderer, load the "
+                "policy with jaxppo.load"
             )
         added |= isinstance(bare, Extras)
         wrapped += isinstance(bare, Extras | Frames)
@@ -570,12 +571,18 @@ def caption(picture: np.ndarray, text: str, *, size: int = 13) -> Picture:
     return image
 
 
-def write_film(file: Path | IO[bytes], images: Sequence[Picture], fps: int) -> None:
-    """Write a GIF of images of one size, which repeats after a pause of one second."""
+def write_film(
+    file: Path | IO[bytes], images: Sequence[Picture], fps: int, *, smooth: bool = False
+) -> None:
+    """Write a GIF of images of one size, which repeats after a pause of one second.
+
+    `smooth` images, as of a simulator, have many colours that flow into each other.
+    """
     few = [*images[:: -(-len(images) // 12)], images[-1]]
-    # Maximum coverage keeps the colors of small objects
-    coverage, dither = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE
-    palette = _joined(few).quantize(64, method=coverage, dither=dither)
+    # Maximum coverage keeps the colours of small objects, but has too few for a sky
+    method = Image.Quantize.MEDIANCUT if smooth else Image.Quantize.MAXCOVERAGE
+    dither = Image.Dither.NONE
+    palette = _joined(few).quantize(128 if smooth else 64, method=method, dither=dither)
     frames = [image.quantize(palette=palette, dither=dither) for image in images]
     duration = [round(100 / fps) * 10] * (len(frames) - 1) + [1000]  # ms, in the format's 10 ms
     save = partial(frames[0].save, file, format="GIF")

@@ -73,7 +73,8 @@ def render(settings: Rendering) -> None:
         text = f"return {played.episode_return:.2f}, {count(played.length, 'step')}{late}"
         path = out / f"{name}.gif"
         steps = every_kth(played.length, settings.max_frames)
-        write_film(path, pictures(drawn, played, steps, thoughts=settings.thoughts), fps)
+        images = pictures(drawn, played, steps, thoughts=settings.thoughts)
+        write_film(path, images, fps, smooth=is_simulated(drawn.env))
         rows.append((f"{name}: {text}", pictures(drawn, played, evenly_spaced(played.length, 5))))
         print_lines(f"{path}: {text}, episode {numbers[name] + 1} of {settings.episodes}")
     write_strip(out / "strip.png", rows)
@@ -89,7 +90,9 @@ class Film:
     length: int
 
     def save(self, path: str | Path) -> None:
-        """Write a GIF."""
+        """Write a GIF; `ConfigError` if the name ends otherwise."""
+        if Path(path).suffix.lower() != ".gif":
+            raise ConfigError(f"path={path}: must end in .gif, which it is")
         Path(path).write_bytes(self.gif)
 
     def __repr__(self) -> str:
@@ -122,7 +125,8 @@ def film(
     played = with_frames(policy, number, every[number], max_frames)
     steps = every_kth(played.length, max_frames)
     images = pictures(drawn, played, steps, thoughts=thoughts)
-    write_film(file, images, frames_per_second(played.length))
+    fps = frames_per_second(played.length)
+    write_film(file, images, fps, smooth=is_simulated(drawn.env))
     return Film(gif=file.getvalue(), episode_return=played.episode_return, length=played.length)
 
 

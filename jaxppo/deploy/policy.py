@@ -17,6 +17,7 @@ from jaxppo.algorithms.evaluation import Episodes, Watch, episode_keys, watch_no
 from jaxppo.algorithms.spine import init_agent
 from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.given import with_given
+from jaxppo.config.messages import brief, count
 from jaxppo.config.parse import parse
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
@@ -52,6 +53,16 @@ class TrainedPolicy:
     policy: Policy
     steps: int  # environment steps that it was trained on
     num_devices: int  # that evaluate it
+
+    def __repr__(self) -> str:
+        seed = self.config.arch.seed
+        return f"TrainedPolicy({self.system.env.name}, seed {seed}, step {self.steps:,})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle settings and arrays; network and environment are built anew from the settings."""
+        arrays = checkpoint.flatten(devices.host(self.policy))
+        greedy = self.system.evaluation_greedy
+        return _rebuilt, (self.config, greedy, arrays, self.steps, self.num_devices)
 
     def episode_keys(self, numbers: np.ndarray) -> jax.Array:
         """Return the keys of the absolute metric's episodes with these numbers, from 0."""
@@ -106,6 +117,14 @@ class TrainedPolicy:
         """Return what `function` returns for a batch; for one observation without `B`."""
         observation, single = self._batch(observation)
         num = jax.tree.leaves(observation)[0].shape[0]
+        if not num:
+            raise ConfigError("observation: is a batch of none; pass at least one")
+        for name, given in (("reset", reset), *(("key", key) for key in more if key is not None)):
+            if np.shape(given) not in ((), (num,)):
+                raise ConfigError(
+                    f"{name}: has shape {np.shape(given)} for {count(num, 'observation')}; pass "
+                    "one for all, or one for each"
+                )
         if carry is None:
             carry = self.initial_carry(num)
         elif single:
@@ -119,6 +138,11 @@ class TrainedPolicy:
         space = self.system.env.observation_space
         wanted: Any = jax.eval_shape(lambda: zeros(space))
         if str(jax.tree.structure(observation)) != str(jax.tree.structure(wanted)):
+            if hasattr(wanted, "shape"):
+                raise ConfigError(
+                    f"observation: is a {type(observation).__name__}, but {self.system.env.name} "
+                    "returns an array; pass numpy.asarray(observation)"
+                )
             raise ConfigError(
                 f"observation: is {jax.tree.structure(observation)}, but {self.system.env.name} "
                 f"returns {jax.tree.structure(wanted)}; pass what its reset and step return"
@@ -141,14 +165,15 @@ class TrainedPolicy:
             f"returns {[like.shape for _, like in pairs]}; pass one of these or a batch of them"
         )
 
-    def evaluate(self, num_episodes: int) -> Episodes:
+    def evaluate(self, episodes: int) -> Episodes:
         """Return the first of the absolute metric's episodes, leaves NumPy `[episodes]`.
 
         The run's own absolute metric is the mean return of the first 10 x arch.num_eval_episodes.
         """
+        _check_episodes(episodes)
         policy, play, parts = self._placed(), None, []
         try:
-            for num, keys in self._batches(num_episodes):
+            for num, keys in self._batches(episodes):
                 if play is None:
                     play = compile_evaluation(self.system, policy, keys, self.config).call
                 found = jax.tree.map(lambda x: np.asarray(x).reshape(-1), play(policy, keys))
@@ -164,8 +189,7 @@ class TrainedPolicy:
         `env`: None is the policy's own environment; else settings to change, or an environment, as
         for `jaxppo.load`. `ConfigError` if its spaces do not fit the policy.
         """
-        if episodes < 1:
-            raise ConfigError(f"episodes={episodes}: must be at least 1")
+        _check_episodes(episodes)
         return list((self if env is None else self._with_env(env)).record(episodes))
 
     def record(self, num_episodes: int, watch: Watch = watch_nothing) -> Iterator[Episode]:
@@ -204,6 +228,32 @@ class TrainedPolicy:
         greedy = self.system.evaluation_greedy
         system = dataclasses.replace(system, evaluation_greedy=greedy)
         return dataclasses.replace(self, config=config, system=system)
+
+
+def _check_episodes(episodes: Any) -> None:
+    """Raise `ConfigError` unless the number of episodes is an integer, at least 1."""
+    if isinstance(episodes, bool) or not isinstance(episodes, int | np.integer) or episodes < 1:
+        raise ConfigError(f"episodes={episodes}: must be an integer, at least 1")
+
+
+def _shapes(config: Config, system: System) -> Any:
+    """Return the shapes of an agent's policy."""
+    hp = build.hyperparameters(config, plan(config, 1, 1))
+    return jax.eval_shape(partial(init_agent, system), hp, jax.random.key(0)).policy
+
+
+def _rebuilt(
+    config: Config, greedy: bool, arrays: dict[str, np.ndarray], steps: int, num_devices: int
+) -> TrainedPolicy:
+    """Return a policy that was pickled."""
+    system = dataclasses.replace(build.build_alone(config), evaluation_greedy=greedy)
+    return TrainedPolicy(
+        config=config,
+        system=system,
+        policy=checkpoint.unflatten(_shapes(config, system), arrays),
+        steps=steps,
+        num_devices=min(num_devices, len(devices.available())),
+    )
 
 
 @partial(jax.jit, static_argnums=0)
@@ -314,13 +364,21 @@ def load(
     row = _row(facts, every, seed)
     own = every[facts.slots[row]]
     system = build.build_alone(own)
-    hp = build.hyperparameters(own, plan(own, 1, 1))
-    shapes = jax.eval_shape(partial(init_agent, system), hp, jax.random.key(0)).policy
     num = len(facts.slots)
-    several = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num, *x.shape), x.dtype), shapes)
+    several = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((num, *x.shape), x.dtype), _shapes(own, system)
+    )
     # Paths in what `saving.Saver` stores: (learner, best, total, earlier)
     prefix = "[1]" if which == "best" else "[0].agent.policy"
-    policies = checkpoint.unflatten(several, found.arrays, prefix)
+    try:
+        policies = checkpoint.unflatten(several, found.arrays, prefix)
+    except CheckpointError as error:
+        if env is None:
+            raise
+        raise ConfigError(
+            f"env={system.env.name}: its observations or actions do not fit the policy of {run_dir}"
+            f" ({brief(error).partition(';')[0]})"
+        ) from error
     best_steps = facts.members[facts.slots[row]]["best"].get("steps")
     if which == "best" and best_steps is None:
         raise ConfigError(

@@ -37,6 +37,8 @@ def make(config: EnvConfig) -> Environment:
     kind: Any = () if gymnasium is None else gymnasium.Env
     is_class = isinstance(env, type) and issubclass(env, kind)
     makes = callable(env) and (not hasattr(env, "step") or is_class)
+    if isinstance(env, type) and not makes:
+        raise ConfigError(f"env={env.__name__}: is a class; give an object: {env.__name__}(...)")
     if makes or isinstance(env, kind):
         return _simulated(target, env, config, makes=makes)
     check_spaces(name, env)

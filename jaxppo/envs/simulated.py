@@ -1,6 +1,8 @@
 """Environments that are not JAX, as the learner sees them: spaces, and how to make simulators."""
 
 import contextlib
+import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -83,7 +85,12 @@ class Simulated:
         try:
             return np.asarray(env.render())
         except Exception as error:
-            raise ConfigError(f"{self.name}: its render() raises {in_words(error)}") from error
+            way_out = ""
+            if "mujoco" in sys.modules and not os.environ.get("MUJOCO_GL"):
+                way_out = "; without a display, set MUJOCO_GL=egl or MUJOCO_GL=osmesa"
+            raise ConfigError(
+                f"{self.name}: its render() raises {in_words(error)}{way_out}"
+            ) from error
 
     def observation(self, parts: Sequence[np.ndarray]) -> PyTree:
         """Return the observation of arrays in the order of `observation_leaves`."""

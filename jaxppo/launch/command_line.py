@@ -6,7 +6,7 @@ import os
 import sys
 import typing
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -19,15 +19,23 @@ from omegaconf import DictConfig, OmegaConf
 
 from jaxppo.config.parse import parse_as
 from jaxppo.config.schema import Config
-from jaxppo.launch.composing import check_form, check_plugin, config_dir, help_of, with_plus
+from jaxppo.launch.composing import (
+    check_form,
+    check_groups,
+    check_plugin,
+    config_dir,
+    help_of,
+    with_plus,
+)
 from jaxppo.launch.errors import one_line, open_streams, refuse
 from jaxppo.launch.resuming import resume_overrides, settings_of
 from jaxppo.runtime import devices, hosts
 from jaxppo.runtime.checkpoint import CheckpointWarning
+from jaxppo.runtime.remote import ClusterWarning
 from jaxppo.runtime.sinks.console import print_lines
 from jaxppo.simulators.faults import RestartWarning
 
-OWN_WARNINGS = (CheckpointWarning, RestartWarning)
+OWN_WARNINGS = (CheckpointWarning, ClusterWarning, RestartWarning)
 _FLAGS = (
     *("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package"),
     *("-r", "--run", "-m", "--multirun", "-sc", "--shell-completion", "-cp", "--config-path"),
@@ -62,9 +70,10 @@ def main(config_name: str, run: Callable[..., float]) -> None:
         with one_line():
             return run(config, run_dir, resume=config.resume is not None)
 
-    with one_line(), endings:
+    with one_line(), endings, _warnings_as_lines():
         check_plugin(sys.argv[1:])
         overrides, flags = _split(sys.argv[1:])
+        check_groups(overrides)
         overrides += resume_overrides(sys.argv[1:])
         sys.argv[1:] = [*map(with_plus, overrides), *flags]
         hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=config_name)(
@@ -106,10 +115,7 @@ def command(settings: type, run: Callable[[Any], None], *, places: str | None = 
             raw[name] = raw[name] if raw[name] is None else str(raw[name])  # which=8192
         if paths:
             raw[str(places)] = paths
-        with warnings.catch_warnings():
-            for own in OWN_WARNINGS:
-                warnings.simplefilter("always", own)
-            warnings.showwarning = partial(_show_warning, warnings.showwarning)
+        with _warnings_as_lines():
             run(parse_as(settings, raw))
 
     attempt(parsed, help_of_settings(settings, places))
@@ -126,8 +132,18 @@ def help_of_settings(settings: type, places: str | None = None) -> str:
     return "\n".join(lines)
 
 
+@contextlib.contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """Show our own warnings as one line each."""
+    with warnings.catch_warnings():
+        for own in OWN_WARNINGS:
+            warnings.simplefilter("always", own)
+        warnings.showwarning = partial(_show_warning, warnings.showwarning)
+        yield
+
+
 def _show_warning(usual: Callable[..., None], message: Any, category: Any, *rest: Any) -> None:
-    """Show our own warnings as one line; others as usual."""
+    """Show one of our own warnings as one line, others as usual."""
     if issubclass(category, OWN_WARNINGS):
         sys.stderr.write(f"{message}\n")
     else:

@@ -48,6 +48,7 @@ def compose(config_name: str, overrides: Sequence[str]) -> Config:
 def composed(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, list[str]]:
     """Return what Hydra composes for a command, and the overrides as it took them."""
     check_form(overrides)
+    check_groups(overrides)
     typed = [with_plus(each) for each in overrides]
     with hydra.initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
         return hydra.compose(config_name, typed), typed
@@ -124,6 +125,18 @@ def check_form(arguments: Sequence[str]) -> None:
     for argument in arguments:
         if argument.startswith("-") or not ("=" in argument or argument.startswith("~")):
             raise ConfigError(f"{argument}: settings are key=value, without dashes; see -h")
+
+
+def check_groups(arguments: Sequence[str]) -> None:
+    """Raise `ConfigError` if a group is given another value than the name of a file."""
+    for argument in arguments:
+        key, _, value = argument.lstrip("+").partition("=")
+        group = key.partition("@")[0]
+        if group and value[:1] in ("", "[", "{") and (config_dir() / group).is_dir():
+            raise ConfigError(
+                f"{argument}: {group} takes the name of one of its files, see --help; for several, "
+                f"-m {key}=ONE,OTHER"
+            )
 
 
 def choices(group: str) -> list[str]:

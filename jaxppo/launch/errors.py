@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jax
 from hydra.errors import HydraException
@@ -33,7 +33,7 @@ def one_line() -> Iterator[None]:
     Other exceptions are printed here with their traceback, since Hydra hides them in callbacks.
     """
     try:
-        check_bits()
+        check_jax()
         yield
     except Interrupted as stopped:
         _end_together(str(stopped), stopped.status)
@@ -57,10 +57,13 @@ def one_line() -> Iterator[None]:
         refuse(line, 2 if of_user or _is_of_platform(error) else 1)
 
 
-def check_bits() -> None:
-    """Raise `ConfigError` if JAX computes in 64 bits."""
-    if jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+def check_jax() -> None:
+    """Raise `ConfigError` if JAX computes in 64 bits, or does not compile."""
+    config: Any = jax.config
+    if config.jax_enable_x64:
         raise ConfigError("JAX_ENABLE_X64: jaxppo computes in 32 bits; unset it")
+    if config.jax_disable_jit:
+        raise ConfigError("JAX_DISABLE_JIT: jaxppo runs compiled programs only; unset it")
 
 
 def open_streams() -> None:
@@ -136,7 +139,8 @@ def _explain_os(error: OSError) -> str | None:
             return "the working directory does not exist any more; change to another"
         if error.errno in (errno.ENOSPC, errno.EIO, errno.EBADF):
             _close_output()
-            return f"standard output: {error.strerror}; send it elsewhere, or logger.console=false"
+            where = "standard output or a file of the run"
+            return f"{where}: {error.strerror}; make room, or write elsewhere"
         return None
     unreadable = os.path.exists(name) and not os.access(name, os.R_OK)
     if isinstance(error, FileNotFoundError) or unreadable:
@@ -200,6 +204,11 @@ def _translate(message: str, missing: str = "") -> str:
         return f"{typed}: the file's value is of another kind; see --cfg job for its form"
     if match := re.search(r"(?:An item is already at '|Multiple values for )([^' ]+)[.']", message):
         return f"+{match[1]}: is in the file already; change it without the plus sign"
+    if match := re.search(r"Ambiguous value for argument '(([^=]*)=(.*?))'", message):
+        return (
+            f"{match[1]}: is several values; a list is {match[2]}=[{match[3]}]; to train with "
+            "each, add -m (--multirun), or loop in Python"
+        )
     if match := re.search(r"parsing override '(.*)'", message):
         return f"{match[1]}: not an override ({message.splitlines()[1].strip()}); write key=value"
     return message

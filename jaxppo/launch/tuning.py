@@ -20,7 +20,7 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from jaxppo.analysis.comparison import Array, Estimate, better, overall
-from jaxppo.analysis.report import Reporting, report
+from jaxppo.analysis.report import PAGE, Reporting, report
 from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.parse import parse_as
 from jaxppo.config.plan import Plan
@@ -142,9 +142,10 @@ def tune(arguments: Sequence[str]) -> None:
         _play_finals(config, candidates[: budget.num_finalists], record)
     record.hyperparameters = record.done["finals"]["best"]
     keep()
-    if (out / "confirmation").exists():  # it was interrupted
-        shutil.rmtree(out / "confirmation")
-    _confirm(config, settings.seeds, out / "confirmation", record)
+    if "confirmation" not in record.done:
+        if (out / "confirmation").exists():  # it was interrupted
+            shutil.rmtree(out / "confirmation")
+        _confirm(config, settings.seeds, out / "confirmation", record)
     keep()
     report(Reporting(runs=[str(out / "confirmation")], out=str(out / "report")))
     print_lines(record.verdict, f"{out / 'configs'}: env={settings.name}, with --config-dir=DIR")
@@ -170,7 +171,7 @@ def begun(record: Record, out: Path) -> Record:
             raise ConfigError(
                 f"out={out}: holds a search of other {words}; choose another directory"
             )
-    if "confirmation" in found.done:
+    if (out / "report" / PAGE).exists():  # it is written last
         raise ConfigError(f"out={out}: holds a finished search; choose another directory")
     print_lines(f"{out}: goes on after {', '.join(found.done)}")
     return found

@@ -424,6 +424,6 @@ def _moved(path: Path) -> Path:
 def _brief(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    if match := re.search(r"([^:]+) \[os_error_code=", str(error)):  # the format of tensorstore
+    if match := re.search(r"([\w ]+) \[os_error_code=", str(error)):  # the format of tensorstore
         return match[1].strip()
     return brief(error)

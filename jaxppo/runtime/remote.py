@@ -3,6 +3,10 @@
 import contextlib
 import dataclasses
 import os
+import signal
+import threading
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -18,6 +22,12 @@ from jaxppo.simulators.faults import SimulatorError
 from jaxppo.types import PyTree
 
 ATTEMPTS = 3  # deaths in a row without a rollout, after which the run ends
+
+_is_own = False  # whether this process started its cluster
+
+
+class ClusterWarning(UserWarning):
+    """A Ray cluster has fewer CPUs than actors. The message is one line."""
 
 
 def check(config: Config, num_devices: int) -> None:
@@ -39,12 +49,43 @@ def check(config: Config, num_devices: int) -> None:
         )
 
 
-def connect() -> None:
-    """Join the cluster that RAY_ADDRESS names, or start one on this machine."""
+def connect(num_actors: int) -> None:
+    """Join the cluster that RAY_ADDRESS names, or start one on this machine.
+
+    `ClusterWarning` if the actors must wait for CPUs of a cluster that was joined.
+    """
+    global _is_own
     import ray
 
     if not ray.is_initialized():
-        ray.init(log_to_driver=False, logging_level="error", configure_logging=False)
+        address = os.environ.get("RAY_ADDRESS") or "local"
+        with _keep_handlers(), warnings.catch_warnings():
+            # Ray's children run no Python code before exec
+            warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
+            ray.init(address, log_to_driver=False, logging_level="error", configure_logging=False)
+        _is_own = address == "local"
+    num_cpus = ray.cluster_resources().get("CPU", 0)
+    if num_cpus < num_actors and not _is_own:
+        warnings.warn(
+            f"arch.actors={num_actors}: each takes a CPU of the Ray cluster, which has "
+            f"{num_cpus:g}; the run waits until there are more",
+            ClusterWarning,
+            stacklevel=2,
+        )
+
+
+@contextlib.contextmanager
+def _keep_handlers() -> Iterator[None]:
+    """Restore this process's signal handlers: those of Ray end it before it saves."""
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if is_main else ()
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:  # one that Python did not install
+                signal.signal(number, handler)
 
 
 def hand_over(policy: PyTree) -> Any:
@@ -76,7 +117,8 @@ class RemoteActor:
 
         path = os.pathsep.join(p for p in (os.getcwd(), os.environ.get("PYTHONPATH", "")) if p)
         variables = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": path}
-        remote = ray.remote(num_cpus=1, runtime_env={"env_vars": variables})(_Host)
+        num_cpus = 0 if _is_own else 1  # actors share the cores of this machine, as threads do
+        remote = ray.remote(num_cpus=num_cpus, runtime_env={"env_vars": variables})(_Host)
         return remote.remote(*self._given, self._seeds + self._deaths)
 
     def start(self, policy: Any, key: jax.Array) -> None:
@@ -92,6 +134,7 @@ class RemoteActor:
 
         if key is not None:
             self.start(policy, key)
+        cause = ""
         for _ in range(ATTEMPTS):
             try:
                 timed, restarts = ray.get(self._handle.collect.remote(policy, version, waited))
@@ -103,7 +146,10 @@ class RemoteActor:
                 )
                 rollout = dataclasses.replace(timed.rollout, memory=memory)
                 return dataclasses.replace(timed, rollout=rollout)
-            except ray.exceptions.RayActorError:
+            except ray.exceptions.RayActorError as error:
+                cause = _last_line(error)
+                if error.actor_init_failed:
+                    raise SimulatorError(f"the process on Ray cannot start: {cause}") from error
                 self._deaths += 1
                 self._restarts_before += self._restarts + self._seeds.size
                 self._restarts = 0
@@ -114,7 +160,7 @@ class RemoteActor:
                     raise SimulatorError(str(error.cause)) from error
                 raise
         raise SimulatorError(
-            f"actor {self._given[2]} on Ray died {ATTEMPTS} times without a rollout"
+            f"the process on Ray died {ATTEMPTS} times without a rollout; the last error: {cause}"
         )
 
     def close(self) -> None:
@@ -153,6 +199,11 @@ class _Host:
 
     def close(self) -> None:
         self._actor.close()
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:300] if lines else type(error).__name__
 
 
 def _with_keys(policy: Any) -> Any:

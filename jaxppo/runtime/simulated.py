@@ -173,7 +173,7 @@ class Training:
         update = int(np.asarray(devices.first(state.agent.update)).max())
         seeds = self._draw_seeds((*shape, system.num_envs), update)
         if self._remote:
-            remote.connect()
+            remote.connect(self._num_actors)
         for number in range(self._num_actors):
             part = seeds[..., number * each : (number + 1) * each]
             self._actors.append(self._make(number, part))

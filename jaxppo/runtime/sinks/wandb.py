@@ -17,20 +17,23 @@ class WandB:
         kept.parent.mkdir(exist_ok=True)
         if not kept.exists():
             kept.write_text(uuid.uuid4().hex[:12] + "\n", "utf-8")
-        self._run = wandb.init(
-            project=config.wandb_project,
-            entity=config.wandb_entity,
-            group=config.wandb_group or scope.group,
-            tags=config.wandb_tags,
-            mode=config.wandb_mode,
-            name=scope.name or None,
-            config=scope.settings,
-            dir=run_dir,
-            id=kept.read_text("utf-8").strip(),
-            resume="allow",
-            reinit="create_new",  # besides the W&B runs of other members
-            settings={"console": "off", "silent": True},
-        )
+        try:
+            self._run = wandb.init(
+                project=config.wandb_project,
+                entity=config.wandb_entity,
+                group=config.wandb_group or scope.group,
+                tags=config.wandb_tags,
+                mode=config.wandb_mode,
+                name=scope.name or None,
+                config=scope.settings,
+                dir=run_dir,
+                id=kept.read_text("utf-8").strip(),
+                resume="allow",
+                reinit="create_new",  # besides the W&B runs of other members
+                settings={"console": "off", "silent": True},
+            )
+        finally:
+            _remove_links_outside(kept.parent)
         self._status = "ended early"
 
     def write(self, event: Event) -> None:
@@ -49,3 +52,10 @@ class WandB:
     def close(self) -> None:
         """Finish the upload; runs that did not finish are marked as failed."""
         self._run.finish(exit_code=0 if self._status == "finished" else 1)
+
+
+def _remove_links_outside(folder: Path) -> None:
+    """Remove links to W&B's own logs in the home: a resume refuses links that lead outside."""
+    for path in folder.rglob("*"):
+        if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+            path.unlink()
