@@ -484,6 +484,18 @@ def fake_ray(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
 
+def test_a_cluster_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(address: str, **_: Any) -> None:
+        raise ConnectionError(f"nobody at {address}\nsee the log")
+
+    fake_ray(monkeypatch, is_initialized=lambda: False, init=init)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    with pytest.raises(
+        ConfigError, match=r"^RAY_ADDRESS=10\.0\.0\.1:6379: there is no Ray cluster"
+    ):
+        remote.connect(1)
+
+
 def test_only_an_own_cluster_lets_actors_share_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """And none changes what a signal does."""
     addresses, claimed = [], []

@@ -59,34 +59,10 @@ def plan(config: Config, num_devices: int, members: int | None = None) -> Plan:
     shards_members = count > 1 and count % num_devices == 0
     shards = 1 if shards_members else num_devices
     learners = shards * arch.update_batch_size
-    devices = f"{shards} device{'s' if shards > 1 else ''}"
-    if arch.total_num_envs % learners:
-        down = arch.total_num_envs // learners * learners
-        raise ConfigError(
-            f"arch.total_num_envs={arch.total_num_envs} is not a multiple of {learners} learners "
-            f"({devices} x arch.update_batch_size={arch.update_batch_size}); "
-            f"the nearest that is: {down or learners}"
-        )
-    num_envs = arch.total_num_envs // learners
+    num_envs = _envs_per_learner(arch, shards)
     batch = num_envs * system.rollout_length
-    if batch > MAX_INT:
-        raise ConfigError(
-            f"arch.total_num_envs={arch.total_num_envs}: {num_envs:,} environments x "
-            f"system.rollout_length={system.rollout_length} are {batch:,} transitions for each "
-            f"device and update batch, and at most {MAX_INT:,} can be numbered; lower one of them"
-        )
     num_sequences = batch // sequence_length
-    if num_sequences % system.num_minibatches:
-        of = (
-            f"a batch of {batch} ({num_envs} environments x "
-            if sequence_length == 1
-            else f"{num_sequences} sequences of {sequence_length} steps ({num_envs} environments x "
-        )
-        raise ConfigError(
-            f"system.num_minibatches={system.num_minibatches} does not divide {of}"
-            f"system.rollout_length={system.rollout_length}); "
-            f"the nearest that does: {_nearest_divisor(num_sequences, system.num_minibatches)}"
-        )
+    _check_batch(config, num_envs, sequence_length)
     steps_per_update = learners * batch
     learnt = num_sequences * (sequence_length - system.burn_in)  # per device and update batch
     system.check_sizes(learners * learnt // system.num_minibatches)
@@ -127,6 +103,44 @@ def plan(config: Config, num_devices: int, members: int | None = None) -> Plan:
         warmup_rollouts=-(-system.obs_norm_warmup_steps // steps_per_update),
         eval_episodes_per_device=-(-arch.num_eval_episodes // shards),
     )
+
+
+def _envs_per_learner(arch: ArchConfig, shards: int) -> int:
+    """Return the environments per device and update batch; `ConfigError` if they do not divide."""
+    learners = shards * arch.update_batch_size
+    if arch.total_num_envs % learners:
+        down = arch.total_num_envs // learners * learners
+        raise ConfigError(
+            f"arch.total_num_envs={arch.total_num_envs} is not a multiple of {learners} learners "
+            f"({shards} device{'s' if shards > 1 else ''} x "
+            f"arch.update_batch_size={arch.update_batch_size}); "
+            f"the nearest that is: {down or learners}"
+        )
+    return arch.total_num_envs // learners
+
+
+def _check_batch(config: Config, num_envs: int, sequence_length: int) -> None:
+    """Raise `ConfigError` if a learner's batch is too large, or minibatches do not divide it."""
+    arch, system = config.arch, config.system
+    batch = num_envs * system.rollout_length
+    if batch > MAX_INT:
+        raise ConfigError(
+            f"arch.total_num_envs={arch.total_num_envs}: {num_envs:,} environments x "
+            f"system.rollout_length={system.rollout_length} are {batch:,} transitions for each "
+            f"device and update batch, and at most {MAX_INT:,} can be numbered; lower one of them"
+        )
+    num_sequences = batch // sequence_length
+    if num_sequences % system.num_minibatches:
+        of = (
+            f"a batch of {batch} ({num_envs} environments x "
+            if sequence_length == 1
+            else f"{num_sequences} sequences of {sequence_length} steps ({num_envs} environments x "
+        )
+        raise ConfigError(
+            f"system.num_minibatches={system.num_minibatches} does not divide {of}"
+            f"system.rollout_length={system.rollout_length}); "
+            f"the nearest that does: {_nearest_divisor(num_sequences, system.num_minibatches)}"
+        )
 
 
 def num_members(config: Config) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.given import is_given
+from jaxppo.config.messages import brief
 from jaxppo.config.plan import Plan
 from jaxppo.config.schema import Config
 from jaxppo.runtime import devices
@@ -62,7 +63,14 @@ def connect(num_actors: int) -> None:
         with _keep_handlers(), warnings.catch_warnings():
             # Ray's children run no Python code before exec
             warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
-            ray.init(address, log_to_driver=False, logging_level="error", configure_logging=False)
+            quiet: Any = {"log_to_driver": False, "configure_logging": False}
+            try:
+                ray.init(address, logging_level="error", **quiet)
+            except ConnectionError as error:
+                raise ConfigError(
+                    f"RAY_ADDRESS={address}: there is no Ray cluster ({brief(error)}); start one, "
+                    "or unset it to use this machine"
+                ) from error
         _is_own = address == "local"
     num_cpus = ray.cluster_resources().get("CPU", 0)
     if num_cpus < num_actors and not _is_own:
