@@ -304,9 +304,11 @@ def make_train(
 
 def _whole_run(found: Config) -> WholeRun:
     if num_members(found) > 1:
-        key = "arch.num_seeds" if found.population.size is None else "population.size"
+        key = f"arch.num_seeds={found.arch.num_seeds}"
+        if found.population.size is not None:
+            key = f"population: of {found.population.size} members"
         raise ConfigError(
-            f"{key}={num_members(found)}: make_train makes one agent; leave it out, and use "
+            f"{key}: make_train makes one agent; leave it out, and use "
             "jax.vmap over keys and hyperparameters"
         )
     arch, planned = found.arch, plan(found, 1, 1)

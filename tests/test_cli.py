@@ -46,6 +46,10 @@ REFUSAL_LIMIT = 30  # seconds; about 5 on a core that is free
 OF_TESTS = "env.name=null env.target=envs."
 
 
+def yes(agent: Any, steps: Any, distribution: Any, log_prob: jax.Array) -> jax.Array:
+    return log_prob > 0
+
+
 def averaged(agent: Any, steps: Any, distribution: Any, log_prob: jax.Array) -> jax.Array:
     """No objective, since it gives one number for all steps."""
     return jnp.mean(log_prob)
@@ -153,6 +157,7 @@ WRONG = {
         "system.objective=math.sqrt: fails on a minibatch"
         "|objective(agent, steps, distribution, log_prob)"
     ),
+    "system.objective=test_cli.yes": "system.objective=test_cli.yes: gives bool|no gradient",
     "system.objective=test_cli.averaged": (
         "system.objective=test_cli.averaged: gives () for (2, 3) steps|not average"
     ),

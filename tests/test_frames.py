@@ -11,6 +11,7 @@ import pytest
 from jaxppo import envs
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import parse
+from jaxppo.envs.episodes import bound_of
 from jaxppo.envs.frames import Frames
 from jaxppo.types import Box, Discrete, MultiDiscrete
 
@@ -63,6 +64,15 @@ def test_spaces_of_stacks() -> None:
     assert space.shape == (*plain.shape[:-1], 2 * plain.shape[-1])
     bounded = envs.make(parse({"env": {"name": "CartPole-v1", "frame_stack": 2}}).env)
     assert np.asarray(bounded.observation_space.low).shape in ((), (8,))
+
+
+def test_bounds_that_are_broadcast_are_stacked() -> None:
+    low, high = np.zeros((5, 1)), np.arange(5.0)[:, None]
+    one = Box((5, 3), "float32", bound_of(low), bound_of(high))
+    env: Any = types.SimpleNamespace(name="one", observation_space=one)
+    space = Frames(env, 2, "action_mask").observation_space
+    assert space.shape == (5, 6)
+    np.testing.assert_array_equal(np.asarray(space.high), np.broadcast_to(high, (5, 6)))
 
 
 def test_integers_and_masks_are_not_stacked() -> None:

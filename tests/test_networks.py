@@ -147,6 +147,37 @@ def test_a_torso_that_does_not_take_bfloat16_is_named() -> None:
         actor_critic.build(settings, envs.make(settings.env))
 
 
+class Flat(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return nn.Dense(8)(x).mean(-1)
+
+
+class Forgets(nn.Module):
+    def initial_carry(self, num: int) -> Any:
+        return jnp.zeros((num, 4))
+
+    @nn.compact
+    def __call__(self, carry: Any, x: Any, reset: Any) -> Any:
+        return x
+
+
+@pytest.mark.parametrize(
+    "layer, name, words",
+    [
+        ("critic_torso", "Flat", "a torso returns .*features"),
+        ("actor_memory", "Forgets", "a memory returns its carry and the features"),
+    ],
+)
+def test_a_layer_that_breaks_its_contract_is_named(layer: str, name: str, words: str) -> None:
+    settings = small_config(
+        network={**NETWORK, layer: {"_target_": f"test_networks.{name}"}},
+        system__sequence_length=None,
+    )
+    with pytest.raises(ConfigError, match=rf"^network\.{layer} \(test_networks\.{name}\).*{words}"):
+        actor_critic.build(settings, envs.make(settings.env))
+
+
 class Counts(nn.Module):
     @nn.compact
     def __call__(self, x: Any) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from jaxppo.config.fields import ConfigError, check, is_import_path
 from jaxppo.config.importing import imported
@@ -118,6 +119,10 @@ def try_objective(
         raise ConfigError(
             f"system.objective={path}: gives {getattr(loss, 'shape', type(loss).__name__)} for "
             f"{LEAD} steps, where one loss a step is needed; let it not average"
+        )
+    if not jnp.issubdtype(loss.dtype, jnp.floating):
+        raise ConfigError(
+            f"system.objective={path}: gives {loss.dtype.name}, which has no gradient; give floats"
         )
 
 

@@ -21,7 +21,7 @@ from jaxppo.config.messages import brief, count
 from jaxppo.config.parse import parse
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
-from jaxppo.config.stored import CONFIG, plain
+from jaxppo.config.stored import CONFIG, plain, read_config
 from jaxppo.config.trust import check_trust
 from jaxppo.deploy.episodes import Episode, close_simulators, play
 from jaxppo.envs import is_simulated
@@ -438,6 +438,8 @@ def _why_none(run_dir: Path) -> str:
     below = sorted(file.parent for file in run_dir.glob(f"*/{CONFIG}"))
     if below and not is_run:  # a sweep; below a run there may be its seeds
         return f"has no checkpoints; name one of its runs, such as {below[0]}"
+    if is_run and read_config(run_dir).get("checkpoint", {}).get("enabled"):
+        return "has no checkpoint yet; the run ended before its first; go on with resume=DIR"
     return (
         "has no checkpoints; give the directory of a run that was trained with "
         "checkpoint.enabled=true"

@@ -180,9 +180,9 @@ def unknown(config: EnvConfig, known: Iterable[str]) -> ConfigError:
     lower = {each.lower(): each for each in ids}
     near = [lower[m] for m in difflib.get_close_matches(name.lower(), list(lower), 3, 0.3)]
     more = "; a module that registers yours goes into env.module"
+    some = f"the nearest: {', '.join(near)}" if near else f"there are {', '.join(ids[:3])}, ..."
     return ConfigError(
-        f"env.name={name}: no such {config.library} environment; the nearest: "
-        f"{', '.join(near or ids[:3])} (of {len(ids)}{more})"
+        f"env.name={name}: no such {config.library} environment; {some} (of {len(ids)}{more})"
     )
 
 

@@ -96,5 +96,8 @@ def _name(path: Any) -> str | None:
 
 def _stack_space(space: Box, num: int) -> Space:
     shape = (*space.shape[:-1], num * space.shape[-1])
-    low, high = (bound_of(np.tile(bound, num)) for bound in (space.low, space.high))
+    low, high = (
+        bound_of(np.tile(np.broadcast_to(bound, space.shape), num))
+        for bound in (space.low, space.high)
+    )
     return dataclasses.replace(space, shape=shape, low=low, high=high)

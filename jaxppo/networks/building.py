@@ -119,7 +119,11 @@ def try_out(
 
     def call(method: Callable[..., Any], args: Any, given: Any, context: Any) -> Any:
         try:
-            return method(*args, **given)
+            found = method(*args, **given)
+            called = context.method_name == "__call__" and context.module.scope is not None
+            if called and len(context.module.path) == 1:
+                _check_result(context.module.path[0], found)
+            return found
         except Exception:
             if context.module.scope is not None:
                 failed.extend(context.module.path[:1])
@@ -146,6 +150,15 @@ def try_out(
     _check_params(params)
     _check_carry(carry, after)
     return found
+
+
+def _check_result(layer: str, found: Any) -> None:
+    """Raise `ValueError` if a torso or a memory returns something else than it must."""
+    if layer.endswith("memory") and not (isinstance(found, tuple) and len(found) == 2):
+        raise ValueError("a memory returns its carry and the features")
+    shape = getattr(found, "shape", ())
+    if layer.endswith("torso") and len(shape) < 3:
+        raise ValueError(f"a torso returns [steps, episodes, features], not {[*shape]}")
 
 
 def _check_params(params: PyTree) -> None:
