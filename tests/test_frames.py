@@ -69,7 +69,8 @@ def test_spaces_of_stacks() -> None:
 def test_bounds_that_are_broadcast_are_stacked() -> None:
     low, high = np.zeros((5, 1)), np.arange(5.0)[:, None]
     one = Box((5, 3), "float32", bound_of(low), bound_of(high))
-    env: Any = types.SimpleNamespace(name="one", observation_space=one)
+    named = {"name": "one", "action_space": Discrete(2), "time_limit": None}
+    env: Any = types.SimpleNamespace(**named, observation_space=one)
     space = Frames(env, 2, "action_mask").observation_space
     assert space.shape == (5, 6)
     np.testing.assert_array_equal(np.asarray(space.high), np.broadcast_to(high, (5, 6)))
