@@ -6,11 +6,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hydra.core.global_hydra import GlobalHydra
+from reinforce import Reinforce
 
 from jaxppo import evaluate
+from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.deploy.export import Export, export
 from jaxppo.deploy.policy import load
@@ -148,3 +151,63 @@ def _leaves(tree: Any) -> Any:
             yield from _leaves(part)
         else:
             yield np.asarray(part)
+
+
+class UnknownGroup(Reinforce):
+    def groups(self, params: Any) -> dict[str, str]:
+        return dict.fromkeys(params, "nobody")
+
+
+class OneRate(Reinforce):
+    def rates(self, agent: Any) -> Any:
+        return {"policy": agent.hyperparameters.policy_lr}
+
+
+class TwoTargets(Reinforce):
+    def targets(self, *given: Any) -> Any:
+        return super().targets(*given)[:2]
+
+
+class ShortSteps(Reinforce):
+    def targets(self, *given: Any) -> Any:
+        agent, steps, found = super().targets(*given)
+        return agent, dataclasses.replace(steps, actual=jnp.zeros(3)), found
+
+
+class BareLoss(Reinforce):
+    def loss(self, *given: Any) -> Any:
+        return super().loss(*given)[0]
+
+
+class LossOfEach(Reinforce):
+    def loss(self, *given: Any) -> Any:
+        loss, found = super().loss(*given)
+        return jnp.full(2, loss), found
+
+
+class DictOfMetrics(Reinforce):
+    def loss(self, *given: Any) -> Any:
+        loss, found = super().loss(*given)
+        return loss, vars(found)
+
+
+@pytest.mark.parametrize(
+    "algorithm, words",
+    [
+        (UnknownGroup, "groups: names nobody, which is none of its group_names"),
+        (OneRate, "rates: gives policy, not one for each of group_names"),
+        (TwoTargets, r"targets: must give \(agent, steps, target_metrics\)"),
+        (ShortSteps, r"targets: actual is \[3\], and must be \[T, B, ...\]"),
+        (BareLoss, r"loss: must give \(loss, loss_metrics\)"),
+        (LossOfEach, r"loss: gives \[2\], and must give a scalar: average it"),
+        (DictOfMetrics, "loss: its metrics are a dict, not a LossMetrics"),
+    ],
+)
+def test_an_algorithm_that_breaks_its_contract_is_named(
+    configs: Path, tmp_path: Path, algorithm: type, words: str
+) -> None:
+    path = f"system.algorithm=test_algorithms.{algorithm.__name__}"
+    config = settings(configs, "env=cartpole", *TINY, path)
+    with pytest.raises(ConfigError, match=f"^{re.escape(path)}: {words}; see") as error:
+        run(config, tmp_path)
+    assert "\n" not in str(error.value)

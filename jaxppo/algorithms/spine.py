@@ -17,6 +17,7 @@ from jax.flatten_util import ravel_pytree
 from jaxppo.algorithms import memory
 from jaxppo.algorithms.acting import Ended, collect
 from jaxppo.algorithms.axes import vmap_batches, vmap_members
+from jaxppo.algorithms.contract import check_groups, check_loss, check_targets
 from jaxppo.algorithms.guards import Outcome, all_stopped, guarded, num_nonfinite, unless_nonfinite
 from jaxppo.algorithms.metrics import (
     LAST,
@@ -149,6 +150,7 @@ def init_agent(system: System, hyperparameters: Hyperparameters, key: jax.Array)
         reward_statistics=init_statistics(jnp.zeros(())),
         update=update,
     )
+    check_groups(system.algorithm, system.algorithm.groups(params), system.algorithm.rates(agent))
     return dataclasses.replace(agent, opt_state=optimizer(system, agent).init(params))
 
 
@@ -224,7 +226,8 @@ def learn(system: System, agent: AgentState, rollout: Rollout) -> tuple[AgentSta
     algorithm, settings = system.algorithm, agent.hyperparameters
     agent = scheduled(system, agent)
     agent, rollout = scale_rewards(system, agent, rollout)
-    agent, steps, of_targets = algorithm.targets(system, agent, rollout)
+    lead, given = rollout.steps.reward.shape, algorithm.targets(system, agent, rollout)
+    agent, steps, of_targets = check_targets(algorithm, lead, given)
     carry = sequences.first(rollout.steps.carry, system.sequence_length)
     batch = Batch(carry=carry, steps=sequences.cut(steps, system.sequence_length))
     with jax.named_scope("epochs"):
@@ -365,7 +368,8 @@ def gradient(system: System, agent: AgentState, minibatch: Batch) -> tuple[PyTre
     num, params = system.num_microbatches, agent.policy.params
 
     def objective(params: PyTree, minibatch: Batch) -> tuple[jax.Array, Any]:
-        loss, found = system.algorithm.loss(system, agent, params, minibatch)
+        given = system.algorithm.loss(system, agent, params, minibatch)
+        loss, found = check_loss(system.algorithm, given)
         return loss, (loss, found)
 
     differentiate = jax.grad(objective, has_aux=True)

@@ -1,0 +1,56 @@
+"""Checks of what the functions of an algorithm return, made when they are traced."""
+
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+
+from jaxppo.config.fields import ConfigError
+
+
+def check_groups(algorithm: Any, groups: dict[str, str], rates: dict[str, Any]) -> None:
+    """Raise `ConfigError` unless `groups` and `rates` have the names of `group_names`."""
+    known = set(algorithm.group_names)
+    if unknown := sorted(set(groups.values()) - known):
+        _refuse(algorithm, "groups", f"names {unknown[0]}, which is none of its group_names")
+    if set(rates) != known:
+        _refuse(algorithm, "rates", f"gives {', '.join(rates)}, not one for each of group_names")
+
+
+def check_targets(algorithm: Any, lead: tuple[int, ...], found: Any) -> tuple[Any, Any, Any]:
+    """Return what `targets` gave; `ConfigError` if it is of another form. `lead` is `[T, B]`."""
+    if not (isinstance(found, tuple) and len(found) == 3):
+        _refuse(algorithm, "targets", "must give (agent, steps, target_metrics)")
+    for path, x in jax.tree.leaves_with_path(found[1]):
+        if jnp.shape(x)[:2] != lead:
+            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            _refuse(algorithm, "targets", f"{name} is {[*jnp.shape(x)]}, and must be [T, B, ...]")
+    _check_metrics(algorithm, "targets", found[2], algorithm.target_metrics)
+    agent, steps, metrics = found
+    return agent, steps, metrics
+
+
+def check_loss(algorithm: Any, found: Any) -> tuple[jax.Array, Any]:
+    """Return what `loss` gave; `ConfigError` if it is of another form."""
+    if not (isinstance(found, tuple) and len(found) == 2):
+        _refuse(algorithm, "loss", "must give (loss, loss_metrics)")
+    if jnp.shape(found[0]) != ():
+        shape = [*jnp.shape(found[0])]
+        _refuse(algorithm, "loss", f"gives {shape}, and must give a scalar: average it")
+    _check_metrics(algorithm, "loss", found[1], algorithm.loss_metrics)
+    loss, metrics = found
+    return loss, metrics
+
+
+def _check_metrics(algorithm: Any, method: str, found: Any, wanted: type) -> None:
+    if not isinstance(found, wanted):
+        kind = type(found).__name__
+        _refuse(algorithm, method, f"its metrics are a {kind}, not a {wanted.__name__}")
+
+
+def _refuse(algorithm: Any, method: str, why: str) -> NoReturn:
+    kind = type(algorithm)
+    raise ConfigError(
+        f"system.algorithm={kind.__module__}.{kind.__qualname__}: {method}: {why}; see "
+        "docs/algorithms.md"
+    )
