@@ -1,6 +1,7 @@
 """Environments with known values, in JAX and in Gymnasium, and others that fail."""
 
 import os
+import subprocess
 import sys
 import time
 from typing import Any
@@ -227,3 +228,16 @@ class Nested(gymnasium.Env):
 
 class Same(gymnasium.Wrapper):
     """Changes nothing."""
+
+
+class Server(Known):
+    """It starts a process, which sleeps; `ends`: whether `close` asks it to end, and waits."""
+
+    def __init__(self, seconds: str, ends: bool) -> None:
+        super().__init__()
+        self.ends, self.process = ends, subprocess.Popen(["sleep", seconds])
+
+    def close(self) -> None:
+        if self.ends:
+            self.process.terminate()
+            self.process.wait()

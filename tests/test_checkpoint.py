@@ -1,8 +1,10 @@
 """Checkpoints: what is kept, what is found damaged, and what is said of it."""
 
+import itertools
 import json
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +20,7 @@ from jaxppo.runtime import checkpoint, devices, loop, saving
 from jaxppo.runtime.checkpoint import CheckpointError, Writer
 from jaxppo.runtime.jobs import TrainingError
 from jaxppo.runtime.progress import Pace
+from jaxppo.runtime.signals import Interrupted, Signals
 
 TREE = {
     "weights": [np.arange(6, dtype=np.float32).reshape(2, 3), np.full((), 0.5, np.float32)],
@@ -216,6 +219,27 @@ def test_files_of_others_among_checkpoints_are_left_alone(tmp_path: Path, write:
     assert (tmp_path / "checkpoints" / "x.pinned").exists()
 
 
+def test_one_that_was_complete_gets_its_name(tmp_path: Path, write: Any) -> None:
+    """As after a kill between the two renames; incomplete ones do not."""
+    write({10: 1.0, 20: 1.0})
+    folder = tmp_path / "checkpoints"
+    for steps in (10, 20):
+        (folder / f"{steps:012}").rename(folder / f"{steps:012}.begun")
+    (folder / f"{20:012}.begun" / "manifest.json").unlink()
+    checkpoint.recover(tmp_path)
+    assert there(tmp_path) == [10]
+    checkpoint.read(checkpoint.path_of(tmp_path, 10))
+
+
+def test_a_step_that_is_saved_again_keeps_its_score(tmp_path: Path, write: Any) -> None:
+    writer = write({10: 3.0, 20: 1.0}, keep=1)
+    writer.save(10, {"x": np.ones(3)}, {}, None)
+    writer.save(30, {"x": np.ones(3)}, {}, 1.0)
+    writer.wait()
+    assert there(tmp_path) == [10, 30]
+    assert checkpoint.read_manifest(checkpoint.path_of(tmp_path, 10))["score"] == 3.0
+
+
 def test_where_none_is_whole_the_error_says_so(tmp_path: Path, write: Any) -> None:
     write({10: 1.0, 20: 1.0})
     for steps in (10, 20):
@@ -279,9 +303,34 @@ def test_a_run_that_fails_leaves_checkpoints_that_can_be_resumed(
     )
     with pytest.raises(TrainingError, match="NaN or infinity"):
         loop.run(settings, tmp_path)
-    steps = checkpoint.steps_in(tmp_path / "checkpoints")
+    assert_finite(tmp_path)
+
+
+@pytest.mark.long
+def test_a_signal_after_a_nan_saves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saving, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(Pace, "updates", lambda *_: 1)
+    calls = itertools.count()
+    agreed = lambda _: signal.SIGTERM if next(calls) == 30 else None  # noqa: E731
+    monkeypatch.setattr(Signals, "agreed", agreed)
+    settings = small_config(
+        env={"target": "envs.Faulty"},
+        arch={"total_num_envs": 8, "num_updates": 40, "num_evaluation": 1, "seed": 1},
+        system={"num_minibatches": 2},
+        checkpoint={"share": 1.0},
+        logger={"console": False, "plot": False},
+    )
+    with pytest.raises(Interrupted, match="not saved: it has met a NaN or infinity since"):
+        loop.run(settings, tmp_path)
+    assert_finite(tmp_path)
+
+
+def assert_finite(run_dir: Path) -> None:
+    steps = checkpoint.steps_in(run_dir / "checkpoints")
     assert 0 < max(steps) < 20 * 64
     for step in steps:
-        arrays = checkpoint.read(checkpoint.path_of(tmp_path, step)).arrays
+        arrays = checkpoint.read(checkpoint.path_of(run_dir, step)).arrays
         params = [x for name, x in arrays.items() if ".agent.policy.params" in name]
         assert all(np.isfinite(x).all() for x in params)

@@ -498,6 +498,22 @@ def test_jobs_without_a_common_step_are_refused(tmp_path: Path) -> None:
     assert sorted(tmp_path.glob("*/checkpoints/*")) == before
 
 
+@pytest.mark.long
+def test_what_is_not_of_this_run_is_not_resumed(tmp_path: Path) -> None:
+    """Neither another run's checkpoint, nor a run that ended and has lost its own."""
+    for seed in (1, 2):
+        (tmp_path / str(seed)).mkdir()
+        loop.run(coin(seed=seed), tmp_path / str(seed))
+    mine, theirs = (tmp_path / str(seed) / "checkpoints" for seed in (1, 2))
+    shutil.rmtree(mine)
+    typed = dataclasses.replace(coin(seed=1), resume=str(tmp_path / "1"))
+    with pytest.raises(ConfigError, match="is of a run that ended, and has no checkpoints"):
+        loop.run(typed, tmp_path / "1", resume=True)
+    shutil.copytree(theirs, mine)
+    with pytest.raises(CheckpointError, match=r"is of a run with arch\.seed=2, and this one"):
+        loop.run(typed, tmp_path / "1", resume=True)
+
+
 def without_checkpoint(run_dir: Path) -> None:
     shutil.rmtree(run_dir / "checkpoints")
 

@@ -1,6 +1,8 @@
 """Signals, kills and crowded directories, in processes of their own."""
 
 import contextlib
+import errno
+import fcntl
 import itertools
 import json
 import os
@@ -350,6 +352,21 @@ def test_two_runs_do_not_write_one_directory(tmp_path: Path, start: Any) -> None
     child.communicate()
     with directories.only_run_in(folder), pytest.raises(ConfigError, match=str(os.getpid())):
         directories.only_run_in(folder).__enter__()
+
+
+@pytest.mark.parametrize("number, fails", [(errno.ENOSYS, False), (errno.EIO, True)])
+def test_a_file_system_without_locks_is_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, fails: bool
+) -> None:
+    def flock(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    refused = (
+        pytest.raises(ConfigError, match="cannot be locked") if fails else contextlib.nullcontext()
+    )
+    with refused, directories.only_run_in(tmp_path):
+        pass
 
 
 @pytest.mark.long

@@ -1,5 +1,6 @@
 """Simulators without JAX: what they hand over, faults, restarts, and what they leave behind."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -11,7 +12,19 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from simulators import LENGTH, LIMIT, Failing, Known, Nested, Refusing, Slow, Starting, Where, Wide
+from simulators import (
+    LENGTH,
+    LIMIT,
+    Failing,
+    Known,
+    Nested,
+    Refusing,
+    Server,
+    Slow,
+    Starting,
+    Where,
+    Wide,
+)
 
 from jaxppo.simulators import making
 from jaxppo.simulators import pool as simulators_pool
@@ -317,3 +330,27 @@ def is_running(pid: int) -> bool:
         return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return False
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_processes_of_environments_end_with_theirs(ends: bool) -> None:
+    """Also those that `close` forgets; those that it ends are not deaf to SIGTERM."""
+    seconds = f"600.{os.getpid()}{int(ends)}"
+    make = partial(making.from_function, partial(Server, seconds, ends), [])
+    found = Pool(make, 2, *parts_of(Known()), num_processes=1)
+    found.reset(range(2), range(2))
+
+    def wait_for(wanted: int) -> None:
+        deadline, number = time.monotonic() + 5, -1
+        while number != wanted and time.monotonic() < deadline:
+            number = 0
+            for file in Path("/proc").glob("[0-9]*/cmdline"):
+                with contextlib.suppress(OSError):  # it has ended
+                    number += file.read_bytes() == f"sleep\0{seconds}\0".encode()
+        assert number == wanted
+
+    wait_for(2)
+    began = time.monotonic()
+    found.close()
+    assert time.monotonic() - began < 5
+    wait_for(0)

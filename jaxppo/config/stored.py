@@ -1,8 +1,10 @@
 """Store the settings of a run in config.yaml, with a SHA-256 checksum in the first line."""
 
+import contextlib
 import dataclasses
 import hashlib
 import math
+import os
 import typing
 from pathlib import Path
 from typing import Any
@@ -38,7 +40,11 @@ def keep_config(config: Config, folder: Path) -> None:
 def write_atomically(path: Path, text: str) -> None:
     """Write a file so that it is complete, or as it was before."""
     partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(text, "utf-8")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        with contextlib.suppress(OSError):  # a file system without it
+            os.fsync(file.fileno())
     partial.replace(path)
 
 

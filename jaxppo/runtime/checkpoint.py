@@ -146,6 +146,7 @@ class Writer:
         path, start = self.folder / _name(steps), time.perf_counter()
         try:
             self.folder.mkdir(exist_ok=True)
+            score = self._scores.get(steps) if score is None else score  # if it is saved again
             _write(path, arrays, {**facts, "steps": steps, "score": score})
             self._scores[steps] = score
             self._drop()
@@ -164,6 +165,16 @@ class Writer:
         for steps in set(self._scores) - {*latest, *best, *firsts, *self._pinned}:
             _remove(self.folder / _name(steps))
             del self._scores[steps]
+
+
+def recover(run_dir: Path) -> None:
+    """Rename a checkpoint that was complete when the process was killed just before that."""
+    for begun in (run_dir / FOLDER).glob(f"*{_BEGUN}"):
+        path = begun.with_name(begun.name.removesuffix(_BEGUN))
+        with contextlib.suppress(CheckpointError):
+            read_manifest(begun)  # it is written last
+            if not path.exists():
+                begun.rename(path)
 
 
 def steps_in(folder: Path) -> list[int]:
@@ -409,7 +420,7 @@ def _digest(file: Path, *, sync: bool = False) -> str:
 def _remove(path: Path) -> None:
     """Delete a directory; it is renamed first, so that no partial checkpoint remains."""
     if path.exists():
-        shutil.rmtree(_moved(path))
+        shutil.rmtree(_moved(path), ignore_errors=True)  # else the next writer deletes it
 
 
 def _moved(path: Path) -> Path:

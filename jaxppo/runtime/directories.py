@@ -1,5 +1,6 @@
 """Check and lock run directories."""
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -33,7 +34,7 @@ def release(folder: Path) -> None:
 
 
 def _lock(folder: Path) -> IO[str]:
-    """Return the locked file; closing it releases the lock."""
+    """Return the locked file; closing it releases the lock. Some file systems have no locks."""
     file = (folder / _LOCK).open("a+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -45,6 +46,10 @@ def _lock(folder: Path) -> IO[str]:
             f"{folder}: process {holder} is writing there; wait until it ends, or choose another "
             "directory"
         ) from error
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK):
+            file.close()
+            raise ConfigError(f"{folder}: cannot be locked ({error.strerror})") from error
     file.truncate(0)
     file.write(str(os.getpid()))
     file.flush()

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jaxppo.algorithms.spine import Metrics, zero_metrics
 from jaxppo.config.fields import ConfigError, as_argument
 from jaxppo.config.given import is_given
+from jaxppo.config.schema import Config
 from jaxppo.config.stored import keep_config, plain
 from jaxppo.envs import is_simulated
 from jaxppo.runtime import build, checkpoint, devices, hosts, sinks
@@ -68,6 +69,8 @@ def open_directories(
                 stack.enter_context(only_run_in(job.run_dir))
                 if job.resume:
                     check_tree("resume", job.run_dir)
+                    checkpoint.recover(job.run_dir)
+                    _check_not_lost(job.config, job.run_dir)
         run_dirs = [job.run_dir for job in jobs if job.run_dir is not None and job.resume]
         if len(run_dirs) == len(jobs):
             found, lines = checkpoint.newest_of_all(run_dirs)
@@ -76,6 +79,16 @@ def open_directories(
         if not hosts.is_first():
             found = [checkpoint.read(Path(path)) for path in paths]
         return check_resume(jobs, found, lines, members, selection) if found else None
+
+
+def _check_not_lost(config: Config, run_dir: Path) -> None:
+    """Raise `ConfigError` if a run that ended has lost its checkpoints, and `resume` names it."""
+    lost = not checkpoint.steps_in(run_dir / checkpoint.FOLDER)
+    if config.resume is not None and lost and (run_dir / sinks.SUMMARY).exists():
+        raise ConfigError(
+            f"resume={run_dir}: is of a run that ended, and has no checkpoints; to train anew, "
+            "choose another directory"
+        )
 
 
 def check_resume(
@@ -122,6 +135,12 @@ def _check_facts(
         raise CheckpointError(
             f"{found.path}: its members differ in {', '.join(facts.numbers) or 'nothing'}, and "
             f"the settings say {', '.join(selection.numbers) or 'nothing'}"
+        )
+    seed = facts.config.get("arch", {}).get("seed")
+    if seed != job.config.arch.seed and not {"arch", "arch.seed"} & set(job.config.resume_allow):
+        raise CheckpointError(
+            f"{found.path}: is of a run with arch.seed={seed}, and this one has "
+            f"arch.seed={job.config.arch.seed}; remove it"
         )
     gaps = sinks.missing(found.path.parents[1], facts.positions)
     if gaps and not {"log", "logger"} & set(job.config.resume_allow):
@@ -301,11 +320,15 @@ class Saver:
         due = must_save or received is not None or self._progress.is_over
         due = due or any(w.is_milestone(steps, before) for w in self._writers.values())
         due = hosts.agree(due or (may_save and self._can_afford()))
-        if due and (received is not None or self._is_sound(state, layout)):
+        is_sound = due and self._is_sound(state, layout)
+        if is_sound:
             self.snapshot(state, layout, scores)()
         if received is not None:
             self.wait()
             saved = f", saved{self._signals.resume_hint}" if self._writers else ", not saved"
+            if not is_sound:
+                why = "it has met a NaN or infinity since its last checkpoint"
+                saved = f", not saved: {why}{self._signals.resume_hint}"
             name = signal.Signals(received).name
             self._caller.reached = self.reached(state, layout)
             raise Interrupted(f"{name}: stopped at step {steps}{saved}", received)

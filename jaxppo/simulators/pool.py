@@ -5,6 +5,7 @@ import itertools
 import mmap
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import tempfile
@@ -289,6 +290,8 @@ class _Worker:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        with contextlib.suppress(ProcessLookupError):  # what its environments have started
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._commands.close()
         self.results.close()
         os.close(self._life)

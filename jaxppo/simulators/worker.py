@@ -27,7 +27,8 @@ def main(commands: int, results: int, life: int, memory: int) -> None:
     while an environment hangs.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the process that started this one decides
+        # The process that started this one decides. What an environment starts may be ended.
+        signal.signal(number, lambda *_: None)
     _end_with(life)
     reading = Connection(commands, writable=False)
     writing = Connection(results, readable=False)
