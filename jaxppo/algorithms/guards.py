@@ -76,7 +76,7 @@ def finite_step(
     if not system.skip_nonfinite:
         return moved, metrics, jnp.ones((), bool)
     finite = num_nonfinite((metrics.total_loss, metrics.norms)) == 0
-    agent = _learning_from(agent, moved, finite)
+    agent = _learning_from(moved, agent, ~finite)
     return agent, jax.tree.map(partial(jnp.where, finite), metrics, nothing), finite
 
 
