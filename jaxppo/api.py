@@ -73,7 +73,7 @@ def _as_overrides(settings: Any) -> list[str]:
 
 @contextlib.contextmanager
 def _one_line(overrides: Sequence[str] = ()) -> Iterator[None]:
-    """Raise the mistakes of a user as `ConfigError`s of one line; also if JAX has 64 bits."""
+    """Raise a user's mistakes as one-line `ConfigError`s, also an unsupported mode of JAX."""
     check_jax()
     try:
         yield
@@ -306,7 +306,7 @@ def _whole_run(found: Config) -> WholeRun:
     if num_members(found) > 1:
         key = f"arch.num_seeds={found.arch.num_seeds}"
         if found.population.size is not None:
-            key = f"population: of {found.population.size} members"
+            key = f"population.size={found.population.size} (or population=NAME)"
         raise ConfigError(
             f"{key}: make_train makes one agent; leave it out, and use "
             "jax.vmap over keys and hyperparameters"

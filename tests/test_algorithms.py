@@ -194,12 +194,15 @@ class DictOfMetrics(Reinforce):
 @pytest.mark.parametrize(
     "algorithm, words",
     [
-        (UnknownGroup, "groups: names nobody, which is none of its group_names"),
-        (OneRate, "rates: gives policy, not one for each of group_names"),
-        (TwoTargets, r"targets: must give \(agent, steps, target_metrics\)"),
+        (UnknownGroup, "groups: returns nobody, which is not in group_names"),
+        (
+            OneRate,
+            r"rates: must return one for each of group_names \(policy, baseline\), not policy",
+        ),
+        (TwoTargets, r"targets: must return \(agent, steps, target_metrics\)"),
         (ShortSteps, r"targets: actual is \[3\], and must be \[T, B, ...\]"),
-        (BareLoss, r"loss: must give \(loss, loss_metrics\)"),
-        (LossOfEach, r"loss: gives \[2\], and must give a scalar: average it"),
+        (BareLoss, r"loss: must return \(loss, loss_metrics\)"),
+        (LossOfEach, r"loss: returns a loss \[2\], and must return a scalar: average it"),
         (DictOfMetrics, "loss: its metrics are a dict, not a LossMetrics"),
     ],
 )

@@ -107,7 +107,7 @@ WRONG = {
     "env=": "env=: env takes the name of one of its files, see --help; for several, -m env=",
     "env=[cartpole,acrobot]": "env=[cartpole,acrobot]: env takes the name of one of its files",
     "network/torso@network.actor_torso=[1]": "network/torso takes the name of one of its files",
-    "arch.seed=1,2": "arch.seed=1,2: is several values|add -m (--multirun), or loop in Python",
+    "arch.seed=1,2": "arch.seed=1,2: must be one value|-m (--multirun), or a loop in Python",
     "system.gamma=two": "system.gamma=two: must be a number",
     "system.gamma=true": "system.gamma=True: must be a number",
     "system.gamma=[0.9]": "system.gamma=[0.9]: must be a number",

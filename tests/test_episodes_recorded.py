@@ -286,7 +286,7 @@ def test_another_environment_is_given_as_settings_or_as_an_object() -> None:
 @pytest.mark.parametrize(
     "call, words",
     [
-        ({"episodes": 0}, "episodes=0: must be at least 1"),
+        ({"episodes": 0}, "episodes=0: must be an integer, at least 1"),
         ({"env": "cartpole"}, "env=cartpole: takes an environment object"),
         ({"env": {"parms": {}}}, r"env\.parms: .*did you mean"),
         ({"env": envs.Copy()}, r"env=.*: its observation_space is float32\[3\], but"),

@@ -165,8 +165,8 @@ class Forgets(nn.Module):
 @pytest.mark.parametrize(
     "layer, name, words",
     [
-        ("critic_torso", "Flat", "a torso returns .*features"),
-        ("actor_memory", "Forgets", "a memory returns its carry and the features"),
+        ("critic_torso", "Flat", "a torso must return .*features"),
+        ("actor_memory", "Forgets", r"a memory must return \(carry, features\)"),
     ],
 )
 def test_a_layer_that_breaks_its_contract_is_named(layer: str, name: str, words: str) -> None:

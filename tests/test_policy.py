@@ -239,7 +239,10 @@ def test_another_environment_of_the_same_kind(trained: Any) -> None:
         (lambda run_dir: load(run_dir.parent), r"has no checkpoints"),
         (lambda run_dir: load(run_dir).act(np.zeros(5)), r"shapes \[\(5,\)\], but"),
         (lambda run_dir: load(run_dir).act({"a": np.zeros(3)}), "observation: is a dict, but"),
-        (lambda run_dir: load(run_dir).act(np.zeros((0, 2))), "observation: is a batch of none"),
+        (
+            lambda run_dir: load(run_dir).act(np.zeros((0, 2))),
+            "observation: must hold at least one",
+        ),
         (
             lambda run_dir: load(run_dir).act(np.zeros((3, 2)), reset=[True, False]),
             r"reset: has shape \(2,\) for 3 observations",

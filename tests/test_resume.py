@@ -477,7 +477,7 @@ def test_a_failed_job_does_not_hold_back_the_others(
     found, lines = checkpoint.newest(failed)
     assert found is not None
     assert found.steps == 128
-    assert all(line.endswith("is from after the run failed; skipped") for line in lines)
+    assert all(line.endswith("was saved after the run failed; skipped") for line in lines)
     monkeypatch.setattr(Member, "diagnose", real)
     assert np.isfinite(loop.run(coin(seed=7), failed, resume=True))
     assert started == [384, 128]
@@ -510,7 +510,7 @@ def test_what_is_not_of_this_run_is_not_resumed(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is of a run that ended, and has no checkpoints"):
         loop.run(typed, tmp_path / "1", resume=True)
     shutil.copytree(theirs, mine)
-    with pytest.raises(CheckpointError, match=r"is of a run with arch\.seed=2, and this one"):
+    with pytest.raises(CheckpointError, match=r"has arch\.seed=2, but the run has arch\.seed=1"):
         loop.run(typed, tmp_path / "1", resume=True)
 
 

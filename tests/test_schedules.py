@@ -161,7 +161,7 @@ WRONG = [
     ({"gamma": {"kind": "line"}}, "did you mean linear?"),
     ({"gamma": {"stop": 1}}, "system.schedules.gamma.stop: no such key; did you mean"),
     ({"gamma": {"end": 1.5}}, "system.schedules.gamma.end=1.5: must be at least 0 and at most 1"),
-    ({"clip_eps": {}}, "system.schedules.clip_eps: has no end, and end=0.0: must be above 0"),
+    ({"clip_eps": {}}, "system.schedules.clip_eps: needs an end, as end=0.0: must be above 0"),
     ({"gamma": {"end": 0.9, "warmup": 0.5}}, "gamma.warmup: has no effect with kind=linear"),
     ({"gamma": {"kind": "constant", "end": 0.9}}, "gamma.end: has no effect with kind=constant"),
     ({"gamma": {"share": 0.0}}, "system.schedules.gamma.share=0.0: must be above 0"),

@@ -12,15 +12,16 @@ def check_groups(algorithm: Any, groups: dict[str, str], rates: dict[str, Any]) 
     """Raise `ConfigError` unless `groups` and `rates` have the names of `group_names`."""
     known = set(algorithm.group_names)
     if unknown := sorted(set(groups.values()) - known):
-        _refuse(algorithm, "groups", f"names {unknown[0]}, which is none of its group_names")
+        _refuse(algorithm, "groups", f"returns {unknown[0]}, which is not in group_names")
     if set(rates) != known:
-        _refuse(algorithm, "rates", f"gives {', '.join(rates)}, not one for each of group_names")
+        wanted = f"group_names ({', '.join(algorithm.group_names)})"
+        _refuse(algorithm, "rates", f"must return one for each of {wanted}, not {', '.join(rates)}")
 
 
 def check_targets(algorithm: Any, lead: tuple[int, ...], found: Any) -> tuple[Any, Any, Any]:
-    """Return what `targets` gave; `ConfigError` if it is of another form. `lead` is `[T, B]`."""
+    """Return the results of `targets`; `ConfigError` if types, or shapes (`lead`), are wrong."""
     if not (isinstance(found, tuple) and len(found) == 3):
-        _refuse(algorithm, "targets", "must give (agent, steps, target_metrics)")
+        _refuse(algorithm, "targets", "must return (agent, steps, target_metrics)")
     for path, x in jax.tree.leaves_with_path(found[1]):
         if jnp.shape(x)[:2] != lead:
             name = jax.tree_util.keystr(path, simple=True, separator=".")
@@ -31,12 +32,12 @@ def check_targets(algorithm: Any, lead: tuple[int, ...], found: Any) -> tuple[An
 
 
 def check_loss(algorithm: Any, found: Any) -> tuple[jax.Array, Any]:
-    """Return what `loss` gave; `ConfigError` if it is of another form."""
+    """Return the results of `loss`; `ConfigError` if their types or shapes are wrong."""
     if not (isinstance(found, tuple) and len(found) == 2):
-        _refuse(algorithm, "loss", "must give (loss, loss_metrics)")
+        _refuse(algorithm, "loss", "must return (loss, loss_metrics)")
     if jnp.shape(found[0]) != ():
         shape = [*jnp.shape(found[0])]
-        _refuse(algorithm, "loss", f"gives {shape}, and must give a scalar: average it")
+        _refuse(algorithm, "loss", f"returns a loss {shape}, and must return a scalar: average it")
     _check_metrics(algorithm, "loss", found[1], algorithm.loss_metrics)
     loss, metrics = found
     return loss, metrics

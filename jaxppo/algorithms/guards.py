@@ -51,7 +51,7 @@ def guarded(
         moved, metrics, finite = finite_step(system, step, nothing, agent, indices)
         stop = stopped | system.algorithm.stop(agent, metrics.loss)
         metrics = jax.tree.map(partial(jnp.where, stopped), nothing, metrics)
-        chosen = _learning_from(agent, moved, ~stop)
+        chosen = _replace_learnt(agent, moved, ~stop)
         # The minibatch that ends the epochs adapts the learning rates too: its KL is a large one
         adapted = jax.tree.map(partial(jnp.where, stopped), agent.algorithm, moved.algorithm)
         return dataclasses.replace(chosen, algorithm=adapted), stop, metrics, finite
@@ -76,7 +76,7 @@ def finite_step(
     if not system.skip_nonfinite:
         return moved, metrics, jnp.ones((), bool)
     finite = num_nonfinite((metrics.total_loss, metrics.norms)) == 0
-    agent = _learning_from(moved, agent, ~finite)
+    agent = _replace_learnt(moved, agent, ~finite)
     return agent, jax.tree.map(partial(jnp.where, finite), metrics, nothing), finite
 
 
@@ -102,8 +102,8 @@ def num_nonfinite(tree: PyTree) -> jax.Array:
     return sum(counts, jnp.zeros((), jnp.int32))
 
 
-def _learning_from(agent: AgentState, other: AgentState, when: jax.Array) -> AgentState:
-    """Return `agent`; if `when`, with parameters, optimiser and algorithm's state of `other`."""
+def _replace_learnt(agent: AgentState, other: AgentState, when: jax.Array) -> AgentState:
+    """Return `agent`; where `when` holds, with parameters and learning state of `other`."""
     pick = partial(jax.tree.map, partial(jnp.where, when))
     params = pick(other.policy.params, agent.policy.params)
     return dataclasses.replace(

@@ -81,7 +81,7 @@ def add(total: Any, new: Any) -> Any:
 
 
 def over_axes(axes: tuple[str, ...], tree: Any) -> Any:
-    """Reduce metrics over the mapped `axes` of one agent, all of a kind at once."""
+    """Reduce metrics over the mapped `axes` of one agent, one collective per kind of reduction."""
     reductions = {SUM: sum_over, LEAST: min_over, GREATEST: max_over}
     by_kind: dict[str, list[jax.Array]] = {}
     for _, how, x in leaves(tree):

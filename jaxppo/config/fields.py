@@ -212,13 +212,13 @@ def as_argument(key: str, value: Any) -> str:
 
 
 def as_override(key: str, value: Any) -> str:
-    """Return `key=value` as Hydra reads it; values are numbers, text, null, arrays and lists.
+    """Return `key=value` as Hydra reads it; values are numbers, text, null, arrays, lists, dicts.
 
     Text that Hydra would read as something else is quoted.
     """
 
     def one(value: Any) -> str:
-        value = value.tolist() if hasattr(value, "tolist") else value  # of NumPy and JAX
+        value = value.tolist() if hasattr(value, "tolist") else value  # NumPy, JAX
         if isinstance(value, list | tuple):
             return f"[{','.join(map(one, value))}]"
         if isinstance(value, Mapping):

@@ -19,7 +19,7 @@ RENAMED = {
     "system.refresh_carries": "system.recompute_carries",
 }
 
-# Names in other libraries, in small letters, and the settings they are here (docs/migration.md)
+# Names in other libraries, in lower case, and the settings they are here (docs/migration.md)
 ELSEWHERE = {
     "lr": "system.actor_lr",
     "anneal_lr": "system.decay_learning_rates",

@@ -66,18 +66,21 @@ def _schedule(key: str, raw: Any, system: Any, field: Any) -> Schedule:
         values[name] = check(f"{key}.{name}", value, kind, {**rule, "infinite": False})
     schedule = Schedule(**values)
     used = {"constant": {"kind"}, "warmup_linear": set(rules)}
-    for name in set(raw) - used.get(schedule.kind, set(rules) - {"warmup"}):
-        raise ConfigError(
-            f"{key}.{name}: has no effect with kind={schedule.kind}; leave it out, or take another"
-            " kind"
-        )
+    for name in raw:
+        if name not in used.get(schedule.kind, set(rules) - {"warmup"}):
+            raise ConfigError(
+                f"{key}.{name}: has no effect with kind={schedule.kind}; leave it out, or take "
+                "another kind"
+            )
     if schedule.kind == "constant":
         return schedule
     if "end" not in raw:
         try:
             check("end", schedule.end, float, {**field.metadata, "infinite": False})
         except ConfigError as error:
-            raise ConfigError(f"{key}: has no end, and {str(error).partition(';')[0]}") from error
+            raise ConfigError(
+                f"{key}: needs an end, as {str(error).partition(';')[0]}; add end=VALUE"
+            ) from error
     start = getattr(system, field.name)
     if start is not None and not math.isfinite(start):
         raise ConfigError(

@@ -43,7 +43,7 @@ def write_atomically(path: Path, text: str) -> None:
     with partial.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
-        with contextlib.suppress(OSError):  # a file system without it
+        with contextlib.suppress(OSError):  # some file systems have no fsync
             os.fsync(file.fileno())
     partial.replace(path)
 

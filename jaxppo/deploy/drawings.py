@@ -576,10 +576,10 @@ def write_film(
 ) -> None:
     """Write a GIF of images of one size, which repeats after a pause of one second.
 
-    `smooth` images, as of a simulator, have many colours that flow into each other.
+    `smooth`: images with colour gradients, as simulators render.
     """
     few = [*images[:: -(-len(images) // 12)], images[-1]]
-    # Maximum coverage keeps the colours of small objects, but has too few for a sky
+    # Maximum coverage keeps the colours of small objects, but gradients become bands
     method = Image.Quantize.MEDIANCUT if smooth else Image.Quantize.MAXCOVERAGE
     dither = Image.Dither.NONE
     palette = _joined(few).quantize(128 if smooth else 64, method=method, dither=dither)

@@ -90,9 +90,9 @@ class Film:
     length: int
 
     def save(self, path: str | Path) -> None:
-        """Write a GIF; `ConfigError` if the name ends otherwise."""
+        """Write a GIF; `ConfigError` unless the name ends in .gif."""
         if Path(path).suffix.lower() != ".gif":
-            raise ConfigError(f"path={path}: must end in .gif, which it is")
+            raise ConfigError(f"path={path}: must end in .gif, the only format")
         Path(path).write_bytes(self.gif)
 
     def __repr__(self) -> str:

@@ -31,6 +31,7 @@ from jaxppo.runtime.directories import check_tree
 from jaxppo.runtime.facts import RunFacts
 from jaxppo.runtime.population import members
 from jaxppo.runtime.programs import compile_evaluation
+from jaxppo.runtime.sinks import SUMMARY
 from jaxppo.types import Policy, PyTree, System, Thoughts, describe, zeros
 
 
@@ -118,7 +119,7 @@ class TrainedPolicy:
         observation, single = self._batch(observation)
         num = jax.tree.leaves(observation)[0].shape[0]
         if not num:
-            raise ConfigError("observation: is a batch of none; pass at least one")
+            raise ConfigError("observation: must hold at least one, not an empty batch")
         for name, given in (("reset", reset), *(("key", key) for key in more if key is not None)):
             if np.shape(given) not in ((), (num,)):
                 raise ConfigError(
@@ -141,7 +142,7 @@ class TrainedPolicy:
             if hasattr(wanted, "shape"):
                 raise ConfigError(
                     f"observation: is a {type(observation).__name__}, but {self.system.env.name} "
-                    "returns an array; pass numpy.asarray(observation)"
+                    "returns one array; pass what its reset and step return"
                 )
             raise ConfigError(
                 f"observation: is {jax.tree.structure(observation)}, but {self.system.env.name} "
@@ -342,8 +343,8 @@ def load(
     `jaxppo.train`, the environment itself, as `network` are flax modules. `trust`: import paths
     beyond jaxppo, flax, optax and gymnax that the run's settings may name.
 
-    `CheckpointError` if no checkpoint is intact, `ConfigError` if what was asked for does not
-    exist. Warns if a newer checkpoint than the one used is damaged.
+    `CheckpointError` if no checkpoint can be used, `ConfigError` if what was asked for does not
+    exist. Warns about newer checkpoints that are damaged or from after the run failed.
     """
     run_dir = Path(run_dir)
     parent = run_dir.parent / checkpoint.FOLDER
@@ -405,7 +406,7 @@ def with_env(config: Config, env: Any) -> Config:
 
 
 def _find(run_dir: Path, which: str | int) -> Checkpoint:
-    """Return the checkpoint; warn about newer ones that are damaged."""
+    """Return the checkpoint; warn about newer ones that are damaged or from after a failure."""
     folder = run_dir / checkpoint.FOLDER
     existing = checkpoint.steps_in(folder)
     if not existing:
@@ -439,7 +440,9 @@ def _why_none(run_dir: Path) -> str:
     if below and not is_run:  # a sweep; below a run there may be its seeds
         return f"has no checkpoints; name one of its runs, such as {below[0]}"
     if is_run and read_config(run_dir).get("checkpoint", {}).get("enabled"):
-        return "has no checkpoint yet; the run ended before its first; go on with resume=DIR"
+        if (run_dir / SUMMARY).exists():
+            return "has lost its checkpoints; train again in another directory"
+        return "has no checkpoint yet; wait for the first or, if the run was stopped, resume=DIR"
     return (
         "has no checkpoints; give the directory of a run that was trained with "
         "checkpoint.enabled=true"

@@ -38,7 +38,9 @@ def make(config: EnvConfig) -> Environment:
     is_class = isinstance(env, type) and issubclass(env, kind)
     makes = callable(env) and (not hasattr(env, "step") or is_class)
     if isinstance(env, type) and not makes:
-        raise ConfigError(f"env={env.__name__}: is a class; give an object: {env.__name__}(...)")
+        raise ConfigError(
+            f"env={env.__name__}: must be an object, not a class; pass {env.__name__}(...)"
+        )
     if makes or isinstance(env, kind):
         return _simulated(target, env, config, makes=makes)
     check_spaces(name, env)

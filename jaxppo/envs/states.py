@@ -1,4 +1,4 @@
-"""Environments whose state has all outputs, such as those of Brax, MuJoCo Playground and NAVIX."""
+"""Environments whose state holds observation, reward and done, as of Brax and NAVIX."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from jaxppo.types import Box, PyTree, Space
 
 
 class States:
-    """One environment as an `episodes.Single`; all randomness after the reset is in its state.
+    """One environment as an `episodes.Single`; later random numbers come from its state.
 
     `reset` maps a key to a state, `step` a state and an action to the next state, and `read` a
     state to (observation, reward, terminated). Episodes are truncated after `time_limit` steps.

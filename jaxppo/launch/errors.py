@@ -139,8 +139,10 @@ def _explain_os(error: OSError) -> str | None:
             return "the working directory does not exist any more; change to another"
         if error.errno in (errno.ENOSPC, errno.EIO, errno.EBADF):
             _close_output()
-            where = "standard output or a file of the run"
-            return f"{where}: {error.strerror}; make room, or write elsewhere"
+            where, way_out = "standard output or a file of the run", "make room, or write elsewhere"
+            if error.errno == errno.EBADF:
+                where, way_out = "standard output", "send it elsewhere, or logger.console=false"
+            return f"{where}: {error.strerror}; {way_out}"
         return None
     unreadable = os.path.exists(name) and not os.access(name, os.R_OK)
     if isinstance(error, FileNotFoundError) or unreadable:
@@ -206,8 +208,8 @@ def _translate(message: str, missing: str = "") -> str:
         return f"+{match[1]}: is in the file already; change it without the plus sign"
     if match := re.search(r"Ambiguous value for argument '(([^=]*)=(.*?))'", message):
         return (
-            f"{match[1]}: is several values; a list is {match[2]}=[{match[3]}]; to train with "
-            "each, add -m (--multirun), or loop in Python"
+            f"{match[1]}: must be one value; write a list as {match[2]}=[{match[3]}], or train "
+            "with each: -m (--multirun), or a loop in Python"
         )
     if match := re.search(r"parsing override '(.*)'", message):
         return f"{match[1]}: not an override ({message.splitlines()[1].strip()}); write key=value"

@@ -153,12 +153,12 @@ def try_out(
 
 
 def _check_result(layer: str, found: Any) -> None:
-    """Raise `ValueError` if a torso or a memory returns something else than it must."""
+    """Raise `ValueError` if a torso or a memory returns a wrong result."""
     if layer.endswith("memory") and not (isinstance(found, tuple) and len(found) == 2):
-        raise ValueError("a memory returns its carry and the features")
+        raise ValueError(f"a memory must return (carry, features), not a {type(found).__name__}")
     shape = getattr(found, "shape", ())
     if layer.endswith("torso") and len(shape) < 3:
-        raise ValueError(f"a torso returns [steps, episodes, features], not {[*shape]}")
+        raise ValueError(f"a torso must return [steps, episodes, features], not {[*shape]}")
 
 
 def _check_params(params: PyTree) -> None:

@@ -168,7 +168,7 @@ class Writer:
 
 
 def recover(run_dir: Path) -> None:
-    """Rename a checkpoint that was complete when the process was killed just before that."""
+    """Finish saves that were interrupted between the manifest, written last, and the rename."""
     for begun in (run_dir / FOLDER).glob(f"*{_BEGUN}"):
         path = begun.with_name(begun.name.removesuffix(_BEGUN))
         with contextlib.suppress(CheckpointError):
@@ -253,7 +253,7 @@ def is_sealed(text: str) -> bool:
 
 
 def newest(run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Return the latest checkpoint to go on from, and a line about each later one.
+    """Return the latest usable checkpoint, and a line about each newer one that was skipped.
 
     None if there are no checkpoints; `CheckpointError` if there is none to go on from.
     """
@@ -262,11 +262,11 @@ def newest(run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def newest_of_all(run_dirs: Sequence[Path]) -> tuple[list[Checkpoint], list[str]]:
-    """Return each run's checkpoint of the latest step at which all are complete and one goes on.
+    """Return each run's checkpoint of the latest step at which all are intact.
 
-    A run cannot go on after all its members failed; its checkpoints from then on only keep those of
-    its program together. Also return a line about each later step. The list is empty if one of the
-    runs has no checkpoints; `CheckpointError` if they have some, but none to go on from.
+    At least one run must not have failed then: failed runs are saved only so that all runs of a
+    program have the same steps. Also return a line about each newer step. The list is
+    empty if one of the runs has no checkpoints; `CheckpointError` if all have, but none is usable.
     """
     folders = [run_dir / FOLDER for run_dir in run_dirs]
     existing = [set(steps_in(folder)) for folder in folders]
@@ -279,7 +279,7 @@ def newest_of_all(run_dirs: Sequence[Path]) -> tuple[list[Checkpoint], list[str]
         else:
             if not all(map(_has_failed, found)):
                 return found, lines
-            lines.append(f"{found[0].path}: is from after the run failed; skipped")
+            lines.append(f"{found[0].path}: was saved after the run failed; skipped")
     if all(existing) and not lines:
         raise CheckpointError(
             f"{', '.join(map(str, folders))}: have no step in common; resume each run alone, or "

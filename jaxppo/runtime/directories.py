@@ -49,7 +49,9 @@ def _lock(folder: Path) -> IO[str]:
     except OSError as error:
         if error.errno not in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK):
             file.close()
-            raise ConfigError(f"{folder}: cannot be locked ({error.strerror})") from error
+            raise ConfigError(
+                f"{folder}: cannot be locked ({error.strerror}); choose another directory"
+            ) from error
     file.truncate(0)
     file.write(str(os.getpid()))
     file.flush()

@@ -53,8 +53,8 @@ class Layout:
     def narrow(self, kept: Sequence[int]) -> "Layout":
         """Return the layout with only the members in the slots `kept`.
 
-        If devices have their own members, it uses as many devices as can have equally many. Those
-        of several processes must stay: `ConfigError`.
+        If devices have their own members, it uses the largest number of devices that divides the
+        members. With several processes that number cannot change: `ConfigError`.
         """
         num_devices = self.plan.num_devices
         if self.plan.shards_members:

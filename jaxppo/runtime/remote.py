@@ -92,7 +92,7 @@ def _keep_handlers() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            if handler is not None:  # one that Python did not install
+            if handler is not None:  # None: not installed from Python
                 signal.signal(number, handler)
 
 

@@ -139,8 +139,9 @@ def _check_facts(
     seed = facts.config.get("arch", {}).get("seed")
     if seed != job.config.arch.seed and not {"arch", "arch.seed"} & set(job.config.resume_allow):
         raise CheckpointError(
-            f"{found.path}: is of a run with arch.seed={seed}, and this one has "
-            f"arch.seed={job.config.arch.seed}; remove it"
+            f"{found.path}: has arch.seed={seed}, but the run has "
+            f"arch.seed={job.config.arch.seed}; move this checkpoint away, or allow it: "
+            "resume_allow=[arch.seed]"
         )
     gaps = sinks.missing(found.path.parents[1], facts.positions)
     if gaps and not {"log", "logger"} & set(job.config.resume_allow):
@@ -252,7 +253,7 @@ class Saver:
 
     def open(self, threads: ThreadPoolExecutor) -> None:
         """Make the checkpoint writers, and set the messages that are printed on a signal."""
-        # With only one each, jobs that are killed while they write could have none in common
+        # With one checkpoint each, a kill during writing could leave jobs without a common step
         least = 1 if len(self._jobs) == 1 else 2
         for number, job in enumerate(self._jobs):
             settings = job.config.checkpoint
@@ -339,7 +340,7 @@ class Saver:
         Its checkpoint could not be resumed, and would replace an earlier one that can.
         """
         parts = [state.total]
-        if state.earlier is not None:  # parameters are counted at the end of each part
+        if state.earlier is not None:  # a window counts only its last parameters, so check both
             parts = [state.earlier, layout.next_window(state.earlier, state.total)[0]]
         active, steps = self._members.active(layout.slots), self._progress.steps
         return all(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxppo.config.schema import Config
+from jaxppo.envs import is_simulated
 from jaxppo.runtime import build
 from jaxppo.runtime.placement import Layout
 from jaxppo.runtime.population import explore, rank, rungs, sources
@@ -55,8 +56,9 @@ class Selection:
         """Replace the worst active members by copies of the best, with changed hyperparameters.
 
         Parameters, optimiser state and statistics are copied; environments and random streams are
-        not. Only where a member has no finite score, its environments and memories may hold NaN,
-        and are copied too. Return the state and the slot that each member continues from.
+        not. Exception: a member without a finite score also gets the environments and memories of
+        its source, since its own may hold NaN (those of simulators stay). Return the state and the
+        slot that each member continues from.
         """
         generator = np.random.default_rng([self._config.arch.seed, self._num_members, block])
         found = [scores.get(i, math.nan) for i in layout.slots]
@@ -77,7 +79,7 @@ class Selection:
             policy=dataclasses.replace(agent.policy, noise_key=old.policy.noise_key),
         )
         acting, scored = state.acting, np.isfinite(found)
-        if any(not scored[slot] for slot in copied):
+        if any(not scored[slot] for slot in copied) and not is_simulated(layout.system.env):
             rows = [slot if scored[slot] else source for slot, source in enumerate(chosen)]
             acting = dataclasses.replace(layout.take(acting, rows), key=acting.key)
         return LearnerState(agent=agent, acting=acting), chosen

@@ -18,11 +18,11 @@ from jaxppo.types import PyTree, System, zeros
 _FIELDS = [field.name for field in dataclasses.fields(Episodes)]
 
 
-class _Turns:
-    """Which episodes the environments of each row play, and what came of them.
+class _EpisodeQueue:
+    """Assigns episodes to environments, and records their results.
 
-    There are `rows` of `num` environments, and `total` episodes of each row. An environment that
-    ends one takes the first that none has begun.
+    Each device and member (a row) has `num` environments and `total` episodes. An environment that
+    ends an episode gets the next one that has not begun.
     """
 
     def __init__(self, rows: int, num: int, total: int) -> None:
@@ -52,7 +52,7 @@ class _Turns:
         return (self._rows * self._total + self._episode)[self.playing]
 
     def of_episodes(self, values: np.ndarray) -> np.ndarray:
-        """Return each environment's entry of `[rows, total, ...]`; any if it has no episode."""
+        """Return each environment's entry of `[rows, total, ...]`; arbitrary where it has none."""
         return values[self._rows, np.minimum(self._episode, self._total - 1)]
 
     def count(
@@ -99,7 +99,7 @@ class Evaluation:
         if self._simulators is None:
             self._simulators = env.make(shards * members * num)
         simulators, arrays = self._simulators, self._simulators.arrays
-        turns = _Turns(shards * members, num, total)
+        queue = _EpisodeQueue(shards * members, num, total)
         data = devices.host(keys).reshape(shards * members, total, -1)
         seeds = episode_seeds(keys).reshape(shards * members, total)
 
@@ -113,32 +113,32 @@ class Evaluation:
             ),
             devices.of_run(shards),
         )
-        while turns.playing.any():
-            if turns.begins.any():
-                begins = turns.begins
-                simulators.reset(np.flatnonzero(begins), turns.of_episodes(seeds)[begins])
+        while queue.playing.any():
+            if queue.begins.any():
+                begins = queue.begins
+                simulators.reset(np.flatnonzero(begins), queue.of_episodes(seeds)[begins])
             obs = [x.reshape(*self._shape, *x.shape[1:]).copy() for x in arrays.obs]
             carry, action, empty, thoughts = self._act(
                 policy,
                 carry,
                 env.observation(obs),
-                placed(turns.resets),
-                placed(turns.of_episodes(data)),
-                placed(turns.steps),
+                placed(queue.resets),
+                placed(queue.of_episodes(data)),
+                placed(queue.steps),
             )
             parts = [np.asarray(x) for x in jax.tree.leaves(action)]
-            flat = turns.playing.reshape(-1)
+            flat = queue.playing.reshape(-1)
             simulators.step([x.reshape(-1, *x.shape[3:]) for x in parts], flat)
             if tell is not None:
-                tell(turns.numbers, self._recorded(flat, obs, action, thoughts))
-            turns.count(
+                tell(queue.numbers, self._recorded(flat, obs, action, thoughts))
+            queue.count(
                 arrays.reward,
                 arrays.terminated | arrays.truncated,
                 np.asarray(empty),
                 self._system.max_eval_steps,
             )
         found: dict[str, Any] = {
-            name: getattr(turns, name).reshape(shards, members, total) for name in _FIELDS
+            name: getattr(queue, name).reshape(shards, members, total) for name in _FIELDS
         }
         return Episodes(**found)
 

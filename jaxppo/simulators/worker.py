@@ -27,7 +27,7 @@ def main(commands: int, results: int, life: int, memory: int) -> None:
     while an environment hangs.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # The process that started this one decides. What an environment starts may be ended.
+        # The parent ends this process. A handler, since programs of environments inherit SIG_IGN
         signal.signal(number, lambda *_: None)
     _end_with(life)
     reading = Connection(commands, writable=False)
