@@ -296,7 +296,7 @@ def newest_of_all(run_dirs: Sequence[Path]) -> tuple[list[Checkpoint], list[str]
 def _has_failed(found: Checkpoint) -> bool:
     """Return whether no member goes on; False for facts that are invalid, which others check."""
     members = found.facts.get("members")
-    return isinstance(members, list) and all(
+    return bool(members and isinstance(members, list)) and all(
         isinstance(member, dict) and member.get("failure") is not None for member in members
     )
 
