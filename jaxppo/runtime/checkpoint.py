@@ -296,9 +296,9 @@ def newest_of_all(run_dirs: Sequence[Path]) -> tuple[list[Checkpoint], list[str]
 def _has_failed(found: Checkpoint) -> bool:
     """Return whether no member goes on; False for facts that are invalid, which others check."""
     members = found.facts.get("members")
-    return bool(members and isinstance(members, list)) and all(
-        isinstance(member, dict) and member.get("failure") is not None for member in members
-    )
+    if not members or not isinstance(members, list):
+        return False
+    return all(isinstance(each, dict) and each.get("failure") is not None for each in members)
 
 
 def concatenate(found: Sequence[Checkpoint]) -> dict[str, np.ndarray]:
