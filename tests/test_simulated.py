@@ -418,9 +418,7 @@ def test_a_signal_ends_a_run_whose_simulator_hangs(actors: int, tmp_path: Path) 
     while not mark.exists():
         assert found.poll() is None
         time.sleep(0.1)
-    found.send_signal(signal.SIGTERM)
-    out = found.communicate(timeout=60)[0]
-    assert found.returncode == 128 + signal.SIGTERM
+    out = terminated(found)
     assert "SIGTERM: stopped at once, saved at step 0; to go on: resume=" in out
 
 
@@ -444,6 +442,14 @@ def test_actors_on_ray_give_the_numbers_of_threads_and_are_replaced(tmp_path: Pa
     assert events_of(tmp_path / "killed", "train")[-1]["env_restarts"] == 2
 
 
+def terminated(found: Any) -> str:
+    """What a command has printed after a SIGTERM, with the status of one."""
+    found.send_signal(signal.SIGTERM)
+    out: str = found.communicate(timeout=60)[0]
+    assert found.returncode == 128 + signal.SIGTERM
+    return out
+
+
 LICENSED = """
 import pathlib, simulators
 
@@ -464,9 +470,7 @@ def test_runs_with_actors_on_ray_end_as_others_do(tmp_path: Path) -> None:
     while not events_so_far(tmp_path / "ended", "train"):
         assert found.poll() is None
         time.sleep(0.1)
-    found.send_signal(signal.SIGTERM)
-    out = found.communicate(timeout=60)[0]
-    assert found.returncode == 128 + signal.SIGTERM
+    out = terminated(found)
     assert "saved; to go on: resume=" in out
     assert "SIGTERM received" not in out  # Ray's handler
     assert "os.fork" not in out

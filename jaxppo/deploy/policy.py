@@ -365,14 +365,8 @@ def load(
     row = _row(facts, every, seed)
     own = every[facts.slots[row]]
     system = build.build_alone(own)
-    num = len(facts.slots)
-    several = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct((num, *x.shape), x.dtype), _shapes(own, system)
-    )
-    # Paths in what `saving.Saver` stores: (learner, best, total, earlier)
-    prefix = "[1]" if which == "best" else "[0].agent.policy"
     try:
-        policies = checkpoint.unflatten(several, found.arrays, prefix)
+        policies = _policies(found, _shapes(own, system), len(facts.slots), which)
     except CheckpointError as error:
         if env is None:
             raise
@@ -393,6 +387,15 @@ def load(
         steps=best_steps if which == "best" else found.steps,
         num_devices=min(facts.shards[0], len(devices.available())),
     )
+
+
+def _policies(found: Checkpoint, shapes: Any, num: int, which: str | int) -> Policy:
+    """Return the policies of `num` members, `[num, ...]`; `shapes` are those of one."""
+    several = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num, *x.shape), x.dtype), shapes)
+    # Paths in what `saving.Saver` stores: (learner, best, total, earlier)
+    prefix = "[1]" if which == "best" else "[0].agent.policy"
+    policies: Policy = checkpoint.unflatten(several, found.arrays, prefix)
+    return policies
 
 
 def with_env(config: Config, env: Any) -> Config:

@@ -57,7 +57,8 @@ def open_directories(
 ) -> Resumed | None:
     """Lock the directories of all jobs; return what to resume from, if anything.
 
-    All jobs are checked before anything but the lock files is written. Several jobs resume
+    All jobs are checked before anything is written, but for the lock files and the names of
+    checkpoints that were complete. Several jobs resume
     together: if one of them has nothing to resume from, all start anew. Of several processes the
     first has the directories and chooses the checkpoints, and all read them.
     """
@@ -69,9 +70,10 @@ def open_directories(
                 stack.enter_context(only_run_in(job.run_dir))
                 if job.resume:
                     check_tree("resume", job.run_dir)
-                    checkpoint.recover(job.run_dir)
-                    _check_not_lost(job.config, job.run_dir)
         run_dirs = [job.run_dir for job in jobs if job.run_dir is not None and job.resume]
+        for run_dir in run_dirs:
+            checkpoint.recover(run_dir)
+            _check_not_lost(jobs[0].config, run_dir)
         if len(run_dirs) == len(jobs):
             found, lines = checkpoint.newest_of_all(run_dirs)
     paths, lines = hosts.agree([[str(each.path.absolute()) for each in found], lines])
