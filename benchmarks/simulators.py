@@ -5,7 +5,8 @@
 
 A row is an environment and how many of it: `CartPole-v1:8`, `HalfCheetah-v5:8` (gymnasium[mujoco]
 in both environments). `images:8` has frames of 84 x 84 that cost nothing, for the network of
-Mnih et al. 2015, with float32 and with `arch.precision=bf16`. `slow:8` is CartPole whose step takes
+Mnih et al. 2015, with float32 and with `arch.precision=bf16`, on one device and on two, each with
+half of the environments (JAX_NUM_CPU_DEVICES=2). `slow:8` is CartPole whose step takes
 1 ms longer, without actors and with one or two; `slow-wide:8` learns from it with layers of 512 and
 more epochs, so that learning takes about as long as stepping. Prints medians of the rounds and
 their ratios to stable-baselines3, and writes benchmarks/results/simulators.json (ignored by git).
@@ -35,6 +36,8 @@ OURS = {  # a way of ours -> settings
     "gymnasium": [],
     "gymnasium, 2 processes": ["env.processes=2"],
     "gymnasium, bf16": ["arch.precision=bf16"],
+    "gymnasium, 2 devices": [],
+    "gymnasium, bf16, 2 devices": ["arch.precision=bf16"],
     "envpool": ["env.library=envpool", "+env.kwargs.num_threads=1"],
     "1 actor": ["arch.actors=1"],
     "2 actors": ["arch.actors=2"],
@@ -143,15 +146,18 @@ def compare(row: str, rounds: int) -> dict[str, Any]:
 
     work = shape(row)
     own = work["name"] in OWN  # EnvPool does not have them
-    faster = "gymnasium, bf16" if work["name"] == "images" else "gymnasium, 2 processes"
-    ways = ["gymnasium", faster]
-    if work["name"].startswith("slow"):
+    ways = ["gymnasium", "gymnasium, 2 processes"]
+    if work["name"] == "images":
+        ways = [way for way in OURS if "bf16" in way or "devices" in way or way == "gymnasium"]
+    elif own:
         ways += ["1 actor", "2 actors"]
-    elif not own:
+    else:
         ways += ["envpool"]
-    commands = {
-        way: [sys.executable, "-m", "benchmarks.simulators", row, "--serve", way] for way in ways
-    }
+    commands = {}
+    for way in ways:
+        command = [sys.executable, "-m", "benchmarks.simulators", row, "--serve", way]
+        on_two = ["env", "JAX_NUM_CPU_DEVICES=2"] if "2 devices" in way else []
+        commands[way] = [*on_two, *command]
     for name, script in PEERS.items():
         if not own or name == "stable-baselines3":
             python = os.environ.get("PEERS_PYTHON") or install(script, "")
@@ -165,7 +171,7 @@ def compare(row: str, rounds: int) -> dict[str, Any]:
             "steps_per_second": statistics.median(contestant.speeds),
             "ratio": statistics.median(ratios),
         }
-        print(f"{row:18} {name:24} {found[name]['steps_per_second']:8,.0f} steps/s", end="")
+        print(f"{row:18} {name:26} {found[name]['steps_per_second']:8,.0f} steps/s", end="")
         print(f"  {found[name]['ratio']:5.2f} x stable-baselines3", flush=True)
     return found
 

@@ -311,6 +311,9 @@ class Network(Protocol):
     def initial_carry(self, num_envs: int) -> PyTree:
         """Return the initial memory of an episode, `[num_envs, ...]`."""
 
+    def prepare(self, params: PyTree) -> PyTree:
+        """Return parameters in the types that `unroll` computes in; it gives the same with both."""
+
     def unroll(
         self,
         params: PyTree,

@@ -1,8 +1,10 @@
 """Layers and their composition."""
 
-import functools
+import dataclasses
+from functools import partial
 from typing import Any
 
+import chex
 import flax.linen as nn
 import jax
 import jax.export
@@ -14,7 +16,7 @@ from conftest import LAYERS, MLP, NETWORK, products_by_type, small_config
 from jaxppo import envs
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import parse
-from jaxppo.kernels import convolutions, products
+from jaxppo.kernels import convolutions, platforms, products
 from jaxppo.kernels.platforms import compiling_for
 from jaxppo.networks import actor_critic, heads, inputs, torsos
 from jaxppo.ops import actions
@@ -433,11 +435,16 @@ def convolution(x: Any, kernel: Any, stride: int, padding: str) -> Any:
     return y
 
 
-CONVOLUTIONS = (
-    convolutions.plain,
-    functools.partial(convolutions.of_products, most=0),
-    functools.partial(convolutions.of_products, most=2**20),
-)
+def of_products(*args: Any, **given: Any) -> jax.Array:
+    return convolutions.of_products(*args, **given).transpose(1, 2, 3, 0)
+
+
+def of_later_products(x: Any, *args: Any) -> jax.Array:
+    """As after another convolution."""
+    return of_products(jnp.asarray(x).transpose(3, 0, 1, 2), *args, first=False)
+
+
+CONVOLUTIONS = (convolutions.plain, of_products, of_later_products)
 
 
 @pytest.mark.parametrize("padding", ["VALID", "SAME"])
@@ -488,7 +495,8 @@ def test_a_convolution_in_bfloat16_is_of_rounded_factors(
 
     def results(dtype: Any, *given: jax.Array) -> list[np.ndarray]:
         def form(x: Any, kernel: Any) -> Any:
-            return convolutions.convolve(x, kernel, 2, "SAME", dtype)
+            y = convolutions.convolve(x, kernel, 2, "SAME", dtype)
+            return y.transpose(1, 2, 3, 0) if convolutions.channels_first() else y
 
         with compiling_for(platform):
             y, back = jax.vjp(jax.jit(form), *given[:2])
@@ -505,28 +513,70 @@ def test_a_convolution_in_bfloat16_is_of_rounded_factors(
         assert not np.allclose(actual, other, rtol=1e-5, atol=1e-5)
 
 
-def test_images_are_convolved_in_groups_of_equal_size() -> None:
-    x, kernel = jnp.zeros((12, 6, 6, 2)), jnp.zeros((3, 3, 2, 4))
-    image = 4 * 4 * 9 * 2 * 4  # bytes: 4 x 4 results, 9 places, 2 channels
-    for most, images in ((0, 1), (2 * image - 1, 1), (5 * image, 4), (12 * image, 12), (1e9, 12)):
-        form = functools.partial(convolutions.of_products, most=most)
-        jaxpr = str(jax.make_jaxpr(form, static_argnums=(2, 3))(x, kernel, 1, "VALID"))
-        assert f"f32[{images},4,4,18]" in jaxpr
+@pytest.mark.parametrize("padding", ["VALID", "SAME"])
+@pytest.mark.parametrize("channels, stride", [(4, 2), (3, 2), (3, 4), (1, 1)])
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_bytes_are_convolved_as_their_share_of_255(
+    platform: str, channels: int, stride: int, padding: str
+) -> None:
+    rng = np.random.default_rng(stride)
+    x = rng.integers(0, 256, (3, 9, 8, channels), np.uint8)
+    kernel = rng.normal(size=(4, 4, channels, 5)).astype(np.float32)
+
+    def form(kernel: jax.Array, x: Any) -> Any:
+        y = convolutions.convolve(x, kernel, stride, padding)
+        return y.transpose(1, 2, 3, 0) if convolutions.channels_first() else y
+
+    expected = convolution(x / 255, kernel, stride, padding)
+    cotangent = rng.normal(size=expected.shape).astype(np.float32)
+    with compiling_for(platform):
+        found, back = jax.vjp(partial(form, x=x), kernel)
+        floats = jax.vjp(partial(form, x=jnp.float32(x / 255)), kernel)[1]
+        cotangent = jnp.asarray(cotangent)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(*back(cotangent), *floats(cotangent), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("num, parts", [(128, 8), (12, 1), (26, 2), (1, 1)])
+def test_images_are_convolved_in_parts_of_equal_size(num: int, parts: int) -> None:
+    """Of about 18 images: of each, 21 x 21 blocks give 128 numbers of 4 bytes."""
+    layer = torsos.CNN([32], [8], [4], layer_sizes=[])
+    x = jnp.zeros((1, num, 84, 84, 4))
+    params = jax.eval_shape(layer.init, jax.random.key(0), x)
+    jaxpr = str(jax.make_jaxpr(layer.apply)(params, x))
+    assert f"f32[128,{num // parts},21,21]" in jaxpr
+    assert ("scan" in jaxpr) == (parts > 1)
 
 
 def test_a_prime_number_of_images_is_not_convolved_one_by_one() -> None:
-    x, kernel = jnp.zeros((1499, 6, 6, 2)), jnp.zeros((3, 3, 2, 4))
-    form = functools.partial(convolutions.of_products, most=2**20)
-    jaxpr = str(jax.make_jaxpr(form, static_argnums=(2, 3))(x, kernel, 1, "VALID"))
-    assert "f32[1499,4,4,18]" in jaxpr
+    layer, x = torsos.CNN(layer_sizes=[]), jnp.zeros((1, 1499, 10, 10, 4))
+    jaxpr = str(jax.make_jaxpr(layer.apply)(jax.eval_shape(layer.init, jax.random.key(0), x), x))
+    assert "f32[4,1499,10,10]" in jaxpr
+
+
+@pytest.mark.parametrize("layer", [torsos.CNN([3], [2], [1]), torsos.ResidualCNN([2, 3])])
+def test_images_in_parts_give_the_same_features_and_gradients(
+    layer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = jax.random.normal(jax.random.key(0), (2, 3, 6, 5, 2))
+    _, params = start(layer, x)
+
+    def features_and_gradient() -> Any:
+        return jax.value_and_grad(lambda p: jnp.sum(layer.apply({"params": p}, x) ** 2))(params)
+
+    expected = features_and_gradient()
+    small = dataclasses.replace(platforms.FORMS["cpu"], convolution_bytes=1)
+    monkeypatch.setitem(platforms.FORMS, "cpu", small)
+    assert "length=6" in str(jax.make_jaxpr(layer.apply)({"params": params}, x))
+    chex.assert_trees_all_close(features_and_gradient(), expected, rtol=1e-4, atol=1e-4)
+    chex.assert_trees_all_equal_shapes(start(layer, x)[1], params)
 
 
 def test_a_convolution_is_exported_for_any_number_of_images() -> None:
     (b,) = jax.export.symbolic_shape("b")
     kernel = jax.random.normal(jax.random.key(1), (3, 3, 3, 4))
-    form = functools.partial(convolutions.of_products, most=2**20)
     images = jax.ShapeDtypeStruct((b, 6, 5, 3), jnp.float32)
-    exported = jax.export.export(jax.jit(lambda x: form(x, kernel, 1, "SAME")))(images)
+    exported = jax.export.export(jax.jit(lambda x: of_products(x, kernel, 1, "SAME")))(images)
     x = jax.random.normal(jax.random.key(0), (5, 6, 5, 3))
     expected = convolution(x, kernel, 1, "SAME")
     np.testing.assert_allclose(exported.call(x), expected, rtol=1e-5, atol=1e-5)
@@ -563,6 +613,40 @@ def test_cnn_keeps_the_default_of_minatar_and_normalises_whole_images() -> None:
     mean, std = z.mean((1, 2, 3), keepdims=True), z.std((1, 2, 3), keepdims=True)
     expected = np.maximum((z - mean) / std, 0).reshape(1, 2, -1)
     np.testing.assert_allclose(y, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize(
+    "torso", [{"_target_": f"{LAYERS}.torsos.CNN"}, {"_target_": f"{LAYERS}.torsos.ResidualCNN"}]
+)
+def test_bytes_reach_convolutions_and_are_their_share_of_255(torso: Any, precision: str) -> None:
+    image = {"_target_": f"{LAYERS}.inputs.Image"}
+    layers = {**NETWORK, "input_layer": image, "shared_torso": torso}
+    settings = small_config(
+        env={"target": "envs.Picture", "kwargs": {"dtype": "uint8"}},
+        network={**layers, "actor_torso": None, "critic_torso": None},
+        arch__precision=precision,
+    )
+    network = actor_critic.build(settings, envs.make(settings.env))
+    x = jax.random.bits(jax.random.key(1), (2, 3, 6, 6, 2), jnp.uint8)
+    params, reset = network.init(jax.random.key(0)), jnp.zeros((2, 3), bool)
+    (_, found), seen = network.network.apply(
+        {"params": network.prepare(params)},
+        *({}, x, None, reset),
+        capture_intermediates=lambda module, _: module.name in ("input_layer", "shared_torso"),
+    )
+    seen = {name: each["__call__"][0] for name, each in seen["intermediates"].items()}
+    assert seen["input_layer"].dtype == jnp.uint8
+    float_type = jnp.bfloat16 if precision == "bf16" else jnp.float32
+    assert seen["shared_torso"].dtype == float_type
+    apart = network.network.shared_torso.apply({"params": params["shared_torso"]}, x / 255)
+    tolerance = 0.05 if precision == "bf16" else 1e-5
+    np.testing.assert_allclose(
+        seen["shared_torso"].astype(jnp.float32), apart, rtol=tolerance, atol=tolerance
+    )
+    np.testing.assert_array_equal(
+        found.value.mean(), network.unroll(params, {}, x, reset)[1].value.mean()
+    )
 
 
 def test_residual_cnn_is_impalas() -> None:

@@ -38,7 +38,8 @@ def draw(kernel: jax.Array) -> jax.Array:
 
 def convolve(kernel: jax.Array) -> jax.Array:
     images = jnp.linspace(-1.0, 1.0, 2 * 7 * 5 * 6).reshape(2, 7, 5, 6)
-    return convolutions.convolve(images, kernel[:, :2].reshape(2, 2, 6, -1)[..., :3], 2, "SAME")
+    y = convolutions.convolve(images, kernel[:, :2].reshape(2, 2, 6, -1)[..., :3], 2, "SAME")
+    return y.transpose(1, 2, 3, 0) if convolutions.channels_first() else y
 
 
 def recur(kernel: jax.Array) -> jax.Array:

@@ -85,7 +85,7 @@ def test_ratios_stay_near_one_at_reduced_precision(
     Learning adds in the opposite order to acting: on accelerators, the order depends on the size of
     the batch. docs/performance.md states the bounds.
     """
-    exact, learns = products._contract, False
+    exact, learns = products.contract, False
 
     def rounded(a: jax.Array, b: jax.Array, *axes: tuple[int, ...]) -> jax.Array:
         factors = (jax.lax.reduce_precision(x, 8, bits) for x in (a, b))
@@ -93,7 +93,7 @@ def test_ratios_stay_near_one_at_reduced_precision(
             factors = (jnp.flip(x, over) for x, over in zip(factors, axes, strict=True))
         return exact(*factors, *axes)
 
-    monkeypatch.setattr(products, "_contract", rounded)
+    monkeypatch.setattr(products, "contract", rounded)
     torsos = {f"network__{who}_torso": WIDE for who in ("actor", "critic")}
     settings = {**NETWORKS[network], **torsos, "arch__total_num_envs": 64}
     with compiling_for("cuda"):

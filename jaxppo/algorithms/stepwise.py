@@ -126,7 +126,12 @@ def begin_members(number: int | None, system: System, memory: Memory) -> Memory:
 @vmap_members
 def explore_members(system: System, agent: AgentState) -> Policy:
     """Return the policies with which members collect their next rollout."""
-    return explore(system, agent).policy
+    return prepared(system, explore(system, agent).policy)
+
+
+def prepared(system: System, policy: Policy) -> Policy:
+    """Return a policy whose parameters are not cast anew at every step."""
+    return dataclasses.replace(policy, params=system.algorithm.network.prepare(policy.params))
 
 
 @pytree

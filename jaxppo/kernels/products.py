@@ -43,7 +43,7 @@ def _forward(
     del asked  # `current` here, but no longer where the gradient is traced
     factors = x.astype(dtype), kernel.astype(dtype)
     kept = (*factors, jnp.zeros((), x.dtype), jnp.zeros((), kernel.dtype))
-    return _contract(*factors, (x.ndim - 1,), (0,)), kept
+    return contract(*factors, (x.ndim - 1,), (0,)), kept
 
 
 def _backward(
@@ -52,7 +52,7 @@ def _backward(
     x, kernel, like_x, like_kernel = kept
     gradient = gradient.astype(dtype)
     with at(asked):
-        x_gradient = _contract(gradient, kernel, (x.ndim - 1,), (1,))
+        x_gradient = contract(gradient, kernel, (x.ndim - 1,), (1,))
         kernel_gradient = _kernel_gradient(x, gradient)
     return x_gradient.astype(like_x.dtype), kernel_gradient.astype(like_kernel.dtype)
 
@@ -67,20 +67,21 @@ def _kernel_gradient(x: jax.Array, gradient: jax.Array) -> jax.Array:
     """
     lead = tuple(range(x.ndim - 1))
     if not forms().rows_in_memory or x.dtype != jnp.float32:
-        return _contract(x, gradient, lead, lead)
+        return contract(x, gradient, lead, lead)
     x, gradient = (rows.reshape(-1, rows.shape[-1]) for rows in (x, gradient))
     if x.shape[1] < gradient.shape[1]:
         columns = jax.lax.optimization_barrier(x.T)
-        product = _contract(columns, gradient, (1,), (0,))
+        product = contract(columns, gradient, (1,), (0,))
         return jax.lax.optimization_barrier(product)
     columns = jax.lax.optimization_barrier(gradient.T)
-    product = _contract(columns, x, (1,), (0,))
+    product = contract(columns, x, (1,), (0,))
     return jax.lax.optimization_barrier(product).T
 
 
-def _contract(
+def contract(
     a: jax.Array, b: jax.Array, a_axes: tuple[int, ...], b_axes: tuple[int, ...]
 ) -> jax.Array:
+    """Return the sum over axes of `a` and of `b`, in float32."""
     axes = ((a_axes, b_axes), ((), ()))
     return jax.lax.dot_general(a, b, axes, preferred_element_type=jnp.float32)
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.networks.building import check_one_number, make_layer, make_layers, torso_dtype, try_out
-from jaxppo.networks.composed import ACTOR, CRITIC, SHARED, Composed, apply_layers
+from jaxppo.networks.composed import ACTOR, CRITIC, SHARED, Composed, apply_input, apply_layers
 from jaxppo.ops.actions import to_action
 from jaxppo.types import Environment, PyTree, ValueEstimate, pytree, zeros
 
@@ -50,7 +50,7 @@ class Layers(nn.Module):
         self, carry: PyTree, obs: PyTree, mask: PyTree, reset: jax.Array
     ) -> tuple[PyTree, ActorCriticOutput]:
         """Return the next carry, and the action distribution and value of each step `[L, S]`."""
-        shared, features = apply_layers(self, SHARED, carry, self.input_layer(obs), reset)
+        shared, features = apply_layers(self, SHARED, carry, apply_input(self, obs), reset)
         of_actor, actor = apply_layers(self, ACTOR, carry, features, reset)
         if self.critic_input is not None:
             features = self.critic_input(obs)

@@ -11,6 +11,8 @@ from jaxppo.kernels.platforms import forms
 from jaxppo.kernels.precisions import precision
 from jaxppo.networks.building import find_action_mask
 from jaxppo.networks.initialization import check_initialization, initialize
+from jaxppo.networks.inputs import Image
+from jaxppo.networks.torsos import CNN, ResidualCNN
 from jaxppo.ops.actions import empty_masks
 from jaxppo.types import Discrete, Environment, PyTree, Space, is_space, zeros
 
@@ -51,8 +53,23 @@ def apply_layers(
         if name in MEMORIES and layer is not None:
             after[name], x = layer(carry[name], _cast(x, jnp.float32), reset)
         elif layer is not None:
-            x = layer(_cast(x, layers.dtype))
+            dtype = layers.dtype
+            x = layer(x, dtype) if _takes_bytes(layers, name) else layer(_cast(x, dtype))
     return after, x
+
+
+def apply_input(layers: Any, obs: PyTree) -> Any:
+    """Apply the input layer."""
+    if _takes_bytes(layers, "shared_torso"):
+        return layers.input_layer(obs, keep_bytes=True)
+    return layers.input_layer(obs)
+
+
+def _takes_bytes(layers: Any, name: str) -> bool:
+    """Return whether a torso may get an image as bytes, which are faster to move than floats."""
+    # A subclass may read something else
+    image = name == "shared_torso" and type(layers.input_layer) is Image
+    return image and type(layers.shared_torso) in (CNN, ResidualCNN)
 
 
 def encode(observation_space: PyTree, obs: PyTree) -> PyTree:
@@ -102,6 +119,14 @@ class Composed:
         memories = {name: getattr(self.network, name, None) for name in MEMORIES}
         return {name: m.initial_carry(num_envs) for name, m in memories.items() if m is not None}
 
+    def prepare(self, params: PyTree) -> PyTree:
+        """Return parameters with those of torsos in the type that torsos compute in."""
+        dtype = self.network.dtype
+        if dtype == jnp.float32:
+            return params
+        torsos = {name: _cast(params[name], dtype) for name in params if name.endswith("_torso")}
+        return {**params, **torsos}
+
     def unroll(
         self,
         params: PyTree,
@@ -111,11 +136,7 @@ class Composed:
         noise_key: jax.Array | None = None,
     ) -> tuple[PyTree, Any]:
         """Map normalised `obs` `[L, S, O...]` to (carry, output)."""
-        if self.network.dtype != jnp.float32:
-            params = {
-                name: _cast(part, self.network.dtype) if name.endswith("_torso") else part
-                for name, part in params.items()
-            }
+        params = self.prepare(params)
         noise = None if noise_key is None else {"noise": noise_key}
         obs, mask = self.split(obs)
         with precision(self.precision or forms().precision):

@@ -71,8 +71,11 @@ class Image(nn.Module):
         super().__post_init__()
 
     @nn.compact
-    def __call__(self, obs: PyTree) -> jax.Array:
-        """Return the image; `ValueError` unless `key` names one leaf of 2 or 3 dimensions."""
+    def __call__(self, obs: PyTree, *, keep_bytes: bool = False) -> jax.Array:
+        """Return the image; `ValueError` unless `key` names one leaf of 2 or 3 dimensions.
+
+        `keep_bytes` leaves uint8 as it is, for a torso that divides by 255.
+        """
         given = f"key={'null' if self.key is None else repr(self.key)}"
         leaves = jax.tree.leaves(obs if self.key is None else _entry(obs, self.key))
         if len(leaves) != 1:
@@ -87,8 +90,9 @@ class Image(nn.Module):
             x = x[..., None]
         elif self.channel_first:
             x = jnp.moveaxis(x, 2, -1)
-        scale = 255.0 if x.dtype == jnp.uint8 else 1.0
-        return x.astype(jnp.float32) / scale
+        if x.dtype != jnp.uint8:
+            return x.astype(jnp.float32)
+        return x if keep_bytes else x.astype(jnp.float32) / 255.0
 
 
 class Fuse(nn.Module):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.networks.building import LEAD, make_layer, make_layers, torso_dtype, try_out
-from jaxppo.networks.composed import ACTOR, CRITIC, SHARED, Composed, apply_layers
+from jaxppo.networks.composed import ACTOR, CRITIC, SHARED, Composed, apply_input, apply_layers
 from jaxppo.networks.q_heads import check_discrete
 from jaxppo.ops.action_values import QOutput
 from jaxppo.ops.actions import component_sizes
@@ -37,7 +37,7 @@ class Layers(nn.Module):
         self, carry: PyTree, obs: PyTree, mask: PyTree, reset: jax.Array
     ) -> tuple[PyTree, QOutput]:
         """Return the next carry, and the Q-values of each step `[L, S]`."""
-        x = self.input_layer(obs)
+        x = apply_input(self, obs)
         after, x = apply_layers(self, (*SHARED, *CRITIC), carry, x, reset)
         return after, self.q_head(x.astype(jnp.float32), *(() if mask is None else (mask,)))
 

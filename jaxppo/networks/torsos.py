@@ -1,5 +1,6 @@
 """Torsos: map features `[L, S, F]`, or images `[L, S, H, W, C]`, to features."""
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,8 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax.linen.dtypes import promote_dtype
 
-from jaxppo.kernels.convolutions import convolve
+from jaxppo.kernels.convolutions import channels_first, convolve, numbers
+from jaxppo.kernels.divisors import near_divisor
 from jaxppo.kernels.norms import LayerNorm
+from jaxppo.kernels.platforms import forms
 from jaxppo.kernels.products import product_of
 from jaxppo.networks.checks import check_bool, check_count, check_sizes
 
@@ -147,24 +150,43 @@ class CNN(nn.Module):
         super().__post_init__()
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map `[L, S, H, W, C]` to `[L, S, layer_sizes[-1]]`, or flatten if that list is empty."""
-        lead, x = _images(x)
-        given = x.dtype
-        height, width = x.shape[1:3]
+    def __call__(self, x: jax.Array, dtype: Any = None) -> jax.Array:
+        """Map `[L, S, H, W, C]` to `[L, S, layer_sizes[-1]]`, or flatten if that list is empty.
+
+        `dtype` is the type to compute in, with bytes (uint8) divided by 255; None: that of `x`.
+        """
+        lead, x, given = _images(x, dtype)
+        x = _by_parts(self, partial(CNN._convolve, dtype=given), x, self._numbers(*x.shape[1:]))
+        return MLP(self.layer_sizes, self.activation, self.layer_norm)(
+            x.reshape(*lead, -1).astype(given)
+        )
+
+    def _convolve(self, x: jax.Array, dtype: Any) -> jax.Array:
+        """Map images `[N, H, W, C]` to features `[N, F]`."""
+        layers = zip(self.channels, self.kernel_sizes, self.strides, strict=True)
+        for i, (features, size, stride) in enumerate(layers):
+            convolution = _Conv(features, size, stride, self.padding, dtype, name=f"Conv_{i}")
+            x = convolution(x, first=i == 0)
+            if self.layer_norm:
+                x = nn.LayerNorm(reduction_axes=_axes(), feature_axes=_axes()[-1])(x)
+            x = ACTIVATIONS[self.activation](x)
+        return _flat(x)
+
+    def _numbers(self, height: int, width: int, channels: int) -> int:
+        """Return the most numbers that a convolution stores for an image."""
+        most, sides = 0, [height, width]
         convolutions = zip(self.channels, self.kernel_sizes, self.strides, strict=True)
-        for i, (features, size, stride) in enumerate(convolutions):
-            if self.padding == "VALID" and min(x.shape[1:3]) < size:
+        for features, size, stride in convolutions:
+            if self.padding == "VALID" and min(sides) < size:
                 raise ValueError(
                     f"kernel_sizes={list(self.kernel_sizes)}: {size} is more than the "
-                    f"{x.shape[1]}x{x.shape[2]} that is left of an image of {height}x{width}"
+                    f"{sides[0]}x{sides[1]} that is left of an image of {height}x{width}"
                 )
-            x = _Conv(features, size, stride, self.padding, given, name=f"Conv_{i}")(x)
-            if self.layer_norm:
-                x = nn.LayerNorm(reduction_axes=(-3, -2, -1))(x)
-            x = ACTIVATIONS[self.activation](x)
-        x = x.reshape(*lead, -1).astype(given)
-        return MLP(self.layer_sizes, self.activation, self.layer_norm)(x)
+            beyond = size - 1 if self.padding == "VALID" else 0
+            sides = [-(-(n - beyond) // stride) for n in sides]
+            most = max(most, math.prod(sides) * numbers(channels, features, size, stride))
+            channels = features
+        return most
 
 
 class ResidualCNN(nn.Module):
@@ -188,21 +210,30 @@ class ResidualCNN(nn.Module):
         super().__post_init__()
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map `[L, S, H, W, C]` to `[L, S, layer_sizes[-1]]`."""
+    def __call__(self, x: jax.Array, dtype: Any = None) -> jax.Array:
+        """Map `[L, S, H, W, C]` to `[L, S, layer_sizes[-1]]`; `dtype` is as that of `CNN`."""
+        lead, x, given = _images(x, dtype)
+        sizes = [x.shape[3], *self.channels]
+        # Each stage has half of the pixels of the last one in a row
+        most = max(
+            math.prod(-(-n // 2**i) for n in x.shape[1:3]) * numbers(*sizes, 3, 1)
+            for i, sizes in enumerate(itertools.pairwise(sizes))
+        )
+        x = _by_parts(self, partial(ResidualCNN._convolve, dtype=given), x, most)
+        return MLP(self.layer_sizes, self.activation)(x.reshape(*lead, -1).astype(given))
+
+    def _convolve(self, x: jax.Array, dtype: Any) -> jax.Array:
+        """Map images `[N, H, W, C]` to features `[N, F]`."""
         activation = ACTIVATIONS[self.activation]
-        lead, x = _images(x)
-        given = x.dtype
-        convolution = partial(_Conv, dtype=given)
+        convolution = partial(_Conv, dtype=dtype)
         names = (f"Conv_{i}" for i in range(len(self.channels) * (1 + 2 * self.num_blocks)))
-        for features in self.channels:
-            x = convolution(features, name=next(names))(x)
-            x = nn.max_pool(x, (3, 3), (2, 2), "SAME")
+        for i, features in enumerate(self.channels):
+            x = convolution(features, name=next(names))(x, first=i == 0)
+            x = _max_pool(x)
             for _ in range(self.num_blocks):
                 y = convolution(features, name=next(names))(activation(x))
                 x = x + convolution(features, name=next(names))(activation(y))
-        x = activation(x).reshape(*lead, -1).astype(given)
-        return MLP(self.layer_sizes, self.activation)(x)
+        return _flat(activation(x))
 
 
 class _Conv(nn.Module):
@@ -215,13 +246,17 @@ class _Conv(nn.Module):
     dtype: Any = jnp.float32  # bfloat16: of products only, as in `MLP`
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        shape = (self.size, self.size, x.shape[-1], self.features)
-        kernel = self.param("kernel", _orthogonal, shape)
+    def __call__(self, x: jax.Array, *, first: bool = False) -> jax.Array:
+        """See `convolve`."""
+        channels = x.shape[3 if first else _axes()[-1]]
+        kernel = self.param("kernel", _orthogonal, (self.size, self.size, channels, self.features))
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
         at_least = jnp.promote_types(x.dtype, jnp.float32)
-        x, kernel, bias = promote_dtype(x, kernel, bias, dtype=at_least)
-        return convolve(x, kernel, self.stride, self.padding, self.dtype) + bias
+        kernel, bias = promote_dtype(kernel, bias, dtype=at_least)
+        if x.dtype != jnp.uint8:
+            x = x.astype(at_least)
+        y = convolve(x, kernel, self.stride, self.padding, self.dtype, first=first)
+        return y + bias.reshape([-1 if i == _axes()[-1] else 1 for i in range(4)])
 
 
 class Chain(nn.Module):
@@ -247,15 +282,62 @@ class Chain(nn.Module):
         return x
 
 
-def _images(x: Any) -> tuple[tuple[int, ...], jax.Array]:
-    """Map `[L, S, H, W, C]` to (L, S) and images `[L S, H, W, C]`; `ValueError` on other shapes."""
+def _axes() -> tuple[int, int, int]:
+    """Return the axes of height, width and channels of images between convolutions."""
+    return (2, 3, 0) if channels_first() else (1, 2, 3)
+
+
+def _flat(x: jax.Array) -> jax.Array:
+    """Return images between convolutions as features `[N, H W C]`."""
+    if channels_first():
+        x = x.transpose(1, 2, 3, 0)
+    return x.reshape(x.shape[0], -1)
+
+
+def _max_pool(x: jax.Array) -> jax.Array:
+    """Pool windows of 3 x 3 with stride 2."""
+    window, strides = ([n if i in _axes()[:2] else 1 for i in range(4)] for n in (3, 2))
+    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, window, strides, "SAME")
+
+
+def _by_parts(
+    module: nn.Module, call: Callable[[Any, jax.Array], jax.Array], x: jax.Array, stored: int
+) -> jax.Array:
+    """Return `call(module, x)`, of as many images at a time as fit in the processor's cache.
+
+    For each the call stores `stored` numbers at once.
+    """
+    most, num = forms().convolution_bytes, x.shape[0]
+    if most is None or not isinstance(num, int):  # an export may leave the number open
+        return call(module, x)
+    num_parts = near_divisor(num, 4 * num * stored / most)
+    if num_parts == 1:
+        return call(module, x)
+    scan: Any = nn.scan(
+        lambda module, _, part: ((), call(module, part)),
+        variable_broadcast="params",
+        split_rngs={"params": False},
+    )
+    _, y = scan(module, (), x.reshape(num_parts, -1, *x.shape[1:]))
+    return y.reshape(num, -1)
+
+
+def _images(x: Any, dtype: Any) -> tuple[tuple[int, ...], jax.Array, Any]:
+    """Map `[L, S, H, W, C]` to (L, S), images `[L S, H, W, C]` and the type to compute in.
+
+    `dtype` is as that of `CNN`. `ValueError` on other shapes.
+    """
     if getattr(x, "ndim", None) != 5:
         given = f"shape {x.shape}" if hasattr(x, "shape") else f"a {type(x).__name__}"
         raise ValueError(
             f"a convolution takes images [L, S, H, W, C], not {given}; "
             "network/input_layer=image gives one"
         )
-    return x.shape[:2], _as_floats(x).reshape(-1, *x.shape[2:])
+    if dtype is None:
+        x = _as_floats(x)
+    elif x.dtype != jnp.uint8:
+        x = x.astype(dtype)
+    return x.shape[:2], x.reshape(-1, *x.shape[2:]), x.dtype if dtype is None else dtype
 
 
 def _as_floats(x: jax.Array) -> jax.Array:

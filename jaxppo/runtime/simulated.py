@@ -288,7 +288,8 @@ def compile_actor(
     each = dataclasses.replace(system, num_envs=system.num_envs // num_actors)
     rollout = _rollout_shapes(system, state, num_actors)
     build = partial(compile.compile_program, compiler=config.arch.compiler)
-    policy, memory = state.agent.policy, rollout.memory
+    policy = jax.eval_shape(partial(stepwise.prepared, system), state.agent.policy)
+    memory = rollout.memory
     step = jax.ShapeDtypeStruct(rollout.reset.shape[:1], jnp.int32)
     init = build(partial(stepwise.init_memories, each), policy, state.acting.key)
     chosen = number if num_actors > 1 else None
