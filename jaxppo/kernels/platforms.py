@@ -15,8 +15,8 @@ import jax
 class Forms:
     """The choices for one platform. The defaults are the forms of XLA and JAX."""
 
-    # Convolve by matrix products (`convolutions.of_products`), of as many images at a time as need
-    # about this many bytes. None: by XLA's convolution
+    # Convolve by matrix products (`convolutions.of_products`), of as many images at a time as store
+    # about this many bytes in a layer. None: by XLA's convolution
     convolution_bytes: int | None = None
     # Store the factors of a dense kernel's gradient row by row (`products`)
     rows_in_memory: bool = False
@@ -62,7 +62,7 @@ class Forms:
 # changes how arrays are tiled.
 FORMS = {
     "cpu": Forms(
-        convolution_bytes=2**22,
+        convolution_bytes=5 * 2**20,
         rows_in_memory=True,
         row_sums_by_products=True,
         hash_in_one_kernel=True,
