@@ -69,6 +69,7 @@ CASES = {
         *("arch.evaluation_greedy=false", "system.gae_lambda=0.9"),
     ],
     "recurrent": ["network=gru", "system.sequence_length=4", "arch.update_batch_size=2"],
+    "bfloat16": ["arch.precision=bf16"],
 }
 
 
