@@ -572,14 +572,19 @@ def test_images_in_parts_give_the_same_features_and_gradients(
     chex.assert_trees_all_equal_shapes(start(layer, x)[1], params)
 
 
-def test_a_convolution_is_exported_for_any_number_of_images() -> None:
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+@pytest.mark.parametrize("size, stride", [(3, 1), (4, 2)])
+def test_a_convolution_is_exported_for_any_number_of_images(
+    size: int, stride: int, dtype: str
+) -> None:
     (b,) = jax.export.symbolic_shape("b")
-    kernel = jax.random.normal(jax.random.key(1), (3, 3, 3, 4))
-    images = jax.ShapeDtypeStruct((b, 6, 5, 3), jnp.float32)
-    exported = jax.export.export(jax.jit(lambda x: of_products(x, kernel, 1, "SAME")))(images)
-    x = jax.random.normal(jax.random.key(0), (5, 6, 5, 3))
-    expected = convolution(x, kernel, 1, "SAME")
-    np.testing.assert_allclose(exported.call(x), expected, rtol=1e-5, atol=1e-5)
+    kernel = jax.random.normal(jax.random.key(1), (size, size, 4, 3))
+    images = jax.ShapeDtypeStruct((b, 6, 5, 4), dtype)
+    form = jax.jit(lambda x: of_products(x, kernel, stride, "SAME"))
+    exported = jax.export.export(form)(images)
+    x = np.random.default_rng(0).integers(0, 256, (5, 6, 5, 4)).astype(dtype)
+    expected = convolution(x / 255 if dtype == "uint8" else x, kernel, stride, "SAME")
+    np.testing.assert_allclose(exported.call(x), expected, rtol=1e-5, atol=1e-3)
 
 
 def test_cnn_is_convolutions_then_dense_layers() -> None:

@@ -192,7 +192,8 @@ def _to_blocks(form: _Form, x: jax.Array) -> jax.Array:
     height, width = (n // block for n in x.shape[1:3])  # no patch reaches what is left over
     x = x[:, : height * block, : width * block]
     x = x.reshape(-1, height, block, width, block * x.shape[3])
-    if x.dtype == jnp.uint8 and x.shape[-1] % 4 == 0:  # moving four bytes at a time is faster
+    # Moving four bytes at a time is faster. An export that leaves the number open cannot do it
+    if x.dtype == jnp.uint8 and x.shape[-1] % 4 == 0 and isinstance(x.shape[0], int):
         words = jax.lax.bitcast_convert_type(x.reshape(*x.shape[:-1], -1, 4), jnp.uint32)
         words = words.transpose(2, 4, 0, 1, 3)
         x = jnp.stack([(words >> 8 * i).astype(jnp.uint8) for i in range(4)], 2)
