@@ -76,7 +76,7 @@ def of_products(
 
 def numbers(channels: int, features: int, size: int, stride: int) -> int:
     """Return how many numbers `of_products` stores for each pixel of a result, about."""
-    block = stride if size % stride == 0 else 1
+    block = _block(size, stride)
     channels *= block**2
     copied = channels if _copies_before(channels, features, stride // block) else features
     return (size // block) ** 2 * copied
@@ -96,7 +96,7 @@ class _Form(NamedTuple):
     @property
     def block(self) -> int:
         """The pixels in a row of a block."""
-        return self.stride if self.size % self.stride == 0 else 1
+        return _block(self.size, self.stride)
 
     @property
     def places(self) -> int:
@@ -159,6 +159,10 @@ def _backward(form: _Form, kept: Any, gradient: jax.Array) -> tuple[jax.Array | 
 
 
 _convolve.defvjp(_forward, _backward)
+
+
+def _block(size: int, stride: int) -> int:
+    return stride if size % stride == 0 else 1
 
 
 def _copies_before(channels: int, features: int, step: int) -> bool:
