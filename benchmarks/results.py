@@ -32,6 +32,7 @@ OTHERS_OF_PQN = (  # with discrete actions, where no published run of PQN is kno
     *("mountain_car", "catch", "four_rooms", "deep_sea", "discounting_chain"),
     *("umbrella_chain", "frozen_lake"),
 )
+NEED_MEMORY = ("memory_chain", "t_maze", "cartpole_no_velocity", "pendulum_no_velocity")
 ZOO = "https://github.com/DLR-RM/rl-baselines3-zoo/blob/master/benchmark.md"
 
 
@@ -124,11 +125,13 @@ SMALL = (
     remembering("t_maze"),
     remembering("cartpole_no_velocity"),
     remembering("pendulum_no_velocity"),
+    *(Row(env, label="feed_forward") for env in NEED_MEMORY),
     Row("cartpole", "jaxppo.ff_pqn", (), Published(495.1, CLEANRL, 500_000, "PQN")),
     Row("acrobot", "jaxppo.ff_pqn", (), Published(-95.6, CLEANRL, 500_000, "PQN")),
     *(Row(env, "jaxppo.ff_pqn") for env in OTHERS_OF_PQN),
     Row("memory_chain", "jaxppo.rec_pqn", ("network=gru",)),
     Row("t_maze", "jaxppo.rec_pqn", ("network=gru",)),
+    Row("cartpole_no_velocity", "jaxppo.rec_pqn", ("network=gru",)),
 )
 LARGE = (
     Row("breakout", published=gymnax(28, 10_000_000, "PPO")),

@@ -79,8 +79,10 @@ def settings_of(name: str, work: dict[str, Any], seed: int) -> list[str]:
         f"system.critic_lr={work['learning_rate']}",
         *("system.decay_learning_rates=false", "system.ent_coef=0.0", "system.clip_together=true"),
         "system.standardize_advantages=minibatch",
+        "system.vf_coef=1.0",  # our value loss is half the squared error; they weight it by 0.5
         f"system.normalize_observations={normalize}",
         f"system.normalize_rewards={normalize}",
+        *(["system.reward_clip=10"] if work.get("normalize") else []),
         *network,
     ]
 

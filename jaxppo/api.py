@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -71,6 +72,16 @@ def _as_overrides(settings: Any) -> list[str]:
     return list(settings)
 
 
+def _composed(command: str, config: Settings, env: Any) -> Config:
+    """Return the settings, of which none may describe an environment that is an object."""
+    if isinstance(config, Config):
+        return config
+    for each in _as_overrides(config):
+        if env is not None and re.match(r"[+~]*env\.(name|target|kwargs)\b", each):
+            raise ConfigError(f"{each}: has no effect with env=OBJECT; leave one of the two out")
+    return compose(command, config)
+
+
 @contextlib.contextmanager
 def _one_line(overrides: Sequence[str] = ()) -> Iterator[None]:
     """Raise a user's mistakes as one-line `ConfigError`s, also an unsupported mode of JAX."""
@@ -129,7 +140,7 @@ def train(
         if any(each.lstrip("+").startswith("resume=") for each in typed):
             raise ConfigError(f"resume={resume}: is in the settings too; give it once")
         config = [as_override("resume", str(resume)), *typed]
-    found = config if isinstance(config, Config) else compose(command, config)
+    found = _composed(command, config, env)
     resumes = found.resume is not None
     if resumes and run_dir is not None:
         raise ConfigError(f"run_dir={run_dir}: a resumed run stays in its directory; leave it out")
@@ -289,7 +300,7 @@ def make_train(
     `sinks`).
     """
     devices.choose_platform()
-    found = config if isinstance(config, Config) else compose(command, config)
+    found = _composed(command, config, env)
     if found.resume is not None or found.arch.plan_only:
         key = "arch.plan_only=true" if found.resume is None else f"resume={found.resume}"
         raise ConfigError(f"{key}: make_train begins a run and has no files; leave it out")

@@ -298,6 +298,10 @@ def test_what_is_given_is_its_own_in_every_run() -> None:
             "on_block: must return True, False or None, not array([ True,  True])",
         ),
         ({"config": ["resume=a"], "resume": "b"}, "resume=b: is in the settings too"),
+        (
+            {"config": {"env": {"kwargs": {"size": 3}}}, "env": Coin()},
+            "env.kwargs.size=3: has no effect with env=OBJECT",
+        ),
     ],
 )
 def test_mistakes_of_arguments_are_errors_of_one_line(arguments: Any, words: str) -> None:

@@ -845,6 +845,9 @@ def test_a_run_is_resumed_only_where_it_is(launch: Any, cwd: Path, earlier: Path
     assert "must be on the command line, as resume=DIR" in outcome.err
     outcome = launch(f"resume='{earlier}'", "~system.gamma", run=recorder(seen := []))
     assert "~system.gamma: a run keeps its settings; set it to null" in outcome.err
+    outcome = launch(f"resume='{earlier}'", "hydra.run.dir=other", run=recorder(seen := []))
+    assert (outcome.status, seen) == (2, [])
+    assert "hydra.run.dir=other: a resumed run stays in its directory" in outcome.err
 
 
 @pytest.mark.long

@@ -86,8 +86,9 @@ class ArchConfig:
     )
     compiler: str = setting(
         "thorough",
-        "on CPUs: thorough, or quick (for runs of seconds: programs compile in about two thirds of "
-        "the time with 0.3 GB less memory, and run at 0.8 to 0.9 of the speed)",
+        "on CPUs: thorough, or quick (for runs of seconds, with jaxlib up to 0.11.0: programs "
+        "compile in about two thirds of the time with 0.3 GB less memory, and run at 0.8 to 0.9 of "
+        "the speed)",
         choices=("thorough", "quick"),
     )
     profile: str | None = setting(

@@ -34,6 +34,9 @@ def resume_overrides(arguments: Sequence[str]) -> list[str]:
     if {"-m", "--multirun"} & set(arguments):
         raise ConfigError(f"{given[-1]}: resumes one run at a time; leave out -m")
     check_is_run(given[-1], Path(str(run_dir)))
+    for argument in arguments:
+        if re.match(r"\+{0,2}hydra\.run\.dir=", argument):
+            raise ConfigError(f"{argument}: a resumed run stays in its directory; leave it out")
     return [f"hydra.run.dir={quoted(str(run_dir))}", "hydra.output_subdir=null"]
 
 
