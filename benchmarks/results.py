@@ -281,7 +281,7 @@ def table(results: Sequence[dict[str, Any]]) -> str:
         scores = [found["mean"], found["iqm"], *found["interval"], found["lowest"]]
         mean, middle, low, high, lowest = _in_figures(scores)
         network = f", {found['network'].upper()}" if found["network"] else ""
-        label = f", {found['label']}" if found["label"] else ""
+        label = f", {found['label'].replace('_', '-')}" if found["label"] else ""
         algorithm = "" if found["algorithm"] == "ppo" else f", {found['algorithm'].upper()}"
         environment = f"{found['environment']}{algorithm}{network}{label}"
         lines.append(

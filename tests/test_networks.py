@@ -642,13 +642,10 @@ def test_bytes_reach_convolutions_and_are_their_share_of_255(torso: Any, precisi
     )
     seen = {name: each["__call__"][0] for name, each in seen["intermediates"].items()}
     assert seen["input_layer"].dtype == jnp.uint8
-    float_type = jnp.bfloat16 if precision == "bf16" else jnp.float32
-    assert seen["shared_torso"].dtype == float_type
+    assert seen["shared_torso"].dtype == jnp.float32
     apart = network.network.shared_torso.apply({"params": params["shared_torso"]}, x / 255)
     tolerance = 0.05 if precision == "bf16" else 1e-5
-    np.testing.assert_allclose(
-        seen["shared_torso"].astype(jnp.float32), apart, rtol=tolerance, atol=tolerance
-    )
+    np.testing.assert_allclose(seen["shared_torso"], apart, rtol=tolerance, atol=tolerance)
     np.testing.assert_array_equal(
         found.value.mean(), network.unroll(params, {}, x, reset)[1].value.mean()
     )
@@ -707,19 +704,23 @@ def test_chain_passes_on_what_each_layer_gives() -> None:
     np.testing.assert_allclose(actual, y, rtol=1e-5)
 
 
-def test_torsos_stay_in_the_type_they_are_given() -> None:
-    image = jnp.ones((1, 1, 4, 4, 1), jnp.bfloat16)
-    for layer, x in (
-        (torsos.NoisyMLP([2], layer_norm=True), jnp.ones((1, 1, 3), jnp.bfloat16)),
-        (torsos.CNN([2], layer_sizes=[2], layer_norm=True), image),
-        (torsos.ResidualCNN([2], layer_sizes=[2]), image),
+def test_torsos_in_bfloat16_do_not_round_their_result() -> None:
+    """States whose features are rounded alike would have the same value."""
+    key = jax.random.key(0)
+    image = jax.random.normal(key, (1, 9, 4, 4, 1), jnp.bfloat16)
+    vector = jax.random.normal(key, (1, 9, 3), jnp.bfloat16)
+    for layer, x, num in (
+        (torsos.MLP([8, 8]), vector, 2),
+        (torsos.NoisyMLP([8, 8]), vector, 2),
+        (torsos.CNN([2], layer_sizes=[8]), image, 2),
+        (torsos.ResidualCNN([2], layer_sizes=[8]), image, 6),
+        (torsos.Chain([torsos.MLP([8]), torsos.MLP([8])]), vector, 2),
     ):
-
-        def apply(key: Any, layer: Any = layer, x: Any = x) -> Any:
-            params = jax.tree.map(lambda p: p.astype(jnp.bfloat16), layer.init(key, x))
-            return layer.apply(params, x, rngs={"noise": key})
-
-        assert jax.eval_shape(apply, jax.random.key(0)).dtype == jnp.bfloat16
+        params = jax.tree.map(lambda p: p.astype(jnp.bfloat16), layer.init(key, x))
+        found = layer.apply(params, x, rngs={"noise": key})
+        assert found.dtype == jnp.float32
+        assert (found != found.astype(jnp.bfloat16)).any()
+        assert products_by_type(layer.apply, params, x) == {"bfloat16": num}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -50,7 +50,11 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Map `[..., F]` to `[..., layer_sizes[-1]]`; bfloat16 is used in products only."""
+        """Map `[..., F]` to `[..., layer_sizes[-1]]`; bfloat16 is used in products only.
+
+        The result is float32 even if `x` is bfloat16: states whose features are rounded alike have
+        the same value, which ruins advantages.
+        """
         x = _as_floats(x)
         given = x.dtype
         for i, size in enumerate(self.layer_sizes):
@@ -58,7 +62,7 @@ class MLP(nn.Module):
             if self.layer_norm:
                 x = LayerNorm()(x)
             x = ACTIVATIONS[self.activation](x)
-        return x.astype(given)
+        return x
 
     def _dense(self, size: int, dtype: Any, name: str) -> nn.Module:
         dot_general = product_of(dtype)
@@ -85,7 +89,7 @@ class NoisyMLP(MLP):
         super().__post_init__()
 
     def _dense(self, size: int, dtype: Any, name: str) -> nn.Module:
-        return NoisyDense(size, self.initial_noise, name=name)
+        return NoisyDense(size, self.initial_noise, dtype=dtype, name=name)
 
 
 class NoisyDense(nn.Module):
@@ -97,6 +101,7 @@ class NoisyDense(nn.Module):
     size: int
     initial_noise: float
     kernel_init: Any = _orthogonal
+    dtype: Any = jnp.float32  # bfloat16: of the product only, as in `MLP`
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -114,7 +119,7 @@ class NoisyDense(nn.Module):
             into, out = root[:num_inputs], root[num_inputs:]
             kernel = kernel + kernel_noise * into[:, None] * out
             bias = bias + bias_noise * out
-        return product_of(x.dtype)(x, kernel).astype(x.dtype) + bias
+        return product_of(self.dtype)(x, kernel) + bias
 
 
 class CNN(nn.Module):
@@ -277,8 +282,9 @@ class Chain(nn.Module):
     @nn.compact
     def __call__(self, x: Any) -> Any:
         """Map the input of the first layer to the output of the last one."""
+        given = getattr(x, "dtype", None)
         for layer in self.layers:
-            x = layer(x)
+            x = layer(x.astype(given) if given == jnp.bfloat16 else x)
         return x
 
 
