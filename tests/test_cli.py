@@ -558,6 +558,20 @@ def test_swept_hyperparameters_are_checked_by_their_rule_alone(
     assert 0.99 not in prepared
 
 
+def test_lists_and_dicts_are_swept(launch: Any, cwd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = []
+
+    def prepare(config: Config) -> None:
+        prepared.append((config.env.mask, config.system.optimizer_kwargs))
+        if len(prepared) == 3:
+            raise ConfigError("seen: enough")
+
+    monkeypatch.setattr("jaxppo.launch.sweeping.prepare", prepare)
+    swept = "env.mask=[1],[3]", "system.optimizer_kwargs={b1: 0.5},{b1: 0.9}"
+    assert "seen: enough" in launch("-m", *swept).err
+    assert prepared == [([1], {"b1": 0.5}), ([3], {"b1": 0.5}), ([1], {"b1": 0.9})]
+
+
 def test_environment_that_cannot_be_downloaded_is_refused(
     launch: Any, cwd: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -216,6 +216,17 @@ def test_nonfinite_training_stops_at_the_blocks_end(
     assert recorder.closed == 1
 
 
+def test_skipped_steps_are_blamed_on_what_was_not_finite(
+    recorder: Recorder, tmp_path: Path
+) -> None:
+    settings = small_config(
+        system={"actor_lr": 1e30, "critic_lr": 1e30, "decay_learning_rates": False},
+        arch__on_nonfinite="skip",
+    )
+    with pytest.raises(TrainingError, match="and skipped; stopped; try lower learning rates"):
+        loop.run(settings, tmp_path)
+
+
 def test_a_diverging_learning_rate_is_reported_not_trained_through(
     recorder: Recorder, tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import plain
 from jaxppo.config.trust import check_trust
-from jaxppo.deploy.policy import TrainedPolicy
+from jaxppo.deploy.policy import TrainedPolicy, with_env
 from jaxppo.runtime import checkpoint, loop
 from jaxppo.types import Policy
 
@@ -350,6 +350,13 @@ def test_optimisers_of_optax_need_no_trust() -> None:
     settings["env"]["target"] = None
     settings["system"]["optimizer"] = "optax.adabelief"
     check_trust(settings, [])
+
+
+def test_an_entry_of_another_environment_leaves_the_others() -> None:
+    settings = small_config(env__randomize={"gravity": [8.0, 12.0]})
+    more = with_env(settings, {"randomize": {"mass": [1.0, 2.0]}})
+    assert more.env.randomize == {"gravity": [8.0, 12.0], "mass": [1.0, 2.0]}
+    assert with_env(settings, {"randomize": {}}).env.randomize == {}
 
 
 @pytest.mark.long

@@ -164,7 +164,7 @@ class SystemConfig:
         importable=True,
     )
     optimizer_kwargs: dict[str, Any] = setting(
-        {}, "further arguments of the optimiser, such as {b2: 0.99, weight_decay: 1e-3}"
+        {}, "further arguments of the optimiser, such as {b2: 0.99}"
     )
     max_grad_norm: float = traced(
         0.5,

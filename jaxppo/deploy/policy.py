@@ -405,6 +405,9 @@ def with_env(config: Config, env: Any) -> Config:
     merged = {**dataclasses.asdict(config.env), **env}
     for name in ("params", "kwargs"):
         merged[name] = {**getattr(config.env, name), **env.get(name, {})}
+    for name in ("randomize", "curriculum"):  # {}: nothing is randomised or changes
+        if env.get(name):
+            merged[name] = {**getattr(config.env, name), **env[name]}
     return parse({**plain(config), "env": merged})
 
 

@@ -134,8 +134,10 @@ def check_sweep(config_name: str, overrides: list[str]) -> None:
         if override.is_discrete_sweep() and override.key_or_group.count(".") == 1:
             group, name = override.key_or_group.split(".")
             for value in override.sweep_string_iterator():
-                changed = {name: OmegaConf.create(f"value: {value}").value}
-                parse({**composed, group: {**composed.get(group, {}), **changed}})
+                found = OverridesParser.create().parse_override(f"{name}={value}").value()
+                if isinstance(found, str):  # YAML knows more numbers, such as .inf
+                    found = OmegaConf.create(f"value: {value}").value
+                parse({**composed, group: {**composed.get(group, {}), name: found}})
     jobs = [first] + [
         [*first[:i], option, *first[i + 1 :]]
         for i, options in enumerate(choices)

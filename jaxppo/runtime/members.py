@@ -57,20 +57,19 @@ class Member:
             "loss or gradient": learn.nonfinite_loss,
             "parameter": totals.nonfinite_parameter,
         }
-        source = "observations" if rollout.nonfinite_observation else "rewards"
+        way_out = "try lower learning rates"
+        if rollout.nonfinite_observation or rollout.nonfinite_reward:
+            source = "observations" if rollout.nonfinite_observation else "rewards"
+            way_out = f"look at the environment's {source}"
         if self.config.arch.on_nonfinite == "skip":
             found = {"parameter": totals.nonfinite_parameter}
             if learn.skipped_steps and not learn.gradient_steps:
                 return (
                     f"all {learn.skipped_steps} gradient steps of the block that ended at step "
-                    f"{steps} were NaN or infinite and skipped; stopped; look at the "
-                    f"environment's {source}"
+                    f"{steps} were NaN or infinite and skipped; stopped; {way_out}"
                 )
         bad = ", ".join(f"{what} ({count})" for what, count in found.items() if count)
         if bad:
-            way_out = "try lower learning rates"
-            if rollout.nonfinite_observation or rollout.nonfinite_reward:
-                way_out = f"look at the environment's {source}"
             return (
                 f"NaN or infinity in {bad} in the block that ended at step {steps}; stopped; "
                 f"{way_out}"
