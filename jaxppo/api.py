@@ -76,8 +76,8 @@ def _composed(command: str, config: Settings, env: Any) -> Config:
     """Return the settings, of which none may describe an environment that is an object."""
     if isinstance(config, Config):
         return config
-    for each in _as_overrides(config):
-        if env is not None and re.match(r"[+~]*env\.(name|target|kwargs)\b", each):
+    for each in _as_overrides(config) if env is not None else ():
+        if re.match(r"[+~]*env\.(name|target|kwargs)\b", each):
             raise ConfigError(f"{each}: has no effect with env=OBJECT; leave one of the two out")
     return compose(command, config)
 

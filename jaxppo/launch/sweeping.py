@@ -120,7 +120,8 @@ def train(jobs: Sequence[Job]) -> Sequence[float | Exception]:
 
 def check_sweep(config_name: str, overrides: list[str]) -> None:
     """Check each swept value by its rule, then whole jobs, one changed value at a time."""
-    parsed = OverridesParser.create().parse_overrides(overrides)
+    parser = OverridesParser.create()
+    parsed = parser.parse_overrides(overrides)
     choices = [
         [f"{o.get_key_element()}={value}" for value in o.sweep_string_iterator()]
         if o.is_discrete_sweep()
@@ -134,7 +135,7 @@ def check_sweep(config_name: str, overrides: list[str]) -> None:
         if override.is_discrete_sweep() and override.key_or_group.count(".") == 1:
             group, name = override.key_or_group.split(".")
             for value in override.sweep_string_iterator():
-                found = OverridesParser.create().parse_override(f"{name}={value}").value()
+                found = parser.parse_override(f"{name}={value}").value()
                 if isinstance(found, str):  # YAML knows more numbers, such as .inf
                     found = OmegaConf.create(f"value: {value}").value
                 parse({**composed, group: {**composed.get(group, {}), name: found}})

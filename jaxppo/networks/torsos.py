@@ -52,8 +52,8 @@ class MLP(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map `[..., F]` to `[..., layer_sizes[-1]]`; bfloat16 is used in products only.
 
-        The result is float32 even if `x` is bfloat16: states whose features are rounded alike have
-        the same value, which ruins advantages.
+        The result is float32 even if `x` is bfloat16. If features were rounded, states that are
+        nearly alike would have the same value, and advantages would be noise.
         """
         x = _as_floats(x)
         given = x.dtype
