@@ -73,7 +73,7 @@ def _as_overrides(settings: Any) -> list[str]:
 
 
 def _composed(command: str, config: Settings, env: Any) -> Config:
-    """Return the settings, of which none may describe an environment that is an object."""
+    """Compose settings; `ConfigError` if they name an environment although `env` is an object."""
     if isinstance(config, Config):
         return config
     for each in _as_overrides(config) if env is not None else ():

@@ -405,7 +405,7 @@ def with_env(config: Config, env: Any) -> Config:
     merged = {**dataclasses.asdict(config.env), **env}
     for name in ("params", "kwargs"):
         merged[name] = {**getattr(config.env, name), **env.get(name, {})}
-    for name in ("randomize", "curriculum"):  # {}: nothing is randomised or changes
+    for name in ("randomize", "curriculum"):  # {} switches it off
         if env.get(name):
             merged[name] = {**getattr(config.env, name), **env[name]}
     return parse({**plain(config), "env": merged})

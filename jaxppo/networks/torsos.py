@@ -53,7 +53,7 @@ class MLP(nn.Module):
         """Map `[..., F]` to `[..., layer_sizes[-1]]`; bfloat16 is used in products only.
 
         The result is float32 even if `x` is bfloat16. If features were rounded, states that are
-        nearly alike would have the same value, and advantages would be noise.
+        nearly alike would have the same value, and advantages would be rounding errors.
         """
         x = _as_floats(x)
         given = x.dtype
@@ -281,7 +281,10 @@ class Chain(nn.Module):
 
     @nn.compact
     def __call__(self, x: Any) -> Any:
-        """Map the input of the first layer to the output of the last one."""
+        """Map the input of the first layer to the output of the last one.
+
+        If the input is bfloat16, so is that of every layer.
+        """
         given = getattr(x, "dtype", None)
         for layer in self.layers:
             x = layer(x.astype(given) if given == jnp.bfloat16 else x)
