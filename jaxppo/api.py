@@ -72,13 +72,19 @@ def _as_overrides(settings: Any) -> list[str]:
     return list(settings)
 
 
-def _composed(command: str, config: Settings, env: Any) -> Config:
-    """Compose settings; `ConfigError` if they name an environment although `env` is an object."""
+def _composed(
+    command: str, config: Settings, env: Any, network: Mapping[str, Any] | None
+) -> Config:
+    """Compose settings; `ConfigError` if they describe what is given as an object."""
     if isinstance(config, Config):
         return config
-    for each in _as_overrides(config) if env is not None else ():
-        if re.match(r"[+~]*env\.(name|target|kwargs)\b", each):
-            raise ConfigError(f"{each}: has no effect with env=OBJECT; leave one of the two out")
+    given = {} if env is None else {"env=OBJECT": r"env\.(name|target|kwargs)"}
+    for layer in network if isinstance(network, Mapping) else ():
+        given[f"network={{{layer!r}: MODULE}}"] = rf"network[./]{re.escape(str(layer))}"
+    for what, pattern in given.items():
+        for each in _as_overrides(config):
+            if re.match(rf"[+~]*{pattern}\b", each):
+                raise ConfigError(f"{each}: has no effect with {what}; leave one of the two out")
     return compose(command, config)
 
 
@@ -140,7 +146,7 @@ def train(
         if any(each.lstrip("+").startswith("resume=") for each in typed):
             raise ConfigError(f"resume={resume}: is in the settings too; give it once")
         config = [as_override("resume", str(resume)), *typed]
-    found = _composed(command, config, env)
+    found = _composed(command, config, env, network)
     resumes = found.resume is not None
     if resumes and run_dir is not None:
         raise ConfigError(f"run_dir={run_dir}: a resumed run stays in its directory; leave it out")
@@ -300,7 +306,7 @@ def make_train(
     `sinks`).
     """
     devices.choose_platform()
-    found = _composed(command, config, env)
+    found = _composed(command, config, env, network)
     if found.resume is not None or found.arch.plan_only:
         key = "arch.plan_only=true" if found.resume is None else f"resume={found.resume}"
         raise ConfigError(f"{key}: make_train begins a run and has no files; leave it out")

@@ -1,5 +1,6 @@
 """What makes many episodes of one environment, the contract's check, and other libraries."""
 
+import dataclasses
 import importlib.metadata
 import importlib.util
 import re
@@ -158,6 +159,11 @@ def test_what_keeps_the_contract_is_found_to(target: str, resets: str) -> None:
     checks = contract.check(own(target, resets=resets), 16)
     assert [each.findings for each in checks] == [[]] * 10, checks
     assert not any(each.hints for each in checks)
+
+
+def test_an_episode_that_starts_without_a_last_action_is_right() -> None:
+    checks = contract.check(dataclasses.replace(own("envs.Clock"), extras=["last_action"]), 8)
+    assert [line for each in checks for line in each.findings] == []
 
 
 def test_few_steps_are_enough_to_find_nothing_wrong() -> None:

@@ -302,6 +302,11 @@ def test_what_is_given_is_its_own_in_every_run() -> None:
             {"config": {"env": {"kwargs": {"size": 3}}}, "env": Coin()},
             "env.kwargs.size=3: has no effect with env=OBJECT",
         ),
+        (
+            {"config": ["network.actor_torso.size=3"], "network": {"actor_torso": Torso()}},
+            "size=3: has no effect with network={'actor_torso': MODULE}; leave one",
+        ),
+        ({"network": {"initialization": Torso()}}, "network=initialization: no such layer"),
     ],
 )
 def test_mistakes_of_arguments_are_errors_of_one_line(arguments: Any, words: str) -> None:

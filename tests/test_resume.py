@@ -325,6 +325,39 @@ def test_in_another_environment_the_best_policy_is_one_of_that_environment(tmp_p
 
 
 @pytest.mark.long
+def test_in_an_environment_with_other_state_episodes_start_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The state of `Shown` gets parameters with `env.randomize`; a schedule has new metrics."""
+    config = coin(num_updates=2, num_evaluation=2)
+    config = dataclasses.replace(config, env=dataclasses.replace(config.env, target="envs.Shown"))
+    loop.run(config, tmp_path)
+    random = dataclasses.replace(config.env, randomize={"count": [1, 5]})
+    changed = dataclasses.replace(
+        config,
+        env=random,
+        arch=dataclasses.replace(config.arch, num_updates=4),
+        system=dataclasses.replace(
+            config.system, schedules={"ent_coef": {"kind": "linear", "end": 0.0}}
+        ),
+        logger=dataclasses.replace(config.logger, console=True),
+        resume_allow=["env", "system.schedules"],
+    )
+    loop.run(changed, tmp_path, resume=True)
+    assert "its episodes start anew" in capsys.readouterr().out
+    log = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["updates"] for row in log if row["event"] == "train"] == [1, 2, 3, 4]
+
+
+def test_a_resume_keeps_the_steps_of_an_update(tmp_path: Path) -> None:
+    config = coin(num_updates=2, num_evaluation=1)
+    loop.run(config, tmp_path)
+    system = dataclasses.replace(config.system, rollout_length=2 * config.system.rollout_length)
+    with pytest.raises(ConfigError, match=r"128 steps per update, and .* 8 x 8 = 64; keep that"):
+        loop.run(dataclasses.replace(config, system=system), tmp_path, resume=True)
+
+
+@pytest.mark.long
 def test_the_last_checkpoint_before_a_member_diverged_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -212,6 +212,16 @@ def test_rule_of_adapted_rates(small: Any, kl: float, factor: float, wanted: flo
     np.testing.assert_allclose(rates["critic"], 1e-3 * wanted, rtol=1e-6)
 
 
+def test_adapted_rates_stay_in_their_bounds_with_the_factor_of_another_member(small: Any) -> None:
+    """Selection copies the factor, and changes `actor_lr`; so may a resume."""
+    system, state = small(system=ADAPTED)
+    for factor, wanted in ((100.0, 1e-2), (1e-4, 1e-5)):
+        of_state = dataclasses.replace(state.agent.algorithm, rate_factor=jnp.float32(factor))
+        rates = system.algorithm.rates(dataclasses.replace(state.agent, algorithm=of_state))
+        np.testing.assert_allclose(rates["actor"], wanted, rtol=1e-6)
+        np.testing.assert_allclose(rates["critic"], wanted, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     "more", [{}, {"target_kl": 1e6}], ids=["plain", "with epochs that may end"]
 )

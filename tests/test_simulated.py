@@ -140,10 +140,13 @@ def test_actors_are_reproducible_and_the_lag_is_logged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-def test_values_of_older_policies_are_not_kept(lag: int) -> None:
-    """They are in the value normalisation of then; those of now are computed."""
-    actors = ("network=mlp_shared", "arch.actors=1", f"arch.max_policy_lag={lag}")
-    algorithm: Any = prepare(jaxppo.compose("ff_ppo", [*SMALL, KNOWN, *actors]))[1].algorithm
+@pytest.mark.parametrize(
+    ("command", "network"), [("ff_ppo", "network=mlp_shared"), ("ff_pqn", "network=mlp")]
+)
+def test_values_of_older_policies_are_not_kept(command: str, network: str, lag: int) -> None:
+    """Targets need those of the parameters that learn, in the value normalisation of now."""
+    actors = (network, "arch.actors=1", f"arch.max_policy_lag={lag}")
+    algorithm: Any = prepare(jaxppo.compose(command, [*SMALL, KNOWN, *actors]))[1].algorithm
     assert algorithm.keeps_values == (lag == 0)
 
 

@@ -607,3 +607,6 @@ def test_wrong_entries_are_named(small: Any) -> None:
         small(system=entries, env__extras=["step"])
     with pytest.raises(ConfigError, match=r"needs system\.normalize_observations=true"):
         small(system__normalize_entries=["obs"])
+    entries = {"normalize_observations": True, "normalize_entries": ["last_action"]}
+    with pytest.raises(ConfigError, match="last_action: it holds no floating-point numbers"):
+        small(system=entries, env__extras=["last_action"])

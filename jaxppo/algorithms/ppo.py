@@ -355,7 +355,9 @@ class PPO(ActorCritic):
         rates = {"actor": hp.actor_lr, "critic": hp.critic_lr}
         if not self.adapts:
             return rates
-        return {name: rate * agent.algorithm.rate_factor for name, rate in rates.items()}
+        # One that was copied from another member or resumed may be outside
+        factor = _bounded(hp, agent.algorithm.rate_factor)
+        return {name: rate * factor for name, rate in rates.items()}
 
     def act(self, policy: Policy, output: ActorCriticOutput, key: jax.Array) -> Acted:
         """Sample from the distribution; keep what `Kept` says."""
@@ -492,8 +494,7 @@ class PPO(ActorCritic):
         hp, kl, factor = agent.hyperparameters, metrics.approximate_kl, agent.algorithm.rate_factor
         high, low = kl > 2.0 * hp.lr_kl_target, kl < 0.5 * hp.lr_kl_target
         factor = factor * jnp.where(high, 1 / hp.lr_factor, jnp.where(low, hp.lr_factor, 1.0))
-        factor = jnp.clip(factor, hp.lr_min / hp.actor_lr, hp.lr_max / hp.actor_lr)
-        state = dataclasses.replace(agent.algorithm, rate_factor=factor)
+        state = dataclasses.replace(agent.algorithm, rate_factor=_bounded(hp, factor))
         return dataclasses.replace(agent, algorithm=state)
 
     def finish(
@@ -582,6 +583,11 @@ class PPO(ActorCritic):
             target=numbers,
         )
         return steps, output.distribution, log_prob
+
+
+def _bounded(hp: Hyperparameters, factor: jax.Array) -> jax.Array:
+    """Return a factor of the learning rates with which `actor_lr` is in its bounds."""
+    return jnp.clip(factor, hp.lr_min / hp.actor_lr, hp.lr_max / hp.actor_lr)
 
 
 @lru_cache

@@ -146,11 +146,15 @@ class PQN(Algorithm):
                 f"system.munchausen=true needs one number for each action, but the head {gives}; "
                 "take network/q_head=scalar without network.q_head.double, or set it to false"
             )
+        if config.arch.actors and config.arch.max_policy_lag:
+            # An older network than the one that learns has acted, so its Q-values are not kept
+            algorithm.keeps_values = False
         return algorithm
 
     def __init__(self, settings: SystemConfig, network: Any, action_space: Any) -> None:
         super().__init__(settings, network)
         self.action_shape: tuple[int, ...] = getattr(action_space, "shape", ())
+        self.keeps_values = not settings.recompute_targets
 
     def exploration(self, hp: Hyperparameters, update: jax.Array) -> jax.Array:
         """Return epsilon: linear from `epsilon_start` to `epsilon_end`, then constant."""
@@ -160,10 +164,11 @@ class PQN(Algorithm):
         return (hp.epsilon_start + change * jnp.minimum(progress, 1.0)).astype(jnp.float32)
 
     def act(self, policy: Policy, output: QOutput, key: jax.Array) -> Acted:
-        """Choose epsilon-greedy actions; keep Q(s_t, .) for the targets."""
+        """Choose epsilon-greedy actions; keep Q(s_t, .) for the targets if they are used."""
         q, epsilon = output.estimate.mean(), policy.exploration
         action = epsilon_greedy(q, output.legal, epsilon, key)
-        return Acted(action=action, env_action=self.env_action(action), kept=output)
+        kept = output if self.keeps_values else ()
+        return Acted(action=action, env_action=self.env_action(action), kept=kept)
 
     def greedy(self, policy: Policy, output: QOutput) -> PyTree:
         """Return argmax_a Q(s, a)."""
@@ -208,7 +213,7 @@ class PQN(Algorithm):
         """
         hp, steps = agent.hyperparameters, rollout.steps
         value = partial(self.value, hp)
-        if system.recompute_targets:  # the parameters may have changed since they acted
+        if not self.keeps_values:  # the parameters may have changed since they acted
             output, _, next_value = state_values(system, agent.policy, rollout, value)
         else:
             output = steps.kept

@@ -114,11 +114,10 @@ def cautions(comparison: Comparison) -> list[str]:
             f"{count(best, 'run')} without an absolute metric: the score is the best evaluation, "
             "a maximum of several and so too high."
         )
-    sizes = [len(group.scores(task)) for group, task, _ in cells]
-    if 1 in sizes:
-        single = count(sizes.count(1), "group")
-        lines.append(f"{single} with one run on a task: no interval there.")
-    if any(1 < size < FEW for size in sizes):
+    sizes = [(group.label, len(group.scores(task))) for group, task, _ in cells]
+    if single := {label for label, size in sizes if size == 1}:
+        lines.append(f"{count(len(single), 'group')} with one run on a task: no interval there.")
+    if any(1 < size < FEW for _, size in sizes):
         lines.append(f"Intervals over fewer than {FEW} runs are narrower than they should be.")
     for group in comparison.groups:
         nums = {task: group.scores(task).size for task in group.runs if group.scores(task).size}

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from jaxppo.config.fields import ConfigError
-from jaxppo.config.schema import Config, NetworkConfig
+from jaxppo.config.schema import NETWORK_LAYERS, Config
 
 HOME = __name__
 _given: dict[str, Callable[..., Any]] = {}  # name -> what returns the object
@@ -51,10 +51,9 @@ def with_given(
         given = dataclasses.replace(config.env, name=None, target=path, kwargs={})
         config = dataclasses.replace(config, env=given)
     layers = {}
-    names = [field.name for field in dataclasses.fields(NetworkConfig)]
     for name, module in (network or {}).items():
-        if name not in names:
-            raise ConfigError(f"network={name}: no such layer; one of {', '.join(names)}")
+        if name not in NETWORK_LAYERS:
+            raise ConfigError(f"network={name}: no such layer; one of {', '.join(NETWORK_LAYERS)}")
         if isinstance(module, type) or not (hasattr(module, "clone") and hasattr(module, "apply")):
             raise ConfigError(
                 f"network[{name!r}]: must be a flax module, such as MyTorso(), not {module!r}"

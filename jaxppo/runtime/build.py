@@ -22,7 +22,7 @@ from jaxppo.config.schedules import find_schedules, schedule_numbers
 from jaxppo.config.schema import Config, LoggerConfig
 from jaxppo.ops.collectives import BATCH_AXIS
 from jaxppo.runtime import devices, microbatches, simulated
-from jaxppo.types import Environment, Hyperparameters, LearnerState, PyTree, System, is_space
+from jaxppo.types import Box, Environment, Hyperparameters, LearnerState, PyTree, System, is_space
 
 
 def build(config: Config, plan: Plan) -> System:
@@ -73,7 +73,7 @@ def build(config: Config, plan: Plan) -> System:
 
 
 def _check_entries(config: Config, env: Environment) -> None:
-    """Raise `ConfigError` if normalize_entries has a name that the observation has not."""
+    """Raise `ConfigError` if normalize_entries names nothing, or what is never normalised."""
     paths = jax.tree_util.tree_leaves_with_path(env.observation_space, is_leaf=is_space)
     names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
     parts = [name.split(".") for name in names if name]
@@ -84,6 +84,17 @@ def _check_entries(config: Config, env: Environment) -> None:
             raise ConfigError(
                 f"system.normalize_entries={entry}: no entry of the observation, {has}; "
                 "[] normalises all"
+            )
+        parts_of = entry.split(".")
+        chosen = [
+            space
+            for part, (_, space) in zip(parts, paths, strict=True)
+            if part[: len(parts_of)] == parts_of
+        ]
+        if not any(isinstance(each, Box) and "float" in each.dtype for each in chosen):
+            raise ConfigError(
+                f"system.normalize_entries={entry}: it holds no floating-point numbers, and "
+                "others are never normalised; leave it out"
             )
 
 
@@ -136,13 +147,16 @@ def random_streams(seeds: Sequence[int]) -> tuple[jax.Array, jax.Array, jax.Arra
     return agent, acting, evaluation, absolute
 
 
-def begin(system: System, members: Sequence[Config], plan: Plan) -> LearnerState:
+def begin(system: System, members: Sequence[Config], plan: Plan, steps: int = 0) -> LearnerState:
     """Return the first state of members: agents `[P, ...]`, acting `[P, D, U, ...]`.
 
     Members differ in seed and hyperparameters, and start as they would alone. `D` is the number of
-    devices per member: 1 if each device has its own members.
+    devices per member: 1 if each device has its own members. Environments that start after `steps`
+    steps have other random streams than at the start.
     """
     agent_keys, acting_keys, _, _ = random_streams([m.arch.seed for m in members])
+    if steps:
+        acting_keys = jax.vmap(jax.random.fold_in, (0, None))(acting_keys, steps)
     grid = (plan.devices_per_member, plan.update_batch_size)
 
     def start(hp: Hyperparameters, agent_key: jax.Array, acting_key: jax.Array) -> LearnerState:

@@ -150,7 +150,7 @@ def _open(
     if not only_screen:
         saver.open(threads)
     if resumed is not None:
-        lines = [*resumed.lines, *saving.differences(resumed, layout)]
+        lines = [*resumed.lines, *saving.differences(resumed, layout, jobs[0].config)]
         path = resumed.found[0].path
         events.write_to_all("resume", path=str(path), steps=resumed.steps, lines=lines)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxppo.algorithms.spine import Metrics, zero_metrics
 from jaxppo.config.fields import ConfigError, as_argument
@@ -151,6 +152,15 @@ def _check_facts(
             f"resume={job.run_dir}: {gaps[0]}; restore the whole log, or continue with what is "
             "there: 'resume_allow=[log]'"
         )
+    arch, system = (facts.config.get(name, {}) for name in ("arch", "system"))
+    was = arch.get("total_num_envs", 0), system.get("rollout_length", 0)
+    now = job.config.arch.total_num_envs, job.config.system.rollout_length
+    if math.prod(was) != math.prod(now):
+        raise ConfigError(
+            f"arch.total_num_envs={now[0]} x system.rollout_length={now[1]} are "
+            f"{math.prod(now):,} steps per update, and {found.path} counts updates of "
+            f"{' x '.join(map(str, was))} = {math.prod(was):,}; keep that product"
+        )
     every = job.config.logger.every
     if facts.updates and every != facts.every:
         raise ConfigError(
@@ -160,7 +170,14 @@ def _check_facts(
     return gaps
 
 
-def differences(resumed: Resumed, layout: Layout) -> list[str]:
+def has_other_env(facts: RunFacts, config: Config) -> bool:
+    """Return whether a setting of `env` differs from those that the checkpoint has."""
+    env = plain(config)["env"]
+    before = facts.config.get("env", {})
+    return any(not _is_same(env.get(name), value) for name, value in before.items())
+
+
+def differences(resumed: Resumed, layout: Layout, config: Config) -> list[str]:
     """Return lines about what changed since the checkpoint was written."""
     facts, lines = resumed.facts, []
     if facts.shards != layout.shards:
@@ -172,6 +189,8 @@ def differences(resumed: Resumed, layout: Layout) -> list[str]:
         )
     if is_simulated(layout.system.env):
         lines.append("simulators have no state that is stored: their episodes start anew")
+    elif has_other_env(facts, config):
+        lines.append("the environment has other settings: its episodes start anew")
     now, before = layout.plan.members_per_device, facts.members_per_device
     if now != before:
         lines.append(
@@ -189,7 +208,11 @@ def differences(resumed: Resumed, layout: Layout) -> list[str]:
 
 
 def read_state(resumed: Resumed, layout: Layout, members: Members) -> State:
-    """Read the state of all members, `[P, ...]`; `CheckpointError` if arrays do not fit."""
+    """Read the state of all members, `[P, ...]`; `CheckpointError` if arrays do not fit.
+
+    It has no acting state if the environment changed. A new schedule's hyperparameters, which the
+    checkpoint lacks, are as the settings say, and its metrics are zero at the start of a block.
+    """
     shards, update_batches = resumed.facts.shards
     plan = dataclasses.replace(
         layout.plan, devices_per_member=shards, update_batch_size=update_batches
@@ -206,7 +229,15 @@ def read_state(resumed: Resumed, layout: Layout, members: Members) -> State:
         return state, state.agent.policy, total, total if resumed.facts.every else None
 
     arrays = checkpoint.concatenate(resumed.found)
-    return State(*checkpoint.unflatten(jax.eval_shape(begin), arrays))
+    numbers = checkpoint.flatten(build.stacked_hyperparameters(configs, plan))
+    new = {f"[0].agent.hyperparameters{name}": np.asarray(x) for name, x in numbers.items()}
+    learner, *others = jax.eval_shape(begin)
+    if has_other_env(resumed.facts, configs[0]):
+        learner = dataclasses.replace(learner, acting=None)
+    if not resumed.facts.updates:
+        zero = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), (None, None, *others[1:]))
+        new |= checkpoint.flatten(zero)
+    return State(*checkpoint.unflatten((learner, *others), {**new, **arrays}))
 
 
 def place_state(
@@ -219,7 +250,10 @@ def place_state(
     kept = {name: getattr(before, name) for name in selection.selected()}
     agent = dataclasses.replace(learner.agent, hyperparameters=numbers.replace(**kept))
     acting = learner.acting
-    if resumed.facts.shards != layout.shards:
+    if acting is None:  # the environment changed
+        configs = members.configs(layout.slots)
+        acting = build.begin(layout.system, configs, layout.plan, resumed.steps).acting
+    elif resumed.facts.shards != layout.shards:
         acting = reshard(acting, layout.shards)
     # Of the block before the last train event; none yet if `logger.every` is new
     earlier = layout.no_earlier(members[0].config)
@@ -441,11 +475,9 @@ def load_members(resumed: Resumed, members: Members, selection: Selection) -> No
 
     If the environment changed, the best evaluation starts anew: returns do not compare.
     """
-    before = resumed.facts.config.get("env", {})
     for i, facts in enumerate(resumed.facts.members):
         members[i].facts = MemberFacts(**facts)
-        env = plain(members[i].config)["env"]
-        if any(not _is_same(env.get(name), value) for name, value in before.items()):
+        if has_other_env(resumed.facts, members[i].config):
             members[i].facts = dataclasses.replace(members[i].facts, best={})
     selection.numbers = resumed.facts.numbers
 
