@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import resource
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -268,6 +269,22 @@ def test_what_cannot_be_written_is_said_and_the_earlier_ones_are_whole(
     with pytest.raises(CheckpointError, match=r"20: cannot be written \(No space left on device\)"):
         writer.wait()
     assert checkpoint.newest(tmp_path)[0].steps == 10  # type: ignore[union-attr]
+
+
+def test_a_full_disk_is_said_once(
+    tmp_path: Path, write: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """orbax would also log the tracebacks of its threads."""
+    writer = write({10: 1.0})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        writer.save(20, {"x": np.random.default_rng(0).random(5000)}, {}, 1.0)
+        with pytest.raises(CheckpointError, match="20: cannot be written"):
+            writer.wait()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not any(record.exc_info for record in caplog.records)
 
 
 def test_a_manifest_says_what_wrote_it(tmp_path: Path, write: Any) -> None:

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import importlib.metadata
 import json
+import logging
 import math
 import os
 import re
@@ -397,12 +398,18 @@ def _restore(path: Path) -> dict[str, np.ndarray]:
 def _orbax() -> Any:
     import orbax.checkpoint as ocp
 
+    logging.getLogger("absl").addFilter(_is_news)
     own = hosts.index()  # of several processes only this one reads or writes now
     options = ocp.options.MultiprocessingOptions(
         primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"host{own}"
     )
     handler = ocp.StandardCheckpointHandler(multiprocessing_options=options)
     return ocp.Checkpointer(handler, multiprocessing_options=options)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Drop the tracebacks that orbax logs from its threads: it raises the same errors as well."""
+    return "_SignalingThread" not in str(record.msg)
 
 
 def _files(path: Path) -> Iterator[Path]:
