@@ -172,9 +172,9 @@ def _check_facts(
 
 def has_other_env(facts: RunFacts, config: Config) -> bool:
     """Return whether a setting of `env` differs from those that the checkpoint has."""
+    before = facts.config.get("env", {})  # an older version may have had other settings
     env = plain(config)["env"]
-    before = facts.config.get("env", {})
-    return any(not _is_same(env.get(name), value) for name, value in before.items())
+    return any(not _is_same(env[name], before[name]) for name in before if name in env)
 
 
 def differences(resumed: Resumed, layout: Layout, config: Config) -> list[str]:
