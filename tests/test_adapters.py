@@ -260,6 +260,16 @@ def test_a_library_that_is_missing_says_how_to_install_it(
     assert str(error.value) == wanted
 
 
+def test_a_library_that_is_not_whole_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str) -> None:
+        raise FileNotFoundError(f"no tasks.json of {name}")
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: "here")
+    monkeypatch.setattr(importlib, "import_module", broken)
+    with pytest.raises(ConfigError, match=r"envpool: cannot be imported \(FileNotFoundError: no"):
+        envs.make(EnvConfig(library="envpool", name="some"))
+
+
 def test_a_package_written_over_gymnax_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     envs.check_gymnax()
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.0.9")

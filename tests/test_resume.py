@@ -278,7 +278,7 @@ def test_what_does_not_fit_is_refused_before_anything_changes(
         variant.update(change)
         for _ in range(2):
             with pytest.raises(
-                (CheckpointError, ConfigError), match="in the checkpoint and|keep that product"
+                (CheckpointError, ConfigError), match=r"in the checkpoint and|keep that product"
             ):
                 loop.run(coin("changed"), folder, resume=True)
             assert contents(folder) == before

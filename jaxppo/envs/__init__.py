@@ -12,6 +12,7 @@ from typing import Any
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.importing import load
+from jaxppo.config.messages import named
 from jaxppo.config.schema import LIBRARIES, EnvConfig
 from jaxppo.envs.ranges import check_known, evaluation_config
 from jaxppo.simulators.faults import ANY_ERROR
@@ -136,10 +137,12 @@ def _adapter(config: EnvConfig) -> ModuleType:
         )
     try:
         return importlib.import_module(f"jaxppo.envs.{library}")
-    except ImportError as error:
+    except ConfigError:
+        raise
+    except Exception as error:  # an incomplete installation may raise anything
         raise ConfigError(
-            f"env.library={library}: cannot be imported ({error}); pip install 'jaxppo[{library}]' "
-            "brings versions that fit each other"
+            f"env.library={library}: cannot be imported ({named(error)}); pip install "
+            f"'jaxppo[{library}]' brings versions that fit each other"
         ) from error
 
 
