@@ -357,6 +357,9 @@ def test_an_entry_of_another_environment_leaves_the_others() -> None:
     more = with_env(settings, {"randomize": {"mass": [1.0, 2.0]}})
     assert more.env.randomize == {"gravity": [8.0, 12.0], "mass": [1.0, 2.0]}
     assert with_env(settings, {"randomize": {}}).env.randomize == {}
+    for name, value in (("params", None), ("kwargs", 3), ("randomize", [1]), ("curriculum", 3)):
+        with pytest.raises(ConfigError, match=rf"env\.{name}=.*: must"):
+            with_env(settings, {name: value})
 
 
 @pytest.mark.long

@@ -91,6 +91,30 @@ def test_a_run_is_found_wherever_it_lies_and_once(tmp_path: Path) -> None:
     assert notes == []
 
 
+def test_a_resumed_run_that_goes_on_is_not_judged_by_its_former_end(tmp_path: Path) -> None:
+    folder = make(tmp_path / "run", [1.0, 2.0], 1.5)
+    file = folder / "summary.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "steps": 100}))
+    ((run,), _) = runs.find([str(folder)])
+    assert (run.status, run.absolute, run.score, run.steps) == (runs.UNFINISHED, None, 2.0, 200)
+    file.write_text(json.dumps({**json.loads(file.read_text()), "steps": 200}))
+    ((run,), _) = runs.find([str(folder)])
+    assert (run.status, run.score) == ("finished", 1.5)
+
+
+def test_environments_with_one_class_name_are_two_tasks(tmp_path: Path) -> None:
+    for package in ("pkg_a", "pkg_b"):
+        make(tmp_path / package, [1.0], 1.0, env__target=f"{package}.Walk")
+    assert compared(tmp_path).tasks == ["pkg_a.Walk", "pkg_b.Walk"]
+
+
+def test_runs_with_an_object_of_python_differ_in_their_seed_only(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        path = f"jaxppo.config.given.Walk_{seed:012x}"
+        make(tmp_path / str(seed), [1.0], 1.0, arch__seed=seed, env__target=path)
+    assert list(shape(compared(tmp_path)).values()) == [{"Walk": [1, 2]}]
+
+
 def test_seeds_of_one_run_are_runs_with_their_own_end(tmp_path: Path) -> None:
     home = make(tmp_path / "many", [5.0], 5.0, arch__num_seeds=3)
     write(home / "seed_1", 1, [1.0], 1.0, "finished")

@@ -125,6 +125,14 @@ def test_a_damaged_summary_is_of_a_job_that_ended_early(swept: Path) -> None:
     assert jobs["0"]["summary"] == {"status": "ended early"}
 
 
+def test_a_job_without_a_summary_by_its_settings_is_unknown(swept: Path) -> None:
+    (swept / "0" / "summary.json").unlink()
+    typed = swept / "0" / ".hydra" / "overrides.yaml"
+    typed.write_text(typed.read_text() + "- logger.json=False\n")
+    jobs = {found["job"]: found for found in sweep.read(swept)}
+    assert jobs["0"]["summary"] == {"status": "unknown (logger.json=false)"}
+
+
 def ended(gamma: str, first: int, **summary: Any) -> dict[str, Any]:
     """A job, as `sweep.read` returns it."""
     return {"settings": {"gamma": gamma, "arch.seed": str(first)}, "summary": summary}

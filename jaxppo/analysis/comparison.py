@@ -210,7 +210,13 @@ def _rank(comparison: Comparison, group: Group) -> tuple[float, float, float, st
 
 def _task_names(found: Sequence[Run]) -> list[str]:
     """Return the task of each run: environment name, and settings in which its runs differ."""
-    short = [_environment(run) for run in found]
+    paths: dict[str, set[str]] = {}
+    for run in found:
+        paths.setdefault(_environment(run), set()).add(str(run.env.get("target")))
+    short = [
+        name if len(paths[name]) == 1 else str(run.env.get("target") or name)
+        for run, name in ((run, _environment(run)) for run in found)
+    ]
     names = []
     for run, name in zip(found, short, strict=True):
         others = [r.env for r, n in zip(found, short, strict=True) if n == name]

@@ -16,6 +16,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.given import is_given
 from jaxppo.config.messages import flattened
 from jaxppo.config.parse import parse
 from jaxppo.config.stored import CONFIG, plain
@@ -231,6 +232,9 @@ def _read(
     seed = end.get("seed", log[0].get("seed") if log else None)
     if seed is None or _is_population(config):  # a population's summary has the best member's seed
         seed = config["arch"].get("seed", 0)
+    steps = int(max((event["steps"] for event in log), default=0))
+    if steps > end.get("steps", steps):  # of before a resume that has not ended yet
+        end = {name: end[name] for name in ("machine", "versions") if name in end}
     picture, machine = folder / "population.png", end.get("machine")
     compared = {name: part for name, part in config.items() if name not in _IGNORED_GROUPS}
     return Run(
@@ -247,7 +251,7 @@ def _read(
             if event["event"] == "eval" and (score := _score(event)) is not None
         },
         absolute=_number(end.get("absolute_metric")),
-        steps=int(max((event["steps"] for event in log), default=0)),
+        steps=steps,
         seconds=_number(end.get("seconds", log[-1].get("seconds") if log else None)),
         versions=end.get("versions") or _newest_manifest(home).get("versions") or {},
         machine=None if machine is None else str(machine),
@@ -265,8 +269,13 @@ _IGNORED_KEYS = {
 
 
 def _leaves(settings: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield key and value of every setting; a list, and an empty dict, is one value, as JSON."""
+    """Yield key and value of every setting; a list, and an empty dict, is one value, as JSON.
+
+    An object that was given in Python has the same path in each run.
+    """
     for key, value in flattened(settings):
+        if is_given(value):
+            value = value.rpartition("_")[0]
         scalar = value is None or isinstance(value, bool | int | float | str)
         yield key, value if scalar else json.dumps(value)
 

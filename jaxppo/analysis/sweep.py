@@ -88,15 +88,16 @@ def read(sweep_dir: Path) -> list[dict[str, Any]]:
     A job with a damaged summary counts as ended early.
     """
     notes: list[str] = []  # not shown
-    return [
-        {
-            "job": folder.name,
-            "settings": dict(line.partition("=")[::2] for line in runs.overrides(folder)),
-            "summary": runs.summary(folder / SUMMARY, notes) or {"status": "ended early"},
-        }
-        for folder in sorted(sweep_dir.iterdir(), key=runs.natural_order)
-        if (folder / runs.OVERRIDES).exists()
-    ]
+    jobs = []
+    for folder in sorted(sweep_dir.iterdir(), key=runs.natural_order):
+        if not (folder / runs.OVERRIDES).exists():
+            continue
+        settings = dict(line.partition("=")[::2] for line in runs.overrides(folder))
+        unknown = settings.get("logger.json", "").lower() == "false"
+        status = "unknown (logger.json=false)" if unknown else "ended early"
+        found = runs.summary(folder / SUMMARY, notes) or {"status": status}
+        jobs.append({"job": folder.name, "settings": settings, "summary": found})
+    return jobs
 
 
 def _merge_marl_eval(sweep_dir: Path, jobs: list[dict[str, Any]], keys: list[str]) -> None:

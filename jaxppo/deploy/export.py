@@ -274,7 +274,9 @@ def _bounds(space: Space) -> tuple[Any, Any]:
         return 0, (np.reshape(space.num_values, space.shape) - 1).tolist()
 
     def plain(bound: Any) -> Any:
-        if isinstance(bound, tuple):
+        if isinstance(bound, np.ndarray | np.generic | jax.Array):
+            bound = np.asarray(bound).tolist()
+        if isinstance(bound, tuple | list):
             return [plain(inner) for inner in bound]
         return bound if math.isfinite(bound) else None
 

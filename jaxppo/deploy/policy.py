@@ -403,11 +403,11 @@ def with_env(config: Config, env: Any) -> Config:
     if not isinstance(env, Mapping):
         return with_given(config, env, None, resumes=False)
     merged = {**dataclasses.asdict(config.env), **env}
-    for name in ("params", "kwargs"):
-        merged[name] = {**getattr(config.env, name), **env.get(name, {})}
-    for name in ("randomize", "curriculum"):  # {} switches it off
-        if env.get(name):
-            merged[name] = {**getattr(config.env, name), **env[name]}
+    for name in ("params", "kwargs", "randomize", "curriculum"):
+        given = env.get(name)
+        off = name in ("randomize", "curriculum") and not given  # {} switches it off
+        if isinstance(given, Mapping) and not off:
+            merged[name] = {**getattr(config.env, name), **given}
     return parse({**plain(config), "env": merged})
 
 

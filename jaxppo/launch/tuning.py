@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from omegaconf import OmegaConf
 
-from jaxppo.analysis.comparison import Array, Estimate, better, overall
+from jaxppo.analysis.comparison import FEW, Array, Estimate, better, overall
 from jaxppo.analysis.report import PAGE, Reporting, report
 from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.parse import parse_as
@@ -215,7 +215,7 @@ def _general(command: str, typed: Sequence[str]) -> Config:
         config,
         arch=dataclasses.replace(arch, evaluate_first=False),
         checkpoint=dataclasses.replace(config.checkpoint, enabled=False),
-        logger=dataclasses.replace(config.logger, console=False, plot=False),
+        logger=dataclasses.replace(config.logger, console=False, plot=False, json=True),
     )
 
 
@@ -417,7 +417,8 @@ def _confirm(config: Config, seeds: int, folder: Path, record: Record) -> None:
     better_found = is_better(general, tuned, seeds)
     record.verdict = (
         f"{'better' if better_found else 'NOT better'} than the starting settings over {seeds} "
-        f"fresh seeds: IQM {_shown(tuned)}; starting settings {_shown(general)} (95% intervals)"
+        f"fresh seeds: IQM {_shown(tuned)}; starting settings {_shown(general)} (95% intervals"
+        f"{f'; fewer than {FEW} seeds seldom tell' if seeds < FEW else ''})"
     )
 
 
