@@ -322,7 +322,7 @@ class PPO(ActorCritic):
     def build(cls, config: Config, env: Environment) -> Self:
         """Make the algorithm of a run; `ConfigError` if its settings do not fit the network."""
         algorithm = super().build(config, env)
-        if config.arch.actors and config.arch.max_policy_lag:
+        if config.arch.policy_lag:
             # An older policy than the one that learns has acted, so its values are not kept
             algorithm.keeps_values = False
         algorithm.check(config, env)
@@ -355,7 +355,6 @@ class PPO(ActorCritic):
         rates = {"actor": hp.actor_lr, "critic": hp.critic_lr}
         if not self.adapts:
             return rates
-        # One that was copied from another member or resumed may be outside
         factor = _bounded(hp, agent.algorithm.rate_factor)
         return {name: rate * factor for name, rate in rates.items()}
 
@@ -586,7 +585,11 @@ class PPO(ActorCritic):
 
 
 def _bounded(hp: Hyperparameters, factor: jax.Array) -> jax.Array:
-    """Return a factor of the learning rates with which `actor_lr` is in its bounds."""
+    """Clip the factor of the learning rates so that `actor_lr` times it is within the bounds.
+
+    They are `lr_min` and `lr_max`. A factor may leave them if selection copies it to a member with
+    another `actor_lr`, or if a resume has another `actor_lr`.
+    """
     return jnp.clip(factor, hp.lr_min / hp.actor_lr, hp.lr_max / hp.actor_lr)
 
 

@@ -146,7 +146,7 @@ class PQN(Algorithm):
                 f"system.munchausen=true needs one number for each action, but the head {gives}; "
                 "take network/q_head=scalar without network.q_head.double, or set it to false"
             )
-        if config.arch.actors and config.arch.max_policy_lag:
+        if config.arch.policy_lag:
             # An older network than the one that learns has acted, so its Q-values are not kept
             algorithm.keeps_values = False
         return algorithm
@@ -164,7 +164,7 @@ class PQN(Algorithm):
         return (hp.epsilon_start + change * jnp.minimum(progress, 1.0)).astype(jnp.float32)
 
     def act(self, policy: Policy, output: QOutput, key: jax.Array) -> Acted:
-        """Choose epsilon-greedy actions; keep Q(s_t, .) for the targets if they are used."""
+        """Choose epsilon-greedy actions; keep Q(s_t, .) if the targets use it."""
         q, epsilon = output.estimate.mean(), policy.exploration
         action = epsilon_greedy(q, output.legal, epsilon, key)
         kept = output if self.keeps_values else ()

@@ -210,12 +210,13 @@ def _rank(comparison: Comparison, group: Group) -> tuple[float, float, float, st
 
 def _task_names(found: Sequence[Run]) -> list[str]:
     """Return the task of each run: environment name, and settings in which its runs differ."""
-    paths: dict[str, set[str]] = {}
-    for run in found:
-        paths.setdefault(_environment(run), set()).add(str(run.env.get("target")))
+    short = [_environment(run) for run in found]
+    targets = [run.env.get("target") for run in found]
+    pairs = set(zip(short, targets, strict=True))
+    shared = {name for name, num in Counter(name for name, _ in pairs).items() if num > 1}
     short = [
-        name if len(paths[name]) == 1 else str(run.env.get("target") or name)
-        for run, name in ((run, _environment(run)) for run in found)
+        str(target or name) if name in shared else name
+        for name, target in zip(short, targets, strict=True)
     ]
     names = []
     for run, name in zip(found, short, strict=True):

@@ -104,6 +104,11 @@ class ArchConfig:
         "~/.cache/jaxppo", "folder of compiled programs, shared by all runs; null: no cache"
     )
 
+    @property
+    def policy_lag(self) -> int:
+        """Return the updates by which the policy that collects is older than the learner's."""
+        return self.max_policy_lag if self.actors else 0
+
 
 ALGORITHMS = {  # the names of system.algorithm
     "ppo": "jaxppo.algorithms.ppo.PPO",

@@ -274,13 +274,11 @@ def _bounds(space: Space) -> tuple[Any, Any]:
         return 0, (np.reshape(space.num_values, space.shape) - 1).tolist()
 
     def plain(bound: Any) -> Any:
-        if isinstance(bound, np.ndarray | np.generic | jax.Array):
-            bound = np.asarray(bound).tolist()
-        if isinstance(bound, tuple | list):
+        if isinstance(bound, list):
             return [plain(inner) for inner in bound]
         return bound if math.isfinite(bound) else None
 
-    return plain(space.low), plain(space.high)
+    return plain(np.asarray(space.low).tolist()), plain(np.asarray(space.high).tolist())
 
 
 def _readme(facts: dict[str, Any], inputs: dict[str, PyTree]) -> str:

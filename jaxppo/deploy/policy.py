@@ -405,8 +405,8 @@ def with_env(config: Config, env: Any) -> Config:
     merged = {**dataclasses.asdict(config.env), **env}
     for name in ("params", "kwargs", "randomize", "curriculum"):
         given = env.get(name)
-        off = name in ("randomize", "curriculum") and not given  # {} switches it off
-        if isinstance(given, Mapping) and not off:
+        # {} adds nothing to params and kwargs, and switches the other two off
+        if isinstance(given, Mapping) and (given or name in ("params", "kwargs")):
             merged[name] = {**getattr(config.env, name), **given}
     return parse({**plain(config), "env": merged})
 

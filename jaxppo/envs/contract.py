@@ -344,7 +344,8 @@ def _values(env: Environment, played: Played) -> Iterator[str]:
                 yield f"{name} holds NaN or infinity"
                 continue
             low, high = _bounds(space)
-            if "last_action" in jax.tree_util.keystr(path[:1]) and isinstance(space, Discrete):
+            entry = jax.tree_util.keystr(path[:1], simple=True)
+            if entry == "last_action" and isinstance(space, Discrete):
                 low = low - 1  # of `env.extras`: an episode starts without a last action
             value = x.astype(np.float64)
             slack = 1e-5 * np.maximum(1.0, np.abs(value))

@@ -418,7 +418,7 @@ def _confirm(config: Config, seeds: int, folder: Path, record: Record) -> None:
     record.verdict = (
         f"{'better' if better_found else 'NOT better'} than the starting settings over {seeds} "
         f"fresh seeds: IQM {_shown(tuned)}; starting settings {_shown(general)} (95% intervals"
-        f"{f'; fewer than {FEW} seeds seldom tell' if seeds < FEW else ''})"
+        f"{f'; unreliable with fewer than {FEW} seeds' if seeds < FEW else ''})"
     )
 
 

@@ -21,8 +21,9 @@ from jaxppo.config.plan import plan as make_plan
 from jaxppo.config.schedules import find_schedules, schedule_numbers
 from jaxppo.config.schema import Config, LoggerConfig
 from jaxppo.ops.collectives import BATCH_AXIS
+from jaxppo.ops.statistics import normalized_entries
 from jaxppo.runtime import devices, microbatches, simulated
-from jaxppo.types import Box, Environment, Hyperparameters, LearnerState, PyTree, System, is_space
+from jaxppo.types import Environment, Hyperparameters, LearnerState, PyTree, System, is_space, zeros
 
 
 def build(config: Config, plan: Plan) -> System:
@@ -85,16 +86,12 @@ def _check_entries(config: Config, env: Environment) -> None:
                 f"system.normalize_entries={entry}: no entry of the observation, {has}; "
                 "[] normalises all"
             )
-        parts_of = entry.split(".")
-        chosen = [
-            space
-            for part, (_, space) in zip(parts, paths, strict=True)
-            if part[: len(parts_of)] == parts_of
-        ]
-        if not any(isinstance(each, Box) and "float" in each.dtype for each in chosen):
+        example = jax.eval_shape(lambda: zeros(env.observation_space))
+        chosen = jax.tree.leaves(normalized_entries(example, (entry,)))
+        if not any(jnp.issubdtype(x.dtype, jnp.floating) for x in chosen):
             raise ConfigError(
                 f"system.normalize_entries={entry}: it holds no floating-point numbers, and "
-                "others are never normalised; leave it out"
+                "only those are normalised; leave it out"
             )
 
 

@@ -210,8 +210,8 @@ def differences(resumed: Resumed, layout: Layout, config: Config) -> list[str]:
 def read_state(resumed: Resumed, layout: Layout, members: Members) -> State:
     """Read the state of all members, `[P, ...]`; `CheckpointError` if arrays do not fit.
 
-    It has no acting state if the environment changed. A new schedule's hyperparameters, which the
-    checkpoint lacks, are as the settings say, and its metrics are zero at the start of a block.
+    If the environment changed, `acting` is None. The checkpoint lacks the hyperparameters of a new
+    schedule, which come from the settings, and its metrics, which are zero between two blocks.
     """
     shards, update_batches = resumed.facts.shards
     plan = dataclasses.replace(
@@ -230,14 +230,14 @@ def read_state(resumed: Resumed, layout: Layout, members: Members) -> State:
 
     arrays = checkpoint.concatenate(resumed.found)
     numbers = checkpoint.flatten(build.stacked_hyperparameters(configs, plan))
-    new = {f"[0].agent.hyperparameters{name}": np.asarray(x) for name, x in numbers.items()}
+    absent = {f"[0].agent.hyperparameters{name}": np.asarray(x) for name, x in numbers.items()}
     learner, *others = jax.eval_shape(begin)
     if has_other_env(resumed.facts, configs[0]):
         learner = dataclasses.replace(learner, acting=None)
     if not resumed.facts.updates:
         zero = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), (None, None, *others[1:]))
-        new |= checkpoint.flatten(zero)
-    return State(*checkpoint.unflatten((learner, *others), {**new, **arrays}))
+        absent |= checkpoint.flatten(zero)
+    return State(*checkpoint.unflatten((learner, *others), {**absent, **arrays}))
 
 
 def place_state(

@@ -91,7 +91,7 @@ class Training:
         self._learn, self._explore, self._make = learn, explore, make
         self._num_actors = configs[0].arch.actors or 1
         self._remote = configs[0].arch.actors_on == "ray"
-        self._lag = configs[0].arch.max_policy_lag if configs[0].arch.actors else 0
+        self._lag = configs[0].arch.policy_lag
         self._actors: list[Any] = []  # each an Actor or a RemoteActor
         self._threads: Threads | None = None
         self._version = 0
