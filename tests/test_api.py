@@ -303,10 +303,10 @@ def test_what_is_given_is_its_own_in_every_run() -> None:
             "env.kwargs.size=3: has no effect with env=OBJECT",
         ),
         (
-            {"config": ["network.actor_torso.size=3"], "network": {"actor_torso": Torso()}},
+            {"config": ["network.actor_torso.size=3"], "network": {"actor_torso": Torso(4)}},
             "size=3: has no effect with network={'actor_torso': MODULE}; leave one",
         ),
-        ({"network": {"initialization": Torso()}}, "network=initialization: no such layer"),
+        ({"network": {"initialization": Torso(4)}}, "network=initialization: no such layer"),
     ],
 )
 def test_mistakes_of_arguments_are_errors_of_one_line(arguments: Any, words: str) -> None:
