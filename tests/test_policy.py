@@ -22,6 +22,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import plain
 from jaxppo.config.trust import check_trust
+from jaxppo.deploy.films import film
 from jaxppo.deploy.policy import TrainedPolicy, with_env
 from jaxppo.runtime import checkpoint, loop
 from jaxppo.types import Policy
@@ -255,6 +256,8 @@ def test_another_environment_of_the_same_kind(trained: Any) -> None:
         ),
         (lambda run_dir: load(run_dir).evaluate(0), "episodes=0: must be an integer, at least 1"),
         (lambda run_dir: load(run_dir).play(episodes=2.5), "episodes=2.5: must be an integer"),
+        (lambda run_dir: film(load(run_dir), episodes=0), "episodes=0: must be an integer, at"),
+        (lambda run_dir: film(load(run_dir), max_frames=0), "max_frames=0: must be an integer"),
         (
             lambda run_dir: load(run_dir, env={"target": "envs.Coin"}, trust=["envs"]),
             "env=envs.Coin: its observations or actions do not fit the policy",

@@ -102,6 +102,28 @@ def test_a_resumed_run_that_goes_on_is_not_judged_by_its_former_end(tmp_path: Pa
     assert (run.status, run.score) == ("finished", 1.5)
 
 
+def test_a_summary_of_several_seeds_is_not_older_than_its_run_if_one_failed() -> None:
+    ends = [
+        {"event": "end", "seed": seed, "steps": steps, "status": status, "absolute_metric": None}
+        for seed, steps, status in ((1, 100, "NaN"), (2, 400, "finished"))
+    ]
+    log = [{"event": "eval", "steps": 100 * i} for i in range(5)]
+    assert not runs.is_of_before(aggregate(ends), log)
+    assert runs.is_of_before({**aggregate(ends), "steps": 300}, log)
+
+
+def test_commands_say_which_runs_were_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (make(tmp_path / str(i), [1.0, 2.0], 1.5 + i, arch__seed=i) for i in (1, 2))
+    with (second / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"event": "resume", "steps": 100}) + "\n")
+    run_main(monkeypatch, tmp_path, f"out={tmp_path / 'page'}")
+    text = (tmp_path / "page" / "index.html").read_text()
+    assert f"# resumed since, perhaps with other settings: {second / 'config.yaml'}" in text
+    assert str(first / "config.yaml") not in text
+
+
 def test_environments_with_one_class_name_are_two_tasks(tmp_path: Path) -> None:
     for package in ("pkg_a", "pkg_b"):
         make(tmp_path / package, [1.0], 1.0, env__target=f"{package}.Walk")

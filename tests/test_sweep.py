@@ -125,6 +125,14 @@ def test_a_damaged_summary_is_of_a_job_that_ended_early(swept: Path) -> None:
     assert jobs["0"]["summary"] == {"status": "ended early"}
 
 
+def test_a_resumed_job_that_was_killed_ended_early(swept: Path) -> None:
+    file = swept / "2" / "summary.json"
+    for steps, status in ((100, "ended early"), (200, "finished")):
+        file.write_text(json.dumps({**json.loads(file.read_text()), "steps": steps}))
+        (job,) = [each for each in sweep.read(swept) if each["job"] == "2"]
+        assert job["summary"]["status"] == status
+
+
 def test_a_job_without_a_summary_by_its_settings_is_unknown(swept: Path) -> None:
     (swept / "0" / "summary.json").unlink()
     typed = swept / "0" / ".hydra" / "overrides.yaml"

@@ -72,6 +72,8 @@ def test_budget_is_divided_and_not_exceeded() -> None:
     assert sum(found.steps.values()) == least
     large = divided(20 * least)
     assert (large.num_members, large.num_evolved, large.num_finalists) == (128, 32, 8)
+    few = tuning.divide(Tuning(budget=20 * least, members=17), config, ranges)
+    assert (few.num_members, few.num_evolved, few.num_finalists) == (16, 17, 8)
     for factor in (1.0, 1.5, 2.0, 3.0, 20.0):
         assert sum(divided(int(factor * least)).steps.values()) <= factor * least
 

@@ -372,7 +372,8 @@ def _bounds(
     for task, pair in given.items():
         if task not in tasks:
             raise ConfigError(
-                f"bounds.{task}: no such task among these runs, which are of {', '.join(tasks)}"
+                f"bounds.{task}: no such task among these runs, which are of {', '.join(tasks)}; "
+                "names with = or . need quotes: 'bounds={\"NAME\":[0,500]}'"
             )
         numbers = isinstance(pair, list) and all(
             type(x) in (int, float) and math.isfinite(x) for x in pair

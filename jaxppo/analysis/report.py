@@ -40,6 +40,7 @@ from jaxppo.analysis.comparison import (
 from jaxppo.analysis.runs import UNFINISHED, Run
 from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.messages import count
+from jaxppo.config.stored import CONFIG
 from jaxppo.ops.aggregates import NUM_RESAMPLES, profile, profile_interval, tolerance
 from jaxppo.runtime.directories import output_folder
 from jaxppo.runtime.sinks.console import print_lines
@@ -439,7 +440,7 @@ def _scale(comparison: Comparison) -> str:
         "Scores are normalised: 0 and 1 are the given bounds, or else the lowest and the highest "
         "score of a run on this page. In the IQM, every run has the same weight; in profiles and "
         "probabilities of improvement, every task has. Do not compare these numbers with those of "
-        f"another page. bounds.TASK=[low,high] changes them. {bounds}."
+        f"another page. 'bounds={{\"TASK\":[low,high]}}' changes them. {bounds}."
     )
 
 
@@ -480,6 +481,11 @@ def _commands(own: Sequence[Run]) -> list[str]:
         sweep = ["-m"] if "," in seeds else []
         words = shlex.join([f"jaxppo.{name}", *sweep, *lines, f"arch.seed={seeds}"])
         commands.append(f"python -m {words}")
+        commands += [
+            f"# resumed since, perhaps with other settings: {run.home / CONFIG}"
+            for run in same
+            if run.resumed
+        ]
     return commands
 
 

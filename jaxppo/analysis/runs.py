@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ class Run:
     versions: dict[str, str]  # of libraries; empty if not recorded
     machine: str | None  # None: not recorded
     picture: Path | None  # lineage of a population
+    resumed: bool  # maybe with other settings than those that started it
     results: str  # digest of all evaluations without times, equal for copies; empty without any
 
     @property
@@ -233,7 +234,7 @@ def _read(
     if seed is None or _is_population(config):  # a population's summary has the best member's seed
         seed = config["arch"].get("seed", 0)
     steps = int(max((event["steps"] for event in log), default=0))
-    if steps > end.get("steps", steps):  # of before a resume that has not ended yet
+    if is_of_before(end, log):
         end = {name: end[name] for name in ("machine", "versions") if name in end}
     picture, machine = folder / "population.png", end.get("machine")
     compared = {name: part for name, part in config.items() if name not in _IGNORED_GROUPS}
@@ -256,6 +257,7 @@ def _read(
         versions=end.get("versions") or _newest_manifest(home).get("versions") or {},
         machine=None if machine is None else str(machine),
         picture=picture if picture.exists() else None,
+        resumed=any(event["event"] == "resume" for event in log),
         results=_results(log),
     )
 
@@ -306,6 +308,12 @@ def summary(file: Path, notes: list[str]) -> dict[str, Any]:
     if not found:
         notes.append(f"{file}: damaged; the run is taken as unfinished")
     return found
+
+
+def is_of_before(end: Mapping[str, Any], log: Sequence[Event]) -> bool:
+    """Return whether a summary is older than its run, which was resumed and has not ended since."""
+    steps = max((event["steps"] for event in log), default=0)
+    return bool(steps > end.get("steps", steps))
 
 
 def _newest_manifest(home: Path) -> dict[str, Any]:

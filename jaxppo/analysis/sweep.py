@@ -13,7 +13,7 @@ from jaxppo.analysis import runs
 from jaxppo.analysis.charts import draw_sweep
 from jaxppo.analysis.comparison import compare, overall
 from jaxppo.config.fields import ConfigError
-from jaxppo.runtime.sinks import SUMMARY
+from jaxppo.runtime.sinks import METRICS, SUMMARY
 from jaxppo.runtime.sinks.console import print_lines, print_table
 from jaxppo.runtime.sinks.marl_eval import MARL_EVAL, merge, save
 
@@ -95,7 +95,9 @@ def read(sweep_dir: Path) -> list[dict[str, Any]]:
         settings = dict(line.partition("=")[::2] for line in runs.overrides(folder))
         unknown = settings.get("logger.json", "").lower() == "false"
         status = "unknown (logger.json=false)" if unknown else "ended early"
-        found = runs.summary(folder / SUMMARY, notes) or {"status": status}
+        found = runs.summary(folder / SUMMARY, notes)
+        if not found or runs.is_of_before(found, runs.events(folder / METRICS, notes)):
+            found = {"status": status}
         jobs.append({"job": folder.name, "settings": settings, "summary": found})
     return jobs
 

@@ -23,7 +23,7 @@ from jaxppo.deploy.drawings import (
     write_strip,
 )
 from jaxppo.deploy.episodes import Episode, totals
-from jaxppo.deploy.policy import Playing, TrainedPolicy
+from jaxppo.deploy.policy import Playing, TrainedPolicy, check_count
 from jaxppo.envs import is_simulated
 from jaxppo.kernels.precisions import precision
 from jaxppo.runtime.directories import output_folder
@@ -116,6 +116,8 @@ def film(
     With `thoughts`, curves beside it show the value, the entropy and the actions' distribution.
     `ConfigError` if the environment cannot be drawn, see docs/environments.md.
     """
+    check_count("episodes", episodes)
+    check_count("max_frames", max_frames)
     drawn = drawing(policy.system.evaluation_env)
     every = play(policy, drawn, episodes)
     scores = choose(totals(every)["returns"])

@@ -171,7 +171,7 @@ class TrainedPolicy:
 
         The run's own absolute metric is the mean return of the first 10 x arch.num_eval_episodes.
         """
-        _check_episodes(episodes)
+        check_count("episodes", episodes)
         policy, play, parts = self._placed(), None, []
         try:
             for num, keys in self._batches(episodes):
@@ -190,7 +190,7 @@ class TrainedPolicy:
         `env`: None is the policy's own environment; else settings to change, or an environment, as
         for `jaxppo.load`. `ConfigError` if its spaces do not fit the policy.
         """
-        _check_episodes(episodes)
+        check_count("episodes", episodes)
         return list((self if env is None else self._with_env(env)).record(episodes))
 
     def record(self, num_episodes: int, watch: Watch = watch_nothing) -> Iterator[Episode]:
@@ -231,10 +231,10 @@ class TrainedPolicy:
         return dataclasses.replace(self, config=config, system=system)
 
 
-def _check_episodes(episodes: Any) -> None:
-    """Raise `ConfigError` unless the number of episodes is an integer, at least 1."""
-    if isinstance(episodes, bool) or not isinstance(episodes, int | np.integer) or episodes < 1:
-        raise ConfigError(f"episodes={episodes}: must be an integer, at least 1")
+def check_count(name: str, value: Any) -> None:
+    """Raise `ConfigError` unless a number of episodes or the like is an integer, at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ConfigError(f"{name}={value}: must be an integer, at least 1")
 
 
 def _shapes(config: Config, system: System) -> Any:

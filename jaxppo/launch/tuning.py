@@ -38,7 +38,7 @@ from jaxppo.runtime.population import ancestors, inherited, rungs
 from jaxppo.runtime.sinks import Event
 from jaxppo.runtime.sinks.console import print_lines
 
-SIZES = (128, 64, 32, 16, 8, 4)  # members of the halving: the most that half of the budget pays
+SIZES = (128, 64, 32, 16, 8, 4)  # members of the halving: as many as half of the budget pays
 MOST_EVOLVED = 32  # members of the population-based training, at most
 EVALUATIONS = 20  # of a run in both, after which members are selected
 FINALISTS = 8  # at most, 2 at least
@@ -59,6 +59,9 @@ class Tuning:
 
     budget: int = setting(
         100_000_000, "environment steps of all training runs, of search and confirmation", low=1
+    )
+    members: int = setting(
+        128, "members that train at once in the search, at most; fewer need less memory", low=4
     )
     seeds: int = setting(10, "fresh seeds of the confirmation", low=2, high=9_999)
     command: str = setting("ff_ppo", f"one of {', '.join(COMMANDS)}", choices=COMMANDS)
@@ -241,10 +244,10 @@ def divide(settings: Tuning, config: Config, ranges: Ranges) -> Budget:
     left = settings.budget - confirmation
     num_finalists = min(max(left // (3 * FINAL_SEEDS * one), 2), FINALISTS)
     finals = num_finalists * FINAL_SEEDS * one
-    for num_members in SIZES:
+    for num_members in [size for size in SIZES if size <= settings.members]:
         halving = _population(config, ranges, num_members, "halving")
         steps = _steps_of_halving(plan_members(halving, num_members))
-        num_evolved = min((left - finals - steps) // one, MOST_EVOLVED)
+        num_evolved = min((left - finals - steps) // one, MOST_EVOLVED, settings.members)
         if num_evolved * one >= steps and num_evolved >= 2:
             return Budget(
                 num_members=num_members,

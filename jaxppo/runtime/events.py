@@ -211,6 +211,7 @@ def aggregate(events: Sequence[sinks.Event]) -> sinks.Event:
         merged["status"] = "; ".join(f"seed {e['seed']}: {e['status']}" for e in failures) or (
             "finished"
         )
+        merged["steps"] = max(event["steps"] for event in events)  # a failed member stops counting
         merged |= _member_statistics(
             "absolute_metric", [event["absolute_metric"] for event in events]
         )
