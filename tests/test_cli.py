@@ -38,6 +38,7 @@ from jaxppo.config.stored import keep_config
 from jaxppo.launch import composing, sweeping
 from jaxppo.launch.composing import config_dir, plain_settings
 from jaxppo.launch.errors import explain
+from jaxppo.launch.sweeping import check_sweep, check_sweeper
 from jaxppo.runtime import checkpoint
 from jaxppo.runtime.directories import only_run_in
 from jaxppo.runtime.jobs import Job, TooLargeError, TrainingError
@@ -1037,14 +1038,49 @@ def test_flags_stand_anywhere(launch: Any, typed: str, seeds: list[int]) -> None
     assert [config.arch.seed for config in seen] == seeds
 
 
+@pytest.mark.parametrize(
+    "typed, message",
+    [
+        ("system.gamma=interval(0.5,0.9)", "system.gamma=interval(0.5,0.9): an interval needs a"),
+        ("system.gamma=interval(0.9,1.02)", "system.gamma=1.02: must be at least 0 and at most 1"),
+        ("system.gamma=interval(0.99,0.9)", "from 0.99 to 0.9 must have its lower end first"),
+        ("system.clip_epss=interval(0.1,0.4)", "system.clip_epss: no such key; did you mean"),
+        ("system.epochs=interval(1,4)", "must be an integer (1e7 is one), not float"),
+        ("system.epochs=int(interval(0,4))", "system.epochs=0: must be at least 1"),
+        ("system.actor_lr=tag(log,interval(0,1))", "must begin above 0, as it has the tag log"),
+        ("direction=minimize", "hydra.sweeper.direction=minimize: would look for the lowest"),
+        ("n_jobs=0", "hydra.sweeper.n_jobs=0: must be an integer, at least 1"),
+    ],
+)
+def test_studies_are_checked_before_they_start(typed: str, message: str) -> None:
+    sweeper: Any = {
+        "_target_": "a.optuna.Sweeper",
+        "direction": "maximize",
+        "n_trials": 4,
+        "n_jobs": 2,
+    }
+    if typed.startswith(("direction", "n_jobs")):
+        sweeper |= OmegaConf.to_container(OmegaConf.from_dotlist([typed]))
+        typed = "system.epochs=int(interval(1,4))"
+    if "an interval needs" in message:
+        sweeper["_target_"] = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+
+    def check() -> None:
+        check_sweeper(OmegaConf.create(sweeper), [typed])
+        check_sweep("ff_ppo", ["env=cartpole", f"++{typed}"])
+
+    initialize = initialize_config_dir(version_base=None, config_dir=str(config_dir()))
+    with initialize, pytest.raises(ConfigError, match=re.escape(message)):
+        check()
+
+
 @pytest.mark.filterwarnings("ignore")  # of Optuna's own
-@pytest.mark.parametrize("direction, sign", [("maximize", -1), ("minimize", 1)])
 def test_a_study_of_optuna_goes_on_past_a_failed_trial(
-    launch: Any, cwd: Path, programs: list[list[Config]], direction: str, sign: int
+    launch: Any, cwd: Path, programs: list[list[Config]]
 ) -> None:
     """Its batches are programs; a failure is the worst of all finite scores."""
     pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason="pip install '.[optuna]'")
-    study = (f"hydra.sweeper.direction={direction}", "hydra.sweeper.n_trials=6")
+    study = ("hydra.sweeper.direction=maximize", "hydra.sweeper.n_trials=6")
     outcome = launch(
         *("-m", "hydra/sweeper=optuna", *study, "hydra.sweeper.n_jobs=3"),
         *("arch.seed=choice(13)", "hydra.sweep.dir=sweep"),
@@ -1052,7 +1088,7 @@ def test_a_study_of_optuna_goes_on_past_a_failed_trial(
     assert outcome.status == 0
     assert [len(jobs) for jobs in programs] == [3, 3]
     found = OmegaConf.load(cwd / "sweep" / "optimization_results.yaml")
-    assert found.best_value == sign * MAX_FLOAT
+    assert found.best_value == -MAX_FLOAT
 
 
 def test_populations_of_a_sweep_do_not_mix(

@@ -244,6 +244,10 @@ def test_another_environment_of_the_same_kind(trained: Any) -> None:
             lambda run_dir: load(run_dir).act(np.zeros((0, 2))),
             "observation: must hold at least one",
         ),
+        (lambda run_dir: load(run_dir).act("hello"), "observation: is str where"),
+        (lambda run_dir: load(run_dir, which=np.int64(7)), "which=7: .* has no checkpoint of that"),
+        (lambda run_dir: load(run_dir, seed="42"), "seed='42': is none of 42"),
+        (lambda run_dir: load(run_dir, trust="envs"), r"trust='envs': must be a list, such as \["),
         (
             lambda run_dir: load(run_dir).act(np.zeros((3, 2)), reset=[True, False]),
             r"reset: has shape \(2,\) for 3 observations",
@@ -283,6 +287,39 @@ def test_policies_are_pickled_by_their_settings_and_arrays(trained: Any) -> None
     np.testing.assert_array_equal(
         again.act(x, jax.random.key(0))[0], policy.act(x, jax.random.key(0))[0]
     )
+
+
+def test_parts_of_observations_have_one_batch_size() -> None:
+    policy = fresh(some("envs.Masked"))
+    obs = policy.system.env.reset(jax.random.split(jax.random.key(0), 3))[1]
+    first, *others = jax.tree.leaves(obs)
+    assert others
+    unequal = jax.tree.unflatten(jax.tree.structure(obs), [first[:2], *others])
+    with pytest.raises(ConfigError, match="observation: has shapes"):
+        policy.act(unequal)
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_a_memory_that_does_not_fit_is_refused(memory: bool) -> None:
+    policy = fresh(some("envs.Echo", memory=memory))
+    state = policy.system.env.reset(jax.random.split(jax.random.key(0), 3))
+    obs = jax.tree.map(np.asarray, state[1])
+    alone = jax.tree.map(lambda x: x[0], obs)
+    carry = policy.act(obs)[1]
+    doubles = jax.tree.map(lambda x: np.asarray(x, np.float64), carry)  # as read from a file
+    close(policy.act(obs, carry=doubles)[0], policy.act(obs, carry=carry)[0])
+    jax.jit(lambda x, memory: policy.act(x, carry=memory))(obs, carry)
+    given = [{"a": np.zeros(3)}, 0, "memory"]
+    given += [policy.initial_carry(n) for n in (None, 1, 5)] if memory else []
+    for wrong in given:
+        with pytest.raises(ConfigError, match=r"^carry: is no memory for a batch of 3; .*carry\(3"):
+            policy.act(obs, carry=wrong)
+    if memory:
+        for wrong in (policy.initial_carry(n) for n in (1, 3)):
+            with pytest.raises(ConfigError, match=r"^carry: is no memory for one observation; p"):
+                policy.describe(alone, carry=wrong)
+        whole = jax.tree.map(lambda x: x.astype(int), policy.initial_carry())
+        policy.act(alone, carry=whole)  # integers become floats
 
 
 EVIL = {

@@ -21,6 +21,8 @@ def check_trust(settings: dict[str, Any], trust: Sequence[str]) -> None:
     libraries only classes are allowed, since a function may do anything with its arguments. Also
     allowed are `_FUNCTIONS`, and functions of optax, which only make optimisers.
     """
+    if isinstance(trust, str):
+        raise ConfigError(f"trust={trust!r}: must be a list, such as [{trust!r}]")
     allowed = (*TRUSTED, *trust)
     for key, value in _texts(settings):
         if "${" in value:

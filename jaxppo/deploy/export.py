@@ -308,7 +308,8 @@ jax {facts["versions"]["jax"]}; JAX promises to read them with versions up to si
 {_table("output", sampled["outputs"])}
 
 `b` is the batch size; the programs compile once for each size. `observation` is as the environment
-returns it; the programs prepare it as training did. Integers of discrete observations and actions
+of training returned it, after `env.mask`, `env.frame_stack` and `env.extras` if it had them; the
+programs normalise it as training did. Integers of discrete observations and actions
 count from 0, whatever the `start` of a Gymnasium space. `key` is the data of a `jax.random` key;
 use a new one for each call.
 {memory}

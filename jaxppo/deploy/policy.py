@@ -1,10 +1,10 @@
 """Loading a trained policy and acting with it."""
 
 import dataclasses
+import functools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,8 @@ class TrainedPolicy:
         the next call as `carry`; None starts episodes. `reset`, a bool or `[B]`, says that an
         observation starts an episode. Observations are normalised by the statistics of training,
         and an action mask in them is respected. Works under `jit` and `vmap`. `ConfigError` if the
-        observation does not fit the environment's space, or `key` is not a typed key.
+        observation does not fit the environment's space, `carry` is not the memory of as many
+        observations, or `key` is not a typed key.
         """
         if key is not None:
             check_key(key)
@@ -126,13 +127,31 @@ class TrainedPolicy:
                     f"{name}: has shape {np.shape(given)} for {count(num, 'observation')}; pass "
                     "one for all, or one for each"
                 )
-        if carry is None:
-            carry = self.initial_carry(num)
-        elif single:
-            carry = jax.tree.map(lambda x: x[None], carry)
+        carry = self.initial_carry(num) if carry is None else self._carry(carry, num, single)
         reset = jnp.broadcast_to(jnp.asarray(reset, bool), (num,))
         found = function(self.system, self.policy, *more, observation, carry, reset)
         return jax.tree.map(lambda x: x[0], found) if single else found
+
+    @functools.cached_property
+    def _memory(self) -> PyTree:
+        """The shapes and dtypes of the memory for one observation."""
+        return jax.eval_shape(self.initial_carry)
+
+    def _carry(self, carry: PyTree, num: int, single: bool) -> PyTree:
+        """Return a given memory as `[B, ...]`; `ConfigError` if it does not fit."""
+        known, wanted = jax.tree.structure(self._memory), jax.tree.leaves(self._memory)
+        given, batch = jax.tree.leaves(carry), () if single else (num,)
+        if str(jax.tree.structure(carry)) != str(known) or not all(
+            np.shape(x) == (*batch, *like.shape) and _becomes(x, like.dtype)
+            for x, like in zip(given, wanted, strict=True)
+        ):
+            raise ConfigError(
+                f"carry: is no memory for {'one observation' if single else f'a batch of {num}'}; "
+                f"pass what act returned for {'one' if single else 'that batch'}, or "
+                f"initial_carry({'' if single else num})"
+            )
+        arrays = [jnp.asarray(x, like.dtype) for x, like in zip(given, wanted, strict=True)]
+        return jax.tree.unflatten(known, [x[None] if single else x for x in arrays])
 
     def _batch(self, observation: PyTree) -> tuple[PyTree, bool]:
         """Return observations `[B, O...]` and whether `B` was added."""
@@ -149,17 +168,18 @@ class TrainedPolicy:
                 f"returns {jax.tree.structure(wanted)}; pass what its reset and step return"
             )
         for x, like in zip(jax.tree.leaves(observation), jax.tree.leaves(wanted), strict=True):
-            given = jnp.result_type(x)
-            if not jnp.can_cast(given, like.dtype, "same_kind"):
+            if not _becomes(x, like.dtype):
                 raise ConfigError(
-                    f"observation: is {given} where {self.system.env.name} returns {like.dtype}; "
-                    "pass what its reset and step return"
+                    f"observation: is {getattr(x, 'dtype', type(x).__name__)} where "
+                    f"{self.system.env.name} returns {like.dtype}; pass what its reset and step "
+                    "return"
                 )
         found = jax.tree.map(lambda x, like: jnp.asarray(x, like.dtype), observation, wanted)
         pairs = list(zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True))
         if all(x.shape == like.shape for x, like in pairs):
             return jax.tree.map(lambda x: x[None], found), True
-        if all(x.shape[1:] == like.shape and x.ndim == like.ndim + 1 for x, like in pairs):
+        batch = pairs[0][0].shape[:1]
+        if all(x.shape == (*batch, *like.shape) for x, like in pairs):
             return found, False
         raise ConfigError(
             f"observation: has shapes {[x.shape for x, _ in pairs]}, but {self.system.env.name} "
@@ -231,16 +251,24 @@ class TrainedPolicy:
         return dataclasses.replace(self, config=config, system=system)
 
 
+def _becomes(x: Any, dtype: Any) -> bool:
+    """Return whether a value is numbers that become `dtype` without a change of kind."""
+    try:
+        return bool(jnp.can_cast(jnp.result_type(x), dtype, "same_kind"))
+    except TypeError:  # neither an array nor a number
+        return False
+
+
 def check_count(name: str, value: Any) -> None:
     """Raise `ConfigError` unless a number of episodes or the like is an integer, at least 1."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ConfigError(f"{name}={value}: must be an integer, at least 1")
+        raise ConfigError(f"{name}={value!r}: must be an integer, at least 1")
 
 
 def _shapes(config: Config, system: System) -> Any:
     """Return the shapes of an agent's policy."""
     hp = build.hyperparameters(config, plan(config, 1, 1))
-    return jax.eval_shape(partial(init_agent, system), hp, jax.random.key(0)).policy
+    return jax.eval_shape(functools.partial(init_agent, system), hp, jax.random.key(0)).policy
 
 
 def _rebuilt(
@@ -257,7 +285,7 @@ def _rebuilt(
     )
 
 
-@partial(jax.jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=0)
 def _act(
     system: System,
     policy: Policy,
@@ -273,7 +301,7 @@ def _act(
     return acted.env_action, carry
 
 
-@partial(jax.jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=0)
 def _describe(
     system: System, policy: Policy, obs: PyTree, carry: PyTree, reset: jax.Array
 ) -> Thoughts:
@@ -419,7 +447,7 @@ def _find(run_dir: Path, which: str | int) -> Checkpoint:
         raise ConfigError(f"run={run_dir}: {_why_none(run_dir)}")
     if isinstance(which, str) and which.isdecimal():
         which = int(which)
-    if isinstance(which, int):
+    if isinstance(which, int | np.integer):
         if which not in existing:
             raise ConfigError(
                 f"which={which}: {folder} has no checkpoint of that step; it has "
@@ -461,7 +489,7 @@ def _row(facts: RunFacts, every: Sequence[Config], seed: int | None) -> int:
     seeds = [every[i].arch.seed for i in slots]
     if seed is not None:
         if seed not in seeds:
-            raise ConfigError(f"seed={seed}: is none of {', '.join(map(str, seeds))}")
+            raise ConfigError(f"seed={seed!r}: is none of {', '.join(map(str, seeds))}")
         return seeds.index(seed)
 
     def score(row: int) -> tuple[bool, float]:

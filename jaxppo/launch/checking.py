@@ -18,7 +18,7 @@ from jaxppo.launch.command_line import endings
 from jaxppo.launch.errors import one_line
 from jaxppo.launch.resuming import settings_of, warn_of_omitted_sinks
 from jaxppo.launch.sharing import check_workers
-from jaxppo.launch.sweeping import check_sweep
+from jaxppo.launch.sweeping import check_sweep, check_sweeper
 from jaxppo.runtime import checkpoint, clusters, hosts
 from jaxppo.runtime.directories import check_run_dir, claim, release
 from jaxppo.runtime.jobs import prepare
@@ -56,6 +56,7 @@ class Check(Callback):
             check_workers(config.hydra.launcher)
             sweep_dir = _directory(config, "hydra.sweep.dir")
             _check_sweep_dir(sweep_dir)
+            check_sweeper(config.hydra.sweeper, list(config.hydra.overrides.task))
             check_sweep(config.hydra.job.config_name, list(config.hydra.overrides.task))
             _claim("hydra.sweep.dir", sweep_dir)
             _check_sweep_dir(sweep_dir)  # another process may have been faster

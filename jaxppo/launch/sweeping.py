@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -9,11 +10,12 @@ from typing import Any
 
 import hydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.core.utils import JobReturn, JobStatus, run_job
 from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from jaxppo.config.fields import MAX_FLOAT
+from jaxppo.config.fields import MAX_FLOAT, ConfigError
 from jaxppo.config.messages import count
 from jaxppo.config.parse import parse, system_type
 from jaxppo.config.schema import Config, SystemConfig
@@ -53,7 +55,7 @@ def launch(
         for number, outcome in zip(numbers, found, strict=True):
             if isinstance(outcome, Exception) and "optuna" in str(config.hydra.sweeper._target_):
                 _LOG.warning("job %s failed: %s", first + number, outcome)
-                outcome = _worst(config)  # so that the study goes on
+                outcome = -MAX_FLOAT  # so that the study goes on
             returns[number].return_value = outcome
             if isinstance(outcome, Exception):
                 returns[number].status = JobStatus.FAILED
@@ -86,12 +88,6 @@ def _begin_all(
     return jobs, returns
 
 
-def _worst(config: DictConfig) -> float:
-    """Return the worst finite result, in the direction that Optuna optimises."""
-    direction = str(OmegaConf.select(config, "hydra.sweeper.direction", default="minimize"))
-    return MAX_FLOAT if "min" in direction.lower() else -MAX_FLOAT
-
-
 def groups(configs: Sequence[Config]) -> list[list[int]]:
     """Return for each program the numbers of the jobs that it can train."""
     groups: list[tuple[Config, list[int]]] = []
@@ -118,23 +114,51 @@ def train(jobs: Sequence[Job]) -> Sequence[float | Exception]:
         return [error] * len(jobs)
 
 
+def check_sweeper(sweeper: DictConfig, overrides: list[str]) -> None:
+    """Raise `ConfigError` if the sweeper cannot draw from intervals, or looks for the worst."""
+    kind = str(sweeper._target_)
+    if "basic" in kind:
+        for override in OverridesParser.create().parse_overrides(overrides):
+            if override.is_interval_sweep():
+                key, typed = override.key_or_group, (override.input_line or "").partition("=")[2]
+                raise ConfigError(
+                    f"{key}={typed}: an interval needs a sweeper that draws from it; add "
+                    "hydra/sweeper=optuna, or name the values, such as 1,2"
+                )
+    if "optuna" not in kind:
+        return
+    direction = getattr(sweeper.direction, "name", sweeper.direction)
+    if direction != "maximize":
+        raise ConfigError(
+            f"hydra.sweeper.direction={direction}: would look for the lowest return; set it to "
+            "maximize"
+        )
+    for name in ("n_trials", "n_jobs"):
+        if not isinstance(sweeper[name], int) or sweeper[name] < 1:
+            raise ConfigError(
+                f"hydra.sweeper.{name}={sweeper[name]}: must be an integer, at least 1"
+            )
+
+
 def check_sweep(config_name: str, overrides: list[str]) -> None:
-    """Check each swept value by its rule, then whole jobs, one changed value at a time."""
+    """Check each swept value by its rule, then whole jobs, one changed value at a time.
+
+    Of an interval these are its ends and one value between.
+    """
     parser = OverridesParser.create()
     parsed = parser.parse_overrides(overrides)
     choices = [
-        [f"{o.get_key_element()}={value}" for value in o.sweep_string_iterator()]
-        if o.is_discrete_sweep()
+        [f"{o.get_key_element()}={value}" for value in _values(o)]
+        if o.is_sweep_override()
         else [o.input_line or ""]
         for o in parsed
-        if o.is_discrete_sweep() or not o.is_sweep_override()
     ]
     first = [options[0] for options in choices]
     composed = plain_settings(hydra.compose(config_name, first), first)
     for override in parsed:
-        if override.is_discrete_sweep() and override.key_or_group.count(".") == 1:
+        if override.is_sweep_override() and override.key_or_group.count(".") == 1:
             group, name = override.key_or_group.split(".")
-            for value in override.sweep_string_iterator():
+            for value in _values(override):
                 found = parser.parse_override(f"{name}={value}").value()
                 if isinstance(found, str):  # YAML knows more numbers, such as .inf
                     found = OmegaConf.create(f"value: {value}").value
@@ -147,6 +171,20 @@ def check_sweep(config_name: str, overrides: list[str]) -> None:
     ]
     for job in jobs[:_MAX_COMPOSED]:
         prepare(parse(plain_settings(hydra.compose(config_name, job), job)))
+
+
+def _values(override: Override) -> list[str]:
+    """Return the values of a sweep, as text; `ConfigError` if an interval is empty."""
+    interval: Any = override.value()
+    if not override.is_interval_sweep():
+        return list(override.sweep_string_iterator())
+    low, high = interval.start, interval.end
+    least = 0 if "log" in interval.tags else -math.inf
+    if not least < low < high:
+        rule = "have its lower end first" if low >= high else "begin above 0, as it has the tag log"
+        raise ConfigError(f"{override.key_or_group}: the interval from {low} to {high} must {rule}")
+    whole = isinstance(low, int)
+    return [str(low), *([] if whole else [str(low + (high - low) / math.pi)]), str(high)]
 
 
 def _is_free(key: str, system: type[SystemConfig]) -> bool:
