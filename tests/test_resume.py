@@ -175,6 +175,18 @@ def test_a_run_that_was_stopped_ends_as_if_nothing_had_happened(
 
 
 @pytest.mark.long
+def test_halving_with_a_larger_budget_selects_later(tmp_path: Path, kill: Any) -> None:
+    """Of four members half stay after 2 of 8 updates; of 32 updates they stay until the 16th."""
+    kill(1)
+    stopped(coin("halving"), tmp_path)
+    loop.run(coin("halving", num_updates=32), tmp_path, resume=True)
+    events = logged(tmp_path)["metrics.jsonl"]
+    found = [(e["steps"], len(e["members"])) for e in events if e["event"] == "selection"]
+    steps = max(e["steps"] for e in events) // 32  # of an update
+    assert found == [(0, 4), (2 * steps, 2), (16 * steps, 1)]
+
+
+@pytest.mark.long
 def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_anew(
     tmp_path: Path, kill: Any, whole: Any
 ) -> None:

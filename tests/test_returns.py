@@ -305,6 +305,16 @@ def test_value_after_a_termination_is_not_read(name: str, poison: float) -> None
     np.testing.assert_array_equal(poisoned, result_of(name, steps))
 
 
+@pytest.mark.parametrize("name", ["general_off_policy_returns", "retrace"])
+def test_action_value_of_an_episodes_first_step_is_not_read(name: str) -> None:
+    steps = rollout(0)
+    cut = steps["truncated"] | (steps["discount"] == 0.0)
+    assert np.any(steps["truncated"] & (steps["discount"] != 0.0))
+    first = np.concatenate([np.ones((1, B), bool), cut[:-1]])
+    poisoned = {**steps, "q": np.where(first, np.float32(np.nan), steps["q"])}
+    np.testing.assert_array_equal(result_of(name, poisoned), result_of(name, steps))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_value_after_a_termination_is_not_read_by_the_gradient(name: str) -> None:
     key = "next_q" if name == "q_lambda" else "next_value"

@@ -132,9 +132,10 @@ def general_off_policy_returns(
     targets of Q(s_t, a_t), `[T, B]`.
     """
     _check(reward, discount, q, next_value, c, truncated)
-    trace = jnp.where(_continues(truncated), _next(c), 0.0)
+    decay = discount * jnp.where(_continues(truncated), _next(c), 0.0)
     one_step = reward + discount * _bootstrap(discount, next_value)
-    return decayed_sum(one_step - discount * trace * _next(q), discount * trace)
+    follows = jnp.where(decay == 0.0, 0.0, _next(q))
+    return decayed_sum(one_step - decay * follows, decay)
 
 
 def retrace(

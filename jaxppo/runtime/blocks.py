@@ -180,7 +180,9 @@ class Blocks:
             )
             state = dataclasses.replace(state, learner=learner)
             self._write_selection([self.layout.slots[slot] for slot in sources])
-        elif self._active and (kept := selection.survivors(self.layout, scores, block)):
+        elif self._active and (
+            kept := selection.survivors(self.layout, scores, block, progress.updates_per_block)
+        ):
             state = self._narrow(state, kept)
         zero, earlier = self.layout.no_metrics(), self.layout.no_earlier(self._config)
         return dataclasses.replace(state, total=zero, earlier=earlier), scores

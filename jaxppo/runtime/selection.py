@@ -27,10 +27,6 @@ class Selection:
             name: np.asarray(getattr(numbers, name), float).tolist()
             for name in self._settings.hyperparameters
         }
-        blocks = layout.plan.updates_per_block
-        halves = self.method == "halving"
-        # Block -> number of members that continue after it
-        self._rungs = rungs(len(configs), self._settings.reduction, blocks) if halves else {}
 
     @property
     def method(self) -> str:
@@ -95,15 +91,20 @@ class Selection:
         return found
 
     def survivors(
-        self, layout: Layout, scores: Mapping[int, float], block: int
+        self,
+        layout: Layout,
+        scores: Mapping[int, float],
+        block: int,
+        updates_per_block: Sequence[int],
     ) -> list[int] | None:
         """Return the slots that continue after this block, or None for all.
 
         If devices have their own members, each keeps the same number.
         """
-        if block not in self._rungs:
+        if self.method != "halving":
             return None
-        num_kept = self._rungs[block]
+        kept = rungs(self._num_members, self._settings.reduction, updates_per_block)
+        num_kept = kept.get(block, self._num_members)
         if layout.plan.shards_members:
             num_kept = -(-num_kept // layout.plan.num_devices) * layout.plan.num_devices
         if num_kept >= len(layout.slots):
