@@ -34,6 +34,8 @@ def test_nobody_copies_one_that_is_no_better() -> None:
     assert sources([1.0, 1.0, 1.0], 0.5, generator) == [0, 1, 2]
     assert sources([NAN, NAN], 0.5, generator) == [0, 1]
     assert sources([NAN, 1.0], 0.5, generator) == [1, 1]
+    assert sources([NAN, NAN, 0.0, 1.0, NAN], 0.2, generator) == [3, 3, 2, 3, 3]
+    assert sources([NAN, NAN, NAN, 1.0], 0.5, generator) == [3, 3, 3, 3]
 
 
 def test_a_failed_member_takes_nobodys_place() -> None:

@@ -139,15 +139,17 @@ def sources(
 
     Truncation selection: each of the worst members copies one of the same number of best members,
     if that is better; all others continue from themselves. Jaderberg et al. 2017
-    (arXiv 1711.09846), section 4.1.
+    (arXiv 1711.09846), section 4.1. All members without a finite score are among the worst.
     """
     order = [i for i in rank(scores) if i not in failed]
     num = max(1, int(threshold * len(order)))
+    num_scored = sum(math.isfinite(scores[i]) for i in order)
     chosen = list(range(len(scores)))
-    for loser in order[-num:]:
-        winner = order[int(generator.integers(num))]
-        better = not math.isfinite(scores[loser]) or scores[winner] > scores[loser]
-        if math.isfinite(scores[winner]) and better:
+    if not num_scored:
+        return chosen
+    for loser in order[-max(num, len(order) - num_scored) :]:
+        winner = order[int(generator.integers(min(num, num_scored)))]
+        if not math.isfinite(scores[loser]) or scores[winner] > scores[loser]:
             chosen[loser] = winner
     return chosen
 
