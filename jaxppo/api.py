@@ -203,6 +203,10 @@ def _run(job: Job, on_block: Callable[[Block], Any] | None, *, progress: bool) -
             (outcome,) = run_together([job], caller=caller)
         if isinstance(outcome, TrainingError):
             status, failure = str(outcome), outcome
+    except TrainingError as error:  # of a simulator
+        if caller.reached is None or is_donated(caller.reached):
+            raise
+        status, failure = str(error), error
     except Exception:
         if not raised:
             raise

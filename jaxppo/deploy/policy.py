@@ -117,8 +117,8 @@ class TrainedPolicy:
         *more: Any,
     ) -> Any:
         """Return what `function` returns for a batch; for one observation without `B`."""
-        observation, single = self._batch(observation)
-        num = jax.tree.leaves(observation)[0].shape[0]
+        num = self._batch_size(observation)
+        single, num = num is None, 1 if num is None else num
         if not num:
             raise ConfigError("observation: must hold at least one, not an empty batch")
         for name, given in (("reset", reset), *(("key", key) for key in more if key is not None)):
@@ -127,36 +127,32 @@ class TrainedPolicy:
                     f"{name}: has shape {np.shape(given)} for {count(num, 'observation')}; pass "
                     "one for all, or one for each"
                 )
-        carry = self.initial_carry(num) if carry is None else self._carry(carry, num, single)
-        reset = jnp.broadcast_to(jnp.asarray(reset, bool), (num,))
-        found = function(self.system, self.policy, *more, observation, carry, reset)
-        return jax.tree.map(lambda x: x[0], found) if single else found
+        if carry is not None:
+            self._check_carry(carry, num, single)
+        return function(self.system, single, self.policy, *more, observation, carry, reset)
 
     @functools.cached_property
-    def _memory(self) -> PyTree:
-        """The shapes and dtypes of the memory for one observation."""
-        return jax.eval_shape(self.initial_carry)
+    def _expected(self) -> tuple[PyTree, PyTree]:
+        """The shapes and dtypes of one observation and of its memory."""
+        space = self.system.env.observation_space
+        return jax.eval_shape(lambda: (zeros(space), self.initial_carry()))
 
-    def _carry(self, carry: PyTree, num: int, single: bool) -> PyTree:
-        """Return a given memory as `[B, ...]`; `ConfigError` if it does not fit."""
-        known, wanted = jax.tree.structure(self._memory), jax.tree.leaves(self._memory)
-        given, batch = jax.tree.leaves(carry), () if single else (num,)
-        if str(jax.tree.structure(carry)) != str(known) or not all(
+    def _check_carry(self, carry: PyTree, num: int, single: bool) -> None:
+        """Raise `ConfigError` unless a memory is that of so many observations."""
+        wanted, batch = self._expected[1], () if single else (num,)
+        if str(jax.tree.structure(carry)) != str(jax.tree.structure(wanted)) or not all(
             np.shape(x) == (*batch, *like.shape) and _becomes(x, like.dtype)
-            for x, like in zip(given, wanted, strict=True)
+            for x, like in zip(jax.tree.leaves(carry), jax.tree.leaves(wanted), strict=True)
         ):
             raise ConfigError(
                 f"carry: is no memory for {'one observation' if single else f'a batch of {num}'}; "
                 f"pass what act returned for {'one' if single else 'that batch'}, or "
                 f"initial_carry({'' if single else num})"
             )
-        arrays = [jnp.asarray(x, like.dtype) for x, like in zip(given, wanted, strict=True)]
-        return jax.tree.unflatten(known, [x[None] if single else x for x in arrays])
 
-    def _batch(self, observation: PyTree) -> tuple[PyTree, bool]:
-        """Return observations `[B, O...]` and whether `B` was added."""
-        space = self.system.env.observation_space
-        wanted: Any = jax.eval_shape(lambda: zeros(space))
+    def _batch_size(self, observation: PyTree) -> int | None:
+        """Return `B`, None for one observation; `ConfigError` if it does not fit the space."""
+        wanted = self._expected[0]
         if str(jax.tree.structure(observation)) != str(jax.tree.structure(wanted)):
             if hasattr(wanted, "shape"):
                 raise ConfigError(
@@ -167,24 +163,23 @@ class TrainedPolicy:
                 f"observation: is {jax.tree.structure(observation)}, but {self.system.env.name} "
                 f"returns {jax.tree.structure(wanted)}; pass what its reset and step return"
             )
-        for x, like in zip(jax.tree.leaves(observation), jax.tree.leaves(wanted), strict=True):
+        likes = jax.tree.leaves(wanted)
+        for x, like in zip(jax.tree.leaves(observation), likes, strict=True):
             if not _becomes(x, like.dtype):
                 raise ConfigError(
                     f"observation: is {getattr(x, 'dtype', type(x).__name__)} where "
                     f"{self.system.env.name} returns {like.dtype}; pass what its reset and step "
                     "return"
                 )
-        found = jax.tree.map(lambda x, like: jnp.asarray(x, like.dtype), observation, wanted)
-        pairs = list(zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True))
-        if all(x.shape == like.shape for x, like in pairs):
-            return jax.tree.map(lambda x: x[None], found), True
-        batch = pairs[0][0].shape[:1]
-        if all(x.shape == (*batch, *like.shape) for x, like in pairs):
-            return found, False
-        raise ConfigError(
-            f"observation: has shapes {[x.shape for x, _ in pairs]}, but {self.system.env.name} "
-            f"returns {[like.shape for _, like in pairs]}; pass one of these or a batch of them"
-        )
+        shapes = [np.shape(x) for x in jax.tree.leaves(observation)]
+        batch = shapes[0][: len(shapes[0]) - len(likes[0].shape)]
+        fits = all(x == (*batch, *like.shape) for x, like in zip(shapes, likes, strict=True))
+        if not fits or len(batch) > 1:
+            raise ConfigError(
+                f"observation: has shapes {shapes}, but {self.system.env.name} returns "
+                f"{[like.shape for like in likes]}; pass one of these or a batch of them"
+            )
+        return batch[0] if batch else None
 
     def evaluate(self, episodes: int) -> Episodes:
         """Return the first of the absolute metric's episodes, leaves NumPy `[episodes]`.
@@ -285,29 +280,54 @@ def _rebuilt(
     )
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=(0, 1))
 def _act(
     system: System,
+    single: bool,
     policy: Policy,
     key: jax.Array | None,
     obs: PyTree,
     carry: PyTree,
-    reset: jax.Array,
+    reset: Any,
 ) -> tuple[PyTree, PyTree]:
-    """Return the actions for `[B, O...]` and the next memory."""
+    """Return the actions for raw observations `[B, O...]` or `[O...]`, and the next memory."""
     if key is None:
         policy = dataclasses.replace(policy, noise_key=None)
+    obs, carry, reset = _batched(system, single, obs, carry, reset)
     carry, acted, _ = act(system, policy, carry, obs, reset, key)
-    return acted.env_action, carry
+    return _first((acted.env_action, carry)) if single else (acted.env_action, carry)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=(0, 1))
 def _describe(
-    system: System, policy: Policy, obs: PyTree, carry: PyTree, reset: jax.Array
+    system: System, single: bool, policy: Policy, obs: PyTree, carry: PyTree, reset: Any
 ) -> Thoughts:
-    """Return what the policy computes for `[B, O...]`, with greedy actions."""
+    """Return what the policy computes for `[B, O...]` or `[O...]`, with greedy actions."""
     policy = dataclasses.replace(policy, noise_key=None)
-    return act(system, policy, carry, obs, reset, None, describes=True)[2]
+    obs, carry, reset = _batched(system, single, obs, carry, reset)
+    found = act(system, policy, carry, obs, reset, None, describes=True)[2]
+    return _first(found) if single else found
+
+
+def _batched(
+    system: System, single: bool, obs: PyTree, carry: PyTree, reset: Any
+) -> tuple[PyTree, PyTree, jax.Array]:
+    """Return checked inputs `[B, ...]` in the dtypes of the network; `B` is 1 if it was lacking."""
+
+    def one(x: Any, like: Any) -> jax.Array:
+        return jnp.asarray(x, like.dtype)[None if single else ...]
+
+    obs = jax.tree.map(one, obs, zeros(system.env.observation_space))
+    num = jax.tree.leaves(obs)[0].shape[0]
+    start = system.algorithm.network.initial_carry(num)
+    if carry is not None:
+        leaves = map(one, jax.tree.leaves(carry), jax.tree.leaves(start))
+        start = jax.tree.unflatten(jax.tree.structure(start), leaves)
+    return obs, start, jnp.broadcast_to(jnp.asarray(reset, bool), (num,))
+
+
+def _first(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda x: x[0], tree)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -134,17 +134,16 @@ def _leaves(name: str, what: str, space: Any) -> tuple[list[Leaf], Any]:
 
 def _space(leaf: Leaf) -> Space:
     """Return the space of an observation."""
-    kind = type(leaf.space).__name__
-    if kind == "Discrete":
+    if leaf.kind == "Discrete":
         return Discrete(int(leaf.space.n))
-    if kind == "MultiDiscrete":
+    if leaf.kind == "MultiDiscrete":
         return MultiDiscrete(tuple(leaf.space.nvec.reshape(-1).tolist()), leaf.shape)
-    if kind == "MultiBinary":
+    if leaf.kind == "MultiBinary":
         return Box(leaf.shape, leaf.dtype, 0.0, 1.0)
     return Box(leaf.shape, leaf.dtype, bound_of(leaf.space.low), bound_of(leaf.space.high))
 
 
 def _action_space(leaf: Leaf) -> Space:
-    if type(leaf.space).__name__ == "MultiBinary":
+    if leaf.kind == "MultiBinary":
         return MultiDiscrete((2,) * int(np.prod(leaf.shape)), leaf.shape)
     return _space(leaf)

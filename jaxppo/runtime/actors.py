@@ -1,10 +1,11 @@
 """Actors: each steps simulators by the policy and collects rollouts, inline or in a thread."""
 
+import contextlib
 import dataclasses
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import numpy as np
 from jaxppo.algorithms.stepwise import Collected
 from jaxppo.runtime import devices
 from jaxppo.simulators.faults import SimulatorError
+from jaxppo.simulators.pool import CLOSING_SECONDS
 from jaxppo.types import PyTree, TimeStep
 
 
@@ -59,6 +61,7 @@ class Actor:
         self._obs = [x.reshape(*shape, *x.shape[1:]).copy() for x in obs]
         self._reset = np.ones(shape, bool)
         self._memory: PyTree = None
+        self.stopping = False  # another thread asks `collect` to raise `SimulatorError`
         self._place = devices.sharding(devices.of_run(shape[0]))
         self._steps = [self._place_step(step) for step in range(rollout_length)]
 
@@ -90,6 +93,8 @@ class Actor:
         memory = self._programs.begin(self._memory)  # a copy, which `act` overwrites
         first: dict[str, Any] = {"obs": self._env.observation(self._obs), "reset": self._reset}
         for step, placed in enumerate(self._steps):
+            if self.stopping:
+                raise SimulatorError("was stopped")
             began = time.perf_counter()
             tree = self._env.observation(self._obs)
             memory, action = self._programs.act(policy, memory, tree, self._reset, placed)
@@ -117,9 +122,24 @@ class Actor:
         lead = (*self._shape[:3], self._length, self._shape[3])
         return [np.empty((*lead, *x.shape[1:]), x.dtype) for x in arrays]
 
+    def abandon(self) -> None:
+        """End processes of simulators for which a thread waits in `collect`."""
+        self.simulators.abandon()
+
     def close(self) -> None:
         """End the simulators."""
         self.simulators.close()
+
+
+@contextlib.contextmanager
+def naming(number: int, num_actors: int) -> Iterator[None]:
+    """Say which of several actors a fault is of: each numbers its environments from 0."""
+    try:
+        yield
+    except SimulatorError as error:
+        if num_actors == 1:
+            raise
+        raise SimulatorError(f"actor {number}: {error}") from error
 
 
 class Threads:
@@ -129,8 +149,8 @@ class Threads:
     fast any of them is: the same seed gives the same numbers.
     """
 
-    def __init__(self, actors: Sequence[Actor], lag: int) -> None:
-        self._lag = lag
+    def __init__(self, actors: Sequence[Any], lag: int) -> None:
+        self._actors, self._lag = actors, lag
         self._policies: dict[int, PyTree] = {}
         self._published = threading.Condition()
         self._closing = False
@@ -171,18 +191,29 @@ class Threads:
                         return
                     policy = self._policies[version]
                 waited = time.perf_counter() - began
-                results.put(actor.collect(policy, version, waited=waited))
+                with naming(number, len(self._actors)):
+                    results.put(actor.collect(policy, version, waited=waited))
                 rollout += 1
-        except SimulatorError as error:  # which numbers the environments of this actor
-            alone = len(self._threads) == 1
-            results.put(error if alone else SimulatorError(f"actor {number}: {error}"))
         except BaseException as error:
             results.put(error)
 
     def close(self) -> None:
-        """Stop all threads, each after its rollout."""
+        """Stop all threads, each after its step; those of Ray after their rollout.
+
+        A process whose step takes longer than `CLOSING_SECONDS` is ended. A simulator in this
+        process cannot be; its thread then goes on until the step returns.
+        """
         with self._published:
             self._closing = True
             self._published.notify_all()
+        local = [actor for actor in self._actors if isinstance(actor, Actor)]
+        for actor in local:
+            actor.stopping = True
+        deadline = time.monotonic() + CLOSING_SECONDS
         for thread in self._threads:
-            thread.join()
+            thread.join(max(0.0, deadline - time.monotonic()) if local else None)
+        if any(thread.is_alive() for thread in self._threads):
+            for actor in local:
+                actor.abandon()
+            for thread in self._threads:
+                thread.join(CLOSING_SECONDS)

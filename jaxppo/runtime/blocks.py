@@ -130,7 +130,7 @@ class Blocks:
                     state.learner, state.total, self.layout.place_count(count)
                 )
             except SimulatorError:
-                self._saver.snapshot(state, self.layout, {})()
+                self._saver.save_fault(self._saver.pending(state, self.layout), state, self.layout)
                 raise
             state = State(learner, state.best, jax.block_until_ready(total), state.earlier)
             seconds = time.perf_counter() - called

@@ -116,7 +116,7 @@ def _run_together(jobs: Sequence[Job], fit: bool, caller: Caller) -> list[float 
                 try:
                     state, scores = blocks.end(state)
                 except SimulatorError:
-                    pending()
+                    saver.save_fault(pending, state, blocks.layout)
                     raise
             if saver.save_block(state, blocks.layout, scores, before):
                 break

@@ -339,6 +339,11 @@ class Saver:
         self._save(state, layout, scores, before, received, may_save=True, must_save=stops)
         return stops
 
+    def save_fault(self, pending: Callable[[], str], state: State, layout: Layout) -> None:
+        """Save what a simulator's fault has left, as `pending` does; the caller gets it too."""
+        pending()
+        self._caller.reached = self.reached(state, layout)
+
     def _save(
         self,
         state: State,

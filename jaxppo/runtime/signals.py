@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from jaxppo.runtime import hosts
+from jaxppo.simulators import children
 
 
 class Interrupted(KeyboardInterrupt):
@@ -132,6 +133,7 @@ class Signals:
         if sys.stderr.isatty():
             _say("\x1b[?25h")  # a progress bar hides the cursor
         _say(f"{signal.Signals(number).name}: stopped at once{done}{self.resume_hint}")
+        children.kill_all()
         hosts.abandon(128 + number)
         os._exit(128 + number)
 

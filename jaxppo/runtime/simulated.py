@@ -18,7 +18,7 @@ from jaxppo.config.plan import Plan
 from jaxppo.config.schema import ArchConfig, Config, EnvConfig
 from jaxppo.envs import OF_SIMULATORS, is_simulated, refuse
 from jaxppo.runtime import compile, devices, hosts, remote
-from jaxppo.runtime.actors import Actor, ActorPrograms, Threads, Timed
+from jaxppo.runtime.actors import Actor, ActorPrograms, Threads, Timed, naming
 from jaxppo.runtime.placement import Layout
 from jaxppo.types import ActingState, Environment, LearnerState, PyTree, System, TimeStep, zeros
 
@@ -141,7 +141,10 @@ class Training:
         policy = self._policy(state)
         if not threaded:
             version, key = self._version, state.acting.key
-            collected = [actor.collect(policy, version, key) for actor in self._actors]
+            collected = []
+            for number, actor in enumerate(self._actors):
+                with naming(number, self._num_actors):
+                    collected.append(actor.collect(policy, version, key))
             self._timed.add(collected, version, 0.0)
             return collected
         began = time.perf_counter()
@@ -176,7 +179,8 @@ class Training:
             remote.connect(self._num_actors)
         for number in range(self._num_actors):
             part = seeds[..., number * each : (number + 1) * each]
-            self._actors.append(self._make(number, part))
+            with naming(number, self._num_actors):
+                self._actors.append(self._make(number, part))
         policy = self._policy(state)
         for actor in self._actors:
             actor.start(policy, state.acting.key)

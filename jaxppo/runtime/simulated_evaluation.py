@@ -164,7 +164,7 @@ class Evaluation:
             actions=jax.tree.map(rows, action),
             thoughts=jax.tree.map(rows, thoughts),
             states=(),
-            after=(env.observation([x[chosen] for x in arrays.obs]), ()),
+            after=(env.observation([x[chosen] for x in arrays.final]), ()),
         )
 
     @property

@@ -77,6 +77,9 @@ class EnvPool:
         for leaf, array in zip(self._leaves, arrays, strict=True):
             array[numbers] = leaf.read(obs)
 
+    def abandon(self) -> None:
+        """Do nothing: EnvPool's environments are in this process."""
+
     def close(self) -> None:
         """Close the pool."""
         if self._pool is not None:

@@ -29,11 +29,17 @@ class Group:
         self._leaves = list(observations)
         self._restart = restart
         self._part = slice(self._rows[0], self._rows[-1] + 1)  # rows follow one another
-        self._envs = {row: make() for row in self._rows}
-        if len({id(getattr(x, "unwrapped", x)) for x in self._envs.values()}) < len(self._rows):
-            raise ValueError(
-                "the function returns the same environment again; it must make a new one"
-            )
+        self._envs: dict[int, Any] = {}
+        try:
+            for row in self._rows:
+                self._envs[row] = make()
+            if len({id(getattr(x, "unwrapped", x)) for x in self._envs.values()}) < len(self._rows):
+                raise ValueError(
+                    "the function returns the same environment again; it must make a new one"
+                )
+        except BaseException:
+            self.close()
+            raise
         self._space = self._envs[self._rows[0]].action_space
         self._plain = len(self._leaves) == 1 and self._leaves[0].is_plain
         self._steps = dict.fromkeys(self._rows, 0)

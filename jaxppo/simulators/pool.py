@@ -5,7 +5,6 @@ import itertools
 import mmap
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from typing import Any, Protocol
 import cloudpickle
 import numpy as np
 
+from jaxppo.simulators import children
 from jaxppo.simulators.faults import ANY_ERROR, Fault, SimulatorError, in_words
 from jaxppo.simulators.group import Group, next_seed
 from jaxppo.simulators.spaces import Arrays, Leaf
@@ -42,6 +42,12 @@ class Simulators(Protocol):
         """Step all environments by actions `[N, ...]`; an episode that ends starts the next.
 
         With `rows` `[N]` bool, step only those, and start nothing.
+        """
+
+    def abandon(self) -> None:
+        """End processes at once, for a thread that waits in `step`: it raises `SimulatorError`.
+
+        Environments in this process cannot be ended.
         """
 
     def close(self) -> None:
@@ -81,24 +87,16 @@ class Pool:
             return
         try:
             sent = cloudpickle.dumps(make)
+            leaves = cloudpickle.dumps((list(observations), list(actions)))
         except Exception as error:  # whatever its parts raise
             raise SimulatorError(
                 f"what makes the environments cannot be sent to another process "
                 f"({in_words(error)}); set env.processes=0"
             ) from error
         size = Arrays(num, observations, actions).size
-        folder = _SHARED if os.access(_SHARED, os.W_OK) else None
-        with tempfile.TemporaryFile(dir=folder) as file:  # it has no name, so nothing is left over
-            file.truncate(size)
-            self._file = os.dup(file.fileno())
+        self._file = _reserve(size)
         self.arrays = Arrays(num, observations, actions, mmap.mmap(self._file, size))
-        given = {
-            "path": sys.path,
-            "make": sent,
-            "leaves": pickle.dumps((list(observations), list(actions))),
-            "num": num,
-            "restart": restart,
-        }
+        given = {"path": sys.path, "make": sent, "leaves": leaves, "num": num, "restart": restart}
         bounds = np.linspace(0, num, min(num_processes, num) + 1).astype(int).tolist()
         groups = [list(range(low, high)) for low, high in itertools.pairwise(bounds)]
         try:
@@ -215,6 +213,11 @@ class Pool:
             final[part] = before[part]
         return [Fault(row, 0, what)]
 
+    def abandon(self) -> None:
+        """End the processes at once, see `Simulators`."""
+        for worker in list(self._workers):
+            children.kill(worker.group)
+
     def close(self) -> None:
         """End all processes, and close all environments."""
         if self._group is not None:
@@ -231,6 +234,23 @@ class Pool:
             self._file = -1
 
 
+def _reserve(size: int) -> int:
+    """Return the descriptor of a file of so many bytes that processes can share.
+
+    It has no name, so nothing is left over. `SimulatorError` if there is no room for it.
+    """
+    places = [_SHARED, None] if os.access(_SHARED, os.W_OK) else [None]
+    for folder in places:
+        with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=folder) as file:
+            os.posix_fallocate(file.fileno(), 0, size)  # without room, a write would be a SIGBUS
+            return os.dup(file.fileno())
+    where = " and ".join(str(folder or tempfile.gettempdir()) for folder in places)
+    raise SimulatorError(
+        f"environments in other processes need {size:,} bytes that they share, and there is no "
+        f"room in {where}; make room, take fewer environments, or set env.processes=0"
+    )
+
+
 class _Worker:
     """A process with the environments `rows`."""
 
@@ -242,18 +262,33 @@ class _Worker:
         passed = (commands, results, life, memory)
         arguments = ", ".join(map(str, passed))
         code = f"from jaxppo.simulators.worker import main; main({arguments})"
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}"],
-            pass_fds=passed,
-            stdin=subprocess.DEVNULL,
-            env={"JAX_PLATFORMS": "cpu", **os.environ},
-            start_new_session=True,  # Ctrl-C in a terminal is for the run alone
-        )
-        for fd in (commands, results, life):
-            os.close(fd)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}"],
+                pass_fds=passed,
+                stdin=subprocess.DEVNULL,
+                env={"JAX_PLATFORMS": "cpu", **os.environ},
+                start_new_session=True,  # Ctrl-C in a terminal is for the run alone
+            )
+        except OSError as error:
+            for fd in (self._to, self._from, self._life):
+                os.close(fd)
+            raise SimulatorError(
+                f"environment {rows[0]}: its process cannot start: {error.strerror}"
+            ) from error
+        finally:
+            for fd in (commands, results, life):
+                os.close(fd)
+        children.keep_from(self._to, self._from, self._life)
+        children.started(self._process.pid)
         self._commands = Connection(self._to, readable=False)
         self.results = Connection(self._from, writable=False)
         self.send(pickle.dumps(given))
+
+    @property
+    def group(self) -> int:
+        """The group of the process and of what its environments have started."""
+        return self._process.pid
 
     def started(self) -> None:
         """Wait until the environments are made; `SimulatorError` if that fails."""
@@ -290,8 +325,8 @@ class _Worker:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        with contextlib.suppress(ProcessLookupError):  # what its environments have started
-            os.killpg(self._process.pid, signal.SIGKILL)
+        children.kill(self._process.pid)  # what its environments have started
+        children.forget(self._to, self._from, self._life)
         self._commands.close()
         self.results.close()
         os.close(self._life)

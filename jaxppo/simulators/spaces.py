@@ -25,6 +25,12 @@ class Leaf:
         return "".join(f"[{key!r}]" for key in self.path)
 
     @property
+    def kind(self) -> str:
+        """Return the name of Gymnasium's class that the space is of, or of a subclass."""
+        kinds = spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Box
+        return next(kind.__name__ for kind in kinds if isinstance(self.space, kind))
+
+    @property
     def is_plain(self) -> bool:
         """Return whether `read` returns the observation itself."""
         return not self.path and _start(self.space) is None

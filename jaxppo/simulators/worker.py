@@ -11,6 +11,7 @@ import warnings
 from multiprocessing.connection import Connection
 from typing import Any
 
+from jaxppo.simulators import children
 from jaxppo.simulators.faults import ANY_ERROR, in_words
 from jaxppo.simulators.group import Group
 from jaxppo.simulators.spaces import Arrays
@@ -30,6 +31,7 @@ def main(commands: int, results: int, life: int, memory: int) -> None:
         # The parent ends this process. A handler, since programs of environments inherit SIG_IGN
         signal.signal(number, lambda *_: None)
     _end_with(life)
+    children.keep_from(commands, results, life, memory)
     reading = Connection(commands, writable=False)
     writing = Connection(results, readable=False)
     group = None
