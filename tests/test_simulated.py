@@ -26,8 +26,8 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.deploy.films import film, with_frames
 from jaxppo.envs import contract
-from jaxppo.runtime import devices, remote
-from jaxppo.runtime.actors import Threads
+from jaxppo.runtime import actors, devices, remote
+from jaxppo.runtime.actors import Actor, Threads
 from jaxppo.runtime.jobs import TrainingError, prepare
 from jaxppo.runtime.loop import run
 from jaxppo.runtime.simulated import env_config
@@ -242,6 +242,63 @@ def test_the_fault_of_one_of_several_actors_names_it() -> None:
     with pytest.raises(SimulatorError, match=r"^actor 0: environment 3 at"):
         threads.get()
     threads.close()
+
+
+def test_actors_that_hang_do_not_keep_a_run_from_ending(monkeypatch: Any) -> None:
+    class Hangs(Actor):
+        def __init__(self) -> None:
+            self.stopping, self.ended = False, threading.Event()
+
+        def collect(self, *_: Any, **__: Any) -> Any:
+            self.ended.wait()
+            raise SimulatorError("ended")
+
+        def abandon(self) -> None:
+            self.ended.set()
+
+    monkeypatch.setattr(actors, "CLOSING_SECONDS", 0.2)
+    threads = Threads([Hangs()], 0)
+    threads.publish(0, None)
+    threads.close()
+    assert not threads._threads[0].is_alive()
+
+
+def test_a_fault_in_the_first_reset_names_the_actor_too() -> None:
+    made: list[int] = []
+
+    class Late(Known):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(1)
+            self.number = len(made)
+
+        def reset(self, **given: Any) -> Any:
+            if self.number == len(made) > 4:  # the last of the second actor
+                raise ValueError("stuck")
+            return super().reset(**given)
+
+    with pytest.raises(TrainingError, match="actor 1: environment 1 at its step 0: reset raises"):
+        train("arch.actors=2", "arch.evaluate_first=false", env=lambda: Late())
+
+
+def test_a_fault_leaves_a_result(tmp_path: Path) -> None:
+    make = partial(Failing, "raises", str(tmp_path / "failed"))
+    with pytest.raises(TrainingError) as error:
+        train("arch.evaluate_first=false", env=make)
+    assert error.value.result is not None
+    assert error.value.result.status == str(error.value)
+    assert error.value.result.policy.act(np.zeros(3, np.float32))[0] in (0, 1)
+
+
+def test_a_recorded_episode_ends_with_its_own_observation(tmp_path: Path) -> None:
+    """An environment that fails is made anew, and its episode ends at the observation before."""
+    policy = train("env.on_error=restart", env=lambda: Known()).policy
+    make = partial(Failing, "raises", str(tmp_path / "failed"))
+    with pytest.warns(RestartWarning):
+        episodes = policy.play(env=make, episodes=4)
+    cut = [each for each in episodes if each.length == 3]
+    assert len(cut) == 1
+    assert cut[0].final_observation[0] == 2
 
 
 @pytest.mark.parametrize("actors", [0, 1])

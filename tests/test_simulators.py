@@ -1,9 +1,11 @@
 """Simulators without JAX: what they hand over, faults, restarts, and what they leave behind."""
 
 import contextlib
+import errno
 import os
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from gymnasium import spaces
 from simulators import (
     LENGTH,
     LIMIT,
@@ -294,7 +297,7 @@ def test_nothing_is_left_behind(num: int, isolated: bool) -> None:
 
 
 PARENT = """
-import sys, time
+import os, sys, time
 sys.path[:0] = {path!r}
 from functools import partial
 import numpy as np
@@ -302,15 +305,20 @@ from simulators import Failing
 from test_simulators import started
 found = started(partial(Failing, "hangs", {file!r}), num_processes=2, isolated=True)
 print(*[worker._process.pid for worker in found._workers], flush=True)
+if {forks} and not os.fork():  # as an environment in this process may do
+    os.close(1)
+    time.sleep(30)
+    os._exit(0)
 found.step([np.zeros(2, int)])
 found.step([np.zeros(2, int)])
 found.step([np.zeros(2, int)])
 """
 
 
-def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
-    """Also while an environment hangs in a step."""
-    code = PARENT.format(path=sys.path, file=str(tmp_path / "failed"))
+@pytest.mark.parametrize("forks", [False, True])
+def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path, forks: bool) -> None:
+    """Also while an environment hangs in a step, and while a fork of the parent lives."""
+    code = PARENT.format(path=sys.path, file=str(tmp_path / "failed"), forks=forks)
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     workers = [int(pid) for pid in parent.stdout.readline().split()]
@@ -330,6 +338,135 @@ def is_running(pid: int) -> bool:
         return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return False
+
+
+class Leaving(Known):
+    """It starts a process that inherits all it can, and ends its own in the first step."""
+
+    def __init__(self, forks: bool) -> None:
+        super().__init__()
+        self.forks = forks
+
+    def reset(self, **given: Any) -> Any:
+        if not self.forks:
+            self.process = subprocess.Popen(["sleep", "60"], close_fds=False)
+        elif not os.fork():
+            time.sleep(60)
+            os._exit(0)
+        return super().reset(**given)
+
+    def step(self, action: Any) -> Any:
+        os._exit(7)
+
+
+@pytest.mark.parametrize("forks", [False, True])
+def test_the_end_of_a_process_is_seen_while_what_it_started_lives(forks: bool) -> None:
+    found = started(partial(Leaving, forks), num_processes=1)
+    began = time.monotonic()
+    with pytest.raises(SimulatorError, match=r"^environment 0: its process ended with status 7"):
+        found.step([np.zeros(2, int)])
+    found.close()
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_memory_without_room_is_taken_elsewhere_or_refused(monkeypatch: Any, room: bool) -> None:
+    """A file in a full /dev/shm can be made longer, and ends the process when it is written to."""
+    tried: list[int] = []
+    reserve = os.posix_fallocate
+
+    def fallocate(file: int, start: int, size: int) -> None:
+        tried.append(size)
+        if len(tried) == 1 or not room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        reserve(file, start, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", fallocate)
+    files = len(os.listdir("/proc/self/fd"))
+    if room:
+        found = started(Known, num_processes=1)
+        found.step([np.zeros(2, int)])
+        found.close()
+        del found
+    else:
+        with pytest.raises(SimulatorError, match=r"bytes that they share, and there is no room in"):
+            started(Known, num_processes=1)
+    assert len(tried) == 2
+    assert len(os.listdir("/proc/self/fd")) <= files
+
+
+def test_a_process_that_cannot_start_leaves_no_descriptors(monkeypatch: Any) -> None:
+    real, files, before = subprocess.Popen, len(os.listdir("/proc/self/fd")), children()
+    called: list[int] = []
+
+    def popen(*given: Any, **settings: Any) -> Any:
+        called.append(1)
+        if len(called) == 2:
+            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+        return real(*given, **settings)
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    with pytest.raises(SimulatorError, match=r"^environment 1: its process cannot start: Res"):
+        started(Known, num_processes=2, isolated=True)
+    assert children() == before
+    assert len(os.listdir("/proc/self/fd")) <= files
+
+
+def test_environments_are_closed_if_a_later_one_cannot_be_made() -> None:
+    closed: list[int] = []
+
+    class Counted(Known):
+        number = 0
+
+        def __init__(self) -> None:
+            Counted.number += 1
+            if Counted.number == 4:  # the first shows its spaces
+                raise OSError("no licence")
+            super().__init__()
+
+        def close(self) -> None:
+            closed.append(1)
+
+    with pytest.raises(SimulatorError, match="environment 0: OSError: no licence"):
+        Pool(Counted, 4, *parts_of(Counted()))
+    assert len(closed) == 2
+
+
+def test_subclasses_of_spaces_go_to_other_processes() -> None:
+    class Own(spaces.Box):
+        pass
+
+    class Choice(spaces.Discrete):
+        pass
+
+    class Mine(Known):
+        observation_space = Own(-np.inf, np.inf, (3,), np.float32)
+        action_space = Choice(2)
+
+    found = started(partial(making.from_function, Mine, []), num_processes=1)
+    found.step([np.ones(2, int)])
+    found.close()
+
+
+def test_a_thread_that_waits_for_a_hanging_process_can_be_freed(tmp_path: Path) -> None:
+    found = started(partial(Failing, "hangs", str(tmp_path / "failed")), num_processes=1)
+    raised: list[SimulatorError] = []
+
+    def step() -> None:
+        try:
+            for _ in range(3):
+                found.step([np.zeros(2, int)])
+        except SimulatorError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=step, daemon=True)
+    thread.start()
+    while not (tmp_path / "failed").exists():
+        time.sleep(0.05)
+    found.abandon()
+    thread.join(20)
+    assert "its process ended with status -9" in str(raised[0])
+    found.close()
 
 
 @pytest.mark.parametrize("ends", [True, False])
