@@ -326,7 +326,8 @@ def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path, forks: bool)
     while not (tmp_path / "failed").exists():
         time.sleep(0.05)
     parent.kill()
-    parent.communicate()
+    parent.wait()
+    parent.stdout.close()
     deadline = time.monotonic() + 10
     while any(is_running(pid) for pid in workers) and time.monotonic() < deadline:
         time.sleep(0.05)
