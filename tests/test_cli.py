@@ -1043,11 +1043,11 @@ def test_flags_stand_anywhere(launch: Any, typed: str, seeds: list[int]) -> None
     [
         ("system.gamma=interval(0.5,0.9)", "system.gamma=interval(0.5,0.9): an interval needs a"),
         ("system.gamma=interval(0.9,1.02)", "system.gamma=1.02: must be at least 0 and at most 1"),
-        ("system.gamma=interval(0.99,0.9)", "from 0.99 to 0.9 must have its lower end first"),
+        ("system.gamma=interval(0.99,0.9)", "from 0.99 to 0.9 must end above its start"),
         ("system.clip_epss=interval(0.1,0.4)", "system.clip_epss: no such key; did you mean"),
         ("system.epochs=interval(1,4)", "must be an integer (1e7 is one), not float"),
         ("system.epochs=int(interval(0,4))", "system.epochs=0: must be at least 1"),
-        ("system.actor_lr=tag(log,interval(0,1))", "must begin above 0, as it has the tag log"),
+        ("system.actor_lr=tag(log,interval(0,1))", "must start above 0, since it has the tag log"),
         ("direction=minimize", "hydra.sweeper.direction=minimize: would look for the lowest"),
         ("n_jobs=0", "hydra.sweeper.n_jobs=0: must be an integer, at least 1"),
     ],

@@ -390,7 +390,9 @@ def test_memory_without_room_is_taken_elsewhere_or_refused(monkeypatch: Any, roo
         found.close()
         del found
     else:
-        with pytest.raises(SimulatorError, match=r"bytes that they share, and there is no room in"):
+        with pytest.raises(
+            SimulatorError, match=r"bytes, which cannot be had in /dev/shm \(No space"
+        ):
             started(Known, num_processes=1)
     assert len(tried) == 2
     assert len(os.listdir("/proc/self/fd")) <= files

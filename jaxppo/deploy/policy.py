@@ -91,8 +91,8 @@ class TrainedPolicy:
         the next call as `carry`; None starts episodes. `reset`, a bool or `[B]`, says that an
         observation starts an episode. Observations are normalised by the statistics of training,
         and an action mask in them is respected. Works under `jit` and `vmap`. `ConfigError` if the
-        observation does not fit the environment's space, `carry` is not the memory of as many
-        observations, or `key` is not a typed key.
+        observation does not fit the environment's space, `carry` lacks the memory's structure or
+        the batch size, or `key` is not a typed key.
         """
         if key is not None:
             check_key(key)

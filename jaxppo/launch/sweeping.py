@@ -115,7 +115,10 @@ def train(jobs: Sequence[Job]) -> Sequence[float | Exception]:
 
 
 def check_sweeper(sweeper: DictConfig, overrides: list[str]) -> None:
-    """Raise `ConfigError` if the sweeper cannot draw from intervals, or looks for the worst."""
+    """Raise `ConfigError` for an interval that the sweeper cannot sample, or if Optuna minimises.
+
+    Also if Optuna has no trials or no jobs.
+    """
     kind = str(sweeper._target_)
     if "basic" in kind:
         for override in OverridesParser.create().parse_overrides(overrides):
@@ -143,7 +146,7 @@ def check_sweeper(sweeper: DictConfig, overrides: list[str]) -> None:
 def check_sweep(config_name: str, overrides: list[str]) -> None:
     """Check each swept value by its rule, then whole jobs, one changed value at a time.
 
-    Of an interval these are its ends and one value between.
+    Of an interval these are both ends and, unless its values are integers, one value between them.
     """
     parser = OverridesParser.create()
     parsed = parser.parse_overrides(overrides)
@@ -181,7 +184,7 @@ def _values(override: Override) -> list[str]:
     low, high = interval.start, interval.end
     least = 0 if "log" in interval.tags else -math.inf
     if not least < low < high:
-        rule = "have its lower end first" if low >= high else "begin above 0, as it has the tag log"
+        rule = "end above its start" if low >= high else "start above 0, since it has the tag log"
         raise ConfigError(f"{override.key_or_group}: the interval from {low} to {high} must {rule}")
     whole = isinstance(low, int)
     return [str(low), *([] if whole else [str(low + (high - low) / math.pi)]), str(high)]

@@ -61,7 +61,7 @@ class Tuning:
         100_000_000, "environment steps of all training runs, of search and confirmation", low=1
     )
     members: int = setting(
-        128, "members that train at once in the search, at most; fewer need less memory", low=4
+        128, "members of the populations of the search, at most; fewer need less memory", low=4
     )
     seeds: int = setting(10, "fresh seeds of the confirmation", low=2, high=9_999)
     command: str = setting("ff_ppo", f"one of {', '.join(COMMANDS)}", choices=COMMANDS)

@@ -133,7 +133,7 @@ class Actor:
 
 @contextlib.contextmanager
 def naming(number: int, num_actors: int) -> Iterator[None]:
-    """Say which of several actors a fault is of: each numbers its environments from 0."""
+    """Put the actor's number in a fault, since each of several numbers its environments from 0."""
     try:
         yield
     except SimulatorError as error:
@@ -200,8 +200,8 @@ class Threads:
     def close(self) -> None:
         """Stop all threads, each after its step; those of Ray after their rollout.
 
-        A process whose step takes longer than `CLOSING_SECONDS` is ended. A simulator in this
-        process cannot be; its thread then goes on until the step returns.
+        If a thread still waits after `CLOSING_SECONDS`, the processes of all actors here are ended.
+        A simulator in this process cannot be; its thread then goes on until the step returns.
         """
         with self._published:
             self._closing = True

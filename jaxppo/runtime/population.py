@@ -139,7 +139,8 @@ def sources(
 
     Truncation selection: each of the worst members copies one of the same number of best members,
     if that is better; all others continue from themselves. Jaderberg et al. 2017
-    (arXiv 1711.09846), section 4.1. All members without a finite score are among the worst.
+    (arXiv 1711.09846), section 4.1. Members without a finite score are replaced too, even if they
+    outnumber the best members.
     """
     order = [i for i in rank(scores) if i not in failed]
     num = max(1, int(threshold * len(order)))

@@ -340,7 +340,7 @@ class Saver:
         return stops
 
     def save_fault(self, pending: Callable[[], str], state: State, layout: Layout) -> None:
-        """Save what a simulator's fault has left, as `pending` does; the caller gets it too."""
+        """After a simulator's fault, save the last state by `pending`; the caller gets it."""
         pending()
         self._caller.reached = self.reached(state, layout)
 

@@ -1,7 +1,7 @@
 """What processes inherit from a run and from the processes of its simulators.
 
-A program that an environment starts must not inherit the ends of their pipes: nobody would see the
-end of the process that had them. Nor may it outlive the run.
+A program that an environment starts must not inherit their pipes: otherwise nobody would notice
+that the process died. It should not outlive the run either (after `kill -9` of the run it may).
 """
 
 import contextlib

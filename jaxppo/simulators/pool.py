@@ -239,15 +239,18 @@ def _reserve(size: int) -> int:
 
     It has no name, so nothing is left over. `SimulatorError` if there is no room for it.
     """
-    places = [_SHARED, None] if os.access(_SHARED, os.W_OK) else [None]
-    for folder in places:
-        with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=folder) as file:
-            os.posix_fallocate(file.fileno(), 0, size)  # without room, a write would be a SIGBUS
-            return os.dup(file.fileno())
-    where = " and ".join(str(folder or tempfile.gettempdir()) for folder in places)
+    found = []
+    for folder in [_SHARED, None] if os.access(_SHARED, os.W_OK) else [None]:
+        try:
+            with tempfile.TemporaryFile(dir=folder) as file:
+                # Without room, a write to the file would end the process by SIGBUS
+                os.posix_fallocate(file.fileno(), 0, size)
+                return os.dup(file.fileno())
+        except OSError as error:
+            found.append(f"{folder or tempfile.gettempdir()} ({error.strerror})")
     raise SimulatorError(
-        f"environments in other processes need {size:,} bytes that they share, and there is no "
-        f"room in {where}; make room, take fewer environments, or set env.processes=0"
+        f"environments in other processes share {size:,} bytes, which cannot be had in "
+        f"{' or '.join(found)}; make room, take fewer environments, or set env.processes=0"
     )
 
 

@@ -26,7 +26,7 @@ class Leaf:
 
     @property
     def kind(self) -> str:
-        """Return the name of Gymnasium's class that the space is of, or of a subclass."""
+        """Return the name of the Gymnasium class of which the space is, also for subclasses."""
         kinds = spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Box
         return next(kind.__name__ for kind in kinds if isinstance(self.space, kind))
 
