@@ -289,6 +289,20 @@ def test_policies_are_pickled_by_their_settings_and_arrays(trained: Any) -> None
     )
 
 
+@pytest.mark.parametrize("memory", [True, False])
+def test_acting_is_one_program(memory: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Each JAX operation beside it would take as long as the whole program."""
+    policy = fresh(some("envs.Echo", memory=memory))
+    reset = policy.system.env.reset(jax.random.split(jax.random.key(0), 1))
+    obs = jax.tree.map(lambda x: np.asarray(x[0]), reset[1])
+    _, carry = policy.act(obs)
+    jax.clear_caches()
+    with jax.log_compiles():
+        policy.act(obs, carry=carry, reset=False)
+    found = [line for line in caplog.messages if line.startswith("Compiling")]
+    assert [line.split()[1] for line in found] == ["jit(_act)"]
+
+
 def test_parts_of_observations_have_one_batch_size() -> None:
     policy = fresh(some("envs.Masked"))
     obs = policy.system.env.reset(jax.random.split(jax.random.key(0), 3))[1]
