@@ -1,5 +1,6 @@
 """Environments: spaces, data types, ends of episodes, true successors, extras, refusals."""
 
+import math
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -527,6 +528,10 @@ def test_parameters_are_bound() -> None:
     [
         ({"name": "CartPoel-v1"}, ["env.name=CartPoel-v1", "CartPole-v1"]),
         ({"params": {"gravitty": 1}}, ["env.params.gravitty", "env.params.gravity"]),
+        ({"params": {"gravity": "x"}}, ["env.params.gravity=x: must be a number", "has 9.8"]),
+        ({"params": {"gravity": None}}, ["env.params.gravity=None: must be a number"]),
+        ({"params": {"gravity": math.nan}}, ["env.params.gravity=nan: must be a number"]),
+        ({"params": {"max_steps_in_episode": True}}, ["=True: must be a number", "has 500"]),
         ({"kwargs": {"rows": 3}}, ["env.kwargs={'rows': 3}", "rows"]),
         ({"name": None, "target": "envs.Nothing"}, ["env.target=envs.Nothing", "no class Nothing"]),
         ({"name": None, "target": "nowhere.Env"}, ["env.target=nowhere", "PYTHONPATH"]),

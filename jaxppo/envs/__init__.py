@@ -5,6 +5,7 @@ import difflib
 import importlib
 import importlib.metadata
 import importlib.util
+import math
 import sys
 from collections.abc import Iterable
 from types import ModuleType
@@ -192,8 +193,15 @@ def unknown(config: EnvConfig, known: Iterable[str]) -> ConfigError:
 def replace_params(name: str, params: Any, changes: dict[str, Any]) -> Any:
     """Return a library's parameters, a dataclass, with the changes of `env.params`."""
     known = [field.name for field in dataclasses.fields(params)]
-    for key in changes:
+    for key, value in changes.items():
         check_known("env.params", key, name, known)
+        own = getattr(params, key)
+        plain = value is None or isinstance(value, str | bool | list | dict)
+        is_nan = isinstance(value, float) and math.isnan(value)
+        if type(own) in (int, float) and (plain or is_nan):
+            raise ConfigError(f"env.params.{key}={value}: must be a number; {name} has {own}")
+        if isinstance(own, bool) and plain and not isinstance(value, bool):
+            raise ConfigError(f"env.params.{key}={value}: must be true or false; {name} has {own}")
     return dataclasses.replace(params, **changes)
 
 
