@@ -31,6 +31,7 @@ from simulators import (
 
 from jaxppo.simulators import making
 from jaxppo.simulators import pool as simulators_pool
+from jaxppo.simulators.children import kill_all
 from jaxppo.simulators.faults import SimulatorError
 from jaxppo.simulators.group import next_seed
 from jaxppo.simulators.pool import Pool
@@ -472,6 +473,17 @@ def test_a_thread_that_waits_for_a_hanging_process_can_be_freed(tmp_path: Path) 
     found.close()
 
 
+def wait_for(wanted: int, seconds: str) -> None:
+    """Wait until so many processes sleep for `seconds`."""
+    deadline, number = time.monotonic() + 5, -1
+    while number != wanted and time.monotonic() < deadline:
+        number = 0
+        for file in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):  # it has ended
+                number += file.read_bytes() == f"sleep\0{seconds}\0".encode()
+    assert number == wanted
+
+
 @pytest.mark.parametrize("ends", [True, False])
 def test_processes_of_environments_end_with_theirs(ends: bool) -> None:
     """Also those that `close` forgets; those that it ends are not deaf to SIGTERM."""
@@ -479,18 +491,18 @@ def test_processes_of_environments_end_with_theirs(ends: bool) -> None:
     make = partial(making.from_function, partial(Server, seconds, ends), [])
     found = Pool(make, 2, *parts_of(Known()), num_processes=1)
     found.reset(range(2), range(2))
-
-    def wait_for(wanted: int) -> None:
-        deadline, number = time.monotonic() + 5, -1
-        while number != wanted and time.monotonic() < deadline:
-            number = 0
-            for file in Path("/proc").glob("[0-9]*/cmdline"):
-                with contextlib.suppress(OSError):  # it has ended
-                    number += file.read_bytes() == f"sleep\0{seconds}\0".encode()
-        assert number == wanted
-
-    wait_for(2)
+    wait_for(2, seconds)
     began = time.monotonic()
     found.close()
     assert time.monotonic() - began < 5
-    wait_for(0)
+    wait_for(0, seconds)
+
+
+def test_a_run_that_ends_at_once_ends_the_processes_of_environments() -> None:
+    seconds = f"601.{os.getpid()}"
+    make = partial(making.from_function, partial(Server, seconds, False), [])
+    found = Pool(make, 2, *parts_of(Known()), num_processes=2, isolated=True)
+    wait_for(2, seconds)
+    kill_all()
+    wait_for(0, seconds)
+    found.close()
