@@ -199,7 +199,7 @@ def policy_of(reached: Reached, seed: int, which: str) -> TrainedPolicy:
     layout = reached.layout
     seeds = [reached.members[i].seed for i in layout.slots]
     if seed not in seeds:
-        raise ConfigError(f"seed={seed}: is none of {', '.join(map(str, seeds))}")
+        raise ConfigError(f"seed={seed!r}: is none of {', '.join(map(str, seeds))}")
     if which not in ("best", "latest"):
         raise ConfigError(f"which={which}: must be best or latest")
     if is_donated(reached):
