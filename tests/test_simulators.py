@@ -399,6 +399,13 @@ def test_memory_without_room_is_taken_elsewhere_or_refused(monkeypatch: Any, roo
     assert len(os.listdir("/proc/self/fd")) <= files
 
 
+def test_memory_is_shared_where_it_cannot_be_reserved(monkeypatch: Any) -> None:
+    monkeypatch.delattr(os, "posix_fallocate")  # as on macOS
+    found = started(Known, num_processes=1)
+    found.step([np.zeros(2, int)])
+    found.close()
+
+
 def test_a_process_that_cannot_start_leaves_no_descriptors(monkeypatch: Any) -> None:
     real, files, before = subprocess.Popen, len(os.listdir("/proc/self/fd")), children()
     called: list[int] = []

@@ -233,7 +233,6 @@ def _read(
     seed = end.get("seed", log[0].get("seed") if log else None)
     if seed is None or _is_population(config):  # a population's summary has the best member's seed
         seed = config["arch"].get("seed", 0)
-    steps = int(max((event["steps"] for event in log), default=0))
     if is_of_before(end, log):
         end = {name: end[name] for name in ("machine", "versions") if name in end}
     picture, machine = folder / "population.png", end.get("machine")
@@ -252,7 +251,7 @@ def _read(
             if event["event"] == "eval" and (score := _score(event)) is not None
         },
         absolute=_number(end.get("absolute_metric")),
-        steps=steps,
+        steps=_last_step(log),
         seconds=_number(end.get("seconds", log[-1].get("seconds") if log else None)),
         versions=end.get("versions") or _newest_manifest(home).get("versions") or {},
         machine=None if machine is None else str(machine),
@@ -312,8 +311,12 @@ def summary(file: Path, notes: list[str]) -> dict[str, Any]:
 
 def is_of_before(end: Mapping[str, Any], log: Sequence[Event]) -> bool:
     """Return whether a summary is older than its run, which was resumed and has not ended since."""
-    steps = max((event["steps"] for event in log), default=0)
+    steps = _last_step(log)
     return bool(steps > end.get("steps", steps))
+
+
+def _last_step(log: Sequence[Event]) -> int:
+    return int(max((event["steps"] for event in log), default=0))
 
 
 def _newest_manifest(home: Path) -> dict[str, Any]:

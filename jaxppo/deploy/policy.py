@@ -117,8 +117,8 @@ class TrainedPolicy:
         *more: Any,
     ) -> Any:
         """Return what `function` returns for a batch; for one observation without `B`."""
-        num = self._batch_size(observation)
-        single, num = num is None, 1 if num is None else num
+        size = self._batch_size(observation)
+        single, num = size is None, 1 if size is None else size
         if not num:
             raise ConfigError("observation: must hold at least one, not an empty batch")
         for name, given in (("reset", reset), *(("key", key) for key in more if key is not None)):

@@ -196,11 +196,11 @@ def replace_params(name: str, params: Any, changes: dict[str, Any]) -> Any:
     for key, value in changes.items():
         check_known("env.params", key, name, known)
         own = getattr(params, key)
-        plain = value is None or isinstance(value, str | bool | list | dict)
+        other = value is None or isinstance(value, str | bool | list | dict)  # than a number
         is_nan = isinstance(value, float) and math.isnan(value)
-        if type(own) in (int, float) and (plain or is_nan):
+        if type(own) in (int, float) and (other or is_nan):
             raise ConfigError(f"env.params.{key}={value}: must be a number; {name} has {own}")
-        if isinstance(own, bool) and plain and not isinstance(value, bool):
+        if isinstance(own, bool) and other and not isinstance(value, bool):
             raise ConfigError(f"env.params.{key}={value}: must be true or false; {name} has {own}")
     return dataclasses.replace(params, **changes)
 

@@ -243,8 +243,11 @@ def _reserve(size: int) -> int:
     for folder in [_SHARED, None] if os.access(_SHARED, os.W_OK) else [None]:
         try:
             with tempfile.TemporaryFile(dir=folder) as file:
-                # Without room, a write to the file would end the process by SIGBUS
-                os.posix_fallocate(file.fileno(), 0, size)
+                if hasattr(os, "posix_fallocate"):  # not on macOS
+                    # Without room, a write to the file would end the process by SIGBUS
+                    os.posix_fallocate(file.fileno(), 0, size)
+                else:
+                    file.truncate(size)
                 return os.dup(file.fileno())
         except OSError as error:
             found.append(f"{folder or tempfile.gettempdir()} ({error.strerror})")
@@ -283,7 +286,7 @@ class _Worker:
             for fd in (commands, results, life):
                 os.close(fd)
         children.keep_from(self._to, self._from, self._life)
-        children.started(self._process.pid)
+        children.started(self.group)
         self._commands = Connection(self._to, readable=False)
         self.results = Connection(self._from, writable=False)
         self.send(pickle.dumps(given))
@@ -328,7 +331,7 @@ class _Worker:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        children.kill(self._process.pid)  # what its environments have started
+        children.kill(self.group)  # what its environments have started
         children.forget(self._to, self._from, self._life)
         self._commands.close()
         self.results.close()
