@@ -1074,6 +1074,13 @@ def test_studies_are_checked_before_they_start(typed: str, message: str) -> None
         check()
 
 
+def test_intervals_of_a_file_are_checked_too() -> None:
+    target = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+    sweeper = {"_target_": target, "params": {"system.gamma": "interval(0.9,1)"}}
+    with pytest.raises(ConfigError, match=r"system.gamma=interval\(0.9,1\): an interval needs"):
+        check_sweeper(OmegaConf.create(sweeper), [])
+
+
 @pytest.mark.filterwarnings("ignore")  # of Optuna's own
 def test_a_study_of_optuna_goes_on_past_a_failed_trial(
     launch: Any, cwd: Path, programs: list[list[Config]]
@@ -1362,6 +1369,7 @@ def test_a_working_directory_that_is_gone_is_said(cwd: Path, shell: dict[str, st
             "RESOURCE_EXHAUSTED: Out of memory, 9 bytes; lower arch.total_num_envs",
         ),
         (FileNotFoundError(2, "No such file or directory", "x.csv"), "x.csv: cannot be read (No"),
+        (FileNotFoundError(2, "No such", "no/x.csv"), "no/x.csv: there is no directory no; make"),
         (OSError(28, "No space left on device", "x.csv"), "x.csv: cannot be written (No space"),
         (PermissionError(13, "Permission denied", "/nowhere/x"), "/nowhere/x: cannot be written"),
     ],

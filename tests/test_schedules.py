@@ -235,9 +235,11 @@ def test_every_gradient_step_adapts_the_rates(small: Any, more: dict[str, Any]) 
     np.testing.assert_allclose(again.agent.algorithm.rate_factor, 1.5**16, rtol=1e-5)
 
 
-def test_the_minibatch_that_ends_the_epochs_lowers_the_rates(small: Any) -> None:
-    """Its KL is too large by both rules; without it, rates could only rise."""
-    system, state = small(system={**ADAPTED, "target_kl": 1e-9, "lr_kl_target": 1e-9})
+@pytest.mark.parametrize("target", [1e-9, 10.0])
+def test_the_minibatch_that_ends_the_epochs_lowers_the_rates(small: Any, target: float) -> None:
+    """Otherwise rates could only rise, if its KL is too large or too small by the other rule."""
+    changes = {"target_kl": 1e-9, "lr_kl_target": target}
+    system, state = small(system={**ADAPTED, **changes})
     after, found = phases.compiled(system).update(state)
     steps = int(found.learn.gradient_steps)
     assert 0 < steps < 8  # the first has no KL yet

@@ -153,7 +153,7 @@ class PPOSettings(SystemConfig):
     adapt_learning_rates: bool = setting(
         False,
         "after each gradient step, divide the learning rates by lr_factor if the minibatch's KL is "
-        "above 2 x lr_kl_target, multiply them by it if below lr_kl_target / 2",
+        "above 2 x lr_kl_target or target_kl, multiply them by it if below lr_kl_target / 2",
     )
     lr_kl_target: float = traced(
         0.01, "KL of a minibatch, in nats, that adapt_learning_rates aims at", above=0
@@ -489,9 +489,12 @@ class PPO(ActorCritic):
         """Adapt the learning rates to the KL(old || new) of the minibatch of a gradient step.
 
         The rule of RSL-RL (Schwarke et al. 2025, arXiv 2509.10771), with the estimate k3 of the KL.
+        A KL above `target_kl`, which ends the epochs, is also too high.
         """
         hp, kl, factor = agent.hyperparameters, metrics.approximate_kl, agent.algorithm.rate_factor
         high, low = kl > 2.0 * hp.lr_kl_target, kl < 0.5 * hp.lr_kl_target
+        if self.stops_early:
+            high |= self.stop(agent, metrics)
         factor = factor * jnp.where(high, 1 / hp.lr_factor, jnp.where(low, hp.lr_factor, 1.0))
         state = dataclasses.replace(agent.algorithm, rate_factor=_bounded(hp, factor))
         return dataclasses.replace(agent, algorithm=state)

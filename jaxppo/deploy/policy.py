@@ -1,5 +1,6 @@
 """Loading a trained policy and acting with it."""
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -465,8 +466,10 @@ def _find(run_dir: Path, which: str | int) -> Checkpoint:
     existing = checkpoint.steps_in(folder)
     if not existing:
         raise ConfigError(f"run={run_dir}: {_why_none(run_dir)}")
-    if isinstance(which, str) and which.isdecimal():
-        which = int(which)
+    if isinstance(which, str):
+        with contextlib.suppress(ValueError):  # best and latest are no numbers
+            number = float(which)
+            which = int(number) if number.is_integer() else which  # such as 1e6
     if isinstance(which, int | np.integer):
         if which not in existing:
             raise ConfigError(

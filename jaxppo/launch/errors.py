@@ -144,6 +144,9 @@ def _explain_os(error: OSError) -> str | None:
                 where, way_out = "standard output", "send it elsewhere, or logger.console=false"
             return f"{where}: {error.strerror}; {way_out}"
         return None
+    folder = os.path.dirname(os.fspath(name)) or "."
+    if isinstance(error, FileNotFoundError) and not os.path.isdir(folder):
+        return f"{name}: there is no directory {folder}; make it, or name another"
     unreadable = os.path.exists(name) and not os.access(name, os.R_OK)
     if isinstance(error, FileNotFoundError) or unreadable:
         return f"{name}: cannot be read ({error.strerror})"

@@ -121,7 +121,8 @@ def check_sweeper(sweeper: DictConfig, overrides: list[str]) -> None:
     """
     kind = str(sweeper._target_)
     if "basic" in kind:
-        for override in OverridesParser.create().parse_overrides(overrides):
+        named = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
+        for override in OverridesParser.create().parse_overrides([*named, *overrides]):
             if override.is_interval_sweep():
                 key, typed = override.key_or_group, (override.input_line or "").partition("=")[2]
                 raise ConfigError(
