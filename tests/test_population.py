@@ -61,6 +61,23 @@ def test_exploration_multiplies_divides_or_draws_within_bounds() -> None:
     np.testing.assert_allclose([fresh.mean(), fresh.std()], [-3, 2 / np.sqrt(12)], atol=0.06)
 
 
+def test_exploration_of_a_discount_changes_its_distance_to_one() -> None:
+    bounds = {"gamma": [0.9, 0.999]}
+    settings = PopulationConfig(size=1, hyperparameters=bounds, perturbation=1.25, resample=0.0)
+    found = {
+        explore({"gamma": [0.99]}, [0], settings, np.random.default_rng(seed))["gamma"][0]
+        for seed in range(20)
+    }
+    np.testing.assert_allclose(sorted(found), [1 - 0.0125, 1 - 0.008], rtol=1e-12)
+    for start, end in ((0.9, 0.9), (0.999, 0.999)):  # within its bounds
+        values = [
+            explore({"gamma": [start]}, [0], settings, np.random.default_rng(seed))["gamma"][0]
+            for seed in range(20)
+        ]
+        assert end in values
+        assert all(0.9 <= value <= 0.999 for value in values)
+
+
 def test_first_values_are_drawn_between_the_bounds_and_stay_a_members_own() -> None:
     config = small_config(population={"size": 40, "hyperparameters": BOUNDS})
     found = members(config)

@@ -477,6 +477,18 @@ def test_rewards_are_divided_by_the_deviation_of_their_discounted_sums(small: An
         np.testing.assert_allclose(state.acting.discounted_return, past, rtol=1e-5)
 
 
+@pytest.mark.parametrize("reward", [0.1, 0.0, -300.0])
+def test_constant_returns_are_divided_by_their_size(small: Any, reward: float) -> None:
+    """They have no deviation: rounding errors would scale rewards up by a million."""
+    system, state = small(system={"normalize_rewards": True})
+    phases = compiled(system)
+    state, rollout = collect(phases, state)
+    given = jnp.full_like(rollout.steps.reward, reward)
+    steps = dataclasses.replace(rollout.steps, reward=given, discounted_return=given)
+    _, scaled = phases.scale_rewards(state.agent, dataclasses.replace(rollout, steps=steps))
+    np.testing.assert_allclose(scaled.steps.reward, np.sign(reward), rtol=1e-6)
+
+
 @pytest.mark.long
 def test_epochs_end_where_the_kl_passes_its_limit(small: Any) -> None:
     """The first step finds KL 0 and is taken; the second sees it, and nothing moves after."""

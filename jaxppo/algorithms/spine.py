@@ -36,7 +36,12 @@ from jaxppo.kernels.permutations import random_permutation
 from jaxppo.kernels.platforms import forms
 from jaxppo.ops import sequences
 from jaxppo.ops.collectives import mean_over
-from jaxppo.ops.statistics import deviation, init_statistics, merge_statistics, normalized_entries
+from jaxppo.ops.statistics import (
+    init_statistics,
+    merge_statistics,
+    normalized_entries,
+    return_scale,
+)
 from jaxppo.types import (
     ActingState,
     AgentState,
@@ -262,14 +267,15 @@ def scale_rewards(
     """Normalise, scale and clip the rewards of a rollout.
 
     Normalisation divides by the standard deviation of G_t = r_t + gamma G_{t-1} within episodes,
-    over all rollouts so far (Engstrom et al. 2020, arXiv 2005.12729, section 3).
+    over all rollouts so far (Engstrom et al. 2020, arXiv 2005.12729, section 3), or by its size if
+    it is constant.
     """
     hp, reward = agent.hyperparameters, rollout.steps.reward
     if system.normalize_rewards:
         totals = rollout.steps.discounted_return
         statistics = merge_statistics(agent.reward_statistics, totals, system.axes)
         statistics = unless_nonfinite(system, statistics, agent.reward_statistics)
-        reward = reward / deviation(statistics.mean, statistics.variance)
+        reward = reward / return_scale(statistics.mean, statistics.variance)
         agent = dataclasses.replace(agent, reward_statistics=statistics)
     reward = jnp.clip(reward * hp.reward_scale, -hp.reward_clip, hp.reward_clip)
     steps = dataclasses.replace(rollout.steps, reward=reward)

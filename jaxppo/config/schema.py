@@ -414,7 +414,10 @@ class PopulationConfig:
         high=0.5,
     )
     perturbation: float = setting(
-        1.25, "pbt: factor by which a copied hyperparameter is multiplied or divided", low=1
+        1.25,
+        "pbt: factor by which a copied hyperparameter is multiplied or divided; of one with bounds "
+        "between 0.5 and 1, such as gamma, the distance to 1",
+        low=1,
     )
     resample: float = setting(
         0.25, "pbt: probability that a copied hyperparameter is sampled anew instead", low=0, high=1

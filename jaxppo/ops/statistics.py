@@ -155,6 +155,15 @@ def deviation(mean: jax.Array, variance: jax.Array) -> jax.Array:
     return jnp.maximum(jnp.sqrt(variance), jnp.maximum(RESOLUTION * jnp.abs(mean), 1e-15))
 
 
+def return_scale(mean: jax.Array, variance: jax.Array) -> jax.Array:
+    """Return what rewards are divided by, above zero, from the moments of returns.
+
+    It is their standard deviation, or |mean| if all are equal up to `RESOLUTION`.
+    """
+    size, spread = jnp.abs(mean), jnp.sqrt(variance)
+    return jnp.maximum(jnp.where(spread <= RESOLUTION * size, size, spread), 1e-15)
+
+
 def normalize(statistics: RunningStatistics, obs: PyTree, *, max_abs: float = 10.0) -> PyTree:
     """Return (x - mean) / deviation, clipped to +-max_abs; non-float leaves are unchanged.
 

@@ -164,16 +164,19 @@ def explore(
     """Return hyperparameters, as lists over members, with new values for the members `copied`.
 
     Each value is multiplied or divided by `perturbation`, within its bounds, or with probability
-    `resample` sampled anew: Jaderberg et al. 2017 (arXiv 1711.09846), section 4.1.
+    `resample` sampled anew: Jaderberg et al. 2017 (arXiv 1711.09846), section 4.1. Of a value with
+    bounds between 0.5 and 1, such as gamma, this is done to its distance to 1: a factor of 1.25
+    would take the value itself to a bound.
     """
     changed = {name: list(numbers) for name, numbers in values.items()}
     for name, (low, high) in population.hyperparameters.items():
         for i in copied:
+            value = values[name][i]
             factor = population.perturbation ** generator.choice((-1.0, 1.0))
             drawn = draw(low, high, generator)
             resampled = generator.uniform() < population.resample
-            found = drawn if resampled else min(max(values[name][i] * factor, low), high)
-            changed[name][i] = float(found)
+            moved = 1.0 - (1.0 - value) * factor if low >= 0.5 and high <= 1.0 else value * factor
+            changed[name][i] = float(drawn if resampled else min(max(moved, low), high))
     return changed
 
 
