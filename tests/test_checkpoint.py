@@ -72,6 +72,37 @@ def test_a_tree_comes_back_as_it_was(tmp_path: Path, threads: ThreadPoolExecutor
     np.testing.assert_array_equal(jax.random.normal(back["key"]), jax.random.normal(TREE["key"]))
 
 
+@pytest.mark.parametrize("name", ["run[1]", "lr=[0.1,0.2]", "a*b?"])
+def test_a_directory_may_have_the_signs_of_patterns(
+    tmp_path: Path, threads: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    (tmp_path / name).mkdir()
+    writer = Writer(tmp_path / name, threads, 1, [])
+    writer.save(5, {"x": np.arange(3)}, {}, None)
+    writer.wait()
+    found, lines = checkpoint.newest(tmp_path / name)
+    assert found is not None
+    assert lines == []
+    np.testing.assert_array_equal(found.arrays["['x']"], np.arange(3))
+    assert not caplog.records
+
+
+def test_a_backslash_is_refused(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
+    with pytest.raises(CheckpointError, match="cannot be below a name with a backslash"):
+        Writer(tmp_path / "back\\slash", threads, 1, [])
+
+
+def test_scores_that_do_not_compare_protect_nothing(
+    tmp_path: Path, threads: ThreadPoolExecutor, write: Any
+) -> None:
+    write({10: 9.0, 20: 1.0})
+    writer = Writer(tmp_path, threads, 1, [], compares=lambda manifest: manifest["block"] > 10)
+    for steps, score in ((30, 2.0), (40, 0.0)):
+        writer.save(steps, {"x": np.zeros(3)}, {"block": steps}, score)
+    writer.wait()
+    assert there(tmp_path) == [30, 40]
+
+
 def test_arrays_of_another_program_are_refused(tmp_path: Path, write: Any) -> None:
     write({1: None})
     found, _ = checkpoint.newest(tmp_path)

@@ -632,13 +632,16 @@ def test_directory_that_cannot_be_written_is_refused(
     assert_refused(launch(f"{key}={locked}/below"), f"{key}={locked}", cwd)
 
 
-def test_directory_that_holds_a_run_is_refused(launch: Any, cwd: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", ["metrics.jsonl", "checkpoints/000000000064"])
+def test_directory_that_holds_a_run_is_refused(
+    launch: Any, cwd: Path, tmp_path: Path, file: str
+) -> None:
     earlier = tmp_path / "earlier"
-    earlier.mkdir()
-    (earlier / "metrics.jsonl").write_text("{}\n")
+    (earlier / file).parent.mkdir(parents=True)
+    (earlier / file).write_text("{}\n")
     outcome = launch(f"hydra.run.dir={earlier}")
     assert_refused(outcome, f"hydra.run.dir={earlier}: holds a run already", cwd)
-    assert [path.name for path in earlier.iterdir()] == ["metrics.jsonl"]
+    assert [str(p.relative_to(earlier)) for p in earlier.rglob("*") if p.is_file()] == [file]
 
 
 @pytest.mark.long
@@ -1096,6 +1099,16 @@ def test_a_study_of_optuna_goes_on_past_a_failed_trial(
     assert [len(jobs) for jobs in programs] == [3, 3]
     found = OmegaConf.load(cwd / "sweep" / "optimization_results.yaml")
     assert found.best_value == -MAX_FLOAT
+
+
+@pytest.mark.parametrize("swept", ["arch.seed=1,2", "system.epochs=1,2"])
+def test_jobs_of_a_sweep_have_directories_of_their_own(
+    launch: Any, cwd: Path, programs: list[list[Config]], swept: str
+) -> None:
+    outcome = launch("-m", swept, "hydra.sweep.dir=sweep", "hydra.sweep.subdir=x")
+    assert outcome.status == 2
+    assert outcome.err.startswith("hydra.sweep.subdir=x: two jobs would have the directory")
+    assert programs == []
 
 
 def test_populations_of_a_sweep_do_not_mix(

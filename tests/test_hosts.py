@@ -280,6 +280,7 @@ def test_processes_are_found(
     "given, env, line",
     [
         ({"coordinator": "a"}, {}, "arch.distributed.coordinator=a: must be HOST:PORT"),
+        ({"coordinator": "a:65536"}, {}, "arch.distributed.coordinator=a:65536: must be"),
         ({"processes": 2}, {}, "arch.distributed.processes: no such key; one of coordinator"),
         ({**GIVEN, "process_id": 2}, {}, "arch.distributed.process_id=2: must be from 0 to 1"),
         ({"num_processes": 2.5}, {}, "arch.distributed.num_processes=2.5: must be a whole number"),

@@ -252,6 +252,30 @@ def test_blocks_after_those_that_are_done(
     assert blocks_after(done, planned) == blocks
 
 
+def test_blocks_are_the_same_after_each_resume_with_a_larger_budget() -> None:
+    for evaluations in (1, 2, 3, 5):
+        done = plan(coin(num_updates=20, num_evaluation=evaluations), 1).updates_per_block
+        for num_updates in range(21, 99):
+            planned = plan(coin(num_updates=num_updates, num_evaluation=evaluations), 1)
+            blocks = blocks_after(done, planned)
+            assert sum(blocks) == num_updates
+            assert 0 < min(blocks) <= max(blocks) <= max(done)
+            for num in range(len(done), len(blocks)):
+                assert blocks_after(blocks[:num], planned) == blocks
+
+
+@pytest.mark.long
+def test_another_number_of_evaluations_is_refused_unless_it_is_kept(
+    tmp_path: Path, whole: Any
+) -> None:
+    """The blocks of a checkpoint stay; as many more updates and evaluations agree with them."""
+    _, folder = whole(coin())
+    for changes in ({"num_evaluation": 2}, {"num_updates": 16, "num_evaluation": 16}):
+        with pytest.raises(ConfigError, match=r"arch.num_evaluation=.* keep arch.num_evaluation=4"):
+            loop.run(coin(**changes), folder, resume=True)
+    loop.run(coin(num_updates=16, num_evaluation=8), folder, resume=True)
+
+
 @pytest.mark.long
 def test_another_number_of_members_is_refused(tmp_path: Path, whole: Any) -> None:
     _, folder = whole(coin("seeds"))

@@ -23,6 +23,7 @@ from jaxppo.launch.command_line import begin
 from jaxppo.launch.composing import plain_settings
 from jaxppo.runtime import devices
 from jaxppo.runtime.build import program_key
+from jaxppo.runtime.directories import check_run_dir
 from jaxppo.runtime.jobs import Job, TooLargeError, prepare
 from jaxppo.runtime.loop import run_together
 
@@ -85,7 +86,22 @@ def _begin_all(
         )
         done.return_value  # noqa: B018  raises the error of a failed job
         returns.append(done)
+        _check_directory(config, jobs)
     return jobs, returns
+
+
+def _check_directory(config: DictConfig, jobs: Sequence[Job]) -> None:
+    """Raise `ConfigError` if another job has, or had, the directory of the last of `jobs`."""
+    *others, last = jobs
+    sweep: Any = OmegaConf.to_container(config.hydra.sweep)
+    key = f"hydra.sweep.subdir={sweep['subdir']}"
+    if last.run_dir is not None and not last.resume:
+        if last.run_dir in [job.run_dir for job in others]:
+            raise ConfigError(
+                f"{key}: two jobs would have the directory {last.run_dir}; name it by what differs "
+                "between jobs, or leave it out"
+            )
+        check_run_dir("hydra.sweep.subdir", last.run_dir)
 
 
 def groups(configs: Sequence[Config]) -> list[list[int]]:

@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -90,13 +90,24 @@ class Writer:
     """Writes the checkpoints of a run in other threads, and deletes old ones.
 
     It keeps the `keep` latest, the one with the highest finite score, the first at or after each of
-    the `milestones` (in steps), and pinned ones.
+    the `milestones` (in steps), and pinned ones. Of earlier checkpoints, scores count whose
+    manifest `compares`.
     """
 
     def __init__(
-        self, run_dir: Path, threads: ThreadPoolExecutor, keep: int, milestones: list[int]
+        self,
+        run_dir: Path,
+        threads: ThreadPoolExecutor,
+        keep: int,
+        milestones: list[int],
+        compares: Callable[[dict[str, Any]], bool] = lambda _: True,
     ) -> None:
         self.folder = run_dir / FOLDER
+        if "\\" in str(self.folder.absolute()):  # tensorstore would write to other directories
+            raise CheckpointError(
+                f"{self.folder}: checkpoints cannot be below a name with a backslash; choose "
+                "another directory, or set checkpoint.enabled=false"
+            )
         self._threads = threads
         self._keep = keep
         self._milestones = milestones
@@ -111,7 +122,8 @@ class Writer:
                 self._pinned.add(int(path.stem))
         for steps in steps_in(self.folder):
             with contextlib.suppress(CheckpointError):  # a damaged one is left alone
-                self._scores[steps] = read_manifest(self.folder / _name(steps)).get("score")
+                manifest = read_manifest(self.folder / _name(steps))
+                self._scores[steps] = manifest.get("score") if compares(manifest) else None
 
     def save(self, steps: int, tree: PyTree, facts: dict[str, Any], score: float | None) -> None:
         """Start to write NumPy arrays; raise errors of the checkpoint before, as `wait` does."""
@@ -403,13 +415,15 @@ def _orbax() -> Any:
     options = ocp.options.MultiprocessingOptions(
         primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"host{own}"
     )
-    handler = ocp.StandardCheckpointHandler(multiprocessing_options=options)
+    # OCDBT files are merged by a glob, which finds none below a directory such as run[1]
+    handler = ocp.StandardCheckpointHandler(multiprocessing_options=options, use_ocdbt=False)
     return ocp.Checkpointer(handler, multiprocessing_options=options)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Drop the tracebacks that orbax logs from its threads: it raises the same errors as well."""
-    return "_SignalingThread" not in str(record.msg)
+    """Drop what orbax logs for each checkpoint, and tracebacks of errors that it also raises."""
+    message = str(record.msg)
+    return "_SignalingThread" not in message and "Skipping merge of OCDBT" not in message
 
 
 def _files(path: Path) -> Iterator[Path]:

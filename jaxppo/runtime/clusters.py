@@ -55,8 +55,12 @@ def _check(distributed: Mapping[str, Any]) -> None:
         if value is None:
             continue
         if key == "coordinator":
-            if not re.fullmatch(r".+:\d+", str(value)):
-                raise ConfigError(f"{name}={value}: must be HOST:PORT of the first process")
+            port = re.fullmatch(r".+:(\d+)", str(value))
+            if port is None or not 0 < int(port[1]) < 2**16:
+                raise ConfigError(
+                    f"{name}={value}: must be HOST:PORT of the first process, with a port from 1 "
+                    "to 65535"
+                )
         elif not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise ConfigError(f"{name}={value}: must be a whole number, not negative")
 

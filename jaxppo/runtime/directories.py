@@ -8,6 +8,7 @@ from typing import IO
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.stored import CONFIG
+from jaxppo.runtime import checkpoint
 from jaxppo.runtime.sinks import METRICS
 
 _LOCK = ".lock"  # in the run directory; the kernel releases it when the process ends
@@ -80,8 +81,11 @@ def check_tree(key: str, folder: Path) -> None:
 
 def check_run_dir(key: str, run_dir: Path) -> None:
     """Raise `ConfigError` if a run cannot be written to `run_dir`, which may not exist yet."""
-    if any((run_dir / name).exists() for name in (METRICS, CONFIG)):
-        raise ConfigError(f"{key}={run_dir}: holds a run already; choose another directory")
+    for name in (METRICS, CONFIG, checkpoint.FOLDER):
+        if (run_dir / name).is_file() or any((run_dir / name).glob("*")):
+            raise ConfigError(
+                f"{key}={run_dir}: holds a run already ({name}); choose another directory"
+            )
     existing = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise ConfigError(f"{key}={run_dir}: {existing} is not a directory; choose another")

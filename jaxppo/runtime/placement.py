@@ -60,10 +60,11 @@ class Layout:
         if self.plan.shards_members:
             fits = [n for n in range(1, num_devices + 1) if len(kept) % n == 0]
             if hosts.count() > 1 and num_devices not in fits:
-                raise ConfigError(
-                    f"{count(kept, 'member')} cannot be split over {num_devices} devices of "
-                    f"{hosts.count()} processes; resume with one process"
-                )
+                with hosts.agreeing():  # the first process speaks
+                    raise ConfigError(
+                        f"{count(kept, 'member')} cannot be split over {num_devices} devices of "
+                        f"{hosts.count()} processes; resume with one process"
+                    )
             num_devices = fits[-1]
         plan = dataclasses.replace(self.plan, num_members=len(kept), num_devices=num_devices)
         return Layout(plan, self.system, tuple(self.slots[slot] for slot in kept))

@@ -91,10 +91,14 @@ class Progress:
 def blocks_after(done: Sequence[int], plan: Plan) -> tuple[int, ...]:
     """Return the block lengths after a resume.
 
-    They are as planned. If the budget has grown, the new blocks are about as long as the old ones.
+    They are as planned. If the budget has grown, the new blocks are about as long as the old ones:
+    each is the floor of an equal part of what is left, so a later resume finds the same lengths.
     """
-    if tuple(done) == plan.updates_per_block[: len(done)]:
+    blocks = tuple(done)
+    if blocks == plan.updates_per_block[: len(blocks)]:
         return plan.updates_per_block
-    left = plan.num_updates - sum(done)
-    count = -(-left // max(done))
-    return (*done, *((i + 1) * left // count - i * left // count for i in range(count)))
+    left = plan.num_updates - sum(blocks)
+    for count in range(-(-left // max(blocks)), 0, -1):
+        blocks = (*blocks, left // count)
+        left -= blocks[-1]
+    return blocks

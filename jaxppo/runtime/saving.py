@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from jaxppo.runtime.checkpoint import Checkpoint, CheckpointError
 from jaxppo.runtime.directories import check_tree, only_run_in
 from jaxppo.runtime.events import Events
 from jaxppo.runtime.facts import MemberFacts, RunFacts
-from jaxppo.runtime.jobs import Job
+from jaxppo.runtime.jobs import Job, plan_members
 from jaxppo.runtime.members import Members
 from jaxppo.runtime.placement import Layout, State, reshard
 from jaxppo.runtime.progress import Progress
@@ -161,6 +162,15 @@ def _check_facts(
             f"{math.prod(now):,} steps per update, and {found.path} counts updates of "
             f"{' x '.join(map(str, was))} = {math.prod(was):,}; keep that product"
         )
+    blocks = plan_members(job.config, num_members).updates_per_block
+    before, evaluations = arch.get("num_evaluation"), job.config.arch.num_evaluation
+    if before not in (None, evaluations) and blocks[
+        : len(done := facts.updates_per_block)
+    ] != tuple(done):
+        raise ConfigError(
+            f"arch.num_evaluation={evaluations}: {found.path} has blocks of {done} updates, and "
+            f"later ones are as long; keep arch.num_evaluation={before}"
+        )
     every = job.config.logger.every
     if facts.updates and every != facts.every:
         raise ConfigError(
@@ -170,11 +180,16 @@ def _check_facts(
     return gaps
 
 
-def has_other_env(facts: RunFacts, config: Config) -> bool:
-    """Return whether a setting of `env` differs from those that the checkpoint has."""
-    before = facts.config.get("env", {})  # an older version may have had other settings
+def has_other_env(stored: Mapping[str, Any], config: Config) -> bool:
+    """Return whether a setting of `env` differs from the `stored` settings of a checkpoint."""
+    before = stored.get("env", {})  # an older version may have had other settings
     env = plain(config)["env"]
     return any(not _is_same(env[name], before[name]) for name in before if name in env)
+
+
+def _has_same_env(config: Config, manifest: Mapping[str, Any]) -> bool:
+    """Return whether the score of a checkpoint is of this environment."""
+    return not has_other_env(manifest.get("config", {}), config)
 
 
 def differences(resumed: Resumed, layout: Layout, config: Config) -> list[str]:
@@ -189,7 +204,7 @@ def differences(resumed: Resumed, layout: Layout, config: Config) -> list[str]:
         )
     if is_simulated(layout.system.env):
         lines.append("simulators have no state that is stored: their episodes start anew")
-    elif has_other_env(facts, config):
+    elif has_other_env(facts.config, config):
         lines.append("the environment has other settings: its episodes start anew")
     now, before = layout.plan.members_per_device, facts.members_per_device
     if now != before:
@@ -232,7 +247,7 @@ def read_state(resumed: Resumed, layout: Layout, members: Members) -> State:
     numbers = checkpoint.flatten(build.stacked_hyperparameters(configs, plan))
     absent = {f"[0].agent.hyperparameters{name}": np.asarray(x) for name, x in numbers.items()}
     learner, *others = jax.eval_shape(begin)
-    if has_other_env(resumed.facts, configs[0]):
+    if has_other_env(resumed.facts.config, configs[0]):
         learner = dataclasses.replace(learner, acting=None)
     if not resumed.facts.updates:
         zero = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), (None, None, *others[1:]))
@@ -295,7 +310,8 @@ class Saver:
             settings = job.config.checkpoint
             if settings.enabled and job.run_dir is not None:
                 self._writers[number] = checkpoint.Writer(
-                    job.run_dir, threads, max(settings.keep, least), settings.milestones
+                    *(job.run_dir, threads, max(settings.keep, least), settings.milestones),
+                    compares=partial(_has_same_env, job.config),
                 )
         self._signals.plan = (
             "saving a checkpoint, then stopping"
@@ -482,7 +498,7 @@ def load_members(resumed: Resumed, members: Members, selection: Selection) -> No
     """
     for i, facts in enumerate(resumed.facts.members):
         members[i].facts = MemberFacts(**facts)
-        if has_other_env(resumed.facts, members[i].config):
+        if has_other_env(resumed.facts.config, members[i].config):
             members[i].facts = dataclasses.replace(members[i].facts, best={})
     selection.numbers = resumed.facts.numbers
 
