@@ -191,6 +191,38 @@ class DictOfMetrics(Reinforce):
         return loss, vars(found)
 
 
+class PartWithoutGroup(Reinforce):
+    def groups(self, params: Any) -> dict[str, str]:
+        return {"critic_head": "baseline"}
+
+
+class NoAgent(Reinforce):
+    def targets(self, *given: Any) -> Any:
+        return None, *super().targets(*given)[1:]
+
+
+class DictOfSteps(Reinforce):
+    def targets(self, *given: Any) -> Any:
+        agent, steps, found = super().targets(*given)
+        return agent, vars(steps), found
+
+
+class MetricOfEach(Reinforce):
+    def loss(self, *given: Any) -> Any:
+        loss, found = super().loss(*given)
+        return loss, dataclasses.replace(found, entropy=jnp.zeros(3))
+
+
+class BareFinish(Reinforce):
+    def finish(self, system: Any, agent: Any, batch: Any) -> Any:
+        return agent
+
+
+class BareAction(Reinforce):
+    def act(self, *given: Any) -> Any:
+        return super().act(*given).action
+
+
 @pytest.mark.parametrize(
     "algorithm, words",
     [
@@ -204,6 +236,12 @@ class DictOfMetrics(Reinforce):
         (BareLoss, r"loss: must return \(loss, loss_metrics\)"),
         (LossOfEach, r"loss: returns a loss \[2\], and must return a scalar: average it"),
         (DictOfMetrics, "loss: its metrics are a dict, not a LossMetrics"),
+        (PartWithoutGroup, "groups: leaves out actor_head, a part of the parameters"),
+        (NoAgent, "targets: its agent is a NoneType, not an AgentState"),
+        (DictOfSteps, "targets: its steps must be a dataclass with fields obs and reset"),
+        (MetricOfEach, r"loss: entropy is \[3\], and must be a scalar"),
+        (BareFinish, r"finish: must return \(agent, finish_metrics\)"),
+        (BareAction, "act: must return jaxppo.types.Acted, not DynamicJaxprTracer"),
     ],
 )
 def test_an_algorithm_that_breaks_its_contract_is_named(

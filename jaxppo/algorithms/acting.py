@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxppo.algorithms.contract import check_acted
 from jaxppo.algorithms.schedules import scheduled
 from jaxppo.kernels import packing, random_bits
 from jaxppo.kernels.precisions import precision
@@ -81,7 +82,7 @@ def act(
         best = algorithm.greedy(policy, output)
         acted = Acted(action=best, env_action=best, kept=())
     else:
-        acted = algorithm.act(policy, output, key)
+        acted = check_acted(algorithm, algorithm.act(policy, output, key))
     thoughts: PyTree = ()
     if describes:
         thoughts = algorithm.describe(policy, output, None if key is None else acted.action)

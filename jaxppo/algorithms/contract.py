@@ -1,16 +1,26 @@
 """Checks of what the functions of an algorithm return, made when they are traced."""
 
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 
+from jaxppo.algorithms.metrics import leaves
 from jaxppo.config.fields import ConfigError
+from jaxppo.types import Acted, AgentState
 
 
-def check_groups(algorithm: Any, groups: dict[str, str], rates: dict[str, Any]) -> None:
-    """Raise `ConfigError` unless `groups` and `rates` have the names of `group_names`."""
+def check_groups(
+    algorithm: Any, parts: Iterable[str], groups: dict[str, str], rates: dict[str, Any]
+) -> None:
+    """Raise `ConfigError` unless `groups` and `rates` have the names of `group_names`.
+
+    Each of the `parts` of the parameters needs a group.
+    """
     known = set(algorithm.group_names)
+    if missing := sorted(set(parts) - set(groups)):
+        _refuse(algorithm, "groups", f"leaves out {missing[0]}, a part of the parameters")
     if unknown := sorted(set(groups.values()) - known):
         _refuse(algorithm, "groups", f"returns {unknown[0]}, which is not in group_names")
     if set(rates) != known:
@@ -22,6 +32,9 @@ def check_targets(algorithm: Any, lead: tuple[int, ...], found: Any) -> tuple[An
     """Return the results of `targets`; `ConfigError` if types, or shapes (`lead`), are wrong."""
     if not (isinstance(found, tuple) and len(found) == 3):
         _refuse(algorithm, "targets", "must return (agent, steps, target_metrics)")
+    _check_agent(algorithm, "targets", found[0])
+    if not all(hasattr(found[1], name) for name in ("obs", "reset")):
+        _refuse(algorithm, "targets", "its steps must be a dataclass with fields obs and reset")
     for path, x in jax.tree.leaves_with_path(found[1]):
         if jnp.shape(x)[:2] != lead:
             name = jax.tree_util.keystr(path, simple=True, separator=".")
@@ -43,10 +56,35 @@ def check_loss(algorithm: Any, found: Any) -> tuple[jax.Array, Any]:
     return loss, metrics
 
 
+def check_finish(algorithm: Any, found: Any) -> tuple[AgentState, Any]:
+    """Return the results of `finish`; `ConfigError` if their types or shapes are wrong."""
+    if not (isinstance(found, tuple) and len(found) == 2):
+        _refuse(algorithm, "finish", "must return (agent, finish_metrics)")
+    _check_agent(algorithm, "finish", found[0])
+    _check_metrics(algorithm, "finish", found[1], algorithm.finish_metrics)
+    agent, metrics = found
+    return agent, metrics
+
+
+def check_acted(algorithm: Any, found: Any) -> Acted:
+    """Return the result of `act`; `ConfigError` if it is no `Acted`."""
+    if not isinstance(found, Acted):
+        _refuse(algorithm, "act", f"must return jaxppo.types.Acted, not {type(found).__name__}")
+    return found
+
+
+def _check_agent(algorithm: Any, method: str, found: Any) -> None:
+    if not isinstance(found, AgentState):
+        _refuse(algorithm, method, f"its agent is a {type(found).__name__}, not an AgentState")
+
+
 def _check_metrics(algorithm: Any, method: str, found: Any, wanted: type) -> None:
     if not isinstance(found, wanted):
         kind = type(found).__name__
         _refuse(algorithm, method, f"its metrics are a {kind}, not a {wanted.__name__}")
+    for name, _, x in leaves(found):
+        if jnp.shape(x) != ():
+            _refuse(algorithm, method, f"{name} is {[*jnp.shape(x)]}, and must be a scalar")
 
 
 def _refuse(algorithm: Any, method: str, why: str) -> NoReturn:

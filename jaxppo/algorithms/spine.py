@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 from jaxppo.algorithms import memory
 from jaxppo.algorithms.acting import Ended, collect
 from jaxppo.algorithms.axes import vmap_batches, vmap_members
-from jaxppo.algorithms.contract import check_groups, check_loss, check_targets
+from jaxppo.algorithms.contract import check_finish, check_groups, check_loss, check_targets
 from jaxppo.algorithms.guards import Outcome, all_stopped, guarded, num_nonfinite, unless_nonfinite
 from jaxppo.algorithms.metrics import (
     LAST,
@@ -155,7 +155,8 @@ def init_agent(system: System, hyperparameters: Hyperparameters, key: jax.Array)
         reward_statistics=init_statistics(jnp.zeros(())),
         update=update,
     )
-    check_groups(system.algorithm, system.algorithm.groups(params), system.algorithm.rates(agent))
+    algorithm = system.algorithm
+    check_groups(algorithm, params, algorithm.groups(params), algorithm.rates(agent))
     return dataclasses.replace(agent, opt_state=optimizer(system, agent).init(params))
 
 
@@ -237,7 +238,7 @@ def learn(system: System, agent: AgentState, rollout: Rollout) -> tuple[AgentSta
     batch = Batch(carry=carry, steps=sequences.cut(steps, system.sequence_length))
     with jax.named_scope("epochs"):
         agent, of_steps, outcomes = run_epochs(system, agent, rollout, batch)
-        agent, of_finish = algorithm.finish(system, agent, batch)
+        agent, of_finish = check_finish(algorithm, algorithm.finish(system, agent, batch))
     noise_key = jax.tree.map(lambda key: random_bits.split(key, 1)[0], agent.policy.noise_key)
     hp = agent.hyperparameters
     rate = next(iter(algorithm.rates(agent).values()))
