@@ -11,6 +11,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from cli import CARTPOLE
 from omegaconf import OmegaConf
 
 from jaxppo import report
@@ -18,7 +19,11 @@ from jaxppo.analysis import charts, comparison, runs
 from jaxppo.analysis import page as elements
 from jaxppo.analysis.report import cautions
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.parse import parse
+from jaxppo.config.stored import keep_config, plain
+from jaxppo.launch.composing import composed, plain_settings
 from jaxppo.runtime.events import aggregate
+from jaxppo.runtime.loop import run
 
 BASE: dict[str, Any] = {
     "arch": {"seed": 1, "num_seeds": 1, "total_timesteps": 300, "compile_cache": None},
@@ -38,12 +43,7 @@ def make(folder: Path, scores: list[float | None], absolute: Any = 0, **changes:
     typed, choices = changes.pop("typed", []), changes.pop("choices", {})
     status = changes.pop("status", "finished")
     config = json.loads(json.dumps(BASE))
-    for name, value in changes.items():
-        *path, key = name.split("__")
-        inner = config
-        for part in path:
-            inner = inner[part]
-        inner[key] = value
+    put(config, changes)
     (folder / ".hydra").mkdir(parents=True)
     OmegaConf.save(OmegaConf.create(config), folder / "config.yaml")
     OmegaConf.save(OmegaConf.create(typed), folder / ".hydra" / "overrides.yaml")
@@ -51,6 +51,16 @@ def make(folder: Path, scores: list[float | None], absolute: Any = 0, **changes:
     OmegaConf.save(OmegaConf.create(told), folder / ".hydra" / "hydra.yaml")
     write(folder, config["arch"]["seed"], scores, absolute, status)
     return folder
+
+
+def put(config: dict[str, Any], changes: dict[str, Any]) -> None:
+    """Change settings; a key such as `group__key` is that of an inner dict."""
+    for name, value in changes.items():
+        *path, key = name.split("__")
+        inner = config
+        for part in path:
+            inner = inner[part]
+        inner[key] = value
 
 
 def write(folder: Path, seed: int, scores: list[float | None], absolute: Any, status: str) -> None:
@@ -112,16 +122,50 @@ def test_a_summary_of_several_seeds_is_not_older_than_its_run_if_one_failed() ->
     assert runs.is_of_before({**aggregate(ends), "steps": 300}, log)
 
 
+@pytest.mark.long
 def test_commands_say_which_runs_were_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    launch: Any, cwd: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = (make(tmp_path / str(i), [1.0, 2.0], 1.5 + i, arch__seed=i) for i in (1, 2))
-    with (second / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps({"event": "resume", "steps": 100}) + "\n")
-    run_main(monkeypatch, tmp_path, f"out={tmp_path / 'page'}")
-    text = (tmp_path / "page" / "index.html").read_text()
+    """A resume with the same settings gives the same bits, so the command stays true."""
+    own = [*CARTPOLE, "arch.num_updates=1", "arch.num_evaluation=1", "arch.absolute_metric=false"]
+    own += ["system.target_kl=.inf", "logger.plot=false", "logger.console=false"]
+    assert launch(*own, "hydra.run.dir=runs/1", run=run).status == 0
+    shutil.copytree("runs/1", "runs/2")
+    assert launch("resume=runs/1", "logger.every=1", "resume_allow=[logger]", run=run).status == 0
+    changes = ("arch.num_updates=2", "system.gamma=0.5", "resume_allow=[system.gamma]")
+    assert launch("resume=runs/2", *changes, run=run).status == 0
+    run_main(monkeypatch, "runs", "out=page")
+    text = (cwd / "page" / "index.html").read_text()
+    first, second = (Path("runs") / str(i) for i in (1, 2))
     assert f"# resumed since, perhaps with other settings: {second / 'config.yaml'}" in text
     assert str(first / "config.yaml") not in text
+
+
+@pytest.mark.parametrize(
+    "typed, changes",
+    [
+        (["arch.num_updates=2"], {"arch__num_updates": 3}),
+        (["env.params={gravity:5,length:2}"], {"env__params": {"gravity": 5}}),
+        (["env.params={gravity:5}"], {"env__params": {}}),
+        ([], {"network__input_layer__dtype": "uint8"}),
+        (["population=pbt"], {"population__hyperparameters__actor_lr": [1e-5, 1e-4]}),
+    ],
+)
+@pytest.mark.parametrize("command", ["ff_ppo", "ff_pqn"])
+def test_settings_are_compared_with_those_at_the_start(
+    tmp_path: Path, command: str, typed: list[str], changes: dict[str, Any]
+) -> None:
+    """Hydra's file also has settings of other algorithms, and a sink affects no result."""
+    start, taken = composed(command, ["env=cartpole", *typed])
+    (tmp_path / ".hydra").mkdir()
+    groups = [str(key) for key in start if key != "hydra"]
+    OmegaConf.save(OmegaConf.masked_copy(start, groups), tmp_path / ".hydra" / "config.yaml")
+    stored = plain(parse(plain_settings(start, taken)))
+    keep_config(parse({**stored, "logger": {**stored["logger"], "plot": False}}), tmp_path)
+    assert not runs.has_other_settings(tmp_path)
+    put(stored, changes)
+    keep_config(parse(stored), tmp_path)
+    assert runs.has_other_settings(tmp_path)
 
 
 def test_environments_with_one_class_name_are_two_tasks(tmp_path: Path) -> None:

@@ -482,9 +482,9 @@ def _commands(own: Sequence[Run]) -> list[str]:
         words = shlex.join([f"jaxppo.{name}", *sweep, *lines, f"arch.seed={seeds}"])
         commands.append(f"python -m {words}")
         commands += [
-            f"# resumed since, perhaps with other settings: {run.home / CONFIG}"
-            for run in same
-            if run.resumed
+            f"# resumed since, perhaps with other settings: {home / CONFIG}"
+            for home in first
+            if runs.has_other_settings(home)
         ]
     return commands
 

@@ -25,6 +25,7 @@ from jaxppo.runtime.sinks import METRICS, SUMMARY, Event
 
 FINISHED, UNFINISHED = "finished", "unfinished"
 OVERRIDES = ".hydra/overrides.yaml"
+COMPOSED = ".hydra/config.yaml"  # the settings at the start
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,6 @@ class Run:
     versions: dict[str, str]  # of libraries; empty if not recorded
     machine: str | None  # None: not recorded
     picture: Path | None  # lineage of a population
-    resumed: bool  # maybe with other settings than those that started it
     results: str  # digest of all evaluations without times, equal for copies; empty without any
 
     @property
@@ -157,6 +157,39 @@ def overrides(home: Path) -> list[str]:
     return [str(line).removeprefix("++") for line in lines] if isinstance(lines, list) else []
 
 
+def has_other_settings(home: Path) -> bool:
+    """Return whether the settings that affect the result are other than those at the start.
+
+    A resume changed them then. False if Hydra did not start the run.
+    """
+    try:
+        configs = [_yaml(home / name) for name in (CONFIG, COMPOSED)]
+    except ValueError:
+        return False
+    if not all(isinstance(config, dict) for config in configs):
+        return False
+    now, start = map(_compared, configs)
+    # Only Hydra's file has settings, layers and bounds that the algorithm does not have
+    shared = {*map(_section, now)} & {*map(_section, start)}
+    own = {key for key in start if not key.startswith(("network.", "population."))}
+    return any(
+        _section(key) in shared and not _is_same(start.get(key), now.get(key))
+        for key in {*now, *own}
+    )
+
+
+def _section(key: str) -> str:
+    """Return the first two parts of a key, such as `system.schedules`."""
+    return ".".join(key.split(".")[:2])
+
+
+def _is_same(composed: Any, value: Any) -> bool:
+    """Return whether a setting has the value that Hydra composed."""
+    if isinstance(composed, str) and "${" in composed:  # an interpolation, which is not resolved
+        return True
+    return value == composed or str(value) == str(composed).removeprefix(".")  # inf may be text
+
+
 def natural_order(path: Path) -> tuple[int, str]:
     """Return a sort key that puts 9 before 10."""
     return len(path.name), path.name
@@ -236,13 +269,13 @@ def _read(
     if is_of_before(end, log):
         end = {name: end[name] for name in ("machine", "versions") if name in end}
     picture, machine = folder / "population.png", end.get("machine")
-    compared = {name: part for name, part in config.items() if name not in _IGNORED_GROUPS}
+    compared = _compared(config)
     return Run(
         folder=folder,
         home=home,
         seed=int(seed),
-        env=dict(_leaves(config["env"])),
-        settings={k: v for k, v in _leaves(compared) if k not in _IGNORED_KEYS},
+        env={k.removeprefix("env."): v for k, v in compared.items() if k.startswith("env.")},
+        settings={k: v for k, v in compared.items() if not k.startswith("env.")},
         typed=typed,
         status=str(end.get("status", UNFINISHED)),
         evaluations={
@@ -256,17 +289,22 @@ def _read(
         versions=end.get("versions") or _newest_manifest(home).get("versions") or {},
         machine=None if machine is None else str(machine),
         picture=picture if picture.exists() else None,
-        resumed=any(event["event"] == "resume" for event in log),
         results=_results(log),
     )
 
 
 # Groups and keys that do not affect the result: runs that differ only in these are the same
-_IGNORED_GROUPS = ("env", "checkpoint", "logger", "resume", "resume_allow", "trust")
+_IGNORED_GROUPS = ("checkpoint", "logger", "resume", "resume_allow", "trust")
 _IGNORED_KEYS = {
     *("arch.seed", "arch.num_seeds", "arch.evaluate_first", "arch.plan_only"),
     *("arch.profile", "arch.compiler", "arch.compile_cache"),
 }
+
+
+def _compared(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that affect the result, by key."""
+    compared = {name: part for name, part in config.items() if name not in _IGNORED_GROUPS}
+    return {key: value for key, value in _leaves(compared) if key not in _IGNORED_KEYS}
 
 
 def _leaves(settings: dict[str, Any]) -> Iterator[tuple[str, Any]]:
