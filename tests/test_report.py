@@ -356,6 +356,24 @@ def test_settings_of_an_environment_make_tasks(tmp_path: Path) -> None:
     assert compared(tmp_path).tasks == ["CartPole-v1, mask=[1, 3]", "CartPole-v1, mask=[]", "Maze"]
 
 
+@pytest.mark.parametrize(
+    "key, values",
+    [
+        ("processes", (2, 4)),
+        ("isolated", (False, True)),
+        ("on_error", ("stop", "restart")),
+        ("step_timeout", (None, 10.0)),
+    ],
+)
+def test_how_simulators_are_run_makes_no_tasks_and_no_groups(
+    tmp_path: Path, key: str, values: tuple[Any, Any]
+) -> None:
+    for seed, value in enumerate(values):
+        make(tmp_path / str(seed), [1.0], 1.0, arch__seed=seed, typed=[f"env.{key}={value}"],
+             **{f"env__{key}": value})  # fmt: skip
+    assert shape(compared(tmp_path)) == {"all runs": {"CartPole-v1": [0, 1]}}
+
+
 def test_a_class_of_ones_own_is_a_task_whatever_name_stands_beside_it(tmp_path: Path) -> None:
     for number, target in enumerate([None, "my_package.Walk", "my_package.Swim"]):
         make(tmp_path / str(number), [1.0], 1.0, env__target=target)

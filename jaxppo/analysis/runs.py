@@ -298,6 +298,7 @@ _IGNORED_GROUPS = ("checkpoint", "logger", "resume", "resume_allow", "trust")
 _IGNORED_KEYS = {
     *("arch.seed", "arch.num_seeds", "arch.evaluate_first", "arch.plan_only"),
     *("arch.profile", "arch.compiler", "arch.compile_cache"),
+    *("env.processes", "env.isolated", "env.on_error", "env.step_timeout"),  # of simulators
 }
 
 
