@@ -168,6 +168,12 @@ def test_settings_are_compared_with_those_at_the_start(
     assert runs.has_other_settings(tmp_path)
 
 
+def test_an_id_with_a_dot_is_a_whole_name(tmp_path: Path) -> None:
+    for name in ("Foo-0.5-v0", "Bar-1.5-v0"):
+        make(tmp_path / name, [1.0], 1.0, env__name=name)
+    assert compared(tmp_path).tasks == ["Bar-1.5-v0", "Foo-0.5-v0"]
+
+
 def test_environments_with_one_class_name_are_two_tasks(tmp_path: Path) -> None:
     for package in ("pkg_a", "pkg_b"):
         make(tmp_path / package, [1.0], 1.0, env__target=f"{package}.Walk")

@@ -232,7 +232,8 @@ _NAMES = ("name", "target", "module")
 
 def _environment(run: Run) -> str:
     """Return the class name of an import path if there is one, else the library's id."""
-    return str(run.env.get("target") or run.env.get("name") or "?").rpartition(".")[2]
+    target = run.env.get("target")
+    return str(target).rpartition(".")[2] if target else str(run.env.get("name") or "?")
 
 
 def _union(settings: Iterable[Mapping[str, Any]]) -> list[str]:
