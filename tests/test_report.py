@@ -380,6 +380,14 @@ def test_how_simulators_are_run_makes_no_tasks_and_no_groups(
     assert shape(compared(tmp_path)) == {"all runs": {"CartPole-v1": [0, 1]}}
 
 
+def test_settings_about_the_machine_make_no_groups(tmp_path: Path) -> None:
+    cluster = {"coordinator": "host:1000", "num_processes": 2, "process_id": 0}
+    for seed, distributed in enumerate([{}, None, cluster, {**cluster, "coordinator": "host:1"}]):
+        make(tmp_path / str(seed), [1.0], 1.0, arch__seed=seed, arch__distributed=distributed,
+             arch__target="h100" if seed else None)  # fmt: skip
+    assert shape(compared(tmp_path)) == {"all runs": {"CartPole-v1": [0, 1, 2, 3]}}
+
+
 def test_a_class_of_ones_own_is_a_task_whatever_name_stands_beside_it(tmp_path: Path) -> None:
     for number, target in enumerate([None, "my_package.Walk", "my_package.Swim"]):
         make(tmp_path / str(number), [1.0], 1.0, env__target=target)

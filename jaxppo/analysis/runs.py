@@ -297,7 +297,7 @@ def _read(
 _IGNORED_GROUPS = ("checkpoint", "logger", "resume", "resume_allow", "trust")
 _IGNORED_KEYS = {
     *("arch.seed", "arch.num_seeds", "arch.evaluate_first", "arch.plan_only"),
-    *("arch.profile", "arch.compiler", "arch.compile_cache"),
+    *("arch.profile", "arch.compiler", "arch.compile_cache", "arch.distributed", "arch.target"),
     *("env.processes", "env.isolated", "env.on_error", "env.step_timeout"),  # of simulators
 }
 
@@ -305,7 +305,7 @@ _IGNORED_KEYS = {
 def _compared(config: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that affect the result, by key."""
     compared = {name: part for name, part in config.items() if name not in _IGNORED_GROUPS}
-    return {key: value for key, value in _leaves(compared) if key not in _IGNORED_KEYS}
+    return {key: value for key, value in _leaves(compared) if _section(key) not in _IGNORED_KEYS}
 
 
 def _leaves(settings: dict[str, Any]) -> Iterator[tuple[str, Any]]:
