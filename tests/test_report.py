@@ -346,6 +346,27 @@ def test_settings_of_environments_files_do_not_tell_groups_apart(tmp_path: Path)
     }
 
 
+def test_groups_have_names_of_their_own(tmp_path: Path) -> None:
+    """What was typed for one group only is left out of the names of others, if they differ."""
+    make(tmp_path / "0", [1.0], 3.0, system__gamma=0.9, typed=["system.gamma=0.9"])
+    for score, gamma in ((2.0, 0.95), (1.0, 0.99)):
+        make(tmp_path / str(gamma), [1.0], score, system__gamma=gamma)
+    assert list(shape(compared(tmp_path))) == [f"system.gamma={x}" for x in (0.9, 0.95, 0.99)]
+    make(tmp_path / "1", [1.0], 0.0, system__actor_lr=0.1, typed=["system.actor_lr=0.1"])
+    assert list(shape(compared(tmp_path))) == [
+        *(f"system.gamma={gamma}" for gamma in (0.9, 0.95, 0.99)),
+        "system.actor_lr=0.1",
+    ]
+
+
+def test_names_made_longer_are_still_apart() -> None:
+    """Two groups show no setting at first; what one of them gets is another's name already."""
+    values = {(0,): {"a": 1, "b": 1}, (1,): {"a": 2, "b": 1}, (2,): {"a": 1, "b": 2}}
+    shown: dict[Any, dict[str, Any]] = {(0,): {}, (1,): {}, (2,): {"a": 1}}
+    comparison._tell_apart(shown, values)
+    assert shown == {(0,): {"a": 1, "b": 1}, (1,): {"a": 2}, (2,): {"a": 1, "b": 2}}
+
+
 def test_choices_name_what_they_stand_for(tmp_path: Path) -> None:
     for name, activation in (("mlp", "tanh"), ("cnn", "relu")):
         make(tmp_path / name, [1.0], 1.0, choices={"network": name}, typed=[f"network={name}"],

@@ -335,7 +335,8 @@ def _labels(
 ) -> dict[tuple[Any, ...], str]:
     """Return names of groups. A setting typed only for other groups is left out of a name.
 
-    If names are long, they have only the last part of each key that stays unique.
+    Groups that would have one name then also show all settings in which they differ. If names are
+    long, they have only the last part of each key that stays unique.
     """
     typed_for: dict[tuple[Any, ...], set[str]] = {own: set() for own in values}
     for run, own in zip(found, classes, strict=True):
@@ -346,6 +347,7 @@ def _labels(
         for own, of_key in values.items()
     }
 
+    _tell_apart(shown, values)
     words = {k: texts(of_key[k] for of_key in values.values()) for k in _union(values.values())}
 
     def name(own: tuple[Any, ...], keys: Mapping[str, str]) -> str:
@@ -358,6 +360,26 @@ def _labels(
         short = {key: key if uses[part] > 1 else part for key, part in last.items()}
     unnamed = "defaults" if len(values) > 1 else "all runs"
     return {own: name(own, short) or unnamed for own in values}
+
+
+def _tell_apart(
+    shown: dict[tuple[Any, ...], dict[str, Any]],
+    values: Mapping[tuple[Any, ...], Mapping[str, Any]],
+) -> None:
+    """Extend `shown`, the settings in the name of each class, until no two are equal.
+
+    Classes with equal ones get all settings of `values` in which they differ.
+    """
+    while True:
+        alike: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
+        for own, of_key in shown.items():
+            alike.setdefault(tuple(of_key.items()), []).append(own)
+        if len(alike) == len(shown):
+            return
+        for group in alike.values():
+            differ = {k for k in values[group[0]] if len({values[own][k] for own in group}) > 1}
+            for own in group:
+                shown[own] = {k: v for k, v in values[own].items() if k in {*shown[own], *differ}}
 
 
 def _is_choice(key: str) -> bool:
