@@ -16,6 +16,7 @@ from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
 from jaxppo.runtime import compile, loop, population
 from jaxppo.runtime.build import build, program_key
+from jaxppo.runtime.events import aggregate
 from jaxppo.runtime.jobs import Job, TooLargeError, TrainingError
 from jaxppo.runtime.members import Members
 from jaxppo.runtime.placement import Layout
@@ -99,6 +100,23 @@ def test_target_kl_stops_each_member_by_its_own_limit(tmp_path: Path) -> None:
         steps.append(found[0]["gradient_steps"])
     steps.append(events_of(tmp_path / "together" / "2")[0]["gradient_steps"])
     assert steps[0] < steps[1] <= steps[2] == 6
+
+
+def test_one_score_has_no_interval() -> None:
+    scores = [1.0, 3.0]
+    events = [{"event": "eval", "seed": i, "episode_return": x} for i, x in enumerate(scores)]
+    two, one = aggregate(events), aggregate(events[1:])
+    assert (two["member_return_low"], two["member_return_high"]) == (1.0, 3.0)
+    assert (one["member_return_low"], one["member_return_high"]) == (None, None)
+    assert (one["member_return_iqm"], one["member_return_std"]) == (3.0, 0.0)
+    assert (one["member_return_min"], one["member_return_max"]) == (3.0, 3.0)
+    ends = [
+        {"event": "end", "seed": i, "status": "finished", "steps": 8, "absolute_metric": score}
+        for i, score in enumerate((None, 2.0))
+    ]
+    end = aggregate(ends)
+    assert (end["absolute_metric_low"], end["absolute_metric_high"]) == (None, None)
+    assert end["absolute_metric_iqm"] == 2.0
 
 
 def test_seeds_are_runs_and_their_sum(tmp_path: Path) -> None:

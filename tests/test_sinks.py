@@ -494,6 +494,10 @@ SELECTION: Event = {
     [
         ({**EVAL, **MEMBERS}, "mean 2.50, IQM 2.25 [1.50, 3.75], from 1.00 to 4.00 over 3 members"),
         ({**ABSOLUTE, **MEMBERS}, "absolute metric: mean 2.50, IQM 2.25"),
+        (
+            {**EVAL, **MEMBERS, "member_return_low": None, "member_return_high": None},
+            "mean 2.50, IQM 2.25, from 1.00 to 4.00 over 3 members",
+        ),
         (SELECTION, "64 steps  selection: 3 members, 1 copied a better one"),
         ({**SELECTION, "method": "halving"}, "selection: the best 3 members go on"),
         (
@@ -584,6 +588,18 @@ def test_populations_have_pictures_of_scores_lineage_and_schedules(tmp_path: Pat
     write(Plot(tmp_path / "curve.png"), *events)
     for name in ("curve.png", "population.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_band_is_drawn_where_there_is_an_interval(tmp_path: Path) -> None:
+    """With one score there is none, which is null in the event."""
+    none = {"member_return_low": None, "member_return_high": None}
+    whole, single = ({**EVAL, **MEMBERS, **own} for own in ({}, none))
+    for number, evaluations in enumerate(([single], [whole, {**single, "steps": 128}])):
+        figure = plot.draw([{**START, "members": 3}, *evaluations])
+        (band,) = figure.axes[0].collections
+        drawn = {y for path in band.get_paths() for _, y in path.vertices}
+        assert drawn == ({1.5, 3.75} if number else set())
+        plot.save(figure, tmp_path / "curve.png", 130)
 
 
 def test_the_curve_of_a_population_is_its_best_member() -> None:

@@ -219,11 +219,14 @@ def aggregate(events: Sequence[sinks.Event]) -> sinks.Event:
 
 
 def _member_statistics(name: str, values: Sequence[float | None]) -> dict[str, Any]:
-    """Return all values of a score, and statistics over the members that have it."""
+    """Return all values of a score, and statistics over the members that have it.
+
+    One member has no interval.
+    """
     scores = [value for value in values if value is not None]
     if not scores:
         return {f"{name}s": list(values)}
-    low, high = interval([scores])
+    low, high = interval([scores]) if len(scores) > 1 else (None, None)
     with np.errstate(invalid="ignore"):  # infinite scores
         return {
             f"{name}s": list(values),

@@ -253,9 +253,10 @@ def _over_members(event: Event) -> str:
     """Format the mean return and its statistics over members."""
     if "returns_by_settings" in event:
         return _over_settings(event)
+    low, high = event["member_return_low"], event["member_return_high"]
+    interval = "" if low is None else f" [{low:.2f}, {high:.2f}]"
     return (
-        f"mean {event['episode_return']:.2f}, IQM {event['member_return_iqm']:.2f} "
-        f"[{event['member_return_low']:.2f}, {event['member_return_high']:.2f}], "
+        f"mean {event['episode_return']:.2f}, IQM {event['member_return_iqm']:.2f}{interval}, "
         f"from {event['member_return_min']:.2f} to {event['member_return_max']:.2f} over "
         f"{count(event['members'], 'member')}"
     )
