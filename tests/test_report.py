@@ -238,6 +238,20 @@ def test_what_is_damaged_is_left_out_and_said(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "steps", ["null", '"300"', "true", "[300]", "NaN", "Infinity", "-Infinity"]
+)
+def test_an_event_whose_steps_are_no_number_is_damaged(tmp_path: Path, steps: str) -> None:
+    """The steps of the absolute metric of several seeds are a mean."""
+    log = make(tmp_path / "run", [1.0], "none yet") / "metrics.jsonl"
+    with log.open("a") as file:
+        file.write(f'{{"event": "eval", "steps": {steps}, "episode_return": 5.0}}\n')
+        file.write('{"event": "absolute", "steps": 150.5, "episode_return": 2.0}\n')
+    ((run,), notes) = runs.find([str(tmp_path)])
+    assert (run.evaluations, run.steps) == ({100: 1.0}, 150)
+    assert notes == [f"{log}: 1 of 3 lines are damaged and left out"]
+
+
 def test_the_evaluation_before_training_begins_a_curve_and_is_no_score(tmp_path: Path) -> None:
     first = {"event": "eval", "seed": 1, "steps": 0, "seconds": 0, "episode_return": 9.0}
     for name, seed in (("a", 1), ("b", 2)):

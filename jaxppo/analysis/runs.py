@@ -327,7 +327,7 @@ def events(file: Path, notes: list[str]) -> list[Event]:
     lines = file.read_bytes().splitlines() if file.exists() else []
     for number, line in enumerate(lines, 1):
         event = _json(line)
-        if {"event", "steps"} <= set(event):
+        if "event" in event and _number(event.get("steps")) is not None:
             found.append(event)
         else:
             damaged.append(number)
