@@ -105,6 +105,21 @@ def test_what_evolved_is_the_mean_over_a_member_and_its_ancestors() -> None:
     assert found["ent_coef"] == pytest.approx((0.1 + 0.2 * 2 + 0.5) / 4)
 
 
+def test_a_run_that_failed_is_no_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = compose("ff_ppo", SMALL)
+    ranges = tuning.searched(config)
+    members = Members([Job(tuning._population(config, ranges, 4, "halving"), None)])
+    members[2].score({"steps": 400, "episode_return": 1.0})
+    members[3].score({"steps": 400, "episode_return": float("nan")})
+    selected = [{"event": "selection", "method": "halving"}]
+    monkeypatch.setattr(tuning, "_train", lambda jobs: (members, selected))
+    budget = tuning.Budget(num_members=4, num_evolved=4, num_finalists=4, steps={})
+    record = tuning.Record([], 1, {"halving": 1}, {})
+    tuning._search(config, ranges, budget, "halving", record)
+    best = {name: getattr(members[2].config.system, name) for name in ranges}
+    assert record.done["halving"]["best"] == [tuning.rounded(best)]
+
+
 def test_better_needs_every_run_and_more_than_chance() -> None:
     low, high = [1.0, 2.0, 3.0, 4.0, 5.0], [6.0, 7.0, 8.0, 9.0, 10.0]
     assert is_better(low, high, 5)

@@ -319,11 +319,11 @@ def _search(config: Config, ranges: Ranges, budget: Budget, phase: str, record: 
     start = [] if halves else record.done["halving"]["best"][:num_known]
     members, events = _train([Job(_population(config, ranges, num_members, phase, start), None)])
     last = {i: _last(member.facts.history) for i, member in enumerate(members.all)}
-    num_best = max(budget.num_candidates, num_known)
-    order = sorted(last, key=lambda i: last[i], reverse=True)[:num_best]
-    best = last[order[0]][1]
-    if not math.isfinite(best):
+    ranked = sorted(last, key=lambda i: last[i], reverse=True)
+    order = [i for i in ranked if math.isfinite(last[i][1])]
+    if not order:
         raise TrainingError(f"{phase}: no run of the search has a finite evaluation")
+    order, best = order[: max(budget.num_candidates, num_known)], last[order[0]][1]
     found = [rounded(_values(members, events, i, ranges)) for i in order]
     record.add(phase, num_members, began, ranges=ranges, best=found, best_return=best)
 
