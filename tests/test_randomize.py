@@ -99,6 +99,18 @@ def test_each_episode_draws_its_own_values() -> None:
     assert np.abs(related - np.eye(3)).max() < 0.07
 
 
+def test_numbers_have_the_type_of_the_default() -> None:
+    fixed = {"randomize_evaluation": "fixed"}
+    config = shown(randomize={"weight": [8, 12.5]}, params={"weight": 10, "count": 4.0}, **fixed)
+    env = envs.make(config)
+    assert (repr(env.params.weight), repr(env.params.count)) == ("10.0", "4")
+    weight = seen(env, 64, 1)[0][0, :, WEIGHT]
+    assert np.unique(weight % 1).size == 64
+    moving = shown(curriculum={"weight": {"start": 1.5, "end": 3}})
+    evaluated = envs.make_for_evaluation(moving, envs.make(moving))
+    assert repr(evaluated.params.weight) == "3.0"
+
+
 def test_episodes_last_as_their_own_parameters_say() -> None:
     env = envs.make(shown(randomize={"count": [2, 5]}))
     _, steps = play(env, 32, 100)
@@ -300,6 +312,11 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "text": ({"randomize": {"weight": ["a", 2]}}, ["env.randomize.weight=a: must be a number"]),
     "infinite": ({"randomize": {"weight": [0.0, float("inf")]}}, ["weight=inf", "finite"]),
     "turned": ({"randomize": {"weight": [3, 2]}}, ["weight=[3, 2]: low must be at most high"]),
+    "a float": ({"params": {"count": 2.5}}, ["env.params.count=2.5: must be an integer"]),
+    "a number for a flag": (
+        {"params": {"loud": 1}},
+        ["env.params.loud=1: must be true or false; envs.Shown has False"],
+    ),
     "halves": ({"randomize": {"count": [1.5, 3]}}, ["count=1.5: must be an integer"]),
     "a flag": ({"randomize": {"loud": [0, 1]}}, ["only numbers", "loud of envs.Shown is bool"]),
     "a time limit": (

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
-from jaxppo.config.fields import ConfigError
+from jaxppo.config.fields import ConfigError, check
 from jaxppo.config.importing import load
 from jaxppo.config.messages import named
 from jaxppo.config.schema import LIBRARIES, EnvConfig
@@ -191,8 +191,12 @@ def unknown(config: EnvConfig, known: Iterable[str]) -> ConfigError:
 
 
 def replace_params(name: str, params: Any, changes: dict[str, Any]) -> Any:
-    """Return a library's parameters, a dataclass, with the changes of `env.params`."""
+    """Return a library's parameters, a dataclass, with the changes of `env.params`.
+
+    Numbers get the type of the default: 10 for a float is 10.0. `ConfigError` if they cannot.
+    """
     known = [field.name for field in dataclasses.fields(params)]
+    typed = dict(changes)
     for key, value in changes.items():
         check_known("env.params", key, name, known)
         own = getattr(params, key)
@@ -200,9 +204,11 @@ def replace_params(name: str, params: Any, changes: dict[str, Any]) -> Any:
         is_nan = isinstance(value, float) and math.isnan(value)
         if type(own) in (int, float) and (other or is_nan):
             raise ConfigError(f"env.params.{key}={value}: must be a number; {name} has {own}")
-        if isinstance(own, bool) and other and not isinstance(value, bool):
+        if isinstance(own, bool) and not isinstance(value, bool):
             raise ConfigError(f"env.params.{key}={value}: must be true or false; {name} has {own}")
-    return dataclasses.replace(params, **changes)
+        if type(own) in (int, float):
+            typed[key] = check(f"env.params.{key}", value, type(own), {"infinite": True})
+    return dataclasses.replace(params, **typed)
 
 
 def _check_action_mask(entry: str | None, env: Environment) -> None:
