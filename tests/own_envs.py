@@ -109,6 +109,13 @@ class NoLimit(Count):
     time_limit = 2.5
 
 
+class Given(Count):
+    """With the spaces or the time limit that it is made with."""
+
+    def __init__(self, **parts: Any) -> None:
+        self.__dict__.update(parts)
+
+
 class NotAnEnvironment:
     pass
 

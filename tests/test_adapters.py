@@ -21,7 +21,9 @@ from jaxppo.config.parse import known_keys, parse
 from jaxppo.config.schema import EnvConfig
 from jaxppo.deploy.drawings import drawing
 from jaxppo.envs import contract
+from jaxppo.networks.building import find_action_mask
 from jaxppo.runtime import jobs, loop
+from jaxppo.types import Box, Discrete, MultiDiscrete
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -143,6 +145,47 @@ def test_what_breaks_the_contract_is_told_in_words(target: str) -> None:
     assert any(name == promise and words in line for name, line in found), found
     assert {name for name, _ in found} == {promise}
     assert not any("\n" in line for _, line in found)
+
+
+SHAPE = "its shape must be a tuple of integers, such as (2,)"
+ONE, MANY = "num_values must be an integer", "num_values must be a tuple of integers"
+KINDS = "it must be Discrete, MultiDiscrete or Box of jaxppo.types, or a dict or tuple"
+
+
+@pytest.mark.parametrize(
+    "part, given, words",
+    [
+        ("observation_space", Box((2,), "flot32"), "dtype='flot32'|no such data type; float32 is"),
+        ("observation_space", Box(2, "float32"), f"Box(shape=2, |{SHAPE}"),
+        ("observation_space", Box((-2,), "float32"), f"Box(shape=(-2,), |{SHAPE}"),
+        ("observation_space", [Box((2,), "float32")], f"observation_space is [Box(|{KINDS}"),
+        ("action_space", MultiDiscrete((2, 3), 2), f"shape=2): {SHAPE}"),
+        ("action_space", MultiDiscrete(3, (1,)), f"shape=(1,)): {MANY}"),
+        ("action_space", MultiDiscrete((2, 0), (2,)), "must have at least 1 value"),
+        ("action_space", Discrete(2.0), f"num_values=2.0): {ONE}"),
+        ("action_space", Discrete(jnp.int32(2)), f"dtype=int32)): {ONE}"),
+        ("time_limit", True, "time_limit=True: must be an integer, at least 1, or None"),
+        ("time_limit", np.int64(0), "must be an integer, at least 1, or None"),
+        ("time_limit", jnp.int32(5), "time_limit=Array(5, dtype=int32|: must be an integer"),
+    ],
+)
+def test_wrong_spaces_and_limits_are_told_in_one_line(part: str, given: Any, words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        envs.make(own("Given", kwargs={part: given}))
+    assert all(each in str(error.value) for each in words.split("|")), str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_time_limit_may_be_an_integer_of_numpy() -> None:
+    assert repr(envs.make(own("Given", kwargs={"time_limit": np.int64(5)})).time_limit) == "5"
+
+
+def test_a_data_type_may_be_a_type() -> None:
+    space = {"x": Box((2,), "float32"), "action_mask": Box((2,), bool)}
+    config = small_config(env={"target": "own_envs.Masked", "kwargs": {}})
+    env = envs.make(config.env)
+    env.observation_space = space
+    assert find_action_mask(config, env) == "action_mask"
 
 
 @pytest.mark.parametrize(

@@ -18,16 +18,7 @@ from jaxppo.kernels.costs import is_cheap
 from jaxppo.kernels.platforms import forms
 from jaxppo.ops.collectives import any_over
 from jaxppo.ops.sequences import where
-from jaxppo.types import (
-    Box,
-    Discrete,
-    Environment,
-    MultiDiscrete,
-    PyTree,
-    TimeStep,
-    is_space,
-    zeros,
-)
+from jaxppo.types import Box, Environment, MultiDiscrete, PyTree, TimeStep, is_space, zeros
 
 
 class Single(Protocol):
@@ -70,7 +61,7 @@ class Episodes:
         self.one = one
         self.observation_space = one.observation_space
         self.action_space = one.action_space
-        self.time_limit = one.time_limit
+        self.time_limit = None if one.time_limit is None else int(one.time_limit)
         self._resets = config.resets
         self._ratio = config.reset_ratio
 
@@ -238,9 +229,17 @@ def problems(env: Any) -> list[str]:
 
 def space_problems(space: Any) -> Iterator[str]:
     """Yield errors of one space, in words."""
-    if 0 in getattr(space, "shape", ()):
+    shape = getattr(space, "shape", ())
+    if not isinstance(shape, tuple | list) or not all(_is_integer(n) and n >= 0 for n in shape):
+        yield f"{line(space)}: its shape must be a tuple of integers, such as (2,)"
+    elif 0 in shape:
         yield f"{line(space)}: has no entries"
     elif isinstance(space, Box):
+        try:
+            jnp.dtype(space.dtype)
+        except TypeError:
+            yield f"{line(space)}: no such data type; float32 is one, and int32, uint8 and bool"
+            return
         try:
             bounds = (np.asarray(bound, float) for bound in (space.low, space.high))
             low, high = (np.broadcast_to(bound, space.shape) for bound in bounds)
@@ -250,11 +249,19 @@ def space_problems(space: Any) -> Iterator[str]:
         if not (low <= high).all():
             yield f"{line(space)}: low must be at most high everywhere"
     elif is_space(space):
-        counts = (space.num_values,) if isinstance(space, Discrete) else tuple(space.num_values)
-        if not all(isinstance(n, int | np.integer) and n >= 1 for n in counts):
+        many = isinstance(space, MultiDiscrete)
+        counts = space.num_values if many else (space.num_values,)
+        if not isinstance(counts, tuple | list | np.ndarray) or not all(map(_is_integer, counts)):
+            wanted = "a tuple of integers, such as (3, 2)" if many else "an integer, such as 3"
+            yield f"{line(space)}: num_values must be {wanted}"
+        elif not all(n >= 1 for n in counts):
             yield f"{line(space)}: must have at least 1 value"
-        elif isinstance(space, MultiDiscrete) and math.prod(space.shape) != len(counts):
+        elif many and math.prod(shape) != len(counts):
             yield f"{line(space)}: must have a number of values for each entry of its shape"
+
+
+def _is_integer(x: Any) -> bool:
+    return isinstance(x, int | np.integer)
 
 
 def _differences(what: str, found: PyTree, space: PyTree) -> list[str]:
@@ -310,7 +317,7 @@ def check_spaces(name: str, one: Any) -> None:
             )
     for part in ("observation_space", "action_space"):
         space = getattr(one, part)
-        leaves = jax.tree.leaves(space, is_leaf=is_space)
+        leaves = jax.tree.leaves(space, is_leaf=lambda x: is_space(x) or isinstance(x, list))
         wrong = [leaf for leaf in leaves if not is_space(leaf)]
         if wrong or not leaves:
             raise ConfigError(
@@ -318,5 +325,8 @@ def check_spaces(name: str, one: Any) -> None:
                 "be Discrete, MultiDiscrete or Box of jaxppo.types, or a dict or tuple of these"
             )
     limit = one.time_limit
-    if limit is not None and (type(limit) is not int or limit < 1):
-        raise ConfigError(f"{name}: time_limit={limit}: must be an integer, at least 1, or None")
+    is_integer = _is_integer(limit) and not isinstance(limit, bool)
+    if limit is not None and not (is_integer and limit >= 1):
+        raise ConfigError(
+            f"{name}: time_limit={line(limit)}: must be an integer, at least 1, or None"
+        )

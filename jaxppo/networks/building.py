@@ -78,7 +78,7 @@ def find_action_mask(config: Config, env: Environment) -> str | None:
     if key is None or not isinstance(space, dict) or key not in space:
         return None
     leaves = jax.tree.leaves(space[key], is_leaf=is_space)
-    if not all(isinstance(x, Box) and x.dtype.startswith(("bool", "int", "uint")) for x in leaves):
+    if not all(isinstance(x, Box) and jnp.dtype(x.dtype).kind in "biu" for x in leaves):
         raise ConfigError(
             f"env.action_mask={key}: is {space[key]} in the observation of {env.name}; a mask "
             "holds booleans or integers; null: it is none"
