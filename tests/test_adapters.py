@@ -161,6 +161,8 @@ KINDS = "it must be Discrete, MultiDiscrete or Box of jaxppo.types, or a dict or
         ("observation_space", [Box((2,), "float32")], f"observation_space is [Box(|{KINDS}"),
         ("action_space", MultiDiscrete((2, 3), 2), f"shape=2): {SHAPE}"),
         ("action_space", MultiDiscrete(3, (1,)), f"shape=(1,)): {MANY}"),
+        ("action_space", Box((2,), "float16"), "action_space: Box(|: actions are float32"),
+        ("action_space", {"a": Box((), "float64")}, ": actions are float32; convert them in step"),
         ("action_space", MultiDiscrete((2, 0), (2,)), "must have at least 1 value"),
         ("action_space", Discrete(2.0), f"num_values=2.0): {ONE}"),
         ("action_space", Discrete(jnp.int32(2)), f"dtype=int32)): {ONE}"),

@@ -191,7 +191,8 @@ def problems(env: Any) -> list[str]:
     """
     for name in ("observation_space", "action_space"):
         spaces = jax.tree.leaves(getattr(env, name), is_leaf=is_space)
-        if wrong := [problem for space in spaces for problem in space_problems(space)]:
+        acts = name == "action_space"
+        if wrong := [problem for space in spaces for problem in space_problems(space, acts)]:
             return [f"{name}: {wrong[0]}"]
     num = 3  # B, a number that a shape of a single environment is unlikely to have by mistake
     keys = jax.random.split(jax.random.key(0), num)
@@ -227,8 +228,8 @@ def problems(env: Any) -> list[str]:
     return found
 
 
-def space_problems(space: Any) -> Iterator[str]:
-    """Yield errors of one space, in words."""
+def space_problems(space: Any, acts: bool = False) -> Iterator[str]:
+    """Yield errors of one space, in words; `acts` says that it is of actions."""
     shape = getattr(space, "shape", ())
     if not isinstance(shape, tuple | list) or not all(_is_integer(n) and n >= 0 for n in shape):
         yield f"{line(space)}: its shape must be a tuple of integers, such as (2,)"
@@ -236,7 +237,7 @@ def space_problems(space: Any) -> Iterator[str]:
         yield f"{line(space)}: has no entries"
     elif isinstance(space, Box):
         try:
-            jnp.dtype(space.dtype)
+            dtype = jnp.dtype(space.dtype)
         except TypeError:
             yield f"{line(space)}: no such data type; float32 is one, and int32, uint8 and bool"
             return
@@ -248,6 +249,8 @@ def space_problems(space: Any) -> Iterator[str]:
             return
         if not (low <= high).all():
             yield f"{line(space)}: low must be at most high everywhere"
+        elif acts and jnp.issubdtype(dtype, jnp.floating) and dtype != jnp.float32:
+            yield f"{line(space)}: actions are float32; convert them in step"
     elif is_space(space):
         many = isinstance(space, MultiDiscrete)
         counts = space.num_values if many else (space.num_values,)
