@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import re
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from jaxppo.config.schema import COMMANDS, Config, LoggerConfig
 from jaxppo.deploy.policy import TrainedPolicy, check_key
 from jaxppo.deploy.result import Block, Result, is_donated, result
 from jaxppo.envs import is_simulated
+from jaxppo.envs.contract import glance
 from jaxppo.launch.errors import check_jax, explain
 from jaxppo.launch.resuming import compose_run
 from jaxppo.runtime import build, compile, devices, hosts
@@ -128,6 +130,7 @@ def train(
     evaluation; must return True (stop), False or None. `progress`: show a bar on a terminal or in a
     notebook.
 
+    Problems of an environment class of yours that a second shows are warnings; the run goes on.
     Ctrl-C during training stops the run and returns the result so far; before training it raises
     `KeyboardInterrupt`. Raises `ConfigError` if the settings are wrong, `CheckpointError` if a
     checkpoint cannot be read, and `TrainingError` if any seed fails (of a population: if all
@@ -161,10 +164,22 @@ def train(
         check_run_dir("run_dir", folder)
     with _one_line():
         hosts.check_alone(found.arch.distributed)
-        prepare(found)
+        _, system = prepare(found)
+        _warn_of_environment(found, system)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
     return _run(Job(found, folder, resume=resumes), on_block, progress=progress)
+
+
+def _warn_of_environment(config: Config, system: System) -> None:
+    """Warn of problems in a user's environment class, as the command line does; see `glance`."""
+    if config.env.target is not None and not is_simulated(system.env):
+        for finding in glance(config.env):
+            warnings.warn(
+                f"{system.env.name}: {' '.join(finding.split())}; python -m jaxppo.check_env "
+                "checks more",
+                stacklevel=3,
+            )
 
 
 def _run(job: Job, on_block: Callable[[Block], Any] | None, *, progress: bool) -> Result:
@@ -320,7 +335,9 @@ def make_train(
         )
     _check_without_files(found.logger, "leave it out, or use jaxppo.train(..., run_dir=DIR)")
     with _one_line():
-        return _whole_run(with_given(found, env, network, resumes=False))
+        run = _whole_run(with_given(found, env, network, resumes=False))
+        _warn_of_environment(run.config, run.system)
+    return run
 
 
 def _whole_run(found: Config) -> WholeRun:

@@ -3,6 +3,7 @@
 import dataclasses
 import signal
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from conftest import NETWORK, SMALL, on_devices, small_config
 from envs import Clock, Coin
+from own_envs import Count
 from test_resume import logged
 
 import jaxppo
@@ -264,6 +266,30 @@ def test_parameters_come_with_an_environment_in_a_tuple() -> None:
     params = env.default_params.replace(max_steps_in_episode=3)
     run = jaxppo.make_train(coin(), env=(env, params))
     assert run.system.env.params == params
+
+
+class Side(Count):
+    """Changes an attribute, and shows more than its space says."""
+
+    num_steps = 0
+
+    def step(self, *args: Any) -> Any:
+        self.num_steps += 1
+        state, obs, *rest = super().step(*args)
+        return state, obs + 1000.0, *rest
+
+
+def test_problems_of_an_environment_are_warnings() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        jaxppo.make_train(coin(), env=Side())
+    lines = [str(each.message) for each in caught if each.filename == __file__]
+    assert "Side: step or reset changes self.num_steps" in lines[0]
+    assert "observation goes from 0 to 1003, outside of Box" in lines[1]
+    assert all(line.endswith("; python -m jaxppo.check_env checks more") for line in lines)
+    assert not any("\n" in line for line in lines)
+    with pytest.raises(UserWarning, match=r"Side: step or reset changes self\.num_steps"):
+        jaxppo.train(coin(), env=Side())
 
 
 def test_what_is_given_is_its_own_in_every_run() -> None:
