@@ -10,10 +10,21 @@ import jax.numpy as jnp
 
 class Categorical(nn.Module):
     action_space: Any
+    more: int = 0  # categories than the space has
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: Any = None) -> distrax.Distribution:
-        return distrax.Categorical(nn.Dense(self.action_space.num_values)(x))
+        return distrax.Categorical(nn.Dense(self.action_space.num_values + self.more)(x))
+
+
+class Bernoulli(nn.Module):
+    """Whose logits have no axis of categories."""
+
+    action_space: Any
+
+    @nn.compact
+    def __call__(self, x: jax.Array, mask: Any = None) -> distrax.Distribution:
+        return distrax.Bernoulli(nn.Dense(1)(x)[..., 0], dtype=jnp.int32)
 
 
 class Normal(nn.Module):

@@ -9,6 +9,7 @@ from phases import compiled
 
 from jaxppo.algorithms.acting import act
 from jaxppo.config.fields import ConfigError
+from jaxppo.types import Discrete
 
 DISCRETE: dict[str, Any] = {}
 CONTINUOUS = {"env": {"name": "Pendulum-v1", "target": None}}
@@ -56,6 +57,11 @@ def test_every_environment_draws_with_its_own_key(small: Any) -> None:
     assert np.all(np.abs(drawn.action - actions(None).action) < 8.0)  # standard deviations
 
 
+def test_a_distribution_without_an_axis_of_categories_fits_two_actions(small: Any) -> None:
+    system, _ = small(**DISCRETE, **head("Bernoulli"))
+    assert system.env.action_space == Discrete(2)
+
+
 @pytest.mark.parametrize(
     "changes, line",
     [
@@ -67,9 +73,13 @@ def test_every_environment_draws_with_its_own_key(small: Any) -> None:
             {**CONTINUOUS, **head("Normal", broadcast=False), "system__objective": "penalty"},
             r"system.objective=penalty: .*\[L, S, \.\.\.\], or take objective=clip",
         ),
+        (
+            {**DISCRETE, **head("Categorical", more=5)},
+            r"gives 7 categories, but .* takes Discrete\(num_values=2\); network/actor_head=auto",
+        ),
         ({**DISCRETE, **head("Categorical", size=3)}, r"leave it out: '~network.actor_head.size'"),
     ],
-    ids=["no mode", "not of each step", "a setting that it has not"],
+    ids=["no mode", "not of each step", "more actions", "a setting that it has not"],
 )
 def test_what_cannot_be_used_is_refused_in_one_line(small: Any, changes: Any, line: str) -> None:
     with pytest.raises(ConfigError, match=line) as error:

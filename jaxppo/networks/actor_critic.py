@@ -11,7 +11,7 @@ from jaxppo.config.schema import Config
 from jaxppo.networks.building import check_one_number, make_layer, make_layers, torso_dtype, try_out
 from jaxppo.networks.composed import ACTOR, CRITIC, SHARED, Composed, apply_input, apply_layers
 from jaxppo.ops.actions import to_action
-from jaxppo.types import Environment, PyTree, ValueEstimate, pytree, zeros
+from jaxppo.types import Discrete, Environment, PyTree, ValueEstimate, pytree, zeros
 
 
 @pytree
@@ -93,9 +93,10 @@ def _try_out(config: Config, env: Environment, composed: Composed) -> None:
         raw, log_prob = distribution.sample_and_log_prob(seed=key)
         to_action(distribution, distribution.mode())
         distribution.entropy()
-        return to_action(distribution, raw), log_prob, output.value.mean()
+        logits = getattr(distribution, "logits", None)
+        return to_action(distribution, raw), log_prob, output.value.mean(), logits
 
-    action, log_prob, value = try_out(config, env, composed, read, "actor_head")
+    action, log_prob, value, logits = try_out(config, env, composed, read, "actor_head")
     check_one_number("actor_head", log_prob.shape)
     check_one_number("critic_head", value.shape)
     wanted = jax.eval_shape(lambda: zeros(env.action_space, log_prob.shape))
@@ -103,4 +104,11 @@ def _try_out(config: Config, env: Environment, composed: Composed) -> None:
         raise ConfigError(
             f"network.actor_head: gives actions {jax.tree.map(jnp.shape, action)}, but "
             f"{env.name} takes {env.action_space}; network/actor_head=auto follows it"
+        )
+    *lead, size = getattr(logits, "shape", ()) or (0,)
+    of_categories = isinstance(env.action_space, Discrete) and (*lead,) == log_prob.shape
+    if of_categories and size > env.action_space.num_values:
+        raise ConfigError(
+            f"network.actor_head: gives {size} categories, but {env.name} takes "
+            f"{env.action_space}; network/actor_head=auto follows it"
         )
