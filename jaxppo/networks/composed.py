@@ -73,7 +73,7 @@ def _takes_bytes(layers: Any, name: str) -> bool:
 
 
 def encode(observation_space: PyTree, obs: PyTree) -> PyTree:
-    """Encode discrete leaves one-hot, float32 `[L, S, num_values]`; others are unchanged."""
+    """Encode `Discrete` leaves one-hot, float32 `[L, S, num_values]`; others are unchanged."""
 
     def one(space: Space, x: jax.Array) -> jax.Array:
         return jax.nn.one_hot(x, space.num_values) if isinstance(space, Discrete) else x
