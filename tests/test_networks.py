@@ -155,6 +155,12 @@ class Flat(nn.Module):
         return nn.Dense(8)(x).mean(-1)
 
 
+class First(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return nn.Dense(8)(x[:1])
+
+
 class Forgets(nn.Module):
     def initial_carry(self, num: int) -> Any:
         return jnp.zeros((num, 4))
@@ -168,6 +174,7 @@ class Forgets(nn.Module):
     "layer, name, words",
     [
         ("critic_torso", "Flat", "a torso must return .*features"),
+        ("critic_torso", "First", r"a torso must .*features\], not \[1, 3, 8\] of \[2, 3, 2\]"),
         ("actor_memory", "Forgets", r"a memory must return \(carry, features\)"),
     ],
 )

@@ -122,7 +122,7 @@ def try_out(
             found = method(*args, **given)
             called = context.method_name == "__call__" and context.module.scope is not None
             if called and len(context.module.path) == 1:
-                _check_result(context.module.path[0], found)
+                _check_result(context.module.path[0], args, found)
             return found
         except Exception:
             if context.module.scope is not None:
@@ -152,13 +152,16 @@ def try_out(
     return found
 
 
-def _check_result(layer: str, found: Any) -> None:
+def _check_result(layer: str, args: Any, found: Any) -> None:
     """Raise `ValueError` if a torso or a memory returns a wrong result."""
     if layer.endswith("memory") and not (isinstance(found, tuple) and len(found) == 2):
         raise ValueError(f"a memory must return (carry, features), not a {type(found).__name__}")
-    shape = getattr(found, "shape", ())
-    if layer.endswith("torso") and len(shape) < 3:
-        raise ValueError(f"a torso must return [steps, episodes, features], not {[*shape]}")
+    if layer.endswith("torso"):
+        shape, given = getattr(found, "shape", ()), jax.tree.leaves(args)[0].shape
+        if len(shape) < 3 or shape[:2] != given[:2]:
+            raise ValueError(
+                f"a torso must return [steps, episodes, features], not {[*shape]} of {[*given]}"
+            )
 
 
 def _check_params(params: PyTree) -> None:
