@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import NETWORK, SMALL, on_devices, small_config
-from envs import Clock, Coin
+from envs import Clock, Coin, Params
 from own_envs import Count
 from test_resume import logged
 
@@ -332,6 +332,10 @@ def test_what_is_given_is_its_own_in_every_run() -> None:
             {"config": ["network.actor_torso.size=3"], "network": {"actor_torso": Torso(4)}},
             "size=3: has no effect with network={'actor_torso': MODULE}; leave one",
         ),
+        ({"env": (Clock(), Params(), 3)}, "3): a tuple holds an environment and its parameters"),
+        ({"env": ()}, "env=(): a tuple holds an environment and its parameters"),
+        ({"env": (Clock(), {"g": 2.0})}, "Clock: its parameters are {'g': 2.0}, but must be a"),
+        ({"env": (Clock(), Params)}, "but must be a dataclass with values, such as its default"),
         ({"network": {"initialization": Torso(4)}}, "network=initialization: no such layer"),
     ],
 )

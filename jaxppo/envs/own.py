@@ -1,5 +1,6 @@
 """A user's own class by import path, with gymnax's interface or that of `episodes.Single`."""
 
+import dataclasses
 import sys
 from functools import partial
 from typing import Any
@@ -9,7 +10,7 @@ from jaxppo.config.given import is_given
 from jaxppo.config.importing import imported
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import check_gymnax, refuse_ranges
-from jaxppo.envs.episodes import Episodes, check_spaces
+from jaxppo.envs.episodes import Episodes, check_spaces, line
 from jaxppo.types import Environment
 
 
@@ -21,13 +22,23 @@ def make(config: EnvConfig) -> Environment:
     """
     target = config.target or ""
     made = imported("env.target", target, "class", ("null",))(**config.kwargs)
-    env, *params = made if isinstance(made, tuple) else (made,)
+    if isinstance(made, tuple) and len(made) not in (1, 2):
+        raise ConfigError(
+            f"env={line(made)}: a tuple holds an environment and its parameters; give two"
+        )
+    env, *given = made if isinstance(made, tuple) else (made,)
     name = type(env).__name__ if is_given(target) else target
-    if params or hasattr(env, "default_params"):
+    if given or hasattr(env, "default_params"):
+        params = given[0] if given else env.default_params
+        if not dataclasses.is_dataclass(params) or isinstance(params, type):
+            raise ConfigError(
+                f"{name}: its parameters are {line(params)}, but must be a dataclass with values, "
+                "such as its default_params"
+            )
         check_gymnax()
         from jaxppo.envs import gymnax
 
-        return gymnax.adapt(name, env, params[0] if params else env.default_params, config)
+        return gymnax.adapt(name, env, params, config)
     if config.params:
         raise ConfigError(
             f"env.params={config.params}: {name} has no parameters besides its arguments; use "
