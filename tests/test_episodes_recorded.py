@@ -299,6 +299,20 @@ def test_what_does_not_fit_is_refused_in_one_line(call: Any, words: str) -> None
     assert "\n" not in str(error.value)
 
 
+class FarAim(envs.Aim):
+    high = (3.0, 20.0)
+
+
+def test_actions_with_other_bounds_are_refused() -> None:
+    """They would be stretched to the new bounds."""
+    with pytest.raises(
+        ConfigError, match=r"its action_space is .*20\.0\).*trained with .*10\.0\).*same bounds"
+    ) as error:
+        policy_of("continuous").play(FarAim(), episodes=1)
+    assert "\n" not in str(error.value)
+    assert len(policy_of("continuous").play(envs.Aim(), episodes=1)) == 1
+
+
 # The file
 
 

@@ -26,6 +26,7 @@ from jaxppo.config.stored import CONFIG, plain, read_config
 from jaxppo.config.trust import check_trust
 from jaxppo.deploy.episodes import Episode, close_simulators, play
 from jaxppo.envs import is_simulated
+from jaxppo.envs.episodes import line
 from jaxppo.runtime import build, checkpoint, devices
 from jaxppo.runtime.checkpoint import Checkpoint, CheckpointError, CheckpointWarning
 from jaxppo.runtime.directories import check_tree
@@ -33,7 +34,7 @@ from jaxppo.runtime.facts import RunFacts
 from jaxppo.runtime.population import members
 from jaxppo.runtime.programs import compile_evaluation
 from jaxppo.runtime.sinks import SUMMARY
-from jaxppo.types import Policy, PyTree, System, Thoughts, describe, zeros
+from jaxppo.types import Box, Policy, PyTree, System, Thoughts, describe, is_space, zeros
 
 
 def check_key(key: Any) -> None:
@@ -204,7 +205,8 @@ class TrainedPolicy:
         """Return whole trajectories of the first `episodes` that `evaluate` plays.
 
         `env`: None is the policy's own environment; else settings to change, or an environment, as
-        for `jaxppo.load`. `ConfigError` if its spaces do not fit the policy.
+        for `jaxppo.load`. `ConfigError` if its spaces do not fit the policy, of actions also if
+        their bounds differ.
         """
         check_count("episodes", episodes)
         return list((self if env is None else self._with_env(env)).record(episodes))
@@ -242,9 +244,21 @@ class TrainedPolicy:
                     f"env={other.name}: its {name} is {describe(found)}, but the policy was "
                     f"trained with {describe(wanted)}"
                 )
+        if _bounds(mine.action_space) != _bounds(other.action_space):
+            raise ConfigError(
+                f"env={other.name}: its action_space is {line(other.action_space)}, but the policy "
+                f"was trained with {line(mine.action_space)}; give one with the same bounds"
+            )
         greedy = self.system.evaluation_greedy
         system = dataclasses.replace(system, evaluation_greedy=greedy)
         return dataclasses.replace(self, config=config, system=system)
+
+
+def _bounds(space: PyTree) -> list[Any]:
+    """Return the bounds of all actions, as lists."""
+    boxes = [x for x in jax.tree.leaves(space, is_leaf=is_space) if isinstance(x, Box)]
+    bounds = [(box.shape, np.float32(x)) for box in boxes for x in (box.low, box.high)]
+    return [np.broadcast_to(bound, shape).tolist() for shape, bound in bounds]
 
 
 def _becomes(x: Any, dtype: Any) -> bool:
@@ -481,8 +495,8 @@ def _find(run_dir: Path, which: str | int) -> Checkpoint:
         raise ConfigError(f"which={which}: must be best, latest or a number of steps")
     found, lines = checkpoint.newest(run_dir)
     assert found is not None  # since there are some
-    for line in lines:
-        warnings.warn(line, CheckpointWarning, stacklevel=3)
+    for message in lines:
+        warnings.warn(message, CheckpointWarning, stacklevel=3)
     return found
 
 
