@@ -15,7 +15,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.deploy.drawings import drawing
 from jaxppo.envs.gymnax import GymnaxEnvironment, Randomized
-from jaxppo.envs.ranges import Range
+from jaxppo.envs.ranges import Range, ranges
 from jaxppo.launch.composing import compose
 from jaxppo.types import LearnerState, RunProgress, System
 
@@ -109,6 +109,19 @@ def test_numbers_have_the_type_of_the_default() -> None:
     moving = shown(curriculum={"weight": {"start": 1.5, "end": 3}})
     evaluated = envs.make_for_evaluation(moving, envs.make(moving))
     assert repr(evaluated.params.weight) == "3.0"
+
+
+def test_a_whole_default_of_a_float_is_a_float() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Params:
+        length: float = 1
+        mass: "float" = 2
+        count: int = 3
+
+    found = envs.replace_params("E", Params(), {"length": 1.5, "mass": 3, "count": 4.0})
+    assert repr((found.length, found.mass, found.count)) == "(1.5, 3.0, 4)"
+    drawn = ranges("E", Params(), EnvConfig(randomize={"length": [0.5, 2], "count": [1, 3]}))
+    assert (drawn["length"].whole, drawn["count"].whole) == (False, True)
 
 
 def test_episodes_last_as_their_own_parameters_say() -> None:

@@ -15,7 +15,7 @@ from jaxppo.config.fields import ConfigError, check
 from jaxppo.config.importing import load
 from jaxppo.config.messages import named
 from jaxppo.config.schema import LIBRARIES, EnvConfig
-from jaxppo.envs.ranges import check_known, evaluation_config
+from jaxppo.envs.ranges import check_known, evaluation_config, kind_of
 from jaxppo.simulators.faults import ANY_ERROR
 from jaxppo.types import Environment, describe
 
@@ -193,7 +193,7 @@ def unknown(config: EnvConfig, known: Iterable[str]) -> ConfigError:
 def replace_params(name: str, params: Any, changes: dict[str, Any]) -> Any:
     """Return a library's parameters, a dataclass, with the changes of `env.params`.
 
-    Numbers get the type of the default: 10 for a float is 10.0. `ConfigError` if they cannot.
+    Numbers get the parameter's type: 10 for a float is 10.0. `ConfigError` if they cannot.
     """
     known = [field.name for field in dataclasses.fields(params)]
     typed = dict(changes)
@@ -207,7 +207,8 @@ def replace_params(name: str, params: Any, changes: dict[str, Any]) -> Any:
         if isinstance(own, bool) and not isinstance(value, bool):
             raise ConfigError(f"env.params.{key}={value}: must be true or false; {name} has {own}")
         if type(own) in (int, float):
-            typed[key] = check(f"env.params.{key}", value, type(own), {"infinite": True})
+            kind = kind_of(params, key)
+            typed[key] = check(f"env.params.{key}", value, kind, {"infinite": True})
     return dataclasses.replace(params, **typed)
 
 

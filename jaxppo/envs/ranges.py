@@ -71,7 +71,7 @@ def ranges(name: str, params: Any, config: EnvConfig) -> dict[str, Range]:
                 f"{key}.{field}: only numbers can be drawn, and {field} of {name} is "
                 f"{type(default).__name__}; leave it out, or set env.params.{field}"
             )
-        kind = type(default)
+        kind = kind_of(params, field)
         if field in config.curriculum:
             found[field] = _moving(field, kind, config)
         else:
@@ -79,6 +79,13 @@ def ranges(name: str, params: Any, config: EnvConfig) -> dict[str, Range]:
             found[field] = Range(start=bounds, end=bounds, whole=kind is int)
         _check_used(key, field, config)
     return found
+
+
+def kind_of(params: Any, name: str) -> type:
+    """Return the type of a parameter: that of its value, or float if it is declared as one."""
+    (declared,) = (field.type for field in dataclasses.fields(params) if field.name == name)
+    found = type(getattr(params, name))
+    return float if found is int and declared in (float, "float") else found
 
 
 def check_known(key: str, name: str, owner: str, known: Iterable[str]) -> None:
