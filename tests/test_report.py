@@ -652,6 +652,16 @@ def test_unequal_numbers_of_runs_on_tasks_are_said(
     assert not [line for line in cautions(compared(tmp_path)) if "Easy-v1" in line]
 
 
+def test_a_seed_that_is_there_twice_is_said(tmp_path: Path) -> None:
+    for place, seed, score in (("a", 1, 2.0), ("b", 1, 3.0), ("c", 2, 3.0)):
+        make(tmp_path / place, [score], score, arch__seed=seed)
+    lines = [line for line in cautions(compared(tmp_path)) if "have seed" in line]
+    (line,) = lines
+    assert line.endswith("2 runs have seed 1, with different results; each counts as one.")
+    shutil.rmtree(tmp_path / "b")
+    assert not [line for line in cautions(compared(tmp_path)) if "have seed" in line]
+
+
 def test_shares_of_the_profile_are_of_whole_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,6 +109,12 @@ def cautions(comparison: Comparison) -> list[str]:
                 f"{len(failed)} of {count(own, 'run')} failed and left out of scores, which "
                 f"flatters the rest: {group.label} on {task}: {failed[0].status}"
             )
+        seed, num = Counter(run.seed for run in own).most_common(1)[0]
+        if num > 1:
+            lines.append(
+                f"{group.label} on {task}: {num} runs have seed {seed}, with different results; "
+                "each counts as one."
+            )
     best = [run for run in every if run.by_best and run.score is not None]
     if best:
         lines.append(
