@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -360,6 +361,25 @@ def test_a_sweep_is_of_one_process(command: Any, shell: dict[str, str]) -> None:
     done = command("-m", "env=cartpole", "arch.seed=1,2")
     assert done.status == 2
     assert done.err.startswith("-m: a sweep cannot run in several processes")
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_process_with_a_wrong_number_is_refused(number: int) -> None:
+    """Process 1 is there already, and there is none with number 3."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    watches = [hosts._Watch() for _ in range(4)]
+    with ThreadPoolExecutor() as pool:
+        first, second = (pool.submit(watches[i].meet, address, i, 3) for i in range(2))
+        while not watches[0]._connections:
+            time.sleep(0.01)
+        wrong = f"arch.distributed.process_id={number}: another process has this number"
+        with pytest.raises(ConfigError, match=wrong):
+            watches[3].meet(address, number, 3)
+        assert watches[2].meet(address, 2, 3) == first.result() == second.result()
+    for watch in watches[:3]:
+        for connection in watch._connections.values():
+            connection.close()
 
 
 def test_values_of_all_processes_are_one_list() -> None:

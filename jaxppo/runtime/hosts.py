@@ -257,6 +257,12 @@ class _Watch:
             message = _receive(connection, until)
             if not message:
                 raise EndedElsewhere
+            if message == _GOODBYE:
+                connection.close()
+                raise ConfigError(
+                    f"arch.distributed.process_id={number}: another process has this number, or "
+                    "process 0 expects fewer; number all processes from 0, without gaps"
+                )
             found = int.from_bytes(message, "big")
         else:
             self._accept(int(port), total, until)
@@ -286,8 +292,11 @@ class _Watch:
                         "with arch.distributed=null"
                     ) from error
                 own = int.from_bytes(_receive(connection, time.monotonic() + 5), "big")
-                if own in missing:  # others are strangers
+                if own in missing:
                     self._connections[own] = connection
+                else:  # a stranger, or a number that is there already
+                    with connection, contextlib.suppress(OSError):
+                        connection.sendall(_GOODBYE)
 
     def begin(self) -> None:
         """Watch the other processes from now on."""
