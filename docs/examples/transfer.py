@@ -27,7 +27,7 @@ with tempfile.TemporaryDirectory() as folder:
     changes = {
         "env": {"params": REVERSED},
         "resume_allow": ["env"],  # a resumed run keeps all settings that are not named here
-        "arch.total_timesteps": 1.6e5,  # in total, with those of the source
+        "arch.total_timesteps": 2.4e5,  # in total, with those of the source
     }
     target = jaxppo.train(changes, resume=run_dir)
 
