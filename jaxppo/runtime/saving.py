@@ -108,8 +108,9 @@ def check_resume(
     """
     each = [RunFacts.of(one) for one in found]
     gaps: list[str] = []
+    planned = plan_members(jobs[0].config, len(members)).updates_per_block
     for job, own, one, facts in zip(jobs, members.jobs, found, each, strict=True):
-        gaps += _check_facts(job, len(own), one, facts, selection)
+        gaps += _check_facts(job, len(own), one, facts, selection, planned)
     starts = [own.start for own in members.jobs]
     numbers = each[0].numbers
     together = dataclasses.replace(
@@ -124,11 +125,17 @@ def check_resume(
 
 
 def _check_facts(
-    job: Job, num_members: int, found: Checkpoint, facts: RunFacts, selection: Selection
+    job: Job,
+    num_members: int,
+    found: Checkpoint,
+    facts: RunFacts,
+    selection: Selection,
+    planned: tuple[int, ...],
 ) -> list[str]:
     """Raise `ConfigError` or `CheckpointError` if a checkpoint does not fit its job.
 
-    Return a line about each gap of the log, if the job allows them.
+    `planned` are the block lengths that the settings give. Return a line about each gap of the
+    log, if the job allows them.
     """
     if len(facts.members) != num_members:
         raise ConfigError(
@@ -162,13 +169,11 @@ def _check_facts(
             f"{math.prod(now):,} steps per update, and {found.path} counts updates of "
             f"{' x '.join(map(str, was))} = {math.prod(was):,}; keep that product"
         )
-    blocks = plan_members(job.config, num_members).updates_per_block
     before, evaluations = arch.get("num_evaluation"), job.config.arch.num_evaluation
-    if before not in (None, evaluations) and blocks[
-        : len(done := facts.updates_per_block)
-    ] != tuple(done):
+    done = tuple(facts.updates_per_block)
+    if before not in (None, evaluations) and done != planned[: len(done)]:
         raise ConfigError(
-            f"arch.num_evaluation={evaluations}: {found.path} has blocks of {done} updates, and "
+            f"arch.num_evaluation={evaluations}: {found.path} has blocks of {[*done]} updates, and "
             f"later ones are as long; keep arch.num_evaluation={before}"
         )
     every = job.config.logger.every
