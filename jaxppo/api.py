@@ -130,7 +130,7 @@ def train(
     evaluation; must return True (stop), False or None. `progress`: show a bar on a terminal or in a
     notebook.
 
-    Problems of an environment class of yours that a second shows are warnings; the run goes on.
+    Problems of an environment class of yours that a check of about a second finds are warnings.
     Ctrl-C during training stops the run and returns the result so far; before training it raises
     `KeyboardInterrupt`. Raises `ConfigError` if the settings are wrong, `CheckpointError` if a
     checkpoint cannot be read, and `TrainingError` if any seed fails (of a population: if all

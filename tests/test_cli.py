@@ -1053,6 +1053,7 @@ def test_flags_stand_anywhere(launch: Any, typed: str, seeds: list[int]) -> None
         ("system.actor_lr=tag(log,interval(0,1))", "must start above 0, since it has the tag log"),
         ("direction=minimize", "hydra.sweeper.direction=minimize: would look for the lowest"),
         ("n_jobs=0", "hydra.sweeper.n_jobs=0: must be an integer, at least 1"),
+        ("subdir=${x}", "hydra.sweep.subdir=${x}: Optuna may try the same values twice; add"),
     ],
 )
 def test_studies_are_checked_before_they_start(typed: str, message: str) -> None:
@@ -1062,14 +1063,15 @@ def test_studies_are_checked_before_they_start(typed: str, message: str) -> None
         "n_trials": 4,
         "n_jobs": 2,
     }
-    if typed.startswith(("direction", "n_jobs")):
+    subdir = typed.removeprefix("subdir=") if typed.startswith("subdir") else "${hydra.job.num}"
+    if typed.startswith(("direction", "n_jobs", "subdir")):
         sweeper |= OmegaConf.to_container(OmegaConf.from_dotlist([typed]))
         typed = "system.epochs=int(interval(1,4))"
     if "an interval needs" in message:
         sweeper["_target_"] = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
     def check() -> None:
-        check_sweeper(OmegaConf.create(sweeper), [typed])
+        check_sweeper(OmegaConf.create(sweeper), [typed], subdir)
         check_sweep("ff_ppo", ["env=cartpole", f"++{typed}"])
 
     initialize = initialize_config_dir(version_base=None, config_dir=str(config_dir()))
@@ -1109,6 +1111,20 @@ def test_jobs_of_a_sweep_have_directories_of_their_own(
     assert outcome.status == 2
     assert outcome.err.startswith("hydra.sweep.subdir=x: two jobs would have the directory")
     assert programs == []
+
+
+def test_jobs_of_a_later_batch_have_directories_of_their_own(
+    launch: Any, cwd: Path, programs: list[list[Config]]
+) -> None:
+    """What Hydra recorded of the earlier job stays."""
+    batches = ("hydra.sweeper.max_batch_size=1", "hydra.sweep.dir=sweep")
+    (cwd / "sweep" / "1").mkdir(parents=True)
+    (cwd / "sweep" / "1" / "metrics.jsonl").write_text("")
+    outcome = launch("-m", "arch.seed=1,2", *batches)
+    assert outcome.status == 2
+    assert outcome.err.startswith("hydra.sweep.subdir=${hydra.job.num}: two jobs would have")
+    assert [job.name for job in (cwd / "sweep" / "1").iterdir()] == ["metrics.jsonl"]
+    assert len(programs) == 1
 
 
 def test_populations_of_a_sweep_do_not_mix(
@@ -1382,7 +1398,7 @@ def test_a_working_directory_that_is_gone_is_said(cwd: Path, shell: dict[str, st
             "RESOURCE_EXHAUSTED: Out of memory, 9 bytes; lower arch.total_num_envs",
         ),
         (FileNotFoundError(2, "No such file or directory", "x.csv"), "x.csv: cannot be read (No"),
-        (FileNotFoundError(2, "No such", "no/x.csv"), "no/x.csv: there is no directory no; make"),
+        (FileNotFoundError(2, "No such", "no/x.csv"), "no/x.csv: there is no directory no; name"),
         (OSError(28, "No space left on device", "x.csv"), "x.csv: cannot be written (No space"),
         (PermissionError(13, "Permission denied", "/nowhere/x"), "/nowhere/x: cannot be written"),
     ],

@@ -303,14 +303,12 @@ class FarAim(envs.Aim):
     high = (3.0, 20.0)
 
 
-def test_actions_with_other_bounds_are_refused() -> None:
-    """They would be stretched to the new bounds."""
-    with pytest.raises(
-        ConfigError, match=r"its action_space is .*20\.0\).*trained with .*10\.0\).*same bounds"
-    ) as error:
-        policy_of("continuous").play(FarAim(), episodes=1)
-    assert "\n" not in str(error.value)
-    assert len(policy_of("continuous").play(envs.Aim(), episodes=1)) == 1
+def test_actions_with_other_bounds_are_stretched_with_a_warning() -> None:
+    words = r"its action_space is .*20\.0\).*trained with .*10\.0\)\); actions are stretched"
+    with pytest.warns(UserWarning, match=words):
+        (far,) = policy_of("continuous").play(FarAim(), episodes=1)
+    (near,) = policy_of("continuous").play(envs.Aim(), episodes=1)
+    np.testing.assert_allclose(far.actions[0], near.actions[0] * [1, 2], rtol=1e-5)
 
 
 # The file

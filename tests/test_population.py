@@ -9,7 +9,7 @@ from conftest import small_config
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import PopulationConfig
 from jaxppo.ops import aggregates
-from jaxppo.runtime.population import explore, members, rank, rungs, sources
+from jaxppo.runtime.population import explore, fractions, members, rank, rungs, sources
 
 NAN, INF = float("nan"), float("inf")
 BOUNDS = {"actor_lr": [1e-4, 1e-2], "gae_lambda": [0.0, 1.0]}
@@ -62,20 +62,22 @@ def test_exploration_multiplies_divides_or_draws_within_bounds() -> None:
 
 
 def test_exploration_of_a_discount_changes_its_distance_to_one() -> None:
-    bounds = {"gamma": [0.9, 0.999]}
-    settings = PopulationConfig(size=1, hyperparameters=bounds, perturbation=1.25, resample=0.0)
-    found = {
-        explore({"gamma": [0.99]}, [0], settings, np.random.default_rng(seed))["gamma"][0]
-        for seed in range(20)
-    }
-    np.testing.assert_allclose(sorted(found), [1 - 0.0125, 1 - 0.008], rtol=1e-12)
-    for start, end in ((0.9, 0.9), (0.999, 0.999)):  # within its bounds
-        values = [
-            explore({"gamma": [start]}, [0], settings, np.random.default_rng(seed))["gamma"][0]
+    def explored(name: str, bounds: list[float], value: float) -> list[float]:
+        settings = PopulationConfig(size=1, hyperparameters={name: bounds}, resample=0.0)
+        near_one = fractions(small_config().system)
+        found = {
+            explore({name: [value]}, [0], settings, np.random.default_rng(seed), near_one)[name][0]
             for seed in range(20)
-        ]
-        assert end in values
-        assert all(0.9 <= value <= 0.999 for value in values)
+        }
+        return sorted(found)
+
+    bounds = [0.9, 0.999]
+    np.testing.assert_allclose(explored("gamma", bounds, 0.99), [0.9875, 0.992], rtol=1e-12)
+    np.testing.assert_allclose(explored("gamma", bounds, 0.9), [0.9, 0.92], rtol=1e-12)
+    np.testing.assert_allclose(explored("gamma", bounds, 0.999), [0.99875, 0.999], rtol=1e-12)
+    found = explored("gae_lambda", [0.9, 1.0], 1.0)  # it can be left
+    np.testing.assert_allclose(found, [0.99875, 0.9992], rtol=1e-12)
+    np.testing.assert_allclose(explored("vf_coef", [0.5, 1.0], 0.7), [0.56, 0.875], rtol=1e-12)
 
 
 def test_first_values_are_drawn_between_the_bounds_and_stay_a_members_own() -> None:

@@ -118,8 +118,12 @@ def test_a_whole_default_of_a_float_is_a_float() -> None:
         mass: "float" = 2
         count: int = 3
 
-    found = envs.replace_params("E", Params(), {"length": 1.5, "mass": 3, "count": 4.0})
+        gravity: Any = 10
+
+    given = {"length": np.float32(1.5), "mass": np.int64(3), "count": 4.0, "gravity": 9.8}
+    found = envs.replace_params("E", Params(), given)
     assert repr((found.length, found.mass, found.count)) == "(1.5, 3.0, 4)"
+    assert found.gravity == 9.8
     drawn = ranges("E", Params(), EnvConfig(randomize={"length": [0.5, 2], "count": [1, 3]}))
     assert (drawn["length"].whole, drawn["count"].whole) == (False, True)
 

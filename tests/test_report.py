@@ -137,7 +137,7 @@ def test_commands_say_which_runs_were_resumed(
     run_main(monkeypatch, "runs", "out=page")
     text = (cwd / "page" / "index.html").read_text()
     first, second = (Path("runs") / str(i) for i in (1, 2))
-    assert f"# resumed since, perhaps with other settings: {second / 'config.yaml'}" in text
+    assert f"# resumed since, with other settings: {second / 'config.yaml'}" in text
     assert str(first / "config.yaml") not in text
 
 
@@ -657,8 +657,9 @@ def test_a_seed_that_is_there_twice_is_said(tmp_path: Path) -> None:
         make(tmp_path / place, [score], score, arch__seed=seed)
     lines = [line for line in cautions(compared(tmp_path)) if "have seed" in line]
     (line,) = lines
-    assert line.endswith("2 runs have seed 1, with different results; each counts as one.")
+    assert line.endswith("several runs have seed 1, with different results; each counts as one.")
     shutil.rmtree(tmp_path / "b")
+    make(tmp_path / "failed", [4.0], None, arch__seed=1, status="non-finite loss")
     assert not [line for line in cautions(compared(tmp_path)) if "have seed" in line]
 
 

@@ -14,6 +14,7 @@ from conftest import LAYERS, NETWORK, on_devices, small_config
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
+from jaxppo.config.stored import plain
 from jaxppo.runtime import checkpoint, compile, loop, saving
 from jaxppo.runtime.checkpoint import CheckpointError
 from jaxppo.runtime.jobs import Job, TrainingError
@@ -274,6 +275,14 @@ def test_another_number_of_evaluations_is_refused_unless_it_is_kept(
         with pytest.raises(ConfigError, match=r"arch.num_evaluation=.* keep arch.num_evaluation=4"):
             loop.run(coin(**changes), folder, resume=True)
     loop.run(coin(num_updates=16, num_evaluation=8), folder, resume=True)
+
+
+def test_how_simulators_are_run_is_no_other_environment() -> None:
+    config = coin()
+    stored = plain(config)
+    for changes, other in (({"processes": 8, "on_error": "restart"}, False), ({"mask": [1]}, True)):
+        changed = dataclasses.replace(config, env=dataclasses.replace(config.env, **changes))
+        assert saving.has_other_env(stored, changed) == other
 
 
 @pytest.mark.long

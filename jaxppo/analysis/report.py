@@ -109,11 +109,11 @@ def cautions(comparison: Comparison) -> list[str]:
                 f"{len(failed)} of {count(own, 'run')} failed and left out of scores, which "
                 f"flatters the rest: {group.label} on {task}: {failed[0].status}"
             )
-        seed, num = Counter(run.seed for run in own).most_common(1)[0]
-        if num > 1:
+        seeds = Counter(run.seed for run in own if run.score is not None)
+        if several := [str(seed) for seed, num in seeds.items() if num > 1]:
             lines.append(
-                f"{group.label} on {task}: {num} runs have seed {seed}, with different results; "
-                "each counts as one."
+                f"{group.label} on {task}: several runs have seed {', '.join(several)}, with "
+                "different results; each counts as one."
             )
     best = [run for run in every if run.by_best and run.score is not None]
     if best:
@@ -488,7 +488,7 @@ def _commands(own: Sequence[Run]) -> list[str]:
         words = shlex.join([f"jaxppo.{name}", *sweep, *lines, f"arch.seed={seeds}"])
         commands.append(f"python -m {words}")
         commands += [
-            f"# resumed since, perhaps with other settings: {home / CONFIG}"
+            f"# resumed since, with other settings: {home / CONFIG}"
             for home in first
             if runs.has_other_settings(home)
         ]

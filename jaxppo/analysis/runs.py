@@ -19,6 +19,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.given import is_given
 from jaxppo.config.messages import flattened
 from jaxppo.config.parse import parse
+from jaxppo.config.schema import HOW_RUN
 from jaxppo.config.stored import CONFIG, plain
 from jaxppo.runtime.progress import STOPPED
 from jaxppo.runtime.sinks import METRICS, SUMMARY, Event
@@ -298,7 +299,7 @@ _IGNORED_GROUPS = ("checkpoint", "logger", "resume", "resume_allow", "trust")
 _IGNORED_KEYS = {
     *("arch.seed", "arch.num_seeds", "arch.evaluate_first", "arch.plan_only"),
     *("arch.profile", "arch.compiler", "arch.compile_cache", "arch.distributed", "arch.target"),
-    *("env.processes", "env.isolated", "env.on_error", "env.step_timeout"),  # of simulators
+    *(f"env.{name}" for name in HOW_RUN),
 }
 
 

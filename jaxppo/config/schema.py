@@ -239,6 +239,8 @@ class SystemConfig:
         """Raise `ConfigError` if a minibatch, summed over all learners, is too small."""
 
 
+# Settings of `env` that change how simulators are run, and no result
+HOW_RUN = ("processes", "isolated", "on_error", "step_timeout")
 LIBRARIES = (  # the choices of env.library
     *("gymnax", "brax", "craftax", "jumanji", "navix", "pgx", "playground", "xminigrid"),
     *("gymnasium", "envpool"),
@@ -415,8 +417,8 @@ class PopulationConfig:
     )
     perturbation: float = setting(
         1.25,
-        "pbt: factor by which a copied hyperparameter is multiplied or divided; of one with bounds "
-        "between 0.5 and 1, such as gamma, the distance to 1",
+        "pbt: factor by which a copied hyperparameter is multiplied or divided; of those that are "
+        "at most 1, such as gamma, with bounds of at least 0.5, the distance to 1 is",
         low=1,
     )
     resample: float = setting(

@@ -205,8 +205,8 @@ class TrainedPolicy:
         """Return whole trajectories of the first `episodes` that `evaluate` plays.
 
         `env`: None is the policy's own environment; else settings to change, or an environment, as
-        for `jaxppo.load`. `ConfigError` if its spaces do not fit the policy, of actions also if
-        their bounds differ.
+        for `jaxppo.load`. `ConfigError` if its spaces do not fit the policy. Actions are
+        stretched to its bounds: if these are others, there is a warning.
         """
         check_count("episodes", episodes)
         return list((self if env is None else self._with_env(env)).record(episodes))
@@ -245,9 +245,11 @@ class TrainedPolicy:
                     f"trained with {describe(wanted)}"
                 )
         if _bounds(mine.action_space) != _bounds(other.action_space):
-            raise ConfigError(
+            warnings.warn(
                 f"env={other.name}: its action_space is {line(other.action_space)}, but the policy "
-                f"was trained with {line(mine.action_space)}; give one with the same bounds"
+                f"was trained with {line(mine.action_space)}; actions are stretched to the new "
+                "bounds",
+                stacklevel=3,
             )
         greedy = self.system.evaluation_greedy
         system = dataclasses.replace(system, evaluation_greedy=greedy)
@@ -480,7 +482,7 @@ def _find(run_dir: Path, which: str | int) -> Checkpoint:
     existing = checkpoint.steps_in(folder)
     if not existing:
         raise ConfigError(f"run={run_dir}: {_why_none(run_dir)}")
-    if isinstance(which, str):
+    if isinstance(which, str | float):
         with contextlib.suppress(ValueError):  # best and latest are no numbers
             number = float(which)
             which = int(number) if number.is_integer() else which  # such as 1e6

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from jaxppo.config.fields import ConfigError, check
 from jaxppo.config.importing import load
 from jaxppo.config.messages import named
@@ -193,11 +195,12 @@ def unknown(config: EnvConfig, known: Iterable[str]) -> ConfigError:
 def replace_params(name: str, params: Any, changes: dict[str, Any]) -> Any:
     """Return a library's parameters, a dataclass, with the changes of `env.params`.
 
-    Numbers get the parameter's type: 10 for a float is 10.0. `ConfigError` if they cannot.
+    Numbers get the parameter's type, if it is known: 10 for a float is 10.0. `ConfigError` if they
+    cannot.
     """
     known = [field.name for field in dataclasses.fields(params)]
-    typed = dict(changes)
-    for key, value in changes.items():
+    typed = {k: v.item() if isinstance(v, np.generic) else v for k, v in changes.items()}
+    for key, value in typed.items():
         check_known("env.params", key, name, known)
         own = getattr(params, key)
         other = value is None or isinstance(value, str | bool | list | dict)  # than a number
@@ -206,8 +209,8 @@ def replace_params(name: str, params: Any, changes: dict[str, Any]) -> Any:
             raise ConfigError(f"env.params.{key}={value}: must be a number; {name} has {own}")
         if isinstance(own, bool) and not isinstance(value, bool):
             raise ConfigError(f"env.params.{key}={value}: must be true or false; {name} has {own}")
-        if type(own) in (int, float):
-            kind = kind_of(params, key)
+        kind = kind_of(params, key)
+        if kind is not None:
             typed[key] = check(f"env.params.{key}", value, kind, {"infinite": True})
     return dataclasses.replace(params, **typed)
 

@@ -169,8 +169,9 @@ def glance(config: EnvConfig) -> list[str]:
         if envs.is_simulated(env):
             return []
         found = list(_python_state(env))
-        keys = jax.random.split(jax.random.key(0), NUM_ENVS)
-        played = Played(*_numpy(jax.jit(partial(play, env, config.action_mask, FEW))(keys)))
+        with jax.ensure_compile_time_eval():  # also where a caller is traced
+            keys = jax.random.split(jax.random.key(0), NUM_ENVS)
+            played = Played(*_numpy(jax.jit(partial(play, env, config.action_mask, FEW))(keys)))
         return [*found, *_values(env, played)]
     except Exception as error:  # an environment may raise anything
         return [f"raises {line(error)}"]

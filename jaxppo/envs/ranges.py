@@ -71,7 +71,7 @@ def ranges(name: str, params: Any, config: EnvConfig) -> dict[str, Range]:
                 f"{key}.{field}: only numbers can be drawn, and {field} of {name} is "
                 f"{type(default).__name__}; leave it out, or set env.params.{field}"
             )
-        kind = kind_of(params, field)
+        kind = kind_of(params, field) or int
         if field in config.curriculum:
             found[field] = _moving(field, kind, config)
         else:
@@ -81,11 +81,16 @@ def ranges(name: str, params: Any, config: EnvConfig) -> dict[str, Range]:
     return found
 
 
-def kind_of(params: Any, name: str) -> type:
-    """Return the type of a parameter: that of its value, or float if it is declared as one."""
+def kind_of(params: Any, name: str) -> type | None:
+    """Return the type of a parameter that is a number, int or float.
+
+    None if it is no number, or a whole one that is declared as something else, such as Any.
+    """
     (declared,) = (field.type for field in dataclasses.fields(params) if field.name == name)
     found = type(getattr(params, name))
-    return float if found is int and declared in (float, "float") else found
+    if found is float or (found is int and declared in (float, "float")):
+        return float
+    return int if found is int and declared in (int, "int") else None
 
 
 def check_known(key: str, name: str, owner: str, known: Iterable[str]) -> None:

@@ -56,7 +56,10 @@ class Check(Callback):
             check_workers(config.hydra.launcher)
             sweep_dir = _directory(config, "hydra.sweep.dir")
             _check_sweep_dir(sweep_dir)
-            check_sweeper(config.hydra.sweeper, list(config.hydra.overrides.task))
+            sweep: Any = OmegaConf.to_container(config.hydra.sweep)
+            check_sweeper(
+                config.hydra.sweeper, list(config.hydra.overrides.task), str(sweep["subdir"])
+            )
             check_sweep(config.hydra.job.config_name, list(config.hydra.overrides.task))
             _claim("hydra.sweep.dir", sweep_dir)
             _check_sweep_dir(sweep_dir)  # another process may have been faster

@@ -146,7 +146,7 @@ def _explain_os(error: OSError) -> str | None:
         return None
     folder = os.path.dirname(os.fspath(name)) or "."
     if isinstance(error, FileNotFoundError) and not os.path.isdir(folder):
-        return f"{name}: there is no directory {folder}; make it, or name another"
+        return f"{name}: there is no directory {folder}; name another, or make it"
     unreadable = os.path.exists(name) and not os.access(name, os.R_OK)
     if isinstance(error, FileNotFoundError) or unreadable:
         return f"{name}: cannot be read ({error.strerror})"

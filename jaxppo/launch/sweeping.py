@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.utils import JobReturn, JobStatus, run_job
@@ -19,13 +20,14 @@ from jaxppo.config.fields import MAX_FLOAT, ConfigError
 from jaxppo.config.messages import count
 from jaxppo.config.parse import parse, system_type
 from jaxppo.config.schema import Config, SystemConfig
+from jaxppo.config.stored import CONFIG
 from jaxppo.launch.command_line import begin
 from jaxppo.launch.composing import plain_settings
 from jaxppo.runtime import devices
 from jaxppo.runtime.build import program_key
-from jaxppo.runtime.directories import check_run_dir
 from jaxppo.runtime.jobs import Job, TooLargeError, prepare
 from jaxppo.runtime.loop import run_together
+from jaxppo.runtime.sinks import METRICS
 
 _LOG = logging.getLogger("hydra.jaxppo")  # as visible as Hydra's own messages
 _MAX_COMPOSED = 32  # jobs of a sweep that are checked in full before the first starts
@@ -77,6 +79,8 @@ def _begin_all(
         settings = compose(overrides)
         with open_dict(settings):
             settings.hydra.job.id = settings.hydra.job.num = number
+        HydraConfig.instance().set_config(settings)  # for the names of directories
+        _check_directory(settings, [job.run_dir for job in jobs])
         done = run_job(
             hydra_context=context,
             task_function=lambda settings: jobs.append(Job(*begin(settings), group=group)),
@@ -86,22 +90,19 @@ def _begin_all(
         )
         done.return_value  # noqa: B018  raises the error of a failed job
         returns.append(done)
-        _check_directory(config, jobs)
     return jobs, returns
 
 
-def _check_directory(config: DictConfig, jobs: Sequence[Job]) -> None:
-    """Raise `ConfigError` if another job has, or had, the directory of the last of `jobs`."""
-    *others, last = jobs
-    sweep: Any = OmegaConf.to_container(config.hydra.sweep)
-    key = f"hydra.sweep.subdir={sweep['subdir']}"
-    if last.run_dir is not None and not last.resume:
-        if last.run_dir in [job.run_dir for job in others]:
-            raise ConfigError(
-                f"{key}: two jobs would have the directory {last.run_dir}; name it by what differs "
-                "between jobs, or leave it out"
-            )
-        check_run_dir("hydra.sweep.subdir", last.run_dir)
+def _check_directory(settings: DictConfig, taken: Sequence[Path | None]) -> None:
+    """Raise `ConfigError` if another job has, or had, the directory of a new job."""
+    sweep = settings.hydra.sweep
+    folder = (Path(sweep.dir) / sweep.subdir).absolute()
+    if folder in taken or any((folder / name).exists() for name in (METRICS, CONFIG)):
+        typed: Any = OmegaConf.to_container(sweep)
+        raise ConfigError(
+            f"hydra.sweep.subdir={typed['subdir']}: two jobs would have the directory {folder}; "
+            "name it by what differs between jobs, and choose another hydra.sweep.dir"
+        )
 
 
 def groups(configs: Sequence[Config]) -> list[list[int]]:
@@ -130,10 +131,12 @@ def train(jobs: Sequence[Job]) -> Sequence[float | Exception]:
         return [error] * len(jobs)
 
 
-def check_sweeper(sweeper: DictConfig, overrides: list[str]) -> None:
+def check_sweeper(
+    sweeper: DictConfig, overrides: list[str], subdir: str = "${hydra.job.num}"
+) -> None:
     """Raise `ConfigError` for an interval that the sweeper cannot sample, or if Optuna minimises.
 
-    Also if Optuna has no trials or no jobs.
+    Also if Optuna has no trials or no jobs, or if two trials may have the same directory.
     """
     kind = str(sweeper._target_)
     if "basic" in kind:
@@ -158,6 +161,11 @@ def check_sweeper(sweeper: DictConfig, overrides: list[str]) -> None:
             raise ConfigError(
                 f"hydra.sweeper.{name}={sweeper[name]}: must be an integer, at least 1"
             )
+    if not any(f"job.{name}" in subdir for name in ("num", "id")):
+        raise ConfigError(
+            f"hydra.sweep.subdir={subdir}: Optuna may try the same values twice; add "
+            "${hydra.job.num}"
+        )
 
 
 def check_sweep(config_name: str, overrides: list[str]) -> None:

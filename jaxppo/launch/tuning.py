@@ -331,7 +331,7 @@ def _search(config: Config, ranges: Ranges, budget: Budget, phase: str, record: 
 def _values(members: Members, events: Sequence[Event], member: int, ranges: Ranges) -> Values:
     """Return the hyperparameters of a member and its ancestors, as means over the steps.
 
-    Those of positive ranges are geometric means, as their changes are factors.
+    Those of positive ranges are geometric means, since most changes are factors.
     """
     selections = [event for event in events if event["event"] == "selection"]
     if selections[0]["method"] == "halving":  # nothing changes

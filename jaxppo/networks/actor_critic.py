@@ -94,6 +94,7 @@ def _try_out(config: Config, env: Environment, composed: Composed) -> None:
         to_action(distribution, distribution.mode())
         distribution.entropy()
         logits = getattr(distribution, "logits", None)
+        logits = logits if isinstance(logits, jax.Array) else None
         return to_action(distribution, raw), log_prob, output.value.mean(), logits
 
     action, log_prob, value, logits = try_out(config, env, composed, read, "actor_head")

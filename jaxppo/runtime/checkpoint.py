@@ -90,8 +90,8 @@ class Writer:
     """Writes the checkpoints of a run in other threads, and deletes old ones.
 
     It keeps the `keep` latest, the one with the highest finite score, the first at or after each of
-    the `milestones` (in steps), and pinned ones. Of earlier checkpoints, scores count whose
-    manifest `compares`.
+    the `milestones` (in steps), and pinned ones. The score of an earlier checkpoint counts
+    only if `compares` says so of its manifest.
     """
 
     def __init__(

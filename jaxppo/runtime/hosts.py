@@ -260,8 +260,8 @@ class _Watch:
             if message == _GOODBYE:
                 connection.close()
                 raise ConfigError(
-                    f"arch.distributed.process_id={number}: another process has this number, or "
-                    "process 0 expects fewer; number all processes from 0, without gaps"
+                    f"arch.distributed.process_id={number}: another process has, or had, this "
+                    "number, or process 0 expects fewer; number all from 0, and start all together"
                 )
             found = int.from_bytes(message, "big")
         else:

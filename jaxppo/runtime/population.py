@@ -10,7 +10,7 @@ import numpy as np
 from jaxppo.config.fields import ConfigError, variable_names
 from jaxppo.config.parse import parse
 from jaxppo.config.plan import num_members
-from jaxppo.config.schema import Config, PopulationConfig
+from jaxppo.config.schema import Config, PopulationConfig, SystemConfig
 
 
 def members(config: Config) -> list[Config]:
@@ -155,17 +155,23 @@ def sources(
     return chosen
 
 
+def fractions(system: SystemConfig) -> set[str]:
+    """Return the names of the settings that are at most 1, such as gamma."""
+    return {f.name for f in dataclasses.fields(system) if f.metadata.get("high") == 1}
+
+
 def explore(
     values: dict[str, list[float]],
     copied: Sequence[int],
     population: PopulationConfig,
     generator: np.random.Generator,
+    fractions: Collection[str] = (),
 ) -> dict[str, list[float]]:
     """Return hyperparameters, as lists over members, with new values for the members `copied`.
 
     Each value is multiplied or divided by `perturbation`, within its bounds, or with probability
-    `resample` sampled anew: Jaderberg et al. 2017 (arXiv 1711.09846), section 4.1. Of a value with
-    bounds between 0.5 and 1, such as gamma, this is done to its distance to 1: a factor of 1.25
+    `resample` sampled anew: Jaderberg et al. 2017 (arXiv 1711.09846), section 4.1. Of `fractions`
+    between 0.5 and 1, such as gamma, the distance to 1 is multiplied or divided: a factor of 1.25
     would take the value itself to a bound.
     """
     changed = {name: list(numbers) for name, numbers in values.items()}
@@ -175,7 +181,9 @@ def explore(
             factor = population.perturbation ** generator.choice((-1.0, 1.0))
             drawn = draw(low, high, generator)
             resampled = generator.uniform() < population.resample
-            moved = 1.0 - (1.0 - value) * factor if low >= 0.5 and high <= 1.0 else value * factor
+            moved = value * factor
+            if name in fractions and low >= 0.5:
+                moved = 1.0 - max(1.0 - value, 0.01 * (high - low)) * factor
             changed[name][i] = float(drawn if resampled else min(max(moved, low), high))
     return changed
 

@@ -19,7 +19,7 @@ import numpy as np
 from jaxppo.algorithms.spine import Metrics, zero_metrics
 from jaxppo.config.fields import ConfigError, as_argument
 from jaxppo.config.given import is_given
-from jaxppo.config.schema import Config
+from jaxppo.config.schema import HOW_RUN, Config
 from jaxppo.config.stored import keep_config, plain
 from jaxppo.envs import is_simulated
 from jaxppo.runtime import build, checkpoint, devices, hosts, sinks
@@ -173,8 +173,9 @@ def _check_facts(
     done = tuple(facts.updates_per_block)
     if before not in (None, evaluations) and done != planned[: len(done)]:
         raise ConfigError(
-            f"arch.num_evaluation={evaluations}: {found.path} has blocks of {[*done]} updates, and "
-            f"later ones are as long; keep arch.num_evaluation={before}"
+            f"arch.num_evaluation={evaluations}: evaluations of {found.path} are {max(done)} "
+            "updates apart, and later ones too, so that a resume finds them again; keep "
+            f"arch.num_evaluation={before}"
         )
     every = job.config.logger.every
     if facts.updates and every != facts.every:
@@ -188,7 +189,7 @@ def _check_facts(
 def has_other_env(stored: Mapping[str, Any], config: Config) -> bool:
     """Return whether a setting of `env` differs from the `stored` settings of a checkpoint."""
     before = stored.get("env", {})  # an older version may have had other settings
-    env = plain(config)["env"]
+    env = {name: x for name, x in plain(config)["env"].items() if name not in HOW_RUN}
     return any(not _is_same(env[name], before[name]) for name in before if name in env)
 
 
