@@ -292,6 +292,15 @@ def test_problems_of_an_environment_are_warnings() -> None:
         jaxppo.train(coin(), env=Side())
 
 
+def test_an_environment_is_checked_where_a_caller_is_traced() -> None:
+    def evaluations(key: jax.Array) -> Any:
+        return jaxppo.make_train(coin(), env=Clock())(key).evaluations
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        assert jax.tree.leaves(jax.eval_shape(evaluations, jax.random.key(0)))
+
+
 def test_what_is_given_is_its_own_in_every_run() -> None:
     first = given.with_given(coin(), Clock(), None, resumes=False)
     second = given.with_given(coin(), Clock(), None, resumes=False)

@@ -9,7 +9,7 @@ from conftest import small_config
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import PopulationConfig
 from jaxppo.ops import aggregates
-from jaxppo.runtime.population import explore, fractions, members, rank, rungs, sources
+from jaxppo.runtime.population import at_most_one, explore, members, rank, rungs, sources
 
 NAN, INF = float("nan"), float("inf")
 BOUNDS = {"actor_lr": [1e-4, 1e-2], "gae_lambda": [0.0, 1.0]}
@@ -64,7 +64,7 @@ def test_exploration_multiplies_divides_or_draws_within_bounds() -> None:
 def test_exploration_of_a_discount_changes_its_distance_to_one() -> None:
     def explored(name: str, bounds: list[float], value: float) -> list[float]:
         settings = PopulationConfig(size=1, hyperparameters={name: bounds}, resample=0.0)
-        near_one = fractions(small_config().system)
+        near_one = at_most_one(small_config().system)
         found = {
             explore({name: [value]}, [0], settings, np.random.default_rng(seed), near_one)[name][0]
             for seed in range(20)

@@ -417,8 +417,8 @@ class PopulationConfig:
     )
     perturbation: float = setting(
         1.25,
-        "pbt: factor by which a copied hyperparameter is multiplied or divided; of those that are "
-        "at most 1, such as gamma, with bounds of at least 0.5, the distance to 1 is",
+        "pbt: a copied hyperparameter is multiplied or divided by this; of a fraction with bounds "
+        "of at least 0.5, such as gamma, the distance to 1 is",
         low=1,
     )
     resample: float = setting(

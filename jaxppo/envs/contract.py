@@ -165,14 +165,14 @@ def glance(config: EnvConfig) -> list[str]:
     nothing. Of environments that are not written in JAX it finds none: a run checks every step.
     """
     try:
-        env = envs.build(config)
-        if envs.is_simulated(env):
-            return []
-        found = list(_python_state(env))
         with jax.ensure_compile_time_eval():  # also where a caller is traced
+            env = envs.build(config)
+            if envs.is_simulated(env):
+                return []
+            found = list(_python_state(env))
             keys = jax.random.split(jax.random.key(0), NUM_ENVS)
             played = Played(*_numpy(jax.jit(partial(play, env, config.action_mask, FEW))(keys)))
-        return [*found, *_values(env, played)]
+            return [*found, *_values(env, played)]
     except Exception as error:  # an environment may raise anything
         return [f"raises {line(error)}"]
 

@@ -20,14 +20,13 @@ from jaxppo.config.fields import MAX_FLOAT, ConfigError
 from jaxppo.config.messages import count
 from jaxppo.config.parse import parse, system_type
 from jaxppo.config.schema import Config, SystemConfig
-from jaxppo.config.stored import CONFIG
 from jaxppo.launch.command_line import begin
 from jaxppo.launch.composing import plain_settings
 from jaxppo.runtime import devices
 from jaxppo.runtime.build import program_key
+from jaxppo.runtime.directories import sign_of_run
 from jaxppo.runtime.jobs import Job, TooLargeError, prepare
 from jaxppo.runtime.loop import run_together
-from jaxppo.runtime.sinks import METRICS
 
 _LOG = logging.getLogger("hydra.jaxppo")  # as visible as Hydra's own messages
 _MAX_COMPOSED = 32  # jobs of a sweep that are checked in full before the first starts
@@ -97,7 +96,7 @@ def _check_directory(settings: DictConfig, taken: Sequence[Path | None]) -> None
     """Raise `ConfigError` if another job has, or had, the directory of a new job."""
     sweep = settings.hydra.sweep
     folder = (Path(sweep.dir) / sweep.subdir).absolute()
-    if folder in taken or any((folder / name).exists() for name in (METRICS, CONFIG)):
+    if folder in taken or sign_of_run(folder):
         typed: Any = OmegaConf.to_container(sweep)
         raise ConfigError(
             f"hydra.sweep.subdir={typed['subdir']}: two jobs would have the directory {folder}; "

@@ -79,13 +79,20 @@ def check_tree(key: str, folder: Path) -> None:
                 )
 
 
+def sign_of_run(folder: Path) -> str | None:
+    """Return the name of a file or folder in `folder` that a run wrote; None if there is none."""
+    for name in (METRICS, CONFIG):
+        if (folder / name).exists():
+            return name
+    return checkpoint.FOLDER if any((folder / checkpoint.FOLDER).glob("*")) else None
+
+
 def check_run_dir(key: str, run_dir: Path) -> None:
     """Raise `ConfigError` if a run cannot be written to `run_dir`, which may not exist yet."""
-    for name in (METRICS, CONFIG, checkpoint.FOLDER):
-        if (run_dir / name).is_file() or any((run_dir / name).glob("*")):
-            raise ConfigError(
-                f"{key}={run_dir}: holds a run already ({name}); choose another directory"
-            )
+    if name := sign_of_run(run_dir):
+        raise ConfigError(
+            f"{key}={run_dir}: holds a run already ({name}); choose another directory"
+        )
     existing = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise ConfigError(f"{key}={run_dir}: {existing} is not a directory; choose another")

@@ -155,7 +155,7 @@ def sources(
     return chosen
 
 
-def fractions(system: SystemConfig) -> set[str]:
+def at_most_one(system: SystemConfig) -> set[str]:
     """Return the names of the settings that are at most 1, such as gamma."""
     return {f.name for f in dataclasses.fields(system) if f.metadata.get("high") == 1}
 
