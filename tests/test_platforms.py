@@ -12,8 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import build, small_config
 
 import jaxppo
+from jaxppo.algorithms.spine import train_members
 from jaxppo.envs import episodes
 from jaxppo.kernels import convolutions, packing, products, random_bits, recurrences, reductions
 from jaxppo.kernels.costs import is_cheap
@@ -23,6 +25,7 @@ from jaxppo.launch.composing import compose
 from jaxppo.networks.memory import Recurrent
 from jaxppo.ops.advantages import decayed_sum
 from jaxppo.runtime import devices
+from jaxppo.runtime.placement import Layout
 
 PACKAGE = Path(__file__).resolve().parents[1] / "jaxppo"
 
@@ -225,6 +228,17 @@ def test_training_with_the_forms_of_a_gpu_is_the_same(
     assert len(found[0]) > 20
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-5)
+
+
+def test_update_batches_are_traced_with_the_forms_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packed results of a scan mix what is averaged over them with what is not."""
+    assert FORMS["gpu"].packed_bytes
+    monkeypatch.setitem(FORMS, "cpu", FORMS["gpu"])
+    config = small_config(arch__update_batch_size=2, system__num_minibatches=2)
+    built, state, planned = build(config)
+    total = Layout(planned, built, (0,)).no_metrics()
+    train = devices.parallel(partial(train_members, built), 1)
+    jax.eval_shape(train, state, total, jnp.ones(1, jnp.int32))
 
 
 def test_the_machine_is_asked_in_one_place() -> None:

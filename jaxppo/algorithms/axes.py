@@ -37,7 +37,14 @@ def vmap_batches(
     """
     if BATCH_AXIS in system.axes:
         layout = LearnerState(agent=None, acting=0)  # type: ignore[arg-type]
-        return jax.vmap(partial(phase, system), (layout,), (layout, None), axis_name=BATCH_AXIS)
+        over = jax.vmap(partial(phase, system), (layout,), (layout, 0), axis_name=BATCH_AXIS)
+
+        def mapped(state: LearnerState) -> tuple[LearnerState, PyTree]:
+            # Of packed scans vmap cannot see that some results are equal: take the first of them
+            state, rest = over(state)
+            return state, jax.tree.map(lambda x: x[0], rest)
+
+        return mapped
 
     def alone(state: LearnerState) -> tuple[LearnerState, PyTree]:
         acting = jax.tree.map(lambda x: x[0], state.acting)
