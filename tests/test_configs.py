@@ -799,6 +799,7 @@ SHARED, NORMALIZE = "arch.update_batch_size", "system.normalize_observations"
 OBJECTIVE, KL_COEF, ADAPT = "system.objective", "system.kl_coef", "system.adapt_kl_coef"
 HIGH, LENGTH, BURN_IN = "system.clip_eps_high", "system.sequence_length", "system.burn_in"
 MEMORY, ROLLOUT = "network.actor_memory", "system.rollout_length"
+OVER = "system.standardize_advantages"
 LSTM = {"_target_": "jaxppo.networks.memory.Recurrent"}
 Settings = dict[str, Any]
 PLANS: list[tuple[Settings, int, str, Settings]] = [
@@ -844,6 +845,19 @@ PLANS: list[tuple[Settings, int, str, Settings]] = [
         )
         for way in ({LENGTH: 3}, {"system.recompute_carries": False})
     ),
+    *(
+        ({ENVS: 1, ROLLOUT: 1, OVER: over}, 1, f"={over}: a batch of one transition", way_out)
+        for over in ("batch", "minibatch")
+        for way_out in ({ENVS: 2}, {ROLLOUT: 2}, {OVER: "none"})
+    ),
+    ({PARTS: 48, OVER: "minibatch"}, 1, "a minibatch of one transition", {PARTS: 24}),
+    ({PARTS: 48, OVER: "minibatch"}, 1, "a minibatch of one transition", {OVER: "batch"}),
+    (
+        {MEMORY: LSTM, LENGTH: None, ENVS: 1, ROLLOUT: 2, BURN_IN: 1, OVER: "minibatch"},
+        1,
+        "a minibatch of one transition",
+        {OVER: "batch"},
+    ),
 ]
 
 
@@ -855,6 +869,15 @@ def test_a_memory_that_sees_one_step_at_a_time_is_refused() -> None:
         with pytest.raises(ConfigError, match=rf"network\.actor_memory.*{way_out}.*network=mlp"):
             planned({MEMORY: LSTM, **changes}, 1)
     planned({MEMORY: LSTM, LENGTH: None}, 1)
+
+
+def test_advantages_are_standardised_over_all_learners() -> None:
+    """So one transition of each of two learners is enough."""
+    for over in ("batch", "minibatch"):
+        planned({ENVS: 2, ROLLOUT: 1, SHARED: 2, OVER: over}, 1)
+        planned({ENVS: 2, ROLLOUT: 1, OVER: over}, 2)
+    batch = {MEMORY: LSTM, LENGTH: None, ENVS: 1, ROLLOUT: 2, BURN_IN: 1, OVER: "batch"}
+    assert planned(batch, 1).minibatch_size == 1
 
 
 def test_minibatches_are_counted_without_burn_in() -> None:
@@ -890,9 +913,11 @@ def test_plan_refuses_and_its_way_out_works(
     assert words in line
     for key, value in way_out.items():
         assert key in line
-        said = {KL_COEF: "above 0", LENGTH: "shorter" if "shorter" in line else value}.get(
-            key, value
-        )
+        said = {
+            KL_COEF: "above 0",
+            LENGTH: "shorter" if "shorter" in line else value,
+            PARTS: "lower" if "lower" in line else value,
+        }.get(key, value)
         said = "null" if value is None else said
         assert re.search(rf"\b{said}\b", line, re.IGNORECASE)
     planned({**changes, **way_out}, num_devices)

@@ -233,13 +233,19 @@ class PPOSettings(SystemConfig):
             )
 
     def check_sizes(self, minibatch_size: int) -> None:
-        """Raise `ConfigError` if a minibatch has too few transitions."""
-        if self.standardize_advantages == "minibatch" and minibatch_size == 1:
-            raise ConfigError(
-                "system.standardize_advantages=minibatch: a minibatch of one transition has no "
-                "standard deviation; lower "
-                f"system.num_minibatches={self.num_minibatches}, or take batch"
-            )
+        """Raise `ConfigError` if advantages are standardised over one transition: they are 0."""
+        over, num = self.standardize_advantages, self.num_minibatches
+        is_whole = num == 1 and not self.burn_in  # the minibatch is the batch
+        if minibatch_size > 1 or over == "none" or (over == "batch" and not is_whole):
+            return
+        way_out = f"lower system.num_minibatches={num}, or take batch" if num > 1 else "take batch"
+        if is_whole:
+            way_out = "raise arch.total_num_envs or system.rollout_length to 2, or take none"
+        what = "batch" if is_whole else "minibatch"
+        raise ConfigError(
+            f"system.standardize_advantages={over}: a {what} of one transition has no standard "
+            f"deviation; {way_out}"
+        )
 
 
 @pytree
