@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import jax
 import numpy as np
 import pytest
@@ -133,7 +135,7 @@ def test_64_bits_become_32_or_a_fault() -> None:
     found.reset([0], [0])
     found.step([np.array([[0.7, -0.1]], np.float32)])  # the bounds, which in float32 are outside
     assert found.arrays.obs[0].tolist() == [[2**30]]
-    with pytest.raises(SimulatorError, match="raises OverflowError: observation has integers that"):
+    with pytest.raises(SimulatorError, match="step: observation has integers that"):
         found.step([np.zeros((1, 2), np.float32)])
     found.close()
 
@@ -155,7 +157,9 @@ FAULTS = {
     "shape": "observation has shape (2,), the space says (3,)",
     "dtype": "observation is complex128, the space says float32",
     "quits": "raises SystemExit: 0",  # or the run would end as if all were well
-    "nothing": "raises TypeError: float() argument must be",
+    "nothing": "step: reward is NoneType None, and must be a number",
+    "array": "step: reward is ndarray of shape (1,), and must be a number",
+    "four": "step: returns 4 values but must return 5: observation, reward, terminated",
     "exits": "its process ended with status 7",
     "hangs": "its step took more than env.step_timeout=1 seconds",
 }
@@ -228,6 +232,57 @@ def test_a_fault_in_a_reset_restarts_the_environment(settings: dict[str, Any]) -
     with pytest.raises(SimulatorError, match=r"^environment 1 at .*: reset raises ValueError$"):
         found.reset([0, 1], [4, 5])
     found.close()
+
+
+@pytest.mark.parametrize(
+    "found, words",
+    [
+        (np.zeros(3, np.float32), "reset: returns one value but must return 2: observation, info"),
+        ((1.0, 2.0), "reset: the second value is float 2.0, and must be the info"),
+        ((np.zeros(2, np.float32), {}), "reset: observation has shape (2,), the space says (3,)"),
+    ],
+)
+def test_a_reset_that_returns_something_else_is_named(found: Any, words: str) -> None:
+    class Resetting(Known):
+        def reset(self, **given: Any) -> Any:
+            return found
+
+    with pytest.raises(SimulatorError, match=f"^environment 0 at .*: {re.escape(words)}$"):
+        started(Resetting)
+
+
+class Four(Known):
+    def step(self, action: Any) -> Any:
+        return super().step(action)[:4]
+
+
+class Flags(Known):
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, _, info = super().step(action)
+        return obs, reward, terminated, info, False
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: gymnasium.wrappers.TimeLimit(Four(), 5), "step: must return observation, reward"),
+        (Flags, "step: truncated is dict {}, and must be true or false"),
+    ],
+)
+def test_values_of_a_step_are_named(make: Any, words: str) -> None:
+    found = started(make)
+    with pytest.raises(SimulatorError, match=f"^environment 0 at its step 1: {words}"):
+        steps(found, 1)
+    found.close()
+
+
+def test_an_entry_that_an_observation_lacks_is_named() -> None:
+    class Less(Nested):
+        def _see(self) -> Any:
+            return {key: x for key, x in super()._see().items() if key != "bits"}
+
+    with pytest.raises(SimulatorError, match=r"reset: observation\['bits'\] is not there"):
+        started(Less)
 
 
 def test_a_process_that_ends_in_a_reset_names_the_environment() -> None:

@@ -19,6 +19,10 @@ class SimulatorError(RuntimeError):
     """An environment failed, and cannot or must not be replaced. The message is one line."""
 
 
+class ReturnedError(TypeError):
+    """A function of an environment returned what it must not. The message names the value."""
+
+
 class RestartWarning(UserWarning):
     """Environments were made anew during an evaluation. The message is one line."""
 

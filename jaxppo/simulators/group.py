@@ -1,12 +1,20 @@
 """A group of Gymnasium environments that step one after another, in one process."""
 
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jaxppo.simulators.faults import ANY_ERROR, Fault, in_words
+from jaxppo.simulators.faults import ANY_ERROR, Fault, ReturnedError, in_words
 from jaxppo.simulators.spaces import Arrays, Leaf, actions_of
+
+VALUES = {  # what functions of Gymnasium's environments return
+    "reset": "observation, info",
+    "step": "observation, reward, terminated, truncated, info",
+}
+_NOTHING = object()  # in place of what `step` returned, if it raised
 
 
 class Group:
@@ -70,16 +78,19 @@ class Group:
         actions = actions_of(self._space, [x[part] for x in arrays.action])
         for row in rows:
             arrays.current[self._rows[0]] = row
+            returned = _NOTHING
             try:
                 self._steps[row] += 1
-                action = actions[row - part.start]
-                obs, reward, terminated, truncated, _ = self._envs[row].step(action)
+                returned = self._envs[row].step(actions[row - part.start])
+                if self._steps[row] == 1:  # not at every step, since this takes a microsecond
+                    _check_step(returned)
+                obs, reward, terminated, truncated, _ = returned
                 self._write(row, obs)
                 arrays.reward[row] = float(reward)
                 arrays.terminated[row] = terminated
                 arrays.truncated[row] = truncated
             except ANY_ERROR as error:
-                faults.append(self._fault(row, error))
+                faults.append(self._fault(row, error, returned=returned))
         faults += self._nonfinite([row for row in rows if all(row != f.row for f in faults)])
         for final, obs in zip(arrays.final, arrays.obs, strict=True):
             final[part] = obs[part]
@@ -103,7 +114,7 @@ class Group:
         try:
             self._start(row, seed)
         except ANY_ERROR as error:
-            fault = self._fault(row, error, "reset ")
+            fault = self._fault(row, error, "reset")
             if self._restart:
                 self._remake(row)
             return [fault]
@@ -111,34 +122,41 @@ class Group:
 
     def _start(self, row: int, seed: int | None) -> None:
         self._arrays.current[self._rows[0]] = row
-        obs, _ = self._envs[row].reset(seed=seed)
+        obs, info = _values("reset", self._envs[row].reset(seed=seed))
+        if info is not None and not isinstance(info, Mapping):  # two parts of an observation
+            raise ReturnedError(f"the second value is {_shown(info)}, and must be the info")
         self._write(row, obs)
         if any(not np.isfinite(self._arrays.obs[i][row]).all() for i in self._floats):
-            raise FloatingPointError("returns an observation that is not finite")
+            raise ReturnedError("returns an observation that is not finite")
 
     def _write(self, row: int, obs: Any) -> None:
-        """Write an observation; raise if its shape or data type is not that of the space."""
+        """Write an observation; `ReturnedError` if it is not one of the space."""
         if self._plain and type(obs) is np.ndarray:
             array = self._arrays.obs[0]
             if obs.dtype == array.dtype and obs.shape == array.shape[1:]:
                 array[row] = obs
                 return
         for leaf, array in zip(self._leaves, self._arrays.obs, strict=True):
-            value = np.asarray(leaf.read(obs))
+            try:
+                value = np.asarray(leaf.read(obs))
+            except (KeyError, IndexError, TypeError) as error:
+                raise ReturnedError(
+                    f"observation{leaf.name} is not there ({in_words(error)})"
+                ) from error
             if value.shape != leaf.shape:
-                raise ValueError(
+                raise ReturnedError(
                     f"observation{leaf.name} has shape {value.shape}, the space says {leaf.shape}"
                 )
             try:
                 np.copyto(array[row : row + 1], value, casting="same_kind")
             except TypeError:
-                raise TypeError(
+                raise ReturnedError(
                     f"observation{leaf.name} is {value.dtype.name}, the space says "
                     f"{leaf.space.dtype.name}"
                 ) from None
             narrowed = value.dtype.kind in "iu" and value.dtype != array.dtype
             if narrowed and np.any(array[row] != value):
-                raise OverflowError(
+                raise ReturnedError(
                     f"observation{leaf.name} has integers that {array.dtype.name} does not have"
                 )
 
@@ -156,9 +174,11 @@ class Group:
                 faults.append(self._fault(row, "returns an observation that is not finite"))
         return faults
 
-    def _fault(self, row: int, what: BaseException | str, where: str = "") -> Fault:
+    def _fault(
+        self, row: int, what: Any, function: str = "step", returned: Any = _NOTHING
+    ) -> Fault:
         if isinstance(what, BaseException):
-            what = f"{where}raises {in_words(what)}"
+            what = _told(function, what, returned)
         return Fault(row, self._steps[row], what)
 
     def _replace(self, row: int) -> None:
@@ -180,6 +200,49 @@ class Group:
 def next_seed(seed: Any) -> int:
     """Return the seed of an environment that is made anew, given the last one."""
     return int(np.random.SeedSequence(int(seed)).generate_state(1)[0]) & 0x7FFFFFFF
+
+
+def _values(function: str, returned: Any) -> Any:
+    """Return the values of `function`; `ReturnedError` if they are not as many as they must be."""
+    names = VALUES[function]
+    many, wanted = isinstance(returned, tuple | list), names.count(",") + 1
+    if many and len(returned) == wanted:
+        return returned
+    given = f"{len(returned)} values" if many else "one value"
+    raise ReturnedError(f"returns {given} but must return {wanted}: {names}")
+
+
+def _check_step(returned: Any) -> None:
+    """Raise `ReturnedError` if the reward is no number, or a flag is neither true nor false."""
+    _, reward, *flags, _ = _values("step", returned)
+    if np.ndim(reward) or not hasattr(reward, "__float__"):
+        raise ReturnedError(f"reward is {_shown(reward)}, and must be a number")
+    for name, flag in zip(("terminated", "truncated"), flags, strict=True):
+        value = np.asarray(flag)
+        if value.size != 1 or value.dtype.kind not in "biuf":
+            raise ReturnedError(f"{name} is {_shown(flag)}, and must be true or false")
+
+
+def _shown(value: Any) -> str:
+    """Return a value in words: its type, and its shape or how it is written."""
+    shape = getattr(value, "shape", None)
+    more = repr(value)[:40] if shape is None else f"of shape {shape}"
+    return " ".join(f"{type(value).__name__} {more}".split())
+
+
+def _told(function: str, error: BaseException, returned: Any) -> str:
+    """Say what an environment has raised, or returned wrongly."""
+    try:
+        if returned is not _NOTHING:
+            _check_step(returned)
+    except ReturnedError as wrong:
+        error = wrong
+    if isinstance(error, ReturnedError):
+        return f"{function}: {error}"
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    if "values to unpack" in str(error) and "gymnasium" in Path(last.filename).parts:  # a wrapper
+        return f"{function}: must return {VALUES[function]}: {error}"
+    return f"{'' if function == 'step' else 'reset '}raises {in_words(error)}"
 
 
 def _close(env: Any) -> None:
