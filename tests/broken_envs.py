@@ -5,8 +5,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from envs import Clock
+from envs import Clock, Params
+from flax import struct
 from gymnax.environments import spaces
+from gymnax.environments.environment import EnvParams
 
 
 class Shape(Clock):
@@ -101,3 +103,101 @@ class UpsideDown(Clock):
 
     def observation_space(self, params: Any) -> Any:
         return spaces.Box(1.0, 0.0, (2,))
+
+
+class LimitInDone(Clock):
+    """Returns the time limit in `done`, as environments did before gymnax 1.0."""
+
+    @property
+    def default_params(self) -> Params:
+        return Params(terminates=True)
+
+
+@struct.dataclass
+class NoLimit(EnvParams):
+    terminates: bool = False
+
+
+class InheritedLimit(Clock):
+    """Its episodes have the one step of gymnax's own parameters."""
+
+    @property
+    def default_params(self) -> Any:
+        return NoLimit()
+
+
+class Bandit(InheritedLimit):
+    """Its episodes have one step, and end there."""
+
+    @property
+    def default_params(self) -> Any:
+        return NoLimit(terminates=True)
+
+
+class Discount(Clock):
+    """Returns a discount, as gymnax's own environments before 1.0."""
+
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        obs, state, *rest, _ = super().step_env(key, state, action, params)
+        return obs, state, *rest, {"discount": self.discount(state, params)}
+
+
+class Unpacks(Clock):
+    """Takes five values of gymnax's step, as wrappers before gymnax 1.0."""
+
+    def step(self, *args: Any) -> Any:
+        obs, state, reward, done, info = super().step(*args)
+        return obs, state, reward, done, info
+
+
+class SixValues(Clock):
+    """Its step without a reset has the values of the step with one."""
+
+    def step_env(self, *args: Any) -> Any:
+        *rest, terminated, info = super().step_env(*args)
+        return *rest, terminated, terminated, info
+
+
+class ObsOnly(Clock):
+    """Its reset returns no state."""
+
+    def reset_env(self, *args: Any) -> Any:
+        return super().reset_env(*args)[0]
+
+
+class NoSuccessor(Clock):
+    """Its own step loses the last observation."""
+
+    def step(self, *args: Any) -> Any:
+        return *super().step(*args)[:-1], {}
+
+
+@struct.dataclass
+class Timeless:
+    value: jax.Array
+
+
+class NoTime(Clock):
+    """Its state has no time, and it does not say when it truncates."""
+
+    def reset_env(self, *args: Any) -> Any:
+        obs, state = super().reset_env(*args)
+        return obs, Timeless(value=state.value)
+
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        return jnp.zeros(2), state, 0.0, False, {}
+
+
+class ParamsMethod(Clock):
+    """Has a method where gymnax has a property."""
+
+    def default_params(self) -> Params:  # type: ignore[override]
+        return Params()
+
+
+class SpaceProperty(Clock):
+    """Has a property where gymnax has a method."""
+
+    @property
+    def action_space(self) -> Any:  # type: ignore[override]
+        return spaces.Discrete(2)

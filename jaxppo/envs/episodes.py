@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Protocol
 
 import jax
@@ -18,7 +20,11 @@ from jaxppo.kernels.costs import is_cheap
 from jaxppo.kernels.platforms import forms
 from jaxppo.ops.collectives import any_over
 from jaxppo.ops.sequences import where
+from jaxppo.simulators.faults import in_words
 from jaxppo.types import Box, Environment, MultiDiscrete, PyTree, TimeStep, is_space, zeros
+
+# Folders of code that is not a user's
+_HIDDEN = tuple(f"{folder}/" for folder in (Path(jax.__file__).parent, Path(__file__).parents[1]))
 
 
 class Single(Protocol):
@@ -67,7 +73,7 @@ class Episodes:
 
     def reset(self, key: jax.Array) -> tuple[EpisodesState, PyTree]:
         """Map `[B]` keys to (state `[B, ...]`, observation `[B, O...]`)."""
-        inner, obs = jax.vmap(self.one.reset)(key)
+        inner, obs = returned("reset", jax.vmap(self.one.reset)(key), "state, observation")
         starts = (obs, inner) if self._resets == "cached" else ()
         time = jnp.zeros(key.shape[0], jnp.int32)
         return EpisodesState(inner=inner, time=time, starts=starts), obs
@@ -76,8 +82,10 @@ class Episodes:
         self, key: jax.Array, state: EpisodesState, action: PyTree
     ) -> tuple[EpisodesState, TimeStep]:
         """Take one auto-reset step of `B` environments; rewards become float32."""
-        inner, after, reward, terminated, truncated = jax.vmap(self.one.step)(
-            part(key, 0), state.inner, action
+        inner, after, reward, terminated, truncated = returned(
+            "step",
+            jax.vmap(self.one.step)(part(key, 0), state.inner, action),
+            "state, observation, reward, terminated, truncated",
         )
         time = state.time + 1
         if self.time_limit is not None:
@@ -179,9 +187,29 @@ def bound_of(x: Any) -> Any:
 
 def line(x: Any) -> str:
     """Return an object or an error on one line; an error as its type and first line."""
-    if isinstance(x, BaseException):
-        return f"{type(x).__name__}: {str(x).partition(chr(10))[0]}"
-    return " ".join(repr(x).split())
+    return in_words(x) if isinstance(x, BaseException) else " ".join(repr(x).split())
+
+
+def returned(function: str, found: Any, names: str) -> Any:
+    """Return the values of a function of an environment; `ConfigError` if they are not as many.
+
+    `names` are theirs, such as "state, observation".
+    """
+    wanted, many = names.count(",") + 1, isinstance(found, tuple | list)
+    if many and len(found) == wanted:
+        return found
+    given = f"{len(found)} values" if many else "one value"
+    raise ConfigError(f"{function}: returns {given} but must return {wanted}: {names}")
+
+
+def raised(error: Exception) -> str:
+    """Return an error on one line, with the function of the user's code that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if not frame.filename.startswith(_HIDDEN)]
+    if not theirs:
+        return line(error)
+    last = theirs[-1]
+    return f"{line(error)}, in {last.name} ({Path(last.filename).name}, line {last.lineno})"
 
 
 def problems(env: Any) -> list[str]:
@@ -199,8 +227,10 @@ def problems(env: Any) -> list[str]:
     found: list[str] = []
     try:
         state, obs = jax.eval_shape(env.reset, keys)
+    except ConfigError as error:
+        return [str(error)]
     except Exception as error:  # an environment may raise anything while it is traced
-        return [f"reset: does not run under jax: {line(error)}"]
+        return [f"reset: does not run under jax: {raised(error)}"]
     found += _differences("reset: observation", obs, env.observation_space)
     try:
         action = zeros(env.action_space, (num,))
@@ -211,7 +241,7 @@ def problems(env: Any) -> list[str]:
         return [
             *found,
             f"step: does not run under jax with an action of its space {env.action_space}: "
-            f"{line(error)}; it must keep the contract of docs/environments.md",
+            f"{raised(error)}; it must keep the contract of docs/environments.md",
         ]
     for name in ("obs", "final_observation"):
         what = f"step: {'observation' if name == 'obs' else name}"

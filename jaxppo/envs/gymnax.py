@@ -1,8 +1,11 @@
 """Adapter of gymnax: its registered environments and any class with its interface."""
 
+import contextlib
 import copy
 import dataclasses
-from collections.abc import Callable
+import inspect
+import traceback
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -12,7 +15,7 @@ import numpy as np
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import replace_params
-from jaxppo.envs.episodes import bound_of, ended, line, part, renew
+from jaxppo.envs.episodes import bound_of, ended, line, part, raised, renew, returned
 from jaxppo.envs.later import imported_later
 from jaxppo.envs.ranges import Range, ranges
 from jaxppo.kernels import random_bits
@@ -23,10 +26,39 @@ with imported_later(  # gymnax's drawing libraries, which take 1.2 of 1.3 second
 ):
     import gymnax
     from gymnax.environments import spaces
-    from gymnax.environments.environment import Environment
+    from gymnax.environments.environment import Environment, EnvParams
 
 
 DRAW = 2**31 - 1  # folded into a reset's key; splits of it give smaller numbers
+# What functions of gymnax 1.0 return; `step` resets, `step_env` and `reset_env` are without it
+RESET = "observation, state (gymnax 1.0)"
+STEP = "observation, state, reward, terminated, truncated, info (gymnax 1.0)"
+STEP_ENV = "observation, state, reward, terminated, info (gymnax 1.0)"
+# What a user's class must do if such a method of gymnax's base class fails
+_WAYS_OUT = {
+    "is_terminated": "define it: whether the task has ended, without the time limit",
+    "is_truncated": "define it, or have state.time and params.max_steps_in_episode",
+    "step": "step_env must return observation, state, reward, terminated, info",
+}
+
+
+@contextlib.contextmanager
+def _explained(prefix: str = "") -> Iterator[None]:
+    """Say what gymnax 1.0 wants of a user's class where its base class or a wrapper fails."""
+    try:
+        yield
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        lacks = isinstance(error, NotImplementedError) or last.name in _WAYS_OUT
+        if lacks and last.filename == inspect.getsourcefile(Environment):
+            _, *arguments = inspect.signature(getattr(Environment, last.name)).parameters
+            where = f"{last.name}({', '.join(arguments)}) of gymnax 1.0 raises {line(error)}"
+            way_out = _WAYS_OUT.get(last.name, "define it")
+        elif "values to unpack" in str(error):
+            where, way_out = raised(error), f"step returns {STEP}"
+        else:
+            raise
+        raise ConfigError(f"{prefix}{where}; {way_out}") from error
 
 
 class GymnaxEnvironment:
@@ -48,9 +80,16 @@ class GymnaxEnvironment:
         self.name = name
         self.env = env
         self.params = params
-        example = jax.eval_shape(env.reset, jax.random.key(0), params)[0]
-        self.observation_space = _observation_space(env.observation_space(params), example)
-        self.action_space = _action_space(env.action_space(params))
+        with _explained(f"{name}: "):
+            own = getattr(type(env), "reset", None) is not Environment.reset
+            reset = "reset" if own else "reset_env"  # which gymnax's reset calls
+            start = jax.eval_shape(getattr(env, reset), jax.random.key(0), params)
+            example, _ = returned(f"{name}: {reset}", start, RESET)
+            observations, actions = (
+                _space(name, env, part, params) for part in ("observation_space", "action_space")
+            )
+        self.observation_space = _observation_space(observations, example)
+        self.action_space = _action_space(actions)
         limit = getattr(params, "max_steps_in_episode", None)
         if limit is not None and (limit < 1 or limit != int(limit)):
             raise ConfigError(
@@ -58,9 +97,17 @@ class GymnaxEnvironment:
             )
         self.time_limit = None if limit is None else int(limit)
 
+    @property
+    def inherits_limit(self) -> bool:
+        """Return whether the time limit is the default of gymnax's parameters, one step."""
+        classes = type(self.params).__mro__
+        owner = next((c for c in classes if "max_steps_in_episode" in vars(c)), None)
+        return owner is EnvParams and self.time_limit == 1
+
+    @_explained()
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
         """Map `[B]` keys to (state `[B, ...]`, observation `[B, O...]`)."""
-        obs, state = jax.vmap(self.env.reset, (0, None))(key, self.params)
+        obs, state = returned("reset", jax.vmap(self.env.reset, (0, None))(key, self.params), RESET)
         return state, obs
 
     def view(self, state: PyTree) -> tuple["GymnaxEnvironment", PyTree]:
@@ -71,6 +118,7 @@ class GymnaxEnvironment:
         """Return the state of one environment after a step, without an auto-reset."""
         return self.env.step_env(jax.random.split(key)[0], state, action, self.params)[1]
 
+    @_explained()
     def step(self, key: jax.Array, state: PyTree, action: PyTree) -> tuple[PyTree, TimeStep]:
         """Take one auto-reset step of `B` environments; rewards become float32.
 
@@ -78,13 +126,18 @@ class GymnaxEnvironment:
         taken only if some episode has ended.
         """
         if not self._renews:
-            obs, state, reward, terminated, truncated, info = jax.vmap(
-                self.env.step, (0, 0, 0, None)
-            )(key, state, action, self.params)
+            found = jax.vmap(self.env.step, (0, 0, 0, None))(key, state, action, self.params)
+            obs, state, reward, terminated, truncated, info = returned("step", found, STEP)
+            if "final_observation" not in info:
+                raise ConfigError(
+                    "step: its info has no final_observation, which is the observation before the "
+                    "reset (gymnax 1.0)"
+                )
             return state, _time_step(obs, info["final_observation"], reward, terminated, truncated)
-        final_observation, after, reward, terminated, _ = jax.vmap(
-            self.env.step_env, (0, 0, 0, None)
-        )(part(key, 0), state, action, self.params)
+        found = jax.vmap(self.env.step_env, (0, 0, 0, None))(
+            part(key, 0), state, action, self.params
+        )
+        final_observation, after, reward, terminated, _ = returned("step_env", found, STEP_ENV)
         truncated = jax.vmap(self.env.is_truncated, (0, None))(after, self.params)
 
         def make(key: jax.Array) -> tuple[PyTree, PyTree]:
@@ -131,6 +184,7 @@ class Randomized(GymnaxEnvironment):
         self._moves = any(each.moves for each in ranges.values())
         self._check_traced()
 
+    @_explained()
     def reset(self, key: jax.Array) -> tuple[RandomizedState, PyTree]:
         """Map `[B]` keys to (state `[B, ...]`, observation `[B, O...]`), at the run's start."""
         progress = RunProgress(share=jnp.zeros(key.shape, jnp.float32)) if self._moves else ()
@@ -138,6 +192,7 @@ class Randomized(GymnaxEnvironment):
         obs, (inner, values) = self._start(self.env.reset, key, draws, progress)
         return RandomizedState(inner=inner, values=values, draws=draws, progress=progress), obs
 
+    @_explained()
     def step(
         self, key: jax.Array, state: RandomizedState, action: PyTree
     ) -> tuple[RandomizedState, TimeStep]:
@@ -145,7 +200,8 @@ class Randomized(GymnaxEnvironment):
 
         def one(key: jax.Array, inner: PyTree, values: PyTree, action: PyTree) -> Any:
             params = dataclasses.replace(self.params, **values)
-            obs, after, reward, terminated, _ = self.env.step_env(key, inner, action, params)
+            found = self.env.step_env(key, inner, action, params)
+            obs, after, reward, terminated, _ = returned("step_env", found, STEP_ENV)
             return obs, after, reward, terminated, self.env.is_truncated(after, params)
 
         final_observation, after, reward, terminated, truncated = jax.vmap(one)(
@@ -259,6 +315,17 @@ def adapt(name: str, env: Any, params: Any, config: EnvConfig) -> GymnaxEnvironm
     if not vary:
         return GymnaxEnvironment(name, env, params, config)
     return Randomized(name, env, params, config, vary)
+
+
+def _space(name: str, env: Any, part: str, params: Any) -> Any:
+    """Return a space of gymnax."""
+    method = getattr(env, part)
+    if not callable(method):
+        raise ConfigError(
+            f"{name}: {part} is an attribute, {type(method).__name__}, but in gymnax a method: "
+            f"def {part}(self, params)"
+        )
+    return method(params)
 
 
 def _observation_space(space: Any, example: Any) -> PyTree:

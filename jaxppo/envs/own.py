@@ -1,6 +1,7 @@
 """A user's own class by import path, with gymnax's interface or that of `episodes.Single`."""
 
 import dataclasses
+import inspect
 import sys
 from functools import partial
 from typing import Any
@@ -30,6 +31,11 @@ def make(config: EnvConfig) -> Environment:
     name = type(env).__name__ if is_given(target) else target
     if given or hasattr(env, "default_params"):
         params = given[0] if given else env.default_params
+        if inspect.ismethod(params):
+            raise ConfigError(
+                f"{name}: default_params is a method, but in gymnax a property; put @property "
+                "above it"
+            )
         if not dataclasses.is_dataclass(params) or isinstance(params, type):
             raise ConfigError(
                 f"{name}: its parameters are {line(params)}, but must be a dataclass with values, "
