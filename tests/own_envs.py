@@ -142,3 +142,28 @@ class MaskOfThree(Masked):
 
     def show(self, obs: jax.Array) -> Any:
         return {"x": obs, "action_mask": jnp.ones(3, bool)}
+
+
+class Arrivals(Count):
+    """Draws in a loop of a length that is not known before."""
+
+    def step(self, key: jax.Array, *args: Any) -> Any:
+        state, obs, reward, *flags = super().step(key, *args)
+        return state, obs, reward + jax.random.poisson(key, 1.0), *flags
+
+
+class Searches(Count):
+    """Has such a loop under a `vmap` of its own."""
+
+    def step(self, *args: Any) -> Any:
+        state, obs, reward, *flags = super().step(*args)
+        found = jax.vmap(lambda n: jax.lax.while_loop(lambda x: x < n, lambda x: x + 1, 0))
+        return state, obs, reward + found(jnp.arange(2))[1], *flags
+
+
+class Late(Count):
+    """Terminates at its time limit, and only there."""
+
+    def step(self, *args: Any) -> Any:
+        state, obs, reward, *_ = super().step(*args)
+        return state, obs, reward, state[0] >= self.time_limit, False

@@ -202,6 +202,7 @@ def test_a_data_type_may_be_a_type() -> None:
     "target, resets",
     [
         ("Count", "cached"),
+        ("Arrivals", "each"),
         *(
             pytest.param(*each, marks=pytest.mark.slow)
             for each in [("Count", "each"), ("Count", "optimistic"), ("envs.Mixed", "each")]
@@ -236,6 +237,8 @@ def test_few_steps_are_enough_to_find_nothing_wrong() -> None:
         ("broken_envs.Draws", "is another function each time that it is traced"),
         ("broken_envs.Outside", "observation goes from"),
         ("broken_envs.Raises", "raises ConfigError: env.target=broken_envs.Raises: module"),
+        ("broken_envs.LimitInDone", "is also terminated"),
+        ("broken_envs.InheritedLimit", "set env.params.max_steps_in_episode"),
         ("envs.Clock", None),
         ("envs.Masked", None),
         ("own_envs.Count", None),
@@ -247,13 +250,43 @@ def test_a_glance_finds_what_a_second_shows(target: str, words: str | None) -> N
     assert words is None or any(words in line for line in found)
 
 
-def test_an_index_beyond_an_array_is_looked_at() -> None:
-    """And said, since JAX reads the last element instead; without an exit status of 1."""
-    checks = contract.check(own("broken_envs.Beyond"), 16)
+DOUBTS = {
+    "broken_envs.Beyond": ("indices", "out-of-bounds indexing for array of shape (3,): index 3"),
+    "broken_envs.LimitInDone": ("ends", "the time limit of 5 steps is also terminated"),
+    "broken_envs.InheritedLimit": ("ends", "set env.params.max_steps_in_episode"),
+    "broken_envs.Counts": ("determinism", "step or reset changes self.steps"),
+    "Late": ("ends", "the time limit of 4 steps is also terminated"),
+    "Searches": ("indices", "not checked: "),
+}
+
+
+@pytest.mark.long_but(2)
+@pytest.mark.parametrize("target", DOUBTS)
+def test_what_may_be_meant_is_looked_at(target: str) -> None:
+    """And said, without an exit status of 1."""
+    checks = contract.check(own(target), 16)
     (found,) = (each for each in checks if each.hints)
-    assert found.name == "indices"
-    assert found.hints[0].startswith("out-of-bounds indexing for array of shape (3,): index 3")
+    name, words = DOUBTS[target]
+    assert found.name == name
+    assert words in found.hints[0]
     assert not any(each.findings for each in checks)
+
+
+@pytest.mark.parametrize(
+    "target, steps, name", [("Random", 16, "vmap"), ("envs.Clock", 2, "successor")]
+)
+def test_what_was_not_checked_is_not_ok(target: str, steps: int, name: str) -> None:
+    (found,) = (each for each in contract.check(own(target), steps) if each.hints)
+    assert found.name == name
+    assert found.hints[0].startswith("not checked")
+
+
+def test_what_ends_with_its_time_limit_is_right() -> None:
+    """A task that ends after as many steps; one of a single step, with gymnax's own limit."""
+    for config in (EnvConfig(name="DeepSea-bsuite"), own("broken_envs.Bandit")):
+        assert contract.glance(config) == []
+    inherited = own("broken_envs.InheritedLimit", params={"max_steps_in_episode": 3})
+    assert contract.glance(inherited) == []
 
 
 @pytest.mark.long

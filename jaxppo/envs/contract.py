@@ -41,7 +41,8 @@ class Check:
     name: str
     findings: list[str]  # errors, in words; empty if there are none
     seen: str  # what was checked
-    hints: list[str] = dataclasses.field(default_factory=list)  # possible errors
+    # Possible errors, and checks that did not run
+    hints: list[str] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +87,7 @@ def _check_play(env: Environment, config: EnvConfig, steps: int) -> Iterator[Che
     first, again = _numpy(both(twice)), _numpy(both(twice))
     played = Played(*jax.tree.map(lambda x: x[0], first))
     yield Check("runs", [], f"{steps} steps of {NUM_ENVS} environments, compiled")
-    yield from _check_played(env, mask, played)
+    yield from _check_played(env, config, played)
     yield _indices(config, steps, keys)
     num = min(FEW, steps)
     anew, alone = _numpy(
@@ -94,22 +95,30 @@ def _check_play(env: Environment, config: EnvConfig, steps: int) -> Iterator[Che
     )
     few = jax.tree.map(lambda x: x[:num], played.steps)
     same = _equal(first, again) and _close((anew[0], anew[1]), (played.first_obs, few))
-    yield Check(
-        "determinism", [] if same else ["two runs from one key differ"], "two runs from one key"
-    )
+    seen, differ = "two runs from one key", "two runs from one key differ"
+    if same:
+        yield Check("determinism", [], seen, list(_python_state(env)))
+    else:
+        yield Check("determinism", [differ], seen)
     yield Check(
         "vmap",
         list(_mapped(first, played, alone)) if same else [],
         "beside others, and mapped twice",
+        [] if same else [f"not checked, since {differ}"],
     )
 
 
-def _check_played(env: Environment, mask: str | None, played: Played) -> Iterator[Check]:
+def _check_played(env: Environment, config: EnvConfig, played: Played) -> Iterator[Check]:
     """Check what the steps returned."""
     yield Check("values", list(_values(env, played)), "finite, and within the spaces")
-    yield Check("ends", list(_ends(env, played)), _describe_ends(env, played))
-    yield Check("successor", list(_successor(played)), _describe_successors(played))
-    yield Check("mask", list(_mask(env, mask, played)), "")
+    doubts = list(_doubts(env, config, played))
+    yield Check("ends", list(_ends(env, played)), _describe_ends(env, played), doubts)
+    count = int(played.over.sum())
+    unseen = f"not checked, since no episode ended; raise steps={len(played.over)}"
+    yield Check("successor", list(_successor(played)), f"at {count} ends", [unseen][count:])
+    is_masked = _entry(env.observation_space, config.action_mask) is not None
+    legal = "some action is legal everywhere" if is_masked else "there is none"
+    yield Check("mask", list(_mask(env, config.action_mask, played)), legal)
 
 
 def _check_simulators(env: Any, config: EnvConfig, steps: int) -> Iterator[Check]:
@@ -121,7 +130,7 @@ def _check_simulators(env: Any, config: EnvConfig, steps: int) -> Iterator[Check
         yield Check("runs", [str(error)], "")
         return
     yield Check("runs", [], f"{steps} steps of {NUM_ENVS} environments")
-    yield from _check_played(env, mask, played)
+    yield from _check_played(env, config, played)
     same = _equal((played.first_obs, played.steps), (again.first_obs, again.steps))
     hints = [] if same else ["two plays from one seed differ, so a run cannot be repeated"]
     yield Check("determinism", [], "two plays from one seed", hints)
@@ -161,8 +170,9 @@ def _play_simulators(env: Any, mask: str | None, steps: int) -> Played:
 def glance(config: EnvConfig) -> list[str]:
     """Return errors of a user's own class that are found in about a second, in words.
 
-    It checks values of the first steps and state outside of JAX. Call it only if `problems` finds
-    nothing. Of environments that are not written in JAX it finds none: a run checks every step.
+    It checks values of the first steps, the time limit, and state outside of JAX. Call it only if
+    `problems` finds nothing. Of environments that are not written in JAX it finds none: a run
+    checks every step.
     """
     try:
         with jax.ensure_compile_time_eval():  # also where a caller is traced
@@ -172,7 +182,7 @@ def glance(config: EnvConfig) -> list[str]:
             found = list(_python_state(env))
             keys = jax.random.split(jax.random.key(0), NUM_ENVS)
             played = Played(*_numpy(jax.jit(partial(play, env, config.action_mask, FEW))(keys)))
-            return [*found, *_values(env, played)]
+            return [*found, *_values(env, played), *_doubts(env, config, played)]
     except Exception as error:  # an environment may raise anything
         return [f"raises {line(error)}"]
 
@@ -193,9 +203,10 @@ def _python_state(env: Environment) -> Iterator[str]:
 
     traced()  # fill the environment's own caches
     owner = getattr(env, "one", getattr(env, "env", env))
-    before = {name: _fingerprint(value) for name, value in vars(owner).items()}
+    attributes = getattr(owner, "__dict__", {})
+    before = {name: _fingerprint(value) for name, value in attributes.items()}
     (text, consts), (text_again, consts_again) = traced(), traced()
-    after = {name: _fingerprint(value) for name, value in vars(owner).items()}
+    after = {name: _fingerprint(value) for name, value in attributes.items()}
     changed = sorted(name for name in after if after[name] != before.get(name))
     if changed:
         yield (
@@ -218,53 +229,53 @@ def _fingerprint(value: Any) -> Any:
 
 def _indices(config: EnvConfig, steps: int, keys: jax.Array) -> Check:
     """Check for array indices out of bounds: JAX reads the nearest element and drops writes."""
-    bare: Any = envs.build(dataclasses.replace(config, mask=[], frame_stack=1, extras=[]))
+    bare = _bare(config)
 
-    def reset(key: jax.Array) -> tuple[PyTree, PyTree]:
+    def start(key: jax.Array) -> tuple[PyTree, PyTree]:
         """Return observation and state."""
         if isinstance(bare, Episodes):
             return bare.one.reset(key)[::-1]
-        return bare.env.reset_env(key, bare.params)
+        return bare.env.reset(key, bare.params)
 
-    def step(key: jax.Array, state: PyTree, action: PyTree) -> tuple[PyTree, PyTree, jax.Array]:
-        if isinstance(bare, Episodes):
-            state, obs, _, terminated, truncated = bare.one.step(key, state, action)
-        else:
-            obs, state, _, terminated, _ = bare.env.step_env(key, state, action, bare.params)
-            truncated = bare.env.is_truncated(state, bare.params)
-        return obs, state, terminated | truncated
+    def advance(carry: PyTree, key: jax.Array) -> tuple[PyTree, None]:
+        obs, state, time = carry
+        action_key, step_key, reset_key = jax.random.split(key, 3)
+        action = _random_action(bare.action_space, action_key, _entry(obs, config.action_mask))
+        if not isinstance(bare, Episodes):  # gymnax's step resets
+            obs, state, *_ = bare.env.step(step_key, state, action, bare.params)
+            return (obs, state, time), None
+        state, obs, _, terminated, truncated = bare.one.step(step_key, state, action)
+        over, time = terminated | truncated, time + 1
+        if bare.time_limit is not None:
+            over = over | (time >= bare.time_limit)
+        new = (*start(reset_key), jnp.zeros_like(time))
+        return jax.tree.map(partial(jnp.where, over), new, (obs, state, time)), None
 
     def episodes(key: jax.Array) -> PyTree:
-        def advance(carry: PyTree, key: jax.Array) -> tuple[PyTree, None]:
-            obs, state, time = carry
-            action_key, step_key, reset_key = jax.random.split(key, 3)
-            shown = _entry(obs, config.action_mask)
-            action = _random_action(bare.action_space, action_key, shown)
-            obs, state, over = step(step_key, state, action)
-            time = time + 1
-            if bare.time_limit is not None:
-                over = over | (time >= bare.time_limit)
-            new = (*reset(reset_key), jnp.zeros_like(time))
-            return jax.tree.map(partial(jnp.where, over), new, (obs, state, time)), None
-
-        return jax.lax.scan(advance, (*reset(key), jnp.int32(0)), jax.random.split(key, steps))[0]
+        return jax.lax.scan(advance, (*start(key), jnp.int32(0)), jax.random.split(key, steps))[0]
 
     seen = "no array is indexed beyond its ends"
     try:
-        checked = checkify.checkify(episodes, errors=checkify.index_checks)
-        error, _ = jax.jit(jax.vmap(checked))(keys)
+        # One after another, since checkify takes no `while` loop under `vmap`
+        each = partial(jax.lax.map, episodes)
+        error, _ = jax.jit(checkify.checkify(each, errors=checkify.index_checks))(keys)
         message = error.get()
     except Exception as error:  # checkify does not support every operation
-        return Check("indices", [], f"not checked: {line(error)}")
+        return Check("indices", [], "", [f"not checked: {line(error)}"])
     if message is None:
         return Check("indices", [], seen)
-    first = message.splitlines()[0].partition(": ")[2].strip().rstrip(".")
+    first = message.splitlines()[0].strip().rstrip(".")
     return Check(
         "indices",
         [],
         seen,
         [f"{first}: JAX reads the nearest element there and writes none; is that meant?"],
     )
+
+
+def _bare(config: EnvConfig) -> Any:
+    """Return the environment of an adapter, without what shows its observations otherwise."""
+    return envs.build(dataclasses.replace(config, mask=[], frame_stack=1, extras=[]))
 
 
 def play(
@@ -393,6 +404,57 @@ def _ends(env: Environment, played: Played) -> Iterator[str]:
         )
 
 
+def _doubts(env: Environment, config: EnvConfig, played: Played) -> Iterator[str]:
+    """Yield what is probably not meant about the time limit."""
+    limit, terminated = env.time_limit, played.steps.terminated
+    if limit is None:
+        return
+    bare = None if envs.is_simulated(env) else _bare(config)
+    params = getattr(bare, "params", None)  # of gymnax's interface
+    if limit == 1:
+        if getattr(bare, "inherits_limit", False) and not np.all(terminated):
+            yield (
+                "max_steps_in_episode=1 comes from gymnax's own EnvParams, so every episode is "
+                "truncated after one step; set env.params.max_steps_in_episode, or the field in "
+                f"{type(params).__name__}"
+            )
+        return
+    late = None if params is None else _terminated_late(bare, config)
+    if late is None:
+        reached = _lengths(played) == limit
+        late = bool(reached.any() and np.all((terminated & played.steps.truncated)[reached]))
+    if late:
+        flag = "terminated of step"
+        if params is not None:
+            flag = "done of step_env, which gymnax 1.0 takes for terminated"
+        yield (
+            f"every episode that reaches the time limit of {limit:,} steps is also terminated, so "
+            "nothing is bootstrapped there; is that meant? If only time ends it, leave the limit "
+            f"out of the {flag}"
+        )
+
+
+def _terminated_late(bare: Any, config: EnvConfig) -> bool | None:
+    """Return whether steps of gymnax's interface terminate at the time limit, and only there.
+
+    The same first states take one step at time 0 and at the last one. None: states have no time.
+    """
+    keys = jax.random.split(jax.random.key(0), NUM_ENVS)
+
+    def ends(key: jax.Array) -> Any:
+        obs, state = bare.env.reset(key, bare.params)
+        action = _random_action(bare.action_space, key, _entry(obs, config.action_mask))
+        late = dataclasses.replace(state, time=jnp.full_like(state.time, bare.time_limit - 1))
+        return [bare.env.step(key, x, action, bare.params)[3:5] for x in (state, late)]
+
+    state = jax.eval_shape(bare.env.reset, keys[0], bare.params)[1]
+    if not (dataclasses.is_dataclass(state) and hasattr(state, "time")):
+        return None
+    flags = jax.tree.map(lambda x: np.asarray(x, bool), jax.jit(jax.vmap(ends))(keys))
+    (early, _), (terminated, truncated) = flags
+    return bool(not early.all() and np.all((terminated & truncated)[~early]))
+
+
 def _describe_ends(env: Environment, played: Played) -> str:
     terminated = int(played.steps.terminated.sum())
     truncated = int((played.steps.truncated & ~played.steps.terminated).sum())
@@ -416,11 +478,6 @@ def _successor(played: Played) -> Iterator[str]:
             "step: where an episode ends, final_observation equals the next episode's first "
             "observation; it must be what the step led to, before any reset"
         )
-
-
-def _describe_successors(played: Played) -> str:
-    count = int(played.over.sum())
-    return f"at {count} ends" if count else "no episode ended; ask for more steps to see any end"
 
 
 def _mask(env: Environment, mask: str | None, played: Played) -> Iterator[str]:
