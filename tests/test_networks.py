@@ -19,6 +19,7 @@ from jaxppo.config.parse import parse
 from jaxppo.kernels import convolutions, platforms, products
 from jaxppo.kernels.platforms import compiling_for
 from jaxppo.networks import actor_critic, heads, inputs, torsos
+from jaxppo.networks.transformer import GTrXL
 from jaxppo.ops import actions
 from jaxppo.types import Box, Discrete, MultiDiscrete, zeros
 
@@ -170,9 +171,86 @@ class Forgets(nn.Module):
         return x
 
 
+class Sums(nn.Module):
+    """Sums its features, from the last `reset` on where it heeds it."""
+
+    def initial_carry(self, num: int) -> Any:
+        return jnp.zeros((num, 4))
+
+    def before(self, carry: Any, reset: Any) -> Any:
+        return carry
+
+    def step(self, carry: Any, reset: Any) -> Any:
+        return jnp.where(reset[:, None], 0.0, carry)
+
+    def after(self, carry: Any, reset: Any) -> Any:
+        return carry
+
+    @nn.compact
+    def __call__(self, carry: Any, x: Any, reset: Any) -> Any:
+        def step(carry: Any, now: Any) -> Any:
+            x, reset = now
+            carry = self.step(carry, reset) + x
+            return self.after(carry, reset), carry
+
+        x = nn.Dense(4, kernel_init=nn.initializers.zeros)(x)
+        return jax.lax.scan(step, self.before(carry, reset), (x, reset))
+
+
+class IgnoresReset(Sums):
+    def step(self, carry: Any, reset: Any) -> Any:
+        return carry
+
+
+class ResetsAtSequences(IgnoresReset):
+    def before(self, carry: Any, reset: Any) -> Any:
+        return jnp.where(reset[0][:, None], 0.0, carry)
+
+
+class ResetsLate(IgnoresReset):
+    def after(self, carry: Any, reset: Any) -> Any:
+        return jnp.where(reset[:, None], 0.0, carry)
+
+
+class ResetsByProduct(Sums):
+    def step(self, carry: Any, reset: Any) -> Any:
+        return carry + reset[:, None] * (0.3 - carry)
+
+
+class Random(Sums):
+    """Has a key in its carry, which no reset changes."""
+
+    def initial_carry(self, num: int) -> Any:
+        return jax.random.key(0), super().initial_carry(num)
+
+    @nn.compact
+    def __call__(self, carry: Any, x: Any, reset: Any) -> Any:
+        key, noise_key = jax.random.split(carry[0])
+        x = nn.Dense(4)(x)
+        x = x + jax.random.normal(noise_key, x.shape)
+        sums, x = Sums()(carry[1], x, reset)
+        return (key, sums), x
+
+
+class OwnGTrXL(GTrXL):
+    """Keeps what it no longer sees."""
+
+
+@pytest.mark.parametrize("name", ["Sums", "ResetsByProduct", "Random", "OwnGTrXL"])
+def test_a_memory_that_heeds_reset_is_taken(name: str) -> None:
+    settings = small_config(
+        network={**NETWORK, "actor_memory": {"_target_": f"test_networks.{name}"}},
+        system__sequence_length=None,
+    )
+    actor_critic.build(settings, envs.make(settings.env))
+
+
 @pytest.mark.parametrize(
     "layer, name, words",
     [
+        ("actor_memory", "IgnoresReset", "ignores reset.*initial_carry"),
+        ("critic_memory", "ResetsAtSequences", "ignores reset"),
+        ("critic_memory", "ResetsLate", "ignores reset"),
         ("critic_torso", "Flat", "a torso must return .*features"),
         ("critic_torso", "First", r"a torso must .*features\], not \[1, 3, 8\] of \[2, 3, 2\]"),
         ("actor_memory", "Forgets", r"a memory must return \(carry, features\)"),

@@ -8,6 +8,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.messages import brief
@@ -116,13 +117,18 @@ def try_out(
         return read(output, key), params, carry, after
 
     failed: list[str] = []  # the layer, then the modules that contain it
+    memories: dict[str, tuple[nn.Module, PyTree]] = {}  # those of users, and their features
 
     def call(method: Callable[..., Any], args: Any, given: Any, context: Any) -> Any:
         try:
             found = method(*args, **given)
             called = context.method_name == "__call__" and context.module.scope is not None
             if called and len(context.module.path) == 1:
-                _check_result(context.module.path[0], args, found)
+                name = context.module.path[0]
+                _check_result(name, args, found)
+                own = not type(context.module).__module__.startswith("jaxppo.")
+                if own and name.endswith("_memory"):
+                    memories[name] = context.module.clone(parent=None), args[1]
             return found
         except Exception:
             if context.module.scope is not None:
@@ -149,6 +155,13 @@ def try_out(
         ) from error
     _check_params(params)
     _check_carry(carry, after)
+    for name, (memory, features) in memories.items():
+        if _ignores_reset(memory, features):
+            raise ConfigError(
+                f"network.{name} ({getattr(config.network, name)['_target_']}): ignores reset: its "
+                "output at the start of an episode depends on the steps before; let it begin there "
+                "with initial_carry, as the example in docs/networks.md does"
+            )
     return found
 
 
@@ -187,6 +200,46 @@ def _check_carry(carry: PyTree, after: PyTree) -> None:
                 f"network.{name}: its carry is {before} for {LEAD[1]} episodes at first and {then} "
                 "later; let initial_carry give what a call gives"
             )
+
+
+def _ignores_reset(memory: Any, features: PyTree) -> bool:
+    """Return whether the output of a memory from a `reset` on depends on what was before.
+
+    It runs on random parameters and features, of the shapes `[L, S, ...]` of `features`. False if
+    it does not run by itself.
+    """
+    random = np.random.default_rng(0)
+
+    def draw(tree: PyTree, scale: float = 1.0) -> PyTree:
+        return jax.tree.map(lambda x: (scale * random.normal(size=x.shape)).astype(x.dtype), tree)
+
+    def is_float(x: Any) -> bool:
+        return jnp.issubdtype(x.dtype, jnp.inexact)
+
+    def alike(x: Any, y: Any) -> bool:
+        return not is_float(x) or np.allclose(x, y, 1e-4, 1e-5, equal_nan=True)
+
+    at_first = np.arange(LEAD[0] * LEAD[1]).reshape(LEAD) < LEAD[1]  # [L, S]
+    x, other = draw(features), draw(features)
+    other = jax.tree.map(lambda x, y: np.concatenate([y[:-1], x[-1:]]), x, other)
+    try:
+        with jax.ensure_compile_time_eval():  # numbers also where a caller is traced
+            start = memory.initial_carry(LEAD[1])
+        shapes = jax.eval_shape(memory.init, jax.random.key(0), start, x, at_first)
+        variables = {"params": draw(shapes.get("params", {}), 0.1)}
+        compiled = jax.jit(memory.apply).lower(variables, start, x, at_first).compile()
+        call = partial(compiled, variables)
+        after, y = call(start, x, at_first)
+        # Integers stay, since they may be the key of a memory with random numbers
+        carry = jax.tree.map(lambda x, y: x if is_float(x) else y, after, start)
+        outputs = [(y, call(carry, x, at_first)[1])]
+        ends = [call(start, each, ~at_first)[1] for each in (x, other)]
+    except Exception:  # such as of a module that needs its parent
+        return False
+    one, another = jax.tree.map(lambda y: np.asarray(y)[-1], ends)
+    outputs.append((one, another))
+    is_finite = all(np.isfinite(x).all() for x in jax.tree.leaves(carry) if is_float(x))
+    return is_finite and not all(jax.tree.all(jax.tree.map(alike, *pair)) for pair in outputs)
 
 
 def check_one_number(name: str, shape: tuple[int, ...]) -> None:
