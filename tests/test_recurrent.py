@@ -18,6 +18,7 @@ from phases import add_targets, collect, compiled, with_hyperparameters, with_st
 from jaxppo.algorithms import spine
 from jaxppo.algorithms.evaluation import evaluate
 from jaxppo.config.fields import ConfigError
+from jaxppo.kernels.platforms import compiling_for
 from jaxppo.networks.memory import CELLS, LRU, Recurrent
 from jaxppo.networks.transformer import GTrXL
 from jaxppo.ops import sequences
@@ -101,6 +102,38 @@ def test_nothing_crosses_a_reset(module: Any) -> None:
     assert (influence[7:10, 1] > 0).all()
     assert not influence[:7].any()
     assert not influence[:, [0, 2]].any()
+
+
+@pytest.mark.long_but(6)
+@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_a_number_that_is_not_finite_ends_with_its_episode(platform: str, module: Any) -> None:
+    """In a sequence and step by step: outputs, memory and gradients are those of a fresh one."""
+    params, carry, x, _ = example(module, 34, 2)
+    bad = x.at[3, 0, 0].set(jnp.nan).at[4, 0, 1].set(jnp.inf)
+    later, at_once = (jnp.zeros((34, 2), bool).at[t].set(True) for t in (7, 0))
+    with compiling_for(platform):
+        apply = jax.jit(module.apply)
+        slope = jax.jit(jax.grad(lambda p, c: jnp.sum(module.apply(p, c, x, at_once)[1])))
+        outputs = apply(params, carry, bad, later)[1]
+        assert not np.isfinite(outputs[4:7, 0]).any()
+        np.testing.assert_array_equal(outputs[7:], apply(params, carry, x, later)[1][7:])
+        ill, fresh = carry, module.initial_carry(2)
+        for t in range(3, 7):
+            ill = apply(params, ill, bad[t : t + 1], later[t : t + 1])[0]
+        assert not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(ill))
+        exactly(apply(params, ill, x, at_once), apply(params, fresh, x, at_once))
+        exactly(slope(params, ill), slope(params, fresh))
+        for t in range(3):
+            ill, one = apply(params, ill, x[t : t + 1], at_once[t : t + 1])
+            fresh, other = apply(params, fresh, x[t : t + 1], at_once[t : t + 1])
+            exactly((ill, one), (fresh, other))
+
+
+def exactly(one: Any, other: Any) -> None:
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        assert np.isfinite(a).all()
+        np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("cell", CELLS)

@@ -103,16 +103,21 @@ def _starts(
     kept_after = jnp.concatenate([kept_from[1:], jnp.ones_like(kept_from[:1])])
     power = jnp.cumprod(jnp.broadcast_to(decay, (size, *decay.shape)), 0)
     weight = jnp.concatenate([power[-2::-1], jnp.ones_like(power[:1])])[:, None, None] * kept_after
-    ends = jnp.sum(weight * x, 0)
+    ends = jnp.sum(_times(weight, x), 0)
     decays = power[-1] * kept_from[0]
     first = num_blocks - 1 if reverse else 0
-    ends = ends.at[first].add(decays[first] * start)
+    ends = ends.at[first].add(_times(decays[first], start))
 
     def join(
         one: tuple[jax.Array, jax.Array], two: tuple[jax.Array, jax.Array]
     ) -> tuple[jax.Array, jax.Array]:
-        return one[0] * two[0], two[0] * one[1] + two[1]
+        return one[0] * two[0], _times(two[0], one[1]) + two[1]
 
     _, ends = jax.lax.associative_scan(join, (decays, ends), reverse=reverse)
     parts = [ends[1:], start[None]] if reverse else [start[None], ends[:-1]]
     return jnp.concatenate(parts)
+
+
+def _times(weight: jax.Array, x: jax.Array) -> jax.Array:
+    """Return the product, which is 0 where the weight is 0, also of NaN: resets end it."""
+    return jnp.where(weight == 0, 0, weight * x)

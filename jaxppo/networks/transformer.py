@@ -58,9 +58,10 @@ class GTrXL(nn.Module):
         check_features(x)
         x = Dense(self.size, name="embedding")(x).swapaxes(0, 1)
         visible, count = _visible(carry["count"], reset.T, self.window)
+        cached = visible[:, 0, : self.window, None]  # what the first step does not see, none does
         past = []
         for i, before in enumerate(carry["past"]):
-            seen = jnp.concatenate([before, x], axis=1)
+            seen = jnp.concatenate([jnp.where(cached, before, 0.0), x], axis=1)
             layer = _GTrXLLayer(self.num_heads, self.mlp_size, self.gate_bias, name=f"layer_{i}")
             past.append(seen[:, -self.window :])
             x = layer(x, seen, visible)
@@ -148,6 +149,8 @@ class _Attention(nn.Module):
         position = heads(_encodings(jnp.arange(window, -1, -1), size), "position")
         by_position = jnp.einsum("slhd,ehd->slhe", query + v, position)
         query += u
+        # A weight of 0 times NaN is NaN. Steps that see a NaN have weights of NaN by its score
+        values = jnp.where(jnp.isnan(seen), 0.0, seen)
         if _few(length, total, size, self.num_heads):
             # The same numbers without keys and values of the cache: q . (W m) = (W^T q) . m
             key, value = (kernel(name).reshape(size, *shape) for name in ("key", "value"))
@@ -155,10 +158,11 @@ class _Attention(nn.Module):
             by_content = turned.reshape(num, -1, size) @ seen.swapaxes(1, 2)
             by_content = by_content.reshape(num, length, self.num_heads, total)
             weights = _weights(by_content.swapaxes(1, 2), by_position, visible)
-            mixed = weights.swapaxes(1, 2).reshape(num, -1, total) @ seen
+            mixed = weights.swapaxes(1, 2).reshape(num, -1, total) @ values
             output = jnp.einsum("slhf,fhd->slhd", mixed.reshape(*query.shape[:3], size), value)
         else:
-            output = _attend(query, heads(seen, "key"), heads(seen, "value"), by_position, visible)
+            key, value = heads(seen, "key"), heads(values, "value")
+            output = _attend(query, key, value, by_position, visible)
         return float32_product(output.reshape(num, length, size), kernel("output"))
 
 
