@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 PyTree = Any
 Class = TypeVar("Class")
@@ -214,17 +215,22 @@ class LearnerState:
 
 @dataclasses.dataclass(frozen=True)
 class Discrete:
-    """`num_values` integers from 0; a scalar."""
+    """`num_values` integers; a scalar. Programs count from 0, a simulator from `start`."""
 
     num_values: int
+    start: int = dataclasses.field(default=0, repr=False)
 
 
 @dataclasses.dataclass(frozen=True)
 class MultiDiscrete:
-    """Integers from 0, each component with its own number of values; an array of `shape`."""
+    """Integers, each component with its own number of values; an array of `shape`.
+
+    Programs count from 0, a simulator from `start`: one number, or nested tuples.
+    """
 
     num_values: tuple[int, ...]  # of the components in row-major order
     shape: tuple[int, ...]
+    start: Any = dataclasses.field(default=0, repr=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,6 +269,28 @@ def zeros(space: PyTree, lead: tuple[int, ...] = ()) -> PyTree:
         return jnp.zeros((*lead, *space.shape), getattr(space, "dtype", jnp.int32))
 
     return jax.tree.map(one, space, is_leaf=is_space)
+
+
+def bounds(space: Space) -> tuple[np.ndarray, np.ndarray]:
+    """Return the lowest and the highest values, as the environment counts: one or `[A...]`."""
+    if isinstance(space, Box):
+        return np.asarray(space.low, np.float64), np.asarray(space.high, np.float64)
+    sizes = np.reshape(space.num_values, getattr(space, "shape", ()))
+    low = np.asarray(space.start, np.int64)
+    return low, low + sizes - 1
+
+
+def counted(space: PyTree, tree: PyTree, sign: int = 1) -> PyTree:
+    """Return values `[..., A...]`, whose integers count from 0, as the environment counts.
+
+    With a `sign` of -1, the inverse.
+    """
+
+    def one(space: Space, x: Any) -> Any:
+        start = getattr(space, "start", 0)
+        return x + sign * np.asarray(start, np.int32) if np.any(start) else x
+
+    return jax.tree.map(one, space, tree, is_leaf=is_space)
 
 
 class Environment(Protocol):

@@ -247,6 +247,12 @@ class Aim(Copy):
         return spaces.Box(0.0, 1.0, (2,))
 
 
+class FarAim(Aim):
+    """With other bounds of actions."""
+
+    high = (3.0, 20.0)
+
+
 class Parts(Copy):
     """Three choices shown as one-hot vectors in a row; reward: the fraction met; one step."""
 

@@ -230,6 +230,37 @@ class Nested(gymnasium.Env):
         }
 
 
+class Calendar(gymnasium.Env):
+    """All of its integers start above or below 0."""
+
+    observation_space = spaces.Dict(
+        {"day": spaces.Discrete(7, start=1), "pair": spaces.MultiDiscrete([3, 2], start=[5, -1])}
+    )
+    action_space = spaces.Tuple(
+        (spaces.Discrete(4, start=-3), spaces.MultiDiscrete([2, 3], start=[1, 100]))
+    )
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.time = 0
+        return self._see(), {}
+
+    def step(self, action: Any) -> Any:
+        first, (second, third) = action
+        self.time += 1
+        return self._see(), float(first + 10 * second + third), False, self.time >= 5, {}
+
+    def render(self) -> Any:
+        return np.zeros((48, 64, 3), np.uint8)
+
+    def _see(self) -> dict[str, Any]:
+        pair = self.np_random.integers([5, -1], [8, 1])
+        return {"day": self.np_random.integers(1, 8), "pair": pair}
+
+
 class Same(gymnasium.Wrapper):
     """Changes nothing."""
 

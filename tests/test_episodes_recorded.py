@@ -299,14 +299,10 @@ def test_what_does_not_fit_is_refused_in_one_line(call: Any, words: str) -> None
     assert "\n" not in str(error.value)
 
 
-class FarAim(envs.Aim):
-    high = (3.0, 20.0)
-
-
 def test_actions_with_other_bounds_are_stretched_with_a_warning() -> None:
     words = r"its action_space is .*20\.0\).*trained with .*10\.0\)\); actions are stretched"
     with pytest.warns(UserWarning, match=words):
-        (far,) = policy_of("continuous").play(FarAim(), episodes=1)
+        (far,) = policy_of("continuous").play(envs.FarAim(), episodes=1)
     (near,) = policy_of("continuous").play(envs.Aim(), episodes=1)
     np.testing.assert_allclose(far.actions[0], near.actions[0] * [1, 2], rtol=1e-5)
 

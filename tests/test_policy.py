@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pickle
+import re
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -14,11 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import NETWORK, alone, build, small_config
+from envs import FarAim
 from test_resume import MEMORY, coin
 
 import jaxppo
+from jaxppo import evaluate
 from jaxppo.algorithms.acting import unroll
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.messages import BoundsWarning
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import plain
 from jaxppo.config.trust import check_trust
@@ -290,6 +294,36 @@ def test_policies_are_pickled_by_their_settings_and_arrays(trained: Any) -> None
     np.testing.assert_array_equal(
         again.act(x, jax.random.key(0))[0], policy.act(x, jax.random.key(0))[0]
     )
+
+
+@pytest.mark.long
+def test_other_bounds_of_actions_are_one_line(trained: Any, monkeypatch: Any, capsys: Any) -> None:
+    """Where a policy is loaded, and in a command that loads one."""
+    run_dir = trained(some("envs.Aim"))
+    load(run_dir, env={"target": "envs.Aim"})
+    for env in (FarAim(), {"target": "envs.FarAim"}):
+        with pytest.warns(BoundsWarning, match="20.*trained with.*10.*are stretched"):
+            load(run_dir, env=env)
+    arguments = [f"run={run_dir}", "env.target=envs.FarAim", "trust=[envs]", "episodes=1"]
+    monkeypatch.setattr(sys, "argv", ["evaluate", *arguments])
+    evaluate.main()
+    assert re.fullmatch(r"env=envs\.FarAim: its action_space.*\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf, 1e300])
+def test_an_observation_that_is_not_finite_is_refused(value: float) -> None:
+    """An entry is named; an action before the first is no mistake; a program cannot tell."""
+    policy = fresh(some("envs.Echo", env__extras=["last_action", "last_reward"]))
+    obs = jax.tree.map(np.asarray, policy.system.env.reset(jax.random.split(jax.random.key(0)))[1])
+    policy.act(obs)
+    assert obs["last_action"].min() == -1
+    wrong = {**obs, "last_reward": np.array([[0.0], [value]])}
+    for call in (policy.act, policy.describe):
+        with pytest.raises(ConfigError, match=r"^observation\['last_reward'\]: is .* where envs"):
+            call(wrong)
+    with pytest.raises(ConfigError, match=r"^observation\['last_action'\]: is -2 where .* -1 to 2"):
+        policy.act({**obs, "last_action": obs["last_action"] - 1})
+    jax.jit(policy.act)({**obs, "last_reward": np.full((2, 1), np.nan)})
 
 
 @pytest.mark.parametrize("memory", [True, False])

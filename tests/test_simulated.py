@@ -19,11 +19,12 @@ import jax
 import numpy as np
 import pytest
 from gymnasium import spaces
-from simulators import Failing, Known, Unseen
+from simulators import Calendar, Failing, Known, Nested, Unseen
 
 import jaxppo
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
+from jaxppo.deploy import export
 from jaxppo.deploy.films import film, with_frames
 from jaxppo.envs import contract
 from jaxppo.runtime import actors, devices, remote
@@ -31,6 +32,7 @@ from jaxppo.runtime.actors import Actor, Threads
 from jaxppo.runtime.jobs import TrainingError, prepare
 from jaxppo.runtime.loop import run
 from jaxppo.runtime.simulated import env_config
+from jaxppo.runtime.simulated_evaluation import episode_seeds
 from jaxppo.simulators.faults import RestartWarning, SimulatorError
 
 SMALL = [
@@ -58,6 +60,12 @@ def same(one: Any, other: Any, *, rtol: float = 0) -> None:
 
 def jaxppo_data(x: Any) -> Any:
     return jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+
+
+@pytest.fixture(scope="module")
+def calendar() -> Any:
+    """A run in `Calendar`."""
+    return train("env.target=simulators.Calendar", "arch.num_updates=2", "arch.num_evaluation=1")
 
 
 CASES = {
@@ -181,6 +189,58 @@ def test_nested_spaces_masks_and_images(tmp_path: Path) -> None:
     result = train("env.target=simulators.Nested", "arch.num_updates=3")
     assert result.absolute_metric == 4.0
     assert result.policy.evaluate(5).returns.tolist() == [4.0] * 5
+    assert result.policy.act(Nested().reset()[0])[0] in (2, 6)
+
+
+def test_a_policy_has_the_numbers_of_the_environment(calendar: Any) -> None:
+    """Played by hand, its episodes are those that it plays itself; a film repeats them."""
+    policy, env = calendar.policy, Calendar()
+    (played,) = policy.play(episodes=1)
+    (seed,) = episode_seeds(policy.episode_keys(np.array([0])))
+    seen, rewards = env.reset(seed=int(seed))[0], []
+    for step in range(5):
+        action = jax.tree.map(np.asarray, policy.act(seen)[0])
+        under_jit = jax.jit(lambda x: policy.act(x)[0])(seen)
+        now = jax.tree.map(lambda x, i=step: x[i], (played.observations, played.actions))
+        for one in (action, under_jit):
+            jax.tree.map(np.testing.assert_array_equal, (seen, one), now)
+        np.testing.assert_allclose(policy.describe(seen).values, played.values[step], rtol=1e-5)
+        assert env.action_space.contains(jax.tree.map(lambda x: x.astype(np.int64), action))
+        seen, reward, *_ = env.step(action)
+        rewards.append(reward)
+    np.testing.assert_array_equal(played.rewards, rewards)
+    jax.tree.map(np.testing.assert_array_equal, played.final_observation, seen)
+    raw = played.actions[0] + 3, played.actions[1] - np.array([1, 100])
+    jax.tree.map(np.testing.assert_array_equal, played.raw_actions, raw)
+    assert film(policy, episodes=1).length == 5
+
+
+def test_an_exported_policy_has_the_numbers_of_the_environment(calendar: Any) -> None:
+    policy = calendar.policy
+    inputs = {"observation": export.signature(policy)["observation"]}
+    content, outputs = export.export_acting(policy, inputs, ["cpu"])
+    seen = jax.tree.map(lambda *x: np.stack(x), *(Calendar().reset(seed=i)[0] for i in range(8)))
+    seen = jax.tree.map(lambda x: x.astype(np.int32), seen)
+    found = jax.export.deserialize(bytearray(content)).call(seen)
+    jax.tree.map(np.testing.assert_array_equal, found, policy.act(seen)[0])
+    ends = {row["name"]: (row["low"], row["high"]) for row in export._rows(policy, inputs)}
+    assert ends == {"observation['day']": (1, 7), "observation['pair']": ([5, -1], [7, 0])}
+    ends = {row["low"] for row in export._rows(policy, {"action": outputs["action"]})[:1]}
+    assert ends == {-3}
+
+
+@pytest.mark.parametrize(
+    "wrong, words",
+    [
+        ({"day": 99}, r"observation\['day'\]: is 99 where .*Calendar returns 1 to 7"),
+        ({"day": np.int64(2**40)}, r"observation\['day'\]: is 1099511627776 where"),
+        ({"pair": np.array([5, -2])}, r"observation\['pair'\]: is -2 where .* -1 to 0"),
+    ],
+)
+def test_an_integer_outside_of_its_space_is_refused(calendar: Any, wrong: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as error:
+        calendar.policy.act({"day": 1, "pair": np.array([5, 0]), **wrong})
+    assert "\n" not in str(error.value)
 
 
 def test_recorded_episodes_are_those_of_the_same_environment_in_jax(known: Any, twin: Any) -> None:

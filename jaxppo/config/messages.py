@@ -4,6 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 
+class BoundsWarning(UserWarning):
+    """A policy acts between other bounds than those with which it was trained."""
+
+
 def brief(error: BaseException, lines: int = 1) -> str:
     """Return the first lines of an error as one line, or its type if it has no message."""
     said = [line.strip() for line in str(error).splitlines() if line.strip()]

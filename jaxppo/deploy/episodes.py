@@ -27,7 +27,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.envs import is_simulated
 from jaxppo.runtime import compile, devices, simulated_evaluation
 from jaxppo.simulators.faults import RestartWarning
-from jaxppo.types import Policy, PyTree, System
+from jaxppo.types import Policy, PyTree, System, counted
 
 CHUNK = 64  # steps that are played before their arrays are copied to the host
 
@@ -42,7 +42,7 @@ class Episode:
 
     observations: PyTree  # [T, O...] raw, which the actions answer
     final_observation: PyTree  # [O...] after the last step
-    actions: PyTree  # [T, A...] as the environment takes them
+    actions: PyTree  # [T, A...] as the environment takes and counts them
     raw_actions: PyTree  # [T, A...] of which the actions are a function; None: they are equal
     rewards: np.ndarray  # [T] float32
     terminated: np.ndarray  # [T] bool
@@ -172,10 +172,25 @@ def _play_simulators(
                     parts[number].append(_part(step, slice(i, i + 1), i))
 
             found = jax.tree.map(lambda x: x.reshape(-1), program(policy, keys, tell))
-            yield from (_episode(parts[row], found, row) for row in range(num))
+            yield from (_counted(system, _episode(parts[row], found, row)) for row in range(num))
     finally:
         if program is not None:
             close_simulators(program)
+
+
+def _counted(system: System, episode: Episode) -> Episode:
+    """Return an episode with integers as the environment counts them."""
+    seen, taken = system.env.observation_space, system.env.action_space
+    actions = counted(taken, episode.actions)
+    pairs = zip(jax.tree.leaves(actions), jax.tree.leaves(episode.actions), strict=True)
+    raw = None if all(x is y for x, y in pairs) else episode.actions
+    return dataclasses.replace(
+        episode,
+        observations=counted(seen, episode.observations),
+        final_observation=counted(seen, episode.final_observation),
+        actions=actions,
+        raw_actions=raw if episode.raw_actions is None else episode.raw_actions,
+    )
 
 
 def close_simulators(evaluation: simulated_evaluation.Evaluation) -> None:

@@ -26,6 +26,7 @@ from jaxppo.config.stored import read_config
 from jaxppo.config.trust import check_trust
 from jaxppo.deploy.executable import write_executables
 from jaxppo.deploy.policy import Choice, TrainedPolicy
+from jaxppo.envs.episodes import limits
 from jaxppo.kernels.platforms import compiling_for
 from jaxppo.runtime import build, checkpoint, devices
 from jaxppo.runtime.directories import check_is_run, check_run_dir
@@ -33,7 +34,7 @@ from jaxppo.runtime.placement import Layout
 from jaxppo.runtime.population import members
 from jaxppo.runtime.programs import training_shapes
 from jaxppo.runtime.sinks.console import print_lines
-from jaxppo.types import Discrete, MultiDiscrete, PyTree, Space, is_space, zeros
+from jaxppo.types import PyTree, zeros
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")  # as JAX names them
 OF_ONE = {  # a setting -> the choices of `what` that read it
@@ -258,7 +259,7 @@ def _rows(policy: TrainedPolicy, trees: dict[str, PyTree]) -> list[dict[str, Any
         leaves = jax.tree.leaves_with_path(tree)
         bounds: list[Any] = [(None, None)] * len(leaves)
         if name in spaces:
-            bounds = [_bounds(space) for space in jax.tree.leaves(spaces[name], is_leaf=is_space)]
+            bounds = [tuple(map(_plain, ends)) for _, *ends in limits(spaces[name])]
         for (path, x), (low, high) in zip(leaves, bounds, strict=True):
             shape = [size if isinstance(size, int) else str(size) for size in x.shape]
             entry = name + jax.tree_util.keystr(path)
@@ -266,19 +267,11 @@ def _rows(policy: TrainedPolicy, trees: dict[str, PyTree]) -> list[dict[str, Any
     return rows
 
 
-def _bounds(space: Space) -> tuple[Any, Any]:
-    """Return the lowest and the highest value, nested lists if they differ; None: no bound."""
-    if isinstance(space, Discrete):
-        return 0, space.num_values - 1
-    if isinstance(space, MultiDiscrete):
-        return 0, (np.reshape(space.num_values, space.shape) - 1).tolist()
-
-    def plain(bound: Any) -> Any:
-        if isinstance(bound, list):
-            return [plain(inner) for inner in bound]
-        return bound if math.isfinite(bound) else None
-
-    return plain(np.asarray(space.low).tolist()), plain(np.asarray(space.high).tolist())
+def _plain(bound: Any) -> Any:
+    """Return a bound as a number, nested lists if they differ; None: no bound."""
+    if np.ndim(bound):
+        return [_plain(inner) for inner in bound]
+    return np.asarray(bound).item() if math.isfinite(bound) else None
 
 
 def _readme(facts: dict[str, Any], inputs: dict[str, PyTree]) -> str:
@@ -309,9 +302,9 @@ jax {facts["versions"]["jax"]}; JAX promises to read them with versions up to si
 
 `b` is the batch size; the programs compile once for each size. `observation` is as the environment
 of training returned it, after `env.mask`, `env.frame_stack` and `env.extras` if it had them; the
-programs normalise it as training did. Integers of discrete observations and actions
-count from 0, whatever the `start` of a Gymnasium space. `key` is the data of a `jax.random` key;
-use a new one for each call.
+programs normalise it as training did. They do not check it: an action that follows from NaN or
+from an integer outside of its bounds has no meaning. `key` is the data of a `jax.random` key; use a
+new one for each call.
 {memory}
 ## Example
 

@@ -13,12 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxppo import envs
 from jaxppo.algorithms.acting import act
 from jaxppo.algorithms.evaluation import Episodes, Watch, episode_keys, watch_nothing
 from jaxppo.algorithms.spine import init_agent
 from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.given import with_given
-from jaxppo.config.messages import brief, count
+from jaxppo.config.messages import BoundsWarning, brief, count
 from jaxppo.config.parse import parse
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
@@ -26,7 +27,7 @@ from jaxppo.config.stored import CONFIG, plain, read_config
 from jaxppo.config.trust import check_trust
 from jaxppo.deploy.episodes import Episode, close_simulators, play
 from jaxppo.envs import is_simulated
-from jaxppo.envs.episodes import line
+from jaxppo.envs.episodes import limits, line
 from jaxppo.runtime import build, checkpoint, devices
 from jaxppo.runtime.checkpoint import Checkpoint, CheckpointError, CheckpointWarning
 from jaxppo.runtime.directories import check_tree
@@ -34,7 +35,18 @@ from jaxppo.runtime.facts import RunFacts
 from jaxppo.runtime.population import members
 from jaxppo.runtime.programs import compile_evaluation
 from jaxppo.runtime.sinks import SUMMARY
-from jaxppo.types import Box, Policy, PyTree, System, Thoughts, describe, is_space, zeros
+from jaxppo.types import (
+    Box,
+    Environment,
+    Policy,
+    PyTree,
+    System,
+    Thoughts,
+    counted,
+    describe,
+    is_space,
+    zeros,
+)
 
 
 def check_key(key: Any) -> None:
@@ -92,9 +104,11 @@ class TrainedPolicy:
         With a `key` actions are sampled; without one they are greedy. Pass the returned memory to
         the next call as `carry`; None starts episodes. `reset`, a bool or `[B]`, says that an
         observation starts an episode. Observations are normalised by the statistics of training,
-        and an action mask in them is respected. Works under `jit` and `vmap`. `ConfigError` if the
-        observation does not fit the environment's space, `carry` lacks the memory's structure or
-        the batch size, or `key` is not a typed key.
+        and an action mask in them is respected. Integers are those of the environment, also where
+        its spaces have a `start`. Works under `jit` and `vmap`. `ConfigError` if the observation
+        does not fit the environment's space, `carry` lacks the memory's structure or the batch
+        size, or `key` is not a typed key; outside of `jit` also if the observation holds NaN,
+        infinity or an integer that is not in a discrete space.
         """
         if key is not None:
             check_key(key)
@@ -131,7 +145,37 @@ class TrainedPolicy:
                 )
         if carry is not None:
             self._check_carry(carry, num, single)
+        self._check_values(observation)
         return function(self.system, single, self.policy, *more, observation, carry, reset)
+
+    def _check_values(self, observation: PyTree) -> None:
+        """Raise `ConfigError` for values that the environment cannot have returned."""
+        for x, (name, low, high) in zip(jax.tree.leaves(observation), self._limits, strict=True):
+            if isinstance(x, jax.core.Tracer):  # it has no values yet
+                continue
+            x = np.asarray(x)
+            fits = (low <= x) & (x <= high)
+            if not fits.all():
+                where = np.unravel_index(np.argmin(fits), x.shape)
+                low, high = (np.broadcast_to(end, x.shape)[where] for end in (low, high))
+                raise ConfigError(
+                    f"observation{name}: is {x[where]} where {self.system.env.name} returns "
+                    f"{low} to {high}; pass what its reset and step return"
+                )
+
+    @functools.cached_property
+    def _limits(self) -> list[tuple[str, Any, Any]]:
+        """The name, lowest and highest value of each array; of a `Box` those of its data type.
+
+        The bounds of a `Box` are often estimates.
+        """
+        space = self.system.env.observation_space
+        found: list[tuple[str, Any, Any]] = list(limits(space))
+        for i, one in enumerate(jax.tree.leaves(space, is_leaf=is_space)):
+            if isinstance(one, Box) and one.dtype != "bool":
+                kind = jnp.finfo if jnp.issubdtype(one.dtype, jnp.floating) else jnp.iinfo
+                found[i] = found[i][0], kind(one.dtype).min, kind(one.dtype).max
+        return found
 
     @functools.cached_property
     def _expected(self) -> tuple[PyTree, PyTree]:
@@ -209,7 +253,9 @@ class TrainedPolicy:
         stretched to its bounds: if these are others, there is a warning.
         """
         check_count("episodes", episodes)
-        return list((self if env is None else self._with_env(env)).record(episodes))
+        policy = self if env is None else self._with_env(env)
+        _warn_of_bounds(self.system.env, policy.system.env)
+        return list(policy.record(episodes))
 
     def record(self, num_episodes: int, watch: Watch = watch_nothing) -> Iterator[Episode]:
         """Yield what `play` returns; see `evaluation.record` for `watch`."""
@@ -244,16 +290,20 @@ class TrainedPolicy:
                     f"env={other.name}: its {name} is {describe(found)}, but the policy was "
                     f"trained with {describe(wanted)}"
                 )
-        if _bounds(mine.action_space) != _bounds(other.action_space):
-            warnings.warn(
-                f"env={other.name}: its action_space is {line(other.action_space)}, but the policy "
-                f"was trained with {line(mine.action_space)}; actions are stretched to the new "
-                "bounds",
-                stacklevel=3,
-            )
         greedy = self.system.evaluation_greedy
         system = dataclasses.replace(system, evaluation_greedy=greedy)
         return dataclasses.replace(self, config=config, system=system)
+
+
+def _warn_of_bounds(mine: Environment, other: Environment) -> None:
+    """Warn if the bounds of actions are not those with which a policy was trained."""
+    if _bounds(mine.action_space) != _bounds(other.action_space):
+        warnings.warn(
+            f"env={other.name}: its action_space is {line(other.action_space)}, but the policy was "
+            f"trained with {line(mine.action_space)}; actions are stretched to the new bounds",
+            BoundsWarning,
+            stacklevel=3,
+        )
 
 
 def _bounds(space: PyTree) -> list[Any]:
@@ -312,7 +362,8 @@ def _act(
         policy = dataclasses.replace(policy, noise_key=None)
     obs, carry, reset = _batched(system, single, obs, carry, reset)
     carry, acted, _ = act(system, policy, carry, obs, reset, key)
-    return _first((acted.env_action, carry)) if single else (acted.env_action, carry)
+    found = counted(system.env.action_space, acted.env_action), carry
+    return _first(found) if single else found
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -334,7 +385,8 @@ def _batched(
     def one(x: Any, like: Any) -> jax.Array:
         return jnp.asarray(x, like.dtype)[None if single else ...]
 
-    obs = jax.tree.map(one, obs, zeros(system.env.observation_space))
+    space = system.env.observation_space
+    obs = counted(space, jax.tree.map(one, obs, zeros(space)), -1)
     num = jax.tree.leaves(obs)[0].shape[0]
     start = system.algorithm.network.initial_carry(num)
     if carry is not None:
@@ -409,7 +461,8 @@ def load(
     beyond jaxppo, flax, optax and gymnax that the run's settings may name.
 
     `CheckpointError` if no checkpoint can be used, `ConfigError` if what was asked for does not
-    exist. Warns about newer checkpoints that are damaged or from after the run failed.
+    exist. Warns about newer checkpoints that are damaged or from after the run failed, and about
+    other bounds of actions, to which actions are stretched.
     """
     run_dir = Path(run_dir)
     parent = run_dir.parent / checkpoint.FOLDER
@@ -420,8 +473,8 @@ def load(
     facts = RunFacts.of(found)
     settings = {**facts.config, "logger": {}}  # a policy writes no log
     check_trust(settings, trust)
-    config = parse(settings)
-    config = with_env(with_given(config, None, network, resumes=False), env)
+    trained = parse(settings)
+    config = with_env(with_given(trained, None, network, resumes=False), env)
     if isinstance(env, Mapping):
         check_trust(plain(config), trust)
     every = members(config)
@@ -439,6 +492,9 @@ def load(
             f"env={system.env.name}: its observations or actions do not fit the policy of {run_dir}"
             f" ({brief(error).partition(';')[0]})"
         ) from error
+    if env is not None and _bounds(system.env.action_space):
+        with contextlib.suppress(ConfigError):  # it may have been an object, which is gone
+            _warn_of_bounds(envs.build(trained.env), system.env)
     best_steps = facts.members[facts.slots[row]]["best"].get("steps")
     if which == "best" and best_steps is None:
         raise ConfigError(

@@ -14,7 +14,7 @@ from jax.experimental import checkify
 from jaxppo import envs
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
-from jaxppo.envs.episodes import Episodes, line, problems
+from jaxppo.envs.episodes import Episodes, limits, line, problems
 from jaxppo.ops import actions
 from jaxppo.simulators.faults import SimulatorError
 from jaxppo.types import (
@@ -23,8 +23,8 @@ from jaxppo.types import (
     Environment,
     MultiDiscrete,
     PyTree,
-    Space,
     TimeStep,
+    counted,
     describe,
     is_space,
     zeros,
@@ -147,7 +147,8 @@ def _play_simulators(env: Any, mask: str | None, steps: int) -> Played:
         arrays = pool.arrays
 
         def copied(leaves: list[np.ndarray]) -> PyTree:
-            return env.observation([x.copy() for x in leaves])
+            obs = env.observation([x.copy() for x in leaves])
+            return counted(env.observation_space, obs)
 
         pool.reset(range(NUM_ENVS), range(NUM_ENVS))
         obs = first_obs = copied(arrays.obs)
@@ -349,16 +350,12 @@ def _values(env: Environment, played: Played) -> Iterator[str]:
     }
     for what, tree in seen.items():
         spaces = jax.tree.leaves(env.observation_space, is_leaf=is_space)
-        leaves = jax.tree.leaves_with_path(tree)
-        for (path, x), space in zip(leaves, spaces, strict=True):
-            name = what + jax.tree_util.keystr(path)
+        rows = zip(jax.tree.leaves(tree), spaces, limits(env.observation_space), strict=True)
+        for x, space, (entry, low, high) in rows:
+            name = what + entry
             if not np.isfinite(x.astype(np.float64)).all():
                 yield f"{name} holds NaN or infinity"
                 continue
-            low, high = _bounds(space)
-            entry = jax.tree_util.keystr(path[:1], simple=True)
-            if entry == "last_action" and isinstance(space, Discrete):
-                low = low - 1  # of `env.extras`: an episode starts without a last action
             value = x.astype(np.float64)
             slack = 1e-5 * np.maximum(1.0, np.abs(value))
             if (value < low - slack).any() or (value > high + slack).any():
@@ -368,13 +365,6 @@ def _values(env: Environment, played: Played) -> Iterator[str]:
                 )
     if not np.isfinite(played.steps.reward).all():
         yield "step: reward is NaN or infinite"
-
-
-def _bounds(space: Space) -> tuple[np.ndarray, np.ndarray]:
-    if isinstance(space, Box):
-        return np.asarray(space.low, np.float64), np.asarray(space.high, np.float64)
-    sizes = np.reshape(space.num_values, getattr(space, "shape", ()))
-    return np.zeros_like(sizes), sizes - 1
 
 
 def _lengths(played: Played) -> np.ndarray:

@@ -21,7 +21,17 @@ from jaxppo.kernels.platforms import forms
 from jaxppo.ops.collectives import any_over
 from jaxppo.ops.sequences import where
 from jaxppo.simulators.faults import in_words
-from jaxppo.types import Box, Environment, MultiDiscrete, PyTree, TimeStep, is_space, zeros
+from jaxppo.types import (
+    Box,
+    Discrete,
+    Environment,
+    MultiDiscrete,
+    PyTree,
+    TimeStep,
+    bounds,
+    is_space,
+    zeros,
+)
 
 # Folders of code that is not a user's
 _HIDDEN = tuple(f"{folder}/" for folder in (Path(jax.__file__).parent, Path(__file__).parents[1]))
@@ -185,6 +195,17 @@ def bound_of(x: Any) -> Any:
     return first if (values == first).all() else nested(values.tolist())
 
 
+def limits(space: PyTree) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Yield the name, the lowest and the highest values of each array of a tree of spaces."""
+    for path, one in jax.tree.leaves_with_path(space, is_leaf=is_space):
+        low, high = bounds(one)
+        if jax.tree_util.keystr(path[:1], simple=True) == "last_action" and isinstance(
+            one, Discrete
+        ):
+            low = low - 1  # of `env.extras`: an episode starts without a last action
+        yield jax.tree_util.keystr(path), low, high
+
+
 def line(x: Any) -> str:
     """Return an object or an error on one line; an error as its type and first line."""
     return in_words(x) if isinstance(x, BaseException) else " ".join(repr(x).split())
@@ -291,6 +312,8 @@ def space_problems(space: Any, acts: bool = False) -> Iterator[str]:
             yield f"{line(space)}: must have at least 1 value"
         elif many and math.prod(shape) != len(counts):
             yield f"{line(space)}: must have a number of values for each entry of its shape"
+        elif np.any(space.start):
+            yield f"{line(space)}: start={space.start} is for simulators; count from 0 in JAX"
 
 
 def _is_integer(x: Any) -> bool:

@@ -17,7 +17,7 @@ from jaxppo.simulators import making
 from jaxppo.simulators.faults import in_words
 from jaxppo.simulators.pool import Simulators
 from jaxppo.simulators.spaces import Leaf, UnsupportedSpaceError, actions_of, tree
-from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, Space, TimeStep, zeros
+from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, Space, TimeStep, counted, zeros
 
 
 class Simulated:
@@ -59,6 +59,8 @@ class Simulated:
     ) -> tuple[dict[int, np.ndarray], np.ndarray]:
         """Repeat an episode by its `actions` `[T, A...]`; return frames after `steps`, and rewards.
 
+        The actions are those that the environment takes.
+
         `ConfigError` if the environment does not render pictures.
         """
         if self._make_drawn is None:
@@ -67,9 +69,8 @@ class Simulated:
         frames, rewards = {}, []
         with contextlib.closing(env):
             env.reset(seed=seed)
-            for step, action in enumerate(
-                [None, *actions_of(env.action_space, jax.tree.leaves(actions))]
-            ):
+            arrays = jax.tree.leaves(counted(self.action_space, actions, -1))
+            for step, action in enumerate([None, *actions_of(env.action_space, arrays)]):
                 if step:
                     rewards.append(env.step(action)[1])
                 if step in steps:
@@ -135,9 +136,10 @@ def _leaves(name: str, what: str, space: Any) -> tuple[list[Leaf], Any]:
 def _space(leaf: Leaf) -> Space:
     """Return the space of an observation."""
     if leaf.kind == "Discrete":
-        return Discrete(int(leaf.space.n))
+        return Discrete(int(leaf.space.n), int(leaf.space.start))
     if leaf.kind == "MultiDiscrete":
-        return MultiDiscrete(tuple(leaf.space.nvec.reshape(-1).tolist()), leaf.shape)
+        start = bound_of(leaf.space.start)
+        return MultiDiscrete(tuple(leaf.space.nvec.reshape(-1).tolist()), leaf.shape, start)
     if leaf.kind == "MultiBinary":
         return Box(leaf.shape, leaf.dtype, 0.0, 1.0)
     return Box(leaf.shape, leaf.dtype, bound_of(leaf.space.low), bound_of(leaf.space.high))

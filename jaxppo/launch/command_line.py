@@ -17,6 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from jaxppo.config.messages import BoundsWarning
 from jaxppo.config.parse import parse_as
 from jaxppo.config.schema import Config
 from jaxppo.launch.composing import (
@@ -35,7 +36,7 @@ from jaxppo.runtime.remote import ClusterWarning
 from jaxppo.runtime.sinks.console import print_lines
 from jaxppo.simulators.faults import RestartWarning
 
-OWN_WARNINGS = (CheckpointWarning, ClusterWarning, RestartWarning)
+OWN_WARNINGS = (BoundsWarning, CheckpointWarning, ClusterWarning, RestartWarning)
 _FLAGS = (
     *("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package"),
     *("-r", "--run", "-m", "--multirun", "-sc", "--shell-completion", "-cp", "--config-path"),
