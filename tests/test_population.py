@@ -9,7 +9,7 @@ from conftest import small_config
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import PopulationConfig
 from jaxppo.ops import aggregates
-from jaxppo.runtime.population import at_most_one, explore, members, rank, rungs, sources
+from jaxppo.runtime.population import explore, members, near_one_of, rank, rungs, sources
 
 NAN, INF = float("nan"), float("inf")
 BOUNDS = {"actor_lr": [1e-4, 1e-2], "gae_lambda": [0.0, 1.0]}
@@ -64,7 +64,7 @@ def test_exploration_multiplies_divides_or_draws_within_bounds() -> None:
 def test_exploration_of_a_discount_changes_its_distance_to_one() -> None:
     def explored(name: str, bounds: list[float], value: float) -> list[float]:
         settings = PopulationConfig(size=1, hyperparameters={name: bounds}, resample=0.0)
-        near_one = at_most_one(small_config().system)
+        near_one = near_one_of(dataclasses.replace(small_config(), population=settings))
         found = {
             explore({name: [value]}, [0], settings, np.random.default_rng(seed), near_one)[name][0]
             for seed in range(20)
@@ -91,6 +91,23 @@ def test_first_values_are_drawn_between_the_bounds_and_stay_a_members_own() -> N
     assert smaller == found[:5]
     config = small_config(population={"size": 3, "hyperparameters": BOUNDS, "initialize": "config"})
     assert {member.system.actor_lr for member in members(config)} == {config.system.actor_lr}
+
+
+def test_a_discount_is_drawn_by_its_distance_to_one() -> None:
+    """Log-uniformly, at first and when it is drawn anew; the others as if it were not there."""
+    bounds = {"gamma": [0.9, 0.999], **BOUNDS}
+    found = [each.system for each in members(small_config(
+        population={"size": 400, "hyperparameters": bounds}
+    ))]  # fmt: skip
+    anew = PopulationConfig(size=1, hyperparameters={"gamma": bounds["gamma"]}, resample=1.0)
+    drawn = [
+        explore({"gamma": [0.95]}, [0], anew, np.random.default_rng(i), {"gamma"})["gamma"][0]
+        for i in range(400)
+    ]
+    for values in ([each.gamma for each in found], drawn):
+        distance = np.log10(1 - np.array(values))
+        assert -3 - 1e-9 <= distance.min() < -2.9 < -1.1 < distance.max() <= -1
+        np.testing.assert_allclose([distance.mean(), distance.std()], [-2, 2 / 12**0.5], atol=0.08)
 
 
 @pytest.mark.parametrize("initialize", ["sample", "config"])

@@ -5,7 +5,7 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hydra import compose as hydra_compose
@@ -13,12 +13,13 @@ from hydra import initialize_config_dir
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import parse
-from jaxppo.config.schema import PopulationConfig
+from jaxppo.config.schema import Config, PopulationConfig
 from jaxppo.launch import tuning
 from jaxppo.launch.composing import compose, config_dir, plain_settings
 from jaxppo.launch.tuning import Tuning, is_better, tune, with_values
 from jaxppo.runtime.jobs import Job
 from jaxppo.runtime.members import Members
+from jaxppo.runtime.population import members as members_of
 from jaxppo.runtime.sinks import Event
 
 SMALL = [
@@ -33,7 +34,7 @@ STEPS = 16 * 4 * 20  # of one run
 @pytest.mark.parametrize("command", tuning.COMMANDS)
 def test_bounds_are_inside_the_rules_of_their_settings(command: str) -> None:
     config = compose(command, ["env=cartpole"])
-    ranges = tuning.searched(config)
+    ranges = config.system.searched()
     rates = {f.name for f in dataclasses.fields(config.system) if f.metadata.get("rate")}
     assert rates <= set(ranges)
     for side in (0, 1):
@@ -42,22 +43,62 @@ def test_bounds_are_inside_the_rules_of_their_settings(command: str) -> None:
     assert all(low < high for low, high in ranges.values())
 
 
-def test_algorithm_without_bounds_is_refused() -> None:
-    config = compose("ff_ppo", ["system.algorithm=reinforce.Reinforce"])
-    assert set(tuning.searched(config)) == {"gamma", "max_grad_norm"}  # those of all algorithms
+OF_ALL = {"gamma", "max_grad_norm"}
+OF_PPO = {*OF_ALL, "actor_lr", "critic_lr", "gae_lambda", "ent_coef"}
+OF_PQN = {*OF_ALL, "learning_rate", "q_lambda"}
+EPSILONS = {"epsilon_end", "epsilon_fraction"}
 
-    @dataclasses.dataclass(frozen=True)
-    class Bare:
-        algorithm: str = "reinforce.Reinforce"
 
-    config = dataclasses.replace(config, system=cast(Any, Bare()))
-    with pytest.raises(ConfigError, match=r"reinforce\.Reinforce: declares nothing to search"):
-        tuning.searched(config)
+@pytest.mark.parametrize(
+    "command, typed, expected",
+    [
+        ("ff_ppo", ["algorithm=reinforce.Reinforce"], OF_ALL),
+        ("ff_ppo", [], {*OF_PPO, "clip_eps"}),
+        ("ff_ppo", ["objective=dpo"], OF_PPO),
+        ("ff_ppo", ["objective=penalty"], OF_PPO),
+        ("ff_ppo", ["objective=dpo", "clip_value_loss=true"], {*OF_PPO, "clip_eps"}),
+        (
+            "ff_ppo",
+            ["objective=jaxppo.algorithms.objectives.penalty_objective"],
+            {*OF_PPO, "clip_eps"},
+        ),
+        ("ff_pqn", [], {*OF_PQN, *EPSILONS}),
+        ("ff_pqn", ["epsilon_start=0", "epsilon_end=0"], OF_PQN),
+        ("ff_pqn", ["epsilon_end=0"], {*OF_PQN, "epsilon_fraction"}),
+    ],
+)
+def test_only_what_a_program_reads_is_searched(
+    command: str, typed: list[str], expected: set[str]
+) -> None:
+    found = compose(command, [f"system.{each}" for each in typed]).system.searched()
+    assert set(found) == expected
+
+
+def test_rates_that_adapt_begin_between_their_bounds() -> None:
+    """Those that were typed; what a search samples and writes is taken."""
+    adapts = ["adapt_learning_rates=true", "decay_learning_rates=false", "lr_min=1.2345e-4"]
+    config = compose("ff_ppo", [*SMALL, *(f"system.{each}" for each in adapts)])
+    ranges = searched(config)
+    assert ranges["actor_lr"] == [1.2345e-4, 1e-2]
+    low = {name: bounds[0] for name, bounds in ranges.items()}
+    with_values(config, tuning.rounded(low, ranges)).system.check()
+    assert len(members_of(tuning._population(config, ranges, 4, "halving", [low]))) == 4
+
+
+def test_values_keep_three_digits_of_what_matters() -> None:
+    values = {"gamma": 0.99876543, "actor_lr": 1.23456e-4, "clip_eps": 0.49999}
+    ranges = {"gamma": [0.9, 0.999], "actor_lr": [1.3e-4, 1.0], "clip_eps": [0.05, 0.5]}
+    expected = {"gamma": 0.99877, "actor_lr": 1.3e-4, "clip_eps": 0.5}
+    assert tuning.rounded(values, ranges) == expected
+
+
+def searched(config: Config) -> tuning.Ranges:
+    return {name: list(bounds) for name, bounds in config.system.searched().items()}
 
 
 def test_budget_is_divided_and_not_exceeded() -> None:
     config = compose("ff_ppo", SMALL)
-    ranges = tuning.searched(config)
+    ranges = searched(config)
 
     def divided(steps: int) -> tuning.Budget:
         return tuning.divide(Tuning(budget=steps, seeds=10), config, ranges)
@@ -80,14 +121,14 @@ def test_budget_is_divided_and_not_exceeded() -> None:
 
 def test_what_evolved_is_the_mean_over_a_member_and_its_ancestors() -> None:
     """Member 0 copied member 1 after a quarter of the steps, and is best at the end."""
-    bounds = {"actor_lr": [1e-4, 1.0], "ent_coef": [0.0, 1.0]}
+    bounds = {"actor_lr": [1e-4, 1.0], "ent_coef": [0.0, 1.0], "gamma": [0.9, 0.999]}
     population = PopulationConfig(size=2, selection="pbt", hyperparameters={**bounds})
     arch = compose("ff_ppo", SMALL)
     members = Members([Job(dataclasses.replace(arch, population=population), None)])
     members[0].score({"steps": 400, "episode_return": 1.0})
 
     def selection(steps: int, sources: list[int], rates: list[float], bonus: list[float]) -> Event:
-        values = {"actor_lr": rates, "ent_coef": bonus}
+        values = {"actor_lr": rates, "ent_coef": bonus, "gamma": [1 - 0.1 * x**0.5 for x in rates]}
         return {
             "event": "selection", "method": "pbt", "steps": steps, "members": [0, 1],
             "sources": sources, "hyperparameters": values,
@@ -99,15 +140,16 @@ def test_what_evolved_is_the_mean_over_a_member_and_its_ancestors() -> None:
         selection(100, [1, 1], [1e-3, 1e-1], [0.2, 0.1]),
         selection(300, [0, 1], [1e-2, 1e-1], [0.5, 0.1]),
     ]
-    found = tuning._values(members, events, 0, bounds)
+    found = tuning._values(members, events, 0, bounds, {"gamma"})
     # 1e-1 for 100 steps as member 1, then 1e-3 for 200 and 1e-2 for 100
     assert found["actor_lr"] == pytest.approx(10 ** -((1 + 3 * 2 + 2) / 4))
     assert found["ent_coef"] == pytest.approx((0.1 + 0.2 * 2 + 0.5) / 4)
+    assert 1 - found["gamma"] == pytest.approx(0.1 * found["actor_lr"] ** 0.5)
 
 
 def test_a_run_that_failed_is_no_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     config = compose("ff_ppo", SMALL)
-    ranges = tuning.searched(config)
+    ranges = searched(config)
     members = Members([Job(tuning._population(config, ranges, 4, "halving"), None)])
     members[2].score({"steps": 400, "episode_return": 1.0})
     members[3].score({"steps": 400, "episode_return": float("nan")})
@@ -117,7 +159,7 @@ def test_a_run_that_failed_is_no_candidate(monkeypatch: pytest.MonkeyPatch) -> N
     record = tuning.Record([], 1, {"halving": 1}, {})
     tuning._search(config, ranges, budget, "halving", record)
     best = {name: getattr(members[2].config.system, name) for name in ranges}
-    assert record.done["halving"]["best"] == [tuning.rounded(best)]
+    assert record.done["halving"]["best"] == [tuning.rounded(best, ranges)]
 
 
 def test_better_needs_every_run_and_more_than_chance() -> None:
@@ -170,7 +212,7 @@ def test_written_file_gives_the_settings_that_were_confirmed(
     command: str, typed: list[str], tmp_path: Path
 ) -> None:
     general = compose(command, typed)
-    values = {name: high for name, (_, high) in tuning.searched(general).items()}
+    values = {name: high for name, (_, high) in searched(general).items()}
     best = with_values(general, values)
     shutil.copytree(config_dir(), tmp_path / "configs")
     tuning.write_files(tmp_path / "configs", "mine", command, typed, best, ["Found."])

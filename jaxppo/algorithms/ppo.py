@@ -179,6 +179,20 @@ class PPOSettings(SystemConfig):
         0.99, "decay per update of the running averages of normalize_values", low=0, high=1
     )
 
+    def searched(self) -> dict[str, tuple[float, float]]:
+        """Return the settings that `jaxppo.tune` searches, with their bounds."""
+        found = super().searched()
+        if not (self._takes_clipping or self.clip_value_loss):
+            found.pop("clip_eps", None)
+        if self.adapt_learning_rates:  # starts with it
+            found["actor_lr"] = self.lr_min, self.lr_max
+        return {name: (low, high) for name, (low, high) in found.items() if low < high}
+
+    @property
+    def _takes_clipping(self) -> bool:
+        """Whether the objective may read clip_eps and clip_eps_high."""
+        return self.objective == "clip" or is_import_path(self.objective)
+
     def check(self) -> None:
         """Raise `ConfigError` if settings contradict each other."""
         super().check()
@@ -224,8 +238,8 @@ class PPOSettings(SystemConfig):
                 f"system.actor_lr={self.actor_lr}: adapt_learning_rates starts with it, so it must "
                 f"be between system.lr_min={self.lr_min} and system.lr_max={self.lr_max}"
             )
-        takes_high = self.objective == "clip" or is_import_path(self.objective)
-        if (self.clip_eps_high is not None or "clip_eps_high" in self.schedules) and not takes_high:
+        has_high = self.clip_eps_high is not None or "clip_eps_high" in self.schedules
+        if has_high and not self._takes_clipping:
             high = "null with a schedule" if self.clip_eps_high is None else self.clip_eps_high
             raise ConfigError(
                 f"system.clip_eps_high={high} needs system.objective=clip, not {self.objective}; "

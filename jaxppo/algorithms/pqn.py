@@ -96,6 +96,18 @@ class PQNSettings(SystemConfig):
         1.0, "munchausen: clip temperature x log-policy to [-munchausen_clip, 0]", low=0
     )
 
+    def searched(self) -> dict[str, tuple[float, float]]:
+        """Return the settings that `jaxppo.tune` searches, with their bounds.
+
+        An epsilon of 0 stays: other noise explores then.
+        """
+        found = super().searched()
+        if not self.epsilon_end:
+            found.pop("epsilon_end", None)
+        if not (self.epsilon_start or self.epsilon_end):
+            found.pop("epsilon_fraction", None)
+        return found
+
 
 @pytree
 class Steps:

@@ -221,6 +221,14 @@ class SystemConfig:
         low=0,
     )
 
+    def searched(self) -> dict[str, tuple[float, float]]:
+        """Return the settings that `jaxppo.tune` searches, with their bounds.
+
+        Algorithms leave out those that change nothing in their program.
+        """
+        fields = dataclasses.fields(self)
+        return {f.name: f.metadata["tune"] for f in fields if "tune" in f.metadata}
+
     def check(self) -> None:
         """Raise `ConfigError` if settings contradict each other; algorithms add checks."""
         if self.normalize_entries and not self.normalize_observations:
@@ -399,8 +407,9 @@ class PopulationConfig:
     )
     initialize: str = setting(
         "sample",
-        "first values: sample (uniform between the bounds; log-uniform if they are positive), or "
-        "config (the values of system)",
+        "first values: sample (uniform between the bounds; log-uniform if they are positive; of "
+        "fractions with bounds of at least 0.5, such as gamma, the distance to 1 is log-uniform), "
+        "or config (the values of system)",
         choices=("sample", "config"),
     )
     start: list[dict[str, Any]] = setting(

@@ -12,7 +12,7 @@ import re
 import shutil
 import time
 import typing
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from jaxppo.runtime.directories import output_folder
 from jaxppo.runtime.jobs import Job, TrainingError, plan_members, prepare
 from jaxppo.runtime.loop import run_together
 from jaxppo.runtime.members import Members
-from jaxppo.runtime.population import ancestors, inherited, rungs
+from jaxppo.runtime.population import ancestors, distance_to_one, inherited, near_one_of, rungs
 from jaxppo.runtime.sinks import Event
 from jaxppo.runtime.sinks.console import print_lines
 
@@ -121,7 +121,7 @@ def tune(arguments: Sequence[str]) -> None:
     settings, typed = split(arguments)
     config = _general(settings.command, typed)
     prepare(config)
-    ranges = searched(config)
+    ranges: Ranges = {name: list(bounds) for name, bounds in config.system.searched().items()}
     budget = divide(settings, config, ranges)
     out = output_folder(settings.out or Path("outputs") / "tune" / settings.name)
     given = [each for each in arguments if not each.startswith("out=")]
@@ -222,18 +222,6 @@ def _general(command: str, typed: Sequence[str]) -> Config:
     )
 
 
-def searched(config: Config) -> Ranges:
-    """Return the hyperparameters of the algorithm that declare bounds; `ConfigError` if none do."""
-    fields = dataclasses.fields(config.system)
-    found = {f.name: list(f.metadata["tune"]) for f in fields if "tune" in f.metadata}
-    if not found:
-        raise ConfigError(
-            f"system.algorithm={config.system.algorithm}: declares nothing to search; add "
-            "tune=(low, high) to settings declared with traced"
-        )
-    return found
-
-
 def divide(settings: Tuning, config: Config, ranges: Ranges) -> Budget:
     """Divide the budget: the confirmation, a third of the rest for finals, then the search.
 
@@ -293,12 +281,8 @@ def _population(
         num_evaluation=min(max(EVALUATIONS, config.arch.num_evaluation), num_updates),
     )
     selection = "halving" if phase == "halving" else "pbt"
-    first = [
-        {name: min(max(values[name], low), high) for name, (low, high) in ranges.items()}
-        for values in start  # whose three digits may lie a little outside
-    ]
     population = PopulationConfig(
-        size=num_members, selection=selection, hyperparameters={**ranges}, start=first
+        size=num_members, selection=selection, hyperparameters={**ranges}, start=[*start]
     )
     return dataclasses.replace(config, arch=arch, population=population)
 
@@ -317,21 +301,30 @@ def _search(config: Config, ranges: Ranges, budget: Budget, phase: str, record: 
     halves, num_known = phase == "halving", budget.num_evolved // 2
     num_members = budget.num_members if halves else budget.num_evolved
     start = [] if halves else record.done["halving"]["best"][:num_known]
-    members, events = _train([Job(_population(config, ranges, num_members, phase, start), None)])
+    config = _population(config, ranges, num_members, phase, start)
+    near_one = near_one_of(config)
+    members, events = _train([Job(config, None)])
     last = {i: _last(member.facts.history) for i, member in enumerate(members.all)}
     ranked = sorted(last, key=lambda i: last[i], reverse=True)
     order = [i for i in ranked if math.isfinite(last[i][1])]
     if not order:
         raise TrainingError(f"{phase}: no run of the search has a finite evaluation")
     order, best = order[: max(budget.num_candidates, num_known)], last[order[0]][1]
-    found = [rounded(_values(members, events, i, ranges)) for i in order]
+    found = [rounded(_values(members, events, i, ranges, near_one), ranges) for i in order]
     record.add(phase, num_members, began, ranges=ranges, best=found, best_return=best)
 
 
-def _values(members: Members, events: Sequence[Event], member: int, ranges: Ranges) -> Values:
+def _values(
+    members: Members,
+    events: Sequence[Event],
+    member: int,
+    ranges: Ranges,
+    near_one: Collection[str] = (),
+) -> Values:
     """Return the hyperparameters of a member and its ancestors, as means over the steps.
 
-    Those of positive ranges are geometric means, since most changes are factors.
+    Those of positive ranges are geometric means, since most changes are factors; of settings
+    `near_one` those of the distance to 1.
     """
     selections = [event for event in events if event["event"] == "selection"]
     if selections[0]["method"] == "halving":  # nothing changes
@@ -339,12 +332,19 @@ def _values(members: Members, events: Sequence[Event], member: int, ranges: Rang
     end = _last(members[member].facts.history)[0]
     path = ancestors(selections, member, end)
     weights = np.diff([event["steps"] for event in selections[: len(path)]], append=end)
+
+    def geometric(values: Sequence[float]) -> float:
+        return float(np.exp(np.average(np.log(values), weights=weights)))
+
     found = {}
     for name, values in inherited(selections, path).items():
-        if ranges[name][0] > 0:
-            found[name] = float(np.exp(np.average(np.log(values), weights=weights)))
+        low, high = ranges[name]
+        if name in near_one:
+            found[name] = 1.0 - geometric([distance_to_one(x, low, high) for x in values])
         else:
-            found[name] = float(np.average(values, weights=weights))
+            found[name] = (
+                geometric(values) if low > 0 else float(np.average(values, weights=weights))
+            )
     return found
 
 
@@ -363,9 +363,18 @@ def _train(jobs: Sequence[Job]) -> tuple[Members, Sequence[Event]]:
     return caller.reached.members, caller.records.get("", [])
 
 
-def rounded(values: Values) -> Values:
-    """Return values with three digits, as the file holds them."""
-    return {name: float(f"{value:.3g}") for name, value in values.items()}
+def rounded(values: Values, ranges: Ranges) -> Values:
+    """Return values within their bounds with three digits, as the file holds them.
+
+    From 0.5 to 1 the distance to 1 has three digits.
+    """
+    found = {}
+    for name, value in values.items():
+        near_one = 0.5 <= value < 1.0
+        short = float(f"{1.0 - value if near_one else value:.3g}")
+        low, high = ranges[name]
+        found[name] = min(max(round(1.0 - short, 9) if near_one else short, low), high)
+    return found
 
 
 def with_values(config: Config, values: Values) -> Config:

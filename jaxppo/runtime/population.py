@@ -10,7 +10,7 @@ import numpy as np
 from jaxppo.config.fields import ConfigError, variable_names
 from jaxppo.config.parse import parse
 from jaxppo.config.plan import num_members
-from jaxppo.config.schema import Config, PopulationConfig, SystemConfig
+from jaxppo.config.schema import Config, PopulationConfig
 
 
 def members(config: Config) -> list[Config]:
@@ -115,9 +115,10 @@ def _first_values(config: Config, i: int) -> dict[str, Any]:
     known = population.start[i] if i < len(population.start) else {}
     if population.initialize == "config":
         return known
-    generator = np.random.default_rng([config.arch.seed, i])
+    generator, near_one = np.random.default_rng([config.arch.seed, i]), near_one_of(config)
     drawn = {
-        name: draw(low, high, generator) for name, (low, high) in population.hyperparameters.items()
+        name: draw(low, high, generator, to_one=name in near_one)
+        for name, (low, high) in population.hyperparameters.items()
     }
     return {**drawn, **known}
 
@@ -155,9 +156,19 @@ def sources(
     return chosen
 
 
-def at_most_one(system: SystemConfig) -> set[str]:
-    """Return the names of the settings that are at most 1, such as gamma."""
-    return {f.name for f in dataclasses.fields(system) if f.metadata.get("high") == 1}
+def near_one_of(config: Config) -> set[str]:
+    """Return the sampled settings whose distance to 1 matters, such as gamma.
+
+    They are those that are at most 1, with bounds of at least 0.5.
+    """
+    most = {field.name: field.metadata.get("high") for field in dataclasses.fields(config.system)}
+    bounds = config.population.hyperparameters
+    return {name for name, (low, _) in bounds.items() if most.get(name) == 1 and low >= 0.5}
+
+
+def distance_to_one(value: float, low: float, high: float) -> float:
+    """Return the distance of a setting to 1, or 1% of its range, so that factors change it."""
+    return max(1.0 - value, 0.01 * (high - low))
 
 
 def explore(
@@ -165,31 +176,36 @@ def explore(
     copied: Sequence[int],
     population: PopulationConfig,
     generator: np.random.Generator,
-    fractions: Collection[str] = (),
+    near_one: Collection[str] = (),
 ) -> dict[str, list[float]]:
     """Return hyperparameters, as lists over members, with new values for the members `copied`.
 
     Each value is multiplied or divided by `perturbation`, within its bounds, or with probability
-    `resample` sampled anew: Jaderberg et al. 2017 (arXiv 1711.09846), section 4.1. Of `fractions`
-    between 0.5 and 1, such as gamma, the distance to 1 is multiplied or divided: a factor of 1.25
-    would take the value itself to a bound.
+    `resample` sampled anew: Jaderberg et al. 2017 (arXiv 1711.09846), section 4.1. Of settings
+    `near_one`, such as gamma, the distance to 1 is multiplied or divided: a factor of 1.25 would
+    take the value itself to a bound.
     """
     changed = {name: list(numbers) for name, numbers in values.items()}
     for name, (low, high) in population.hyperparameters.items():
         for i in copied:
             value = values[name][i]
             factor = population.perturbation ** generator.choice((-1.0, 1.0))
-            drawn = draw(low, high, generator)
+            drawn = draw(low, high, generator, to_one=name in near_one)
             resampled = generator.uniform() < population.resample
             moved = value * factor
-            if name in fractions and low >= 0.5:
-                moved = 1.0 - max(1.0 - value, 0.01 * (high - low)) * factor
+            if name in near_one:
+                moved = 1.0 - distance_to_one(value, low, high) * factor
             changed[name][i] = float(drawn if resampled else min(max(moved, low), high))
     return changed
 
 
-def draw(low: float, high: float, generator: np.random.Generator) -> float:
-    """Sample uniformly between the bounds; log-uniformly if they are positive."""
+def draw(low: float, high: float, generator: np.random.Generator, *, to_one: bool = False) -> float:
+    """Sample uniformly between the bounds; log-uniformly if they are positive.
+
+    `to_one`: log-uniformly in the distance to 1.
+    """
+    if to_one:
+        return 1.0 - draw(distance_to_one(high, low, high), 1.0 - low, generator)
     if low > 0:
         return float(math.exp(generator.uniform(math.log(low), math.log(high))))
     return float(generator.uniform(low, high))

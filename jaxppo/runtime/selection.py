@@ -11,7 +11,7 @@ from jaxppo.config.schema import Config
 from jaxppo.envs import is_simulated
 from jaxppo.runtime import build
 from jaxppo.runtime.placement import Layout
-from jaxppo.runtime.population import at_most_one, explore, rank, rungs, sources
+from jaxppo.runtime.population import explore, near_one_of, rank, rungs, sources
 from jaxppo.types import LearnerState
 
 
@@ -62,8 +62,8 @@ class Selection:
         chosen = sources(found, self._settings.threshold, generator, failed)
         copied = [slot for slot, source in enumerate(chosen) if source != slot]
         inherited = {name: [row[c] for c in chosen] for name, row in self.numbers.items()}
-        fractions = at_most_one(self._config.system)
-        self.numbers = explore(inherited, copied, self._settings, generator, fractions)
+        near_one = near_one_of(self._config)
+        self.numbers = explore(inherited, copied, self._settings, generator, near_one)
         old = state.agent
         agent = layout.take(old, chosen)
         placed = {
