@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import oracles
 import pytest
 import rlax
@@ -19,7 +20,7 @@ from hydra.core.global_hydra import GlobalHydra
 from phases import compiled, flat, rollout_after
 
 from jaxppo.algorithms import acting
-from jaxppo.algorithms.optimizers import optimizer
+from jaxppo.algorithms.optimizers import optimizer, scale_by_radam
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.deploy.export import Export, export
@@ -525,24 +526,44 @@ def test_heads_refuse_in_one_line(arguments: dict[str, Any], words: str) -> None
 # Learning
 
 
-def test_optimizer_is_radam_by_default() -> None:
-    system, state = small(system={"decay_learning_rates": False, "max_grad_norm": 1.0})
-    params = state.agent.policy.params
+@pytest.mark.parametrize("b2", [0.99, 0.999, 0.9999])
+def test_optimizer_is_radam_by_default(b2: float) -> None:
+    """The changes of parameters, which are small beside them, from the first to the last step."""
+    given = {"b2": b2} if b2 != 0.999 else {}
+    system, state = small(
+        system={"decay_learning_rates": False, "max_grad_norm": 1.0, "optimizer_kwargs": given}
+    )
+    params = jax.tree.map(jnp.zeros_like, state.agent.policy.params)
     assert set(system.algorithm.groups(params).values()) == {"network"}
     rng = np.random.default_rng(0)
     gradients = [
         jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32), params)
-        for _ in range(8)
+        for _ in range(120)
     ]
     transform = optimizer(system, state.agent)
-    opt_state, found = transform.init(params), params
-    expected = oracles.radam(flat(params), [flat(g) for g in gradients], 5e-4, max_norm=1.0)
+    opt_state, update = transform.init(params), jax.jit(transform.update)
+    several = [flat(g) for g in gradients]
+    expected = np.diff(
+        oracles.radam(flat(params), several, 5e-4, max_norm=1.0, b2=b2), axis=0, prepend=0.0
+    )
     for gradient, wanted in zip(gradients, expected, strict=True):
-        updates, opt_state = transform.update(gradient, opt_state, found)
-        found = jax.tree.map(jnp.add, found, updates)
-        np.testing.assert_allclose(flat(found), wanted, rtol=1e-4, atol=2e-6)
+        updates, opt_state = update(gradient, opt_state, params)
+        np.testing.assert_allclose(flat(updates), wanted, rtol=1e-4, atol=1e-9)
     adam, _ = small(system={"optimizer": "adam"})
     assert adam.algorithm.settings.optimizer == "adam"
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_radam_has_the_state_of_optax_and_its_first_steps(nesterov: bool) -> None:
+    """Which are not rectified; stored runs go on."""
+    ours, theirs = (f(nesterov=nesterov) for f in (scale_by_radam, optax.scale_by_radam))
+    state = other = theirs.init(jnp.zeros(3))
+    for i in range(4):
+        gradient = jax.random.normal(jax.random.key(i), (3,))
+        step, state = ours.update(gradient, state)
+        expected, other = theirs.update(gradient, other)
+        np.testing.assert_allclose(step, expected, rtol=1e-6)
+        jax.tree.map(np.testing.assert_array_equal, state, other)
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) for n in HEADS])

@@ -1,5 +1,6 @@
 """Gradient clipping, optimisers and learning rates for the parameter groups of an algorithm."""
 
+import math
 from collections.abc import Callable
 from functools import partial, reduce
 from typing import Any
@@ -14,10 +15,53 @@ from jaxppo.config.schema import OPTIMIZERS, SystemConfig
 from jaxppo.kernels.reductions import norm
 from jaxppo.types import AgentState, Hyperparameters, PyTree, System
 
+
+def scale_by_radam(
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    eps_root: float = 0.0,
+    threshold: float = 5.0,
+    *,
+    nesterov: bool = False,
+) -> optax.GradientTransformation:
+    """Return RAdam: Liu et al. 2020 (arXiv 1908.03265), algorithm 2. State and names are optax's.
+
+    The length rho_t of the moving average is 1 - 2 phi(u) + 2 t phi(t u) with u = -log(b2) and
+    phi(x) = 1/x - 1/(e^x - 1). The paper's form is a difference of numbers near 2 / (1 - b2): in
+    float32, as optax computes it, the first rectified steps are 0.6% off, with b2=0.9999 58%.
+    """
+    adam = optax.scale_by_adam(b1, b2, eps, eps_root, nesterov=nesterov)
+    u, longest = -math.log(b2), 2.0 / (1.0 - b2) - 1.0
+
+    def phi(x: jax.Array) -> jax.Array:
+        square = x * x  # its series up to x^7, exact in float32 below 1
+        series = 0.5 - x * (
+            1 / 12 - square * (1 / 720 - square * (1 / 30_240 - square / 1_209_600))
+        )
+        return jnp.where(x < 1.0, series, 1.0 / x - 1.0 / jnp.expm1(x))
+
+    def update(gradients: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
+        steps, state = adam.update(gradients, state, params)
+        t = state.count.astype(jnp.float32)
+        length = 1.0 - 2.0 * phi(jnp.float32(u)) + 2.0 * t * phi(t * u)
+        rectified = (length - 4.0) * (length - 2.0) / length
+        rectified *= longest / ((longest - 4.0) * (longest - 2.0))
+
+        def one(step: jax.Array, square: jax.Array) -> jax.Array:
+            size = jnp.sqrt(square + eps_root) + eps  # times it, Adam's step is the momentum alone
+            return step * jnp.where(length >= threshold, jnp.sqrt(rectified), size)
+
+        squares = optax.tree.bias_correction(state.nu, b2, state.count)
+        return jax.tree.map(one, steps, squares), state
+
+    return optax.GradientTransformation(adam.init, update)
+
+
 # These two in parts, so that checkpoints keep the form of their optimiser state
 SCALED: dict[str, Callable[..., optax.GradientTransformation]] = {
     "adam": partial(optax.scale_by_adam, eps=1e-5),
-    "radam": optax.scale_by_radam,
+    "radam": scale_by_radam,
 }
 
 
