@@ -264,6 +264,18 @@ def test_adapted_rates_scale_the_steps(small: Any) -> None:
         np.testing.assert_array_equal(x, y)
 
 
+def test_a_step_is_taken_with_the_rates_that_its_minibatch_gave(small: Any) -> None:
+    """The first minibatch raises them to their maximum, so all steps are those of a plain run."""
+    low, high = 2.0**-10, 1.5 * 2.0**-10  # whose ratio is exact
+    rates = {"actor_lr": low, "critic_lr": low, "lr_max": high, "lr_kl_target": 1e3}
+    system, state = small(system={**ADAPTED, **rates})
+    plain, begun = small(system={"decay_learning_rates": False})
+    adapted = phases.compiled(system).update(state)[0]
+    fast, _ = update_of(plain, begun, actor_lr=high, critic_lr=high)
+    for x, y in zip(learnt(adapted), learnt(fast), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -126,7 +126,7 @@ class Algorithm(abc.ABC):
         raise NotImplementedError
 
     def adapt(self, agent: AgentState, metrics: Any) -> AgentState:
-        """Return the agent after a gradient step with these `loss_metrics`."""
+        """Return the agent that takes the gradient step with these `loss_metrics`."""
         raise NotImplementedError
 
     def finish(self, system: System, agent: AgentState, batch: Batch) -> tuple[AgentState, Any]:

@@ -152,8 +152,8 @@ class PPOSettings(SystemConfig):
     )
     adapt_learning_rates: bool = setting(
         False,
-        "after each gradient step, divide the learning rates by lr_factor if the minibatch's KL is "
-        "above 2 x lr_kl_target or target_kl, multiply them by it if below lr_kl_target / 2",
+        "before each gradient step, divide the learning rates by lr_factor if its minibatch's KL "
+        "is above 2 x lr_kl_target or target_kl, multiply them by it if below lr_kl_target / 2",
     )
     lr_kl_target: float = traced(
         0.01, "KL of a minibatch, in nats, that adapt_learning_rates aims at", above=0
@@ -506,7 +506,7 @@ class PPO(ActorCritic):
         return metrics.approximate_kl > agent.hyperparameters.target_kl
 
     def adapt(self, agent: AgentState, metrics: LossMetrics) -> AgentState:
-        """Adapt the learning rates to the KL(old || new) of the minibatch of a gradient step.
+        """Adapt the learning rates of a gradient step to the KL(old || new) of its minibatch.
 
         The rule of RSL-RL (Schwarke et al. 2025, arXiv 2509.10771), with the estimate k3 of the KL.
         A KL above `target_kl`, which ends the epochs, is also too high.

@@ -349,20 +349,19 @@ def gradient_step(
         loss=over_axes(system.axes, found) if reads_metrics(system) else found,
         norms=gradient_norms(system, agent.hyperparameters, gradients),
     )
+    if system.algorithm.adapts:
+        agent = system.algorithm.adapt(agent, metrics.loss)
     params = agent.policy.params
     with jax.named_scope("optimizer"):
         transform = optimizer(system, agent)
         updates, opt_state = transform.update(gradients, agent.opt_state, params)
         params = optax.apply_updates(params, updates)
     policy = dataclasses.replace(agent.policy, params=params)
-    agent = dataclasses.replace(agent, policy=policy, opt_state=opt_state)
-    if system.algorithm.adapts:
-        agent = system.algorithm.adapt(agent, metrics.loss)
-    return agent, metrics
+    return dataclasses.replace(agent, policy=policy, opt_state=opt_state), metrics
 
 
 def reads_metrics(system: System) -> bool:
-    """Return whether the next gradient step depends on the metrics of the last one."""
+    """Return whether gradient steps depend on their metrics."""
     return system.stop_early or system.algorithm.adapts
 
 
