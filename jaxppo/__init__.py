@@ -5,21 +5,23 @@
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from jaxppo.api import compose, make_train, train
-    from jaxppo.deploy.policy import load
-
 __version__ = "0.1.0"
-__all__ = ["compose", "load", "make_train", "train"]
+__all__ = ["Block", "ConfigError", "Result", "compose", "load", "make_train", "train"]
 
+if TYPE_CHECKING:  # a checker does not see __getattr__, which would take any name
+    from jaxppo.api import compose, make_train, train
+    from jaxppo.config.fields import ConfigError
+    from jaxppo.deploy.policy import load
+    from jaxppo.deploy.result import Block, Result
+else:
 
-def __getattr__(name: str) -> Any:
-    if name in __all__:  # lazy, since JAX takes a second to import
-        from importlib import import_module
+    def __getattr__(name: str) -> Any:
+        if name in __all__:  # lazy, since JAX takes a second to import
+            from importlib import import_module
 
-        home = "jaxppo.deploy.policy" if name == "load" else "jaxppo.api"
-        return getattr(import_module(home), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            home = "jaxppo.deploy.policy" if name == "load" else "jaxppo.api"
+            return getattr(import_module(home), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,10 @@
 """The Python interface: compose, train, make_train."""
 
 import dataclasses
+import os
 import signal
+import subprocess
+import sys
 import threading
 import warnings
 from pathlib import Path
@@ -22,7 +25,7 @@ from jaxppo.algorithms.whole import TrainOutput
 from jaxppo.config import given
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
-from jaxppo.deploy.result import arrays
+from jaxppo.deploy.result import Block, Result, arrays
 from jaxppo.envs import make
 from jaxppo.runtime import loop
 from jaxppo.runtime.checkpoint import newest
@@ -514,9 +517,10 @@ def test_a_whole_run_is_of_one_agent() -> None:
 
 
 def test_the_package_shows_what_there_is() -> None:
-    assert dir(jaxppo) == ["__version__", "compose", "load", "make_train", "train"]
+    assert sorted(dir(jaxppo)) == sorted([*jaxppo.__all__, "__version__"])
     for name in jaxppo.__all__:
         assert getattr(jaxppo, name).__doc__
+    assert {jaxppo.ConfigError, jaxppo.Result, jaxppo.Block} == {ConfigError, Result, Block}
     assert SMALL["network"] is NETWORK
 
 
@@ -551,3 +555,54 @@ print("done")
 @pytest.mark.long
 def test_a_whole_run_works_over_devices_and_in_a_callers_scan() -> None:
     assert on_devices(2, SHARDED).splitlines()[-1] == "done"
+
+
+TYPED = """
+from typing import Any
+
+import jax
+
+import jaxppo
+from jaxppo import Block, ConfigError, Result
+from jaxppo.algorithms.objectives import hyperparameters
+from jaxppo.algorithms.ppo import Steps
+from jaxppo.config.fields import traced
+from jaxppo.types import AgentState
+
+
+@hyperparameters(bound=traced(3.0, "a bound", low=1))
+def mine(agent: AgentState, steps: Steps, distribution: Any, log_prob: jax.Array) -> jax.Array:
+    return log_prob * steps.advantage
+
+
+def late(block: Block) -> bool:
+    return block.steps > 1000
+
+
+def main() -> Result:
+    try:
+        return jaxppo.train(["env=cartpole"], on_block=late)
+    except ConfigError as error:
+        raise SystemExit(str(error)) from error
+"""
+
+
+@pytest.mark.long
+def test_a_users_program_is_typed(tmp_path: Path) -> None:
+    """A misspelt name and a wrong call of a decorated objective are errors; the rest is none."""
+    root = Path(__file__).resolve().parents[1]
+    (tmp_path / "good.py").write_text(TYPED)
+    wrong = '\njaxppo.trian(["env=cartpole"])\nmine(3)\nlate(3)\n'
+    (tmp_path / "bad.py").write_text(TYPED + wrong)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "good.py", "bad.py"],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(root), "MYPY_CACHE_DIR": str(root / ".mypy_cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = [line for line in done.stdout.splitlines() if ": error: " in line]
+    assert all(line.startswith("bad.py:") for line in lines), lines
+    kinds = [line.rpartition("[")[2].rstrip("]") for line in lines]
+    assert kinds == ["attr-defined", "call-arg", "arg-type", "arg-type"], lines

@@ -5,7 +5,7 @@ The functions of a table have one signature. They take their hyperparameters fro
 
 import dataclasses
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,7 @@ from jaxppo.types import AgentState, Hyperparameters, Transition
 # (agent, steps of a minibatch (ppo.Steps), distribution, its log_prob of the actions [L, M]) -> the
 # actor's loss [L, M]
 Objective = Callable[[AgentState, Any, Any, jax.Array], jax.Array]
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def penalty_objective(
@@ -58,6 +59,19 @@ OBJECTIVES: dict[str, Objective] = {
     ),
     "reinforce": lambda agent, steps, _, log_prob: reinforce(log_prob, steps.advantage),
 }
+
+
+def hyperparameters(**fields: Any) -> Callable[[Function], Function]:
+    """Decorator that gives an objective of your own hyperparameters, made by `traced`, by name.
+
+    They become settings of `system`; see docs/objectives.md.
+    """
+
+    def give(objective: Function) -> Function:
+        vars(objective)["hyperparameters"] = fields
+        return objective
+
+    return give
 
 
 def reads_distribution(objective: Objective) -> bool:
