@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
+import hydra
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import NETWORK, SMALL, on_devices, small_config
 from envs import Clock, Coin, Params
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from own_envs import Count
 from test_resume import logged
 
@@ -522,6 +525,21 @@ def test_the_package_shows_what_there_is() -> None:
         assert getattr(jaxppo, name).__doc__
     assert {jaxppo.ConfigError, jaxppo.Result, jaxppo.Block} == {ConfigError, Result, Block}
     assert SMALL["network"] is NETWORK
+
+
+def test_another_hydra_program_goes_on_after_a_composition(tmp_path: Path) -> None:
+    """Also after one that fails, and with the behaviour of its own version."""
+    (tmp_path / "theirs.yaml").write_text("x: 1\n")
+    with hydra.initialize_config_dir(str(tmp_path), version_base="1.2"):
+        outer = hydra.compose("theirs", return_hydra_config=True)
+        HydraConfig.instance().set_config(outer)
+        assert jaxppo.compose("rec_ppo", ["env=cartpole"]).env.name == "CartPole-v1"
+        with pytest.raises(ConfigError, match="no such choice"):
+            jaxppo.make_train(["env=cartpoel"])
+        assert hydra.compose("theirs", ["x=3"]) == {"x": 3}
+        assert HydraConfig.get() == outer.hydra
+        assert str(hydra.version.getbase()) == "1.2"
+    assert not GlobalHydra.instance().is_initialized()
 
 
 SHARDED = """

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli import CARTPOLE, ROOT, Outcome
+from cli import CARTPOLE, ROOT, Outcome, run_python
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from test_resume import Killed, assert_equal, coin, kill  # noqa: F401  a fixture
@@ -46,6 +46,20 @@ def test_shares_are_balanced(sizes: list[int], workers: int, expected: Any) -> N
     assert [{n: part.stop - part.start for n, part in share} for share in shares] == expected
     dealt = [(n, job) for share in shares for n, part in share for job in range(sizes[n])[part]]
     assert sorted(dealt) == [(n, job) for n, size in enumerate(sizes) for job in range(size)]
+
+
+@pytest.mark.parametrize("launcher", ["jaxppo", "jaxppo_shares"])
+def test_another_program_is_told_that_a_launcher_is_not_for_it(
+    launcher: str, cwd: Path, shell: dict[str, str]
+) -> None:
+    (cwd / "theirs.yaml").write_text("x: 1\n")
+    decorator = "@hydra.main(version_base=None, config_path='.', config_name='theirs')"
+    (cwd / "theirs.py").write_text(f"import hydra\n{decorator}\ndef main(_): ...\nmain()\n")
+    found = run_python(
+        *("theirs.py", "-m", "x=1,2", f"hydra/launcher={launcher}"), cwd=cwd, env=shell, limit=100
+    )
+    line = f"hydra/launcher={launcher}: is for jaxppo's own commands only; leave it out\n"
+    assert found == Outcome(2, "", line)
 
 
 @pytest.fixture

@@ -26,6 +26,11 @@ class Together(Launcher):
         Hydra's sweepers compose every job once to see that it can be. What they composed is kept
         for `launch`, which would otherwise take as long again.
         """
+        if task_function.__module__ != "jaxppo.launch.command_line":
+            from jaxppo.launch.errors import refuse
+
+            chosen = config.hydra.runtime.choices["hydra/launcher"]
+            refuse(f"hydra/launcher={chosen}: is for jaxppo's own commands only; leave it out", 2)
         self.context, self.config = hydra_context, config
         composed: dict[tuple[str, ...], DictConfig] = {}
         loader = hydra_context.config_loader

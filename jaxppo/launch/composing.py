@@ -1,13 +1,16 @@
 """Compose settings from the YAML files and the command line."""
 
+import contextlib
 import dataclasses
 import re
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf
 
 from jaxppo.config.fields import ConfigError
@@ -50,8 +53,21 @@ def composed(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, li
     check_form(overrides)
     check_groups(overrides)
     typed = [with_plus(each) for each in overrides]
-    with hydra.initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
+    folder = str(config_dir())
+    with _apart(), hydra.initialize_config_dir(version_base="1.3", config_dir=folder):
         return hydra.compose(config_name, typed), typed
+
+
+@contextlib.contextmanager
+def _apart() -> Iterator[None]:
+    """Put aside the state of a Hydra program that calls us, such as one of `@hydra.main`."""
+    outer, version = GlobalHydra.instance().hydra, VersionBase.instance().version_base
+    GlobalHydra.instance().clear()
+    try:
+        yield
+    finally:
+        GlobalHydra.instance().hydra = outer
+        VersionBase.instance().version_base = version
 
 
 # Keys that the YAML files may lack: an algorithm, an objective or an environment defines them
