@@ -17,6 +17,7 @@ from test_configs import CONFIGS, commented, composed
 import jaxppo
 from jaxppo import check_env, envs
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.messages import installing
 from jaxppo.config.parse import known_keys, parse
 from jaxppo.config.schema import EnvConfig
 from jaxppo.deploy.drawings import drawing
@@ -342,7 +343,7 @@ def test_a_library_that_is_missing_says_how_to_install_it(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError) as error:
         envs.make(EnvConfig(library=library, name="some"))
-    wanted = f"env.library={library}: is not installed; pip install 'jaxppo[{library}]'"
+    wanted = f"env.library={library}: is not installed; {installing(library)}"
     assert str(error.value) == wanted
 
 
@@ -423,9 +424,7 @@ FURTHER = [
 @pytest.mark.filterwarnings("default")  # of the libraries' own
 def test_a_librarys_environment_keeps_the_contract(settings: str) -> None:
     library = settings.partition("/")[0]
-    pytest.importorskip(
-        envs.PACKAGES[library], reason=f"pip install 'jaxppo[{library}]', or make adapters"
-    )
+    pytest.importorskip(envs.PACKAGES[library], reason=f"{installing(library)}, or make adapters")
     config = parse(composed(*f"env={settings}".split()))
     checks = contract.check(config.env)
     assert [each.findings for each in checks] == [[]] * 10, checks
@@ -440,7 +439,7 @@ def test_a_librarys_environment_keeps_the_contract(settings: str) -> None:
 @pytest.mark.filterwarnings("default")
 def test_warp_simulates_what_jax_does(name: str) -> None:
     """Over the ends of episodes too, in two update batches of environments."""
-    pytest.importorskip("mujoco_playground", reason="pip install 'jaxppo[playground]'")
+    pytest.importorskip("mujoco_playground", reason=installing("playground"))
     playground = importlib.import_module("jaxppo.envs.playground")
     keys = jax.random.split(jax.random.key(0), (2, 3))
     found = []
@@ -471,7 +470,7 @@ def test_warp_simulates_what_jax_does(name: str) -> None:
 def test_one_answer_of_an_opponent_is_all_that_a_game_in_turn_needs(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("pgx", reason="pip install 'jaxppo[pgx]', or make adapters")
+    pytest.importorskip("pgx", reason=installing("pgx"))
     games = importlib.import_module("jaxppo.envs.pgx")
 
     def play() -> Any:

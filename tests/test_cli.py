@@ -32,6 +32,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from jaxppo.config.fields import MAX_FLOAT, ConfigError, as_argument
+from jaxppo.config.messages import installing
 from jaxppo.config.parse import help_text, known_keys, parse
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import keep_config
@@ -907,9 +908,9 @@ def test_a_run_is_resumed_evaluated_and_says_so(command: Any, cwd: Path) -> None
 @pytest.mark.parametrize(
     "typed, words",
     [
-        ("-m hydra/sweeper=optuna", "hydra-optuna-sweeper; pip install 'jaxppo[optuna]'"),
-        ("-m hydra/launcher=jaxppo_ray", "hydra-ray-launcher; pip install 'jaxppo[ray]'"),
-        ("-m hydra/launcher=jaxppo_slurm", "hydra-submitit-launcher; pip install 'jaxppo[slurm]'"),
+        ("-m hydra/sweeper=optuna", f"hydra-optuna-sweeper; {installing('optuna')}"),
+        ("-m hydra/launcher=jaxppo_ray", f"hydra-ray-launcher; {installing('ray')}"),
+        ("-m hydra/launcher=jaxppo_slurm", f"hydra-submitit-launcher; {installing('slurm')}"),
     ],
 )
 def test_a_plugin_that_is_missing_is_named(

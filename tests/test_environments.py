@@ -8,6 +8,7 @@ from typing import Any
 import gymnax
 import pytest
 
+from jaxppo.config.messages import installing
 from jaxppo.envs import PACKAGES, __main__
 from jaxppo.launch import environments
 from jaxppo.launch.composing import choices, compose
@@ -60,7 +61,7 @@ def test_all_environments_of_gymnax_are_listed_with_their_spaces(ask: Ask, only:
     assert listed["Swimmer-misc"][-3:] == ["float32[2]", "500", "-"]
     assert listed["jaxppo.envs.t_maze.TMaze"][-2:] == ["22", "env=t_maze"]
     for library in set(PACKAGES) - {"gymnax"}:
-        assert f"{library}: not installed: pip install 'jaxppo[{library}]'" in out
+        assert f"{library}: not installed: {installing(library)}" in out
     assert "tuned settings: env=brax/ant, env=brax/halfcheetah" in out
 
 
@@ -112,7 +113,7 @@ def test_word_filters_by_name_library_and_file(ask: Ask, only: Any) -> None:
     assert list(rows(ask("no_velocity")[1])) == ["CartPole-v1", "Pendulum-v1"]
     of_brax = rows(ask("brax")[1])
     assert list(of_brax) == ["ant", "halfcheetah", "hopper", "humanoid", "walker2d"]
-    missing = "not installed: pip install 'jaxppo[brax]'"
+    missing = f"not installed: {installing('brax')}"
     assert of_brax["ant"][2:] == [missing, "-", "-", "env=brax/ant"]
 
 

@@ -1,8 +1,10 @@
 """The architecture as rules: which wing may import which, and what may stand where."""
 
 import ast
+import importlib.metadata
 import itertools
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -10,7 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
+from jaxppo.config.messages import installing
 from jaxppo.envs import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -320,3 +324,36 @@ def test_package_imports_what_it_declares() -> None:
     imported = {name.split(".")[0] for tree in TREES.values() for name in imports(tree)}
     imported -= {"PIL"}  # of pillow, which matplotlib brings
     assert imported - set(sys.stdlib_module_names) - {"jaxppo"} <= declared
+
+
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_an_extra_is_installed_by_the_packages_that_it_needs(extra: str) -> None:
+    """Whoever registers the name jaxppo must not be installed by our words."""
+    pip, install, *packages = shlex.split(installing(extra))
+    assert (pip, install) == ("pip", "install")
+    wanted = [Requirement(each.partition(";")[0]) for each in EXTRAS[extra]]
+    assert {*map(Requirement, packages)} == {*wanted}
+
+
+def test_what_is_not_installed_is_installed_from_its_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(name: str) -> None:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "requires", missing)
+    assert installing("brax").startswith("pip install '.[brax]' where")
+
+
+def test_nothing_says_to_install_jaxppo_by_its_name() -> None:
+    """Until an index has it."""
+    folders = ("README.md", "jaxppo", "configs", "docs", "benchmarks", "hydra_plugins")
+    texts = [
+        file for name in folders for file in [ROOT / name, *(ROOT / name).rglob("*")]
+        if file.suffix in (".md", ".py", ".yaml", ".ipynb")
+    ]  # fmt: skip
+    assert len(texts) > 300
+    assert not [x for x in texts if re.search(r"jaxppo\[|pip install jaxppo", x.read_text())]

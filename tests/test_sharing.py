@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from test_resume import Killed, assert_equal, coin, kill  # noqa: F401  a fixture
 
 from jaxppo.analysis import sweep
+from jaxppo.config.messages import installing
 from jaxppo.launch import composing, sharing, sweeping
 from jaxppo.launch.sharing import Work, split
 from jaxppo.runtime import checkpoint, loop
@@ -129,7 +130,7 @@ def test_a_launcher_without_its_plugin_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(composing, "is_installed", lambda module: False)
     outcome = launch("-m", f"hydra/launcher={launcher}", "hydra.launcher.over.no_such_key=1")
-    line = f"hydra/launcher={launcher}: needs {package}; pip install 'jaxppo[{extra}]'\n"
+    line = f"hydra/launcher={launcher}: needs {package}; {installing(extra)}\n"
     assert outcome == Outcome(2, "", line)
     assert list(cwd.iterdir()) == []
 

@@ -456,7 +456,7 @@ REFUSED = {
 @pytest.mark.parametrize("settings", REFUSED)
 def test_what_does_not_fit_is_refused(settings: str) -> None:
     if "arch.target" in settings and not devices.is_installed(devices.COMPILERS["gpu"]):
-        pytest.skip("needs the compiler of 'jaxppo[aot-cuda]'")
+        pytest.skip("needs the compiler of the extra aot-cuda")
     with pytest.raises(ConfigError) as caught:
         prepare(jaxppo.compose("ff_ppo", [*SMALL, KNOWN, *settings.split()]))
     assert str(caught.value).startswith(REFUSED[settings])

@@ -217,7 +217,7 @@ def test_a_target_that_cannot_be_is_one_line(
 
 def test_a_target_does_not_train() -> None:
     if not devices.is_installed(devices.COMPILERS["gpu"]):
-        pytest.skip("needs the compiler of 'jaxppo[aot-cuda]'")
+        pytest.skip("needs the compiler of the extra aot-cuda")
     with pytest.raises(ConfigError, match=r"arch\.target=h200: is for arch\.plan_only=true"):
         prepare(small_config(arch={"target": "h200"}))
 

@@ -20,6 +20,7 @@ from test_sinks import ABSOLUTE, END, EVAL, LAST_EVAL, MEMBERS, START, TRAIN, wr
 
 from jaxppo.analysis import sweep
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.messages import installing
 from jaxppo.config.parse import parse
 from jaxppo.config.schema import Config, LoggerConfig
 from jaxppo.config.stored import plain
@@ -511,7 +512,7 @@ def test_a_library_that_is_not_there_is_named_with_its_extra(
     with pytest.raises(ConfigError) as refusal:
         prepare(small_config(logger={switch: True}))
     assert str(refusal.value) == (
-        f"logger.{switch}=true: needs {library}; pip install 'jaxppo[{switch}]', or set it to false"
+        f"logger.{switch}=true: needs {library}; {installing(switch)}, or set it to false"
     )
 
 

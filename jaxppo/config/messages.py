@@ -1,5 +1,8 @@
 """Helpers to format messages."""
 
+import contextlib
+import importlib.metadata
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +15,18 @@ def brief(error: BaseException, lines: int = 1) -> str:
     """Return the first lines of an error as one line, or its type if it has no message."""
     said = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(said[:lines])[:300] or type(error).__name__
+
+
+def installing(extra: str) -> str:
+    """Return the command that installs what an extra of this package needs.
+
+    It names the packages themselves: no index has a jaxppo of ours yet.
+    """
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        needs = [each.partition(";")[::2] for each in importlib.metadata.requires("jaxppo") or ()]
+        marker = re.compile(rf"extra == ['\"]{extra}['\"]")
+        return " ".join(["pip install", *(f"'{x.strip()}'" for x, m in needs if marker.search(m))])
+    return f"pip install '.[{extra}]' where jaxppo's pyproject.toml is"
 
 
 def named(error: BaseException) -> str:

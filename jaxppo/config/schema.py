@@ -473,12 +473,8 @@ class LoggerConfig:
     marl_eval: bool = setting(
         False, "write marl_eval.json, the evaluations in the format of MARL-eval"
     )
-    tensorboard: bool = setting(
-        False, "write event files in tensorboard/; needs 'jaxppo[tensorboard]'"
-    )
-    wandb: bool = setting(
-        False, "log to Weights & Biases, with files in wandb/; needs 'jaxppo[wandb]'"
-    )
+    tensorboard: bool = setting(False, "write event files in tensorboard/; needs tensorboardX")
+    wandb: bool = setting(False, "log to Weights & Biases, with files in wandb/; needs wandb")
     wandb_mode: str | None = setting(
         None,
         "online, or offline (kept for `wandb sync`); null: WANDB_MODE, or online if it is not set",

@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxppo.algorithms.spine import train_members
 from jaxppo.config.fields import ConfigError, setting
-from jaxppo.config.messages import brief
+from jaxppo.config.messages import brief, installing
 from jaxppo.config.parse import parse
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
@@ -65,8 +65,8 @@ class Export(Choice):
     target: str | None = setting(
         None,
         "what=executable: the accelerator to compile for: h200, h100, a100, v5e, v6e or v5p, or "
-        "several as h200:4 or v5e:2x2 (pip install 'jaxppo[aot-cuda]' or 'jaxppo[aot-tpu]'); null: "
-        "this machine's accelerators, or one CPU device (more by JAX_NUM_CPU_DEVICES)",
+        "several as h200:4 or v5e:2x2 (with the compilers of the extras aot-cuda and aot-tpu); "
+        "null: this machine's accelerators, or one CPU device (more by JAX_NUM_CPU_DEVICES)",
     )
     platforms: list[str] = setting(["cpu", "cuda", "tpu"], f"some of {', '.join(PLATFORMS)}")
     out: str | None = setting(
@@ -105,7 +105,7 @@ def export_policy(settings: Export, out: Path) -> None:
     """Write greedy.stablehlo, sampled.stablehlo, policy.json and README.md."""
     if importlib.util.find_spec("flatbuffers") is None:
         raise ConfigError(
-            "what=policy: needs flatbuffers, which is not installed; pip install 'jaxppo[export]'"
+            f"what=policy: needs flatbuffers, which is not installed; {installing('export')}"
         )
     if (out / "README.md").exists() and not (out / "policy.json").exists():
         raise ConfigError(f"out={out}: has a README.md of something else; choose another folder")

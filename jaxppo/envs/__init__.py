@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxppo.config.fields import ConfigError, check
 from jaxppo.config.importing import load
-from jaxppo.config.messages import named
+from jaxppo.config.messages import installing, named
 from jaxppo.config.schema import LIBRARIES, EnvConfig
 from jaxppo.envs.ranges import check_known, evaluation_config, kind_of
 from jaxppo.simulators.faults import ANY_ERROR
@@ -126,9 +126,7 @@ def _adapter(config: EnvConfig) -> ModuleType:
         return importlib.import_module("jaxppo.envs.own")
     library = config.library
     if not is_installed(library):
-        raise ConfigError(
-            f"env.library={library}: is not installed; pip install 'jaxppo[{library}]'"
-        )
+        raise ConfigError(f"env.library={library}: is not installed; {installing(library)}")
     if library not in ("gymnax", "gymnasium", "envpool"):
         refuse_ranges(config, f"environments of {library}")
     if library == "gymnax":
@@ -144,8 +142,8 @@ def _adapter(config: EnvConfig) -> ModuleType:
         raise
     except Exception as error:  # an incomplete installation may raise anything
         raise ConfigError(
-            f"env.library={library}: cannot be imported ({named(error)}); pip install "
-            f"'jaxppo[{library}]' brings versions that fit each other"
+            f"env.library={library}: cannot be imported ({named(error)}); {installing(library)} "
+            "brings versions that fit each other"
         ) from error
 
 

@@ -14,6 +14,7 @@ from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf
 
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.messages import installing
 from jaxppo.config.parse import algorithm_class, help_text, known_keys, parse, system_type
 from jaxppo.config.schema import ALGORITHMS, NETWORK_LAYERS, Config, NetworkConfig, SystemConfig
 from jaxppo.runtime.devices import is_installed
@@ -133,7 +134,7 @@ def check_plugin(arguments: Sequence[str]) -> None:
         plugin, extra = PLUGINS.get(argument.lstrip("+"), ("", ""))
         if plugin and not is_installed(f"hydra_plugins.{plugin}"):
             package = plugin.replace("_", "-")
-            raise ConfigError(f"{argument}: needs {package}; pip install 'jaxppo[{extra}]'")
+            raise ConfigError(f"{argument}: needs {package}; {installing(extra)}")
 
 
 def check_form(arguments: Sequence[str]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.messages import installing
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import PACKAGES, downloads, is_installed, outline, registered
 from jaxppo.launch.composing import choices, config_dir
@@ -61,12 +62,8 @@ def _names(library: str, files: dict[tuple[str, str], list[str]]) -> str:
     return f"{library}, {len(names):,} environments: {', '.join(few)}{known}"
 
 
-def _command(library: str) -> str:
-    return f"pip install 'jaxppo[{library}]'"
-
-
 def _missing(library: str) -> str:
-    return f"not installed: {_command(library)}"
+    return f"not installed: {installing(library)}"
 
 
 def _show_found(word: str, files: dict[tuple[str, str], list[str]]) -> None:
@@ -81,7 +78,10 @@ def _show_found(word: str, files: dict[tuple[str, str], list[str]]) -> None:
     ]
     known += [key for key in files if key not in known]
     found = [key for key in known if word in " ".join((*key, *files.get(key, ()))).lower()]
-    unseen = f"not installed, and not searched: {', '.join(missing)}; {_command('LIBRARY')}"
+    unseen = (
+        f"not installed, and not searched: {', '.join(missing)}; python -m jaxppo.envs says how to "
+        "install them"
+    )
     if not found:
         names = {name.lower(): name for _, name in known}
         near = [names[name] for name in difflib.get_close_matches(word, list(names), 3, 0.0)]

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.given import is_given
-from jaxppo.config.messages import brief
+from jaxppo.config.messages import brief, installing
 from jaxppo.config.plan import Plan
 from jaxppo.config.schema import Config
 from jaxppo.runtime import devices
@@ -42,7 +42,7 @@ def check(config: Config, num_devices: int) -> None:
             "or use arch.actors_on=threads"
         )
     if not devices.is_installed("ray"):
-        raise ConfigError(f"{key}: Ray is not installed; pip install 'jaxppo[ray]'")
+        raise ConfigError(f"{key}: Ray is not installed; {installing('ray')}")
     if is_given(config.env.target):
         raise ConfigError(
             f"{key}: another process cannot see an object; give an import path: "

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from jaxppo.config.fields import ConfigError
-from jaxppo.config.messages import brief
+from jaxppo.config.messages import brief, installing
 from jaxppo.config.plan import memories
 from jaxppo.config.schema import NetworkConfig
 from jaxppo.runtime import compile, devices, launches
@@ -155,8 +155,8 @@ def devices_of(target: str, key: str) -> list[Any]:
         _check_gpus(target, key, shape or "1")
     if not devices.is_installed(devices.COMPILERS[platform]):
         raise ConfigError(
-            f"{key}={target}: needs its compiler, which is not installed; pip install "
-            f"'jaxppo[{EXTRAS[platform]}]'"
+            f"{key}={target}: needs its compiler, which is not installed; "
+            f"{installing(EXTRAS[platform])}"
         )
     from jax.experimental import topologies
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from jaxppo.config.fields import ConfigError
-from jaxppo.config.messages import named
+from jaxppo.config.messages import installing, named
 from jaxppo.config.schema import LoggerConfig
 
 Event = dict[str, Any]
@@ -134,8 +134,7 @@ def check(config: LoggerConfig) -> None:
     for switch, library in _LIBRARIES.items():
         if getattr(config, switch) and importlib.util.find_spec(library) is None:
             raise ConfigError(
-                f"logger.{switch}=true: needs {library}; pip install 'jaxppo[{switch}]', or set it "
-                "to false"
+                f"logger.{switch}=true: needs {library}; {installing(switch)}, or set it to false"
             )
     for switch in ("marl_eval", "tensorboard"):
         if getattr(config, switch) and not config.json:
