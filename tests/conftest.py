@@ -59,9 +59,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def compile_once(pytestconfig: pytest.Config) -> None:
     """Programs that did not change are compiled once, for all processes and later sessions.
 
-    They are in .pytest_cache. A program is found by what it is, the flags and the versions.
+    They are in .pytest_cache, also without pytest's cache plugin. A program is found by what it is,
+    the flags and the versions.
     """
-    folder = pytestconfig.cache.mkdir("programs")  # type: ignore[union-attr]
+    folder = pytestconfig.rootpath / ".pytest_cache" / "d" / "programs"
+    folder.mkdir(parents=True, exist_ok=True)
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
