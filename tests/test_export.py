@@ -364,5 +364,5 @@ def test_mistake_is_one_line(
 
 def test_missing_library_is_named(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'jaxppo\[export\]'"):
+    with pytest.raises(ConfigError, match=r"needs flatbuffers.*; pip install 'flatbuffers"):
         export(Export(run=str(run_dir)))

@@ -199,8 +199,8 @@ def test_cpu_programs_have_the_loops_of_python() -> None:
     "target, words",
     [
         ("h300", "arch.target=h300: no such chip; one of h200, h100, a100, v5e"),
-        ("h200", r"needs its compiler, which is not installed; pip install 'jaxppo\[aot-cuda\]'"),
-        ("v5e:2x2", r"not installed; pip install 'jaxppo\[aot-tpu\]'"),
+        ("h200", r"needs its compiler, which is not installed; pip install 'jax\[cuda13-local\]"),
+        ("v5e:2x2", r"not installed; pip install 'jax\[tpu\]"),
         ("h200:x", "arch.target=h200:x: the number of GPUs must be a positive integer"),
         ("h200:0", "arch.target=h200:0: the number of GPUs must be a positive integer"),
         ("h100:12", "more than 8 GPUs must be a multiple of 8, .*; the nearest that are: 8 and 16"),

@@ -359,9 +359,10 @@ def _values(env: Environment, played: Played) -> Iterator[str]:
             value = x.astype(np.float64)
             slack = 1e-5 * np.maximum(1.0, np.abs(value))
             if (value < low - slack).any() or (value > high + slack).any():
+                start = getattr(space, "start", 0)
                 yield (
                     f"{name} goes from {value.min():.6g} to {value.max():.6g}, outside of "
-                    f"{line(space)}"
+                    f"{line(space)}{f' from {start}' if np.any(start) else ''}"
                 )
     if not np.isfinite(played.steps.reward).all():
         yield "step: reward is NaN or infinite"
