@@ -47,7 +47,8 @@ class GTrXL(nn.Module):
     def initial_carry(self, num: int) -> PyTree:
         """Return zeros: `past`, `[num, window, size]` per layer, and `count`, int32 `[num]`.
 
-        `count` is the number of steps at the end of `past` that belong to the current episode.
+        `count` is the number of steps at the end of `past` that belong to the current episode; the
+        others are 0.
         """
         past = (jnp.zeros((num, self.window, self.size), jnp.float32),) * self.num_layers
         return {"past": past, "count": jnp.zeros(num, jnp.int32)}
@@ -57,21 +58,22 @@ class GTrXL(nn.Module):
         """Map features `[L, S, F]` to `[L, S, size]`."""
         check_features(x)
         x = Dense(self.size, name="embedding")(x).swapaxes(0, 1)
-        visible, count = _visible(carry["count"], reset.T, self.window)
+        visible, current = _visible(carry["count"], reset.T, self.window)
         cached = visible[:, 0, : self.window, None]  # what the first step does not see, none does
         past = []
         for i, before in enumerate(carry["past"]):
             seen = jnp.concatenate([jnp.where(cached, before, 0.0), x], axis=1)
             layer = _GTrXLLayer(self.num_heads, self.mlp_size, self.gate_bias, name=f"layer_{i}")
-            past.append(seen[:, -self.window :])
+            past.append(jnp.where(current[..., None], seen[:, -self.window :], 0.0))
             x = layer(x, seen, visible)
+        count = jnp.sum(current, axis=1, dtype=jnp.int32)
         return {"past": tuple(past), "count": count}, x.swapaxes(0, 1)
 
 
 def _visible(count: jax.Array, reset: jax.Array, window: int) -> tuple[jax.Array, jax.Array]:
-    """Return which of the cached steps and the sequence each step sees, and the next count.
+    """Return which of the cached steps and the sequence each step sees, and what the next may see.
 
-    Takes count `[S]` and reset `[S, L]`; returns bool `[S, L, window + L]` and int32 `[S]`.
+    Takes count `[S]` and reset `[S, L]`; returns bool `[S, L, window + L]` and `[S, window]`.
     """
     length = reset.shape[1]
     episode = jnp.cumsum(reset, axis=1, dtype=jnp.int32)  # 0: the one of the cache
@@ -80,8 +82,7 @@ def _visible(count: jax.Array, reset: jax.Array, window: int) -> tuple[jax.Array
     distance = jnp.arange(window, window + length)[:, None] - jnp.arange(window + length)
     near = (distance >= 0) & (distance <= window)
     visible = near & (episode[:, :, None] == of_seen[:, None])
-    current = of_seen[:, -window:] == episode[:, -1:]
-    return visible, jnp.sum(current, axis=1, dtype=jnp.int32)
+    return visible, of_seen[:, -window:] == episode[:, -1:]
 
 
 class _GTrXLLayer(nn.Module):
@@ -149,8 +150,9 @@ class _Attention(nn.Module):
         position = heads(_encodings(jnp.arange(window, -1, -1), size), "position")
         by_position = jnp.einsum("slhd,ehd->slhe", query + v, position)
         query += u
-        # A weight of 0 times NaN is NaN. Steps that see a NaN have weights of NaN by its score
-        values = jnp.where(jnp.isnan(seen), 0.0, seen)
+        # A weight of 0 times NaN is NaN. Steps that see a NaN have weights of NaN by its score. A
+        # single step sees all that the cache was left
+        values = seen if length == 1 else jnp.where(jnp.isnan(seen), 0.0, seen)
         if _few(length, total, size, self.num_heads):
             # The same numbers without keys and values of the cache: q . (W m) = (W^T q) . m
             key, value = (kernel(name).reshape(size, *shape) for name in ("key", "value"))
