@@ -1,8 +1,10 @@
 """Runs that were stopped end where they would have ended, bit for bit."""
 
 import dataclasses
+import itertools
 import json
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,8 @@ from jaxppo.runtime import checkpoint, compile, loop, saving
 from jaxppo.runtime.checkpoint import CheckpointError
 from jaxppo.runtime.jobs import Job, TrainingError
 from jaxppo.runtime.members import Member
-from jaxppo.runtime.progress import Progress, blocks_after
+from jaxppo.runtime.progress import Pace, Progress, blocks_after
+from jaxppo.runtime.signals import Interrupted, Signals
 
 QUIET = {"console": False, "plot": False}
 EACH_TIME = {"share": 1.0}
@@ -244,6 +247,8 @@ def test_a_larger_budget_goes_on_in_blocks_of_the_same_length(tmp_path: Path, wh
         ((2, 3), 6, 4, (2, 3, 1)),
         ((2, 3), 5, 5, (2, 3)),
         ((20,), 50, 2, (20, 15, 15)),  # begun, and to be ended, before the budget grew
+        ((20,), 12, 1, (12,)),  # begun before the budget shrank
+        ((2, 5), 4, 2, (2, 2)),
     ],
 )
 def test_blocks_after_those_that_are_done(
@@ -251,6 +256,45 @@ def test_blocks_after_those_that_are_done(
 ) -> None:
     planned = plan(coin(num_updates=updates, num_evaluation=evaluations), 1)
     assert blocks_after(done, planned) == blocks
+
+
+@pytest.mark.parametrize(
+    "variant, evaluations, length, stop, shorter, blocks",
+    [
+        ("one", 2, 5, 6, 8, [5, 8]),
+        pytest.param("seeds", 2, 5, 6, 8, [5, 8], marks=pytest.mark.long),
+        # Of the shorter budget the rungs ended after 4 and 8 updates
+        pytest.param("halving", 14, 4, 9, 14, [4, 8, 12, 14], marks=pytest.mark.long),
+    ],
+)
+def test_a_smaller_budget_ends_the_block_that_was_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    variant: str, evaluations: int, length: int, stop: int, shorter: int, blocks: list[int],
+) -> None:  # fmt: skip
+    """Stopped after `stop` updates, in the middle of a block, a run does at least one more."""
+    monkeypatch.setattr(Pace, "updates", lambda *_: 1)
+    calls = itertools.count(1)  # one after each update and each block
+    last = stop + stop // length
+    with monkeypatch.context() as patch:
+        agreed = lambda _: signal.SIGTERM if next(calls) == last else None  # noqa: E731
+        patch.setattr(Signals, "agreed", agreed)
+        with pytest.raises(Interrupted, match=f"at step {64 * stop}, saved"):
+            budget = {"num_updates": length * evaluations, "num_evaluation": evaluations}
+            loop.run(coin(variant, **budget), tmp_path)
+    before = contents(tmp_path)
+    for key, unit in (("num_updates", 1), ("total_timesteps", 64)):
+        arch = {"num_evaluation": 2, "num_updates": None, key: unit * stop}
+        least = rf"arch\.{key}={unit * stop}: .* at least {unit * (stop + 1)}$"
+        with pytest.raises(ConfigError, match=least):
+            loop.run(coin(variant, **arch), tmp_path, resume=True)
+        assert contents(tmp_path) == before
+    loop.run(coin(variant, num_updates=shorter, num_evaluation=evaluations), tmp_path, resume=True)
+    events = max(logged(tmp_path).values(), key=len)
+    assert [e["updates"] for e in events if e["event"] == "train"] == blocks
+    evaluated = [e["steps"] for e in events if e["event"] == "eval"]
+    assert evaluated == [64 * updates for updates in blocks]
+    if variant == "halving":
+        assert [len(e["members"]) for e in events if e["event"] == "selection"] == [4, 1]
 
 
 def test_blocks_are_the_same_after_each_resume_with_a_larger_budget() -> None:

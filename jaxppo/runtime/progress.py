@@ -92,12 +92,15 @@ def blocks_after(done: Sequence[int], plan: Plan) -> tuple[int, ...]:
     """Return the block lengths after a resume.
 
     They are as planned. If the budget has grown, the new blocks are about as long as the old ones:
-    each is the floor of an equal part of what is left, so a later resume finds the same lengths.
+    each is the floor of an equal part of what is left, so a later resume finds the same lengths. If
+    the budget ends within the last of the blocks `done`, which is not over, that block is shorter.
     """
     blocks = tuple(done)
     if blocks == plan.updates_per_block[: len(blocks)]:
         return plan.updates_per_block
     left = plan.num_updates - sum(blocks)
+    if left < 0:
+        return (*blocks[:-1], blocks[-1] + left)
     for count in range(-(-left // max(blocks)), 0, -1):
         blocks = (*blocks, left // count)
         left -= blocks[-1]

@@ -169,8 +169,16 @@ def _check_facts(
             f"{math.prod(now):,} steps per update, and {found.path} counts updates of "
             f"{' x '.join(map(str, was))} = {math.prod(was):,}; keep that product"
         )
-    before, evaluations = arch.get("num_evaluation"), job.config.arch.num_evaluation
     done = tuple(facts.updates_per_block)
+    least = sum(done[: facts.block]) + facts.updates + (facts.updates > 0)  # no block is empty
+    if sum(planned) < least:
+        counted = job.config.arch.num_updates is not None
+        name, unit = ("num_updates", 1) if counted else ("total_timesteps", math.prod(now))
+        raise ConfigError(
+            f"arch.{name}={getattr(job.config.arch, name)}: ends before {found.path} can; at least "
+            f"{least * unit}"
+        )
+    before, evaluations = arch.get("num_evaluation"), job.config.arch.num_evaluation
     if before not in (None, evaluations) and done != planned[: len(done)]:
         raise ConfigError(
             f"arch.num_evaluation={evaluations}: evaluations of {found.path} are {max(done)} "

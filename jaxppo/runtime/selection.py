@@ -105,7 +105,10 @@ class Selection:
         if self.method != "halving":
             return None
         kept = rungs(self._num_members, self._settings.reduction, updates_per_block)
-        num_kept = kept.get(block, self._num_members)
+        is_last = block + 1 == len(updates_per_block)
+        # A rung may have ended earlier, since a resume can shorten the budget
+        over = [] if is_last else [num for end, num in kept.items() if end <= block]
+        num_kept = min(over, default=self._num_members)
         if layout.plan.shards_members:
             num_kept = -(-num_kept // layout.plan.num_devices) * layout.plan.num_devices
         if num_kept >= len(layout.slots):
