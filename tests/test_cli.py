@@ -31,15 +31,21 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from jaxppo.config.fields import MAX_FLOAT, ConfigError, as_argument
+import jaxppo
+from jaxppo.analysis.report import Reporting
+from jaxppo.config.fields import MAX_FLOAT, ConfigError, as_argument, as_override, quoted
 from jaxppo.config.messages import installing
 from jaxppo.config.parse import help_text, known_keys, parse
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import keep_config
-from jaxppo.launch import composing, sweeping
+from jaxppo.deploy.evaluation import Evaluation
+from jaxppo.deploy.export import Export
+from jaxppo.deploy.films import Rendering
+from jaxppo.launch import command_line, composing, sweeping
 from jaxppo.launch.composing import config_dir, plain_settings
 from jaxppo.launch.errors import explain
 from jaxppo.launch.sweeping import check_sweep, check_sweeper
+from jaxppo.launch.tuning import split
 from jaxppo.runtime import checkpoint
 from jaxppo.runtime.directories import only_run_in
 from jaxppo.runtime.jobs import Job, TooLargeError, TrainingError
@@ -124,7 +130,6 @@ WRONG = {
     "arch.total_timesteps=many": "arch.total_timesteps=many: must be an integer|or null",
     "arch.evaluation_greedy=1": "arch.evaluation_greedy=1: must be true or false",
     "arch.evaluation_greedy=yes": "arch.evaluation_greedy=yes: must be true or false",
-    "arch.compile_cache=5": "arch.compile_cache=5: must be text or null",
     "env.name=5": "env.name=5: must be text or null, not int; "
     "in quotes it is text: \"env.name='5'\"",
     "env.params=3": "env.params=3: must be keys and values",
@@ -851,6 +856,51 @@ def test_the_budget_of_a_run_by_updates_only_grows(
 )
 def test_what_cannot_be_resumed_is_refused(launch: Any, cwd: Path, typed: str, words: str) -> None:
     assert_refused(launch(*typed.split()), words, cwd)
+
+
+NAMES = (  # of directories, which Hydra or YAML would take for something else
+    *('lr=0.1,a(1)[2]{3}#4 #5 it\'s "tëst"', "2024_01", "1.10", "true", "a: b", "'it"),
+    *("++system.gamma=0.9", "\\${x}", "back\\x"),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_path_is_text_in_every_command(
+    launch: Any, cwd: Path, earlier: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    earlier.rename(cwd / name)
+    outcome = launch(f"resume={name}", run=recorder(seen := []))
+    assert outcome == Outcome(0, "", "")
+    assert seen[0].resume == name
+    settings = [as_override("resume", name)]  # as jaxppo.train(resume=name) has it
+    assert jaxppo.compose("ff_ppo", settings).resume == name
+    for kind in (Evaluation, Rendering, Export, Reporting):
+        for field in {"run", "out", "record"} & set(kind.__dataclass_fields__):
+            for typed in (name, quoted(name)):
+                monkeypatch.setattr(sys, "argv", ["", f"{field}={typed}"])
+                command_line.command(kind, seen.append)
+                assert getattr(seen[-1], field) == name
+    assert split([f"out={name}"])[0].out == name
+    monkeypatch.setattr(sys, "argv", ["", name, f"{name}/", "out=x"])
+    command_line.command(Reporting, seen.append, places="runs")
+    assert seen[-1].runs == [name, f"{name}/"]
+    if "${" not in name:  # of a new run these may have interpolations
+        typed = [f"{key}={name}/new" for key in ("hydra.run.dir", "arch.profile")]
+        assert launch(*typed, run=recorder(seen)).status == 0
+        assert (cwd / name / "new").is_dir()
+        assert seen[-1].arch.profile == f"{name}/new"
+
+
+@pytest.mark.parametrize("typed", [("-m", "hydra.sweep.dir=sweep"), ()])
+def test_a_directory_is_named_by_what_was_typed(
+    launch: Any, cwd: Path, monkeypatch: pytest.MonkeyPatch, typed: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(sweeping, "run_together", lambda jobs, fit: [0.0] * len(jobs))
+    place = "hydra.sweep.subdir" if typed else "hydra.run.dir"
+    name = f"{place}=${{hydra.job.override_dirname}}"
+    outcome = launch(*typed, name, "arch.seed=1", "system.gamma=0.9", run=recorder([]))
+    assert (outcome.status, outcome.err) == (0, "")
+    assert (cwd / ("sweep" if typed else ".") / "system.gamma=0.9,arch.seed=1").is_dir()
 
 
 def test_a_run_is_resumed_only_where_it_is(launch: Any, cwd: Path, earlier: Path) -> None:

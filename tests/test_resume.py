@@ -275,12 +275,12 @@ def test_a_smaller_budget_ends_the_block_that_was_begun(
     monkeypatch.setattr(Pace, "updates", lambda *_: 1)
     calls = itertools.count(1)  # one after each update and each block
     last = stop + stop // length
+    begun = coin(variant, num_updates=length * evaluations, num_evaluation=evaluations)
     with monkeypatch.context() as patch:
         agreed = lambda _: signal.SIGTERM if next(calls) == last else None  # noqa: E731
         patch.setattr(Signals, "agreed", agreed)
         with pytest.raises(Interrupted, match=f"at step {64 * stop}, saved"):
-            budget = {"num_updates": length * evaluations, "num_evaluation": evaluations}
-            loop.run(coin(variant, **budget), tmp_path)
+            loop.run(begun, tmp_path)
     before = contents(tmp_path)
     for key, unit in (("num_updates", 1), ("total_timesteps", 64)):
         arch = {"num_evaluation": 2, "num_updates": None, key: unit * stop}

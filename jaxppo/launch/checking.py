@@ -15,6 +15,7 @@ from jaxppo.config.schema import Config
 from jaxppo.config.stored import CONFIG, LOCAL, plain
 from jaxppo.envs.contract import glance
 from jaxppo.launch.command_line import endings
+from jaxppo.launch.composing import literal, without_plus
 from jaxppo.launch.errors import one_line
 from jaxppo.launch.resuming import settings_of, warn_of_omitted_sinks
 from jaxppo.launch.sharing import check_workers
@@ -34,6 +35,7 @@ class Check(Callback):
         """Check a single run. Of several processes only the first has its directory."""
         with one_line():
             hosts.join(_distributed(config))
+            without_plus(config)
             with hosts.agreeing():
                 settings = settings_of(config, config.hydra)
             hosts.check_alike(_facts(settings))
@@ -115,7 +117,7 @@ def _share_directory(config: DictConfig, *, writes: bool) -> None:
             )
     if not hosts.is_first():
         with open_dict(config):
-            config.hydra.run.dir, config.hydra.output_subdir = run_dir, None
+            config.hydra.run.dir, config.hydra.output_subdir = literal(run_dir), None
 
 
 def _warn_of_environment(config: Config) -> None:

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import os
 import sys
-import typing
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -18,15 +17,15 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from jaxppo.config.messages import BoundsWarning
-from jaxppo.config.parse import parse_as
 from jaxppo.config.schema import Config
 from jaxppo.launch.composing import (
     check_form,
     check_groups,
     check_plugin,
+    command_settings,
     config_dir,
+    for_hydra,
     help_of,
-    with_plus,
 )
 from jaxppo.launch.errors import one_line, open_streams, refuse
 from jaxppo.launch.resuming import resume_overrides, settings_of
@@ -76,7 +75,7 @@ def main(config_name: str, run: Callable[..., float]) -> None:
         overrides, flags = _split(sys.argv[1:])
         check_groups(overrides)
         overrides += resume_overrides(sys.argv[1:])
-        sys.argv[1:] = [*map(with_plus, overrides), *flags]
+        sys.argv[1:] = [*map(for_hydra, overrides), *flags]
         hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=config_name)(
             job
         )()
@@ -105,19 +104,14 @@ def command(settings: type, run: Callable[[Any], None], *, places: str | None = 
     """
 
     def parsed(arguments: list[str]) -> None:
-        arguments = [argument.lstrip("+") for argument in arguments]
         paths = [a for a in arguments if places and not a.startswith("-") and _is_path(a)]
-        arguments = [argument for argument in arguments if argument not in paths]
+        arguments = [a.lstrip("+") for a in arguments if a not in paths]
         check_form(arguments)
-        typed = OmegaConf.to_container(OmegaConf.from_dotlist(arguments), resolve=False)
-        raw = typing.cast(dict[str, Any], typed)
-        texts = {field.name for field in dataclasses.fields(settings) if field.type is str}
-        for name in texts & set(raw):
-            raw[name] = raw[name] if raw[name] is None else str(raw[name])  # which=8192
+        found = command_settings(settings, arguments)
         if paths:
-            raw[str(places)] = paths
+            found = dataclasses.replace(found, **{str(places): paths})
         with _warnings_as_lines():
-            run(parse_as(settings, raw))
+            run(found)
 
     attempt(parsed, help_of_settings(settings, places))
 
@@ -172,4 +166,8 @@ def attempt(run: Callable[[list[str]], None], help: str, *, bare: bool = False) 
 
 def begin(settings: DictConfig) -> tuple[Config, Path]:
     """Return the settings of the job that Hydra runs now, and its directory."""
-    return settings_of(settings, HydraConfig.get()), Path(HydraConfig.get().runtime.output_dir)
+    here = HydraConfig.get()
+    config = settings_of(settings, here)
+    if config.resume is not None:
+        return config, Path(config.resume).absolute()
+    return config, Path(here.runtime.output_dir)

@@ -10,12 +10,14 @@ from typing import Any
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from hydra.version import VersionBase
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
-from jaxppo.config.fields import ConfigError
+from jaxppo.config.fields import ConfigError, quoted
 from jaxppo.config.messages import installing
-from jaxppo.config.parse import algorithm_class, help_text, known_keys, parse, system_type
+from jaxppo.config.parse import algorithm_class, help_text, known_keys, parse, parse_as, system_type
 from jaxppo.config.schema import ALGORITHMS, NETWORK_LAYERS, Config, NetworkConfig, SystemConfig
 from jaxppo.runtime.devices import is_installed
 from jaxppo.runtime.sinks.console import has_colours
@@ -53,7 +55,7 @@ def composed(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, li
     """Return what Hydra composes for a command, and the overrides as it took them."""
     check_form(overrides)
     check_groups(overrides)
-    typed = [with_plus(each) for each in overrides]
+    typed = [for_hydra(each) for each in overrides]
     folder = str(config_dir())
     with _apart(), hydra.initialize_config_dir(version_base="1.3", config_dir=folder):
         return hydra.compose(config_name, typed), typed
@@ -78,9 +80,54 @@ _OPEN = re.compile(
 )
 
 
-def with_plus(argument: str) -> str:
-    """Return an argument as Hydra takes it. New keys of open groups need no plus sign."""
+# Keys whose value is a path, all of which is text; a run's own directory has no interpolations
+_PATHS = ("arch.compile_cache", "arch.profile", "hydra.run.dir", "hydra.sweep.dir", "resume")
+
+
+def for_hydra(argument: str) -> str:
+    """Return an argument as Hydra takes it.
+
+    Paths are quoted, so that they may have any character. New keys of open groups get plus signs.
+    """
+    key, _, value = argument.partition("=")
+    text = typed_text(value)
+    if key.lstrip("+") in _PATHS and text is not None:
+        return f"{key}={quoted(literal(text) if key.endswith('resume') else text)}"
     return f"++{argument}" if _OPEN.match(argument) else argument
+
+
+def typed_text(value: str) -> str | None:
+    """Return the text that was typed, perhaps in the quotes of Hydra; None for null and nothing."""
+    if value[:1] in ("'", '"'):
+        with contextlib.suppress(HydraException):  # the quote is a part of the text
+            found = OverridesParser.create().parse_override(f"text={value}").value()
+            value = found if isinstance(found, str) else value
+    elif value in ("", "null"):
+        return None
+    return value
+
+
+def literal(text: str) -> str:
+    """Escape interpolations, such as ${x}, which then are text."""
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
+
+
+def without_plus(config: DictConfig) -> None:
+    """Take the plus signs of `for_hydra` out of the name of a job's overrides."""
+    job: Any = OmegaConf.to_container(config.hydra.job, resolve=False)
+    start = f"(^|{re.escape(job['config']['override_dirname']['item_sep'])})"
+    with open_dict(config.hydra.job):
+        config.hydra.job.override_dirname = re.sub(rf"{start}\+\+", r"\1", job["override_dirname"])
+
+
+def command_settings(settings: type, arguments: Sequence[str]) -> Any:
+    """Parse key=value arguments as a dataclass of settings. Text is taken as it was typed."""
+    texts = {f.name for f in dataclasses.fields(settings) if f.type in (str, str | None)}
+    pairs = [argument.partition("=") for argument in arguments]
+    others = ["".join(pair) for pair in pairs if pair[0] not in texts]
+    raw: Any = OmegaConf.to_container(OmegaConf.from_dotlist(others), resolve=False)
+    typed = {key: typed_text(value) for key, _, value in pairs if key in texts}
+    return parse_as(settings, {**raw, **typed})
 
 
 def plain_settings(config: DictConfig, overrides: Sequence[str]) -> dict[str, Any]:

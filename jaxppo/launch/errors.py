@@ -174,7 +174,7 @@ def _end_together(message: str, status: int) -> NoReturn:
 def _translate(message: str, missing: str = "") -> str:
     """Translate Hydra's message about a wrong override into key, rule and way out.
 
-    `missing` is the key that was not found, if Hydra names it. Plus signs that `with_plus` put
+    `missing` is the key that was not found, if Hydra names it. Plus signs that `for_hydra` put
     before a key are left out.
     """
     message = re.sub(r"\+\+(?=[a-z_]+\.)", "", message)

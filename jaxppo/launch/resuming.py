@@ -17,7 +17,7 @@ from jaxppo.config.parse import known_keys, parse, unknown_key
 from jaxppo.config.schema import ArchConfig, Config
 from jaxppo.config.stored import LOCAL, plain, read_config, with_local
 from jaxppo.config.trust import check_trust
-from jaxppo.launch.composing import composed, plain_settings
+from jaxppo.launch.composing import composed, literal, plain_settings, typed_text
 from jaxppo.runtime.directories import check_is_run, check_tree
 
 _BUDGET = ("arch.total_timesteps", "arch.num_updates")
@@ -28,22 +28,23 @@ def resume_overrides(arguments: Sequence[str]) -> list[str]:
     given = [argument for argument in arguments if re.match(r"\+{0,2}resume=", argument)]
     if not given:
         return []
-    run_dir = OverridesParser.create().parse_override(given[-1]).value()
+    run_dir = typed_text(given[-1].partition("=")[2])
     if run_dir is None:
         return []
     if {"-m", "--multirun"} & set(arguments):
         raise ConfigError(f"{given[-1]}: resumes one run at a time; leave out -m")
-    check_is_run(given[-1], Path(str(run_dir)))
+    check_is_run(given[-1], Path(run_dir))
     for argument in arguments:
         if re.match(r"\+{0,2}hydra\.run\.dir=", argument):
             raise ConfigError(f"{argument}: a resumed run stays in its directory; leave it out")
-    return [f"hydra.run.dir={quoted(str(run_dir))}", "hydra.output_subdir=null"]
+    return [f"hydra.run.dir={quoted(literal(run_dir))}", "hydra.output_subdir=null"]
 
 
 def compose_run(config_name: str, overrides: Sequence[str]) -> Config:
     """Return the settings of a command as `settings_of` does, outside of a Hydra application."""
     found, typed = composed(config_name, overrides)
-    here = {"overrides": {"task": typed}, "run": {"dir": str(found.get("resume"))}}
+    run_dir = literal(str(found.get("resume")))
+    here = {"overrides": {"task": typed}, "run": {"dir": run_dir}}
     return settings_of(found, OmegaConf.create(here))
 
 
@@ -64,7 +65,7 @@ def settings_of(settings: DictConfig, hydra_config: Any) -> Config:
         )
     check_tree("resume", run_dir)
     stored = read_config(run_dir)
-    check_trust({**stored, "logger": {}, "resume": None}, config.trust)
+    check_trust({**stored, "logger": {}}, config.trust)
     old = with_local(parse(stored), config)
     _check_allowed(config.resume_allow, [config, old])
     before = OmegaConf.create(plain(old))

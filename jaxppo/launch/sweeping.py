@@ -21,7 +21,7 @@ from jaxppo.config.messages import count
 from jaxppo.config.parse import parse, system_type
 from jaxppo.config.schema import Config, SystemConfig
 from jaxppo.launch.command_line import begin
-from jaxppo.launch.composing import plain_settings
+from jaxppo.launch.composing import plain_settings, without_plus
 from jaxppo.runtime import devices
 from jaxppo.runtime.build import program_key
 from jaxppo.runtime.directories import sign_of_run
@@ -78,6 +78,7 @@ def _begin_all(
         settings = compose(overrides)
         with open_dict(settings):
             settings.hydra.job.id = settings.hydra.job.num = number
+        without_plus(settings)
         HydraConfig.instance().set_config(settings)  # for the names of directories
         _check_directory(settings, [job.run_dir for job in jobs])
         done = run_job(

@@ -11,22 +11,19 @@ import math
 import re
 import shutil
 import time
-import typing
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import OmegaConf
 
 from jaxppo.analysis.comparison import FEW, Array, Estimate, better, overall
 from jaxppo.analysis.report import PAGE, Reporting, report
 from jaxppo.config.fields import ConfigError, setting
-from jaxppo.config.parse import parse_as
 from jaxppo.config.plan import Plan
 from jaxppo.config.schema import COMMANDS, Config, PopulationConfig
 from jaxppo.config.stored import write_atomically
-from jaxppo.launch.composing import choices, compose
+from jaxppo.launch.composing import choices, command_settings, compose
 from jaxppo.launch.env_files import write_files
 from jaxppo.runtime.caller import Caller
 from jaxppo.runtime.checkpoint import versions
@@ -184,8 +181,7 @@ def split(arguments: Sequence[str]) -> tuple[Tuning, list[str]]:
     """Return the settings of this command, and those of the command that trains."""
     own = {field.name for field in dataclasses.fields(Tuning)}
     mine = [each for each in arguments if each.partition("=")[0] in own]
-    raw: Any = OmegaConf.to_container(OmegaConf.from_dotlist(mine), resolve=False)
-    settings = typing.cast(Tuning, parse_as(Tuning, raw))
+    settings: Tuning = command_settings(Tuning, mine)
     if not re.fullmatch(r"\w+", settings.name):
         raise ConfigError(f"name={settings.name}: must be letters, digits and underscores")
     if settings.name in choices("env"):
