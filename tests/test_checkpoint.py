@@ -205,6 +205,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a list for a manifest": (
         lambda path: (path / "manifest.json").write_text("[]"), "manifest.json cannot be read",
     ),
+    "a pipe for a manifest": (
+        lambda path: ((path / "manifest.json").unlink(), os.mkfifo(path / "manifest.json")),
+        "manifest.json is not a file",
+    ),
 }  # fmt: skip
 
 
@@ -245,10 +249,17 @@ def test_every_flipped_bit_of_a_manifest_is_noticed(tmp_path: Path, write: Any) 
 
 def test_files_of_others_among_checkpoints_are_left_alone(tmp_path: Path, write: Any) -> None:
     write({10: 1.0})
-    (tmp_path / "checkpoints" / "x.pinned").touch()
+    folder = tmp_path / "checkpoints"
+    (folder / "x.pinned").touch()
+    for name in ("99999999", "\u0663" * 12):  # without leading zeros, and in other digits
+        shutil.copytree(folder / f"{10:012}", folder / name)
+    found, lines = checkpoint.newest(tmp_path)
+    assert found is not None
+    assert (found.steps, lines) == (10, [])
+    checkpoint.put_aside(tmp_path, 10)
     write({20: 1.0})
     assert there(tmp_path) == [10, 20]
-    assert (tmp_path / "checkpoints" / "x.pinned").exists()
+    assert {"x.pinned", "99999999"} <= {path.name for path in folder.iterdir()}
 
 
 def test_one_that_was_complete_gets_its_name(tmp_path: Path, write: Any) -> None:

@@ -1,6 +1,7 @@
 """Reports: what directories hold, how runs are grouped, and the page that comes of it."""
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -25,6 +26,7 @@ from jaxppo.launch.composing import composed, plain_settings
 from jaxppo.runtime.events import aggregate
 from jaxppo.runtime.loop import run
 
+MANIFEST = f"checkpoints/{100:012}/manifest.json"
 BASE: dict[str, Any] = {
     "arch": {"seed": 1, "num_seeds": 1, "total_timesteps": 300, "compile_cache": None},
     "system": {"gamma": 0.99, "actor_lr": 1e-3},
@@ -192,6 +194,7 @@ def test_seeds_of_one_run_are_runs_with_their_own_end(tmp_path: Path) -> None:
     write(home / "seed_1", 1, [1.0], 1.0, "finished")
     write(home / "seed_2", 2, [2.0, None], None, "NaN in loss; stopped")
     write(home / "seed_10", 10, [3.0], "none yet", "")
+    write(home / "seed_old", 7, [9.0], 9.0, "finished")  # of somebody else
     found, _ = runs.find([str(home)])
     assert [(r.seed, r.score, r.failed) for r in found] == [
         (1, 1.0, False),
@@ -239,17 +242,54 @@ def test_what_is_damaged_is_left_out_and_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "steps", ["null", '"300"', "true", "[300]", "NaN", "Infinity", "-Infinity"]
-)
-def test_an_event_whose_steps_are_no_number_is_damaged(tmp_path: Path, steps: str) -> None:
+    "values",
+    [
+        *(f'"steps": {x}' for x in ("null", '"300"', "true", "[300]", "NaN", "Infinity", "-5")),
+        *(f'"steps": 300, "episode_return": {x}' for x in ('"abc"', "true", "[1]")),
+        '"steps": 300, "member_returns": ["abc"]', '"steps": 300, "member_returns": 7',
+        '"steps": 300, "seed": "one"',
+    ],
+)  # fmt: skip
+def test_an_event_without_the_numbers_that_it_needs_is_damaged(tmp_path: Path, values: str) -> None:
     """The steps of the absolute metric of several seeds are a mean."""
     log = make(tmp_path / "run", [1.0], "none yet") / "metrics.jsonl"
     with log.open("a") as file:
-        file.write(f'{{"event": "eval", "steps": {steps}, "episode_return": 5.0}}\n')
+        file.write(f'{{"event": "eval", {values}}}\n')
         file.write('{"event": "absolute", "steps": 150.5, "episode_return": 2.0}\n')
     ((run,), notes) = runs.find([str(tmp_path)])
     assert (run.evaluations, run.steps) == ({100: 1.0}, 150)
     assert notes == [f"{log}: 1 of 3 lines are damaged and left out"]
+
+
+@pytest.mark.parametrize("values", ['"steps": "x"', '"steps": -1', '"absolute_metric": "abc"'])
+def test_a_summary_without_the_numbers_that_it_needs_is_damaged(
+    tmp_path: Path, values: str
+) -> None:
+    file = make(tmp_path / "run", [1.0], 3.0) / "summary.json"
+    file.write_text(f'{{"status": "finished", {values}}}')
+    ((run,), notes) = runs.find([str(tmp_path)])
+    assert (run.status, run.score) == ("unfinished", 1.0)
+    assert notes == [f"{file}: damaged; the run is taken as unfinished"]
+
+
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "summary.json", "config.yaml", ".hydra/hydra.yaml", MANIFEST]
+)
+def test_a_pipe_in_place_of_a_file_is_left_out(tmp_path: Path, name: str) -> None:
+    """Nothing writes to it, so reading it would wait for ever."""
+    make(tmp_path / "one", [1.0], 3.0)
+    file = make(tmp_path / "other", [2.0], "none yet", arch__seed=2) / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.unlink(missing_ok=True)
+    os.mkfifo(file)
+    found, notes = runs.find([str(tmp_path)])
+    assert found[0].score == 3.0
+    assert len(found) == (1 if name == "config.yaml" else 2)
+    if "/" not in name:
+        assert f"{name}" in notes[0]
+        assert "is not a file" in notes[0]
+    for each in found:
+        runs.composed(each.home)
 
 
 def test_the_evaluation_before_training_begins_a_curve_and_is_no_score(tmp_path: Path) -> None:

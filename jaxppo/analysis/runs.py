@@ -21,6 +21,8 @@ from jaxppo.config.messages import flattened
 from jaxppo.config.parse import parse
 from jaxppo.config.schema import HOW_RUN
 from jaxppo.config.stored import CONFIG, plain
+from jaxppo.runtime import checkpoint
+from jaxppo.runtime.directories import seed_of
 from jaxppo.runtime.progress import STOPPED
 from jaxppo.runtime.sinks import METRICS, SUMMARY, Event
 
@@ -198,6 +200,8 @@ def natural_order(path: Path) -> tuple[int, str]:
 
 def _yaml(file: Path) -> Any:
     """Load YAML without resolving interpolations; `ValueError` if it cannot be read."""
+    if not file.is_file():  # a pipe would never end
+        raise ValueError(f"{file.name} is not a file")
     try:
         return OmegaConf.to_container(OmegaConf.load(file), resolve=False)
     except Exception as error:  # the parser's errors have no common class
@@ -210,8 +214,11 @@ def _homes(place: Path) -> Iterator[tuple[Path, str]]:
     The second value is the folder of one seed if `place` is such a folder, else "".
     """
     real = place.resolve()
-    is_seed = real.name.startswith("seed_") and not (place / CONFIG).exists()
-    if is_seed and (real.parent / CONFIG).exists():
+    if (
+        seed_of(real) is not None
+        and not (place / CONFIG).exists()
+        and (real.parent / CONFIG).exists()
+    ):
         yield place.parent if place.name == real.name else real.parent, real.name
         return
     for root, inner, files in os.walk(place):
@@ -241,7 +248,8 @@ def _folders(home: Path, config: dict[str, Any]) -> list[Path]:
     """Return the folders of the runs: `home`, or one for each seed if there are several."""
     if _is_population(config) or config["arch"].get("num_seeds", 1) == 1:
         return [home]
-    seeds = sorted(home.glob("seed_*"), key=natural_order)
+    members = [folder for folder in home.glob("seed_*") if seed_of(folder) is not None]
+    seeds = sorted(members, key=natural_order)
     if not seeds:
         raise ValueError("has several seeds but no seed_N directories")
     return seeds
@@ -325,10 +333,10 @@ def events(file: Path, notes: list[str]) -> list[Event]:
     """Return the events of a metric log; damaged lines are left out, with a note in `notes`."""
     found: list[Event] = []
     damaged = []
-    lines = file.read_bytes().splitlines() if file.exists() else []
+    lines = _content(file, notes).splitlines()
     for number, line in enumerate(lines, 1):
         event = _json(line)
-        if "event" in event and _number(event.get("steps")) is not None:
+        if "event" in event and event.get("steps") is not None and _has_numbers(event):
             found.append(event)
         else:
             damaged.append(number)
@@ -341,12 +349,20 @@ def events(file: Path, notes: list[str]) -> list[Event]:
 
 def summary(file: Path, notes: list[str]) -> dict[str, Any]:
     """Return a run's summary; an empty dict if it is damaged or not written yet."""
-    if not file.exists():
-        return {}
-    found = _json(file.read_bytes())
-    if not found:
+    found = _json(_content(file, notes))
+    if file.is_file() and not _has_numbers(found):
         notes.append(f"{file}: damaged; the run is taken as unfinished")
+        return {}
     return found
+
+
+def _content(file: Path, notes: list[str]) -> bytes:
+    """Return what a file holds; nothing of what may never end, such as a pipe, with a note."""
+    if file.is_file():
+        return file.read_bytes()
+    if file.exists():
+        notes.append(f"{file}: is not a file; left out")
+    return b""
 
 
 def is_of_before(end: Mapping[str, Any], log: Sequence[Event]) -> bool:
@@ -361,9 +377,10 @@ def _last_step(log: Sequence[Event]) -> int:
 
 def _newest_manifest(home: Path) -> dict[str, Any]:
     """Return the newest checkpoint manifest that can be read; an empty dict if there is none."""
-    for file in sorted(home.glob("checkpoints/*/manifest.json"), reverse=True):
+    for steps in reversed(checkpoint.steps_in(home / checkpoint.FOLDER)):
         with contextlib.suppress(OSError):
-            if manifest := _json(file.read_bytes()):
+            file = checkpoint.path_of(home, steps) / checkpoint.MANIFEST
+            if manifest := _json(_content(file, [])):
                 return manifest
     return {}
 
@@ -377,6 +394,18 @@ def _json(text: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def _has_numbers(found: dict[str, Any]) -> bool:
+    """Return whether an event or summary has numbers, or null, where numbers belong."""
+    steps, returns = found.get("steps"), found.get("member_returns", [])
+    values = [found.get(name) for name in ("seed", "episode_return", "absolute_metric")]
+    return (
+        bool(found)
+        and (steps is None or (_number(steps) is not None and steps >= 0))
+        and isinstance(returns, list)
+        and all(value is None or _is_number(value) for value in [*values, *returns])
+    )
+
+
 def _score(event: Event) -> float | None:
     """Return the mean return of an evaluation; with several members, the best one's."""
     scores = [_number(value) for value in event.get("member_returns", [])]
@@ -386,5 +415,8 @@ def _score(event: Event) -> float | None:
 
 def _number(value: Any) -> float | None:
     """Return `value` as a float if it is a finite number, else None."""
-    real = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if real and math.isfinite(value) else None
+    return float(value) if _is_number(value) and math.isfinite(value) else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -30,7 +30,7 @@ from jaxppo.envs import is_simulated
 from jaxppo.envs.episodes import limits, line
 from jaxppo.runtime import build, checkpoint, devices
 from jaxppo.runtime.checkpoint import Checkpoint, CheckpointError, CheckpointWarning
-from jaxppo.runtime.directories import check_tree
+from jaxppo.runtime.directories import check_tree, seed_of
 from jaxppo.runtime.facts import RunFacts
 from jaxppo.runtime.population import members
 from jaxppo.runtime.programs import compile_evaluation
@@ -466,9 +466,9 @@ def load(
     """
     run_dir = Path(run_dir)
     parent = run_dir.parent / checkpoint.FOLDER
-    of_member = run_dir.name.startswith("seed_") and parent.exists()
-    if of_member and not (run_dir / checkpoint.FOLDER).exists():
-        run_dir, seed = run_dir.parent, int(run_dir.name.removeprefix("seed_"))
+    member = seed_of(run_dir)
+    if member is not None and parent.exists() and not (run_dir / checkpoint.FOLDER).exists():
+        run_dir, seed = run_dir.parent, member
     found = _find(run_dir, which)
     facts = RunFacts.of(found)
     settings = {**facts.config, "logger": {}}  # a policy writes no log
@@ -562,7 +562,7 @@ def _why_none(run_dir: Path) -> str:
     """Return why a path has no checkpoints, and what to give instead."""
     if not run_dir.is_dir():
         return "is not a directory" if run_dir.exists() else "no such directory"
-    is_run = (run_dir / CONFIG).exists()
+    is_run = (run_dir / CONFIG).is_file()
     if not is_run and (run_dir.parent / CONFIG).exists():
         return f"has no checkpoints; give the run, {run_dir.parent}"
     below = sorted(file.parent for file in run_dir.glob(f"*/{CONFIG}"))

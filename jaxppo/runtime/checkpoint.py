@@ -31,7 +31,7 @@ from jaxppo.types import PyTree
 
 FOLDER = "checkpoints"  # in the run directory
 FORMAT = 3  # version of the manifest and its arrays
-_MANIFEST, _ARRAYS = "manifest.json", "arrays"
+MANIFEST, _ARRAYS = "manifest.json", "arrays"
 _BEGUN, _DAMAGED, _DROPPED = ".begun", ".damaged", ".dropped"  # suffixes of other directories
 _PINNED = ".pinned"  # suffix of an empty file that marks a checkpoint to keep
 _ADDED = (".mean_low",)  # parts of paths that older checkpoints do not have: zeros
@@ -191,10 +191,14 @@ def recover(run_dir: Path) -> None:
 
 
 def steps_in(folder: Path) -> list[int]:
-    """Return the steps of all checkpoints in `folder`, damaged ones included, in order."""
+    """Return the steps of all checkpoints in `folder`, damaged ones included, in order.
+
+    Other names, such as numbers without leading zeros, are of files of others.
+    """
     if not folder.is_dir():
         return []
-    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+    names = [path.name for path in folder.iterdir()]
+    return sorted(int(name) for name in names if name.isdecimal() and name == _name(int(name)))
 
 
 def path_of(run_dir: Path, steps: int) -> Path:
@@ -209,10 +213,10 @@ def read(path: Path) -> Checkpoint:
         files, layout = dict(manifest["files"]), dict(manifest["layout"])
         steps = int(manifest["steps"])
     except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path}: {_MANIFEST} cannot be read ({_brief(error)})") from error
+        raise CheckpointError(f"{path}: {MANIFEST} cannot be read ({_brief(error)})") from error
     if _name(steps) != path.name:
-        raise CheckpointError(f"{path}: is of step {steps}, as {_MANIFEST} has it")
-    found = {str(file.relative_to(path)) for file in _files(path)} - {_MANIFEST}
+        raise CheckpointError(f"{path}: is of step {steps}, as {MANIFEST} has it")
+    found = {str(file.relative_to(path)) for file in _files(path)} - {MANIFEST}
     for name in sorted(set(files) ^ found):
         what = "is missing" if name in files else "is no part of it"
         raise CheckpointError(f"{path}: {name} {what}")
@@ -223,14 +227,17 @@ def read(path: Path) -> Checkpoint:
     try:
         arrays = _unpack(vectors, layout)
     except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path}: its arrays are not those of {_MANIFEST}") from error
+        raise CheckpointError(f"{path}: its arrays are not those of {MANIFEST}") from error
     return Checkpoint(path, steps, manifest, arrays)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """Read the manifest of a checkpoint; `CheckpointError` if it is missing or was changed."""
+    file = path / MANIFEST
+    if file.exists() and not file.is_file():  # a pipe would never end
+        raise CheckpointError(f"{path}: {MANIFEST} is not a file")
     try:
-        text = (path / _MANIFEST).read_text("utf-8")
+        text = file.read_text("utf-8")
         manifest = json.loads(text)
         if manifest["format"] != FORMAT:
             raise CheckpointError(
@@ -238,13 +245,13 @@ def read_manifest(path: Path) -> dict[str, Any]:
                 f"format {FORMAT}; it was written by jaxppo {manifest['versions'].get('jaxppo')}"
             )
     except FileNotFoundError as error:
-        raise CheckpointError(f"{path}: has no {_MANIFEST}; it was not written completely") from (
+        raise CheckpointError(f"{path}: has no {MANIFEST}; it was not written completely") from (
             error
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{path}: {_MANIFEST} cannot be read ({_brief(error)})") from error
+        raise CheckpointError(f"{path}: {MANIFEST} cannot be read ({_brief(error)})") from error
     if not is_sealed(text):
-        raise CheckpointError(f"{path}: {_MANIFEST} is not as it was written (SHA-256 differs)")
+        raise CheckpointError(f"{path}: {MANIFEST} is not as it was written (SHA-256 differs)")
     return dict(manifest)
 
 
@@ -365,7 +372,7 @@ def _write(path: Path, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> 
     layout = {name: [str(x.dtype), x.shape] for name, x in arrays.items()}
     files = {str(file.relative_to(begun)): _digest(file, sync=True) for file in _files(begun)}
     manifest = {"format": FORMAT, "versions": versions(), **facts, "layout": layout, "files": files}
-    with (begun / _MANIFEST).open("w", encoding="utf-8") as file:
+    with (begun / MANIFEST).open("w", encoding="utf-8") as file:
         file.write(sealed(manifest))
         file.flush()
         os.fsync(file.fileno())

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import re
 from pathlib import Path
 from typing import IO
 
@@ -85,6 +86,12 @@ def sign_of_run(folder: Path) -> str | None:
         if (folder / name).exists():
             return name
     return checkpoint.FOLDER if any((folder / checkpoint.FOLDER).glob("*")) else None
+
+
+def seed_of(folder: Path) -> int | None:
+    """Return the seed of a member that has its own folder, seed_N; None for other folders."""
+    found = re.fullmatch(r"seed_(\d+)", folder.name, re.ASCII)
+    return int(found[1]) if found else None
 
 
 def check_run_dir(key: str, run_dir: Path) -> None:
