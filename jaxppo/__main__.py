@@ -3,7 +3,7 @@
 from jaxppo.launch.command_line import attempt
 from jaxppo.runtime.sinks.console import print_lines
 
-COMMANDS = """python -m jaxppo.COMMAND, each with --help:
+COMMANDS = """python -m jaxppo.COMMAND, each with --help and --version:
 
   ff_ppo      train PPO: python -m jaxppo.ff_ppo env=cartpole
   rec_ppo     train PPO with memory: python -m jaxppo.rec_ppo env=t_maze network=gru

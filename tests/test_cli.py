@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import importlib
 import importlib.metadata
 import json
 import os
@@ -977,6 +978,18 @@ def test_the_list_of_commands_is_whole(command: Any) -> None:
     assert sorted(listed) == sorted({*entries, "envs"} - {"__main__"})
 
 
+def test_every_command_says_its_version(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [*(ROOT / "jaxppo").glob("*.py"), ROOT / "jaxppo" / "envs" / "__main__.py"]
+    for file in (file for file in files if "def main()" in file.read_text()):
+        module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+        monkeypatch.setattr(sys, "argv", ["", "--version"])
+        importlib.import_module(module).main()
+        expected = f"jaxppo {jaxppo.__version__}, jax {jax.__version__}\n"
+        assert capsys.readouterr() == (expected, ""), module
+
+
 def test_sweep_runs_every_combination(launch: Any, cwd: Path) -> None:
     seen: list[Config] = []
     outcome = launch(*SWEEP, "hydra/launcher=basic", run=recorder(seen))
@@ -1159,9 +1172,10 @@ def test_jobs_of_a_sweep_have_directories_of_their_own(
     launch: Any, cwd: Path, programs: list[list[Config]], swept: str
 ) -> None:
     outcome = launch("-m", swept, "hydra.sweep.dir=sweep", "hydra.sweep.subdir=x")
-    assert outcome.status == 2
+    assert (outcome.status, outcome.out) == (2, "")
     assert outcome.err.startswith("hydra.sweep.subdir=x: two jobs would have the directory")
     assert programs == []
+    assert sorted(path.name for path in (cwd / "sweep").iterdir()) == [".lock", "multirun.yaml"]
 
 
 def test_jobs_of_a_later_batch_have_directories_of_their_own(

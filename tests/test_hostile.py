@@ -165,6 +165,9 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "a layer": (
         {"network.actor_torso": {"_target_": "os.system", "command": "touch pwned"}}, "=os.system",
     ),
+    "what is not there": (
+        {"network.actor_torso": {"_target_": "jaxppo.networks.nosuch.Evil"}}, "nosuch.Evil: is not",
+    ),
     "a function of this package that imports": (
         {"network.actor_torso": {"_target_": "jaxppo.envs.registered", "library": "evil"}},
         "=jaxppo.envs.registered",

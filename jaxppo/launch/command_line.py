@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+import jax
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from jaxppo import __version__
 from jaxppo.config.messages import BoundsWarning
-from jaxppo.config.schema import Config
 from jaxppo.launch.composing import (
     check_form,
     check_groups,
@@ -55,6 +56,8 @@ def main(config_name: str, run: Callable[..., float]) -> None:
     A user's mistake gives one line on standard error and exit status 2, a failed run status 1.
     """
     open_streams()
+    if _shows_version(sys.argv[1:]):
+        return
     for argument in sys.argv[1:]:
         flag = argument.partition("=")[0]
         if flag.startswith("-") and flag not in _FLAGS:
@@ -64,7 +67,8 @@ def main(config_name: str, run: Callable[..., float]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors reach the handlers below
 
     def job(settings: DictConfig) -> float:
-        config, run_dir = begin(settings)
+        config = settings_of(settings, HydraConfig.get())
+        run_dir = Path(config.resume or HydraConfig.get().runtime.output_dir).absolute()
         if HydraConfig.get().mode == RunMode.MULTIRUN:
             return run(config, run_dir)  # Hydra reports a failed job, and the others go on
         with one_line():
@@ -80,6 +84,14 @@ def main(config_name: str, run: Callable[..., float]) -> None:
             job
         )()
         hosts.leave()
+
+
+def _shows_version(arguments: Sequence[str]) -> bool:
+    """Print the versions of jaxppo and JAX if they are asked for; return whether they are."""
+    asked = "--version" in arguments
+    if asked:
+        print_lines(f"jaxppo {__version__}, jax {jax.__version__}")
+    return asked
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -156,18 +168,11 @@ def attempt(run: Callable[[list[str]], None], help: str, *, bare: bool = False) 
     """
     open_streams()
     arguments = sys.argv[1:]
+    if _shows_version(arguments):
+        return
     if {"-h", "--help"} & set(arguments) or not (arguments or bare):
         print_lines(help)
         return
     devices.choose_platform()
     with one_line():
         run(arguments)
-
-
-def begin(settings: DictConfig) -> tuple[Config, Path]:
-    """Return the settings of the job that Hydra runs now, and its directory."""
-    here = HydraConfig.get()
-    config = settings_of(settings, here)
-    if config.resume is not None:
-        return config, Path(config.resume).absolute()
-    return config, Path(here.runtime.output_dir)

@@ -20,8 +20,8 @@ from jaxppo.config.fields import MAX_FLOAT, ConfigError
 from jaxppo.config.messages import count
 from jaxppo.config.parse import parse, system_type
 from jaxppo.config.schema import Config, SystemConfig
-from jaxppo.launch.command_line import begin
 from jaxppo.launch.composing import plain_settings, without_plus
+from jaxppo.launch.resuming import settings_of
 from jaxppo.runtime import devices
 from jaxppo.runtime.build import program_key
 from jaxppo.runtime.directories import sign_of_run
@@ -71,19 +71,27 @@ def _begin_all(
     job_overrides: Sequence[Sequence[str]],
     first: int,
 ) -> tuple[list[Job], list[JobReturn]]:
-    """Make the directories of all jobs; return the jobs, and what Hydra records of each."""
-    jobs: list[Job] = []
-    returns, group = [], Path(config.hydra.sweep.dir).name
+    """Make the directories of all jobs; return the jobs, and what Hydra records of each.
+
+    All jobs are checked before any directory is made.
+    """
+    composed, taken = [], set[Path]()
     for number, overrides in enumerate(job_overrides, first):
         settings = compose(overrides)
         with open_dict(settings):
             settings.hydra.job.id = settings.hydra.job.num = number
         without_plus(settings)
         HydraConfig.instance().set_config(settings)  # for the names of directories
-        _check_directory(settings, [job.run_dir for job in jobs])
+        _check_directory(settings, taken)
+        composed.append((settings, settings_of(settings, settings.hydra)))
+    jobs: list[Job] = []
+    returns, group = [], Path(config.hydra.sweep.dir).name
+    for settings, own in composed:
         done = run_job(
             hydra_context=context,
-            task_function=lambda settings: jobs.append(Job(*begin(settings), group=group)),
+            task_function=lambda _, own=own: jobs.append(  # type: ignore[misc]
+                Job(own, Path(HydraConfig.get().runtime.output_dir), group=group)
+            ),
             config=settings,
             job_dir_key="hydra.sweep.dir",
             job_subdir_key="hydra.sweep.subdir",
@@ -93,8 +101,8 @@ def _begin_all(
     return jobs, returns
 
 
-def _check_directory(settings: DictConfig, taken: Sequence[Path | None]) -> None:
-    """Raise `ConfigError` if another job has, or had, the directory of a new job."""
+def _check_directory(settings: DictConfig, taken: set[Path]) -> None:
+    """Add a new job's directory to `taken`; `ConfigError` if another job has, or had, it."""
     sweep = settings.hydra.sweep
     folder = (Path(sweep.dir) / sweep.subdir).absolute()
     if folder in taken or sign_of_run(folder):
@@ -103,6 +111,7 @@ def _check_directory(settings: DictConfig, taken: Sequence[Path | None]) -> None
             f"hydra.sweep.subdir={typed['subdir']}: two jobs would have the directory {folder}; "
             "name it by what differs between jobs, and choose another hydra.sweep.dir"
         )
+    taken.add(folder)
 
 
 def groups(configs: Sequence[Config]) -> list[list[int]]:
