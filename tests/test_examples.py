@@ -140,7 +140,8 @@ def test_a_policy_that_fails_elsewhere_is_trained_on_there(example: Any) -> None
     assert source_steps <= 80_896 < target_steps
     steps = numbers(r"^ *(#) steps:", printed)
     assert steps == sorted(steps)
-    assert len(steps) == 1 + 5 + 10
+    assert len(steps) == 10  # in the new environment
+    assert steps[0] > 80_896
 
 
 def executed(

@@ -57,7 +57,7 @@ LIBRARIES = {  # a library -> the wings and modules that may import it
     "distrax": {"ops.distributions", "networks.heads"},
     "rlax": {"ops.returns", "ops.losses", "ops.distributional"},
     "tensorflow_probability": NOWHERE,
-    "hydra": {"launch", "config.trust", "networks.building"},
+    "hydra": {"launch", "networks.building"},
     "hydra_plugins": NOWHERE,
     "omegaconf": {"launch", "config.stored", "analysis.runs"},
     "gymnax": {"envs.gymnax", "envs.t_maze"},

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from conftest import LAYERS, NETWORK, on_devices, small_config
 
+from jaxppo.analysis import runs
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
@@ -401,7 +402,11 @@ def test_settings_that_were_allowed_are_kept_once_the_run_goes_on(
 @pytest.mark.long
 def test_in_another_environment_the_best_policy_is_one_of_that_environment(tmp_path: Path) -> None:
     config = coin(num_updates=4, num_evaluation=2)
-    config = dataclasses.replace(config, env=dataclasses.replace(config.env, target="envs.Clock"))
+    config = dataclasses.replace(
+        config,
+        env=dataclasses.replace(config.env, target="envs.Clock"),
+        logger=dataclasses.replace(config.logger, marl_eval=True),
+    )
     loop.run(config, tmp_path)  # 15 in every episode: 1 + 2 + ... + 5
     short = dataclasses.replace(config.env, params={"max_steps_in_episode": 3})
     arch = dataclasses.replace(config.arch, num_updates=8)
@@ -413,17 +418,34 @@ def test_in_another_environment_the_best_policy_is_one_of_that_environment(tmp_p
     steps_before = 4 * config.arch.total_num_envs * config.system.rollout_length
     assert member["best"]["episode_return"] == 6.0
     assert member["best"]["steps"] > steps_before
+    for _ in range(2):  # also after another resume
+        ((run,), notes) = runs.find([str(tmp_path)])
+        assert min(run.evaluations) > steps_before
+        assert set(run.evaluations.values()) == {6.0}
+        (note,) = notes
+        assert f"changed the environment at step {steps_before}" in note
+        document = json.loads((tmp_path / "marl_eval.json").read_text())
+        assert "15.0" not in json.dumps(document)
+        loop.run(changed, tmp_path, resume=True)
 
 
 @pytest.mark.long
 def test_in_an_environment_with_other_state_episodes_start_anew(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The state of `Shown` gets parameters with `env.randomize`; a schedule has new metrics."""
+    """The state of `Shown` gets parameters with `env.randomize`; a schedule has new metrics.
+
+    Half of the run is over, so the weight begins at 4 + (8 - 4) 0.5 / 0.8 = 6.5.
+    """
     config = coin(num_updates=2, num_evaluation=2)
-    config = dataclasses.replace(config, env=dataclasses.replace(config.env, target="envs.Shown"))
+    shown = dataclasses.replace(config.env, target="envs.Shown", extras=["step"])
+    config = dataclasses.replace(config, env=shown)
     loop.run(config, tmp_path)
-    random = dataclasses.replace(config.env, randomize={"count": [1, 5]})
+    random = dataclasses.replace(
+        config.env,
+        randomize={"count": [1, 5]},
+        curriculum={"weight": {"start": 4, "end": 8, "share": 0.8}},
+    )
     changed = dataclasses.replace(
         config,
         env=random,
@@ -434,10 +456,20 @@ def test_in_an_environment_with_other_state_episodes_start_anew(
         logger=dataclasses.replace(config.logger, console=True),
         resume_allow=["env", "system.schedules"],
     )
+    weights: list[np.ndarray] = []
+    place = saving.place_state
+
+    def placed(*given: Any) -> Any:
+        state = place(*given)
+        weights.append(np.asarray(state.learner.acting.env_state.inner.values["weight"]))
+        return state
+
+    monkeypatch.setattr(saving, "place_state", placed)
     loop.run(changed, tmp_path, resume=True)
     assert "its episodes start anew" in capsys.readouterr().out
     log = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [row["updates"] for row in log if row["event"] == "train"] == [1, 2, 3, 4]
+    np.testing.assert_allclose(weights[0], 6.5, 1e-6)
 
 
 def test_a_resume_keeps_the_steps_of_an_update(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ with tempfile.TemporaryDirectory() as folder:
     }
     target = jaxppo.train(changes, resume=run_dir)
 
-# Curves of a resumed run begin with those of the run before it
+# Returns of two environments do not compare: curves begin where the environment changed
 for steps, score in zip(
     target.evaluations["steps"], target.evaluations["episode_return"], strict=True
 ):

@@ -24,7 +24,7 @@ from jaxppo.config.stored import CONFIG, plain
 from jaxppo.runtime import checkpoint
 from jaxppo.runtime.directories import seed_of
 from jaxppo.runtime.progress import STOPPED
-from jaxppo.runtime.sinks import METRICS, SUMMARY, Event
+from jaxppo.runtime.sinks import METRICS, SUMMARY, Event, of_environment
 
 FINISHED, UNFINISHED = "finished", "unfinished"
 OVERRIDES = ".hydra/overrides.yaml"
@@ -277,6 +277,13 @@ def _read(
         seed = config["arch"].get("seed", 0)
     if is_of_before(end, log):
         end = {name: end[name] for name in ("machine", "versions") if name in end}
+    compare = of_environment(log)
+    if len(compare) < len(log):
+        steps = next(e["steps"] for e in reversed(log) if e.get("new_environment"))
+        notes.append(
+            f"{folder}: a resume changed the environment at step {steps:,}; evaluations before are "
+            "left out"
+        )
     picture, machine = folder / "population.png", end.get("machine")
     compared = _compared(config)
     return Run(
@@ -289,7 +296,7 @@ def _read(
         status=str(end.get("status", UNFINISHED)),
         evaluations={
             int(event["steps"]): score
-            for event in log
+            for event in compare
             if event["event"] == "eval" and (score := _score(event)) is not None
         },
         absolute=_number(end.get("absolute_metric")),

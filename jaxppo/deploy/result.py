@@ -22,7 +22,7 @@ from jaxppo.runtime.directories import check_run_dir, only_run_in
 from jaxppo.runtime.events import Events
 from jaxppo.runtime.members import Member
 from jaxppo.runtime.saving import Saver
-from jaxppo.runtime.sinks import Event
+from jaxppo.runtime.sinks import Event, of_environment
 from jaxppo.types import Policy
 
 Arrays = dict[str, np.ndarray]
@@ -55,6 +55,7 @@ class Result:
 
     Arrays of `metrics` and `evaluations` are `[events]`; with several members `[P, events]`, with
     NaN where a member has no such event. Their keys are those of metrics.jsonl, `steps` among them.
+    After a resume in another environment they have only its events.
     """
 
     config: Config
@@ -150,7 +151,7 @@ def result(reached: Reached, records: Mapping[str, list[Event]], status: str) ->
     reached.progress.freeze()
     job, members = reached.jobs[0], reached.members.all
     folders = [f"seed_{m.seed}" for m in members] if len(members) > 1 else [""]
-    rows = [records.get(folder, []) for folder in folders]
+    rows = [of_environment(records.get(folder, [])) for folder in folders]
     finished = {m.seed: m.result for m in members if m.result is not None}
     return Result(
         config=job.config,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import traceback
@@ -131,6 +132,22 @@ class Wrapper:
         self.action_space = env.action_space
         self.time_limit = env.time_limit
         self._env = env
+
+
+def begun_at(env: Any, share: float) -> Any:
+    """Return an environment whose first episodes begin at this share of the run's updates.
+
+    Only those whose parameters move with the run (`env.curriculum`) differ by it.
+    """
+    changed = {}
+    if isinstance(env, Wrapper):
+        changed = {"_env": begun_at(env._env, share)}
+    elif hasattr(env, "begins"):
+        changed = {"begins": share}
+    if changed:
+        env = copy.copy(env)
+        vars(env).update(changed)
+    return env
 
 
 def ended(terminated: jax.Array, truncated: jax.Array) -> jax.Array:

@@ -165,6 +165,8 @@ class Randomized(GymnaxEnvironment):
     An episode keeps its parameters from start to end. Spaces are those of the fixed parameters.
     """
 
+    begins = 0.0  # share of the run's updates at which `reset` starts episodes
+
     def __init__(
         self, name: str, env: Any, params: Any, config: EnvConfig, ranges: dict[str, Range]
     ) -> None:
@@ -186,8 +188,9 @@ class Randomized(GymnaxEnvironment):
 
     @_explained()
     def reset(self, key: jax.Array) -> tuple[RandomizedState, PyTree]:
-        """Map `[B]` keys to (state `[B, ...]`, observation `[B, O...]`), at the run's start."""
-        progress = RunProgress(share=jnp.zeros(key.shape, jnp.float32)) if self._moves else ()
+        """Map `[B]` keys to (state `[B, ...]`, observation `[B, O...]`), `begins` in the run."""
+        share = jnp.full(key.shape, self.begins, jnp.float32)
+        progress = RunProgress(share=share) if self._moves else ()
         draws = () if self._per_episode else self._draw(key)
         obs, (inner, values) = self._start(self.env.reset, key, draws, progress)
         return RandomizedState(inner=inner, values=values, draws=draws, progress=progress), obs

@@ -152,7 +152,9 @@ def _open(
     if resumed is not None:
         lines = [*resumed.lines, *saving.differences(resumed, layout, jobs[0].config)]
         path = resumed.found[0].path
-        events.write_to_all("resume", path=str(path), steps=resumed.steps, lines=lines)
+        other = saving.has_other_env(resumed.facts.config, jobs[0].config)
+        changed = {"new_environment": True} if other else {}
+        events.write_to_all("resume", path=str(path), steps=resumed.steps, lines=lines, **changed)
 
 
 def begin(

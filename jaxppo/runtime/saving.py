@@ -22,6 +22,7 @@ from jaxppo.config.given import is_given
 from jaxppo.config.schema import HOW_RUN, Config
 from jaxppo.config.stored import keep_config, plain
 from jaxppo.envs import is_simulated
+from jaxppo.envs.episodes import begun_at
 from jaxppo.runtime import build, checkpoint, devices, hosts, sinks
 from jaxppo.runtime.caller import Caller, Reached
 from jaxppo.runtime.checkpoint import Checkpoint, CheckpointError
@@ -280,8 +281,10 @@ def place_state(
     agent = dataclasses.replace(learner.agent, hyperparameters=numbers.replace(**kept))
     acting = learner.acting
     if acting is None:  # the environment changed
-        configs = members.configs(layout.slots)
-        acting = build.begin(layout.system, configs, layout.plan, resumed.steps).acting
+        configs, system = members.configs(layout.slots), layout.system
+        env = begun_at(system.env, resumed.steps / layout.plan.total_steps)
+        system = dataclasses.replace(system, env=env)
+        acting = build.begin(system, configs, layout.plan, resumed.steps).acting
     elif resumed.facts.shards != layout.shards:
         acting = reshard(acting, layout.shards)
     # Of the block before the last train event; none yet if `logger.every` is new

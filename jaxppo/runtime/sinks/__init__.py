@@ -15,7 +15,7 @@ import inspect
 import json
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -116,6 +116,16 @@ def past_events(run_dir: Path, position: int | None) -> tuple[list[Event], int |
         return [], None
     lines = whole_lines(run_dir / METRICS, position)
     return [json.loads(line) for line in lines.splitlines()], len(lines)
+
+
+def of_environment(events: Sequence[Event]) -> list[Event]:
+    """Return the events since a resume last changed the environment, and all selections.
+
+    Returns of the environment before do not compare with them.
+    """
+    changes = [i for i, event in enumerate(events) if event.get("new_environment")]
+    last = max(changes, default=-1)
+    return [e for i, e in enumerate(events) if i > last or e["event"] == "selection"]
 
 
 def scalars(event: Event) -> dict[str, float]:

@@ -15,6 +15,8 @@ from jaxppo.runtime.sinks import METRICS, SUMMARY, Event
 class JsonLines:
     """Writes events of blocks as lines of metrics.jsonl, and the `end` event as summary.json.
 
+    A `resume` event is a line only if it changes the environment.
+
     NaN and infinities, which JSON does not have, become null. The file is open only while a line is
     written, since one program may have a thousand runs.
     """
@@ -27,8 +29,8 @@ class JsonLines:
 
     def write(self, event: Event) -> None:
         """Append a line, complete on disk before the next event."""
-        event = _finite(event)
-        if event["event"] in ("train", "eval", "selection", "absolute"):
+        event, logged = _finite(event), ("train", "eval", "selection", "absolute")
+        if event["event"] in logged or event.get("new_environment"):
             self._append((json.dumps(event, allow_nan=False) + "\n").encode())
         elif event["event"] == "end":
             text = json.dumps(event, indent=2, allow_nan=False) + "\n"

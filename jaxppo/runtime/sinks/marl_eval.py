@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxppo.config.stored import write_atomically
-from jaxppo.runtime.sinks import Event, Recorder
+from jaxppo.runtime.sinks import Event, Recorder, of_environment
 
 MARL_EVAL = "marl_eval.json"
 Document = dict[str, Any]
@@ -36,7 +36,7 @@ class MarlEval(Recorder):
 
     def close(self) -> None:
         """Write the file atomically, if there were evaluations."""
-        runs = layout(self.events)
+        runs = layout(of_environment(self.events))
         if runs and self._start:
             start = self._start
             save(self._path, {start["suite"]: {start["environment"]: {start["algorithm"]: runs}}})

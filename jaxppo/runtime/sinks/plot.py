@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jaxppo.runtime.population import ancestors, inherited
-from jaxppo.runtime.sinks import Event, Recorder
+from jaxppo.runtime.sinks import Event, Recorder, of_environment
 
 EVALUATION, ABSOLUTE, TRAINING, OTHERS = "#0072B2", "#D55E00", "#6B7280", "#B0B8C2"  # colours
 
@@ -67,10 +67,11 @@ class Plot(Recorder):
 
     def close(self) -> None:
         """Draw, if there were evaluations."""
-        if any(e["event"] == "selection" for e in self.events):
-            save(draw_population(self.events), self._path.with_name("population.png"), 110)
-        if any(e["event"] == "eval" for e in self.events):
-            save(draw(self.events), self._path, 130)
+        events = of_environment(self.events)
+        if any(e["event"] == "selection" for e in events):
+            save(draw_population(events), self._path.with_name("population.png"), 110)
+        if any(e["event"] == "eval" for e in events):
+            save(draw(events), self._path, 130)
 
 
 def draw(events: Sequence[Event]) -> Any:
