@@ -27,7 +27,7 @@ from benchmarks.peers import PEERS
 from benchmarks.peers.updates import block
 from benchmarks.speed import ROOT, SETTINGS, Setting, Timed, of_size, seconds
 from jaxppo.kernels.platforms import forms
-from jaxppo.runtime import compile, devices, targets
+from jaxppo.runtime import devices, program_cache, targets
 
 Block = tuple[Callable[[], object], int]  # what to time, and its environment steps
 
@@ -194,7 +194,7 @@ def main() -> None:
     given = parser.parse_args()
     devices.prepare()
     if given.row:
-        compile.use_cache(None)
+        program_cache.use(None)
         print(json.dumps(measure(given.row, given.small)))
         return
     start = time.monotonic()

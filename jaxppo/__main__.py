@@ -16,6 +16,7 @@ COMMANDS = """python -m jaxppo.COMMAND, each with --help and --version:
   report      compare runs on a page
   envs        list environments: python -m jaxppo.envs cart
   check_env   check an environment of your own
+  clear_cache  delete the compiled programs that runs have cached
 
 From Python: jaxppo.train, make_train, compose and load; see help(jaxppo.train)."""
 

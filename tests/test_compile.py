@@ -1,10 +1,13 @@
 """Costs of programs, and the cache on disk."""
 
 import gc
+import importlib.util
 import os
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxppo import clear_cache
 from jaxppo.config.fields import ConfigError
-from jaxppo.runtime import cgroups, compile, devices
+from jaxppo.runtime import cgroups, compile, devices, program_cache
 
 
 def loops(x: jax.Array, w: jax.Array) -> jax.Array:
@@ -189,7 +193,108 @@ def test_tracing_is_not_searched_for_garbage() -> None:
 def test_a_cache_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"arch\.compile_cache.*null"):
-        compile.use_cache(str(tmp_path / "file" / "cache"))
+        program_cache.use(str(tmp_path / "file" / "cache"))
+
+
+def entry(folder: Path, name: str, data: bytes, read: float = 0.0) -> Path:
+    """An entry that was written, and last read, long ago."""
+    path = folder / f"{name}-cache"
+    path.write_bytes(data)
+    os.utime(path, (1000.0 + read, 1000.0))
+    return path
+
+
+ENTRY = zlib.compress(np.random.default_rng(0).bytes(1000))
+
+
+def test_damaged_programs_are_deleted_once_they_changed(tmp_path: Path) -> None:
+    tend = program_cache.tend.__wrapped__
+    whole = entry(tmp_path, "jit_whole", ENTRY)
+    for number, data in enumerate((b"", ENTRY[:-1], ENTRY[:500], bytes(1000))):
+        entry(tmp_path, f"jit_damaged_{number}", data)
+    (tmp_path / "notes").write_text("of somebody else")
+    tend(tmp_path, -1)
+    assert {path.name for path in tmp_path.iterdir()} == {whole.name, "notes", ".checked"}
+    unchanged = entry(tmp_path, "jit_older", ENTRY[:-1])  # is not read again
+    tend(tmp_path, -1)
+    assert unchanged.exists()
+    unchanged.write_bytes(ENTRY[:-1])
+    tend(tmp_path, -1)
+    assert not unchanged.exists()
+
+
+def test_programs_that_were_read_longest_ago_make_room(tmp_path: Path) -> None:
+    size = len(ENTRY)
+    for number, read in enumerate((5, 1, 4, 2, 3)):
+        entry(tmp_path, str(number), ENTRY, read)
+    for limit, left in ((5, {"0", "1", "2", "3", "4"}), (4, {"0", "2", "4"}), (0, {"0", "2", "4"})):
+        program_cache.tend.__wrapped__(tmp_path, limit * size)
+        names = {path.name.removesuffix("-cache") for path in tmp_path.glob("*-cache")}
+        assert names == left
+
+
+def test_processes_tend_one_folder_at_the_same_time(tmp_path: Path) -> None:
+    for number in range(400):
+        entry(tmp_path, str(number), ENTRY if number % 2 else ENTRY[:-1], number)
+    with ThreadPoolExecutor(8) as threads:
+        limit = 100 * len(ENTRY)
+        list(threads.map(lambda _: program_cache.tend.__wrapped__(tmp_path, limit), range(8)))
+    assert len(list(tmp_path.glob("*-cache"))) <= 100
+
+
+def test_a_folder_is_cleared_of_programs_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes").touch()
+    for number in range(3):
+        entry(tmp_path, str(number), ENTRY)
+    program_cache.tend.__wrapped__(tmp_path, -1)
+    for folder, count in ((tmp_path, 3), (tmp_path / "nowhere", 0)):
+        monkeypatch.setattr(sys, "argv", ["", f"folder={folder}"])
+        clear_cache.main()
+        assert capsys.readouterr().out.startswith(f"{folder}: {count} programs of 0.0 MB")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
+
+
+def test_the_folder_of_caches_is_that_of_the_desktop(monkeypatch: pytest.MonkeyPatch) -> None:
+    for home, folder in (("/big", "/big/jaxppo"), ("", None), ("relative", None)):
+        monkeypatch.setenv("XDG_CACHE_HOME", home)
+        assert program_cache.path_of("~/.cache/jaxppo") == folder or "~/.cache/jaxppo"
+        assert program_cache.path_of("/own") == "/own"
+
+
+def test_a_limit_that_jax_could_not_keep_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/somewhere")
+    program_cache.use("/other")
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_MAX_SIZE", "1000")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match=r"JAX_COMPILATION_CACHE_MAX_SIZE=1000: .* filelock"):
+        program_cache.use("/other")
+
+
+COMPILES = """
+import sys, jax
+from jaxppo.runtime import program_cache
+program_cache.use(sys.argv[1])
+jax.jit(lambda x: x + 1)(2)
+"""
+
+
+@pytest.mark.long
+def test_a_damaged_program_is_compiled_again_and_kept(tmp_path: Path) -> None:
+    """Without a warning; also with a limit, for which JAX's own cache needs another package."""
+    environment = {**os.environ, "JAX_COMPILATION_CACHE_MAX_SIZE": "1000000"}
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    command = [sys.executable, "-W", "error", "-c", COMPILES, str(tmp_path)]
+    sizes = []
+    for _ in range(3):
+        subprocess.run(command, env=environment, check=True)
+        entries = list(tmp_path.glob("*-cache"))
+        sizes.append({path.name: path.stat().st_size for path in entries})
+        for path in entries:
+            os.truncate(path, path.stat().st_size // 2)
+    assert sizes[0]
+    assert sizes == [sizes[0]] * 3
 
 
 def printed(program: str, flags: str) -> list[str]:

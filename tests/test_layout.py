@@ -39,6 +39,7 @@ WINGS: dict[str, set[str]] = {
 }
 TRAINING = {"ff_ppo", "rec_ppo", "ff_pqn", "rec_pqn"}
 COMMANDS = {*TRAINING, "evaluate", "export", "render", "report", "check_env", "tune", "__main__"}
+COMMANDS |= {"clear_cache"}
 COMMANDS |= {"envs.__main__"}  # python -m jaxppo.envs; no module of the wing imports it
 DOOR = "api"  # of Python, beside the commands
 # The spine, which serves every algorithm, and what is of one algorithm or of some.

@@ -101,7 +101,9 @@ class ArchConfig:
         "TPU), otherwise one process; null: always one process",
     )
     compile_cache: str | None = setting(
-        "~/.cache/jaxppo", "folder of compiled programs, shared by all runs; null: no cache"
+        "~/.cache/jaxppo",
+        "folder of compiled programs, shared by all runs (XDG_CACHE_HOME replaces ~/.cache), which "
+        "a run cuts to 1 GiB when it begins; null: no cache",
     )
 
     @property

@@ -107,12 +107,14 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return overrides, flags
 
 
-def command(settings: type, run: Callable[[Any], None], *, places: str | None = None) -> None:
+def command(
+    settings: type, run: Callable[[Any], None], *, places: str | None = None, bare: bool = False
+) -> None:
     """Parse `key=value` arguments and call `run(settings)`, for commands that do not train.
 
     `settings` is a dataclass of `config.setting`s; its docstring is the help. Errors are reported
     as in `main`. If `places` names a setting, the other arguments, and existing paths, are its
-    list.
+    list. Without arguments, `run` is called only if `bare`.
     """
 
     def parsed(arguments: list[str]) -> None:
@@ -125,7 +127,7 @@ def command(settings: type, run: Callable[[Any], None], *, places: str | None = 
         with _warnings_as_lines():
             run(found)
 
-    attempt(parsed, help_of_settings(settings, places))
+    attempt(parsed, help_of_settings(settings, places), bare=bare)
 
 
 def help_of_settings(settings: type, places: str | None = None) -> str:

@@ -1,4 +1,4 @@
-"""Compile programs ahead of time, measure their cost, and cache them on disk."""
+"""Compile programs ahead of time, and measure their cost."""
 
 import contextlib
 import dataclasses
@@ -15,7 +15,6 @@ from jax.experimental.compilation_cache import compilation_cache
 from jaxppo.config.fields import ConfigError
 from jaxppo.kernels.platforms import compiling_for
 from jaxppo.runtime import cgroups, devices
-from jaxppo.runtime.directories import make_folder
 
 # On CPUs this XLA pass splits every small sum into two kernels, which cost time to compile and to
 # start. Large sums use a library with and without the pass, and are as exact.
@@ -168,19 +167,6 @@ def memory_limit(device: jax.Device, num_devices: int) -> int | None:
         return None
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min(physical, *cgroups.memory_limits()) // num_devices
-
-
-def use_cache(folder: str | None) -> None:
-    """Cache all compiled programs in `folder` (`~` is the home), even small ones.
-
-    `ConfigError` if it cannot be made. A folder in JAX_COMPILATION_CACHE_DIR takes precedence.
-    """
-    if folder is None or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        return
-    path = make_folder("arch.compile_cache", folder, "another folder, or null for no cache")
-    jax.config.update("jax_compilation_cache_dir", str(path))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def matmul_bytes(function: Callable[..., Any], *args: Any) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import Plan, memories, num_members, plan
 from jaxppo.config.schema import Config
-from jaxppo.runtime import build, compile, devices, sinks, targets
+from jaxppo.runtime import build, compile, devices, program_cache, sinks, targets
 from jaxppo.runtime.directories import make_folder
 from jaxppo.runtime.population import members
 from jaxppo.types import System
@@ -54,7 +54,7 @@ def check_surroundings(config: Config) -> None:
             f"arch.target={config.arch.target}: is for arch.plan_only=true; leave it out to train "
             "on this machine"
         )
-    compile.use_cache(config.arch.compile_cache)
+    program_cache.use(config.arch.compile_cache)
     compile.check(config.arch.compiler)
     sinks.check(config.logger)
 
