@@ -4,7 +4,10 @@ import dataclasses
 import importlib.metadata
 import importlib.util
 import re
+import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import jax
@@ -12,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import small_config
+from gymnasium import spaces
 from test_configs import CONFIGS, commented, composed
 
 import jaxppo
@@ -355,6 +359,41 @@ def test_a_library_that_is_not_whole_is_named(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(importlib, "import_module", broken)
     with pytest.raises(ConfigError, match=r"envpool: cannot be imported \(FileNotFoundError: no"):
         envs.make(EnvConfig(library="envpool", name="some"))
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, library: str, **modules: Any) -> None:
+    """Put fake modules in the place of a library's, under a new adapter."""
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**module))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: ModuleSpec(name, None))
+    adapter = f"jaxppo.envs.{library}"
+    monkeypatch.setitem(sys.modules, adapter, ModuleType(adapter))
+    monkeypatch.setattr(envs, library, None, raising=False)
+    del sys.modules[adapter]
+
+
+@pytest.mark.parametrize("most, limit", [(0, None), (2**31 - 1, None), (200, 200)])
+def test_what_envpool_writes_for_no_bound_is_none(
+    most: int, limit: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space, settings = spaces.Box(0, 1, (2,), np.float32), {"max_episode_steps": most}
+    space.low[1] = np.finfo(np.float32).tiny
+
+    def make(name: str, **_: Any) -> Any:
+        config = SimpleNamespace(**settings, max_num_players=2 if name == "Two" else 1)
+        shown = {"observation_space": space, "action_space": spaces.Discrete(2)}
+        return SimpleNamespace(spec=SimpleNamespace(config=config), close=list, **shown)
+
+    pretend(
+        monkeypatch,
+        "envpool",
+        envpool={"list_all_envs": lambda: ["One", "Two"], "make_gymnasium": make},
+    )
+    env = envs.make(EnvConfig(library="envpool", name="One"))
+    assert env.time_limit == limit
+    assert env.observation_space.low == (0, -np.inf)
+    with pytest.raises(ConfigError, match=r"^env\.name=Two: is for 2 players"):
+        envs.make(EnvConfig(library="envpool", name="Two"))
 
 
 def test_a_package_written_over_gymnax_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,7 @@ from simulators import (
 from jaxppo.simulators import making
 from jaxppo.simulators import pool as simulators_pool
 from jaxppo.simulators.children import kill_all
+from jaxppo.simulators.envpool import EnvPool
 from jaxppo.simulators.faults import SimulatorError
 from jaxppo.simulators.group import next_seed
 from jaxppo.simulators.pool import Pool
@@ -148,6 +149,46 @@ def test_an_environment_that_ends_the_process_is_no_right_one() -> None:
             sys.exit(0)
 
     assert making.problems(Quitting()) == ["SystemExit: 0"]
+
+
+class Lives:
+    """A pool as EnvPool's: games of two lives of `3 + row` steps. Observes game, life, time."""
+
+    def __init__(self, seeds: Any) -> None:
+        self.seen = np.zeros((len(seeds), 3), np.float32)
+
+    def reset(self, rows: Any) -> Any:
+        self.seen[rows] = self.seen[rows] * [1, 0, 0] + [1, 0, 0]
+        return self.seen[rows], {"env_id": rows}
+
+    def step(self, actions: Any, rows: Any) -> Any:
+        game, life, time = self.seen[rows].T
+        over = time == 3 + rows
+        self.seen[rows] = np.where(
+            over, [game + (life == 1), life == 0, 0 * time], [game, life, time + 1]
+        ).T
+        ends = self.seen[rows, 2] == 3 + rows
+        return self.seen[rows], np.where(over, 0, actions), ends, ends & False, {"env_id": rows}
+
+
+def test_envpool_starts_what_follows_an_end_itself() -> None:
+    """The next life or game, without a step that is lost, while other environments go on."""
+    found = EnvPool(Lives, 2, *parts_of(Known()))
+    found.reset([0, 1], [5, 6])
+    arrays = found.arrays
+    for step in range(1, 41):
+        found.step([np.ones(2, int)])
+        lives, times = np.divmod(step, [3, 4])
+        over = times == 0
+        now = np.stack([1 + lives // 2, lives % 2, times], 1)
+        last = np.stack([1 + (lives - 1) // 2, (lives - 1) % 2, [3, 4]], 1)
+        np.testing.assert_array_equal(arrays.obs[0], now)
+        np.testing.assert_array_equal(arrays.final[0], np.where(over[:, None], last, now))
+        np.testing.assert_array_equal(arrays.terminated, over)
+        assert (arrays.reward == 1).all()
+    found.step([np.ones(2, int)], np.array([True, False]))  # of an evaluation, which asks for games
+    found.reset([0], [7])
+    np.testing.assert_array_equal(arrays.obs[0], [[8, 0, 0], [6, 0, 0]])
 
 
 FAULTS = {

@@ -5,11 +5,15 @@ import warnings
 from typing import Any
 
 import envpool
+import jax
+import numpy as np
 
+from jaxppo.config.fields import MAX_INT, ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import OF_SIMULATORS, refuse
 from jaxppo.envs.simulated import Simulated, refuse_settings
 from jaxppo.simulators.envpool import EnvPool
+from jaxppo.simulators.spaces import tree
 
 
 def names() -> list[str]:
@@ -40,9 +44,20 @@ def make(config: EnvConfig) -> Simulated:
     with warnings.catch_warnings(), contextlib.closing(pool([0])) as one:
         warnings.simplefilter("ignore")
         spaces = one.observation_space, one.action_space
-        limit = int(one.spec.config.max_episode_steps) or None
+        settings = one.spec.config
+    if settings.max_num_players > 1:
+        raise ConfigError(
+            f"env.name={name}: is for {settings.max_num_players} players, but only one can be "
+            "trained; choose a task for one, or a game of env.library=pgx against a random opponent"
+        )
+    limit = int(settings.max_episode_steps)  # 0 and the largest integer: none
+    for leaf in jax.tree.leaves([tree(space) for space in spaces]):
+        if leaf.kind == "Box" and leaf.space.dtype.kind == "f":
+            # EnvPool writes the smallest positive number where it means no lower bound
+            low = leaf.space.low
+            low[low == np.finfo(low.dtype).tiny] = -np.inf
 
     def start(env: Simulated, num: int) -> EnvPool:
         return EnvPool(pool, num, env.observation_leaves, env.action_leaves)
 
-    return Simulated(name, *spaces, limit, start)
+    return Simulated(name, *spaces, limit if 0 < limit < MAX_INT else None, start)

@@ -13,7 +13,9 @@ class EnvPool:
     """`pool.Simulators` of one pool, which `make(seeds)` makes at the first reset.
 
     EnvPool takes seeds only then: later episodes go on with the random numbers of their
-    environment. An episode that ends is reset at once, so no step is lost to a reset.
+    environment. EnvPool starts the next episode in the step after an end, whatever its action. That
+    step is taken at once, so it is not one of the run's. `reset` would start a new game, where
+    with `episodic_life` the next life comes.
     """
 
     restarts = 0  # a fault cannot be told from outside
@@ -48,12 +50,7 @@ class EnvPool:
         """Step all environments, or only `rows` `[N]` bool and then start nothing."""
         arrays = self.arrays
         chosen = np.arange(len(arrays.reward)) if rows is None else np.flatnonzero(rows)
-        chosen = chosen.astype(np.int32)
-        try:
-            given = self._given([x[chosen] for x in actions])
-            obs, reward, terminated, truncated, info = self._pool.step(given, chosen)
-        except Exception as error:
-            raise SimulatorError(f"EnvPool raises {in_words(error)}") from error
+        obs, reward, terminated, truncated, info = self._step(actions, chosen)
         numbers = info["env_id"]
         self._write(arrays.obs, obs, numbers)
         self._write(arrays.final, obs, numbers)
@@ -61,7 +58,15 @@ class EnvPool:
         arrays.terminated[numbers], arrays.truncated[numbers] = terminated, truncated
         over = numbers[terminated | truncated]
         if rows is None and over.size:
-            self.reset(over.tolist(), [-1] * over.size)
+            obs, *_, info = self._step(actions, over)
+            self._write(arrays.obs, obs, info["env_id"])
+
+    def _step(self, actions: Sequence[np.ndarray], chosen: np.ndarray) -> Any:
+        try:
+            given = self._given([x[chosen] for x in actions])
+            return self._pool.step(given, chosen.astype(np.int32))
+        except Exception as error:
+            raise SimulatorError(f"EnvPool raises {in_words(error)}") from error
 
     def _given(self, actions: Sequence[np.ndarray]) -> Any:
         """Return a batch of actions in EnvPool's form: one array, or a dict of arrays."""
