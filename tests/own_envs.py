@@ -32,6 +32,29 @@ class Count:
         return state, state, state[0], action == 1, False
 
 
+class Drawing(Count):
+    """Observation [t, a number drawn from the key in the state], typed or not."""
+
+    def __init__(self, typed: bool = True) -> None:
+        self.typed = typed
+
+    def reset(self, key: jax.Array) -> Any:
+        return self.see({"time": jnp.float32(0), "rng": self.stored(key)})
+
+    def step(self, key: jax.Array, state: Any, action: jax.Array) -> Any:
+        key = state["rng"] if self.typed else jax.random.wrap_key_data(state["rng"])
+        key = self.stored(jax.random.split(key)[0])
+        state, obs = self.see({"time": state["time"] + 1, "rng": key})
+        return state, obs, obs[0], action == 1, False
+
+    def stored(self, key: jax.Array) -> jax.Array:
+        return key if self.typed else jax.random.key_data(key)
+
+    def see(self, state: Any) -> Any:
+        key = state["rng"] if self.typed else jax.random.wrap_key_data(state["rng"])
+        return state, jnp.stack([state["time"], jax.random.uniform(key)])
+
+
 class WideState(Count):
     def step(self, *args: Any) -> Any:
         state, *rest = super().step(*args)

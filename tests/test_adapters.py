@@ -95,6 +95,19 @@ def test_cached_resets_are_those_of_the_first_episodes() -> None:
     assert len(set(after)) > 20  # of 64 drawn from 64, 40 or so
 
 
+@pytest.mark.parametrize("typed", [True, False])
+@pytest.mark.parametrize("resets", ["optimistic", "cached"])
+def test_copies_of_a_start_have_futures_of_their_own(resets: str, typed: bool) -> None:
+    """Of 64 environments in one step, and of each of them in later episodes."""
+    config = own("Drawing", resets=resets, reset_ratio=64, kwargs={"typed": typed})
+    actions = np.zeros((60, 64), np.int32)
+    actions[::2] = 1
+    _, steps = played(config, actions)
+    starts, followers = steps.obs[:-1:2, :, 1], steps.obs[1::2, :, 1]
+    assert all(len(set(row)) < 64 for row in starts)
+    assert len(np.unique(followers)) > 0.99 * followers.size
+
+
 def test_openings_are_made_in_a_branch_where_agents_are_mapped_too() -> None:
     env = envs.make(own("Count"))
     keys = jax.random.split(jax.random.key(0), (3, 2, 4))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+import re
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,6 +37,9 @@ from jaxppo.types import (
 
 # Folders of code that is not a user's
 _HIDDEN = tuple(f"{folder}/" for folder in (Path(jax.__file__).parent, Path(__file__).parents[1]))
+
+
+COPY = 2**31 - 2  # folded into a step's key; splits of it give smaller numbers
 
 
 class Single(Protocol):
@@ -111,7 +115,8 @@ class Episodes:
             return obs, started
 
         ratio = self._ratio if self._resets == "optimistic" else 1
-        obs, new = renew(over, make, key, (after, inner), ratio)
+        copied = self._resets == "cached"
+        obs, new = renew(over, make, key, (after, inner), ratio, copied=copied)
         return EpisodesState(
             inner=new, time=jnp.where(over, 0, time), starts=state.starts
         ), TimeStep(
@@ -163,6 +168,8 @@ def renew(
     key: jax.Array,
     after: tuple[PyTree, PyTree],
     ratio: int = 1,
+    *,
+    copied: bool = False,
 ) -> tuple[PyTree, PyTree]:
     """Return (observation, state) `after` `[B, ...]`, replaced by new starts where `over` `[B]`.
 
@@ -170,7 +177,8 @@ def renew(
     accelerators cheap ones (`kernels.costs`) are made in every step without a branch. Its keys
     are the second parts of the step's `key` `[B]`. With a `ratio` above 1 it makes only one start
     for that many environments. Environments that are over take these in turn, and share them if
-    there are too few. `ConfigError` if starts differ from `after` in structure, shape or data type.
+    there are too few. Shared starts, and those that `make` has `copied`, get random keys of their
+    own. `ConfigError` if starts differ from `after` in structure, shape or data type.
     """
 
     def restarted() -> tuple[PyTree, PyTree]:
@@ -182,6 +190,8 @@ def renew(
         if ratio > 1:
             turn = (jnp.cumsum(over) - 1) % num
             starts = jax.tree.map(lambda x: x[turn], starts)
+        if ratio > 1 or copied:
+            starts = starts[0], with_own_keys(starts[1], key)
         return where(over, starts, after)
 
     if forms().resets_without_branch and is_cheap(make, key):
@@ -192,6 +202,31 @@ def renew(
 def part(key: jax.Array, number: int) -> jax.Array:
     """Split keys `[B]`; return those of the step (0) or of the resets after it (1)."""
     return jax.vmap(random_bits.split)(key)[:, number]
+
+
+def with_own_keys(state: PyTree, key: jax.Array) -> PyTree:
+    """Return states `[B, ...]` whose random keys depend on the step's `key` `[B]` too.
+
+    Without, copies of one start would have one future. Keys are typed, or uint32 with `key` or
+    `rng` in their name.
+    """
+    own = jax.vmap(random_bits.fold_in, (0, None))(key, COPY)
+    number = jax.vmap(lambda key: jax.random.bits(random_bits.quick(key)))(own)
+    size = jax.random.key_data(key).shape[-1:]
+
+    def renewed(path: Any, x: jax.Array) -> jax.Array:
+        if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            named = re.search("key|rng", jax.tree_util.keystr(path[-1:]), re.I)
+            if not named or x.dtype != jnp.uint32 or x.shape[-1:] != size:
+                return x
+            keys = jax.random.wrap_key_data(x, impl=jax.random.key_impl(key))
+            return jax.random.key_data(renewed(path, keys))
+        fold = random_bits.fold_in
+        for _ in x.shape[1:]:
+            fold = jax.vmap(fold, (0, None))
+        return jax.vmap(fold)(x, number)
+
+    return jax.tree.map_with_path(renewed, state)
 
 
 def box_of(example: Any, low: float = float("-inf"), high: float = float("inf")) -> Box:
