@@ -32,6 +32,18 @@ class Count:
         return state, state, state[0], action == 1, False
 
 
+class Privileged(Count):
+    observation_space = dict.fromkeys(("state", "privileged_state"), Box((2,), "float32"))
+
+    def reset(self, key: jax.Array) -> Any:
+        state, obs = super().reset(key)
+        return state, {"state": obs, "privileged_state": obs}
+
+    def step(self, *args: Any) -> Any:
+        state, obs, *rest = super().step(*args)
+        return state, {"state": obs, "privileged_state": obs}, *rest
+
+
 class Drawing(Count):
     """Observation [t, a number drawn from the key in the state], typed or not."""
 

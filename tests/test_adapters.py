@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import small_config
+from flax import struct
 from gymnasium import spaces
 from test_configs import CONFIGS, commented, composed
 
@@ -407,6 +408,63 @@ def test_what_envpool_writes_for_no_bound_is_none(
     assert env.observation_space.low == (0, -np.inf)
     with pytest.raises(ConfigError, match=r"^env\.name=Two: is for 2 players"):
         envs.make(EnvConfig(library="envpool", name="Two"))
+
+
+@struct.dataclass
+class Walked:
+    """What Brax and Playground call a state; `done` at step 4 and from 9 on."""
+
+    reward: jax.Array
+    done: jax.Array
+    obs: jax.Array
+
+
+class Walking:
+    action_size = 1
+
+    def reset(self, key: jax.Array) -> Walked:
+        return Walked(*jnp.zeros(2), jnp.zeros(1))
+
+    def step(self, state: Walked, action: jax.Array) -> Walked:
+        time = state.obs + 1
+        done = ((time == 4) | (time >= 9))[0].astype(jnp.float32)
+        return Walked(reward=action[0] * time[0], done=done, obs=time)
+
+
+class Settings(dict[str, Any]):
+    __getattr__ = dict.__getitem__
+
+
+BRAX = {"_envs": {"Walk": Walking}, "get_environment": lambda name: Walking()}
+REGISTRY = {
+    "ALL_ENVS": ("Walk",),
+    "get_default_config": lambda name: Settings(episode_length=1000, action_repeat=1),
+    "load": lambda name, config: Walking(),
+}
+FAKES: dict[str, Any] = {
+    "brax": {"brax": {"envs": SimpleNamespace(**BRAX)}},
+    "playground": {"mujoco_playground": {"registry": SimpleNamespace(**REGISTRY)}},
+}
+
+
+@pytest.mark.parametrize("library", FAKES)
+def test_an_action_is_repeated_as_by_braxs_wrapper(
+    library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rewards are summed, all steps count for the limit, and only the last one's end counts."""
+    pretend(monkeypatch, library, **FAKES[library])
+
+    def config(**kwargs: Any) -> EnvConfig:
+        return EnvConfig(library=library, name="Walk", kwargs=kwargs)
+
+    actions = np.ones((6, 2, 1), np.float32)
+    for length, end, flag in ((1000, 2, "terminated"), (8, 2, "truncated")):
+        _, steps = played(config(action_repeat=3, episode_length=length), actions)
+        np.testing.assert_array_equal(steps.reward[:, 0], [6, 15, 24] * 2)
+        np.testing.assert_array_equal(steps.final_observation[:, 0, 0], [3, 6, 9] * 2)
+        np.testing.assert_array_equal(getattr(steps, flag)[:, 0], np.arange(6) % 3 == end)
+    with pytest.raises(ConfigError, match=r"^env\.kwargs\.action_repeat=0: must be at least 1"):
+        envs.make(config(action_repeat=0))
 
 
 def test_a_package_written_over_gymnax_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import parse
 from jaxppo.kernels import convolutions, platforms, products
 from jaxppo.kernels.platforms import compiling_for
-from jaxppo.networks import actor_critic, heads, inputs, torsos
+from jaxppo.networks import actor_critic, heads, inputs, q_network, torsos
 from jaxppo.networks.transformer import GTrXL
 from jaxppo.ops import actions
 from jaxppo.types import Box, Discrete, MultiDiscrete, zeros
@@ -1228,12 +1228,32 @@ def test_wrong_rules_are_named(small: Any, rules: Any, message: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_only_the_critic_sees_its_own_input(small: Any) -> None:
-    """The gradient of the actor's output by the hidden entry is zero, the critic's is not."""
-    select = {"_target_": "jaxppo.networks.inputs.Concatenate", "keys": ["observation"]}
-    both = {"_target_": "jaxppo.networks.inputs.Concatenate", "keys": ["observation", "step"]}
-    network = {"input_layer": select, "critic_input": both}
-    system, state = small(env__extras=["step"], network=network)
+ONE = {"_target_": "jaxppo.networks.inputs.Concatenate", "keys": ["observation"]}
+BOTH = {"_target_": "jaxppo.networks.inputs.Concatenate", "keys": ["observation", "step"]}
+SHARED = {"shared_torso": MLP, "actor_torso": None, "critic_torso": None}
+PRIVILEGED: dict[str, Any] = {"env__target": "own_envs.Privileged"}
+
+
+@pytest.mark.parametrize(
+    "settings, entry, by_critic, by_actor",
+    [
+        (
+            {"env__extras": ["step"], "network": {"input_layer": ONE, "critic_input": BOTH}},
+            *("step", True, False),
+        ),
+        (PRIVILEGED, "privileged_state", True, False),
+        ({**PRIVILEGED, "network": SHARED}, "privileged_state", False, False),
+        (
+            {**PRIVILEGED, "network__input_layer": {**BOTH, "keys": ["state", "privileged_state"]}},
+            *("privileged_state", True, True),
+        ),
+    ],
+)
+def test_only_the_critic_sees_its_own_input(
+    small: Any, settings: Any, entry: str, by_critic: bool, by_actor: bool
+) -> None:
+    """The gradient of an output by an entry that is not read is zero."""
+    system, state = small(**settings)
     params = state.agent.policy.params
     obs = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32)[None], state.acting.obs)
     reset = jnp.ones(jax.tree.leaves(obs)[0].shape[:2], bool)
@@ -1243,8 +1263,23 @@ def test_only_the_critic_sees_its_own_input(small: Any) -> None:
         return jnp.sum(output.distribution.logits**2), jnp.sum(output.value.mean())
 
     of_actor, of_critic = (jax.grad(lambda o, i=i: outputs(o)[i])(obs) for i in (0, 1))
-    assert not np.any(of_actor["step"])
-    assert np.any(of_actor["observation"])
-    assert all(np.any(x) for x in of_critic.values())
+    assert np.any(of_actor.pop(entry)) == by_actor
+    assert np.any(of_critic.pop(entry)) == by_critic
+    assert all(np.any(x) for x in (*of_actor.values(), *of_critic.values()))
     groups = system.algorithm.groups(params)
     assert {groups[part] for part in params if part.startswith("critic")} == {"critic"}
+
+
+def test_a_q_network_does_not_see_what_only_a_critic_may() -> None:
+    network = {"actor_torso": None, "critic_head": None}
+    settings = small_config(env__target="own_envs.Privileged", network=network)
+    env = envs.make(settings.env)
+    built = q_network.build(settings, env)
+    params, obs = built.init(jax.random.key(0)), zeros(env.observation_space, (1, 2))
+
+    def total(obs: Any) -> jax.Array:
+        return jnp.sum(built.unroll(params, {}, obs, jnp.ones((1, 2), bool))[1].estimate.mean())
+
+    by_entry = jax.grad(total)(obs)
+    assert np.any(by_entry["state"])
+    assert not np.any(by_entry["privileged_state"])

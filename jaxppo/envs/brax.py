@@ -13,11 +13,12 @@ def names() -> list[str]:
 
 
 def make(config: EnvConfig) -> Episodes:
-    """Build by Brax's name; `env.kwargs` go to its class (`backend`), except `episode_length`.
+    """Build by Brax's name; `env.kwargs` go to its class (`backend`).
 
-    Brax's wrappers are not used: at `episode_length` they report both termination and truncation.
+    Except `episode_length` and `action_repeat`, which are for Brax's wrappers. These are not used:
+    at `episode_length` they report both termination and truncation.
     """
     kwargs = dict(config.kwargs)
-    length = kwargs.pop("episode_length", 1000)
+    settings = kwargs.pop("episode_length", 1000), kwargs.pop("action_repeat", 1)
     name = str(config.name)
-    return Episodes(name, of_brax(brax_envs.get_environment(name, **kwargs), length), config)
+    return Episodes(name, of_brax(brax_envs.get_environment(name, **kwargs), *settings), config)

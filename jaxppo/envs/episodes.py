@@ -38,7 +38,6 @@ from jaxppo.types import (
 # Folders of code that is not a user's
 _HIDDEN = tuple(f"{folder}/" for folder in (Path(jax.__file__).parent, Path(__file__).parents[1]))
 
-
 COPY = 2**31 - 2  # folded into a step's key; splits of it give smaller numbers
 
 

@@ -35,7 +35,8 @@ def make(config: EnvConfig) -> Episodes:
     env = registry.load(name, config=settings)
     if settings.get("impl") == "warp":
         env = _Warp(env)
-    return Episodes(name, of_brax(env, settings.episode_length), config)
+    times = settings.episode_length, settings.action_repeat
+    return Episodes(name, of_brax(env, *times), config)
 
 
 class _Warp:

@@ -1,11 +1,13 @@
 """Environments whose state holds observation, reward and done, as of Brax and NAVIX."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from jaxppo.config.fields import check
 from jaxppo.envs.episodes import box_of
 from jaxppo.types import Box, PyTree, Space
 
@@ -43,9 +45,26 @@ class States:
         return state, *self._read(state), jnp.array(False)
 
 
-def of_brax(env: Any, time_limit: int | None) -> States:
-    """Return an unwrapped environment with Brax's interface; actions are in [-1, 1]."""
-    space = Box((env.action_size,), "float32", -1.0, 1.0)
+def of_brax(env: Any, time_limit: int | None, repeat: int = 1) -> States:
+    """Return an unwrapped environment with Brax's interface; actions are in [-1, 1].
+
+    An action is taken `repeat` times, as by Brax's `EpisodeWrapper`: rewards are summed, and of
+    the ends only that of the last of these steps counts. `time_limit` counts them all.
+    """
+    repeat = check("env.kwargs.action_repeat", repeat, int, {"low": 1})
+
+    def step(state: Any, action: jax.Array) -> Any:
+        def one(state: Any, _: None) -> tuple[Any, jax.Array]:
+            state = env.step(state, action)
+            return state, state.reward
+
+        state, rewards = jax.lax.scan(one, state, None, repeat)
+        return state.replace(reward=rewards.sum())
+
     return States(
-        env.reset, env.step, lambda s: (s.obs, s.reward, s.done.astype(bool)), space, time_limit
+        env.reset,
+        env.step if repeat == 1 else step,
+        lambda s: (s.obs, s.reward, s.done.astype(bool)),
+        Box((env.action_size,), "float32", -1.0, 1.0),
+        None if time_limit is None else math.ceil(time_limit / repeat),
     )

@@ -8,7 +8,14 @@ import jax.numpy as jnp
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
-from jaxppo.networks.building import check_one_number, make_layer, make_layers, torso_dtype, try_out
+from jaxppo.networks.building import (
+    check_one_number,
+    hide_privileged,
+    make_layer,
+    make_layers,
+    torso_dtype,
+    try_out,
+)
 from jaxppo.networks.composed import ACTOR, CRITIC, SHARED, Composed, apply_input, apply_layers
 from jaxppo.ops.actions import to_action
 from jaxppo.types import Discrete, Environment, PyTree, ValueEstimate, pytree, zeros
@@ -72,6 +79,7 @@ def shares_layers(network: Any) -> bool:
 
 def build(config: Config, env: Environment) -> Composed:
     """Build the network of `config.network` for `env`; `ConfigError` if it does not fit."""
+    config = hide_privileged(config, env)
     names = ("input_layer", *SHARED, *ACTOR, "critic_input", *CRITIC, "critic_head")
     layers = make_layers(config, names, ("input_layer", "critic_head"))
     actor_head = config.network.actor_head or {"_target_": "jaxppo.networks.heads.follow"}

@@ -1,5 +1,6 @@
 """Build layers from settings and check that they fit an environment."""
 
+import dataclasses
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,6 +17,7 @@ from jaxppo.config.schema import Config
 from jaxppo.ops.actions import empty_masks
 from jaxppo.types import Box, Environment, Network, PyTree, describe, is_space, zeros
 
+PRIVILEGED = "privileged_state"
 LEAD = (2, 3)  # L, S of what is tried out before a run
 
 
@@ -94,6 +96,25 @@ def find_action_mask(config: Config, env: Environment) -> str | None:
     except ValueError as error:
         raise ConfigError(f"env.action_mask={key}: {error}; null: it is none") from error
     return key
+
+
+def hide_privileged(config: Config, env: Environment) -> Config:
+    """Return settings with which only the critic reads `privileged_state` of the observation.
+
+    Brax and Playground have the true state in this entry. Settings stay as they are if the input
+    layer names its entries. A critic that shares layers with the actor does not read it either.
+    """
+    space, network = env.observation_space, config.network
+    everything = {"_target_": "jaxppo.networks.inputs.Flatten"}
+    entries = set(space) if isinstance(space, dict) else set()
+    shown = sorted(entries - {PRIVILEGED, config.env.action_mask})
+    if network.input_layer != everything or PRIVILEGED not in entries or not shown:
+        return config
+    some = {"_target_": "jaxppo.networks.inputs.Concatenate", "keys": shown}
+    shares = network.shared_torso or network.shared_memory
+    critic = network.critic_input or (None if shares else everything)
+    layers = dataclasses.replace(network, input_layer=some, critic_input=critic)
+    return dataclasses.replace(config, network=layers)
 
 
 def try_out(

@@ -8,7 +8,14 @@ import jax.numpy as jnp
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
-from jaxppo.networks.building import LEAD, make_layer, make_layers, torso_dtype, try_out
+from jaxppo.networks.building import (
+    LEAD,
+    hide_privileged,
+    make_layer,
+    make_layers,
+    torso_dtype,
+    try_out,
+)
 from jaxppo.networks.composed import ACTOR, CRITIC, SHARED, Composed, apply_input, apply_layers
 from jaxppo.networks.q_heads import check_discrete
 from jaxppo.ops.action_values import QOutput
@@ -54,6 +61,7 @@ def build(config: Config, env: Environment) -> Composed:
                 f"network.{name}: a Q-network has no such layer; leave it out; it has "
                 f"{', '.join(LAYERS)}"
             )
+    config = hide_privileged(config, env)
     names = [name for name in LAYERS if name != "q_head"]
     layers = make_layers(config, names, ("input_layer",))
     q_head = config.network.q_head or {"_target_": "jaxppo.networks.q_heads.ScalarQHead"}
