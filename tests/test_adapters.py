@@ -4,6 +4,7 @@ import dataclasses
 import importlib.metadata
 import importlib.util
 import re
+import subprocess
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -358,18 +359,25 @@ OTHERS = sorted(set(envs.PACKAGES) - {"gymnax"})
 def test_a_library_that_is_missing_says_how_to_install_it(
     library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError) as error:
-        envs.make(EnvConfig(library=library, name="some"))
+    """Also where there is a folder of its name, which Python imports."""
     wanted = f"env.library={library}: is not installed; {installing(library)}"
-    assert str(error.value) == wanted
+    for spec in (None, ModuleSpec(library, None)):
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name, spec=spec: spec)
+        with pytest.raises(ConfigError) as error:
+            envs.make(EnvConfig(library=library, name="some"))
+        assert str(error.value) == wanted
+
+
+def found(name: str) -> ModuleSpec:
+    """Where a fake module is."""
+    return ModuleSpec(name, None, origin=f"/here/{name}.py")
 
 
 def test_a_library_that_is_not_whole_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(name: str) -> None:
         raise FileNotFoundError(f"no tasks.json of {name}")
 
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: "here")
+    monkeypatch.setattr(importlib.util, "find_spec", found)
     monkeypatch.setattr(importlib, "import_module", broken)
     with pytest.raises(ConfigError, match=r"envpool: cannot be imported \(FileNotFoundError: no"):
         envs.make(EnvConfig(library="envpool", name="some"))
@@ -379,11 +387,23 @@ def pretend(monkeypatch: pytest.MonkeyPatch, library: str, **modules: Any) -> No
     """Put fake modules in the place of a library's, under a new adapter."""
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, SimpleNamespace(**module))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: ModuleSpec(name, None))
+    monkeypatch.setattr(importlib.util, "find_spec", found)
     adapter = f"jaxppo.envs.{library}"
     monkeypatch.setitem(sys.modules, adapter, ModuleType(adapter))
     monkeypatch.setattr(envs, library, None, raising=False)
     del sys.modules[adapter]
+
+
+@pytest.mark.parametrize("ask", [envs.registered, lambda library: make_of(library, "some")])
+def test_a_module_of_a_librarys_name_is_named(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, "pgx", pgx={})
+    words = r"^env\.library=pgx: cannot be used \(.*available_envs.*/here/pgx\.py is not pgx"
+    with pytest.raises(ConfigError, match=words):
+        ask("pgx")
+
+
+def make_of(library: str, name: str, **kwargs: Any) -> Any:
+    return envs.make(EnvConfig(library=library, name=name, kwargs=kwargs))
 
 
 @pytest.mark.parametrize("most, limit", [(0, None), (2**31 - 1, None), (200, 200)])
@@ -403,11 +423,11 @@ def test_what_envpool_writes_for_no_bound_is_none(
         "envpool",
         envpool={"list_all_envs": lambda: ["One", "Two"], "make_gymnasium": make},
     )
-    env = envs.make(EnvConfig(library="envpool", name="One"))
+    env = make_of("envpool", "One")
     assert env.time_limit == limit
     assert env.observation_space.low == (0, -np.inf)
     with pytest.raises(ConfigError, match=r"^env\.name=Two: is for 2 players"):
-        envs.make(EnvConfig(library="envpool", name="Two"))
+        make_of("envpool", "Two")
 
 
 @struct.dataclass
@@ -464,7 +484,29 @@ def test_an_action_is_repeated_as_by_braxs_wrapper(
         np.testing.assert_array_equal(steps.final_observation[:, 0, 0], [3, 6, 9] * 2)
         np.testing.assert_array_equal(getattr(steps, flag)[:, 0], np.arange(6) % 3 == end)
     with pytest.raises(ConfigError, match=r"^env\.kwargs\.action_repeat=0: must be at least 1"):
-        envs.make(config(action_repeat=0))
+        make_of(library, "Walk", action_repeat=0)
+
+
+def test_a_download_that_fails_is_told_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, "playground", **FAKES["playground"])
+
+    def load(*_: Any, **__: Any) -> None:
+        raise subprocess.CalledProcessError(128, ["git", "clone"])
+
+    monkeypatch.setattr(sys.modules["mujoco_playground"].registry, "load", load)
+    with pytest.raises(ConfigError, match=r"^env\.name=Walk: .*downloaded.* of mujoco_playground"):
+        make_of("playground", "Walk")
+
+
+def test_an_environment_of_a_library_that_fails_names_versions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pretend(monkeypatch, "brax", **FAKES["brax"])
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: f"1.2.{len(name)}")
+    monkeypatch.setattr(Walking, "step", lambda *_: jnp.clip(1, a_minimum=0))
+    words = r"'a_minimum', in .*; does brax 1\.2\.4 fit jax 1\.2\.3\?"
+    with pytest.raises(ConfigError, match=rf"^env\.name=Walk: .*{words}"):
+        make_of("brax", "Walk")
 
 
 def test_a_package_written_over_gymnax_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -537,6 +538,32 @@ def test_environments_are_closed_if_a_later_one_cannot_be_made() -> None:
     with pytest.raises(SimulatorError, match="environment 0: OSError: no licence"):
         Pool(Counted, 4, *parts_of(Counted()))
     assert len(closed) == 2
+
+
+def test_mujocos_warnings_of_a_model_are_not_repeated(
+    monkeypatch: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where environments are made anew too; later warnings are printed again."""
+    handlers: list[Any] = [print]
+    mujoco = SimpleNamespace(
+        get_mju_user_warning=lambda: handlers[-1], set_mju_user_warning=handlers.append
+    )
+    monkeypatch.setitem(sys.modules, "mujoco", mujoco)
+
+    class Warning(Failing):
+        def __init__(self) -> None:
+            super().__init__("raises", str(tmp_path / "failed"))
+            handlers[-1]("of the model")
+
+        def step(self, action: Any) -> Any:
+            handlers[-1]("of a step")
+            return super().step(action)
+
+    found = started(Warning, restart=True)
+    steps(found, 3)
+    assert found.restarts == 1
+    assert capsys.readouterr().out.splitlines() == ["of the model"] + 6 * ["of a step"]
+    found.close()
 
 
 def test_subclasses_of_spaces_go_to_other_processes() -> None:

@@ -6,6 +6,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import math
+import subprocess
 import sys
 from collections.abc import Iterable
 from types import ModuleType
@@ -33,7 +34,7 @@ def make(config: EnvConfig) -> Environment:
     env = build(config)
     found = [] if is_simulated(env) else problems(env)
     if found:
-        raise ConfigError(f"{_key(config)}: {'; '.join(found)}")
+        raise ConfigError(f"{_key(config)}: {'; '.join([*found, way_out(config)])}")
     return env
 
 
@@ -60,16 +61,17 @@ def build(config: EnvConfig) -> Environment:
     adapter = _adapter(config)
     is_listed = config.target is None and config.library != "gymnasium"  # takes more than names()
     try:
-        if is_listed and config.name not in (known := adapter.names()):
+        if is_listed and config.name not in (known := _names(config, adapter)):
             raise unknown(config, known)
         env: Environment = adapter.make(config)
     except ConfigError:
         raise
-    except OSError as error:  # including URLError
+    except (OSError, subprocess.SubprocessError) as error:  # including URLError
+        files = getattr(adapter, "FILES", "the file")
         raise ConfigError(
             f"{_key(config)}: needs a file that could not be downloaded or read ({line(error)}); "
-            "make it once where there is a network and copy the file from there (gymnax keeps "
-            "MNIST in /tmp/mnist), or choose another environment"
+            f"make it once where there is a network and copy {files} from there, or choose another "
+            "environment"
         ) from error
     except ANY_ERROR as error:  # a constructor may raise anything
         given = f"env.kwargs={config.kwargs}, env.params={config.params}"
@@ -84,6 +86,14 @@ def build(config: EnvConfig) -> Environment:
     return Extras(env, tuple(config.extras)) if config.extras else env
 
 
+def way_out(config: EnvConfig) -> str:
+    """Return what to do about an environment that does not keep the contract."""
+    if config.target is not None:
+        return "it must keep the contract of docs/environments.md"
+    versions = (f"{each} {importlib.metadata.version(each)}" for each in (config.library, "jax"))
+    return f"does {' fit '.join(versions)}? Take other versions, or another environment"
+
+
 def outline(config: EnvConfig) -> tuple[str, str, int | None]:
     """Return the observation space and action space in words, and the time limit in steps."""
     env = build(config)
@@ -96,7 +106,8 @@ def outline(config: EnvConfig) -> tuple[str, str, int | None]:
 
 def registered(library: str) -> list[str]:
     """Return the names of a library's environments; `ConfigError` if it is not installed."""
-    return _adapter(EnvConfig(library=library)).names()
+    config = EnvConfig(library=library)
+    return _names(config, _adapter(config))
 
 
 def downloads(library: str, name: str) -> bool:
@@ -107,7 +118,8 @@ def downloads(library: str, name: str) -> bool:
 
 def is_installed(library: str) -> bool:
     """Return whether a library of environments is installed, without importing it."""
-    return importlib.util.find_spec(PACKAGES[library]) is not None
+    spec = importlib.util.find_spec(PACKAGES[library])
+    return spec is not None and spec.origin is not None  # None: a folder of that name
 
 
 def is_simulated(env: Any) -> bool:
@@ -118,6 +130,23 @@ def is_simulated(env: Any) -> bool:
 
 def _key(config: EnvConfig) -> str:
     return f"env.name={config.name}" if config.target is None else f"env.target={config.target}"
+
+
+def _names(config: EnvConfig, adapter: ModuleType) -> list[str]:
+    """Return the names of a library's environments; `ConfigError` if it has no such list."""
+    try:
+        return adapter.names()
+    except Exception as error:
+        raise _unusable(config.library, "used", error) from error
+
+
+def _unusable(library: str, verb: str, error: Exception) -> ConfigError:
+    spec = importlib.util.find_spec(PACKAGES[library])
+    return ConfigError(
+        f"env.library={library}: cannot be {verb} ({named(error)}); "
+        f"{installing(library)} brings versions that fit each other, unless "
+        f"{spec and spec.origin} is not {library}: then rename it"
+    )
 
 
 def _adapter(config: EnvConfig) -> ModuleType:
@@ -141,10 +170,7 @@ def _adapter(config: EnvConfig) -> ModuleType:
     except ConfigError:
         raise
     except Exception as error:  # an incomplete installation may raise anything
-        raise ConfigError(
-            f"env.library={library}: cannot be imported ({named(error)}); {installing(library)} "
-            "brings versions that fit each other"
-        ) from error
+        raise _unusable(library, "imported", error) from error
 
 
 def refuse_ranges(config: EnvConfig, owner: str) -> None:

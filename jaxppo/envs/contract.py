@@ -70,6 +70,8 @@ def check(config: EnvConfig, steps: int = 256) -> list[Check]:
     simulated = envs.is_simulated(env)
     try:
         found = [] if simulated else problems(env)
+        if config.target is None:
+            found = [f"{each}; {envs.way_out(config)}" for each in found]
         checks = [*made, Check("forms", found, describe(env.observation_space))]
         play_it = _check_simulators if simulated else _check_play
         return checks if found else checks + list(play_it(env, config, steps))

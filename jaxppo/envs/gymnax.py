@@ -29,6 +29,7 @@ with imported_later(  # gymnax's drawing libraries, which take 1.2 of 1.3 second
     from gymnax.environments.environment import Environment, EnvParams
 
 
+FILES = "/tmp/mnist"  # where its downloads are
 DRAW = 2**31 - 1  # folded into a reset's key; splits of it give smaller numbers
 # What functions of gymnax 1.0 return; `step` resets, `step_env` and `reset_env` are without it
 RESET = "observation, state (gymnax 1.0)"

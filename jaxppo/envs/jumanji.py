@@ -15,6 +15,8 @@ from jaxppo.config.schema import EnvConfig
 from jaxppo.envs.episodes import Episodes, box_of, line
 from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, Space
 
+FILES = "~/.cache/huggingface"  # where its downloads are
+
 
 class Jumanji:
     """One environment of Jumanji as an `episodes.Single`.
@@ -39,9 +41,13 @@ class Jumanji:
         self._joint: tuple[int, ...] | None = None
         mask = obs.get("action_mask") if isinstance(obs, dict) else None
         space = self.action_space
-        if isinstance(space, MultiDiscrete) and mask is not None and mask.shape == space.num_values:
-            self._joint = space.num_values
-            self.action_space = Discrete(int(np.prod(self._joint)))
+        if isinstance(space, MultiDiscrete) and mask is not None:
+            if mask.shape == space.num_values:
+                self._joint = space.num_values
+                self.action_space = Discrete(int(np.prod(self._joint)))
+            elif mask.shape[:-1] == space.shape:  # MultiCVRP's specification has one value more
+                size = int(np.prod(space.shape))
+                self.action_space = MultiDiscrete(mask.shape[-1:] * size, space.shape)
         self.observation_space = jax.tree.map(box_of, jax.eval_shape(self._observe, example))
 
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
@@ -96,6 +102,11 @@ def _action_space(spec: Any) -> Space:
 def names() -> list[str]:
     """Return the names of all registered environments."""
     return list(registered_environments())
+
+
+def downloads(name: str) -> bool:
+    """Return whether an environment downloads files when it is made for the first time."""
+    return name.startswith("Sokoban")
 
 
 def make(config: EnvConfig) -> Episodes:

@@ -9,6 +9,8 @@ from jaxppo.config.schema import EnvConfig
 from jaxppo.envs.episodes import Episodes
 from jaxppo.envs.states import of_brax
 
+FILES = "external_deps in the folder of mujoco_playground"  # where its downloads are
+
 
 def names() -> list[str]:
     """Return the names of all registered environments."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxppo.simulators.faults import ANY_ERROR, Fault, ReturnedError, in_words
+from jaxppo.simulators.making import without_repeats
 from jaxppo.simulators.spaces import Arrays, Leaf, actions_of
 
 VALUES = {  # what functions of Gymnasium's environments return
@@ -40,7 +41,8 @@ class Group:
         self._envs: dict[int, Any] = {}
         try:
             for row in self._rows:
-                self._envs[row] = make()
+                with without_repeats():
+                    self._envs[row] = make()
             if len({id(getattr(x, "unwrapped", x)) for x in self._envs.values()}) < len(self._rows):
                 raise ValueError(
                     "the function returns the same environment again; it must make a new one"
@@ -191,7 +193,8 @@ class Group:
 
     def _remake(self, row: int) -> None:
         _close(self._envs[row])
-        self._envs[row] = self._make()
+        with without_repeats():
+            self._envs[row] = self._make()
         self._steps[row] = 0
         self._arrays.seed[row] = next_seed(self._arrays.seed[row])
         self._start(row, int(self._arrays.seed[row]))

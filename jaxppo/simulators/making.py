@@ -1,8 +1,10 @@
 """Make one Gymnasium environment from settings, and check it."""
 
+import contextlib
 import importlib
+import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxppo.simulators.faults import ANY_ERROR, in_words
@@ -35,6 +37,21 @@ def wrapped(env: Any, wrappers: Sequence[Any]) -> Any:
         given = {"_target_": wrapper} if isinstance(wrapper, str) else dict(wrapper)
         env = attribute(given.pop("_target_"))(env, **given)
     return env
+
+
+@contextlib.contextmanager
+def without_repeats() -> Iterator[None]:
+    """Leave out MuJoCo's warnings: the first environment that was made has printed its model's."""
+    mujoco = sys.modules.get("mujoco")
+    if mujoco is None:
+        yield
+        return
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda text: None)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
 
 
 def problems(env: Any) -> list[str]:
