@@ -644,3 +644,43 @@ def test_one_answer_of_an_opponent_is_all_that_a_game_in_turn_needs(
     assert not player.any()
     monkeypatch.setattr(games, "ALTERNATING", set())
     jax.tree.map(np.testing.assert_array_equal, (step, player), play())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_worlds_of_xland_have_goals_of_a_benchmark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each episode draws one, or all have that of a number; without any they are refused."""
+    benchmarks = pytest.importorskip("xminigrid.benchmarks", reason="make adapters")
+    core = {name: importlib.import_module(f"xminigrid.core.{name}") for name in ("goals", "rules")}
+    tiles = jnp.asarray([[3, 1], [6, 2]], jnp.uint8)
+    wanted = jnp.stack([core["goals"].AgentHoldGoal(tile=tile).encode() for tile in tiles])
+    found = {"goals": wanted, "init_tiles": tiles[:, None], "num_rules": jnp.zeros(2, int)}
+    found["rules"] = jnp.stack([core["rules"].EmptyRule().encode()[None]] * 2)
+    benchmarks.save_bz2_pickle(found, str(tmp_path / "trivial_21k"))
+    monkeypatch.setattr(benchmarks, "DATA_PATH", str(tmp_path))
+    name, of_it = "XLand-MiniGrid-R1-9x9", {"benchmark": "trivial-21k"}
+
+    def goals(**kwargs: Any) -> Any:
+        env, keys = make_of("xminigrid", name, max_steps=1, **kwargs), jax.random.key(0)
+        keys = jax.random.split(keys, (6, 32))
+        state, _ = env.reset(keys[0])
+        shown = []
+        for each in keys[1:]:
+            state, _ = env.step(each, state, jnp.zeros(32, int))
+            shown.append(state.inner.state.goal_encoding[:, 1])
+        return np.stack(shown)
+
+    assert (goals(**of_it, ruleset_id=1) == 6).all()
+    drawn = goals(**of_it)
+    assert set(drawn.ravel()) == {3, 6}
+    assert (drawn != drawn[0]).any()
+    for world, kwargs, words in (
+        (name, {}, "has no goal.*env.kwargs.benchmark.*trivial-21k"),
+        ("MiniGrid-Playground", {}, "has no goal.*another environment"),
+        (name, {**of_it, "ruleset_id": 2}, "ruleset_id=2: must be at least 0 and at most 1"),
+        (name, {"ruleset_id": 2}, "ruleset_id=2: needs env.kwargs.benchmark"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            make_of("xminigrid", world, **kwargs)
