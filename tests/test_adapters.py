@@ -1,5 +1,6 @@
 """What makes many episodes of one environment, the contract's check, and other libraries."""
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import importlib.util
@@ -13,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import loops
 import numpy as np
 import pytest
 from conftest import small_config
@@ -560,7 +562,7 @@ FURTHER = [
     *(f"jumanji/maze env.name={name}" for name in ("RubiksCube-v0", "Cleaner-v0")),
     *(
         f"jumanji/maze env.name={name} arch.max_eval_steps=100"  # which have no time limit
-        for name in ("Minesweeper-v0", "TSP-v1", "Knapsack-v1")
+        for name in ("Minesweeper-v0", "TSP-v1", "Knapsack-v1", "MultiCVRP-v0")
     ),
     "navix/empty env.name=Navix-DoorKey-6x6-v0 +env.kwargs.observation_fn=symbolic_first_person",
     "craftax/classic +env.params.max_timesteps=60",
@@ -644,6 +646,114 @@ def test_one_answer_of_an_opponent_is_all_that_a_game_in_turn_needs(
     assert not player.any()
     monkeypatch.setattr(games, "ALTERNATING", set())
     jax.tree.map(np.testing.assert_array_equal, (step, player), play())
+
+
+OWN_LOOPS = [
+    "gymnax CartPole-v1 max_steps_in_episode=40",
+    "brax fast episode_length=9 action_repeat=4",
+    "brax inverted_pendulum episode_length=12 backend=positional",
+    "playground CartpoleSwingup episode_length=9 action_repeat=2",
+    "craftax Craftax-Classic-Symbolic-v1 max_timesteps=15",
+    "jumanji Snake-v1 num_rows=3 num_cols=3",
+    "jumanji MultiCVRP-v0",
+    "jumanji PacMan-v1 time_limit=12",
+    "navix Navix-Dynamic-Obstacles-5x5-v0 max_steps=15",
+    "xminigrid MiniGrid-DoorKey-5x5 max_steps=12",
+    "pgx 2048",
+]
+LIMITS = ("max_steps_in_episode", "episode_length", "max_timesteps", "time_limit", "max_steps")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", OWN_LOOPS)
+@pytest.mark.filterwarnings("default")
+def test_first_episodes_are_those_of_the_librarys_own_loop(case: str) -> None:
+    """Rewards, ends and observations, under the same actions."""
+    library, name, *given = case.split()
+    pytest.importorskip(envs.PACKAGES[library], reason="make adapters")
+    settings = dict(each.split("=") for each in given)
+    kwargs = {key: int(x) if x.isdigit() else x for key, x in settings.items()}
+    in_params = library in ("gymnax", "craftax", "xminigrid")
+    config = EnvConfig(
+        library=library, name=name, **{"params" if in_params else "kwargs": dict(kwargs)}
+    )
+    limit = next((kwargs.pop(key) for key in LIMITS if key in kwargs), None)
+    if library == "jumanji" and limit:
+        kwargs["time_limit"] = limit
+    start, advance = map(jax.jit, getattr(loops, library)(name, limit, **kwargs))
+    env = envs.make(config)
+    keys = jax.random.split(jax.random.key(3), 3)
+    state, obs = jax.jit(env.reset)(keys)
+    step = jax.jit(env.step)
+    theirs = [start(key) for key in keys]
+    over = np.zeros(3, bool)
+    for number in range(400):
+        action = np.stack([loops.fixed(env.action_space, 3 * number + row) for row in range(3)])
+        keys = jax.random.split(jax.random.key(number), 3)
+        state, found = step(keys, state, action)
+        for row in np.flatnonzero(~over):
+            same(theirs[row][1], obs, row)
+            *theirs[row], reward, ends = advance(keys[row], theirs[row][0], action[row])
+            np.testing.assert_allclose(found.reward[row], reward, 1e-4, 1e-6)
+            same(theirs[row][1], found.final_observation, row)
+            assert bool(found.terminated[row] | found.truncated[row]) == bool(ends)
+            assert not ends or found.truncated[row] == (number + 1 == env.time_limit)
+            over[row] = ends
+        obs = found.obs
+        if over.all():
+            return
+    raise AssertionError("an episode did not end")
+
+
+def same(theirs: Any, ours: Any, row: int) -> None:
+    """Compare an observation with the row of another; entries that the first has not are left."""
+    if isinstance(theirs, dict):
+        for key, part in theirs.items():
+            same(part, ours[key], row)
+    else:
+        np.testing.assert_allclose(np.asarray(ours)[row], np.asarray(theirs), 1e-4, 1e-4)
+
+
+OF_SIMULATORS = [
+    "gymnasium CartPole-v1",
+    "gymnasium HalfCheetah-v5 max_episode_steps=20",
+    "envpool CartPole-v1",
+    "envpool HalfCheetah-v4 max_episode_steps=20",
+    "envpool Breakout-v5 episodic_life=1",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", OF_SIMULATORS)
+@pytest.mark.filterwarnings("default")
+def test_steps_of_simulators_are_those_of_the_librarys_own_loop(case: str) -> None:
+    """Over several episodes of two environments, which end in different steps."""
+    library, name, *given = case.split()
+    pytest.importorskip(library)
+    if "Cheetah" in name:
+        pytest.importorskip("mujoco")
+    kwargs = {key: int(x) for key, _, x in (each.partition("=") for each in given)}
+    env = make_of(library, name, **kwargs)
+    actions = [
+        np.stack([loops.fixed(env.action_space, 2 * number + row) for row in range(2)])
+        for number in range(400)
+    ]
+    rows = [
+        getattr(loops, library)(name, 5 + row, [each[row] for each in actions], **kwargs)
+        for row in range(2)
+    ]
+    with contextlib.closing(env.make(2)) as pool:
+        pool.reset([0, 1], [5, 6])
+        arrays = pool.arrays
+        for action, *steps in zip(actions, *rows, strict=True):
+            pool.step([action])
+            for row, wanted in enumerate(steps):
+                found = (arrays.final[0], arrays.reward, arrays.terminated, arrays.truncated)
+                for one, other in zip((*found, arrays.obs[0]), wanted, strict=True):
+                    np.testing.assert_allclose(one[row], other, 1e-6)
+    ends = [[step[2] or step[3] for step in steps] for steps in rows]
+    assert all(sum(each) > 5 for each in ends)
+    assert ends[0] != ends[1] or "Cheetah" in name  # a row ends while the other goes on
 
 
 @pytest.mark.slow
