@@ -26,6 +26,7 @@ BUDGETS = oracles.vectors("ref_budget")
 def planned(num_devices: int = 1, num_minibatches: int = 1, **settings: Any) -> Plan:
     """A plan of `arch` settings and `rollout_length`."""
     system = {"rollout_length": settings.pop("rollout_length"), "num_minibatches": num_minibatches}
+    system |= {"standardize_advantages": "none"}  # which a batch of one transition forbids
     return plan(parse({"arch": settings, "system": system}), num_devices)
 
 
@@ -150,7 +151,8 @@ def flat(params: dict[str, Any], group: tuple[str, ...]) -> np.ndarray:
 
 def numbers(num_updates: int = 100, **system: Any) -> Hyperparameters:
     arch = {"total_num_envs": 1, "num_updates": num_updates, "num_evaluation": 1}
-    config = parse({"arch": arch, "system": {"rollout_length": 1, "num_minibatches": 1, **system}})
+    system |= {"rollout_length": 1, "num_minibatches": 1, "standardize_advantages": "none"}
+    config = parse({"arch": arch, "system": system})
     return hyperparameters(config, plan(config, 1))
 
 
