@@ -2,12 +2,14 @@
 
     python -m benchmarks.programs --save DIR       # in the old commit
     python -m benchmarks.programs --compare DIR    # in the new one
+    ... --run                                      # where the text must change
 
 Lowers the programs of training, evaluation, warm-up and the first state for every setting and
 platform, without compiling. Two programs are `equal` if their StableHLO is the same text, and
 `reordered` if they compute the same from the same operands but list independent operations in
 another order. Otherwise the new text is written beside the old one, for `diff`. Exit status 1 if
-any program differs.
+any program differs. With `--run`, settings are trained for 20 updates on this CPU instead, and
+parameters, optimiser state and statistics are compared bit for bit.
 """
 
 import argparse
@@ -32,8 +34,11 @@ sys.path.insert(0, str(ROOT / "tests"))  # environments and an algorithm of a us
 import jax  # noqa: E402
 
 import jaxppo  # noqa: E402
+from jaxppo.config.messages import named  # noqa: E402
 from jaxppo.config.plan import num_members  # noqa: E402
 from jaxppo.config.plan import plan as make_plan  # noqa: E402
+from jaxppo.config.schema import Config  # noqa: E402
+from jaxppo.envs import is_simulated  # noqa: E402
 from jaxppo.kernels.platforms import compiling_for  # noqa: E402
 from jaxppo.launch.composing import compose  # noqa: E402
 from jaxppo.runtime import build, compile, programs  # noqa: E402
@@ -41,6 +46,7 @@ from jaxppo.runtime.placement import Layout  # noqa: E402
 from jaxppo.runtime.population import members  # noqa: E402
 
 PLATFORMS = ("cpu", "cuda", "tpu")
+RUN = "run"  # in the place of a platform: train here
 SMALL = [
     *("arch.total_num_envs=16", "system.rollout_length=8", "arch.num_updates=4"),
     *("arch.num_evaluation=2", "arch.num_eval_episodes=4", "arch.compile_cache=null"),
@@ -155,6 +161,9 @@ def lowered(name: str, platform: str) -> dict[str, tuple[str, str]]:
     config = compose(setting.command, [*SMALL, *setting.overrides])
     found: dict[str, tuple[str, str]] = {}
 
+    if platform == RUN:
+        return {"bits": ("", trained(config, setting.num_devices))}
+
     def lower(program: Any, *args: Any, options: dict[str, Any]) -> compile.Program:
         module = program.trace(*args).lower(lowering_platforms=(platform,))
         module = module.compiler_ir("stablehlo")
@@ -173,6 +182,25 @@ def lowered(name: str, platform: str) -> dict[str, tuple[str, str]]:
     if name in WHOLE:
         lower(jax.jit(jaxppo.make_train(config)), jax.random.key(0), options={})
     return found
+
+
+def trained(config: Config, num_devices: int) -> str:
+    """Return a hash of the agents and their statistics after 20 updates."""
+    plan = make_plan(config, num_devices, num_members(config))
+    configs = members(config)
+    layout = Layout(plan, build.build(config, plan), tuple(range(len(configs))))
+    program = programs.compile_training(layout, configs)
+    state = layout.place(build.begin(layout.system, configs, layout.plan))
+    state = programs.warm_up(layout, config, state, program)
+    state, _ = program.call(state, layout.no_metrics(), layout.place_count(20))
+    if is_simulated(layout.system.env):
+        program.call.close()
+    agent = state.agent
+    parts = agent.policy.params, agent.policy.obs_statistics, agent.opt_state
+    found = hashlib.sha256()
+    for x in jax.tree.leaves((*parts, agent.reward_statistics)):
+        found.update(jax.device_get(x).tobytes())
+    return found.hexdigest()
 
 
 def _not_compiled() -> compile.Program:
@@ -236,14 +264,21 @@ def _file(folder: Path, name: str, platform: str, program: str) -> Path:
 
 def save(folder: Path, job: tuple[str, str]) -> str:
     """Write the programs of a setting and platform."""
-    for program, parts in lowered(*job).items():
+    try:
+        found = lowered(*job)
+    except Exception as error:  # the tool goes on with the others
+        return f"{job[0]:<24} {job[1]:<5} FAILED {named(error)[:200]}"
+    for program, parts in found.items():
         _file(folder, *job, program).write_bytes(gzip.compress("\n".join(parts[::-1]).encode()))
     return f"{job[0]:<24} {job[1]:<5} saved"
 
 
 def compare(folder: Path, job: tuple[str, str]) -> str:
     """Return a line that says how the programs of a setting and platform have changed."""
-    verdicts, news = [], lowered(*job)
+    try:
+        verdicts, news = [], lowered(*job)
+    except Exception as error:  # the tool goes on with the others
+        return f"{job[0]:<24} {job[1]:<5} FAILED {named(error)[:200]}"
     olds = [*folder.glob(_file(folder, *job, "*").name)]
     for program, (text, mark) in news.items():
         file = _file(folder, *job, program)
@@ -251,7 +286,8 @@ def compare(folder: Path, job: tuple[str, str]) -> str:
             verdicts.append("new")
             continue
         old_mark, _, old = gzip.decompress(file.read_bytes()).decode().partition("\n")
-        verdicts.append("equal" if text == old else "reordered" if mark == old_mark else "DIFFERS")
+        equal, reordered = (text, mark) == (old, old_mark), mark == old_mark
+        verdicts.append("equal" if equal else "reordered" if reordered else "DIFFERS")
         if verdicts[-1] == "DIFFERS":
             for suffix, each in ((".old", old), (".new", text)):
                 file.with_suffix(suffix).write_text(each)
@@ -266,18 +302,20 @@ def main() -> None:
     what.add_argument("--save", type=Path, metavar="DIR")
     what.add_argument("--compare", type=Path, metavar="DIR")
     parser.add_argument("--settings", nargs="*", default=[*SETTINGS], metavar="NAME")
+    parser.add_argument("--run", action="store_true", help="compare bits after 20 updates")
     parser.add_argument("--platforms", nargs="*", default=PLATFORMS, metavar="PLATFORM")
     arguments = parser.parse_args()
     folder: Path = arguments.save or arguments.compare
     folder.mkdir(parents=True, exist_ok=True)
-    jobs = [(name, platform) for name in arguments.settings for platform in arguments.platforms]
+    platforms = [RUN] if arguments.run else arguments.platforms
+    jobs = [(name, platform) for name in arguments.settings for platform in platforms]
     work = partial(save if arguments.save else compare, folder)
     lines = []
     with get_context("spawn").Pool(os.cpu_count(), maxtasksperchild=30) as pool:
         for line in pool.imap(work, jobs):
             print(line, flush=True)
             lines.append(line)
-    differ = sum(any(word in line for word in ("DIFFERS", "GONE")) for line in lines)
+    differ = sum(any(word in line for word in ("DIFFERS", "GONE", "FAILED")) for line in lines)
     print(f"{len(lines) - differ} of {len(lines)} as before")
     sys.exit(bool(differ))
 
