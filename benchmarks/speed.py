@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.blocks import SIZES, Size, growth_mib, keep, peak_mib, serve, torsos
-from jaxppo.algorithms import acting, spine
+from jaxppo.algorithms import acting, gradient_steps, spine
 from jaxppo.algorithms.optimizers import optimizer
 from jaxppo.config.schema import Config
 from jaxppo.kernels.permutations import random_permutation
@@ -174,7 +174,7 @@ def phases(timed: Timed) -> dict[str, float]:
         agent=jax.tree.map(lambda x: x[0, 0], timed.state.agent),
         acting=jax.tree.map(lambda x: x[0, 0, 0], timed.state.acting),
     )
-    _, rollout, _ = jax.jit(partial(acting.collect, built))(state.agent, state.acting)
+    _, rollout = jax.jit(partial(acting.collect, built))(state.agent, state.acting)
     batch = jax.jit(partial(targets, built))(state.agent, rollout)
     programs: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         "update": (partial(spine.update, built), (state,)),
@@ -244,7 +244,8 @@ def shuffle(system: System, state: LearnerState, batch: Batch) -> Any:
 
     def epoch(_: None, key: jax.Array) -> Any:
         order = random_permutation(key, num).reshape(system.num_minibatches, -1)
-        return None, jax.lax.scan(lambda _, i: (None, spine.select(batch, i)), None, order)[1]
+        take = partial(gradient_steps.select, system, state.agent, batch)
+        return None, jax.lax.scan(lambda _, i: (None, take(i)), None, order)[1]
 
     return jax.lax.scan(epoch, None, jax.random.split(state.acting.key, system.epochs))[1]
 
@@ -263,7 +264,7 @@ def gradients(system: System, state: LearnerState, batch: Batch) -> Any:
         params, opt_state = carry
         policy = dataclasses.replace(state.agent.policy, params=params)
         agent = dataclasses.replace(state.agent, policy=policy)
-        grads = spine.gradient(system, agent, minibatch)[0]
+        grads = gradient_steps.gradient(system, agent, minibatch)[0]
         updates, opt_state = update(grads, opt_state, params)
         return (jax.tree.map(jnp.add, params, updates), opt_state), None
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -41,14 +41,19 @@ def pytree(cls: type[Class]) -> type[Class]:
 class Hyperparameters:
     """The traced settings of an algorithm, as attributes: scalars, or `[P]` for members.
 
-    Changing one never recompiles. `num_updates` (int32), over which learning rates decay, is one
-    of them.
+    Changing one never recompiles. An algorithm declares its own in a subclass, which is a pytree
+    too.
     """
+
+    num_updates: jax.Array  # int32, over which learning rates decay
 
     def __init__(self, **numbers: Any) -> None:
         self.__dict__.update(numbers)
 
-    def replace(self, **changes: Any) -> Hyperparameters:
+    def __init_subclass__(cls) -> None:
+        jax.tree_util.register_pytree_with_keys_class(cls)
+
+    def replace(self, **changes: Any) -> Self:
         """Return a copy with changes; `AttributeError` for an unknown name.
 
         Changes `[P]` make a grid: all other numbers are repeated `P` times.
@@ -57,15 +62,18 @@ class Hyperparameters:
             getattr(self, name)
         numbers = {name: jnp.asarray(x) for name, x in {**vars(self), **changes}.items()}
         shape = jnp.broadcast_shapes(*(x.shape for x in numbers.values()))
-        return Hyperparameters(
+        return type(self)(
             **{
                 name: jnp.broadcast_to(x, shape).astype(jnp.asarray(getattr(self, name)).dtype)
                 for name, x in numbers.items()
             }
         )
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"no hyperparameter {name}; there are {', '.join(sorted(vars(self)))}")
+    if not TYPE_CHECKING:  # so that a type checker knows the names
+
+        def __getattr__(self, name: str) -> Any:
+            names = ", ".join(sorted(vars(self)))
+            raise AttributeError(f"no hyperparameter {name}; there are {names}")
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError("hyperparameters are not changed in place: use replace")
@@ -79,7 +87,7 @@ class Hyperparameters:
         return [(jax.tree_util.GetAttrKey(name), vars(self)[name]) for name in names], names
 
     @classmethod
-    def tree_unflatten(cls, names: tuple[str, ...], numbers: Any) -> Hyperparameters:
+    def tree_unflatten(cls, names: tuple[str, ...], numbers: Any) -> Self:
         """The inverse of flattening."""
         return cls(**dict(zip(names, numbers, strict=True)))
 
@@ -110,16 +118,16 @@ class TimeStep:
 
 
 @pytree
-class Acted:
+class ActorOutput:
     """Actions of one step of `B` environments."""
 
     action: PyTree  # [B, A...] raw, as the algorithm learns from it
     env_action: PyTree  # [B, A...] what the environment takes
-    kept: PyTree  # [B, ...] what else the loss needs, such as log-probabilities
+    extras: PyTree  # [B, ...] what else the loss needs, such as log-probabilities
 
 
 @pytree
-class Thoughts:
+class PolicyInfo:
     """What a policy computed to choose the actions of `B` environments. None: it has no such thing.
 
     Log-probabilities and entropies are those of the policy that samples, also if the actions are
@@ -142,12 +150,21 @@ class Transition:
     reset: jax.Array  # [T, B] bool, obs starts an episode (before the step)
     carry: PyTree  # [T, B, ...] memory before the step; where `reset`, not yet emptied
     action: PyTree  # [T, B, A...] raw
-    kept: PyTree  # [T, B, ...] of Acted
+    extras: PyTree  # [T, B, ...] of ActorOutput
     reward: jax.Array  # [T, B] as the environment gave it; in `learn`, scaled
     terminated: jax.Array  # [T, B] bool, the MDP ended (after the step): do not bootstrap
     truncated: jax.Array  # [T, B] bool, a time limit ended it (after the step): bootstrap
     final_observation: PyTree  # [T, B, O...] the true successor of this step
     discounted_return: PyTree  # [T, B] of the episode's rewards so far; () unless normalised by
+
+
+@pytree
+class Ended:
+    """The episodes that ended: how many, and sums of their returns and lengths."""
+
+    count: jax.Array  # int32
+    episode_return: jax.Array  # float32, undiscounted
+    episode_length: jax.Array  # int32
 
 
 @pytree
@@ -158,7 +175,7 @@ class Rollout:
     obs: PyTree  # [B, O...] after the last step
     reset: jax.Array  # [B] bool, that obs starts an episode
     carry: PyTree  # [B, ...] memory after the last step
-    keys: jax.Array  # [epochs] typed keys, one to shuffle each epoch
+    ended: Ended  # scalars
 
 
 @pytree
@@ -179,16 +196,23 @@ class Policy:
     exploration: PyTree = ()  # numbers that sampling needs besides the network, such as an epsilon
 
 
+Numbers = TypeVar("Numbers", bound=Hyperparameters)
+Own = TypeVar("Own")
+
+
 @pytree
-class AgentState:
+class Agent(Generic[Numbers, Own]):
     """Everything learnt: identical along D and U, stored once per device."""
 
     policy: Policy
     opt_state: PyTree
-    hyperparameters: Hyperparameters
-    algorithm: PyTree  # what the algorithm keeps from update to update
+    hyperparameters: Numbers
+    algorithm_state: Own  # what the algorithm keeps from update to update
     reward_statistics: RunningStatistics  # of discounted sums of reward, a scalar
     update: jax.Array  # int32, updates done; steps are counted on the host in exact integers
+
+
+AgentState = Agent[Any, Any]  # of any algorithm
 
 
 @pytree

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxppo.algorithms import acting, memory, ppo, spine
+from jaxppo.algorithms import acting, memory, ppo_data, report, spine
+from jaxppo.algorithms.gradient_steps import make_step
 from jaxppo.kernels import random_bits
 from jaxppo.ops import sequences
 from jaxppo.types import AgentState, Batch, LearnerState, Rollout, System
@@ -23,23 +24,28 @@ def compiled(system: System) -> Any:
     algorithm = system.algorithm
     phases = [acting.collect, acting.unroll, memory.burn_in, memory.refresh_batch]
     phases += [spine.update, spine.learn, spine.scale_rewards, spine.update_obs_statistics]
-    phases += [spine.run_epochs, spine.run_epoch, spine.gradient_step]
+    phases += [spine.run_epochs, report.report]
     phases += [algorithm.targets, algorithm.loss, algorithm.finish]
     recompute_carries = jax.jit(partial(memory.recompute_carries, system), static_argnums=2)
     return SimpleNamespace(
         **{phase.__name__: jax.jit(partial(phase, system)) for phase in phases},
+        gradient_step=jax.jit(make_step(system)),
         recompute_carries=recompute_carries,
         system=system,
     )
 
 
 def collect(phases: Any, state: LearnerState) -> tuple[LearnerState, Rollout]:
-    """The state after a rollout, and the rollout with the keys that `update` would give it."""
-    after, rollout, _ = phases.collect(state.agent, state.acting)
+    """The state after a rollout, and the rollout."""
+    return collect_with_keys(phases, state)[:2]
+
+
+def collect_with_keys(phases: Any, state: LearnerState) -> tuple[LearnerState, Rollout, jax.Array]:
+    """The same, and the keys of the epochs that `update` would give to `learn`."""
+    after, rollout = phases.collect(state.agent, state.acting)
     keys = random_bits.split(after.key, 1 + phases.system.epochs)
     after = dataclasses.replace(after, key=keys[0])
-    rollout = dataclasses.replace(rollout, keys=keys[1:])
-    return LearnerState(agent=state.agent, acting=after), rollout
+    return LearnerState(agent=state.agent, acting=after), rollout, keys[1:]
 
 
 def add_targets(phases: Any, agent: AgentState, rollout: Rollout) -> tuple[AgentState, Batch]:
@@ -65,7 +71,7 @@ def random_batch(num: int, seed: int = 0) -> Batch:
     """A batch of PPO `[1, num]` of noise."""
     draw = np.random.default_rng(seed).normal
     rows = lambda *shape: jnp.asarray(draw(size=(1, num, *shape)), jnp.float32)  # noqa: E731
-    steps = ppo.Steps(
+    steps = ppo_data.Steps(
         obs=rows(2),
         reset=jnp.zeros((1, num), bool),
         action=jnp.asarray(np.arange(num)[None] % 2, jnp.int32),

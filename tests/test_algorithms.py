@@ -241,7 +241,7 @@ class BareAction(Reinforce):
         (DictOfSteps, "targets: its steps must be a dataclass with fields obs and reset"),
         (MetricOfEach, r"loss: entropy is \[3\], and must be a scalar"),
         (BareFinish, r"finish: must return \(agent, finish_metrics\)"),
-        (BareAction, "act: must return jaxppo.types.Acted, not DynamicJaxprTracer"),
+        (BareAction, "act: must return jaxppo.types.ActorOutput, not DynamicJaxprTracer"),
     ],
 )
 def test_an_algorithm_that_breaks_its_contract_is_named(

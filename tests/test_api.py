@@ -583,7 +583,7 @@ import jax
 import jaxppo
 from jaxppo import Block, ConfigError, Result
 from jaxppo.algorithms.objectives import hyperparameters
-from jaxppo.algorithms.ppo import Steps
+from jaxppo.algorithms.ppo_data import Steps
 from jaxppo.config.fields import traced
 from jaxppo.types import AgentState
 

@@ -233,6 +233,17 @@ def test_a_damaged_one_is_named_and_the_one_before_it_read(
     assert checkpoint.newest(tmp_path)[0].steps == 20  # type: ignore[union-attr]
 
 
+def test_a_checkpoint_of_format_3_has_the_names_of_today(tmp_path: Path, write: Any) -> None:
+    """There `agent.algorithm_state` was `agent.algorithm`."""
+    write({10: 1.0})
+    path = tmp_path / "checkpoints" / f"{10:012}"
+    old = ".learner.agent.algorithm"
+    edit(path, format=3, layout={f"{old}.factor": ["float32", [2]], f"{old}s": ["float32", [1]]})
+    arrays = checkpoint.read(path).arrays
+    assert list(arrays) == [f"{old}_state.factor", f"{old}s"]
+    np.testing.assert_array_equal(arrays[f"{old}_state.factor"], [10, 10])
+
+
 def test_every_flipped_bit_of_a_manifest_is_noticed(tmp_path: Path, write: Any) -> None:
     write({10: 1.0})
     file = tmp_path / "checkpoints" / f"{10:012}" / "manifest.json"

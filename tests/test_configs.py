@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 from jaxppo import envs
 from jaxppo.algorithms.actor_critic import ActorCritic
 from jaxppo.algorithms.objectives import ESTIMATORS, OBJECTIVES, VALUE_LOSSES
-from jaxppo.algorithms.ppo import PPOSettings
+from jaxppo.algorithms.ppo_settings import PPOSettings
 from jaxppo.algorithms.pqn import PQNSettings
 from jaxppo.config.fields import ConfigError, traced
 from jaxppo.config.parse import (
@@ -107,12 +107,10 @@ def fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
 
 @pytest.mark.parametrize("file, cls", HOMES.items(), ids=HOMES)
 def test_file_holds_the_defaults(file: str, cls: Any) -> None:
-    settings = OmegaConf.to_container(OmegaConf.load(CONFIGS / file))
+    settings: Any = OmegaConf.to_container(OmegaConf.load(CONFIGS / file))
     defaults = dataclasses.asdict(cls())
     assert settings == defaults
-    assert [type(value) for value in typing.cast(dict[str, Any], settings).values()] == [
-        type(value) for value in defaults.values()
-    ]
+    assert {k: type(x) for k, x in settings.items()} == {k: type(x) for k, x in defaults.items()}
 
 
 @pytest.mark.parametrize("file, cls", HOMES.items(), ids=HOMES)

@@ -45,7 +45,7 @@ DOOR = "api"  # of Python, beside the commands
 # The spine, which serves every algorithm, and what is of one algorithm or of some.
 SPINE = {
     *("spine", "acting", "algorithm", "axes", "evaluation", "guards", "memory", "metrics"),
-    "stepwise",
+    *("contract", "gradient_steps", "report", "schedules", "stepwise", "whole"),
 }
 OF_SOME = {"ppo", "pqn", "objectives", "actor_critic"}
 
@@ -54,7 +54,7 @@ NOWHERE = set[str]()
 LIBRARIES = {  # a library -> the wings and modules that may import it
     "jax": {*WINGS, *COMMANDS, DOOR} - {"config", "simulators"},
     "flax": {"networks", "kernels.norms", "kernels.products", "envs.t_maze"},
-    "optax": {"algorithms.optimizers", "algorithms.spine", "kernels.reductions"},
+    "optax": {"algorithms.optimizers", "algorithms.gradient_steps", "kernels.reductions"},
     "distrax": {"ops.distributions", "networks.heads"},
     "rlax": {"ops.returns", "ops.losses", "ops.distributional"},
     "tensorflow_probability": NOWHERE,

@@ -13,7 +13,7 @@ from conftest import small_config
 
 import jaxppo
 from jaxppo.algorithms.evaluation import Episodes
-from jaxppo.algorithms.spine import Metrics
+from jaxppo.algorithms.report import Metrics
 from jaxppo.config.fields import ConfigError
 from jaxppo.runtime import blocks, loop, sinks
 from jaxppo.runtime.build import random_streams

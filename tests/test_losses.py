@@ -296,7 +296,7 @@ def test_objectives_take_their_numbers_from_the_agent() -> None:
     new, old = random_log_probs(0)
     advantage = float32(np.random.default_rng(1).normal(size=SIZE))
     agent: Any = SimpleNamespace(
-        algorithm=SimpleNamespace(kl_factor=0.5),
+        algorithm_state=SimpleNamespace(kl_factor=0.5),
         hyperparameters=SimpleNamespace(
             clip_eps=0.1, clip_eps_high=0.4, dpo_alpha=0.3, dpo_beta=0.2, kl_coef=1.4
         ),

@@ -362,7 +362,7 @@ def test_a_copied_member_goes_on_as_its_source_with_other_numbers(
     }
     loop.run(coin(population=settings), tmp_path)
     ((before, after, numbers),) = seen
-    for part in ("policy.params", "opt_state", "policy.obs_statistics", "algorithm"):
+    for part in ("policy.params", "opt_state", "policy.obs_statistics", "algorithm_state"):
         old, new = before, after
         for name in part.split("."):
             old, new = getattr(old, name), getattr(new, name)

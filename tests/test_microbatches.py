@@ -10,7 +10,7 @@ import pytest
 from conftest import NETWORK, build, small_config
 from phases import add_targets, collect, compiled, with_steps
 
-from jaxppo.algorithms import ppo, spine
+from jaxppo.algorithms import gradient_steps, ppo_data, spine
 from jaxppo.config.fields import ConfigError
 from jaxppo.ops import sequences
 from jaxppo.runtime import microbatches
@@ -54,9 +54,9 @@ def test_extremes_are_of_all_microbatches_and_losses_their_means(small: Any) -> 
     agent, batch = add_targets(phases, state.agent, rollout)
     shifted = np.linspace(-1, 1, 32, dtype=np.float32)[None]
     batch = with_steps(batch, log_prob=batch.steps.log_prob + shifted)
-    _, *whole = spine.gradient(system, agent, batch)
+    _, *whole = gradient_steps.gradient(system, agent, batch)
     system = dataclasses.replace(system, num_microbatches=8)
-    _, *parts = spine.gradient(system, agent, batch)
+    _, *parts = gradient_steps.in_microbatches(system, agent, batch)
     assert whole[1].ratio_max > 2 * whole[1].ratio_min
     for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(parts), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
@@ -64,8 +64,8 @@ def test_extremes_are_of_all_microbatches_and_losses_their_means(small: Any) -> 
 
 def test_microbatches_are_the_sequences_of_a_minibatch_in_order() -> None:
     steps = np.arange(12).reshape(2, 6)  # [L, M]
-    fields = dict.fromkeys((f.name for f in dataclasses.fields(ppo.Steps)), steps)
-    batch = spine.split(Batch(carry=steps[0], steps=ppo.Steps(**fields)), 3)
+    fields = dict.fromkeys((f.name for f in dataclasses.fields(ppo_data.Steps)), steps)
+    batch = gradient_steps.split(Batch(carry=steps[0], steps=ppo_data.Steps(**fields)), 3)
     for part in jax.tree.leaves(batch.steps):
         np.testing.assert_array_equal(
             part, [[[0, 1], [6, 7]], [[2, 3], [8, 9]], [[4, 5], [10, 11]]]

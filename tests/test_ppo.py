@@ -14,6 +14,7 @@ from conftest import LAYERS, MLP
 from phases import (
     add_targets,
     collect,
+    collect_with_keys,
     compiled,
     flat,
     random_batch,
@@ -23,7 +24,7 @@ from phases import (
 )
 
 from jaxppo.algorithms import spine
-from jaxppo.algorithms.ppo import Steps
+from jaxppo.algorithms.ppo_data import Steps
 from jaxppo.config.fields import ConfigError, traced
 from jaxppo.ops.distributions import categorical
 
@@ -72,10 +73,10 @@ def test_values_kept_while_acting_are_those_of_the_whole_rollout(
     phases = compiled(system)
     state, rollout = collect(phases, state)
     agent, _ = add_targets(phases, state.agent, rollout)  # its value statistics have moved
-    kept = rollout.steps.kept
+    kept = rollout.steps.extras
     assert rollout.steps.truncated.any()
     assert np.std(kept.raw_value) > 0
-    steps = dataclasses.replace(rollout.steps, kept=dataclasses.replace(kept, raw_value=None))
+    steps = dataclasses.replace(rollout.steps, extras=dataclasses.replace(kept, raw_value=None))
     again = dataclasses.replace(rollout, steps=steps)
     _, found = add_targets(phases, agent, rollout)
     _, computed = add_targets(phases, agent, again)
@@ -178,11 +179,10 @@ def kl_of_mine(agent: Any, steps: Steps, distribution: Any, log_prob: jax.Array)
 
 def test_an_objective_by_import_path_sees_the_acting_policy(small: Any) -> None:
     system, state = small(system__objective="test_ppo.kl_of_mine")
-    assert system.algorithm.objective is kl_of_mine
     jax.eval_shape(partial(spine.update, system), state)
     blind, state = small(system__objective="clip")
     phases = compiled(blind)
-    _, rollout, _ = jax.eval_shape(phases.collect, state.agent, state.acting)
+    _, rollout = jax.eval_shape(phases.collect, state.agent, state.acting)
     _, steps, _ = jax.eval_shape(phases.targets, state.agent, rollout)
     assert steps.distribution == ()  # what is not looked at is not kept
 
@@ -256,8 +256,8 @@ def test_critic_learns_normalised_targets_of_values_in_units_of_reward(small: An
     phases = compiled(system)
     means, squares, weight = 0.0, 0.0, 0.0
     for _ in range(3):
-        before = state.agent.algorithm.value_statistics
-        state, rollout = collect(phases, state)
+        before = state.agent.algorithm_state.value_statistics
+        state, rollout, keys = collect_with_keys(phases, state)
         agent, batch = add_targets(phases, state.agent, rollout)
         seen = rollout.steps.obs, rollout.steps.reset
         raw = np.asarray(phases.unroll(agent.policy, (), *seen)[1].value.mean())
@@ -270,7 +270,7 @@ def test_critic_learns_normalised_targets_of_values_in_units_of_reward(small: An
         means = 0.9 * means + 0.1 * target.mean()
         squares = 0.9 * squares + 0.1 * np.square(target).mean()
         weight = 0.9 * weight + 0.1
-        statistics = agent.algorithm.value_statistics
+        statistics = agent.algorithm_state.value_statistics
         np.testing.assert_allclose(statistics.mean, means / weight, rtol=1e-4)
         variance = squares / weight - (means / weight) ** 2
         np.testing.assert_allclose(statistics.variance, variance, rtol=1e-3)
@@ -278,7 +278,7 @@ def test_critic_learns_normalised_targets_of_values_in_units_of_reward(small: An
         units = (target - statistics.mean) / np.sqrt(statistics.variance + 1e-4)
         error = raw.reshape(1, -1) - units
         np.testing.assert_allclose(losses.value_loss, 0.5 * np.square(error).mean(), rtol=1e-3)
-        agent, *_ = phases.run_epochs(agent, rollout, batch)
+        agent, _ = phases.run_epochs(agent, rollout, batch, keys)
         state = dataclasses.replace(state, agent=agent)
 
 
@@ -363,7 +363,7 @@ def test_penalty_adapts_to_its_target(small: Any, target: float, factor: float) 
     phases = compiled(system)
     for update in (1, 2):
         state, metrics = phases.update(state)
-        assert state.agent.algorithm.kl_factor == factor**update
+        assert state.agent.algorithm_state.kl_factor == factor**update
         assert metrics.learn.finish.kl_coef == 3.0 * factor**update
         assert state.agent.hyperparameters.kl_coef == 3.0
 
@@ -377,4 +377,4 @@ def test_penalty_stays_within_half_of_its_target(small: Any) -> None:
     for shift, factor in ((0.0, 0.5), (0.45, 1.0), (0.9, 2.0)):  # KL near 0, 0.1 and 0.37
         old = categorical(batch.steps.distribution.logits + jnp.asarray([2 * shift, 0.0]))
         moved, _ = phases.finish(agent, with_steps(batch, distribution=old))
-        assert moved.algorithm.kl_factor == factor, shift
+        assert moved.algorithm_state.kl_factor == factor, shift

@@ -141,9 +141,9 @@ def test_targets_equal_an_oracle_on_true_successors(
         return np.asarray(output.estimate.mean())[:, :, 0]
 
     if recompute:
-        assert steps.kept == ()
+        assert steps.extras == ()
     else:  # what acting kept is of the same parameters
-        kept = steps.kept.estimate.mean()[:, :, 0]
+        kept = steps.extras.estimate.mean()[:, :, 0]
         np.testing.assert_allclose(kept, q_values(steps.obs), rtol=1e-4, atol=1e-5)
     target = oracles.q_lambda(
         np.asarray(steps.reward) * 0.1,
@@ -396,7 +396,7 @@ def test_illegal_actions_are_never_taken(empty: bool) -> None:
     _, rollout, _ = rollout_after(phases, state, 1)
     assert np.isfinite(rollout.steps.reward).all()
     assert len(np.unique(rollout.steps.action)) == 5
-    assert np.isfinite(rollout.steps.kept.estimate.mean()).all()
+    assert np.isfinite(rollout.steps.extras.estimate.mean()).all()
 
 
 @pytest.mark.long_but(3)
@@ -447,7 +447,7 @@ def test_new_hyperparameters_change_exploration_at_once() -> None:
 def test_greedy_actions_ignore_epsilon() -> None:
     system, state = small(env__target="envs.Parts")
     policy, obs = state.agent.policy, state.acting.obs
-    _, acted, _ = acting.act(system, policy, (), obs, jnp.zeros(4, bool), None)
+    _, acted = acting.act(system, policy, (), obs, jnp.zeros(4, bool), None)
     output = acting.unroll(system, policy, (), obs[None], jnp.zeros((1, 4), bool))[1]
     q = np.asarray(output.estimate.mean())[0]
     expected = [[np.argmax(q[b, c, :n]) for c, n in enumerate((2, 3, 4))] for b in range(4)]

@@ -15,8 +15,10 @@ import pytest
 from conftest import LAYERS, NETWORK, alone, build, products_by_type, small_config
 from phases import add_targets, collect, compiled, with_hyperparameters, with_steps
 
-from jaxppo.algorithms import spine
+from jaxppo.algorithms import guards, spine
 from jaxppo.algorithms.evaluation import evaluate
+from jaxppo.algorithms.gradient_steps import select
+from jaxppo.algorithms.memory import make_refresh
 from jaxppo.config.fields import ConfigError
 from jaxppo.kernels.platforms import compiling_for
 from jaxppo.networks.memory import CELLS, LRU, Recurrent
@@ -263,7 +265,7 @@ def test_first_minibatch_ratio_is_one_after_several_updates(of: Any) -> None:
 )
 def test_stored_carry_is_the_one_before_the_step(of: Any) -> None:
     case = learning(*of)
-    after, rollout, _ = case.collect(case.state.agent, case.state.acting)
+    after, rollout = case.collect(case.state.agent, case.state.acting)
     carry, steps = case.state.acting.carry, rollout.steps
     for t in range(T):
         equal(jax.tree.map(lambda x, t=t: x[t], steps.carry), carry, rtol=1e-4, atol=1e-5)
@@ -386,7 +388,9 @@ def test_minibatches_are_of_whole_sequences() -> None:
     case = learning(*SHARED)
     _, rollout, batch = rollout_of(case)
     assert batch.steps.obs.shape[:2] == (2, 4 * B)
-    chosen = spine.select(batch, jnp.array([1, 6]))  # environment 1 from 0, 2 from step 2 on
+    chosen = select(
+        case.system, (), batch, jnp.array([1, 6])
+    )  # environment 1 from 0, 2 from step 2 on
     steps = rollout.steps
     np.testing.assert_array_equal(chosen.steps.obs[:, 0], steps.obs[:2, 1])
     np.testing.assert_array_equal(chosen.steps.obs[:, 1], steps.obs[2:4, 2])
@@ -454,7 +458,7 @@ def test_an_epoch_reads_what_the_parameters_remember_now(carries: bool, targets:
     stale = batch_of(case, agent, rollout).steps
     assert not np.allclose(wanted.advantage, stale.advantage, rtol=1e-3)
     carry = sequences.first(remembered, 2) if carries else batch.carry
-    found = changed.refresh_batch(agent, rollout, batch)
+    found = changed.refresh_batch(rollout, agent, batch)
     equal(found.carry, carry, rtol=1e-4, atol=1e-4)
     of_targets = found.steps.advantage, found.steps.target
     equal(of_targets, (wanted.advantage, wanted.target), rtol=1e-4, atol=1e-4)
@@ -462,21 +466,24 @@ def test_an_epoch_reads_what_the_parameters_remember_now(carries: bool, targets:
     equal(stays.steps, batch.steps, rtol=0.0)  # the acting policy is what it was
 
 
-def test_an_epoch_after_the_end_recomputes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_epoch_after_the_end_recomputes_nothing() -> None:
     case = learning(*SHARED)
-    changes = {"recompute_carries": True, "stop_early": True}
-    changed = compiled(dataclasses.replace(case.system, **changes))
+    system = dataclasses.replace(case.system, recompute_carries=True, stop_early=True)
+    changed = compiled(system)
     state, rollout, batch = rollout_of(case)
-    monkeypatch.setattr(spine, "gradient_step", lambda system, batch, agent, indices: batch)
-    monkeypatch.setattr(
-        spine, "guarded", lambda system, step, nothing, progress, i: (progress, step(*progress))
-    )
     agent = moved(state.agent)
-    fresh = changed.refresh_batch(agent, rollout, batch).carry
+    fresh = changed.refresh_batch(rollout, agent, batch).carry
+
+    def look(stopped: bool) -> Any:
+        """The batch of an epoch of `guards.until_stopped`."""
+
+        def one(step: Any, refresh: Any, _: Any) -> Any:
+            return (agent, None), refresh((agent, jnp.asarray(stopped)), batch)
+
+        return guards.until_stopped(system, one, ())((), make_refresh(system, rollout), agent)[1]
+
     for stopped, carry in ((False, fresh), (True, batch.carry)):
-        progress = (agent, jnp.asarray(stopped))
-        _, seen = changed.run_epoch(rollout, batch, progress, jax.random.key(0))
-        equal(jax.tree.map(lambda x: x[0], seen.carry), carry, rtol=1e-4, atol=1e-5)
+        equal(look(stopped).carry, carry, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.long
@@ -546,7 +553,7 @@ def test_the_kl_of_an_update_is_of_what_was_learnt_from() -> None:
     for first, rest in ((0.0, 0.0), (5.0, 0.0), (0.0, 5.0)):
         logits = batch.steps.distribution.logits.at[:3, :, 0].add(first).at[3:, :, 0].add(rest)
         adapted, _ = phases.finish(state.agent, with_steps(batch, distribution=categorical(logits)))
-        factors.append(float(adapted.algorithm.kl_factor))
+        factors.append(float(adapted.algorithm_state.kl_factor))
     assert factors == [0.5, 0.5, 2.0]
 
 

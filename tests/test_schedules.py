@@ -202,11 +202,11 @@ ADAPTED = {"adapt_learning_rates": True, "decay_learning_rates": False}
 def test_rule_of_adapted_rates(small: Any, kl: float, factor: float, wanted: float) -> None:
     system, state = small(system=ADAPTED)
     algorithm: PPO = system.algorithm
-    of_state = dataclasses.replace(state.agent.algorithm, rate_factor=jnp.float32(factor))
-    agent = dataclasses.replace(state.agent, algorithm=of_state)
+    of_state = dataclasses.replace(state.agent.algorithm_state, rate_factor=jnp.float32(factor))
+    agent = dataclasses.replace(state.agent, algorithm_state=of_state)
     metrics: Any = types.SimpleNamespace(approximate_kl=jnp.float32(kl))
     agent = algorithm.adapt(agent, metrics)
-    np.testing.assert_allclose(agent.algorithm.rate_factor, wanted, rtol=1e-6)
+    np.testing.assert_allclose(agent.algorithm_state.rate_factor, wanted, rtol=1e-6)
     rates = algorithm.rates(agent)
     np.testing.assert_allclose(rates["actor"], 1e-3 * wanted, rtol=1e-6)
     np.testing.assert_allclose(rates["critic"], 1e-3 * wanted, rtol=1e-6)
@@ -216,8 +216,8 @@ def test_adapted_rates_stay_in_their_bounds_with_the_factor_of_another_member(sm
     """Selection copies the factor, and changes `actor_lr`; so may a resume."""
     system, state = small(system=ADAPTED)
     for factor, wanted in ((100.0, 1e-2), (1e-4, 1e-5)):
-        of_state = dataclasses.replace(state.agent.algorithm, rate_factor=jnp.float32(factor))
-        rates = system.algorithm.rates(dataclasses.replace(state.agent, algorithm=of_state))
+        of_state = dataclasses.replace(state.agent.algorithm_state, rate_factor=jnp.float32(factor))
+        rates = system.algorithm.rates(dataclasses.replace(state.agent, algorithm_state=of_state))
         np.testing.assert_allclose(rates["actor"], wanted, rtol=1e-6)
         np.testing.assert_allclose(rates["critic"], wanted, rtol=1e-6)
 
@@ -229,10 +229,10 @@ def test_every_gradient_step_adapts_the_rates(small: Any, more: dict[str, Any]) 
     """With a target that no KL reaches, 8 steps multiply the rates by 1.5 each."""
     system, state = small(system={**ADAPTED, **more, "lr_kl_target": 1e3, "lr_max": 1e6})
     after, found = phases.compiled(system).update(state)
-    np.testing.assert_allclose(after.agent.algorithm.rate_factor, 1.5**8, rtol=1e-5)
+    np.testing.assert_allclose(after.agent.algorithm_state.rate_factor, 1.5**8, rtol=1e-5)
     np.testing.assert_allclose(found.learn.learning_rate, 1e-3 * 1.5**8, rtol=1e-5)
     again, _ = phases.compiled(system).update(after)
-    np.testing.assert_allclose(again.agent.algorithm.rate_factor, 1.5**16, rtol=1e-5)
+    np.testing.assert_allclose(again.agent.algorithm_state.rate_factor, 1.5**16, rtol=1e-5)
 
 
 @pytest.mark.parametrize("target", [1e-9, 10.0])
@@ -243,7 +243,9 @@ def test_the_minibatch_that_ends_the_epochs_lowers_the_rates(small: Any, target:
     after, found = phases.compiled(system).update(state)
     steps = int(found.learn.gradient_steps)
     assert 0 < steps < 8  # the first has no KL yet
-    np.testing.assert_allclose(after.agent.algorithm.rate_factor, 1.5 ** (steps - 1), rtol=1e-5)
+    np.testing.assert_allclose(
+        after.agent.algorithm_state.rate_factor, 1.5 ** (steps - 1), rtol=1e-5
+    )
 
 
 def test_adapted_rates_scale_the_steps(small: Any) -> None:
@@ -256,8 +258,8 @@ def test_adapted_rates_scale_the_steps(small: Any) -> None:
         strict=True,
     ):
         np.testing.assert_array_equal(x, y)
-    halved = dataclasses.replace(state.agent.algorithm, rate_factor=jnp.float32(0.5))
-    agent = dataclasses.replace(state.agent, algorithm=halved)
+    halved = dataclasses.replace(state.agent.algorithm_state, rate_factor=jnp.float32(0.5))
+    agent = dataclasses.replace(state.agent, algorithm_state=halved)
     slower, _ = phases.compiled(system).update(dataclasses.replace(state, agent=agent))
     other, _ = update_of(plain, begun, actor_lr=5e-4, critic_lr=5e-4)
     for x, y in zip(learnt(slower), learnt(other), strict=True):

@@ -13,6 +13,7 @@ from conftest import NETWORK, build, small_config
 from phases import (
     add_targets,
     collect,
+    collect_with_keys,
     compiled,
     flat,
     random_batch,
@@ -20,15 +21,17 @@ from phases import (
     with_hyperparameters,
 )
 
-from jaxppo.algorithms import guards, spine
+from jaxppo.algorithms import guards, report, spine
 from jaxppo.algorithms.acting import state_values
+from jaxppo.algorithms.gradient_steps import gradient_step, make_step, select
+from jaxppo.algorithms.memory import keep_batch
 from jaxppo.algorithms.metrics import add, over_axes
 from jaxppo.kernels.permutations import random_permutation
 from jaxppo.ops.collectives import BATCH_AXIS
 from jaxppo.runtime.devices import parallel
 from jaxppo.runtime.events import of_training
 from jaxppo.runtime.placement import Layout
-from jaxppo.types import LearnerState, Rollout, System
+from jaxppo.types import Batch, LearnerState, System
 
 NORMALIZED = {"system__normalize_observations": True}
 STATISTICS = ("normalize_observations", "normalize_values", "normalize_rewards")
@@ -38,7 +41,7 @@ GRU = {"_target_": "jaxppo.networks.memory.Recurrent", "cell": "gru", "size": 8}
 @pytest.mark.parametrize("terminates", [False, True])
 def test_rollout_says_where_episodes_open_and_how_they_end(small: Any, terminates: bool) -> None:
     system, state = small(env__params={"terminates": terminates})
-    after, rollout, ended = compiled(system).collect(state.agent, state.acting)
+    after, rollout = compiled(system).collect(state.agent, state.acting)
     steps, time = rollout.steps, np.arange(8) % 5
     np.testing.assert_array_equal(steps.obs[..., 0], np.tile(time[:, None], (1, 4)))
     np.testing.assert_array_equal(steps.reset, np.tile(time[:, None] == 0, (1, 4)))
@@ -52,7 +55,7 @@ def test_rollout_says_where_episodes_open_and_how_they_end(small: Any, terminate
     np.testing.assert_array_equal(after.obs[:, 0], 3.0)
     np.testing.assert_array_equal(rollout.obs, after.obs)
     assert not rollout.reset.any()
-    assert ended == (4, 60, 20)
+    assert jax.tree.leaves(rollout.ended) == [4, 60, 20]
 
 
 def test_running_episodes_are_counted_once_and_across_rollouts(small: Any) -> None:
@@ -60,8 +63,8 @@ def test_running_episodes_are_counted_once_and_across_rollouts(small: Any) -> No
     totals, acting = np.zeros(3), state.acting
     phases = compiled(system)
     for _ in range(6):  # 48 steps: 8 episodes of 6 steps and return 21 in each environment
-        acting, _, ended = phases.collect(state.agent, acting)
-        totals += ended
+        acting, rollout = phases.collect(state.agent, acting)
+        totals += jax.tree.leaves(rollout.ended)
     np.testing.assert_array_equal(totals, [4 * 8, 4 * 8 * 21, 4 * 8 * 6])
 
 
@@ -83,22 +86,15 @@ def test_an_update_is_to_collect_and_to_learn(small: Any, changes: dict[str, Any
     system, state = small(**changes)
     phases = compiled(system)
     updated, metrics = phases.update(state)
-    collected, rollout = collect(phases, state)
+    collected, rollout, keys = collect_with_keys(phases, state)
     alone = compiled(dataclasses.replace(system, env=None))  # there is nothing to step
-    learnt = alone.learn(state.agent, rollout)
-    same((learnt[0], collected.acting, learnt[1]), (updated.agent, updated.acting, metrics.learn))
-    elsewhere = numpy_of(rollout)
-    assert {type(x) for x in jax.tree.leaves(elsewhere.steps)} == {np.ndarray}
-    again = alone.learn(state.agent, elsewhere)
-    for one, other in zip(*map(jax.tree.leaves, (learnt, again)), strict=True):
+    agent, learnt = alone.learn(state.agent, rollout, keys)
+    told = alone.report(rollout, learnt)
+    same((agent, collected.acting, told), (updated.agent, updated.acting, metrics))
+    elsewhere = jax.tree.map(np.asarray, rollout)
+    again = alone.learn(state.agent, elsewhere, keys)
+    for one, other in zip(*map(jax.tree.leaves, ((agent, learnt), again)), strict=True):
         np.testing.assert_array_equal(key_data(one), key_data(other))
-
-
-def numpy_of(rollout: Rollout) -> Rollout:
-    """A rollout as it comes from another process: arrays, and keys made of their data."""
-    keys = jax.random.wrap_key_data(np.asarray(jax.random.key_data(rollout.keys)))
-    empty = dataclasses.replace(rollout, keys=())
-    return dataclasses.replace(jax.tree.map(np.asarray, empty), keys=keys)
 
 
 def key_data(x: Any) -> np.ndarray:
@@ -128,9 +124,9 @@ def test_statistics_move_once_an_update_over_every_observation(small: Any) -> No
     seen = []
     for count in range(1, 4):
         before = state.agent.policy.obs_statistics
-        middle, rollout = collect(phases, state)
+        middle, rollout, keys = collect_with_keys(phases, state)
         agent, batch = add_targets(phases, middle.agent, rollout)
-        trained, *_ = phases.run_epochs(agent, rollout, batch)
+        trained, _ = phases.run_epochs(agent, rollout, batch, keys)
         for one, other in zip(
             jax.tree.leaves(before), jax.tree.leaves(trained.policy.obs_statistics), strict=True
         ):
@@ -145,17 +141,11 @@ def test_statistics_move_once_an_update_over_every_observation(small: Any) -> No
         np.testing.assert_allclose(statistics.variance, everything.var(0), rtol=1e-4)
 
 
-def test_every_transition_lands_in_exactly_one_minibatch(
-    small: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    system, state = small()
-    monkeypatch.setattr(spine, "gradient_step", lambda system, batch, agent, i: (agent, i))
-    batch, phases = random_batch(32), compiled(system)
-    progress = (state.agent, jnp.zeros((), bool))
-    orders = [
-        np.asarray(phases.run_epoch((), batch, progress, jax.random.key(seed))[1][0])
-        for seed in range(3)
-    ]
+def test_every_transition_lands_in_exactly_one_minibatch(small: Any) -> None:
+    system, _ = small()
+    keys = jax.random.split(jax.random.key(0), 3)
+    step = lambda batch, carry, indices: (carry, indices)  # noqa: E731
+    _, orders = spine.scan_epochs(system, random_batch(32), keys, step, keep_batch, ())
     for order in orders:
         assert order.shape == (4, 8)
         np.testing.assert_array_equal(np.sort(order.ravel()), np.arange(32))
@@ -164,7 +154,7 @@ def test_every_transition_lands_in_exactly_one_minibatch(
 
 def test_select_takes_whole_transitions() -> None:
     batch = random_batch(32)
-    chosen = spine.select(batch, jnp.array([5, 30]))
+    chosen = select((), (), batch, jnp.array([5, 30]))
     for part, whole in zip(jax.tree.leaves(chosen), jax.tree.leaves(batch), strict=True):
         np.testing.assert_array_equal(part, np.asarray(whole)[:, [5, 30]])
 
@@ -183,7 +173,7 @@ def test_split_over_update_batches_gives_the_same_step(
     mapped = dataclasses.replace(system, axes=(BATCH_AXIS,))
 
     def step(*args: Any) -> Any:
-        agent, found = spine.gradient_step(mapped, *args)
+        agent, found = gradient_step(mapped, *args)
         return agent, dataclasses.replace(found, loss=over_axes(mapped.axes, found.loss))
 
     parts, split_metrics = jax.jit(
@@ -223,10 +213,10 @@ def test_whatever_draws_moves_the_random_stream_on(small: Any) -> None:
     phases = compiled(system)
     keys = [state.acting.key]
     for _ in range(2):
-        acting, *_ = phases.collect(state.agent, state.acting)
-        _, rollout = collect(phases, state)
+        acting, _ = phases.collect(state.agent, state.acting)
+        _, _, of_epochs = collect_with_keys(phases, state)
         state, _ = phases.update(state)
-        keys += [acting.key, *rollout.keys, state.acting.key]
+        keys += [acting.key, *of_epochs, state.acting.key]
     assert len({tuple(jax.random.key_data(key).tolist()) for key in keys}) == len(keys)
 
 
@@ -420,7 +410,7 @@ def test_an_update_reports_its_diagnostics_and_moves_all_statistics(small: Any) 
     agent = state.agent
     statistics = (
         agent.policy.obs_statistics,
-        agent.algorithm.value_statistics,
+        agent.algorithm_state.value_statistics,
         agent.reward_statistics,
     )
     assert [x.count for x in statistics] == [32, 32, 32]
@@ -430,7 +420,7 @@ def test_extremes_of_a_block_are_its_own(small: Any) -> None:
     system, state = small()
     update = compiled(system).update
     extremes = []
-    total = spine.zero_metrics(system)
+    total = report.zero_metrics(system)
     for _ in range(3):
         state, metrics = update(state)
         loss = metrics.learn.steps.loss
@@ -445,15 +435,16 @@ def test_updates_without_a_gradient_step_do_not_count(small: Any) -> None:
     """With `skip`, losses in the log are those of the updates that have learnt something."""
     system, state = small(arch__on_nonfinite="skip")
     phases = compiled(system)
-    state, rollout = collect(phases, state)
+    state, rollout, keys = collect_with_keys(phases, state)
     steps = dataclasses.replace(rollout.steps, reward=rollout.steps.reward * jnp.nan)
-    _, good = phases.learn(state.agent, rollout)
-    _, none = phases.learn(state.agent, dataclasses.replace(rollout, steps=steps))
-    zero = spine.zero_metrics(system)
-    of_good, of_none = (dataclasses.replace(zero, learn=learnt) for learnt in (good, none))
+    of_good, of_none = (
+        phases.report(rollout, phases.learn(state.agent, each, keys)[1])
+        for each in (rollout, dataclasses.replace(rollout, steps=steps))
+    )
     found = of_training(add(of_good, of_none), 2)
-    assert found["entropy"] == good.steps.loss.entropy > 0
-    assert found["ratio_min"] == good.steps.loss.ratio_min
+    good = of_good.learn.steps.loss
+    assert found["entropy"] == good.entropy > 0
+    assert found["ratio_min"] == good.ratio_min
     assert (found["gradient_steps"], found["skipped_steps"], found["skipped_updates"]) == (4, 4, 1)
     found = of_training(of_none, 1)
     assert {found[name] for name in ("entropy", "total_loss", "ratio_max")} == {None}
@@ -495,15 +486,15 @@ def test_epochs_end_where_the_kl_passes_its_limit(small: Any) -> None:
     fast = {"actor_lr": 0.05, "decay_learning_rates": False}
     stopping, state = small(system={**fast, "target_kl": 1e-6})
     phases = compiled(stopping)
-    start, rollout = collect(phases, state)
+    start, rollout, keys = collect_with_keys(phases, state)
     agent, batch = add_targets(phases, start.agent, rollout)
-    stopped, steps, outcomes = phases.run_epochs(agent, rollout, batch)
+    stopped, outcomes = phases.run_epochs(agent, rollout, batch, keys)
     assert outcomes.counted.sum() == 2
     assert outcomes.learnt.sum() == 1  # the second was looked at and moved nothing
     assert not outcomes.skipped.any()
-    assert steps.loss.approximate_kl > 0
+    assert outcomes.metrics.loss.approximate_kl.max() > 0
     free, _ = small(system=fast)
-    one, _ = compiled(free).gradient_step(batch, agent, first_minibatch(free, rollout))
+    one, _ = compiled(free).gradient_step(batch, agent, first_minibatch(free, keys))
     for a, b in zip(
         jax.tree.leaves((stopped.policy.params, stopped.opt_state)),
         jax.tree.leaves((one.policy.params, one.opt_state)),
@@ -516,15 +507,14 @@ def test_what_others_go_on_for_changes_nothing_of_what_has_stopped(small: Any) -
     """Of two members one has stopped: it stays so, whatever the KL of later minibatches."""
     system, state = small(system={"target_kl": 1e9, "actor_lr": 0.05})
     phases = compiled(system)
-    start, rollout = collect(phases, state)
+    start, rollout, keys = collect_with_keys(phases, state)
     agent, batch = add_targets(phases, start.agent, rollout)
-    order = first_minibatch(system, rollout)
-    step = partial(spine.gradient_step, system, batch)
-    guarded = partial(guards.guarded, system, step, spine.no_step(system))
+    order = first_minibatch(system, keys)
     stopped = jnp.array([True, False])
-    (after, stop), (metrics, outcome) = jax.jit(
-        jax.vmap(lambda stopped: guarded((agent, stopped), order))
+    (after, stop), outcome = jax.jit(
+        jax.vmap(lambda stopped: until_stopped(system, batch, (agent, stopped), order))
     )(stopped)
+    metrics = outcome.metrics
     np.testing.assert_array_equal(stop, stopped)
     np.testing.assert_array_equal(outcome.counted, ~stopped)
     np.testing.assert_array_equal(outcome.learnt, ~stopped)
@@ -536,8 +526,18 @@ def test_what_others_go_on_for_changes_nothing_of_what_has_stopped(small: Any) -
         assert np.array_equal(flat(learnt), flat(before)) == stopped[member]
 
 
-def first_minibatch(system: System, rollout: Rollout) -> jax.Array:
-    return random_permutation(rollout.keys[0], 32)[: 32 // system.num_minibatches]
+def until_stopped(system: System, batch: Batch, progress: Any, indices: jax.Array) -> Any:
+    """A step as `guards.until_stopped` makes it, from any progress."""
+
+    def one(step: Any, refresh: Any, _: Any) -> Any:
+        return (progress, None), step(batch, progress, indices)
+
+    scan = guards.until_stopped(system, one, report.no_step(system))
+    return scan(make_step(system), keep_batch, progress[0])[1]
+
+
+def first_minibatch(system: System, keys: jax.Array) -> jax.Array:
+    return random_permutation(keys[0], 32)[: 32 // system.num_minibatches]
 
 
 @pytest.mark.long

@@ -8,18 +8,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxppo.algorithms.contract import check_acted
-from jaxppo.algorithms.schedules import scheduled
+from jaxppo.algorithms.schedules import begin_update
 from jaxppo.kernels import packing, random_bits
 from jaxppo.kernels.precisions import precision
 from jaxppo.ops import sequences
 from jaxppo.ops.collectives import BATCH_AXIS, any_over
 from jaxppo.ops.statistics import normalize
 from jaxppo.types import (
-    Acted,
     ActingState,
+    ActorOutput,
     AgentState,
+    Ended,
     Policy,
+    PolicyInfo,
     PyTree,
     Rollout,
     RunProgress,
@@ -27,9 +28,6 @@ from jaxppo.types import (
     TimeStep,
     Transition,
 )
-
-# Of the episodes that ended: how many, sums of their returns and lengths
-Ended = tuple[jax.Array, jax.Array, jax.Array]
 
 
 def init_acting(system: System, key: jax.Array) -> ActingState:
@@ -65,31 +63,45 @@ def act(
     obs: PyTree,
     reset: jax.Array,
     key: jax.Array | None,
-    *,
-    describes: bool = False,
-) -> tuple[PyTree, Acted, PyTree]:
-    """Choose actions for raw `obs` `[B, O...]`; return the next carry, the actions and thoughts.
+) -> tuple[PyTree, ActorOutput]:
+    """Choose actions for raw `obs` `[B, O...]`; return the next carry and the actions.
 
     With a `key` the actions are sampled; with keys `[B]` each environment uses its own; with None
-    the actions are greedy. The thoughts are `Thoughts` if it `describes`, else empty.
+    the actions are greedy.
     """
     if key is not None and key.ndim:
-        one = partial(act, system, policy, describes=describes)
-        return _each_alone(one, carry, obs, reset, key)
-    algorithm = system.algorithm
+        return each_alone(partial(act, system, policy), carry, obs, reset, key)
     carry, output = unroll(system, policy, carry, jax.tree.map(lambda x: x[None], obs), reset[None])
-    if key is None:
-        best = algorithm.greedy(policy, output)
-        acted = Acted(action=best, env_action=best, kept=())
-    else:
-        acted = check_acted(algorithm, algorithm.act(policy, output, key))
-    thoughts: PyTree = ()
-    if describes:
-        thoughts = algorithm.describe(policy, output, None if key is None else acted.action)
-    return carry, *jax.tree.map(lambda x: x[0], (acted, thoughts))
+    return carry, jax.tree.map(lambda x: x[0], choose(system, policy, output, key))
 
 
-def _each_alone(function: Callable[..., Any], *args: PyTree) -> Any:
+def act_and_describe(
+    system: System,
+    policy: Policy,
+    carry: PyTree,
+    obs: PyTree,
+    reset: jax.Array,
+    key: jax.Array | None,
+) -> tuple[PyTree, ActorOutput, PolicyInfo]:
+    """Return what `act` does, and what led to the actions."""
+    if key is not None and key.ndim:
+        return each_alone(partial(act_and_describe, system, policy), carry, obs, reset, key)
+    carry, output = unroll(system, policy, carry, jax.tree.map(lambda x: x[None], obs), reset[None])
+    acted = choose(system, policy, output, key)
+    sampled = None if key is None else acted.action
+    info = system.algorithm.describe(policy, output, sampled)
+    return carry, *jax.tree.map(lambda x: x[0], (acted, info))
+
+
+def choose(system: System, policy: Policy, output: PyTree, key: jax.Array | None) -> ActorOutput:
+    """Sample actions `[L, B, ...]` from the network's output, or take the greedy ones."""
+    if key is not None:
+        return system.algorithm.act(policy, output, key)
+    best = system.algorithm.greedy(policy, output)
+    return ActorOutput(action=best, env_action=best, extras=())
+
+
+def each_alone(function: Callable[..., Any], *args: PyTree) -> Any:
     """Map a function of `[B, ...]` over `B`; it gets one environment at a time, `[1, ...]`."""
 
     def alone(*args: PyTree) -> Any:
@@ -99,11 +111,9 @@ def _each_alone(function: Callable[..., Any], *args: PyTree) -> Any:
     return jax.vmap(alone)(*args)
 
 
-def collect(
-    system: System, agent: AgentState, acting: ActingState
-) -> tuple[ActingState, Rollout, Ended]:
-    """Act for `T` steps in `B` environments; return the rollout and sums over ended episodes."""
-    agent = scheduled(system, agent)
+def collect(system: System, agent: AgentState, acting: ActingState) -> tuple[ActingState, Rollout]:
+    """Act for `T` steps in `B` environments."""
+    agent = begin_update(system, agent)
     with jax.named_scope("collect"):
         keys = rollout_keys(system, acting.key)
         env_state = update_progress(agent, acting.env_state)
@@ -137,7 +147,7 @@ def replay(
     acting: ActingState,
     acted: tuple[PyTree, PyTree, PyTree],
     steps: TimeStep,
-) -> tuple[ActingState, Rollout, Ended]:
+) -> tuple[ActingState, Rollout]:
     """Return what `collect` returns, of steps `[T, B, ...]` that were taken outside of JAX.
 
     `acted` is as in `record`. The actions were drawn with `rollout_keys`.
@@ -146,24 +156,22 @@ def replay(
     def one(acting: ActingState, found: PyTree) -> tuple[ActingState, tuple[Transition, Ended]]:
         return record(system, agent, acting, *found)
 
-    agent = scheduled(system, agent)
+    agent = begin_update(system, agent)
     key = rollout_keys(system, acting.key)[0, 0]
     acting, (transitions, ended) = packing.scan(one, acting, (acted, (), steps))
     return _rollout(dataclasses.replace(acting, key=key), transitions, ended)
 
 
-def _rollout(
-    acting: ActingState, steps: Transition, ended: Ended
-) -> tuple[ActingState, Rollout, Ended]:
-    """Return the state after a rollout, the rollout without its keys, and sums of `ended`."""
+def _rollout(acting: ActingState, steps: Transition, ended: Ended) -> tuple[ActingState, Rollout]:
+    """Return the state after a rollout, and the rollout; `ended` is by step, `[T]`."""
     rollout = Rollout(
         steps=steps,
         obs=acting.obs,
         reset=acting.reset,
         carry=acting.carry,
-        keys=acting.key[None][:0],
+        ended=jax.tree.map(jnp.sum, ended),
     )
-    return acting, rollout, jax.tree.map(jnp.sum, ended)
+    return acting, rollout
 
 
 def act_and_step(
@@ -175,10 +183,10 @@ def act_and_step(
     """
     with jax.named_scope("act"):
         now = acting.carry, acting.obs, acting.reset
-        carry, acted, _ = act(system, agent.policy, *now, keys[0])
+        carry, acted = act(system, agent.policy, *now, keys[0])
     with jax.named_scope("environment"), precision("highest"):
         env_state, step = system.env.step(keys[1:], acting.env_state, acted.env_action)
-    return record(system, agent, acting, (carry, acted.action, acted.kept), env_state, step)
+    return record(system, agent, acting, (carry, acted.action, acted.extras), env_state, step)
 
 
 def record(
@@ -191,9 +199,9 @@ def record(
 ) -> tuple[ActingState, tuple[Transition, Ended]]:
     """Return the state of `B` environments after a step, its transition and the ended episodes.
 
-    `acted` is the memory after the step, and `action` and `kept` of `Acted`.
+    `acted` is the memory after the step, and `action` and `extras` of `ActorOutput`.
     """
-    carry, action, kept = acted
+    carry, action, extras = acted
     done = step.terminated | step.truncated
     episode_return = acting.episode_return + step.reward
     episode_length = acting.episode_length + 1
@@ -207,7 +215,7 @@ def record(
         reset=acting.reset,
         carry=acting.carry,
         action=action,
-        kept=kept,
+        extras=extras,
         reward=step.reward,
         terminated=step.terminated,
         truncated=step.truncated,
@@ -224,10 +232,10 @@ def record(
         episode_length=jnp.where(done, 0, episode_length),
         discounted_return=past,
     )
-    ended = (
-        jnp.sum(done, dtype=jnp.int32),
-        jnp.sum(jnp.where(done, episode_return, 0.0)),
-        jnp.sum(jnp.where(done, episode_length, 0)),
+    ended = Ended(
+        count=jnp.sum(done, dtype=jnp.int32),
+        episode_return=jnp.sum(jnp.where(done, episode_return, 0.0)),
+        episode_length=jnp.sum(jnp.where(done, episode_length, 0)),
     )
     return acting, (transition, ended)
 

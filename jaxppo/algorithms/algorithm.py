@@ -5,22 +5,22 @@ from typing import Any, ClassVar
 
 import jax
 
+from jaxppo.algorithms.hyperparameters import SystemHyperparameters
 from jaxppo.algorithms.metrics import NoMetrics
 from jaxppo.algorithms.optimizers import find_optimizer
 from jaxppo.config.fields import Static
 from jaxppo.config.schema import NETWORK_LAYERS, Config, SystemConfig
 from jaxppo.types import (
-    Acted,
+    ActorOutput,
     AgentState,
     Batch,
     Environment,
-    Hyperparameters,
     Network,
     Policy,
+    PolicyInfo,
     PyTree,
     Rollout,
     System,
-    Thoughts,
 )
 
 
@@ -36,6 +36,7 @@ class Algorithm(abc.ABC):
     loss_metrics: ClassVar[type] = NoMetrics  # of `loss`
     target_metrics: ClassVar[type] = NoMetrics  # of `targets`
     finish_metrics: ClassVar[type] = NoMetrics  # of `finish`
+    hyperparameters_type: ClassVar[type[SystemHyperparameters]] = SystemHyperparameters
     group_names: ClassVar[tuple[str, ...]] = ("network",)  # of optimisers
     layers: ClassVar[tuple[str, ...]] = NETWORK_LAYERS  # of config.network, that `build` reads
 
@@ -63,7 +64,7 @@ class Algorithm(abc.ABC):
         return self.network.init(key)
 
     def init_state(self) -> PyTree:
-        """Return the initial `agent.algorithm`: its state over updates, apart from parameters."""
+        """Return the initial `agent.algorithm_state`: what it keeps besides parameters."""
         return ()
 
     def groups(self, params: PyTree) -> dict[str, str]:
@@ -74,26 +75,26 @@ class Algorithm(abc.ABC):
         """Return the learning rate of each optimiser group, before any decay."""
         return {"network": agent.hyperparameters.learning_rate}
 
-    def exploration(self, hp: Hyperparameters, update: jax.Array) -> PyTree:
+    def exploration(self, hp: Any, update: jax.Array) -> PyTree:
         """Return `policy.exploration` at an update (0-based): numbers that sampling needs."""
         del hp, update
         return ()
 
     @abc.abstractmethod
-    def act(self, policy: Policy, output: PyTree, key: jax.Array) -> Acted:
+    def act(self, policy: Policy, output: PyTree, key: jax.Array) -> ActorOutput:
         """Sample actions `[L, B, ...]` from the network's output `[L, B, ...]`."""
 
     @abc.abstractmethod
     def greedy(self, policy: Policy, output: PyTree) -> PyTree:
         """Return the greedy actions `[L, B, A...]`, as the environment takes them."""
 
-    def describe(self, policy: Policy, output: PyTree, action: PyTree) -> Thoughts:
+    def describe(self, policy: Policy, output: PyTree, action: PyTree) -> PolicyInfo:
         """Return what led to raw actions `[L, B, A...]`, for recorded episodes and films.
 
         `action` is None if they were greedy. Fields that an algorithm leaves out are not recorded.
         """
         del policy, output, action
-        return Thoughts()
+        return PolicyInfo()
 
     @abc.abstractmethod
     def targets(

@@ -30,26 +30,31 @@ def vmap_members(phase: Callable[..., Any], *, shared: int = 0) -> Callable[...,
 
 def vmap_batches(
     phase: Callable[..., Any], system: System
-) -> Callable[[LearnerState], tuple[LearnerState, PyTree]]:
-    """Vectorise `phase(system, state)` over update batches: acting states are `[U, ...]`.
+) -> Callable[..., tuple[LearnerState, PyTree]]:
+    """Vectorise `phase(system, state, *own)` over update batches.
 
-    Its second result must be equal in all update batches.
+    Acting states and `own` are `[U, ...]`. The second result must be equal in all update batches.
     """
-    if BATCH_AXIS in system.axes:
-        layout = LearnerState(agent=None, acting=0)  # type: ignore[arg-type]
-        over = jax.vmap(partial(phase, system), (layout,), (layout, 0), axis_name=BATCH_AXIS)
+    layout = LearnerState(agent=None, acting=0)  # type: ignore[arg-type]
 
-        def mapped(state: LearnerState) -> tuple[LearnerState, PyTree]:
-            # Of packed scans vmap cannot see that some results are equal: take the first of them
-            state, rest = over(state)
-            return state, jax.tree.map(lambda x: x[0], rest)
+    def mapped(state: LearnerState, *own: PyTree) -> tuple[LearnerState, PyTree]:
+        axes = layout, *(0 for _ in own)
+        over = jax.vmap(partial(phase, system), axes, (layout, 0), axis_name=BATCH_AXIS)
+        state, rest = over(state, *own)
+        # Of packed scans vmap cannot see that some results are equal: take the first of them
+        return state, jax.tree.map(lambda x: x[0], rest)
 
-        return mapped
-
-    def alone(state: LearnerState) -> tuple[LearnerState, PyTree]:
-        acting = jax.tree.map(lambda x: x[0], state.acting)
-        state, rest = phase(system, dataclasses.replace(state, acting=acting))
+    def alone(state: LearnerState, *own: PyTree) -> tuple[LearnerState, PyTree]:
+        acting, own = jax.tree.map(lambda x: x[0], (state.acting, own))
+        state, rest = phase(system, dataclasses.replace(state, acting=acting), *own)
         acting = jax.tree.map(lambda x: x[None], state.acting)
         return dataclasses.replace(state, acting=acting), rest
 
-    return alone
+    return mapped if BATCH_AXIS in system.axes else alone
+
+
+def over_batches(function: Callable[..., PyTree], system: System, *own: PyTree) -> PyTree:
+    """Map `function(*own)`, which needs no agent, over update batches `[U, ...]`."""
+    if BATCH_AXIS in system.axes:
+        return jax.vmap(function)(*own)
+    return jax.tree.map(lambda x: x[None], function(*jax.tree.map(lambda x: x[0], own)))

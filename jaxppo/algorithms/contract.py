@@ -1,23 +1,59 @@
-"""Checks of what the functions of an algorithm return, made when they are traced."""
+"""The contract of an algorithm, checked on shapes when a user's own is built."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 
+from jaxppo.algorithms.acting import collect, init_acting
+from jaxppo.algorithms.gradient_steps import select
 from jaxppo.algorithms.metrics import leaves
+from jaxppo.algorithms.spine import init_agent, make_batch, new_agent, scale_rewards
 from jaxppo.config.fields import ConfigError
-from jaxppo.types import Acted, AgentState
+from jaxppo.types import ActorOutput, Agent, AgentState, Hyperparameters, System
 
 
-def check_groups(
+def check_algorithm(system: System, hyperparameters: Hyperparameters) -> None:
+    """Trace each function of an algorithm once.
+
+    `ConfigError` unless they return what the spine needs. `system` is without mapped axes.
+    """
+    algorithm, key = system.algorithm, jax.random.key(0)
+
+    def init(key: jax.Array) -> AgentState:
+        agent = new_agent(system, hyperparameters, key)
+        params = agent.policy.params
+        _check_groups(algorithm, params, algorithm.groups(params), algorithm.rates(agent))
+        return init_agent(system, hyperparameters, key)
+
+    def act(agent: AgentState, output: Any) -> None:
+        found = algorithm.act(agent.policy, output, key)
+        if not isinstance(found, ActorOutput):
+            kind = type(found).__name__
+            _refuse(algorithm, "act", f"must return jaxppo.types.ActorOutput, not {kind}")
+
+    def learn(agent: AgentState, rollout: Any) -> None:
+        agent, rollout = scale_rewards(system, agent, rollout)
+        _check_targets(algorithm, rollout, algorithm.targets(system, agent, rollout))
+        agent, batch, _ = make_batch(system, agent, rollout)
+        minibatch = select(system, agent, batch, jnp.arange(1))
+        minibatch = algorithm.prepare(system, minibatch)
+        _check_loss(algorithm, algorithm.loss(system, agent, agent.policy.params, minibatch))
+        _check_finish(algorithm, algorithm.finish(system, agent, batch))
+
+    agent = jax.eval_shape(init, key)
+    jax.eval_shape(act, agent, algorithm.network.example()[1])
+    acting = jax.eval_shape(partial(init_acting, system), key)
+    _, rollout = jax.eval_shape(partial(collect, system), agent, acting)
+    jax.eval_shape(learn, agent, rollout)
+
+
+def _check_groups(
     algorithm: Any, parts: Iterable[str], groups: dict[str, str], rates: dict[str, Any]
 ) -> None:
-    """Raise `ConfigError` unless `groups` and `rates` have the names of `group_names`.
-
-    Each of the `parts` of the parameters needs a group.
-    """
+    """Each part of the parameters needs a group, and each group a rate."""
     known = set(algorithm.group_names)
     if missing := sorted(set(parts) - set(groups)):
         _refuse(algorithm, "groups", f"leaves out {missing[0]}, a part of the parameters")
@@ -28,53 +64,37 @@ def check_groups(
         _refuse(algorithm, "rates", f"must return one for each of {wanted}, not {', '.join(rates)}")
 
 
-def check_targets(algorithm: Any, lead: tuple[int, ...], found: Any) -> tuple[Any, Any, Any]:
-    """Return the results of `targets`; `ConfigError` if types, or shapes (`lead`), are wrong."""
+def _check_targets(algorithm: Any, rollout: Any, found: Any) -> None:
     if not (isinstance(found, tuple) and len(found) == 3):
         _refuse(algorithm, "targets", "must return (agent, steps, target_metrics)")
     _check_agent(algorithm, "targets", found[0])
     if not all(hasattr(found[1], name) for name in ("obs", "reset")):
         _refuse(algorithm, "targets", "its steps must be a dataclass with fields obs and reset")
     for path, x in jax.tree.leaves_with_path(found[1]):
-        if jnp.shape(x)[:2] != lead:
+        if jnp.shape(x)[:2] != rollout.steps.reward.shape:
             name = jax.tree_util.keystr(path, simple=True, separator=".")
             _refuse(algorithm, "targets", f"{name} is {[*jnp.shape(x)]}, and must be [T, B, ...]")
     _check_metrics(algorithm, "targets", found[2], algorithm.target_metrics)
-    agent, steps, metrics = found
-    return agent, steps, metrics
 
 
-def check_loss(algorithm: Any, found: Any) -> tuple[jax.Array, Any]:
-    """Return the results of `loss`; `ConfigError` if their types or shapes are wrong."""
+def _check_loss(algorithm: Any, found: Any) -> None:
     if not (isinstance(found, tuple) and len(found) == 2):
         _refuse(algorithm, "loss", "must return (loss, loss_metrics)")
     if jnp.shape(found[0]) != ():
         shape = [*jnp.shape(found[0])]
         _refuse(algorithm, "loss", f"returns a loss {shape}, and must return a scalar: average it")
     _check_metrics(algorithm, "loss", found[1], algorithm.loss_metrics)
-    loss, metrics = found
-    return loss, metrics
 
 
-def check_finish(algorithm: Any, found: Any) -> tuple[AgentState, Any]:
-    """Return the results of `finish`; `ConfigError` if their types or shapes are wrong."""
+def _check_finish(algorithm: Any, found: Any) -> None:
     if not (isinstance(found, tuple) and len(found) == 2):
         _refuse(algorithm, "finish", "must return (agent, finish_metrics)")
     _check_agent(algorithm, "finish", found[0])
     _check_metrics(algorithm, "finish", found[1], algorithm.finish_metrics)
-    agent, metrics = found
-    return agent, metrics
-
-
-def check_acted(algorithm: Any, found: Any) -> Acted:
-    """Return the result of `act`; `ConfigError` if it is no `Acted`."""
-    if not isinstance(found, Acted):
-        _refuse(algorithm, "act", f"must return jaxppo.types.Acted, not {type(found).__name__}")
-    return found
 
 
 def _check_agent(algorithm: Any, method: str, found: Any) -> None:
-    if not isinstance(found, AgentState):
+    if not isinstance(found, Agent):
         _refuse(algorithm, method, f"its agent is a {type(found).__name__}, not an AgentState")
 
 

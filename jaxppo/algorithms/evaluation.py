@@ -8,13 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxppo.algorithms.acting import act
+from jaxppo.algorithms.acting import act, act_and_describe
 from jaxppo.algorithms.axes import vmap_members
 from jaxppo.kernels import random_bits
 from jaxppo.kernels.platforms import forms
 from jaxppo.kernels.precisions import precision
 from jaxppo.ops.collectives import any_over
-from jaxppo.types import Policy, PyTree, System, Thoughts, TimeStep, pytree
+from jaxppo.types import Policy, PolicyInfo, PyTree, System, TimeStep, pytree
 
 
 @pytree
@@ -48,7 +48,7 @@ class RecordedStep:
     rewards: jax.Array  # [B] float32
     terminated: jax.Array  # [B] bool
     truncated: jax.Array  # [B] bool
-    thoughts: Thoughts
+    info: PolicyInfo
     states: PyTree  # [B, ...] the environment's, before the step; () unless asked for
     after: PyTree  # [B, ...] the true next observation and state
 
@@ -94,7 +94,7 @@ def evaluate(system: System, policy: Policy, keys: jax.Array) -> Episodes:
 
     def advance(progress: Progress) -> Progress:
         choice, env_keys = _choice(system, policy, keys, progress)
-        carry, acted, _ = act(system, *choice)
+        carry, acted = act(system, *choice)
         return _step(system, env_keys, progress, carry, acted.env_action)[0]
 
     def advance_until_look(progress: Progress) -> Progress:
@@ -131,7 +131,7 @@ def record(
 
     def advance(progress: Progress, _: None) -> tuple[Progress, RecordedStep]:
         choice, env_keys = _choice(system, policy, keys, progress)
-        carry, acted, thoughts = act(system, *choice, describes=True)
+        carry, acted, info = act_and_describe(system, *choice)
         action = acted.env_action
         before, after = watch(progress.env_state, action, env_keys)
         now, step = _step(system, env_keys, progress, carry, action)
@@ -141,7 +141,7 @@ def record(
             rewards=step.reward,
             terminated=step.terminated,
             truncated=step.truncated & ~step.terminated,
-            thoughts=thoughts,
+            info=info,
             states=before,
             after=(step.final_observation, after),
         )

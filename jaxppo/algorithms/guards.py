@@ -11,73 +11,107 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxppo.algorithms.memory import keep_batch
+from jaxppo.algorithms.metrics import over_axes
+from jaxppo.ops import statistics
 from jaxppo.ops.collectives import any_over
-from jaxppo.types import AgentState, PyTree, System, pytree
+from jaxppo.ops.statistics import num_nonfinite
+from jaxppo.types import AgentState, Batch, PyTree, RunningStatistics, System, pytree
 
-# (agent, indices of a minibatch) -> the agent after a gradient step, and its StepMetrics
-Step = Callable[[AgentState, jax.Array], tuple[AgentState, Any]]
+Step = Callable[..., Any]  # (batch, agent, indices `[M]`) -> the agent, and its metrics
 
 
 @pytree
 class Outcome:
-    """What happened to one minibatch; all are bool scalars."""
+    """The metrics of one minibatch, and what happened to it: bool scalars."""
 
-    counted: jax.Array  # its metrics enter the averages: not skipped, and the epochs had not ended
+    metrics: Any  # StepMetrics
+    counted: jax.Array  # they enter the averages: not skipped, and the epochs had not ended
     learnt: jax.Array  # the parameters moved
     skipped: jax.Array  # with `skip_nonfinite`: its loss or gradient was not finite
 
 
-def guarded(
+def outcome(found: Any) -> Outcome:
+    """Return the outcome of a step, which is a plain one if it returned only its metrics."""
+    if isinstance(found, Outcome):
+        return found
+    yes = jnp.ones(found.total_loss.shape, bool)
+    return Outcome(metrics=found, counted=yes, learnt=yes, skipped=~yes)
+
+
+def unless_nonfinite(step: Step, nothing: Any) -> Step:
+    """Decorate a step: if its loss or gradient is not finite, the agent stays as it was.
+
+    The metrics of such a step are `nothing`.
+    """
+
+    def guarded(batch: Batch, agent: AgentState, indices: jax.Array) -> tuple[AgentState, Outcome]:
+        moved, metrics = step(batch, agent, indices)
+        finite = num_nonfinite((metrics.total_loss, metrics.norms)) == 0
+        metrics = jax.tree.map(partial(jnp.where, finite), metrics, nothing)
+        found = Outcome(metrics=metrics, counted=finite, learnt=finite, skipped=~finite)
+        return _replace_learnt(moved, agent, ~finite), found
+
+    return guarded
+
+
+def until_stopped(system: System, scan: Callable[..., Any], nothing: Any) -> Callable[..., Any]:
+    """Decorate `scan(step, refresh, agent)`: the epochs end where the algorithm says so.
+
+    The minibatch that ends them is evaluated but not learnt from. While other members continue,
+    results of a member that has ended are discarded; metrics of minibatches after it are `nothing`.
+    """
+
+    def guarded(step: Step, refresh: Callable[..., Batch], agent: AgentState) -> Any:
+        def step_or_skip(batch: Batch, progress: Any, indices: jax.Array) -> Any:
+            def look(agent: AgentState) -> Any:
+                moved, found = step(batch, agent, indices)
+                return _stop(system, agent, stopped, moved, outcome(found), nothing)
+
+            def skip(agent: AgentState) -> Any:
+                no = jnp.zeros((), bool)
+                found = Outcome(metrics=nothing, counted=no, learnt=no, skipped=no)
+                return (agent, ~no), found
+
+            agent, stopped = progress
+            return jax.lax.cond(all_stopped(stopped), skip, look, agent)
+
+        def refresh_or_skip(progress: Any, batch: Batch) -> Batch:
+            agent, stopped = progress
+            fresh = partial(refresh, agent, batch)
+            return jax.lax.cond(all_stopped(stopped), lambda: batch, fresh)
+
+        (agent, _), found = scan(
+            step_or_skip,
+            refresh if refresh is keep_batch else refresh_or_skip,
+            (agent, jnp.zeros((), bool)),
+        )
+        return agent, found
+
+    return guarded
+
+
+def _stop(
     system: System,
-    step: Step,
+    agent: AgentState,
+    stopped: jax.Array,
+    moved: AgentState,
+    found: Outcome,
     nothing: Any,
-    progress: tuple[AgentState, jax.Array],
-    indices: jax.Array,
-) -> tuple[tuple[AgentState, jax.Array], tuple[Any, Outcome]]:
-    """Run `step` unless the epochs have ended; `nothing` are the metrics of a skipped step.
-
-    `progress` is the agent and whether its epochs have ended. The minibatch that ends them is
-    evaluated but not learnt from. While other members continue, results of a member that has ended
-    are discarded.
-    """
-    if not system.stop_early:
-        agent, metrics, finite = finite_step(system, step, nothing, progress[0], indices)
-        outcome = Outcome(counted=finite, learnt=finite, skipped=~finite)
-        return (agent, progress[1]), (metrics, outcome)
-
-    agent, stopped = progress
-
-    def look(agent: AgentState) -> tuple[AgentState, jax.Array, Any, jax.Array]:
-        moved, metrics, finite = finite_step(system, step, nothing, agent, indices)
-        stop = stopped | system.algorithm.stop(agent, metrics.loss)
-        metrics = jax.tree.map(partial(jnp.where, stopped), nothing, metrics)
-        chosen = _replace_learnt(agent, moved, ~stop)
-        # The minibatch that ends the epochs adapts the learning rates too: its KL is a large one
-        adapted = jax.tree.map(partial(jnp.where, stopped), agent.algorithm, moved.algorithm)
-        return dataclasses.replace(chosen, algorithm=adapted), stop, metrics, finite
-
-    def skip(agent: AgentState) -> tuple[AgentState, jax.Array, Any, jax.Array]:
-        return agent, jnp.ones((), bool), nothing, jnp.ones((), bool)
-
-    moved, stop, metrics, finite = jax.lax.cond(all_stopped(stopped), skip, look, agent)
-    outcome = Outcome(counted=~stopped & finite, learnt=~stop & finite, skipped=~stopped & ~finite)
-    return (moved, stop), (metrics, outcome)
-
-
-def finite_step(
-    system: System, step: Step, nothing: Any, agent: AgentState, indices: jax.Array
-) -> tuple[AgentState, Any, jax.Array]:
-    """Run a gradient step; return also whether it was taken.
-
-    With `skip_nonfinite`, a step whose loss or gradient is not finite leaves the agent unchanged
-    and returns the metrics `nothing`.
-    """
-    moved, metrics = step(agent, indices)
-    if not system.skip_nonfinite:
-        return moved, metrics, jnp.ones((), bool)
-    finite = num_nonfinite((metrics.total_loss, metrics.norms)) == 0
-    agent = _replace_learnt(moved, agent, ~finite)
-    return agent, jax.tree.map(partial(jnp.where, finite), metrics, nothing), finite
+) -> tuple[tuple[AgentState, jax.Array], Outcome]:
+    """Return the agent, whether its epochs have ended, and the outcome of a step to `moved`."""
+    stop = stopped | system.algorithm.stop(agent, over_axes(system.axes, found.metrics.loss))
+    chosen = _replace_learnt(agent, moved, ~stop)
+    # The minibatch that ends the epochs adapts the learning rates too: its KL is a large one
+    adapted = jax.tree.map(
+        partial(jnp.where, stopped), agent.algorithm_state, moved.algorithm_state
+    )
+    return (dataclasses.replace(chosen, algorithm_state=adapted), stop), Outcome(
+        metrics=jax.tree.map(partial(jnp.where, stopped), nothing, found.metrics),
+        counted=~stopped & found.counted,
+        learnt=~stop & found.learnt,
+        skipped=~stopped & found.skipped,
+    )
 
 
 def all_stopped(stopped: jax.Array) -> jax.Array:
@@ -85,21 +119,14 @@ def all_stopped(stopped: jax.Array) -> jax.Array:
     return ~any_over((), ~stopped)
 
 
-def unless_nonfinite(system: System, new: PyTree, old: PyTree) -> PyTree:
-    """Return `new`, or `old` if `skip_nonfinite` is set and `new` is not all finite."""
+def merge_statistics(
+    system: System, before: RunningStatistics, batch: PyTree, decay: jax.Array | float = 1.0
+) -> RunningStatistics:
+    """Merge a batch into statistics over `system.axes`; with `skip_nonfinite`, if all is finite."""
+    merged = statistics.merge_statistics(before, batch, system.axes, decay)
     if not system.skip_nonfinite:
-        return new
-    return jax.tree.map(partial(jnp.where, num_nonfinite(new) == 0), new, old)
-
-
-def num_nonfinite(tree: PyTree) -> jax.Array:
-    """Count the numbers of a tree that are NaN or infinite, int32."""
-    counts = [
-        jnp.sum(~jnp.isfinite(x), dtype=jnp.int32)
-        for x in jax.tree.leaves(tree)
-        if jnp.issubdtype(x.dtype, jnp.floating)
-    ]
-    return sum(counts, jnp.zeros((), jnp.int32))
+        return merged
+    return jax.tree.map(partial(jnp.where, num_nonfinite(merged) == 0), merged, before)
 
 
 def _replace_learnt(agent: AgentState, other: AgentState, when: jax.Array) -> AgentState:
@@ -110,5 +137,5 @@ def _replace_learnt(agent: AgentState, other: AgentState, when: jax.Array) -> Ag
         agent,
         policy=dataclasses.replace(agent.policy, params=params),
         opt_state=pick(other.opt_state, agent.opt_state),
-        algorithm=pick(other.algorithm, agent.algorithm),
+        algorithm_state=pick(other.algorithm_state, agent.algorithm_state),
     )

@@ -1,6 +1,8 @@
 """Recompute memories and targets before epochs, and burn-in."""
 
 import dataclasses
+from collections.abc import Callable
+from functools import partial
 
 import jax
 
@@ -9,7 +11,20 @@ from jaxppo.ops import sequences
 from jaxppo.types import AgentState, Batch, PyTree, Rollout, System
 
 
-def refresh_batch(system: System, agent: AgentState, rollout: Rollout, batch: Batch) -> Batch:
+def make_refresh(system: System, rollout: Rollout) -> Callable[[AgentState, Batch], Batch]:
+    """Return the function that makes the batch of an epoch."""
+    if system.recompute_carries or system.recompute_targets:
+        return partial(refresh_batch, system, rollout)
+    return keep_batch
+
+
+def keep_batch(agent: AgentState, batch: Batch) -> Batch:
+    """Return the batch as the rollout gave it."""
+    del agent
+    return batch
+
+
+def refresh_batch(system: System, rollout: Rollout, agent: AgentState, batch: Batch) -> Batch:
     """Return the batch with carries `[S, ...]` and targets `[L, S]` of the current parameters.
 
     `recompute_carries` and `recompute_targets` select what is recomputed. For both, the current
@@ -58,8 +73,6 @@ def burn_in(system: System, agent: AgentState, minibatch: Batch) -> Batch:
 
     Kapturowski et al. 2019 (R2D2, ICLR), section 3.
     """
-    if not system.burn_in:
-        return minibatch
     first = jax.tree.map(lambda x: x[: system.burn_in], minibatch.steps)
     rest = jax.tree.map(lambda x: x[system.burn_in :], minibatch.steps)
     carry, _ = unroll(system, agent.policy, minibatch.carry, first.obs, first.reset)

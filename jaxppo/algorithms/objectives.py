@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from jaxppo.config.fields import ConfigError, check, is_import_path
 from jaxppo.config.importing import imported
 from jaxppo.config.messages import brief
-from jaxppo.networks.building import LEAD
 from jaxppo.ops.advantages import gae, vtrace
 from jaxppo.ops.losses import (
     clipped_surrogate,
@@ -23,7 +22,7 @@ from jaxppo.ops.losses import (
     squared_error,
     surrogate,
 )
-from jaxppo.types import AgentState, Hyperparameters, Transition
+from jaxppo.types import AgentState, Transition
 
 # (agent, steps of a minibatch (ppo.Steps), distribution, its log_prob of the actions [L, M]) -> the
 # actor's loss [L, M]
@@ -37,7 +36,7 @@ def penalty_objective(
     """Return the surrogate loss plus a weight times KL(old || new); arXiv 1707.06347, eq. 8."""
     hp = agent.hyperparameters
     kl = steps.distribution.kl_divergence(distribution)
-    weight = hp.kl_coef * agent.algorithm.kl_factor
+    weight = hp.kl_coef * agent.algorithm_state.kl_factor
     return surrogate(log_prob, steps.log_prob, steps.advantage) + weight * kl
 
 
@@ -84,15 +83,44 @@ def find_objective(choice: str) -> Objective:
     """Return the objective of a name or import path; `ConfigError` if that is no function."""
     if not is_import_path(choice):
         return OBJECTIVES[choice]
-    return imported("system.objective", choice, "function", OBJECTIVES)
+    return of_user(imported("system.objective", choice, "function", OBJECTIVES), choice)
 
 
-def own_hyperparameters(objective: Objective, path: str, taken: Collection[str]) -> dict[str, Any]:
+def of_user(function: Objective, path: str) -> Objective:
+    """Return a user's objective, which raises `ConfigError` unless it gives one loss a step."""
+
+    def objective(
+        agent: AgentState, steps: Any, distribution: Any, log_prob: jax.Array
+    ) -> jax.Array:
+        try:
+            loss = function(agent, steps, distribution, log_prob)
+        except Exception as error:  # a user's function may raise anything
+            raise ConfigError(
+                f"system.objective={path}: fails on a minibatch ({brief(error, 2)}); it is called "
+                "as objective(agent, steps, distribution, log_prob)"
+            ) from error
+        if getattr(loss, "shape", None) != log_prob.shape:
+            raise ConfigError(
+                f"system.objective={path}: gives {getattr(loss, 'shape', type(loss).__name__)} for "
+                f"{log_prob.shape} steps, where one loss a step is needed; let it not average"
+            )
+        if not jnp.issubdtype(loss.dtype, jnp.floating):
+            raise ConfigError(
+                f"system.objective={path}: gives {loss.dtype.name}, which has no gradient; give "
+                "floats"
+            )
+        return loss
+
+    return objective
+
+
+def own_hyperparameters(path: str, taken: Collection[str]) -> dict[str, Any]:
     """Return the attribute `hyperparameters` of a user's objective, or an empty dict.
 
     It maps names, none of them `taken`, to fields made by `config.fields.traced`.
     """
-    found = getattr(objective, "hyperparameters", {})
+    function = imported("system.objective", path, "function", OBJECTIVES)
+    found = getattr(function, "hyperparameters", {})
     if not isinstance(found, dict) or not all(
         isinstance(field, dataclasses.Field) and field.metadata.get("traced")
         for field in found.values()
@@ -110,40 +138,10 @@ def own_hyperparameters(objective: Objective, path: str, taken: Collection[str])
     return found
 
 
-def try_objective(
-    objective: Objective, path: str, agent: Callable[[jax.Array], AgentState], steps: Any
-) -> None:
-    """Trace an objective on a minibatch; `ConfigError` unless it returns one loss for each step.
-
-    `agent` makes an agent from a key, and `steps` makes steps `LEAD` from a key.
-    """
-
-    def call(key: jax.Array) -> Any:
-        each, distribution, log_prob = steps(key)
-        return objective(agent(key), each, distribution, log_prob)
-
-    try:
-        loss = jax.eval_shape(call, jax.random.key(0))
-    except Exception as error:  # a user's function may raise anything
-        raise ConfigError(
-            f"system.objective={path}: fails on a minibatch ({brief(error, 2)}); it is called as "
-            "objective(agent, steps, distribution, log_prob)"
-        ) from error
-    if getattr(loss, "shape", None) != LEAD:
-        raise ConfigError(
-            f"system.objective={path}: gives {getattr(loss, 'shape', type(loss).__name__)} for "
-            f"{LEAD} steps, where one loss a step is needed; let it not average"
-        )
-    if not jnp.issubdtype(loss.dtype, jnp.floating):
-        raise ConfigError(
-            f"system.objective={path}: gives {loss.dtype.name}, which has no gradient; give floats"
-        )
-
-
 # (hyperparameters, rollout with rewards as learnt from, log of pi / mu, value, next_value), arrays
 # [T, B] -> (advantages, value targets)
 Estimator = Callable[
-    [Hyperparameters, Transition, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]
+    [Any, Transition, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]
 ]
 
 
@@ -172,7 +170,7 @@ ESTIMATORS: dict[str, Estimator] = {
 }
 
 # (hyperparameters, value, target) -> the critic's loss, of one shape
-ValueLoss = Callable[[Hyperparameters, jax.Array, jax.Array], jax.Array]
+ValueLoss = Callable[[Any, jax.Array, jax.Array], jax.Array]
 VALUE_LOSSES: dict[str, ValueLoss] = {
     "squared": lambda _, value, target: squared_error(value, target),
     "huber": lambda hp, value, target: huber_error(value, target, hp.huber_delta),

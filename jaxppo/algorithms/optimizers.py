@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxppo.algorithms.hyperparameters import SystemHyperparameters
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.importing import imported
 from jaxppo.config.schema import OPTIMIZERS, SystemConfig
 from jaxppo.kernels.reductions import norm
-from jaxppo.types import AgentState, Hyperparameters, PyTree, System
+from jaxppo.types import AgentState, PyTree, System
 
 
 def scale_by_radam(
@@ -133,14 +134,14 @@ def clip_by_global_norm(limit: jax.Array) -> optax.GradientTransformation:
     return optax.stateless(clip)
 
 
-def learning_rate(hp: Hyperparameters, rate: jax.Array, update: jax.Array) -> jax.Array:
+def learning_rate(hp: SystemHyperparameters, rate: jax.Array, update: jax.Array) -> jax.Array:
     """Return `rate` at an update (0-based); with `decay_learning_rates` it falls to zero."""
     left = (hp.num_updates - update).astype(jnp.float32) / hp.num_updates.astype(jnp.float32)
     return rate * jnp.where(hp.decay_learning_rates > 0, jnp.maximum(left, 0.0), 1.0)
 
 
 def gradient_norms(
-    system: System, hyperparameters: Hyperparameters, gradients: PyTree
+    system: System, hyperparameters: SystemHyperparameters, gradients: PyTree
 ) -> dict[str, jax.Array]:
     """Return the global norm of each group's gradient before and after clipping."""
     labels = system.algorithm.groups(gradients)

@@ -16,9 +16,10 @@ import jax.numpy as jnp
 
 from jaxppo.algorithms.acting import next_values, state_values, unroll
 from jaxppo.algorithms.algorithm import Algorithm
+from jaxppo.algorithms.hyperparameters import SystemHyperparameters
 from jaxppo.algorithms.metrics import LAST, metric, metrics
 from jaxppo.config.fields import ConfigError, other_default, setting, traced
-from jaxppo.config.schema import Config, SystemConfig
+from jaxppo.config.schema import Config, SystemConfig, SystemNumbers
 from jaxppo.networks import q_network
 from jaxppo.ops.action_values import (
     DoubleQ,
@@ -32,28 +33,22 @@ from jaxppo.ops.action_values import (
     soft_value,
 )
 from jaxppo.types import (
-    Acted,
-    AgentState,
+    ActorOutput,
+    Agent,
     Batch,
     Environment,
-    Hyperparameters,
     Policy,
+    PolicyInfo,
     PyTree,
     Rollout,
     System,
-    Thoughts,
     pytree,
 )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PQNSettings(SystemConfig):
-    """Settings of PQN."""
-
-    algorithm: str = other_default(SystemConfig, "algorithm", "pqn")
-    epochs: int = other_default(SystemConfig, "epochs", 2)
-    optimizer: str = other_default(SystemConfig, "optimizer", "radam")
-    max_grad_norm: float = other_default(SystemConfig, "max_grad_norm", 10.0)
+class PQNNumbers(SystemNumbers):
+    """The traced settings of PQN: floats in its settings, arrays in its agent."""
 
     learning_rate: float = traced(
         5e-4, "learning rate of the Q-network", low=0, rate=True, tune=(1e-5, 1e-2)
@@ -83,17 +78,27 @@ class PQNSettings(SystemConfig):
         high=1,
         tune=(0.05, 0.5),
     )
-    munchausen: bool = setting(
-        False,
-        "Munchausen targets: add the scaled log-policy to rewards, and bootstrap from the soft "
-        "value, with the policy softmax(Q / munchausen_temperature)",
-    )
     munchausen_alpha: float = traced(0.9, "munchausen: weight of the log-policy", low=0, high=1)
     munchausen_temperature: float = traced(
         0.03, "munchausen: temperature of the policy, in units of scaled reward", above=0
     )
     munchausen_clip: float = traced(
         1.0, "munchausen: clip temperature x log-policy to [-munchausen_clip, 0]", low=0
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PQNSettings(PQNNumbers, SystemConfig):
+    """Settings of PQN."""
+
+    algorithm: str = other_default(SystemConfig, "algorithm", "pqn")
+    epochs: int = other_default(SystemConfig, "epochs", 2)
+    optimizer: str = other_default(SystemConfig, "optimizer", "radam")
+    max_grad_norm: float = other_default(SystemConfig, "max_grad_norm", 10.0)
+    munchausen: bool = setting(
+        False,
+        "Munchausen targets: add the scaled log-policy to rewards, and bootstrap from the soft "
+        "value, with the policy softmax(Q / munchausen_temperature)",
     )
 
     def searched(self) -> dict[str, tuple[float, float]]:
@@ -107,6 +112,13 @@ class PQNSettings(SystemConfig):
         if not (self.epsilon_start or self.epsilon_end):
             found.pop("epsilon_fraction", None)
         return found
+
+
+class PQNHyperparameters(SystemHyperparameters, PQNNumbers):
+    """The traced settings of PQN in an agent: arrays."""
+
+
+PQNAgent = Agent[PQNHyperparameters, tuple[()]]
 
 
 @pytree
@@ -137,7 +149,7 @@ class FinishMetrics:
 class PQN(Algorithm):
     """Q(lambda) with a Q-network that acts in many environments at once."""
 
-    Settings = PQNSettings
+    Settings, hyperparameters_type = PQNSettings, PQNHyperparameters
     loss_metrics, finish_metrics = LossMetrics, FinishMetrics
     layers = q_network.LAYERS
 
@@ -168,26 +180,26 @@ class PQN(Algorithm):
         self.action_shape: tuple[int, ...] = getattr(action_space, "shape", ())
         self.keeps_values = not settings.recompute_targets
 
-    def exploration(self, hp: Hyperparameters, update: jax.Array) -> jax.Array:
+    def exploration(self, hp: PQNHyperparameters, update: jax.Array) -> jax.Array:
         """Return epsilon: linear from `epsilon_start` to `epsilon_end`, then constant."""
         duration = hp.epsilon_fraction * hp.num_updates
         progress = jnp.where(duration > 0, update / jnp.maximum(duration, 1e-6), 1.0)
         change = hp.epsilon_end - hp.epsilon_start
         return (hp.epsilon_start + change * jnp.minimum(progress, 1.0)).astype(jnp.float32)
 
-    def act(self, policy: Policy, output: QOutput, key: jax.Array) -> Acted:
-        """Choose epsilon-greedy actions; keep Q(s_t, .) if the targets use it."""
+    def act(self, policy: Policy, output: QOutput, key: jax.Array) -> ActorOutput:
+        """Choose epsilon-greedy actions, with Q(s_t, .) if the targets use it."""
         q, epsilon = output.estimate.mean(), policy.exploration
         action = epsilon_greedy(q, output.legal, epsilon, key)
-        kept = output if self.keeps_values else ()
-        return Acted(action=action, env_action=self.env_action(action), kept=kept)
+        extras = output if self.keeps_values else ()
+        return ActorOutput(action=action, env_action=self.env_action(action), extras=extras)
 
     def greedy(self, policy: Policy, output: QOutput) -> PyTree:
         """Return argmax_a Q(s, a)."""
         del policy
         return self.env_action(greedy_actions(output.estimate.mean(), output.legal))
 
-    def describe(self, policy: Policy, output: QOutput, action: jax.Array | None) -> Thoughts:
+    def describe(self, policy: Policy, output: QOutput, action: jax.Array | None) -> PolicyInfo:
         """Return max_a Q(s, a) and Q(s, .) `[L, B, A..., K]`, -inf where an action is illegal.
 
         With several action components, the value is the mean of the components' maxima.
@@ -199,7 +211,7 @@ class PQN(Algorithm):
         log_prob = epsilon_greedy_log_prob(q, legal, policy.exploration, action)
         q = jnp.where(legal, q, -jnp.inf)
         shape = (*q.shape[:-2], *self.action_shape, q.shape[-1])
-        return Thoughts(
+        return PolicyInfo(
             values=jnp.mean(jnp.max(q, axis=-1), axis=-1),
             log_probs=jnp.sum(log_prob, axis=-1),
             distribution={"q_values": q.reshape(shape)},
@@ -210,8 +222,8 @@ class PQN(Algorithm):
         return action.reshape(*action.shape[:-1], *self.action_shape)
 
     def targets(
-        self, system: System, agent: AgentState, rollout: Rollout
-    ) -> tuple[AgentState, Steps, Any]:
+        self, system: System, agent: PQNAgent, rollout: Rollout
+    ) -> tuple[PQNAgent, Steps, Any]:
         """Return the agent, the steps with their Q(lambda) targets, and empty metrics.
 
         R_t = r_t + gamma (1 - terminated_t) [(1 - lambda) max_a Q(s'_t, a) + lambda R_{t+1}]; at
@@ -228,7 +240,7 @@ class PQN(Algorithm):
         if not self.keeps_values:  # the parameters may have changed since they acted
             output, _, next_value = state_values(system, agent.policy, rollout, value)
         else:
-            output = steps.kept
+            output = steps.extras
             next_value = next_values(system, agent.policy, rollout, value(output), value)
         bonus, entropy = self.munchausen(hp, output, steps.action)
         with jax.named_scope("targets"):
@@ -243,7 +255,7 @@ class PQN(Algorithm):
         found = Steps(obs=steps.obs, reset=steps.reset, action=steps.action, target=target)
         return agent, found, self.target_metrics()
 
-    def value(self, hp: Hyperparameters, output: QOutput) -> jax.Array:
+    def value(self, hp: PQNHyperparameters, output: QOutput) -> jax.Array:
         """Return the value of states, `[L, S]`: max_a Q(s, a), or the soft value.
 
         For heads that predict distributions: the return distribution of the greedy action,
@@ -255,7 +267,7 @@ class PQN(Algorithm):
         return output.estimate.greedy_value(output.legal)
 
     def munchausen(
-        self, hp: Hyperparameters, output: QOutput, action: jax.Array
+        self, hp: PQNHyperparameters, output: QOutput, action: jax.Array
     ) -> tuple[jax.Array | float, jax.Array | float]:
         """Return the bonus of the actions, and the scaled entropy of the policy, `[L, S]` each."""
         if not self.settings.munchausen:
@@ -268,7 +280,7 @@ class PQN(Algorithm):
         return jnp.mean(bonus, axis=-1), jnp.mean(entropy, axis=-1)
 
     def loss(
-        self, system: System, agent: AgentState, params: PyTree, minibatch: Batch
+        self, system: System, agent: PQNAgent, params: PyTree, minibatch: Batch
     ) -> tuple[jax.Array, LossMetrics]:
         """Return the mean over `[L, M]` of (Q(s_t, a_t) - R_t)^2 / 2, or of the head's own loss."""
         steps = minibatch.steps
@@ -279,8 +291,8 @@ class PQN(Algorithm):
         return loss, LossMetrics(q_loss=loss, q_value=jnp.mean(taken.mean()))
 
     def finish(
-        self, system: System, agent: AgentState, batch: Batch
-    ) -> tuple[AgentState, FinishMetrics]:
+        self, system: System, agent: PQNAgent, batch: Batch
+    ) -> tuple[PQNAgent, FinishMetrics]:
         """Report epsilon."""
         del system, batch
         return agent, FinishMetrics(epsilon=agent.policy.exploration)

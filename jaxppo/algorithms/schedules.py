@@ -1,4 +1,4 @@
-"""Hyperparameters that change over the run: `system.schedules`."""
+"""What changes from update to update: hyperparameters (`system.schedules`) and exploration."""
 
 import dataclasses
 from collections.abc import Callable
@@ -31,6 +31,14 @@ KINDS: dict[str, Callable[[jax.Array, jax.Array, jax.Array], jax.Array]] = {
     "exponential": _exponential,
     "warmup_linear": _linear,
 }
+
+
+def begin_update(system: System, agent: AgentState) -> AgentState:
+    """Return the agent with the hyperparameters and the exploration of its update (0-based)."""
+    agent = scheduled(system, agent)
+    exploration = system.algorithm.exploration(agent.hyperparameters, agent.update)
+    policy = dataclasses.replace(agent.policy, exploration=exploration)
+    return dataclasses.replace(agent, policy=policy)
 
 
 def scheduled(system: System, agent: AgentState) -> AgentState:

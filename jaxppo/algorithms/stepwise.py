@@ -5,20 +5,21 @@ With the same environments the numbers are those of `spine.train_block`.
 
 import dataclasses
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxppo.algorithms.acting import Ended, act, replay, rollout_keys
-from jaxppo.algorithms.axes import vmap_batches, vmap_members
+from jaxppo.algorithms.acting import act, act_and_describe, replay, rollout_keys
+from jaxppo.algorithms.axes import over_batches, vmap_batches, vmap_members
 from jaxppo.algorithms.evaluation import step_keys
 from jaxppo.algorithms.metrics import add
-from jaxppo.algorithms.spine import Metrics, count_nonfinite, explore, update, watch
+from jaxppo.algorithms.report import Metrics, count_nonfinite
+from jaxppo.algorithms.schedules import begin_update
+from jaxppo.algorithms.spine import learn_from, update_obs_statistics
 from jaxppo.kernels import random_bits
 from jaxppo.types import (
-    Acted,
     ActingState,
+    ActorOutput,
     AgentState,
     LearnerState,
     Policy,
@@ -32,7 +33,7 @@ from jaxppo.types import (
 
 
 @pytree
-class Memory:
+class ActorState:
     """What an actor with `B` environments keeps on its device during a rollout."""
 
     key: jax.Array  # typed key, of the next rollout
@@ -40,27 +41,29 @@ class Memory:
     carry: PyTree  # [B, ...] memory before the next step
     carries: PyTree  # [T, B, ...] memory after each step
     action: PyTree  # [T, B, A...]
-    kept: PyTree  # [T, B, ...] of Acted
+    extras: PyTree  # [T, B, ...] of ActorOutput
 
 
-def init_memory(system: System, policy: Policy, key: jax.Array) -> Memory:
+def init_actor(system: System, policy: Policy, key: jax.Array) -> ActorState:
     """Return the memory of an actor that continues the stream of an `ActingState.key`."""
     num, length = system.num_envs, system.rollout_length
     carry = system.algorithm.network.initial_carry(num)
 
-    def one(key: jax.Array) -> Acted:
+    def one(key: jax.Array) -> ActorOutput:
         obs = zeros(system.env.observation_space, (num,))
         return act(system, policy, carry, obs, jnp.ones(num, bool), key)[1]
 
     acted = jax.eval_shape(one, key)
-    carries, action, kept = jax.tree.map(
-        lambda x: jnp.zeros((length, *x.shape), x.dtype), (carry, acted.action, acted.kept)
+    carries, action, extras = jax.tree.map(
+        lambda x: jnp.zeros((length, *x.shape), x.dtype), (carry, acted.action, acted.extras)
     )
     keys = jax.random.split(key, length)
-    return Memory(key=key, keys=keys, carry=carry, carries=carries, action=action, kept=kept)
+    return ActorState(
+        key=key, keys=keys, carry=carry, carries=carries, action=action, extras=extras
+    )
 
 
-def begin_rollout(system: System, number: int | None, memory: Memory) -> Memory:
+def begin_rollout(system: System, number: int | None, memory: ActorState) -> ActorState:
     """Draw the keys of the next rollout. Actors of one learner have different numbers.
 
     `system.num_envs` is that of the learner, whose stream of keys is the same.
@@ -74,51 +77,45 @@ def begin_rollout(system: System, number: int | None, memory: Memory) -> Memory:
     )
 
 
-def _over_batches(phase: Any, system: System, own: PyTree) -> PyTree:
-    """Map `phase(own)` over update batches `[U, ...]`."""
-
-    def one(system: System, state: LearnerState) -> tuple[LearnerState, tuple[()]]:
-        return dataclasses.replace(state, acting=phase(state.acting)), ()
-
-    state, _ = vmap_batches(one, system)(LearnerState(agent=(), acting=own))  # type: ignore[arg-type]
-    return state.acting
-
-
 @partial(vmap_members, shared=1)
 def act_members(
-    system: System, policy: Policy, memory: Memory, obs: PyTree, reset: jax.Array, step: jax.Array
-) -> tuple[Memory, PyTree]:
+    system: System,
+    policy: Policy,
+    memory: ActorState,
+    obs: PyTree,
+    reset: jax.Array,
+    step: jax.Array,
+) -> tuple[ActorState, PyTree]:
     """Sample actions for `obs` `[P, U, B, O...]` at `step` of the rollout.
 
     Return the memory, and what the environments take, `[P, U, B, A...]`.
     """
 
-    def one(own: tuple[Memory, PyTree, jax.Array]) -> tuple[Memory, PyTree]:
-        memory, obs, reset = own
-        carry, acted, _ = act(system, policy, memory.carry, obs, reset, memory.keys[step])
-        stored = memory.carries, memory.action, memory.kept
-        carries, action, kept = jax.tree.map(
+    def one(memory: ActorState, obs: PyTree, reset: jax.Array) -> tuple[ActorState, PyTree]:
+        carry, acted = act(system, policy, memory.carry, obs, reset, memory.keys[step])
+        stored = memory.carries, memory.action, memory.extras
+        carries, action, extras = jax.tree.map(
             lambda steps, x: jax.lax.dynamic_update_index_in_dim(steps, x, step, 0),
             stored,
-            (carry, acted.action, acted.kept),
+            (carry, acted.action, acted.extras),
         )
-        stored_now = {"carries": carries, "action": action, "kept": kept}
+        stored_now = {"carries": carries, "action": action, "extras": extras}
         return dataclasses.replace(memory, carry=carry, **stored_now), acted.env_action
 
-    return _over_batches(one, system, (memory, obs, reset))
+    return over_batches(one, system, memory, obs, reset)
 
 
 @vmap_members
-def init_memories(system: System, policy: Policy, key: jax.Array) -> Memory:
-    """Map `init_memory` over policies `[P]` and keys `[P, U]`."""
-    return _over_batches(partial(init_memory, system, policy), system, key)
+def init_actors(system: System, policy: Policy, key: jax.Array) -> ActorState:
+    """Map `init_actor` over policies `[P]` and keys `[P, U]`."""
+    return over_batches(partial(init_actor, system, policy), system, key)
 
 
-def begin_members(number: int | None, system: System, memory: Memory) -> Memory:
+def begin_members(number: int | None, system: System, memory: ActorState) -> ActorState:
     """Map `begin_rollout` over members and update batches."""
 
-    def one(system: System, memory: Memory) -> Memory:
-        return _over_batches(partial(begin_rollout, system, number), system, memory)
+    def one(system: System, memory: ActorState) -> ActorState:
+        return over_batches(partial(begin_rollout, system, number), system, memory)
 
     return vmap_members(one)(system, memory)
 
@@ -126,7 +123,7 @@ def begin_members(number: int | None, system: System, memory: Memory) -> Memory:
 @vmap_members
 def explore_members(system: System, agent: AgentState) -> Policy:
     """Return the policies with which members collect their next rollout."""
-    return prepared(system, explore(system, agent).policy)
+    return prepared(system, begin_update(system, agent).policy)
 
 
 def prepared(system: System, policy: Policy) -> Policy:
@@ -141,7 +138,7 @@ class Collected:
     obs: PyTree  # [B, O...] before the first step
     reset: jax.Array  # [B] bool, that obs starts an episode
     steps: TimeStep  # [T, B, ...]
-    memory: Memory  # after the last step
+    memory: ActorState  # after the last step
 
 
 @vmap_members
@@ -153,28 +150,39 @@ def learn_members(
     Leaves of `rollouts` are `[P, U, ...]`, each with the environments of one actor.
     """
 
-    state = dataclasses.replace(state, acting=(state.acting, rollouts))  # type: ignore[arg-type]
-    state, found = vmap_batches(partial(update, collect=_joined), system)(state)
+    def learn(
+        system: System, state: LearnerState, rollouts: tuple[Collected, ...]
+    ) -> tuple[LearnerState, Metrics]:
+        acting, rollout = joined(system, state, rollouts)
+        return learn_from(system, state.agent, acting, rollout)
+
+    state, found = vmap_batches(learn, system)(state, rollouts)
     return state, count_nonfinite(state, add(total, found))
 
 
 @vmap_members
-def watch_members(
+def warm_up_members(
     system: System, state: LearnerState, rollouts: tuple[Collected, ...]
 ) -> LearnerState:
     """Fill the observation statistics of members, without learning; see `learn_members`."""
 
-    state = dataclasses.replace(state, acting=(state.acting, rollouts))  # type: ignore[arg-type]
-    return vmap_batches(partial(watch, collect=_joined), system)(state)[0]
+    def fill(
+        system: System, state: LearnerState, rollouts: tuple[Collected, ...]
+    ) -> tuple[LearnerState, tuple[()]]:
+        acting, rollout = joined(system, state, rollouts)
+        agent = update_obs_statistics(system, state.agent, rollout)
+        return LearnerState(agent=agent, acting=acting), ()
+
+    return vmap_batches(fill, system)(state, rollouts)[0]
 
 
-def _joined(system: System, agent: AgentState, given: Any) -> tuple[ActingState, Rollout, Ended]:
+def joined(
+    system: System, state: LearnerState, rollouts: tuple[Collected, ...]
+) -> tuple[ActingState, Rollout]:
     """Return what `replay` returns for the rollouts of all actors, side by side along `B`.
 
     An actor may have started episodes anew since the last rollout.
     """
-    acting: ActingState
-    acting, rollouts = given
 
     def join(axis: int, *parts: PyTree) -> PyTree:
         if len(parts) == 1:
@@ -183,14 +191,15 @@ def _joined(system: System, agent: AgentState, given: Any) -> tuple[ActingState,
 
     reset = join(0, *(each.reset for each in rollouts))
     begun = {
-        name: jnp.where(reset, 0, getattr(acting, name))
+        name: jnp.where(reset, 0, getattr(state.acting, name))
         for name in ("episode_return", "episode_length", "discounted_return")
     }
     obs = join(0, *(each.obs for each in rollouts))
-    acting = dataclasses.replace(acting, obs=obs, reset=reset, **begun)
+    acting = dataclasses.replace(state.acting, obs=obs, reset=reset, **begun)
     memories = [each.memory for each in rollouts]
-    acted = join(1, *((m.carries, m.action, m.kept) for m in memories))
-    return replay(system, agent, acting, acted, join(1, *(each.steps for each in rollouts)))
+    acted = join(1, *((m.carries, m.action, m.extras) for m in memories))
+    steps = join(1, *(each.steps for each in rollouts))
+    return replay(system, state.agent, acting, acted, steps)
 
 
 def act_in_episodes(
@@ -207,13 +216,18 @@ def act_in_episodes(
     """Act as `evaluation.evaluate` does, in episodes with `keys` `[B]` at their `steps` `[B]`.
 
     Return the memory, the actions as the environment takes them, which masks were empty, and the
-    `Thoughts` if it `describes`.
+    `PolicyInfo` if it `describes`.
     """
+    drawn = None
     if system.evaluation_greedy:
         policy = dataclasses.replace(policy, noise_key=None)
-        drawn = None
     else:
         drawn = jax.vmap(lambda key, step: step_keys(key[None], step)[0][0])(keys, steps)
-    carry, acted, thoughts = act(system, policy, carry, obs, reset, drawn, describes=describes)
+    now = system, policy, carry, obs, reset, drawn
+    info: PyTree = ()
+    if describes:
+        carry, acted, info = act_and_describe(*now)
+    else:
+        carry, acted = act(*now)
     seen = jax.tree.map(lambda x: x[None], obs)
-    return carry, acted.env_action, system.algorithm.network.empty_masks(seen)[0], thoughts
+    return carry, acted.env_action, system.algorithm.network.empty_masks(seen)[0], info

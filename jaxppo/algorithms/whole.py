@@ -12,7 +12,8 @@ from jaxppo.algorithms.acting import init_acting
 from jaxppo.algorithms.axes import vmap_batches
 from jaxppo.algorithms.evaluation import FIRST, Episodes, episode_keys, evaluate, evaluation_stream
 from jaxppo.algorithms.metrics import leaves
-from jaxppo.algorithms.spine import Metrics, init_agent, update, warm_up, zero_metrics
+from jaxppo.algorithms.report import Metrics, zero_metrics
+from jaxppo.algorithms.spine import init_agent, update, warm_up
 from jaxppo.ops.sequences import where
 from jaxppo.types import Hyperparameters, LearnerState, Policy, System, pytree
 

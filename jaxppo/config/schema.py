@@ -130,7 +130,30 @@ OPTIMIZERS = {  # the names of system.optimizer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SystemConfig:
+class SystemNumbers:
+    """The traced settings that all algorithms share: floats here, arrays in an agent."""
+
+    gamma: float = traced(0.99, "discount factor per step", low=0, high=1, tune=(0.9, 0.999))
+    reward_scale: float = traced(1.0, "factor on training rewards; reported returns are not scaled")
+    reward_clip: float = traced(
+        math.inf,
+        "clip training rewards to this magnitude, after scaling; .inf: no clipping",
+        above=0,
+        infinite=True,
+    )
+    max_grad_norm: float = traced(
+        0.5,
+        "clip the gradient of each optimiser group (PPO: actor and critic; PQN: one group) to this "
+        "global norm; .inf: no clipping",
+        above=0,
+        infinite=True,
+        tune=(0.1, 10.0),
+    )
+    decay_learning_rates: bool = traced(True, "decay learning rates linearly to zero over the run")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SystemConfig(SystemNumbers):
     """Settings that all algorithms share. An algorithm adds its own in its `Settings`."""
 
     algorithm: str = setting(
@@ -162,7 +185,6 @@ class SystemConfig:
     recompute_targets: bool = setting(
         False, "before every epoch, recompute the targets with the current parameters"
     )
-    gamma: float = traced(0.99, "discount factor per step", low=0, high=1, tune=(0.9, 0.999))
     optimizer: str = setting(
         "adam",
         f"{', '.join(OPTIMIZERS)} (of optax; adam with eps=1e-5), or the import path of a function "
@@ -173,34 +195,18 @@ class SystemConfig:
     optimizer_kwargs: dict[str, Any] = setting(
         {}, "further arguments of the optimiser, such as {b2: 0.99}"
     )
-    max_grad_norm: float = traced(
-        0.5,
-        "clip the gradient of each optimiser group (PPO: actor and critic; PQN: one group) to this "
-        "global norm; .inf: no clipping",
-        above=0,
-        infinite=True,
-        tune=(0.1, 10.0),
-    )
     clip_together: bool = setting(
         False,
         "clip the gradients of all optimiser groups together, by one global norm, instead of each "
         "group by its own",
     )
-    decay_learning_rates: bool = traced(True, "decay learning rates linearly to zero over the run")
     schedules: dict[str, Any] = setting(
         {},
         "numbers of system that change over the run, such as {ent_coef: {kind: linear, end: 0.0}}; "
         "kind: constant, linear, cosine, exponential or warmup_linear; see docs/schedules.md",
     )
-    reward_scale: float = traced(1.0, "factor on training rewards; reported returns are not scaled")
     normalize_rewards: bool = setting(
         False, "divide rewards by the running standard deviation of their discounted sums"
-    )
-    reward_clip: float = traced(
-        math.inf,
-        "clip training rewards to this magnitude, after scaling; .inf: no clipping",
-        above=0,
-        infinite=True,
     )
     normalize_observations: bool = setting(
         False, "normalise float observations to running mean 0 and standard deviation 1"

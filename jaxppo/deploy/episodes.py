@@ -146,7 +146,7 @@ def _episode(parts: Sequence[RecordedStep], found: Episodes, row: int) -> Episod
         rewards=joined.rewards,
         terminated=joined.terminated,
         truncated=joined.truncated,
-        **vars(joined.thoughts),
+        **vars(joined.info),
         episode_return=float(found.returns[row]),
         finished=bool(found.finished[row]),
         states=jax.tree.map(lambda x, last: _joined(x, last[None]), joined.states, last_state),

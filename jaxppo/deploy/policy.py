@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxppo import envs
-from jaxppo.algorithms.acting import act
+from jaxppo.algorithms.acting import act, act_and_describe
 from jaxppo.algorithms.evaluation import Episodes, Watch, episode_keys, watch_nothing
 from jaxppo.algorithms.spine import init_agent
 from jaxppo.config.fields import ConfigError, setting
@@ -39,9 +39,9 @@ from jaxppo.types import (
     Box,
     Environment,
     Policy,
+    PolicyInfo,
     PyTree,
     System,
-    Thoughts,
     counted,
     describe,
     is_space,
@@ -116,7 +116,7 @@ class TrainedPolicy:
 
     def describe(
         self, observation: PyTree, *, carry: PyTree = None, reset: Any = False
-    ) -> Thoughts:
+    ) -> PolicyInfo:
         """Return the value, the action distribution and so on for raw observations.
 
         Arguments and errors as for `act`. `log_probs` are those of the greedy actions. Values are
@@ -361,7 +361,7 @@ def _act(
     if key is None:
         policy = dataclasses.replace(policy, noise_key=None)
     obs, carry, reset = _batched(system, single, obs, carry, reset)
-    carry, acted, _ = act(system, policy, carry, obs, reset, key)
+    carry, acted = act(system, policy, carry, obs, reset, key)
     found = counted(system.env.action_space, acted.env_action), carry
     return _first(found) if single else found
 
@@ -369,11 +369,11 @@ def _act(
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _describe(
     system: System, single: bool, policy: Policy, obs: PyTree, carry: PyTree, reset: Any
-) -> Thoughts:
+) -> PolicyInfo:
     """Return what the policy computes for `[B, O...]` or `[O...]`, with greedy actions."""
     policy = dataclasses.replace(policy, noise_key=None)
     obs, carry, reset = _batched(system, single, obs, carry, reset)
-    found = act(system, policy, carry, obs, reset, None, describes=True)[2]
+    found = act_and_describe(system, policy, carry, obs, reset, None)[2]
     return _first(found) if single else found
 
 

@@ -287,7 +287,7 @@ def epsilon_greedy_log_prob(
     return jnp.log(epsilon * uniform + (1.0 - epsilon) * (action == greedy_actions(q, legal)))
 
 
-def soft_value(q: jax.Array, legal: jax.Array, temperature: jax.Array) -> jax.Array:
+def soft_value(q: jax.Array, legal: jax.Array, temperature: jax.Array | float) -> jax.Array:
     """Return temperature x log sum exp(Q / temperature) over legal actions, `[..., C]`.
 
     It is the mean of Q plus temperature times entropy under the softmax policy: Vieillard et al.
@@ -297,7 +297,7 @@ def soft_value(q: jax.Array, legal: jax.Array, temperature: jax.Array) -> jax.Ar
     return temperature * jax.nn.logsumexp(scaled, axis=-1)
 
 
-def scaled_entropy(q: jax.Array, legal: jax.Array, temperature: jax.Array) -> jax.Array:
+def scaled_entropy(q: jax.Array, legal: jax.Array, temperature: jax.Array | float) -> jax.Array:
     """Return temperature x entropy of softmax(Q / temperature) over legal actions, `[..., C]`.
 
     `q` and `legal` are `[..., C, A]`.
@@ -310,9 +310,9 @@ def munchausen_bonus(
     q: jax.Array,
     legal: jax.Array,
     action: jax.Array,
-    alpha: jax.Array,
-    temperature: jax.Array,
-    clip: jax.Array,
+    alpha: jax.Array | float,
+    temperature: jax.Array | float,
+    clip: jax.Array | float,
 ) -> jax.Array:
     """Return alpha x max(temperature log pi(a|s), -clip) with pi = softmax(Q / temperature).
 

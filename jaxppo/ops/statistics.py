@@ -146,6 +146,16 @@ def _leading_shape(statistics: RunningStatistics, batch: PyTree) -> tuple[int, .
     return fits[0] if fits else None
 
 
+def num_nonfinite(tree: PyTree) -> jax.Array:
+    """Count the numbers of a tree that are NaN or infinite, int32."""
+    counts = [
+        jnp.sum(~jnp.isfinite(x), dtype=jnp.int32)
+        for x in jax.tree.leaves(tree)
+        if jnp.issubdtype(x.dtype, jnp.floating)
+    ]
+    return sum(counts, jnp.zeros((), jnp.int32))
+
+
 def deviation(mean: jax.Array, variance: jax.Array) -> jax.Array:
     """Return the standard deviation, at least `RESOLUTION` times |mean|, and above zero.
 

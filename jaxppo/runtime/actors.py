@@ -33,7 +33,7 @@ class Timed:
 class ActorPrograms:
     """Compiled programs of an actor; see `algorithms.stepwise`."""
 
-    init: Any  # init_memories
+    init: Any  # init_actors
     begin: Any  # begin_members
     act: Any  # act_members
 

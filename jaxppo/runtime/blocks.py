@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxppo.algorithms.evaluation import FIRST, Episodes, evaluation_stream
 from jaxppo.algorithms.metrics import headlines
-from jaxppo.algorithms.spine import Metrics
+from jaxppo.algorithms.report import Metrics
 from jaxppo.config.fields import MAX_INT
 from jaxppo.config.schema import Config
 from jaxppo.kernels.platforms import forms

@@ -13,8 +13,9 @@ import numpy as np
 from jaxppo import envs
 from jaxppo.algorithms.acting import init_acting
 from jaxppo.algorithms.algorithm import Algorithm
+from jaxppo.algorithms.contract import check_algorithm
 from jaxppo.algorithms.spine import init_agent
-from jaxppo.config.fields import ConfigError, numbers
+from jaxppo.config.fields import ConfigError, is_import_path, numbers
 from jaxppo.config.parse import algorithm_class
 from jaxppo.config.plan import Plan
 from jaxppo.config.plan import plan as make_plan
@@ -44,8 +45,8 @@ def build(config: Config, plan: Plan) -> System:
     num_microbatches, num_value_chunks = microbatches.count(
         system.microbatch_size, plan, algorithm.network, env
     )
-    sizes = {BATCH_AXIS: plan.update_batch_size, devices.AXIS: plan.devices_per_member}
-    return System(
+    axes = {BATCH_AXIS: plan.update_batch_size, devices.AXIS: plan.devices_per_member}
+    built = System(
         env=env,
         evaluation_env=evaluation_env,
         algorithm=algorithm,
@@ -69,8 +70,10 @@ def build(config: Config, plan: Plan) -> System:
         clip_together=system.clip_together,
         evaluation_greedy=config.arch.evaluation_greedy,
         max_eval_steps=max_eval_steps,
-        axes=tuple(axis for axis, size in sizes.items() if size > 1),
     )
+    if any(map(is_import_path, (system.algorithm, getattr(system, "objective", "")))):
+        check_algorithm(built, hyperparameters(config, plan))
+    return dataclasses.replace(built, axes=tuple(axis for axis, size in axes.items() if size > 1))
 
 
 def _check_entries(config: Config, env: Environment) -> None:
@@ -108,7 +111,7 @@ def hyperparameters(config: Config, plan: Plan) -> Hyperparameters:
 def stacked_hyperparameters(members: Sequence[Config], plan: Plan) -> Hyperparameters:
     """Return the hyperparameters of members, `[P]`."""
     each = [{**numbers(member.system), **schedule_numbers(member.system)} for member in members]
-    return Hyperparameters(
+    return algorithm_class(members[0].system.algorithm).hyperparameters_type(
         **{name: jnp.asarray([row[name] for row in each], jnp.float32) for name in each[0]},
         num_updates=jnp.full(len(members), plan.num_updates, jnp.int32),
     )

@@ -30,7 +30,8 @@ from jaxppo.runtime import devices, hosts
 from jaxppo.types import PyTree
 
 FOLDER = "checkpoints"  # in the run directory
-FORMAT = 3  # version of the manifest and its arrays
+FORMAT = 4  # version of the manifest and its arrays
+_RENAMED = {3: {".agent.algorithm": ".agent.algorithm_state"}}  # format: old paths, and the new
 MANIFEST, _ARRAYS = "manifest.json", "arrays"
 _BEGUN, _DAMAGED, _DROPPED = ".begun", ".damaged", ".dropped"  # suffixes of other directories
 _PINNED = ".pinned"  # suffix of an empty file that marks a checkpoint to keep
@@ -226,6 +227,8 @@ def read(path: Path) -> Checkpoint:
     vectors = _restore(path / _ARRAYS)
     try:
         arrays = _unpack(vectors, layout)
+        for old, new in _RENAMED.get(manifest["format"], {}).items():
+            arrays = {re.sub(rf"{re.escape(old)}\b", new, name): x for name, x in arrays.items()}
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: its arrays are not those of {MANIFEST}") from error
     return Checkpoint(path, steps, manifest, arrays)
@@ -239,10 +242,11 @@ def read_manifest(path: Path) -> dict[str, Any]:
     try:
         text = file.read_text("utf-8")
         manifest = json.loads(text)
-        if manifest["format"] != FORMAT:
+        if manifest["format"] not in (FORMAT, *_RENAMED):
             raise CheckpointError(
                 f"{path}: is of format {manifest['format']}, and this version of jaxppo reads "
-                f"format {FORMAT}; it was written by jaxppo {manifest['versions'].get('jaxppo')}"
+                f"formats {', '.join(map(str, (*_RENAMED, FORMAT)))}; it was written by jaxppo "
+                f"{manifest['versions'].get('jaxppo')}"
             )
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: has no {MANIFEST}; it was not written completely") from (

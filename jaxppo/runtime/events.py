@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxppo.algorithms.metrics import MEAN, leaves
-from jaxppo.algorithms.spine import Metrics
+from jaxppo.algorithms.report import Metrics
 from jaxppo.config.plan import num_members
 from jaxppo.config.schema import LoggerConfig
 from jaxppo.config.stored import plain

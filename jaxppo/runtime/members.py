@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from jaxppo.algorithms.spine import Metrics
+from jaxppo.algorithms.report import Metrics
 from jaxppo.config.fields import as_override
 from jaxppo.config.plan import num_members
 from jaxppo.config.schema import Config

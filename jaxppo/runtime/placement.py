@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.algorithms.metrics import add
-from jaxppo.algorithms.spine import Metrics, zero_metrics
+from jaxppo.algorithms.report import Metrics, zero_metrics
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.messages import count
 from jaxppo.config.plan import Plan

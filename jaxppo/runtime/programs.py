@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxppo.algorithms.evaluation import evaluate_members
-from jaxppo.algorithms.spine import Metrics, train_members, warm_up_members
+from jaxppo.algorithms.report import Metrics
+from jaxppo.algorithms.spine import train_members, warm_up_members
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.envs import is_simulated

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxppo.algorithms.spine import Metrics, zero_metrics
+from jaxppo.algorithms.report import Metrics, zero_metrics
 from jaxppo.config.fields import ConfigError, as_argument
 from jaxppo.config.given import is_given
 from jaxppo.config.schema import HOW_RUN, Config

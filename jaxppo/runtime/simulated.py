@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.algorithms import stepwise
-from jaxppo.algorithms.spine import Metrics
+from jaxppo.algorithms.report import Metrics
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import Plan
 from jaxppo.config.schema import ArchConfig, Config, EnvConfig
@@ -118,8 +118,8 @@ class Training:
             collected = self._collect(state, threaded=False)
             given = state, tuple(each.rollout for each in collected)
             if program is None:
-                watch = partial(stepwise.watch_members, self._layout.system)
-                program = compile.compile_program(watch, *given, compiler=compiler).call
+                fill = partial(stepwise.warm_up_members, self._layout.system)
+                program = compile.compile_program(fill, *given, compiler=compiler).call
             state = program(*given)
             self._advance(state)
         return state
@@ -295,7 +295,7 @@ def compile_actor(
     policy = jax.eval_shape(partial(stepwise.prepared, system), state.agent.policy)
     memory = rollout.memory
     step = jax.ShapeDtypeStruct(rollout.reset.shape[:1], jnp.int32)
-    init = build(partial(stepwise.init_memories, each), policy, state.acting.key)
+    init = build(partial(stepwise.init_actors, each), policy, state.acting.key)
     chosen = number if num_actors > 1 else None
     begin = build(partial(stepwise.begin_members, chosen, system), memory)
     act = partial(stepwise.act_members, each)
@@ -308,7 +308,7 @@ def _rollout_shapes(system: System, state: LearnerState, num_actors: int) -> ste
     """Return the shapes of an actor's rollout, `[D, P, U, ...]`."""
     each = dataclasses.replace(system, num_envs=system.num_envs // num_actors)
     lead = (*state.acting.reset.shape[:3], each.num_envs)
-    init = devices.parallel(partial(stepwise.init_memories, each), lead[0])
+    init = devices.parallel(partial(stepwise.init_actors, each), lead[0])
 
     def example(policy: PyTree, key: jax.Array) -> stepwise.Collected:
         return stepwise.Collected(

@@ -118,7 +118,7 @@ class Evaluation:
                 begins = queue.begins
                 simulators.reset(np.flatnonzero(begins), queue.of_episodes(seeds)[begins])
             obs = [x.reshape(*self._shape, *x.shape[1:]).copy() for x in arrays.obs]
-            carry, action, empty, thoughts = self._act(
+            carry, action, empty, info = self._act(
                 policy,
                 carry,
                 env.observation(obs),
@@ -130,7 +130,7 @@ class Evaluation:
             flat = queue.playing.reshape(-1)
             simulators.step([x.reshape(-1, *x.shape[3:]) for x in parts], flat)
             if tell is not None:
-                tell(queue.numbers, self._recorded(flat, obs, action, thoughts))
+                tell(queue.numbers, self._recorded(flat, obs, action, info))
             queue.count(
                 arrays.reward,
                 arrays.terminated | arrays.truncated,
@@ -143,7 +143,7 @@ class Evaluation:
         return Episodes(**found)
 
     def _recorded(
-        self, chosen: np.ndarray, obs: list[np.ndarray], action: PyTree, thoughts: PyTree
+        self, chosen: np.ndarray, obs: list[np.ndarray], action: PyTree, info: PyTree
     ) -> RecordedStep:
         """Return what happened in the chosen environments, `[N]`."""
         env: Any = self._system.env
@@ -162,7 +162,7 @@ class Evaluation:
         return RecordedStep(
             **steps,
             actions=jax.tree.map(rows, action),
-            thoughts=jax.tree.map(rows, thoughts),
+            info=jax.tree.map(rows, info),
             states=(),
             after=(env.observation([x[chosen] for x in arrays.final]), ()),
         )

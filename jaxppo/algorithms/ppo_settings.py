@@ -1,0 +1,250 @@
+"""Settings of PPO."""
+
+import dataclasses
+import math
+from functools import lru_cache
+from typing import Any
+
+import jax
+
+from jaxppo.algorithms.objectives import OBJECTIVES, VALUE_LOSSES, own_hyperparameters
+from jaxppo.config.fields import ConfigError, is_import_path, other_default, setting, traced
+from jaxppo.config.schema import SystemConfig, SystemNumbers
+from jaxppo.networks.building import LEAD
+from jaxppo.ops.values import ScalarValue
+from jaxppo.types import Network
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PPONumbers(SystemNumbers):
+    """The traced settings of PPO: floats in its settings, arrays in its agent."""
+
+    actor_lr: float = traced(
+        1e-3,
+        "learning rate of the actor's and the shared parameters",
+        low=0,
+        rate=True,
+        tune=(1e-5, 1e-2),
+    )
+    critic_lr: float = traced(
+        1e-3, "learning rate of the critic's parameters", low=0, rate=True, tune=(1e-5, 1e-2)
+    )
+    gae_lambda: float = traced(
+        0.95,
+        "lambda of GAE and V-trace: decay of the sum of TD errors",
+        low=0,
+        high=1,
+        tune=(0.8, 0.99),
+    )
+    rho_clip: float = traced(
+        1.0,
+        "vtrace: truncation level rho-bar of the importance ratios that weight TD errors",
+        above=0,
+    )
+    c_clip: float = traced(
+        1.0,
+        "vtrace: truncation level c-bar of the importance ratios that pass corrections on to "
+        "earlier steps",
+        above=0,
+    )
+    clip_eps: float = traced(
+        0.2, "clip the probability ratio below 1 - clip_eps", above=0, tune=(0.05, 0.5)
+    )
+    clip_eps_high: float | None = traced(
+        None,
+        "clip the probability ratio above 1 + clip_eps_high; null: clip_eps",
+        above=0,
+        follows="clip_eps",
+        coupled=True,
+    )
+    kl_coef: float = traced(1.0, "penalty: weight of KL(old || new)", low=0, coupled=True)
+    kl_coef_target: float = traced(
+        0.01, "KL per update, in nats, that adapt_kl_coef aims at", above=0
+    )
+    dpo_alpha: float = traced(2.0, "dpo: scale of the drift for positive advantages", above=0)
+    dpo_beta: float = traced(0.6, "dpo: scale of the drift for negative advantages", above=0)
+    target_kl: float = traced(
+        math.inf,
+        "stop an update's epochs if the KL of a minibatch exceeds this, in nats; .inf: never",
+        above=0,
+        infinite=True,
+        switch=True,
+        coupled=True,
+    )
+    lr_kl_target: float = traced(
+        0.01, "KL of a minibatch, in nats, that adapt_learning_rates aims at", above=0
+    )
+    lr_factor: float = traced(1.5, "adapt_learning_rates: factor of one change", low=1)
+    lr_min: float = traced(1e-5, "adapt_learning_rates: least actor_lr", above=0, coupled=True)
+    lr_max: float = traced(1e-2, "adapt_learning_rates: greatest actor_lr", above=0, coupled=True)
+    ent_coef: float = traced(0.01, "weight of the entropy bonus", low=0, tune=(1e-4, 0.1))
+    vf_coef: float = traced(0.5, "weight of the value loss", low=0)
+    huber_delta: float = traced(1.0, "huber: error above which the loss is linear", above=0)
+    value_norm_decay: float = traced(
+        0.99, "decay per update of the running averages of normalize_values", low=0, high=1
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PPOSettings(PPONumbers, SystemConfig):
+    """Settings of PPO."""
+
+    normalize_rewards: bool = other_default(SystemConfig, "normalize_rewards", True)
+
+    advantages: str = setting(
+        "gae", "estimator of advantages and value targets: gae or vtrace", choices=("gae", "vtrace")
+    )
+    standardize_advantages: str = setting(
+        "batch",
+        "standardise advantages (mean 0, standard deviation 1) over the batch, over each "
+        "minibatch, or none",
+        choices=("batch", "minibatch", "none"),
+    )
+    objective: str = setting(
+        "clip",
+        "policy objective: clip, penalty (KL), dpo (Lu et al. 2022), reinforce (with epochs=1), or "
+        "an import path",
+        choices=tuple(OBJECTIVES),
+        importable=True,
+    )
+    adapt_kl_coef: bool = setting(
+        False,
+        "penalty: double kl_coef if an update's KL is above 1.5 x kl_coef_target, halve it if "
+        "below kl_coef_target / 1.5",
+    )
+    adapt_learning_rates: bool = setting(
+        False,
+        "before each gradient step, divide the learning rates by lr_factor if its minibatch's KL "
+        "is above 2 x lr_kl_target or target_kl, multiply them by it if below lr_kl_target / 2",
+    )
+    value_loss: str = setting(
+        "squared", "value loss: squared or huber", choices=tuple(VALUE_LOSSES)
+    )
+    clip_value_loss: bool = setting(
+        False,
+        "PPO2 value clipping: take the larger of two value losses, one of them with the change of "
+        "the value clipped to clip_eps",
+    )
+    normalize_values: bool = setting(
+        False, "normalise value targets to running mean 0 and standard deviation 1 for the critic"
+    )
+
+    def searched(self) -> dict[str, tuple[float, float]]:
+        """Return the settings that `jaxppo.tune` searches, with their bounds."""
+        found = super().searched()
+        if not (self._takes_clipping or self.clip_value_loss):
+            found.pop("clip_eps", None)
+        if self.adapt_learning_rates:  # starts with it
+            found["actor_lr"] = self.lr_min, self.lr_max
+        return {name: (low, high) for name, (low, high) in found.items() if low < high}
+
+    @property
+    def _takes_clipping(self) -> bool:
+        """Whether the objective may read clip_eps and clip_eps_high."""
+        return self.objective == "clip" or is_import_path(self.objective)
+
+    def check(self) -> None:
+        """Raise `ConfigError` if settings contradict each other."""
+        super().check()
+        if self.adapt_kl_coef and self.objective != "penalty":
+            raise ConfigError(
+                f"system.adapt_kl_coef=true needs system.objective=penalty, not {self.objective}; "
+                "or set it to false"
+            )
+        if self.adapt_kl_coef and not self.kl_coef:
+            raise ConfigError(
+                "system.adapt_kl_coef=true needs a system.kl_coef above 0, not 0.0, which no "
+                "factor changes; or set it to false"
+            )
+        if self.advantages == "vtrace" and not self.recompute_targets:
+            raise ConfigError(
+                "system.advantages=vtrace corrects for changes of the policy since the rollout, "
+                "but targets are computed before the policy changes; add "
+                "system.recompute_targets=true, or use gae"
+            )
+        if self.recompute_targets and self.normalize_values:
+            raise ConfigError(
+                "system.recompute_targets=true does not work with system.normalize_values=true, "
+                "since the critic has not learnt the new normalisation; set one of them to false"
+            )
+        if self.adapt_learning_rates and self.decay_learning_rates:
+            raise ConfigError(
+                "system.adapt_learning_rates=true needs system.decay_learning_rates=false, since "
+                "both set the learning rates"
+            )
+        if self.adapt_learning_rates and (given := {"actor_lr", "critic_lr"} & {*self.schedules}):
+            raise ConfigError(
+                f"system.schedules.{min(given)}: system.adapt_learning_rates=true sets the rates; "
+                "leave one of them out"
+            )
+        if self.adapt_learning_rates and self.epochs * self.num_minibatches == 1:
+            raise ConfigError(
+                "system.adapt_learning_rates=true: with one gradient step an update "
+                "(system.epochs=1, system.num_minibatches=1) the KL is always measured before "
+                "any change; raise one of them, or set it to false"
+            )
+        if self.adapt_learning_rates and not self.lr_min <= self.actor_lr <= self.lr_max:
+            raise ConfigError(
+                f"system.actor_lr={self.actor_lr}: adapt_learning_rates starts with it, so it must "
+                f"be between system.lr_min={self.lr_min} and system.lr_max={self.lr_max}"
+            )
+        has_high = self.clip_eps_high is not None or "clip_eps_high" in self.schedules
+        if has_high and not self._takes_clipping:
+            high = "null with a schedule" if self.clip_eps_high is None else self.clip_eps_high
+            raise ConfigError(
+                f"system.clip_eps_high={high} needs system.objective=clip, not {self.objective}; "
+                "or set it to null, without a schedule"
+            )
+
+    def check_sizes(self, minibatch_size: int) -> None:
+        """Raise `ConfigError` if advantages are standardised over one transition: they are 0."""
+        over, num = self.standardize_advantages, self.num_minibatches
+        is_whole = num == 1 and not self.burn_in  # the minibatch is the batch
+        if minibatch_size > 1 or over == "none" or (over == "batch" and not is_whole):
+            return
+        way_out = f"lower system.num_minibatches={num}, or take batch" if num > 1 else "take batch"
+        if is_whole:
+            way_out = "raise arch.total_num_envs or system.rollout_length to 2, or take none"
+        what = "batch" if is_whole else "minibatch"
+        raise ConfigError(
+            f"system.standardize_advantages={over}: a {what} of one transition has no standard "
+            f"deviation; {way_out}"
+        )
+
+
+def check_network(settings: PPOSettings, network: Network, *, stores_distribution: bool) -> None:
+    """Raise `ConfigError` if the settings do not fit the network."""
+    for key in ("clip_value_loss", "value_loss"):
+        given = getattr(settings, key)
+        if given not in (False, "squared") and not isinstance(
+            network.example()[1].value, ScalarValue
+        ):
+            raise ConfigError(
+                f"system.{key}={str(given).lower()}: is for scalar values, but the critic head "
+                "predicts a distribution, which has its own loss; take network/critic_head=scalar"
+            )
+    if stores_distribution:
+        shapes = [x.shape for x in jax.tree.leaves(network.example(LEAD)[1].distribution)]
+        if any(shape[:2] != LEAD for shape in shapes):
+            raise ConfigError(
+                f"system.objective={settings.objective}: stores the distribution of each step, "
+                f"but network.actor_head gives arrays {shapes} for {LEAD} steps; let the head "
+                "broadcast them to [L, S, ...], or take objective=clip"
+            )
+
+
+def settings_type(raw: dict[str, Any]) -> type[SystemConfig]:
+    """Return `PPOSettings`, extended by the hyperparameters of a user's objective."""
+    path = raw.get("objective")
+    return _extended(path) if isinstance(path, str) and is_import_path(path) else PPOSettings
+
+
+@lru_cache
+def _extended(path: str) -> type[SystemConfig]:
+    """Return `PPOSettings` with the hyperparameters of the objective at an import path."""
+    taken = {"num_updates", *(field.name for field in dataclasses.fields(PPOSettings))}
+    extra = own_hyperparameters(path, taken)
+    fields = [(name, float, field) for name, field in extra.items()]
+    return dataclasses.make_dataclass(
+        "PPOSettings", fields, bases=(PPOSettings,), frozen=True, kw_only=True
+    )
