@@ -1,7 +1,7 @@
 """Hooks of mkdocs for what is not a page of docs/.
 
-README.md becomes the front page, the tutorial's notebook a page with the outputs that are stored in
-it, and files that pages link to are copied.
+README.md becomes the front page, other pages of the root are added, the tutorial's notebook becomes
+a page with the outputs that are stored in it, and files that pages link to are copied.
 """
 
 import json
@@ -15,12 +15,18 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parents[1]
 FORMULA = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$")
 OUTSIDE = re.compile(r"\]\(\.\./([\w./-]+)")
+ROOT_PAGES = {  # file beside docs/: its page
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
 
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the front page, the tutorial, and the files outside docs/ that pages link to."""
-    front = (ROOT / "README.md").read_text().replace("](docs/README.md)", "](quickstart.md)")
-    files.append(File.generated(config, "index.md", content=front.replace("](docs/", "](")))
+    for file, page in ROOT_PAGES.items():
+        text = (ROOT / file).read_text().replace("](docs/README.md)", "](quickstart.md)")
+        files.append(File.generated(config, page, content=text.replace("](docs/", "](")))
     tutorial = json.loads((ROOT / "docs" / "tutorial.ipynb").read_text())
     files.append(File.generated(config, "tutorial.md", content=page_of(tutorial)))
     pages = [file.content_string for file in files.documentation_pages()]
@@ -32,8 +38,10 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Return a page whose links lead to the pages and copies that were added."""
-    markdown = markdown.replace("](README.md", "](index.md")
-    return OUTSIDE.sub(r"](\1", markdown).replace("](tutorial.ipynb", "](tutorial.md")
+    markdown = OUTSIDE.sub(r"](\1", markdown).replace("](tutorial.ipynb", "](tutorial.md")
+    for file, page in ROOT_PAGES.items():
+        markdown = markdown.replace(f"]({file}", f"]({page}")
+    return markdown
 
 
 def page_of(notebook: dict[str, Any]) -> str:

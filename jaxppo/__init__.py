@@ -5,7 +5,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Block", "ConfigError", "Result", "compose", "load", "make_train", "train"]
 
 if TYPE_CHECKING:  # a checker does not see __getattr__, which would take any name

@@ -35,7 +35,7 @@ from jaxppo.launch.tuning import split
 from jaxppo.runtime.loop import run
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 BY_HAND = [page for page in PAGES if page.name != "settings.md"]
 TINY = [
     *("arch.total_num_envs=4", "arch.num_updates=2", "arch.num_evaluation=1"),
