@@ -27,7 +27,9 @@ from benchmarks.peers import PEERS
 from benchmarks.peers.updates import block
 from benchmarks.speed import ROOT, SETTINGS, Setting, Timed, of_size, seconds
 from jaxppo.kernels.platforms import forms
-from jaxppo.runtime import devices, program_cache, targets
+from jaxppo.runtime.chips import targets
+from jaxppo.runtime.hosts import devices
+from jaxppo.runtime.programs import program_cache
 
 Block = tuple[Callable[[], object], int]  # what to time, and its environment steps
 

@@ -29,7 +29,7 @@ import jaxppo
 from benchmarks.speed import SETTINGS
 from jaxppo.config.schema import Config
 from jaxppo.launch.composing import compose
-from jaxppo.runtime import devices
+from jaxppo.runtime.hosts import devices
 
 UPDATES = {"S": 400, "M": 2, "L": 8, "S x 16": 40}  # some seconds on two cores
 WAYS = ("run", "every=1", "pure", "sharded")  # sharded: the seeds of a vmap, over all devices

@@ -12,8 +12,9 @@ from typing import Any
 from unittest import mock
 
 from benchmarks.speed import SETTINGS, compose
-from jaxppo.runtime import checkpoint, loop
-from jaxppo.runtime.saving import Saver
+from jaxppo.runtime.run import loop
+from jaxppo.runtime.run.saving import Saver
+from jaxppo.runtime.store import checkpoint
 
 SIZE = ["arch.total_timesteps=4_000_000", "arch.num_evaluation=10", "logger.console=false"]
 

@@ -16,12 +16,13 @@ import jax
 
 from benchmarks.speed import SETTINGS, compose
 from jaxppo.kernels.platforms import forms
-from jaxppo.runtime import devices, targets
-from jaxppo.runtime.jobs import prepare
-from jaxppo.runtime.launches import Module
-from jaxppo.runtime.placement import Layout
-from jaxppo.runtime.population import members
-from jaxppo.runtime.programs import compile_training
+from jaxppo.runtime.chips import targets
+from jaxppo.runtime.chips.launches import Module
+from jaxppo.runtime.hosts import devices
+from jaxppo.runtime.programs.placement import Layout
+from jaxppo.runtime.programs.population import members
+from jaxppo.runtime.run.compiling import compile_training
+from jaxppo.runtime.run.jobs import prepare
 
 SIZES = ("S", "M", "L", "lru")
 TARGETS = {  # a pod of v5e has 256 chips

@@ -27,8 +27,8 @@ from benchmarks.blocks import RESULTS
 from jaxppo.launch.composing import compose
 from jaxppo.launch.sweeping import groups, train
 from jaxppo.ops.aggregates import interval, iqm
-from jaxppo.runtime import devices
-from jaxppo.runtime.jobs import Job
+from jaxppo.runtime.hosts import devices
+from jaxppo.runtime.run.jobs import Job
 
 FILE = RESULTS / "defaults.jsonl"
 

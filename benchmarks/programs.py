@@ -41,9 +41,10 @@ from jaxppo.config.schema import Config  # noqa: E402
 from jaxppo.envs import is_simulated  # noqa: E402
 from jaxppo.kernels.platforms import compiling_for  # noqa: E402
 from jaxppo.launch.composing import compose  # noqa: E402
-from jaxppo.runtime import build, compile, programs  # noqa: E402
-from jaxppo.runtime.placement import Layout  # noqa: E402
-from jaxppo.runtime.population import members  # noqa: E402
+from jaxppo.runtime.programs import build, compile, start  # noqa: E402
+from jaxppo.runtime.programs.placement import Layout  # noqa: E402
+from jaxppo.runtime.programs.population import members  # noqa: E402
+from jaxppo.runtime.run import compiling  # noqa: E402
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 RUN = "run"  # in the place of a platform: train here
@@ -175,10 +176,10 @@ def lowered(name: str, platform: str) -> dict[str, tuple[str, str]]:
         system = build.build(config, plan)
         configs = members(config)
         layout = Layout(plan, system, tuple(range(len(configs))))
-        state, *_ = programs.training_shapes(layout, configs)
-        train = programs.compile_programs(layout, configs).train
-        programs.compile_start(layout, configs)
-        programs.warm_up(layout, config, state, train)
+        state, *_ = start.training_shapes(layout, configs)
+        train = compiling.compile_programs(layout, configs).train
+        start.compile_start(layout, configs)
+        compiling.warm_up(layout, config, state, train)
     if name in WHOLE:
         lower(jax.jit(jaxppo.make_train(config)), jax.random.key(0), options={})
     return found
@@ -189,9 +190,9 @@ def trained(config: Config, num_devices: int) -> str:
     plan = make_plan(config, num_devices, num_members(config))
     configs = members(config)
     layout = Layout(plan, build.build(config, plan), tuple(range(len(configs))))
-    program = programs.compile_training(layout, configs)
+    program = compiling.compile_training(layout, configs)
     state = layout.place(build.begin(layout.system, configs, layout.plan))
-    state = programs.warm_up(layout, config, state, program)
+    state = compiling.warm_up(layout, config, state, program)
     state, _ = program.call(state, layout.no_metrics(), layout.place_count(20))
     if is_simulated(layout.system.env):
         program.call.close()

@@ -30,11 +30,12 @@ from jaxppo.config.schema import Config
 from jaxppo.kernels.permutations import random_permutation
 from jaxppo.launch import composing
 from jaxppo.ops import sequences
-from jaxppo.runtime import build, compile, devices
-from jaxppo.runtime.jobs import prepare
-from jaxppo.runtime.placement import Layout
-from jaxppo.runtime.population import members
-from jaxppo.runtime.programs import compile_training
+from jaxppo.runtime.hosts import devices
+from jaxppo.runtime.programs import build, compile
+from jaxppo.runtime.programs.placement import Layout
+from jaxppo.runtime.programs.population import members
+from jaxppo.runtime.run.compiling import compile_training
+from jaxppo.runtime.run.jobs import prepare
 from jaxppo.types import AgentState, Batch, LearnerState, Rollout, System
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -6,13 +6,25 @@
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
-__all__ = ["Block", "ConfigError", "Result", "compose", "load", "make_train", "train"]
+__all__ = [
+    "Block",
+    "CheckpointError",
+    "ConfigError",
+    "Result",
+    "TrainingError",
+    "compose",
+    "load",
+    "make_train",
+    "train",
+]
 
 if TYPE_CHECKING:  # a checker does not see __getattr__, which would take any name
     from jaxppo.api import compose, make_train, train
     from jaxppo.config.fields import ConfigError
     from jaxppo.deploy.policy import load
     from jaxppo.deploy.result import Block, Result
+    from jaxppo.runtime.run.jobs import TrainingError
+    from jaxppo.runtime.store.checkpoint import CheckpointError
 else:
 
     def __getattr__(name: str) -> Any:

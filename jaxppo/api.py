@@ -24,14 +24,15 @@ from jaxppo.envs import is_simulated
 from jaxppo.envs.contract import glance
 from jaxppo.launch.errors import check_jax, explain
 from jaxppo.launch.resuming import compose_run
-from jaxppo.runtime import build, compile, devices, hosts
-from jaxppo.runtime.caller import Caller, Reached
-from jaxppo.runtime.checkpoint import CheckpointError
-from jaxppo.runtime.directories import check_run_dir
-from jaxppo.runtime.jobs import Job, TrainingError, prepare
-from jaxppo.runtime.loop import run_together
-from jaxppo.runtime.signals import Interrupted, Interrupts
+from jaxppo.runtime.hosts import devices, processes
+from jaxppo.runtime.hosts.signals import Interrupted, Interrupts
+from jaxppo.runtime.programs import build, compile
+from jaxppo.runtime.run.caller import Caller, Reached
+from jaxppo.runtime.run.jobs import Job, TrainingError, prepare
+from jaxppo.runtime.run.loop import run_together
 from jaxppo.runtime.sinks.bars import bar
+from jaxppo.runtime.store.checkpoint import CheckpointError
+from jaxppo.runtime.store.directories import check_run_dir
 from jaxppo.types import Hyperparameters, System
 
 _composing = threading.Lock()  # Hydra composes with global state
@@ -163,7 +164,7 @@ def train(
     elif not resumes:
         check_run_dir("run_dir", folder)
     with _one_line():
-        hosts.check_alone(found.arch.distributed)
+        processes.check_alone(found.arch.distributed)
         _, system = prepare(found)
         _warn_of_environment(found, system)
         if folder is not None:

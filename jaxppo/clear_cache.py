@@ -6,7 +6,7 @@ from pathlib import Path
 from jaxppo.config.fields import setting
 from jaxppo.config.schema import ArchConfig
 from jaxppo.launch.command_line import command
-from jaxppo.runtime import program_cache
+from jaxppo.runtime.programs import program_cache
 from jaxppo.runtime.sinks.console import print_lines
 
 

@@ -1,7 +1,7 @@
 """Feed-forward PQN: `python -m jaxppo.ff_pqn env=cartpole`."""
 
 from jaxppo.launch.command_line import main as launch
-from jaxppo.runtime.loop import run
+from jaxppo.runtime.run.loop import run
 
 
 def main() -> None:

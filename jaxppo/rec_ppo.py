@@ -1,7 +1,7 @@
 """Recurrent PPO: `python -m jaxppo.rec_ppo env=t_maze network=gru`."""
 
 from jaxppo.launch.command_line import main as launch
-from jaxppo.runtime.loop import run
+from jaxppo.runtime.run.loop import run
 
 
 def main() -> None:

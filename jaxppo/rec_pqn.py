@@ -1,7 +1,7 @@
 """Recurrent PQN: `python -m jaxppo.rec_pqn env=memory_chain network=gru`."""
 
 from jaxppo.launch.command_line import main as launch
-from jaxppo.runtime.loop import run
+from jaxppo.runtime.run.loop import run
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 from jaxppo.launch.command_line import attempt, help_of_settings
 from jaxppo.launch.tuning import Tuning, tune
-from jaxppo.runtime import devices
+from jaxppo.runtime.hosts import devices
 
 
 def main() -> None:

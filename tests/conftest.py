@@ -18,9 +18,9 @@ from cli import command, cwd, home, launch, shell  # noqa: F401  fixtures
 from jaxppo.config.parse import parse
 from jaxppo.config.plan import Plan, plan
 from jaxppo.config.schema import Config
-from jaxppo.runtime import build as building
-from jaxppo.runtime import compile
-from jaxppo.runtime.placement import Layout
+from jaxppo.runtime.programs import build as building
+from jaxppo.runtime.programs import compile
+from jaxppo.runtime.programs.placement import Layout
 from jaxppo.types import LearnerState, System
 
 # Compiling is most of the time here: the commands that tests run compile with arch.compiler=quick's

@@ -31,7 +31,7 @@ from jaxppo.config.schema import EnvConfig
 from jaxppo.deploy.drawings import drawing
 from jaxppo.envs import contract
 from jaxppo.networks.building import find_action_mask
-from jaxppo.runtime import jobs, loop
+from jaxppo.runtime.run import jobs, loop
 from jaxppo.types import Box, Discrete, MultiDiscrete
 
 ROOT = Path(__file__).resolve().parents[1]

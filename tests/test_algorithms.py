@@ -19,8 +19,8 @@ from jaxppo.deploy.export import Export, export
 from jaxppo.deploy.policy import load
 from jaxppo.launch.composing import compose
 from jaxppo.launch.sweeping import groups
-from jaxppo.runtime.jobs import Job
-from jaxppo.runtime.loop import run, run_together
+from jaxppo.runtime.run.jobs import Job
+from jaxppo.runtime.run.loop import run, run_together
 
 TESTS = Path(__file__).parent
 PAGE = (TESTS.parent / "docs" / "algorithms.md").read_text()

@@ -30,10 +30,10 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.deploy.result import Block, Result, arrays
 from jaxppo.envs import make
-from jaxppo.runtime import loop
-from jaxppo.runtime.checkpoint import newest
-from jaxppo.runtime.jobs import TrainingError
-from jaxppo.runtime.signals import Interrupts
+from jaxppo.runtime.hosts.signals import Interrupts
+from jaxppo.runtime.run import loop
+from jaxppo.runtime.run.jobs import TrainingError
+from jaxppo.runtime.store.checkpoint import newest
 
 LOUD = {"console": False}
 

@@ -17,7 +17,7 @@ from jaxppo.algorithms.optimizers import optimizer
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import parse
 from jaxppo.config.plan import Plan, plan
-from jaxppo.runtime.build import build, hyperparameters
+from jaxppo.runtime.programs.build import build, hyperparameters
 from jaxppo.types import Hyperparameters, System
 
 BUDGETS = oracles.vectors("ref_budget")

@@ -17,11 +17,13 @@ import numpy as np
 import pytest
 from conftest import small_config
 
-from jaxppo.runtime import checkpoint, devices, loop, saving
-from jaxppo.runtime.checkpoint import CheckpointError, Writer
-from jaxppo.runtime.jobs import TrainingError
-from jaxppo.runtime.progress import Pace
-from jaxppo.runtime.signals import Interrupted, Signals
+from jaxppo.runtime.hosts import devices
+from jaxppo.runtime.hosts.signals import Interrupted, Signals
+from jaxppo.runtime.run import loop, saving
+from jaxppo.runtime.run.jobs import TrainingError
+from jaxppo.runtime.store import checkpoint
+from jaxppo.runtime.store.checkpoint import CheckpointError, Writer
+from jaxppo.runtime.store.progress import Pace
 
 TREE = {
     "weights": [np.arange(6, dtype=np.float32).reshape(2, 3), np.full((), 0.5, np.float32)],

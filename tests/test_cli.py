@@ -47,9 +47,10 @@ from jaxppo.launch.composing import config_dir, plain_settings
 from jaxppo.launch.errors import explain
 from jaxppo.launch.sweeping import check_sweep, check_sweeper
 from jaxppo.launch.tuning import split
-from jaxppo.runtime import checkpoint
-from jaxppo.runtime.directories import only_run_in
-from jaxppo.runtime.jobs import Job, TooLargeError, TrainingError
+from jaxppo.runtime.run.compiling import TooLargeError
+from jaxppo.runtime.run.jobs import Job, TrainingError
+from jaxppo.runtime.store import checkpoint
+from jaxppo.runtime.store.directories import only_run_in
 
 REFUSAL_LIMIT = 30  # seconds; about 5 on a core that is free
 OF_TESTS = "env.name=null env.target=envs."

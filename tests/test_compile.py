@@ -18,7 +18,8 @@ import pytest
 
 from jaxppo import clear_cache
 from jaxppo.config.fields import ConfigError
-from jaxppo.runtime import cgroups, compile, devices, program_cache
+from jaxppo.runtime.hosts import cgroups, devices
+from jaxppo.runtime.programs import compile, program_cache
 
 
 def loops(x: jax.Array, w: jax.Array) -> jax.Array:

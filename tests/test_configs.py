@@ -45,9 +45,9 @@ from jaxppo.config.schema import (
 )
 from jaxppo.launch.composing import compose as launched
 from jaxppo.launch.composing import config_dir
-from jaxppo.runtime import compile
-from jaxppo.runtime.build import hyperparameters
-from jaxppo.runtime.jobs import prepare
+from jaxppo.runtime.programs import compile
+from jaxppo.runtime.programs.build import hyperparameters
+from jaxppo.runtime.run.jobs import prepare
 from jaxppo.types import Box
 
 CONFIGS = config_dir()

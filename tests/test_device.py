@@ -19,7 +19,8 @@ from jaxppo.config.plan import plan
 from jaxppo.deploy.result import Result
 from jaxppo.kernels.platforms import compiling_for
 from jaxppo.launch.composing import compose
-from jaxppo.runtime import build, devices
+from jaxppo.runtime.hosts import devices
+from jaxppo.runtime.programs import build
 
 pytestmark = [pytest.mark.device, pytest.mark.long]
 

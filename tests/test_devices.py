@@ -19,7 +19,7 @@ from jaxppo.algorithms.evaluation import evaluate_members
 from jaxppo.algorithms.spine import train_members
 from jaxppo.config.plan import plan
 from jaxppo.runtime import build, devices, loop
-from jaxppo.runtime.placement import Layout
+from jaxppo.runtime.programs.placement import Layout
 
 num = int(sys.argv[1])
 settings = small_config(

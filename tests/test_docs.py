@@ -32,7 +32,7 @@ from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
 from jaxppo.launch.composing import compose
 from jaxppo.launch.tuning import split
-from jaxppo.runtime.loop import run
+from jaxppo.runtime.run.loop import run
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]

@@ -27,7 +27,7 @@ from jaxppo.deploy.episodes import Episode
 from jaxppo.deploy.policy import TrainedPolicy, load
 from jaxppo.ops.action_values import epsilon_greedy_log_prob
 from jaxppo.ops.actions import parameters
-from jaxppo.runtime import loop
+from jaxppo.runtime.run import loop
 
 OF_PQN: dict[str, Any] = {
     "arch": {"num_eval_episodes": 5},

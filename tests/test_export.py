@@ -26,7 +26,8 @@ from jaxppo.config.schema import Config
 from jaxppo.config.stored import keep_config
 from jaxppo.deploy.export import Export, _plain, custom_calls, export
 from jaxppo.deploy.policy import TrainedPolicy, load
-from jaxppo.runtime import build, loop
+from jaxppo.runtime.programs import build
+from jaxppo.runtime.run import loop
 from jaxppo.types import Box, PyTree, RunningStatistics, bounds
 
 GRU = {"_target_": f"{LAYERS}.memory.Recurrent", "cell": "gru", "size": 8}

@@ -22,9 +22,10 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import parse
 from jaxppo.config.stored import read_config
 from jaxppo.launch.command_line import main
-from jaxppo.runtime import checkpoint, loop
-from jaxppo.runtime.checkpoint import CheckpointError
-from jaxppo.runtime.directories import check_tree
+from jaxppo.runtime.run import loop
+from jaxppo.runtime.store import checkpoint
+from jaxppo.runtime.store.checkpoint import CheckpointError
+from jaxppo.runtime.store.directories import check_tree
 
 OF_RUN = [*CARTPOLE, "hydra.run.dir=run", "checkpoint.share=1", "arch.absolute_metric=false"]
 EVIL = "from pathlib import Path\nPath(__file__).with_name('pwned').touch()\n"

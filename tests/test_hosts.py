@@ -20,7 +20,7 @@ from test_resume import assert_equal
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.launch import checking
-from jaxppo.runtime import clusters, hosts
+from jaxppo.runtime.hosts import clusters, processes
 
 LIMIT = 300  # [s] for a run on a machine that does other things too
 TINY = [
@@ -180,7 +180,7 @@ def test_a_process_that_is_killed_ends_the_other_and_one_process_goes_on(
     wait_for_training(cwd / "hosts")
     started.processes[killed].kill()
     began = time.monotonic()
-    status, _, err = started.end(hosts.SILENCE)[1 - killed]
+    status, _, err = started.end(processes.SILENCE)[1 - killed]
     assert time.monotonic() - began < 10
     assert status == 1
     assert err[-1] == (
@@ -330,17 +330,17 @@ def test_visible_gpus_are_counted(tmp_path: Path) -> None:
 
 def test_settings_of_all_hosts_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     own = {"system": {"gamma": 0.99}, "versions": {"jax": "1"}}
-    monkeypatch.setattr(hosts, "gather", lambda mine: [mine, mine])
-    hosts.check_alike(own)
-    monkeypatch.setattr(hosts, "gather", lambda mine: [mine, mine | {"versions.jax": "2"}])
+    monkeypatch.setattr(processes, "gather", lambda mine: [mine, mine])
+    processes.check_alike(own)
+    monkeypatch.setattr(processes, "gather", lambda mine: [mine, mine | {"versions.jax": "2"}])
     with pytest.raises(ConfigError, match=r"^versions.jax=2: in process 1, and 1 in process 0"):
-        hosts.check_alike(own)
+        processes.check_alike(own)
 
 
 def test_a_directory_that_a_host_does_not_see_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(hosts, "agree", lambda _: str(tmp_path / "elsewhere"))
+    monkeypatch.setattr(processes, "agree", lambda _: str(tmp_path / "elsewhere"))
     config = OmegaConf.create({"hydra": {"run": {"dir": "runs/first"}}})
     checking._share_directory(config, writes=False)
     with pytest.raises(ConfigError, match=r"elsewhere: this host does not see it; choose"):
@@ -368,7 +368,7 @@ def test_a_process_with_a_wrong_number_is_refused(number: int) -> None:
     """Process 1 is there already, and there is none with number 3."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    watches = [hosts._Watch() for _ in range(4)]
+    watches = [processes._Watch() for _ in range(4)]
     with ThreadPoolExecutor() as pool:
         first, second = (pool.submit(watches[i].meet, address, i, 3) for i in range(2))
         while not watches[0]._connections and not first.done():
@@ -383,6 +383,6 @@ def test_a_process_with_a_wrong_number_is_refused(number: int) -> None:
 
 
 def test_values_of_all_processes_are_one_list() -> None:
-    assert hosts.gather({"a": 1}) == [{"a": 1}]
-    assert hosts.agree(None) is None
-    assert json.loads(json.dumps(hosts.count())) == 1
+    assert processes.gather({"a": 1}) == [{"a": 1}]
+    assert processes.agree(None) is None
+    assert json.loads(json.dumps(processes.count())) == 1

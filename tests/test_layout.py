@@ -37,6 +37,8 @@ WINGS: dict[str, set[str]] = {
     "analysis": {"config", "ops", "runtime"},
     "launch": {"config", "envs", "runtime", "analysis", "simulators"},
 }
+# The rooms of a wing, bottom to top: each imports only from those before it
+ROOMS = {"runtime": ("hosts", "programs", "store", "sinks", "simulated", "chips", "run")}
 TRAINING = {"ff_ppo", "rec_ppo", "ff_pqn", "rec_pqn"}
 COMMANDS = {*TRAINING, "evaluate", "export", "render", "report", "check_env", "tune", "__main__"}
 COMMANDS |= {"clear_cache"}
@@ -65,7 +67,7 @@ LIBRARIES = {  # a library -> the wings and modules that may import it
     "gymnasium": {"envs.gymnasium", "simulators.making", "simulators.spaces"},
     "envpool": {"envs.envpool"},
     "cloudpickle": {"simulators.pool"},  # a dependency of gymnasium
-    "ray": {"runtime.remote"},
+    "ray": {"runtime.simulated.remote"},
     "brax": {"envs.brax"},
     "craftax": {"envs.craftax"},
     "jumanji": {"envs.jumanji"},
@@ -73,7 +75,7 @@ LIBRARIES = {  # a library -> the wings and modules that may import it
     "navix": {"envs.navix"},
     "pgx": {"envs.pgx"},
     "xminigrid": {"envs.xminigrid"},
-    "orbax": {"runtime.checkpoint"},
+    "orbax": {"runtime.store.checkpoint"},
     "matplotlib": {"analysis.charts", "deploy.drawings", "runtime.sinks.plot"},
     "PIL": {"deploy.drawings"},
     "rich": {"runtime.sinks.console", "runtime.sinks.bars"},
@@ -94,8 +96,8 @@ COLLECTIVES = {  # over mapped axes
     "psum_scatter",
 }
 CALLS = {  # names -> the modules that may speak them
-    frozenset({"pmap", "shard_map", "xmap"}): {"runtime.devices"},
-    frozenset({"Mesh", "NamedSharding", "PartitionSpec"}): {"runtime.devices"},
+    frozenset({"pmap", "shard_map", "xmap"}): {"runtime.hosts.devices"},
+    frozenset({"Mesh", "NamedSharding", "PartitionSpec"}): {"runtime.hosts.devices"},
     frozenset(COLLECTIVES): {"ops.collectives"},
     frozenset({"default_backend"}): {"kernels.platforms"},
     frozenset({"print"}): {"runtime.sinks.console", "runtime.sinks.bars"},
@@ -170,6 +172,23 @@ def test_imports_point_down() -> None:
         and name not in COMMANDS
         and wing_of(module) not in {wing_of(name), *WINGS[wing_of(name)]}
     ]
+    assert wrong == []
+
+
+def test_rooms_of_a_wing_point_down() -> None:
+    """Also imports inside functions."""
+    wrong = []
+    for wing, rooms in ROOMS.items():
+        inside = [name for name in MODULES if name.startswith(f"{wing}.")]
+        assert {name.split(".")[1] for name in inside} == {*rooms}
+        for name in inside:
+            below = {f"{wing}.{room}" for room in rooms[: rooms.index(name.split(".")[1]) + 1]}
+            reached = {module for module in map(ours, imports(TREES[name])) if module}
+            wrong += [
+                f"{name} imports {module}"
+                for module in sorted(reached)
+                if wing_of(module) == wing and ".".join(module.split(".")[:2]) not in below
+            ]
     assert wrong == []
 
 
@@ -255,8 +274,11 @@ def test_standard_output_belongs_to_the_console() -> None:
     allowed = {
         "runtime.sinks.console": {"stdout"},
         "runtime.sinks.bars": {"stdout", "stderr"},
-        "runtime.hosts": {"stdout", "stderr"},  # are flushed before the process ends at once
-        **{name: {"stderr"} for name in ("runtime.signals", "runtime.sinks", "launch")},
+        "runtime.hosts.processes": {
+            "stdout",
+            "stderr",
+        },  # are flushed before the process ends at once
+        **{name: {"stderr"} for name in ("runtime.hosts.signals", "runtime.sinks", "launch")},
     }
     wrong = {}
     for name, tree in TREES.items():

@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 
 from jaxppo.config.parse import parse
 from jaxppo.launch.composing import config_dir
-from jaxppo.runtime.jobs import TrainingError
-from jaxppo.runtime.loop import run
+from jaxppo.runtime.run.jobs import TrainingError
+from jaxppo.runtime.run.loop import run
 
 
 def slow(*values: Any) -> Any:

@@ -15,10 +15,11 @@ import jaxppo
 from jaxppo.algorithms.evaluation import Episodes
 from jaxppo.algorithms.report import Metrics
 from jaxppo.config.fields import ConfigError
-from jaxppo.runtime import blocks, loop, sinks
-from jaxppo.runtime.build import random_streams
-from jaxppo.runtime.jobs import TrainingError
-from jaxppo.runtime.placement import Layout
+from jaxppo.runtime import sinks
+from jaxppo.runtime.programs.build import random_streams
+from jaxppo.runtime.programs.placement import Layout
+from jaxppo.runtime.run import blocks, loop
+from jaxppo.runtime.run.jobs import TrainingError
 from jaxppo.types import Policy
 
 QUIET = {"console": False, "json": False, "plot": False}

@@ -14,13 +14,15 @@ from conftest import NETWORK, on_devices, small_config
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
-from jaxppo.runtime import compile, loop, population
-from jaxppo.runtime.build import build, program_key
-from jaxppo.runtime.events import aggregate
-from jaxppo.runtime.jobs import Job, TooLargeError, TrainingError
-from jaxppo.runtime.members import Members
-from jaxppo.runtime.placement import Layout
-from jaxppo.runtime.selection import Selection
+from jaxppo.runtime.programs import compile, population
+from jaxppo.runtime.programs.build import build, program_key
+from jaxppo.runtime.programs.placement import Layout
+from jaxppo.runtime.run import loop
+from jaxppo.runtime.run.compiling import TooLargeError
+from jaxppo.runtime.run.events import aggregate
+from jaxppo.runtime.run.jobs import Job, TrainingError
+from jaxppo.runtime.run.members import Members
+from jaxppo.runtime.run.selection import Selection
 
 QUIET = {"console": False, "plot": False}
 ON = {
@@ -354,7 +356,7 @@ def test_a_copied_member_goes_on_as_its_source_with_other_numbers(
         return after, chosen
 
     monkeypatch.setattr(Selection, "exploit", exploit)
-    monkeypatch.setattr("jaxppo.runtime.selection.sources", lambda *_: [0, 1, 1, 0])
+    monkeypatch.setattr("jaxppo.runtime.run.selection.sources", lambda *_: [0, 1, 1, 0])
     settings = {
         "size": 4,
         "selection": "pbt",

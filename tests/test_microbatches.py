@@ -13,7 +13,7 @@ from phases import add_targets, collect, compiled, with_steps
 from jaxppo.algorithms import gradient_steps, ppo_data, spine
 from jaxppo.config.fields import ConfigError
 from jaxppo.ops import sequences
-from jaxppo.runtime import microbatches
+from jaxppo.runtime.programs import microbatches
 from jaxppo.types import Batch
 
 GRU = {"_target_": "jaxppo.networks.memory.Recurrent", "cell": "gru", "size": 8}

@@ -24,8 +24,8 @@ from jaxppo.kernels.platforms import FORMS, Forms, compiling_for, forms
 from jaxppo.launch.composing import compose
 from jaxppo.networks.memory import Recurrent
 from jaxppo.ops.advantages import decayed_sum
-from jaxppo.runtime import devices
-from jaxppo.runtime.placement import Layout
+from jaxppo.runtime.hosts import devices
+from jaxppo.runtime.programs.placement import Layout
 
 PACKAGE = Path(__file__).resolve().parents[1] / "jaxppo"
 

@@ -28,7 +28,8 @@ from jaxppo.config.stored import plain
 from jaxppo.config.trust import check_trust
 from jaxppo.deploy.films import film
 from jaxppo.deploy.policy import TrainedPolicy, with_env
-from jaxppo.runtime import checkpoint, loop
+from jaxppo.runtime.run import loop
+from jaxppo.runtime.store import checkpoint
 from jaxppo.types import Policy
 
 
@@ -398,8 +399,11 @@ EVIL = {
     ),
     "jaxppo outside of algorithms, environments and networks": (
         "network",
-        {**NETWORK, "actor_torso": {"_target_": "jaxppo.runtime.checkpoint._remove", "path": "x"}},
-        "jaxppo.runtime.checkpoint._remove",
+        {
+            **NETWORK,
+            "actor_torso": {"_target_": "jaxppo.runtime.store.checkpoint._remove", "path": "x"},
+        },
+        "jaxppo.runtime.store.checkpoint._remove",
     ),
     "inside a layer": (
         "network",

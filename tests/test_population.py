@@ -9,7 +9,7 @@ from conftest import small_config
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import PopulationConfig
 from jaxppo.ops import aggregates
-from jaxppo.runtime.population import explore, members, near_one_of, rank, rungs, sources
+from jaxppo.runtime.programs.population import explore, members, near_one_of, rank, rungs, sources
 
 NAN, INF = float("nan"), float("inf")
 BOUNDS = {"actor_lr": [1e-4, 1e-2], "gae_lambda": [0.0, 1.0]}

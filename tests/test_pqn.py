@@ -41,8 +41,8 @@ from jaxppo.ops.action_values import (
     soft_value,
 )
 from jaxppo.ops.distributional import quantile_loss
-from jaxppo.runtime.jobs import Job, prepare
-from jaxppo.runtime.loop import run, run_together
+from jaxppo.runtime.run.jobs import Job, prepare
+from jaxppo.runtime.run.loop import run, run_together
 from jaxppo.types import Discrete, MultiDiscrete
 
 T, B, A, K = 16, 3, 4, 7

@@ -13,7 +13,7 @@ from phases import compiled, rollout_after
 from jaxppo.algorithms import spine
 from jaxppo.kernels import products
 from jaxppo.kernels.platforms import compiling_for
-from jaxppo.runtime import compile
+from jaxppo.runtime.programs import compile
 
 LSTM = {"_target_": "jaxppo.networks.memory.Recurrent", "cell": "lstm", "size": 8}
 NOISY = {"_target_": "jaxppo.networks.torsos.NoisyMLP", "layer_sizes": [8]}

@@ -22,7 +22,7 @@ from jaxppo.config.schema import EnvConfig
 from jaxppo.deploy import drawings, films
 from jaxppo.deploy.drawings import drawing
 from jaxppo.deploy.policy import TrainedPolicy, load
-from jaxppo.runtime import loop
+from jaxppo.runtime.run import loop
 
 UNKNOWN = EnvConfig(name="MemoryChain-bsuite")
 T_MAZE = "jaxppo.envs.t_maze.TMaze"

@@ -23,8 +23,8 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import parse
 from jaxppo.config.stored import keep_config, plain
 from jaxppo.launch.composing import composed, plain_settings
-from jaxppo.runtime.events import aggregate
-from jaxppo.runtime.loop import run
+from jaxppo.runtime.run.events import aggregate
+from jaxppo.runtime.run.loop import run
 
 MANIFEST = f"checkpoints/{100:012}/manifest.json"
 BASE: dict[str, Any] = {

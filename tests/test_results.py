@@ -15,7 +15,7 @@ from test_configs import CONFIGS
 from benchmarks import results
 from benchmarks.results import Published, Row
 from jaxppo.launch.composing import compose
-from jaxppo.runtime.events import aggregate
+from jaxppo.runtime.run.events import aggregate
 
 HERE = {"machine": "2 cores of a processor", "jax": "0.0.0", "commit": "abc"}
 # A run that notes its arguments, and ends as the first file `end` of its directory says.

@@ -18,12 +18,14 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import plain
-from jaxppo.runtime import checkpoint, compile, loop, saving
-from jaxppo.runtime.checkpoint import CheckpointError
-from jaxppo.runtime.jobs import Job, TrainingError
-from jaxppo.runtime.members import Member
-from jaxppo.runtime.progress import Pace, Progress, blocks_after
-from jaxppo.runtime.signals import Interrupted, Signals
+from jaxppo.runtime.hosts.signals import Interrupted, Signals
+from jaxppo.runtime.programs import compile
+from jaxppo.runtime.run import loop, saving
+from jaxppo.runtime.run.jobs import Job, TrainingError
+from jaxppo.runtime.run.members import Member
+from jaxppo.runtime.store import checkpoint
+from jaxppo.runtime.store.checkpoint import CheckpointError
+from jaxppo.runtime.store.progress import Pace, Progress, blocks_after
 
 QUIET = {"console": False, "plot": False}
 EACH_TIME = {"share": 1.0}
@@ -524,7 +526,7 @@ import sys
 from pathlib import Path
 from test_resume import asked, coin
 from jaxppo.runtime import loop
-from jaxppo.runtime.progress import Progress
+from jaxppo.runtime.store.progress import Progress
 
 folder, variant, last = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 

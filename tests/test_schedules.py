@@ -19,7 +19,7 @@ from jaxppo.algorithms.schedules import scheduled
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import OPTIMIZERS
-from jaxppo.runtime.build import program_key
+from jaxppo.runtime.programs.build import program_key
 from jaxppo.types import Hyperparameters
 
 UPDATES = 40

@@ -21,9 +21,10 @@ from jaxppo.analysis import sweep
 from jaxppo.config.messages import installing
 from jaxppo.launch import composing, sharing, sweeping
 from jaxppo.launch.sharing import Work, split
-from jaxppo.runtime import checkpoint, loop
-from jaxppo.runtime.jobs import Job, TrainingError
-from jaxppo.runtime.signals import Interrupted
+from jaxppo.runtime.hosts.signals import Interrupted
+from jaxppo.runtime.run import loop
+from jaxppo.runtime.run.jobs import Job, TrainingError
+from jaxppo.runtime.store import checkpoint
 
 SHARES = ("-m", "hydra/launcher=jaxppo_shares", "hydra.sweep.dir=sweep")
 

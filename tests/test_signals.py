@@ -20,8 +20,9 @@ import pytest
 from test_resume import assert_equal, coin, logged
 
 from jaxppo.config.fields import ConfigError
-from jaxppo.runtime import checkpoint, directories, loop
-from jaxppo.runtime.saving import Saver
+from jaxppo.runtime.run import loop
+from jaxppo.runtime.run.saving import Saver
+from jaxppo.runtime.store import checkpoint, directories
 
 TESTS = Path(__file__).parent
 SCRIPT = """
@@ -30,12 +31,12 @@ from pathlib import Path
 from test_resume import coin
 from jaxppo.launch.errors import one_line
 from jaxppo.runtime import blocks, compile, loop
-from jaxppo.runtime.blocks import Blocks
-from jaxppo.runtime.members import Member
-from jaxppo.runtime.progress import Pace
-from jaxppo.runtime.saving import Saver
-from jaxppo.runtime.caller import Caller
-from jaxppo.runtime.signals import Signals
+from jaxppo.runtime.run.blocks import Blocks
+from jaxppo.runtime.run.members import Member
+from jaxppo.runtime.store.progress import Pace
+from jaxppo.runtime.run.saving import Saver
+from jaxppo.runtime.run.caller import Caller
+from jaxppo.runtime.hosts.signals import Signals
 
 folder, variant, mode = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 numbers = itertools.count()

@@ -23,16 +23,18 @@ from simulators import Calendar, Failing, Known, Nested, Unseen
 
 import jaxppo
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.importing import is_installed
 from jaxppo.config.schema import EnvConfig
 from jaxppo.deploy import export
 from jaxppo.deploy.films import film, with_frames
 from jaxppo.envs import contract
-from jaxppo.runtime import actors, devices, remote
-from jaxppo.runtime.actors import Actor, Threads
-from jaxppo.runtime.jobs import TrainingError, prepare
-from jaxppo.runtime.loop import run
-from jaxppo.runtime.simulated import env_config
-from jaxppo.runtime.simulated_evaluation import episode_seeds
+from jaxppo.envs.actors import env_config
+from jaxppo.runtime.hosts import devices
+from jaxppo.runtime.run.jobs import TrainingError, prepare
+from jaxppo.runtime.run.loop import run
+from jaxppo.runtime.simulated import actors, remote
+from jaxppo.runtime.simulated.actors import Actor, Threads
+from jaxppo.runtime.simulated.evaluation import episode_seeds
 from jaxppo.simulators.faults import RestartWarning, SimulatorError
 
 SMALL = [
@@ -455,7 +457,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("settings", REFUSED)
 def test_what_does_not_fit_is_refused(settings: str) -> None:
-    if "arch.target" in settings and not devices.is_installed(devices.COMPILERS["gpu"]):
+    if "arch.target" in settings and not is_installed(devices.COMPILERS["gpu"]):
         pytest.skip("needs the compiler of the extra aot-cuda")
     with pytest.raises(ConfigError) as caught:
         prepare(jaxppo.compose("ff_ppo", [*SMALL, KNOWN, *settings.split()]))

@@ -28,9 +28,9 @@ from jaxppo.algorithms.memory import keep_batch
 from jaxppo.algorithms.metrics import add, over_axes
 from jaxppo.kernels.permutations import random_permutation
 from jaxppo.ops.collectives import BATCH_AXIS
-from jaxppo.runtime.devices import parallel
-from jaxppo.runtime.events import of_training
-from jaxppo.runtime.placement import Layout
+from jaxppo.runtime.hosts.devices import parallel
+from jaxppo.runtime.programs.placement import Layout
+from jaxppo.runtime.run.events import of_training
 from jaxppo.types import Batch, LearnerState, System
 
 NORMALIZED = {"system__normalize_observations": True}

@@ -27,7 +27,7 @@ from jaxppo.ops.statistics import (
     scale,
     standardize,
 )
-from jaxppo.runtime import devices
+from jaxppo.runtime.hosts import devices
 from jaxppo.types import RunningStatistics
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -15,16 +15,19 @@ from conftest import small_config
 
 from benchmarks import clusters
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.importing import is_installed
 from jaxppo.config.schema import Config
 from jaxppo.launch.composing import compose
-from jaxppo.runtime import devices, launches, targets
-from jaxppo.runtime.caller import Caller
-from jaxppo.runtime.jobs import Job, prepare
-from jaxppo.runtime.launches import Launches, Module
-from jaxppo.runtime.loop import run_together
-from jaxppo.runtime.placement import Layout
-from jaxppo.runtime.population import members
-from jaxppo.runtime.programs import compile_start, compile_training
+from jaxppo.runtime.chips import launches, targets
+from jaxppo.runtime.chips.launches import Launches, Module
+from jaxppo.runtime.hosts import devices
+from jaxppo.runtime.programs.placement import Layout
+from jaxppo.runtime.programs.population import members
+from jaxppo.runtime.programs.start import compile_start
+from jaxppo.runtime.run.caller import Caller
+from jaxppo.runtime.run.compiling import compile_training
+from jaxppo.runtime.run.jobs import Job, prepare
+from jaxppo.runtime.run.loop import run_together
 from jaxppo.runtime.sinks import console
 
 HLO = """HloModule jit_f
@@ -161,7 +164,7 @@ def test_collectives_are_counted_once_with_the_bytes_of_their_operands() -> None
 @pytest.mark.parametrize("target, num", [("v5e:2x2", 4), ("v5e:4x4", 16), ("h100:16", 16)])
 def test_collectives_of_compiled_programs_are_counted(target: str, num: int) -> None:
     platform = targets.chip_of(target).platform
-    if not devices.is_installed(devices.COMPILERS[platform]):
+    if not is_installed(devices.COMPILERS[platform]):
         pytest.skip(f"pip install '.[{targets.EXTRAS[platform]}]'")
 
     def step(x: jax.Array, _: None) -> tuple[jax.Array, None]:
@@ -216,7 +219,7 @@ def test_a_target_that_cannot_be_is_one_line(
 
 
 def test_a_target_does_not_train() -> None:
-    if not devices.is_installed(devices.COMPILERS["gpu"]):
+    if not is_installed(devices.COMPILERS["gpu"]):
         pytest.skip("needs the compiler of the extra aot-cuda")
     with pytest.raises(ConfigError, match=r"arch\.target=h200: is for arch\.plan_only=true"):
         prepare(small_config(arch={"target": "h200"}))
@@ -272,7 +275,7 @@ MOST = {  # (target, setting) -> the most kernels of an environment step, of a m
 def configure(target: str, setting: str) -> Config:
     """The configuration of a setting; skips where the compiler is missing."""
     platform = targets.chip_of(target).platform
-    if not devices.is_installed(devices.COMPILERS[platform]):
+    if not is_installed(devices.COMPILERS[platform]):
         pytest.skip(f"pip install '.[{targets.EXTRAS[platform]}]'")
     arch = ("plan_only=true", "num_evaluation=1", "compile_cache=null", f"target={target}")
     overrides = [*SETTINGS[setting], "system.rollout_length=32", *(f"arch.{x}" for x in arch)]
@@ -368,7 +371,7 @@ def test_a_program_that_its_compiler_refuses_is_one_line() -> None:
 
 @pytest.mark.long
 def test_two_processes_compile_for_tpus_at_once() -> None:
-    if not devices.is_installed(devices.COMPILERS["tpu"]):
+    if not is_installed(devices.COMPILERS["tpu"]):
         pytest.skip("pip install '.[aot-tpu]'")
     asked = "targets.devices_of('v5e:2x2', 'arch.target')"
     code = f"from jaxppo.runtime import targets; print(len({asked}), flush=True); input()"
@@ -387,7 +390,7 @@ def test_two_processes_compile_for_tpus_at_once() -> None:
 
 @pytest.mark.long
 def test_a_topology_that_cannot_be_is_one_line() -> None:
-    if not devices.is_installed(devices.COMPILERS["tpu"]):
+    if not is_installed(devices.COMPILERS["tpu"]):
         pytest.skip("pip install '.[aot-tpu]'")
     with pytest.raises(ConfigError, match=r"^arch\.target=v5e:7x9: its compiler refuses it "):
         targets.devices_of("v5e:7x9", "arch.target")
@@ -537,7 +540,7 @@ def test_members_on_chips_of_their_own_do_not_communicate(target: str) -> None:
 def test_compilers_of_accelerators_are_silent_where_there_is_no_accelerator(
     given: list[str],
 ) -> None:
-    if not any(map(devices.is_installed, devices.COMPILERS.values())):
+    if not any(map(is_installed, devices.COMPILERS.values())):
         pytest.skip("pip install '.[aot-cuda,aot-tpu]'")
     environment = {key: value for key, value in os.environ.items() if key != "JAX_PLATFORMS"}
     done = subprocess.run(

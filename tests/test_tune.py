@@ -17,9 +17,9 @@ from jaxppo.config.schema import Config, PopulationConfig
 from jaxppo.launch import tuning
 from jaxppo.launch.composing import compose, config_dir, plain_settings
 from jaxppo.launch.tuning import Tuning, is_better, tune, with_values
-from jaxppo.runtime.jobs import Job
-from jaxppo.runtime.members import Members
-from jaxppo.runtime.population import members as members_of
+from jaxppo.runtime.programs.population import members as members_of
+from jaxppo.runtime.run.jobs import Job
+from jaxppo.runtime.run.members import Members
 from jaxppo.runtime.sinks import Event
 
 SMALL = [

@@ -25,11 +25,12 @@ from jaxppo.config.parse import parse
 from jaxppo.config.schema import Config, LoggerConfig
 from jaxppo.config.stored import plain
 from jaxppo.config.trust import check_trust
-from jaxppo.runtime import loop, sinks
-from jaxppo.runtime.directories import check_tree
-from jaxppo.runtime.jobs import prepare
+from jaxppo.runtime import sinks
+from jaxppo.runtime.run import loop
+from jaxppo.runtime.run.jobs import prepare
 from jaxppo.runtime.sinks import Event, Scope, View
 from jaxppo.runtime.sinks.marl_eval import MarlEval, layout, merge
+from jaxppo.runtime.store.directories import check_tree
 
 NAMED: Event = {**START, "suite": "gymnax", "algorithm": "ff_ppo"}
 kill = test_resume.kill  # a fixture

@@ -42,8 +42,8 @@ from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.messages import count
 from jaxppo.config.stored import CONFIG
 from jaxppo.ops.aggregates import NUM_RESAMPLES, profile, profile_interval, tolerance
-from jaxppo.runtime.directories import output_folder
 from jaxppo.runtime.sinks.console import print_lines
+from jaxppo.runtime.store.directories import output_folder
 
 PAGE = "index.html"
 SHOWN = 25  # rows of a table that are not folded

@@ -20,11 +20,11 @@ from jaxppo.config.given import is_given
 from jaxppo.config.messages import flattened
 from jaxppo.config.parse import parse
 from jaxppo.config.schema import HOW_RUN
-from jaxppo.config.stored import CONFIG, plain
-from jaxppo.runtime import checkpoint
-from jaxppo.runtime.directories import seed_of
-from jaxppo.runtime.progress import STOPPED
-from jaxppo.runtime.sinks import METRICS, SUMMARY, Event, of_environment
+from jaxppo.config.stored import CONFIG, METRICS, SUMMARY, plain
+from jaxppo.runtime.sinks import Event, of_environment
+from jaxppo.runtime.store import checkpoint
+from jaxppo.runtime.store.directories import seed_of
+from jaxppo.runtime.store.progress import STOPPED
 
 FINISHED, UNFINISHED = "finished", "unfinished"
 OVERRIDES = ".hydra/overrides.yaml"

@@ -13,7 +13,7 @@ from jaxppo.analysis import runs
 from jaxppo.analysis.charts import draw_sweep
 from jaxppo.analysis.comparison import compare, overall
 from jaxppo.config.fields import ConfigError
-from jaxppo.runtime.sinks import METRICS, SUMMARY
+from jaxppo.config.stored import METRICS, SUMMARY
 from jaxppo.runtime.sinks.console import print_lines, print_table
 from jaxppo.runtime.sinks.marl_eval import MARL_EVAL, merge, save
 

@@ -1,11 +1,20 @@
 """Import classes and functions that settings name by their import path."""
 
 import importlib
+import importlib.util
 from collections.abc import Iterable
 from typing import Any
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.messages import named
+
+
+def is_installed(module: str) -> bool:
+    """Return whether a module can be imported, without importing it."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # its parent package is not installed
+        return False
 
 
 def imported(key: str, path: str, what: str, choices: Iterable[str]) -> Any:

@@ -1,4 +1,4 @@
-"""Store the settings of a run in config.yaml, with a SHA-256 checksum in the first line."""
+"""The files of a run; its settings in config.yaml, with a SHA-256 checksum in the first line."""
 
 import contextlib
 import dataclasses
@@ -13,7 +13,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.messages import brief
 from jaxppo.config.schema import Config, LoggerConfig
 
-CONFIG = "config.yaml"
+CONFIG, METRICS, SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"
 
 
 def plain(config: Config) -> dict[str, Any]:
@@ -35,6 +35,18 @@ def keep_config(config: Config, folder: Path) -> None:
 
     text = OmegaConf.to_yaml(OmegaConf.create(plain(config)))
     write_atomically(folder / CONFIG, f"{_SEAL}{_digest(text)}\n{text}")
+
+
+def make_folder(key: str, folder: str | Path, other: str) -> Path:
+    """Make a folder (`~` is the home); `ConfigError` if that fails, which advises `other`."""
+    path = Path(folder).expanduser()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{key}={folder}: cannot be made ({error.strerror}); choose {other}"
+        ) from error
+    return path
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -25,7 +25,9 @@ from jaxppo.algorithms.evaluation import (
 )
 from jaxppo.config.fields import ConfigError
 from jaxppo.envs import is_simulated
-from jaxppo.runtime import compile, devices, simulated_evaluation
+from jaxppo.runtime.hosts import devices
+from jaxppo.runtime.programs import compile
+from jaxppo.runtime.simulated import evaluation
 from jaxppo.simulators.faults import RestartWarning
 from jaxppo.types import Policy, PyTree, System, counted
 
@@ -161,7 +163,7 @@ def _play_simulators(
     try:
         for num, keys in batches:
             if program is None:
-                compiled = simulated_evaluation.compile_evaluation(
+                compiled = evaluation.compile_evaluation(
                     system, policy, keys, system.num_envs, compiler, describes=True
                 )
                 program = compiled.call
@@ -193,7 +195,7 @@ def _counted(system: System, episode: Episode) -> Episode:
     )
 
 
-def close_simulators(evaluation: simulated_evaluation.Evaluation) -> None:
+def close_simulators(evaluation: evaluation.Evaluation) -> None:
     """End the simulators of an evaluation; warn if faults have cut episodes."""
     restarts = evaluation.restarts
     evaluation.close()

@@ -15,13 +15,17 @@ from jaxppo.algorithms.spine import warm_up_members
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.envs import is_simulated
-from jaxppo.runtime import build, checkpoint, compile, devices, targets
-from jaxppo.runtime.evaluating import place_keys
-from jaxppo.runtime.jobs import prepare
-from jaxppo.runtime.placement import Layout
-from jaxppo.runtime.population import members
-from jaxppo.runtime.programs import check_memory, compile_programs, place_start
+from jaxppo.runtime.chips import targets
+from jaxppo.runtime.hosts import devices
+from jaxppo.runtime.programs import build, compile
+from jaxppo.runtime.programs.evaluating import place_keys
+from jaxppo.runtime.programs.placement import Layout
+from jaxppo.runtime.programs.population import members
+from jaxppo.runtime.programs.start import place_start
+from jaxppo.runtime.run.compiling import check_memory, compile_programs
+from jaxppo.runtime.run.jobs import prepare
 from jaxppo.runtime.sinks.console import print_lines
+from jaxppo.runtime.store import checkpoint
 from jaxppo.types import PyTree
 
 FACTS = "programs.json"

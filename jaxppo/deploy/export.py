@@ -28,12 +28,14 @@ from jaxppo.deploy.executable import write_executables
 from jaxppo.deploy.policy import Choice, TrainedPolicy
 from jaxppo.envs.episodes import limits
 from jaxppo.kernels.platforms import compiling_for
-from jaxppo.runtime import build, checkpoint, devices
-from jaxppo.runtime.directories import check_is_run, check_run_dir
-from jaxppo.runtime.placement import Layout
-from jaxppo.runtime.population import members
-from jaxppo.runtime.programs import training_shapes
+from jaxppo.runtime.hosts import devices
+from jaxppo.runtime.programs import build
+from jaxppo.runtime.programs.placement import Layout
+from jaxppo.runtime.programs.population import members
+from jaxppo.runtime.programs.start import training_shapes
 from jaxppo.runtime.sinks.console import print_lines
+from jaxppo.runtime.store import checkpoint
+from jaxppo.runtime.store.directories import check_is_run, check_run_dir
 from jaxppo.types import PyTree, zeros
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")  # as JAX names them

@@ -26,9 +26,9 @@ from jaxppo.deploy.episodes import Episode, totals
 from jaxppo.deploy.policy import Playing, TrainedPolicy, check_count
 from jaxppo.envs import is_simulated
 from jaxppo.kernels.precisions import precision
-from jaxppo.runtime.directories import output_folder
-from jaxppo.runtime.simulated_evaluation import episode_seeds
+from jaxppo.runtime.simulated.evaluation import episode_seeds
 from jaxppo.runtime.sinks.console import print_lines
+from jaxppo.runtime.store.directories import output_folder
 from jaxppo.types import PyTree
 
 

@@ -23,18 +23,19 @@ from jaxppo.config.messages import BoundsWarning, brief, count
 from jaxppo.config.parse import parse
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
-from jaxppo.config.stored import CONFIG, plain, read_config
+from jaxppo.config.stored import CONFIG, SUMMARY, plain, read_config
 from jaxppo.config.trust import check_trust
 from jaxppo.deploy.episodes import Episode, close_simulators, play
 from jaxppo.envs import is_simulated
 from jaxppo.envs.episodes import limits, line
-from jaxppo.runtime import build, checkpoint, devices
-from jaxppo.runtime.checkpoint import Checkpoint, CheckpointError, CheckpointWarning
-from jaxppo.runtime.directories import check_tree, seed_of
-from jaxppo.runtime.facts import RunFacts
-from jaxppo.runtime.population import members
-from jaxppo.runtime.programs import compile_evaluation
-from jaxppo.runtime.sinks import SUMMARY
+from jaxppo.runtime.hosts import devices
+from jaxppo.runtime.programs import build
+from jaxppo.runtime.programs.population import members
+from jaxppo.runtime.run.compiling import compile_evaluation
+from jaxppo.runtime.store import checkpoint
+from jaxppo.runtime.store.checkpoint import Checkpoint, CheckpointError, CheckpointWarning
+from jaxppo.runtime.store.directories import check_tree, seed_of
+from jaxppo.runtime.store.facts import RunFacts
 from jaxppo.types import (
     Box,
     Environment,

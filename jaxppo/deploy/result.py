@@ -16,13 +16,14 @@ from jaxppo.config.schema import Config
 from jaxppo.config.stored import keep_config
 from jaxppo.deploy.films import Film, film
 from jaxppo.deploy.policy import TrainedPolicy
-from jaxppo.runtime import build, devices
-from jaxppo.runtime.caller import Caller, Reached
-from jaxppo.runtime.directories import check_run_dir, only_run_in
-from jaxppo.runtime.events import Events
-from jaxppo.runtime.members import Member
-from jaxppo.runtime.saving import Saver
+from jaxppo.runtime.hosts import devices
+from jaxppo.runtime.programs import build
+from jaxppo.runtime.run.caller import Caller, Reached
+from jaxppo.runtime.run.events import Events
+from jaxppo.runtime.run.members import Member
+from jaxppo.runtime.run.saving import Saver
 from jaxppo.runtime.sinks import Event, of_environment
+from jaxppo.runtime.store.directories import check_run_dir, only_run_in
 from jaxppo.types import Policy
 
 Arrays = dict[str, np.ndarray]

@@ -20,9 +20,10 @@ from jaxppo.launch.errors import one_line
 from jaxppo.launch.resuming import settings_of, warn_of_omitted_sinks
 from jaxppo.launch.sharing import check_workers
 from jaxppo.launch.sweeping import check_sweep, check_sweeper
-from jaxppo.runtime import checkpoint, clusters, hosts
-from jaxppo.runtime.directories import check_run_dir, claim, release
-from jaxppo.runtime.jobs import prepare
+from jaxppo.runtime.hosts import clusters, processes
+from jaxppo.runtime.run.jobs import prepare
+from jaxppo.runtime.store import checkpoint
+from jaxppo.runtime.store.directories import check_run_dir, claim, release
 
 
 class Check(Callback):
@@ -34,16 +35,16 @@ class Check(Callback):
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Check a single run. Of several processes only the first has its directory."""
         with one_line():
-            hosts.join(_distributed(config))
+            processes.join(_distributed(config))
             without_plus(config)
-            with hosts.agreeing():
+            with processes.agreeing():
                 settings = settings_of(config, config.hydra)
-            hosts.check_alike(_facts(settings))
-            with hosts.agreeing():
+            processes.check_alike(_facts(settings))
+            with processes.agreeing():
                 prepare(settings)
-                if hosts.is_first():
+                if processes.is_first():
                     _check_run(config, settings)
-            if hosts.count() > 1:
+            if processes.count() > 1:
                 _share_directory(config, writes=not settings.arch.plan_only)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
@@ -108,14 +109,14 @@ def _share_directory(config: DictConfig, *, writes: bool) -> None:
 
     Hydra takes the directory from `config` after this. The other processes write nothing there.
     """
-    run_dir = hosts.agree(str(_directory(config, "hydra.run.dir").absolute()))
-    with hosts.agreeing():
+    run_dir = processes.agree(str(_directory(config, "hydra.run.dir").absolute()))
+    with processes.agreeing():
         if writes and not Path(run_dir).is_dir():
             raise ConfigError(
                 f"hydra.run.dir={run_dir}: this host does not see it; choose a directory that all "
                 "hosts share"
             )
-    if not hosts.is_first():
+    if not processes.is_first():
         with open_dict(config):
             config.hydra.run.dir, config.hydra.output_subdir = literal(run_dir), None
 

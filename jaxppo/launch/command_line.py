@@ -30,10 +30,10 @@ from jaxppo.launch.composing import (
 )
 from jaxppo.launch.errors import one_line, open_streams, refuse
 from jaxppo.launch.resuming import resume_overrides, settings_of
-from jaxppo.runtime import devices, hosts
-from jaxppo.runtime.checkpoint import CheckpointWarning
-from jaxppo.runtime.remote import ClusterWarning
+from jaxppo.runtime.hosts import devices, processes
+from jaxppo.runtime.simulated.remote import ClusterWarning
 from jaxppo.runtime.sinks.console import print_lines
+from jaxppo.runtime.store.checkpoint import CheckpointWarning
 from jaxppo.simulators.faults import RestartWarning
 
 OWN_WARNINGS = (BoundsWarning, CheckpointWarning, ClusterWarning, RestartWarning)
@@ -83,7 +83,7 @@ def main(config_name: str, run: Callable[..., float]) -> None:
         hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=config_name)(
             job
         )()
-        hosts.leave()
+        processes.leave()
 
 
 def _shows_version(arguments: Sequence[str]) -> bool:

@@ -16,10 +16,10 @@ from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from jaxppo.config.fields import ConfigError, quoted
+from jaxppo.config.importing import is_installed
 from jaxppo.config.messages import installing
 from jaxppo.config.parse import algorithm_class, help_text, known_keys, parse, parse_as, system_type
 from jaxppo.config.schema import ALGORITHMS, NETWORK_LAYERS, Config, NetworkConfig, SystemConfig
-from jaxppo.runtime.devices import is_installed
 from jaxppo.runtime.sinks.console import has_colours
 
 # Folders in configs/network

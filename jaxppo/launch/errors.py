@@ -19,10 +19,10 @@ from omegaconf.errors import OmegaConfBaseException
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import unknown_key
 from jaxppo.launch.composing import BRANCHES, LAYERS, config_dir
-from jaxppo.runtime import hosts
-from jaxppo.runtime.checkpoint import CheckpointError
-from jaxppo.runtime.jobs import TrainingError
-from jaxppo.runtime.signals import Interrupted
+from jaxppo.runtime.hosts import processes
+from jaxppo.runtime.hosts.signals import Interrupted
+from jaxppo.runtime.run.jobs import TrainingError
+from jaxppo.runtime.store.checkpoint import CheckpointError
 from jaxppo.simulators.faults import SimulatorError
 
 
@@ -39,7 +39,7 @@ def one_line() -> Iterator[None]:
         _end_together(str(stopped), stopped.status)
     except TrainingError as error:
         _end_together(str(error), 1)
-    except hosts.EndedElsewhere:
+    except processes.EndedElsewhere:
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         refuse("interrupted; what was written so far stays", 130)
@@ -47,11 +47,11 @@ def one_line() -> Iterator[None]:
         _close_output()
         raise SystemExit(1) from None
     except Exception as error:
-        hosts.wait_for_news()
+        processes.wait_for_news()
         line = explain(error)
         if line is None:
             traceback.print_exc()
-            hosts.abandon(1)
+            processes.abandon(1)
             raise SystemExit(1) from None
         of_user = isinstance(error, ConfigError | HydraException | ValueError)
         refuse(line, 2 if of_user or _is_of_platform(error) else 1)
@@ -159,14 +159,14 @@ def _explain_os(error: OSError) -> str | None:
 def refuse(message: str, status: int) -> NoReturn:
     """Exit with one line on standard error."""
     sys.stderr.write(" ".join(message.split()) + "\n")
-    hosts.abandon(status)
+    processes.abandon(status)
     raise SystemExit(status)
 
 
 def _end_together(message: str, status: int) -> NoReturn:
     """Exit together with all other processes; the first prints the message."""
-    hosts.leave()
-    if hosts.is_first():
+    processes.leave()
+    if processes.is_first():
         refuse(message, status)
     raise SystemExit(status)
 

@@ -18,7 +18,7 @@ from jaxppo.config.schema import ArchConfig, Config
 from jaxppo.config.stored import LOCAL, plain, read_config, with_local
 from jaxppo.config.trust import check_trust
 from jaxppo.launch.composing import composed, literal, plain_settings, typed_text
-from jaxppo.runtime.directories import check_is_run, check_tree
+from jaxppo.runtime.store.directories import check_is_run, check_tree
 
 _BUDGET = ("arch.total_timesteps", "arch.num_updates")
 

@@ -22,11 +22,11 @@ from jaxppo.config.fields import ConfigError, quoted
 from jaxppo.config.messages import brief, count, named
 from jaxppo.launch.errors import explain
 from jaxppo.launch.sweeping import Outcome, train
-from jaxppo.runtime import devices
-from jaxppo.runtime.checkpoint import CheckpointError
-from jaxppo.runtime.hosts import exit_at_once
-from jaxppo.runtime.jobs import Job, TrainingError
-from jaxppo.runtime.signals import Interrupted
+from jaxppo.runtime.hosts import devices
+from jaxppo.runtime.hosts.processes import exit_at_once
+from jaxppo.runtime.hosts.signals import Interrupted
+from jaxppo.runtime.run.jobs import Job, TrainingError
+from jaxppo.runtime.store.checkpoint import CheckpointError
 
 FOLDER = ".shares"  # in the directory of a sweep: what the launcher writes for each share
 _LOG = logging.getLogger("hydra.jaxppo")

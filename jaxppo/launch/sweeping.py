@@ -22,11 +22,12 @@ from jaxppo.config.parse import parse, system_type
 from jaxppo.config.schema import Config, SystemConfig
 from jaxppo.launch.composing import plain_settings, without_plus
 from jaxppo.launch.resuming import settings_of
-from jaxppo.runtime import devices
-from jaxppo.runtime.build import program_key
-from jaxppo.runtime.directories import sign_of_run
-from jaxppo.runtime.jobs import Job, TooLargeError, prepare
-from jaxppo.runtime.loop import run_together
+from jaxppo.runtime.hosts import devices
+from jaxppo.runtime.programs.build import program_key
+from jaxppo.runtime.run.compiling import TooLargeError
+from jaxppo.runtime.run.jobs import Job, prepare
+from jaxppo.runtime.run.loop import run_together
+from jaxppo.runtime.store.directories import sign_of_run
 
 _LOG = logging.getLogger("hydra.jaxppo")  # as visible as Hydra's own messages
 _MAX_COMPOSED = 32  # jobs of a sweep that are checked in full before the first starts

@@ -25,15 +25,21 @@ from jaxppo.config.schema import COMMANDS, Config, PopulationConfig
 from jaxppo.config.stored import write_atomically
 from jaxppo.launch.composing import choices, command_settings, compose
 from jaxppo.launch.env_files import write_files
-from jaxppo.runtime.caller import Caller
-from jaxppo.runtime.checkpoint import versions
-from jaxppo.runtime.directories import output_folder
-from jaxppo.runtime.jobs import Job, TrainingError, plan_members, prepare
-from jaxppo.runtime.loop import run_together
-from jaxppo.runtime.members import Members
-from jaxppo.runtime.population import ancestors, distance_to_one, inherited, near_one_of, rungs
+from jaxppo.runtime.programs.population import (
+    ancestors,
+    distance_to_one,
+    inherited,
+    near_one_of,
+    rungs,
+)
+from jaxppo.runtime.run.caller import Caller
+from jaxppo.runtime.run.jobs import Job, TrainingError, plan_members, prepare
+from jaxppo.runtime.run.loop import run_together
+from jaxppo.runtime.run.members import Members
 from jaxppo.runtime.sinks import Event
 from jaxppo.runtime.sinks.console import print_lines
+from jaxppo.runtime.store.checkpoint import versions
+from jaxppo.runtime.store.directories import output_folder
 
 SIZES = (128, 64, 32, 16, 8, 4)  # members of the halving: as many as half of the budget pays
 MOST_EVOLVED = 32  # members of the population-based training, at most

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.messages import installing, named
 from jaxppo.config.schema import LoggerConfig
+from jaxppo.config.stored import METRICS
 
 Event = dict[str, Any]
 
@@ -59,7 +60,6 @@ class Recorder:
         """Do nothing."""
 
 
-METRICS, SUMMARY = "metrics.jsonl", "summary.json"
 _LIBRARIES = {
     "tensorboard": "tensorboardX",
     "wandb": "wandb",

@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from jaxppo.config.stored import write_atomically
-from jaxppo.runtime.sinks import METRICS, SUMMARY, Event
+from jaxppo.config.stored import METRICS, SUMMARY, write_atomically
+from jaxppo.runtime.sinks import Event
 
 
 class JsonLines:

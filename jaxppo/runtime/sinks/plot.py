@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxppo.runtime.population import ancestors, inherited
+from jaxppo.runtime.programs.population import ancestors, inherited
 from jaxppo.runtime.sinks import Event, Recorder, of_environment
 
 EVALUATION, ABSOLUTE, TRAINING, OTHERS = "#0072B2", "#D55E00", "#6B7280", "#B0B8C2"  # colours

@@ -1,0 +1,82 @@
+"""Which settings of actors and simulators fit an environment."""
+
+import dataclasses
+
+import jax
+
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.given import is_given
+from jaxppo.config.importing import is_installed
+from jaxppo.config.messages import installing
+from jaxppo.config.schema import ArchConfig, Config, EnvConfig
+from jaxppo.envs import OF_SIMULATORS, is_simulated, refuse
+from jaxppo.types import Environment
+
+
+def env_config(config: Config) -> EnvConfig:
+    """Return `config.env`, isolated if actors are threads: Python code would hold up the others."""
+    threads = config.arch.actors > 0 and config.arch.actors_on == "threads"
+    isolated = config.env.isolated or (threads and config.env.processes > 0)
+    return dataclasses.replace(config.env, isolated=isolated)
+
+
+def check(config: Config, env: Environment, num_envs: int, num_devices: int) -> None:
+    """Raise `ConfigError` for settings that simulators, or JAX environments, do not have.
+
+    `num_envs` is that of one device and update batch.
+    """
+    arch = config.arch
+    if not is_simulated(env):
+        why = f"{env.name} is written in JAX, so it steps in the compiled program; leave it out"
+        for name in ("actors", "actors_on", "max_policy_lag"):
+            if (value := getattr(arch, name)) != getattr(ArchConfig, name):
+                raise ConfigError(f"arch.{name}={value}: {why}")
+        refuse(config.env, OF_SIMULATORS, why)
+        return
+    for name in ("target", "profile"):
+        if (value := getattr(arch, name)) is not None:
+            raise ConfigError(
+                f"arch.{name}={value}: is for environments written in JAX; leave it out"
+            )
+    if jax.process_count() > 1:
+        raise ConfigError(
+            f"{env.name}: is not written in JAX, and such a run is one process so far; set "
+            "arch.distributed=null"
+        )
+    if arch.max_policy_lag != ArchConfig.max_policy_lag and not arch.actors:
+        raise ConfigError(
+            f"arch.max_policy_lag={arch.max_policy_lag}: needs arch.actors=N, which collect while "
+            "the learner learns; leave it out"
+        )
+    if arch.actors_on == "ray":
+        _check_ray(config, num_devices)
+    if arch.actors and num_envs % arch.actors:
+        raise ConfigError(
+            f"arch.actors={arch.actors}: does not divide the {num_envs} environments of each "
+            "device and update batch; take a divisor"
+        )
+    if arch.actors and config.population.selection != "none":
+        raise ConfigError(
+            f"arch.actors={arch.actors}: cannot be used with population.selection="
+            f"{config.population.selection}, since selected members go on with rollouts of others; "
+            "set one of them to 0 or none"
+        )
+
+
+def _check_ray(config: Config, num_devices: int) -> None:
+    """Raise `ConfigError` if a run cannot have actors on Ray."""
+    key = f"arch.actors_on={config.arch.actors_on}"
+    if not config.arch.actors:
+        raise ConfigError(f"{key}: needs arch.actors=N, the number of its processes")
+    if num_devices > 1:
+        raise ConfigError(
+            f"{key}: such a learner has one device, not {num_devices}; set JAX_NUM_CPU_DEVICES=1, "
+            "or use arch.actors_on=threads"
+        )
+    if not is_installed("ray"):
+        raise ConfigError(f"{key}: Ray is not installed; {installing('ray')}")
+    if is_given(config.env.target):
+        raise ConfigError(
+            f"{key}: another process cannot see an object; give an import path: "
+            "env.target=my_module.MyEnv"
+        )

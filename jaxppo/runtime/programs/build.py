@@ -1,0 +1,176 @@
+"""Build the static part of a run and the first state of its members."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxppo import envs
+from jaxppo.algorithms.acting import init_acting
+from jaxppo.algorithms.algorithm import Algorithm
+from jaxppo.algorithms.contract import check_algorithm
+from jaxppo.algorithms.spine import init_agent
+from jaxppo.config.fields import ConfigError, is_import_path, numbers
+from jaxppo.config.parse import algorithm_class
+from jaxppo.config.plan import Plan
+from jaxppo.config.plan import plan as make_plan
+from jaxppo.config.schedules import find_schedules, schedule_numbers
+from jaxppo.config.schema import Config, LoggerConfig
+from jaxppo.envs import actors
+from jaxppo.ops.collectives import BATCH_AXIS
+from jaxppo.ops.statistics import normalized_entries
+from jaxppo.runtime.hosts import devices
+from jaxppo.runtime.programs import microbatches
+from jaxppo.types import Environment, Hyperparameters, LearnerState, PyTree, System, is_space, zeros
+
+
+def build(config: Config, plan: Plan) -> System:
+    """Make the static part of a run; `ConfigError` if environment and network do not fit."""
+    config = dataclasses.replace(config, env=actors.env_config(config))
+    env = envs.make(config.env)
+    actors.check(config, env, plan.num_envs, plan.num_devices)
+    evaluation_env = envs.make_for_evaluation(config.env, env)
+    max_eval_steps = config.arch.max_eval_steps or env.time_limit
+    if max_eval_steps is None:
+        raise ConfigError(
+            f"arch.max_eval_steps=null: {env.name} has no time limit, so evaluation might not end; "
+            "set it to a number of steps"
+        )
+    _check_entries(config, env)
+    system = config.system
+    algorithm: Algorithm = algorithm_class(system.algorithm).build(config, env)
+    num_microbatches, num_value_chunks = microbatches.count(
+        system.microbatch_size, plan, algorithm.network, env
+    )
+    axes = {BATCH_AXIS: plan.update_batch_size, devices.AXIS: plan.devices_per_member}
+    built = System(
+        env=env,
+        evaluation_env=evaluation_env,
+        algorithm=algorithm,
+        num_envs=plan.num_envs,
+        rollout_length=plan.rollout_length,
+        sequence_length=plan.sequence_length,
+        burn_in=system.burn_in,
+        recompute_carries=system.recompute_carries,
+        recompute_targets=system.recompute_targets,
+        epochs=system.epochs,
+        num_minibatches=system.num_minibatches,
+        num_microbatches=num_microbatches,
+        num_value_chunks=num_value_chunks,
+        stop_early=algorithm.stops_early,
+        skip_nonfinite=config.arch.on_nonfinite == "skip",
+        normalize_observations=system.normalize_observations,
+        normalize_entries=tuple(system.normalize_entries),
+        obs_clip=system.obs_clip,
+        normalize_rewards=system.normalize_rewards,
+        schedules=tuple((name, found.kind) for name, found in find_schedules(system).items()),
+        clip_together=system.clip_together,
+        evaluation_greedy=config.arch.evaluation_greedy,
+        max_eval_steps=max_eval_steps,
+    )
+    if any(map(is_import_path, (system.algorithm, getattr(system, "objective", "")))):
+        check_algorithm(built, hyperparameters(config, plan))
+    return dataclasses.replace(built, axes=tuple(axis for axis, size in axes.items() if size > 1))
+
+
+def _check_entries(config: Config, env: Environment) -> None:
+    """Raise `ConfigError` if normalize_entries names nothing, or what is never normalised."""
+    paths = jax.tree_util.tree_leaves_with_path(env.observation_space, is_leaf=is_space)
+    names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
+    parts = [name.split(".") for name in names if name]
+    known = sorted({".".join(part[: n + 1]) for part in parts for n in range(len(part))})
+    for entry in config.system.normalize_entries:
+        if entry not in known:
+            has = f"which has {', '.join(known)}" if known else "which is one array"
+            raise ConfigError(
+                f"system.normalize_entries={entry}: no entry of the observation, {has}; "
+                "[] normalises all"
+            )
+        example = jax.eval_shape(lambda: zeros(env.observation_space))
+        chosen = jax.tree.leaves(normalized_entries(example, (entry,)))
+        if not any(jnp.issubdtype(x.dtype, jnp.floating) for x in chosen):
+            raise ConfigError(
+                f"system.normalize_entries={entry}: it holds no floating-point numbers, and "
+                "only those are normalised; leave it out"
+            )
+
+
+def build_alone(config: Config) -> System:
+    """Return the system of one agent that acts and evaluates outside of training's mapped axes."""
+    return dataclasses.replace(build(config, make_plan(config, 1, 1)), axes=())
+
+
+def hyperparameters(config: Config, plan: Plan) -> Hyperparameters:
+    """Return the hyperparameters of a run, scalars."""
+    return jax.tree.map(lambda x: x[0], stacked_hyperparameters([config], plan))
+
+
+def stacked_hyperparameters(members: Sequence[Config], plan: Plan) -> Hyperparameters:
+    """Return the hyperparameters of members, `[P]`."""
+    each = [{**numbers(member.system), **schedule_numbers(member.system)} for member in members]
+    return algorithm_class(members[0].system.algorithm).hyperparameters_type(
+        **{name: jnp.asarray([row[name] for row in each], jnp.float32) for name in each[0]},
+        num_updates=jnp.full(len(members), plan.num_updates, jnp.int32),
+    )
+
+
+def program_key(config: Config) -> Config:
+    """Return the settings that shape the program. Runs with equal keys can share one program."""
+    schedules = {name: each.kind for name, each in find_schedules(config.system).items()}
+    neutral: dict[str, Any] = {"schedules": schedules}
+    for field in dataclasses.fields(config.system):
+        if "traced" in field.metadata:
+            finite = math.isfinite(getattr(config.system, field.name) or 0.0)
+            neutral[field.name] = field.default
+            if field.metadata.get("switch") and finite:
+                neutral[field.name] = 1.0  # any finite number
+    return dataclasses.replace(
+        config,
+        arch=dataclasses.replace(config.arch, seed=0, num_seeds=1, profile=None, distributed={}),
+        system=dataclasses.replace(config.system, **neutral),
+        logger=LoggerConfig(every=config.logger.every),  # its windows are part of the state
+        resume=None,
+        resume_allow=[],
+        trust=[],
+    )
+
+
+def random_streams(seeds: Sequence[int]) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Return keys `[P]` for initialisation, acting, evaluation and the absolute metric."""
+    keys = jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32))
+    agent, acting, evaluation, absolute = jnp.moveaxis(
+        jax.vmap(partial(jax.random.split, num=4))(keys), 1, 0
+    )
+    return agent, acting, evaluation, absolute
+
+
+def begin(system: System, members: Sequence[Config], plan: Plan, steps: int = 0) -> LearnerState:
+    """Return the first state of members: agents `[P, ...]`, acting `[P, D, U, ...]`.
+
+    Members differ in seed and hyperparameters, and start as they would alone. `D` is the number of
+    devices per member: 1 if each device has its own members. Environments that start after `steps`
+    steps have other random streams than at the start.
+    """
+    agent_keys, acting_keys, _, _ = random_streams([m.arch.seed for m in members])
+    if steps:
+        acting_keys = jax.vmap(jax.random.fold_in, (0, None))(acting_keys, steps)
+    grid = (plan.devices_per_member, plan.update_batch_size)
+
+    def start(hp: Hyperparameters, agent_key: jax.Array, acting_key: jax.Array) -> LearnerState:
+        acting = jax.vmap(jax.vmap(partial(init_acting, system)))(
+            jax.random.split(acting_key, grid)
+        )
+        return LearnerState(agent=init_agent(system, hp, agent_key), acting=acting)
+
+    def start_all(*members: PyTree) -> LearnerState:
+        started = jax.vmap(start)(*members)
+        # Remove JAX's weak types, since the outputs of the program do not have them
+        return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), started)
+
+    numbers = stacked_hyperparameters(members, plan)
+    return jax.jit(start_all)(numbers, agent_keys, acting_keys)

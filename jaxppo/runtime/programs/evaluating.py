@@ -1,0 +1,56 @@
+"""Evaluate every member on a fixed number of episodes, on all devices."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxppo.algorithms.evaluation import Episodes, episode_keys
+from jaxppo.runtime.programs import compile
+from jaxppo.runtime.programs.placement import Layout
+from jaxppo.types import Policy
+
+
+def place_keys(layout: Layout, keys: jax.Array, first: int = 0) -> jax.Array:
+    """Return keys `[D, P, E]` of episodes of the members, which begin with number `first`.
+
+    `keys` `[P]` are the members' streams.
+    """
+    shards, each = layout.plan.devices_per_member, layout.plan.eval_episodes_per_device
+    numbers = first + np.arange(shards * each)
+    found = jax.vmap(episode_keys, (0, None))(keys, numbers)
+    return layout.place_split(found.reshape(-1, shards, each))
+
+
+def evaluate(
+    layout: Layout,
+    program: compile.Program,
+    policy: Policy,
+    keys: jax.Array,
+    num_episodes: int,
+    times: int = 1,
+) -> Episodes:
+    """Play `times * num_episodes` episodes per member; leaves are NumPy `[P, episodes]`."""
+    parts = []
+    for call in range(times):
+        played = program.call(policy, place_keys(layout, keys, call * num_episodes))
+        found = layout.gather_split(played)  # [P, D, E]
+        parts.append(jax.tree.map(lambda x: x.reshape(len(x), -1)[:, :num_episodes], found))
+    return jax.tree.map(lambda *x: np.concatenate(x, axis=1), *parts)
+
+
+def score(episodes: Episodes, row: int) -> dict[str, Any]:
+    """Return the statistics of the episodes in one row, for an event."""
+    episodes = jax.tree.map(lambda x: x[row], episodes)
+    returns = np.asarray(episodes.returns, np.float64)
+    with np.errstate(invalid="ignore"):  # with infinite returns the deviation is NaN
+        std = float(returns.std())
+    return {
+        "episodes": returns.size,
+        "episode_return": float(returns.mean()),
+        "episode_return_std": std,
+        "episode_return_min": float(returns.min()),
+        "episode_return_max": float(returns.max()),
+        "episode_length": float(np.mean(episodes.lengths)),
+        "unfinished": int(np.sum(~np.asarray(episodes.finished))),
+    }

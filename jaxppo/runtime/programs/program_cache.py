@@ -1,0 +1,122 @@
+"""The folder of compiled programs: no damaged entries, and a bounded size.
+
+JAX reads and writes the entries. A kill or a full disk leaves a part of one, which JAX never
+replaces and warns of in every later run. Its own limit needs a lock, and a tenth of a second for
+each entry that it writes beside a thousand others. So both are done here, once when a run begins.
+"""
+
+import contextlib
+import functools
+import importlib
+import importlib.util
+import os
+import shutil
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.stored import make_folder
+
+SIZE = 2**30  # bytes of all entries, to which the folder is cut
+LIMIT = "JAX_COMPILATION_CACHE_MAX_SIZE"  # variable of JAX that replaces SIZE; -1: no limit, 0: off
+_FOLDER = "JAX_COMPILATION_CACHE_DIR"
+_ENTRY, _CHECKED = "-cache", ".checked"  # end of an entry's name; file as old as the last check
+_ZSTANDARD = b"\x28\xb5\x2f\xfd"  # which JAX takes instead of zlib where it is installed
+
+
+def use(setting: str | None) -> None:
+    """Cache all compiled programs in a folder, even small ones; None: no cache.
+
+    `ConfigError` if it cannot be made. A folder in JAX_COMPILATION_CACHE_DIR takes precedence: it
+    is left to JAX.
+    """
+    limit = int(os.environ.get(LIMIT, SIZE))
+    if setting is None or limit == 0:
+        return
+    if os.environ.get(_FOLDER):
+        if LIMIT in os.environ and importlib.util.find_spec("filelock") is None:
+            raise ConfigError(
+                f"{LIMIT}={limit}: for the folder in {_FOLDER} JAX needs filelock; pip install "
+                "filelock, or unset one of them: arch.compile_cache needs none"
+            )
+        return
+    folder = make_folder("arch.compile_cache", path_of(setting), "another, or null for no cache")
+    folder = folder.absolute()  # the working directory may change
+    with contextlib.suppress(OSError):  # a folder that only others may write to can be read
+        tend(folder, limit)
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_compilation_cache_max_size", -1)  # `tend` keeps the limit
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def path_of(setting: str) -> str:
+    """Return the folder of a setting: XDG_CACHE_HOME, if it is set, stands for `~/.cache`."""
+    caches = os.environ.get("XDG_CACHE_HOME", "")
+    inner = setting.removeprefix("~/.cache/")
+    return os.path.join(caches, inner) if os.path.isabs(caches) and inner != setting else setting
+
+
+@functools.cache  # once in a process
+def tend(folder: Path, limit: int) -> None:
+    """Delete damaged entries; if those left exceed `limit`, also the ones last read longest ago.
+
+    Of the latter so many that a quarter of the limit is free. Entries that did not change since the
+    last check are not read. Other processes may read, write and tend the folder at the same time.
+    """
+    checked = folder / _CHECKED
+    since = checked.stat().st_mtime if checked.exists() else 0.0
+    checked.touch()
+    whole = []
+    for entry in _entries(folder):
+        with contextlib.suppress(FileNotFoundError):  # another process has deleted it
+            found = entry.stat()
+            if found.st_mtime >= since:
+                if not _is_whole(entry.read_bytes()):
+                    entry.unlink()
+                    continue
+                os.utime(entry, ns=(found.st_atime_ns, found.st_mtime_ns))  # this was no use of it
+            whole.append((max(found.st_atime, found.st_mtime), found.st_size, entry))
+    excess = sum(size for _, size, _ in whole) - limit
+    if limit > 0 and excess > 0:
+        excess += limit // 4
+        for _, size, entry in sorted(whole):
+            if excess > 0:
+                entry.unlink(missing_ok=True)
+                excess -= size
+
+
+def _is_whole(entry: bytes) -> bool:
+    """Return whether an entry can be decompressed; True if only other programs could."""
+    try:
+        if entry.startswith(_ZSTANDARD):
+            importlib.import_module("zstandard").ZstdDecompressor().decompress(entry)
+        else:
+            zlib.decompress(entry)
+    except ImportError:
+        return True
+    except Exception:  # the errors of the two libraries have no common class
+        return False
+    return True
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.iterdir() if path.name.endswith(_ENTRY))
+
+
+def clear(folder: Path) -> tuple[int, int]:
+    """Delete what JAX and `tend` wrote to a folder; return how many programs and their bytes."""
+    sizes = []
+    for entry in _entries(folder) if folder.is_dir() else ():
+        with contextlib.suppress(FileNotFoundError):
+            sizes.append(entry.stat().st_size)
+            entry.unlink()
+    for name in ("*-atime", _CHECKED):
+        for path in folder.glob(name):
+            path.unlink(missing_ok=True)
+    for path in folder.glob("xla_gpu_*_cache_dir"):
+        shutil.rmtree(path, ignore_errors=True)
+    return len(sizes), sum(sizes)

@@ -1,0 +1,70 @@
+"""Jobs, and their checks before anything compiles."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.plan import Plan, memories, num_members, plan
+from jaxppo.config.schema import Config
+from jaxppo.runtime import sinks
+from jaxppo.runtime.chips import targets
+from jaxppo.runtime.hosts import devices
+from jaxppo.runtime.programs import build, compile, program_cache
+from jaxppo.runtime.programs.population import members
+from jaxppo.runtime.run.compiling import profile_folder
+from jaxppo.types import System
+
+
+class TrainingError(RuntimeError):
+    """A run cannot go on: NaN, infinity or no legal action. The message is one line."""
+
+    result: Any = None  # a `Result`, if `jaxppo.train` raises this
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """The settings of a run and its directory; without one it writes no files."""
+
+    config: Config
+    run_dir: Path | None
+    resume: bool = False  # from the latest checkpoint in run_dir, if any
+    group: str | None = None  # name of its sweep, if any
+
+
+def prepare(config: Config) -> tuple[Plan, System]:
+    """Check a whole configuration without compiling; `ConfigError` if anything is wrong."""
+    if config.arch.profile is not None:
+        profile_folder(config.arch.profile)
+    members(config)
+    with targets.compiling(config.arch.target):
+        check_surroundings(config)
+        planned = plan_members(config, num_members(config))
+        return planned, build.build(config, planned)
+
+
+def check_surroundings(config: Config) -> None:
+    """Raise `ConfigError` if the cache, the compiler or a sink is not available here.
+
+    This also switches the cache on.
+    """
+    if config.arch.target is not None and not config.arch.plan_only:
+        raise ConfigError(
+            f"arch.target={config.arch.target}: is for arch.plan_only=true; leave it out to train "
+            "on this machine"
+        )
+    program_cache.use(config.arch.compile_cache)
+    compile.check(config.arch.compiler)
+    sinks.check(config.logger)
+
+
+def plan_members(config: Config, count: int) -> Plan:
+    """Return the plan of `count` members. Halving ends with one member, so it uses one device."""
+    num_devices = devices.count(1 if config.population.selection == "halving" else count)
+    return plan(config, num_devices, count)
+
+
+def algorithm_name(config: Config) -> str:
+    """Return a name such as ff_ppo or rec_ppo; the class name for a user's own algorithm."""
+    name = config.system.algorithm.rpartition(".")[2]
+    return f"{'rec' if memories(config.network) else 'ff'}_{name}"

@@ -1,0 +1,65 @@
+"""Compile what an actor runs on its device, and make the actor."""
+
+import dataclasses
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxppo.algorithms import stepwise
+from jaxppo.config.plan import Plan
+from jaxppo.config.schema import Config
+from jaxppo.runtime.hosts import devices
+from jaxppo.runtime.programs import compile
+from jaxppo.runtime.simulated.actors import Actor, ActorPrograms
+from jaxppo.types import LearnerState, PyTree, System, TimeStep, zeros
+
+
+def make_actor(system: System, plan: Plan, programs: ActorPrograms, seeds: np.ndarray) -> Actor:
+    """Make an actor in this process; `seeds` are of its environments, `[D, P, U, B]`."""
+    shape = plan.num_devices, plan.members_per_device, plan.update_batch_size, seeds.shape[3]
+    return Actor(system.env, shape, system.rollout_length, programs, seeds)
+
+
+def compile_actor(
+    system: System, config: Config, state: LearnerState, number: int, num_actors: int
+) -> tuple[ActorPrograms, float]:
+    """Compile the programs of an actor; return them and the seconds that it took."""
+    each = dataclasses.replace(system, num_envs=system.num_envs // num_actors)
+    rollout = rollout_shapes(system, state, num_actors)
+    build = partial(compile.compile_program, compiler=config.arch.compiler)
+    policy = jax.eval_shape(partial(stepwise.prepared, system), state.agent.policy)
+    memory = rollout.memory
+    step = jax.ShapeDtypeStruct(rollout.reset.shape[:1], jnp.int32)
+    init = build(partial(stepwise.init_actors, each), policy, state.acting.key)
+    chosen = number if num_actors > 1 else None
+    begin = build(partial(stepwise.begin_members, chosen, system), memory)
+    act = partial(stepwise.act_members, each)
+    acting = build(act, policy, memory, rollout.obs, rollout.reset, step, donate=(1,))
+    programs = ActorPrograms(init.call, begin.call, acting.call)
+    return programs, init.seconds + begin.seconds + acting.seconds
+
+
+def rollout_shapes(system: System, state: LearnerState, num_actors: int) -> stepwise.Collected:
+    """Return the shapes of an actor's rollout, `[D, P, U, ...]`."""
+    each = dataclasses.replace(system, num_envs=system.num_envs // num_actors)
+    lead = (*state.acting.reset.shape[:3], each.num_envs)
+    init = devices.parallel(partial(stepwise.init_actors, each), lead[0])
+
+    def example(policy: PyTree, key: jax.Array) -> stepwise.Collected:
+        return stepwise.Collected(
+            obs=zeros(system.env.observation_space, lead),
+            reset=jnp.zeros(lead, bool),
+            steps=_zero_steps(system, (*lead[:3], system.rollout_length, lead[3])),
+            memory=init(policy, key),
+        )
+
+    return jax.eval_shape(example, state.agent.policy, state.acting.key)
+
+
+def _zero_steps(system: System, lead: tuple[int, ...]) -> TimeStep:
+    obs = zeros(system.env.observation_space, lead)
+    flag = jnp.zeros(lead, bool)
+    reward = jnp.zeros(lead, jnp.float32)
+    return TimeStep(obs=obs, final_observation=obs, reward=reward, terminated=flag, truncated=flag)

@@ -1,0 +1,228 @@
+"""Programs that train with simulators, in the place of compiled ones."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxppo.algorithms import stepwise
+from jaxppo.algorithms.report import Metrics
+from jaxppo.config.schema import Config
+from jaxppo.runtime.hosts import devices
+from jaxppo.runtime.programs import compile
+from jaxppo.runtime.programs.placement import Layout
+from jaxppo.runtime.simulated import remote
+from jaxppo.runtime.simulated.actor_programs import compile_actor, make_actor, rollout_shapes
+from jaxppo.runtime.simulated.actors import Threads, Timed, naming
+from jaxppo.types import ActingState, LearnerState
+
+
+class Training:
+    """Collects and learns, update by update; called as the program of `spine.train_members` is.
+
+    Episodes start anew if the state is not the one that the last call returned, as after a resume.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        configs: Sequence[Config],
+        learn: Any,
+        explore: Any,
+        make: Callable[[int, np.ndarray], Any],
+    ) -> None:
+        self._layout, self._seeds = layout, [config.arch.seed for config in configs]
+        self._learn, self._explore, self._make = learn, explore, make
+        self._num_actors = configs[0].arch.actors or 1
+        self._remote = configs[0].arch.actors_on == "ray"
+        self._lag = configs[0].arch.policy_lag
+        self._actors: list[Any] = []  # each an Actor or a RemoteActor
+        self._threads: Threads | None = None
+        self._version = 0
+        self._returned: ActingState | None = None
+        self._in_threads = configs[0].arch.actors > 0
+        self._timed = _Times()
+        self.while_collecting: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+    def __call__(
+        self, state: LearnerState, total: Metrics, count: jax.Array
+    ) -> tuple[LearnerState, Metrics]:
+        """Run `count` updates.
+
+        `SimulatorError` if an environment fails; the state is then as after the last update.
+        """
+        for _ in range(int(devices.first(count))):
+            state, total = self._update(state, total)
+        return state, total
+
+    def watch(self, state: LearnerState, count: int, compiler: str) -> LearnerState:
+        """Run rollouts that only fill the observation statistics."""
+        program = None
+        for _ in range(count):
+            collected = self._collect(state, threaded=False)
+            given = state, tuple(each.rollout for each in collected)
+            if program is None:
+                fill = partial(stepwise.warm_up_members, self._layout.system)
+                program = compile.compile_program(fill, *given, compiler=compiler).call
+            state = program(*given)
+            self._advance(state)
+        return state
+
+    def _update(self, state: LearnerState, total: Metrics) -> tuple[LearnerState, Metrics]:
+        with self.while_collecting():
+            collected = self._collect(state, threaded=self._in_threads)
+        began = time.perf_counter()
+        state, total = self._learn(state, tuple(each.rollout for each in collected), total)
+        jax.block_until_ready(total)
+        self._timed.learning += time.perf_counter() - began
+        self._advance(state)
+        return state, total
+
+    def _collect(self, state: LearnerState, *, threaded: bool) -> list[Timed]:
+        """Return the next rollout of every actor."""
+        if self._returned is None or self._returned.key is not state.acting.key:
+            self._restart(state)
+        policy = self._policy(state)
+        if not threaded:
+            version, key = self._version, state.acting.key
+            collected = []
+            for number, actor in enumerate(self._actors):
+                with naming(number, self._num_actors):
+                    collected.append(actor.collect(policy, version, key))
+            self._timed.add(collected, version, 0.0)
+            return collected
+        began = time.perf_counter()
+        if self._threads is None:
+            for actor in self._actors:
+                actor.start(policy, state.acting.key)
+            self._version, self._threads = 0, Threads(self._actors, self._lag)
+        self._threads.publish(self._version, policy)
+        collected = self._threads.get()
+        self._timed.add(collected, self._version, time.perf_counter() - began)
+        return collected
+
+    def _policy(self, state: LearnerState) -> Any:
+        """Return the policy that collects next, as actors take it."""
+        policy = self._explore(state.agent)
+        return remote.hand_over(policy) if self._remote else policy
+
+    def _advance(self, state: LearnerState) -> None:
+        self._version += 1
+        self._returned = state.acting
+
+    def _restart(self, state: LearnerState) -> None:
+        """Make all actors, which start episodes."""
+        self.close()
+        self._timed = _Times()
+        system, plan = self._layout.system, self._layout.plan
+        shape = plan.num_devices, plan.members_per_device, plan.update_batch_size
+        each = system.num_envs // self._num_actors
+        update = int(np.asarray(devices.first(state.agent.update)).max())
+        seeds = self._draw_seeds((*shape, system.num_envs), update)
+        if self._remote:
+            remote.connect(self._num_actors)
+        for number in range(self._num_actors):
+            part = seeds[..., number * each : (number + 1) * each]
+            with naming(number, self._num_actors):
+                self._actors.append(self._make(number, part))
+        policy = self._policy(state)
+        for actor in self._actors:
+            actor.start(policy, state.acting.key)
+
+    def _draw_seeds(self, shape: tuple[int, int, int, int], update: int) -> np.ndarray:
+        """Return seeds `[D, P, U, B]` of environments, other ones after each resume."""
+        members = np.asarray(self._seeds)
+        shards = self._layout.plan.devices_per_member
+        grid = (len(members), shards, shape[2], shape[3])
+        rows = [
+            np.random.SeedSequence([int(seed), update]).generate_state(np.prod(grid[1:]))
+            for seed in members
+        ]
+        found = np.stack(rows).reshape(grid)  # [P, D, U, B]
+        if self._layout.plan.shards_members:
+            return (found[:, 0].reshape(shape) & 0x7FFFFFFF).astype(np.int64)
+        return (found.swapaxes(0, 1) & 0x7FFFFFFF).astype(np.int64)
+
+    def report(self) -> dict[str, float]:
+        """Return how time was spent since the last report, and the policy lag of the batches."""
+        restarts = sum(actor.restarts for actor in self._actors)
+        timed, self._timed = self._timed, _Times()
+        return {**timed.report(in_threads=self._in_threads), "env_restarts": restarts}
+
+    def close(self) -> None:
+        """End all actors and their simulators."""
+        if self._threads is not None:
+            self._threads.close()
+            self._threads = None
+        for actor in self._actors:
+            actor.close()
+        self._actors = []
+
+
+@dataclasses.dataclass
+class _Times:
+    """Seconds of actors and learner since the last report, and lags in updates."""
+
+    began: float = dataclasses.field(default_factory=time.perf_counter)
+    acting: float = 0.0
+    stepping: float = 0.0
+    waiting: float = 0.0
+    learning: float = 0.0
+    starved: float = 0.0  # learner
+    lags: list[int] = dataclasses.field(default_factory=list)
+
+    def add(self, collected: Sequence[Timed], version: int, waited: float) -> None:
+        self.acting += sum(c.acting_seconds for c in collected)
+        self.stepping += sum(c.stepping_seconds for c in collected)
+        self.waiting += sum(c.waiting_seconds for c in collected)
+        self.starved += waited
+        self.lags += [version - c.version for c in collected]
+
+    def report(self, *, in_threads: bool) -> dict[str, float]:
+        """Return shares of the time, each of all actors or of the learner."""
+        total = max(time.perf_counter() - self.began, 1e-9)
+        own = self.acting + self.stepping + self.waiting
+        of_actors = max(own, 1e-9) if in_threads else total  # threads run ahead
+        return {
+            "policy_lag": float(np.mean(self.lags)) if self.lags else 0.0,
+            "policy_lag_max": float(max(self.lags, default=0)),
+            "acting_share": self.acting / of_actors,
+            "stepping_share": self.stepping / of_actors,
+            "actor_idle_share": self.waiting / of_actors,
+            "learning_share": self.learning / total,
+            "learner_idle_share": self.starved / total,
+        }
+
+
+def compile_training(
+    layout: Layout, configs: Sequence[Config], state: LearnerState, total: Metrics
+) -> compile.Program:
+    """Compile the programs of training with simulators; `state` and `total` may be shapes."""
+    system, config, plan = layout.system, configs[0], layout.plan
+    num_actors = config.arch.actors or 1
+    build = partial(compile.compile_program, compiler=config.arch.compiler)
+    explore = build(partial(stepwise.explore_members, system), state.agent)
+    here = config.arch.actors_on == "threads"
+    found = [
+        compile_actor(system, config, state, number, num_actors)
+        for number in range(num_actors if here else 0)
+    ]
+    rollout = rollout_shapes(system, state, num_actors)
+    given = state, (rollout,) * num_actors, total
+    learn = build(partial(stepwise.learn_members, system), *given, donate=(0, 2))
+
+    def make(number: int, seeds: np.ndarray) -> Any:
+        if here:
+            return make_actor(system, plan, found[number][0], seeds)
+        return remote.RemoteActor(config, plan, number, num_actors, seeds)
+
+    return dataclasses.replace(
+        learn,
+        call=Training(layout, configs, learn.call, explore.call, make),
+        seconds=learn.seconds + explore.seconds + sum(seconds for _, seconds in found),
+    )
