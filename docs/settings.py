@@ -11,15 +11,15 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from jaxppo.analysis.report import Reporting
 from jaxppo.config.fields import takes
 from jaxppo.config.parse import system_type
 from jaxppo.config.schema import ALGORITHMS, Config, SystemConfig
 from jaxppo.deploy.evaluation import Evaluation
 from jaxppo.deploy.export import Export
-from jaxppo.deploy.films import Rendering
+from jaxppo.extras.films import Rendering
+from jaxppo.extras.report import Reporting
+from jaxppo.extras.tuning import Tuning
 from jaxppo.launch.composing import config_dir
-from jaxppo.launch.tuning import Tuning
 
 HERE = Path(__file__).parent
 COMMANDS = {

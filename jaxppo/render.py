@@ -1,6 +1,6 @@
 """Render films of a trained policy: `python -m jaxppo.render run=DIR`."""
 
-from jaxppo.deploy.films import Rendering, render
+from jaxppo.extras.films import Rendering, render
 from jaxppo.launch.command_line import command
 
 

@@ -1,6 +1,6 @@
 """Compare runs on one HTML page: `python -m jaxppo.report DIR...`."""
 
-from jaxppo.analysis.report import Reporting, report
+from jaxppo.extras.report import Reporting, report
 from jaxppo.launch.command_line import command
 
 

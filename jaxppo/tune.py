@@ -1,7 +1,7 @@
 """Search settings for an environment: `python -m jaxppo.tune env=... budget=1e8`."""
 
+from jaxppo.extras.tuning import Tuning, tune
 from jaxppo.launch.command_line import attempt, help_of_settings
-from jaxppo.launch.tuning import Tuning, tune
 from jaxppo.runtime.hosts import devices
 
 

@@ -28,8 +28,8 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.messages import installing
 from jaxppo.config.parse import known_keys, parse
 from jaxppo.config.schema import EnvConfig
-from jaxppo.deploy.drawings import drawing
 from jaxppo.envs import contract
+from jaxppo.extras.drawings import drawing
 from jaxppo.networks.building import find_action_mask
 from jaxppo.runtime.run import jobs, loop
 from jaxppo.types import Box, Discrete, MultiDiscrete

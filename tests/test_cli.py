@@ -33,7 +33,6 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 import jaxppo
-from jaxppo.analysis.report import Reporting
 from jaxppo.config.fields import MAX_FLOAT, ConfigError, as_argument, as_override, quoted
 from jaxppo.config.messages import installing
 from jaxppo.config.parse import help_text, known_keys, parse
@@ -41,12 +40,13 @@ from jaxppo.config.schema import Config
 from jaxppo.config.stored import keep_config
 from jaxppo.deploy.evaluation import Evaluation
 from jaxppo.deploy.export import Export
-from jaxppo.deploy.films import Rendering
+from jaxppo.extras.films import Rendering
+from jaxppo.extras.report import Reporting
+from jaxppo.extras.tuning import split
 from jaxppo.launch import command_line, composing, sweeping
 from jaxppo.launch.composing import config_dir, plain_settings
 from jaxppo.launch.errors import explain
 from jaxppo.launch.sweeping import check_sweep, check_sweeper
-from jaxppo.launch.tuning import split
 from jaxppo.runtime.run.compiling import TooLargeError
 from jaxppo.runtime.run.jobs import Job, TrainingError
 from jaxppo.runtime.store import checkpoint

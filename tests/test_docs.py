@@ -30,8 +30,8 @@ from jaxppo import envs
 from jaxppo.config.parse import known_keys, parse_as
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
+from jaxppo.extras.tuning import split
 from jaxppo.launch.composing import compose
-from jaxppo.launch.tuning import split
 from jaxppo.runtime.run.loop import run
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -22,9 +22,10 @@ from jaxppo.algorithms.acting import unroll
 from jaxppo.algorithms.actor_critic import ActorCritic
 from jaxppo.algorithms.algorithm import Algorithm
 from jaxppo.config.fields import ConfigError
-from jaxppo.deploy import drawings, episodes
+from jaxppo.deploy import episodes
 from jaxppo.deploy.episodes import Episode
 from jaxppo.deploy.policy import TrainedPolicy, load
+from jaxppo.extras import drawings
 from jaxppo.ops.action_values import epsilon_greedy_log_prob
 from jaxppo.ops.actions import parameters
 from jaxppo.runtime.run import loop

@@ -26,8 +26,8 @@ from jaxppo.config.messages import BoundsWarning
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import plain
 from jaxppo.config.trust import check_trust
-from jaxppo.deploy.films import film
 from jaxppo.deploy.policy import TrainedPolicy, with_env
+from jaxppo.extras.films import film
 from jaxppo.runtime.run import loop
 from jaxppo.runtime.store import checkpoint
 from jaxppo.types import Policy

@@ -13,9 +13,9 @@ from jaxppo import envs
 from jaxppo.algorithms import acting, evaluation, spine
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
-from jaxppo.deploy.drawings import drawing
 from jaxppo.envs.gymnax import GymnaxEnvironment, Randomized
 from jaxppo.envs.ranges import Range, ranges
+from jaxppo.extras.drawings import drawing
 from jaxppo.launch.composing import compose
 from jaxppo.types import LearnerState, RunProgress, System
 

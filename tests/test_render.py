@@ -19,9 +19,9 @@ from PIL import Image
 from jaxppo import envs, render
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
-from jaxppo.deploy import drawings, films
-from jaxppo.deploy.drawings import drawing
 from jaxppo.deploy.policy import TrainedPolicy, load
+from jaxppo.extras import drawings, films
+from jaxppo.extras.drawings import drawing
 from jaxppo.runtime.run import loop
 
 UNKNOWN = EnvConfig(name="MemoryChain-bsuite")

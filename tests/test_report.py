@@ -17,11 +17,11 @@ from omegaconf import OmegaConf
 
 from jaxppo import report
 from jaxppo.analysis import charts, comparison, runs
-from jaxppo.analysis import page as elements
-from jaxppo.analysis.report import cautions
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import parse
 from jaxppo.config.stored import keep_config, plain
+from jaxppo.extras import page as elements
+from jaxppo.extras.report import cautions
 from jaxppo.launch.composing import composed, plain_settings
 from jaxppo.runtime.run.events import aggregate
 from jaxppo.runtime.run.loop import run

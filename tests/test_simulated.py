@@ -26,9 +26,9 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.importing import is_installed
 from jaxppo.config.schema import EnvConfig
 from jaxppo.deploy import export
-from jaxppo.deploy.films import film, with_frames
 from jaxppo.envs import contract
 from jaxppo.envs.actors import env_config
+from jaxppo.extras.films import film, with_frames
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.run.jobs import TrainingError, prepare
 from jaxppo.runtime.run.loop import run

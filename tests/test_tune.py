@@ -14,9 +14,9 @@ from hydra import initialize_config_dir
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import parse
 from jaxppo.config.schema import Config, PopulationConfig
-from jaxppo.launch import tuning
+from jaxppo.extras import tuning
+from jaxppo.extras.tuning import Tuning, is_better, tune, with_values
 from jaxppo.launch.composing import compose, config_dir, plain_settings
-from jaxppo.launch.tuning import Tuning, is_better, tune, with_values
 from jaxppo.runtime.programs.population import members as members_of
 from jaxppo.runtime.run.jobs import Job
 from jaxppo.runtime.run.members import Members

@@ -1,4 +1,4 @@
-"""Trained policies: loading and acting, recorded episodes, films, exported programs.
+"""Trained policies: loading and acting, recorded episodes, results, exported programs.
 
 Everything here starts from a run directory and trains nothing.
 """

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -14,7 +14,6 @@ import numpy as np
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import keep_config
-from jaxppo.deploy.films import Film, film
 from jaxppo.deploy.policy import TrainedPolicy
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import build
@@ -25,6 +24,9 @@ from jaxppo.runtime.run.saving import Saver
 from jaxppo.runtime.sinks import Event, of_environment
 from jaxppo.runtime.store.directories import check_run_dir, only_run_in
 from jaxppo.types import Policy
+
+if TYPE_CHECKING:
+    from jaxppo.extras.films import Film
 
 Arrays = dict[str, np.ndarray]
 
@@ -105,8 +107,10 @@ class Result:
         figure._repr_png_ = lambda: png(figure)  # a notebook calls it
         return figure
 
-    def film(self, **settings: Any) -> Film:
-        """Film an episode of the policy, see `jaxppo.deploy.films.film`; a notebook shows it."""
+    def film(self, **settings: Any) -> "Film":
+        """Film an episode of the policy, see `jaxppo.extras.films.film`; a notebook shows it."""
+        from jaxppo.extras.films import film
+
         return film(self.policy, **settings)
 
     def save(self, run_dir: str | Path) -> Path:

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from jaxppo.analysis.comparison import FEW, Array, Estimate, better, overall
-from jaxppo.analysis.report import PAGE, Reporting, report
 from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.plan import Plan
 from jaxppo.config.schema import COMMANDS, Config, PopulationConfig
 from jaxppo.config.stored import write_atomically
+from jaxppo.extras.report import PAGE, Reporting, report
 from jaxppo.launch.composing import choices, command_settings, compose
 from jaxppo.launch.env_files import write_files
 from jaxppo.runtime.programs.population import (

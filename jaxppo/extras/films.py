@@ -13,7 +13,10 @@ import numpy as np
 
 from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.messages import count
-from jaxppo.deploy.drawings import (
+from jaxppo.deploy.episodes import Episode, totals
+from jaxppo.deploy.policy import Playing, TrainedPolicy, check_count
+from jaxppo.envs import is_simulated
+from jaxppo.extras.drawings import (
     Drawing,
     Panel,
     Picture,
@@ -22,9 +25,6 @@ from jaxppo.deploy.drawings import (
     write_film,
     write_strip,
 )
-from jaxppo.deploy.episodes import Episode, totals
-from jaxppo.deploy.policy import Playing, TrainedPolicy, check_count
-from jaxppo.envs import is_simulated
 from jaxppo.kernels.precisions import precision
 from jaxppo.runtime.simulated.evaluation import episode_seeds
 from jaxppo.runtime.sinks.console import print_lines

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxppo.analysis import page, runs
+from jaxppo.analysis import runs
 from jaxppo.analysis.charts import (
     STYLES,
     Bar,
@@ -41,6 +41,7 @@ from jaxppo.analysis.runs import UNFINISHED, Run
 from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.messages import count
 from jaxppo.config.stored import CONFIG
+from jaxppo.extras import page
 from jaxppo.ops.aggregates import NUM_RESAMPLES, profile, profile_interval, tolerance
 from jaxppo.runtime.sinks.console import print_lines
 from jaxppo.runtime.store.directories import output_folder
