@@ -9,7 +9,7 @@ platform, without compiling. Two programs are `equal` if their StableHLO is the 
 `reordered` if they compute the same from the same operands but list independent operations in
 another order. Otherwise the new text is written beside the old one, for `diff`. Exit status 1 if
 any program differs. With `--run`, settings are trained for 20 updates on this CPU instead, and
-parameters, optimiser state and statistics are compared bit for bit.
+agents, metrics and random keys are compared bit for bit.
 """
 
 import argparse
@@ -21,6 +21,7 @@ import re
 import sys
 from functools import partial
 from multiprocessing import get_context
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -32,8 +33,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))  # environments and an algorithm of a user's kind
 
 import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
 
 import jaxppo  # noqa: E402
+from jaxppo.algorithms.metrics import leaves  # noqa: E402
 from jaxppo.config.messages import named  # noqa: E402
 from jaxppo.config.plan import num_members  # noqa: E402
 from jaxppo.config.plan import plan as make_plan  # noqa: E402
@@ -120,6 +123,11 @@ SETTINGS = {
     "adaptive rates": _cartpole(
         "system.adapt_learning_rates=true", "system.decay_learning_rates=false"
     ),
+    "adaptive rates and stop": _cartpole(
+        *("system.adapt_learning_rates=true", "system.decay_learning_rates=false"),
+        *("system.target_kl=0.02", "arch.update_batch_size=2"),
+        num_devices=2,
+    ),
     "schedules": _cartpole("system.schedules.ent_coef.end=0", "system.schedules.gamma.end=0.9"),
     "clipping": _cartpole(
         "system.clip_value_loss=true", "system.clip_together=true", "system.clip_eps_high=0.3"
@@ -143,12 +151,17 @@ SETTINGS = {
     ),
     "recompute targets": _memory("network=gru", "system.recompute_targets=true"),
     "pqn": _pqn(),
+    "pqn normalized": _pqn(*NORMALIZED[:1], NORMALIZED[-1]),
     "pqn dueling double": _pqn("network.q_head.dueling=true", "network.q_head.double=true"),
     "pqn histogram": _pqn("network/q_head=categorical"),
     "pqn quantiles": _pqn("network/q_head=quantile"),
     "pqn munchausen": _pqn("system.munchausen=true", "system.recompute_targets=true"),
     "pqn memory": _memory("network=lstm", command="rec_pqn"),
     "simulator": _env("gymnasium", "system.num_minibatches=4"),
+    "simulator, own objective": _env(
+        *("gymnasium", "system.num_minibatches=4"),
+        "system.objective=benchmarks.programs.whole_loss",
+    ),
     "simulator and actors": _env(
         "gymnasium", "arch.actors=2", "system.num_minibatches=4", "arch.num_seeds=2"
     ),
@@ -186,21 +199,25 @@ def lowered(name: str, platform: str) -> dict[str, tuple[str, str]]:
 
 
 def trained(config: Config, num_devices: int) -> str:
-    """Return a hash of the agents and their statistics after 20 updates."""
+    """Return a hash of agents, metrics and random keys after 20 updates."""
     plan = make_plan(config, num_devices, num_members(config))
     configs = members(config)
     layout = Layout(plan, build.build(config, plan), tuple(range(len(configs))))
     program = compiling.compile_training(layout, configs)
     state = layout.place(build.begin(layout.system, configs, layout.plan))
     state = compiling.warm_up(layout, config, state, program)
-    state, _ = program.call(state, layout.no_metrics(), layout.place_count(20))
+    state, metrics = program.call(state, layout.no_metrics(), layout.place_count(20))
     if is_simulated(layout.system.env):
         program.call.close()
     agent = state.agent
-    parts = agent.policy.params, agent.policy.obs_statistics, agent.opt_state
+    named_metrics = [(name, x) for name, _, x in sorted(leaves(metrics), key=itemgetter(0))]
+    parts = agent.policy, agent.opt_state, agent.algorithm_state, agent.reward_statistics
     found = hashlib.sha256()
-    for x in jax.tree.leaves((*parts, agent.reward_statistics)):
-        found.update(jax.device_get(x).tobytes())
+    for x in jax.tree.leaves((parts, state.acting.obs, state.acting.key, named_metrics)):
+        if isinstance(x, jax.Array):
+            is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+            x = jax.device_get(jax.random.key_data(x) if is_key else x).tobytes()
+        found.update(x.encode() if isinstance(x, str) else x)
     return found.hexdigest()
 
 

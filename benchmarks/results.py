@@ -231,7 +231,7 @@ def estimate(row: Row, seeds: int, more: Sequence[str] = ()) -> float:
 def machine() -> dict[str, str]:
     """What runs are on, in words, and the versions that they are of."""
     ask = (
-        "import jax; from jaxppo.runtime import devices;"
+        "import jax; from jaxppo.runtime.hosts import devices;"
         "print(devices.machine(), jax.__version__, sep='|')"
     )
     told = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)

@@ -50,7 +50,10 @@ def settings() -> str:
         cls: Any = typing.get_type_hints(Config)[group.name]
         if dataclasses.is_dataclass(cls):
             parts += [f"## {group.name}\n", f"{(cls.__doc__ or '').strip()}\n"]
-            parts.append(table(cls, f"{group.name}.", defaults=group.name != "network"))
+            names = [field.name for field in dataclasses.fields(cls)]
+            if cls is SystemConfig:
+                names = [name for name in in_file("ppo") if name in names]
+            parts.append(table(cls, f"{group.name}.", names, defaults=group.name != "network"))
             if cls is SystemConfig:
                 parts += own_settings()
             parts += choices(group.name)
@@ -67,9 +70,14 @@ def own_settings() -> Iterator[str]:
     common = {field.name for field in dataclasses.fields(SystemConfig)}
     for algorithm in ALGORITHMS:
         cls = system_type({"algorithm": algorithm})
-        own = [field.name for field in dataclasses.fields(cls) if field.name not in common]
+        own = [name for name in in_file(algorithm) if name not in common]
         yield f"### system.algorithm={algorithm}\n"
         yield table(cls, "system.", own)
+
+
+def in_file(algorithm: str) -> list[str]:
+    """The settings of `system` in the order of the algorithm's file."""
+    return [str(key) for key in OmegaConf.load(config_dir() / "system" / f"{algorithm}.yaml")]
 
 
 def table(cls: type, prefix: str, names: list[str] | None = None, *, defaults: bool = True) -> str:
@@ -77,11 +85,11 @@ def table(cls: type, prefix: str, names: list[str] | None = None, *, defaults: b
     hints = typing.get_type_hints(cls)
     heads = ["key", *(["default"] if defaults else []), "takes", "meaning"]
     rows = [heads, ["---"] * len(heads)]
-    for field in dataclasses.fields(cls):
-        if names is None or field.name in names:
-            default = [default_of(cls, field.name)] if defaults else []
-            words = takes(hints[field.name], field.metadata).replace(" (1e7 is one)", "")
-            rows.append([f"`{prefix}{field.name}`", *default, words, field.metadata["help"]])
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    for name in fields if names is None else names:
+        default = [default_of(cls, name)] if defaults else []
+        words = takes(hints[name], fields[name].metadata).replace(" (1e7 is one)", "")
+        rows.append([f"`{prefix}{name}`", *default, words, fields[name].metadata["help"]])
     return "\n".join(map(row, rows)) + "\n"
 
 

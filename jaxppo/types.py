@@ -212,7 +212,7 @@ class Agent(Generic[Numbers, Own]):
     update: jax.Array  # int32, updates done; steps are counted on the host in exact integers
 
 
-AgentState = Agent[Any, Any]  # of any algorithm
+AgentState = Agent[Any, Any]  # of any algorithm: a type only, whose class is Agent
 
 
 @pytree

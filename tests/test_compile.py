@@ -1,6 +1,7 @@
 """Costs of programs, and the cache on disk."""
 
 import gc
+import hashlib
 import importlib.util
 import os
 import subprocess
@@ -199,7 +200,7 @@ def test_a_cache_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 
 def entry(folder: Path, name: str, data: bytes, read: float = 0.0) -> Path:
     """An entry that was written, and last read, long ago."""
-    path = folder / f"{name}-cache"
+    path = folder / f"{name}-{hashlib.sha256(name.encode()).hexdigest()}-cache"
     path.write_bytes(data)
     os.utime(path, (1000.0 + read, 1000.0))
     return path
@@ -208,14 +209,38 @@ def entry(folder: Path, name: str, data: bytes, read: float = 0.0) -> Path:
 ENTRY = zlib.compress(np.random.default_rng(0).bytes(1000))
 
 
+def others_files(folder: Path) -> set[str]:
+    """What other programs may keep in a folder such as ~/.cache; return the names."""
+    (folder / "notes").write_text("of somebody else")
+    (folder / "npm-cache").write_text("too")
+    (folder / f"jit_f-{'0' * 64}-cache").mkdir()
+    os.mkfifo(folder / f"jit_g-{'0' * 64}-cache")  # would never end
+    return {path.name for path in folder.iterdir()}
+
+
+def test_a_check_that_was_interrupted_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged = entry(tmp_path, "jit_damaged", ENTRY[:-1])
+    with monkeypatch.context() as patch:
+        patch.setattr(program_cache, "_is_whole", fail)
+        with pytest.raises(KeyboardInterrupt):
+            program_cache.tend.__wrapped__(tmp_path, -1)
+    program_cache.tend.__wrapped__(tmp_path, -1)
+    assert not damaged.exists()
+
+
+def fail(_: bytes) -> bool:
+    raise KeyboardInterrupt
+
+
 def test_damaged_programs_are_deleted_once_they_changed(tmp_path: Path) -> None:
-    tend = program_cache.tend.__wrapped__
+    tend, others = program_cache.tend.__wrapped__, others_files(tmp_path)
     whole = entry(tmp_path, "jit_whole", ENTRY)
     for number, data in enumerate((b"", ENTRY[:-1], ENTRY[:500], bytes(1000))):
         entry(tmp_path, f"jit_damaged_{number}", data)
-    (tmp_path / "notes").write_text("of somebody else")
     tend(tmp_path, -1)
-    assert {path.name for path in tmp_path.iterdir()} == {whole.name, "notes", ".checked"}
+    assert {path.name for path in tmp_path.iterdir()} == {whole.name, ".checked", *others}
     unchanged = entry(tmp_path, "jit_older", ENTRY[:-1])  # is not read again
     tend(tmp_path, -1)
     assert unchanged.exists()
@@ -230,7 +255,7 @@ def test_programs_that_were_read_longest_ago_make_room(tmp_path: Path) -> None:
         entry(tmp_path, str(number), ENTRY, read)
     for limit, left in ((5, {"0", "1", "2", "3", "4"}), (4, {"0", "2", "4"}), (0, {"0", "2", "4"})):
         program_cache.tend.__wrapped__(tmp_path, limit * size)
-        names = {path.name.removesuffix("-cache") for path in tmp_path.glob("*-cache")}
+        names = {path.name.partition("-")[0] for path in tmp_path.glob("*-cache")}
         assert names == left
 
 
@@ -246,7 +271,7 @@ def test_processes_tend_one_folder_at_the_same_time(tmp_path: Path) -> None:
 def test_a_folder_is_cleared_of_programs_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "notes").touch()
+    others = others_files(tmp_path)
     for number in range(3):
         entry(tmp_path, str(number), ENTRY)
     program_cache.tend.__wrapped__(tmp_path, -1)
@@ -254,13 +279,13 @@ def test_a_folder_is_cleared_of_programs_only(
         monkeypatch.setattr(sys, "argv", ["", f"folder={folder}"])
         clear_cache.main()
         assert capsys.readouterr().out.startswith(f"{folder}: {count} programs of 0.0 MB")
-    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
+    assert {path.name for path in tmp_path.iterdir()} == others
 
 
 def test_the_folder_of_caches_is_that_of_the_desktop(monkeypatch: pytest.MonkeyPatch) -> None:
     for home, folder in (("/big", "/big/jaxppo"), ("", None), ("relative", None)):
         monkeypatch.setenv("XDG_CACHE_HOME", home)
-        assert program_cache.path_of("~/.cache/jaxppo") == folder or "~/.cache/jaxppo"
+        assert program_cache.path_of("~/.cache/jaxppo") == (folder or "~/.cache/jaxppo")
         assert program_cache.path_of("/own") == "/own"
 
 
@@ -275,7 +300,7 @@ def test_a_limit_that_jax_could_not_keep_is_refused(monkeypatch: pytest.MonkeyPa
 
 COMPILES = """
 import sys, jax
-from jaxppo.runtime import program_cache
+from jaxppo.runtime.programs import program_cache
 program_cache.use(sys.argv[1])
 jax.jit(lambda x: x + 1)(2)
 """
@@ -308,7 +333,7 @@ def printed(program: str, flags: str) -> list[str]:
 
 TURNS = """
 import jax, jax.numpy as jnp, numpy as np
-from jaxppo.runtime import compile
+from jaxppo.runtime.programs import compile
 x = np.random.default_rng(0).normal(size=(200, 200)) / 20
 expected = x
 for _ in range(5):
@@ -359,7 +384,7 @@ def test_a_quick_compiler_is_refused_where_it_is_not(monkeypatch: pytest.MonkeyP
 
 SMALL_SUM = """
 import jax, jax.numpy as jnp
-from jaxppo.runtime import compile
+from jaxppo.runtime.programs import compile
 total, x = lambda x: jnp.sum(jnp.exp(-x) * x), jnp.ones((1, 128))
 plain = jax.jit(total).lower(x[0]).compile()
 for program in (plain, compile.compile_program(total, x).call):

@@ -18,7 +18,9 @@ from conftest import LAYERS, NETWORK, small_config
 from jaxppo.algorithms.evaluation import evaluate_members
 from jaxppo.algorithms.spine import train_members
 from jaxppo.config.plan import plan
-from jaxppo.runtime import build, devices, loop
+from jaxppo.runtime.hosts import devices
+from jaxppo.runtime.programs import build
+from jaxppo.runtime.run import loop
 from jaxppo.runtime.programs.placement import Layout
 
 num = int(sys.argv[1])
@@ -125,7 +127,7 @@ def test_evaluation_plays_the_same_episodes_on_any_number_of_devices(
 CORES = """
 import os
 os.sched_getaffinity = lambda pid: range(4)
-from jaxppo.runtime import devices
+from jaxppo.runtime.hosts import devices
 devices.prepare()
 print(*(devices.count(members) for members in (1, 2, 3, 4, 16)))
 """

@@ -51,7 +51,7 @@ SPINE = {
     *("spine", "acting", "algorithm", "axes", "evaluation", "guards", "memory", "metrics"),
     *("contract", "gradient_steps", "report", "schedules", "stepwise", "whole"),
 }
-OF_SOME = {"ppo", "pqn", "objectives", "actor_critic"}
+OF_SOME = {"ppo", "ppo_data", "ppo_settings", "adaptation", "pqn", "objectives", "actor_critic"}
 
 USED_EXTRAS = ("gymnasium", "ray", "tensorboard", "wandb")
 NOWHERE = set[str]()

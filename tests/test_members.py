@@ -272,7 +272,7 @@ import sys
 from pathlib import Path
 import jax
 from test_members import coin, jobs_of
-from jaxppo.runtime import loop
+from jaxppo.runtime.run import loop
 
 folder, local = Path(sys.argv[1]), jax.local_devices()
 kl = {"target_kl": 0.05}  # in all, so that those of one form are one program

@@ -114,6 +114,14 @@ def test_a_resumed_run_that_goes_on_is_not_judged_by_its_former_end(tmp_path: Pa
     assert (run.status, run.score) == ("finished", 1.5)
 
 
+def test_the_summary_of_another_environment_is_of_before() -> None:
+    """The run was resumed in another environment, and stopped before its first event there."""
+    log = [{"event": "eval", "steps": 200}, {"event": "resume", "steps": 200, "new_environment": 1}]
+    assert runs.is_of_before({"steps": 200}, log)
+    assert not runs.is_of_before({"steps": 400}, log)
+    assert not runs.is_of_before({}, log)
+
+
 def test_a_summary_of_several_seeds_is_not_older_than_its_run_if_one_failed() -> None:
     ends = [
         {"event": "end", "seed": seed, "steps": steps, "status": status, "absolute_metric": None}

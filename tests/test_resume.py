@@ -525,7 +525,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from test_resume import asked, coin
-from jaxppo.runtime import loop
+from jaxppo.runtime.run import loop
 from jaxppo.runtime.store.progress import Progress
 
 folder, variant, last = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])

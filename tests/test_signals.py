@@ -30,7 +30,8 @@ import itertools, sys, time
 from pathlib import Path
 from test_resume import coin
 from jaxppo.launch.errors import one_line
-from jaxppo.runtime import blocks, compile, loop
+from jaxppo.runtime.programs import compile
+from jaxppo.runtime.run import blocks, loop
 from jaxppo.runtime.run.blocks import Blocks
 from jaxppo.runtime.run.members import Member
 from jaxppo.runtime.store.progress import Pace

@@ -27,7 +27,7 @@ from jaxppo.config.importing import is_installed
 from jaxppo.config.schema import EnvConfig
 from jaxppo.deploy import export
 from jaxppo.envs import contract
-from jaxppo.envs.actors import env_config
+from jaxppo.envs.actor_settings import env_config
 from jaxppo.extras.films import film, with_frames
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.run.jobs import TrainingError, prepare
@@ -44,6 +44,11 @@ SMALL = [
 ]
 KNOWN, TWIN = "env.target=simulators.Known", "env.target=simulators.Twin"
 TRUST = ["trust=[simulators]"]
+
+
+def policy_gradient(agent: Any, steps: Any, distribution: Any, log_prob: jax.Array) -> jax.Array:
+    """As `system.objective=test_simulated.policy_gradient`."""
+    return -log_prob * steps.advantage
 
 
 def train(*settings: str, **given: Any) -> Any:
@@ -731,3 +736,9 @@ def test_envpool_learns_and_hands_over_true_ends(tmp_path: Path) -> None:
     pool.close()
     result = train(*settings, "system.rollout_length=64", "arch.num_updates=60", "system.epochs=4")
     assert result.absolute_metric > 100
+
+
+def test_a_users_objective_trains_with_simulators() -> None:
+    """It is checked on a rollout of zeros, since the environment cannot be stepped by a program."""
+    result = train("system.objective=test_simulated.policy_gradient", "arch.num_updates=2")
+    assert np.isfinite(result.absolute_metric)

@@ -374,7 +374,7 @@ def test_two_processes_compile_for_tpus_at_once() -> None:
     if not is_installed(devices.COMPILERS["tpu"]):
         pytest.skip("pip install '.[aot-tpu]'")
     asked = "targets.devices_of('v5e:2x2', 'arch.target')"
-    code = f"from jaxppo.runtime import targets; print(len({asked}), flush=True); input()"
+    code = f"from jaxppo.runtime.chips import targets; print(len({asked}), flush=True); input()"
     given = [sys.executable, "-c", code]
     environment = {key: os.environ[key] for key in os.environ if "TPU" not in key}
     pipe = subprocess.PIPE

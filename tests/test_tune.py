@@ -81,15 +81,16 @@ def test_rates_that_adapt_begin_between_their_bounds() -> None:
     ranges = searched(config)
     assert ranges["actor_lr"] == [1.2345e-4, 1e-2]
     low = {name: bounds[0] for name, bounds in ranges.items()}
-    with_values(config, tuning.rounded(low, ranges)).system.check()
+    with_values(config, tuning.rounded(low, ranges, {"gamma"})).system.check()
     assert len(members_of(tuning._population(config, ranges, 4, "halving", [low]))) == 4
 
 
 def test_values_keep_three_digits_of_what_matters() -> None:
-    values = {"gamma": 0.99876543, "actor_lr": 1.23456e-4, "clip_eps": 0.49999}
+    values = {"gamma": 0.99876543, "actor_lr": 1.23456e-4, "clip_eps": 0.49999, "ent_coef": 0.98765}
     ranges = {"gamma": [0.9, 0.999], "actor_lr": [1.3e-4, 1.0], "clip_eps": [0.05, 0.5]}
-    expected = {"gamma": 0.99877, "actor_lr": 1.3e-4, "clip_eps": 0.5}
-    assert tuning.rounded(values, ranges) == expected
+    ranges |= {"ent_coef": [0.0, 2.0]}
+    expected = {"gamma": 0.99877, "actor_lr": 1.3e-4, "clip_eps": 0.5, "ent_coef": 0.988}
+    assert tuning.rounded(values, ranges, {"gamma"}) == expected
 
 
 def searched(config: Config) -> tuning.Ranges:
@@ -159,7 +160,7 @@ def test_a_run_that_failed_is_no_candidate(monkeypatch: pytest.MonkeyPatch) -> N
     record = tuning.Record([], 1, {"halving": 1}, {})
     tuning._search(config, ranges, budget, "halving", record)
     best = {name: getattr(members[2].config.system, name) for name in ranges}
-    assert record.done["halving"]["best"] == [tuning.rounded(best, ranges)]
+    assert record.done["halving"]["best"] == [tuning.rounded(best, ranges, {"gamma", "gae_lambda"})]
 
 
 def test_better_needs_every_run_and_more_than_chance() -> None:

@@ -27,6 +27,7 @@ from jaxppo.types import (
     System,
     TimeStep,
     Transition,
+    zeros,
 )
 
 
@@ -304,3 +305,11 @@ def next_values(
         seen = some, truncated, next_value, after, steps.final_observation
         _, next_value = sequences.scan_chunks(bootstrap_some, (), seen, chunks)
     return next_value
+
+
+def zero_steps(system: System, lead: tuple[int, ...]) -> TimeStep:
+    """Return what environments would return for steps `lead`, all zeros."""
+    obs = zeros(system.env.observation_space, lead)
+    flag = jnp.zeros(lead, bool)
+    reward = jnp.zeros(lead, jnp.float32)
+    return TimeStep(obs=obs, final_observation=obs, reward=reward, terminated=flag, truncated=flag)

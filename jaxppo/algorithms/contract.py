@@ -7,18 +7,28 @@ from typing import Any, NoReturn
 import jax
 import jax.numpy as jnp
 
-from jaxppo.algorithms.acting import collect, init_acting
+from jaxppo.algorithms.acting import act, replay, zero_steps
 from jaxppo.algorithms.gradient_steps import select
 from jaxppo.algorithms.metrics import leaves
 from jaxppo.algorithms.spine import init_agent, make_batch, new_agent, scale_rewards
 from jaxppo.config.fields import ConfigError
-from jaxppo.types import ActorOutput, Agent, AgentState, Hyperparameters, System
+from jaxppo.types import (
+    ActingState,
+    ActorOutput,
+    Agent,
+    AgentState,
+    Hyperparameters,
+    Rollout,
+    System,
+    zeros,
+)
 
 
 def check_algorithm(system: System, hyperparameters: Hyperparameters) -> None:
-    """Trace each function of an algorithm once.
+    """Trace the functions of an algorithm that every run calls, on a rollout of zeros.
 
-    `ConfigError` unless they return what the spine needs. `system` is without mapped axes.
+    `ConfigError` unless they return what the spine needs. `system` is without mapped axes. The
+    environment is not stepped: tracing it may take long, and simulators cannot be.
     """
     algorithm, key = system.algorithm, jax.random.key(0)
 
@@ -28,7 +38,7 @@ def check_algorithm(system: System, hyperparameters: Hyperparameters) -> None:
         _check_groups(algorithm, params, algorithm.groups(params), algorithm.rates(agent))
         return init_agent(system, hyperparameters, key)
 
-    def act(agent: AgentState, output: Any) -> None:
+    def choose(agent: AgentState, output: Any) -> None:
         found = algorithm.act(agent.policy, output, key)
         if not isinstance(found, ActorOutput):
             kind = type(found).__name__
@@ -38,16 +48,37 @@ def check_algorithm(system: System, hyperparameters: Hyperparameters) -> None:
         agent, rollout = scale_rewards(system, agent, rollout)
         _check_targets(algorithm, rollout, algorithm.targets(system, agent, rollout))
         agent, batch, _ = make_batch(system, agent, rollout)
-        minibatch = select(system, agent, batch, jnp.arange(1))
+        num_sequences = jax.tree.leaves(batch.steps)[0].shape[1]
+        indices = jnp.arange(num_sequences // system.num_minibatches)
+        minibatch = select(system, agent, batch, indices)
         minibatch = algorithm.prepare(system, minibatch)
         _check_loss(algorithm, algorithm.loss(system, agent, agent.policy.params, minibatch))
         _check_finish(algorithm, algorithm.finish(system, agent, batch))
 
     agent = jax.eval_shape(init, key)
-    jax.eval_shape(act, agent, algorithm.network.example()[1])
-    acting = jax.eval_shape(partial(init_acting, system), key)
-    _, rollout = jax.eval_shape(partial(collect, system), agent, acting)
-    jax.eval_shape(learn, agent, rollout)
+    jax.eval_shape(choose, agent, algorithm.network.example()[1])
+    jax.eval_shape(learn, agent, jax.eval_shape(partial(_zero_rollout, system), agent, key))
+
+
+def _zero_rollout(system: System, agent: AgentState, key: jax.Array) -> Rollout:
+    """Return a rollout whose observations and rewards are zeros."""
+    length, num = system.rollout_length, system.num_envs
+    none = jnp.zeros(num, jnp.float32)
+    acting = ActingState(
+        env_state=(),
+        obs=zeros(system.env.observation_space, (num,)),
+        reset=jnp.ones(num, bool),
+        carry=system.algorithm.network.initial_carry(num),
+        episode_return=none,
+        episode_length=jnp.zeros(num, jnp.int32),
+        discounted_return=none,
+        key=key,
+    )
+    carry, acted = act(system, agent.policy, acting.carry, acting.obs, acting.reset, key)
+    every = jax.tree.map(
+        lambda x: jnp.broadcast_to(x, (length, *x.shape)), (carry, acted.action, acted.extras)
+    )
+    return replay(system, agent, acting, every, zero_steps(system, (length, num)))[1]
 
 
 def _check_groups(

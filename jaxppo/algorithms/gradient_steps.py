@@ -15,7 +15,7 @@ import optax
 from jaxppo.algorithms import guards, memory
 from jaxppo.algorithms.metrics import over_axes, over_first
 from jaxppo.algorithms.optimizers import gradient_norms, optimizer
-from jaxppo.algorithms.report import StepMetrics, no_step
+from jaxppo.algorithms.report import StepMetrics, no_step, reads_metrics
 from jaxppo.ops.collectives import mean_over
 from jaxppo.types import AgentState, Batch, PyTree, System
 
@@ -71,7 +71,8 @@ def gradient_step(
 ) -> tuple[AgentState, StepMetrics]:
     """Take one optimiser step on the sequences `indices` `[M]`; average over `system.axes`.
 
-    The algorithm's own metrics stay those of this device and update batch.
+    The algorithm's own metrics stay those of this device and update batch, unless `gradient`
+    averages them.
     """
     with jax.named_scope("shuffle"):
         minibatch = select(system, agent, batch, indices)
@@ -91,6 +92,8 @@ def make_step(system: System) -> Callable[..., tuple[AgentState, Any]]:
         parts["select"] = after_burn_in
     if system.num_microbatches > 1:
         parts["gradient"] = in_microbatches
+    if reads_metrics(system):
+        parts["gradient"] = averaged(parts.get("gradient", gradient))
     if system.algorithm.adapts:
         parts["apply"] = after_adapting
     step: Callable[..., Any] = partial(gradient_step, system, **parts)
@@ -99,7 +102,9 @@ def make_step(system: System) -> Callable[..., tuple[AgentState, Any]]:
 
 def after_burn_in(system: System, agent: AgentState, batch: Batch, indices: jax.Array) -> Batch:
     """Select sequences without their first `burn_in` steps, which only make the memory."""
-    return memory.burn_in(system, agent, select(system, agent, batch, indices))
+    minibatch = select(system, agent, batch, indices)
+    with jax.named_scope("burn_in"):
+        return memory.burn_in(system, agent, minibatch)
 
 
 def in_microbatches(
@@ -120,6 +125,18 @@ def in_microbatches(
     return jax.tree.map(lambda x: x / num, total), jnp.mean(loss), over_first(found)
 
 
+def averaged(gradient: Gradient) -> Gradient:
+    """Decorate a gradient: its metrics are averaged over `system.axes`, for who reads them."""
+
+    def with_means(
+        system: System, agent: AgentState, minibatch: Batch
+    ) -> tuple[PyTree, jax.Array, Any]:
+        gradients, loss, metrics = gradient(system, agent, minibatch)
+        return gradients, loss, over_axes(system.axes, metrics)
+
+    return with_means
+
+
 def split(minibatch: Batch, num: int) -> Batch:
     """Split a minibatch into `num` microbatches: leaves are `[num, L, M / num, ...]`."""
     carry = jax.tree.map(lambda x: x.reshape(num, -1, *x.shape[1:]), minibatch.carry)
@@ -133,6 +150,6 @@ def split(minibatch: Batch, num: int) -> Batch:
 def after_adapting(
     system: System, agent: AgentState, gradients: PyTree, metrics: Any
 ) -> AgentState:
-    """Take the step with what the algorithm adapts to its metrics, averaged over `system.axes`."""
-    agent = system.algorithm.adapt(agent, over_axes(system.axes, metrics))
+    """Take the step with what the algorithm adapts to its averaged metrics."""
+    agent = system.algorithm.adapt(agent, metrics)
     return apply_gradients(system, agent, gradients, metrics)

@@ -1,6 +1,7 @@
-"""Optional guards around a gradient step: skip non-finite steps, end epochs early.
+"""Optional guards: skip gradient steps that are not finite, end an update's epochs early.
 
-They wrap the step, so that the plain step can be read on its own. Both are off by default.
+The first wraps the gradient step, the second the scan over epochs, so that both can be read on
+their own. Both are off by default.
 """
 
 import dataclasses
@@ -12,7 +13,6 @@ import jax
 import jax.numpy as jnp
 
 from jaxppo.algorithms.memory import keep_batch
-from jaxppo.algorithms.metrics import over_axes
 from jaxppo.ops import statistics
 from jaxppo.ops.collectives import any_over
 from jaxppo.ops.statistics import num_nonfinite
@@ -62,7 +62,7 @@ def until_stopped(system: System, scan: Callable[..., Any], nothing: Any) -> Cal
     results of a member that has ended are discarded; metrics of minibatches after it are `nothing`.
     """
 
-    def guarded(step: Step, refresh: Callable[..., Batch], agent: AgentState) -> Any:
+    def stopping_scan(step: Step, refresh: Callable[..., Batch], agent: AgentState) -> Any:
         def step_or_skip(batch: Batch, progress: Any, indices: jax.Array) -> Any:
             def look(agent: AgentState) -> Any:
                 moved, found = step(batch, agent, indices)
@@ -88,7 +88,7 @@ def until_stopped(system: System, scan: Callable[..., Any], nothing: Any) -> Cal
         )
         return agent, found
 
-    return guarded
+    return stopping_scan
 
 
 def _stop(
@@ -100,7 +100,7 @@ def _stop(
     nothing: Any,
 ) -> tuple[tuple[AgentState, jax.Array], Outcome]:
     """Return the agent, whether its epochs have ended, and the outcome of a step to `moved`."""
-    stop = stopped | system.algorithm.stop(agent, over_axes(system.axes, found.metrics.loss))
+    stop = stopped | system.algorithm.stop(agent, found.metrics.loss)
     chosen = _replace_learnt(agent, moved, ~stop)
     # The minibatch that ends the epochs adapts the learning rates too: its KL is a large one
     adapted = jax.tree.map(

@@ -1,7 +1,13 @@
 """The traced settings that all algorithms share, in an agent."""
 
-from jaxppo.config.schema import SystemNumbers
+from typing import TYPE_CHECKING
+
 from jaxppo.types import Hyperparameters
+
+if TYPE_CHECKING:  # names and types alone: their defaults must not stand in for an agent's numbers
+    from jaxppo.config.schema import SystemNumbers
+else:
+    SystemNumbers = object
 
 
 class SystemHyperparameters(Hyperparameters, SystemNumbers):

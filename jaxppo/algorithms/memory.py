@@ -69,7 +69,7 @@ def recompute_carries(
 def burn_in(system: System, agent: AgentState, minibatch: Batch) -> Batch:
     """Use the first `burn_in` steps for the carry alone, without a gradient; return the rest.
 
-    The steps that are left are `[L - burn_in, M]`.
+    `burn_in` is above 0. The steps that are left are `[L - burn_in, M]`.
 
     Kapturowski et al. 2019 (R2D2, ICLR), section 3.
     """

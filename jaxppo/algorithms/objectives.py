@@ -24,8 +24,8 @@ from jaxppo.ops.losses import (
 )
 from jaxppo.types import AgentState, Transition
 
-# (agent, steps of a minibatch (ppo.Steps), distribution, its log_prob of the actions [L, M]) -> the
-# actor's loss [L, M]
+# (agent, steps of a minibatch (ppo_data.Steps), distribution, its log_prob of the actions [L, M])
+# -> the actor's loss [L, M]
 Objective = Callable[[AgentState, Any, Any, jax.Array], jax.Array]
 Function = TypeVar("Function", bound=Callable[..., Any])
 

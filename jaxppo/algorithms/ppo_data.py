@@ -1,11 +1,17 @@
 """The data of PPO: its state, what it keeps of a rollout, its metrics."""
 
+from typing import TYPE_CHECKING
+
 import jax
 
 from jaxppo.algorithms.hyperparameters import SystemHyperparameters
 from jaxppo.algorithms.metrics import GREATEST, LEAST, metric, metrics
-from jaxppo.algorithms.ppo_settings import PPONumbers
 from jaxppo.types import Agent, PyTree, RunningStatistics, pytree
+
+if TYPE_CHECKING:  # names and types alone, as in `hyperparameters`
+    from jaxppo.algorithms.ppo_settings import PPONumbers
+else:
+    PPONumbers = object
 
 
 class PPOHyperparameters(SystemHyperparameters, PPONumbers):

@@ -99,7 +99,8 @@ def of_learning(system: System, learnt: Learnt) -> LearnMetrics:
     """Return the metrics of `learn`."""
     steps = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), outcome(learnt.steps))
     means = over_first(steps.metrics, steps.counted)
-    means = dataclasses.replace(means, loss=over_axes(system.axes, means.loss))
+    if not reads_metrics(system):
+        means = dataclasses.replace(means, loss=over_axes(system.axes, means.loss))
     agent, hp = learnt.agent, learnt.agent.hyperparameters
     rate = next(iter(system.algorithm.rates(agent).values()))
     return LearnMetrics(
@@ -114,6 +115,11 @@ def of_learning(system: System, learnt: Learnt) -> LearnMetrics:
         targets=learnt.targets,
         finish=learnt.finish,
     )
+
+
+def reads_metrics(system: System) -> bool:
+    """Return whether gradient steps depend on their metrics, which are then averaged at each."""
+    return system.stop_early or system.algorithm.adapts
 
 
 def zero_metrics(system: System) -> Metrics:

@@ -45,7 +45,7 @@ class ActorState:
 
 
 def init_actor(system: System, policy: Policy, key: jax.Array) -> ActorState:
-    """Return the memory of an actor that continues the stream of an `ActingState.key`."""
+    """Return the state of an actor that continues the stream of an `ActingState.key`."""
     num, length = system.num_envs, system.rollout_length
     carry = system.algorithm.network.initial_carry(num)
 

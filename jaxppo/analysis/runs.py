@@ -272,7 +272,7 @@ def _read(
         if (config.get("logger") or {}).get("json") is False:
             raise ValueError(f"logger.json=false, so it has no {METRICS} and no {SUMMARY}")
         notes.append(f"{folder}: nothing was written yet")
-    seed = end.get("seed", log[0].get("seed") if log else None)
+    seed = end.get("seed", next((event["seed"] for event in log if "seed" in event), None))
     if seed is None or _is_population(config):  # a population's summary has the best member's seed
         seed = config["arch"].get("seed", 0)
     if is_of_before(end, log):
@@ -375,7 +375,9 @@ def _content(file: Path, notes: list[str]) -> bytes:
 def is_of_before(end: Mapping[str, Any], log: Sequence[Event]) -> bool:
     """Return whether a summary is older than its run, which was resumed and has not ended since."""
     steps = _last_step(log)
-    return bool(steps > end.get("steps", steps))
+    changed = [event["steps"] for event in log if event.get("new_environment")]
+    done = end.get("steps", steps)
+    return bool(steps > done or ("steps" in end and max(changed, default=-1) >= done))
 
 
 def _last_step(log: Sequence[Event]) -> int:

@@ -78,8 +78,8 @@ def play(
 ) -> Iterator[Episode]:
     """Yield the episodes of each batch: of keys `[D, 1, E]` the first so many.
 
-    `policy` is `[D, 1, ...]`. The episodes are those of `evaluation.evaluate`. `watch` says which
-    states of the environment to record, see `evaluation.record`.
+    `policy` is `[D, 1, ...]`. The episodes are those of `algorithms.evaluation.evaluate`. `watch`
+    says which states of the environment to record, see `algorithms.evaluation.record`.
     """
     if is_simulated(system.env):
         yield from _play_simulators(system, policy, batches, compiler)
@@ -195,10 +195,10 @@ def _counted(system: System, episode: Episode) -> Episode:
     )
 
 
-def close_simulators(evaluation: evaluation.Evaluation) -> None:
+def close_simulators(playing: evaluation.Evaluation) -> None:
     """End the simulators of an evaluation; warn if faults have cut episodes."""
-    restarts = evaluation.restarts
-    evaluation.close()
+    restarts = playing.restarts
+    playing.close()
     if restarts:
         warnings.warn(
             f"environments made anew after faults: {restarts}; the episodes in which that happened "

@@ -154,7 +154,12 @@ class TrainedPolicy:
         for x, (name, low, high) in zip(jax.tree.leaves(observation), self._limits, strict=True):
             if isinstance(x, jax.core.Tracer):  # it has no values yet
                 continue
+            if isinstance(x, jax.Array) and any(d.platform != "cpu" for d in x.devices()):
+                continue  # reading it would wait for the device
             x = np.asarray(x)
+            ends = np.iinfo(x.dtype) if x.dtype.kind in "iu" else None
+            if ends is not None and np.all(low <= ends.min) and np.all(ends.max <= high):
+                continue  # as of images: every value fits
             fits = (low <= x) & (x <= high)
             if not fits.all():
                 where = np.unravel_index(np.argmin(fits), x.shape)
@@ -305,6 +310,12 @@ def _warn_of_bounds(mine: Environment, other: Environment) -> None:
             BoundsWarning,
             stacklevel=3,
         )
+
+
+def _is_other(trained: Any, now: Any) -> bool:
+    """Return whether two settings of `env` make environments that may have other bounds."""
+    names = ("library", "name", "target", "kwargs", "params")
+    return any(getattr(trained, name) != getattr(now, name) for name in names)
 
 
 def _bounds(space: PyTree) -> list[Any]:
@@ -493,7 +504,7 @@ def load(
             f"env={system.env.name}: its observations or actions do not fit the policy of {run_dir}"
             f" ({brief(error).partition(';')[0]})"
         ) from error
-    if env is not None and _bounds(system.env.action_space):
+    if env is not None and _bounds(system.env.action_space) and _is_other(trained.env, own.env):
         with contextlib.suppress(ConfigError):  # it may have been an object, which is gone
             _warn_of_bounds(envs.build(trained.env), system.env)
     best_steps = facts.members[facts.slots[row]]["best"].get("steps")

@@ -103,7 +103,7 @@ class Result:
         """Return a matplotlib figure of the curves, which a notebook shows."""
         from jaxppo.runtime.sinks.plot import draw, png
 
-        figure = draw(self.events[""])
+        figure = draw(of_environment(self.events[""]))
         figure._repr_png_ = lambda: png(figure)  # a notebook calls it
         return figure
 

@@ -1,5 +1,6 @@
 """Environments: one adapter per library, each imported only when it is used."""
 
+import contextlib
 import dataclasses
 import difflib
 import importlib
@@ -90,7 +91,10 @@ def way_out(config: EnvConfig) -> str:
     """Return what to do about an environment that does not keep the contract."""
     if config.target is not None:
         return "it must keep the contract of docs/environments.md"
-    versions = (f"{each} {importlib.metadata.version(each)}" for each in (config.library, "jax"))
+    versions = []
+    for each in (config.library, "jax"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # a folder on the path
+            versions.append(f"{each} {importlib.metadata.version(each)}")
     return f"does {' fit '.join(versions)}? Take other versions, or another environment"
 
 

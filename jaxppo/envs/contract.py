@@ -440,10 +440,10 @@ def _terminated_late(bare: Any, config: EnvConfig) -> bool | None:
         late = dataclasses.replace(state, time=jnp.full_like(state.time, bare.time_limit - 1))
         return [bare.env.step(key, x, action, bare.params)[3:5] for x in (state, late)]
 
-    state = jax.eval_shape(bare.env.reset, keys[0], bare.params)[1]
-    if not (dataclasses.is_dataclass(state) and hasattr(state, "time")):
+    try:
+        flags = jax.tree.map(lambda x: np.asarray(x, bool), jax.jit(jax.vmap(ends))(keys))
+    except Exception:  # states without `time`, or such that cannot be set
         return None
-    flags = jax.tree.map(lambda x: np.asarray(x, bool), jax.jit(jax.vmap(ends))(keys))
     (early, _), (terminated, truncated) = flags
     return bool(not early.all() and np.all((terminated & truncated)[~early]))
 

@@ -1,6 +1,6 @@
 """Adapter of XLand-MiniGrid: its registered worlds, with XLand's rules or MiniGrid's."""
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -32,7 +32,7 @@ def make(config: EnvConfig) -> Episodes:
     benchmark, number = kwargs.pop("benchmark", None), kwargs.pop("ruleset_id", None)
     env, params = xminigrid.make(name, **kwargs)
     params = replace_params(name, params, config.params)
-    rules = None if benchmark is None else xminigrid.load_benchmark(benchmark)
+    rules = None if benchmark is None else _benchmark(benchmark)
     if number is not None:
         if rules is None:
             raise ConfigError(f"env.kwargs.ruleset_id={number}: needs env.kwargs.benchmark")
@@ -55,6 +55,11 @@ def make(config: EnvConfig) -> Episodes:
         int(params.max_steps),
     )
     return Episodes(name, one, config)
+
+
+@cache  # it is decompressed, and a run makes several environments
+def _benchmark(name: str) -> Any:
+    return xminigrid.load_benchmark(name)
 
 
 def _check_goal(name: str, params: Any, reset: Any) -> None:

@@ -1,5 +1,5 @@
-"""What a trained policy or a finished run can do without the core knowing.
+"""What can be done with runs and policies without the core knowing.
 
-The report, films and the search for hyperparameters. The core imports nothing from here but in
-methods that say so, such as `result.film`.
+The report, films, and the search for hyperparameters, which trains many runs. The core imports
+nothing from here but in methods that say so, such as `result.film`.
 """

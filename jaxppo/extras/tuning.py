@@ -312,7 +312,9 @@ def _search(config: Config, ranges: Ranges, budget: Budget, phase: str, record: 
     if not order:
         raise TrainingError(f"{phase}: no run of the search has a finite evaluation")
     order, best = order[: max(budget.num_candidates, num_known)], last[order[0]][1]
-    found = [rounded(_values(members, events, i, ranges, near_one), ranges) for i in order]
+    found = [
+        rounded(_values(members, events, i, ranges, near_one), ranges, near_one) for i in order
+    ]
     record.add(phase, num_members, began, ranges=ranges, best=found, best_return=best)
 
 
@@ -365,17 +367,17 @@ def _train(jobs: Sequence[Job]) -> tuple[Members, Sequence[Event]]:
     return caller.reached.members, caller.records.get("", [])
 
 
-def rounded(values: Values, ranges: Ranges) -> Values:
+def rounded(values: Values, ranges: Ranges, near_one: Collection[str]) -> Values:
     """Return values within their bounds with three digits, as the file holds them.
 
-    From 0.5 to 1 the distance to 1 has three digits.
+    Of the settings `near_one` the distance to 1 has three digits.
     """
     found = {}
     for name, value in values.items():
-        near_one = 0.5 <= value < 1.0
-        short = float(f"{1.0 - value if near_one else value:.3g}")
+        is_near = name in near_one
+        short = float(f"{1.0 - value if is_near else value:.3g}")
         low, high = ranges[name]
-        found[name] = min(max(round(1.0 - short, 9) if near_one else short, low), high)
+        found[name] = min(max(round(1.0 - short, 9) if is_near else short, low), high)
     return found
 
 

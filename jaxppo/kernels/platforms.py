@@ -27,7 +27,7 @@ class Forms:
     # The most steps of a linear recurrence that are computed one after another (`recurrences`)
     recurrence_block: int = 16
     # Bytes of activations that fit in the processor's cache; minibatches are cut to fit
-    # (`runtime.microbatches`). None: do not cut
+    # (`runtime.programs.microbatches`). None: do not cut
     cached_activations: int | None = None
     # Bytes up to which arrays that a scan carries or returns are packed (`packing`). 0: pack none
     packed_bytes: int = 0

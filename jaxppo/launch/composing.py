@@ -81,7 +81,10 @@ _OPEN = re.compile(
 
 
 # Keys whose value is a path, all of which is text; a run's own directory has no interpolations
-_PATHS = ("arch.compile_cache", "arch.profile", "hydra.run.dir", "hydra.sweep.dir", "resume")
+_PATHS = (
+    *("arch.compile_cache", "arch.profile", "resume"),
+    *("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir"),
+)
 
 
 def for_hydra(argument: str) -> str:

@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -39,6 +40,9 @@ def wrapped(env: Any, wrappers: Sequence[Any]) -> Any:
     return env
 
 
+_QUIET = threading.Lock()  # the handler of warnings is of the whole process
+
+
 @contextlib.contextmanager
 def without_repeats() -> Iterator[None]:
     """Leave out MuJoCo's warnings: the first environment that was made has printed its model's."""
@@ -46,12 +50,13 @@ def without_repeats() -> Iterator[None]:
     if mujoco is None:
         yield
         return
-    before = mujoco.get_mju_user_warning()
-    mujoco.set_mju_user_warning(lambda text: None)
-    try:
-        yield
-    finally:
-        mujoco.set_mju_user_warning(before)
+    with _QUIET:
+        before = mujoco.get_mju_user_warning()
+        mujoco.set_mju_user_warning(lambda text: None)
+        try:
+            yield
+        finally:
+            mujoco.set_mju_user_warning(before)
 
 
 def problems(env: Any) -> list[str]:

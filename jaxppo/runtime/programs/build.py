@@ -21,7 +21,7 @@ from jaxppo.config.plan import Plan
 from jaxppo.config.plan import plan as make_plan
 from jaxppo.config.schedules import find_schedules, schedule_numbers
 from jaxppo.config.schema import Config, LoggerConfig
-from jaxppo.envs import actors
+from jaxppo.envs import actor_settings
 from jaxppo.ops.collectives import BATCH_AXIS
 from jaxppo.ops.statistics import normalized_entries
 from jaxppo.runtime.hosts import devices
@@ -31,9 +31,9 @@ from jaxppo.types import Environment, Hyperparameters, LearnerState, PyTree, Sys
 
 def build(config: Config, plan: Plan) -> System:
     """Make the static part of a run; `ConfigError` if environment and network do not fit."""
-    config = dataclasses.replace(config, env=actors.env_config(config))
+    config = dataclasses.replace(config, env=actor_settings.env_config(config))
     env = envs.make(config.env)
-    actors.check(config, env, plan.num_envs, plan.num_devices)
+    actor_settings.check(config, env, plan.num_envs, plan.num_devices)
     evaluation_env = envs.make_for_evaluation(config.env, env)
     max_eval_steps = config.arch.max_eval_steps or env.time_limit
     if max_eval_steps is None:

@@ -10,7 +10,9 @@ import functools
 import importlib
 import importlib.util
 import os
+import re
 import shutil
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +25,8 @@ from jaxppo.config.stored import make_folder
 SIZE = 2**30  # bytes of all entries, to which the folder is cut
 LIMIT = "JAX_COMPILATION_CACHE_MAX_SIZE"  # variable of JAX that replaces SIZE; -1: no limit, 0: off
 _FOLDER = "JAX_COMPILATION_CACHE_DIR"
-_ENTRY, _CHECKED = "-cache", ".checked"  # end of an entry's name; file as old as the last check
+_ENTRY = re.compile(r".+-[0-9a-f]{64}-(cache|atime)")  # an entry of JAX, and when it was read
+_CHECKED = ".checked"  # file as old as the last check
 _ZSTANDARD = b"\x28\xb5\x2f\xfd"  # which JAX takes instead of zlib where it is installed
 
 
@@ -67,26 +70,29 @@ def tend(folder: Path, limit: int) -> None:
     Of the latter so many that a quarter of the limit is free. Entries that did not change since the
     last check are not read. Other processes may read, write and tend the folder at the same time.
     """
-    checked = folder / _CHECKED
+    checked, began = folder / _CHECKED, time.time()
     since = checked.stat().st_mtime if checked.exists() else 0.0
-    checked.touch()
     whole = []
     for entry in _entries(folder):
-        with contextlib.suppress(FileNotFoundError):  # another process has deleted it
+        with contextlib.suppress(OSError):  # deleted by another process, or not ours to change
             found = entry.stat()
             if found.st_mtime >= since:
                 if not _is_whole(entry.read_bytes()):
                     entry.unlink()
                     continue
-                os.utime(entry, ns=(found.st_atime_ns, found.st_mtime_ns))  # this was no use of it
+                with contextlib.suppress(OSError):  # that was no use of it
+                    os.utime(entry, ns=(found.st_atime_ns, found.st_mtime_ns))
             whole.append((max(found.st_atime, found.st_mtime), found.st_size, entry))
     excess = sum(size for _, size, _ in whole) - limit
     if limit > 0 and excess > 0:
         excess += limit // 4
         for _, size, entry in sorted(whole):
             if excess > 0:
-                entry.unlink(missing_ok=True)
-                excess -= size
+                with contextlib.suppress(OSError):
+                    entry.unlink()
+                    excess -= size
+    checked.touch()
+    os.utime(checked, (began, began))  # what was written since is checked next time
 
 
 def _is_whole(entry: bytes) -> bool:
@@ -103,8 +109,12 @@ def _is_whole(entry: bytes) -> bool:
     return True
 
 
-def _entries(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.iterdir() if path.name.endswith(_ENTRY))
+def _entries(folder: Path, kind: str = "cache") -> Iterator[Path]:
+    """Yield JAX's own files: a folder of a user's may hold others, also pipes."""
+    for path in folder.iterdir():
+        name = _ENTRY.fullmatch(path.name)
+        if name and name[1] == kind and path.is_file():
+            yield path
 
 
 def clear(folder: Path) -> tuple[int, int]:
@@ -114,9 +124,8 @@ def clear(folder: Path) -> tuple[int, int]:
         with contextlib.suppress(FileNotFoundError):
             sizes.append(entry.stat().st_size)
             entry.unlink()
-    for name in ("*-atime", _CHECKED):
-        for path in folder.glob(name):
-            path.unlink(missing_ok=True)
+    for path in (*(_entries(folder, "atime") if folder.is_dir() else ()), folder / _CHECKED):
+        path.unlink(missing_ok=True)
     for path in folder.glob("xla_gpu_*_cache_dir"):
         shutil.rmtree(path, ignore_errors=True)
     return len(sizes), sum(sizes)

@@ -147,7 +147,7 @@ def warm_up(
     if not layout.plan.warmup_rollouts:
         return state
     if isinstance(train.call, training.Training):
-        return train.call.watch(state, layout.plan.warmup_rollouts, config.arch.compiler)
+        return train.call.warm_up(state, layout.plan.warmup_rollouts, config.arch.compiler)
     count = layout.place_count(layout.plan.warmup_rollouts)
     warm_up = partial(warm_up_members, layout.system)
     return _compile(config, warm_up, state, count, donate=(0,)).call(state, count)

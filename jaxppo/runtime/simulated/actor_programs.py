@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.algorithms import stepwise
+from jaxppo.algorithms.acting import zero_steps
 from jaxppo.config.plan import Plan
 from jaxppo.config.schema import Config
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import compile
 from jaxppo.runtime.simulated.actors import Actor, ActorPrograms
-from jaxppo.types import LearnerState, PyTree, System, TimeStep, zeros
+from jaxppo.types import LearnerState, PyTree, System, zeros
 
 
 def make_actor(system: System, plan: Plan, programs: ActorPrograms, seeds: np.ndarray) -> Actor:
@@ -51,15 +52,8 @@ def rollout_shapes(system: System, state: LearnerState, num_actors: int) -> step
         return stepwise.Collected(
             obs=zeros(system.env.observation_space, lead),
             reset=jnp.zeros(lead, bool),
-            steps=_zero_steps(system, (*lead[:3], system.rollout_length, lead[3])),
+            steps=zero_steps(system, (*lead[:3], system.rollout_length, lead[3])),
             memory=init(policy, key),
         )
 
     return jax.eval_shape(example, state.agent.policy, state.acting.key)
-
-
-def _zero_steps(system: System, lead: tuple[int, ...]) -> TimeStep:
-    obs = zeros(system.env.observation_space, lead)
-    flag = jnp.zeros(lead, bool)
-    reward = jnp.zeros(lead, jnp.float32)
-    return TimeStep(obs=obs, final_observation=obs, reward=reward, terminated=flag, truncated=flag)

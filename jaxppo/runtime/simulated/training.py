@@ -60,7 +60,7 @@ class Training:
             state, total = self._update(state, total)
         return state, total
 
-    def watch(self, state: LearnerState, count: int, compiler: str) -> LearnerState:
+    def warm_up(self, state: LearnerState, count: int, compiler: str) -> LearnerState:
         """Run rollouts that only fill the observation statistics."""
         program = None
         for _ in range(count):

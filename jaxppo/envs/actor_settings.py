@@ -38,7 +38,7 @@ def check(config: Config, env: Environment, num_envs: int, num_devices: int) -> 
             raise ConfigError(
                 f"arch.{name}={value}: is for environments written in JAX; leave it out"
             )
-    if jax.process_count() > 1:
+    if jax.distributed.is_initialized() and jax.process_count() > 1:
         raise ConfigError(
             f"{env.name}: is not written in JAX, and such a run is one process so far; set "
             "arch.distributed=null"
