@@ -610,3 +610,13 @@ def test_wrong_entries_are_named(small: Any) -> None:
     entries = {"normalize_observations": True, "normalize_entries": ["last_action"]}
     with pytest.raises(ConfigError, match="last_action: it holds no floating-point numbers"):
         small(system=entries, env__extras=["last_action"])
+
+
+@pytest.mark.parametrize("kinds", [("int32", "float32"), ("float32", "int32")])
+def test_data_types_are_reduced_in_the_order_of_the_leaves(kinds: tuple[str, str]) -> None:
+    """Processes of several hosts must agree on it; a set of types has another order in each."""
+    leaves = [jnp.zeros((2, 3), kind) for kind in (*kinds, *kinds)]
+    reduce = jax.vmap(partial(sum_over, ("device",)), axis_name="device")
+    equations = jax.make_jaxpr(reduce)(leaves).jaxpr.eqns
+    sums = [x.outvars[0].aval.dtype for x in equations if x.primitive.name == "psum"]
+    assert sums == [*kinds]

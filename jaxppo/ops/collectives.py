@@ -28,7 +28,7 @@ def _together(reduce: Callable[..., Any], axes: tuple[str, ...], tree: PyTree) -
     if axes == (BATCH_AXIS,) or len(leaves) < 2:
         return reduce(tree, axes)
     found = list(leaves)
-    for dtype in {x.dtype for x in leaves}:
+    for dtype in dict.fromkeys(x.dtype for x in leaves):  # in one order in all processes
         own = [i for i, x in enumerate(leaves) if x.dtype == dtype]
         vector = reduce(jnp.concatenate([leaves[i].ravel() for i in own]), axes)
         ends = list(itertools.accumulate(leaves[i].size for i in own))
