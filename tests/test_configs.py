@@ -27,6 +27,7 @@ from jaxppo.config.fields import ConfigError, traced
 from jaxppo.config.parse import (
     ELSEWHERE,
     RENAMED,
+    algorithm_class,
     help_text,
     known_keys,
     parse,
@@ -998,3 +999,14 @@ def test_what_is_for_accelerators_replaces_an_environments_own_values(
     assert config.system.gamma == usual.system.gamma
     given = launched(command, ["arch=gpu", f"env={env}", "arch.total_num_envs=64"])
     assert given.arch.total_num_envs == 64
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "pqn"])
+def test_a_number_that_an_agent_lacks_is_not_that_of_the_settings(algorithm: str) -> None:
+    """Its class declares names and types alone, without the defaults."""
+    made = algorithm_class(algorithm).hyperparameters_type(gamma=0.5, num_updates=1)
+    assert made.gamma == 0.5
+    for name in fields(system_type({"algorithm": algorithm})):
+        if name != "gamma":
+            with pytest.raises(AttributeError, match=f"no hyperparameter {name}; there are gamma"):
+                getattr(made, name)

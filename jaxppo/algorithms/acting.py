@@ -57,6 +57,13 @@ def unroll(
     return system.algorithm.network.unroll(policy.params, carry, obs, reset, policy.noise_key)
 
 
+def unroll_once(
+    system: System, policy: Policy, carry: PyTree, obs: PyTree, reset: jax.Array
+) -> tuple[PyTree, Any]:
+    """Apply the network to raw `obs` `[B, O...]` of one step; its output is `[1, B, ...]`."""
+    return unroll(system, policy, carry, jax.tree.map(lambda x: x[None], obs), reset[None])
+
+
 def act(
     system: System,
     policy: Policy,
@@ -72,7 +79,7 @@ def act(
     """
     if key is not None and key.ndim:
         return each_alone(partial(act, system, policy), carry, obs, reset, key)
-    carry, output = unroll(system, policy, carry, jax.tree.map(lambda x: x[None], obs), reset[None])
+    carry, output = unroll_once(system, policy, carry, obs, reset)
     return carry, jax.tree.map(lambda x: x[0], choose(system, policy, output, key))
 
 
@@ -87,7 +94,7 @@ def act_and_describe(
     """Return what `act` does, and what led to the actions."""
     if key is not None and key.ndim:
         return each_alone(partial(act_and_describe, system, policy), carry, obs, reset, key)
-    carry, output = unroll(system, policy, carry, jax.tree.map(lambda x: x[None], obs), reset[None])
+    carry, output = unroll_once(system, policy, carry, obs, reset)
     acted = choose(system, policy, output, key)
     sampled = None if key is None else acted.action
     info = system.algorithm.describe(policy, output, sampled)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxppo.algorithms.acting import act, replay, zero_steps
 from jaxppo.algorithms.gradient_steps import select
 from jaxppo.algorithms.metrics import leaves
-from jaxppo.algorithms.spine import init_agent, make_batch, new_agent, scale_rewards
+from jaxppo.algorithms.spine import make_batch, new_agent, scale_rewards, with_optimizer
 from jaxppo.config.fields import ConfigError
 from jaxppo.types import (
     ActingState,
@@ -36,7 +36,7 @@ def check_algorithm(system: System, hyperparameters: Hyperparameters) -> None:
         agent = new_agent(system, hyperparameters, key)
         params = agent.policy.params
         _check_groups(algorithm, params, algorithm.groups(params), algorithm.rates(agent))
-        return init_agent(system, hyperparameters, key)
+        return with_optimizer(system, agent)
 
     def choose(agent: AgentState, output: Any) -> None:
         found = algorithm.act(agent.policy, output, key)

@@ -63,32 +63,46 @@ def until_stopped(system: System, scan: Callable[..., Any], nothing: Any) -> Cal
     """
 
     def stopping_scan(step: Step, refresh: Callable[..., Batch], agent: AgentState) -> Any:
-        def step_or_skip(batch: Batch, progress: Any, indices: jax.Array) -> Any:
-            def look(agent: AgentState) -> Any:
-                moved, found = step(batch, agent, indices)
-                return _stop(system, agent, stopped, moved, outcome(found), nothing)
-
-            def skip(agent: AgentState) -> Any:
-                no = jnp.zeros((), bool)
-                found = Outcome(metrics=nothing, counted=no, learnt=no, skipped=no)
-                return (agent, ~no), found
-
-            agent, stopped = progress
-            return jax.lax.cond(all_stopped(stopped), skip, look, agent)
-
-        def refresh_or_skip(progress: Any, batch: Batch) -> Batch:
-            agent, stopped = progress
-            fresh = partial(refresh, agent, batch)
-            return jax.lax.cond(all_stopped(stopped), lambda: batch, fresh)
-
-        (agent, _), found = scan(
-            step_or_skip,
-            refresh if refresh is keep_batch else refresh_or_skip,
-            (agent, jnp.zeros((), bool)),
-        )
+        begun = agent, jnp.zeros((), bool)
+        if refresh is not keep_batch:
+            refresh = partial(_refresh_or_keep, refresh)
+        (agent, _), found = scan(partial(_step_or_skip, system, step, nothing), refresh, begun)
         return agent, found
 
     return stopping_scan
+
+
+def _step_or_skip(
+    system: System,
+    step: Step,
+    nothing: Any,
+    batch: Batch,
+    progress: tuple[AgentState, jax.Array],
+    indices: jax.Array,
+) -> Any:
+    """Take a step, unless the epochs of all members have ended.
+
+    `progress` is the agent and whether its epochs have ended.
+    """
+
+    def look(agent: AgentState) -> Any:
+        moved, found = step(batch, agent, indices)
+        return _stop(system, agent, stopped, moved, outcome(found), nothing)
+
+    def skip(agent: AgentState) -> Any:
+        no = jnp.zeros((), bool)
+        return (agent, ~no), Outcome(metrics=nothing, counted=no, learnt=no, skipped=no)
+
+    agent, stopped = progress
+    return jax.lax.cond(all_stopped(stopped), skip, look, agent)
+
+
+def _refresh_or_keep(
+    refresh: Callable[..., Batch], progress: tuple[AgentState, jax.Array], batch: Batch
+) -> Batch:
+    """Make the batch of an epoch, unless the epochs of all members have ended."""
+    agent, stopped = progress
+    return jax.lax.cond(all_stopped(stopped), lambda: batch, partial(refresh, agent, batch))
 
 
 def _stop(

@@ -9,7 +9,7 @@ are settings of the head.
 
 import dataclasses
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -114,7 +114,13 @@ class PQNSettings(PQNNumbers, SystemConfig):
         return found
 
 
-class PQNHyperparameters(SystemHyperparameters, PQNNumbers):
+if TYPE_CHECKING:  # names and types alone, as in `hyperparameters`
+    Names = PQNNumbers
+else:
+    Names = object
+
+
+class PQNHyperparameters(SystemHyperparameters, Names):
     """The traced settings of PQN in an agent: arrays."""
 
 

@@ -39,7 +39,11 @@ from jaxppo.types import (
 
 def init_agent(system: System, hyperparameters: Hyperparameters, key: jax.Array) -> AgentState:
     """Make an agent: initial parameters, optimiser state and empty statistics."""
-    agent = new_agent(system, hyperparameters, key)
+    return with_optimizer(system, new_agent(system, hyperparameters, key))
+
+
+def with_optimizer(system: System, agent: AgentState) -> AgentState:
+    """Return the agent with the first state of its optimiser."""
     opt_state = optimizer(system, agent).init(agent.policy.params)
     return dataclasses.replace(agent, opt_state=opt_state)
 

@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import importlib.util
 import json
 import math
 import re
@@ -18,6 +17,7 @@ import numpy as np
 
 from jaxppo.algorithms.spine import train_members
 from jaxppo.config.fields import ConfigError, setting
+from jaxppo.config.importing import is_installed
 from jaxppo.config.messages import brief, installing
 from jaxppo.config.parse import parse
 from jaxppo.config.plan import plan
@@ -105,7 +105,7 @@ def export(settings: Export) -> None:
 
 def export_policy(settings: Export, out: Path) -> None:
     """Write greedy.stablehlo, sampled.stablehlo, policy.json and README.md."""
-    if importlib.util.find_spec("flatbuffers") is None:
+    if not is_installed("flatbuffers"):
         raise ConfigError(
             f"what=policy: needs flatbuffers, which is not installed; {installing('export')}"
         )

@@ -22,7 +22,7 @@ from jaxppo.kernels.costs import is_cheap
 from jaxppo.kernels.platforms import forms
 from jaxppo.ops.collectives import any_over
 from jaxppo.ops.sequences import where
-from jaxppo.simulators.faults import in_words
+from jaxppo.simulators.faults import ReturnedError, in_words, values_of
 from jaxppo.types import (
     Box,
     Discrete,
@@ -267,11 +267,10 @@ def returned(function: str, found: Any, names: str) -> Any:
 
     `names` are theirs, such as "state, observation".
     """
-    wanted, many = names.count(",") + 1, isinstance(found, tuple | list)
-    if many and len(found) == wanted:
-        return found
-    given = f"{len(found)} values" if many else "one value"
-    raise ConfigError(f"{function}: returns {given} but must return {wanted}: {names}")
+    try:
+        return values_of(found, names)
+    except ReturnedError as error:
+        raise ConfigError(f"{function}: {error}") from error
 
 
 def raised(error: Exception) -> str:

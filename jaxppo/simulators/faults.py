@@ -1,6 +1,7 @@
 """What goes wrong in simulators."""
 
 import dataclasses
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +30,18 @@ class RestartWarning(UserWarning):
 
 # What an environment may raise; sys.exit() would end the run with status 0
 ANY_ERROR = (Exception, SystemExit)
+
+
+def values_of(returned: Any, names: str) -> Any:
+    """Return the values that a function returned; `ReturnedError` if they are not as many.
+
+    `names` are those that it must return, such as "observation, info".
+    """
+    many, wanted = isinstance(returned, tuple | list), names.count(",") + 1
+    if many and len(returned) == wanted:
+        return returned
+    given = f"{len(returned)} values" if many else "one value"
+    raise ReturnedError(f"returns {given} but must return {wanted}: {names}")
 
 
 def in_words(error: BaseException) -> str:

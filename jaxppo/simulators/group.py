@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxppo.simulators.faults import ANY_ERROR, Fault, ReturnedError, in_words
+from jaxppo.simulators.faults import ANY_ERROR, Fault, ReturnedError, in_words, values_of
 from jaxppo.simulators.making import without_repeats
 from jaxppo.simulators.spaces import Arrays, Leaf, actions_of
 
@@ -124,7 +124,7 @@ class Group:
 
     def _start(self, row: int, seed: int | None) -> None:
         self._arrays.current[self._rows[0]] = row
-        obs, info = _values("reset", self._envs[row].reset(seed=seed))
+        obs, info = values_of(self._envs[row].reset(seed=seed), VALUES["reset"])
         if info is not None and not isinstance(info, Mapping):  # two parts of an observation
             raise ReturnedError(f"the second value is {_shown(info)}, and must be the info")
         self._write(row, obs)
@@ -205,19 +205,9 @@ def next_seed(seed: Any) -> int:
     return int(np.random.SeedSequence(int(seed)).generate_state(1)[0]) & 0x7FFFFFFF
 
 
-def _values(function: str, returned: Any) -> Any:
-    """Return the values of `function`; `ReturnedError` if they are not as many as they must be."""
-    names = VALUES[function]
-    many, wanted = isinstance(returned, tuple | list), names.count(",") + 1
-    if many and len(returned) == wanted:
-        return returned
-    given = f"{len(returned)} values" if many else "one value"
-    raise ReturnedError(f"returns {given} but must return {wanted}: {names}")
-
-
 def _check_step(returned: Any) -> None:
     """Raise `ReturnedError` if the reward is no number, or a flag is neither true nor false."""
-    _, reward, *flags, _ = _values("step", returned)
+    _, reward, *flags, _ = values_of(returned, VALUES["step"])
     if np.ndim(reward) or not hasattr(reward, "__float__"):
         raise ReturnedError(f"reward is {_shown(reward)}, and must be a number")
     for name, flag in zip(("terminated", "truncated"), flags, strict=True):

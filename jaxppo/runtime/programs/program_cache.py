@@ -8,7 +8,6 @@ each entry that it writes beside a thousand others. So both are done here, once 
 import contextlib
 import functools
 import importlib
-import importlib.util
 import os
 import re
 import shutil
@@ -20,6 +19,7 @@ from pathlib import Path
 import jax
 
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.importing import is_installed
 from jaxppo.config.stored import make_folder
 
 SIZE = 2**30  # bytes of all entries, to which the folder is cut
@@ -40,7 +40,7 @@ def use(setting: str | None) -> None:
     if setting is None or limit == 0:
         return
     if os.environ.get(_FOLDER):
-        if LIMIT in os.environ and importlib.util.find_spec("filelock") is None:
+        if LIMIT in os.environ and not is_installed("filelock"):
             raise ConfigError(
                 f"{LIMIT}={limit}: for the folder in {_FOLDER} JAX needs filelock; pip install "
                 "filelock, or unset one of them: arch.compile_cache needs none"

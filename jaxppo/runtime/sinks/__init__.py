@@ -10,7 +10,6 @@ All other sinks are views: if one fails, the run goes on without it.
 import contextlib
 import dataclasses
 import importlib
-import importlib.util
 import inspect
 import json
 import sys
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.importing import is_installed
 from jaxppo.config.messages import installing, named
 from jaxppo.config.schema import LoggerConfig
 from jaxppo.config.stored import METRICS
@@ -142,7 +142,7 @@ def scalars(event: Event) -> dict[str, float]:
 def check(config: LoggerConfig) -> None:
     """Raise `ConfigError` if a sink that `config` switches on cannot be made."""
     for switch, library in _LIBRARIES.items():
-        if getattr(config, switch) and importlib.util.find_spec(library) is None:
+        if getattr(config, switch) and not is_installed(library):
             raise ConfigError(
                 f"logger.{switch}=true: needs {library}; {installing(switch)}, or set it to false"
             )
