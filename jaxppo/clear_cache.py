@@ -14,7 +14,7 @@ from jaxppo.runtime.sinks.console import print_lines
 class Clearing:
     """Delete the compiled programs that runs have cached: python -m jaxppo.clear_cache
 
-    Runs compile them again. Those that train meanwhile are not disturbed.
+    Later runs compile them again. Runs in progress are not disturbed.
     """
 
     folder: str = setting(ArchConfig.compile_cache, "arch.compile_cache of the runs")

@@ -110,7 +110,7 @@ def after_burn_in(system: System, agent: AgentState, batch: Batch, indices: jax.
 def in_microbatches(
     system: System, agent: AgentState, minibatch: Batch
 ) -> tuple[PyTree, jax.Array, Any]:
-    """Return what `gradient` does, summed over microbatches one after another.
+    """Return what `gradient` does, averaged over microbatches, one at a time.
 
     So the activations of each fit in the processor's cache.
     """
@@ -126,7 +126,7 @@ def in_microbatches(
 
 
 def averaged(gradient: Gradient) -> Gradient:
-    """Decorate a gradient: its metrics are averaged over `system.axes`, for who reads them."""
+    """Decorate a gradient: average its metrics over `system.axes`."""
 
     def with_means(
         system: System, agent: AgentState, minibatch: Batch
@@ -150,6 +150,6 @@ def split(minibatch: Batch, num: int) -> Batch:
 def after_adapting(
     system: System, agent: AgentState, gradients: PyTree, metrics: Any
 ) -> AgentState:
-    """Take the step with what the algorithm adapts to its averaged metrics."""
+    """Let the algorithm adapt to the metrics of the minibatch, then take the step."""
     agent = system.algorithm.adapt(agent, metrics)
     return apply_gradients(system, agent, gradients, metrics)

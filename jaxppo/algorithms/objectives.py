@@ -102,7 +102,7 @@ def of_user(function: Objective, path: str) -> Objective:
         if getattr(loss, "shape", None) != log_prob.shape:
             raise ConfigError(
                 f"system.objective={path}: gives {getattr(loss, 'shape', type(loss).__name__)} for "
-                f"{log_prob.shape} steps, where one loss a step is needed; let it not average"
+                f"{log_prob.shape} steps, where one loss per step is needed; let it not average"
             )
         if not jnp.issubdtype(loss.dtype, jnp.floating):
             raise ConfigError(

@@ -102,8 +102,8 @@ class ArchConfig:
     )
     compile_cache: str | None = setting(
         "~/.cache/jaxppo",
-        "folder of compiled programs, shared by all runs (XDG_CACHE_HOME replaces ~/.cache), from "
-        "which a run deletes the oldest beyond 1 GiB; null: no cache",
+        "folder of compiled programs, shared by all runs (XDG_CACHE_HOME replaces ~/.cache); "
+        "a run deletes the least recently read beyond 1 GiB; null: no cache",
     )
 
     @property

@@ -95,7 +95,8 @@ def way_out(config: EnvConfig) -> str:
     for each in (config.library, "jax"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # a folder on the path
             versions.append(f"{each} {importlib.metadata.version(each)}")
-    return f"does {' fit '.join(versions)}? Take other versions, or another environment"
+    fit = f"does {' fit '.join(versions)}?" if len(versions) > 1 else "do its versions fit?"
+    return f"{fit} Take other versions, or another environment"
 
 
 def outline(config: EnvConfig) -> tuple[str, str, int | None]:

@@ -14,7 +14,7 @@ from jaxppo.types import Environment
 
 
 def env_config(config: Config) -> EnvConfig:
-    """Return `config.env`, isolated if actors are threads: Python code would hold up the others."""
+    """Return `config.env`, isolated if actors are threads and it has processes: Python blocks."""
     threads = config.arch.actors > 0 and config.arch.actors_on == "threads"
     isolated = config.env.isolated or (threads and config.env.processes > 0)
     return dataclasses.replace(config.env, isolated=isolated)
@@ -59,7 +59,7 @@ def check(config: Config, env: Environment, num_envs: int, num_devices: int) -> 
         raise ConfigError(
             f"arch.actors={arch.actors}: cannot be used with population.selection="
             f"{config.population.selection}, since selected members go on with rollouts of others; "
-            "set one of them to 0 or none"
+            "set arch.actors=0 or population.selection=none"
         )
 
 

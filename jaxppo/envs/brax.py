@@ -15,8 +15,8 @@ def names() -> list[str]:
 def make(config: EnvConfig) -> Episodes:
     """Build by Brax's name; `env.kwargs` go to its class (`backend`).
 
-    Except `episode_length` and `action_repeat`, which are for Brax's wrappers. These are not used:
-    at `episode_length` they report both termination and truncation.
+    Not so `episode_length` and `action_repeat`. They replace Brax's wrappers, which at
+    `episode_length` would report both termination and truncation.
     """
     kwargs = dict(config.kwargs)
     settings = kwargs.pop("episode_length", 1000), kwargs.pop("action_repeat", 1)

@@ -25,8 +25,8 @@ def names() -> list[str]:
 def make(config: EnvConfig) -> Episodes:
     """Build by id; `env.kwargs` go to `xminigrid.make`, and `env.params` change parameters.
 
-    Except `benchmark`, the name of one: each episode draws a goal and rules from it, or all have
-    those with the number `ruleset_id`. `ConfigError` if there is no goal.
+    Not so `benchmark`: each episode draws a goal and rules from it, or all use its `ruleset_id`.
+    `ConfigError` if there is no goal.
     """
     name, kwargs = str(config.name), dict(config.kwargs)
     benchmark, number = kwargs.pop("benchmark", None), kwargs.pop("ruleset_id", None)

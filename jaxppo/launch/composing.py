@@ -80,7 +80,7 @@ _OPEN = re.compile(
 )
 
 
-# Keys whose value is a path, all of which is text; a run's own directory has no interpolations
+# Keys whose value is a path, quoted whole; only in `resume` is ${x} text, not an interpolation
 _PATHS = (
     *("arch.compile_cache", "arch.profile", "resume"),
     *("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir"),

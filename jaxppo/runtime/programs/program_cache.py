@@ -1,8 +1,8 @@
 """The folder of compiled programs: no damaged entries, and a bounded size.
 
-JAX reads and writes the entries. A kill or a full disk leaves a part of one, which JAX never
-replaces and warns of in every later run. Its own limit needs a lock, and a tenth of a second for
-each entry that it writes beside a thousand others. So both are done here, once when a run begins.
+JAX reads and writes the entries. A kill or a full disk leaves a damaged entry, which JAX never
+replaces but warns of in every run. JAX's own limit needs a lock, and 0.1 s for each write among a
+thousand entries. So repair and limit are done here, once when a run begins.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.importing import is_installed
 from jaxppo.config.stored import make_folder
 
-SIZE = 2**30  # bytes of all entries, to which the folder is cut
+SIZE = 2**30  # bytes of all entries, beyond which some are deleted
 LIMIT = "JAX_COMPILATION_CACHE_MAX_SIZE"  # variable of JAX that replaces SIZE; -1: no limit, 0: off
 _FOLDER = "JAX_COMPILATION_CACHE_DIR"
 _ENTRY = re.compile(r".+-[0-9a-f]{64}-(cache|atime)")  # an entry of JAX, and when it was read
@@ -67,7 +67,7 @@ def path_of(setting: str) -> str:
 def tend(folder: Path, limit: int) -> None:
     """Delete damaged entries; if those left exceed `limit`, also the ones last read longest ago.
 
-    Of the latter so many that a quarter of the limit is free. Entries that did not change since the
+    The latter go until a quarter of the limit is free. Entries that did not change since the
     last check are not read. Other processes may read, write and tend the folder at the same time.
     """
     checked, began = folder / _CHECKED, time.time()
@@ -80,7 +80,7 @@ def tend(folder: Path, limit: int) -> None:
                 if not _is_whole(entry.read_bytes()):
                     entry.unlink()
                     continue
-                with contextlib.suppress(OSError):  # that was no use of it
+                with contextlib.suppress(OSError):  # this read is not a use
                     os.utime(entry, ns=(found.st_atime_ns, found.st_mtime_ns))
             whole.append((max(found.st_atime, found.st_mtime), found.st_size, entry))
     excess = sum(size for _, size, _ in whole) - limit

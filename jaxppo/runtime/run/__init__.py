@@ -1,4 +1,4 @@
-"""The story of a run: begin or resume; train, evaluate, keep the best, select, save and tell.
+"""The course of a run: begin or resume; train, evaluate, keep the best, select, save, report.
 
-Each of these verbs is a module with its own state; `loop` and `blocks` call them in turn.
+`loop` and `blocks` call the other modules in turn.
 """

@@ -179,8 +179,8 @@ def _check_facts(
         counted = job.config.arch.num_updates is not None
         name, unit = ("num_updates", 1) if counted else ("total_timesteps", math.prod(now))
         raise ConfigError(
-            f"arch.{name}={getattr(job.config.arch, name)}: {found.path} is further already, and "
-            f"ends the block that it has begun with one more update; at least {least * unit}"
+            f"arch.{name}={getattr(job.config.arch, name)}: {found.path} is further, or "
+            f"needs one more update to end its block; set at least {least * unit}"
         )
     before, evaluations = arch.get("num_evaluation"), job.config.arch.num_evaluation
     if before not in (None, evaluations) and done != planned[: len(done)]:

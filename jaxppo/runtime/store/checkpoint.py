@@ -194,7 +194,7 @@ def recover(run_dir: Path) -> None:
 def steps_in(folder: Path) -> list[int]:
     """Return the steps of all checkpoints in `folder`, damaged ones included, in order.
 
-    Other names, such as numbers without leading zeros, are of files of others.
+    Other names, such as numbers without leading zeros, are not checkpoints.
     """
     if not folder.is_dir():
         return []
