@@ -32,7 +32,7 @@ slow: $(INSTALLED) ## the learning runs
 	$(BIN)/python -m pytest -m slow -n auto
 
 adapters: $(ADAPTERS)/.installed ## the contract of other libraries' environments, in .venv-adapters
-	$(ADAPTERS)/bin/python -m pytest -m slow tests/test_adapters.py
+	$(ADAPTERS)/bin/python -m pytest -m slow tests/envs/test_adapters.py
 
 test-versions: $(OLDEST)/.installed $(NEWEST)/.installed ## `make test` with the oldest and the newest versions that pyproject.toml allows
 	$(OLDEST)/bin/python -m pytest -n auto -m 'not slow and not long' $(ARGS)

@@ -1,6 +1,6 @@
 """What an accelerator does, in nine minutes at most: `make bench-accelerator`.
 
-Runs the tests of tests/test_device.py, and measures speed, compile time and memory of several
+Runs the tests of tests/runtime/test_device.py, and measures speed, compile time and memory of several
 settings, each in a process of its own, beside the estimate of `arch.target`. The same process also
 runs the same work in other systems, in turn: a plain PPO (benchmarks/peers/run_plain.py), and rejax
 if it is installed. Writes benchmarks/results/accelerator.json and accelerator.md (ignored by git).
@@ -211,7 +211,7 @@ def main() -> None:
         print(name, row.get("missing") or f"{row['steps_per_second']:,.0f} steps/s", flush=True)
     left = BUDGET - (time.monotonic() - start)
     output, missing = in_a_process(
-        ["-m", "pytest", "-q", "-m", "device", "tests/test_device.py"], max(left, 1)
+        ["-m", "pytest", "-q", "-m", "device", "tests/runtime/test_device.py"], max(left, 1)
     )
     lines = output.strip().splitlines()
     found["tests"] = lines[-1] if lines else missing

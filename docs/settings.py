@@ -1,6 +1,6 @@
 """Makes docs/settings.md from the dataclasses of the settings and the files of configs/.
 
-`make docs` runs this; tests/test_docs.py compares the file with `settings()`.
+`make docs` runs this; tests/project/test_docs.py compares the file with `settings()`.
 """
 
 import dataclasses

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import pytest
 from cli import command, cwd, home, launch, shell  # noqa: F401  fixtures
+from killing import kill  # noqa: F401  a fixture
 
 from jaxppo.config.parse import parse
 from jaxppo.config.plan import Plan, plan

@@ -14,8 +14,7 @@ import numpy as np
 import own_heads
 import pytest
 from conftest import NETWORK
-from test_policy import fresh, some
-from test_pqn import settings
+from runs import fresh, pqn, some
 
 from jaxppo import evaluate
 from jaxppo.algorithms.acting import unroll
@@ -44,7 +43,7 @@ KINDS = {
     "product": some("envs.Mixed"),
     "nested": some("envs.Echo"),
     "random_lengths": some("envs.Coin"),
-    "pqn": settings(**OF_PQN),
+    "pqn": pqn(**OF_PQN),
 }
 
 SHORT = ("statistics", "random_lengths", "pqn")  # whose programs the short tests share

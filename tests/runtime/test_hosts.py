@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
-from test_resume import assert_equal
+from runs import assert_equal
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.launch import checking
@@ -85,7 +85,7 @@ class Hosts:
 
 @pytest.fixture
 def shell(shell: dict[str, str]) -> dict[str, str]:
-    tests = Path(__file__).parent
+    tests = Path(__file__).parents[1]
     return shell | {"PYTHONPATH": f"{shell['PYTHONPATH']}{os.pathsep}{tests}"}
 
 

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from cli import CARTPOLE, ROOT, Outcome, run_python
 from hydra.core.hydra_config import HydraConfig
+from killing import Killed
 from omegaconf import DictConfig, OmegaConf
-from test_resume import Killed, assert_equal, coin, kill  # noqa: F401  a fixture
+from runs import assert_equal, coin
 
 from jaxppo.analysis import sweep
 from jaxppo.config.messages import installing
@@ -212,9 +213,7 @@ def test_errors_of_libraries_come_back_as_one_line(
 
 @pytest.mark.long
 def test_a_share_that_was_killed_ends_as_if_nothing_had_happened(
-    tmp_path: Path,
-    kill: Any,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, kill: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker dies in the second program of its share; the share runs again elsewhere."""
     configs = [coin(seed=1), coin(seed=2), coin(seed=3, num_updates=4)]

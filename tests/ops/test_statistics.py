@@ -30,7 +30,7 @@ from jaxppo.ops.statistics import (
 from jaxppo.runtime.hosts import devices
 from jaxppo.types import RunningStatistics
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 merge = jax.jit(merge_statistics, static_argnames="axes")
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import LAYERS, NETWORK, on_devices, small_config
+from conftest import NETWORK, on_devices
+from killing import Killed
+from runs import MEMORY, VARIANTS, assert_equal, coin, logged
 
 from jaxppo.analysis import runs
 from jaxppo.config.fields import ConfigError
@@ -27,115 +29,9 @@ from jaxppo.runtime.store import checkpoint
 from jaxppo.runtime.store.checkpoint import CheckpointError
 from jaxppo.runtime.store.progress import Pace, Progress, blocks_after
 
-QUIET = {"console": False, "plot": False}
-EACH_TIME = {"share": 1.0}
-ON = dict.fromkeys(("normalize_observations", "normalize_values", "normalize_rewards"), True)
-MEMORY = {**NETWORK, "actor_memory": {"_target_": f"{LAYERS}.memory.Recurrent", "size": 4}}
-BOUNDS = {"actor_lr": [1e-4, 1e-2], "clip_eps": [0.1, 0.3]}
-
-VARIANTS: dict[str, dict[str, Any]] = {
-    "one": {},
-    "warm-up and skipping": {
-        "system__obs_norm_warmup_steps": 100,
-        "arch": {"on_nonfinite": "skip"},
-    },
-    "memory": {"system__sequence_length": 4, "network": MEMORY},
-    "seeds": {"arch": {"num_seeds": 3}},
-    "randomized": {
-        "env": {
-            "target": "envs.Shown",
-            "randomize": {"count": [1, 5]},
-            "randomize_per": "environment",
-            "curriculum": {"weight": {"start": 1, "end": [2, 3], "share": 0.7}},
-        }
-    },
-    "pbt": {"population": {"size": 4, "selection": "pbt", "hyperparameters": BOUNDS}},
-    "halving": {"population": {"size": 4, "selection": "halving", "hyperparameters": BOUNDS}},
-}
-
-
-def coin(variant: str = "one", **arch: Any) -> Config:
-    """Four blocks of everything random, saved after each."""
-    changes = dict(VARIANTS[variant])
-    sizes = {
-        **{"total_num_envs": 8, "num_updates": 8, "num_evaluation": 4, "evaluate_first": False},
-        **{"num_eval_episodes": 5, "update_batch_size": 2},
-    }
-    system = {**ON, "num_minibatches": 2, **changes.pop("system", {})}
-    for key in list(changes):
-        if key.startswith("system__"):
-            system[key.removeprefix("system__")] = changes.pop(key)
-    given = {
-        "network": NETWORK,
-        "env": {"target": "envs.Coin"},
-        "logger": QUIET,
-        "checkpoint": EACH_TIME,
-        **changes,
-        "arch": {**sizes, **changes.pop("arch", {}), **arch},
-        "system": system,
-    }
-    return small_config(**given)
-
-
-class Killed(BaseException):
-    """As abrupt as an exception can be."""
-
 
 def slow(variant: str) -> Any:
     return pytest.param(variant, marks=pytest.mark.slow)
-
-
-def asked(act: Callable[[int], None]) -> property:
-    """`Progress.left` that calls `act(block)` first: a run asks for it before it trains a block."""
-    real = Progress.left
-
-    def left(progress: Progress) -> int:
-        act(progress.block)
-        return int(real.__get__(progress))
-
-    return property(left)
-
-
-@pytest.fixture
-def kill(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """`kill(n)`: runs die when they begin their block `n`, in whichever process they began.
-
-    What they were writing is written still.
-    """
-    real = Progress.left
-
-    def at(number: int) -> None:
-        def act(block: int) -> None:
-            if block == number:
-                monkeypatch.setattr(Progress, "left", real)
-                raise Killed
-
-        monkeypatch.setattr(Progress, "left", asked(act))
-
-    return at
-
-
-def logged(run_dir: Path) -> dict[str, list[dict[str, Any]]]:
-    """All metric logs below, without the clock."""
-    return {
-        str(file.relative_to(run_dir)): [
-            {k: v for k, v in json.loads(line).items() if k not in ("seconds", "steps_per_second")}
-            for line in file.read_text().splitlines()
-        ]
-        for file in sorted(run_dir.rglob("metrics.jsonl"))
-    }
-
-
-def assert_equal(one: Path, other: Path) -> None:
-    """Logs, and all arrays of the last checkpoints."""
-    assert logged(one) == logged(other)
-    left, right = (checkpoint.newest(run_dir)[0] for run_dir in (one, other))
-    assert left is not None
-    assert right is not None
-    assert left.steps == right.steps
-    assert set(left.arrays) == set(right.arrays)
-    for name, array in left.arrays.items():
-        np.testing.assert_array_equal(array, right.arrays[name], err_msg=name)
 
 
 @pytest.fixture
@@ -524,7 +420,8 @@ def small_with(config: Config, settings: dict[str, Any]) -> Config:
 SCRIPT = """
 import sys
 from pathlib import Path
-from test_resume import asked, coin
+from killing import asked
+from runs import coin
 from jaxppo.runtime.run import loop
 from jaxppo.runtime.store.progress import Progress
 

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import NETWORK, alone, build, small_config
+from conftest import NETWORK, small_config
 from envs import FarAim
-from test_resume import MEMORY, coin
+from runs import coin, fresh, some
 
 import jaxppo
 from jaxppo import evaluate
@@ -26,7 +26,7 @@ from jaxppo.config.messages import BoundsWarning
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import plain
 from jaxppo.config.trust import check_trust
-from jaxppo.deploy.policy import TrainedPolicy, with_env
+from jaxppo.deploy.policy import with_env
 from jaxppo.extras.films import film
 from jaxppo.runtime.run import loop
 from jaxppo.runtime.store import checkpoint
@@ -35,18 +35,6 @@ from jaxppo.types import Policy
 
 def head(name: str) -> dict[str, str]:
     return {"_target_": f"jaxppo.networks.heads.{name}"}
-
-
-def some(target: str, memory: bool = False, **changes: Any) -> Config:
-    given = {
-        "arch": {"num_eval_episodes": 5, **changes.pop("arch", {})},
-        "system": {"normalize_observations": True, "sequence_length": 4 if memory else 1},
-        "env": {"target": target},
-        "network": MEMORY if memory else NETWORK,
-        "logger": {"console": False, "plot": False},
-        **changes,
-    }
-    return small_config(**given)
 
 
 @pytest.fixture
@@ -63,15 +51,6 @@ def trained(tmp_path: Path) -> Callable[[Config], Path]:
 
 
 load = partial(jaxppo.load, trust=["envs"])
-
-
-def fresh(config: Config) -> TrainedPolicy:
-    """As a run begins, with statistics that are not the identity."""
-    built, state = alone(*build(config)[:2])
-    policy = state.agent.policy
-    moved = jax.tree.map(lambda x: x + jnp.asarray(0.5, x.dtype), policy.obs_statistics)
-    policy = dataclasses.replace(policy, obs_statistics=moved)
-    return TrainedPolicy(config=config, system=built, policy=policy, steps=0, num_devices=1)
 
 
 def absolute_metric(run_dir: Path) -> float:

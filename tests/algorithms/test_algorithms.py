@@ -22,7 +22,7 @@ from jaxppo.launch.sweeping import groups
 from jaxppo.runtime.run.jobs import Job
 from jaxppo.runtime.run.loop import run, run_together
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 PAGE = (TESTS.parent / "docs" / "algorithms.md").read_text()
 QUIET = ["arch.compile_cache=null", "logger.console=false", "logger.plot=false"]
 TINY = [

@@ -21,7 +21,7 @@ from envs import Clock, Coin, Params
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from own_envs import Count
-from test_resume import logged
+from runs import logged
 
 import jaxppo
 from jaxppo.algorithms.whole import TrainOutput
@@ -608,7 +608,7 @@ def main() -> Result:
 @pytest.mark.long
 def test_a_users_program_is_typed(tmp_path: Path) -> None:
     """A misspelt name and a wrong call of a decorated objective are errors; the rest is none."""
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     (tmp_path / "good.py").write_text(TYPED)
     wrong = '\njaxppo.trian(["env=cartpole"])\nmine(3)\nlate(3)\n'
     (tmp_path / "bad.py").write_text(TYPED + wrong)

@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import test_resume
 from conftest import small_config
-from test_configs import composed
-from test_resume import Killed
-from test_sinks import ABSOLUTE, END, EVAL, LAST_EVAL, MEMBERS, START, TRAIN, write
+from events import ABSOLUTE, END, EVAL, LAST_EVAL, MEMBERS, START, TRAIN, write
+from files import composed
+from killing import Killed
 
 from jaxppo.analysis import sweep
 from jaxppo.config.fields import ConfigError
@@ -33,7 +32,6 @@ from jaxppo.runtime.sinks.marl_eval import MarlEval, layout, merge
 from jaxppo.runtime.store.directories import check_tree
 
 NAMED: Event = {**START, "suite": "gymnax", "algorithm": "ff_ppo"}
-kill = test_resume.kill  # a fixture
 OFF = {"console": False, "json": False, "plot": False}
 SEEDED = {"seed": 3}
 
@@ -335,7 +333,7 @@ def test_wandb_itself_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def block(language: str) -> str:
     """The one code block of docs/sinks.md in a language; of none, an indented line."""
-    text = (Path(__file__).parents[1] / "docs" / "sinks.md").read_text("utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "sinks.md").read_text("utf-8")
     pattern = rf"```{language}[^\n]*\n(.*?)```" if language else r"^    (python -m .*)$"
     (found,) = re.findall(pattern, text, re.S if language else re.M)
     return str(found)

@@ -520,7 +520,7 @@ def test_a_registered_environment_learns() -> None:
 
 
 def command(run_dir: Path, *settings: str) -> subprocess.Popen[str]:
-    tests = Path(__file__).parent
+    tests = Path(__file__).parents[1]
     return subprocess.Popen(
         [sys.executable, "-m", "jaxppo.ff_ppo", *SMALL, *settings, f"hydra.run.dir={run_dir}"],
         env={

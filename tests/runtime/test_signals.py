@@ -17,18 +17,18 @@ from typing import Any
 
 import jax
 import pytest
-from test_resume import assert_equal, coin, logged
+from runs import assert_equal, coin, logged
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.runtime.run import loop
 from jaxppo.runtime.run.saving import Saver
 from jaxppo.runtime.store import checkpoint, directories
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 SCRIPT = """
 import itertools, sys, time
 from pathlib import Path
-from test_resume import coin
+from runs import coin
 from jaxppo.launch.errors import one_line
 from jaxppo.runtime.programs import compile
 from jaxppo.runtime.run import blocks, loop

@@ -18,9 +18,9 @@ import loops
 import numpy as np
 import pytest
 from conftest import small_config
+from files import CONFIGS, commented, composed
 from flax import struct
 from gymnasium import spaces
-from test_configs import CONFIGS, commented, composed
 
 import jaxppo
 from jaxppo import check_env, envs
@@ -34,7 +34,7 @@ from jaxppo.networks.building import find_action_mask
 from jaxppo.runtime.run import jobs, loop
 from jaxppo.types import Box, Discrete, MultiDiscrete
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def own(name: str, **settings: Any) -> EnvConfig:

@@ -27,7 +27,7 @@ from jaxppo.ops.advantages import decayed_sum
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs.placement import Layout
 
-PACKAGE = Path(__file__).resolve().parents[1] / "jaxppo"
+PACKAGE = Path(__file__).resolve().parents[2] / "jaxppo"
 
 
 def gradient(kernel: jax.Array) -> jax.Array:

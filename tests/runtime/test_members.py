@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import NETWORK, on_devices, small_config
+from runs import jobs_of
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import plan
@@ -59,13 +60,6 @@ def same(one: list[dict[str, Any]], other: list[dict[str, Any]], rtol: float = 2
                 np.testing.assert_allclose(left[name], right[name], rtol, 2e-5, err_msg=name)
             else:
                 assert left[name] == right[name], name
-
-
-def jobs_of(folder: Path, configs: list[Config]) -> list[Job]:
-    jobs = [Job(config, folder / str(i)) for i, config in enumerate(configs)]
-    for job in jobs:
-        job.run_dir.mkdir(parents=True)
-    return jobs
 
 
 @pytest.mark.long
@@ -271,7 +265,8 @@ SCRIPT = """
 import sys
 from pathlib import Path
 import jax
-from test_members import coin, jobs_of
+from runs import jobs_of
+from runtime.test_members import coin
 from jaxppo.runtime.run import loop
 
 folder, local = Path(sys.argv[1]), jax.local_devices()

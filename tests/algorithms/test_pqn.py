@@ -15,9 +15,10 @@ import optax
 import oracles
 import pytest
 import rlax
-from conftest import alone, build, small_config
+from conftest import alone, build
 from hydra.core.global_hydra import GlobalHydra
 from phases import compiled, flat, rollout_after
+from runs import pqn
 
 from jaxppo.algorithms import acting
 from jaxppo.algorithms.optimizers import optimizer, scale_by_radam
@@ -49,16 +50,8 @@ T, B, A, K = 16, 3, 4, 7
 QUIET = {"console": False, "plot": False}
 
 
-def settings(**changes: Any) -> Config:
-    """A tiny run of PQN in `envs.Clock`; `changes` as of `small_config`."""
-    network: dict[str, Any] = {"actor_torso": None, "critic_head": None}
-    given = changes.pop("network", {})
-    system = {"algorithm": "pqn", **changes.pop("system", {})}
-    return small_config(network={**network, **given}, system=system, **changes)
-
-
 def small(**changes: Any) -> Any:
-    built, state, _ = build(settings(**changes))
+    built, state, _ = build(pqn(**changes))
     return alone(built, state)
 
 
@@ -606,7 +599,7 @@ RATE = {"learning_rate": 1e-2, "epochs": 4, "epsilon_end": 0.1}
 def test_known_optima_are_found(tmp_path: Path, changes: dict[str, Any], at_least: float) -> None:
     system = {**RATE, **changes.get("system", {})}
     given = {**FAST, **changes, "system": system, "logger": QUIET}
-    assert run(settings(**given), tmp_path) > at_least
+    assert run(pqn(**given), tmp_path) > at_least
 
 
 @pytest.mark.long
@@ -703,7 +696,7 @@ def test_mistakes_are_told_in_one_line(name: str, overrides: list[str], words: s
 
 def test_module_given_for_a_missing_layer_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"network\.actor_torso: .*leave it out"):
-        prepare(settings(network={"actor_torso": {"_target_": "jaxppo.networks.torsos.MLP"}}))
+        prepare(pqn(network={"actor_torso": {"_target_": "jaxppo.networks.torsos.MLP"}}))
 
 
 # Runs

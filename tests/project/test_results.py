@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_configs import CONFIGS
+from files import CONFIGS
 
 from benchmarks import results
 from benchmarks.results import Published, Row

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from jaxppo.config.messages import installing
 from jaxppo.envs import PACKAGES
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "jaxppo"
 
 # Bottom to top: a wing -> the wings that its modules may import.

@@ -34,7 +34,7 @@ from jaxppo.extras.tuning import split
 from jaxppo.launch.composing import compose
 from jaxppo.runtime.run.loop import run
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 BY_HAND = [page for page in PAGES if page.name != "settings.md"]
 TINY = [

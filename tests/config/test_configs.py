@@ -5,15 +5,14 @@ import inspect
 import re
 import time
 import typing
-from collections.abc import Iterator
 from typing import Any
 
 import envs as small_envs
 import jax
 import jax.numpy as jnp
 import pytest
+from files import CONFIGS, commented, composed
 from gymnax.environments import spaces
-from hydra import compose, initialize_config_dir
 from hydra.utils import get_object
 from omegaconf import OmegaConf
 
@@ -46,13 +45,11 @@ from jaxppo.config.schema import (
     SystemConfig,
 )
 from jaxppo.launch.composing import compose as launched
-from jaxppo.launch.composing import config_dir
 from jaxppo.runtime.programs import compile
 from jaxppo.runtime.programs.build import hyperparameters
 from jaxppo.runtime.run.jobs import prepare
 from jaxppo.types import Box
 
-CONFIGS = config_dir()
 FILES = sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*.yaml"))
 HOMES = {  # the file that holds a group's defaults
     "arch/default.yaml": ArchConfig,
@@ -80,27 +77,6 @@ LAYERS = [file for file in FILES if re.fullmatch(r"network/\w+/\w+\.yaml", file)
 def names(group: str) -> list[str]:
     """What `group=` offers."""
     return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
-
-
-def composed(*overrides: str, executable: str = "ff_ppo") -> dict[str, Any]:
-    """The settings of `python -m jaxppo.<executable>` as plain containers."""
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIGS)):
-        settings = compose(executable, [*overrides, "arch.compile_cache=null"])
-    return typing.cast(dict[str, Any], OmegaConf.to_container(settings, resolve=True))
-
-
-def commented(file: str) -> Iterator[tuple[str, str | None]]:
-    """Every key of a file that holds a value, in dots, with the comment on its line."""
-    parents: list[str] = []
-    for line in (CONFIGS / file).read_text().splitlines():
-        match = re.fullmatch(r"( *)(- )?([\w@/]+):(.*?)(?:  # (.*))?", line)
-        if match is None:
-            continue
-        indent, item, key, value, comment = match.groups()
-        parents[len(indent) // 2 :] = [key]
-        if value.strip():
-            default = item and parents[0] == "defaults"
-            yield ("defaults." + key if default else ".".join(parents)), comment
 
 
 def fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
