@@ -1,10 +1,11 @@
 """What an accelerator does, in nine minutes at most: `make bench-accelerator`.
 
-Runs the tests of tests/runtime/test_device.py, and measures speed, compile time and memory of several
-settings, each in a process of its own, beside the estimate of `arch.target`. The same process also
-runs the same work in other systems, in turn: a plain PPO (benchmarks/peers/run_plain.py), and rejax
-if it is installed. Writes benchmarks/results/accelerator.json and accelerator.md (ignored by git).
-What there is no time for is named in the table. On a CPU `--small` tries the command.
+Runs the tests of tests/runtime/test_device.py, and measures speed, compile time and memory of
+several settings, each in a process of its own, beside the estimate of `arch.target`. The same
+process also runs the same work in other systems, in turn: a plain PPO
+(benchmarks/peers/run_plain.py), and rejax if it is installed. Writes
+benchmarks/results/accelerator.json and accelerator.md (ignored by git). What there is no time for
+is named in the table. On a CPU `--small` tries the command.
 """
 
 import argparse

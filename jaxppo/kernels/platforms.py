@@ -56,10 +56,10 @@ class Forms:
 # fewer cached bytes. With jax 0.10.2 the batched QR decomposition of orthogonal initialisation
 # hangs on CPUs with few cores, so members are initialised one after another.
 #
-# For accelerators, kernels were counted in the compiler's output, not timed: tests/extras/test_targets.py
-# keeps the counts. All but the joined gates lower an update of PPO with 4,096 environments and 32
-# steps on an H200 from 6,050 kernels to 3,586. On a TPU v5e packing raises the count, since it
-# changes how arrays are tiled.
+# For accelerators, kernels were counted in the compiler's output, not timed:
+# tests/extras/test_targets.py keeps the counts. All but the joined gates lower an update of PPO
+# with 4,096 environments and 32 steps on an H200 from 6,050 kernels to 3,586. On a TPU v5e packing
+# raises the count, since it changes how arrays are tiled.
 FORMS = {
     "cpu": Forms(
         convolution_bytes=5 * 2**20,
