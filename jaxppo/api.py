@@ -165,11 +165,12 @@ def train(
         check_run_dir("run_dir", folder)
     with _one_line():
         processes.check_alone(found.arch.distributed)
-        _, system = prepare(found)
-        _warn_of_environment(found, system)
+        prepared = prepare(found)
+        _warn_of_environment(found, prepared[1])
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-    return _run(Job(found, folder, resume=resumes), on_block, progress=progress)
+    job = Job(found, folder, resume=resumes, prepared=prepared)
+    return _run(job, on_block, progress=progress)
 
 
 def _warn_of_environment(config: Config, system: System) -> None:

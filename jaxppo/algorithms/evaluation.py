@@ -56,6 +56,12 @@ class RecordedStep:
 FIRST = 2**31 - 1  # number of the evaluation before training; the others count from 0
 
 
+@partial(jax.jit, inline=True)  # called eagerly too, where each operation would be a program
+def evaluation_streams(keys: jax.Array, number: jax.typing.ArrayLike) -> jax.Array:
+    """Return the keys `[P]` of an evaluation's episodes, from the streams `[P]` of seeds."""
+    return jax.vmap(evaluation_stream, (0, None))(keys, number)
+
+
 def evaluation_stream(key: jax.Array, number: jax.typing.ArrayLike) -> jax.Array:
     """Return the key of an evaluation's episodes, from the stream `key` of a seed."""
     return jax.random.fold_in(key, number)

@@ -92,7 +92,7 @@ def find_optimizer(settings: SystemConfig) -> Callable[[jax.Array], tuple[Any, .
         return transform.update(params, transform.init(params), params)
 
     try:
-        jax.eval_shape(step, jnp.float32(1.0))
+        jax.eval_shape(step, jax.ShapeDtypeStruct((), jnp.float32))
     except Exception as error:  # a user's function may raise anything
         raise ConfigError(
             f"system.optimizer={name}: called with learning_rate and "

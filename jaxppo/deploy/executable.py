@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from jax.experimental import serialize_executable
 
-from jaxppo.algorithms.evaluation import evaluation_stream
+from jaxppo.algorithms.evaluation import evaluation_streams
 from jaxppo.algorithms.spine import warm_up_members
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
@@ -102,7 +102,7 @@ def _compile_start(layout: Layout, configs: Sequence[Config]) -> Any:
         streams = build.random_streams([config.arch.seed for config in configs])[2]
         blocks = []
         for block, count in enumerate(layout.plan.updates_per_block):
-            keys = jax.vmap(evaluation_stream, (0, None))(streams, block)
+            keys = evaluation_streams(streams, block)
             blocks.append((layout.place_count(count), place_keys(layout, keys)))
         state = place_start(layout, configs)
         if layout.plan.warmup_rollouts:

@@ -178,7 +178,7 @@ def glance(config: EnvConfig) -> list[str]:
     checks every step.
     """
     try:
-        with jax.ensure_compile_time_eval():  # also where a caller is traced
+        with _untraced():
             env = envs.build(config)
             if envs.is_simulated(env):
                 return []
@@ -188,6 +188,15 @@ def glance(config: EnvConfig) -> list[str]:
             return [*found, *_values(env, played), *_doubts(env, config, played)]
     except Exception as error:  # an environment may raise anything
         return [f"raises {line(error)}"]
+
+
+def _untraced() -> contextlib.AbstractContextManager[None]:
+    """Compute numbers also where a caller is traced.
+
+    Elsewhere nothing need change: each operation on constants would be a program of its own.
+    """
+    is_traced = isinstance(jnp.int32(0), jax.core.Tracer)
+    return jax.ensure_compile_time_eval() if is_traced else contextlib.nullcontext()
 
 
 def _python_state(env: Environment) -> Iterator[str]:

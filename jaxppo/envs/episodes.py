@@ -294,7 +294,7 @@ def problems(env: Any) -> list[str]:
         if wrong := [problem for space in spaces for problem in space_problems(space, acts)]:
             return [f"{name}: {wrong[0]}"]
     num = 3  # B, a number that a shape of a single environment is unlikely to have by mistake
-    keys = jax.random.split(jax.random.key(0), num)
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), num))
     found: list[str] = []
     try:
         state, obs = jax.eval_shape(env.reset, keys)
@@ -304,7 +304,7 @@ def problems(env: Any) -> list[str]:
         return [f"reset: does not run under jax: {raised(error)}"]
     found += _differences("reset: observation", obs, env.observation_space)
     try:
-        action = zeros(env.action_space, (num,))
+        action = jax.eval_shape(lambda: zeros(env.action_space, (num,)))
         after, step = jax.eval_shape(env.step, keys, state, action)
     except ConfigError as error:
         return [*found, str(error)]

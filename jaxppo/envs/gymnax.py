@@ -84,7 +84,8 @@ class GymnaxEnvironment:
         with _explained(f"{name}: "):
             own = getattr(type(env), "reset", None) is not Environment.reset
             reset = "reset" if own else "reset_env"  # which gymnax's reset calls
-            start = jax.eval_shape(getattr(env, reset), jax.random.key(0), params)
+            key = jax.eval_shape(jax.random.key, 0)
+            start = jax.eval_shape(getattr(env, reset), key, params)
             example, _ = returned(f"{name}: {reset}", start, RESET)
             observations, actions = (
                 _space(name, env, part, params) for part in ("observation_space", "action_space")

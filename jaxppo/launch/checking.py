@@ -14,7 +14,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import CONFIG, LOCAL, plain
 from jaxppo.envs.contract import glance
-from jaxppo.launch.command_line import endings
+from jaxppo.launch.command_line import checked, endings
 from jaxppo.launch.composing import literal, without_plus
 from jaxppo.launch.errors import one_line
 from jaxppo.launch.resuming import settings_of, warn_of_omitted_sinks
@@ -41,7 +41,7 @@ class Check(Callback):
                 settings = settings_of(config, config.hydra)
             processes.check_alike(_facts(settings))
             with processes.agreeing():
-                prepare(settings)
+                checked[:] = [(settings, prepare(settings))]
                 if processes.is_first():
                     _check_run(config, settings)
             if processes.count() > 1:

@@ -19,6 +19,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from jaxppo import __version__
 from jaxppo.config.messages import BoundsWarning
+from jaxppo.config.plan import Plan
+from jaxppo.config.schema import Config
 from jaxppo.launch.composing import (
     check_form,
     check_groups,
@@ -35,6 +37,7 @@ from jaxppo.runtime.simulated.remote import ClusterWarning
 from jaxppo.runtime.sinks.console import print_lines
 from jaxppo.runtime.store.checkpoint import CheckpointWarning
 from jaxppo.simulators.faults import RestartWarning
+from jaxppo.types import System
 
 OWN_WARNINGS = (BoundsWarning, CheckpointWarning, ClusterWarning, RestartWarning)
 _FLAGS = (
@@ -47,11 +50,12 @@ _WITH_VALUE = (  # flags that take the next argument
     *("-cd", "--config-dir", "--experimental-rerun", "-i", "--info"),
 )
 
+checked: list[tuple[Config, tuple[Plan, System]]] = []  # the run that begins, and its `prepare`
 endings = contextlib.ExitStack()  # what is done when a command that trains ends, however it ends
 
 
 def main(config_name: str, run: Callable[..., float]) -> None:
-    """Call `run(config, run_dir, resume)` for every job that Hydra composes.
+    """Call `run(config, run_dir, resume=, prepared=)` for every job that Hydra composes.
 
     A user's mistake gives one line on standard error and exit status 2, a failed run status 1.
     """
@@ -71,8 +75,10 @@ def main(config_name: str, run: Callable[..., float]) -> None:
         run_dir = Path(config.resume or HydraConfig.get().runtime.output_dir).absolute()
         if HydraConfig.get().mode == RunMode.MULTIRUN:
             return run(config, run_dir)  # Hydra reports a failed job, and the others go on
+        prepared = next((found for own, found in checked if own == config), None)
+        checked.clear()
         with one_line():
-            return run(config, run_dir, resume=config.resume is not None)
+            return run(config, run_dir, resume=config.resume is not None, prepared=prepared)
 
     with one_line(), endings, _warnings_as_lines():
         check_plugin(sys.argv[1:])

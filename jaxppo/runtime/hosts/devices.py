@@ -190,9 +190,17 @@ def sharding(devices: Sequence[jax.Device]) -> NamedSharding:
 
 def replicate(tree: PyTree, devices: Sequence[jax.Device]) -> PyTree:
     """Copy leaves `[...]` to every device: `[D, ...]`."""
-    num = len(devices)
-    copies = jax.tree.map(lambda x: jax.numpy.broadcast_to(x, (num, *x.shape)), tree)
-    return shard(copies, devices)
+    return shard(repeated(tree, len(devices)), devices)
+
+
+def repeated(tree: PyTree, num: int) -> PyTree:
+    """Return leaves `[...]` as `[num, ...]`; those of NumPy need no program."""
+
+    def one(x: Any) -> Any:
+        library = np if isinstance(x, np.ndarray | np.generic) else jax.numpy
+        return library.broadcast_to(x, (num, *x.shape))
+
+    return jax.tree.map(one, tree)
 
 
 def host(tree: PyTree) -> PyTree:

@@ -2,8 +2,8 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -26,7 +26,7 @@ from jaxppo.ops.collectives import BATCH_AXIS
 from jaxppo.ops.statistics import normalized_entries
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import microbatches
-from jaxppo.types import Environment, Hyperparameters, LearnerState, PyTree, System, is_space, zeros
+from jaxppo.types import Environment, Hyperparameters, LearnerState, System, is_space, zeros
 
 
 def build(config: Config, plan: Plan) -> System:
@@ -107,15 +107,15 @@ def build_alone(config: Config) -> System:
 
 def hyperparameters(config: Config, plan: Plan) -> Hyperparameters:
     """Return the hyperparameters of a run, scalars."""
-    return jax.tree.map(lambda x: x[0], stacked_hyperparameters([config], plan))
+    return jax.tree.map(lambda x: jnp.asarray(x[0]), stacked_hyperparameters([config], plan))
 
 
 def stacked_hyperparameters(members: Sequence[Config], plan: Plan) -> Hyperparameters:
-    """Return the hyperparameters of members, `[P]`."""
+    """Return the hyperparameters of members, `[P]`, in NumPy."""
     each = [{**numbers(member.system), **schedule_numbers(member.system)} for member in members]
     return algorithm_class(members[0].system.algorithm).hyperparameters_type(
-        **{name: jnp.asarray([row[name] for row in each], jnp.float32) for name in each[0]},
-        num_updates=jnp.full(len(members), plan.num_updates, jnp.int32),
+        **{name: np.asarray([row[name] for row in each], np.float32) for name in each[0]},
+        num_updates=np.full(len(members), plan.num_updates, np.int32),
     )
 
 
@@ -142,24 +142,41 @@ def program_key(config: Config) -> Config:
 
 def random_streams(seeds: Sequence[int]) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Return keys `[P]` for initialisation, acting, evaluation and the absolute metric."""
-    keys = jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32))
-    agent, acting, evaluation, absolute = jnp.moveaxis(
-        jax.vmap(partial(jax.random.split, num=4))(keys), 1, 0
-    )
-    return agent, acting, evaluation, absolute
+    return _random_streams(np.asarray(seeds, np.uint32))
 
 
-def begin(system: System, members: Sequence[Config], plan: Plan, steps: int = 0) -> LearnerState:
+@partial(jax.jit, inline=True)  # called eagerly too, where each operation would be a program
+def _random_streams(seeds: jax.Array) -> tuple[jax.Array, ...]:
+    keys = jax.vmap(jax.random.key)(seeds)
+    return tuple(jnp.moveaxis(jax.vmap(partial(jax.random.split, num=4))(keys), 1, 0))
+
+
+def begin(
+    system: System,
+    members: Sequence[Config],
+    plan: Plan,
+    *,
+    steps: int = 0,
+    arrange: Callable[[LearnerState], LearnerState] | None = None,
+) -> LearnerState:
     """Return the first state of members: agents `[P, ...]`, acting `[P, D, U, ...]`.
 
     Members differ in seed and hyperparameters, and start as they would alone. `D` is the number of
     devices per member: 1 if each device has its own members. Environments that start after `steps`
-    steps have other random streams than at the start.
+    steps have other random streams than at the start. `arrange` changes the form in the same
+    program.
     """
-    agent_keys, acting_keys, _, _ = random_streams([m.arch.seed for m in members])
-    if steps:
-        acting_keys = jax.vmap(jax.random.fold_in, (0, None))(acting_keys, steps)
     grid = (plan.devices_per_member, plan.update_batch_size)
+    seeds = np.asarray([member.arch.seed for member in members], np.uint32)
+    program = _beginning(system, grid, arrange)
+    return program(stacked_hyperparameters(members, plan), seeds, steps)
+
+
+@lru_cache(8)  # JAX would keep every system that is a static argument
+def _beginning(
+    system: System, grid: tuple[int, int], arrange: Callable[[LearnerState], LearnerState] | None
+) -> Callable[..., LearnerState]:
+    """Return the program of `begin`. JAX keeps its trace, so that its shapes cost no other."""
 
     def start(hp: Hyperparameters, agent_key: jax.Array, acting_key: jax.Array) -> LearnerState:
         acting = jax.vmap(jax.vmap(partial(init_acting, system)))(
@@ -167,10 +184,13 @@ def begin(system: System, members: Sequence[Config], plan: Plan, steps: int = 0)
         )
         return LearnerState(agent=init_agent(system, hp, agent_key), acting=acting)
 
-    def start_all(*members: PyTree) -> LearnerState:
-        started = jax.vmap(start)(*members)
+    def start_all(numbers: Hyperparameters, seeds: jax.Array, steps: int) -> LearnerState:
+        agent_keys, acting_keys, _, _ = _random_streams(seeds)
+        if steps:
+            acting_keys = jax.vmap(jax.random.fold_in, (0, None))(acting_keys, steps)
+        started = jax.vmap(start)(numbers, agent_keys, acting_keys)
         # Remove JAX's weak types, since the outputs of the program do not have them
-        return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), started)
+        started = jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), started)
+        return started if arrange is None else arrange(started)
 
-    numbers = stacked_hyperparameters(members, plan)
-    return jax.jit(start_all)(numbers, agent_keys, acting_keys)
+    return jax.jit(start_all, static_argnums=2)

@@ -1,11 +1,14 @@
 """Evaluate every member on a fixed number of episodes, on all devices."""
 
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import jax
 import numpy as np
 
 from jaxppo.algorithms.evaluation import Episodes, episode_keys
+from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import compile
 from jaxppo.runtime.programs.placement import Layout
 from jaxppo.types import Policy
@@ -16,10 +19,20 @@ def place_keys(layout: Layout, keys: jax.Array, first: int = 0) -> jax.Array:
 
     `keys` `[P]` are the members' streams.
     """
-    shards, each = layout.plan.devices_per_member, layout.plan.eval_episodes_per_device
-    numbers = first + np.arange(shards * each)
-    found = jax.vmap(episode_keys, (0, None))(keys, numbers)
-    return layout.place_split(found.reshape(-1, shards, each))
+    numbers = np.arange(layout.plan.devices_per_member * layout.plan.eval_episodes_per_device)
+    return devices.shard(_arranged_keys(layout)(keys, first + numbers), layout.devices)
+
+
+@lru_cache(8)
+def _arranged_keys(layout: Layout) -> Callable[[jax.Array, np.ndarray], jax.Array]:
+    """Return the program of `place_keys`."""
+    form = layout.plan.devices_per_member, layout.plan.eval_episodes_per_device
+
+    def arranged(keys: jax.Array, numbers: jax.Array) -> jax.Array:
+        found = jax.vmap(episode_keys, (0, None))(keys, numbers)
+        return layout.arrange_split(found.reshape(-1, *form))
+
+    return jax.jit(arranged)
 
 
 def evaluate(

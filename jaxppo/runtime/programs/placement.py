@@ -75,22 +75,33 @@ class Layout:
 
     def place(self, state: LearnerState) -> LearnerState:
         """Place agents `[P, ...]` as `[D, P, ...]`, acting `[P, D, U, ...]` as `[D, P, U, ...]`."""
-        agent, acting = self.place_agents(state.agent), self.place_split(state.acting)
+        return devices.shard(self.arrange(state), self.devices)
+
+    def arrange(self, state: LearnerState) -> LearnerState:
+        """Return a state in the form that `place` gives it, without placing it."""
+        agent, acting = self.arrange_agents(state.agent), self.arrange_split(state.acting)
         return LearnerState(agent=agent, acting=acting)
 
     def place_agents(self, tree: PyTree) -> PyTree:
         """Place leaves `[P, ...]` with one entry per agent as `[D, P, ...]`."""
+        return devices.shard(self.arrange_agents(tree), self.devices)
+
+    def arrange_agents(self, tree: PyTree) -> PyTree:
+        """Return leaves in the form that `place_agents` gives them."""
+        num = self.plan.num_devices
         if not self.plan.shards_members:
-            return devices.replicate(tree, self.devices)
-        num = len(self.devices)
-        split = jax.tree.map(lambda x: x.reshape(num, -1, *x.shape[1:]), tree)
-        return devices.shard(split, self.devices)
+            return devices.repeated(tree, num)
+        return jax.tree.map(lambda x: x.reshape(num, -1, *x.shape[1:]), tree)
 
     def place_split(self, tree: PyTree) -> PyTree:
         """Place leaves `[P, D, ...]`, split over the devices of a member, as `[D, P, ...]`."""
+        return devices.shard(self.arrange_split(tree), self.devices)
+
+    def arrange_split(self, tree: PyTree) -> PyTree:
+        """Return leaves in the form that `place_split` gives them."""
         if self.plan.shards_members:
-            return self.place_agents(jax.tree.map(lambda x: x[:, 0], tree))
-        return devices.shard(jax.tree.map(lambda x: x.swapaxes(0, 1), tree), self.devices)
+            return self.arrange_agents(jax.tree.map(lambda x: x[:, 0], tree))
+        return jax.tree.map(lambda x: x.swapaxes(0, 1), tree)
 
     def place_count(self, count: int) -> jax.Array:
         """Place an integer on every device, `[D]`."""
@@ -98,9 +109,8 @@ class Layout:
 
     def no_metrics(self) -> Metrics:
         """Return the metrics at the start of a block, `[D, P]`."""
-        zero = zero_metrics(self.system)
-        row = jax.tree.map(lambda x: jnp.broadcast_to(x, (self.plan.num_members,)), zero)
-        return self.place_agents(row)
+        zero, num = zero_metrics(self.system), self.plan.num_members
+        return self.place_agents(jax.tree.map(lambda x: jnp.broadcast_to(x, (num,)), zero))
 
     def no_earlier(self, config: Config) -> Metrics | None:
         """Return the metrics of the block's earlier train events at its start; None: unused."""
@@ -143,6 +153,10 @@ class Layout:
         mask = self.place_agents(chosen)
         return self._compiled(where)(mask, one, other)
 
+    def copy(self, tree: PyTree) -> PyTree:
+        """Copy leaves `[D, ...]`."""
+        return self._compiled(_copied)(tree)
+
     def _compiled(self, function: Callable[..., Any], *static: int) -> Any:
         """Return a function as a program whose results are placed as its arguments are.
 
@@ -162,6 +176,10 @@ def _window(system: System, placed: tuple[jax.Device, ...]) -> Any:
         return add(earlier, total), like(zero_metrics(system), total)
 
     return jax.jit(next_window, out_shardings=devices.sharding(placed))
+
+
+def _copied(tree: PyTree) -> PyTree:
+    return jax.tree.map(jnp.copy, tree)
 
 
 def _take(sharded: bool, tree: PyTree, chosen: jax.Array) -> PyTree:

@@ -16,7 +16,8 @@ from jaxppo.types import LearnerState
 
 def place_start(layout: Layout, configs: Sequence[Config]) -> LearnerState:
     """Return the placed first state."""
-    return layout.place(build.begin(layout.system, configs, layout.plan))
+    first = build.begin(layout.system, configs, layout.plan, arrange=layout.arrange)
+    return devices.shard(first, layout.devices)
 
 
 def compile_start(layout: Layout, configs: Sequence[Config]) -> compile.Program:

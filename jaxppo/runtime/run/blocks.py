@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxppo.algorithms.evaluation import FIRST, Episodes, evaluation_stream
+from jaxppo.algorithms.evaluation import FIRST, Episodes, evaluation_streams
 from jaxppo.algorithms.metrics import headlines
 from jaxppo.algorithms.report import Metrics
 from jaxppo.config.fields import MAX_INT
@@ -216,7 +216,7 @@ class Blocks:
         """Evaluate and write; return the members' scores and which slots improved, `[P]` bool."""
         seeds = [self._members[i].seed for i in self.layout.slots]
         keys = build.random_streams(seeds)[2]
-        keys = jax.vmap(evaluation_stream, (0, None))(keys, block)
+        keys = evaluation_streams(keys, block)
         episodes = self._play(policy, keys)
         last = {"last": self._progress.is_over}
         found = {

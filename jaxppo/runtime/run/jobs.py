@@ -30,6 +30,7 @@ class Job:
     run_dir: Path | None
     resume: bool = False  # from the latest checkpoint in run_dir, if any
     group: str | None = None  # name of its sweep, if any
+    prepared: tuple[Plan, System] | None = None  # by `prepare`; None: the run builds its own
 
 
 def prepare(config: Config) -> tuple[Plan, System]:

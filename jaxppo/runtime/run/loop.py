@@ -10,16 +10,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
-
-from jaxppo.config.plan import num_members
+from jaxppo.config.plan import Plan, num_members
 from jaxppo.config.schema import Config
 from jaxppo.runtime.chips import targets
 from jaxppo.runtime.hosts import processes
 from jaxppo.runtime.hosts.signals import PATIENCE
 from jaxppo.runtime.programs import build
 from jaxppo.runtime.programs.placement import Layout, State
+from jaxppo.runtime.programs.start import place_start
 from jaxppo.runtime.run import saving
 from jaxppo.runtime.run.blocks import Blocks
 from jaxppo.runtime.run.caller import Caller
@@ -32,9 +30,16 @@ from jaxppo.runtime.run.selection import Selection
 from jaxppo.runtime.store import checkpoint
 from jaxppo.runtime.store.progress import Progress
 from jaxppo.simulators.faults import SimulatorError
+from jaxppo.types import System
 
 
-def run(config: Config, run_dir: Path, *, resume: bool = False) -> float:
+def run(
+    config: Config,
+    run_dir: Path,
+    *,
+    resume: bool = False,
+    prepared: tuple[Plan, System] | None = None,
+) -> float:
     """Train as `config` says, write below `run_dir`, and return the absolute metric.
 
     Without `arch.absolute_metric`, return the best mean return of an evaluation; with several
@@ -44,7 +49,7 @@ def run(config: Config, run_dir: Path, *, resume: bool = False) -> float:
     saving.
     """
     here = processes.is_first()  # of several processes only the first writes and speaks
-    job = Job(config, run_dir if here else None, resume)
+    job = Job(config, run_dir if here else None, resume, prepared=prepared)
     (outcome,) = run_together([job], caller=Caller(console=here))
     if isinstance(outcome, TrainingError):
         raise outcome
@@ -73,7 +78,10 @@ def _run_together(jobs: Sequence[Job], fit: bool, caller: Caller) -> list[float 
         plan_members(job.config, num_members(job.config))  # raises its errors
     members, config = Members(jobs), jobs[0].config  # all jobs have the same program
     plan = plan_members(config, len(members))
-    layout = Layout(plan, build.build(config, plan), tuple(range(len(members))))
+    planned, system = jobs[0].prepared or (None, None)
+    if system is None or planned != plan:
+        system = build.build(config, plan)
+    layout = Layout(plan, system, tuple(range(len(members))))
     train = None
     if fit:
         train = compile_training(layout, members.configs(layout.slots))
@@ -170,9 +178,10 @@ def begin(
     programs: Programs,
 ) -> State:
     """Return the first state, after any warm-up; its policies are the best so far."""
-    first = build.begin(layout.system, members.configs(layout.slots), layout.plan)
-    learner = warm_up(layout, config, layout.place(first), programs.train)
+    first = place_start(layout, members.configs(layout.slots))
+    learner = warm_up(layout, config, first, programs.train)
     if selection.method != "none":
         events.write_selection(selection.describe(layout.slots, layout.slots, 0))
-    best = jax.tree.map(jnp.copy, learner.agent.policy)
-    return State(learner, best, layout.no_metrics(), layout.no_earlier(config))
+    return State(
+        learner, layout.copy(learner.agent.policy), layout.no_metrics(), layout.no_earlier(config)
+    )

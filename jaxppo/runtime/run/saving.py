@@ -287,7 +287,7 @@ def place_state(
         configs, system = members.configs(layout.slots), layout.system
         env = begun_at(system.env, resumed.steps / layout.plan.total_steps)
         system = dataclasses.replace(system, env=env)
-        acting = build.begin(system, configs, layout.plan, resumed.steps).acting
+        acting = build.begin(system, configs, layout.plan, steps=resumed.steps).acting
     elif resumed.facts.shards != layout.shards:
         acting = reshard(acting, layout.shards)
     # Of the block before the last train event; none yet if `logger.every` is new
