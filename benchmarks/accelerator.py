@@ -1,7 +1,7 @@
 """What an accelerator does, in nine minutes at most: `make bench-accelerator`.
 
 Runs the tests of tests/runtime/test_device.py, and measures speed, compile time and memory of
-several settings, each in a process of its own, beside the estimate of `arch.target`. The same
+several settings, each in a process of its own, beside the estimate of `jaxppo.plan`. The same
 process also runs the same work in other systems, in turn: a plain PPO
 (benchmarks/peers/run_plain.py), and rejax if it is installed. Writes
 benchmarks/results/accelerator.json and accelerator.md (ignored by git). What there is no time for
@@ -27,8 +27,8 @@ from benchmarks.blocks import RESULTS, SIZES, Size, keep
 from benchmarks.peers import PEERS
 from benchmarks.peers.updates import block
 from benchmarks.speed import ROOT, SETTINGS, Setting, Timed, of_size, seconds
+from jaxppo.extras.chips import targets
 from jaxppo.kernels.platforms import forms
-from jaxppo.runtime.chips import targets
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import program_cache
 

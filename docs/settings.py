@@ -16,6 +16,7 @@ from jaxppo.config.parse import system_type
 from jaxppo.config.schema import ALGORITHMS, Config, SystemConfig
 from jaxppo.deploy.evaluation import Evaluation
 from jaxppo.deploy.export import Export
+from jaxppo.extras.chips.plan import Planning
 from jaxppo.extras.films import Rendering
 from jaxppo.extras.report import Reporting
 from jaxppo.extras.tuning import Tuning
@@ -27,6 +28,7 @@ COMMANDS = {
     "jaxppo.render": Rendering,
     "jaxppo.export": Export,
     "jaxppo.report": Reporting,
+    "jaxppo.plan": Planning,
     "jaxppo.tune": Tuning,
 }
 OF_FILES = ("env", "network")  # groups whose values come from a file of configs/
@@ -38,7 +40,7 @@ Every key, with its default, what it takes and what it means; and what `group=NA
 files of `configs/`: edit those.
 
 Keys are typed as `key=value` after `python -m jaxppo.ff_ppo`, `rec_ppo`, `ff_pqn` or `rec_pqn`.
-`--cfg job` prints what a command line amounts to, and `arch.plan_only=true` what it would run.
+`--cfg job` prints what a command line amounts to, and `python -m jaxppo.plan` what it would run.
 Integers may be typed as `1e7`.
 """
 

@@ -12,6 +12,7 @@ COMMANDS = """python -m jaxppo.COMMAND, each with --help and --version:
   evaluate     play episodes with a trained policy: python -m jaxppo.evaluate run=DIR
   render       film a trained policy
   export       export a policy or a learner to other programs
+  plan         print what a run would need: python -m jaxppo.plan env=cartpole target=h200
   tune         search hyperparameters: python -m jaxppo.tune env=cartpole budget=5e7
   report       compare runs on a page
   envs         list environments: python -m jaxppo.envs cart

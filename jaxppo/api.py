@@ -154,8 +154,6 @@ def train(
     resumes = found.resume is not None
     if resumes and run_dir is not None:
         raise ConfigError(f"run_dir={run_dir}: a resumed run stays in its directory; leave it out")
-    if found.arch.plan_only:
-        raise ConfigError("arch.plan_only=true: prints a plan, and is for the command line")
     found = with_given(found, env, network, resumes=resumes)
     given = found.resume or run_dir
     folder = None if given is None else Path(given)
@@ -322,18 +320,14 @@ def make_train(
     its result: no screen, no files, no checkpoints. It trains one agent on one device; for several
     agents use `jax.vmap`.
 
-    `ConfigError` if the settings are wrong, ask for several members, `arch.plan_only` or
-    `arch.target`, resume a run, or write files (`logger.tensorboard`, `wandb`, `marl_eval` or
-    `sinks`).
+    `ConfigError` if the settings are wrong, ask for several members, resume a run, or write files
+    (`logger.tensorboard`, `wandb`, `marl_eval` or `sinks`).
     """
     devices.choose_platform()
     found = _composed(command, config, env, network)
-    if found.resume is not None or found.arch.plan_only:
-        key = "arch.plan_only=true" if found.resume is None else f"resume={found.resume}"
-        raise ConfigError(f"{key}: make_train begins a run and has no files; leave it out")
-    if found.arch.target is not None:
+    if found.resume is not None:
         raise ConfigError(
-            f"arch.target={found.arch.target}: make_train compiles for this machine; leave it out"
+            f"resume={found.resume}: make_train begins a run and has no files; leave it out"
         )
     _check_without_files(found.logger, "leave it out, or use jaxppo.train(..., run_dir=DIR)")
     with _one_line():

@@ -312,8 +312,8 @@ def _read(
 # Groups and keys that do not affect the result: runs that differ only in these are the same
 _IGNORED_GROUPS = ("checkpoint", "logger", "resume", "resume_allow", "trust")
 _IGNORED_KEYS = {
-    *("arch.seed", "arch.num_seeds", "arch.evaluate_first", "arch.plan_only"),
-    *("arch.profile", "arch.compiler", "arch.compile_cache", "arch.distributed", "arch.target"),
+    *("arch.seed", "arch.num_seeds", "arch.evaluate_first"),
+    *("arch.profile", "arch.compiler", "arch.compile_cache", "arch.distributed"),
     *(f"env.{name}" for name in HOW_RUN),
 }
 

@@ -12,6 +12,8 @@ from jaxppo.config.schema import ALGORITHMS, Config, SystemConfig
 
 # Old names of settings, and their current names
 RENAMED = {
+    "arch.plan_only": "python -m jaxppo.plan",
+    "arch.target": "python -m jaxppo.plan target=",
     "system.gradient_chunk": "system.microbatch_size",
     "system.kl_stop": "system.target_kl",
     "system.kl_target": "system.kl_coef_target",

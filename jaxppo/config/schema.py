@@ -65,12 +65,6 @@ class ArchConfig:
     absolute_metric: bool = setting(
         True, "at the end, evaluate the best parameters again, on 10 x num_eval_episodes episodes"
     )
-    plan_only: bool = setting(False, "print the plan, compile, print cost and memory, then stop")
-    target: str | None = setting(
-        None,
-        "with plan_only, the accelerator to compile for, which need not be here: h200, h100, a100, "
-        "v5e, v6e or v5p; h200:4 or v5e:2x2 for several; null: this machine",
-    )
     on_nonfinite: str = setting(
         "stop",
         "on NaN or infinity in training: stop (at the end of the block), or skip (and count) such "

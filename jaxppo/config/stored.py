@@ -87,12 +87,14 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"{file}: cannot be read ({brief(error)})") from error
     if not isinstance(found, dict):
         raise ConfigError(f"{file}: holds no settings of a run")
+    for name in ("plan_only", "target"):  # until 0.2; of a run that trained they had no effect
+        found.get("arch", {}).pop(name, None)
     return typing.cast(dict[str, Any], found)
 
 
 # Settings about this machine, not about the run; a resume takes them from the command line
 LOCAL = (
-    *("arch.compile_cache", "arch.distributed", "arch.profile", "arch.target", "logger.sinks"),
+    *("arch.compile_cache", "arch.distributed", "arch.profile", "logger.sinks"),
     *(f"logger.{name}" for name in LoggerConfig.__dataclass_fields__ if name.startswith("wandb")),
 )
 

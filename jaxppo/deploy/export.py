@@ -5,7 +5,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import read_config
 from jaxppo.config.trust import check_trust
-from jaxppo.deploy.executable import write_executables
 from jaxppo.deploy.policy import Choice, TrainedPolicy
 from jaxppo.envs.episodes import limits
 from jaxppo.kernels.platforms import compiling_for
@@ -76,8 +75,11 @@ class Export(Choice):
     )
 
 
-def export(settings: Export) -> None:
-    """Write the programs and print a summary."""
+def export(settings: Export, executables: Callable[[Config, str | None, Path], None]) -> None:
+    """Write the programs and print a summary.
+
+    `executables(config, target, out)` writes those of what=executable.
+    """
     settings.check()
     default = Export()
     for name, what in OF_ONE.items():
@@ -100,7 +102,7 @@ def export(settings: Export) -> None:
     elif settings.what == "learner":
         lower_learner(settings, out)
     else:
-        write_executables(_config_of(settings), settings.target, out)
+        executables(_config_of(settings), settings.target, out)
 
 
 def export_policy(settings: Export, out: Path) -> None:

@@ -132,7 +132,7 @@ class Result:
         events = Events([job], reached.members, caller)
         with only_run_in(folder), ThreadPoolExecutor(1, "checkpoint") as threads:
             keep_config(self.config, folder)
-            events.open([None], only_screen=False)
+            events.open([None])
             try:
                 events.replay(self.events, folder)
                 parts = [job], reached.members, events, reached.progress, reached.selection

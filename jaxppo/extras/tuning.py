@@ -213,9 +213,8 @@ def _general(command: str, typed: Sequence[str]) -> Config:
     arch = config.arch
     if arch.num_seeds > 1:
         raise ConfigError(f"arch.num_seeds={arch.num_seeds}: leave it out; take seeds=N")
-    if arch.plan_only or not arch.absolute_metric:
-        key = "plan_only=true" if arch.plan_only else "absolute_metric=false"
-        raise ConfigError(f"arch.{key}: is not for jaxppo.tune; leave it out")
+    if not arch.absolute_metric:
+        raise ConfigError("arch.absolute_metric=false: is not for jaxppo.tune; leave it out")
     return dataclasses.replace(
         config,
         arch=dataclasses.replace(arch, evaluate_first=False),

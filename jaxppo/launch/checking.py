@@ -45,7 +45,7 @@ class Check(Callback):
                 if processes.is_first():
                     _check_run(config, settings)
             if processes.count() > 1:
-                _share_directory(config, writes=not settings.arch.plan_only)
+                _share_directory(config)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Check a sweep."""
@@ -72,8 +72,7 @@ class Check(Callback):
 def _end_sweep(config: DictConfig, sweep_dir: Path) -> None:
     """Report the results of a sweep, even if jobs failed or did not begin; unlock its directory."""
     try:
-        if not OmegaConf.select(config, "arch.plan_only"):
-            sweep.report(sweep_dir, console=bool(OmegaConf.select(config, "logger.console")))
+        sweep.report(sweep_dir, console=bool(OmegaConf.select(config, "logger.console")))
     finally:
         release(sweep_dir)
 
@@ -86,7 +85,7 @@ def _check_run(config: DictConfig, settings: Config) -> None:
     else:
         warn_of_omitted_sinks(Path(settings.resume), settings)
     _warn_of_environment(settings)
-    if settings.resume is None and not settings.arch.plan_only:
+    if settings.resume is None:
         _claim("hydra.run.dir", run_dir)
         check_run_dir("hydra.run.dir", run_dir)  # another process may have been faster
 
@@ -104,14 +103,14 @@ def _facts(settings: Config) -> dict[str, Any]:
     return {**own, "arch": arch, "versions": checkpoint.versions()}
 
 
-def _share_directory(config: DictConfig, *, writes: bool) -> None:
-    """Check that all processes see the directory of the first, if the run `writes`.
+def _share_directory(config: DictConfig) -> None:
+    """Check that all processes see the directory of the first.
 
     Hydra takes the directory from `config` after this. The other processes write nothing there.
     """
     run_dir = processes.agree(str(_directory(config, "hydra.run.dir").absolute()))
     with processes.agreeing():
-        if writes and not Path(run_dir).is_dir():
+        if not Path(run_dir).is_dir():
             raise ConfigError(
                 f"hydra.run.dir={run_dir}: this host does not see it; choose a directory that all "
                 "hosts share"

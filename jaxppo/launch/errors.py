@@ -111,7 +111,7 @@ def explain(error: Exception, arguments: Sequence[str] | None = None) -> str | N
         first = str(error).partition("\n")[0] or "no memory is left"
         return (
             f"{first}; lower arch.total_num_envs, system.rollout_length or the number of members; "
-            "arch.plan_only=true says what a run needs"
+            "python -m jaxppo.plan says what a run needs"
         )
     if _is_of_platform(error):
         return (

@@ -1,7 +1,6 @@
 """Train, evaluate and select members block by block, and compute the absolute metric."""
 
 import dataclasses
-import math
 import time
 from collections.abc import Callable, Container
 from typing import Any
@@ -10,12 +9,9 @@ import jax
 import numpy as np
 
 from jaxppo.algorithms.evaluation import FIRST, Episodes, evaluation_streams
-from jaxppo.algorithms.metrics import headlines
 from jaxppo.algorithms.report import Metrics
 from jaxppo.config.fields import MAX_INT
 from jaxppo.config.schema import Config
-from jaxppo.kernels.platforms import forms
-from jaxppo.runtime.chips import targets
 from jaxppo.runtime.hosts import devices, processes
 from jaxppo.runtime.hosts.signals import PATIENCE, Signals
 from jaxppo.runtime.programs import build, compile
@@ -23,7 +19,6 @@ from jaxppo.runtime.programs.evaluating import evaluate, score
 from jaxppo.runtime.programs.placement import Layout, State
 from jaxppo.runtime.run.compiling import Programs, check_memory, compile_programs
 from jaxppo.runtime.run.events import Events, of_training
-from jaxppo.runtime.run.jobs import algorithm_name
 from jaxppo.runtime.run.members import Member, Members
 from jaxppo.runtime.run.saving import Saver
 from jaxppo.runtime.run.selection import Selection
@@ -61,30 +56,6 @@ class Blocks:
     def _active(self) -> list[int]:
         return self._members.active(self.layout.slots)
 
-    @property
-    def _precision(self) -> str:
-        return self._config.arch.precision or forms().precision
-
-    def describe(self) -> dict[str, Any]:
-        """Return the values of a `start` event."""
-        system, plan, env = self.layout.system, self.layout.plan, self._config.env
-        params = jax.eval_shape(system.algorithm.init, jax.random.key(0))
-        return {
-            "environment": system.env.name,
-            "suite": (env.target or env.library).partition(".")[0],
-            "algorithm": algorithm_name(self._config),
-            "platform": self.layout.devices[0].platform,
-            "precision": self._precision,
-            "num_parameters": sum(math.prod(x.shape) for x in jax.tree.leaves(params)),
-            "num_eval_episodes": self._config.arch.num_eval_episodes,
-            "max_eval_steps": system.max_eval_steps,
-            "warmup_steps": plan.warmup_steps,
-            "population": self._config.population.size is not None,
-            "headlines": headlines(system.algorithm.loss_metrics),
-            **dataclasses.asdict(plan),
-            "updates_per_block": list(self._progress.updates_per_block),
-        }
-
     def compile(self, train: compile.Program | None = None) -> None:
         """Compile the programs of the current members; `train` may be compiled already."""
         configs = self._members.configs(self.layout.slots)
@@ -92,19 +63,9 @@ class Blocks:
         self.programs = compile_programs(self.layout, configs, train)
         self.close = self.programs.close
         self._progress.compile_seconds += self.programs.seconds
-        values = {
-            **self.programs.describe(),
-            "total_steps": self.layout.plan.total_steps,
-            "plan_only": self._config.arch.plan_only,
-        }
-        if (target := self._config.arch.target) is not None:
-            plan, train = self.layout.plan, self.programs.train
-            steps = plan.num_members * plan.steps_per_update
-            text, products = train.call.as_text(), (train.matmul_flops, train.matmul_traffic)
-            values |= targets.estimate(target, text, *products, steps, self._precision)
-            values["slow_memories"] = targets.slow_memories(self._config.network)
+        values = {**self.programs.describe(), "total_steps": self.layout.plan.total_steps}
         self._events.write(dict.fromkeys(self._active, values), "compile")
-        check_memory(self.layout, self.programs, self._config)
+        check_memory(self.layout, self._config, self.programs.train, self.programs.evaluate)
 
     def evaluate_untrained(self, state: State) -> None:
         """Evaluate the policies before training. They are never the best ones."""

@@ -20,7 +20,7 @@ from jaxppo.runtime.hosts import processes
 from jaxppo.runtime.programs import build, compile
 from jaxppo.runtime.programs.evaluating import place_keys
 from jaxppo.runtime.programs.placement import Layout
-from jaxppo.runtime.programs.start import compile_start, state_shapes, training_shapes
+from jaxppo.runtime.programs.start import state_shapes, training_shapes
 from jaxppo.runtime.simulated import evaluation, training
 from jaxppo.types import LearnerState, PyTree, System
 
@@ -38,13 +38,11 @@ class Programs:
 
     train: compile.Program
     evaluate: compile.Program
-    start: compile.Program | None  # makes the first state; a run compiles it when it begins
 
     @property
     def seconds(self) -> float:
         """Return the seconds that compiling took."""
-        start = self.start.seconds if self.start else 0.0
-        return self.train.seconds + self.evaluate.seconds + start
+        return self.train.seconds + self.evaluate.seconds
 
     @property
     def is_simulated(self) -> bool:
@@ -73,7 +71,6 @@ class Programs:
             "seconds": self.seconds,
             "train_seconds": self.train.seconds,
             "evaluate_seconds": self.evaluate.seconds,
-            **({"start_seconds": self.start.seconds} if self.start else {}),
             "gflop_per_update": None if flops is None else flops / 1e9,
             "peak_bytes": self.train.peak_bytes,
         }
@@ -90,7 +87,7 @@ def compile_training(layout: Layout, configs: Sequence[Config]) -> compile.Progr
 def compile_programs(
     layout: Layout, configs: Sequence[Config], train: compile.Program | None = None
 ) -> Programs:
-    """Compile the programs; `train` may be compiled already. With `arch.target`, also `start`."""
+    """Compile the programs; `train` may be compiled already."""
     train = train or compile_training(layout, configs)
     policy = state_shapes(layout, configs).agent.policy
 
@@ -100,9 +97,7 @@ def compile_programs(
 
     placed = jax.eval_shape(keys)
     return Programs(
-        train=train,
-        evaluate=compile_evaluation(layout.system, policy, placed, configs[0]),
-        start=None if configs[0].arch.target is None else compile_start(layout, configs),
+        train=train, evaluate=compile_evaluation(layout.system, policy, placed, configs[0])
     )
 
 
@@ -126,10 +121,9 @@ def check_group(layout: Layout, program: compile.Program) -> None:
         )
 
 
-def check_memory(layout: Layout, programs: Programs, config: Config) -> None:
+def check_memory(layout: Layout, config: Config, *programs: compile.Program) -> None:
     """Raise `ConfigError` if a device has less memory than the programs need."""
-    every = (programs.train, programs.evaluate, programs.start)
-    need = max((program.peak_bytes or 0) if program else 0 for program in every)
+    need = max(program.peak_bytes or 0 for program in programs)
     limit = _memory_limit(layout)
     with processes.agreeing():
         if limit is not None and need > limit:

@@ -1,22 +1,26 @@
 """Build the events of a run and send them to sinks."""
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
-from jaxppo.algorithms.metrics import MEAN, leaves
+from jaxppo.algorithms.metrics import MEAN, headlines, leaves
 from jaxppo.algorithms.report import Metrics
 from jaxppo.config.plan import num_members
-from jaxppo.config.schema import LoggerConfig
+from jaxppo.config.schema import Config, LoggerConfig
 from jaxppo.config.stored import plain
+from jaxppo.kernels.platforms import forms
 from jaxppo.ops.aggregates import interval, iqm
 from jaxppo.runtime import sinks
+from jaxppo.runtime.programs.placement import Layout
 from jaxppo.runtime.run.caller import Caller
-from jaxppo.runtime.run.jobs import Job
+from jaxppo.runtime.run.jobs import Job, algorithm_name
 from jaxppo.runtime.run.members import Members
 from jaxppo.runtime.sinks.console import Console
 
@@ -62,17 +66,14 @@ class Events:
         self._reports: list[Report] = []
         self._failed: set[str] = set()  # settings of views that have failed
 
-    def open(self, positions: Sequence[Mapping[str, int] | None], *, only_screen: bool) -> None:
+    def open(self, positions: Sequence[Mapping[str, int] | None]) -> None:
         """Open the sinks of each job and of each member, and one console for all.
 
         Each job and each member has its files in its own directory. `positions` holds, for each
-        job, how many bytes of each of its metric logs to keep, or None if it is not resumed. With
-        `only_screen` there are no files.
+        job, how many bytes of each of its metric logs to keep, or None if it is not resumed.
         """
         one = len(self._members) == 1
         for job, own, position in zip(self._jobs, self._members.jobs, positions, strict=True):
-            if only_screen:
-                break
             console = job.config.logger.console and one and self._caller.console
             config = dataclasses.replace(job.config.logger, console=console)
             self._open(config, job, own, "", position)
@@ -88,9 +89,8 @@ class Events:
                     self._open(config, job, range(i, i + 1), name, position)
         screens: list[sinks.Sink] = [*self._caller.screens]
         console = self._caller.console and any(j.config.logger.console for j in self._jobs)
-        if console and (only_screen or not one):
-            folders = [] if only_screen else [job.run_dir for job in self._jobs if job.run_dir]
-            screens.append(Console(folders))
+        if console and not one:
+            screens.append(Console([job.run_dir for job in self._jobs if job.run_dir]))
         labels = self._members.labels()
         labels = labels if len(set(labels)) > 1 else []
         self._reports.append(Report(screens, range(len(self._members)), None, labels))
@@ -237,6 +237,32 @@ def _member_statistics(name: str, values: Sequence[float | None]) -> dict[str, A
             f"{name}_low": low,
             f"{name}_high": high,
         }
+
+
+def of_start(config: Config, layout: Layout, updates_per_block: Sequence[int]) -> dict[str, Any]:
+    """Return the values of a `start` event."""
+    system, env = layout.system, config.env
+    params = jax.eval_shape(system.algorithm.init, jax.eval_shape(jax.random.key, 0))
+    return {
+        "environment": system.env.name,
+        "suite": (env.target or env.library).partition(".")[0],
+        "algorithm": algorithm_name(config),
+        "platform": layout.devices[0].platform,
+        "precision": precision(config),
+        "num_parameters": sum(math.prod(x.shape) for x in jax.tree.leaves(params)),
+        "num_eval_episodes": config.arch.num_eval_episodes,
+        "max_eval_steps": system.max_eval_steps,
+        "warmup_steps": layout.plan.warmup_steps,
+        "population": config.population.size is not None,
+        "headlines": headlines(system.algorithm.loss_metrics),
+        **dataclasses.asdict(layout.plan),
+        "updates_per_block": list(updates_per_block),
+    }
+
+
+def precision(config: Config) -> str:
+    """Return the precision of matrix products, chosen or that of the platform."""
+    return config.arch.precision or forms().precision
 
 
 def of_training(totals: Metrics, num_updates: int) -> dict[str, Any]:

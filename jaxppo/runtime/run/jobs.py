@@ -4,11 +4,9 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import Plan, memories, num_members, plan
 from jaxppo.config.schema import Config
 from jaxppo.runtime import sinks
-from jaxppo.runtime.chips import targets
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import build, compile, program_cache
 from jaxppo.runtime.programs.population import members
@@ -38,10 +36,9 @@ def prepare(config: Config) -> tuple[Plan, System]:
     if config.arch.profile is not None:
         profile_folder(config.arch.profile)
     members(config)
-    with targets.compiling(config.arch.target):
-        check_surroundings(config)
-        planned = plan_members(config, num_members(config))
-        return planned, build.build(config, planned)
+    check_surroundings(config)
+    planned = plan_members(config, num_members(config))
+    return planned, build.build(config, planned)
 
 
 def check_surroundings(config: Config) -> None:
@@ -49,11 +46,6 @@ def check_surroundings(config: Config) -> None:
 
     This also switches the cache on.
     """
-    if config.arch.target is not None and not config.arch.plan_only:
-        raise ConfigError(
-            f"arch.target={config.arch.target}: is for arch.plan_only=true; leave it out to train "
-            "on this machine"
-        )
     program_cache.use(config.arch.compile_cache)
     compile.check(config.arch.compiler)
     sinks.check(config.logger)

@@ -5,14 +5,12 @@ ran alone.
 """
 
 import contextlib
-import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from jaxppo.config.plan import Plan, num_members
 from jaxppo.config.schema import Config
-from jaxppo.runtime.chips import targets
 from jaxppo.runtime.hosts import processes
 from jaxppo.runtime.hosts.signals import PATIENCE
 from jaxppo.runtime.programs import build
@@ -22,7 +20,7 @@ from jaxppo.runtime.run import saving
 from jaxppo.runtime.run.blocks import Blocks
 from jaxppo.runtime.run.caller import Caller
 from jaxppo.runtime.run.compiling import Programs, check_group, compile_training, profile, warm_up
-from jaxppo.runtime.run.events import Events
+from jaxppo.runtime.run.events import Events, of_start
 from jaxppo.runtime.run.jobs import Job, TrainingError, check_surroundings, plan_members
 from jaxppo.runtime.run.members import Members
 from jaxppo.runtime.run.saving import Resumed, Saver, keep_configs
@@ -64,11 +62,10 @@ def run_together(
     A failed job does not affect the others. With `fit`, raise `TooLargeError` if the program takes
     too much memory.
     """
-    with targets.compiling(jobs[0].config.arch.target):
-        try:
-            return _run_together(jobs, fit, caller or Caller())
-        except SimulatorError as error:
-            raise TrainingError(str(error)) from error
+    try:
+        return _run_together(jobs, fit, caller or Caller())
+    except SimulatorError as error:
+        raise TrainingError(str(error)) from error
 
 
 def _run_together(jobs: Sequence[Job], fit: bool, caller: Caller) -> list[float | TrainingError]:
@@ -93,9 +90,7 @@ def _run_together(jobs: Sequence[Job], fit: bool, caller: Caller) -> list[float 
     with contextlib.ExitStack() as stack:
         stack.push(events.close)
         threads = stack.enter_context(ThreadPoolExecutor(4, "checkpoints"))
-        resumed = None
-        if not config.arch.plan_only:
-            resumed = saving.open_directories(jobs, members, selection, stack)
+        resumed = saving.open_directories(jobs, members, selection, stack)
         restored = None
         if resumed is not None:
             saving.load_members(resumed, members, selection)
@@ -106,11 +101,10 @@ def _run_together(jobs: Sequence[Job], fit: bool, caller: Caller) -> list[float 
         blocks = Blocks(config, members, layout, progress, selection, events, saver, signals)
         stack.callback(lambda: blocks.close())
         _open(jobs, resumed, events, saver, threads, layout)
-        events.write(dict.fromkeys(members.active(layout.slots), blocks.describe()), "start")
+        start = of_start(config, layout, progress.updates_per_block)
+        events.write(dict.fromkeys(members.active(layout.slots), start), "start")
         with signals.ending(saver.wait):  # so far, there is nothing to save
             blocks.compile(train)
-            if config.arch.plan_only:
-                return [math.nan] * len(jobs)
             if restored is None or resumed is None:
                 state = begin(config, members, layout, selection, events, blocks.programs)
                 if config.arch.evaluate_first:
@@ -149,18 +143,14 @@ def _open(
     layout: Layout,
 ) -> None:
     """Open the files of all jobs, and write the `resume` event."""
-    only_screen = jobs[0].config.arch.plan_only
-    if not only_screen:
-        for job in jobs:
-            if job.resume and job.run_dir is not None:
-                checkpoint.put_aside(job.run_dir, 0 if resumed is None else resumed.steps)
-        if resumed is None:
-            keep_configs(jobs)
+    for job in jobs:
+        if job.resume and job.run_dir is not None:
+            checkpoint.put_aside(job.run_dir, 0 if resumed is None else resumed.steps)
+    if resumed is None:
+        keep_configs(jobs)
     positions = [{}] * len(jobs) if resumed is None else resumed.positions
-    known = [kept if job.resume else None for job, kept in zip(jobs, positions, strict=True)]
-    events.open(known, only_screen=only_screen)
-    if not only_screen:
-        saver.open(threads)
+    events.open([kept if job.resume else None for job, kept in zip(jobs, positions, strict=True)])
+    saver.open(threads)
     if resumed is not None:
         lines = [*resumed.lines, *saving.differences(resumed, layout, jobs[0].config)]
         path = resumed.found[0].path

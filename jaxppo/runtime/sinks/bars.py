@@ -40,7 +40,7 @@ class Bar:
     def write(self, event: Event) -> None:
         """Move the bar."""
         kind = event["event"]
-        if kind == "compile" and not event["plan_only"]:
+        if kind == "compile":
             self.total = event["total_steps"]
             self.open()
         elif kind == "train":

@@ -98,70 +98,8 @@ def _compile(event: Event) -> list[str]:
         *([] if peak is None else [f"{peak / 2**20:.0f} MiB at peak"]),
     ]
     cost = f": {', '.join(costs)}, on each device" if costs else ""
-    names = [name for name in ("train", "evaluate", "start") if f"{name}_seconds" in event]
-    parts = ", ".join(f"{name} {event[f'{name}_seconds']:.1f}" for name in names)
-    return [
-        f"compiled in {event['seconds']:.1f} s ({parts}){cost}",
-        *(_target(event) if "target" in event else []),
-    ]
-
-
-def _target(event: Event) -> list[str]:
-    parts = {"a step": "kernels_per_step", "a minibatch": "kernels_per_minibatch"}
-    each = ", ".join(f"{event[key]:,} {words}" for words, key in parts.items() if event[key])
-    waits = event["waits_per_update"]
-    needs = {
-        "launch its kernels": "launch_seconds",
-        "compute its matrix products": "product_seconds",
-        "move their factors and results": "traffic_seconds",
-    }
-    times = [f"{1e3 * event[key]:.3g} ms to {words}" for words, key in needs.items()]
-    advice = (
-        [
-            f"the memories {' and '.join(slow)} launch kernels at every step of a sequence; "
-            "network=lru launches fewer, since it computes many steps at once"
-        ]
-        if (slow := event["slow_memories"])
-        else []
-    )
-    return [
-        f"for {event['chip']} with {event['chip_bytes'] / 2**30:.0f} GiB: "
-        f"{event['kernels_per_update']:,} kernels an update"
-        + (f" ({each})" if each else "")
-        + (
-            f"; the device waits for the host at least {count(waits, 'time')} an update"
-            if waits
-            else ""
-        ),
-        f"rough estimate: {short(event['estimated_steps_per_second'])} steps/s, since an "
-        f"update needs {', '.join(times[:-1])} and {times[-1]}",
-        *(_communication(event) if event["num_chips"] > 1 else []),
-        *advice,
-    ]
-
-
-def _communication(event: Event) -> list[str]:
-    """Describe what several chips of a target say to each other."""
-    number, chips = event["collectives_per_update"], f"between {event['num_chips']:,} chips: "
-    if not number:
-        return [f"{chips}no collectives, since each trains members of its own"]
-    each, share = event["collectives_per_minibatch"], event["communication_share"]
-    line = (
-        f"{chips}{count(number, 'collective')} per update"
-        + (f" ({each:,} per minibatch)" if each else "")
-        + f" of {event['collective_bytes_per_update'] / 1e6:.3g} MB together; rough estimate: "
-        f"{1e3 * event['communication_seconds']:.3g} ms of communication, {share:.0%} of an update"
-    )
-    if (growth := event["tolerated_batch"]) is not None and growth <= 1:
-        return [line]
-    return [
-        line,
-        "communication takes more than a tenth of an update: raise arch.total_num_envs or "
-        "system.rollout_length"
-        + (f" (by this estimate {short(growth)} times)" if growth else "")
-        + " and keep system.num_minibatches and system.epochs, or train a multiple of "
-        f"{event['num_chips']:,} members (arch.num_seeds), which do not communicate",
-    ]
+    parts = ", ".join(f"{name} {event[f'{name}_seconds']:.1f}" for name in ("train", "evaluate"))
+    return [f"compiled in {event['seconds']:.1f} s ({parts}){cost}"]
 
 
 def _train(event: Event) -> list[str]:

@@ -1,4 +1,4 @@
-"""Accelerators that are not here, for which programs can be compiled: `arch.target`.
+"""Accelerators that are not here, for which programs can be compiled.
 
 XLA's compilers run without a device: libtpu for TPUs, JAX's CUDA plugin for NVIDIA GPUs.
 """
@@ -17,8 +17,7 @@ from jaxppo.config.importing import is_installed
 from jaxppo.config.messages import brief, installing
 from jaxppo.config.plan import memories
 from jaxppo.config.schema import NetworkConfig
-from jaxppo.runtime.chips import launches
-from jaxppo.runtime.chips.interconnects import Hosts, Torus, all_reduce_seconds
+from jaxppo.extras.chips import launches
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import compile
 
@@ -35,9 +34,6 @@ PRODUCT_TIMES = {
 
 GPUS_PER_HOST = 8  # connected by NVLink
 
-# The share of an update that communication may take before a plan advises against it
-TOLERATED_SHARE = 0.1
-
 # The share of its memory that JAX takes: by default, of a GPU (XLA_PYTHON_CLIENT_MEM_FRACTION)
 USABLE = {"gpu": 0.75, "tpu": 1.0}
 
@@ -50,7 +46,6 @@ class Chip:
     memory: int  # bytes
     bandwidth: float  # of the memory, bytes a second
     flops_per_second: float  # of dense float32 matrix products as JAX does: see PRODUCT_TIMES
-    interconnect: Torus | Hosts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,30 +70,22 @@ class Gpu(Chip):
     platform = "gpu"
 
 
-# Of NVIDIA: NVLink 4 has 900 GB/s and NVLink 3 600 GB/s, both ways together
-# (https://www.nvidia.com/en-us/data-center/nvlink); assumed are one network port of 400 Gbit/s
-# (A100: 200) for each GPU. Of TPUs: links one way, as measured for
-# https://jax-ml.github.io/scaling-book/tpus; Google's documentation has 400 (v5e), 800 (v6e) and
-# 1,200 GB/s (v5p) for all links of a chip, both ways.
-_HOPPER = Hosts(nvlink=450e9, network=50e9)
-_AMPERE = Hosts(nvlink=300e9, network=25e9)
-
 CHIPS: dict[str, Gpu | Tpu] = {
     "h200": Gpu(
-        "NVIDIA H200", 151_397_597_184, 4.8e12, 494.7e12, _HOPPER,
+        "NVIDIA H200", 151_397_597_184, 4.8e12, 494.7e12,
         (9, 0), 132, 128, 1.98, 52_428_800, 233_472, "ACCELERATED_FEATURES",
     ),
     "h100": Gpu(
-        "NVIDIA H100", 85_899_345_920, 3.35e12, 494.7e12, _HOPPER,
+        "NVIDIA H100", 85_899_345_920, 3.35e12, 494.7e12,
         (9, 0), 132, 128, 1.98, 52_428_800, 233_472, "ACCELERATED_FEATURES",
     ),
     "a100": Gpu(
-        "NVIDIA A100", 85_899_345_920, 2.04e12, 156e12, _AMPERE,
+        "NVIDIA A100", 85_899_345_920, 2.04e12, 156e12,
         (8, 0), 108, 64, 1.41, 41_943_040, 167_936,
     ),
-    "v5e": Tpu("TPU v5e", 17_179_869_184, 0.82e12, 197e12, Torus(45e9, ring=16), "2x2"),
-    "v6e": Tpu("TPU v6e", 34_359_738_368, 1.64e12, 918e12, Torus(90e9, ring=16), "2x2"),
-    "v5p": Tpu("TPU v5p", 102_005_473_280, 2.765e12, 459e12, Torus(90e9, ring=4), "2x2x1"),
+    "v5e": Tpu("TPU v5e", 17_179_869_184, 0.82e12, 197e12, "2x2"),
+    "v6e": Tpu("TPU v6e", 34_359_738_368, 1.64e12, 918e12, "2x2"),
+    "v5p": Tpu("TPU v5p", 102_005_473_280, 2.765e12, 459e12, "2x2x1"),
 }  # fmt: skip
 # With these, libtpu neither asks Google's cloud nor prints that it found nothing, and several
 # processes may load it at once. The accelerator type need not be the target's.
@@ -112,53 +99,52 @@ EXTRAS = {"gpu": "aot-cuda", "tpu": "aot-tpu"}  # optional dependencies that ins
 
 
 @contextlib.contextmanager
-def compiling(target: str | None, key: str = "arch.target") -> Iterator[None]:
-    """Context in which programs are built and compiled for `arch.target`.
+def compiling(target: str | None) -> Iterator[None]:
+    """Context in which programs are built and compiled for a target, such as h200:4.
 
-    None: for this process's devices. `key` is the setting's name in errors. `ConfigError` if the
-    target is unknown, its compiler is not installed, or the compiler refuses a program, as that of
-    TPUs does for want of memory.
+    None: for this process's devices. `ConfigError` if the target is unknown, its compiler is not
+    installed, or the compiler refuses a program, as that of TPUs does for want of memory.
     """
     if target is None:
         yield
         return
-    chip = chip_of(target, key)
+    chip = chip_of(target)
     try:
         with (
             compile.cache_disabled(),
-            devices.using(devices_of(target, key), int(USABLE[chip.platform] * chip.memory)),
+            devices.using(devices_of(target), int(USABLE[chip.platform] * chip.memory)),
         ):
             yield
     except jax.errors.JaxRuntimeError as error:
         raise ConfigError(
-            f"{key}={target}: its compiler refuses the program ({brief(error)}); take another "
+            f"target={target}: its compiler refuses the program ({brief(error)}); take another "
             "target, or if its memory is too small, fewer environments, steps or members"
         ) from error
 
 
-def chip_of(target: str, key: str = "arch.target") -> Gpu | Tpu:
+def chip_of(target: str) -> Gpu | Tpu:
     """Return the chip of a target such as h200, h200:4 or v5e:2x2."""
     found = CHIPS.get(target.partition(":")[0])
     if found is None:
         raise ConfigError(
-            f"{key}={target}: no such chip; one of {', '.join(CHIPS)}, optionally with the "
+            f"target={target}: no such chip; one of {', '.join(CHIPS)}, optionally with the "
             "number of GPUs or the topology of TPUs, as in h200:4 and v5e:2x2"
         )
     return found
 
 
-def devices_of(target: str, key: str) -> list[Any]:
+def devices_of(target: str) -> list[Any]:
     """Return devices to compile for; nothing runs on them.
 
     `ConfigError` if the compiler is not installed or rejects the target.
     """
-    chip, shape = chip_of(target, key), target.partition(":")[2]
+    chip, shape = chip_of(target), target.partition(":")[2]
     platform = chip.platform
     if isinstance(chip, Gpu):
-        _check_gpus(target, key, shape or "1")
+        _check_gpus(target, shape or "1")
     if not is_installed(devices.COMPILERS[platform]):
         raise ConfigError(
-            f"{key}={target}: needs its compiler, which is not installed; "
+            f"target={target}: needs its compiler, which is not installed; "
             f"{installing(EXTRAS[platform])}"
         )
     from jax.experimental import topologies
@@ -176,7 +162,7 @@ def devices_of(target: str, key: str) -> list[Any]:
         return list(found if shape else found[:1])
     except Exception as error:  # of the compiler; it may raise anything
         raise ConfigError(
-            f"{key}={target}: its compiler refuses it ({brief(error)}); choose another "
+            f"target={target}: its compiler refuses it ({brief(error)}); choose another "
             "number of GPUs or topology of TPUs, as in h200:4 and v5e:2x2"
         ) from error
 
@@ -193,16 +179,16 @@ def shape_of(target: str) -> tuple[int, ...]:
     return (1, number) if number <= GPUS_PER_HOST else (number // GPUS_PER_HOST, GPUS_PER_HOST)
 
 
-def _check_gpus(target: str, key: str, number: str) -> None:
+def _check_gpus(target: str, number: str) -> None:
     """Raise `ConfigError` unless this many GPUs fill hosts of eight, or are within one."""
     if not (number.isdecimal() and int(number)):
         raise ConfigError(
-            f"{key}={target}: the number of GPUs must be a positive integer, as in h200:4"
+            f"target={target}: the number of GPUs must be a positive integer, as in h200:4"
         )
     if int(number) > GPUS_PER_HOST and int(number) % GPUS_PER_HOST:
         near = int(number) // GPUS_PER_HOST * GPUS_PER_HOST
         raise ConfigError(
-            f"{key}={target}: more than {GPUS_PER_HOST} GPUs must be a multiple of "
+            f"target={target}: more than {GPUS_PER_HOST} GPUs must be a multiple of "
             f"{GPUS_PER_HOST}, as many as a host has; the nearest that are: {near} and "
             f"{near + GPUS_PER_HOST}"
         )
@@ -235,11 +221,11 @@ def estimate(
     update, over all members. `precision` is one of `arch.precision`.
 
     The speed is a rough estimate. An update is taken to last as long as the longest of launching
-    its kernels, computing its products, and moving their factors and results through memory, and
-    after that as communication between devices. Other memory traffic makes it slower; caches, and
-    branches that are not taken, make it faster.
+    its kernels, computing its products, and moving their factors and results through memory. Other
+    memory traffic, and communication between devices, make it slower; caches, and branches that are
+    not taken, make it faster.
     """
-    chip, shape, module = chip_of(target), shape_of(target), launches.Module(text)
+    chip, module = chip_of(target), launches.Module(text)
     loops = list(module.loops())
 
     def each(scope: str) -> launches.Launches | None:
@@ -255,33 +241,20 @@ def estimate(
         * PRODUCT_TIMES[chip.platform][precision],
         "traffic_seconds": (traffic or 0) / chip.bandwidth,
     }
-    number, num_bytes = update.collectives, update.collective_bytes
-    communication = all_reduce_seconds(chip.interconnect, shape, number, num_bytes)
-    total = max(seconds.values()) + communication
-    needed = communication / TOLERATED_SHARE - communication
-    # These grow with the batch; kernels and communication do not, if minibatches are as many
-    growing = max(seconds["product_seconds"], seconds["traffic_seconds"])
-    growth = needed / growing if growing else None
-    if needed <= seconds["launch_seconds"]:
-        growth = 0.0
     return {
         "target": target,
         "chip": chip.name,
         "chip_bytes": chip.memory,
-        "num_chips": math.prod(shape),
+        "num_chips": math.prod(shape_of(target)),
         "kernels_per_update": update.kernels,
         "kernels_per_step": step.kernels if step else None,
         "kernels_per_minibatch": minibatch.kernels if minibatch else None,
         "waits_per_update": update.waits if chip.platform == "gpu" else 0,
-        "collectives_per_update": number,
+        "collectives_per_update": update.collectives,
         "collectives_per_minibatch": minibatch.collectives if minibatch else None,
-        "collective_bytes_per_update": num_bytes,
+        "collective_bytes_per_update": update.collective_bytes,
         **seconds,
-        "communication_seconds": communication,
-        "communication_share": communication / total,
-        # Multiple of this batch from which communication takes at most a tenth; None: unknown
-        "tolerated_batch": growth,
-        "estimated_steps_per_second": steps / total,
+        "estimated_steps_per_second": steps / max(seconds.values()),
     }
 
 

@@ -15,7 +15,7 @@ from jaxppo.algorithms.spine import warm_up_members
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.envs import is_simulated
-from jaxppo.runtime.chips import targets
+from jaxppo.extras.chips import targets
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import build, compile
 from jaxppo.runtime.programs.evaluating import place_keys
@@ -34,14 +34,14 @@ FACTS = "programs.json"
 def write_executables(config: Config, target: str | None, out: Path) -> None:
     """Write start.bin, train.bin, evaluate.bin, programs.json, load.py and README.md.
 
-    `target` is that of `arch.target`; None: this process's devices. `ConfigError` as for a plan, or
-    if the folder's README.md is of something else.
+    `target` is a chip such as h200, or several (h200:4); None: this process's devices.
+    `ConfigError` as for a plan, or if the folder's README.md is of something else.
     """
     if (out / "README.md").exists() and not (out / FACTS).exists():
         raise ConfigError(f"out={out}: has a README.md of something else; choose another folder")
     arch = dataclasses.replace(config.arch, compiler="thorough", compile_cache=None, profile=None)
     config = dataclasses.replace(config, arch=arch)
-    with targets.compiling(target, "target"), compile.cache_disabled():
+    with targets.compiling(target), compile.cache_disabled():
         if config.population.selection != "none":
             raise ConfigError(
                 f"population.selection={config.population.selection}: selects members between "
@@ -56,7 +56,7 @@ def write_executables(config: Config, target: str | None, out: Path) -> None:
         every = members(config)
         layout = Layout(plan, system, tuple(range(len(every))))
         programs = compile_programs(layout, every)
-        check_memory(layout, programs, config)
+        check_memory(layout, config, programs.train, programs.evaluate)
         start = _compile_start(layout, every)
         where = target or devices.machine()
     calls = {"start": start, "train": programs.train.call, "evaluate": programs.evaluate.call}

@@ -1,1 +1,0 @@
-"""Chips that are not here: compile for them, and estimate the speed of a run there."""
