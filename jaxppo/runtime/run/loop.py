@@ -13,16 +13,19 @@ from jaxppo.config.plan import Plan, num_members
 from jaxppo.config.schema import Config
 from jaxppo.runtime.hosts import processes
 from jaxppo.runtime.hosts.signals import PATIENCE
-from jaxppo.runtime.programs import build
+from jaxppo.runtime.programs import build, compile
 from jaxppo.runtime.programs.placement import Layout, State
+from jaxppo.runtime.programs.population import members
 from jaxppo.runtime.programs.start import place_start
 from jaxppo.runtime.run import saving
-from jaxppo.runtime.run.blocks import Blocks
+from jaxppo.runtime.run.blocks import Clock, end_block, train_block
 from jaxppo.runtime.run.caller import Caller
-from jaxppo.runtime.run.compiling import Programs, check_group, compile_training, profile, warm_up
+from jaxppo.runtime.run.compiling import check_group, compile_training, profile, warm_up
+from jaxppo.runtime.run.evaluations import conclude, evaluate_untrained
 from jaxppo.runtime.run.events import Events, of_start
 from jaxppo.runtime.run.jobs import Job, TrainingError, check_surroundings, plan_members
 from jaxppo.runtime.run.members import Members
+from jaxppo.runtime.run.parts import Run
 from jaxppo.runtime.run.saving import Resumed, Saver, keep_configs
 from jaxppo.runtime.run.selection import Selection
 from jaxppo.runtime.store import checkpoint
@@ -69,80 +72,74 @@ def run_together(
 
 
 def _run_together(jobs: Sequence[Job], fit: bool, caller: Caller) -> list[float | TrainingError]:
-    signals = caller.signals
+    layout, train = _program(jobs, fit=fit)
+    with contextlib.ExitStack() as stack:
+        run, resumed = _open(jobs, layout, caller, stack)
+        start = of_start(run.config, run.layout, run.progress.updates_per_block)
+        run.events.write(dict.fromkeys(run.active, start), "start")
+        with run.signals.ending(run.saver.wait):  # so far, there is nothing to save
+            run.compile(train)
+            state = _begin(run) if resumed is None else _go_on(run, *resumed, jobs)
+            profile(run.config, run.layout, run.programs, state.learner)
+            caller.reached = run.saver.reached(state, run.layout)
+        clock = Clock()
+        while run.active and not run.progress.is_over:
+            before = run.progress.steps
+            state = train_block(run, state, clock)
+            pending = run.saver.pending(state, run.layout)
+            with run.signals.ending(pending, PATIENCE):
+                try:
+                    state, scores = end_block(run, state, clock)
+                except SimulatorError:
+                    run.saver.save_fault(pending, state, run.layout)
+                    raise
+            if run.saver.save_block(state, run.layout, scores, before):
+                break
+        # Without active members nothing is evaluated, and a signal must not hide their failure
+        with run.signals.ending(run.saver.wait) if run.active else contextlib.nullcontext():
+            conclude(run, state)
+        run.saver.wait()
+        return run.members.results()
+
+
+def _program(jobs: Sequence[Job], *, fit: bool) -> tuple[Layout, compile.Program | None]:
+    """Return the layout of all members; with `fit`, also the training program, which fits."""
     for job in jobs:
         check_surroundings(job.config)
         plan_members(job.config, num_members(job.config))  # raises its errors
-    members, config = Members(jobs), jobs[0].config  # all jobs have the same program
-    plan = plan_members(config, len(members))
+    every = [member for job in jobs for member in members(job.config)]
+    plan = plan_members(jobs[0].config, len(every))  # all jobs have the same program
     planned, system = jobs[0].prepared or (None, None)
     if system is None or planned != plan:
-        system = build.build(config, plan)
-    layout = Layout(plan, system, tuple(range(len(members))))
-    train = None
-    if fit:
-        train = compile_training(layout, members.configs(layout.slots))
-        check_group(layout, train)
-    events = Events(jobs, members, caller)
-    selection = Selection(config, members.configs(layout.slots), layout)
-    progress = Progress(plan.updates_per_block, plan.steps_per_update)
-    saver = Saver(jobs, members, events, progress, selection, caller)
-    with contextlib.ExitStack() as stack:
-        stack.push(events.close)
-        threads = stack.enter_context(ThreadPoolExecutor(4, "checkpoints"))
-        resumed = saving.open_directories(jobs, members, selection, stack)
-        restored = None
-        if resumed is not None:
-            saving.load_members(resumed, members, selection)
-            layout = layout.narrow(resumed.facts.slots)
-            progress.resume(resumed.facts, resumed.steps, plan)
-            restored = saving.read_state(resumed, layout, members)
-        stack.enter_context(signals.listen())
-        blocks = Blocks(config, members, layout, progress, selection, events, saver, signals)
-        stack.callback(lambda: blocks.close())
-        _open(jobs, resumed, events, saver, threads, layout)
-        start = of_start(config, layout, progress.updates_per_block)
-        events.write(dict.fromkeys(members.active(layout.slots), start), "start")
-        with signals.ending(saver.wait):  # so far, there is nothing to save
-            blocks.compile(train)
-            if restored is None or resumed is None:
-                state = begin(config, members, layout, selection, events, blocks.programs)
-                if config.arch.evaluate_first:
-                    blocks.evaluate_untrained(state)
-            else:
-                state = saving.place_state(restored, resumed, layout, members, selection)
-                keep_configs(jobs)  # the run now has the changes that were allowed
-            profile(config, layout, blocks.programs, state.learner)
-            caller.reached = saver.reached(state, layout)
-        while members.active(blocks.layout.slots) and not progress.is_over:
-            before = progress.steps
-            state = blocks.train(state)
-            pending = saver.pending(state, blocks.layout)
-            with signals.ending(pending, PATIENCE):
-                try:
-                    state, scores = blocks.end(state)
-                except SimulatorError:
-                    saver.save_fault(pending, state, blocks.layout)
-                    raise
-            if saver.save_block(state, blocks.layout, scores, before):
-                break
-        # Without active members nothing is evaluated, and a signal must not hide their failure
-        active = members.active(blocks.layout.slots)
-        with signals.ending(saver.wait) if active else contextlib.nullcontext():
-            blocks.conclude(state)
-        saver.wait()
-        return members.results()
+        system = build.build(jobs[0].config, plan)
+    layout = Layout(plan, system, tuple(range(len(every))))
+    if not fit:
+        return layout, None
+    train = compile_training(layout, every)
+    check_group(layout, train)
+    return layout, train
 
 
 def _open(
-    jobs: Sequence[Job],
-    resumed: Resumed | None,
-    events: Events,
-    saver: Saver,
-    threads: ThreadPoolExecutor,
-    layout: Layout,
-) -> None:
-    """Open the files of all jobs, and write the `resume` event."""
+    jobs: Sequence[Job], layout: Layout, caller: Caller, stack: contextlib.ExitStack
+) -> tuple[Run, tuple[Resumed, State] | None]:
+    """Open the files of all jobs; return also what a checkpoint holds, if the run goes on."""
+    config, members = jobs[0].config, Members(jobs)
+    events = Events(jobs, members, caller)
+    selection = Selection(config, members.configs(layout.slots), layout)
+    progress = Progress(layout.plan.updates_per_block, layout.plan.steps_per_update)
+    saver = Saver(jobs, members, events, progress, selection, caller)
+    stack.push(events.close)
+    threads = stack.enter_context(ThreadPoolExecutor(4, "checkpoints"))
+    resumed, restored = saving.open_directories(jobs, members, selection, stack), None
+    if resumed is not None:
+        saving.load_members(resumed, members, selection)
+        progress.resume(resumed.facts, resumed.steps, layout.plan)
+        layout = layout.narrow(resumed.facts.slots)
+        restored = saving.read_state(resumed, layout, members)
+    stack.enter_context(caller.signals.listen())
+    run = Run(config, members, layout, progress, selection, events, saver, caller.signals)
+    stack.callback(run.close)
     for job in jobs:
         if job.resume and job.run_dir is not None:
             checkpoint.put_aside(job.run_dir, 0 if resumed is None else resumed.steps)
@@ -151,27 +148,31 @@ def _open(
     positions = [{}] * len(jobs) if resumed is None else resumed.positions
     events.open([kept if job.resume else None for job, kept in zip(jobs, positions, strict=True)])
     saver.open(threads)
-    if resumed is not None:
-        lines = [*resumed.lines, *saving.differences(resumed, layout, jobs[0].config)]
-        path = resumed.found[0].path
-        other = saving.has_other_env(resumed.facts.config, jobs[0].config)
-        changed = {"new_environment": True} if other else {}
-        events.write_to_all("resume", path=str(path), steps=resumed.steps, lines=lines, **changed)
+    if resumed is None or restored is None:
+        return run, None
+    lines = [*resumed.lines, *saving.differences(resumed, layout, config)]
+    path = resumed.found[0].path
+    other = saving.has_other_env(resumed.facts.config, config)
+    changed = {"new_environment": True} if other else {}
+    events.write_to_all("resume", path=str(path), steps=resumed.steps, lines=lines, **changed)
+    return run, (resumed, restored)
 
 
-def begin(
-    config: Config,
-    members: Members,
-    layout: Layout,
-    selection: Selection,
-    events: Events,
-    programs: Programs,
-) -> State:
+def _begin(run: Run) -> State:
     """Return the first state, after any warm-up; its policies are the best so far."""
-    first = place_start(layout, members.configs(layout.slots))
-    learner = warm_up(layout, config, first, programs.train)
-    if selection.method != "none":
-        events.write_selection(selection.describe(layout.slots, layout.slots, 0))
-    return State(
-        learner, layout.copy(learner.agent.policy), layout.no_metrics(), layout.no_earlier(config)
-    )
+    first = place_start(run.layout, run.members.configs(run.layout.slots))
+    learner = warm_up(run.layout, run.config, first, run.programs.train)
+    if run.selection.method != "none":
+        run.write_selection(run.layout.slots)
+    best = run.layout.copy(learner.agent.policy)
+    state = State(learner, best, run.layout.no_metrics(), run.layout.no_earlier(run.config))
+    if run.config.arch.evaluate_first:
+        evaluate_untrained(run, state)
+    return state
+
+
+def _go_on(run: Run, resumed: Resumed, restored: State, jobs: Sequence[Job]) -> State:
+    """Place the state of a checkpoint; the run now has the changed settings that were allowed."""
+    state = saving.place_state(restored, resumed, run.layout, run.members, run.selection)
+    keep_configs(jobs)
+    return state

@@ -1,0 +1,87 @@
+"""What the phases of a run share."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from jaxppo.config.schema import Config
+from jaxppo.runtime.hosts import devices
+from jaxppo.runtime.hosts.signals import Signals
+from jaxppo.runtime.programs import compile
+from jaxppo.runtime.programs.placement import Layout
+from jaxppo.runtime.run.compiling import Programs, check_memory, compile_programs
+from jaxppo.runtime.run.events import Events
+from jaxppo.runtime.run.members import Member, Members
+from jaxppo.runtime.run.saving import Saver
+from jaxppo.runtime.run.selection import Selection
+from jaxppo.runtime.store import checkpoint
+from jaxppo.runtime.store.progress import Progress
+
+
+@dataclasses.dataclass
+class Run:
+    """The parts of a run. Only successive halving replaces the layout and the programs."""
+
+    config: Config  # of the program: that of the first job
+    members: Members
+    layout: Layout
+    progress: Progress
+    selection: Selection
+    events: Events
+    saver: Saver
+    signals: Signals
+    programs: Programs = dataclasses.field(init=False)
+    is_compiled: bool = False
+
+    @property
+    def active(self) -> list[int]:
+        """Return the members in the program that have not failed."""
+        return self.members.active(self.layout.slots)
+
+    def compile(self, train: compile.Program | None = None) -> None:
+        """Compile the programs of the present members; `train` may be compiled already."""
+        self.close()
+        configs = self.members.configs(self.layout.slots)
+        self.programs = compile_programs(self.layout, configs, train)
+        self.is_compiled = True
+        self.progress.compile_seconds += self.programs.seconds
+        values = {**self.programs.describe(), "total_steps": self.layout.plan.total_steps}
+        self.events.write(dict.fromkeys(self.active, values), "compile")
+        check_memory(self.layout, self.config, self.programs.train, self.programs.evaluate)
+
+    def close(self) -> None:
+        """End what the programs have started."""
+        if self.is_compiled:
+            self.programs.close()
+
+    def fail(self, reasons: Mapping[int, str]) -> None:
+        """Mark members as failed, and never delete the last checkpoint from before the failure.
+
+        The program continues to compute failed members, but their results are ignored.
+        """
+        for i, reason in reasons.items():
+            member = self.members[i]
+            member.end(self.describe_end(member, reason), reason)
+        self.saver.pin(list(reasons))
+
+    def describe_end(self, member: Member, status: str) -> dict[str, Any]:
+        """Return the values of a member's `end` event."""
+        progress = self.progress
+        return {
+            "status": status,
+            "environment": self.layout.system.env.name,
+            "absolute_metric": member.result if self.config.arch.absolute_metric else None,
+            "best_episode_return": member.best_return,
+            "best_steps": member.facts.best.get("steps"),
+            "steps": progress.steps,
+            "seconds": progress.seconds,
+            "compile_seconds": progress.compile_seconds,
+            "steps_per_second": progress.median_speed,
+            "machine": devices.machine(),
+            "versions": checkpoint.versions(),
+        }
+
+    def write_selection(self, sources: Any) -> None:
+        """Write which member each slot of the program has, and which it continues from."""
+        values = self.selection.describe(self.layout.slots, sources, self.progress.steps)
+        self.events.write_selection(values)
