@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from jaxppo.kernels import packing
 from jaxppo.ops.collectives import BATCH_AXIS
 from jaxppo.types import LearnerState, PyTree, System
 
@@ -19,9 +20,10 @@ def vmap_members(phase: Callable[..., Any], *, shared: int = 0) -> Callable[...,
 
     def mapped(system: System, *args: PyTree) -> PyTree:
         own = len(args) - shared
-        if jax.tree.leaves(args)[0].shape[0] > 1:
+        if (num := jax.tree.leaves(args)[0].shape[0]) > 1:
             axes = (0,) * own + (None,) * shared
-            return jax.vmap(partial(phase, system), axes)(*args)
+            with packing.of_members(num):
+                return jax.vmap(partial(phase, system), axes)(*args)
         one = jax.tree.map(lambda x: x[0], args[:own])
         return jax.tree.map(lambda x: x[None], phase(system, *one, *args[own:]))
 

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -10,6 +11,15 @@ import jax.numpy as jnp
 
 from jaxppo.kernels.platforms import forms
 from jaxppo.types import PyTree
+
+# How many members the scans inside are vmapped over; a scan itself sees the shapes of one
+_members = jax.make_user_context(default_value=1)
+
+
+def of_members(num: int) -> AbstractContextManager[None]:
+    """Trace scans inside that are vmapped over `num` members: the bound counts the bytes of all."""
+    return _members(num)
+
 
 Packed = tuple[jax.Array, list[jax.Array]]  # 32-bit words `[..., n]`, and what is not packed
 
@@ -73,9 +83,9 @@ def scan(function: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any) ->
     """Return `jax.lax.scan(function, init, xs)`.
 
     Where starting kernels is what takes time, small parts of the carry and of the results are
-    packed: then one kernel stores them all.
+    packed: then one kernel stores them all. Moving large parts would take longer than that.
     """
-    limit = forms().packed_bytes
+    limit = forms().packed_bytes // _members.value
     if not limit:
         return jax.lax.scan(function, init, xs)
     carries, results = Packing.of(init, limit), []

@@ -29,7 +29,8 @@ class Forms:
     # Bytes of activations that fit in the processor's cache; minibatches are cut to fit
     # (`runtime.programs.microbatches`). None: do not cut
     cached_activations: int | None = None
-    # Bytes up to which arrays that a scan carries or returns are packed (`packing`). 0: pack none
+    # Bytes up to which arrays that a scan carries or returns are packed (`packing`), those of all
+    # members of a program together. 0: pack none
     packed_bytes: int = 0
     # Compute several sums in one kernel (`reductions`)
     stack_sums: bool = False
@@ -56,10 +57,13 @@ class Forms:
 # fewer cached bytes. With jax 0.10.2 the batched QR decomposition of orthogonal initialisation
 # hangs on CPUs with few cores, so members are initialised one after another.
 #
-# For accelerators, kernels were counted in the compiler's output, not timed:
-# tests/extras/test_targets.py keeps the counts. All but the joined gates lower an update of PPO
-# with 4,096 environments and 32 steps on an H200 from 6,050 kernels to 3,586. On a TPU v5e packing
-# raises the count, since it changes how arrays are tiled.
+# Timed on an NVIDIA H200 with jax 0.11.2 (benchmarks/measured/h200.json; sizes as in
+# docs/accelerators.md), steps/s with a form beside those without it: packing 1.60 at S, 1.20 at M,
+# 1.18 at L, 1.27 with an LSTM, 1.15 with 32,768 environments, but 0.87 with 1,024 members, when its
+# bound counted the bytes of one. Joined gates 2.24. Stacked sums 1.07, resets without a branch
+# 1.06, associative sums 1.02 at L. Blocks of 2 steps 1.20 beside 16, and 128 steps 0.24.
+# tests/extras/test_targets.py keeps the number of kernels. TPUs were not timed; on a TPU v5e
+# packing raises the number of operations, since it changes how arrays are tiled.
 FORMS = {
     "cpu": Forms(
         convolution_bytes=5 * 2**20,
@@ -71,6 +75,7 @@ FORMS = {
         members_at_once=False,
     ),
     "gpu": Forms(
+        recurrence_block=2,
         packed_bytes=2**20,
         stack_sums=True,
         associative_sums=True,
