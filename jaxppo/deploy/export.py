@@ -25,7 +25,7 @@ from jaxppo.config.schema import Config
 from jaxppo.config.stored import read_config
 from jaxppo.config.trust import check_trust
 from jaxppo.deploy.policy import Choice, TrainedPolicy
-from jaxppo.envs.episodes import limits
+from jaxppo.envs.forms import limits
 from jaxppo.kernels.platforms import compiling_for
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import build

@@ -27,7 +27,7 @@ from jaxppo.config.stored import CONFIG, SUMMARY, plain, read_config
 from jaxppo.config.trust import check_trust
 from jaxppo.deploy.episodes import Episode, close_simulators, play
 from jaxppo.envs import is_simulated
-from jaxppo.envs.episodes import limits, line
+from jaxppo.envs.forms import limits, line
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import build
 from jaxppo.runtime.programs.population import members

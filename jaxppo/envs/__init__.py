@@ -30,7 +30,7 @@ PACKAGES = {name: name for name in LIBRARIES} | {"playground": "mujoco_playgroun
 
 def make(config: EnvConfig) -> Environment:
     """Make the environment of `config`; `ConfigError` if it does not exist or is broken."""
-    from jaxppo.envs.episodes import problems
+    from jaxppo.envs.forms import problems
 
     env = build(config)
     found = [] if is_simulated(env) else problems(env)
@@ -47,8 +47,8 @@ def make_for_evaluation(config: EnvConfig, env: Environment) -> Environment:
 
 def build(config: EnvConfig) -> Environment:
     """Make the environment of `config` without the checks of `problems`."""
-    from jaxppo.envs.episodes import line
     from jaxppo.envs.extras import Extras
+    from jaxppo.envs.forms import line
     from jaxppo.envs.frames import Frames
     from jaxppo.envs.mask import Mask
 

@@ -14,7 +14,8 @@ from jax.experimental import checkify
 from jaxppo import envs
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
-from jaxppo.envs.episodes import Episodes, limits, line, problems
+from jaxppo.envs.episodes import Episodes
+from jaxppo.envs.forms import limits, line, problems
 from jaxppo.ops import actions
 from jaxppo.simulators.faults import SimulatorError
 from jaxppo.types import (

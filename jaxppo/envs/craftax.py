@@ -9,7 +9,8 @@ from craftax.craftax_env import make_craftax_env_from_name
 
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import replace_params
-from jaxppo.envs.episodes import Episodes, box_of
+from jaxppo.envs.episodes import Episodes
+from jaxppo.envs.forms import box_of
 from jaxppo.types import Discrete, PyTree
 
 

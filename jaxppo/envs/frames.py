@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.config.fields import ConfigError
-from jaxppo.envs.episodes import Wrapper, bound_of
+from jaxppo.envs.episodes import Wrapper
+from jaxppo.envs.forms import bound_of
 from jaxppo.ops.sequences import where
 from jaxppo.types import Box, Environment, PyTree, Space, TimeStep, is_space
 

@@ -15,7 +15,8 @@ import numpy as np
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import replace_params
-from jaxppo.envs.episodes import bound_of, ended, line, part, raised, renew, returned
+from jaxppo.envs.episodes import ended, part, renew
+from jaxppo.envs.forms import bound_of, line, raised, returned
 from jaxppo.envs.later import imported_later
 from jaxppo.envs.ranges import Range, ranges
 from jaxppo.kernels import random_bits

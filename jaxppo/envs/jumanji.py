@@ -12,7 +12,8 @@ from jumanji.registration import registered_environments
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
-from jaxppo.envs.episodes import Episodes, box_of, line
+from jaxppo.envs.episodes import Episodes
+from jaxppo.envs.forms import box_of, line
 from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, Space
 
 FILES = "~/.cache/huggingface"  # where its downloads are

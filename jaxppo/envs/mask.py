@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.config.fields import ConfigError
-from jaxppo.envs.episodes import Wrapper, bound_of
+from jaxppo.envs.episodes import Wrapper
+from jaxppo.envs.forms import bound_of
 from jaxppo.types import Box, Environment, PyTree, TimeStep
 
 

@@ -11,7 +11,8 @@ from jaxppo.config.given import is_given
 from jaxppo.config.importing import imported
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import check_gymnax, refuse_ranges
-from jaxppo.envs.episodes import Episodes, check_spaces, line
+from jaxppo.envs.episodes import Episodes
+from jaxppo.envs.forms import check_spaces, line
 from jaxppo.types import Environment
 
 

@@ -9,7 +9,8 @@ import pgx
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
-from jaxppo.envs.episodes import Episodes, box_of
+from jaxppo.envs.episodes import Episodes
+from jaxppo.envs.forms import box_of
 from jaxppo.types import Discrete, PyTree
 
 # Games whose players move in turn: one answer of the opponent, without a loop whose length is

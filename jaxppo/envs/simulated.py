@@ -12,7 +12,7 @@ import numpy as np
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import refuse
-from jaxppo.envs.episodes import bound_of
+from jaxppo.envs.forms import bound_of
 from jaxppo.simulators import making
 from jaxppo.simulators.faults import in_words
 from jaxppo.simulators.pool import Simulators

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxppo.config.fields import check
-from jaxppo.envs.episodes import box_of
+from jaxppo.envs.forms import box_of
 from jaxppo.types import Box, PyTree, Space
 
 
