@@ -1,6 +1,14 @@
 """The spine: collect a rollout, learn from it in epochs of minibatches, repeat.
 
-It knows no algorithm by name. Every phase is a function of a `System` and arrays, and runs on its
+Training is one program, composed as Anakin is (Hessel et al. 2021, arXiv 2104.06272):
+
+    update = scan(act, step the environments), targets (PPO: truncated GAE),
+             and for each epoch a shuffle and scan(gradient step)
+    block  = fori_loop(vmap(update))  update batches [U], which average their gradients
+    all    = vmap(block)              members [P], which share nothing
+    train  = jit(shard_map(all))      devices [D]: what jax.pmap is made of today
+
+The spine knows no algorithm by name. Every phase is a function of a `System` and arrays, and runs on its
 own as well as under the mapped axes of `train_block`.
 """
 
