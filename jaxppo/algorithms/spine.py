@@ -8,8 +8,8 @@ Training is one program, composed as Anakin is (Hessel et al. 2021, arXiv 2104.0
     all    = vmap(block)              members [P], which share nothing
     train  = jit(shard_map(all))      devices [D]: what jax.pmap is made of today
 
-The spine knows no algorithm by name. Every phase is a function of a `System` and arrays, and runs on its
-own as well as under the mapped axes of `train_block`.
+The spine knows no algorithm by name. Every phase is a function of a `System` and arrays, and runs
+on its own as well as under the mapped axes of `train_block`.
 """
 
 import dataclasses
