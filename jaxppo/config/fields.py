@@ -105,6 +105,8 @@ def check(
         value = int(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
+    if rule.get("steps") and isinstance(value, int | float):  # a number beside names
+        value = f"{value:.0f}"
     if rule.get("infinite") and value in ("inf", ".inf"):  # Hydra and YAML read these as text
         value = math.inf
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):

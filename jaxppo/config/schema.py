@@ -515,6 +515,21 @@ class Config:
         "directory of a run to resume, up to its budget, or further with a larger "
         "arch.total_timesteps or arch.num_updates",
     )
+    init_from: str | None = setting(
+        None,
+        "directory of a run whose policy a new run begins with: parameters and observation "
+        "statistics; the optimiser and the budget are new",
+    )
+    init_which: str = setting(
+        "best",
+        "the policy of init_from: best, latest, or the environment steps of a checkpoint",
+        steps=True,
+    )
+    init_parts: list[str] = setting(
+        [],
+        "parts of it to take, such as actor_torso and obs_statistics; []: all. The others begin "
+        "anew",
+    )
     resume_allow: list[str] = setting(
         [], "settings or groups of settings that may differ from those of the resumed run"
     )

@@ -23,7 +23,7 @@ from jaxppo.config.messages import BoundsWarning, brief, count
 from jaxppo.config.parse import parse
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
-from jaxppo.config.stored import CONFIG, SUMMARY, plain, read_config
+from jaxppo.config.stored import plain
 from jaxppo.config.trust import check_trust
 from jaxppo.deploy.episodes import Episode, close_simulators, play
 from jaxppo.envs import is_simulated
@@ -32,8 +32,8 @@ from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import build
 from jaxppo.runtime.programs.population import members
 from jaxppo.runtime.run.compiling import compile_evaluation
-from jaxppo.runtime.store import checkpoint
-from jaxppo.runtime.store.checkpoint import Checkpoint, CheckpointError, CheckpointWarning
+from jaxppo.runtime.store import checkpoint, policies
+from jaxppo.runtime.store.checkpoint import CheckpointError
 from jaxppo.runtime.store.directories import check_tree, seed_of
 from jaxppo.runtime.store.facts import RunFacts
 from jaxppo.types import (
@@ -481,7 +481,7 @@ def load(
     member = seed_of(run_dir)
     if member is not None and parent.exists() and not (run_dir / checkpoint.FOLDER).exists():
         run_dir, seed = run_dir.parent, member
-    found = _find(run_dir, which)
+    found = policies.find(run_dir, which)
     facts = RunFacts.of(found)
     settings = {**facts.config, "logger": {}}  # a policy writes no log
     check_trust(settings, trust)
@@ -492,11 +492,11 @@ def load(
     every = members(config)
     if len(every) != len(facts.members):
         raise CheckpointError(f"{found.path}: holds {len(facts.members)} members of {len(every)}")
-    row = _row(facts, every, seed)
+    row = policies.row_of(facts, [member.arch.seed for member in every], seed)
     own = every[facts.slots[row]]
     system = build.build_alone(own)
     try:
-        policies = _policies(found, _shapes(own, system), len(facts.slots), which)
+        stored = policies.read(found, _shapes(own, system), len(facts.slots), which)
     except CheckpointError as error:
         if env is None:
             raise
@@ -516,19 +516,10 @@ def load(
     return TrainedPolicy(
         config=own,
         system=system,
-        policy=jax.tree.map(lambda x: x[row], policies),
+        policy=jax.tree.map(lambda x: x[row], stored),
         steps=best_steps if which == "best" else found.steps,
         num_devices=min(facts.shards[0], len(devices.available())),
     )
-
-
-def _policies(found: Checkpoint, shapes: Any, num: int, which: str | int) -> Policy:
-    """Return the policies of `num` members, `[num, ...]`; `shapes` are those of one."""
-    several = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num, *x.shape), x.dtype), shapes)
-    # Paths in what `saving.Saver` stores: (learner, best, total, earlier)
-    prefix = "[1]" if which == "best" else "[0].agent.policy"
-    policies: Policy = checkpoint.unflatten(several, found.arrays, prefix)
-    return policies
 
 
 def with_env(config: Config, env: Any) -> Config:
@@ -542,66 +533,3 @@ def with_env(config: Config, env: Any) -> Config:
         if isinstance(given, Mapping) and (given or name in ("params", "kwargs")):
             merged[name] = {**getattr(config.env, name), **given}
     return parse({**plain(config), "env": merged})
-
-
-def _find(run_dir: Path, which: str | int) -> Checkpoint:
-    """Return the checkpoint; warn about newer ones that are damaged or from after a failure."""
-    folder = run_dir / checkpoint.FOLDER
-    existing = checkpoint.steps_in(folder)
-    if not existing:
-        raise ConfigError(f"run={run_dir}: {_why_none(run_dir)}")
-    if isinstance(which, str | float):
-        with contextlib.suppress(ValueError):  # best and latest are no numbers
-            number = float(which)
-            which = int(number) if number.is_integer() else which  # such as 1e6
-    if isinstance(which, int | np.integer):
-        if which not in existing:
-            raise ConfigError(
-                f"which={which}: {folder} has no checkpoint of that step; it has "
-                f"{', '.join(map(str, existing))}, and best and latest"
-            )
-        return checkpoint.read(checkpoint.path_of(run_dir, which))
-    if which not in ("best", "latest"):
-        raise ConfigError(f"which={which}: must be best, latest or a number of steps")
-    found, lines = checkpoint.newest(run_dir)
-    assert found is not None  # since there are some
-    for message in lines:
-        warnings.warn(message, CheckpointWarning, stacklevel=3)
-    return found
-
-
-def _why_none(run_dir: Path) -> str:
-    """Return why a path has no checkpoints, and what to give instead."""
-    if not run_dir.is_dir():
-        return "is not a directory" if run_dir.exists() else "no such directory"
-    is_run = (run_dir / CONFIG).is_file()
-    if not is_run and (run_dir.parent / CONFIG).exists():
-        return f"has no checkpoints; give the run, {run_dir.parent}"
-    below = sorted(file.parent for file in run_dir.glob(f"*/{CONFIG}"))
-    if below and not is_run:  # a sweep; below a run there may be its seeds
-        return f"has no checkpoints; name one of its runs, such as {below[0]}"
-    if is_run and read_config(run_dir).get("checkpoint", {}).get("enabled"):
-        if (run_dir / SUMMARY).exists():
-            return "has lost its checkpoints; train again in another directory"
-        return "has no checkpoint yet; wait for the first or, if the run was stopped, resume=DIR"
-    return (
-        "has no checkpoints; give the directory of a run that was trained with "
-        "checkpoint.enabled=true"
-    )
-
-
-def _row(facts: RunFacts, every: Sequence[Config], seed: int | None) -> int:
-    """Return the row of the member in a checkpoint."""
-    slots = facts.slots
-    seeds = [every[i].arch.seed for i in slots]
-    if seed is not None:
-        if seed not in seeds:
-            raise ConfigError(f"seed={seed!r}: is none of {', '.join(map(str, seeds))}")
-        return seeds.index(seed)
-
-    def score(row: int) -> tuple[bool, float]:
-        member = facts.members[slots[row]]
-        value = member["best"].get("episode_return")
-        return member["failure"] is None, -math.inf if value is None else float(value)
-
-    return max(range(len(slots)), key=score)

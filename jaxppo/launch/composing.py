@@ -94,8 +94,10 @@ def for_hydra(argument: str) -> str:
     """
     key, _, value = argument.partition("=")
     text = typed_text(value)
-    if key.lstrip("+") in _PATHS and text is not None:
-        return f"{key}={quoted(literal(text) if key.endswith('resume') else text)}"
+    # A sweep may be over several runs to begin from
+    is_path = key.lstrip("+") in _PATHS or (key == "init_from" and Path(text or "").is_dir())
+    if is_path and text is not None:
+        return f"{key}={quoted(literal(text) if key.endswith(('resume', 'init_from')) else text)}"
     return f"++{argument}" if _OPEN.match(argument) else argument
 
 

@@ -134,6 +134,9 @@ def program_key(config: Config) -> Config:
         arch=dataclasses.replace(config.arch, seed=0, num_seeds=1, profile=None, distributed={}),
         system=dataclasses.replace(config.system, **neutral),
         logger=LoggerConfig(every=config.logger.every),  # its windows are part of the state
+        init_from=None,  # the parameters are data
+        init_which="best",
+        init_parts=[],
         resume=None,
         resume_allow=[],
         trust=[],

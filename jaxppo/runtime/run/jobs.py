@@ -10,6 +10,7 @@ from jaxppo.runtime import sinks
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import build, compile, program_cache
 from jaxppo.runtime.programs.population import members
+from jaxppo.runtime.run import transfer
 from jaxppo.runtime.run.compiling import profile_folder
 from jaxppo.types import System
 
@@ -38,7 +39,9 @@ def prepare(config: Config) -> tuple[Plan, System]:
     members(config)
     check_surroundings(config)
     planned = plan_members(config, num_members(config))
-    return planned, build.build(config, planned)
+    system = build.build(config, planned)
+    transfer.check(config, system)
+    return planned, system
 
 
 def check_surroundings(config: Config) -> None:

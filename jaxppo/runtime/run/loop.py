@@ -28,6 +28,7 @@ from jaxppo.runtime.run.members import Members
 from jaxppo.runtime.run.parts import Run
 from jaxppo.runtime.run.saving import Resumed, Saver, keep_configs
 from jaxppo.runtime.run.selection import Selection
+from jaxppo.runtime.run.transfer import begin_from
 from jaxppo.runtime.store import checkpoint
 from jaxppo.runtime.store.progress import Progress
 from jaxppo.simulators.faults import SimulatorError
@@ -160,7 +161,8 @@ def _open(
 
 def _begin(run: Run) -> State:
     """Return the first state, after any warm-up; its policies are the best so far."""
-    first = place_start(run.layout, run.members.configs(run.layout.slots))
+    configs = run.members.configs(run.layout.slots)
+    first = begin_from(run.layout, configs, place_start(run.layout, configs))
     learner = warm_up(run.layout, run.config, first, run.programs.train)
     if run.selection.method != "none":
         run.write_selection(run.layout.slots)

@@ -1,0 +1,95 @@
+"""The policies that checkpoints hold."""
+
+import contextlib
+import math
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.stored import CONFIG, SUMMARY, read_config
+from jaxppo.runtime.store import checkpoint
+from jaxppo.runtime.store.checkpoint import Checkpoint, CheckpointWarning
+from jaxppo.runtime.store.facts import RunFacts
+
+
+def find(run_dir: Path, which: str | int, key: str = "run", key_which: str = "which") -> Checkpoint:
+    """Return the checkpoint that has a policy; warn about newer ones that cannot be used.
+
+    `which` is best, latest or a number of steps; `key` and `key_which` name the two in errors.
+    """
+    folder = run_dir / checkpoint.FOLDER
+    existing = checkpoint.steps_in(folder)
+    if not existing:
+        raise ConfigError(f"{key}={run_dir}: {_why_none(run_dir)}")
+    if isinstance(which, str | float):
+        with contextlib.suppress(ValueError):  # best and latest are no numbers
+            number = float(which)
+            which = int(number) if number.is_integer() else which  # such as 1e6
+    if isinstance(which, int | np.integer):
+        if which not in existing:
+            raise ConfigError(
+                f"{key_which}={which}: {folder} has no checkpoint of that step; it has "
+                f"{', '.join(map(str, existing))}, and best and latest"
+            )
+        return checkpoint.read(checkpoint.path_of(run_dir, which))
+    if which not in ("best", "latest"):
+        raise ConfigError(f"{key_which}={which}: must be best, latest or a number of steps")
+    found, lines = checkpoint.newest(run_dir)
+    assert found is not None  # since there are some
+    for message in lines:
+        warnings.warn(message, CheckpointWarning, stacklevel=3)
+    return found
+
+
+def _why_none(run_dir: Path) -> str:
+    """Return why a path has no checkpoints, and what to give instead."""
+    if not run_dir.is_dir():
+        return "is not a directory" if run_dir.exists() else "no such directory"
+    is_run = (run_dir / CONFIG).is_file()
+    if not is_run and (run_dir.parent / CONFIG).exists():
+        return f"has no checkpoints; give the run, {run_dir.parent}"
+    below = sorted(file.parent for file in run_dir.glob(f"*/{CONFIG}"))
+    if below and not is_run:  # a sweep; below a run there may be its seeds
+        return f"has no checkpoints; name one of its runs, such as {below[0]}"
+    if is_run and read_config(run_dir).get("checkpoint", {}).get("enabled"):
+        if (run_dir / SUMMARY).exists():
+            return "has lost its checkpoints; train again in another directory"
+        return "has no checkpoint yet; wait for the first or, if the run was stopped, resume=DIR"
+    return (
+        "has no checkpoints; give the directory of a run that was trained with "
+        "checkpoint.enabled=true"
+    )
+
+
+def row_of(facts: RunFacts, seeds_of_all: Sequence[int] = (), seed: int | None = None) -> int:
+    """Return the row of a member in a checkpoint; `seed` None: of the one that evaluated best."""
+    slots = facts.slots
+    if seed is not None:
+        seeds = [seeds_of_all[i] for i in slots]
+        if seed not in seeds:
+            raise ConfigError(f"seed={seed!r}: is none of {', '.join(map(str, seeds))}")
+        return seeds.index(seed)
+
+    def score(row: int) -> tuple[bool, float]:
+        member = facts.members[slots[row]]
+        value = member["best"].get("episode_return")
+        return member["failure"] is None, -math.inf if value is None else float(value)
+
+    return max(range(len(slots)), key=score)
+
+
+def read(found: Checkpoint, shapes: Any, num: int, which: str | int, where: str = "") -> Any:
+    """Return the policies of `num` members, `[num, ...]`; `shapes` are those of one.
+
+    `where` is the path of a part of the policy, if only that is wanted. `CheckpointError` if
+    the checkpoint has other shapes.
+    """
+    several = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num, *x.shape), x.dtype), shapes)
+    # Paths in what `saving.Saver` stores: (learner, best, total, earlier)
+    prefix = "[1]" if which == "best" else "[0].agent.policy"
+    return checkpoint.unflatten(several, found.arrays, prefix + where)
