@@ -176,6 +176,7 @@ class Rollout:
     reset: jax.Array  # [B] bool, that obs starts an episode
     carry: PyTree  # [B, ...] memory after the last step
     ended: Ended  # scalars
+    reused_starts: dict[str, jax.Array]  # how many starts of a `Pool` were taken again; or empty
 
 
 @pytree
@@ -324,6 +325,7 @@ class Environment(Protocol):
     observation_space: PyTree  # of Space
     action_space: PyTree  # of Space
     time_limit: int | None  # steps after which every episode has ended, if there is such a number
+    pool_size: int  # starts of a `Pool`, which `starts` makes; 0: its state has none
 
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
         """Map `[B]` keys to (state `[B, ...]`, observation `[B, O...]`)."""
@@ -340,6 +342,17 @@ class RunProgress:
     """
 
     share: jax.Array  # [B] float32, of the run's updates, from 0 to 1
+
+
+@pytree
+class Pool:
+    """First states of episodes, in the state of an environment with `pool_size`.
+
+    Wherever it is in the state, `acting.collect` fills it before a rollout and empties it after.
+    """
+
+    starts: PyTree  # (observation, state) [N, ...]; () between rollouts
+    taken: PyTree  # int32, episodes that have begun with one of them; () between rollouts
 
 
 class ValueEstimate(Protocol):

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from jaxppo.types import (
     Ended,
     Policy,
     PolicyInfo,
+    Pool,
     PyTree,
     Rollout,
     RunProgress,
@@ -125,11 +126,13 @@ def collect(system: System, agent: AgentState, acting: ActingState) -> tuple[Act
     with jax.named_scope("collect"):
         keys = rollout_keys(system, acting.key)
         env_state = update_progress(agent, acting.env_state)
-        acting = dataclasses.replace(acting, env_state=env_state)
+        acting = dataclasses.replace(acting, env_state=fill_pool(system, env_state, keys[0, 1]))
         acting, (steps, ended) = packing.scan(
             partial(act_and_step, system, agent), acting, keys[1:]
         )
-    return _rollout(dataclasses.replace(acting, key=keys[0, 0]), steps, ended)
+        env_state, reused = empty_pool(system, acting.env_state)
+    acting = dataclasses.replace(acting, env_state=env_state, key=keys[0, 0])
+    return _rollout(acting, steps, ended, reused)
 
 
 def update_progress(agent: AgentState, env_state: PyTree) -> PyTree:
@@ -142,6 +145,38 @@ def update_progress(agent: AgentState, env_state: PyTree) -> PyTree:
         return RunProgress(share=jnp.full_like(node.share, share))
 
     return jax.tree.map(one, env_state, is_leaf=lambda node: isinstance(node, RunProgress))
+
+
+def fill_pool(system: System, env_state: PyTree, key: jax.Array) -> PyTree:
+    """Give every `Pool` in the state of environments fresh starts for a rollout."""
+    env: Any = system.env
+    if not env.pool_size:
+        return env_state
+
+    def one(node: PyTree) -> PyTree:
+        if not _is_pool(node):
+            return node
+        keys = random_bits.split(key, env.pool_size)
+        return Pool(starts=env.starts(keys), taken=jnp.int32(0))
+
+    return jax.tree.map(one, env_state, is_leaf=_is_pool)
+
+
+def empty_pool(system: System, env_state: PyTree) -> tuple[PyTree, dict[str, jax.Array]]:
+    """Empty every `Pool` after a rollout; return how many starts were taken again."""
+    if not system.env.pool_size:
+        return env_state, {}
+    pools = [x for x in jax.tree.leaves(env_state, is_leaf=_is_pool) if _is_pool(x)]
+    reused = sum(jnp.maximum(pool.taken - system.env.pool_size, 0) for pool in pools)
+    empty = Pool(starts=(), taken=())
+    env_state = jax.tree.map(
+        lambda node: empty if _is_pool(node) else node, env_state, is_leaf=_is_pool
+    )
+    return env_state, {"reused_starts": jnp.asarray(reused, jnp.float32)}
+
+
+def _is_pool(node: PyTree) -> TypeGuard[Pool]:
+    return isinstance(node, Pool)
 
 
 def rollout_keys(system: System, key: jax.Array) -> jax.Array:
@@ -167,10 +202,12 @@ def replay(
     agent = begin_update(system, agent)
     key = rollout_keys(system, acting.key)[0, 0]
     acting, (transitions, ended) = packing.scan(one, acting, (acted, (), steps))
-    return _rollout(dataclasses.replace(acting, key=key), transitions, ended)
+    return _rollout(dataclasses.replace(acting, key=key), transitions, ended, {})
 
 
-def _rollout(acting: ActingState, steps: Transition, ended: Ended) -> tuple[ActingState, Rollout]:
+def _rollout(
+    acting: ActingState, steps: Transition, ended: Ended, reused: dict[str, jax.Array]
+) -> tuple[ActingState, Rollout]:
     """Return the state after a rollout, and the rollout; `ended` is by step, `[T]`."""
     rollout = Rollout(
         steps=steps,
@@ -178,6 +215,7 @@ def _rollout(acting: ActingState, steps: Transition, ended: Ended) -> tuple[Acti
         reset=acting.reset,
         carry=acting.carry,
         ended=jax.tree.map(jnp.sum, ended),
+        reused_starts=reused,
     )
     return acting, rollout
 

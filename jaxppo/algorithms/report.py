@@ -51,6 +51,7 @@ class RolloutMetrics:
     nonfinite_reward: jax.Array = metric(SUM, count=True)
     nonfinite_observation: jax.Array = metric(SUM, count=True)
     empty_mask: jax.Array = metric(SUM, count=True)  # observations whose mask allowed no action
+    reused_starts: dict[str, jax.Array]  # of a pool, in an update
 
 
 @metrics
@@ -92,6 +93,7 @@ def of_rollout(system: System, rollout: Rollout) -> RolloutMetrics:
         nonfinite_reward=num_nonfinite(steps.reward),
         nonfinite_observation=num_nonfinite(steps.obs),
         empty_mask=jnp.sum(empty, dtype=jnp.int32),
+        reused_starts=rollout.reused_starts,
     )
 
 
@@ -132,7 +134,8 @@ def zero_metrics(system: System) -> Metrics:
         targets=identity(algorithm.target_metrics),
         finish=identity(algorithm.finish_metrics),
     )
-    return identity(Metrics, rollout=identity(RolloutMetrics), learn=learn)
+    reused = {"reused_starts": jnp.zeros(())} if system.env.pool_size else {}
+    return identity(Metrics, rollout=identity(RolloutMetrics, reused_starts=reused), learn=learn)
 
 
 def no_step(system: System) -> StepMetrics:

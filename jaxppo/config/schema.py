@@ -298,8 +298,12 @@ class EnvConfig:
     resets: str = setting(
         "each",
         "start of later episodes: each (its own reset), optimistic (one reset for reset_ratio "
-        "environments, shared if several end at once), cached (one of the first episodes' starts)",
-        choices=("each", "optimistic", "cached"),
+        "environments, shared if several end at once), cached (one of the first episodes' starts), "
+        "pool (the next of pool_size starts that are made before each rollout)",
+        choices=("each", "optimistic", "cached", "pool"),
+    )
+    pool_size: int = setting(
+        64, "pool: starts for the environments of one device and update batch, for a rollout", low=1
     )
     reset_ratio: int = setting(16, "optimistic: environments per reset", low=1)
     mask: list[int] = setting([], "indices of a vector observation to hide: they read 0")

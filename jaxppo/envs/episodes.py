@@ -19,7 +19,7 @@ from jaxppo.kernels.costs import is_cheap
 from jaxppo.kernels.platforms import forms
 from jaxppo.ops.collectives import any_over
 from jaxppo.ops.sequences import where
-from jaxppo.types import Environment, PyTree, TimeStep
+from jaxppo.types import Environment, Pool, PyTree, TimeStep
 
 COPY = 2**31 - 2  # folded into a step's key; splits of it give smaller numbers
 
@@ -53,7 +53,7 @@ class EpisodesState:
 
     inner: PyTree  # [B, ...]
     time: jax.Array  # [B] int32, steps taken in the episode
-    starts: PyTree  # (observation, state) [B, ...] of the first episodes; () unless cached
+    starts: PyTree  # cached: (observation, state) [B, ...] of the first episodes; a Pool; or ()
 
 
 class Episodes:
@@ -67,13 +67,19 @@ class Episodes:
         self.time_limit = None if one.time_limit is None else int(one.time_limit)
         self._resets = config.resets
         self._ratio = config.reset_ratio
+        self.pool_size = config.pool_size if config.resets == "pool" else 0
+
+    def starts(self, key: jax.Array) -> tuple[PyTree, PyTree]:
+        """Map `[N]` keys to first (observations, states) of episodes, `[N, ...]`."""
+        inner, obs = returned("reset", jax.vmap(self.one.reset)(key), "state, observation")
+        return obs, inner
 
     def reset(self, key: jax.Array) -> tuple[EpisodesState, PyTree]:
         """Map `[B]` keys to (state `[B, ...]`, observation `[B, O...]`)."""
-        inner, obs = returned("reset", jax.vmap(self.one.reset)(key), "state, observation")
-        starts = (obs, inner) if self._resets == "cached" else ()
+        obs, inner = self.starts(key)
+        kept = {"cached": (obs, inner), "pool": Pool(starts=(), taken=())}
         time = jnp.zeros(key.shape[0], jnp.int32)
-        return EpisodesState(inner=inner, time=time, starts=starts), obs
+        return EpisodesState(inner=inner, time=time, starts=kept.get(self._resets, ())), obs
 
     def step(
         self, key: jax.Array, state: EpisodesState, action: PyTree
@@ -89,19 +95,25 @@ class Episodes:
             truncated = jnp.logical_or(truncated, time >= self.time_limit)
         over = ended(terminated, truncated)
 
-        def make(key: jax.Array) -> tuple[PyTree, PyTree]:
-            if self._resets == "cached":
-                chosen = jax.random.randint(key[0], over.shape, 0, over.size)
-                return jax.tree.map(lambda x: x[chosen], state.starts)
-            started, obs = jax.vmap(self.one.reset)(key)
-            return obs, started
+        # Between rollouts a pool is empty, as in evaluations: then starts are made as by optimistic
+        filled = isinstance(state.starts, Pool) and state.starts.starts != ()
+        copied = filled or self._resets == "cached"
 
-        ratio = self._ratio if self._resets == "optimistic" else 1
-        copied = self._resets == "cached"
+        def make(key: jax.Array) -> tuple[PyTree, PyTree]:
+            if not copied:
+                return self.starts(key)
+            chosen, starts = jax.random.randint(key[0], over.shape, 0, over.size), state.starts
+            if filled:
+                chosen = (starts.taken + jnp.cumsum(over) - 1) % self.pool_size
+                starts = starts.starts
+            return jax.tree.map(lambda x: x[chosen], starts)
+
+        ratio = self._ratio if self._resets in ("optimistic", "pool") and not copied else 1
         obs, new = renew(over, make, key, (after, inner), ratio, copied=copied)
-        return EpisodesState(
-            inner=new, time=jnp.where(over, 0, time), starts=state.starts
-        ), TimeStep(
+        starts = state.starts
+        if filled:
+            starts = Pool(starts=starts.starts, taken=starts.taken + jnp.sum(over))
+        return EpisodesState(inner=new, time=jnp.where(over, 0, time), starts=starts), TimeStep(
             obs=obs,
             final_observation=after,
             reward=reward.astype(jnp.float32),
@@ -118,7 +130,14 @@ class Wrapper:
         self.observation_space = observation_space
         self.action_space = env.action_space
         self.time_limit = env.time_limit
+        self.pool_size = env.pool_size
         self._env = env
+
+    def starts(self, key: jax.Array) -> tuple[PyTree, PyTree]:
+        """Return what `env` starts episodes with."""
+        env: Any = self._env  # with a `pool_size`
+        found: tuple[PyTree, PyTree] = env.starts(key)
+        return found
 
 
 def begun_at(env: Any, share: float) -> Any:

@@ -70,11 +70,13 @@ class GymnaxEnvironment:
     actions as int32 (`Discrete`, `MultiDiscrete`) or as float32 within bounds (`Box`).
     """
 
+    pool_size = 0
+
     def __init__(self, name: str, env: Any, params: Any, config: EnvConfig) -> None:
         # A class with its own `step` resets in its own way.
         self._renews = getattr(type(env), "step", None) is Environment.step
         self._ratio = config.reset_ratio if config.resets == "optimistic" else 1
-        if config.resets == "cached" or (self._ratio > 1 and not self._renews):
+        if config.resets in ("cached", "pool") or (self._ratio > 1 and not self._renews):
             raise ConfigError(
                 f"env.resets={config.resets}: {name} resets in gymnax's way or its own; "
                 f"give each{' or optimistic' if self._renews else ''}"

@@ -26,6 +26,8 @@ class Simulated:
     `reset` is a placeholder of the right shapes; `runtime.simulated` collects and evaluates.
     """
 
+    pool_size = 0
+
     def __init__(
         self,
         name: str,
