@@ -150,37 +150,16 @@ def test_table_says_what_the_runs_say(tmp_path: Path) -> None:
     assert (tmp_path / "results.png").stat().st_size > 1_000
 
 
-def test_table_names_the_rows_of_each_machine(tmp_path: Path) -> None:
-    for name, machine in (("catch", "a"), ("acrobot", "b"), ("deep_sea", "a")):
-        folder = canned(tmp_path / name)
-        (folder / "where.json").write_text(json.dumps([{**HERE, "machine": machine}]))
-    found = [
-        results.collect(Row(name), tmp_path / name) for name in ("catch", "acrobot", "deep_sea")
-    ]
-    last = results.table([row for row in found if row]).splitlines()[-2:]
-    for line, start, machine in zip(last, ("catch, deep_sea: ", "acrobot: "), "ab", strict=True):
-        assert line.startswith(start)
-        assert f" {machine}," in line
-
-
-@pytest.mark.parametrize(
-    "arguments, words",
-    [
-        (["cathc"], "cathc: "),
-        (["--seeds=1"], "--seeds=1: "),
-        (["catch", "--seeds=4"], "--seeds=4: {out}/catch"),
-    ],
-)
+@pytest.mark.parametrize("arguments", [["cathc"], ["--seeds=1"], ["catch", "--seeds=4"]])
 def test_what_cannot_be_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    arguments: list[str], words: str,
-) -> None:  # fmt: skip
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, arguments: list[str]
+) -> None:
     (canned(tmp_path / "catch") / "config.yaml").write_text("arch: {num_seeds: 3}")
     monkeypatch.setattr(sys, "argv", ["results", *arguments, f"--out={tmp_path}"])
     with pytest.raises(SystemExit) as refusal:
         results.main()
     assert refusal.value.code == 2
-    assert words.format(out=tmp_path) in capsys.readouterr().err
+    assert arguments[-1] in capsys.readouterr().err
 
 
 def test_a_row_that_fails_leaves_the_others(
@@ -201,26 +180,3 @@ def test_a_row_that_fails_leaves_the_others(
     assert "catch" in output.err
     assert "`deep_sea`" in output.out
     assert "`catch`" not in output.out
-
-
-def test_the_estimate_extrapolates_training_and_evaluation_but_not_compilation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "timed_ppo.py").write_text(
-        "import json, sys\n"
-        "from pathlib import Path\n"
-        "if sys.argv[-2:] == ['--cfg', 'job']:\n"
-        "    print('arch: {total_timesteps: 1e3, num_evaluation: 5, absolute_metric: true}')\n"
-        "    sys.exit()\n"
-        "given = dict(argument.split('=', 1) for argument in sys.argv[1:])\n"
-        "steps, agents = 10 * int(given['arch.num_updates']), int(given['arch.num_seeds'])\n"
-        "seconds = 3 + steps * agents / 100 + 2\n"  # compile, train at 100 steps/s, evaluate
-        "said = dict(steps=steps, seconds=seconds, steps_per_second=100)\n"
-        "folder = Path(given['hydra.run.dir'])\n"
-        "(folder / 'summary.json').write_text(json.dumps(said))\n"
-        "events = (dict(seconds=seconds - 2), dict(seconds=seconds))\n"
-        "(folder / 'metrics.jsonl').write_text('\\n'.join(map(json.dumps, events)))\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    seconds = results.estimate(Row("catch", "timed_ppo"), seeds=4)
-    assert seconds == pytest.approx(3 + 1000 * 4 / 100 + 2 * (5 + 10))
