@@ -45,7 +45,6 @@ def test_bounds_are_inside_the_rules_of_their_settings(command: str) -> None:
 OF_ALL = {"gamma", "max_grad_norm"}
 OF_PPO = {*OF_ALL, "actor_lr", "critic_lr", "gae_lambda", "ent_coef"}
 OF_PQN = {*OF_ALL, "learning_rate", "q_lambda"}
-EPSILONS = {"epsilon_end", "epsilon_fraction"}
 
 
 @pytest.mark.parametrize(
@@ -54,14 +53,8 @@ EPSILONS = {"epsilon_end", "epsilon_fraction"}
         ("ff_ppo", ["algorithm=reinforce.Reinforce"], OF_ALL),
         ("ff_ppo", [], {*OF_PPO, "clip_eps"}),
         ("ff_ppo", ["objective=dpo"], OF_PPO),
-        ("ff_ppo", ["objective=penalty"], OF_PPO),
         ("ff_ppo", ["objective=dpo", "clip_value_loss=true"], {*OF_PPO, "clip_eps"}),
-        (
-            "ff_ppo",
-            ["objective=jaxppo.algorithms.objectives.penalty_objective"],
-            {*OF_PPO, "clip_eps"},
-        ),
-        ("ff_pqn", [], {*OF_PQN, *EPSILONS}),
+        ("ff_pqn", [], {*OF_PQN, "epsilon_end", "epsilon_fraction"}),
         ("ff_pqn", ["epsilon_start=0", "epsilon_end=0"], OF_PQN),
         ("ff_pqn", ["epsilon_end=0"], {*OF_PQN, "epsilon_fraction"}),
     ],

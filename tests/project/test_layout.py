@@ -43,8 +43,7 @@ ROOMS = {"runtime": ("hosts", "programs", "store", "sinks", "simulated", "chips"
 DOORS = {("deploy.result", "extras.films")}  # methods that say so: `result.film`
 TRAINING = {"ff_ppo", "rec_ppo", "ff_pqn", "rec_pqn"}
 COMMANDS = {*TRAINING, "evaluate", "export", "render", "report", "check_env", "tune", "__main__"}
-COMMANDS |= {"clear_cache"}
-COMMANDS |= {"envs.__main__"}  # python -m jaxppo.envs; no module of the wing imports it
+COMMANDS |= {"clear_cache", "envs.__main__"}
 DOOR = "api"  # of Python, beside the commands
 # The spine, which serves every algorithm, and what is of one algorithm or of some.
 SPINE = {
@@ -67,15 +66,10 @@ LIBRARIES = {  # a library -> the wings and modules that may import it
     "omegaconf": {"launch", "config.stored", "analysis.runs"},
     "gymnax": {"envs.gymnax", "envs.t_maze"},
     "gymnasium": {"envs.gymnasium", "simulators.making", "simulators.spaces"},
-    "envpool": {"envs.envpool"},
     "cloudpickle": {"simulators.pool"},  # a dependency of gymnasium
     "ray": {"runtime.simulated.remote"},
-    "brax": {"envs.brax"},
-    "craftax": {"envs.craftax"},
-    "jumanji": {"envs.jumanji"},
     "mujoco_playground": {"envs.playground"},
-    "navix": {"envs.navix"},
-    "pgx": {"envs.pgx"},
+    **{x: {f"envs.{x}"} for x in ("brax", "craftax", "envpool", "jumanji", "navix", "pgx")},
     "xminigrid": {"envs.xminigrid"},
     "orbax": {"runtime.store.checkpoint"},
     "matplotlib": {"analysis.charts", "extras.drawings", "runtime.sinks.plot"},
