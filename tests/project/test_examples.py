@@ -33,7 +33,6 @@ SMALL = [
     "system.epochs=1",
 ]
 TRAINED = {  # script -> lines with numbers that it prints, and how many of them
-    "own_environment": (r"return +(#)$", 6),
     "seeds": (r"^ *[\d,]+ +(#) ", 6),
     "transfer": (r"^ *(#) steps:", 10),
 }
