@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,6 @@ def test_bounds_are_inside_the_rules_of_their_settings(command: str) -> None:
 OF_ALL = {"gamma", "max_grad_norm"}
 OF_PPO = {*OF_ALL, "actor_lr", "critic_lr", "gae_lambda", "ent_coef"}
 OF_PQN = {*OF_ALL, "learning_rate", "q_lambda"}
-EPSILONS = {"epsilon_end", "epsilon_fraction"}
 
 
 @pytest.mark.parametrize(
@@ -55,14 +53,8 @@ EPSILONS = {"epsilon_end", "epsilon_fraction"}
         ("ff_ppo", ["algorithm=reinforce.Reinforce"], OF_ALL),
         ("ff_ppo", [], {*OF_PPO, "clip_eps"}),
         ("ff_ppo", ["objective=dpo"], OF_PPO),
-        ("ff_ppo", ["objective=penalty"], OF_PPO),
         ("ff_ppo", ["objective=dpo", "clip_value_loss=true"], {*OF_PPO, "clip_eps"}),
-        (
-            "ff_ppo",
-            ["objective=jaxppo.algorithms.objectives.penalty_objective"],
-            {*OF_PPO, "clip_eps"},
-        ),
-        ("ff_pqn", [], {*OF_PQN, *EPSILONS}),
+        ("ff_pqn", [], {*OF_PQN, "epsilon_end", "epsilon_fraction"}),
         ("ff_pqn", ["epsilon_start=0", "epsilon_end=0"], OF_PQN),
         ("ff_pqn", ["epsilon_end=0"], {*OF_PQN, "epsilon_fraction"}),
     ],
@@ -107,7 +99,7 @@ def test_budget_is_divided_and_not_exceeded() -> None:
     # Twenty runs confirm, six play the finals, and two evolve. Of four members one update each is
     # 1/20 of a run: four of them train for 5 updates, two for 5 more, and one for the last 10.
     least = STEPS * (20 + 6 + 2) + (4 * 5 + 2 * 5 + 1 * 10) * 16 * 4
-    with pytest.raises(ConfigError, match=rf"at least {least} for 10 seeds and runs of {STEPS} st"):
+    with pytest.raises(ConfigError, match=f"at least {least} "):
         divided(least - 1)
     found = divided(least)
     assert (found.num_members, found.num_evolved, found.num_finalists) == (4, 2, 2)
@@ -174,38 +166,10 @@ def test_better_needs_every_run_and_more_than_chance() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments, words",
-    [
-        (["budget=1e3"], r"budget=1000: at least \d+ for 10 seeds"),
-        (["budget=abc"], r"budget=abc: must be an integer"),
-        (["seeds=1"], r"seeds=1: must be at least 2"),
-        (["command=ff_dqn"], r"command=ff_dqn: no such choice"),
-        (["name=a/b"], r"name=a/b: must be letters"),
-        (["env=cartpole", "name=cartpole"], r"name=cartpole: configs/env has such a file already;"),
-        (["env.name=Nowhere-v0"], r"Nowhere-v0"),
-        (["arch.num_seeds=4"], r"arch\.num_seeds=4: leave it out; take seeds=N"),
-        (["arch.absolute_metric=false"], r"arch\.absolute_metric=false: is not for"),
-        (["population=pbt"], r"population: is not for jaxppo\.tune"),
-        (["network/torso@network.critic_torso=mlp"], r"take network=NAME"),
-    ],
-)
-def test_mistake_is_refused_before_anything_is_written(
-    arguments: list[str], words: str, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match=words) as error:
-        tune([*arguments, f"out={tmp_path / 'out'}"])
-    assert "\n" not in str(error.value)
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
     "command, typed",
     [
-        ("ff_ppo", ["env.name=Acrobot-v1", "arch.total_timesteps=2e6"]),
         ("ff_ppo", ["env=cartpole_no_velocity", "env.params.gravity=9", "network=mlp_shared"]),
-        ("ff_ppo", ["env=asterix", "system.epochs=2"]),
         ("rec_ppo", ["env=t_maze", "network=gru"]),
-        ("ff_pqn", ["env=cartpole", "arch.total_num_envs=64"]),
         ("ff_pqn", ["env=asterix", "system.epochs=4"]),
     ],
 )
@@ -224,60 +188,80 @@ def test_written_file_gives_the_settings_that_were_confirmed(
     assert found == best
 
 
-def searched_for(tmp_path: Path, *more: str) -> dict[str, Any]:
-    """What tuning.json holds after a search."""
-    tune([*SMALL, "budget=3e4", "seeds=5", f"out={tmp_path / 'out'}", *more])
-    found: dict[str, Any] = json.loads((tmp_path / "out" / "tuning.json").read_text())
-    return found
+class Trainings:
+    """Trains, or returns what the same jobs gave before."""
+
+    def __init__(self, train: Any) -> None:
+        self.train, self.num = train, 0
+        self.known: dict[str, tuple[Any, Path | None]] = {}
+
+    def __call__(self, jobs: Any) -> Any:
+        key = repr([job.config for job in jobs])
+        folder = jobs[0].run_dir and jobs[0].run_dir.parent
+        if key not in self.known:
+            self.num += 1
+            found, copy = self.train(jobs), None
+            if folder is not None:
+                copy = folder.parents[1] / f"copy {self.num}"
+                shutil.copytree(folder, copy)
+            self.known[key] = found, copy
+        found, copy = self.known[key]
+        if copy is not None:
+            shutil.copytree(copy, folder, dirs_exist_ok=True)
+        return found
 
 
 @pytest.mark.long
-def test_search_finds_a_planted_optimum(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_search_finds_a_planted_optimum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Only large learning rates solve the environment in the steps that there are.
 
-    After an interruption the same command comes to the same end.
+    After an interruption the same command asks for the same trainings, and for no other ones.
     """
+    out, trainings = tmp_path / "out", Trainings(tuning._train)
+    monkeypatch.setattr(tuning, "_train", trainings)
     planted = ["system.actor_lr=1e-5", "arch.evaluation_greedy=false"]
-    found = searched_for(tmp_path, *planted)
+
+    def search(*more: str) -> dict[str, Any]:
+        tune([*SMALL, "budget=3e4", "seeds=5", f"out={out}", *more])
+        found: dict[str, Any] = json.loads((out / "tuning.json").read_text())
+        return found
+
+    found = search(*planted)
     assert found["hyperparameters"]["actor_lr"] > 1e-3
     assert found["tuned"]["iqm"] > 0.7 > 0.5 > found["general"]["iqm"]
-    assert re.fullmatch(
-        r"better than the starting settings over 5 fresh seeds: IQM \S+ \[.*\]; starting settings "
-        r"\S+ \[.*\] \(95% intervals\)",
-        found["verdict"],
-    )
-    shown = capsys.readouterr().out
-    assert found["verdict"] in shown
-    assert "10 runs, 2 groups, 1 task" in shown
+    assert found["verdict"].startswith("better")
+    assert found["verdict"] in capsys.readouterr().out
     phases = {phase["phase"]: phase for phase in found["phases"]}
     assert list(phases) == ["halving", "evolution", "finals", "confirmation"]
     assert phases["confirmation"]["steps"] == 10 * STEPS
     assert sum(phase["steps"] for phase in found["phases"]) <= found["budget"] == 30_000
-    out = tmp_path / "out"
     assert found["verdict"] in (out / "configs" / "env" / "tuned.yaml").read_text()
     assert (out / "report" / "index.html").exists()
-    with pytest.raises(ConfigError, match="holds a search of other arguments"):
-        searched_for(tmp_path)
-    with pytest.raises(ConfigError, match="holds a finished search"):
-        searched_for(tmp_path, *planted)
-    shutil.rmtree(out / "report")  # interrupted after the confirmation: nothing trains again
-    assert searched_for(tmp_path, *planted) == found
-    assert (out / "report" / "index.html").exists()
-    shown = capsys.readouterr().out
-    assert "goes on after halving, evolution, finals, confirmation\n" in shown
-    assert found["verdict"] in shown
-    shutil.rmtree(out / "report")
-    cut = {**found, "phases": found["phases"][:1], "verdict": "not confirmed"}  # in the second
-    (out / "tuning.json").write_text(json.dumps(cut))
-    again = searched_for(tmp_path, *planted)
-    assert "goes on after halving\nevolution: " in capsys.readouterr().out
-    for phase in (*found["phases"], *again["phases"]):
-        phase.pop("seconds")
-    assert again == found
+    for more in ((), planted):  # it holds a search of other arguments, and one that finished
+        with pytest.raises(ConfigError, match="out="):
+            search(*more)
+    for num_phases, verdict in ((4, found["verdict"]), (1, "not confirmed")):
+        shutil.rmtree(out / "report")  # interrupted after so many phases
+        cut = {**found, "phases": found["phases"][:num_phases], "verdict": verdict}
+        (out / "tuning.json").write_text(json.dumps(cut))
+        again = search(*planted)
+        for phase in (*found["phases"], *again["phases"]):
+            phase["seconds"] = 0
+        assert again == found
+        assert (out / "report" / "index.html").exists()
+    assert trainings.num == 4
 
 
-@pytest.mark.long
-def test_search_says_so_where_general_settings_are_as_good(tmp_path: Path) -> None:
-    found = searched_for(tmp_path, "system.actor_lr=1e-2")
-    assert found["general"]["iqm"] > 0.95
-    assert found["verdict"].startswith("NOT better")
+def test_a_search_that_finds_nothing_better_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = {0: [0.9, 0.8, 0.7, 0.6, 0.5], 1: [0.95, 0.8, 0.7, 0.6, 0.5]}
+    monkeypatch.setattr(tuning, "_train", lambda jobs: (None, []))
+    monkeypatch.setattr(tuning, "_scores", lambda _, job: scores[job])
+    record = tuning.Record([], 1, {"confirmation": 1}, {}, hyperparameters={"actor_lr": 0.1})
+    tuning._confirm(compose("ff_ppo", SMALL), 5, tmp_path, record)
+    assert record.verdict.startswith("NOT better")
+    assert record.tuned is not None
+    assert record.tuned["scores"] == scores[1]

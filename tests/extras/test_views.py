@@ -4,7 +4,6 @@ import json
 import re
 import struct
 import sys
-import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,19 +13,15 @@ import numpy as np
 import pytest
 from conftest import small_config
 from events import ABSOLUTE, END, EVAL, LAST_EVAL, MEMBERS, START, TRAIN, write
-from files import composed
 from killing import Killed
 
 from jaxppo.analysis import sweep
 from jaxppo.config.fields import ConfigError
-from jaxppo.config.messages import installing
-from jaxppo.config.parse import parse
 from jaxppo.config.schema import Config, LoggerConfig
 from jaxppo.config.stored import plain
 from jaxppo.config.trust import check_trust
 from jaxppo.runtime import sinks
 from jaxppo.runtime.run import loop
-from jaxppo.runtime.run.jobs import prepare
 from jaxppo.runtime.sinks import Event, Scope, View
 from jaxppo.runtime.sinks.marl_eval import MarlEval, layout, merge
 from jaxppo.runtime.store.directories import check_tree
@@ -43,61 +38,34 @@ def document(run_dir: Path) -> Any:
     return json.loads((run_dir / "marl_eval.json").read_text(), parse_constant=refuse)
 
 
-def scores(raw: Any, metric: str = "mean_episode_return") -> dict[str, Any]:
-    """What MARL-eval makes of a document: absolute `[seeds, tasks]` and `[seeds, tasks, steps]`.
+def scores(raw: Any) -> dict[str, np.ndarray]:
+    """Absolute metrics `[seeds, tasks]` of each algorithm, as MARL-eval takes them.
 
-    As its data_process_pipeline and create_matrices_for_rliable take it: keys in lower case, the
-    same seeds, steps and metrics everywhere, the absolute metric under a key that says so.
+    Its create_matrices_for_rliable needs the absolute metrics as the last key of a seed.
     """
     (tasks,) = raw.values()
-    matrices = {}
-    for algorithm in next(iter(tasks.values())):
-        absolute, curves = [], []
-        for seed in next(iter(tasks.values()))[algorithm]:
-            runs = [task[algorithm][seed] for task in tasks.values()]
-            assert list(runs[0])[-1] == "absolute_metrics"
-            steps = [key for key in runs[0] if "absolute" not in key]
-            for run in runs:
-                counts = [run[step]["step_count"] for step in steps]
-                assert all(type(count) is int for count in counts)
-                assert counts == sorted(set(counts))
-                assert all(type(run[step]["elapsed_time"]) is float for step in steps)
-            absolute.append([np.mean(run["absolute_metrics"][metric]) for run in runs])
-            curves.append([[np.mean(run[step][metric]) for step in steps] for run in runs])
-        matrices[algorithm] = {"absolute": np.array(absolute), "curves": np.array(curves)}
-    return matrices
+    found = {}
+    for algorithm, seeds in next(iter(tasks.values())).items():
+        every = [[task[algorithm][seed] for task in tasks.values()] for seed in seeds]
+        assert all(list(run)[-1] == "absolute_metrics" for runs in every for run in runs)
+        metrics = [[run["absolute_metrics"]["mean_episode_return"] for run in row] for row in every]
+        found[algorithm] = np.mean(metrics, axis=-1)
+    return found
 
 
-def test_marl_eval_reads_one_run(tmp_path: Path) -> None:
+def test_marl_eval_reads_one_run_and_all_members_of_one(tmp_path: Path) -> None:
     evaluations = [{**EVAL, **SEEDED}, {**LAST_EVAL, **SEEDED, "episode_return": 200.0}]
     end = {**ABSOLUTE, **SEEDED, "episode_return": 190.0}
     write(MarlEval(tmp_path), NAMED, TRAIN, *evaluations, end, END)
-    found = document(tmp_path)
-    assert list(found) == ["gymnax"]
-    assert list(found["gymnax"]) == ["CartPole-v1"]
-    assert found["gymnax"]["CartPole-v1"]["ff_ppo"] == {
-        "seed_3": {
-            "step_0": {
-                **{"step_count": 2048, "elapsed_time": 1.75},
-                "mean_episode_return": [123.456],
-            },
-            "step_1": {"step_count": 5120, "elapsed_time": 1.75, "mean_episode_return": [200.0]},
-            "absolute_metrics": {"mean_episode_return": [190.0]},
-        }
-    }
-    matrices = scores(found)["ff_ppo"]
-    np.testing.assert_array_equal(matrices["absolute"], [[190.0]])
-    np.testing.assert_array_equal(matrices["curves"], [[[123.456, 200.0]]])
+    first = {"step_count": 2048, "elapsed_time": 1.75, "mean_episode_return": [123.456]}
+    last = {"step_count": 5120, "elapsed_time": 1.75, "mean_episode_return": [200.0]}
+    seed = {"step_0": first, "step_1": last, "absolute_metrics": {"mean_episode_return": [190.0]}}
+    assert document(tmp_path) == {"gymnax": {"CartPole-v1": {"ff_ppo": {"seed_3": seed}}}}
     assert [path.name for path in tmp_path.iterdir()] == ["marl_eval.json"]
-
-
-def test_marl_eval_has_all_members_in_one_file(tmp_path: Path) -> None:
     write(MarlEval(tmp_path), NAMED, {**EVAL, **MEMBERS}, {**ABSOLUTE, **MEMBERS})
-    matrices = scores(document(tmp_path))["ff_ppo"]
-    np.testing.assert_array_equal(matrices["absolute"], [[1.0], [2.5], [4.0]])
-    assert list(document(tmp_path)["gymnax"]["CartPole-v1"]["ff_ppo"]) == [
-        "seed_1", "seed_2", "seed_3",
-    ]  # fmt: skip
+    np.testing.assert_array_equal(scores(document(tmp_path))["ff_ppo"], [[1.0], [2.5], [4.0]])
+    members = document(tmp_path)["gymnax"]["CartPole-v1"]["ff_ppo"]
+    assert list(members) == ["seed_1", "seed_2", "seed_3"]
 
 
 def test_marl_eval_of_scores_that_json_lacks_and_of_a_run_that_stopped() -> None:
@@ -113,11 +81,11 @@ def test_marl_eval_merges_runs_of_several_seeds_and_settings() -> None:
         return {"gymnax": {"a": {"ff_ppo": layout([{**EVAL, "seed": seed}, end])}}}
 
     merged = merge([("", one(1, 1.0)), ("", one(2, 2.0)), ("lr=1", one(1, 3.0))])
-    assert {name: found["absolute"].tolist() for name, found in scores(merged).items()} == {
+    assert {name: found.tolist() for name, found in scores(merged).items()} == {
         "ff_ppo": [[1.0], [2.0]],
         "ff_ppo lr=1": [[3.0]],
     }
-    with pytest.raises(ValueError, match="a, ff_ppo: has seed_1 already"):
+    with pytest.raises(ValueError, match="seed_1"):
         merge([("", one(1, 1.0)), ("", one(1, 2.0))])
 
 
@@ -209,25 +177,23 @@ def test_tensorboard_of_a_resumed_run_has_each_point_once(tmp_path: Path) -> Non
     assert [step for step, _ in found["absolute/episode_return"]] == [30]
     opened(tmp_path, 0)(NAMED)  # begins anew
     assert not any(points(tmp_path / "tensorboard")["train/entropy"])
-
-
-def test_tensorboard_that_is_switched_on_later_has_the_past(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboardX", reason="pip install '.[tensorboard]'")
-    for sink in sinks.make(LoggerConfig(console=False, plot=False), tmp_path):
-        write(sink, *({**TRAIN, "steps": s} for s in (10, 20)))
-    opened(tmp_path, sinks.position(tmp_path))({**TRAIN, "steps": 30})
-    found = points(tmp_path / "tensorboard")
-    assert [step for step, _ in found["train/entropy"]] == [10, 20, 30]
+    later = tmp_path / "later"  # switched on by a resume: it has the past
+    later.mkdir()
+    for sink in sinks.make(LoggerConfig(console=False, plot=False), later):
+        write(sink, *train[:2])
+    opened(later, sinks.position(later))(train[2])
+    assert [step for step, _ in points(later / "tensorboard")["train/entropy"]] == [10, 20, 30]
 
 
 class FakeRun:
     """What of a W&B run is used."""
 
-    def __init__(self, arguments: dict[str, Any]) -> None:
+    exit_code: int | None = None
+
+    def __init__(self, **arguments: Any) -> None:
         self.arguments = arguments
         self.rows: list[tuple[int, dict[str, float]]] = []
         self.summary: dict[str, Any] = {}
-        self.exit_code: int | None = None
 
     def log(self, row: dict[str, float], step: int) -> None:
         self.rows.append((step, row))
@@ -242,7 +208,7 @@ def fake_wandb(monkeypatch: pytest.MonkeyPatch) -> list[FakeRun]:
     runs: list[FakeRun] = []
 
     def init(**arguments: Any) -> FakeRun:
-        runs.append(FakeRun(arguments))
+        runs.append(FakeRun(**arguments))
         return runs[-1]
 
     module = types.ModuleType("wandb")
@@ -286,57 +252,20 @@ def test_wandb_run_that_did_not_finish_is_failed_and_goes_on_as_itself(
     assert fake_wandb[-1].arguments["id"] != fake_wandb[0].arguments["id"]
 
 
-def recorded(path: Path) -> list[Any]:
-    """The records of a file that wandb keeps offline: LevelDB's log format after 7 bytes."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    data, offset, parts, records = path.read_bytes(), 7, b"", []
-    while offset + 7 <= len(data):
-        if offset % 2**15 > 2**15 - 7:  # no room for a header in this block
-            offset += 2**15 - offset % 2**15
-            continue
-        length, kind = struct.unpack("<HB", data[offset + 4 : offset + 7])
-        parts += data[offset + 7 : offset + 7 + length]
-        offset += 7 + length
-        if kind in (1, 4):  # whole, or the last part
-            records.append(Record.FromString(parts))
-            parts = b""
-    return records
-
-
 @pytest.mark.slow
 def test_wandb_itself_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb", reason="pip install '.[wandb]'")
     for name in ("WANDB_API_KEY", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)
     config = LoggerConfig(**OFF, wandb=True, wandb_mode="offline", wandb_tags=["t"])
-    scope = Scope(settings={"system": {"gamma": 0.5}}, name="n", group="g")
     for position, steps in ((None, (10, 20)), (0, (20, 30))):
-        (sink,) = sinks.make(config, tmp_path, position, scope)
+        (sink,) = sinks.make(config, tmp_path, position, Scope(name="n", group="g"))
         assert isinstance(sink, View)
-        assert sink.sink is not None
         write(sink, NAMED, *({**TRAIN, "steps": s} for s in steps), ABSOLUTE, END)
         assert sink.sink is not None  # nothing failed
     check_tree("resume", tmp_path)  # W&B's links to its logs in the home would fail it
-    found = {}
-    for file in sorted(tmp_path.glob("wandb/offline-run-*/*.wandb")):
-        while not (records := recorded(file)):  # of a second run of an id, after a while
-            time.sleep(0.1)
-        (run,) = [r.run for r in records if r.WhichOneof("record_type") == "run"]
-        rows = [r.history for r in records if r.WhichOneof("record_type") == "history"]
-        found[file.name] = [row.step.num for row in rows]
-        assert (run.run_group, list(run.tags), run.display_name) == ("g", ["t"], "n")
-    ids = {re.sub(r"run-|\.wandb", "", name) for name in found}
-    assert ids == {(tmp_path / "wandb" / "run_id").read_text().strip()}
-    assert list(found.values())[-1] == [20, 30]
-
-
-def block(language: str) -> str:
-    """The one code block of docs/sinks.md in a language; of none, an indented line."""
-    text = (Path(__file__).parents[2] / "docs" / "sinks.md").read_text("utf-8")
-    pattern = rf"```{language}[^\n]*\n(.*?)```" if language else r"^    (python -m .*)$"
-    (found,) = re.findall(pattern, text, re.S if language else re.M)
-    return str(found)
+    ids = {file.stem for file in tmp_path.glob("wandb/offline-run-*/*.wandb")}
+    assert ids == {f"run-{(tmp_path / 'wandb' / 'run_id').read_text().strip()}"}
 
 
 @pytest.fixture
@@ -344,6 +273,8 @@ def my_sinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The module of docs/sinks.md, with sinks that fail."""
     folder = tmp_path / "modules"
     folder.mkdir()
+    page = (Path(__file__).parents[2] / "docs" / "sinks.md").read_text("utf-8")
+    (best,) = re.findall(r"```python[^\n]*\n(.*?)```", page, re.S)
     failing = """
 
 class Fails:
@@ -361,36 +292,15 @@ class Fails:
 
     def close(self) -> None:
         self.may_fail("close")
-
-
-class NoClose:
-    def __init__(self, run_dir: Path) -> None:
-        pass
-
-    def write(self, event: dict[str, Any]) -> None:
-        pass
 """
-    (folder / "my_sinks.py").write_text(block("python") + failing)
+    (folder / "my_sinks.py").write_text(best + failing)
     monkeypatch.syspath_prepend(folder)
     yield folder
     sys.modules.pop("my_sinks", None)
 
 
-def test_example_is_typed_as_it_is_told(my_sinks: Path) -> None:
-    typed = re.findall(r"'([^']*)'|(\S+)", block("").partition("ff_ppo ")[2])
-    config = parse(composed(*(quoted or plain for quoted, plain in typed)))
-    assert config.logger.sinks == [{"_target_": "my_sinks.Best", "file": "top.txt"}]
-    sinks.check(config.logger)
-
-
 def events_of(run_dir: Path) -> list[Event]:
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-
-
-def best_of(run_dir: Path) -> str:
-    evaluations = [event for event in events_of(run_dir) if event["event"] == "eval"]
-    best = max(evaluations, key=lambda event: event["episode_return"])
-    return f"{best['episode_return']} at step {best['steps']}\n"
 
 
 def viewed() -> Config:
@@ -417,13 +327,12 @@ def test_views_of_a_run_that_is_stopped_and_goes_on(
         loop.run(viewed(), folder)
     result = loop.run(viewed(), folder, resume=True)
     said = capsys.readouterr().err.splitlines()
-    assert said == 2 * [
-        f"logger.sinks[{number}] (my_sinks.Fails): RuntimeError: in {where} of run; "
-        "the run goes on without it"
-        for number, where in enumerate(("__init__", "write", "close"), 1)
+    assert [line.partition(" ")[0] for line in said] == 2 * [
+        f"logger.sinks[{number}]" for number in (1, 2, 3)
     ]
     for run_dir in (folder, folder / "seed_42", folder / "seed_43"):
-        assert (run_dir / "top.txt").read_text() == best_of(run_dir)
+        best = max(e["episode_return"] for e in events_of(run_dir) if e["event"] == "eval")
+        assert (run_dir / "top.txt").read_text().startswith(f"{best} at step ")
 
     for name, run in document(folder)["envs"]["envs.Coin"]["ff_ppo"].items():
         *evaluations, absolute = [e for e in events_of(folder / name) if e["event"] != "train"]
@@ -432,9 +341,7 @@ def test_views_of_a_run_that_is_stopped_and_goes_on(
             assert run[f"step_{i}"]["elapsed_time"] == pytest.approx(event["seconds"], abs=1)
             assert run[f"step_{i}"]["mean_episode_return"] == [event["episode_return"]]
         assert run["absolute_metrics"]["mean_episode_return"] == [absolute["episode_return"]]
-    matrices = scores(document(folder))["ff_ppo"]
-    assert matrices["curves"].shape == (2, 1, 4)
-    assert np.mean(matrices["absolute"]) == pytest.approx(result)
+    assert np.mean(scores(document(folder))["ff_ppo"]) == pytest.approx(result)
     assert not (folder / "seed_42" / "marl_eval.json").exists()
 
     before, after = fake_wandb[:3], fake_wandb[3:]
@@ -459,10 +366,7 @@ def test_failure_of_a_view_is_said_once_and_ends_it(
         write(sink, event, event)
     assert event == EVAL
     (line,) = capsys.readouterr().err.splitlines()
-    assert line == (
-        f"logger.sinks[0] (my_sinks.Fails): RuntimeError: in {where} of {tmp_path.name}; "
-        "the run goes on without it"
-    )
+    assert line.startswith("logger.sinks[0] (my_sinks.Fails)")
 
 
 def test_a_picture_that_cannot_be_drawn_is_a_view_and_the_log_is_not(
@@ -478,53 +382,11 @@ def test_a_picture_that_cannot_be_drawn_is_a_view_and_the_log_is_not(
         log.write(EVAL)
 
 
-@pytest.mark.parametrize(
-    "settings, words",
-    [
-        ({"_target_": "no_such_module.Sink"}, "ModuleNotFoundError: No module named"),
-        ({"_target_": "my_sinks.Nothing"}, "no attribute 'Nothing'"),
-        ({"_target_": "my_sinks.Best", "fil": "x"}, "unexpected keyword argument 'fil'"),
-        ({"_target_": "my_sinks.Fails"}, "missing a required argument: 'where'"),
-        ({"_target_": "my_sinks.NoClose"}, "has no close"),
-        ({"_target_": "Best"}, "needs a _target_, the import path"),
-        ({"_target_": None}, "needs a _target_"),
-        ({"target": "my_sinks.Best"}, "needs a _target_"),
-    ],
-)
-def test_a_sink_that_cannot_be_is_refused_before_anything_compiles(
-    my_sinks: Path, tmp_path: Path, settings: dict[str, Any], words: str
-) -> None:
-    config = small_config(logger={**OFF, "sinks": [settings]})
-    for begin in (prepare, lambda c: loop.run(c, tmp_path)):
-        with pytest.raises(ConfigError, match=r"^logger\.sinks") as refusal:
-            begin(config)
-        assert words in str(refusal.value)
-        assert "\n" not in str(refusal.value)
-    assert not (tmp_path / "config.yaml").exists()
-
-
-@pytest.mark.parametrize("switch, library", [("tensorboard", "tensorboardX"), ("wandb", "wandb")])
-def test_a_library_that_is_not_there_is_named_with_its_extra(
-    monkeypatch: pytest.MonkeyPatch, switch: str, library: str
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError) as refusal:
-        prepare(small_config(logger={switch: True}))
-    assert str(refusal.value) == (
-        f"logger.{switch}=true: needs {library}; {installing(switch)}, or set it to false"
-    )
-
-
-def test_what_a_resume_reads_cannot_be_left_out() -> None:
-    with pytest.raises(ConfigError, match=r"logger\.marl_eval=true: .*set logger\.json=true"):
-        prepare(small_config(logger={"marl_eval": True, "json": False}))
-
-
 def test_a_stored_run_imports_its_sinks_only_where_they_are_trusted(my_sinks: Path) -> None:
     config = small_config(
         logger={"sinks": [{"_target_": "my_sinks.Best"}]}, env={"name": "x", "target": None}
     )
-    with pytest.raises(ConfigError, match=r"logger\.sinks\._target_=my_sinks\.Best: .*trust=\["):
+    with pytest.raises(ConfigError, match=r"logger\.sinks\._target_=my_sinks\.Best"):
         check_trust(plain(config), [])
     assert "my_sinks" not in sys.modules
     check_trust(plain(config), ["my_sinks"])

@@ -2,18 +2,17 @@
 
 A fenced block of `python FILE` or `yaml FILE` is a file that the reader makes, one of `python` is
 run where the page's run has left its directory, and one of `bash` holds commands, of which the
-first that trains is that run, made small; the others that train are composed and planned, and run
-by a test of their own. Commands that play, film, export, report and list are run too.
+first that trains is that run, made small; the others that train are composed, planned and built.
+Commands that play, film, export, report and list are run too.
 """
 
-import dataclasses
 import importlib
 import importlib.util
-import itertools
 import os
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 import typing
@@ -32,6 +31,7 @@ from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
 from jaxppo.extras.tuning import split
 from jaxppo.launch.composing import compose
+from jaxppo.runtime.run.jobs import prepare
 from jaxppo.runtime.run.loop import run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,12 +52,12 @@ SMALLER = {  # commands that do not train -> what makes them small
     "render": ["episodes=3", "max_frames=4"],
     "report": [],
 }
+BUILT: set[str] = set()  # commands that train, by their settings
 GROUPS = "arch|system|env|network|population|checkpoint|logger"
 FILES = "py|md|yaml|png|svg|csv|json|jsonl"
 
 
-@dataclasses.dataclass(frozen=True)
-class Block:
+class Block(typing.NamedTuple):
     """What stands between two fences."""
 
     language: str
@@ -80,11 +80,6 @@ def commands(page: Path) -> list[list[str]]:
     texts += re.findall(r"^    (python -m (?:.*\\\n)*.*)$", page.read_text(), re.MULTILINE)
     lines = "\n".join(texts).replace("\\\n", " ").splitlines()
     return [shlex.split(line, comments=True) for line in lines if line.startswith("python -m ")]
-
-
-def executables() -> dict[str, Any]:
-    """The settings of what trains nothing, from the page's generator."""
-    return {name.removeprefix("jaxppo."): cls for name, cls in generator()["COMMANDS"].items()}
 
 
 def generator() -> dict[str, Any]:
@@ -131,26 +126,42 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             del sys.modules[name]
 
 
-def shows_something(page: Path) -> bool:
-    """Whether a page has Python, or a command that does not train."""
-    return any(b.language == "python" for b in blocks(page)) or any(
-        words[2].removeprefix("jaxppo.") in SMALLER for words in commands(page)
-    )
+SHOWN = {  # pages with Python, or with commands that do not train
+    page.name: page
+    for page in PAGES
+    if any(b.language == "python" and not b.file for b in blocks(page))
+    or any(words[2].removeprefix("jaxppo.") in SMALLER for words in commands(page))
+}
+LONG = ("python.md", "performance.md")  # programs of their own that tests/deploy has too
+RUNS: dict[str, Path] = {}  # settings -> a run that pages share
+
+
+def train(config: Config, folder: Path, shared: Path) -> None:
+    key = repr((config, [file.name for file in Path().glob("*.py")]))
+    if key not in RUNS:
+        RUNS[key] = shared / str(len(RUNS))
+        RUNS[key].mkdir(parents=True)
+        run(config, RUNS[key])
+    shutil.copytree(RUNS[key], folder, dirs_exist_ok=True)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("page", [page for page in PAGES if shows_something(page)], ids=named)
-def test_what_a_page_shows_runs(page: Path, made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = made(page)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in SHOWN]
+)
+def test_what_a_page_shows_runs(
+    name: str, made: Any, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: Any
+) -> None:
+    page = SHOWN[name]
+    folder, shared = made(page), tmp_path_factory.getbasetemp() / "runs_of_pages"
     training = [words for words in commands(page) if words[2].partition(".")[2] in TRAINING]
     first = training[0] if training else ["python", "-m", "jaxppo.ff_ppo", "env=cartpole"]
     others = [w for w in commands(page) if w[2].removeprefix("jaxppo.") in SMALLER]
-    given = [w.partition("=")[2] for w in first if w.startswith("hydra.run.dir=")]
-    given += [w.partition("=")[2] for words in others for w in words if w.startswith("run=")]
-    given += [w for words in others if words[2] == "jaxppo.report" for w in words[3:]]
-    for directory in dict.fromkeys(given or ["run"] * bool(training)):
-        (folder / directory).mkdir(parents=True)
-        run(config_of(first, *TINY), folder / directory)
+    found = [w for w in first if w.startswith("hydra.run.dir=")]
+    found += [w for words in others for w in words if w.startswith("run=")]
+    found += [w for words in others if words[2] == "jaxppo.report" for w in words[3:]]
+    for directory in dict.fromkeys(w.rpartition("=")[2] for w in found):
+        train(config_of(first, *TINY), folder / directory, shared)
     for words in others:
         monkeypatch.setattr("sys.argv", words[2:] + SMALLER[words[2].removeprefix("jaxppo.")])
         module = "jaxppo.envs.__main__" if words[2] == "jaxppo.envs" else words[2]
@@ -158,8 +169,7 @@ def test_what_a_page_shows_runs(page: Path, made: Any, monkeypatch: pytest.Monke
     namespace = {"__name__": "__main__"}  # of all blocks of a page, as in a reader's session
     for number, block in enumerate(blocks(page)):
         if block.language == "python" and not block.file:
-            code = compile(block.text, f"{named(page)}, block {number}", "exec")
-            exec(code, namespace)
+            exec(compile(block.text, f"{named(page)}, block {number}", "exec"), namespace)
 
 
 def test_completion_completes() -> None:
@@ -168,26 +178,38 @@ def test_completion_completes() -> None:
     line = "python -m jaxppo.ff_ppo arch.num_se"
     typed = f"COMP_LINE={shlex.quote(line)}; _jaxppo python arch.num_se; echo ${{COMPREPLY[@]}}"
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    told = subprocess.run(
-        ["bash", "-c", f"{block.text}\n{typed}"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PATH": path},
-        check=True,
-    )
-    assert told.stdout.split() == ["arch.num_seeds="]
+    environment, script = {**os.environ, "PATH": path}, f"{block.text}\n{typed}"
+    told = subprocess.check_output(["bash", "-c", script], text=True, env=environment)
+    assert told.split() == ["arch.num_seeds="]
 
 
+def is_here(config: Config) -> bool:
+    """Whether the libraries of a command are installed."""
+    env = config.env
+    library = envs.PACKAGES[env.library] if env.target is None else None
+    simulator = "mujoco" if env.name == "HalfCheetah-v5" else None
+    return all(importlib.util.find_spec(x) for x in (library, env.module, simulator) if x)
+
+
+@pytest.mark.long_but(3)
 @pytest.mark.parametrize("page", [page for page in BY_HAND if commands(page)], ids=named)
 def test_commands_are_taken(page: Path, made: Any) -> None:
+    """Those that train are built, once for each environment, network and kind of learning."""
     made(page)
-    others = executables()
+    others = generator()["COMMANDS"]
     for words in commands(page):
         package, _, module = words[2].partition(".")
         if package != "jaxppo":
             assert importlib.util.find_spec(words[2]) is not None, words
         elif module in TRAINING:
-            plan(config_of(words), jax.local_device_count())
+            config = config_of(words)
+            plan(config, jax.local_device_count())
+            names = ("algorithm", "objective", "optimizer")
+            own = [getattr(config.system, name, None) for name in names]
+            key = repr((config.env, config.network, own))
+            if key not in BUILT and config.arch.target is None and is_here(config):
+                BUILT.add(key)
+                prepare(config_of(words, *TINY))
         elif module == "check_env":  # takes the settings of training
             config_of([*words[:2], "jaxppo.ff_ppo", *words[3:]])
         elif module == "envs":  # at most one word
@@ -198,70 +220,45 @@ def test_commands_are_taken(page: Path, made: Any) -> None:
         else:
             named_keys = [word for word in words[3:] if "=" in word or module != "report"]
             given = OmegaConf.to_container(OmegaConf.from_dotlist(named_keys))
-            parse_as(others[module], typing.cast(dict[str, Any], given))
+            parse_as(others[words[2]], typing.cast(dict[str, Any], given))
 
 
-def that_train() -> list[Any]:
-    """The training commands of each page, but for several hosts and `arch.plan_only`."""
-    found: dict[str, tuple[Path, list[str]]] = {}
-    others = ("arch.distributed", "arch.plan_only")
+def test_every_setting_that_is_named_exists() -> None:
+    keys = set(known_keys())
     for page in BY_HAND:
-        for words in commands(page):
-            here = not any(word.startswith(others) for word in words)
-            if words[2].removeprefix("jaxppo.") in TRAINING and here:
-                found.setdefault(" ".join(words[2:]), (page, words))
-    return [pytest.param(*pair, id=f"{named(pair[0])}: {words}") for words, pair in found.items()]
+        prose = re.sub(r"^```(python|yaml).*?^```$", "", page.read_text(), flags=re.DOTALL | re.M)
+        prose = re.sub(r"^    .*: no such key; .*$", "", prose, flags=re.M)
+        if page.name == "migration.md":  # in whose tables others' names follow
+            prose = re.sub(r"^(\|[^|]*\|).*$", r"\1", prose, flags=re.M)
+        dotted = rf"(?<![\w./@])((?:{GROUPS})\.(?!(?:{FILES})\b)[a-z]\w*)(?![\w(])"
+        # Settings of a reader's own algorithm or objective: `test_commands_are_taken` parses them
+        words = [word for command in commands(page) for word in command]
+        of_readers = [word.partition("=")[0] for word in words if word.startswith("system.")]
+        assert set(re.findall(dotted, prose)) - keys - set(of_readers) == set(), page
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("page, words", that_train())
-def test_commands_that_train_do(page: Path, words: list[str], made: Any) -> None:
-    folder = made(page)
-    config = config_of(words, *TINY)
-    env = config.env
-    library = envs.PACKAGES[env.library] if env.target is None else None
-    simulator = "mujoco" if env.name == "HalfCheetah-v5" else None
-    for package in filter(None, (library, env.module, simulator)):
-        pytest.importorskip(package)
-    run(config, folder)
+def test_links_lead_somewhere() -> None:
+    for page in PAGES:
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text()):
+            if target.startswith(("http://", "https://")):
+                continue
+            file = (page.parent / target).resolve() if target else page
+            assert file.exists(), f"{named(page)} links to {target}, which is not there"
+            if anchor:
+                headings = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+                plain = [re.sub(r"[^\w -]", "", heading).strip().lower() for heading in headings]
+                anchors = [heading.replace(" ", "-") for heading in plain]
+                assert anchor in anchors, f"{named(page)} links to {target}#{anchor}"
 
 
-@pytest.mark.parametrize("page", BY_HAND, ids=named)
-def test_every_setting_that_is_named_exists(page: Path) -> None:
-    prose = re.sub(r"^```(python|yaml).*?^```$", "", page.read_text(), flags=re.DOTALL | re.M)
-    prose = re.sub(r"^    .*: no such key; .*$", "", prose, flags=re.M)
-    if page.name == "migration.md":  # in whose tables others' names follow
-        prose = re.sub(r"^(\|[^|]*\|).*$", r"\1", prose, flags=re.M)
-    found = re.findall(rf"(?<![\w./@])((?:{GROUPS})\.(?!(?:{FILES})\b)[a-z]\w*)(?![\w(])", prose)
-    # Settings of a reader's own algorithm or objective: `test_commands_are_taken` parses them.
-    words = [word for command in commands(page) for word in command]
-    of_readers = [word.partition("=")[0] for word in words if word.startswith("system.")]
-    assert set(found) - set(known_keys()) - set(of_readers) == set()
-
-
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_links_lead_somewhere(page: Path) -> None:
-    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text()):
-        if target.startswith(("http://", "https://")):
-            continue
-        file = (page.parent / target).resolve() if target else page
-        assert file.exists(), f"{named(page)} links to {target}, which is not there"
-        if anchor:
-            headings = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
-            anchors = [
-                re.sub(r"[^\w -]", "", h).strip().lower().replace(" ", "-") for h in headings
-            ]
-            assert anchor in anchors, f"{named(page)} links to {target}#{anchor}"
-
-
-@pytest.mark.parametrize("page", BY_HAND, ids=named)
-def test_tests_and_modules_that_are_named_exist(page: Path) -> None:
-    text = page.read_text()
-    tests = "".join(file.read_text() for file in (ROOT / "tests").glob("*.py"))
-    found = re.findall(r"`(test_\w+)`", text)
-    assert [name for name in found if f"def {name}(" not in tests] == []
-    files = re.findall(r"`((?:jaxppo|tests|configs|benchmarks)/[\w/]+(?:\.\w+)?)`", text)
-    assert [file for file in files if not (ROOT / file).exists()] == []
+def test_tests_and_modules_that_are_named_exist() -> None:
+    tests = "".join(file.read_text() for file in (ROOT / "tests").rglob("*.py"))
+    for page in BY_HAND:
+        found = re.findall(r"`(test_\w+)`", page.read_text())
+        assert [name for name in found if f"def {name}(" not in tests] == []
+        folders = "jaxppo|tests|configs|benchmarks"
+        files = re.findall(rf"`((?:{folders})/[\w/]+(?:\.\w+)?)`", page.read_text())
+        assert [file for file in files if not (ROOT / file).exists()] == []
 
 
 def test_every_page_is_in_the_index() -> None:
@@ -280,10 +277,4 @@ def test_every_picture_of_a_page_is_made_by_a_command() -> None:
 
 def test_the_reference_of_settings_is_current() -> None:
     written = (ROOT / "docs" / "settings.md").read_text()
-    wanted = generator()["settings"]()
-    changed = [
-        line
-        for line, other in itertools.zip_longest(wanted.splitlines(), written.splitlines())
-        if line != other
-    ]
-    assert wanted == written, f"run `make docs` (python docs/settings.py): {changed[:1]}"
+    assert generator()["settings"]() == written, "run `make docs` (python docs/settings.py)"

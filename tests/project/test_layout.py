@@ -43,8 +43,7 @@ ROOMS = {"runtime": ("hosts", "programs", "store", "sinks", "simulated", "chips"
 DOORS = {("deploy.result", "extras.films")}  # methods that say so: `result.film`
 TRAINING = {"ff_ppo", "rec_ppo", "ff_pqn", "rec_pqn"}
 COMMANDS = {*TRAINING, "evaluate", "export", "render", "report", "check_env", "tune", "__main__"}
-COMMANDS |= {"clear_cache"}
-COMMANDS |= {"envs.__main__"}  # python -m jaxppo.envs; no module of the wing imports it
+COMMANDS |= {"clear_cache", "envs.__main__"}
 DOOR = "api"  # of Python, beside the commands
 # The spine, which serves every algorithm, and what is of one algorithm or of some.
 SPINE = {
@@ -67,15 +66,10 @@ LIBRARIES = {  # a library -> the wings and modules that may import it
     "omegaconf": {"launch", "config.stored", "analysis.runs"},
     "gymnax": {"envs.gymnax", "envs.t_maze"},
     "gymnasium": {"envs.gymnasium", "simulators.making", "simulators.spaces"},
-    "envpool": {"envs.envpool"},
     "cloudpickle": {"simulators.pool"},  # a dependency of gymnasium
     "ray": {"runtime.simulated.remote"},
-    "brax": {"envs.brax"},
-    "craftax": {"envs.craftax"},
-    "jumanji": {"envs.jumanji"},
     "mujoco_playground": {"envs.playground"},
-    "navix": {"envs.navix"},
-    "pgx": {"envs.pgx"},
+    **{x: {f"envs.{x}"} for x in ("brax", "craftax", "envpool", "jumanji", "navix", "pgx")},
     "xminigrid": {"envs.xminigrid"},
     "orbax": {"runtime.store.checkpoint"},
     "matplotlib": {"analysis.charts", "extras.drawings", "runtime.sinks.plot"},
@@ -86,16 +80,8 @@ LIBRARIES = {  # a library -> the wings and modules that may import it
     "tests": NOWHERE,
 }
 COLLECTIVES = {  # over mapped axes
-    "all_gather",
-    "all_to_all",
-    "pbroadcast",
-    "pmax",
-    "pmean",
-    "pmin",
-    "ppermute",
-    "pshuffle",
-    "psum",
-    "psum_scatter",
+    *("all_gather", "all_to_all", "pbroadcast", "pmax", "pmean", "pmin", "ppermute", "pshuffle"),
+    *("psum", "psum_scatter"),
 }
 CALLS = {  # names -> the modules that may speak them
     frozenset({"pmap", "shard_map", "xmap"}): {"runtime.hosts.devices"},
@@ -157,62 +143,47 @@ def names_used(tree: ast.AST) -> set[str]:
     return attributes | bare | {imported.rpartition(".")[2] for imported in imports(tree)}
 
 
+REACHED = [  # every import of a module of ours, also inside functions
+    (name, module) for name in MODULES for module in map(ours, imports(TREES[name])) if module
+]
+USED = {name: names_used(tree) for name, tree in TREES.items()}
+
+
 def test_every_module_is_in_a_wing_or_is_a_command() -> None:
     others = [name for name in MODULES if name not in COMMANDS]
     assert {wing_of(name) for name in others} == {*WINGS, DOOR}
     assert set(MODULES) >= COMMANDS
     assert [name for name in others if name.endswith("__main__")] == []
+    vague = {"utils", "util", "helpers", "helper", "common", "misc", "core", "base", "tools"}
+    assert [name for name in FILES if vague & set(name.split("."))] == []
 
 
 def test_imports_point_down() -> None:
-    wrong = [
+    """Between wings, and between the rooms of a wing; nothing imports a command."""
+    assert [pair for pair in REACHED if pair[1] in COMMANDS] == []
+    assert [
         f"{name} imports {module}"
-        for name in MODULES
-        for module in map(ours, imports(TREES[name]))
-        if module
+        for name, module in REACHED
+        if name not in COMMANDS
         and wing_of(name) in WINGS
-        and name not in COMMANDS
         and wing_of(module) not in {wing_of(name), *WINGS[wing_of(name)]}
         and (name, module) not in DOORS
-    ]
-    assert wrong == []
-
-
-def test_rooms_of_a_wing_point_down() -> None:
-    """Also imports inside functions."""
-    wrong = []
+    ] == []
     for wing, rooms in ROOMS.items():
         inside = [name for name in MODULES if name.startswith(f"{wing}.")]
         assert {name.split(".")[1] for name in inside} == {*rooms}
-        for name in inside:
-            below = {f"{wing}.{room}" for room in rooms[: rooms.index(name.split(".")[1]) + 1]}
-            reached = {module for module in map(ours, imports(TREES[name])) if module}
-            wrong += [
-                f"{name} imports {module}"
-                for module in sorted(reached)
-                if wing_of(module) == wing and ".".join(module.split(".")[:2]) not in below
-            ]
-    assert wrong == []
-
-
-def test_no_module_imports_a_command() -> None:
-    wrong = [
-        f"{name} imports {module}"
-        for name in MODULES
-        for module in map(ours, imports(TREES[name]))
-        if module in COMMANDS
-    ]
-    assert wrong == []
+        assert [
+            f"{name} imports {module}"
+            for name, module in REACHED
+            if wing_of(name) == wing_of(module) == wing != module
+            and rooms.index(module.split(".")[1]) > rooms.index(name.split(".")[1])
+        ] == []
 
 
 def test_spine_knows_no_algorithm_by_name() -> None:
-    wrong = [
-        f"algorithms.{name} imports {module}"
-        for name in SPINE
-        for module in map(ours, imports(TREES[f"algorithms.{name}"]))
-        if module in {f"algorithms.{other}" for other in OF_SOME}
-    ]
-    assert wrong == []
+    spine, own = ({f"algorithms.{name}" for name in names} for names in (SPINE, OF_SOME))
+    assert spine | own <= set(MODULES)
+    assert [pair for pair in REACHED if pair[0] in spine and pair[1] in own] == []
 
 
 def test_commands_are_thin() -> None:
@@ -256,20 +227,17 @@ def test_jax_is_used_by_its_public_names() -> None:
             library, *parts = imported.split(".")
             if library in ("jax", "flax", "optax", "chex", "distrax", "rlax"):
                 wrong += [f"{name}: {imported}" for part in parts if part.startswith("_")]
-        attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-        wrong += [f"{name}: {private}" for private in attributes & {"_src", "_jax"}]
+        wrong += [f"{name}: {private}" for private in USED[name] & {"_src", "_jax"}]
     assert wrong == []
 
 
-@pytest.mark.long
 def test_name_is_spoken_in_its_modules_only() -> None:
-    wrong = [
-        f"{name} speaks of {', '.join(names & names_used(tree))}"
+    assert [
+        f"{name} speaks of {', '.join(names & used)}"
         for names, allowed in CALLS.items()
-        for name, tree in TREES.items()
-        if names & names_used(tree) and name not in allowed
-    ]
-    assert wrong == []
+        for name, used in USED.items()
+        if names & used and name not in allowed
+    ] == []
 
 
 def test_standard_output_belongs_to_the_console() -> None:
@@ -277,10 +245,7 @@ def test_standard_output_belongs_to_the_console() -> None:
     allowed = {
         "runtime.sinks.console": {"stdout"},
         "runtime.sinks.bars": {"stdout", "stderr"},
-        "runtime.hosts.processes": {
-            "stdout",
-            "stderr",
-        },  # are flushed before the process ends at once
+        "runtime.hosts.processes": {"stdout", "stderr"},  # are flushed before it ends at once
         **{name: {"stderr"} for name in ("runtime.hosts.signals", "runtime.sinks", "launch")},
     }
     wrong = {}
@@ -296,40 +261,17 @@ def test_standard_output_belongs_to_the_console() -> None:
     assert {name: streams for name, streams in wrong.items() if streams} == {}
 
 
-def test_modules_are_named_for_what_they_hold() -> None:
-    vague = {"utils", "util", "helpers", "helper", "common", "misc", "core", "base", "tools"}
-    assert [name for name in FILES if vague & set(name.split("."))] == []
-
-
-def public(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
-    """Functions and classes that others may use, and the methods of those classes."""
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-            yield node.name, node
-            if isinstance(node, ast.ClassDef):
-                for part in node.body:
-                    if isinstance(part, ast.FunctionDef) and not part.name.startswith("_"):
-                        yield f"{node.name}.{part.name}", part
-
-
-def test_what_is_public_has_a_docstring() -> None:
-    wrong = [f"jaxppo.{name}" for name, tree in TREES.items() if not ast.get_docstring(tree)]
-    for name, tree in TREES.items():
-        wrong += [
-            f"jaxppo.{name}.{what}" for what, node in public(tree) if not ast.get_docstring(node)
-        ]
-    assert wrong == []
-
-
-def test_slow_libraries_are_imported_when_they_are_needed() -> None:
-    """So they stay out of `--help` and of a mistake's answer."""
-    slow = {"matplotlib", "rich", "orbax", "tensorboardX", "wandb", "rlax"}
-    wrong = [
-        f"{name} imports {library} at its top"
+def test_public_methods_have_docstrings() -> None:
+    """Ruff asks for those of modules, classes and functions."""
+    assert [
+        f"jaxppo.{name}.{node.name}.{part.name}"
         for name, tree in TREES.items()
-        for library in {imported.split(".")[0] for imported in imports_on_reading(tree)} & slow
-    ]
-    assert wrong == []
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+        for part in node.body
+        if isinstance(part, ast.FunctionDef) and not part.name.startswith("_")
+        if not ast.get_docstring(part)
+    ] == []
 
 
 @pytest.mark.long
@@ -355,23 +297,21 @@ def test_package_imports_what_it_declares() -> None:
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
 
-@pytest.mark.parametrize("extra", EXTRAS)
-def test_an_extra_is_installed_by_the_packages_that_it_needs(extra: str) -> None:
-    """Whoever registers the name jaxppo must not be installed by our words."""
-    pip, install, *packages = shlex.split(installing(extra))
-    assert (pip, install) == ("pip", "install")
-    wanted = [Requirement(each.partition(";")[0]) for each in EXTRAS[extra]]
-    assert {*map(Requirement, packages)} == {*wanted}
-
-
-def test_what_is_not_installed_is_installed_from_its_folder(
+def test_an_extra_is_installed_by_the_packages_that_it_needs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Whoever registers the name jaxppo must not be installed by our words."""
+    for extra, needed in EXTRAS.items():
+        pip, install, *packages = shlex.split(installing(extra))
+        assert (pip, install) == ("pip", "install")
+        wanted = [Requirement(each.partition(";")[0]) for each in needed]
+        assert {*map(Requirement, packages)} == {*wanted}
+
     def missing(name: str) -> None:
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "requires", missing)
-    assert installing("brax").startswith("pip install '.[brax]' where")
+    assert installing("brax").startswith("pip install '.[brax]'")
 
 
 def test_nothing_says_to_install_jaxppo_by_its_name() -> None:

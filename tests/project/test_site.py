@@ -20,34 +20,20 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_every_page_is_in_the_navigation(site: Path) -> None:
+def test_every_page_is_in_the_navigation_and_loads_nothing_from_elsewhere(site: Path) -> None:
     menu = (site / "index.html").read_text()
     pages = {page.stem for page in (ROOT / "docs").glob("*.md")} - {"README"}
     assert [page for page in pages if f'href="{page}.html"' not in menu] == []
+    assert re.findall(r'(?:src|<link[^>]*href)="(?:https?:)?//[^"]*"', menu) == []
 
 
-def test_functions_are_shown_with_their_docstrings(site: Path) -> None:
+def test_functions_files_and_pictures_are_there(site: Path) -> None:
     page = (site / "api.html").read_text()
     for name in re.findall(r"^::: (\S+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE):
         assert f'id="{name}"' in page, name
-    assert "TrainingError" in page  # from the docstring of `jaxppo.train`
-
-
-def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
-    page = (site / "index.html").read_text()
-    assert re.findall(r'(?:src|<link[^>]*href)="(?:https?:)?//[^"]*"', page) == []
-
-
-def test_files_outside_docs_are_copied(site: Path) -> None:
-    assert (site / "configs" / "env" / "cartpole.yaml").read_text() == (
-        ROOT / "configs" / "env" / "cartpole.yaml"
-    ).read_text()
-
-
-def test_the_tutorial_is_a_page_with_its_pictures(site: Path) -> None:
+    file = Path("configs") / "env" / "cartpole.yaml"
+    assert (site / file).read_text() == (ROOT / file).read_text()
     page = (site / "tutorial.html").read_text()
     assert page.count('src="data:image/png;base64,') == 7
-    assert "largest difference" in page
     assert "<math" in page
     assert "\\gamma" not in page
-    assert 'href="tutorial.html"' in (site / "quickstart.html").read_text()
