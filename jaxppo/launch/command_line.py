@@ -19,7 +19,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from jaxppo import __version__
 from jaxppo.config.messages import BoundsWarning
-from jaxppo.config.plan import Plan
 from jaxppo.config.schema import Config
 from jaxppo.launch.composing import (
     check_form,
@@ -33,11 +32,11 @@ from jaxppo.launch.composing import (
 from jaxppo.launch.errors import one_line, open_streams, refuse
 from jaxppo.launch.resuming import resume_overrides, settings_of
 from jaxppo.runtime.hosts import devices, processes
+from jaxppo.runtime.run.jobs import Prepared
 from jaxppo.runtime.simulated.remote import ClusterWarning
 from jaxppo.runtime.sinks.console import print_lines
 from jaxppo.runtime.store.checkpoint import CheckpointWarning
 from jaxppo.simulators.faults import RestartWarning
-from jaxppo.types import System
 
 OWN_WARNINGS = (BoundsWarning, CheckpointWarning, ClusterWarning, RestartWarning)
 _FLAGS = (
@@ -50,7 +49,7 @@ _WITH_VALUE = (  # flags that take the next argument
     *("-cd", "--config-dir", "--experimental-rerun", "-i", "--info"),
 )
 
-checked: list[tuple[Config, tuple[Plan, System]]] = []  # the run that begins, and its `prepare`
+checked: list[tuple[Config, Prepared]] = []  # the run that begins, and its `prepare`
 endings = contextlib.ExitStack()  # what is done when a command that trains ends, however it ends
 
 

@@ -10,8 +10,8 @@ from conftest import small_config
 from jaxppo import render, report
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.importing import is_installed
+from jaxppo.extras.chips import targets
 from jaxppo.extras.tuning import tune
-from jaxppo.runtime.chips import targets
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.run import loop
 from jaxppo.runtime.run.jobs import prepare
@@ -111,14 +111,6 @@ def test_a_sink_is_refused_before_anything_compiles(
         ({"logger": {"tensorboard": True}}, "logger.tensorboard=true"),
         ({"logger": {"wandb": True}}, "logger.wandb=true"),
         ({"logger": {"marl_eval": True, "json": False}}, "logger.marl_eval=true"),
-        *(
-            ({"arch": {"plan_only": True, "target": target}}, f"arch.target={target}: {word}")
-            for target, word in (("h300", "no such chip"), ("h200", "needs"), ("v5e:2x2", "needs"))
-        ),
-        *(
-            ({"arch": {"plan_only": True, "target": target}}, f"arch.target={target}")
-            for target in ("h200:x", "h200:0", "h100:12")
-        ),
     ],
 )
 def test_what_is_not_there_is_named(
@@ -131,10 +123,15 @@ def test_what_is_not_there_is_named(
     assert str(refusal.value).startswith(key)
 
 
+@pytest.mark.parametrize("target", ["h300", "h200", "v5e:2x2", "h200:x", "h200:0", "h100:12"])
+def test_a_chip_that_cannot_be_is_named(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "COMPILERS", dict.fromkeys(("gpu", "tpu"), "no_such.module"))
+    with pytest.raises(ConfigError, match=rf"^target={target}: "), targets.compiling(target):
+        pass
+
+
 def test_compilers_refuse_in_one_line() -> None:
     if not all(map(is_installed, devices.COMPILERS.values())):
         pytest.skip("pip install '.[aot-cuda,aot-tpu]'")
-    with pytest.raises(ConfigError, match=r"arch\.target=h200: is for arch\.plan_only"):
-        prepare(small_config(arch={"target": "h200"}))
-    with pytest.raises(ConfigError, match=r"^arch\.target=v5e:7x9"):
-        targets.devices_of("v5e:7x9", "arch.target")
+    with pytest.raises(ConfigError, match=r"^target=v5e:7x9"):
+        targets.devices_of("v5e:7x9")

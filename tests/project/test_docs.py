@@ -29,6 +29,7 @@ from jaxppo import envs
 from jaxppo.config.parse import known_keys, parse_as
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
+from jaxppo.extras.chips.plan import split as planned
 from jaxppo.extras.tuning import split
 from jaxppo.launch.composing import compose
 from jaxppo.runtime.run.jobs import prepare
@@ -207,15 +208,15 @@ def test_commands_are_taken(page: Path, made: Any) -> None:
             names = ("algorithm", "objective", "optimizer")
             own = [getattr(config.system, name, None) for name in names]
             key = repr((config.env, config.network, own))
-            if key not in BUILT and config.arch.target is None and is_here(config):
+            if key not in BUILT and is_here(config):
                 BUILT.add(key)
                 prepare(config_of(words, *TINY))
         elif module == "check_env":  # takes the settings of training
             config_of([*words[:2], "jaxppo.ff_ppo", *words[3:]])
         elif module == "envs":  # at most one word
             assert len(words) <= 4, words
-        elif module == "tune":  # its own, and those of training
-            settings, typed = split(words[3:])
+        elif module in ("tune", "plan"):  # its own, and those of training
+            settings, typed = split(words[3:]) if module == "tune" else planned(words[3:])
             config_of([*words[:2], settings.command, *typed])
         else:
             named_keys = [word for word in words[3:] if "=" in word or module != "report"]

@@ -34,7 +34,7 @@ SMALL = [
 ]
 TRAINED = {  # script -> lines with numbers that it prints, and how many of them
     "seeds": (r"^ *[\d,]+ +(#) ", 6),
-    "transfer": (r"^ *(#) steps:", 10),
+    "transfer": (r"^ *(#) steps:", 6),
 }
 
 
@@ -79,7 +79,7 @@ def test_a_script_runs_at_a_small_size(
         assert len(shown) == num
     if name == "transfer":
         before, after = numbers(r" after (#) steps", printed)
-        assert before <= 320 < shown[0] <= after <= shown[-1] == 960  # of the new environment
+        assert max(before, after) <= shown[-1] == 320
         assert shown == sorted(shown)
     assert not list(cwd.iterdir())
 

@@ -39,11 +39,11 @@ WINGS: dict[str, set[str]] = {
     "extras": {*LEARNER, "runtime", "simulators", "deploy", "analysis", "launch"},
 }
 # The rooms of a wing, bottom to top: each imports only from those before it
-ROOMS = {"runtime": ("hosts", "programs", "store", "sinks", "simulated", "chips", "run")}
+ROOMS = {"runtime": ("hosts", "programs", "store", "sinks", "simulated", "run")}
 DOORS = {("deploy.result", "extras.films")}  # methods that say so: `result.film`
 TRAINING = {"ff_ppo", "rec_ppo", "ff_pqn", "rec_pqn"}
 COMMANDS = {*TRAINING, "evaluate", "export", "render", "report", "check_env", "tune", "__main__"}
-COMMANDS |= {"clear_cache", "envs.__main__"}
+COMMANDS |= {"clear_cache", "plan", "envs.__main__"}
 DOOR = "api"  # of Python, beside the commands
 # The spine, which serves every algorithm, and what is of one algorithm or of some.
 SPINE = {

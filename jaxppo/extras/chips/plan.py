@@ -42,10 +42,8 @@ def plan(arguments: Sequence[str]) -> None:
 
     `ConfigError` as for a run, also if the programs need more memory than there is.
     """
-    own = {field.name for field in dataclasses.fields(Planning)}
-    mine = [each for each in arguments if each.partition("=")[0] in own]
-    settings: Planning = command_settings(Planning, mine)
-    config = compose_run(settings.command, [each for each in arguments if each not in mine])
+    settings, typed = split(arguments)
+    config = compose_run(settings.command, typed)
     with targets.compiling(settings.target):
         planned, system = prepare(config)
         every = members(config)
@@ -72,6 +70,14 @@ def plan(arguments: Sequence[str]) -> None:
         else:
             check_memory(layout, config, programs.train, programs.evaluate)
         programs.close()
+
+
+def split(arguments: Sequence[str]) -> tuple[Planning, list[str]]:
+    """Return the settings of this command, and those of the command that trains."""
+    own = {field.name for field in dataclasses.fields(Planning)}
+    mine = [each for each in arguments if each.partition("=")[0] in own]
+    settings: Planning = command_settings(Planning, mine)
+    return settings, [each for each in arguments if each not in mine]
 
 
 def lines(found: Mapping[str, Any], slow: Sequence[str]) -> list[str]:

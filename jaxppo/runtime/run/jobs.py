@@ -14,6 +14,8 @@ from jaxppo.runtime.run import transfer
 from jaxppo.runtime.run.compiling import profile_folder
 from jaxppo.types import System
 
+Prepared = tuple[Plan, System]  # the sizes and the static part of a run
+
 
 class TrainingError(RuntimeError):
     """A run cannot go on: NaN, infinity or no legal action. The message is one line."""
@@ -29,10 +31,10 @@ class Job:
     run_dir: Path | None
     resume: bool = False  # from the latest checkpoint in run_dir, if any
     group: str | None = None  # name of its sweep, if any
-    prepared: tuple[Plan, System] | None = None  # by `prepare`; None: the run builds its own
+    prepared: Prepared | None = None  # by `prepare`; None: the run builds its own
 
 
-def prepare(config: Config) -> tuple[Plan, System]:
+def prepare(config: Config) -> Prepared:
     """Check a whole configuration without compiling; `ConfigError` if anything is wrong."""
     if config.arch.profile is not None:
         profile_folder(config.arch.profile)

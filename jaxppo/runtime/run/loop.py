@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from jaxppo.config.plan import Plan, num_members
+from jaxppo.config.plan import num_members
 from jaxppo.config.schema import Config
 from jaxppo.runtime.hosts import processes
 from jaxppo.runtime.hosts.signals import PATIENCE
@@ -23,7 +23,7 @@ from jaxppo.runtime.run.caller import Caller
 from jaxppo.runtime.run.compiling import check_group, compile_training, profile, warm_up
 from jaxppo.runtime.run.evaluations import conclude, evaluate_untrained
 from jaxppo.runtime.run.events import Events, of_start
-from jaxppo.runtime.run.jobs import Job, TrainingError, check_surroundings, plan_members
+from jaxppo.runtime.run.jobs import Job, Prepared, TrainingError, check_surroundings, plan_members
 from jaxppo.runtime.run.members import Members
 from jaxppo.runtime.run.parts import Run
 from jaxppo.runtime.run.saving import Resumed, Saver, keep_configs
@@ -32,15 +32,10 @@ from jaxppo.runtime.run.transfer import begin_from
 from jaxppo.runtime.store import checkpoint
 from jaxppo.runtime.store.progress import Progress
 from jaxppo.simulators.faults import SimulatorError
-from jaxppo.types import System
 
 
 def run(
-    config: Config,
-    run_dir: Path,
-    *,
-    resume: bool = False,
-    prepared: tuple[Plan, System] | None = None,
+    config: Config, run_dir: Path, *, resume: bool = False, prepared: Prepared | None = None
 ) -> float:
     """Train as `config` says, write below `run_dir`, and return the absolute metric.
 
