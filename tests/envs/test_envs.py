@@ -144,10 +144,11 @@ def test_the_extras_keep_the_contract(name: str) -> None:
 
 def test_a_task_that_ends_with_its_time_limit_says_both() -> None:
     env = make("CartPole-v1", max_steps_in_episode=2)
-    state, _ = env.reset(jax.random.split(jax.random.key(0), 3))
+    state, _ = jax.jit(env.reset)(jax.random.split(jax.random.key(0), 3))
     fallen = 2 * env.params.theta_threshold_radians
     state = state.replace(theta=jnp.array([0.0, fallen, fallen]), time=jnp.array([1, 1, 0]))
-    _, step = env.step(jax.random.split(jax.random.key(1), 3), state, jnp.zeros(3, jnp.int32))
+    keys = jax.random.split(jax.random.key(1), 3)
+    _, step = jax.jit(env.step)(keys, state, jnp.zeros(3, jnp.int32))
     np.testing.assert_array_equal(step.truncated, [True, True, False])
     np.testing.assert_array_equal(step.terminated, [False, True, True])
 
@@ -155,8 +156,8 @@ def test_a_task_that_ends_with_its_time_limit_says_both() -> None:
 def test_truncation_returns_the_true_successor_and_a_fresh_observation() -> None:
     env = make("Pendulum-v1", max_steps_in_episode=1)
     keys = jax.random.split(jax.random.key(0), 4)
-    state, _ = env.reset(keys)
-    after, step = env.step(keys, state, jnp.full((4, 1), 2.0))
+    state, _ = jax.jit(env.reset)(keys)
+    after, step = jax.jit(env.step)(keys, state, jnp.full((4, 1), 2.0))
     assert not step.terminated.any()
     assert step.truncated.all()
     np.testing.assert_array_equal(after.time, 0)
@@ -223,7 +224,7 @@ def test_every_part_of_an_action_reaches_the_environment() -> None:
     more = (Discrete(2), MultiDiscrete((3, 2), (2,)))
     assert env.action_space == {"move": Discrete(3), "aim": AIM, "more": more}
     keys = jax.random.split(jax.random.key(3), 16)
-    state, obs = env.reset(keys)
+    state, obs = jax.jit(env.reset)(keys)
     cuts = np.split(np.asarray(obs)[:, 2:], np.cumsum((3, 2, 3)), axis=-1)
     move, *more = (cut.argmax(-1).astype(np.int32) for cut in cuts)
     aim = np.array([-1, 0]) + obs[:, :2] * np.array([4, 10])
@@ -237,7 +238,7 @@ def test_every_part_of_an_action_reaches_the_environment() -> None:
 def play(env: Any, actions: Any, num_envs: int) -> tuple[Any, list[TimeStep]]:
     """The first observation and every step of `actions`, a list of `[B, A...]`."""
     key = jax.random.key(7)
-    state, obs = env.reset(jax.random.split(key, num_envs))
+    state, obs = jax.jit(env.reset)(jax.random.split(key, num_envs))
     step_fn, steps = jax.jit(env.step), []
     for i, action in enumerate(actions):
         keys = jax.random.split(jax.random.fold_in(key, i), num_envs)

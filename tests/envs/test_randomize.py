@@ -90,7 +90,7 @@ def test_each_episode_draws_its_own_values() -> None:
     quantiles = np.quantile(drawn, [0.1, 0.25, 0.5, 0.75, 0.9])
     np.testing.assert_allclose(quantiles, [8.4, 9.0, 10.0, 11.0, 11.6], atol=0.15)
     # Short episodes are over-represented among those that start in a given time, so: the first
-    _, whole = env.reset(jax.random.split(jax.random.key(0), 4096))
+    _, whole = jax.jit(env.reset)(jax.random.split(jax.random.key(0), 4096))
     shares = np.bincount(np.asarray(whole)[:, COUNT].astype(int)) / 4096
     np.testing.assert_allclose(shares, [0, 0, *[0.25] * 4], atol=0.03)
     related = np.corrcoef([drawn, count[starts], opening])  # the last is of the reset's own numbers
@@ -188,7 +188,7 @@ def test_bounds_of_a_curriculum_widen_about_the_same_draws() -> None:
     moves = {"weight": {"start": [10, 10], "end": [8, 12]}}
     env = envs.make(shown(curriculum=moves, randomize_per="environment"))
     keys = jax.random.split(jax.random.key(0), 4)
-    state, _ = env.reset(keys)
+    state, _ = jax.jit(env.reset)(keys)
     draws, step = np.asarray(state.draws)[:, 0], jax.jit(env.step)
     assert np.unique(draws).size == 4
     for share in (0.0, 0.25, 0.5, 1.0):
@@ -255,10 +255,10 @@ def test_films_have_the_parameters_of_the_episode() -> None:
     env = envs.make(EnvConfig(name="Pendulum-v1", randomize={"l": [0.5, 2.0], "g": [5, 15]}))
     drawn = drawing(env)
     keys = jax.random.split(jax.random.key(0), 8)
-    state, _ = env.reset(keys)
+    state, _ = jax.jit(env.reset)(keys)
     action = jnp.ones((8, 1))
-    after = jax.vmap(drawn.env.advance)(keys, drawn.inner(state), action)
-    jax.tree.map(np.testing.assert_array_equal, after, env.step(keys, state, action)[0])
+    after = jax.jit(jax.vmap(drawn.env.advance))(keys, drawn.inner(state), action)
+    jax.tree.map(np.testing.assert_array_equal, after, jax.jit(env.step)(keys, state, action)[0])
     view, _ = drawn.env.view(jax.tree.map(lambda x: x[2], state))
     assert view.params.l == state.values["l"][2] != env.params.l == 1.0
 
