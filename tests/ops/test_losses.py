@@ -14,7 +14,7 @@ import pytest
 
 from jaxppo.algorithms.objectives import OBJECTIVES
 from jaxppo.ops import losses
-from jaxppo.ops.distributions import categorical, clipped_normal
+from jaxppo.ops.distributions import categorical
 
 
 @jax.jit
@@ -124,21 +124,6 @@ def test_penalty_reference(case: dict[str, Any]) -> None:
     np.testing.assert_allclose(np.mean(loss + inputs["beta"] * kl), expected["loss"], **close)
 
 
-def test_kl_of_normals_reference() -> None:
-    [case] = oracles.vectors("ref_losses", "kl_gaussian")
-    inputs = {name: float32(values) for name, values in case["inputs"].items()}
-    old, new = (
-        clipped_normal(inputs[f"{prefix}loc"], inputs[f"{prefix}scale"], -1.0, 1.0, event_ndim=1)
-        for prefix in ("old_", "")
-    )
-    np.testing.assert_allclose(
-        np.mean(old.kl_divergence(new)),
-        case["expected"]["kl_old_new"],
-        rtol=case["rtol"],
-        atol=case["atol"],
-    )
-
-
 @pytest.mark.parametrize("case", oracles.vectors("ref_losses", "entropy"), ids=oracles.case_name)
 def test_entropy_reference(case: dict[str, Any]) -> None:
     def mean_entropy(logits: jax.Array) -> jax.Array:
@@ -161,6 +146,15 @@ def test_clipped_surrogate_from_logits() -> None:
         np.testing.assert_allclose(loss, expected, atol=case["atol"])
 
 
+def test_entropy_against_the_closed_form() -> None:
+    logits = float32(np.random.default_rng(0).normal(scale=3.0, size=(64, 5)))
+    expected = [oracles.categorical_entropy(row) for row in logits]
+    np.testing.assert_allclose(categorical(logits).entropy(), expected, rtol=1e-5, atol=1e-6)
+    for num in (1, 18):
+        entropy = categorical(jnp.full((3, num), 4.0)).entropy()
+        np.testing.assert_allclose(entropy, math.log(num), atol=1e-6)
+
+
 def test_weighted_entropy() -> None:
     [case] = oracles.vectors("ext_rlax_policy_losses", "weighted_entropy_loss")
     entropy = categorical(jnp.asarray(case["inputs"]["logits"])).entropy()
@@ -168,18 +162,6 @@ def test_weighted_entropy() -> None:
         np.testing.assert_allclose(
             -np.mean(float32(weights) * entropy), expected, atol=case["atol"]
         )
-
-
-def test_categorical_entropy_against_the_closed_form() -> None:
-    logits = float32(np.random.default_rng(0).normal(scale=3.0, size=(64, 5)))
-    expected = [oracles.categorical_entropy(row) for row in logits]
-    np.testing.assert_allclose(categorical(logits).entropy(), expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("num_actions", [1, 2, 18])
-def test_entropy_of_equal_logits_is_the_log_of_their_number(num_actions: int) -> None:
-    entropy = categorical(jnp.full((3, num_actions), 4.0)).entropy()
-    np.testing.assert_allclose(entropy, math.log(num_actions), atol=1e-6)
 
 
 SIZE = 512
@@ -191,7 +173,7 @@ def random_log_probs(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return new, old
 
 
-@pytest.mark.parametrize("clip_eps", [0.05, 0.2, 0.9])
+@pytest.mark.parametrize("clip_eps", [0.2, 0.9])
 def test_clipped_surrogate_against_the_oracle(clip_eps: float) -> None:
     new, old = random_log_probs(0)
     advantage = float32(np.random.default_rng(1).normal(size=SIZE))
@@ -202,7 +184,7 @@ def test_clipped_surrogate_against_the_oracle(clip_eps: float) -> None:
     assert 0 < np.count_nonzero(expected_gradient == 0.0) < SIZE
 
 
-@pytest.mark.parametrize("clip_eps, clip_eps_high", [(0.2, 0.28), (0.3, 0.05), (0.6, 1.0)])
+@pytest.mark.parametrize("clip_eps, clip_eps_high", [(0.2, 0.28), (0.3, 0.05)])
 def test_asymmetric_clip_against_the_oracle(clip_eps: float, clip_eps_high: float) -> None:
     new, old = random_log_probs(0)
     advantage = float32(np.random.default_rng(1).normal(size=SIZE))
@@ -254,7 +236,7 @@ def test_reinforce_against_the_oracle() -> None:
     np.testing.assert_array_equal(gradient, -advantage)
 
 
-@pytest.mark.parametrize(
+every_objective = pytest.mark.parametrize(
     "function, settings",
     [
         (surrogate, ()),
@@ -263,6 +245,9 @@ def test_reinforce_against_the_oracle() -> None:
         (discovered_objective, (2.0, 0.6)),
     ],
 )
+
+
+@every_objective
 def test_gradient_at_ratio_one_is_the_policy_gradient(
     function: Any, settings: tuple[float, ...]
 ) -> None:
@@ -273,15 +258,7 @@ def test_gradient_at_ratio_one_is_the_policy_gradient(
     np.testing.assert_allclose(gradient, -advantage, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "function, settings",
-    [
-        (surrogate, ()),
-        (clipped_surrogate, (0.2,)),
-        (clipped_surrogate, (0.2, 0.3)),
-        (discovered_objective, (2.0, 0.6)),
-    ],
-)
+@every_objective
 def test_huge_log_ratios_do_not_overflow(function: Any, settings: tuple[float, ...]) -> None:
     sizes = (61.0, 100.0, 1e3, 1e6)  # exp(89) is more than float32 holds
     ratios, advantages = np.meshgrid([s * x for x in sizes for s in (-1, 1)], [-1e3, 0.0, 1e3])
@@ -318,13 +295,16 @@ def test_objectives_take_their_numbers_from_the_agent() -> None:
         np.testing.assert_allclose(loss, expected[name], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("delta", [0.1, 1.0, 2.5])
+@pytest.mark.parametrize("delta", [0.1, 2.5, 1e6])  # a large one: the squared error
 def test_huber_error_against_the_oracle(delta: float) -> None:
     value, target = float32(2.0 * np.random.default_rng(2).normal(size=(2, SIZE)))
     for ours, theirs in zip(
         huber_error(value, target, delta), oracles.huber_error(value, target, delta), strict=True
     ):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    if delta > 1e3:
+        loss, _ = huber_error(value, target, math.inf)
+        np.testing.assert_allclose(loss, losses.squared_error(value, target), rtol=1e-6)
 
 
 def test_huber_error_where_its_parts_meet() -> None:
@@ -334,14 +314,6 @@ def test_huber_error_where_its_parts_meet() -> None:
     np.testing.assert_allclose(gradient, [-0.5, -0.5, 0.0, 0.5, 0.5])
 
 
-@pytest.mark.parametrize("delta", [1e6, math.inf])
-def test_huber_error_of_a_large_delta_is_the_squared_error(delta: float) -> None:
-    value, target = float32(np.random.default_rng(2).normal(size=(2, SIZE)))
-    loss, gradient = huber_error(value, target, delta)
-    np.testing.assert_allclose(loss, losses.squared_error(value, target), rtol=1e-6)
-    np.testing.assert_allclose(gradient, value - target, rtol=1e-6)
-
-
 def test_huber_error_of_a_huge_error_does_not_overflow() -> None:
     value = float32([-1e30, 1e30])  # squared, more than float32 holds
     loss, gradient = huber_error(value, np.zeros_like(value), 2.0)
@@ -349,27 +321,7 @@ def test_huber_error_of_a_huge_error_does_not_overflow() -> None:
     np.testing.assert_array_equal(gradient, [-2.0, 2.0])
 
 
-@pytest.mark.parametrize("clip_eps", [0.2, 1.0])
-def test_clipped_value_loss_against_the_oracle(clip_eps: float) -> None:
-    value, old, target = float32(np.random.default_rng(2).normal(size=(3, SIZE)))
-    loss = compiled_clipped_squared_error(value, old, target, clip_eps)
-    expected = oracles.clipped_squared_error(value, old, target, clip_eps)
-    np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-6)
-
-    def total(value: jax.Array) -> jax.Array:
-        return jnp.sum(clipped_squared_error(value, old, target, clip_eps))
-
-    h = 1e-6
-    up, down = (
-        oracles.clipped_squared_error(value + np.float64(step), old, target, clip_eps)
-        for step in (h, -h)
-    )
-    slope = (up - down) / (2.0 * h)
-    np.testing.assert_allclose(jax.jit(jax.grad(total))(value), slope, rtol=1e-4, atol=1e-4)
-    assert 0 < np.count_nonzero(slope == 0.0) < SIZE
-
-
-@pytest.mark.parametrize("clip_eps, delta", [(0.2, 0.5), (1.0, 0.5), (1.0, 1e6)])
+@pytest.mark.parametrize("clip_eps, delta", [(0.2, 0.5), (1.0, 0.5), (0.2, 1e6)])
 def test_clipped_huber_error_against_the_oracle(clip_eps: float, delta: float) -> None:
     value, old, target = float32(np.random.default_rng(2).normal(size=(3, SIZE)))
 
@@ -388,8 +340,9 @@ def test_clipped_huber_error_against_the_oracle(clip_eps: float, delta: float) -
     np.testing.assert_allclose(gradient, slope, rtol=1e-4, atol=1e-4)
     assert 0 < np.count_nonzero(slope == 0.0) < SIZE
     if delta > 1e3:
-        squared = oracles.clipped_squared_error(value, old, target, clip_eps)
-        np.testing.assert_allclose(loss, squared, rtol=1e-5, atol=1e-6)
+        expected = oracles.clipped_squared_error(value, old, target, clip_eps)
+        for squared in (loss, compiled_clipped_squared_error(value, old, target, clip_eps)):
+            np.testing.assert_allclose(squared, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_approximate_kl_against_the_oracle() -> None:
@@ -414,23 +367,12 @@ def test_approximate_kl_is_the_kl_in_expectation() -> None:
     np.testing.assert_allclose(np.sum(np.exp(log_old) * estimates), exact, rtol=1e-5)
 
 
-@pytest.mark.parametrize("clip_eps", [0.05, 0.2, 0.9])
-def test_clip_fraction_counts_ratios_outside(clip_eps: float) -> None:
-    new, old = random_log_probs(4)
-    outside = [
-        abs(math.exp(float(n) - float(o)) - 1.0) > clip_eps for n, o in zip(new, old, strict=True)
-    ]
-    np.testing.assert_array_equal(compiled_clip_fraction(new, old, clip_eps), float32(outside))
-
-
-@pytest.mark.parametrize("clip_eps, clip_eps_high", [(0.05, 0.5), (0.5, 0.05)])
-def test_clip_fraction_counts_ratios_outside_either_bound(
-    clip_eps: float, clip_eps_high: float
-) -> None:
+@pytest.mark.parametrize("bounds", [(0.05,), (0.9,), (0.05, 0.5), (0.5, 0.05)])
+def test_clip_fraction_counts_ratios_outside_either_bound(bounds: tuple[float, ...]) -> None:
     new, old = random_log_probs(4)
     ratios = [math.exp(float(n) - float(o)) for n, o in zip(new, old, strict=True)]
-    outside = [r < 1.0 - clip_eps or r > 1.0 + clip_eps_high for r in ratios]
-    fraction = compiled_clip_fraction(new, old, clip_eps, clip_eps_high)
+    outside = [r < 1.0 - bounds[0] or r > 1.0 + bounds[-1] for r in ratios]
+    fraction = compiled_clip_fraction(new, old, *bounds)
     np.testing.assert_array_equal(fraction, float32(outside))
     assert 0 < sum(outside) < SIZE
 
