@@ -123,6 +123,7 @@ def test_resets_stay_a_branch_where_agents_are_mapped(config: EnvConfig) -> None
     assert branch.invars[0].aval.shape == ()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", all_but("Pendulum-v1", "Catch-bsuite"))
 def test_every_registered_environment_trains_by_its_name_alone(name: str) -> None:
     system = {"rollout_length": 4, "epochs": 1, "num_minibatches": 2}

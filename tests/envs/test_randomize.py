@@ -170,6 +170,7 @@ def begun(**env: Any) -> tuple[System, LearnerState]:
     return alone(system, state)
 
 
+@pytest.mark.long
 def test_curriculum_follows_the_updates() -> None:
     """Episodes have 3 steps, rollouts 8: the last episodes of an update began during it.
 

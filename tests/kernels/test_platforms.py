@@ -207,6 +207,7 @@ LSTM = {"_target_": "jaxppo.networks.memory.Recurrent", "cell": "lstm", "size": 
 PQN = {"actor_torso": None, "critic_head": None, "critic_torso": {**MLP, "layer_norm": True}}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "changes",
     [

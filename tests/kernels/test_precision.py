@@ -69,6 +69,7 @@ def test_the_choice_of_a_user_of_jax_stays(small: Any) -> None:
         assert asked(small, "cuda", arch__precision="float32") == {"HIGHEST"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bits, bound", [(10, 1e-4), pytest.param(7, 1e-3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("memory", [None, pytest.param(LSTM, marks=pytest.mark.slow)])
 def test_ratios_stay_near_one_at_reduced_precision(

@@ -17,6 +17,7 @@ def head(name: str, **settings: Any) -> dict[str, Any]:
     return {"network__actor_head": {"_target_": f"own_heads.{name}", **settings}}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "changes",
     [
