@@ -59,80 +59,65 @@ def float32(values: Any) -> np.ndarray:
     return np.asarray(values, np.float32)
 
 
-@pytest.mark.parametrize("case", oracles.vectors("ref_losses", "ppo_clip"), ids=oracles.case_name)
+def of(*names: str, source: str = "ref_losses") -> Any:
+    """Run a test for each published case of these functions."""
+    return pytest.mark.parametrize("case", oracles.vectors(source, *names), ids=oracles.case_name)
+
+
+def near(case: dict[str, Any], found: Any, *names: str) -> None:
+    """Compare numbers with those that a case expects, by their names."""
+    for x, name in zip(found, names, strict=True):
+        wanted = np.asarray(case["expected"][name])
+        np.testing.assert_allclose(x, wanted, rtol=case["rtol"], atol=case["atol"])
+
+
+@of("ppo_clip")
 def test_clipped_surrogate_reference(case: dict[str, Any]) -> None:
-    inputs, expected = case["inputs"], case["expected"]
-    new, old, advantage = map(
-        float32, (inputs["log_prob"], inputs["old_log_prob"], inputs["advantages"])
-    )
-    loss, gradient = mean_clipped_surrogate(new, old, advantage, inputs["epsilon"])
-    close = dict(rtol=case["rtol"], atol=case["atol"])
-    np.testing.assert_allclose(loss, expected["loss"], **close)
-    np.testing.assert_allclose(gradient, np.asarray(expected["grad_log_prob"]), **close)
-
-
-@pytest.mark.parametrize(
-    "case",
-    [case for case in oracles.vectors("ref_losses", "ppo_clip") if "ratio" in case["expected"]],
-    ids=oracles.case_name,
-)
-def test_ratio_statistics_reference(case: dict[str, Any]) -> None:
-    inputs, expected = case["inputs"], case["expected"]
+    inputs = case["inputs"]
     new, old = float32(inputs["log_prob"]), float32(inputs["old_log_prob"])
-    close = dict(rtol=case["rtol"], atol=case["atol"])
-    fraction = np.mean(compiled_clip_fraction(new, old, inputs["epsilon"]))
-    np.testing.assert_allclose(fraction, expected["clip_fraction"], **close)
-    np.testing.assert_allclose(np.mean(compiled_kl(new, old)), expected["approx_kl_k3"], **close)
+    advantage, clip_eps = float32(inputs["advantages"]), inputs["epsilon"]
+    found = mean_clipped_surrogate(new, old, advantage, clip_eps)
+    near(case, found, "loss", "grad_log_prob")
+    if "ratio" in case["expected"]:
+        fraction = np.mean(compiled_clip_fraction(new, old, clip_eps))
+        near(case, (fraction, np.mean(compiled_kl(new, old))), "clip_fraction", "approx_kl_k3")
 
 
-@pytest.mark.parametrize("case", oracles.vectors("ref_losses", "value_loss"), ids=oracles.case_name)
+@of("value_loss")
 def test_value_loss_reference(case: dict[str, Any]) -> None:
-    inputs, expected = case["inputs"], case["expected"]
+    inputs = case["inputs"]
     value, old, target = map(float32, (inputs["value"], inputs["old_value"], inputs["targets"]))
     clipped = np.mean(compiled_clipped_squared_error(value, old, target, inputs["epsilon"]))
-    close = dict(rtol=case["rtol"], atol=case["atol"])
-    np.testing.assert_allclose(clipped, expected["clipped"], **close)
-    unclipped = np.mean(losses.squared_error(value, target))
-    np.testing.assert_allclose(unclipped, expected["unclipped"], **close)
+    near(case, (clipped, np.mean(losses.squared_error(value, target))), "clipped", "unclipped")
 
 
-@pytest.mark.parametrize("case", oracles.vectors("ref_losses", "dpo"), ids=oracles.case_name)
+@of("dpo")
 def test_discovered_objective_reference(case: dict[str, Any]) -> None:
-    inputs, expected = case["inputs"], case["expected"]
-    new, old, advantage = map(
-        float32, (inputs["log_prob"], inputs["old_log_prob"], inputs["advantages"])
-    )
-    result, _ = discovered_objective(new, old, advantage, inputs["alpha"], inputs["beta"])
-    close = dict(rtol=case["rtol"], atol=case["atol"])
-    np.testing.assert_allclose(np.mean(result), expected["loss"], **close)
-    ratio = np.exp(np.asarray(inputs["log_prob"]) - np.asarray(inputs["old_log_prob"]))
-    each = np.asarray(expected["drift"]) - ratio * np.asarray(inputs["advantages"])
-    np.testing.assert_allclose(result, each, **close)
+    inputs = case["inputs"]
+    names = ("log_prob", "old_log_prob", "advantages")
+    new, old, advantage = (np.asarray(inputs[name]) for name in names)
+    settings = inputs["alpha"], inputs["beta"]
+    result, _ = discovered_objective(*map(float32, (new, old, advantage)), *settings)
+    near(case, (np.mean(result), result + np.exp(new - old) * advantage), "loss", "drift")
 
 
-@pytest.mark.parametrize(
-    "case", oracles.vectors("ref_losses", "ppo_penalty"), ids=oracles.case_name
-)
+@of("ppo_penalty")
 def test_penalty_reference(case: dict[str, Any]) -> None:
-    inputs, expected = case["inputs"], case["expected"]
+    inputs = case["inputs"]
     old, new = (categorical(float32(inputs[name])) for name in ("old_logits", "logits"))
     actions, advantage = jnp.asarray(inputs["actions"]), float32(inputs["advantages"])
     kl = old.kl_divergence(new)
     loss = losses.surrogate(new.log_prob(actions), old.log_prob(actions), advantage)
-    close = dict(rtol=case["rtol"], atol=case["atol"])
-    np.testing.assert_allclose(np.mean(kl), expected["kl_old_new"], **close)
-    np.testing.assert_allclose(np.mean(loss + inputs["beta"] * kl), expected["loss"], **close)
+    near(case, (np.mean(kl), np.mean(loss + inputs["beta"] * kl)), "kl_old_new", "loss")
 
 
-@pytest.mark.parametrize("case", oracles.vectors("ref_losses", "entropy"), ids=oracles.case_name)
+@of("entropy")
 def test_entropy_reference(case: dict[str, Any]) -> None:
     def mean_entropy(logits: jax.Array) -> jax.Array:
         return jnp.mean(categorical(logits).entropy())
 
     entropy, gradient = jax.value_and_grad(mean_entropy)(float32(case["inputs"]["logits"]))
-    np.testing.assert_allclose(
-        entropy, case["expected"]["mean"], rtol=case["rtol"], atol=case["atol"]
-    )
+    near(case, (entropy,), "mean")
     assert np.all(np.isfinite(gradient))
 
 
