@@ -338,14 +338,9 @@ def test_a_torso_of_integers_computes_in_floats(torso: Any, dtype: str) -> None:
 # Torsos
 
 
-def orthogonal_rows(kernel: Any) -> Any:
-    """K K^T or K^T K of a kernel as a matrix, whichever is the smaller."""
-    matrix = np.asarray(kernel, np.float64).reshape(-1, kernel.shape[-1])
-    return matrix.T @ matrix if matrix.shape[0] > matrix.shape[1] else matrix @ matrix.T
-
-
 def is_orthogonal(kernel: Any, gain: float) -> bool:
-    gram = orthogonal_rows(kernel)
+    matrix = np.asarray(kernel, np.float64).reshape(-1, kernel.shape[-1])
+    gram = matrix.T @ matrix if matrix.shape[0] > matrix.shape[1] else matrix @ matrix.T
     return bool(np.allclose(gram, gain**2 * np.eye(len(gram)), atol=1e-5 * gain**2))
 
 
