@@ -11,6 +11,7 @@ from gymnax.environments import spaces
 
 from jaxppo import envs
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.parse import parse
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs.frames import Frames
 from jaxppo.types import Box, Discrete, MultiDiscrete
@@ -46,7 +47,6 @@ NAMES: list[tuple[dict[str, Any], str]] = [
     ({"name": None}, "env.target"),
     ({"module": "no_such_module"}, "env.module=no_such_module"),
     ({"kwargs": {"rows": 3}}, "env.kwargs={'rows': 3}"),
-    ({"frame_stack": 0}, "env.frame_stack=0"),
     ({"resets": "cached"}, "env.resets=cached"),
     ({"extras": ["step", "last_obs"]}, "env.extras=[step, last_obs]"),
     ({"mask": [4]}, "env.mask=[4]"),
@@ -140,7 +140,9 @@ def test_libraries_without_parameters_refuse_ranges(library: str) -> None:
         envs.refuse_ranges(config, f"environments of {library}")
 
 
-def test_a_discrete_observation_cannot_be_stacked() -> None:
+def test_what_cannot_be_stacked_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"env\.frame_stack=0"):
+        parse({"env": {"frame_stack": 0}})
     one: Any = SimpleNamespace(name="one", observation_space=Discrete(3))
     with pytest.raises(ConfigError, match=r"env\.frame_stack=2"):
         Frames(one, 2, None)
