@@ -19,14 +19,6 @@ class Shape(Clock):
         return (jnp.concatenate([obs, obs]), *rest)
 
 
-class FiveValues(Clock):
-    """Gym's old step."""
-
-    def step(self, *args: Any) -> Any:
-        obs, state, reward, terminated, _, info = super().step(*args)
-        return obs, state, reward, terminated, info
-
-
 class Space(Clock):
     """An action space of no known kind."""
 

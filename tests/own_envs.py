@@ -97,12 +97,6 @@ class FlagOfFloats(Count):
         return state, obs, reward, terminated.astype(jnp.float32), truncated
 
 
-class RewardOfOne(Count):
-    def step(self, *args: Any) -> Any:
-        state, obs, reward, *flags = super().step(*args)
-        return state, obs, reward[None], *flags
-
-
 class FourValues(Count):
     def step(self, *args: Any) -> Any:
         return super().step(*args)[:4]
@@ -116,10 +110,6 @@ class Raises(Count):
 class Branches(Count):
     def step(self, key: jax.Array, state: jax.Array, action: jax.Array) -> Any:
         return super().step(key, state, jnp.int32(1) if action == 1 else jnp.int32(0))
-
-
-class Outside(Count):
-    observation_space = Box((2,), "float32", 0.0, 2.5)
 
 
 class NotANumber(Count):

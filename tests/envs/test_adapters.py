@@ -2,11 +2,13 @@
 
 import contextlib
 import dataclasses
+import functools
 import importlib.metadata
 import importlib.util
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -30,9 +32,10 @@ from jaxppo.config.parse import known_keys, parse
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import contract
 from jaxppo.extras.drawings import drawing
+from jaxppo.launch import environments
 from jaxppo.networks.building import find_action_mask
 from jaxppo.runtime.run import jobs, loop
-from jaxppo.types import Box, Discrete, MultiDiscrete
+from jaxppo.types import Box
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,25 +44,29 @@ def own(name: str, **settings: Any) -> EnvConfig:
     return EnvConfig(target=name if "." in name else f"own_envs.{name}", **settings)
 
 
-def played(config: EnvConfig, actions: np.ndarray) -> tuple[Any, Any]:
-    """Openings `[B, O]` and what every step of actions `[T, B]` gave, `[T, B, ...]`."""
+def player(config: EnvConfig) -> Callable[[np.ndarray], tuple[Any, Any]]:
+    """A function of actions `[T, B]`: openings `[B, O]` and the steps `[T, B, ...]`."""
     env = envs.make(config)
-    num = actions.shape[1]
-    state, opening = env.reset(jax.random.split(jax.random.key(0), num))
 
-    def advance(state: Any, x: Any) -> Any:
-        return env.step(jax.random.split(x[0], num), state, x[1])
+    @jax.jit
+    def play(actions: jax.Array) -> Any:
+        num = actions.shape[1]
+        state, opening = env.reset(jax.random.split(jax.random.key(0), num))
 
-    keys = jax.random.split(jax.random.key(1), len(actions))
-    _, steps = jax.jit(lambda s: jax.lax.scan(advance, s, (keys, jnp.asarray(actions))))(state)
-    return np.asarray(opening), jax.tree.map(np.asarray, steps)
+        def advance(state: Any, x: Any) -> Any:
+            return env.step(jax.random.split(x[0], num), state, x[1])
+
+        keys = jax.random.split(jax.random.key(1), len(actions))
+        return opening, jax.lax.scan(advance, state, (keys, actions))[1]
+
+    return lambda actions: jax.tree.map(np.asarray, play(actions))
 
 
 def test_the_clock_truncates_and_the_successor_is_what_the_step_led_to() -> None:
     # Count: reward t + 1, action 1 terminates, 4 steps at most.
     actions = np.zeros((9, 2), np.int32)
     actions[1, 1] = actions[5, 1] = 1  # the second terminates after 2 steps, then after 4
-    opening, steps = played(own("Count"), actions)
+    opening, steps = player(own("Count"))(actions)
     times = np.array([[1, 1], [2, 2], [3, 1], [4, 2], [1, 3], [2, 4], [3, 1], [4, 2], [1, 3]])
     np.testing.assert_array_equal(steps.final_observation[..., 0], times)
     np.testing.assert_array_equal(steps.reward, times)
@@ -74,160 +81,105 @@ def test_the_clock_truncates_and_the_successor_is_what_the_step_led_to() -> None
         start = obs[:, 1]
 
 
-def starts(resets: str, actions: np.ndarray, **more: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Where the first episodes started, and after the last step, where those that ended did."""
-    opening, steps = played(own("Count", resets=resets, **more), actions)
-    return opening[:, 1], steps.obs[-1, steps.terminated[-1], 1]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("ending, distinct", [(range(8), 2), ([2, 7], 2), ([5], 1)])
-def test_optimistic_resets_share_an_opening_only_where_more_end(ending: Any, distinct: int) -> None:
-    actions = np.zeros((1, 8), np.int32)
-    actions[0, list(ending)] = 1
-    first, after = starts("optimistic", actions, reset_ratio=4)  # 8 / 4 openings
-    assert len(after) == len(ending)
-    assert len(set(after)) == distinct
-    assert not set(after) & set(first)
-    _, each = starts("each", actions)
-    assert len(set(each)) == len(ending)
+def test_optimistic_resets_share_an_opening_only_where_more_end() -> None:
+    optimistic, each = (
+        player(own("Count", resets=x, reset_ratio=4)) for x in ("optimistic", "each")
+    )
+    for ending, distinct in ((range(8), 2), ([2, 7], 2), ([5], 1)):  # of 8 / 4 openings
+        actions = np.zeros((1, 8), np.int32)
+        actions[0, list(ending)] = 1
+        for play, num in ((optimistic, distinct), (each, len(ending))):
+            opening, steps = play(actions)
+            after = steps.obs[-1, steps.terminated[-1], 1]
+            assert len(after) == len(ending)
+            assert len(set(after)) == num
+            assert not set(after) & set(opening[:, 1])
+    env = envs.make(EnvConfig(params={"max_steps_in_episode": 1}, resets="optimistic"))  # gymnax's
+    keys, stay = jax.random.split(jax.random.key(0), 32), jnp.zeros(32, jnp.int32)
+    _, step = jax.jit(lambda keys: env.step(keys, env.reset(keys)[0], stay))(keys)
+    assert len(np.unique(np.asarray(step.obs), axis=0)) == 2
 
 
 def test_cached_resets_are_those_of_the_first_episodes() -> None:
-    first, after = starts("cached", np.ones((1, 64), np.int32))
-    assert set(after) < set(first)
-    assert len(set(after)) > 20  # of 64 drawn from 64, 40 or so
+    opening, steps = player(own("Count", resets="cached"))(np.ones((1, 64), np.int32))
+    after = set(steps.obs[-1, :, 1])
+    assert after < set(opening[:, 1])
+    assert len(after) > 20  # of 64 drawn from 64, 40 or so
 
 
-@pytest.mark.parametrize("typed", [True, False])
-@pytest.mark.parametrize("resets", ["optimistic", "cached"])
+@pytest.mark.parametrize("resets, typed", [("optimistic", True), ("cached", False)])
 def test_copies_of_a_start_have_futures_of_their_own(resets: str, typed: bool) -> None:
     """Of 64 environments in one step, and of each of them in later episodes."""
     config = own("Drawing", resets=resets, reset_ratio=64, kwargs={"typed": typed})
     actions = np.zeros((60, 64), np.int32)
     actions[::2] = 1
-    _, steps = played(config, actions)
+    _, steps = player(config)(actions)
     starts, followers = steps.obs[:-1:2, :, 1], steps.obs[1::2, :, 1]
     assert all(len(set(row)) < 64 for row in starts)
     assert len(np.unique(followers)) > 0.99 * followers.size
 
 
-def test_openings_are_made_in_a_branch_where_agents_are_mapped_too() -> None:
-    env = envs.make(own("Count"))
-    keys = jax.random.split(jax.random.key(0), (3, 2, 4))
-    state, _ = jax.vmap(jax.vmap(env.reset))(keys)
-    jaxpr = jax.make_jaxpr(jax.vmap(jax.vmap(env.step)))(keys, state, jnp.zeros((3, 2, 4), int))
-    (branch,) = (e for e in jaxpr.jaxpr.eqns if e.primitive.name == "cond")
-    assert branch.invars[0].aval.shape == ()
-
-
-WRONG = {  # what breaks the contract -> the promise, and how the finding says it
-    "WideState": ("forms", "state after a step is float32[4], after reset float32[2]"),
-    "Halves": ("forms", "reset: observation is float16, the space says float32"),
-    "Entries": ("forms", "step: observation after a step is ['x'] float32[2], after reset float32"),
-    "FlagOfOne": ("forms", "step: terminated has shape (1,), want ()"),
-    "FlagOfFloats": ("forms", "step: terminated is float32, want bool"),
-    "RewardOfOne": ("forms", "step: reward has shape (1,), want ()"),
-    "FourValues": ("forms", "step: returns 4 values but must return 5: state, observation, reward"),
-    "Raises": ("forms", "reset: does not run under jax: RuntimeError: two"),
+WRONG = {  # what breaks the contract -> the promise, and part of the finding
+    "WideState": ("forms", "float32[4]"),
+    "Halves": ("forms", "float16"),
+    "Entries": ("forms", "['x'] float32[2]"),
+    "FlagOfOne": ("forms", "terminated"),
+    "FlagOfFloats": ("forms", "terminated"),
+    "FourValues": ("forms", "4 values"),
+    "Raises": ("forms", "RuntimeError: two"),
     "Branches": ("forms", "TracerBoolConversionError"),
-    "Outside": ("values", "step: final_observation goes from 1 to 4, outside of Box"),
-    "NotANumber": ("values", "step: final_observation holds NaN or infinity"),
-    "Random": ("determinism", "two runs from one key differ"),
-    "NoSpace": ("made", "own_envs.NoSpace: action_space is 2; it must be Discrete"),
-    "NoLimit": ("made", "own_envs.NoLimit: time_limit=2.5: must be an integer"),
-    "NotAnEnvironment": (
-        "made",
-        "own_envs.NotAnEnvironment: cannot be made an environment, since it has no obs",
-    ),
-    "Masked": ("mask", "action_mask: allows nothing in"),
-    "MaskOfThree": ("runs", "the action mask has shape (3,)"),
-    "Nothing": ("made", "module own_envs has no class Nothing"),
-    "broken_envs.Shape": ("forms", "step: observation has shape (4,), the space says (2,)"),
-    "broken_envs.FiveValues": ("forms", "step: returns 5 values but must return 6: observation"),
-    "broken_envs.SixValues": ("forms", "step_env: returns 6 values but must return 5: observation"),
-    "broken_envs.ObsOnly": ("made", "reset_env: returns one value but must return 2: observation"),
-    "broken_envs.NoSuccessor": ("forms", "step: its info has no final_observation"),
-    "broken_envs.Unpacks": ("forms", "in step (broken_envs.py"),
-    "broken_envs.Discount": ("forms", "is_terminated(state, params) of gymnax 1.0 raises NotImpl"),
-    "broken_envs.NoTime": ("forms", "is_truncated(state, params) of gymnax 1.0 raises Attr"),
-    "broken_envs.ParamsMethod": ("made", "default_params is a method, but in gymnax a property"),
-    "broken_envs.SpaceProperty": ("made", "def action_space(self, params)"),
-    "broken_envs.Space": ("made", "the action space"),
-    "broken_envs.Forgets": ("successor", "final_observation equals the next episode's first"),
-    "broken_envs.Confuses": ("ends", "time limit of 5 steps is terminated and not truncated"),
-    "broken_envs.NoActions": (
-        "forms",
-        "action_space: Discrete(num_values=0): must have at least 1",
-    ),
-    "broken_envs.UpsideDown": ("forms", "low must be at most high everywhere"),
-    "broken_envs.Endless": ("ends", "went on past its time limit of 5 steps"),
+    "NotANumber": ("values", "NaN"),
+    "Random": ("determinism", ""),
+    "NoSpace": ("made", "action_space is 2"),
+    "NoLimit": ("made", "time_limit=2.5"),
+    "NotAnEnvironment": ("made", "own_envs.NotAnEnvironment"),
+    "Masked": ("mask", "action_mask"),
+    "MaskOfThree": ("runs", "(3,)"),
+    "broken_envs.Shape": ("forms", "(4,)"),
+    "broken_envs.SixValues": ("forms", "6 values"),
+    "broken_envs.ObsOnly": ("made", "reset_env"),
+    "broken_envs.NoSuccessor": ("forms", "final_observation"),
+    "broken_envs.Unpacks": ("forms", "broken_envs.py"),
+    "broken_envs.Discount": ("forms", "is_terminated"),
+    "broken_envs.NoTime": ("forms", "is_truncated"),
+    "broken_envs.ParamsMethod": ("made", "default_params"),
+    "broken_envs.SpaceProperty": ("made", "action_space"),
+    "broken_envs.Space": ("made", "action space"),
+    "broken_envs.Forgets": ("successor", "final_observation"),
+    "broken_envs.Confuses": ("ends", "terminated and not truncated"),
+    "broken_envs.NoActions": ("forms", "num_values=0"),
+    "broken_envs.UpsideDown": ("forms", "low"),
+    "broken_envs.Endless": ("ends", "went on past"),
 }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("target", WRONG)
-def test_what_breaks_the_contract_is_told_in_words(target: str) -> None:
-    found = [
-        (each.name, line) for each in contract.check(own(target), 16) for line in each.findings
-    ]
+def test_what_breaks_the_contract_is_told(target: str) -> None:
+    checks = contract.check(own(target), 16)
+    found = [(each.name, line) for each in checks for line in each.findings]
     promise, words = WRONG[target]
     assert any(name == promise and words in line for name, line in found), found
     assert {name for name, _ in found} == {promise}
     assert not any("\n" in line for _, line in found)
+    if target == "Random":  # what was not checked is not ok
+        assert [each.name for each in checks if each.hints] == ["vmap"]
 
 
-SHAPE = "its shape must be a tuple of integers, such as (2,)"
-ONE, MANY = "num_values must be an integer", "num_values must be a tuple of integers"
-KINDS = "it must be Discrete, MultiDiscrete or Box of jaxppo.types, or a dict or tuple"
-
-
-@pytest.mark.parametrize(
-    "part, given, words",
-    [
-        ("observation_space", Box((2,), "flot32"), "dtype='flot32'|no such data type; float32 is"),
-        ("observation_space", Box(2, "float32"), f"Box(shape=2, |{SHAPE}"),
-        ("observation_space", Box((-2,), "float32"), f"Box(shape=(-2,), |{SHAPE}"),
-        ("observation_space", [Box((2,), "float32")], f"observation_space is [Box(|{KINDS}"),
-        ("action_space", MultiDiscrete((2, 3), 2), f"shape=2): {SHAPE}"),
-        ("action_space", MultiDiscrete(3, (1,)), f"shape=(1,)): {MANY}"),
-        ("action_space", Box((2,), "float16"), "action_space: Box(|: actions are float32"),
-        ("action_space", {"a": Box((), "float64")}, ": actions are float32; convert them in step"),
-        ("action_space", MultiDiscrete((2, 0), (2,)), "must have at least 1 value"),
-        ("action_space", Discrete(2.0), f"num_values=2.0): {ONE}"),
-        ("action_space", Discrete(jnp.int32(2)), f"dtype=int32)): {ONE}"),
-        ("time_limit", True, "time_limit=True: must be an integer, at least 1, or None"),
-        ("time_limit", np.int64(0), "must be an integer, at least 1, or None"),
-        ("time_limit", jnp.int32(5), "time_limit=Array(5, dtype=int32|: must be an integer"),
-    ],
-)
-def test_wrong_spaces_and_limits_are_told_in_one_line(part: str, given: Any, words: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        envs.make(own("Given", kwargs={part: given}))
-    assert all(each in str(error.value) for each in words.split("|")), str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def test_a_time_limit_may_be_an_integer_of_numpy() -> None:
+def test_a_limit_and_a_data_type_may_be_of_numpy_or_python() -> None:
     assert repr(envs.make(own("Given", kwargs={"time_limit": np.int64(5)})).time_limit) == "5"
-
-
-def test_a_data_type_may_be_a_type() -> None:
-    space = {"x": Box((2,), "float32"), "action_mask": Box((2,), bool)}
     config = small_config(env={"target": "own_envs.Masked", "kwargs": {}})
     env = envs.make(config.env)
-    env.observation_space = space
+    env.observation_space = {"x": Box((2,), "float32"), "action_mask": Box((2,), bool)}
     assert find_action_mask(config, env) == "action_mask"
 
 
 @pytest.mark.parametrize(
     "target, resets",
     [
-        ("Count", "cached"),
         ("Arrivals", "each"),
         *(
             pytest.param(*each, marks=pytest.mark.slow)
-            for each in [("Count", "each"), ("Count", "optimistic"), ("envs.Mixed", "each")]
+            for each in [("Count", "cached"), ("Count", "optimistic"), ("envs.Mixed", "each")]
         ),
     ],
 )
@@ -237,31 +189,21 @@ def test_what_keeps_the_contract_is_found_to(target: str, resets: str) -> None:
     assert not any(each.hints for each in checks)
 
 
-def test_an_episode_that_starts_without_a_last_action_is_right() -> None:
-    checks = contract.check(dataclasses.replace(own("envs.Clock"), extras=["last_action"]), 8)
+def test_few_steps_find_nothing_wrong_and_say_what_was_not_checked() -> None:
+    """Fewer than those of the run that is traced again; an episode starts without an action."""
+    checks = contract.check(dataclasses.replace(own("envs.Clock"), extras=["last_action"]), 2)
     assert [line for each in checks for line in each.findings] == []
+    assert [each.name for each in checks if each.hints] == ["successor"]
 
 
-def test_few_steps_are_enough_to_find_nothing_wrong() -> None:
-    """Fewer than those of the run that is traced again."""
-    checks = contract.check(own("envs.Clock"), 2)
-    assert [line for each in checks for line in each.findings] == []
-
-
-@pytest.mark.long_but(2)
 @pytest.mark.parametrize(
     "target, words",
     [
-        (
-            "broken_envs.Counts",
-            "step or reset changes self.steps, which a compiled program does once",
-        ),
-        ("broken_envs.Draws", "is another function each time that it is traced"),
-        ("broken_envs.Outside", "observation goes from"),
-        ("broken_envs.Raises", "raises ConfigError: env.target=broken_envs.Raises: module"),
-        ("broken_envs.LimitInDone", "is also terminated"),
-        ("broken_envs.InheritedLimit", "set env.params.max_steps_in_episode"),
-        ("envs.Clock", None),
+        ("broken_envs.Counts", "self.steps"),
+        ("broken_envs.Draws", "another function each time"),
+        ("broken_envs.Outside", "observation"),
+        ("broken_envs.Raises", "env.target=broken_envs.Raises"),
+        ("broken_envs.InheritedLimit", "env.params.max_steps_in_episode"),
         ("envs.Masked", None),
         ("own_envs.Count", None),
     ],
@@ -272,46 +214,31 @@ def test_a_glance_finds_what_a_second_shows(target: str, words: str | None) -> N
     assert words is None or any(words in line for line in found)
 
 
-DOUBTS = {
-    "broken_envs.Beyond": ("indices", "out-of-bounds indexing for array of shape (3,): index 3"),
-    "broken_envs.LimitInDone": ("ends", "the time limit of 5 steps is also terminated"),
-    "broken_envs.InheritedLimit": ("ends", "set env.params.max_steps_in_episode"),
-    "broken_envs.Counts": ("determinism", "step or reset changes self.steps"),
-    "Late": ("ends", "the time limit of 4 steps is also terminated"),
-    "Searches": ("indices", "not checked: "),
-}
-
-
-@pytest.mark.long_but(2)
-@pytest.mark.parametrize("target", DOUBTS)
-def test_what_may_be_meant_is_looked_at(target: str) -> None:
+@pytest.mark.parametrize(
+    "target, name, words",
+    [
+        ("broken_envs.Beyond", "indices", "shape (3,): index 3"),
+        ("broken_envs.LimitInDone", "ends", "the time limit of 5 steps"),
+        ("Late", "ends", "the time limit of 4 steps"),
+        ("Searches", "indices", "not checked"),
+        pytest.param("broken_envs.Counts", "determinism", "self.steps", marks=pytest.mark.slow),
+    ],
+)
+def test_what_may_be_meant_is_looked_at(target: str, name: str, words: str) -> None:
     """And said, without an exit status of 1."""
     checks = contract.check(own(target), 16)
     (found,) = (each for each in checks if each.hints)
-    name, words = DOUBTS[target]
     assert found.name == name
     assert words in found.hints[0]
     assert not any(each.findings for each in checks)
-
-
-@pytest.mark.parametrize(
-    "target, steps, name", [("Random", 16, "vmap"), ("envs.Clock", 2, "successor")]
-)
-def test_what_was_not_checked_is_not_ok(target: str, steps: int, name: str) -> None:
-    (found,) = (each for each in contract.check(own(target), steps) if each.hints)
-    assert found.name == name
-    assert found.hints[0].startswith("not checked")
 
 
 def test_what_ends_with_its_time_limit_is_right() -> None:
     """A task that ends after as many steps; one of a single step, with gymnax's own limit."""
     for config in (EnvConfig(name="DeepSea-bsuite"), own("broken_envs.Bandit")):
         assert contract.glance(config) == []
-    inherited = own("broken_envs.InheritedLimit", params={"max_steps_in_episode": 3})
-    assert contract.glance(inherited) == []
 
 
-@pytest.mark.long
 def test_the_documented_example_is_an_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -322,10 +249,7 @@ def test_the_documented_example_is_an_environment(
     monkeypatch.syspath_prepend(tmp_path)
     (command,) = re.findall(r"python -m jaxppo\.check_env (.*)", text)
     check_env.report(command.split())
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 10
-    assert all(line.startswith("ok ") for line in lines)
-    assert "time limit 50" in lines[4]
+    assert all(line.startswith("ok ") for line in capsys.readouterr().out.splitlines())
 
 
 def test_the_executable_says_what_is_wrong_and_exits_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -333,41 +257,33 @@ def test_the_executable_says_what_is_wrong_and_exits_so(capsys: pytest.CaptureFi
         check_env.report(["env.target=own_envs.FlagOfOne", "steps=8"])
     assert end.value.code == 1
     made, wrong = capsys.readouterr().out.splitlines()
-    assert made == "ok     made         own_envs.FlagOfOne, Discrete(num_values=2)"
-    assert wrong == "WRONG  forms        step: terminated has shape (1,), want ()"
+    assert (made.split()[:2], wrong.split()[:2]) == (["ok", "made"], ["WRONG", "forms"])
     for typed in ("steps=0", "steps=many"):
-        with pytest.raises(ConfigError, match=f"{typed}: must be an integer"):
+        with pytest.raises(ConfigError, match=typed):
             check_env.report([typed])
 
 
 @pytest.mark.long
 def test_an_environment_of_ones_own_trains_and_plays_again(tmp_path: Path) -> None:
-    config = small_config(
-        env={"target": "own_envs.Count", "resets": "cached"}, arch={"num_eval_episodes": 6}
-    )
-    result = loop.run(config, tmp_path)
+    env = {"target": "own_envs.Count", "resets": "cached"}
+    result = loop.run(small_config(env=env, arch__num_eval_episodes=6), tmp_path)
     policy = jaxppo.load(tmp_path, trust=["own_envs"])
-    assert float(np.mean(policy.evaluate(60).returns)) == pytest.approx(result)
-    with pytest.raises(ConfigError, match=r"env\.target=own_envs\.Count.*trust=\[own_envs\]"):
+    assert float(np.mean(policy.evaluate(6).returns)) == pytest.approx(result)
+    with pytest.raises(ConfigError, match=r"env\.target=own_envs\.Count"):
         jaxppo.load(tmp_path)
-    with pytest.raises(ConfigError, match="Count: cannot be drawn"):
+    with pytest.raises(ConfigError, match="Count"):
         drawing(policy.system.env)
 
 
-OTHERS = sorted(set(envs.PACKAGES) - {"gymnax"})
-
-
-@pytest.mark.parametrize("library", OTHERS)
-def test_a_library_that_is_missing_says_how_to_install_it(
-    library: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_that_is_missing_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where there is a folder of its name, which Python imports."""
-    wanted = f"env.library={library}: is not installed; {installing(library)}"
-    for spec in (None, ModuleSpec(library, None)):
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name, spec=spec: spec)
-        with pytest.raises(ConfigError) as error:
-            envs.make(EnvConfig(library=library, name="some"))
-        assert str(error.value) == wanted
+    for library in sorted(set(envs.PACKAGES) - {"gymnax"}):
+        for spec in (None, ModuleSpec(library, None)):
+            monkeypatch.setattr(importlib.util, "find_spec", lambda name, spec=spec: spec)
+            with pytest.raises(ConfigError) as error:
+                envs.make(EnvConfig(library=library, name="some"))
+            assert f"env.library={library}" in str(error.value)
+            assert installing(library) in str(error.value)
 
 
 def found(name: str) -> ModuleSpec:
@@ -381,7 +297,7 @@ def test_a_library_that_is_not_whole_is_named(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(importlib.util, "find_spec", found)
     monkeypatch.setattr(importlib, "import_module", broken)
-    with pytest.raises(ConfigError, match=r"envpool: cannot be imported \(FileNotFoundError: no"):
+    with pytest.raises(ConfigError, match=r"envpool: .*\(FileNotFoundError: no"):
         envs.make(EnvConfig(library="envpool", name="some"))
 
 
@@ -396,16 +312,15 @@ def pretend(monkeypatch: pytest.MonkeyPatch, library: str, **modules: Any) -> No
     del sys.modules[adapter]
 
 
-@pytest.mark.parametrize("ask", [envs.registered, lambda library: make_of(library, "some")])
-def test_a_module_of_a_librarys_name_is_named(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, "pgx", pgx={})
-    words = r"^env\.library=pgx: cannot be used \(.*available_envs.*/here/pgx\.py is not pgx"
-    with pytest.raises(ConfigError, match=words):
-        ask("pgx")
-
-
 def make_of(library: str, name: str, **kwargs: Any) -> Any:
     return envs.make(EnvConfig(library=library, name=name, kwargs=kwargs))
+
+
+@pytest.mark.parametrize("ask", [envs.registered, functools.partial(make_of, name="some")])
+def test_a_module_of_a_librarys_name_is_named(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, "pgx", pgx={})
+    with pytest.raises(ConfigError, match=r"^env\.library=pgx: .*/here/pgx\.py"):
+        ask("pgx")
 
 
 @pytest.mark.parametrize("most, limit", [(0, None), (2**31 - 1, None), (200, 200)])
@@ -420,15 +335,12 @@ def test_what_envpool_writes_for_no_bound_is_none(
         shown = {"observation_space": space, "action_space": spaces.Discrete(2)}
         return SimpleNamespace(spec=SimpleNamespace(config=config), close=list, **shown)
 
-    pretend(
-        monkeypatch,
-        "envpool",
-        envpool={"list_all_envs": lambda: ["One", "Two"], "make_gymnasium": make},
-    )
+    module = {"list_all_envs": lambda: ["One", "Two"], "make_gymnasium": make}
+    pretend(monkeypatch, "envpool", envpool=module)
     env = make_of("envpool", "One")
     assert env.time_limit == limit
     assert env.observation_space.low == (0, -np.inf)
-    with pytest.raises(ConfigError, match=r"^env\.name=Two: is for 2 players"):
+    with pytest.raises(ConfigError, match=r"^env\.name=Two"):
         make_of("envpool", "Two")
 
 
@@ -475,17 +387,14 @@ def test_an_action_is_repeated_as_by_braxs_wrapper(
 ) -> None:
     """Rewards are summed, all steps count for the limit, and only the last one's end counts."""
     pretend(monkeypatch, library, **FAKES[library])
-
-    def config(**kwargs: Any) -> EnvConfig:
-        return EnvConfig(library=library, name="Walk", kwargs=kwargs)
-
     actions = np.ones((6, 2, 1), np.float32)
     for length, end, flag in ((1000, 2, "terminated"), (8, 2, "truncated")):
-        _, steps = played(config(action_repeat=3, episode_length=length), actions)
+        kwargs = {"action_repeat": 3, "episode_length": length}
+        _, steps = player(EnvConfig(library=library, name="Walk", kwargs=kwargs))(actions)
         np.testing.assert_array_equal(steps.reward[:, 0], [6, 15, 24] * 2)
         np.testing.assert_array_equal(steps.final_observation[:, 0, 0], [3, 6, 9] * 2)
         np.testing.assert_array_equal(getattr(steps, flag)[:, 0], np.arange(6) % 3 == end)
-    with pytest.raises(ConfigError, match=r"^env\.kwargs\.action_repeat=0: must be at least 1"):
+    with pytest.raises(ConfigError, match=r"^env\.kwargs\.action_repeat=0"):
         make_of(library, "Walk", action_repeat=0)
 
 
@@ -496,7 +405,7 @@ def test_a_download_that_fails_is_told_with_its_place(monkeypatch: pytest.Monkey
         raise subprocess.CalledProcessError(128, ["git", "clone"])
 
     monkeypatch.setattr(sys.modules["mujoco_playground"].registry, "load", load)
-    with pytest.raises(ConfigError, match=r"^env\.name=Walk: .*downloaded.* of mujoco_playground"):
+    with pytest.raises(ConfigError, match=r"^env\.name=Walk: .*mujoco_playground"):
         make_of("playground", "Walk")
 
 
@@ -506,8 +415,7 @@ def test_an_environment_of_a_library_that_fails_names_versions(
     pretend(monkeypatch, "brax", **FAKES["brax"])
     monkeypatch.setattr(importlib.metadata, "version", lambda name: f"1.2.{len(name)}")
     monkeypatch.setattr(Walking, "step", lambda *_: jnp.clip(1, a_minimum=0))
-    words = r"'a_minimum', in .*; does brax 1\.2\.4 fit jax 1\.2\.3\?"
-    with pytest.raises(ConfigError, match=rf"^env\.name=Walk: .*{words}"):
+    with pytest.raises(ConfigError, match=r"^env\.name=Walk: .*brax 1\.2\.4 .*jax 1\.2\.3"):
         make_of("brax", "Walk")
 
 
@@ -515,40 +423,23 @@ def test_a_package_written_over_gymnax_is_refused(monkeypatch: pytest.MonkeyPatc
     envs.check_gymnax()
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.0.9")
     for config in (EnvConfig(), EnvConfig(target="envs.Clock")):
-        with pytest.raises(ConfigError, match=r"stable-gymnax 0\.0\.9.*popgym-arcade.*uninstall"):
+        with pytest.raises(ConfigError, match=r"stable-gymnax 0\.0\.9.*popgym-arcade"):
             envs.make(config)
-
-
-def test_settings_that_an_environment_does_not_have_are_refused() -> None:
-    for config, words in [
-        (own("Count", params={"x": 1}), r"env\.params=\{'x': 1\}.*env\.kwargs"),
-        (own("Count", kwargs={"x": 1}), r"env\.kwargs=\{'x': 1\}"),
-        (EnvConfig(resets="cached"), r"env\.resets=cached.*each or optimistic"),
-        (EnvConfig(target="broken_envs.Forgets", resets="optimistic"), r"env\.resets=optimistic"),
-    ]:
-        with pytest.raises(ConfigError, match=words) as error:
-            envs.make(config)
-        assert "\n" not in str(error.value)
-
-
-def test_gymnaxs_environments_share_openings_too() -> None:
-    env = envs.make(EnvConfig(params={"max_steps_in_episode": 1}, resets="optimistic"))
-    keys = jax.random.split(jax.random.key(0), 32)
-    state, _ = env.reset(keys)
-    _, step = env.step(keys, state, jnp.zeros(32, jnp.int32))
-    assert len(np.unique(np.asarray(step.obs), axis=0)) == 2
 
 
 NESTED = sorted(
     p.relative_to(CONFIGS / "env").as_posix()[:-5] for p in CONFIGS.glob("env/*/*.yaml")
 )
+FIRST = [env for env in NESTED if env == min(x for x in NESTED if x.startswith(env.split("/")[0]))]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("env", NESTED)
+@pytest.mark.parametrize(
+    "env", [env if env in FIRST else pytest.param(env, marks=pytest.mark.slow) for env in NESTED]
+)
 def test_a_librarys_file_changes_known_settings(env: str) -> None:
-    config = parse(composed(f"env={env}"))
-    assert config.env.library == env.partition("/")[0]
+    config = parse(composed(f"env={env}")).env
+    assert config.library == env.partition("/")[0]
+    assert env in environments.tuned()[config.library, config.name]
     for key, _ in commented(f"env/{env}.yaml"):
         assert key in known_keys() or key.startswith(("defaults.", "env.kwargs.", "network."))
 

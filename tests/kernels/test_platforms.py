@@ -12,20 +12,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import build, small_config
+from conftest import MLP, alone, build, small_config
 
-import jaxppo
+from jaxppo.algorithms import spine
 from jaxppo.algorithms.spine import train_members
 from jaxppo.envs import episodes
 from jaxppo.kernels import convolutions, packing, products, random_bits, recurrences, reductions
 from jaxppo.kernels.costs import is_cheap
 from jaxppo.kernels.norms import LayerNorm
 from jaxppo.kernels.platforms import FORMS, Forms, compiling_for, forms
-from jaxppo.launch.composing import compose
 from jaxppo.networks.memory import Recurrent
 from jaxppo.ops.advantages import decayed_sum
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs.placement import Layout
+from jaxppo.types import LearnerState
 
 PACKAGE = Path(__file__).resolve().parents[2] / "jaxppo"
 
@@ -119,7 +119,6 @@ CHOICES = {
     "resets": renew,
     "lstm": partial(remember, "lstm"),
     "gru": partial(remember, "gru"),
-    "optimized lstm": partial(remember, "optimized_lstm"),
 }
 EXACT = {"hash", "scan", "resets"}
 FEW_KERNELS = (  # what the table has for GPUs
@@ -134,12 +133,14 @@ def test_a_program_takes_the_forms_of_the_platform_it_is_compiled_for(name: str)
     kernel = jnp.linspace(0.1, 2.0, 48).reshape(6, 8)
     if name == "convolution":
         kernel = jnp.linspace(0.1, 2.0, 24 * 12).reshape(24, 12)
-    texts, results = {}, {}
+    texts: dict[str, set[str]] = {"cpu": set(), "cuda": set()}
+    results = {}
     for platform in ("cpu", "cuda", "cpu"):
         with compiling_for(platform):
             traced = function.trace(kernel)
-            texts.setdefault(platform, set()).add(str(traced.jaxpr))
-            results[platform] = np.asarray(traced.lower().compile()(kernel))
+            texts[platform].add(str(traced.jaxpr))
+            if platform not in results:
+                results[platform] = np.asarray(traced.lower().compile()(kernel))
     assert len(texts["cpu"]) == len(texts["cuda"]) == 1
     assert texts["cpu"] != texts["cuda"]
     if name in EXACT:
@@ -147,13 +148,10 @@ def test_a_program_takes_the_forms_of_the_platform_it_is_compiled_for(name: str)
     np.testing.assert_allclose(results["cpu"], results["cuda"], rtol=2e-5, atol=1e-6)
 
 
-def test_platforms_without_measurements_take_plain_forms() -> None:
+def test_platforms_have_several_names_or_take_plain_forms() -> None:
     with compiling_for("a platform of tomorrow"):
         assert forms() == Forms()
     assert forms() == FORMS["cpu"]  # these tests run on a CPU
-
-
-def test_platforms_have_several_names() -> None:
     for name in ("gpu", "cuda", "rocm"):
         with compiling_for(name):
             assert forms() == FORMS["gpu"]
@@ -205,26 +203,38 @@ def test_resets_are_cheap_without_loops_products_and_sorts(
     assert is_cheap(function, jax.random.key(0)) is cheap
 
 
-@pytest.mark.long_but(1)
-@pytest.mark.parametrize("command", ["ff_ppo", "rec_ppo", "ff_pqn"])
+LSTM = {"_target_": "jaxppo.networks.memory.Recurrent", "cell": "lstm", "size": 8}
+PQN = {"actor_torso": None, "critic_head": None, "critic_torso": {**MLP, "layer_norm": True}}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"network__shared_memory": LSTM, "system__sequence_length": None},
+        pytest.param({}, marks=pytest.mark.slow),
+        pytest.param({"system__algorithm": "pqn", "network": PQN}, marks=pytest.mark.slow),
+    ],
+    ids=["lstm", "mlp", "pqn"],
+)
 def test_training_with_the_forms_of_a_gpu_is_the_same(
-    command: str, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two updates of two seeds, with episodes that end."""
-    arch = ("total_num_envs=8", "num_updates=2", "num_evaluation=1", "num_eval_episodes=4")
-    config = compose(
-        command,
-        [
-            *("env=cartpole", "system.rollout_length=16", "system.num_minibatches=2"),
-            *(f"arch.{each}" for each in (*arch, "absolute_metric=false")),
-        ],
-    )
-    keys = jax.random.split(jax.random.key(3), 2)
+    """Two updates of two members, with episodes that end."""
+    config = small_config(env={"name": "CartPole-v1", "target": None}, **changes)
     found = []
-    for changes in ({}, {name: getattr(FORMS["gpu"], name) for name in FEW_KERNELS}):
-        monkeypatch.setitem(FORMS, "cpu", dataclasses.replace(FORMS["cpu"], **changes))
-        output = jax.jit(jax.vmap(jaxppo.make_train(config)))(keys)
-        found.append(jax.tree.leaves((output.policy.params, output.metrics)))
+    for forms_of_gpu in ({}, {name: getattr(FORMS["gpu"], name) for name in FEW_KERNELS}):
+        monkeypatch.setitem(FORMS, "cpu", dataclasses.replace(FORMS["cpu"], **forms_of_gpu))
+        system, state = alone(*build(config)[:2])
+        update = jax.jit(jax.vmap(partial(spine.update, system)))
+
+        def of_key(key: jax.Array, state: LearnerState = state) -> LearnerState:
+            return dataclasses.replace(state, acting=dataclasses.replace(state.acting, key=key))
+
+        states = jax.vmap(of_key)(jax.random.split(state.acting.key))
+        states, _ = update(states)
+        states, metrics = update(states)
+        found.append(jax.tree.leaves((states.agent.policy.params, metrics)))
     assert len(found[0]) > 20
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-5)

@@ -1,5 +1,7 @@
 """The linear recurrence against its definition, step by step in float64."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,9 @@ import pytest
 from jaxppo.kernels.recurrences import linear_recurrence
 
 S, N = 3, 4
-CASES = [(1, 8), (6, 8), (24, 4), (24, 24), (30, 7), (13, 4)]  # L, block; 13 is prime
+
+
+quick = jax.jit(linear_recurrence, static_argnames="block")
 
 
 def inputs(length: int, kind: str = "complex", resets: float = 0.2) -> tuple[np.ndarray, ...]:
@@ -28,21 +32,14 @@ def narrow(*arrays: np.ndarray) -> list[jax.Array]:
     return [jnp.asarray(x, kinds[x.dtype.kind]) for x in arrays]
 
 
-@pytest.mark.long_but(3)
-@pytest.mark.parametrize("kind", ["real", "complex"])
-@pytest.mark.parametrize("length, block", CASES)
-def test_states_equal_the_definition(length: int, block: int, kind: str) -> None:
-    arrays = inputs(length, kind)
-    states = linear_recurrence(*narrow(*arrays), block=block)
-    np.testing.assert_allclose(states, oracles.linear_recurrence(*arrays), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.long_but(2)
-@pytest.mark.parametrize("kind", ["real", "complex"])
 @pytest.mark.parametrize(
-    "length, block, resets", [(1, 8, 0.2), (24, 4, 0.2), (30, 7, 1.0), (13, 4, 0.2)]
+    "length, block, resets, kind",
+    [
+        *((1, 8, 0.2, "complex"), (6, 8, 0.2, "real"), (24, 4, 0.2, "complex")),
+        *((30, 7, 1.0, "complex"), (30, 7, 0.2, "real"), (13, 4, 0.2, "real")),  # 13 is prime
+    ],
 )
-def test_gradients_equal_those_of_the_definition(
+def test_states_and_gradients_equal_those_of_the_definition(
     length: int, block: int, resets: float, kind: str
 ) -> None:
     """Of a loss that weighs every state differently, by central differences in float64."""
@@ -53,11 +50,17 @@ def test_gradients_equal_those_of_the_definition(
     def loss(decay: np.ndarray, x: np.ndarray, start: np.ndarray) -> float:
         return (weight * oracles.linear_recurrence(decay, x, reset, start)).real.sum()
 
-    def of(decay: jax.Array, x: jax.Array, start: jax.Array) -> jax.Array:
-        states = linear_recurrence(decay, x, jnp.asarray(reset), start, block=block)
-        return jnp.sum((narrow(weight)[0] * states).real)
+    @jax.jit
+    def of(*arrays: jax.Array) -> Any:
+        def total(decay: jax.Array, x: jax.Array, start: jax.Array) -> Any:
+            states = linear_recurrence(decay, x, jnp.asarray(reset), start, block=block)
+            return jnp.sum((narrow(weight)[0] * states).real), states
 
-    gradients = jax.grad(of, argnums=(0, 1, 2))(*narrow(decay, x, start))
+        return jax.grad(total, argnums=(0, 1, 2), has_aux=True)(*arrays)
+
+    gradients, states = of(*narrow(decay, x, start))
+    expected = oracles.linear_recurrence(decay, x, reset, start)
+    np.testing.assert_allclose(states, expected, rtol=1e-5, atol=1e-5)
     values = [decay, x, start]
     for i, gradient in enumerate(gradients):
         places = [(n,) for n in range(N)] if i == 0 else [(0, 1, 2), (length // 2, 0, 3)]
@@ -77,17 +80,17 @@ def test_gradients_equal_those_of_the_definition(
 def test_nothing_crosses_a_reset() -> None:
     decay, x, _, start = narrow(*inputs(24))
     reset = jnp.zeros((24, S), bool).at[9, 1].set(True)
-    other = linear_recurrence(decay, x.at[:9].add(5.0), reset, start + 3.0, block=4)
-    same = linear_recurrence(decay, x, reset, start, block=4)
+    other = quick(decay, x.at[:9].add(5.0), reset, start + 3.0, block=4)
+    same = quick(decay, x, reset, start, block=4)
     np.testing.assert_array_equal(other[9:, 1], same[9:, 1])
     assert not np.allclose(other[9:, 0], same[9:, 0])
 
 
 def test_a_recurrence_goes_on_where_it_was_cut() -> None:
     decay, x, reset, start = narrow(*inputs(24))
-    whole = linear_recurrence(decay, x, reset, start, block=4)
-    first = linear_recurrence(decay, x[:8], reset[:8], start, block=4)
-    rest = linear_recurrence(decay, x[8:], reset[8:], first[-1], block=4)
+    whole = quick(decay, x, reset, start, block=4)
+    first = quick(decay, x[:8], reset[:8], start, block=4)
+    rest = quick(decay, x[8:], reset[8:], first[-1], block=4)
     np.testing.assert_allclose(whole, jnp.concatenate([first, rest]), rtol=1e-5, atol=1e-6)
 
 

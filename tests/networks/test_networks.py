@@ -15,7 +15,6 @@ from conftest import LAYERS, MLP, NETWORK, products_by_type, small_config
 
 from jaxppo import envs
 from jaxppo.config.fields import ConfigError
-from jaxppo.config.parse import parse
 from jaxppo.kernels import convolutions, platforms, products
 from jaxppo.kernels.platforms import compiling_for
 from jaxppo.networks import actor_critic, heads, inputs, q_network, torsos
@@ -33,19 +32,33 @@ def shapes(params: Any) -> Any:
     return jax.tree.map(jnp.shape, params)
 
 
-def test_separate_networks_share_nothing() -> None:
-    params = compose().init(jax.random.key(0))
+def initial(network: Any) -> Any:
+    return jax.jit(network.init)(jax.random.key(0))
+
+
+def test_separate_networks_share_nothing_and_start_near_uniform() -> None:
+    network = compose()
+    params = initial(network)
     assert set(params) == {"actor_torso", "actor_head", "critic_torso", "critic_head"}
     kernels = [shapes(params[part])["Dense_0"]["kernel"] for part in sorted(params)]
     assert kernels == [(16, 2), (2, 16), (16, 1), (2, 16)]
+    obs = jax.random.normal(jax.random.key(1), (3, 4, 2))
+    _, output = network.unroll(params, (), obs, jnp.zeros((3, 4), bool))
+    np.testing.assert_allclose(jax.nn.softmax(output.distribution.logits), 0.5, atol=0.01)
+    assert is_orthogonal(params["critic_torso"]["Dense_0"]["kernel"], np.sqrt(2))
+    # Steps do not depend on how they are laid out in sequences
+    _, flat = network.unroll(params, (), obs.reshape(1, 12, 2), jnp.zeros((1, 12), bool))
+    value = output.value.mean().reshape(-1)
+    np.testing.assert_allclose(value, flat.value.mean()[0], rtol=1e-5, atol=1e-6)
 
 
 def test_a_shared_torso_feeds_both_heads() -> None:
     network = compose(shared_torso=MLP, actor_torso=None, critic_torso=None)
-    params = network.init(jax.random.key(0))
+    params = initial(network)
     assert set(params) == {"shared_torso", "actor_head", "critic_head"}
     obs, reset = jnp.ones((1, 3, 2)), jnp.zeros((1, 3), bool)
 
+    @jax.jit
     def outputs(params: Any) -> Any:
         _, output = network.unroll(params, (), obs, reset)
         return output.distribution.logits, output.value.mean()
@@ -56,98 +69,28 @@ def test_a_shared_torso_feeds_both_heads() -> None:
 
 
 def test_layer_sizes_activation_and_layer_norm_are_settings() -> None:
-    torso = {**MLP, "layer_sizes": [8, 4, 2], "layer_norm": True}
-    params = compose(actor_torso=torso).init(jax.random.key(0))["actor_torso"]
+    layer = torsos.MLP([8, 4, 2], layer_norm=True)
+    params = jax.eval_shape(layer.init, jax.random.key(0), jnp.ones((1, 1, 3)))["params"]
     assert sorted(params) == [f"Dense_{i}" for i in range(3)] + [f"LayerNorm_{i}" for i in range(3)]
     assert params["Dense_2"]["kernel"].shape == (4, 2)
     x = jnp.array([[[-1.0, 2.0]]])
+    identity = {"params": {"Dense_0": {"kernel": jnp.eye(2), "bias": jnp.zeros(2)}}}
     for name, function in (("relu", jax.nn.relu), ("gelu", jax.nn.gelu), ("silu", jax.nn.silu)):
-        from jaxppo.networks.torsos import MLP as Torso
-
-        torso_params = {"params": {"Dense_0": {"kernel": jnp.eye(2), "bias": jnp.zeros(2)}}}
-        output = Torso(layer_sizes=[2], activation=name).apply(torso_params, x)
-        np.testing.assert_allclose(output, function(x), rtol=1e-6)
+        found = torsos.MLP(layer_sizes=[2], activation=name).apply(identity, x)
+        np.testing.assert_allclose(found, function(x), rtol=1e-6)
 
 
-def test_initial_policy_is_near_uniform_and_weights_orthogonal() -> None:
-    network = compose()
-    params = network.init(jax.random.key(0))
-    _, output = network.unroll(
-        params, (), jax.random.normal(jax.random.key(1), (1, 50, 2)), jnp.zeros((1, 50), bool)
-    )
-    np.testing.assert_allclose(jax.nn.softmax(output.distribution.logits), 0.5, atol=0.01)
-    kernel = params["critic_torso"]["Dense_0"]["kernel"]
-    np.testing.assert_allclose(kernel @ kernel.T, 2.0 * jnp.eye(2), atol=1e-5)
-
-
-def test_steps_are_independent_of_sequence_layout() -> None:
-    network = compose()
-    params = network.init(jax.random.key(0))
-    obs = jax.random.normal(jax.random.key(1), (3, 4, 2))
-    value = network.unroll(params, (), obs, jnp.zeros((3, 4), bool))[1].value.mean()
-    row = obs.reshape(1, 12, 2)
-    flat = network.unroll(params, (), row, jnp.zeros((1, 12), bool))[1].value.mean()
-    np.testing.assert_allclose(value.reshape(-1), flat[0], rtol=1e-5, atol=1e-6)
-
-
-def test_dict_observations_concatenate_with_discrete_leaves_one_hot() -> None:
-    network = compose("envs.Echo")
-    params = network.init(jax.random.key(0))
-    assert params["actor_torso"]["Dense_0"]["kernel"].shape == (2 + 3, 16)
-
-
-def test_one_entry_of_a_dict_can_be_chosen() -> None:
+def test_entries_of_a_dict_concatenate_one_hot_or_are_chosen() -> None:
     select = {"_target_": f"{LAYERS}.inputs.Select", "key": "shown"}
-    params = compose("envs.Echo", input_layer=select).init(jax.random.key(0))
-    assert params["actor_torso"]["Dense_0"]["kernel"].shape == (3, 16)
-
-
-@pytest.mark.parametrize(
-    "changes, words",
-    [
-        ({"actor_torso": {**MLP, "activation": "swishy"}}, ["actor_torso", "swishy", "tanh"]),
-        ({"critic_torso": {**MLP, "layer_sizes": [4, -1]}}, ["critic_torso", "[4, -1]"]),
-        ({"actor_torso": {**MLP, "depth": 3}}, ["actor_torso", "depth"]),
-        ({"actor_torso": {"_target_": "no.such.Layer"}}, ["actor_torso", "no.such.Layer"]),
-        ({"actor_torso": {"layer_sizes": [4]}}, ["actor_torso", "_target_"]),
-        ({"input_layer": None}, ["input_layer"]),
-        ({"critic_head": None}, ["critic_head"]),
-        (
-            {"input_layer": {"_target_": f"{LAYERS}.inputs.Select", "key": "x"}},
-            ["input_layer", "'x'"],
-        ),
-    ],
-)
-def test_what_cannot_be_composed_is_refused_in_one_line(
-    changes: dict[str, Any], words: list[str]
-) -> None:
-    with pytest.raises(ConfigError) as error:
-        compose(**changes)
-    assert "\n" not in str(error.value)
-    assert all(word in str(error.value) for word in words), str(error.value)
-
-
-def test_the_head_follows_the_action_space_of_the_environment() -> None:
-    settings = parse({"env": {"name": "Pendulum-v1"}, "network": NETWORK})
-    network = actor_critic.build(settings, envs.make(settings.env))
-    params = network.init(jax.random.key(0))
-    _, output = network.unroll(params, (), jnp.ones((1, 5, 3)), jnp.zeros((1, 5), bool))
-    raw, log_prob = output.distribution.sample_and_log_prob(seed=jax.random.key(1))
-    assert (raw.shape, log_prob.shape) == ((1, 5, 1), (1, 5))
-    assert np.all(np.abs(output.distribution.to_action(100.0 * raw)) <= 2.0)
+    for changes, num in (({}, 2 + 3), ({"input_layer": select}, 3)):
+        params = jax.eval_shape(compose("envs.Echo", **changes).init, jax.random.key(0))
+        assert params["actor_torso"]["Dense_0"]["kernel"].shape == (num, 16)
 
 
 class OfFloat32(nn.Module):
     @nn.compact
     def __call__(self, x: Any) -> Any:
         return jax.lax.scan(lambda _, x: (x, x), jnp.zeros(x.shape[1:]), x)[1]
-
-
-def test_a_torso_that_does_not_take_bfloat16_is_named() -> None:
-    torso = {"_target_": "test_networks.OfFloat32"}
-    settings = small_config(network={"critic_torso": torso}, arch__precision="bf16")
-    with pytest.raises(ConfigError, match=r"^network\.critic_torso \(test_networks\.OfFloat32\)"):
-        actor_critic.build(settings, envs.make(settings.env))
 
 
 class Flat(nn.Module):
@@ -236,7 +179,7 @@ class OwnGTrXL(GTrXL):
     """Keeps what it no longer sees."""
 
 
-@pytest.mark.parametrize("name", ["Sums", "ResetsByProduct", "Random", "OwnGTrXL"])
+@pytest.mark.parametrize("name", ["ResetsByProduct", "Random", "OwnGTrXL"])
 def test_a_memory_that_heeds_reset_is_taken(name: str) -> None:
     settings = small_config(
         network={**NETWORK, "actor_memory": {"_target_": f"test_networks.{name}"}},
@@ -245,41 +188,39 @@ def test_a_memory_that_heeds_reset_is_taken(name: str) -> None:
     actor_critic.build(settings, envs.make(settings.env))
 
 
-@pytest.mark.parametrize(
-    "layer, name, words",
-    [
-        ("actor_memory", "IgnoresReset", "ignores reset.*initial_carry"),
-        ("critic_memory", "ResetsAtSequences", "ignores reset"),
-        ("critic_memory", "ResetsLate", "ignores reset"),
-        ("critic_torso", "Flat", "a torso must return .*features"),
-        ("critic_torso", "First", r"a torso must .*features\], not \[1, 3, 8\] of \[2, 3, 2\]"),
-        ("actor_memory", "Forgets", r"a memory must return \(carry, features\)"),
-    ],
-)
-def test_a_layer_that_breaks_its_contract_is_named(layer: str, name: str, words: str) -> None:
-    settings = small_config(
-        network={**NETWORK, layer: {"_target_": f"test_networks.{name}"}},
-        system__sequence_length=None,
-    )
-    with pytest.raises(ConfigError, match=rf"^network\.{layer} \(test_networks\.{name}\).*{words}"):
-        actor_critic.build(settings, envs.make(settings.env))
-
-
 class Counts(nn.Module):
     @nn.compact
     def __call__(self, x: Any) -> Any:
         return x * self.param("number", lambda key: jnp.ones((), jnp.int32))
 
 
-def test_a_parameter_without_a_gradient_is_named() -> None:
-    settings = small_config(network={"critic_torso": {"_target_": "test_networks.Counts"}})
-    with pytest.raises(ConfigError, match=r"^network\.critic_torso: its parameter number is int32"):
+@pytest.mark.parametrize(
+    "layer, name, words",
+    [
+        ("actor_memory", "IgnoresReset", "ignores reset"),
+        ("critic_memory", "ResetsAtSequences", "ignores reset"),
+        ("critic_memory", "ResetsLate", "ignores reset"),
+        ("critic_torso", "Flat", "a torso must"),
+        ("critic_torso", "First", r"not \[1, 3, 8\] of \[2, 3, 2\]"),
+        ("critic_torso", "OfFloat32", ""),
+        ("critic_torso", "Counts", "number is int32"),
+        ("actor_memory", "Forgets", "a memory must"),
+    ],
+)
+def test_a_layer_that_breaks_its_contract_is_named(layer: str, name: str, words: str) -> None:
+    settings = small_config(
+        network={**NETWORK, layer: {"_target_": f"test_networks.{name}"}},
+        system__sequence_length=None,
+        arch__precision="bf16" if name == "OfFloat32" else None,
+    )
+    of = "" if name == "Counts" else rf" \(test_networks\.{name}\)"
+    with pytest.raises(ConfigError, match=rf"^network\.{layer}{of}.*{words}"):
         actor_critic.build(settings, envs.make(settings.env))
 
 
 def test_a_mask_reaches_the_head_and_not_the_torso() -> None:
     network = compose("envs.Masked")
-    params = network.init(jax.random.key(0))
+    params = initial(network)
     assert params["actor_torso"]["Dense_0"]["kernel"].shape == (5, 16)
     mask = np.zeros((1, 40, 5), bool)
     mask[..., 3] = True
@@ -294,7 +235,7 @@ def test_a_mask_reaches_the_head_and_not_the_torso() -> None:
 def test_heads_take_float32_whatever_torsos_compute_in() -> None:
     settings = small_config(env__target="envs.Clock", arch__precision="bf16")
     network = actor_critic.build(settings, envs.make(settings.env))
-    params = network.init(jax.random.key(0))
+    params = initial(network)
     assert {x.dtype.name for x in jax.tree.leaves(params)} == {"float32"}
     obs, reset = jnp.ones((1, 3, 2)), jnp.zeros((1, 3), bool)
     assert products_by_type(network.unroll, params, (), obs, reset) == {"bfloat16": 2, "float32": 2}
@@ -348,7 +289,7 @@ def test_concatenate_follows_the_order_given() -> None:
     np.testing.assert_array_equal(x, expected)
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "bool", "int32", "float32", "float16"])
+@pytest.mark.parametrize("dtype", ["uint8", "bool", "float16"])
 def test_image_is_float_and_bytes_are_scaled(dtype: str) -> None:
     leaf = (np.arange(2 * 3 * 4 * 5 * 2).reshape(2, 3, 4, 5, 2) % 7).astype(dtype)
     x = output(inputs.Image(), {"only": {"leaf": leaf}})
@@ -384,57 +325,22 @@ def test_fuse_gives_each_entry_its_own_layer() -> None:
     assert shapes(params["parts_view"])["layers_1"]["Conv_0"]["kernel"] == (3, 3, 2, 2)
 
 
-@pytest.mark.parametrize("torso", [torsos.MLP([3]), torsos.NoisyMLP([3])], ids=["mlp", "noisy"])
-@pytest.mark.parametrize("dtype", ["int32", "bool"])
+@pytest.mark.parametrize(
+    "torso, dtype", [(torsos.MLP([3]), "int32"), (torsos.NoisyMLP([3]), "bool")]
+)
 def test_a_torso_of_integers_computes_in_floats(torso: Any, dtype: str) -> None:
     given = np.arange(12).reshape(3, 2, 2).astype(dtype)
-    params = torso.init(jax.random.key(0), given)
-    found = torso.apply(params, given)
+    found, _ = start(torso, given)
     assert found.dtype == np.float32
-    np.testing.assert_array_equal(found, torso.apply(params, given.astype(np.float32)))
-
-
-@pytest.mark.parametrize(
-    "make, obs, words",
-    [
-        (lambda: inputs.Select("x"), OBS, ["'x'", "'agents.0.speed'", "'view'"]),
-        (lambda: inputs.Select("agents.2"), OBS, ["'agents.2'", "'agents.1'"]),
-        (lambda: inputs.Select("x"), np.ones((1, 1)), ["'x'", "one array"]),
-        (lambda: inputs.Select("x", flatten=1), OBS, ["flatten=1"]),
-        (lambda: inputs.Concatenate(["place", "x"]), OBS, ["'x'", "'view'"]),
-        (lambda: inputs.Concatenate([]), OBS, ["keys=[]"]),
-        (lambda: inputs.Concatenate("view"), OBS, ["keys=view"]),
-        (lambda: inputs.Image(), OBS, ["key=null", "one leaf", "'agents.1.grid'"]),
-        (lambda: inputs.Image("agents"), OBS, ["key='agents'", "one leaf"]),
-        (lambda: inputs.Image("place"), OBS, ["key='place'", "(2,)", "'view'"]),
-        (lambda: inputs.Image(channel_first="no"), OBS, ["channel_first=no"]),
-        (lambda: inputs.Fuse({"x": inputs.Flatten()}), OBS, ["'x'", "'view'"]),
-        (lambda: inputs.Fuse({"view": inputs.Image()}), OBS, ["parts.view", "(2, 3, 4, 5, 2)"]),
-        (lambda: inputs.Fuse({"view": None}), OBS, ["parts.view=None", "_target_"]),
-        (lambda: inputs.Fuse({}), OBS, ["parts={}"]),
-        (lambda: inputs.Flatten(), {}, ["no entry"]),
-    ],
-)
-def test_input_layer_names_what_is_wrong_and_the_keys_there_are(
-    make: Any, obs: Any, words: list[str]
-) -> None:
-    with pytest.raises(ValueError) as error:
-        make().init(jax.random.key(0), obs)
-    assert "\n" not in str(error.value)
-    assert all(word in str(error.value) for word in words), str(error.value)
+    np.testing.assert_array_equal(found, start(torso, given.astype(np.float32))[0])
 
 
 # Torsos
 
 
-def orthogonal_rows(kernel: Any) -> Any:
-    """K K^T or K^T K of a kernel as a matrix, whichever is the smaller."""
-    matrix = np.asarray(kernel, np.float64).reshape(-1, kernel.shape[-1])
-    return matrix.T @ matrix if matrix.shape[0] > matrix.shape[1] else matrix @ matrix.T
-
-
 def is_orthogonal(kernel: Any, gain: float) -> bool:
-    gram = orthogonal_rows(kernel)
+    matrix = np.asarray(kernel, np.float64).reshape(-1, kernel.shape[-1])
+    gram = matrix.T @ matrix if matrix.shape[0] > matrix.shape[1] else matrix @ matrix.T
     return bool(np.allclose(gram, gain**2 * np.eye(len(gram)), atol=1e-5 * gain**2))
 
 
@@ -532,13 +438,13 @@ def of_later_products(x: Any, *args: Any) -> jax.Array:
 CONVOLUTIONS = (convolutions.plain, of_products, of_later_products)
 
 
-@pytest.mark.parametrize("padding", ["VALID", "SAME"])
-@pytest.mark.parametrize("features", [4, 2])
 @pytest.mark.parametrize(
-    "size, stride, image",
+    "size, stride, image, features, padding",
     [
-        *((3, 1, (5, 4)), (3, 2, (6, 5)), (2, 3, (7, 5)), (1, 2, (4, 3))),
-        *((2, 2, (5, 4)), (4, 2, (9, 8)), (6, 3, (11, 13))),
+        *((3, 1, (5, 4), 4, "VALID"), (3, 1, (5, 4), 2, "SAME"), (3, 2, (6, 5), 4, "SAME")),
+        *((2, 3, (7, 5), 2, "VALID"), (2, 3, (7, 5), 4, "SAME"), (1, 2, (4, 3), 4, "VALID")),
+        *((2, 2, (5, 4), 2, "SAME"), (4, 2, (9, 8), 4, "VALID"), (4, 2, (9, 8), 2, "SAME")),
+        (6, 3, (11, 13), 2, "SAME"),
     ],
 )
 def test_forms_of_convolution_are_the_sum(
@@ -548,8 +454,7 @@ def test_forms_of_convolution_are_the_sum(
     x = rng.normal(size=(2, *image, 3)).astype(np.float32)
     kernel = rng.normal(size=(size, size, 3, features)).astype(np.float32)
     expected = convolution(x, kernel, stride, padding)
-    for form in CONVOLUTIONS:
-        actual = jax.jit(form, static_argnums=(2, 3))(x, kernel, stride, padding)
+    for actual in jax.jit(lambda *a: [f(*a, stride, padding) for f in CONVOLUTIONS])(x, kernel):
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -568,8 +473,9 @@ def test_forms_of_convolution_have_the_same_gradients(size: int, features: int) 
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("size, features", [(3, 4), (4, 4), (4, 16)])
-@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+@pytest.mark.parametrize(
+    "platform, size, features", [("cpu", 3, 4), ("cpu", 4, 4), ("cuda", 4, 16)]
+)
 def test_a_convolution_in_bfloat16_is_of_rounded_factors(
     platform: str, size: int, features: int
 ) -> None:
@@ -583,9 +489,12 @@ def test_a_convolution_in_bfloat16_is_of_rounded_factors(
             y = convolutions.convolve(x, kernel, 2, "SAME", dtype)
             return y.transpose(1, 2, 3, 0) if convolutions.channels_first() else y
 
+        def all_of(x: Any, kernel: Any, cotangent: Any) -> Any:
+            y, back = jax.vjp(form, x, kernel)
+            return y, *back(cotangent)
+
         with compiling_for(platform):
-            y, back = jax.vjp(jax.jit(form), *given[:2])
-            return [np.asarray(each) for each in (y, *back(given[2]))]
+            return [np.asarray(each) for each in jax.jit(all_of)(*given)]
 
     given = x, kernel, cotangent
     rounded = [each.astype(jnp.bfloat16).astype(jnp.float32) for each in given]
@@ -598,9 +507,13 @@ def test_a_convolution_in_bfloat16_is_of_rounded_factors(
         assert not np.allclose(actual, other, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("padding", ["VALID", "SAME"])
-@pytest.mark.parametrize("channels, stride", [(4, 2), (3, 2), (3, 4), (1, 1)])
-@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+@pytest.mark.parametrize(
+    "platform, channels, stride, padding",
+    [
+        *(("cpu", 4, 2, "VALID"), ("cpu", 3, 2, "SAME"), ("cpu", 3, 4, "SAME")),
+        *(("cpu", 1, 1, "VALID"), ("cuda", 3, 2, "SAME")),
+    ],
+)
 def test_bytes_are_convolved_as_their_share_of_255(
     platform: str, channels: int, stride: int, padding: str
 ) -> None:
@@ -614,12 +527,17 @@ def test_bytes_are_convolved_as_their_share_of_255(
 
     expected = convolution(x / 255, kernel, stride, padding)
     cotangent = rng.normal(size=expected.shape).astype(np.float32)
-    with compiling_for(platform):
+
+    @jax.jit
+    def results(kernel: jax.Array, cotangent: jax.Array) -> Any:
         found, back = jax.vjp(partial(form, x=x), kernel)
         floats = jax.vjp(partial(form, x=jnp.float32(x / 255)), kernel)[1]
-        cotangent = jnp.asarray(cotangent)
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(*back(cotangent), *floats(cotangent), rtol=1e-4, atol=1e-4)
+        return found, *back(cotangent), *floats(cotangent)
+
+    with compiling_for(platform):
+        found, of_bytes, of_floats = results(kernel, cotangent)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(of_bytes, of_floats, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("num, parts", [(128, 8), (22, 1), (46, 2), (1, 1)])
@@ -639,7 +557,10 @@ def test_a_prime_number_of_images_is_not_convolved_one_by_one() -> None:
     assert "f32[4,1499,10,10]" in jaxpr
 
 
-@pytest.mark.parametrize("layer", [torsos.CNN([3], [2], [1]), torsos.ResidualCNN([2, 3])])
+@pytest.mark.parametrize(
+    "layer",
+    [torsos.CNN([3], [2], [1], layer_sizes=[4]), torsos.ResidualCNN([2], 1, layer_sizes=[4])],
+)
 def test_images_in_parts_give_the_same_features_and_gradients(
     layer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -647,7 +568,10 @@ def test_images_in_parts_give_the_same_features_and_gradients(
     _, params = start(layer, x)
 
     def features_and_gradient() -> Any:
-        return jax.value_and_grad(lambda p: jnp.sum(layer.apply({"params": p}, x) ** 2))(params)
+        def total(p: Any) -> jax.Array:
+            return jnp.sum(layer.apply({"params": p}, x) ** 2)
+
+        return jax.jit(jax.value_and_grad(total))(params)
 
     expected = features_and_gradient()
     small = dataclasses.replace(platforms.FORMS["cpu"], convolution_bytes=1)
@@ -657,8 +581,7 @@ def test_images_in_parts_give_the_same_features_and_gradients(
     chex.assert_trees_all_equal_shapes(start(layer, x)[1], params)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "uint8"])
-@pytest.mark.parametrize("size, stride", [(3, 1), (4, 2)])
+@pytest.mark.parametrize("size, stride, dtype", [(3, 1, "float32"), (4, 2, "uint8")])
 def test_a_convolution_is_exported_for_any_number_of_images(
     size: int, stride: int, dtype: str
 ) -> None:
@@ -705,12 +628,10 @@ def test_cnn_keeps_the_default_of_minatar_and_normalises_whole_images() -> None:
     np.testing.assert_allclose(y, expected, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
-@pytest.mark.parametrize(
-    "torso", [{"_target_": f"{LAYERS}.torsos.CNN"}, {"_target_": f"{LAYERS}.torsos.ResidualCNN"}]
-)
-def test_bytes_reach_convolutions_and_are_their_share_of_255(torso: Any, precision: str) -> None:
+@pytest.mark.parametrize("name, precision", [("ResidualCNN", "float32"), ("CNN", "bf16")])
+def test_bytes_reach_convolutions_and_are_their_share_of_255(name: str, precision: str) -> None:
     image = {"_target_": f"{LAYERS}.inputs.Image"}
+    torso = {"_target_": f"{LAYERS}.torsos.{name}", "channels": [4], "layer_sizes": [8]}
     layers = {**NETWORK, "input_layer": image, "shared_torso": torso}
     settings = small_config(
         env={"target": "envs.Picture", "kwargs": {"dtype": "uint8"}},
@@ -719,21 +640,25 @@ def test_bytes_reach_convolutions_and_are_their_share_of_255(torso: Any, precisi
     )
     network = actor_critic.build(settings, envs.make(settings.env))
     x = jax.random.bits(jax.random.key(1), (2, 3, 6, 6, 2), jnp.uint8)
-    params, reset = network.init(jax.random.key(0)), jnp.zeros((2, 3), bool)
-    (_, found), seen = network.network.apply(
-        {"params": network.prepare(params)},
-        *({}, x, None, reset),
-        capture_intermediates=lambda module, _: module.name in ("input_layer", "shared_torso"),
-    )
+    params, reset = initial(network), jnp.zeros((2, 3), bool)
+
+    @jax.jit
+    def apply(params: Any) -> Any:
+        return network.network.apply(
+            {"params": network.prepare(params)},
+            *({}, x, None, reset),
+            capture_intermediates=lambda module, _: module.name in ("input_layer", "shared_torso"),
+        )
+
+    (_, found), seen = apply(params)
     seen = {name: each["__call__"][0] for name, each in seen["intermediates"].items()}
     assert seen["input_layer"].dtype == jnp.uint8
     assert seen["shared_torso"].dtype == jnp.float32
-    apart = network.network.shared_torso.apply({"params": params["shared_torso"]}, x / 255)
+    apart = jax.jit(network.network.shared_torso.apply)({"params": params["shared_torso"]}, x / 255)
     tolerance = 0.05 if precision == "bf16" else 1e-5
     np.testing.assert_allclose(seen["shared_torso"], apart, rtol=tolerance, atol=tolerance)
-    np.testing.assert_array_equal(
-        found.value.mean(), network.unroll(params, {}, x, reset)[1].value.mean()
-    )
+    _, unrolled = jax.jit(network.unroll)(params, {}, x, reset)
+    np.testing.assert_array_equal(found.value.mean(), unrolled.value.mean())
 
 
 def test_residual_cnn_is_impalas() -> None:
@@ -756,27 +681,16 @@ def test_residual_cnn_is_impalas() -> None:
     np.testing.assert_allclose(actual, y, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("size, features", [(10, 2 * 2 * 32), (64, 8 * 8 * 32)])
-def test_residual_cnn_halves_three_times(size: int, features: int) -> None:
+def test_residual_cnn_halves_three_times() -> None:
     layer = torsos.ResidualCNN()
-    x = jnp.zeros((2, 3, size, size, 4))
+    x = jnp.zeros((2, 3, 10, 10, 4))
     result, variables = jax.eval_shape(layer.init_with_output, jax.random.key(0), x)
     assert result.shape == (2, 3, 256)
     params = shapes(variables["params"])
     assert len(params) == 15 + 1
     assert params["Conv_0"]["kernel"] == (3, 3, 4, 16)
     assert params["Conv_14"]["kernel"] == (3, 3, 32, 32)
-    assert params["MLP_0"]["Dense_0"]["kernel"] == (features, 256)
-
-
-def test_channel_first_and_last_are_the_same_network() -> None:
-    last = jax.random.uniform(jax.random.key(0), (1, 2, 6, 5, 3))
-    cnn = torsos.CNN([2], layer_sizes=[4])
-    one = torsos.Chain([inputs.Image(), cnn])
-    other = torsos.Chain([inputs.Image(channel_first=True), cnn])
-    expected, params = start(one, last)
-    actual = jax.jit(other.apply)({"params": params}, jnp.moveaxis(last, -1, 2))
-    np.testing.assert_allclose(actual, expected, rtol=1e-6)
+    assert params["MLP_0"]["Dense_0"]["kernel"] == (2 * 2 * 32, 256)
 
 
 def test_chain_passes_on_what_each_layer_gives() -> None:
@@ -801,66 +715,11 @@ def test_torsos_in_bfloat16_do_not_round_their_result() -> None:
         (torsos.ResidualCNN([2], layer_sizes=[8]), image, 6),
         (torsos.Chain([torsos.MLP([8]), torsos.MLP([8])]), vector, 2),
     ):
-        params = jax.tree.map(lambda p: p.astype(jnp.bfloat16), layer.init(key, x))
-        found = layer.apply(params, x, rngs={"noise": key})
+        params = jax.tree.map(lambda p: p.astype(jnp.bfloat16), jax.jit(layer.init)(key, x))
+        found = jax.jit(lambda p, x, layer=layer: layer.apply(p, x, rngs={"noise": key}))(params, x)
         assert found.dtype == jnp.float32
         assert (found != found.astype(jnp.bfloat16)).any()
         assert products_by_type(layer.apply, params, x) == {"bfloat16": num}
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_convolutions_multiply_in_the_type_they_are_given(dtype: str) -> None:
-    image = jnp.ones((1, 1, 4, 4, 1), dtype)
-    for layer, num in (
-        (torsos.CNN([2], layer_sizes=[2]), 2),
-        (torsos.ResidualCNN([2], layer_sizes=[2]), 6),
-    ):
-        params = jax.eval_shape(layer.init, jax.random.key(0), image)
-        assert products_by_type(layer.apply, params, image) == {dtype: num}
-
-
-@pytest.mark.parametrize(
-    "make, words",
-    [
-        (lambda: torsos.NoisyMLP([4], initial_noise=-1.0), ["initial_noise=-1.0"]),
-        (lambda: torsos.NoisyMLP([4], initial_noise=True), ["initial_noise=True"]),
-        (lambda: torsos.NoisyMLP([4], activation="x"), ["activation=x", "tanh"]),
-        (lambda: torsos.NoisyMLP([0]), ["layer_sizes=[0]"]),
-        (lambda: torsos.NoisyMLP([4], layer_norm=1), ["layer_norm=1"]),
-        (lambda: torsos.CNN([4, 4]), ["kernel_sizes=[3]", "channels=[4, 4]"]),
-        (lambda: torsos.CNN(strides=[1, 1]), ["strides=[1, 1]", "channels=[16]"]),
-        (lambda: torsos.CNN([0]), ["channels=[0]"]),
-        (lambda: torsos.CNN(kernel_sizes=3), ["kernel_sizes=3"]),
-        (lambda: torsos.CNN(padding="same"), ["padding=same", "VALID, SAME"]),
-        (lambda: torsos.CNN(activation="x"), ["activation=x"]),
-        (lambda: torsos.CNN(layer_norm=None), ["layer_norm=None"]),
-        (lambda: torsos.CNN(layer_sizes=128), ["layer_sizes=128"]),
-        (lambda: torsos.ResidualCNN(num_blocks=-1), ["num_blocks=-1"]),
-        (lambda: torsos.ResidualCNN(channels=[1.0]), ["channels=[1.0]"]),
-        (lambda: torsos.ResidualCNN(activation="x"), ["activation=x"]),
-        (lambda: torsos.ResidualCNN(layer_sizes=[-1]), ["layer_sizes=[-1]"]),
-        (lambda: torsos.Chain([]), ["layers=[]"]),
-        (lambda: torsos.Chain([{"layer_sizes": [1]}]), ["layers.0", "_target_"]),
-    ],
-)
-def test_torso_refuses_in_one_line(make: Any, words: list[str]) -> None:
-    with pytest.raises(ValueError) as error:
-        make()
-    assert "\n" not in str(error.value)
-    assert all(word in str(error.value) for word in words), str(error.value)
-
-
-@pytest.mark.parametrize("torso", [torsos.CNN(), torsos.ResidualCNN()])
-def test_convolutions_say_where_images_come_from(torso: Any) -> None:
-    for x, word in ((jnp.ones((1, 1, 100)), "(1, 1, 100)"), ({"a": 1}, "dict")):
-        with pytest.raises(ValueError, match="network/input_layer=image") as error:
-            torso.init(jax.random.key(0), x)
-        assert word in str(error.value)
-
-
-def test_kernel_larger_than_the_image_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"kernel_sizes=\[3, 3\].* 2x1 .* 4x3"):
-        torsos.CNN([1, 1], [3, 3], [1, 1]).init(jax.random.key(0), jnp.ones((1, 1, 4, 3, 1)))
 
 
 # Heads
@@ -883,16 +742,12 @@ def play(policy: Any) -> tuple[Any, Any, Any]:
     return policy.to_action(raw), log_prob, policy.entropy()
 
 
-@pytest.mark.long_but(3)
 @pytest.mark.parametrize(
     "head, shape",
     [
         (heads.CategoricalHead(Discrete(3)), ()),
-        (heads.MultiCategoricalHead(SIZES), (2,)),
         (heads.MultiCategoricalHead(EQUAL), (2, 2)),
-        (heads.TanhNormalHead(BOX), (2, 3)),
         (heads.TanhNormalHead(BOX, state_dependent_std=True), (2, 3)),
-        (heads.NormalHead(FREE), (2,)),
         (heads.NormalHead(Box((), "float32", -1.0, 1.0)), ()),
         (heads.BetaHead(BOX), (2, 3)),
     ],
@@ -920,8 +775,9 @@ def test_bounds_are_of_each_element() -> None:
         assert np.all(np.ptp(action, 0) > 0.7 * (high - low))
 
 
-@pytest.mark.parametrize("kind", [heads.NormalHead, heads.TanhNormalHead])
-@pytest.mark.parametrize("state_dependent_std", [False, True])
+@pytest.mark.parametrize(
+    "kind, state_dependent_std", [(heads.NormalHead, False), (heads.TanhNormalHead, True)]
+)
 def test_standard_deviation_begins_where_it_is_told(kind: Any, state_dependent_std: bool) -> None:
     head = kind(BOX, state_dependent_std, initial_std=0.5, min_std=0.1)
     policy, params = start(head, jnp.zeros((2, 4, 5)))
@@ -983,23 +839,6 @@ def test_mask_of_equal_components_takes_their_shape() -> None:
     np.testing.assert_array_equal(policy.mode(), [[2, 1]])
 
 
-@pytest.mark.parametrize(
-    "space, mask, words",
-    [
-        (Discrete(3), np.ones((1, 1, 4)), ["(4,)", "num_values=3", "(3,)"]),
-        (Discrete(3), np.ones((1, 3)), ["()", "(3,)"]),
-        (EQUAL, np.ones((1, 1, 3, 4)), ["(3, 4)", "(12,) or (4, 3) or (2, 2, 3)"]),
-        (SIZES, np.ones((1, 1, 2, 3)), ["(2, 3)", "(5,) is needed"]),
-        (SIZES, [np.ones((1, 1, 2))], ["[(2,)]"]),
-        (SIZES, [np.ones((1, 1, 3)), np.ones((1, 1, 2))], ["[(3,), (2,)]"]),
-    ],
-)
-def test_mask_that_does_not_fit_is_refused(space: Any, mask: Any, words: list[str]) -> None:
-    with pytest.raises(ValueError) as error:
-        heads.flat_mask(space, mask)
-    assert all(word in str(error.value) for word in words), str(error.value)
-
-
 def test_empty_masks_are_found_in_any_component() -> None:
     mask = np.ones((2, 3, 5), bool)
     mask[0, 1, :2] = False  # the first component
@@ -1017,8 +856,6 @@ def test_empty_masks_are_found_in_any_component() -> None:
     expected[0, 0] = True
     tree = {"a": mask, "b": (more, None)}
     np.testing.assert_array_equal(actions.empty_masks(space, tree), expected)
-    with pytest.raises(ValueError, match="no entries"):
-        actions.empty_masks(space, {})
 
 
 @pytest.mark.parametrize(
@@ -1073,57 +910,6 @@ def test_product_head_is_its_parts() -> None:
     assert (action["turn"][0, 0], *action["move"][1]["size"][0, 0]) == (1, 1, 2)
     np.testing.assert_allclose(log_prob, total, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose((free - entropy)[0], [np.log(3 * 2 * 3), 0.0], atol=1e-2)
-
-
-@pytest.mark.parametrize(
-    "mask, words",
-    [
-        ({"b": np.ones((1, 1, 2))}, ["['b']", "['a', 'x']"]),
-        (np.ones((1, 1, 2)), ["one array", "['a', 'x']"]),
-        ({"x": np.ones((1, 1, 2))}, ["discrete", "Box"]),
-    ],
-)
-def test_mask_of_other_parts_is_refused(mask: Any, words: list[str]) -> None:
-    space = {"a": Discrete(2), "x": FREE}
-    for call in (
-        lambda: actions.empty_masks(space, mask),
-        lambda: heads.follow(space).init(jax.random.key(0), features(1, 1), mask),
-    ):
-        with pytest.raises(ValueError) as error:
-            call()
-        assert all(word in str(error.value) for word in words), str(error.value)
-
-
-@pytest.mark.parametrize(
-    "make, words",
-    [
-        (lambda: heads.CategoricalHead(FREE), ["categorical", "Discrete", "Box"]),
-        (lambda: heads.MultiCategoricalHead(Discrete(2)), ["MultiDiscrete", "Discrete(num"]),
-        (lambda: heads.TanhNormalHead(Discrete(2)), ["tanh-normal", "Box", "Discrete"]),
-        (lambda: heads.NormalHead(Box((1,), "int32", 0, 3)), ["normal", "floats", "int32"]),
-        (lambda: heads.TanhNormalHead(FREE), ["finite bounds", "network/actor_head=normal"]),
-        (lambda: heads.BetaHead(FREE), ["finite bounds", "network/actor_head=normal"]),
-        (lambda: heads.BetaHead(Box((1,), "float32", 1.0, 1.0)), ["finite bounds"]),
-        (lambda: heads.CategoricalHead({"a": Discrete(2)}), ["dict", "network/actor_head=auto"]),
-        (lambda: heads.BetaHead((BOX,)), ["tuple", "network/actor_head=auto", "continuous"]),
-        (lambda: heads.NormalHead(FREE, state_dependent_std=1), ["state_dependent_std=1"]),
-        (lambda: heads.NormalHead(FREE, initial_std=0.0), ["initial_std=0.0", "min_std=0.001"]),
-        (lambda: heads.TanhNormalHead(BOX, min_std=-1.0), ["min_std=-1.0"]),
-        (lambda: heads.NormalHead(FREE, initial_std=np.inf), ["initial_std=inf"]),
-        (lambda: heads.follow(Discrete(2), "gauss"), ["continuous=gauss", "tanh_normal, normal"]),
-        (lambda: heads.follow(Box((1,), "int32", 0, 3)), ["int32", "MultiDiscrete"]),
-        (lambda: heads.follow({}), ["{}"]),
-        (lambda: heads.CategoricalCriticHead(num_atoms=1), ["num_atoms=1"]),
-        (lambda: heads.CategoricalCriticHead(low=10.0), ["low=10.0", "high=10.0"]),
-        (lambda: heads.CategoricalCriticHead(high=np.inf), ["high=inf"]),
-        (lambda: heads.CategoricalCriticHead(sigma=-0.1), ["sigma=-0.1"]),
-    ],
-)
-def test_head_refuses_in_one_line(make: Any, words: list[str]) -> None:
-    with pytest.raises(ValueError) as error:
-        make()
-    assert "\n" not in str(error.value)
-    assert all(word in str(error.value) for word in words), str(error.value)
 
 
 def test_critic_heads_give_estimates() -> None:
@@ -1192,40 +978,20 @@ RULES: dict[str, Any] = {
 }
 
 
-def test_initial_weights_follow_the_rules(small: Any) -> None:
-    system, state = small(network__initialization=RULES)
-    _, plain = small()
-    params, before = (x.agent.policy.params for x in (state, plain))
+def test_initial_weights_follow_the_rules() -> None:
+    network = compose(initialization=RULES)
+    params, before = initial(network), initial(compose())
     actor = np.asarray(params["actor_torso"]["Dense_0"]["kernel"])
     bound = 2.0 * np.sqrt(6.0 / sum(actor.shape))
     assert 0.8 * bound < np.abs(actor).max() <= bound
     critic = np.asarray(params["critic_torso"]["Dense_0"]["kernel"], np.float64)
-    rows = min(critic.shape)
-    gram = critic @ critic.T if critic.shape[0] == rows else critic.T @ critic
-    np.testing.assert_allclose(gram, 0.25 * np.eye(rows), atol=1e-5)
+    assert is_orthogonal(critic, 0.5)
     assert not np.any(jax.tree.leaves(params["actor_head"])[1])
     np.testing.assert_array_equal(  # no rule: as before
         params["critic_head"]["Dense_0"]["kernel"], before["critic_head"]["Dense_0"]["kernel"]
     )
-    again = system.algorithm.init(jax.random.key(1))["actor_torso"]["Dense_0"]["kernel"]
+    again = jax.jit(network.init)(jax.random.key(1))["actor_torso"]["Dense_0"]["kernel"]
     assert np.any(again != actor)
-
-
-@pytest.mark.parametrize(
-    ("rules", "message"),
-    [
-        ({"actor_torsoo": {"gain": 1.0}}, "did you mean 'actor_torso'?"),
-        ({"actor_torso": {"kind": "ortho"}}, "did you mean orthogonal?"),
-        ({"actor_torso": {"gain": -1.0}}, "must be finite and not negative"),
-        ({"actor_torso": {"scale": 1.0}}, "must hold kind, gain or both"),
-        ({"input_layer": {"gain": 1.0}}, "no weights are called so"),
-    ],
-)
-def test_wrong_rules_are_named(small: Any, rules: Any, message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        small(network__initialization=rules)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 ONE = {"_target_": "jaxppo.networks.inputs.Concatenate", "keys": ["observation"]}
@@ -1250,24 +1016,27 @@ PRIVILEGED: dict[str, Any] = {"env__target": "own_envs.Privileged"}
     ],
 )
 def test_only_the_critic_sees_its_own_input(
-    small: Any, settings: Any, entry: str, by_critic: bool, by_actor: bool
+    settings: Any, entry: str, by_critic: bool, by_actor: bool
 ) -> None:
     """The gradient of an output by an entry that is not read is zero."""
-    system, state = small(**settings)
-    params = state.agent.policy.params
-    obs = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32)[None], state.acting.obs)
-    reset = jnp.ones(jax.tree.leaves(obs)[0].shape[:2], bool)
+    config = small_config(**settings)
+    env = envs.make(config.env)
+    network = actor_critic.build(config, env)
+    params, reset = initial(network), jnp.ones((1, 2), bool)
+    obs = jax.tree.map(lambda x: jnp.float32(x) + 0.5, zeros(env.observation_space, (1, 2)))
 
-    def outputs(obs: Any) -> tuple[jax.Array, jax.Array]:
-        _, output = system.algorithm.network.unroll(params, {}, obs, reset)
-        return jnp.sum(output.distribution.logits**2), jnp.sum(output.value.mean())
+    @jax.jit
+    def gradients(obs: Any) -> Any:
+        def outputs(obs: Any) -> tuple[jax.Array, jax.Array]:
+            _, output = network.unroll(params, {}, obs, reset)
+            return jnp.sum(output.distribution.logits**2), jnp.sum(output.value.mean())
 
-    of_actor, of_critic = (jax.grad(lambda o, i=i: outputs(o)[i])(obs) for i in (0, 1))
+        return [jax.grad(lambda o, i=i: outputs(o)[i])(obs) for i in (0, 1)]
+
+    of_actor, of_critic = gradients(obs)
     assert np.any(of_actor.pop(entry)) == by_actor
     assert np.any(of_critic.pop(entry)) == by_critic
     assert all(np.any(x) for x in (*of_actor.values(), *of_critic.values()))
-    groups = system.algorithm.groups(params)
-    assert {groups[part] for part in params if part.startswith("critic")} == {"critic"}
 
 
 def test_a_q_network_does_not_see_what_only_a_critic_may() -> None:
@@ -1275,11 +1044,11 @@ def test_a_q_network_does_not_see_what_only_a_critic_may() -> None:
     settings = small_config(env__target="own_envs.Privileged", network=network)
     env = envs.make(settings.env)
     built = q_network.build(settings, env)
-    params, obs = built.init(jax.random.key(0)), zeros(env.observation_space, (1, 2))
+    params, obs = initial(built), zeros(env.observation_space, (1, 2))
 
     def total(obs: Any) -> jax.Array:
         return jnp.sum(built.unroll(params, {}, obs, jnp.ones((1, 2), bool))[1].estimate.mean())
 
-    by_entry = jax.grad(total)(obs)
+    by_entry = jax.jit(jax.grad(total))(obs)
     assert np.any(by_entry["state"])
     assert not np.any(by_entry["privileged_state"])

@@ -179,13 +179,24 @@ def facts(family: str) -> dict[str, Any]:
     return jax.tree.map(np.asarray, all_facts(parameters, others, jax.random.key(0)))
 
 
-@pytest.mark.long_but(3)
 @every_family
-def test_log_prob_of_a_draw_is_that_of_its_value(family: str) -> None:
-    """So that the learner's first ratio is 1."""
+def test_numbers_of_draws_are_those_of_their_distribution(family: str) -> None:
+    """So that the learner's first ratio is 1; entropy and KL are means of log-probabilities."""
     found = facts(family)
     assert np.ptp(found["log_prob"]) > 0.0
     np.testing.assert_allclose(found["sampled_log_prob"], found["log_prob"], rtol=1e-6, atol=1e-5)
+    for exact, draws in (
+        (found["entropy"], -found["log_prob"]),
+        (found["kl"], found["log_prob"] - found["other_log_prob"]),
+    ):
+        errors = draws.astype(np.float64) - exact
+        assert np.std(errors) > 0.0
+        assert abs(np.mean(errors)) < 4.0 * np.std(errors) / math.sqrt(NUM)
+    np.testing.assert_allclose(found["self_kl"], 0.0, atol=1e-6)
+    assert np.all(found["kl"] >= -1e-6)
+    assert np.mean(found["kl"]) > 0.1
+    assert_finite(found["gradient"])
+    assert all(np.any(leaf != 0.0) for leaf in leaves(found["gradient"]))
 
 
 def test_log_prob_of_a_draw_is_that_of_its_rounded_value() -> None:
@@ -194,33 +205,6 @@ def test_log_prob_of_a_draw_is_that_of_its_rounded_value() -> None:
     distribution = tanh_normal(50.0 * ones, 1e-4 * ones, -1.0, 1.0, event_ndim=0)
     value, log_prob = sample(distribution, jax.random.key(0))
     np.testing.assert_allclose(log_prob, describe(distribution, value)["log_prob"], rtol=1e-6)
-
-
-@every_family
-def test_entropy_and_kl_are_means_of_log_probs(family: str) -> None:
-    found = facts(family)
-    for exact, draws in (
-        (found["entropy"], -found["log_prob"]),
-        (found["kl"], found["log_prob"] - found["other_log_prob"]),
-    ):
-        errors = draws.astype(np.float64) - exact
-        assert np.std(errors) > 0.0
-        assert abs(np.mean(errors)) < 4.0 * np.std(errors) / math.sqrt(NUM)
-
-
-@every_family
-def test_kl_is_zero_to_itself_and_positive_to_others(family: str) -> None:
-    found = facts(family)
-    np.testing.assert_allclose(found["self_kl"], 0.0, atol=1e-6)
-    assert np.all(found["kl"] >= -1e-6)
-    assert np.mean(found["kl"]) > 0.1
-
-
-@every_family
-def test_gradients_are_finite(family: str) -> None:
-    gradient = facts(family)["gradient"]
-    assert_finite(gradient)
-    assert all(np.any(leaf != 0.0) for leaf in leaves(gradient))
 
 
 @pytest.mark.parametrize(
@@ -255,8 +239,9 @@ def test_actions_stay_within_bounds_that_round_apart() -> None:
 
 
 @every_family
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
-def test_shapes_and_types(family: str, dtype: Any) -> None:
+def test_shapes_and_types(family: str) -> None:
+    """Of bfloat16 parameters too."""
+    dtype = jnp.bfloat16 if "normal" in family else jnp.float32
     parameters = [x if x.dtype == bool else x.astype(dtype) for x in drawn(family, BATCH)]
 
     def trace(parameters: Any) -> Any:
@@ -276,11 +261,9 @@ def test_shapes_and_types(family: str, dtype: Any) -> None:
     assert all(x.dtype in (jnp.int32, jnp.float32) for x in jax.tree.leaves(trees[0]))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("family", ["multi_categorical", "product"])
-def test_one_entry_of_a_batch_and_vmap(family: str) -> None:
+def test_one_entry_of_a_batch_and_vmap() -> None:
     """Evaluation indexes the leaves, and maps over them."""
-    one, other = of(family), of(family, seed=1)
+    one, other = of("product"), of("product", seed=1)
     value, _ = sample(one, jax.random.key(0))
     whole = numbers_of(one, other, value)
     mapped = jax.jit(jax.vmap(numbers))(one, other, value)
@@ -339,8 +322,7 @@ def components(flat: np.ndarray) -> list[np.ndarray]:
     return np.split(flat, np.cumsum(SIZES)[:-1], axis=-1)
 
 
-@pytest.mark.long_but(1)
-@pytest.mark.parametrize("width", [2, distributions.FEW, distributions.FEW + 1])
+@pytest.mark.parametrize("width", [distributions.FEW, distributions.FEW + 1])
 def test_categorical_against_distrax(width: int) -> None:
     """Numbers and gradients, however the sums over categories are taken."""
     rng = np.random.default_rng(width)
@@ -355,8 +337,9 @@ def test_categorical_against_distrax(width: int) -> None:
         one, other = distrax.Categorical(logits), distrax.Categorical(there)
         return [one.log_prob(value), one.entropy(), one.kl_divergence(other)]
 
-    for found in (ours, theirs), (jax.jacrev(ours), jax.jacrev(theirs)):
-        for own, reference in zip(*(function(here) for function in found), strict=True):
+    for function in (jax.jit, lambda of: jax.jit(jax.jacrev(of))):
+        pairs = zip(*(function(of)(here) for of in (ours, theirs)), strict=True)
+        for own, reference in pairs:
             np.testing.assert_allclose(own, reference, rtol=2e-5, atol=2e-6)
     np.testing.assert_array_equal(categorical(here).mode(), distrax.Categorical(here).mode())
 
@@ -495,14 +478,8 @@ def test_legal_actions_win_however_low_their_logits(legal: float) -> None:
     np.testing.assert_array_equal(one.sample(seed=jax.random.key(0), sample_shape=99), 0)
     np.testing.assert_array_equal(sizes.mode(), [[0, 0]])
     np.testing.assert_array_equal(sizes.entropy(), 0.0)
-
-
-def test_illegal_actions_have_probability_zero() -> None:
-    logits, mask = (
-        np.tile(np.float32([500.0, -50.0, 0.0]), (3, 1)),
-        np.array([[False, True, True]] * 3),
-    )
-    log_prob = categorical(logits, mask).log_prob(np.arange(3))
+    highest = np.tile(np.float32([500.0, -50.0, 0.0]), (3, 1))  # an illegal one
+    log_prob = categorical(highest, np.array([[False, True, True]] * 3)).log_prob(np.arange(3))
     assert_finite(log_prob)
     np.testing.assert_allclose(np.exp(log_prob), [0.0, math.exp(-50.0), 1.0], rtol=1e-5)
 
@@ -571,7 +548,7 @@ def far_out(u: jax.Array, loc: jax.Array, scale: jax.Array) -> Any:
     return jax.grad(total, (0, 1, 2), has_aux=True)(u, loc, scale)
 
 
-@pytest.mark.parametrize("loc, scale", [(0.0, 1.0), (250.0, 0.25), (-1.0, 1e-2), (0.0, 30.0)])
+@pytest.mark.parametrize("loc, scale", [(250.0, 0.25), (-1.0, 1e-2), (0.0, 30.0)])
 def test_tanh_normal_far_out(loc: float, scale: float) -> None:
     far = [0.0, 0.5, 3.0, 9.0, 20.0, 90.0, 300.0]
     u, scale = np.float32([*far, *(-x for x in far)]), float(np.float32(scale))
@@ -629,13 +606,12 @@ def betas() -> Any:
     return beta(ALPHA, BETA, -1.0, 4.0, event_ndim=0)
 
 
-@pytest.mark.parametrize("x", [1e-5, 0.1, 0.5, 0.9, 0.9999])
-def test_beta_log_prob_against_the_definition(x: float) -> None:
-    x = float(np.float32(x))
-    pairs = zip(ALPHA.tolist(), BETA.tolist(), strict=True)
-    expected = [oracles.beta_log_prob(x, a, b, -1.0, 4.0) for a, b in pairs]
-    log_prob = describe(betas(), np.full_like(ALPHA, x))["log_prob"]
-    np.testing.assert_allclose(log_prob, expected, rtol=1e-5, atol=2e-4)
+def test_beta_log_prob_against_the_definition() -> None:
+    for x in map(float, np.float32([1e-5, 0.1, 0.5, 0.9, 0.9999])):
+        pairs = zip(ALPHA.tolist(), BETA.tolist(), strict=True)
+        expected = [oracles.beta_log_prob(x, a, b, -1.0, 4.0) for a, b in pairs]
+        log_prob = describe(betas(), np.full_like(ALPHA, x))["log_prob"]
+        np.testing.assert_allclose(log_prob, expected, rtol=1e-5, atol=2e-4)
 
 
 def test_beta_entropy_and_kl_against_quadrature() -> None:
@@ -668,7 +644,7 @@ def test_beta_is_finite_at_the_edges() -> None:
         assert_finite(gradient(betas(), np.full_like(ALPHA, edge)))
 
 
-@pytest.mark.parametrize("size", [1e3, 1e5, 1e7])
+@pytest.mark.parametrize("size", [1e3, 1e7])
 def test_beta_keeps_its_digits_where_parameters_are_large(size: float) -> None:
     """Against float64. The terms of the definition are as large as the parameters."""
     rng = np.random.default_rng(0)
@@ -821,7 +797,7 @@ def unused(value: jax.Array, target: jax.Array) -> jax.Array:
     raise AssertionError("a histogram has a loss of its own")
 
 
-@pytest.mark.parametrize("sigma", [0.0, 0.05, 0.75, 3.0])
+@pytest.mark.parametrize("sigma", [0.0, 0.05, 0.75])
 def test_categorical_value_loss_against_the_oracle(sigma: float) -> None:
     low, high, num = -3.0, 9.0, 13
     target = np.asarray([-3.0, -2.9, 0.0, 0.3, 4.5, 8.999, 9.0, -50.0, 1e6], np.float32)
@@ -851,10 +827,7 @@ def test_projection_keeps_the_mean(sigma: float) -> None:
     np.testing.assert_allclose(np.sum(histogram, axis=1), 1.0, rtol=1e-5)
     mean = histogram @ np.linspace(-10.0, 10.0, 21)
     np.testing.assert_allclose(mean, target, atol=1e-5 if sigma == 0.0 else 1e-3)
-
-
-def test_categorical_value_is_a_pytree_of_float32() -> None:
-    estimate = categorical_value(jnp.zeros((BATCH, 2, 5), jnp.bfloat16), -1.0, 3.0, 0.75)
+    estimate = categorical_value(jnp.zeros((BATCH, 2, 5), jnp.bfloat16), -1.0, 3.0, sigma)
     means = jax.vmap(lambda estimate: estimate.mean())(estimate)
     assert means.dtype == jnp.float32
     np.testing.assert_allclose(means, np.ones((BATCH, 2)), rtol=1e-6)

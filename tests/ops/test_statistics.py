@@ -2,11 +2,7 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
+from conftest import on_devices
 
 from jaxppo.algorithms.acting import unroll
 from jaxppo.config.fields import ConfigError
@@ -27,10 +24,7 @@ from jaxppo.ops.statistics import (
     scale,
     standardize,
 )
-from jaxppo.runtime.hosts import devices
 from jaxppo.types import RunningStatistics
-
-ROOT = Path(__file__).resolve().parents[2]
 
 merge = jax.jit(merge_statistics, static_argnames="axes")
 
@@ -67,22 +61,9 @@ def test_normalized_data_has_mean_zero_and_deviation_one(shape: tuple[int, ...])
     expected, atol = case["expected"], case["atol"]
     np.testing.assert_allclose(np.mean(result), expected["mean_of_normalized"], atol=atol)
     np.testing.assert_allclose(np.std(result), expected["std_of_normalized"], atol=atol)
-
-
-def test_identity_before_any_data() -> None:
-    data = np.arange(200, dtype=np.float32).reshape(20, 2, 5)
-    result = normalize(empty(5), data, max_abs=math.inf)
-    np.testing.assert_allclose(result, data, atol=ACME["identity before any data"]["atol"])
-    np.testing.assert_array_equal(normalize(empty(5), np.zeros((3, 5), np.float32)), 0.0)
-
-
-def test_one_batch_axis() -> None:
-    case = ACME["one batch dim"]
-    data = np.arange(10, dtype=np.float32).reshape(2, 5)
-    result = normalize(merged([data], 5), data)
-    expected, atol = case["expected"], case["atol"]
-    np.testing.assert_allclose(np.mean(result, 0), expected["mean_of_normalized_axis0"], atol=atol)
-    np.testing.assert_allclose(np.std(result, 0), expected["std_of_normalized_axis0"], atol=atol)
+    untouched = normalize(empty(*shape), data, max_abs=math.inf)  # before any data
+    near = {"atol": ACME["identity before any data"]["atol"]}
+    np.testing.assert_allclose(untouched, data, **near)
 
 
 def test_clip_of_normalized_data() -> None:
@@ -91,17 +72,11 @@ def test_clip_of_normalized_data() -> None:
     result = normalize(merged([data]), data, max_abs=case["inputs"]["max_abs_value"])
     np.testing.assert_allclose(np.mean(result), case["expected"]["mean"], atol=case["atol"])
     np.testing.assert_allclose(np.std(result), case["expected"]["std"], atol=case["atol"])
-
-
-def test_clip_alone() -> None:
     case = ACME["clip tree"]
     data = np.asarray(case["inputs"]["x"], np.float32)
     result = normalize(empty(), data, max_abs=case["inputs"]["max_abs"])
     np.testing.assert_allclose(result, case["expected"], rtol=1e-6)
-
-
-def test_default_clip_is_at_ten() -> None:
-    result = normalize(empty(), jnp.asarray([-1e9, -11.0, 9.5, jnp.inf]))
+    result = normalize(empty(), jnp.asarray([-1e9, -11.0, 9.5, jnp.inf]))  # by default at ten
     np.testing.assert_allclose(result, [-10.0, -10.0, 9.5, 10.0])
 
 
@@ -114,23 +89,14 @@ def test_weight_of_an_observation_is_how_often_it_is_seen() -> None:
     assert_statistics_of(statistics, [np.asarray(expected["equivalent_to_data"], np.float64)])
 
 
-@pytest.mark.parametrize("lead", [(), (7,), (4, 7)])
-def test_shape_mismatch_raises(lead: tuple[int, ...]) -> None:
+def test_shapes_that_do_not_fit_are_refused() -> None:
     inputs = ACME["shape mismatch"]["inputs"]
-    statistics = empty(*inputs["state_shape"])
     for shape in inputs["batch_shapes"]:
-        with pytest.raises(ValueError, match="do not end in the shapes"):
-            merge_statistics(statistics, jnp.zeros((*lead, *shape)))
-
-
-def test_leading_axes_that_differ_between_leaves_raise() -> None:
+        with pytest.raises(ValueError, match="shapes"):
+            merge_statistics(empty(*inputs["state_shape"]), jnp.zeros((4, 7, *shape)))
     statistics = init_statistics({"a": jnp.zeros(2), "b": jnp.zeros(3)})
     with pytest.raises(ValueError, match="equal leading axes"):
         merge_statistics(statistics, {"a": jnp.zeros((4, 2)), "b": jnp.zeros((5, 3))})
-
-
-def test_missing_leaf_raises() -> None:
-    statistics = init_statistics({"a": jnp.zeros(2), "b": jnp.zeros(3)})
     with pytest.raises(ValueError):
         merge_statistics(statistics, {"a": jnp.zeros((4, 2))})
 
@@ -150,9 +116,6 @@ def test_integer_leaves_are_untouched() -> None:
         np.testing.assert_array_equal(result[leaf], obs[leaf])
     np.testing.assert_allclose(statistics.mean["position"], 7.0)
     np.testing.assert_allclose(np.std(result["position"]), 1.0, rtol=1e-5)
-
-
-def test_observations_without_float_leaves_change_nothing() -> None:
     statistics = init_statistics(jnp.zeros(3, jnp.int32))
     after = merge(statistics, jnp.ones((4, 3), jnp.int32))
     assert (after.mean, after.count) == (None, 0.0)
@@ -175,23 +138,15 @@ DATA = np.random.default_rng(1).normal([0.0, 3.0, -50.0], [1.0, 0.1, 20.0], size
 DATA = DATA.astype(np.float32)
 
 
-@pytest.mark.parametrize("sizes", [[240], [60] * 4, [120, 60, 60], [60, 180]])
-def test_sizes_of_the_batches_do_not_matter(sizes: list[int]) -> None:
-    batches = np.split(DATA, np.cumsum(sizes)[:-1])
-    assert_statistics_of(merged(batches, 3), [DATA])
-
-
-def test_order_of_the_data_does_not_matter() -> None:
+def test_sizes_order_and_axes_of_the_batches_do_not_matter() -> None:
+    for sizes in ([240], [60] * 4, [120, 60, 60], [60, 180]):
+        assert_statistics_of(merged(np.split(DATA, np.cumsum(sizes)[:-1]), 3), [DATA])
     ordered = DATA[np.argsort(DATA[:, 0])]  # batches of very different means
     for data in (ordered, ordered[::-1]):
         assert_statistics_of(merged(np.split(data, 4), 3), [DATA])
-
-
-@pytest.mark.parametrize("leading", [(240,), (80, 3), (10, 4, 6)])
-def test_all_leading_axes_are_batch_axes(leading: tuple[int, ...]) -> None:
-    assert_statistics_of(merged([DATA[:60]], 3), [DATA[:60]])
-    statistics = merge(merged([DATA[:60]], 3), DATA.reshape(*leading, 3))
-    assert_statistics_of(statistics, [DATA[:60], DATA])
+    for leading in ((80, 3), (10, 4, 6)):
+        statistics = merge(merged([DATA[:60]], 3), DATA.reshape(*leading, 3))
+        assert_statistics_of(statistics, [DATA[:60], DATA])
 
 
 def test_single_observation() -> None:
@@ -201,15 +156,16 @@ def test_single_observation() -> None:
     assert np.all(np.isfinite(normalize(statistics, DATA)))
 
 
-@pytest.mark.parametrize("exponent", [24, 31, 40])
+def late(count: float) -> RunningStatistics:
+    """Statistics after `count` observations, of mean 2 and variance 9."""
+    moments = {"mean": 2.0, "mean_low": 0.0, "variance": 9.0, "count": count}
+    return RunningStatistics(**{name: jnp.float32(x) for name, x in moments.items()})
+
+
+@pytest.mark.parametrize("exponent", [24, 40])
 def test_large_counts_keep_merging(exponent: int) -> None:
     count, mean, variance = 2.0**exponent, 2.0, 9.0
-    old = RunningStatistics(
-        count=jnp.float32(count),
-        mean=jnp.float32(mean),
-        mean_low=jnp.float32(0.0),
-        variance=jnp.float32(variance),
-    )
+    old = late(count)
     rng = np.random.default_rng(2)
     batches = [rng.normal(-3.0, 1.0, size=4096).astype(np.float32) for _ in range(16)]
     new = old
@@ -222,12 +178,7 @@ def test_large_counts_keep_merging(exponent: int) -> None:
 
 
 def test_a_count_that_cannot_grow_does_no_harm() -> None:
-    old = RunningStatistics(
-        count=jnp.float32(2**24),
-        mean=jnp.float32(2.0),
-        mean_low=jnp.float32(0.0),
-        variance=jnp.float32(9.0),
-    )
+    old = late(2**24)
     new = old
     for _ in range(100):
         new = merge(new, jnp.float32([1000.0]))
@@ -236,7 +187,7 @@ def test_a_count_that_cannot_grow_does_no_harm() -> None:
     np.testing.assert_allclose(new.variance, 9.0 + 998.0**2 * 100 / 2**24, rtol=1e-2)
 
 
-@pytest.mark.parametrize("offset", [0.0, 100.0, 1000.0])
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
 def test_a_mean_that_moves_slowly_is_followed_over_many_updates(offset: float) -> None:
     """Each change is below the rounding error of the mean."""
     num = 50_000
@@ -248,10 +199,9 @@ def test_a_mean_that_moves_slowly_is_followed_over_many_updates(offset: float) -
     np.testing.assert_allclose(statistics.variance, np.var(data, dtype=np.float64), rtol=1e-3)
 
 
-@pytest.mark.parametrize("location", [1e4, -1e4])
-def test_small_variance_around_a_large_mean(location: float) -> None:
+def test_small_variance_around_a_large_mean() -> None:
     rng = np.random.default_rng(3)
-    batches = list(rng.normal(location, 1.0, size=(4, 4096)).astype(np.float32))
+    batches = list(rng.normal(-1e4, 1.0, size=(4, 4096)).astype(np.float32))
     statistics = merged(batches)
     mean, variance = oracles.mean_and_variance(batches)
     np.testing.assert_allclose(statistics.mean, mean, rtol=1e-6)
@@ -260,7 +210,7 @@ def test_small_variance_around_a_large_mean(location: float) -> None:
     np.testing.assert_allclose(np.std(result), 1.0, rtol=1e-3)
 
 
-@pytest.mark.parametrize("std", [1e-3, 1e-6, 1e-12])
+@pytest.mark.parametrize("std", [1e-3, 1e-12])
 def test_a_first_batch_keeps_a_variance_far_below_one(std: float) -> None:
     """No digits are lost to the identity's variance of 1, at first or later."""
     batches = list(np.random.default_rng(6).normal(0.0, std, (4, 4096)).astype(np.float32))
@@ -269,8 +219,7 @@ def test_a_first_batch_keeps_a_variance_far_below_one(std: float) -> None:
         np.testing.assert_allclose(merged(batches[:count]).variance, variance, rtol=1e-5)
 
 
-@pytest.mark.parametrize("location", [0.0, 1.0, -1e3])
-@pytest.mark.parametrize("resolved", [10.0, 1e3])
+@pytest.mark.parametrize("location, resolved", [(0.0, 1e3), (1.0, 10.0), (-1e3, 10.0)])
 def test_small_features_are_normalized_to_one(location: float, resolved: float) -> None:
     """However small a deviation is, as long as float32 can tell it beside the mean."""
     std = resolved * 1e-6 * (abs(location) or 1e-3)
@@ -280,27 +229,33 @@ def test_small_features_are_normalized_to_one(location: float, resolved: float) 
     np.testing.assert_allclose(np.mean(result), 0.0, atol=2e-2)
 
 
-@pytest.mark.parametrize("value", [0.0, 0.1, 12345.678, -1e-20, 3e8])
+@pytest.mark.parametrize("value", [0.0, 12345.678, -1e-20])
 def test_a_constant_feature_is_zero(value: float) -> None:
     """And what rounding makes of it stays small, since it is nothing to learn from."""
     batches = [np.full((n,), value, np.float32) for n in (1000, 999, 77)]
     np.testing.assert_allclose(normalize(merged(batches), batches[0]), 0.0, atol=0.2)
 
 
+@pytest.mark.parametrize("decay", [1.0, 0.25])
 @pytest.mark.parametrize(
-    "grid, axes", [((4,), ("batch",)), ((2, 2), ("device", "batch")), ((1, 4), ("device", "batch"))]
+    "grid, axes", [((4,), ("batch",)), ((2, 2), ("device", "batch"))], ids=["batch", "both"]
 )
 def test_split_over_mapped_axes_equals_the_whole(
-    grid: tuple[int, ...], axes: tuple[str, ...]
+    grid: tuple[int, ...], axes: tuple[str, ...], decay: float
 ) -> None:
     def merge_twice(first: jax.Array, second: jax.Array) -> RunningStatistics:
-        return merge_statistics(merge_statistics(empty(3), first, axes), second, axes)
+        statistics = merge_statistics(empty(3), first, axes, decay=decay)
+        return merge_statistics(statistics, second, axes, decay=decay)
 
     function: Any = merge_twice
     for axis in reversed(axes):  # one result for all positions: the average is not mapped
         function = jax.vmap(function, axis_name=axis, out_axes=None)
-    halves = [half.reshape(*grid, -1, 3) for half in np.split(DATA, 2)]
-    assert_statistics_of(jax.jit(function)(*halves), [DATA])
+    parts = DATA[:80], DATA[80:]
+    statistics = jax.jit(function)(*(part.reshape(*grid, -1, 3) for part in parts))
+    mean, variance = oracles.decayed_mean_and_variance([*parts], decay)
+    np.testing.assert_allclose(statistics.count, 80 * decay + 160)
+    np.testing.assert_allclose(statistics.mean, mean, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(statistics.variance, variance, rtol=1e-5)
 
 
 def test_half_precision_is_no_limit() -> None:
@@ -310,12 +265,12 @@ def test_half_precision_is_no_limit() -> None:
     assert_statistics_of(found, [data.astype(np.float64)])
 
 
-DECAYS = [0.0, 0.5, 0.9, 0.999]
+DECAYS = [0.0, 0.5, 0.999]
 
 
 @pytest.mark.parametrize("decay", DECAYS)
-@pytest.mark.parametrize("sizes", [[60] * 4, [20, 160, 5, 55], [240]])
-def test_decay_weighs_a_batch_by_its_age(sizes: list[int], decay: float) -> None:
+def test_decay_weighs_a_batch_by_its_age(decay: float) -> None:
+    sizes = [20, 160, 5, 55]
     batches = np.split(DATA + np.linspace(-9, 9, 240)[:, None], np.cumsum(sizes)[:-1])
     statistics = merged(batches, 3, decay=decay)
     mean, variance = oracles.decayed_mean_and_variance(
@@ -331,7 +286,7 @@ def test_decay_weighs_a_batch_by_its_age(sizes: list[int], decay: float) -> None
 @pytest.mark.parametrize("decay", DECAYS)
 def test_decay_is_a_moving_average_with_its_bias_corrected(decay: float) -> None:
     batches = [np.float64(batch) for batch in np.split(DATA + np.linspace(-9, 9, 240)[:, None], 6)]
-    for num in range(1, len(batches) + 1):
+    for num in (1, 2, 6):
         statistics = merged(batches[:num], 3, decay=decay)
         moments = [np.stack([b.mean(0), (b**2).mean(0)]) for b in batches[:num]]
         mean, square = oracles.corrected_average(moments, decay)
@@ -358,25 +313,10 @@ def test_decay_forgets_at_a_bounded_count() -> None:
     np.testing.assert_allclose(statistics.variance, 1.0, atol=1e-6)
 
 
-def test_decay_over_mapped_axes_equals_the_whole() -> None:
-    first, second = DATA[:80], DATA[80:]
-
-    def merge_twice(first: jax.Array, second: jax.Array) -> RunningStatistics:
-        statistics = merge_statistics(empty(3), first, ("batch",), decay=0.25)
-        return merge_statistics(statistics, second, ("batch",), decay=0.25)
-
-    shares = jax.jit(jax.vmap(merge_twice, axis_name="batch", out_axes=None))
-    statistics = shares(first.reshape(4, 20, 3), second.reshape(4, 40, 3))
-    mean, variance = oracles.decayed_mean_and_variance([first, second], 0.25)
-    np.testing.assert_allclose(statistics.count, 180.0)
-    np.testing.assert_allclose(statistics.mean, mean, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(statistics.variance, variance, rtol=1e-5)
-
-
 SCALAR = DATA[:, 2]  # about -50 +- 20
 
 
-@pytest.mark.parametrize("shape", [(), (5,), (2, 3, 4)])
+@pytest.mark.parametrize("shape", [(), (2, 3, 4)])
 def test_normalized_values_there_and_back_change_nothing(shape: tuple[int, ...]) -> None:
     statistics = merged([SCALAR])
     x = np.random.default_rng(4).normal(100.0, 1e3, size=shape).astype(np.float32)
@@ -413,62 +353,40 @@ def test_normalized_values_of_a_constant_are_finite() -> None:
     assert scale(statistics) > 0.0
 
 
-def statistics_and_standardized(data: jax.Array) -> tuple[RunningStatistics, jax.Array]:
-    """Two merges of this device's share `[2, 5, O]` of the data, and the second share."""
-    statistics = empty(data.shape[-1])
+TWO_DEVICES = """
+import json
+import jax, numpy as np
+from jaxppo.ops.statistics import init_statistics, merge_statistics, standardize
+from jaxppo.runtime.hosts import devices
+
+def run(data):  # merge this device's shares [2, 5, O], and standardize the second
+    statistics = init_statistics(jax.ShapeDtypeStruct((3,), np.float32))
     for half in data:
         statistics = merge_statistics(statistics, half, (devices.AXIS,))
     return statistics, standardize(data[1], (devices.AXIS,))[0]
 
-
-def main() -> None:
-    """Run by the test below, in a process with two devices."""
-    num_devices = jax.local_device_count()
-    data = np.arange(15 * 2 * num_devices, dtype=np.float32).reshape(2, num_devices, 5, 3)
-    run = devices.parallel(statistics_and_standardized, num_devices)
-    statistics, standardized = run(data.swapaxes(0, 1))
-    leaves = {
-        "count": statistics.count,
-        "mean": statistics.mean,
-        "mean_low": statistics.mean_low,
-        "variance": statistics.variance,
-        "standardized": standardized,
-    }
-    print(json.dumps({name: np.asarray(leaf).tolist() for name, leaf in leaves.items()}))
+data = np.arange(60, dtype=np.float32).reshape(2, 2, 5, 3)
+statistics, standardized = devices.parallel(run, 2)(data.swapaxes(0, 1))
+leaves = {**vars(statistics), "standardized": standardized}
+print(json.dumps({name: np.asarray(leaf).tolist() for name, leaf in leaves.items()}))
+"""
 
 
 def test_split_over_devices_equals_the_whole() -> None:
     case = ACME["multi-device"]
-    cpus = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    result = subprocess.run(
-        [sys.executable, __file__],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **cpus},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert result.returncode == 0, result.stderr
-    leaves = {name: np.asarray(leaf) for name, leaf in json.loads(result.stdout).items()}
+    leaves = {name: np.asarray(x) for name, x in json.loads(on_devices(2, TWO_DEVICES)).items()}
+    standardized = leaves.pop("standardized")
     data = np.arange(60, dtype=np.float32).reshape(20, 3)  # two updates of two devices
     assert leaves["count"].shape == (2,)
     for device in range(2):
-        statistics = RunningStatistics(
-            count=leaves["count"][device],
-            mean=leaves["mean"][device],
-            mean_low=leaves["mean_low"][device],
-            variance=leaves["variance"][device],
-        )
+        statistics = RunningStatistics(**{name: x[device] for name, x in leaves.items()})
         assert_statistics_of(statistics, [data])
-        result_of_all = normalize(statistics, data)
-        expected, atol = case["expected"], case["atol"]
-        np.testing.assert_allclose(
-            np.mean(result_of_all), expected["mean_of_normalized"], atol=atol
-        )
-        np.testing.assert_allclose(np.std(result_of_all), expected["std_of_normalized"], atol=atol)
+        result, expected = normalize(statistics, data), case["expected"]
+        near = {"atol": case["atol"]}
+        np.testing.assert_allclose(np.mean(result), expected["mean_of_normalized"], **near)
+        np.testing.assert_allclose(np.std(result), expected["std_of_normalized"], **near)
     whole, _ = standardize(jnp.asarray(data[10:]))
-    np.testing.assert_allclose(leaves["standardized"].reshape(10, 3), whole, atol=1e-5)
+    np.testing.assert_allclose(standardized.reshape(10, 3), whole, atol=1e-5)
 
 
 def test_standardize_against_the_oracle() -> None:
@@ -496,18 +414,6 @@ def test_standardize_over_mapped_axes_equals_the_whole() -> None:
     result = jax.jit(jax.vmap(jax.vmap(shares, axis_name="batch"), axis_name="device"))(x)
     for part, whole in zip(result, standardize(x), strict=True):
         np.testing.assert_allclose(part, np.broadcast_to(whole, part.shape), rtol=1e-5, atol=1e-5)
-
-
-def test_mean_sum_and_any_over_mapped_axes() -> None:
-    x = jnp.arange(6.0).reshape(2, 3)
-
-    def reduce(x: jax.Array) -> Any:
-        axes = ("device", "batch")
-        return mean_over(axes, x), sum_over(axes, x), any_over(axes, x > 4), any_over(axes, x > 5)
-
-    inner = jax.vmap(reduce, axis_name="batch", out_axes=None)
-    result = jax.vmap(inner, axis_name="device", out_axes=None)(x)
-    assert tuple(map(float, result)) == (2.5, 15.0, True, False)
 
 
 def test_a_tree_is_one_exchange_for_each_data_type() -> None:
@@ -541,38 +447,27 @@ def test_any_over_members_is_one_flag_for_all() -> None:
     assert not bool(nested(~jnp.ones((2, 3, 1), bool)))
 
 
-def test_min_and_max_over_mapped_axes() -> None:
-    x = jnp.asarray([[3.0, -1.0, 2.0], [7.0, 0.0, 5.0]])  # [D, U]
+def test_reductions_over_mapped_axes() -> None:
+    x = np.float32([[3.0, -1.0, 2.0], [7.0, 0.0, 5.0]])  # [D, U]
 
     def reduce(x: jax.Array, axes: tuple[str, ...]) -> Any:
-        return min_over(axes, {"x": x, "y": -x}), max_over(axes, {"x": x, "y": -x})
+        over = (min_over, max_over, mean_over, sum_over)
+        flags = any_over(axes, x > 6), any_over(axes, x > 7)
+        return [each(axes, {"x": x, "y": -x}) for each in over], flags
 
     def mapped(*axes: str) -> Any:
         inner = jax.vmap(partial(reduce, axes=axes), axis_name="batch")
         return jax.jit(jax.vmap(inner, axis_name="device"))(x)
 
-    least, greatest = mapped("device", "batch")
-    np.testing.assert_array_equal(least["x"], np.full((2, 3), -1.0))
-    np.testing.assert_array_equal(greatest["x"], np.full((2, 3), 7.0))
-    np.testing.assert_array_equal(least["y"], -greatest["x"])
-    least, greatest = mapped("batch")
-    np.testing.assert_array_equal(least["x"], [[-1.0] * 3, [0.0] * 3])
-    np.testing.assert_array_equal(greatest["x"], [[3.0] * 3, [7.0] * 3])
-    np.testing.assert_array_equal(greatest["y"], -least["x"])
-
-
-def test_without_axes_nothing_is_averaged() -> None:
-    x = jnp.arange(6.0)
-    np.testing.assert_array_equal(min_over((), x), x)
-    np.testing.assert_array_equal(max_over((), x), x)
-    np.testing.assert_array_equal(mean_over((), x), x)
-    np.testing.assert_array_equal(sum_over((), x), x)
-    assert any_over((), x > 4)
-    assert not any_over((), x > 5)
-
-
-if __name__ == "__main__":
-    main()
+    numpys = (np.min, np.max, np.mean, np.sum)
+    for axes, kept in ((("device", "batch"), (0, 1)), (("batch",), (1,)), ((), None)):
+        found, (some, none) = mapped(*axes)
+        for each, of in zip(found, numpys, strict=True):
+            for name, values in (("x", x), ("y", -x)):
+                wanted = values if kept is None else of(values, axis=kept, keepdims=True)
+                np.testing.assert_allclose(each[name], np.broadcast_to(wanted, x.shape), rtol=1e-6)
+        assert np.all(some)  # under vmap one flag for all
+        assert not np.any(none)
 
 
 def test_only_the_named_entries_are_normalised(small: Any) -> None:
