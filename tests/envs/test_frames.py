@@ -10,7 +10,7 @@ import pytest
 
 from jaxppo import envs
 from jaxppo.config.parse import parse
-from jaxppo.envs.episodes import bound_of
+from jaxppo.envs.forms import bound_of
 from jaxppo.envs.frames import Frames
 from jaxppo.types import Box, Discrete
 
@@ -64,7 +64,7 @@ def test_spaces_of_stacks() -> None:
     assert np.asarray(bounded.observation_space.low).shape in ((), (8,))
     low, high = np.zeros((5, 1)), np.arange(5.0)[:, None]  # which are broadcast
     one = Box((5, 3), "float32", bound_of(low), bound_of(high))
-    named = {"name": "one", "action_space": Discrete(2), "time_limit": None}
+    named = {"name": "one", "action_space": Discrete(2), "time_limit": None, "pool_size": 0}
     env: Any = types.SimpleNamespace(**named, observation_space=one)
     space = Frames(env, 2, "action_mask").observation_space
     assert space.shape == (5, 6)
