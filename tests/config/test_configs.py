@@ -326,34 +326,32 @@ INTEGERS, MAPPINGS = "env.mask", "logger.sinks"
 NAN, INF = float("nan"), float("inf")
 
 
-@pytest.mark.parametrize(
-    "key, given, taken",
-    [
-        (INTEGER, 3, 3),
-        (INTEGER, 1e7, 10_000_000),
-        (OPTIONAL_INTEGER, None, None),
-        ("arch.total_timesteps", 2**53 + 1, 2**53 + 1),
-        (NUMBER, 1, 1.0),
-        ("system.max_grad_norm", INF, INF),
-        ("system.reward_scale", -2, -2.0),
-        (FLAG, True, True),
-        (TEXT, None, None),
-        (MAPPING, {"gravity": 9.0}, {"gravity": 9.0}),
-        (OPTIONAL_MAPPING, None, None),
-        (OPTIONAL_NUMBER, 1, 1.0),
-        (OPTIONAL_NUMBER, None, None),
-        (LIST, [], []),
-        (LIST, ["step", "last_action"], ["step", "last_action"]),
-        (INTEGERS, [1, 3], [1, 3]),
-        (MAPPINGS, [{"_target_": "a.B"}], [{"_target_": "a.B"}]),
-        (CHOICE, "math.sqrt", "math.sqrt"),
-        ("system.algorithm", ALGORITHMS["ppo"], ALGORITHMS["ppo"]),
-    ],
-)
-def test_value_is_taken(key: str, given: Any, taken: Any) -> None:
-    value = setting(key, given)
-    assert value == taken
-    assert type(value) is type(taken)
+TAKEN: dict[str, list[tuple[Any, Any]]] = {
+    INTEGER: [(3, 3), (1e7, 10_000_000)],
+    OPTIONAL_INTEGER: [(None, None)],
+    "arch.total_timesteps": [(2**53 + 1, 2**53 + 1)],
+    NUMBER: [(1, 1.0)],
+    "system.max_grad_norm": [(INF, INF)],
+    "system.reward_scale": [(-2, -2.0)],
+    FLAG: [(True, True)],
+    TEXT: [(None, None)],
+    MAPPING: [({"gravity": 9.0}, {"gravity": 9.0})],
+    OPTIONAL_MAPPING: [(None, None)],
+    OPTIONAL_NUMBER: [(1, 1.0), (None, None)],
+    LIST: [([], []), (["step", "last_action"], ["step", "last_action"])],
+    INTEGERS: [([1, 3], [1, 3])],
+    MAPPINGS: [([{"_target_": "a.B"}], [{"_target_": "a.B"}])],
+    CHOICE: [("math.sqrt", "math.sqrt")],
+    "system.algorithm": [(ALGORITHMS["ppo"], ALGORITHMS["ppo"])],
+}
+
+
+@pytest.mark.parametrize("key", TAKEN)
+def test_value_is_taken(key: str) -> None:
+    for given, taken in TAKEN[key]:
+        value = setting(key, given)
+        assert value == taken
+        assert type(value) is type(taken)
 
 
 REFUSED: dict[str, list[Any]] = {
