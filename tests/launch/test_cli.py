@@ -551,7 +551,7 @@ def test_a_used_directory_of_a_sweep_is_refused(launch: Any, cwd: Path) -> None:
     jobs = sorted(path.name for path in (cwd / "sweep").iterdir() if path.is_dir())
     assert jobs == ["0", "1", "2", "3"]
     before = {path: path.read_bytes() for path in cwd.rglob("*") if path.is_file()}
-    outcome = launch("-m", "arch.seed=5,6", "hydra.sweep.dir=sweep")
+    outcome = launch("-m", "arch.seed=5,6", "hydra.sweep.dir=sweep", "hydra/launcher=basic")
     assert (outcome.status, outcome.out) == (2, "")
     assert outcome.err.startswith("hydra.sweep.dir=sweep: holds a sweep already (")
     assert before == {path: path.read_bytes() for path in cwd.rglob("*") if path.is_file()}
