@@ -1,6 +1,7 @@
 """The YAML files against the dataclasses, and what `parse` and `plan` take and refuse."""
 
 import dataclasses
+import functools
 import inspect
 import re
 import time
@@ -59,18 +60,6 @@ HOMES = {  # the file that holds a group's defaults
     "logger/default.yaml": LoggerConfig,
     "env/gymnax.yaml": EnvConfig,
 }
-NETWORKS = [file for file in FILES if re.fullmatch(r"network/\w+\.yaml", file)]
-OF_IMAGES = ("cnn", "impala")  # networks that take nothing else
-RECURRENT = (
-    "gru",
-    "gru_shared",
-    "gtrxl",
-    "gtrxl_shared",
-    "lru",
-    "lru_shared",
-    "lstm",
-    "lstm_shared",
-)
 LAYERS = [file for file in FILES if re.fullmatch(r"network/\w+/\w+\.yaml", file)]
 
 
@@ -79,39 +68,47 @@ def names(group: str) -> list[str]:
     return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
 
 
+MEMORIES = ("gru", "gtrxl", "lru", "lstm")
+RECURRENT = [*MEMORIES, *(f"{name}_shared" for name in MEMORIES)]
+OF_IMAGES = ("cnn", "impala")  # networks that take nothing else
+
+
 def fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
     return {field.name: field for field in dataclasses.fields(cls)}
 
 
+def file_settings(file: str) -> dict[str, Any]:
+    found = OmegaConf.to_container(OmegaConf.load(CONFIGS / file))
+    return typing.cast(dict[str, Any], found)
+
+
+@functools.cache
+def files_of(*groups: str, executable: str = "ff_ppo") -> dict[str, Any]:
+    """Composed once; not to be written."""
+    return composed(*groups, executable=executable)
+
+
 @pytest.mark.parametrize("file, cls", HOMES.items(), ids=HOMES)
 def test_file_holds_the_defaults(file: str, cls: Any) -> None:
-    settings: Any = OmegaConf.to_container(OmegaConf.load(CONFIGS / file))
-    defaults = dataclasses.asdict(cls())
+    """And explains them as `--help` does."""
+    settings, defaults = file_settings(file), dataclasses.asdict(cls())
     assert settings == defaults
     assert {k: type(x) for k, x in settings.items()} == {k: type(x) for k, x in defaults.items()}
-
-
-@pytest.mark.parametrize("file, cls", HOMES.items(), ids=HOMES)
-def test_file_explains_as_help_does(file: str, cls: Any) -> None:
     helps = {name: field.metadata["help"] for name, field in fields(cls).items()}
     assert dict(commented(file)) == helps
 
 
-@pytest.mark.parametrize("file", NETWORKS)
-def test_network_explains_as_help_does(file: str) -> None:
-    comments = {key.split(".")[-1].split("@")[-1]: text for key, text in commented(file)}
-    helps = {name: field.metadata["help"] for name, field in fields(NetworkConfig).items()}
-    assert helps.items() >= {k: text for k, text in comments.items() if k in helps}.items()
-
-
-@pytest.mark.parametrize("name", names("network"))
-def test_network_sets_every_layer(name: str) -> None:
-    assert set(composed(f"network={name}")["network"]) == set(fields(NetworkConfig))
+def test_every_key_of_a_file_is_known_or_has_a_comment() -> None:
+    known = set(known_keys())
+    for file in FILES:
+        for key, comment in commented(file):
+            aside = key.startswith("defaults.") or key.endswith("_target_")
+            assert comment or aside or (file not in HOMES and key in known), (file, key)
 
 
 @pytest.mark.parametrize("file", LAYERS)
 def test_layer_offers_its_arguments_with_their_defaults(file: str) -> None:
-    settings = typing.cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(CONFIGS / file)))
+    settings = file_settings(file)
     parameters = inspect.signature(get_object(settings.pop("_target_"))).parameters
     given_later = {"action_space", "parent", "name"}  # by the composer, by flax
     assert set(settings) == set(parameters) - given_later
@@ -123,50 +120,24 @@ def test_layer_offers_its_arguments_with_their_defaults(file: str) -> None:
             assert value == (list(default) if isinstance(default, tuple) else default)
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_every_key_has_a_comment(file: str) -> None:
-    """Settings where they have their defaults; elsewhere `--help` knows them."""
-    elsewhere = set(known_keys()) if file not in HOMES else set()
-    unexplained = [
-        key
-        for key, comment in commented(file)
-        if comment is None
-        and key not in elsewhere
-        and not key.startswith("defaults.")
-        and not key.endswith("_target_")
-    ]
-    assert unexplained == []
+def some(cases: list[Any], *kept: Any) -> list[Any]:
+    """All cases, of which those that are not `kept` are slow."""
+    marks = [() if case in kept else pytest.mark.slow for case in cases]
+    return [pytest.param(*case, marks=m) for case, m in zip(cases, marks, strict=True)]
 
 
 @pytest.mark.parametrize(
-    "file", [file for file in FILES if file.startswith(("env/", "network/")) or "/" not in file]
-)
-def test_file_says_what_it_is(file: str) -> None:
-    lines = (CONFIGS / file).read_text().splitlines()
-    assert lines[0].removeprefix("# ") != lines[0]
-    if lines[0] == "# @package _global_":
-        assert re.fullmatch(r"# [A-Z].*\.", lines[1])
-
-
-def shows_an_image(config: Config) -> bool:
-    space = envs.make(config.env).observation_space
-    return isinstance(space, Box) and len(space.shape) in (2, 3)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("env", names("env"))
-@pytest.mark.parametrize(
-    "network",
-    [
-        pytest.param(name, marks=pytest.mark.slow) if name == "mlp_shared" else name
-        for name in names("network")
-        if name not in RECURRENT
-    ],
+    "env, network",
+    some(
+        [(env, name) for env in names("env") for name in names("network") if name not in RECURRENT],
+        *(("cartpole", "cnn"), ("pendulum", "mlp_shared"), ("breakout", "impala")),
+    ),
 )
 def test_choices_compose_and_fit(env: str, network: str) -> None:
-    config = parse(composed(f"env={env}", f"network={network}"))
-    if network in OF_IMAGES and not shows_an_image(config):
-        with pytest.raises(ConfigError, match=r"network\.input_layer.*an image.*network=mlp"):
+    config = parse(files_of(f"env={env}", f"network={network}"))
+    space = envs.make(config.env).observation_space
+    if network in OF_IMAGES and not (isinstance(space, Box) and len(space.shape) in (2, 3)):
+        with pytest.raises(ConfigError, match=r"network\.input_layer"):
             prepare(config)
         return
     derived, system = prepare(config)
@@ -175,42 +146,46 @@ def test_choices_compose_and_fit(env: str, network: str) -> None:
     assert derived.total_steps >= (config.arch.total_timesteps or 0)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "env, network",
-    [*(("t_maze", network) for network in RECURRENT), *((env, "gru") for env in names("env"))],
+    some(
+        [*(("t_maze", network) for network in RECURRENT), *((env, "gru") for env in names("env"))],
+        *(("t_maze", "lstm"), ("t_maze", "gtrxl_shared")),
+    ),
 )
 def test_memories_are_for_the_recurrent_executable(env: str, network: str) -> None:
     overrides = [f"env={env}", f"network={network}"]
-    derived, system = prepare(parse(composed(*overrides, executable="rec_ppo")))
+    derived, system = prepare(parse(files_of(*overrides, executable="rec_ppo")))
     assert derived.sequence_length == derived.rollout_length == system.sequence_length > 1
     names = ["shared_memory"] if "shared" in network else ["actor_memory", "critic_memory"]
     assert list(system.algorithm.network.initial_carry(1)) == names
-    with pytest.raises(ConfigError) as refusal:
-        prepare(parse(composed(*overrides)))
-    (line,) = str(refusal.value).splitlines()
-    for words in (f"network.{names[0]}", "jaxppo.rec_ppo", "network=mlp"):
-        assert words in line
+    with pytest.raises(ConfigError, match=rf"network\.{names[0]}.*jaxppo\.rec_ppo"):
+        prepare(parse(files_of(*overrides)))
 
 
-@pytest.mark.parametrize("env", ["cartpole", "breakout"])
-def test_recurrent_executable_differs_in_network_and_sequences_alone(env: str) -> None:
+def test_recurrent_executable_differs_in_network_and_sequences_alone() -> None:
     """Its network stays recurrent where an environment's file brings one of its own."""
-    recurrent, plain = (composed(f"env={env}", executable=e) for e in ("rec_ppo", "ff_ppo"))
-    assert recurrent.pop("network") == composed("network=lstm", executable="rec_ppo")["network"]
-    assert (recurrent["system"].pop("sequence_length"), plain["system"].pop("sequence_length")) == (
-        None, 1,
-    )  # fmt: skip
+    recurrent, plain = (composed("env=breakout", executable=e) for e in ("rec_ppo", "ff_ppo"))
+    assert recurrent.pop("network") == files_of("network=lstm")["network"]
+    lengths = [each["system"].pop("sequence_length") for each in (recurrent, plain)]
+    assert lengths == [None, 1]
     del plain["network"]
     assert recurrent == plain
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("env", names("env"))
-def test_environments_file_brings_a_network_that_fits(env: str) -> None:
-    config = parse(composed(f"env={env}"))
-    wanted = "cnn" if "MinAtar" in str(config.env.name) else "mlp"
-    assert config.network == parse(composed(f"network={wanted}")).network
+@pytest.mark.parametrize("name", names("network"))
+def test_network_sets_every_layer(name: str) -> None:
+    assert set(files_of(f"network={name}")["network"]) == set(fields(NetworkConfig))
+
+
+def test_environments_file_changes_known_settings_and_brings_a_network_that_fits() -> None:
+    for env in names("env"):
+        config = parse(files_of(f"env={env}"))
+        wanted = "cnn" if "MinAtar" in str(config.env.name) else "mlp"
+        assert config.network == parse(files_of(f"network={wanted}")).network
+        for key, _ in commented(f"env/{env}.yaml"):
+            known = key in known_keys() or key.startswith(("defaults.", "env.kwargs."))
+            assert known or env == "gymnax"
 
 
 class Sight(small_envs.Copy):
@@ -229,83 +204,68 @@ class Sight(small_envs.Copy):
         return {"image": jnp.zeros((4, 5, 3), jnp.uint8), "vector": vector}
 
     def observation_space(self, params: Any) -> spaces.Dict:
-        return spaces.Dict(
-            {
-                "image": spaces.Box(0, 255, (4, 5, 3), jnp.uint8),
-                "vector": spaces.Box(0.0, 1.0, (self.num_values,)),
-            }
-        )
+        image = spaces.Box(0, 255, (4, 5, 3), jnp.uint8)
+        return spaces.Dict({"image": image, "vector": spaces.Box(0.0, 1.0, (self.num_values,))})
 
 
-# Of each layer's file, an environment (and network) that it suits.
-FITS = {
-    "actor_head/auto": "env=pendulum",
-    "actor_head/beta": "env=pendulum",
-    "actor_head/categorical": "env=cartpole",
+FITS = {  # of each layer's file, an environment (and network) that it suits, if not CartPole
+    **dict.fromkeys([f"actor_head/{x}" for x in ("auto", "beta", "normal")], "env=pendulum"),
     "actor_head/multi_categorical": "env.name=null env.target=envs.Parts",
-    "actor_head/normal": "env=pendulum",
     "actor_head/tanh_normal": "env=mountain_car_continuous",
-    "critic_head/categorical": "env=cartpole",
-    "critic_head/scalar": "env=cartpole",
-    **dict.fromkeys(["q_head/categorical", "q_head/quantile", "q_head/scalar"], "env=cartpole"),
     "input_layer/concatenate": "env=cartpole env.extras=[step]",
-    "input_layer/flatten": "env=cartpole",
     "input_layer/fuse": "env.name=null env.target=test_configs.Sight",
     "input_layer/image": "env=breakout",
     "input_layer/select": "env=cartpole env.extras=[step]",
-    **dict.fromkeys(
-        [
-            f"memory/{name}"
-            for name in ("gru", "gtrxl", "lru", "lstm", "mgu", "optimized_lstm", "simple")
-        ],
-        "env=cartpole network=lstm system.sequence_length=null",
-    ),
-    "torso/chain": "env=cartpole",
     "torso/cnn": "env=breakout",
     "torso/impala": "env=breakout network=impala",
-    "torso/mlp": "env=cartpole network=mlp_shared",
-    "torso/noisy_mlp": "env=cartpole network=mlp_shared",
+    **dict.fromkeys(["torso/mlp", "torso/noisy_mlp"], "env=cartpole network=mlp_shared"),
 }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("file", LAYERS)
 def test_layer_builds_where_it_fits(file: str) -> None:
     kind, name = file.removeprefix("network/").removesuffix(".yaml").split("/")
     slot = {"torso": "shared_torso", "memory": "actor_memory"}.get(kind, kind)
-    group = f"network/{kind}" if slot == kind else f"network/{kind}@network.{slot}"
-    fits = FITS[f"{kind}/{name}"].split()
+    fits = FITS.get(f"{kind}/{name}", "env=cartpole").split()
     if kind == "q_head":
-        config = launched("ff_pqn", [*fits, f"network/q_head={name}"])
-        assert "q_head" in jax.eval_shape(prepare(config)[1].algorithm.init, jax.random.key(0))
+        prepare(launched("ff_pqn", [*fits, f"network/q_head={name}"]))
         return
-    plain = composed(*fits)["network"]
-    if plain[slot] is None:  # no default to override
-        group = f"+{group}"
-    config = parse(composed(*fits, f"{group}={name}"))
-    settings = typing.cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(CONFIGS / file)))
-    assert getattr(config.network, slot) == settings
-    _, system = prepare(config)
-    params = jax.eval_shape(system.algorithm.init, jax.random.key(0))
-    assert {"actor_head", "critic_head"} <= set(params)
+    raw = files_of(*fits)
+    if kind == "memory":
+        raw = {**raw, "system": {**raw["system"], "sequence_length": None}}
+    config = parse({**raw, "network": {**raw["network"], slot: file_settings(file)}})
+    assert getattr(config.network, slot) == file_settings(file)
+    prepare(config)
 
 
-@pytest.mark.long_but(6)
-@pytest.mark.parametrize("env", [name for name in names("env") if name != "gymnax"])
-def test_environments_file_changes_known_settings(env: str) -> None:
-    parse(composed(f"env={env}"))
-    for key, _ in commented(f"env/{env}.yaml"):
-        assert key in known_keys() or key.startswith(("defaults.", "env.kwargs."))
+def test_a_layer_is_chosen_by_name_in_its_branch() -> None:
+    network = composed("network=lstm", "network/memory@network.critic_memory=gru")["network"]
+    assert network["critic_memory"] == file_settings("network/memory/gru.yaml")
+    assert network["actor_memory"] == file_settings("network/memory/optimized_lstm.yaml")
+    added = composed("+network/memory@network.actor_memory=lru")["network"]
+    assert added["actor_memory"] == file_settings("network/memory/lru.yaml")
 
 
 def test_what_is_typed_wins_over_an_environments_file() -> None:
-    assert composed("env=cartpole")["system"]["gamma"] == 0.98
+    assert files_of("env=cartpole")["system"]["gamma"] == 0.98
     for overrides in (["env=cartpole", "system.gamma=0.5"], ["system.gamma=0.5", "env=cartpole"]):
         assert composed(*overrides)["system"]["gamma"] == 0.5
 
 
+@pytest.mark.parametrize("command, env", [("ff_ppo", "cartpole"), ("rec_pqn", "breakout")])
+def test_what_is_for_accelerators_replaces_an_environments_own_values(
+    command: str, env: str
+) -> None:
+    config = launched(command, [f"env={env}", "arch=gpu"])
+    assert config.arch.total_num_envs == 32768
+    assert config.system.rollout_length == 8
+    assert config.system.gamma == launched(command, [f"env={env}"]).system.gamma
+    given = launched(command, ["arch=gpu", f"env={env}", "arch.total_num_envs=64"])
+    assert given.arch.total_num_envs == 64
+
+
 def test_whole_configuration_is_the_dataclasses() -> None:
-    config = parse(composed())
+    config = parse(files_of())
     cache = dataclasses.replace(ArchConfig(), compile_cache=None)
     assert (config.arch, config.system, config.env, config.logger) == (
         cache, PPOSettings(), EnvConfig(), LoggerConfig(),
@@ -313,22 +273,11 @@ def test_whole_configuration_is_the_dataclasses() -> None:
     assert parse({}) == Config(system=PPOSettings())
 
 
-def test_help_text_has_every_key_once_with_its_default() -> None:
-    shown = set()
-    for algorithm, grad_norm in (("ppo", "[0.5]"), ("pqn", "[10.0]")):
-        told = help_text(algorithm).splitlines()
-        lines = [line.split() for line in told if line.startswith("  ")]
-        keys = [words[0] for words in lines]
-        own = {f"system.{name}" for name in fields(system_type({"algorithm": algorithm}))}
-        others = {key for key in known_keys() if key.startswith("system.")} - own
-        assert keys == [key for key in known_keys() if key not in others]
-        shown |= set(keys)
-        defaults = {words[0]: words[-1] for words in lines}
-        assert defaults["system.gamma"] == "[0.99]"
-        assert defaults["system.max_grad_norm"] == grad_norm
-    assert shown == set(known_keys())
-    assert (defaults["arch.num_updates"], defaults["arch.absolute_metric"]) == ("[null]", "[true]")
-    assert (defaults["system.reward_clip"], defaults["env.frame_stack"]) == ("[.inf]", "[1]")
+def test_help_text_has_every_key_of_its_algorithm_once() -> None:
+    for algorithm in ALGORITHMS:
+        lines = help_text(algorithm).splitlines()
+        keys = [line.split()[0] for line in lines if line.startswith("  ")]
+        assert keys == known_keys([algorithm])
 
 
 GROUPS = {
@@ -338,33 +287,29 @@ GROUPS = {
 }
 
 
-@pytest.mark.parametrize("key", known_keys())
-def test_every_setting_has_help_and_a_good_default(key: str) -> None:
-    group, _, name = key.rpartition(".")
-    cls = GROUPS[group] if group else Config
-    own = {"algorithm": "pqn"} if cls is PPOSettings and name not in fields(cls) else {}
-    cls = PQNSettings if own else cls
-    field = fields(cls)[name]
-    assert field.metadata["help"]
-    assert not field.metadata["help"].endswith(".")
-    assert set(field.metadata) <= {
-        *("help", "low", "high", "above", "infinite", "choices", "importable", "rate", "tune"),
-        *("traced", "follows", "coupled", "switch"),
-    }
-    default = getattr(cls(), name)
-    parsed: Any = parse({group: {**own, name: default}} if group else {name: default})
-    assert getattr(getattr(parsed, group) if group else parsed, name) == default
+def test_every_setting_has_help_and_a_good_default() -> None:
+    for key in known_keys():
+        group, _, name = key.rpartition(".")
+        cls = GROUPS[group] if group else Config
+        own = {"algorithm": "pqn"} if cls is PPOSettings and name not in fields(cls) else {}
+        cls = PQNSettings if own else cls
+        field = fields(cls)[name]
+        assert field.metadata["help"], key
+        assert set(field.metadata) <= {
+            *("help", "low", "high", "above", "infinite", "choices", "importable", "rate", "tune"),
+            *("traced", "follows", "coupled", "switch"),
+        }
+        default = getattr(cls(), name)
+        parsed: Any = parse({group: {**own, name: default}} if group else {name: default})
+        assert getattr(getattr(parsed, group) if group else parsed, name) == default
 
 
-def test_defaults_are_not_shared() -> None:
-    assert EnvConfig().kwargs is not EnvConfig().kwargs
-    assert EnvConfig().extras is not EnvConfig().extras
-
-
-def test_configuration_cannot_be_written() -> None:
+def test_configuration_cannot_be_written_and_shares_no_defaults() -> None:
     for value in (Config(), ArchConfig(), plan(Config(), 1)):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(value, dataclasses.fields(value)[0].name, 1)
+    assert EnvConfig().kwargs is not EnvConfig().kwargs
+    assert EnvConfig().extras is not EnvConfig().extras
 
 
 def setting(key: str, value: Any) -> Any:
@@ -381,110 +326,67 @@ INTEGERS, MAPPINGS = "env.mask", "logger.sinks"
 NAN, INF = float("nan"), float("inf")
 
 
-@pytest.mark.parametrize(
-    "key, given, taken",
-    [
-        (INTEGER, 3, 3),
-        (INTEGER, 1e7, 10_000_000),
-        (INTEGER, 3.0, 3),
-        (OPTIONAL_INTEGER, None, None),
-        (OPTIONAL_INTEGER, 1e3, 1000),
-        ("arch.total_timesteps", 2**53 + 1, 2**53 + 1),
-        (NUMBER, 1, 1.0),
-        (NUMBER, 0, 0.0),
-        (NUMBER, 0.5, 0.5),
-        ("system.max_grad_norm", INF, INF),
-        ("system.reward_scale", -2, -2.0),
-        (FLAG, True, True),
-        (TEXT, "Catch-bsuite", "Catch-bsuite"),
-        (TEXT, None, None),
-        (MAPPING, {}, {}),
-        (MAPPING, {"gravity": 9.0}, {"gravity": 9.0}),
-        (OPTIONAL_MAPPING, None, None),
-        (OPTIONAL_NUMBER, 1, 1.0),
-        (OPTIONAL_NUMBER, None, None),
-        (LIST, [], []),
-        (LIST, ["step"], ["step"]),
-        (LIST, ["step", "last_action"], ["step", "last_action"]),
-        (INTEGERS, [], []),
-        (INTEGERS, [1, 3], [1, 3]),
-        (CHOICE, "dpo", "dpo"),
-        (MAPPINGS, [], []),
-        (MAPPINGS, [{"_target_": "a.B"}], [{"_target_": "a.B"}]),
-        (CHOICE, "math.sqrt", "math.sqrt"),
-        ("system.algorithm", "ppo", "ppo"),
-        ("system.algorithm", ALGORITHMS["ppo"], ALGORITHMS["ppo"]),
-    ],
-)
-def test_value_is_taken(key: str, given: Any, taken: Any) -> None:
-    value = setting(key, given)
-    assert value == taken
-    assert type(value) is type(taken)
+TAKEN: dict[str, list[tuple[Any, Any]]] = {
+    INTEGER: [(3, 3), (1e7, 10_000_000)],
+    OPTIONAL_INTEGER: [(None, None)],
+    "arch.total_timesteps": [(2**53 + 1, 2**53 + 1)],
+    NUMBER: [(1, 1.0)],
+    "system.max_grad_norm": [(INF, INF)],
+    "system.reward_scale": [(-2, -2.0)],
+    FLAG: [(True, True)],
+    TEXT: [(None, None)],
+    MAPPING: [({"gravity": 9.0}, {"gravity": 9.0})],
+    OPTIONAL_MAPPING: [(None, None)],
+    OPTIONAL_NUMBER: [(1, 1.0), (None, None)],
+    LIST: [([], []), (["step", "last_action"], ["step", "last_action"])],
+    INTEGERS: [([1, 3], [1, 3])],
+    MAPPINGS: [([{"_target_": "a.B"}], [{"_target_": "a.B"}])],
+    CHOICE: [("math.sqrt", "math.sqrt")],
+    "system.algorithm": [(ALGORITHMS["ppo"], ALGORITHMS["ppo"])],
+}
 
 
-@pytest.mark.parametrize(
-    "key, value, rule",
-    [
-        (INTEGER, 1.5, "an integer"),
-        (INTEGER, "3", "an integer"),
-        (INTEGER, True, "an integer"),
-        (INTEGER, None, "an integer"),
-        (INTEGER, NAN, "an integer"),
-        (INTEGER, INF, "an integer"),
-        (INTEGER, [3], "an integer"),
-        (OPTIONAL_INTEGER, "none", "an integer (1e7 is one) or null"),
-        (OPTIONAL_INTEGER, False, "or null"),
-        (NUMBER, "0.9", "a number"),
-        (NUMBER, True, "a number"),
-        (NUMBER, None, "a number"),
-        (NUMBER, {"value": 0.9}, "a number"),
-        (NUMBER, NAN, "finite"),
-        (NUMBER, INF, "finite"),
-        (NUMBER, -INF, "finite"),
-        ("system.max_grad_norm", NAN, "above 0"),
-        ("system.max_grad_norm", -INF, "above 0"),
-        ("system.reward_scale", NAN, "finite"),
-        (FLAG, 1, "true or false"),
-        (FLAG, "true", "true or false"),
-        (FLAG, None, "true or false"),
-        (TEXT, 5, "text or null"),
-        (TEXT, True, "text or null"),
-        (MAPPING, [1], "keys and values"),
-        (MAPPING, None, "keys and values"),
-        (MAPPING, "a", "keys and values"),
-        (OPTIONAL_MAPPING, 64, "keys and values or null"),
-        (OPTIONAL_NUMBER, "high", "a number or null"),
-        (OPTIONAL_NUMBER, INF, "finite"),
-        (LIST, "step", "a list of names, such as [one,two]"),
-        (LIST, None, "a list of names, such as [one,two]"),
-        (LIST, {"step": True}, "a list of names, such as [one,two]"),
-        (LIST, 3, "a list of names, such as [one,two]"),
-        (LIST, False, "a list of names, such as [one,two]"),
-        (LIST, [3], "a list of names, such as [one,two]"),
-        (INTEGERS, 1, "a list of integers, such as [1,3]"),
-        (INTEGERS, None, "a list of integers, such as [1,3]"),
-        (INTEGERS, ["1"], "a list of integers, such as [1,3]"),
-        (INTEGERS, [True], "a list of integers, such as [1,3]"),
-        (INTEGERS, [1.5], "a list of integers, such as [1,3]"),
-        (LIST, ["step", None], "a list of names, such as [one,two]"),
-        (LIST, [["step"]], "a list of names, such as [one,two]"),
-        (MAPPINGS, ["a.B"], "a list of keys and values, such as [{_target_: my_module.MySink}]"),
-        (MAPPINGS, {"_target_": "a.B"}, "a list of keys and values"),
-        (CHOICE, None, "must be "),
-        (CHOICE, 5, "must be "),
-        (CHOICE, True, "must be "),
-        (CHOICE, ["clip"], "must be "),
-        (CHOICE, "", "text that is not empty"),
-    ],
-)
-def test_value_is_refused(key: str, value: Any, rule: str) -> None:
-    with pytest.raises(ConfigError) as refusal:
-        setting(key, value)
-    (line,) = str(refusal.value).splitlines()
-    assert line.startswith(f"{key}=")
-    assert rule in line
-    for name in ("NoneType", "<class"):
-        assert name not in line
+@pytest.mark.parametrize("key", TAKEN)
+def test_value_is_taken(key: str) -> None:
+    for given, taken in TAKEN[key]:
+        value = setting(key, given)
+        assert value == taken
+        assert type(value) is type(taken)
+
+
+REFUSED: dict[str, list[Any]] = {
+    INTEGER: [1.5, "3", True, None, NAN, INF, [3], 10**12],
+    OPTIONAL_INTEGER: ["none", False, 10**12],
+    "arch.max_eval_steps": [10**12],
+    "arch.seed": [-1, 2**32],
+    NUMBER: ["0.9", True, None, {"value": 0.9}, NAN, INF, -INF],
+    "system.actor_lr": [-1e-3, NAN, 1e39],
+    "system.max_grad_norm": [NAN, -INF, 0],
+    "system.reward_scale": [NAN, INF, 1e39],
+    FLAG: [1, "true", None],
+    TEXT: [5, True, ""],
+    "env.module": [""],
+    MAPPING: [[1], None, "a"],
+    OPTIONAL_MAPPING: [64, "gru"],
+    OPTIONAL_NUMBER: ["high", INF, 0],
+    LIST: ["step", None, {"step": True}, 3, False, [3], ["step", None], [["step"]]],
+    INTEGERS: [1, None, ["1"], [True], [1.5]],
+    MAPPINGS: [["a.B"], {"_target_": "a.B"}],
+    CHOICE: [None, 5, True, ["clip"], "", "clipped"],
+    "system.advantages": ["my_module.mine"],  # no import path there
+    "population.size": [1],
+}
+
+
+@pytest.mark.parametrize("key", REFUSED)
+def test_value_is_refused(key: str) -> None:
+    for value in REFUSED[key]:
+        with pytest.raises(ConfigError) as refusal:
+            setting(key, value)
+        (line,) = str(refusal.value).splitlines()
+        assert line.startswith(f"{key}=")
+        for name in ("NoneType", "<class"):
+            assert name not in line
 
 
 BOUNDED = [
@@ -504,44 +406,27 @@ def test_bound_is_where_it_is_said_to_be(key: str, side: str, bound: float) -> N
         "high": (bound, bound + 1),
     }[side]
     assert setting(key, within) == within
-    with pytest.raises(ConfigError, match=re.escape(f"{key}=")) as refusal:
+    with pytest.raises(ConfigError, match=rf"^{re.escape(key)}=.* {bound}"):
         setting(key, beyond)
-    words = {"low": "at least", "above": "above", "high": "at most"}[side]
-    assert f"{words} {bound}" in str(refusal.value)
-    if side != "above":
-        assert str(refusal.value).endswith(f"; the nearest that is: {bound}")
 
 
-def test_settings_that_only_a_positive_number_makes_sense_for_have_a_bound() -> None:
-    bounded = {key for key, _, _ in BOUNDED}
-    numbers = {
-        f"{group}.{name}"
+def test_numbers_have_bounds_and_infinity_is_taken_where_it_says_so() -> None:
+    hints = {
+        f"{group}.{name}": hint
         for group, cls in GROUPS.items()
         for name, hint in typing.get_type_hints(cls).items()
         if hint in (int, float, int | None, float | None)
     }
-    assert numbers - bounded == {"system.reward_scale"}  # negative turns a cost into a reward
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        f"{group}.{name}"
-        for group, cls in GROUPS.items()
-        for name, hint in typing.get_type_hints(cls).items()
-        if hint in (float, float | None)
-    ],
-)
-def test_infinity_is_taken_where_it_says_so(key: str) -> None:
-    group, name = key.split(".")
-    field = fields(GROUPS[group])[name]
-    for value in (INF, "inf", ".inf"):  # text, as Hydra and YAML read these
-        if "infinite" in field.metadata:
-            assert ".inf" in field.metadata["help"]
-            assert setting(key, value) == INF
-        else:
-            with pytest.raises(ConfigError, match=re.escape(f"{key}=")):
-                setting(key, value)
+    # Of the others only a positive number makes sense; a negative one turns a cost into a reward
+    assert hints.keys() - {key for key, _, _ in BOUNDED} == {"system.reward_scale"}
+    for key in (key for key, hint in hints.items() if hint in (float, float | None)):
+        group, name = key.split(".")
+        for value in (INF, "inf", ".inf"):  # text, as Hydra and YAML read these
+            if "infinite" in fields(GROUPS[group])[name].metadata:
+                assert setting(key, value) == INF
+            else:
+                with pytest.raises(ConfigError, match=re.escape(f"{key}=")):
+                    setting(key, value)
 
 
 CHOICES = {
@@ -550,56 +435,38 @@ CHOICES = {
     for field in fields(cls).values()
     if "choices" in field.metadata
 }
-EACH_CHOICE = [(key, choice) for key, choices in CHOICES.items() for choice in choices]
+# Libraries of environments and Ray are extras, and some resets are not for all environments
+BUILT = [key for key in CHOICES if key.partition(".")[0] != "env" and key != "arch.actors_on"]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("key, choice", EACH_CHOICE)
-def test_choice_is_taken_and_builds(key: str, choice: str) -> None:
-    needs = ["system.recompute_targets=true"] if choice == "vtrace" else []
-    needs = ["population=pbt"] if key.startswith("population.") else needs
-    command = "ff_pqn" if choice == "pqn" else "ff_ppo"
-    config = launched(command, [*needs, f"{key}={choice}", "arch.compile_cache=null"])
-    group, name = key.split(".")
-    assert getattr(getattr(config, group), name) == choice
-    # Libraries of environments and Ray are extras, and some resets are not for all environments
-    if group != "env" and choice != "ray":
-        prepare(config)
+@pytest.mark.parametrize("number", range(max(len(CHOICES[key]) for key in BUILT)))
+def test_choice_is_taken_and_builds(number: int) -> None:
+    """Of each setting its choice of this number."""
+    raw: dict[str, Any] = {**files_of("env=cartpole")}
+    for key in BUILT:
+        group, name = key.split(".")
+        choice = CHOICES[key][number % len(CHOICES[key])]
+        if key != "system.algorithm":  # whose settings and networks differ
+            raw[group] = {**raw[group], name: choice}
+    raw["system"]["recompute_targets"] = raw["system"]["advantages"] == "vtrace"
+    if raw["population"]["selection"] != "none":
+        raw["population"] |= {"size": 4, "hyperparameters": {"gamma": [0.9, 0.99]}}
+    config = parse(raw)
+    for key in BUILT:
+        group, name = key.split(".")
+        assert getattr(getattr(config, group), name) == raw[group][name]
+    prepare(config)
 
 
-@pytest.mark.parametrize("key, choice", EACH_CHOICE)
-def test_misspelt_choice_is_refused_with_the_nearest_and_all(key: str, choice: str) -> None:
-    group, name = key.split(".")
-    importable = "importable" in fields(GROUPS[group])[name].metadata
-    path = ", and no import path such as my_module.mine" if importable else ""
-    wrong = (choice[:-1], f"{choice}s", choice.upper()[:1] + choice[1:])
-    for typed in (each for each in wrong if each not in CHOICES[key]):  # adam of adamw
-        with pytest.raises(ConfigError) as refusal:
-            setting(key, typed)
-        assert str(refusal.value) == (
-            f"{key}={typed}: no such choice{path}; did you mean {choice}? "
-            f"(of {', '.join(CHOICES[key])})"
-        )
-
-
-@pytest.mark.parametrize("key", CHOICES)
-def test_choice_that_is_near_none_is_refused_with_one_and_all(key: str) -> None:
-    with pytest.raises(ConfigError) as refusal:
-        setting(key, "?")
-    (suggested,) = re.findall(r"did you mean (.*)\?", str(refusal.value))
-    assert suggested in CHOICES[key]
-    assert str(refusal.value).endswith(f"(of {', '.join(CHOICES[key])})")
-
-
-@pytest.mark.parametrize("key, choice", EACH_CHOICE)
-def test_help_names_every_choice(key: str, choice: str) -> None:
-    group, name = key.split(".")
-    assert re.search(rf"\b{choice}\b", fields(GROUPS[group])[name].metadata["help"])
-
-
-def test_an_import_path_is_no_name() -> None:
-    with pytest.raises(ConfigError, match=r"system\.advantages=my_module\.mine: no such choice;"):
-        setting("system.advantages", "my_module.mine")
+def test_misspelt_choice_is_refused_with_the_nearest_and_all() -> None:
+    for key, choices in CHOICES.items():
+        for choice in choices:
+            with pytest.raises(ConfigError) as refusal:
+                setting(key, f"{choice}s")
+            assert f"did you mean {choice}?" in str(refusal.value)
+        with pytest.raises(ConfigError, match=rf"^{key}=\?") as refusal:
+            setting(key, "?")
+        assert ", ".join(choices) in str(refusal.value)
 
 
 def test_choices_are_what_there_is() -> None:
@@ -613,62 +480,37 @@ def test_choices_are_what_there_is() -> None:
 @pytest.mark.parametrize("raw", [{"arch": 3}, {"arch": None}, {"arch": [1]}, {"system": "ppo"}])
 def test_group_without_keys_is_refused(raw: dict[str, Any]) -> None:
     (group,) = raw
-    with pytest.raises(ConfigError) as refusal:
+    with pytest.raises(ConfigError, match=f"^{group}=.* {group}\\.") as refusal:
         parse(raw)
-    assert str(refusal.value).startswith(f"{group}=")
-    examples = re.findall(r"\w+\.\w+", str(refusal.value))
-    assert all(example in known_keys() and example.startswith(group) for example in examples)
+    assert set(re.findall(r"\w+\.\w+", str(refusal.value))) <= set(known_keys())
 
 
-@pytest.mark.parametrize(
-    "key, nearest",
-    [
-        ("system.gama", "system.gamma"),
-        ("system.clip_epss", "system.clip_eps"),
-        ("system.clip", "system.clip_eps"),
-        ("system.gae_lamda", "system.gae_lambda"),
-        ("system.minibatches", "system.num_minibatches"),
-        ("arch.num_envs", "arch.total_num_envs"),
-        ("arch.sed", "arch.seed"),
-        ("arch.total_timestep", "arch.total_timesteps"),
-        ("arch.num_eval_episode", "arch.num_eval_episodes"),
-        ("logger.jsonl", "logger.json"),
-        ("env.kwarg", "env.kwargs"),
-        ("network.actor_tors", "network.actor_torso"),
-        # the right name in the wrong group, or in none
-        ("arch.gamma", "system.gamma"),
-        ("system.seed", "arch.seed"),
-        ("seed", "arch.seed"),
-        ("clip_epss", "system.clip_eps"),
-        ("SYSTEM.GAMMA", "system.gamma"),
-    ],
-)
-def test_unknown_key_names_the_nearest(key: str, nearest: str) -> None:
-    assert unknown_key(key) == f"{key}: no such key; did you mean {nearest}?"
+NEAREST = {
+    "system.gama": "system.gamma",
+    "system.clip": "system.clip_eps",
+    "system.minibatches": "system.num_minibatches",
+    "logger.jsonl": "logger.json",
+    "network.actor_tors": "network.actor_torso",
+    # the right name in the wrong group, or in none
+    "arch.gamma": "system.gamma",
+    "seed": "arch.seed",
+    "clip_epss": "system.clip_eps",
+    "SYSTEM.GAMMA": "system.gamma",
+    **ELSEWHERE,  # names of other libraries
+}
 
 
-@pytest.mark.parametrize("key", ["x", "system.", "q.q.q", "völlig", "", "network.mlp.units"])
-def test_unknown_key_always_names_one(key: str) -> None:
-    match = re.search(r"did you mean (.*)\?$", unknown_key(key))
-    assert match is not None
-    assert match[1] in known_keys()
-
-
-def test_unknown_key_looks_at_further_keys() -> None:
+def test_unknown_key_names_the_nearest() -> None:
+    for key, nearest in NEAREST.items():
+        assert nearest in known_keys()
+        assert unknown_key(key).endswith(f" {nearest}?")
+    for key in ("x", "system.", "q.q.q", "völlig", "", "network.mlp.units"):
+        assert unknown_key(key).rpartition(" ")[2].removesuffix("?") in known_keys()
     more = ["network.actor_torso.layer_sizes"]
     assert more[0] in unknown_key("network.actor_torso.layer_size", more)
-
-
-@pytest.mark.parametrize("raw", [{"system": {"gama": 0.9}}, {"sytem": {"gamma": 0.9}}, {"foo": 1}])
-def test_unknown_key_is_refused(raw: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"no such key; did you mean \w+"):
-        parse(raw)
-
-
-@pytest.mark.parametrize("theirs, ours", ELSEWHERE.items())
-def test_a_name_of_another_library_says_ours(theirs: str, ours: str) -> None:
-    assert ours in known_keys()
-    assert unknown_key(theirs) == f"{theirs}: no such key; did you mean {ours}?"
+    for raw in ({"system": {"gama": 0.9}}, {"sytem": {"gamma": 0.9}}, {"foo": 1}):
+        with pytest.raises(ConfigError, match="no such key"):
+            parse(raw)
 
 
 @pytest.mark.parametrize("old, new", RENAMED.items())
@@ -676,7 +518,7 @@ def test_a_renamed_key_says_its_new_name(old: str, new: str) -> None:
     assert new in known_keys()
     assert old not in known_keys()
     group, name = old.split(".")
-    with pytest.raises(ConfigError, match=f"^{old}: is called {new} now$"):
+    with pytest.raises(ConfigError, match=f"^{old}: .*{new}"):
         parse({group: {name: 1}})
 
 
@@ -709,167 +551,88 @@ class NoAlgorithm:
     Settings = OwnSettings
 
 
-OWN = {"algorithm": "test_configs.Own"}
-
-
 def test_an_algorithm_of_ones_own_has_its_settings() -> None:
-    system = parse({"system": {**OWN, "learning_rate": 0.1, "gamma": 0.9}}).system
+    own = {"algorithm": "test_configs.Own"}
+    system = parse({"system": {**own, "learning_rate": 0.1, "gamma": 0.9}}).system
     assert system == OwnSettings(algorithm="test_configs.Own", learning_rate=0.1, gamma=0.9)
+    for name, value in {"learning_rate": -1, "learning_rat": 1, "clip_eps": 0.1}.items():
+        with pytest.raises(ConfigError, match=rf"^system\.{name}\b"):
+            parse({"system": {**own, name: value}})
 
 
 @pytest.mark.parametrize(
-    "changes, words",
+    "value, words",
     [
-        ({"learning_rate": -1}, "system.learning_rate=-1.0: must be at least 0"),
-        (
-            {"learning_rat": 1},
-            "system.learning_rat: no such key; did you mean system.learning_rate",
-        ),
-        (
-            {"clip_eps": 0.1},
-            "system.clip_eps: system.algorithm=test_configs.Own has no such setting; leave it out",
-        ),
+        ("PPO", "ppo"),
+        (None, "ppo, pqn"),
+        ("", "system.algorithm"),
+        (".mine", "my_module.my_name"),
+        ("no_such_module.Mine", "no_such_module"),
+        ("json.Nothing", "Nothing"),
+        ("json.JSONDecoder", "jaxppo.algorithms.algorithm.Algorithm"),
+        ("os.getcwd", "class"),
+        ("test_configs.Incomplete", "loss, targets"),
+        ("test_configs.NoAlgorithm", "jaxppo.algorithms.algorithm.Algorithm"),
     ],
 )
-def test_what_an_algorithm_of_ones_own_has_not_is_refused(
-    changes: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(ConfigError) as refusal:
-        parse({"system": {**OWN, **changes}})
-    (line,) = str(refusal.value).splitlines()
-    assert line.startswith(words)
-
-
-@pytest.mark.parametrize(
-    "value, rule",
-    [
-        ("nope", "no such choice, and no import path such as my_module.mine; did you mean p"),
-        ("PPO", "no such choice, and no import path such as my_module.mine; did you mean ppo?"),
-        (None, "must be one of ppo, pqn, or an import path"),
-        (5, "must be one of ppo, pqn, or an import path"),
-        ("", "must be text that is not empty"),
-        (".mine", "an import path such as my_module.my_name is needed"),
-        ("no_such_module.Mine", "no_such_module cannot be imported"),
-        ("os.path", "module os has no class path; give the path of one that is there, or one of"),
-        ("json.Nothing", "module json has no class Nothing; give the path of one that is there"),
-        ("json.JSONDecoder", "must be a class that extends jaxppo.algorithms.algorithm.Algorithm"),
-        ("os.getcwd", "must be a class that extends jaxppo.algorithms.algorithm.Algorithm"),
-        ("test_configs.Incomplete", "has no loss, targets; define what"),
-        ("test_configs.NoAlgorithm", "must be a class that extends jaxppo.algorithms.algorithm."),
-    ],
-)
-def test_what_is_no_algorithm_is_refused(value: Any, rule: str) -> None:
-    with pytest.raises(ConfigError) as refusal:
+def test_what_is_no_algorithm_is_refused(value: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=r"^system\.algorithm=") as refusal:
         parse({"system": {"algorithm": value}})
     (line,) = str(refusal.value).splitlines()
-    shown = {None: "null", "": "''"}.get(value, value)
-    assert line.startswith(f"system.algorithm={shown}: {rule}")
-    if isinstance(value, str) and value:
-        assert "ppo" in line or "such as" in line or "PYTHONPATH" in line  # a way out
+    assert words in line
 
 
-# What a plan of 8 environments x 6 steps refuses: settings, devices, words, and the ways out.
+# What a plan of 8 environments x 6 steps refuses: settings, devices, and the ways out.
 ENVS, UPDATES, WARM_UP = "arch.total_num_envs", "arch.num_updates", "system.obs_norm_warmup_steps"
 STEPS, BLOCKS, PARTS = "arch.total_timesteps", "arch.num_evaluation", "system.num_minibatches"
 SHARED, NORMALIZE = "arch.update_batch_size", "system.normalize_observations"
 OBJECTIVE, KL_COEF, ADAPT = "system.objective", "system.kl_coef", "system.adapt_kl_coef"
 HIGH, LENGTH, BURN_IN = "system.clip_eps_high", "system.sequence_length", "system.burn_in"
-MEMORY, ROLLOUT = "network.actor_memory", "system.rollout_length"
-OVER = "system.standardize_advantages"
-LSTM = {"_target_": "jaxppo.networks.memory.Recurrent"}
+MEMORY, ROLLOUT, RECOMPUTE = (
+    "network.actor_memory", "system.rollout_length", "system.recompute_carries",
+)  # fmt: skip
+OVER, TARGETS = "system.standardize_advantages", "system.recompute_targets"
+VALUES, MICROBATCH = "system.normalize_values", "system.microbatch_size"
 Settings = dict[str, Any]
-PLANS: list[tuple[Settings, int, str, Settings]] = [
-    ({ENVS: 10}, 4, "is not a multiple of 4 learners (4 devices x", {ENVS: 8}),
-    ({ENVS: 3}, 4, "is not a multiple of 4 learners", {ENVS: 4}),
-    ({ENVS: 9, SHARED: 2}, 1, "2 learners (1 device x arch.update_batch_size=2)", {ENVS: 8}),
-    ({ENVS: 20, SHARED: 3}, 2, "is not a multiple of 6 learners", {ENVS: 18}),
-    ({PARTS: 5}, 1, "does not divide a batch of 48 (8 environments x", {PARTS: 6}),
-    ({PARTS: 7}, 2, "does not divide a batch of 24 (4 environments x", {PARTS: 8}),
-    ({PARTS: 1000}, 1, "does not divide a batch of 48", {PARTS: 48}),
-    ({STEPS: 47}, 1, "is less than one update of 48 steps", {STEPS: 48}),
-    ({STEPS: 96, BLOCKS: 3}, 1, "is more than 2 updates", {BLOCKS: 2}),
-    ({STEPS: 96, BLOCKS: 3}, 1, "is more than 2 updates", {STEPS: 144}),
-    ({UPDATES: 2, BLOCKS: 3}, 1, "is more than 2 updates", {BLOCKS: 2}),
-    ({UPDATES: 2, BLOCKS: 3}, 1, "is more than 2 updates", {UPDATES: 3}),
-    ({WARM_UP: 9}, 1, "system.obs_norm_warmup_steps=9 needs", {NORMALIZE: True}),
-    ({WARM_UP: 9}, 1, "system.obs_norm_warmup_steps=9 needs", {WARM_UP: 0}),
-    ({ADAPT: True}, 1, "needs system.objective=penalty, not clip", {OBJECTIVE: "penalty"}),
-    ({ADAPT: True}, 1, "system.adapt_kl_coef=true needs", {ADAPT: False}),
-    ({ADAPT: True, OBJECTIVE: "dpo"}, 1, "penalty, not dpo", {OBJECTIVE: "penalty"}),
-    *(
-        ({ADAPT: True, OBJECTIVE: "penalty", KL_COEF: 0}, 1, "kl_coef above 0, not 0.0", way_out)
-        for way_out in ({ADAPT: False}, {KL_COEF: 0.1})
-    ),
-    *(
-        ({HIGH: 0.3, OBJECTIVE: objective}, 1, f"clip, not {objective}", way_out)
-        for objective in ("penalty", "dpo", "reinforce")
-        for way_out in ({HIGH: None}, {OBJECTIVE: "clip"})
-    ),
-    ({LENGTH: 4}, 1, "=4 does not divide system.rollout_length=6", {LENGTH: 3}),
-    ({LENGTH: 9}, 1, "=9 does not divide system.rollout_length=6", {LENGTH: 6}),
-    ({LENGTH: None, PARTS: 12}, 1, "8 sequences of 6 steps (8 environments x", {PARTS: 8}),
-    ({LENGTH: 3, PARTS: 3}, 4, "4 sequences of 3 steps (2 environments x", {PARTS: 2}),
-    ({MEMORY: LSTM, LENGTH: None, BURN_IN: 6}, 1, "sequences of 6 steps", {BURN_IN: 5}),
-    ({LENGTH: None, BURN_IN: 2}, 1, "the network has no memory", {BURN_IN: 0}),
-    ({"system.recompute_carries": True}, 1, "no memory", {"system.recompute_carries": False}),
-    *(
-        (
-            {MEMORY: LSTM, LENGTH: None, "system.recompute_carries": True},
-            1,
-            "whole rollouts of 6",
-            way,
-        )
-        for way in ({LENGTH: 3}, {"system.recompute_carries": False})
-    ),
-    *(
-        ({ENVS: 1, ROLLOUT: 1, OVER: over}, 1, f"={over}: a batch of one transition", way_out)
-        for over in ("batch", "minibatch")
-        for way_out in ({ENVS: 2}, {ROLLOUT: 2}, {OVER: "none"})
-    ),
-    ({PARTS: 48, OVER: "minibatch"}, 1, "a minibatch of one transition", {PARTS: 24}),
-    ({PARTS: 48, OVER: "minibatch"}, 1, "a minibatch of one transition", {OVER: "batch"}),
-    (
-        {MEMORY: LSTM, LENGTH: None, ENVS: 1, ROLLOUT: 2, BURN_IN: 1, OVER: "minibatch"},
-        1,
-        "a minibatch of one transition",
-        {OVER: "batch"},
-    ),
+LSTM = {"_target_": "jaxppo.networks.memory.Recurrent"}
+WHOLE: Settings = {MEMORY: LSTM, LENGTH: None}
+PLANS: list[tuple[Settings, int, list[Settings]]] = [
+    ({ENVS: 10}, 4, [{ENVS: 8}]),
+    ({ENVS: 3}, 4, [{ENVS: 4}]),
+    ({ENVS: 20, SHARED: 3}, 2, [{ENVS: 18}]),
+    ({ENVS: 2**27, ROLLOUT: 32}, 1, [{ENVS: 2**20}, {ROLLOUT: 1}]),  # more than int32 numbers
+    ({PARTS: 5}, 1, [{PARTS: 6}]),
+    ({PARTS: 7}, 2, [{PARTS: 8}]),
+    ({PARTS: 1000}, 1, [{PARTS: 48}]),
+    ({STEPS: 47}, 1, [{STEPS: 48}]),
+    ({STEPS: 96, BLOCKS: 3}, 1, [{BLOCKS: 2}, {STEPS: 144}]),
+    ({UPDATES: 2, BLOCKS: 3}, 1, [{BLOCKS: 2}, {UPDATES: 3}]),
+    ({WARM_UP: 9}, 1, [{NORMALIZE: True}, {WARM_UP: 0}]),
+    ({ADAPT: True, OBJECTIVE: "dpo"}, 1, [{OBJECTIVE: "penalty"}, {ADAPT: False}]),
+    ({ADAPT: True, OBJECTIVE: "penalty", KL_COEF: 0}, 1, [{ADAPT: False}, {KL_COEF: 0.1}]),
+    ({HIGH: 0.3, OBJECTIVE: "dpo"}, 1, [{HIGH: None}, {OBJECTIVE: "clip"}]),
+    ({"system.advantages": "vtrace"}, 1, [{TARGETS: True}]),
+    ({TARGETS: True, VALUES: True}, 1, [{TARGETS: False}, {VALUES: False}]),
+    ({LENGTH: 4}, 1, [{LENGTH: 3}]),
+    ({LENGTH: 9}, 1, [{LENGTH: 6}]),
+    ({LENGTH: None, PARTS: 12}, 1, [{PARTS: 8}]),
+    ({LENGTH: 3, PARTS: 3}, 4, [{PARTS: 2}]),
+    ({MEMORY: LSTM}, 1, [{LENGTH: None}]),  # it sees one step at a time
+    ({**WHOLE, ROLLOUT: 1}, 1, [{ROLLOUT: 2}]),
+    ({**WHOLE, BURN_IN: 6}, 1, [{BURN_IN: 5}]),
+    ({LENGTH: None, BURN_IN: 2}, 1, [{BURN_IN: 0}]),
+    ({RECOMPUTE: True}, 1, [{RECOMPUTE: False}]),
+    ({**WHOLE, RECOMPUTE: True}, 1, [{LENGTH: 3}, {RECOMPUTE: False}]),
+    ({MEMORY: LSTM, LENGTH: 3, BURN_IN: 1, MICROBATCH: 1}, 1, [{MICROBATCH: 2}]),
+    ({ENVS: 1, ROLLOUT: 1, OVER: "batch"}, 1, [{ENVS: 2}, {ROLLOUT: 2}, {OVER: "none"}]),
+    ({PARTS: 48, OVER: "minibatch"}, 1, [{PARTS: 24}, {OVER: "batch"}]),
+    ({**WHOLE, ENVS: 1, ROLLOUT: 2, BURN_IN: 1, OVER: "minibatch"}, 1, [{OVER: "batch"}]),
 ]
-
-
-def test_a_memory_that_sees_one_step_at_a_time_is_refused() -> None:
-    for changes, way_out in (
-        ({}, "set system.sequence_length=null for whole rollouts, as jaxppo.rec_ppo does"),
-        ({LENGTH: None, ROLLOUT: 1}, "raise system.rollout_length=1"),
-    ):
-        with pytest.raises(ConfigError, match=rf"network\.actor_memory.*{way_out}.*network=mlp"):
-            planned({MEMORY: LSTM, **changes}, 1)
-    planned({MEMORY: LSTM, LENGTH: None}, 1)
-
-
-def test_advantages_are_standardised_over_all_learners() -> None:
-    """So one transition of each of two learners is enough."""
-    for over in ("batch", "minibatch"):
-        planned({ENVS: 2, ROLLOUT: 1, SHARED: 2, OVER: over}, 1)
-        planned({ENVS: 2, ROLLOUT: 1, OVER: over}, 2)
-    batch = {MEMORY: LSTM, LENGTH: None, ENVS: 1, ROLLOUT: 2, BURN_IN: 1, OVER: "batch"}
-    assert planned(batch, 1).minibatch_size == 1
-
-
-def test_minibatches_are_counted_without_burn_in() -> None:
-    for burn_in, size in ((0, 24), (2, 16)):
-        result = planned({MEMORY: LSTM, LENGTH: None, BURN_IN: burn_in, PARTS: 2}, 1)
-        assert result.minibatch_size == size
-
-
-def test_sequences_are_whole_rollouts_unless_said() -> None:
-    lengths = [planned({LENGTH: length}, 1).sequence_length for length in (None, 1, 3)]
-    assert lengths == [6, 1, 3]
 
 
 def planned(changes: Settings, num_devices: int) -> Any:
     raw: dict[str, Any] = {
-        "arch": {"total_num_envs": 8, "num_evaluation": 1},
+        "arch": {"total_num_envs": 8, "num_evaluation": 1, "total_timesteps": 10**9},
         "system": {"rollout_length": 6, "num_minibatches": 1},
         "network": {},
     }
@@ -879,70 +642,65 @@ def planned(changes: Settings, num_devices: int) -> Any:
     return plan(parse(raw), num_devices)
 
 
-@pytest.mark.parametrize("changes, num_devices, words, way_out", PLANS)
-def test_plan_refuses_and_its_way_out_works(
-    changes: Settings, num_devices: int, words: str, way_out: Settings
+@pytest.mark.parametrize("changes, num_devices, ways_out", PLANS)
+def test_plan_refuses_and_its_ways_out_work(
+    changes: Settings, num_devices: int, ways_out: list[Settings]
 ) -> None:
     with pytest.raises(ConfigError) as refusal:
         planned(changes, num_devices)
     (line,) = str(refusal.value).splitlines()
-    assert words in line
-    for key, value in way_out.items():
-        assert key in line
-        said = {
-            KL_COEF: "above 0",
-            LENGTH: "shorter" if "shorter" in line else value,
-            PARTS: "lower" if "lower" in line else value,
-        }.get(key, value)
-        said = "null" if value is None else said
-        assert re.search(rf"\b{said}\b", line, re.IGNORECASE)
-    planned({**changes, **way_out}, num_devices)
+    for way_out in ways_out:
+        for key, value in way_out.items():
+            assert key in line
+            if key in (*(STEPS, UPDATES, BLOCKS, BURN_IN), *([ENVS, PARTS] * (len(ways_out) < 2))):
+                assert value is None or re.search(rf"\b{value}\b", line)  # the nearest that is
+        planned({**changes, **way_out}, num_devices)
 
 
-@pytest.mark.parametrize("num_minibatches", [999_999_937, 2**31 - 1])
-def test_nearest_divisor_of_a_large_batch_is_found_at_once(num_minibatches: int) -> None:
+def test_advantages_are_standardised_over_all_learners() -> None:
+    """So one transition of each of two learners is enough."""
+    for over in ("batch", "minibatch"):
+        planned({ENVS: 2, ROLLOUT: 1, SHARED: 2, OVER: over}, 1)
+        planned({ENVS: 2, ROLLOUT: 1, OVER: over}, 2)
+    batch = {**WHOLE, ENVS: 1, ROLLOUT: 2, BURN_IN: 1, OVER: "batch"}
+    assert planned(batch, 1).minibatch_size == 1
+
+
+def test_sequences_are_whole_rollouts_unless_said_and_minibatches_go_without_burn_in() -> None:
+    lengths = [planned({LENGTH: length}, 1).sequence_length for length in (None, 1, 3)]
+    assert lengths == [6, 1, 3]
+    for burn_in, size in ((0, 24), (2, 16)):
+        assert planned({**WHOLE, BURN_IN: burn_in, PARTS: 2}, 1).minibatch_size == size
+
+
+def test_nearest_divisor_of_a_large_batch_is_found_at_once() -> None:
     started = time.perf_counter()
-    with pytest.raises(ConfigError, match="does not divide"):
-        planned({ENVS: 2**20, "system.rollout_length": 2**10, PARTS: num_minibatches}, 1)
-    assert time.perf_counter() - started < 1.0
+    for num_minibatches in (999_999_937, 2**31 - 1):
+        with pytest.raises(ConfigError, match=PARTS):
+            planned({ENVS: 2**20, ROLLOUT: 2**10, PARTS: num_minibatches}, 1)
+    assert time.perf_counter() - started < 2.0
 
 
-def test_plan_without_a_budget_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"arch\.total_timesteps=null and arch\.num_updates=null"):
+def test_num_updates_goes_before_total_timesteps_and_one_of_them_is_needed() -> None:
+    with pytest.raises(ConfigError, match=f"{STEPS}=null and {UPDATES}=null"):
         planned({STEPS: None}, 1)
-
-
-def test_num_updates_goes_before_total_timesteps() -> None:
     result = planned({UPDATES: 3, STEPS: 1}, 1)
     assert (result.num_updates, result.total_steps, result.requested_steps) == (3, 144, None)
 
 
-@pytest.mark.parametrize(
-    "changes", [{HIGH: 0.3}, {HIGH: 0.3, OBJECTIVE: "math.sqrt"}, {HIGH: None}]
-)
-def test_upper_clip_bound_is_the_lower_unless_given(changes: Settings) -> None:
-    derived = planned({**changes, "system.clip_eps": 0.1}, 1)
-    system = {key.removeprefix("system."): value for key, value in changes.items()}
-    hp = hyperparameters(parse({"system": {"clip_eps": 0.1, **system}}), derived)
-    assert float(hp.clip_eps) == pytest.approx(0.1)
-    assert float(hp.clip_eps_high) == pytest.approx(changes[HIGH] or 0.1)
+def test_upper_clip_bound_is_the_lower_unless_given() -> None:
+    for high, objective in ((0.3, "clip"), (0.3, "math.sqrt"), (None, "clip")):
+        derived = planned({HIGH: high, OBJECTIVE: objective, "system.clip_eps": 0.1}, 1)
+        system = {"clip_eps": 0.1, "clip_eps_high": high, "objective": objective}
+        hp = hyperparameters(parse({"system": system}), derived)
+        assert float(hp.clip_eps) == pytest.approx(0.1)
+        assert float(hp.clip_eps_high) == pytest.approx(high or 0.1)
 
 
 @pytest.mark.parametrize("name", ["target_kl", "reward_clip", "max_grad_norm"])
 def test_infinite_settings_reach_the_learner_as_infinity(name: str) -> None:
     config = parse({"system": {name: ".inf"}})
     assert getattr(hyperparameters(config, plan(config, 1)), name) == INF
-
-
-@pytest.mark.parametrize(
-    "num_updates, blocks, spread",
-    [(10, 10, [1] * 10), (10, 4, [2, 3, 2, 3]), (7, 3, [2, 2, 3]), (5, 1, [5]), (11, 2, [5, 6])],
-)
-def test_updates_are_spread_over_the_blocks(
-    num_updates: int, blocks: int, spread: list[int]
-) -> None:
-    result = planned({UPDATES: num_updates, BLOCKS: blocks}, 1)
-    assert list(result.updates_per_block) == spread
 
 
 @pytest.mark.parametrize(
@@ -963,20 +721,6 @@ def test_no_episode_is_lost_to_the_number_of_devices(
     assert result.eval_episodes_per_device == each
 
 
-@pytest.mark.long_but(4)
-@pytest.mark.parametrize("command", ["ff_ppo", "rec_ppo", "ff_pqn", "rec_pqn"])
-@pytest.mark.parametrize("env", ["cartpole", "breakout", "t_maze"])
-def test_what_is_for_accelerators_replaces_an_environments_own_values(
-    command: str, env: str
-) -> None:
-    usual, config = (launched(command, [f"env={env}", *more]) for more in ([], ["arch=gpu"]))
-    assert config.arch.total_num_envs == 32768 > usual.arch.total_num_envs
-    assert config.system.rollout_length == 8
-    assert config.system.gamma == usual.system.gamma
-    given = launched(command, ["arch=gpu", f"env={env}", "arch.total_num_envs=64"])
-    assert given.arch.total_num_envs == 64
-
-
 @pytest.mark.parametrize("algorithm", ["ppo", "pqn"])
 def test_a_number_that_an_agent_lacks_is_not_that_of_the_settings(algorithm: str) -> None:
     """Its class declares names and types alone, without the defaults."""
@@ -984,5 +728,5 @@ def test_a_number_that_an_agent_lacks_is_not_that_of_the_settings(algorithm: str
     assert made.gamma == 0.5
     for name in fields(system_type({"algorithm": algorithm})):
         if name != "gamma":
-            with pytest.raises(AttributeError, match=f"no hyperparameter {name}; there are gamma"):
+            with pytest.raises(AttributeError, match=f"no hyperparameter {name}"):
                 getattr(made, name)

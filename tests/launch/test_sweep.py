@@ -66,8 +66,7 @@ def test_table_is_sorted_by_the_absolute_metric_and_failures_come_last(
     assert (rows[0]["system.gamma"], rows[0]["absolute_metric"]) == ("0.99", "9.0")
     assert rows[3]["status"] == "NaN or infinity"
     assert rows[4]["status"] == "ended early"
-    printed = [line for line in capsys.readouterr().out.splitlines() if "│" in line]
-    assert [line.split("│")[1].strip() for line in printed] == [row["job"] for row in rows]
+    assert "system.gamma" in capsys.readouterr().out
     assert (swept / "sweep.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -81,27 +80,7 @@ def test_without_a_console_nothing_is_printed_and_without_jobs_nothing_written(
     assert list(empty.iterdir()) == []
 
 
-def lines_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[charts.Line]]:
-    """Panel -> its lines, of sweep.png."""
-    seen: list[Any] = []
-    monkeypatch.setattr(charts, "_draw_lines", lambda axes, lines: seen.append(lines))
-    sweep.report(folder, console=False)
-    monkeypatch.undo()
-    found = comparison.compare(runs.find([str(folder)])[0], {})
-    return dict(zip(found.tasks, seen, strict=True))
-
-
-def test_picture_has_a_line_for_each_setting_over_its_seeds(
-    swept: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (lines,) = lines_of(swept, monkeypatch).values()
-    assert {line.label: (line.x, line.y) for line in lines} == {
-        "system.gamma=0.9": ([100, 200], [4.5, 6.0]),  # of 1 and 8, the best member's
-        "system.gamma=0.99": ([100, 200], [2.5, 9.0]),
-    }
-
-
-def test_picture_has_a_panel_for_each_environment(
+def test_picture_has_a_panel_for_each_environment_and_a_line_for_each_setting(
     swept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = {"status": "finished", "absolute_metric": -80.0, "best_episode_return": -80.0}
@@ -110,35 +89,35 @@ def test_picture_has_a_panel_for_each_environment(
         config = OmegaConf.load(swept / number / "config.yaml")
         config.env.name = "Acrobot"
         OmegaConf.save(config, swept / number / "config.yaml")
-    panels = lines_of(swept, monkeypatch)
-    assert {task: sorted(line.label for line in lines) for task, lines in panels.items()} == {
-        "Acrobot": ["system.gamma=0.9", "system.gamma=0.99"],
-        "Pole": ["system.gamma=0.9", "system.gamma=0.99"],
+    seen: list[Any] = []
+    monkeypatch.setattr(charts, "_draw_lines", lambda axes, lines: seen.append(lines))
+    sweep.report(swept, console=False)
+    tasks = comparison.compare(runs.find([str(swept)])[0], {}).tasks
+    panels = {
+        task: {line.label: (line.x, line.y) for line in lines}
+        for task, lines in zip(tasks, seen, strict=True)
     }
-    assert [line.y for line in panels["Acrobot"]] == [[-90.0, -80.0]] * 2
-    assert sorted(line.y for line in panels["Pole"]) == [[2.5, 9.0], [4.5, 6.0]]
+    assert panels == {
+        "Acrobot": {f"system.gamma={g}": ([100, 200], [-90.0, -80.0]) for g in (0.9, 0.99)},
+        "Pole": {
+            "system.gamma=0.9": ([100, 200], [4.5, 6.0]),  # of 1 and 8, the best member's
+            "system.gamma=0.99": ([100, 200], [2.5, 9.0]),
+        },
+    }
 
 
-def test_a_damaged_summary_is_of_a_job_that_ended_early(swept: Path) -> None:
+def test_a_job_whose_summary_is_damaged_old_or_missing_did_not_finish(swept: Path) -> None:
     (swept / "0" / "summary.json").write_text('{"status": "fini')
-    jobs = {found["job"]: found for found in sweep.read(swept)}
-    assert jobs["0"]["summary"] == {"status": "ended early"}
-
-
-def test_a_resumed_job_that_was_killed_ended_early(swept: Path) -> None:
-    file = swept / "2" / "summary.json"
-    for steps, status in ((100, "ended early"), (200, "finished")):
-        file.write_text(json.dumps({**json.loads(file.read_text()), "steps": steps}))
-        (job,) = [each for each in sweep.read(swept) if each["job"] == "2"]
-        assert job["summary"]["status"] == status
-
-
-def test_a_job_without_a_summary_by_its_settings_is_unknown(swept: Path) -> None:
-    (swept / "0" / "summary.json").unlink()
-    typed = swept / "0" / ".hydra" / "overrides.yaml"
+    file = swept / "2" / "summary.json"  # of a job that was resumed, and killed then
+    file.write_text(json.dumps({**json.loads(file.read_text()), "steps": 100}))
+    (swept / "12" / "summary.json").unlink()
+    typed = swept / "12" / ".hydra" / "overrides.yaml"
     typed.write_text(typed.read_text() + "- logger.json=False\n")
-    jobs = {found["job"]: found for found in sweep.read(swept)}
-    assert jobs["0"]["summary"] == {"status": "unknown (logger.json=false)"}
+    found = {found["job"]: found["summary"]["status"] for found in sweep.read(swept)}
+    assert (found["0"], found["2"]) == ("ended early", "ended early")
+    assert "logger.json=false" in found["12"]
+    file.write_text(json.dumps({**json.loads(file.read_text()), "steps": 200}))
+    assert {f["job"]: f["summary"]["status"] for f in sweep.read(swept)}["2"] == "finished"
 
 
 def ended(gamma: str, first: int, **summary: Any) -> dict[str, Any]:

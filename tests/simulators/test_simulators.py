@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -61,9 +60,7 @@ def steps(found: Pool, num: int, action: int = 1) -> None:
         found.step([np.full(2, action)])
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"num_processes": 2}, {"num_processes": 2, "isolated": True}]
-)
+@pytest.mark.parametrize("settings", [{}, {"num_processes": 2}])
 def test_an_end_hands_over_both_observations(settings: dict[str, Any]) -> None:
     """Environment 0 terminates, environment 1 is truncated by its own clock, both in turn."""
     found, times = started(Known, **settings), np.zeros(2, int)
@@ -87,11 +84,7 @@ def test_an_end_hands_over_both_observations(settings: dict[str, Any]) -> None:
     ("settings", "own"),
     [
         ({}, [True, True, True]),
-        ({"num_processes": 1}, [False, False, False]),
-        ({"num_processes": 2}, [True, False, False]),
         ({"num_processes": 9}, [True, False, False]),
-        ({"num_processes": 2, "isolated": True}, [False, False, False]),
-        ({"num_processes": 2, "restart": True}, [False, False, False]),
         ({"num_processes": 2, "timeout": 60.0}, [False, False, False]),
     ],
 )
@@ -105,9 +98,8 @@ def test_this_process_is_the_first_of_several_that_need_no_replacement(
     found.close()
 
 
-@pytest.mark.parametrize("settings", [{}, {"num_processes": 2}])
-def test_only_the_chosen_environments_step_and_none_starts(settings: dict[str, Any]) -> None:
-    found = started(Known, 3, **settings)
+def test_only_the_chosen_environments_step_and_none_starts() -> None:
+    found = started(Known, 3, num_processes=2)
     for _ in range(LIMIT):
         found.step([np.zeros(3, int)], np.array([True, False, True]))
     np.testing.assert_array_equal(found.arrays.obs[0][:, 0], [LIMIT, 0, LIMIT])
@@ -193,17 +185,17 @@ def test_envpool_starts_what_follows_an_end_itself() -> None:
 
 
 FAULTS = {
-    "raises": "raises ValueError: the arm is stuck",
-    "nan": "returns an observation that is not finite",
-    "reward": "returns the reward inf",
-    "shape": "observation has shape (2,), the space says (3,)",
-    "dtype": "observation is complex128, the space says float32",
-    "quits": "raises SystemExit: 0",  # or the run would end as if all were well
-    "nothing": "step: reward is NoneType None, and must be a number",
-    "array": "step: reward is ndarray of shape (1,), and must be a number",
-    "four": "step: returns 4 values but must return 5: observation, reward, terminated",
-    "exits": "its process ended with status 7",
-    "hangs": "its step took more than env.step_timeout=1 seconds",
+    "raises": "the arm is stuck",
+    "nan": "not finite",
+    "reward": "reward inf",
+    "shape": "(2,)",
+    "dtype": "complex128",
+    "quits": "SystemExit: 0",  # or the run would end as if all were well
+    "nothing": "NoneType",
+    "array": "(1,)",
+    "four": "4 values",
+    "exits": "status 7",
+    "hangs": "env.step_timeout=1",
 }
 OF_PROCESS = ("exits", "hangs")
 
@@ -228,19 +220,16 @@ def test_a_fault_names_the_environment_and_its_step(how: str, tmp_path: Path) ->
     found.close()
 
 
-@pytest.mark.parametrize("failing", [0, 1])
-def test_a_fault_here_or_in_another_process_ends_both(failing: int) -> None:
+def test_a_fault_here_ends_the_other_process() -> None:
     before = children()
     found = started(Refusing, num_processes=2)
-    with pytest.raises(SimulatorError, match=f"^environment {failing} at its step 1: raises "):
-        found.step([np.arange(2) == failing])
+    with pytest.raises(SimulatorError, match=r"^environment 0 at its step 1: raises "):
+        found.step([np.arange(2) == 0])
     found.close()
     assert children() == before
 
 
-@pytest.mark.parametrize(
-    "how", [pytest.param(how, marks=pytest.mark.long if how == "hangs" else ()) for how in FAULTS]
-)
+@pytest.mark.parametrize("how", FAULTS)
 def test_a_restart_truncates_at_the_observation_before(how: str, tmp_path: Path) -> None:
     found = started(
         partial(Failing, how, str(tmp_path / "failed")),
@@ -262,35 +251,25 @@ def test_a_restart_truncates_at_the_observation_before(how: str, tmp_path: Path)
     found.close()
 
 
-@pytest.mark.parametrize("settings", [{}, {"num_processes": 2}])
-def test_a_fault_in_a_reset_restarts_the_environment(settings: dict[str, Any]) -> None:
+def test_a_fault_in_a_reset_restarts_the_environment() -> None:
     make = partial(Starting, "raises", 5)
-    found = started(make, restart=True, **settings)
+    found = started(make, restart=True, num_processes=1)
     found.reset([0, 1], [4, 5])
     assert found.restarts == 1
     assert found.arrays.obs[0][:, 0].tolist() == [4, next_seed(5) % 1000]
     found.close()
-    found = started(make, **settings)
+    found = started(make)
     with pytest.raises(SimulatorError, match=r"^environment 1 at .*: reset raises ValueError$"):
         found.reset([0, 1], [4, 5])
     found.close()
 
 
-@pytest.mark.parametrize(
-    "found, words",
-    [
-        (np.zeros(3, np.float32), "reset: returns one value but must return 2: observation, info"),
-        ((1.0, 2.0), "reset: the second value is float 2.0, and must be the info"),
-        ((np.zeros(2, np.float32), {}), "reset: observation has shape (2,), the space says (3,)"),
-    ],
-)
-def test_a_reset_that_returns_something_else_is_named(found: Any, words: str) -> None:
+def resetting(found: Any) -> type[Known]:
     class Resetting(Known):
         def reset(self, **given: Any) -> Any:
             return found
 
-    with pytest.raises(SimulatorError, match=f"^environment 0 at .*: {re.escape(words)}$"):
-        started(Resetting)
+    return Resetting
 
 
 class Four(Known):
@@ -304,27 +283,25 @@ class Flags(Known):
         return obs, reward, terminated, info, False
 
 
+class Less(Nested):
+    def _see(self) -> Any:
+        return {key: x for key, x in super()._see().items() if key != "bits"}
+
+
 @pytest.mark.parametrize(
     "make, words",
     [
-        (lambda: gymnasium.wrappers.TimeLimit(Four(), 5), "step: must return observation, reward"),
-        (Flags, "step: truncated is dict {}, and must be true or false"),
+        (resetting(np.zeros(3, np.float32)), "reset: .*observation, info"),
+        (resetting((1.0, 2.0)), "reset: .*float 2.0"),
+        (resetting((np.zeros(2, np.float32), {})), r"reset: .*\(2,\)"),
+        (lambda: gymnasium.wrappers.TimeLimit(Four(), 5), "step: .*observation, reward"),
+        (Flags, "step: truncated is dict"),
+        (Less, r"reset: observation\['bits'\]"),
     ],
 )
-def test_values_of_a_step_are_named(make: Any, words: str) -> None:
-    found = started(make)
-    with pytest.raises(SimulatorError, match=f"^environment 0 at its step 1: {words}"):
-        steps(found, 1)
-    found.close()
-
-
-def test_an_entry_that_an_observation_lacks_is_named() -> None:
-    class Less(Nested):
-        def _see(self) -> Any:
-            return {key: x for key, x in super()._see().items() if key != "bits"}
-
-    with pytest.raises(SimulatorError, match=r"reset: observation\['bits'\] is not there"):
-        started(Less)
+def test_what_an_environment_returns_wrongly_is_named(make: Any, words: str) -> None:
+    with pytest.raises(SimulatorError, match=f"^environment 0 at .*: {words}"):
+        steps(started(make), 1)
 
 
 def test_a_process_that_ends_in_a_reset_names_the_environment() -> None:
@@ -344,16 +321,7 @@ def test_a_process_that_is_not_ready_in_time_leaves_nothing(monkeypatch: Any) ->
     assert len(os.listdir("/proc/self/fd")) <= files
 
 
-def test_ctrl_c_in_a_terminal_is_for_the_run_alone() -> None:
-    before = set(children())
-    found = started(Known, num_processes=2)
-    own = set(children()) - before
-    assert own
-    assert all(os.getpgid(pid) != os.getpgrp() for pid in own)
-    found.close()
-
-
-@pytest.mark.parametrize("num_processes", [0, 1, 2])
+@pytest.mark.parametrize("num_processes", [1, 2])
 def test_a_process_that_cannot_make_its_environments_says_why(num_processes: int) -> None:
     parts = parts_of(Known)
 
@@ -379,15 +347,18 @@ def children() -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("num, isolated", [(4, False), (4, True), (1, False)])
+@pytest.mark.parametrize("num, isolated", [(4, True), (1, False)])
 def test_nothing_is_left_behind(num: int, isolated: bool) -> None:
+    """And Ctrl-C in a terminal does not reach the processes, but the run alone."""
     files, before = len(os.listdir("/proc/self/fd")), children()
     shared = set(os.listdir("/dev/shm"))
-    for _ in range(2):
-        found = started(Known, num, num_processes=2, isolated=isolated)
-        found.step([np.zeros(num, int)])
-        found.close()
-        found.close()
+    found = started(Known, num, num_processes=2, isolated=isolated)
+    own = set(children()) - set(before)
+    assert bool(own) == isolated
+    assert all(os.getpgid(pid) != os.getpgrp() for pid in own)
+    found.step([np.zeros(num, int)])
+    found.close()
+    found.close()
     del found
     assert children() == before
     assert set(os.listdir("/dev/shm")) == shared
@@ -403,7 +374,7 @@ from simulators import Failing
 from test_simulators import started
 found = started(partial(Failing, "hangs", {file!r}), num_processes=2, isolated=True)
 print(*[worker._process.pid for worker in found._workers], flush=True)
-if {forks} and not os.fork():  # as an environment in this process may do
+if not os.fork():  # as an environment in this process may do
     os.close(1)
     time.sleep(30)
     os._exit(0)
@@ -413,10 +384,9 @@ found.step([np.zeros(2, int)])
 """
 
 
-@pytest.mark.parametrize("forks", [False, True])
-def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path, forks: bool) -> None:
+def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     """Also while an environment hangs in a step, and while a fork of the parent lives."""
-    code = PARENT.format(path=sys.path, file=str(tmp_path / "failed"), forks=forks)
+    code = PARENT.format(path=sys.path, file=str(tmp_path / "failed"))
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     workers = [int(pid) for pid in parent.stdout.readline().split()]
@@ -483,24 +453,21 @@ def test_memory_without_room_is_taken_elsewhere_or_refused(monkeypatch: Any, roo
     monkeypatch.setattr(os, "posix_fallocate", fallocate)
     files = len(os.listdir("/proc/self/fd"))
     if room:
-        found = started(Known, num_processes=1)
-        found.step([np.zeros(2, int)])
-        found.close()
-        del found
+        found = simulators_pool._reserve(1000)
+        assert os.fstat(found).st_size == 1000
+        os.close(found)
     else:
-        with pytest.raises(
-            SimulatorError, match=r"bytes, which cannot be had in /dev/shm \(No space"
-        ):
-            started(Known, num_processes=1)
+        with pytest.raises(SimulatorError, match=r"/dev/shm .*env\.processes=0"):
+            simulators_pool._reserve(1000)
     assert len(tried) == 2
-    assert len(os.listdir("/proc/self/fd")) <= files
+    assert len(os.listdir("/proc/self/fd")) == files
 
 
 def test_memory_is_shared_where_it_cannot_be_reserved(monkeypatch: Any) -> None:
     monkeypatch.delattr(os, "posix_fallocate")  # as on macOS
-    found = started(Known, num_processes=1)
-    found.step([np.zeros(2, int)])
-    found.close()
+    found = simulators_pool._reserve(1000)
+    assert os.fstat(found).st_size == 1000
+    os.close(found)
 
 
 def test_a_process_that_cannot_start_leaves_no_descriptors(monkeypatch: Any) -> None:
@@ -607,6 +574,7 @@ def wait_for(wanted: int, seconds: str) -> None:
     """Wait until so many processes sleep for `seconds`."""
     deadline, number = time.monotonic() + 5, -1
     while number != wanted and time.monotonic() < deadline:
+        time.sleep(0.05)
         number = 0
         for file in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):  # it has ended
@@ -631,7 +599,7 @@ def test_processes_of_environments_end_with_theirs(ends: bool) -> None:
 def test_a_run_that_ends_at_once_ends_the_processes_of_environments() -> None:
     seconds = f"601.{os.getpid()}"
     make = partial(making.from_function, partial(Server, seconds, False), [])
-    found = Pool(make, 2, *parts_of(Known()), num_processes=2, isolated=True)
+    found = Pool(make, 2, *parts_of(Known()), num_processes=1)
     wait_for(2, seconds)
     kill_all()
     wait_for(0, seconds)

@@ -1,0 +1,289 @@
+"""Mistakes on the command line: each is refused in one line that names the key."""
+
+import functools
+import shlex
+import typing
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+
+import envs
+import gymnax.utils.load_mnist
+import jax
+import jax.numpy as jnp
+import pytest
+from cli import BROKEN, Outcome
+from gymnax.environments import spaces
+from hydra import initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.parse import parse
+from jaxppo.launch import composing
+from jaxppo.launch.errors import explain
+from jaxppo.launch.sweeping import check_sweep, check_sweeper
+from jaxppo.runtime.run.jobs import prepare
+
+
+def yes(agent: Any, steps: Any, distribution: Any, log_prob: jax.Array) -> jax.Array:
+    return log_prob > 0
+
+
+def averaged(agent: Any, steps: Any, distribution: Any, log_prob: jax.Array) -> jax.Array:
+    """No objective, since it gives one number for all steps."""
+    return jnp.mean(log_prob)
+
+
+def unbounded() -> envs.Takes:
+    """An environment that takes any two floats."""
+    return envs.Takes(spaces.Box(-float("inf"), float("inf"), (2,)))
+
+
+@pytest.fixture(autouse=True)
+def broken_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, text in BROKEN.items():
+        (tmp_path / f"{module}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def assert_names(line: str, keys: str) -> None:
+    """One line with each of `keys`, which bars part."""
+    assert len(line.splitlines()) == 1, line
+    assert "Traceback" not in line
+    for key in keys.split("|"):
+        assert key in line
+
+
+@functools.cache
+def of_files(groups: tuple[str, ...]) -> Any:
+    """The settings of files, composed once."""
+    return OmegaConf.create(composing.plain_settings(*composing.composed("ff_ppo", groups)))
+
+
+def prepared(typed: str) -> None:
+    """Prepare a run by what is typed, without Hydra but for the choice of files."""
+    words = shlex.split(typed)
+    groups = tuple(word for word in words if "." not in word.partition("=")[0].partition("@")[0])
+    settings = of_files(groups).copy()
+    for override in OverridesParser.create().parse_overrides([w for w in words if w not in groups]):
+        value = override.value()
+        OmegaConf.update(settings, override.key_or_group, value, merge=False, force_add=True)
+    prepare(parse(typing.cast(dict[str, Any], OmegaConf.to_container(settings, resolve=True))))
+
+
+OF_TESTS = "env.name=null env.target=envs."
+OWN = "env.name=null env.target=test_refusals.unbounded"
+LSTM = "network=lstm system.sequence_length=null"
+TORSO, CRITIC = "network.actor_torso", "network/critic_head=categorical"
+SETTINGS = {  # what is typed, and what the line must name: settings that do not fit each other
+    "system.objective=no_such_module.mine": "system.objective|no_such_module",
+    "system.objective=misspelt.mine": "system.objective|SyntaxError",
+    "system.objective=.mine": "system.objective=.mine",
+    "system.objective=math.tau": "system.objective=math.tau",
+    "system.objective=math.sqrt": "system.objective=math.sqrt|distribution, log_prob",
+    "system.objective=test_refusals.yes": "system.objective=test_refusals.yes|bool",
+    "system.objective=test_refusals.averaged": "system.objective=test_refusals.averaged|()",
+    # environments
+    "env.name=Cartpole-v1": "env.name=Cartpole-v1|CartPole-v1",
+    "env.name=null": "env.name=|env.target=",
+    "env.name=null env.target=Env": "env.target=Env",
+    "env.name=null env.target=no_such_package.Env": "env.target=no_such_package",
+    "env.name=null env.target=math.Env": "env.target=math.Env",
+    "env.name=null env.target=os.getcwd": "os.getcwd",
+    "env.name=null env.target=raises.Env": "env.target=raises.Env|no licence found",
+    "env.module=no_such_module": "env.module=no_such_module",
+    "env.module=raises": "env.module=raises|no licence found",
+    "env.kwargs.rows=3": "env.kwargs={'rows': 3}",
+    "env=deep_sea env.kwargs.size=0": "env.kwargs={'size': 0}",
+    "env.params.gravty=3": "env.params.gravty|env.params.gravity",
+    "env.params.gravity=strong": "gravity",
+    "env.params.max_steps_in_episode=0": "max_steps_in_episode=0",
+    "env=t_maze env.kwargs.delay=0": "delay=0",
+    "env.extras=[step,steps]": "env.extras=[step, steps]|last_action",
+    f"{OF_TESTS}Counted env.extras=[step]": "env.extras=[step]|envs.Counted",
+    "env.mask=[1,4]": "env.mask=[1,4]",
+    "env=breakout env.mask=[1]": "env.mask=[1]",
+    "env.action_mask=legal": "env.action_mask=legal|CartPole-v1",
+    f"{OF_TESTS}Masked env.action_mask=legal": "env.action_mask=legal|action_mask",
+    f"{OF_TESTS}Masked env.action_mask=observation": "env.action_mask=observation|float32",
+    f"{OF_TESTS}Remote": "envs.Remote",
+    # populations
+    "population.selection=pbt": "population.selection=pbt|population.size",
+    "population=pbt population.hyperparameters.actor_lr=[1e-2,1e-4]": "actor_lr",
+    "population=pbt population.hyperparameters.epochs=[1,4]": "epochs",
+    "population=pbt arch.num_seeds=2": "arch.num_seeds=2",
+    # memories
+    f"{LSTM} network.actor_memory.cell=rnn": "network.actor_memory|cell=rnn",
+    f"{LSTM} network.actor_memory.size=0": "network.actor_memory|size=0",
+    "network=lru system.sequence_length=8 network.actor_memory.min_radius=low": "min_radius=low",
+    "network=lru system.sequence_length=8 network.critic_memory.max_radius=1": "max_radius=1",
+    "network=gtrxl system.sequence_length=8 network.actor_memory.num_heads=5": "num_heads=5",
+    "system.sequence_length=8 network.actor_memory={_target_:jaxppo.networks.torsos.MLP}": (
+        "network.actor_memory"
+    ),
+    "env=breakout network=lstm_shared network/input_layer=image system.sequence_length=null "
+    "network.shared_torso=null": "network.shared_memory",
+    # heads and the actions they take
+    "network/actor_head=beta": "network.actor_head|Discrete",
+    "network/actor_head=multi_categorical": "network.actor_head|MultiDiscrete|not Discrete",
+    "env=pendulum network/actor_head=categorical": "network.actor_head|Box",
+    f"{OWN} network/actor_head=tanh_normal": "network.actor_head|network/actor_head=normal",
+    f"{OF_TESTS}Mixed network/actor_head=tanh_normal": "network.actor_head|auto",
+    "network.actor_head.continuous=gaussian": "network.actor_head|continuous=gaussian",
+    "env=pendulum network/actor_head=normal network.actor_head.initial_std=0": "initial_std=0",
+    f"{CRITIC} network.critic_head.low=20": "network.critic_head|low=20",
+    f"{CRITIC} system.clip_value_loss=true": "system.clip_value_loss=true|network/critic_head",
+    f"{CRITIC} system.value_loss=huber": "system.value_loss=huber|network/critic_head",
+    # layers and the observations they take
+    f"network/torso@{TORSO}=cnn": f"{TORSO}|CartPole-v1|network/input_layer=image",
+    "network=cnn": "network.input_layer|(4,)",
+    "env=breakout network.shared_torso.kernel_sizes=[11]": "network|kernel_sizes=[11]|10x10",
+    "env=breakout network.shared_torso.strides=[1,1]": "network.shared_torso|strides=[1, 1]",
+    "network/input_layer=select": "network.input_layer|key='observation'",
+    f"network/torso@{TORSO}=chain {TORSO}.layers=[64]": f"{TORSO}|layers.0=64|_target_",
+    "network.critic_head=null": "network.critic_head=null",
+    "network.input_layer=null": "network.input_layer=null",
+    "network.critic_head._target_=jaxppo.networks.torsos.MLP": "network.critic_head",
+    "network.actor_head._target_=jaxppo.networks.heads.ScalarHead": "network.actor_head",
+    f"{TORSO}.units=3": f"{TORSO}|'units'",
+    f"{TORSO}.layer_sizes=[0]": f"{TORSO}|layer_sizes=[0]",
+    f"{TORSO}.layer_sizes=64": f"{TORSO}|layer_sizes=64",
+    f"{TORSO}.activation=tahn": f"{TORSO}|activation=tahn|tanh",
+    f"{TORSO}._target_=jaxppo.networks.torsos.RNN": f"{TORSO}|torsos.RNN",
+    f"{TORSO}={{layer_sizes:[8]}}": f"{TORSO}|_target_",
+}
+
+
+@pytest.mark.parametrize("typed", SETTINGS)
+def test_settings_that_do_not_fit_are_refused(typed: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        prepared(typed)
+    assert_names(str(refusal.value), SETTINGS[typed])
+
+
+def test_environment_that_cannot_be_downloaded_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*arguments: Any) -> None:
+        raise URLError("Name or service not known")
+
+    monkeypatch.setattr(gymnax.utils.load_mnist, "_download", offline)
+    with pytest.raises(ConfigError) as refusal:
+        prepared("env.name=MNISTBandit-bsuite")
+    assert_names(str(refusal.value), "MNISTBandit-bsuite|Name or service not known")
+
+
+HYDRAS = {  # what Hydra refuses, in our words
+    "system.gama=0.9": "system.gama|system.gamma?",
+    "clip_eps=0.1": "system.clip_eps?",
+    "foo=1": "foo",
+    "envs=cartpole": "env=NAME",
+    "+system.foo=1": "system.foo",
+    f"{TORSO}.layer_size=[3]": f"{TORSO}.layer_sizes?",
+    "network=lru network.actor_memory.min_radus=0.5": "network.actor_memory.min_radius?",
+    "network.critic_torso.channels=[3]": "network.critic_torso.channels",
+    "env=": "env=",
+    "env=[cartpole,acrobot]": "env=[cartpole,acrobot]",
+    f"network/torso@{TORSO}=[1]": "network/torso",
+    "arch.seed=1,2": "arch.seed=1,2|-m",
+    "system.gamma=???": "system.gamma",
+    "env.kwargs=[3]": "env.kwargs=[3]",
+    "env=cartpol": "env=cartpol|env=cartpole?",
+    "arch=defualt": "arch=default?",
+    f"network/torso@{TORSO}=transformer": "network/torso|chain, cnn",
+    f"network/torso@{TORSO}=null": f"network/torso@{TORSO}=null",
+    "network/torso=mlp": "network/torso@network.",
+    "network.actor_memory=gru": "network/memory@network.actor_memory=NAME",
+    "network/memory@network.actor_memory=lstm": "+network/memory@network.actor_memory",
+    f"+{TORSO}.activation=relu": f"+{TORSO}.activation",
+    f"+network/torso@{TORSO}=cnn": f"+network/torso@{TORSO}",
+    "system.gamma={": "system.gamma={",
+    "system.gamma": "system.gamma|key=value",
+    "=5": "=5",
+    "+arch=2": "arch=2",
+    f"{TORSO}.layer_sizes.x=64": f"{TORSO}.layer_sizes",
+    f"{TORSO}.layer_sizes=64,64": f"{TORSO}.layer_sizes=64,64|[",
+    "system..gamma=0.9": "system..gamma=0.9",
+    "system=null": "system=null",
+    "system.gamma='${system.no_such}'": "system.gamma|system.no_such",
+}
+
+
+@pytest.mark.parametrize("typed", HYDRAS)
+def test_what_hydra_refuses_is_said_in_our_words(typed: str) -> None:
+    words = shlex.split(typed)
+    with pytest.raises(Exception) as refusal:
+        composing.compose("ff_ppo", words)
+    line = " ".join(str(explain(refusal.value, words)).split())
+    assert_names(line, HYDRAS[typed])
+    assert "++" not in line  # which the command line writes itself
+
+
+LAUNCHED = {  # one of each kind as a command, with what only commands know
+    "network/actor_head=beta": "network.actor_head",
+    "system.gamma 0.9": "system.gamma",
+    "--gamma 0.9": "--gamma",
+    "hydra.rundir=out": "hydra.rundir",
+    "hydra.run.dir=null": "hydra.run.dir=null",
+    "-m system.gamma=0.9,2": "system.gamma=2.0",
+    "-m resume=nowhere": "resume=nowhere",
+}
+
+
+@pytest.mark.parametrize("typed", LAUNCHED)
+def test_a_command_refuses_with_status_2_and_writes_nothing(
+    launch: Any, cwd: Path, typed: str
+) -> None:
+    outcome = launch(*shlex.split(typed))
+    assert_refused(outcome, LAUNCHED[typed], cwd)
+
+
+def assert_refused(outcome: Outcome, keys: str, cwd: Path) -> None:
+    """Status 2, one line with every key, nothing left."""
+    assert (outcome.status, outcome.out) == (2, "")
+    assert_names(outcome.err, keys)
+    assert list(cwd.iterdir()) == []
+
+
+SWEPT = {
+    "system.gamma=0.9,high": "system.gamma=high",
+    "arch.seed=1,2 env.name=Cartpole-v1": "env.name=Cartpole-v1",
+    f"{TORSO}.layer_sizes=[8],[0]": f"{TORSO}|layer_sizes=[0]",
+    "system.algorithm=ppo,nope": "system.algorithm=nope",
+    "system.num_minibatches=4,7": "system.num_minibatches=7",
+    "system.gamma=interval(0.9,1.02)": "system.gamma=1.02",
+    "system.gamma=interval(0.99,0.9)": "system.gamma|from 0.99 to 0.9",
+    "system.clip_epss=interval(0.1,0.4)": "system.clip_eps?",
+    "system.epochs=interval(1,4)": "system.epochs|integer",
+    "system.actor_lr=tag(log,interval(0,1))": "system.actor_lr|log",
+}
+
+
+@pytest.mark.parametrize("typed", SWEPT)
+def test_sweeps_and_studies_are_checked_before_they_start(typed: str) -> None:
+    words = [f"++{each}" if each.startswith("system.") else each for each in typed.split()]
+    initialize = initialize_config_dir(version_base=None, config_dir=str(composing.config_dir()))
+    with initialize, pytest.raises(ConfigError) as refusal:
+        check_sweep("ff_ppo", ["env=cartpole", *words])
+    assert_names(str(refusal.value), SWEPT[typed])
+
+
+OPTUNA = {"_target_": "a.optuna.Sweeper", "direction": "maximize", "n_trials": 4, "n_jobs": 2}
+BASIC = {"_target_": "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"}
+
+
+@pytest.mark.parametrize(
+    "sweeper, typed, subdir, key",
+    [
+        (BASIC, ["system.gamma=interval(0.5,0.9)"], "x", "system.gamma=interval(0.5,0.9)"),
+        ({**BASIC, "params": {"system.gamma": "interval(0.9,1)"}}, [], "x", "system.gamma="),
+        ({**OPTUNA, "direction": "minimize"}, [], "${hydra.job.num}", "hydra.sweeper.direction="),
+        ({**OPTUNA, "n_jobs": 0}, [], "${hydra.job.num}", "hydra.sweeper.n_jobs=0"),
+        (OPTUNA, [], "${x}", "hydra.sweep.subdir=${x}"),
+    ],
+)
+def test_a_sweeper_that_cannot_do_it_is_refused(
+    sweeper: Any, typed: list[str], subdir: str, key: str
+) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        check_sweeper(OmegaConf.create(sweeper), typed, subdir)
+    assert_names(str(refusal.value), key)
