@@ -19,7 +19,8 @@ def setting(default: Any, help: str, **rule: Any) -> Any:
     """Make a dataclass field with a help text and a rule.
 
     Rules for numbers are `low`, `high`, `above` and `infinite`. Rules for text are `choices`, a
-    tuple of names, and `importable`, which also accepts import paths such as my_module.my_choice.
+    tuple of names, `importable`, which also accepts import paths such as my_module.my_choice, and
+    `steps`, which also accepts a number of steps.
     """
     if isinstance(default, dict | list):
         return dataclasses.field(

@@ -297,6 +297,7 @@ def test_every_setting_has_help_and_a_good_default() -> None:
         assert field.metadata["help"], key
         assert set(field.metadata) <= {
             *("help", "low", "high", "above", "infinite", "choices", "importable", "rate", "tune"),
+            "steps",
             *("traced", "follows", "coupled", "switch"),
         }
         default = getattr(cls(), name)
@@ -319,7 +320,7 @@ def setting(key: str, value: Any) -> Any:
 
 
 INTEGER, OPTIONAL_INTEGER = "system.epochs", "arch.num_updates"
-NUMBER, FLAG = "system.gamma", "arch.plan_only"
+NUMBER, FLAG = "system.gamma", "arch.absolute_metric"
 TEXT, MAPPING, OPTIONAL_MAPPING = "env.name", "env.params", "network.actor_torso"
 OPTIONAL_NUMBER, LIST, CHOICE = "system.clip_eps_high", "env.extras", "system.objective"
 INTEGERS, MAPPINGS = "env.mask", "logger.sinks"
@@ -515,7 +516,7 @@ def test_unknown_key_names_the_nearest() -> None:
 
 @pytest.mark.parametrize("old, new", RENAMED.items())
 def test_a_renamed_key_says_its_new_name(old: str, new: str) -> None:
-    assert new in known_keys()
+    assert new in known_keys() or new.startswith("python -m")
     assert old not in known_keys()
     group, name = old.split(".")
     with pytest.raises(ConfigError, match=f"^{old}: .*{new}"):

@@ -5,11 +5,13 @@ import math
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import jax
 import pytest
+from cli import CARTPOLE
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.importing import is_installed
@@ -286,6 +288,16 @@ def test_a_plan_for_gpus_that_are_not_here_counts_and_estimates(
     assert 1e4 < found["estimated_steps_per_second"] < 1e8
     assert slow == []
     assert f"{found['kernels_per_update']:,}" in capsys.readouterr().out
+
+
+@pytest.mark.long
+def test_a_plan_says_what_a_run_needs_and_writes_nothing(
+    cwd: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(cwd)
+    planning.plan([*CARTPOLE, "arch.num_updates=null", "arch.total_timesteps=100"])
+    assert "128 steps" in capsys.readouterr().out
+    assert not list(cwd.iterdir())
 
 
 @pytest.mark.long

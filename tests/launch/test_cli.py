@@ -41,7 +41,6 @@ from jaxppo.launch import command_line, composing, sweeping
 from jaxppo.launch.composing import compose
 from jaxppo.launch.errors import explain
 from jaxppo.launch.resuming import compose_run, resume_overrides
-from jaxppo.runtime.run import loop
 from jaxppo.runtime.run.compiling import TooLargeError
 from jaxppo.runtime.run.jobs import Job, TrainingError
 from jaxppo.runtime.store.directories import only_run_in
@@ -169,17 +168,6 @@ def test_a_sweep_over_seeds_trains_each_until_a_reward_turns_nan(
 
 
 @pytest.mark.long
-def test_a_plan_is_printed_and_leaves_the_directory_free(launch: Any, cwd: Path) -> None:
-    typed = ["arch.num_updates=null", "arch.total_timesteps=100", "arch.plan_only=true"]
-    outcome = launch(*CARTPOLE, *typed, "hydra.run.dir=run", run=loop.run)
-    assert (outcome.status, outcome.err) == (0, "")
-    assert "128 steps" in outcome.out
-    assert "metrics.jsonl" not in {path.name for path in (cwd / "run").iterdir()}
-    launch("hydra.run.dir=run", run=recorder(seen := []))
-    assert len(seen) == 1
-
-
-@pytest.mark.long
 @pytest.mark.parametrize(
     "how, words", [("env=cartpol >&-", "env=cartpol"), ("--help > /dev/full", "standard output")]
 )
@@ -256,7 +244,7 @@ def test_what_to_type_is_quoted_for_shell_and_hydra() -> None:
 def recorder(seen: list[Config]) -> Callable[..., float]:
     """In place of a run: keeps its settings."""
 
-    def run(config: Config, run_dir: Path, *, resume: bool = False) -> float:
+    def run(config: Config, run_dir: Path, **_: Any) -> float:
         assert run_dir.is_dir()
         seen.append(config)
         return 0.0
@@ -530,15 +518,14 @@ def test_cfg_job_prints_the_settings(launch: Any) -> None:
 @pytest.mark.parametrize(
     "typed, seeds",
     [
-        ("env=cartpole -m arch.seed=1,2 arch.plan_only=true hydra/launcher=basic", [1, 2]),
+        ("env=cartpole -m arch.seed=1,2 hydra/launcher=basic", [1, 2]),
         ("arch.seed=3 --config-name ff_pqn system.gamma=0.9", [3]),
     ],
 )
-def test_flags_stand_anywhere(launch: Any, cwd: Path, typed: str, seeds: list[int]) -> None:
+def test_flags_stand_anywhere(launch: Any, typed: str, seeds: list[int]) -> None:
     outcome = launch(*typed.split(), "hydra.sweep.dir=sweep", run=recorder(seen := []))
     assert (outcome.status, outcome.err) == (0, "")
     assert [config.arch.seed for config in seen] == seeds
-    assert not (cwd / "sweep" / "sweep.csv").exists(), "a sweep of plans has a report"
 
 
 def test_a_used_directory_of_a_sweep_is_refused(launch: Any, cwd: Path) -> None:
@@ -640,7 +627,7 @@ def test_a_run_that_fails_is_one_line(launch: Any) -> None:
     def run(*args: Any, **given: Any) -> float:
         raise TrainingError("diverged")
 
-    assert launch("arch.plan_only=true", run=run) == Outcome(1, "", "diverged\n")
+    assert launch(run=run) == Outcome(1, "", "diverged\n")
 
 
 @pytest.mark.filterwarnings("ignore")  # of Optuna's own
