@@ -52,7 +52,7 @@ def remembering() -> TrainedPolicy:
 
 
 def observations(policy: TrainedPolicy, num: int = 3) -> Any:
-    reset = policy.system.env.reset(jax.random.split(jax.random.key(0), num))
+    reset = jax.jit(policy.system.env.reset)(jax.random.split(jax.random.key(0), num))
     return jax.tree.map(np.asarray, reset[1])
 
 
@@ -153,24 +153,31 @@ def test_acting_is_that_of_training(config: Any) -> None:
     """Greedy and sampled, one or many, with statistics, mask and memory, step by step."""
     policy = fresh(config)
     env = policy.system.env
-    state, obs = env.reset(jax.random.split(jax.random.key(0), 3))
+    state, obs = jax.jit(env.reset)(jax.random.split(jax.random.key(0), 3))
+    step_env = jax.jit(env.step)
+
+    @jax.jit
+    def expected(carry: Any, obs: Any, reset: jax.Array, key: jax.Array) -> Any:
+        """The memory after a step, and the actions, greedy and drawn."""
+        add_time = jax.tree.map(lambda x: x[None], (obs, reset))
+        carry, output = unroll(policy.system, policy.policy, carry, *add_time)
+        now = jax.tree.map(lambda x: x[0], output.distribution)
+        drawn = now.sample_and_log_prob(seed=key)[0]
+        return carry, now.to_action(now.mode()), now.to_action(drawn)
+
     carry, expected_carry = None, policy.system.algorithm.network.initial_carry(3)
     reset = jnp.ones(3, bool)
     for step in range(3):
         key = jax.random.fold_in(jax.random.key(1), step)
         greedy, after = policy.act(obs, carry=carry, reset=reset)
         drawn, _ = policy.act(obs, key, carry=carry, reset=reset)
-        add_time = jax.tree.map(lambda x: x[None], (obs, reset))
-        expected_carry, output = unroll(policy.system, policy.policy, expected_carry, *add_time)
-        now = jax.tree.map(lambda x: x[0], output.distribution)
-        close(greedy, now.to_action(now.mode()))
-        close(drawn, now.to_action(now.sample_and_log_prob(seed=key)[0]))
-        close(after, expected_carry)
+        expected_carry, *actions = expected(expected_carry, obs, reset, key)
+        close([greedy, drawn, after], [*actions, expected_carry])
         mine = None if carry is None else row(carry, step)
         single, own = policy.act(row(obs, step), carry=mine, reset=reset[step])
         close((single, own), row((greedy, after), step))
         carry = after
-        state, found = env.step(jax.random.split(key, 3), state, drawn)
+        state, found = step_env(jax.random.split(key, 3), state, drawn)
         obs, reset = found.obs, found.terminated | found.truncated
 
 
