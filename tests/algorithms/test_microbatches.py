@@ -24,28 +24,21 @@ MEMORY = {**NETWORK, "actor_memory": GRU, "critic_memory": GRU}
 @pytest.mark.long
 def test_learning_in_parts_is_learning_at_once(small: Any) -> None:
     """Of a memory with burn-in, and of advantages standardised by minibatch."""
-    of_memory = {
-        "network": MEMORY,
-        "system": {"sequence_length": 4, "burn_in": 1, "num_minibatches": 1},
-    }
-    of_none = {"system": {"standardize_advantages": "minibatch", "num_minibatches": 2}}
-    for changes in (of_memory, of_none):
-        system, state = small(env__params={"terminates": True}, **changes)
-        at_once = compiled(dataclasses.replace(system, num_microbatches=1, num_value_chunks=1))
-        state, rollout, keys = collect_with_keys(at_once, state)
-        in_parts = compiled(dataclasses.replace(system, num_microbatches=4, num_value_chunks=4))
-        agents, found = zip(
-            *(x.learn(state.agent, rollout, keys) for x in (at_once, in_parts)), strict=True
-        )
-        pairs = zip(
-            *(
-                jax.tree.leaves((agent.policy.params, learnt.steps, learnt.targets, learnt.finish))
-                for agent, learnt in zip(agents, found, strict=True)
-            ),
-            strict=True,
-        )
-        for one, other in pairs:
-            np.testing.assert_allclose(other, one, rtol=2e-4, atol=1e-6)
+    lengths = {"sequence_length": 4, "burn_in": 1, "num_minibatches": 1}
+    system, state = small(
+        env__params={"terminates": True},
+        network=MEMORY,
+        system={"standardize_advantages": "minibatch", **lengths},
+    )
+    at_once = compiled(dataclasses.replace(system, num_microbatches=1, num_value_chunks=1))
+    state, rollout, keys = collect_with_keys(at_once, state)
+    in_parts = compiled(dataclasses.replace(system, num_microbatches=4, num_value_chunks=4))
+    found = []
+    for phases in (at_once, in_parts):
+        agent, learnt = phases.learn(state.agent, rollout, keys)
+        found.append((agent.policy.params, learnt.steps, learnt.targets, learnt.finish))
+    for one, other in zip(*map(jax.tree.leaves, found), strict=True):
+        np.testing.assert_allclose(other, one, rtol=2e-4, atol=1e-6)
 
 
 def test_extremes_are_of_all_microbatches_and_losses_their_means(small: Any) -> None:

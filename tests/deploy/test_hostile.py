@@ -19,7 +19,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 import jaxppo
-from jaxppo import evaluate, report
+from jaxppo import report
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import parse
 from jaxppo.config.stored import plain, read_config
@@ -142,8 +142,6 @@ def test_what_belongs_to_a_machine_is_not_taken_from_a_run(
     assert json.loads((run_dir / "summary.json").read_text())["status"] == "finished"
     assert_clean(cwd)
     assert "evil" not in (run_dir / "config.yaml").read_text()
-    monkeypatch.setattr(sys, "argv", ["evaluate", "run=run"])
-    evaluate.main()
     composed = "hydra: {job: {config_name: ff_ppo}, runtime: {choices: {}}}"
     (run_dir / ".hydra" / "hydra.yaml").write_text(composed)
     monkeypatch.setattr(sys, "argv", ["report", "run", "out=run/page"])
