@@ -1,6 +1,7 @@
 """The phases of an update, each compiled once for a system, and rollouts to run them on."""
 
 import dataclasses
+import functools
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from conftest import alone, build, small_config
 
 from jaxppo.algorithms import acting, memory, ppo_data, report, spine
 from jaxppo.algorithms.gradient_steps import make_step
@@ -93,6 +95,39 @@ def with_steps(batch: Batch, **changes: Any) -> Batch:
 def with_hyperparameters(agent: AgentState, **changes: Any) -> AgentState:
     """The agent with other hyperparameters."""
     return dataclasses.replace(agent, hyperparameters=agent.hyperparameters.replace(**changes))
+
+
+def given(state: LearnerState, **changes: float) -> LearnerState:
+    """The state with other hyperparameters."""
+    numbers = {name: jnp.float32(value) for name, value in changes.items()}
+    return dataclasses.replace(state, agent=with_hyperparameters(state.agent, **numbers))
+
+
+def moved(agent: AgentState) -> AgentState:
+    """The agent with other parameters, so that everything it sees matters."""
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(
+        lambda x: x + jnp.asarray(0.2 * rng.normal(size=x.shape), x.dtype), agent.policy.params
+    )
+    return dataclasses.replace(agent, policy=dataclasses.replace(agent.policy, params=params))
+
+
+def acted(phases: Any, state: LearnerState) -> tuple[LearnerState, LearnerState, Rollout]:
+    """States before and after a rollout, and the rollout.
+
+    It begins within an episode, after statistics and parameters have moved.
+    """
+    state, rollout = collect(phases, state)
+    agent = phases.update_obs_statistics(moved(state.agent), rollout)
+    before = dataclasses.replace(state, agent=agent)
+    return before, *collect(phases, before)
+
+
+@functools.cache
+def of_system(**changes: Any) -> tuple[Any, LearnerState]:
+    """The phases of a small system with settings of `system`, and its first state; made once."""
+    system, state = alone(*build(small_config(system=changes))[:2])
+    return compiled(system), state
 
 
 def flat(tree: Any) -> np.ndarray:

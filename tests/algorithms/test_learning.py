@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+import jax
+import numpy as np
 import pytest
-from conftest import small_config
+from conftest import LAYERS, alone, build, small_config
 from omegaconf import OmegaConf
 
+from jaxppo.algorithms import acting, spine
 from jaxppo.config.parse import parse
 from jaxppo.launch.composing import config_dir
-from jaxppo.runtime.run.jobs import TrainingError
 from jaxppo.runtime.run.loop import run
 
 
@@ -21,7 +23,7 @@ def slow(*values: Any) -> Any:
 
 
 def head(name: str) -> dict[str, str]:
-    return {"_target_": f"jaxppo.networks.heads.{name}"}
+    return {"_target_": f"{LAYERS}.heads.{name}"}
 
 
 QUIET = ["logger.console=false", "logger.plot=false", "arch.compile_cache=null"]
@@ -34,6 +36,8 @@ CARTPOLE_100K = [
     "system.critic_lr=1e-3",
     "system.epochs=4",
     "system.num_minibatches=4",
+    "arch.num_evaluation=5",
+    "arch.num_eval_episodes=16",
 ]
 
 
@@ -49,20 +53,6 @@ def train(
     return result, [event["episode_return"] for event in events if event["event"] == "eval"]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("target, normalize", [("envs.Copy", False), ("envs.Echo", True)])
-def test_copy_is_solved(tmp_path: Path, target: str, normalize: bool) -> None:
-    """Chance is 1/3, the optimum 1."""
-    settings = small_config(
-        arch={"total_num_envs": 32, "num_updates": 60},
-        system={"actor_lr": 1e-2, "critic_lr": 1e-2, "normalize_observations": normalize},
-        env__target=target,
-        logger={"console": False, "plot": False},
-    )
-    assert run(settings, tmp_path) > 0.99
-
-
-LAYERS = "jaxppo.networks"
 IMAGE = {
     "input_layer": {"_target_": f"{LAYERS}.inputs.Image"},
     "shared_torso": {"_target_": f"{LAYERS}.torsos.CNN", "layer_sizes": [32]},
@@ -71,10 +61,19 @@ IMAGE = {
 }
 
 
+SKIPPING = {"on_nonfinite": "skip", "absolute_metric": False}
+NORMALIZED = dict.fromkeys(
+    ("normalize_observations", "normalize_values", "normalize_rewards"), True
+)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     "changes, at_least",
     [
+        # One-hot and dict observations: chance is 1/3.
+        slow({"env": {"target": "envs.Copy"}}, 0.99),
+        ({"env": {"target": "envs.Echo"}, "system": {"normalize_observations": True}}, 0.99),
         # Continuous: 0 is the optimum; of the bounds' middle, -1/4.
         ({"env": {"target": "envs.Aim"}}, -0.06),
         slow({"env": {"target": "envs.Aim"}, "network": {"actor_head": head("NormalHead")}}, -0.06),
@@ -83,18 +82,14 @@ IMAGE = {
         slow({"env": {"target": "envs.Parts"}}, 0.99),
         slow({"env": {"target": "envs.Mixed"}}, 0.9),
         # Masks: an illegal action would give NaN. Images: chance is 1/4.
-        ({"env": {"target": "envs.Masked"}}, 2.9),
+        slow({"env": {"target": "envs.Masked"}}, 2.9),
         ({"env": {"target": "envs.Picture"}, "network": IMAGE}, 0.99),
         # Only one of these inputs tells the two steps of an episode apart: 1 without.
-        ({"env": {"target": "envs.Recall", "extras": ["step"]}}, 1.95),
-        slow({"env": {"target": "envs.Recall", "extras": ["last_action"]}}, 1.95),
-        slow({"env": {"target": "envs.Recall", "extras": ["last_reward"]}}, 1.95),
+        *(
+            slow({"env": {"target": "envs.Recall", "extras": [extra]}}, 1.95)
+            for extra in ("step", "last_action", "last_reward")
+        ),
     ],
-    ids=lambda value: (
-        "-".join(str(x) for part in value.values() for x in part.values())[:60]
-        if isinstance(value, dict)
-        else None
-    ),
 )
 def test_spaces_are_learnt(tmp_path: Path, changes: dict[str, Any], at_least: float) -> None:
     assert short_run(tmp_path, **changes) > at_least
@@ -104,19 +99,25 @@ def test_spaces_are_learnt(tmp_path: Path, changes: dict[str, Any], at_least: fl
 @pytest.mark.parametrize(
     "changes",
     [
-        slow({"system": {"objective": "penalty", "adapt_kl_coef": True}}),
-        slow({"system": {"objective": "dpo"}}),
-        {"system": {"objective": "reinforce", "epochs": 1}},
-        {"system": {"advantages": "vtrace", "recompute_targets": True}},
-        slow({"system": {"target_kl": 0.05, "standardize_advantages": "minibatch"}}),
-        slow(
-            {"system": {"normalize_values": True, "value_loss": "huber", "clip_value_loss": True}}
+        {
+            "system": {
+                **{"advantages": "vtrace", "recompute_targets": True},
+                **{"value_loss": "huber", "clip_value_loss": True},
+            }
+        },
+        *map(
+            slow,
+            (
+                {"system": {"objective": "penalty", "adapt_kl_coef": True}},
+                {"system": {"objective": "dpo"}},
+                {"system": {"objective": "reinforce", "epochs": 1}},
+                {"system": {"target_kl": 0.05, "standardize_advantages": "minibatch"}},
+                {"network": {"critic_head": head("CategoricalCriticHead")}},
+                {"network": {"actor_torso": {"_target_": f"{LAYERS}.torsos.NoisyMLP"}}},
+                {"arch": {"precision": "bf16"}, "system": {"normalize_rewards": True}},
+            ),
         ),
-        slow({"network": {"critic_head": head("CategoricalCriticHead")}}),
-        slow({"network": {"actor_torso": {"_target_": f"{LAYERS}.torsos.NoisyMLP"}}}),
-        slow({"arch": {"precision": "bf16"}, "system": {"normalize_rewards": True}}),
     ],
-    ids=lambda value: "-".join(str(x) for part in value.values() for x in part.values())[:60],
 )
 def test_every_way_of_learning_solves_copy(tmp_path: Path, changes: dict[str, Any]) -> None:
     """Chance is 1/3, the optimum 1."""
@@ -127,32 +128,19 @@ def test_every_way_of_learning_solves_copy(tmp_path: Path, changes: dict[str, An
 @pytest.mark.parametrize("what", ["reward", slow("observation")])
 def test_steps_that_are_not_finite_can_be_skipped(tmp_path: Path, what: str) -> None:
     """Half of all rollouts are spoilt; statistics and parameters are not."""
-    statistics = dict.fromkeys(
-        ("normalize_observations", "normalize_values", "normalize_rewards"), True
+    score = short_run(
+        tmp_path,
+        env={"target": "envs.Faulty", "kwargs": {"what": what}},
+        arch={**SKIPPING, "num_updates": 120, "num_evaluation": 6},
+        system=NORMALIZED,
     )
-    changes = {
-        "env": {"target": "envs.Faulty", "kwargs": {"what": what}},
-        "arch": {"num_updates": 120, "num_evaluation": 6, "absolute_metric": False},
-        "system": statistics,
-    }
-    with pytest.raises(TrainingError, match=f"NaN or infinity in {what}"):
-        short_run(tmp_path, **changes)
-    (tmp_path / "skip").mkdir()
-    skip = {**changes, "arch": {**changes["arch"], "on_nonfinite": "skip"}}
-    assert short_run(tmp_path / "skip", **skip) > 0.98
-    lines = (tmp_path / "skip" / "metrics.jsonl").read_text().splitlines()
+    assert score > 0.98
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     training = [event for event in map(json.loads, lines) if event["event"] == "train"]
     assert all(0 < event["skipped_steps"] < 8 for event in training)  # of 8 an update, on average
     for event in training:
         assert event["skipped_steps"] + event["gradient_steps"] == 8
         assert event["actor_loss"] is not None
-
-
-@pytest.mark.long
-def test_where_every_step_is_skipped_the_run_stops(tmp_path: Path) -> None:
-    bad = {"actor_lr": 1e30, "critic_lr": 1e30, "decay_learning_rates": False}
-    with pytest.raises(TrainingError, match=r"parameter|gradient steps of the block"):
-        short_run(tmp_path, env={"target": "envs.Copy"}, arch={"on_nonfinite": "skip"}, system=bad)
 
 
 def memory(cell: str) -> dict[str, Any]:
@@ -203,26 +191,19 @@ def short_run(run_dir: Path, **changes: dict[str, Any]) -> float:
 
 
 @pytest.mark.long
-def test_the_critic_learns_the_value_of_endless_reward(tmp_path: Path) -> None:
+def test_the_critic_learns_the_value_of_endless_reward() -> None:
     """Reward 1 a step, cut by the clock every 5: V = 1 / (1 - gamma) only if bootstrapped."""
-    import jax
-    import numpy as np
-    from conftest import alone, build
-
-    from jaxppo.algorithms import acting, spine
-
     settings = small_config(
         arch={"total_num_envs": 16, "num_updates": 400},
         system={"critic_lr": 1e-2, "gamma": 0.8, "decay_learning_rates": False},
         env={"target": "envs.Endless"},
     )
-    built, state, _ = build(settings)
-    built, state = alone(built, state)
-    step = jax.jit(lambda state: spine.update(built, state)[0])
+    system, state = alone(*build(settings)[:2])
+    step = jax.jit(lambda state: spine.update(system, state)[0])
     for _ in range(400):
         state = step(state)
     reset = np.zeros((1, 16), bool)
-    _, output = acting.unroll(built, state.agent.policy, (), state.acting.obs[None], reset)
+    _, output = acting.unroll(system, state.agent.policy, (), state.acting.obs[None], reset)
     np.testing.assert_allclose(output.value.mean(), 1.0 / (1.0 - 0.8), rtol=0.02)
 
 

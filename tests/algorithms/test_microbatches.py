@@ -1,63 +1,57 @@
 """Minibatches in microbatches: the same numbers as at once, and how many there are."""
 
 import dataclasses
-from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from conftest import NETWORK, build, small_config
-from phases import add_targets, collect, compiled, with_steps
+from conftest import NETWORK, small_config
+from phases import add_targets, collect, collect_with_keys, compiled, with_steps
 
-from jaxppo.algorithms import gradient_steps, ppo_data, spine
+from jaxppo.algorithms import gradient_steps, ppo_data
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.plan import plan
 from jaxppo.ops import sequences
 from jaxppo.runtime.programs import microbatches
-from jaxppo.types import Batch
+from jaxppo.runtime.programs.build import build
+from jaxppo.types import Batch, System
 
 GRU = {"_target_": "jaxppo.networks.memory.Recurrent", "cell": "gru", "size": 8}
-CASES: dict[str, dict[str, Any]] = {
-    "feed-forward": {"system": {"standardize_advantages": "minibatch", "num_minibatches": 2}},
-    "memory": {
-        "network": {**NETWORK, "actor_memory": GRU, "critic_memory": GRU},
-        "system": {"sequence_length": 4, "burn_in": 1, "num_minibatches": 1},
-    },
-}
-
-
-@pytest.mark.parametrize(
-    "case, terminates",
-    [
-        ("feed-forward", True),
-        pytest.param("feed-forward", False, marks=pytest.mark.long),
-        pytest.param("memory", False, marks=pytest.mark.long),
-        pytest.param("memory", True, marks=pytest.mark.slow),
-    ],
-)
-def test_an_update_in_parts_is_the_update_at_once(small: Any, case: str, terminates: bool) -> None:
-    system, state = small(env__params={"terminates": terminates}, **CASES[case])
-    found = []
-    for num in (1, 4):
-        system = dataclasses.replace(system, num_microbatches=num, num_value_chunks=num)
-        after, metrics = jax.jit(partial(spine.update, system))(state)
-        found.append(jax.tree.leaves((after.agent.policy.params, metrics)))
-    for at_once, in_parts in zip(*found, strict=True):
-        np.testing.assert_allclose(in_parts, at_once, rtol=2e-4, atol=1e-6)
+MEMORY = {**NETWORK, "actor_memory": GRU, "critic_memory": GRU}
 
 
 @pytest.mark.long
+def test_learning_in_parts_is_learning_at_once(small: Any) -> None:
+    """Of a memory with burn-in, and of advantages standardised by minibatch."""
+    lengths = {"sequence_length": 4, "burn_in": 1, "num_minibatches": 1}
+    system, state = small(
+        env__params={"terminates": True},
+        network=MEMORY,
+        system={"standardize_advantages": "minibatch", **lengths},
+    )
+    at_once = compiled(dataclasses.replace(system, num_microbatches=1, num_value_chunks=1))
+    state, rollout, keys = collect_with_keys(at_once, state)
+    in_parts = compiled(dataclasses.replace(system, num_microbatches=4, num_value_chunks=4))
+    found = []
+    for phases in (at_once, in_parts):
+        agent, learnt = phases.learn(state.agent, rollout, keys)
+        found.append((agent.policy.params, learnt.steps, learnt.targets, learnt.finish))
+    for one, other in zip(*map(jax.tree.leaves, found), strict=True):
+        np.testing.assert_allclose(other, one, rtol=2e-4, atol=1e-6)
+
+
 def test_extremes_are_of_all_microbatches_and_losses_their_means(small: Any) -> None:
-    system, state = small(system={"num_minibatches": 1, "kl_coef": 3.0})
+    system, state = small(system={"num_minibatches": 1})
     phases = compiled(system)
     state, rollout = collect(phases, state)
     agent, batch = add_targets(phases, state.agent, rollout)
     shifted = np.linspace(-1, 1, 32, dtype=np.float32)[None]
     batch = with_steps(batch, log_prob=batch.steps.log_prob + shifted)
-    _, *whole = gradient_steps.gradient(system, agent, batch)
+    whole = jax.jit(gradient_steps.gradient, static_argnums=0)(system, agent, batch)
     system = dataclasses.replace(system, num_microbatches=8)
-    _, *parts = gradient_steps.in_microbatches(system, agent, batch)
-    assert whole[1].ratio_max > 2 * whole[1].ratio_min
+    parts = jax.jit(gradient_steps.in_microbatches, static_argnums=0)(system, agent, batch)
+    assert whole[2].ratio_max > 2 * whole[2].ratio_min
     for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(parts), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
@@ -96,35 +90,24 @@ def test_microbatches_are_equal_and_about_as_many_as_wanted(
     assert microbatches.near_divisor(number, wanted) == found
 
 
-def test_a_prime_minibatch_is_not_differentiated_row_by_row() -> None:
-    """1,499 rows at 2 x 256 once were 1,499 gradients."""
-    sizes = {"rollout_length": 1, "num_minibatches": 1}
-    system, *_ = build(
-        small_config(network=widths(256, 256), arch__total_num_envs=1499, system=sizes)
-    )
-    assert system.num_microbatches == 1
+def built(**changes: Any) -> System:
+    settings = small_config(**changes)
+    return build(settings, plan(settings, 1))
 
 
-@pytest.mark.parametrize("transitions, num", [(64, 1), (256, 2), (1024, 8)])
+@pytest.mark.parametrize("transitions, num", [(64, 1), (1024, 8)])
 def test_about_128_transitions_stay_together_however_large_their_activations(
     transitions: int, num: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(microbatches, "step_bytes", lambda *_: 10**6)
     rows = {"system": {"rollout_length": 1, "num_minibatches": 1}}
     steps = {"system": {"rollout_length": transitions, "num_minibatches": 1}}
-    system, *_ = build(small_config(arch__total_num_envs=transitions, **rows))
-    assert system.num_microbatches == num
-    system, *_ = build(small_config(arch__total_num_envs=1, **steps))
-    assert system.num_value_chunks == num
-
-
-def test_a_size_that_would_leave_microbatches_of_a_row_is_refused() -> None:
-    sizes = {"rollout_length": 1, "num_minibatches": 1, "microbatch_size": 128}
-    with pytest.raises(ConfigError, match=r"microbatch_size=128: .*1,499.*null"):
-        build(small_config(arch__total_num_envs=1499, system=sizes))
+    assert built(arch__total_num_envs=transitions, **rows).num_microbatches == num
+    assert built(arch__total_num_envs=1, **steps).num_value_chunks == num
 
 
 WIDE = {"arch__total_num_envs": 1024, "system": {"rollout_length": 128, "num_minibatches": 16}}
+PRIME = {"arch__total_num_envs": 1499, "system": {"rollout_length": 1, "num_minibatches": 1}}
 
 
 def widths(*sizes: int) -> dict[str, Any]:
@@ -132,7 +115,6 @@ def widths(*sizes: int) -> dict[str, Any]:
     return {**NETWORK, "actor_torso": torso, "critic_torso": torso}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "changes, num, num_chunks",
     [
@@ -140,12 +122,17 @@ def widths(*sizes: int) -> dict[str, Any]:
         ({"network": widths(64, 64), **WIDE}, 2, 32),  # 9 MB
         ({"network": widths(64, 64), **WIDE, "system__microbatch_size": 1000}, 16, 32),
         ({"network": widths(64, 64), **WIDE, "arch__update_batch_size": 2}, 2, 32),
-        ({"network": CASES["memory"]["network"], **WIDE, "system__sequence_length": 4}, 1, 1),
+        ({"network": MEMORY, **WIDE, "system__sequence_length": 4}, 1, 1),
         ({"system__microbatch_size": 1}, 8, 1),
         ({"system__microbatch_size": 3}, 4, 1),
-        ({"system__microbatch_size": 8}, 1, 1),
+        ({"network": widths(256, 256), **PRIME}, 1, 1),  # not a gradient of each row
     ],
 )
 def test_how_many(changes: dict[str, Any], num: int, num_chunks: int) -> None:
-    system, *_ = build(small_config(**changes))
+    system = built(**changes)
     assert (system.num_microbatches, system.num_value_chunks) == (num, num_chunks)
+
+
+def test_a_size_that_would_leave_microbatches_of_a_row_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"microbatch_size=128: "):
+        built(**PRIME, system__microbatch_size=128)

@@ -1,6 +1,7 @@
 """Collecting and learning, whatever the algorithm: against oracles and invariants."""
 
 import dataclasses
+import functools
 from functools import partial
 from typing import Any
 
@@ -9,15 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import NETWORK, build, small_config
+from conftest import NETWORK, alone, build, small_config
 from phases import (
     add_targets,
     collect,
     collect_with_keys,
     compiled,
     flat,
+    given,
     random_batch,
-    rollout_after,
     with_hyperparameters,
 )
 
@@ -33,15 +34,42 @@ from jaxppo.runtime.programs.placement import Layout
 from jaxppo.runtime.run.events import of_training
 from jaxppo.types import Batch, LearnerState, System
 
-NORMALIZED = {"system__normalize_observations": True}
 STATISTICS = ("normalize_observations", "normalize_values", "normalize_rewards")
 GRU = {"_target_": "jaxppo.networks.memory.Recurrent", "cell": "gru", "size": 8}
+SYSTEMS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "terminating": {"env__params": {"terminates": True}},
+    "statistics": {"system": dict.fromkeys(STATISTICS, True)},
+    "stopping": {"system__target_kl": 1e9},
+    "skipping": {"arch__on_nonfinite": "skip"},
+    "all": {
+        "network": {**NETWORK, "actor_memory": GRU, "critic_memory": GRU},
+        "system": {
+            **dict.fromkeys(STATISTICS, True),
+            **{"sequence_length": 4, "burn_in": 1, "recompute_carries": True},
+        },
+    },
+}
+
+
+@functools.cache
+def system_of(name: str) -> tuple[Any, LearnerState]:
+    """The phases of one of `SYSTEMS`, each compiled once for all tests, and its first state."""
+    system, state = alone(*build(small_config(**SYSTEMS[name]))[:2])
+    return compiled(system), state
+
+
+@functools.cache
+def begun(name: str) -> Any:
+    """The phases, the state after a rollout, the rollout and the keys of its epochs."""
+    phases, state = system_of(name)
+    return phases, *collect_with_keys(phases, state)
 
 
 @pytest.mark.parametrize("terminates", [False, True])
-def test_rollout_says_where_episodes_open_and_how_they_end(small: Any, terminates: bool) -> None:
-    system, state = small(env__params={"terminates": terminates})
-    after, rollout = compiled(system).collect(state.agent, state.acting)
+def test_rollout_says_where_episodes_open_and_how_they_end(terminates: bool) -> None:
+    phases, state = system_of("terminating" if terminates else "plain")
+    after, rollout = phases.collect(state.agent, state.acting)
     steps, time = rollout.steps, np.arange(8) % 5
     np.testing.assert_array_equal(steps.obs[..., 0], np.tile(time[:, None], (1, 4)))
     np.testing.assert_array_equal(steps.reset, np.tile(time[:, None] == 0, (1, 4)))
@@ -58,41 +86,27 @@ def test_rollout_says_where_episodes_open_and_how_they_end(small: Any, terminate
     assert jax.tree.leaves(rollout.ended) == [4, 60, 20]
 
 
-def test_running_episodes_are_counted_once_and_across_rollouts(small: Any) -> None:
-    system, state = small(env__params={"max_steps_in_episode": 6})
+def test_running_episodes_are_counted_once_and_across_rollouts() -> None:
+    phases, state = system_of("plain")
     totals, acting = np.zeros(3), state.acting
-    phases = compiled(system)
-    for _ in range(6):  # 48 steps: 8 episodes of 6 steps and return 21 in each environment
+    for _ in range(5):  # 40 steps: 8 episodes of 5 steps and return 15 in each environment
         acting, rollout = phases.collect(state.agent, acting)
         totals += jax.tree.leaves(rollout.ended)
-    np.testing.assert_array_equal(totals, [4 * 8, 4 * 8 * 21, 4 * 8 * 6])
+    np.testing.assert_array_equal(totals, [4 * 8, 4 * 8 * 15, 4 * 8 * 5])
 
 
-@pytest.mark.long_but(1)
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"system": dict.fromkeys(STATISTICS, True)},
-        {
-            "network": {**NETWORK, "actor_memory": GRU, "critic_memory": GRU},
-            "system": {"sequence_length": 4, "burn_in": 1, "recompute_carries": True},
-        },
-    ],
-    ids=["plain", "statistics", "memory"],
-)
-def test_an_update_is_to_collect_and_to_learn(small: Any, changes: dict[str, Any]) -> None:
+@pytest.mark.long
+def test_an_update_is_to_collect_and_to_learn() -> None:
     """`learn` is a program of its own, which a rollout of NumPy arrays from elsewhere suits."""
-    system, state = small(**changes)
-    phases = compiled(system)
+    phases, collected, rollout, keys = begun("all")
+    state = system_of("all")[1]
     updated, metrics = phases.update(state)
-    collected, rollout, keys = collect_with_keys(phases, state)
-    alone = compiled(dataclasses.replace(system, env=None))  # there is nothing to step
-    agent, learnt = alone.learn(state.agent, rollout, keys)
-    told = alone.report(rollout, learnt)
+    learner = compiled(dataclasses.replace(phases.system, env=None))  # there is nothing to step
+    agent, learnt = learner.learn(state.agent, rollout, keys)
+    told = learner.report(rollout, learnt)
     same((agent, collected.acting, told), (updated.agent, updated.acting, metrics))
     elsewhere = jax.tree.map(np.asarray, rollout)
-    again = alone.learn(state.agent, elsewhere, keys)
+    again = learner.learn(state.agent, elsewhere, keys)
     for one, other in zip(*map(jax.tree.leaves, ((agent, learnt), again)), strict=True):
         np.testing.assert_array_equal(key_data(one), key_data(other))
 
@@ -108,41 +122,33 @@ def same(one: Any, other: Any) -> None:
         np.testing.assert_allclose(key_data(a), key_data(b), rtol=1e-5, atol=1e-6)
 
 
-def test_an_update_learns_with_the_statistics_it_acted_with(small: Any) -> None:
-    """Of one gradient step an update, the losses are those of the acting policy: the ratio is 1."""
-    system, state = small(system={"epochs": 1, "num_minibatches": 1}, **NORMALIZED)
-    phases = compiled(system)
-    for _ in range(4):
-        state, metrics = phases.update(state)
-        assert metrics.learn.steps.loss.approximate_kl < 1e-9
-        assert metrics.learn.steps.loss.clip_fraction == 0
-
-
-def test_statistics_move_once_an_update_over_every_observation(small: Any) -> None:
-    system, state = small(**NORMALIZED)
-    phases = compiled(system)
+def test_an_update_reports_its_diagnostics_and_moves_all_statistics_once() -> None:
+    """Those of observations over every observation so far."""
+    phases, state = system_of("statistics")
     seen = []
     for count in range(1, 4):
-        before = state.agent.policy.obs_statistics
-        middle, rollout, keys = collect_with_keys(phases, state)
-        agent, batch = add_targets(phases, middle.agent, rollout)
-        trained, _ = phases.run_epochs(agent, rollout, batch, keys)
-        for one, other in zip(
-            jax.tree.leaves(before), jax.tree.leaves(trained.policy.obs_statistics), strict=True
-        ):
-            np.testing.assert_array_equal(one, other)
-        agent = phases.update_obs_statistics(trained, rollout)
-        state = dataclasses.replace(middle, agent=agent)
+        _, rollout = phases.collect(state.agent, state.acting)
         seen.append(np.asarray(rollout.steps.obs).reshape(-1, 2))
+        state, metrics = phases.update(state)
+        agent, everything = state.agent, np.concatenate(seen).astype(np.float64)
         statistics = agent.policy.obs_statistics
-        assert statistics.count == 32 * count
-        everything = np.concatenate(seen).astype(np.float64)
         np.testing.assert_allclose(statistics.mean, everything.mean(0), rtol=1e-5)
         np.testing.assert_allclose(statistics.variance, everything.var(0), rtol=1e-4)
+        assert [statistics.count, agent.reward_statistics.count] == [32 * count] * 2
+        old = sum(0.99**age for age in range(count))  # those of values forget
+        np.testing.assert_allclose(
+            agent.algorithm_state.value_statistics.count, 32 * old, rtol=1e-5
+        )
+    norm = np.sqrt(np.sum(np.square(flat(state.agent.policy.params))))
+    np.testing.assert_allclose(metrics.learn.parameter_norm, norm, rtol=1e-5)
+    assert metrics.learn.gradient_steps == 2 * 4
+    assert metrics.learn.targets.advantage_std > 0
+    assert metrics.learn.steps.loss.ratio_min < 1 < metrics.learn.steps.loss.ratio_max
+    assert metrics.rollout.empty_mask == 0
 
 
-def test_every_transition_lands_in_exactly_one_minibatch(small: Any) -> None:
-    system, _ = small()
+def test_every_transition_lands_in_exactly_one_minibatch() -> None:
+    system = system_of("plain")[0].system
     keys = jax.random.split(jax.random.key(0), 3)
     step = lambda batch, carry, indices: (carry, indices)  # noqa: E731
     _, orders = spine.scan_epochs(system, random_batch(32), keys, step, keep_batch, ())
@@ -159,17 +165,13 @@ def test_select_takes_whole_transitions() -> None:
         np.testing.assert_array_equal(part, np.asarray(whole)[:, [5, 30]])
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("num_batches, standardized", [(2, "batch"), (4, "minibatch")])
-def test_split_over_update_batches_gives_the_same_step(
-    small: Any, num_batches: int, standardized: str
-) -> None:
-    system, state = small(system__standardize_advantages=standardized)
+def test_split_over_update_batches_gives_the_same_step() -> None:
+    """Also of advantages that are standardised by minibatch."""
+    changes = small_config(system__standardize_advantages="minibatch")
+    system, state = alone(*build(changes)[:2])
     batch = random_batch(32)
     whole, metrics = compiled(system).gradient_step(batch, state.agent, jnp.arange(32))
-    split = jax.tree.map(
-        lambda x: x.reshape(1, num_batches, -1, *x.shape[2:]).swapaxes(0, 1), batch
-    )
+    split = jax.tree.map(lambda x: x.reshape(1, 4, -1, *x.shape[2:]).swapaxes(0, 1), batch)
     mapped = dataclasses.replace(system, axes=(BATCH_AXIS,))
 
     def step(*args: Any) -> Any:
@@ -178,7 +180,7 @@ def test_split_over_update_batches_gives_the_same_step(
 
     parts, split_metrics = jax.jit(
         jax.vmap(step, in_axes=(0, None, None), out_axes=None, axis_name=BATCH_AXIS)
-    )(split, state.agent, jnp.arange(32 // num_batches))
+    )(split, state.agent, jnp.arange(8))
     learnt, learnt_apart = (
         jax.tree.leaves((agent.policy.params, agent.opt_state, of))
         for agent, of in ((whole, metrics), (parts, split_metrics))
@@ -208,9 +210,8 @@ def test_update_batches_act_apart_and_share_parameters() -> None:
         assert statistics.count[0, 0] == 2 * 8 * 8
 
 
-def test_whatever_draws_moves_the_random_stream_on(small: Any) -> None:
-    system, state = small()
-    phases = compiled(system)
+def test_whatever_draws_moves_the_random_stream_on() -> None:
+    phases, state = system_of("plain")
     keys = [state.acting.key]
     for _ in range(2):
         acting, _ = phases.collect(state.agent, state.acting)
@@ -220,19 +221,16 @@ def test_whatever_draws_moves_the_random_stream_on(small: Any) -> None:
     assert len({tuple(jax.random.key_data(key).tolist()) for key in keys}) == len(keys)
 
 
-@pytest.mark.long
-def test_same_seed_same_bits_and_another_seed_others() -> None:
-    def trained(seed: int) -> list[np.ndarray]:
-        built, state, plan = build(small_config(arch__seed=seed))
-        layout = Layout(plan, built, (0,))
-        train = parallel(partial(spine.train_members, built), 1)
-        state, _ = train(state, layout.no_metrics(), layout.place_count(2))
-        return [np.asarray(x) for x in jax.tree.leaves(state.agent.policy.params)]
+def test_same_seed_same_bits_and_another_seed_others(compiled_block: Any) -> None:
+    train, _, total, counts, _, _ = compiled_block
 
-    first, again, other = trained(1), trained(1), trained(2)
-    for one, two in zip(first, again, strict=True):
-        np.testing.assert_array_equal(one, two)
-    assert not all(np.array_equal(one, two) for one, two in zip(first, other, strict=True))
+    def trained(seed: int) -> np.ndarray:
+        _, state, _ = build(small_config(arch__seed=seed))
+        return flat(train(state, total, counts(2))[0].agent.policy.params)
+
+    first = trained(1)
+    np.testing.assert_array_equal(first, trained(1))
+    assert not np.array_equal(first, trained(2))
 
 
 @pytest.mark.parametrize(
@@ -291,49 +289,40 @@ def test_a_block_in_several_calls_is_the_block_in_one(compiled_block: Any) -> No
         np.testing.assert_array_equal(a, b)
 
 
-def test_episode_returns_are_reported_unscaled(small: Any) -> None:
-    system, state = small(system__reward_scale=0.01)
-    _, metrics = compiled(system).update(state)
-    assert metrics.rollout.episode_return == 60
-
-
-def test_learning_rate_falls_to_its_last_share(small: Any) -> None:
-    system, state = small(arch__num_updates=4, system__actor_lr=1.0)
-    rates = []
-    phases = compiled(system)
+def test_numbers_of_a_run_reach_its_report() -> None:
+    """Returns are not scaled; the learning rate falls to its last share; extremes are of all."""
+    phases, state = system_of("plain")
+    state = given(state, reward_scale=0.01, actor_lr=1.0)
+    total, rates, extremes = report.zero_metrics(phases.system), [], []
     for _ in range(4):
         state, metrics = phases.update(state)
         rates.append(float(metrics.learn.learning_rate))
+        loss = metrics.learn.steps.loss
+        extremes.append((loss.ratio_min, loss.ratio_max))
+        total = add(total, metrics)
     np.testing.assert_allclose(rates, [1.0, 0.75, 0.5, 0.25])
+    assert total.rollout.episode_return / total.rollout.num_episodes == 15
+    assert total.learn.steps.loss.ratio_min == min(low for low, _ in extremes)
+    assert total.learn.steps.loss.ratio_max == max(high for _, high in extremes)
+    assert total.learn.gradient_steps == 4 * 8
 
 
 @pytest.mark.parametrize("poison", ["reward", "obs"])
-def test_nonfinite_numbers_are_counted(small: Any, poison: str) -> None:
-    system, state = small()
-    env = system.env
-    bad = float("nan") if poison == "obs" else float("inf")
-
-    class Poisoned:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(env, name)
-
-        def step(self, *args: Any) -> Any:
-            env_state, step = env.step(*args)
-            replaced = jax.tree.map(lambda x: jnp.full_like(x, bad), getattr(step, poison))
-            return env_state, dataclasses.replace(step, **{poison: replaced})
-
-    system = dataclasses.replace(system, env=Poisoned())
-    _, metrics = compiled(system).update(state)
+def test_nonfinite_numbers_are_counted(poison: str) -> None:
+    phases, state, rollout, keys = begun("plain")
+    bad = jnp.full_like(getattr(rollout.steps, poison), jnp.nan if poison == "obs" else jnp.inf)
+    steps = dataclasses.replace(rollout.steps, **{poison: bad})
+    rollout = dataclasses.replace(rollout, steps=steps)
+    metrics = phases.report(rollout, phases.learn(state.agent, rollout, keys)[1])
     assert (metrics.rollout.nonfinite_reward > 0) == (poison == "reward")
     assert (metrics.rollout.nonfinite_observation > 0) == (poison == "obs")
     assert metrics.learn.nonfinite_loss > 0
 
 
-def test_values_of_truncated_successors_cost_nothing_where_none_is(small: Any) -> None:
+def test_values_of_truncated_successors_cost_nothing_where_none_is() -> None:
     """The branch is a real one: its critic pass stays out of the unconditional program."""
-    system, state = small()
-    _, rollout = collect(compiled(system), state)
-    values = partial(state_values, system, value=lambda output: output.value.mean())
+    phases, state, rollout, _ = begun("plain")
+    values = partial(state_values, phases.system, value=lambda output: output.value.mean())
     jaxpr = str(jax.make_jaxpr(values)(state.agent.policy, rollout))
     assert jaxpr.count("cond[") == 1
     several = jax.tree.map(lambda x: jnp.stack([x, x]), (state.agent.policy, rollout))
@@ -355,92 +344,66 @@ def update_of_batches(system: System, state: LearnerState) -> str:
     return str(jax.make_jaxpr(step)(LearnerState(agent=state.agent, acting=acting)))
 
 
-def test_branches_are_not_batched_by_update_batches(small: Any) -> None:
+def test_branches_are_not_batched_by_update_batches() -> None:
     """A `cond` each for resets, truncated values and the stop: none became a select."""
-    counts = []
-    for limit in (float("inf"), 0.01):
-        system, state = small(system__target_kl=limit)
-        counts.append(update_of_batches(system, state).count("cond["))
-    assert counts == [2, 3]
+    for name, count in (("plain", 2), ("stopping", 3)):
+        phases, state = system_of(name)
+        assert update_of_batches(phases.system, state).count("cond[") == count
 
 
-def test_one_norm_of_all_groups_is_plain_adam_of_all(small: Any) -> None:
-    system, state = small(system__max_grad_norm=1e-2, system__clip_together=True)
-    batch, agent = random_batch(32), state.agent
-    grad = jax.jit(jax.grad(partial(system.algorithm.loss, system, agent), has_aux=True))
-    gradients, _ = grad(agent.policy.params, batch)
-    whole = float(optax.tree.norm(gradients))
-    assert whole > 2e-2
+@functools.cache
+def gradients_of_noise() -> Any:
+    """The gradients of a batch of noise, unclipped."""
+    phases, state = system_of("plain")
+    algorithm = phases.system.algorithm
+    grad = jax.jit(jax.grad(partial(algorithm.loss, phases.system, state.agent), has_aux=True))
+    return grad(state.agent.policy.params, random_batch(32))[0]
+
+
+def test_one_norm_of_all_groups_is_plain_adam_of_all() -> None:
+    phases, state = system_of("plain")
+    gradients, agent = gradients_of_noise(), given(state, max_grad_norm=1e-2).agent
+    assert float(optax.tree.norm(gradients)) > 2e-2
     plain = optax.chain(optax.clip_by_global_norm(1e-2), optax.adam(1e-3, eps=1e-5))
     updates, _ = plain.update(gradients, plain.init(agent.policy.params))
-    moved, metrics = compiled(system).gradient_step(batch, agent, jnp.arange(32))
+    system = dataclasses.replace(phases.system, clip_together=True)
+    agent = spine.with_optimizer(system, agent)
+    moved, metrics = compiled(system).gradient_step(random_batch(32), agent, jnp.arange(32))
     expected = optax.apply_updates(agent.policy.params, updates)
-    pairs = zip(jax.tree.leaves(moved.policy.params), jax.tree.leaves(expected), strict=True)
-    for one, other in pairs:
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-8)
+    np.testing.assert_allclose(flat(moved.policy.params), flat(expected), rtol=1e-5, atol=1e-8)
     norms = [metrics.norms[f"{group}_gradient_norm"] for group in ("actor", "critic")]
     clipped = [metrics.norms[f"{group}_gradient_norm_clipped"] for group in ("actor", "critic")]
     np.testing.assert_allclose(np.hypot(*clipped), 1e-2, rtol=1e-5)
     np.testing.assert_allclose(np.divide(*clipped), np.divide(*norms), rtol=1e-5)
 
 
-def test_gradient_norms_before_and_after_clipping(small: Any) -> None:
-    system, state = small(system__max_grad_norm=1e-3)
-    batch = random_batch(32)
-    grad = jax.jit(jax.grad(partial(system.algorithm.loss, system, state.agent), has_aux=True))
-    gradients, _ = grad(state.agent.policy.params, batch)
-    _, metrics = compiled(system).gradient_step(batch, state.agent, jnp.arange(32))
+def test_gradient_norms_before_and_after_clipping() -> None:
+    phases, state = system_of("plain")
+    agent = given(state, max_grad_norm=1e-3).agent
+    _, metrics = phases.gradient_step(random_batch(32), agent, jnp.arange(32))
     for group in ("actor", "critic"):
-        leaves = jax.tree.leaves({k: x for k, x in gradients.items() if k.startswith(group)})
-        norm = np.sqrt(sum(np.sum(np.square(np.asarray(x, np.float64))) for x in leaves))
+        own = {k: x for k, x in gradients_of_noise().items() if k.startswith(group)}
+        norm = np.sqrt(np.sum(np.square(flat(own).astype(np.float64))))
         np.testing.assert_allclose(metrics.norms[f"{group}_gradient_norm"], norm, rtol=1e-4)
         clipped = metrics.norms[f"{group}_gradient_norm_clipped"]
         np.testing.assert_allclose(clipped, 1e-3, rtol=1e-6)
 
 
-def test_an_update_reports_its_diagnostics_and_moves_all_statistics(small: Any) -> None:
-    system, state = small(system=dict.fromkeys(STATISTICS, True))
-    state, metrics = compiled(system).update(state)
-    norm = np.sqrt(np.sum(np.square(flat(state.agent.policy.params))))
-    np.testing.assert_allclose(metrics.learn.parameter_norm, norm, rtol=1e-5)
-    assert metrics.learn.gradient_steps == 2 * 4
-    assert metrics.learn.targets.advantage_std > 0
-    assert metrics.learn.steps.loss.ratio_min < 1 < metrics.learn.steps.loss.ratio_max
-    assert metrics.rollout.empty_mask == 0
-    agent = state.agent
-    statistics = (
-        agent.policy.obs_statistics,
-        agent.algorithm_state.value_statistics,
-        agent.reward_statistics,
-    )
-    assert [x.count for x in statistics] == [32, 32, 32]
-
-
-def test_extremes_of_a_block_are_its_own(small: Any) -> None:
-    system, state = small()
-    update = compiled(system).update
-    extremes = []
-    total = report.zero_metrics(system)
-    for _ in range(3):
-        state, metrics = update(state)
-        loss = metrics.learn.steps.loss
-        extremes.append((loss.ratio_min, loss.ratio_max))
-        total = add(total, metrics)
-    assert total.learn.steps.loss.ratio_min == min(low for low, _ in extremes)
-    assert total.learn.steps.loss.ratio_max == max(high for _, high in extremes)
-    assert total.learn.gradient_steps == 3 * 8
-
-
-def test_updates_without_a_gradient_step_do_not_count(small: Any) -> None:
+def test_updates_without_a_gradient_step_do_not_count() -> None:
     """With `skip`, losses in the log are those of the updates that have learnt something."""
-    system, state = small(arch__on_nonfinite="skip")
-    phases = compiled(system)
-    state, rollout, keys = collect_with_keys(phases, state)
+    phases, state, rollout, keys = begun("skipping")
     steps = dataclasses.replace(rollout.steps, reward=rollout.steps.reward * jnp.nan)
-    of_good, of_none = (
-        phases.report(rollout, phases.learn(state.agent, each, keys)[1])
-        for each in (rollout, dataclasses.replace(rollout, steps=steps))
+    (before, after), (of_good, of_none) = zip(
+        *(
+            (agent, phases.report(rollout, learnt))
+            for each in (rollout, dataclasses.replace(rollout, steps=steps))
+            for agent, learnt in (phases.learn(state.agent, each, keys),)
+        ),
+        strict=True,
     )
+    start = flat(state.agent.policy.params)
+    assert not np.array_equal(flat(before.policy.params), start)
+    np.testing.assert_array_equal(flat(after.policy.params), start)
     found = of_training(add(of_good, of_none), 2)
     good = of_good.learn.steps.loss
     assert found["entropy"] == good.entropy > 0
@@ -450,9 +413,9 @@ def test_updates_without_a_gradient_step_do_not_count(small: Any) -> None:
     assert {found[name] for name in ("entropy", "total_loss", "ratio_max")} == {None}
 
 
-def test_rewards_are_divided_by_the_deviation_of_their_discounted_sums(small: Any) -> None:
-    system, state = small(system={"normalize_rewards": True, "reward_clip": 1.0, "gamma": 0.9})
-    phases = compiled(system)
+def test_rewards_are_divided_by_the_deviation_of_their_discounted_sums() -> None:
+    phases, state = system_of("statistics")
+    state = given(state, reward_clip=1.0, gamma=0.9)
     past, sums = np.zeros(4), []
     for _ in range(3):
         state, rollout = collect(phases, state)
@@ -469,57 +432,57 @@ def test_rewards_are_divided_by_the_deviation_of_their_discounted_sums(small: An
 
 
 @pytest.mark.parametrize("reward", [0.1, 0.0, -300.0])
-def test_constant_returns_are_divided_by_their_size(small: Any, reward: float) -> None:
+def test_constant_returns_are_divided_by_their_size(reward: float) -> None:
     """They have no deviation: rounding errors would scale rewards up by a million."""
-    system, state = small(system={"normalize_rewards": True})
-    phases = compiled(system)
-    state, rollout = collect(phases, state)
-    given = jnp.full_like(rollout.steps.reward, reward)
-    steps = dataclasses.replace(rollout.steps, reward=given, discounted_return=given)
+    phases, _, rollout, _ = begun("statistics")
+    state = system_of("statistics")[1]
+    constant = jnp.full_like(rollout.steps.reward, reward)
+    steps = dataclasses.replace(rollout.steps, reward=constant, discounted_return=constant)
     _, scaled = phases.scale_rewards(state.agent, dataclasses.replace(rollout, steps=steps))
     np.testing.assert_allclose(scaled.steps.reward, np.sign(reward), rtol=1e-6)
 
 
-@pytest.mark.long
-def test_epochs_end_where_the_kl_passes_its_limit(small: Any) -> None:
+def test_epochs_end_where_the_kl_passes_its_limit() -> None:
     """The first step finds KL 0 and is taken; the second sees it, and nothing moves after."""
-    fast = {"actor_lr": 0.05, "decay_learning_rates": False}
-    stopping, state = small(system={**fast, "target_kl": 1e-6})
-    phases = compiled(stopping)
-    start, rollout, keys = collect_with_keys(phases, state)
-    agent, batch = add_targets(phases, start.agent, rollout)
-    stopped, outcomes = phases.run_epochs(agent, rollout, batch, keys)
+    (plain, state, rollout, keys), stopping = begun("plain"), system_of("stopping")[0]
+    state = given(state, actor_lr=0.05, decay_learning_rates=0.0, target_kl=1e-6)
+    agent, batch = add_targets(plain, state.agent, rollout)
+    stopped, outcomes = stopping.run_epochs(agent, rollout, batch, keys)
     assert outcomes.counted.sum() == 2
     assert outcomes.learnt.sum() == 1  # the second was looked at and moved nothing
     assert not outcomes.skipped.any()
     assert outcomes.metrics.loss.approximate_kl.max() > 0
-    free, _ = small(system=fast)
-    one, _ = compiled(free).gradient_step(batch, agent, first_minibatch(free, keys))
-    for a, b in zip(
-        jax.tree.leaves((stopped.policy.params, stopped.opt_state)),
-        jax.tree.leaves((one.policy.params, one.opt_state)),
-        strict=True,
-    ):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+    one, _ = plain.gradient_step(batch, agent, first_minibatch(plain.system, keys))
+    learnt = [flat((x.policy.params, x.opt_state)) for x in (stopped, one)]
+    np.testing.assert_allclose(*learnt, rtol=1e-5, atol=1e-7)
 
 
-def test_what_others_go_on_for_changes_nothing_of_what_has_stopped(small: Any) -> None:
+def test_a_limit_that_is_not_reached_changes_nothing() -> None:
+    (plain, state, rollout, keys), stopping = begun("plain"), system_of("stopping")[0]
+    assert (plain.system.stop_early, stopping.system.stop_early) == (False, True)
+    agent, batch = add_targets(plain, given(state, target_kl=1e9).agent, rollout)
+    (free, metrics), (limited, outcomes) = (
+        phases.run_epochs(agent, rollout, batch, keys) for phases in (plain, stopping)
+    )
+    assert outcomes.learnt.sum() == 8
+    same((limited.policy.params, outcomes.metrics), (free.policy.params, metrics))
+
+
+def test_what_others_go_on_for_changes_nothing_of_what_has_stopped() -> None:
     """Of two members one has stopped: it stays so, whatever the KL of later minibatches."""
-    system, state = small(system={"target_kl": 1e9, "actor_lr": 0.05})
-    phases = compiled(system)
-    start, rollout, keys = collect_with_keys(phases, state)
-    agent, batch = add_targets(phases, start.agent, rollout)
-    order = first_minibatch(system, keys)
+    (plain, state, rollout, keys), stopping = begun("plain"), system_of("stopping")[0]
+    state = given(state, actor_lr=0.05, target_kl=1e9)
+    agent, batch = add_targets(plain, state.agent, rollout)
+    order, system = first_minibatch(stopping.system, keys), stopping.system
     stopped = jnp.array([True, False])
     (after, stop), outcome = jax.jit(
         jax.vmap(lambda stopped: until_stopped(system, batch, (agent, stopped), order))
     )(stopped)
-    metrics = outcome.metrics
     np.testing.assert_array_equal(stop, stopped)
     np.testing.assert_array_equal(outcome.counted, ~stopped)
     np.testing.assert_array_equal(outcome.learnt, ~stopped)
     assert not outcome.skipped.any()
-    np.testing.assert_array_equal(metrics.loss.entropy == 0.0, stopped)
+    np.testing.assert_array_equal(outcome.metrics.loss.entropy == 0.0, stopped)
     for member in range(2):
         learnt = jax.tree.map(lambda x, i=member: x[i], (after.policy.params, after.opt_state))
         before = (agent.policy.params, agent.opt_state)
@@ -540,66 +503,48 @@ def first_minibatch(system: System, keys: jax.Array) -> jax.Array:
     return random_permutation(keys[0], 32)[: 32 // system.num_minibatches]
 
 
-@pytest.mark.long
-def test_a_limit_that_is_not_reached_changes_nothing(small: Any) -> None:
-    trained = []
-    for limit in (float("inf"), 1e9):
-        system, state = small(system__target_kl=limit)
-        assert system.stop_early == (limit == 1e9)
-        state, metrics = compiled(system).update(state)
-        assert metrics.learn.gradient_steps == 8
-        trained.append(jax.tree.leaves((state.agent.policy.params, metrics)))
-    for one, other in zip(*trained, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
-
-
 def test_noise_is_that_of_acting_and_new_every_update(small: Any) -> None:
     noisy = {"_target_": "jaxppo.networks.torsos.NoisyMLP", "layer_sizes": [16]}
     system, state = small(network__actor_torso=noisy)
     phases = compiled(system)
-    keys = []
-    for _ in range(2):
-        state, rollout, batch = rollout_after(phases, state, 1)
-        _, losses = phases.loss(state.agent, state.agent.policy.params, batch)
-        assert losses.approximate_kl < 1e-9
-        keys.append(jax.random.key_data(state.agent.policy.noise_key))
-    assert not np.array_equal(*keys)
-    quiet = dataclasses.replace(state.agent.policy, noise_key=None)
-    with_noise, without = (
+    state, rollout = collect(phases, state)
+    agent, batch = add_targets(phases, state.agent, rollout)
+    assert phases.loss(agent, agent.policy.params, batch)[1].approximate_kl < 1e-9
+    after = spine.end_update(system, agent, agent, rollout)
+    policies = agent.policy, after.policy, dataclasses.replace(agent.policy, noise_key=None)
+    found = [
         phases.unroll(policy, (), rollout.steps.obs, rollout.steps.reset)[1].distribution.logits
-        for policy in (state.agent.policy, quiet)
-    )
-    assert not np.allclose(with_noise, without, atol=1e-4)
+        for policy in policies
+    ]
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert not np.allclose(found[one], found[other], atol=1e-4)
 
 
-@pytest.mark.long
 def test_bfloat16_is_of_torsos_alone(small: Any) -> None:
-    system, state = small(arch__precision="bf16", **NORMALIZED)
-    phases = compiled(system)
-    assert {x.dtype.name for x in jax.tree.leaves(state.agent.policy.params)} == {"float32"}
-    jaxpr = str(jax.make_jaxpr(partial(spine.update, system))(state))
-    assert "bf16" in jaxpr
-    state, metrics = phases.update(state)
-    assert {x.dtype.name for x in jax.tree.leaves(state.agent.policy.params)} == {"float32"}
+    system, state = small(arch__precision="bf16", system__normalize_observations=True)
+    after, metrics = jax.eval_shape(partial(spine.update, system), state)
+    assert {x.dtype.name for x in jax.tree.leaves(after.agent.policy.params)} == {"float32"}
     assert metrics.learn.steps.total_loss.dtype == jnp.float32
-    state, rollout, batch = rollout_after(phases, state, 1)
-    seen = rollout.steps.obs, rollout.steps.reset
-    _, output = phases.unroll(state.agent.policy, (), *seen)
+    phases = compiled(system)
+    state, rollout = collect(phases, state)
+    agent, batch = add_targets(phases, state.agent, rollout)
+    assert phases.loss(agent, agent.policy.params, batch)[1].approximate_kl < 1e-5
+    seen = agent.policy, (), rollout.steps.obs, rollout.steps.reset
+    _, output = phases.unroll(*seen)
     value = output.value.mean()
     assert {output.distribution.logits.dtype.name, value.dtype.name} == {"float32"}
-    _, losses = phases.loss(state.agent, state.agent.policy.params, batch)
-    assert losses.approximate_kl < 1e-5
-    full, _ = small(**NORMALIZED)
-    exact = compiled(full).unroll(state.agent.policy, (), *seen)[1].value.mean()
+    full = small(system__normalize_observations=True)[0]
+    exact = compiled(full).unroll(*seen)[1].value.mean()
     assert not np.array_equal(exact, value)
     np.testing.assert_allclose(exact, value, atol=0.05)
-    assert "bf16" not in str(jax.make_jaxpr(partial(spine.update, full))(state))
 
 
-@pytest.mark.long
 def test_a_mask_without_a_legal_action_is_counted(small: Any) -> None:
     for empty in (False, True):
         system, state = small(env={"target": "envs.Masked", "params": {"empty": empty}})
-        _, metrics = compiled(system).update(state)
-        assert (metrics.rollout.empty_mask > 0) == empty
-        assert np.isfinite(metrics.learn.steps.total_loss)
+        phases = compiled(system)
+        state, rollout = collect(phases, state)
+        assert (report.of_rollout(system, rollout).empty_mask > 0) == empty
+        if empty:
+            agent, batch = add_targets(phases, state.agent, rollout)
+            assert np.isfinite(phases.loss(agent, agent.policy.params, batch)[0])

@@ -1,20 +1,19 @@
-"""Policies of runs: which they are, how they act, and what they may name."""
+"""Policies of runs: which they are, how they act, and what they refuse."""
 
 import dataclasses
 import json
 import pickle
-import re
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import NETWORK, small_config
+from conftest import small_config
 from envs import FarAim
 from runs import coin, fresh, some
 
@@ -23,94 +22,42 @@ from jaxppo import evaluate
 from jaxppo.algorithms.acting import unroll
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.messages import BoundsWarning
-from jaxppo.config.schema import Config
-from jaxppo.config.stored import plain
-from jaxppo.config.trust import check_trust
-from jaxppo.deploy.policy import with_env
+from jaxppo.deploy.policy import TrainedPolicy, _row, with_env
 from jaxppo.extras.films import film
 from jaxppo.runtime.run import loop
 from jaxppo.runtime.store import checkpoint
-from jaxppo.types import Policy
-
-
-def head(name: str) -> dict[str, str]:
-    return {"_target_": f"jaxppo.networks.heads.{name}"}
-
-
-@pytest.fixture
-def trained(tmp_path: Path) -> Callable[[Config], Path]:
-    """`trained(config)`: the directory of such a run."""
-
-    def call(config: Config) -> Path:
-        folder = tmp_path / "run"
-        folder.mkdir()
-        loop.run(config, folder)
-        return folder
-
-    return call
-
 
 load = partial(jaxppo.load, trust=["envs"])
 
 
-def absolute_metric(run_dir: Path) -> float:
-    return float(json.loads((run_dir / "summary.json").read_text())["absolute_metric"])
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of `envs.Aim` with all its checkpoints."""
+    folder: Path = tmp_path_factory.mktemp("alone")
+    loop.run(some("envs.Aim", checkpoint={"share": 1.0}), folder)
+    return folder
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "config",
-    [
-        pytest.param(coin(), marks=pytest.mark.slow),
-        *(coin("memory"), some("envs.Masked"), coin(evaluation_greedy=False)),
-    ],
-    ids=["statistics", "memory", "mask", "sampled"],
-)
-def test_episodes_are_those_of_the_absolute_metric(trained: Any, config: Config) -> None:
-    run_dir = trained(config)
-    policy = load(run_dir)
-    num = 10 * config.arch.num_eval_episodes
-    returns = policy.evaluate(num).returns
-    assert returns.shape == (num,)
-    assert np.mean(returns, dtype=np.float64) == absolute_metric(run_dir)
-    fewer = policy.evaluate(7)
-    np.testing.assert_array_equal(fewer.returns, returns[:7])
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three seeds with a memory and statistics, whose evaluations are sampled."""
+    folder: Path = tmp_path_factory.mktemp("several")
+    loop.run(coin("memory", num_seeds=3, evaluation_greedy=False), folder)
+    return folder
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "config",
-    [some("envs.Echo"), some("envs.Masked"), some("envs.Parts"), some("envs.Mixed"),
-     some("envs.Aim"), some("envs.Echo", memory=True)],
-    ids=["vector", "mask", "multi-discrete", "dict", "continuous", "memory"],
-)  # fmt: skip
-def test_acting_is_that_of_training(config: Config) -> None:
-    """Greedy and sampled, one or many, with statistics, mask and memory, step by step."""
-    policy = fresh(config)
-    env = policy.system.env
-    state, obs = env.reset(jax.random.split(jax.random.key(0), 3))
-    carry, expected_carry = None, policy.system.algorithm.network.initial_carry(3)
-    reset = jnp.ones(3, bool)
-    for step in range(4):
-        key = jax.random.fold_in(jax.random.key(1), step)
-        greedy, after = policy.act(obs, carry=carry, reset=reset)
-        drawn, _ = policy.act(obs, key, carry=carry, reset=reset)
-        add_time = jax.tree.map(lambda x: x[None], (obs, reset))
-        expected_carry, output = unroll(policy.system, policy.policy, expected_carry, *add_time)
-        now = jax.tree.map(lambda x: x[0], output.distribution)
-        close(greedy, now.to_action(now.mode()))
-        close(drawn, now.to_action(now.sample_and_log_prob(seed=key)[0]))
-        close(after, expected_carry)
-        for i in range(3):
-            mine = None if carry is None else jax.tree.map(lambda x, i=i: x[i], carry)
-            single, own = policy.act(
-                jax.tree.map(lambda x, i=i: np.asarray(x[i]), obs), carry=mine, reset=reset[i]
-            )
-            close(single, jax.tree.map(lambda x, i=i: x[i], greedy))
-            close(own, jax.tree.map(lambda x, i=i: x[i], after))
-        carry = after
-        state, found = env.step(jax.random.split(key, 3), state, drawn)
-        obs, reset = found.obs, found.terminated | found.truncated
+@pytest.fixture(scope="module")
+def remembering() -> TrainedPolicy:
+    return fresh(some("envs.Echo", memory=True))
+
+
+def observations(policy: TrainedPolicy, num: int = 3) -> Any:
+    reset = jax.jit(policy.system.env.reset)(jax.random.split(jax.random.key(0), num))
+    return jax.tree.map(np.asarray, reset[1])
+
+
+def row(tree: Any, i: int) -> Any:
+    return jax.tree.map(lambda x: x[i], tree)
 
 
 def close(one: Any, other: Any) -> None:
@@ -118,48 +65,79 @@ def close(one: Any, other: Any) -> None:
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, 1e-5, 1e-6), one, other)
 
 
-def test_statistics_are_applied_and_change_what_it_does(trained: Any) -> None:
-    policy = load(trained(coin(num_updates=8)))
-    moved = dataclasses.replace(
-        policy.policy.obs_statistics, mean=policy.policy.obs_statistics.mean + 100.0
-    )
-    other = dataclasses.replace(policy, policy=dataclasses.replace(
-        policy.policy, obs_statistics=moved))  # fmt: skip
-    obs = policy.system.env.reset(jax.random.split(jax.random.key(0), 2))[1]
-    with_them = unroll_values(policy.system, policy.policy, obs)
-    without = unroll_values(other.system, other.policy, obs)
-    assert not np.allclose(with_them, without)
+def summary(run_dir: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
+    return found
 
 
-def unroll_values(built: Any, policy: Policy, obs: Any) -> np.ndarray:
-    add_time = jax.tree.map(lambda x: x[None], obs)
-    carry = built.algorithm.network.initial_carry(2)
-    _, output = unroll(built, policy, carry, add_time, jnp.ones((1, 2), bool))
-    return np.asarray(output.value.mean())
+def test_episodes_are_those_of_the_absolute_metric(alone: Path) -> None:
+    policy = load(alone)
+    returns = policy.evaluate(50).returns
+    assert returns.shape == (50,)
+    assert np.mean(returns, dtype=np.float64) == summary(alone)["absolute_metric"]
+    np.testing.assert_array_equal(policy.evaluate(7).returns, returns[:7])
 
 
 @pytest.mark.long
-def test_acting_holds_under_jit_and_vmap(trained: Any) -> None:
-    policy = load(trained(some("envs.Echo")))
-    obs = policy.system.env.reset(jax.random.split(jax.random.key(0), 6))[1]
-    alone, _ = policy.act(obs)
-    np.testing.assert_array_equal(jax.jit(lambda x: policy.act(x)[0])(obs), alone)
-    np.testing.assert_array_equal(jax.vmap(lambda x: policy.act(x)[0])(obs), alone)
-
-
-@pytest.mark.long
-def test_which_policy(trained: Any) -> None:
-    """The best by evaluation, the latest, and any that stayed."""
-    run_dir = trained(coin(num_updates=8))
-    latest, _ = checkpoint.newest(run_dir)
+def test_one_of_several_members(several: Path) -> None:
+    """Its policy, settings and episodes are its own, also by the directory of its seed."""
+    events = [json.loads(line) for line in (several / "metrics.jsonl").read_text().splitlines()]
+    (absolute,) = [event for event in events if event["event"] == "absolute"]
+    latest, _ = checkpoint.newest(several)
     assert latest is not None
-    best = load(run_dir)
+    for seed, score in zip(absolute["seeds"], absolute["member_returns"], strict=True):
+        policy = load(several, seed=seed)
+        assert policy.config.arch.seed == seed
+        for path, leaf in jax.tree.leaves_with_path(policy.policy.params):
+            rows = latest.arrays[f"[1].params{jax.tree_util.keystr(path)}"]
+            np.testing.assert_array_equal(leaf, rows[seed - 42])
+        if seed > 42:  # a first row is right by chance
+            np.testing.assert_allclose(policy.evaluate(50).returns.mean(), score, rtol=1e-5)
+            close(load(several / f"seed_{seed}").policy.params, policy.policy.params)
+    assert load(several).config.arch.seed in summary(several)["seeds"]
+    with pytest.raises(ConfigError, match="seed=9"):
+        load(several, seed=9)
+
+
+def test_the_best_member_is_one_that_is_left_and_has_not_failed() -> None:
+    """Halving has dropped seed 10; 12 has failed; 11 was never evaluated."""
+    members = [SimpleNamespace(arch=SimpleNamespace(seed=seed)) for seed in (10, 11, 12, 13)]
+    scores, failures = (9.0, None, 8.0, 3.0), (None, None, "diverged", None)
+    facts: Any = SimpleNamespace(
+        slots=[3, 1, 2],
+        members=[
+            {"best": {"episode_return": score}, "failure": failure}
+            for score, failure in zip(scores, failures, strict=True)
+        ],
+    )
+    every: Any = members
+    assert _row(facts, every, None) == 0
+    assert [_row(facts, every, seed) for seed in (13, 11, 12)] == [0, 1, 2]
+    with pytest.raises(ConfigError, match="seed=10"):
+        _row(facts, every, 10)
+
+
+@pytest.mark.slow
+def test_winners_of_halving_can_be_loaded(tmp_path: Path) -> None:
+    loop.run(coin("halving"), tmp_path)
+    (seed,) = [s for s in range(42, 46) if summary(tmp_path / f"seed_{s}")["status"] == "finished"]
+    policy, score = load(tmp_path), summary(tmp_path)["absolute_metric"]
+    assert policy.config.arch.seed == seed
+    np.testing.assert_allclose(policy.evaluate(50).returns.mean(), score, rtol=1e-5)
+
+
+def test_which_policy(several: Path) -> None:
+    """The best by evaluation, the latest, and any that stayed."""
+    latest, _ = checkpoint.newest(several)
+    assert latest is not None
+    best = load(several, seed=42)
     assert best.steps == latest.facts["members"][0]["best"]["steps"]
-    assert load(run_dir, "latest").steps == latest.steps
-    for steps in checkpoint.steps_in(run_dir / "checkpoints"):
-        policy = load(run_dir, steps)
+    assert load(several, "latest").steps == latest.steps
+    stored = checkpoint.steps_in(several / "checkpoints")
+    for steps in {stored[0], best.steps}:
+        policy = load(several, steps, seed=42)
         assert policy.steps == steps
-        found = checkpoint.read(checkpoint.path_of(run_dir, steps))
+        found = checkpoint.read(checkpoint.path_of(several, steps))
         for path, leaf in jax.tree.leaves_with_path(policy.policy.params):
             name = f"[0].agent.policy.params{jax.tree_util.keystr(path)}"
             np.testing.assert_array_equal(leaf, found.arrays[name][0])
@@ -168,262 +146,59 @@ def test_which_policy(trained: Any) -> None:
 
 
 @pytest.mark.long
-def test_one_of_several_members(trained: Any) -> None:
-    run_dir = trained(coin("seeds"))
-    events = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    (absolute,) = [event for event in events if event["event"] == "absolute"]
-    latest, _ = checkpoint.newest(run_dir)
-    assert latest is not None
-    for seed, score in zip(absolute["seeds"], absolute["member_returns"], strict=True):
-        policy = load(run_dir, seed=seed)
-        assert policy.config.arch.seed == seed
-        np.testing.assert_allclose(policy.evaluate(50).returns.mean(), score, rtol=1e-5)
-        for path, leaf in jax.tree.leaves_with_path(policy.policy.params):
-            rows = latest.arrays[f"[1].params{jax.tree_util.keystr(path)}"]
-            np.testing.assert_array_equal(leaf, rows[seed - 42])
-        same = load(run_dir / f"seed_{seed}")
-        close(same.policy.params, policy.policy.params)
-    summary = json.loads((run_dir / "summary.json").read_text())
-    assert load(run_dir).config.arch.seed in summary["seeds"]
-    with pytest.raises(ConfigError, match=r"seed=9: is none of 42, 43, 44"):
-        load(run_dir, seed=9)
-
-
-@pytest.mark.long
-def test_winners_of_halving_can_be_loaded(trained: Any) -> None:
-    run_dir = trained(coin("halving"))
-    (seed,) = [
-        s for s in range(42, 46)
-        if json.loads((run_dir / f"seed_{s}" / "summary.json").read_text())["status"] == "finished"
-    ]  # fmt: skip
-    policy = load(run_dir)
-    assert policy.config.arch.seed == seed
-    np.testing.assert_allclose(
-        policy.evaluate(50).returns.mean(), absolute_metric(run_dir), rtol=1e-5
-    )
-
-
-@pytest.mark.long
-def test_another_environment_of_the_same_kind(trained: Any) -> None:
-    run_dir = trained(small_config(
-        env={"name": "CartPole-v1", "target": None}, logger={"console": False, "plot": False},
-        arch={"num_eval_episodes": 4},
-    ))  # fmt: skip
-    longer = load(run_dir, env={"params": {"max_steps_in_episode": 7}})
-    assert longer.evaluate(5).lengths.max() == 7
-    with pytest.raises(ConfigError, match=r"env\.params\.gravty: .* did you mean"):
-        load(run_dir, env={"params": {"gravty": 1.0}})
-
-
-@pytest.mark.long
 @pytest.mark.parametrize(
-    "call, words",
-    [
-        (lambda run_dir: load(run_dir, "newest"), "which=newest: must be best, latest"),
-        (lambda run_dir: load(run_dir, 7), r"which=7: .* no checkpoint .* has 64, 128"),
-        (lambda run_dir: load(run_dir.parent), r"has no checkpoints"),
-        (lambda run_dir: load(run_dir).act(np.zeros(5)), r"shapes \[\(5,\)\], but"),
-        (lambda run_dir: load(run_dir).act({"a": np.zeros(3)}), "observation: is a dict, but"),
-        (
-            lambda run_dir: load(run_dir).act(np.zeros((0, 2))),
-            "observation: must hold at least one",
-        ),
-        (lambda run_dir: load(run_dir).act("hello"), "observation: is str where"),
-        (lambda run_dir: load(run_dir, which="7e0"), "which=7: .* has no checkpoint of that"),
-        (lambda run_dir: load(run_dir, which="7.5"), "which=7.5: must be best, latest or a number"),
-        (lambda run_dir: load(run_dir, which="inf"), "which=inf: must be best, latest or a number"),
-        (lambda run_dir: load(run_dir, which=np.int64(7)), "which=7: .* has no checkpoint of that"),
-        (lambda run_dir: load(run_dir, seed="42"), "seed='42': is none of 42"),
-        (lambda run_dir: load(run_dir, trust="envs"), r"trust='envs': must be a list, such as \["),
-        (
-            lambda run_dir: load(run_dir).act(np.zeros((3, 2)), reset=[True, False]),
-            r"reset: has shape \(2,\) for 3 observations",
-        ),
-        (
-            lambda run_dir: load(run_dir).act(
-                np.zeros((3, 2)), jax.random.split(jax.random.key(0), 2)
-            ),
-            r"key: has shape \(2,\) for 3 observations",
-        ),
-        (lambda run_dir: load(run_dir).evaluate(0), "episodes=0: must be an integer, at least 1"),
-        (lambda run_dir: load(run_dir).play(episodes=2.5), "episodes=2.5: must be an integer"),
-        (lambda run_dir: film(load(run_dir), episodes=0), "episodes=0: must be an integer, at"),
-        (lambda run_dir: film(load(run_dir), max_frames=0), "max_frames=0: must be an integer"),
-        (
-            lambda run_dir: load(run_dir, env={"target": "envs.Coin"}, trust=["envs"]),
-            "env=envs.Coin: its observations or actions do not fit the policy",
-        ),
-        (lambda run_dir: load(run_dir).act(np.zeros(3, complex)), "is complex.* returns float32"),
-    ],
+    "config", [some("envs.Masked"), some("envs.Mixed", memory=True)], ids=["mask", "memory"]
 )
-def test_mistakes_are_one_line(trained: Any, call: Any, words: str) -> None:
-    run_dir = trained(some("envs.Aim", checkpoint={"share": 1.0}))
-    with pytest.raises(ConfigError, match=words) as error:
-        call(run_dir)
-    assert "\n" not in str(error.value)
+def test_acting_is_that_of_training(config: Any) -> None:
+    """Greedy and sampled, one or many, with statistics, mask and memory, step by step."""
+    policy = fresh(config)
+    env = policy.system.env
+    state, obs = jax.jit(env.reset)(jax.random.split(jax.random.key(0), 3))
+    step_env = jax.jit(env.step)
+
+    @jax.jit
+    def expected(carry: Any, obs: Any, reset: jax.Array, key: jax.Array) -> Any:
+        """The memory after a step, and the actions, greedy and drawn."""
+        add_time = jax.tree.map(lambda x: x[None], (obs, reset))
+        carry, output = unroll(policy.system, policy.policy, carry, *add_time)
+        now = jax.tree.map(lambda x: x[0], output.distribution)
+        drawn = now.sample_and_log_prob(seed=key)[0]
+        return carry, now.to_action(now.mode()), now.to_action(drawn)
+
+    carry, expected_carry = None, policy.system.algorithm.network.initial_carry(3)
+    reset = jnp.ones(3, bool)
+    for step in range(3):
+        key = jax.random.fold_in(jax.random.key(1), step)
+        greedy, after = policy.act(obs, carry=carry, reset=reset)
+        drawn, _ = policy.act(obs, key, carry=carry, reset=reset)
+        expected_carry, *actions = expected(expected_carry, obs, reset, key)
+        close([greedy, drawn, after], [*actions, expected_carry])
+        mine = None if carry is None else row(carry, step)
+        single, own = policy.act(row(obs, step), carry=mine, reset=reset[step])
+        close((single, own), row((greedy, after), step))
+        carry = after
+        state, found = step_env(jax.random.split(key, 3), state, drawn)
+        obs, reset = found.obs, found.terminated | found.truncated
 
 
-@pytest.mark.long
-def test_policies_are_pickled_by_their_settings_and_arrays(trained: Any) -> None:
-    policy = load(trained(some("envs.Aim", checkpoint={"share": 1.0})), trust=["envs"])
-    again = pickle.loads(pickle.dumps(policy))
-    assert repr(again) == repr(policy)
-    assert repr(policy).startswith("TrainedPolicy(envs.Aim, seed ")
-    np.testing.assert_array_equal(again.evaluate(5).returns, policy.evaluate(5).returns)
-    x = np.ones((3, 2), np.float32)
-    np.testing.assert_array_equal(
-        again.act(x, jax.random.key(0))[0], policy.act(x, jax.random.key(0))[0]
+def test_acting_holds_under_jit_and_vmap_and_reads_statistics(alone: Path) -> None:
+    policy = load(alone)
+    obs = observations(policy, 6)
+    actions, _ = policy.act(obs)
+    np.testing.assert_array_equal(jax.jit(lambda x: policy.act(x)[0])(obs), actions)
+    np.testing.assert_array_equal(jax.vmap(lambda x: policy.act(x)[0])(obs), actions)
+    statistics = policy.policy.obs_statistics
+    other = dataclasses.replace(
+        policy.policy, obs_statistics=dataclasses.replace(statistics, mean=statistics.mean + 100.0)
     )
+    assert not np.allclose(dataclasses.replace(policy, policy=other).act(obs)[0], actions)
 
 
-@pytest.mark.long
-def test_other_bounds_of_actions_are_one_line(trained: Any, monkeypatch: Any, capsys: Any) -> None:
-    """Where a policy is loaded, and in a command that loads one."""
-    run_dir = trained(some("envs.Aim"))
-    load(run_dir, env={"target": "envs.Aim"})
-    for env in (FarAim(), {"target": "envs.FarAim"}):
-        with pytest.warns(BoundsWarning, match="20.*trained with.*10.*are stretched"):
-            load(run_dir, env=env)
-    arguments = [f"run={run_dir}", "env.target=envs.FarAim", "trust=[envs]", "episodes=1"]
-    monkeypatch.setattr(sys, "argv", ["evaluate", *arguments])
-    evaluate.main()
-    assert re.fullmatch(r"env=envs\.FarAim: its action_space.*\n", capsys.readouterr().err)
-
-
-@pytest.mark.parametrize("value", [np.nan, -np.inf, 1e300])
-def test_an_observation_that_is_not_finite_is_refused(value: float) -> None:
-    """An entry is named; an action before the first is no mistake; a program cannot tell."""
-    policy = fresh(some("envs.Echo", env__extras=["last_action", "last_reward"]))
-    obs = jax.tree.map(np.asarray, policy.system.env.reset(jax.random.split(jax.random.key(0)))[1])
-    policy.act(obs)
-    assert obs["last_action"].min() == -1
-    wrong = {**obs, "last_reward": np.array([[0.0], [value]])}
-    for call in (policy.act, policy.describe):
-        with pytest.raises(ConfigError, match=r"^observation\['last_reward'\]: is .* where envs"):
-            call(wrong)
-    with pytest.raises(ConfigError, match=r"^observation\['last_action'\]: is -2 where .* -1 to 2"):
-        policy.act({**obs, "last_action": obs["last_action"] - 1})
-    jax.jit(policy.act)({**obs, "last_reward": np.full((2, 1), np.nan)})
-
-
-@pytest.mark.parametrize("memory", [True, False])
-def test_acting_is_one_program(memory: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """Each JAX operation beside it would take as long as the whole program."""
-    policy = fresh(some("envs.Echo", memory=memory))
-    reset = policy.system.env.reset(jax.random.split(jax.random.key(0), 1))
-    obs = jax.tree.map(lambda x: np.asarray(x[0]), reset[1])
-    _, carry = policy.act(obs)
-    jax.clear_caches()
-    with jax.log_compiles():
-        policy.act(obs, carry=carry, reset=False)
-    found = [line for line in caplog.messages if line.startswith("Compiling")]
-    assert [line.split()[1] for line in found] == ["jit(_act)"]
-
-
-def test_parts_of_observations_have_one_batch_size() -> None:
-    policy = fresh(some("envs.Masked"))
-    obs = policy.system.env.reset(jax.random.split(jax.random.key(0), 3))[1]
-    first, *others = jax.tree.leaves(obs)
-    assert others
-    unequal = jax.tree.unflatten(jax.tree.structure(obs), [first[:2], *others])
-    with pytest.raises(ConfigError, match="observation: has shapes"):
-        policy.act(unequal)
-
-
-@pytest.mark.parametrize("memory", [True, False])
-def test_a_memory_that_does_not_fit_is_refused(memory: bool) -> None:
-    policy = fresh(some("envs.Echo", memory=memory))
-    state = policy.system.env.reset(jax.random.split(jax.random.key(0), 3))
-    obs = jax.tree.map(np.asarray, state[1])
-    alone = jax.tree.map(lambda x: x[0], obs)
-    carry = policy.act(obs)[1]
-    doubles = jax.tree.map(lambda x: np.asarray(x, np.float64), carry)  # as read from a file
-    close(policy.act(obs, carry=doubles)[0], policy.act(obs, carry=carry)[0])
-    jax.jit(lambda x, memory: policy.act(x, carry=memory))(obs, carry)
-    given = [{"a": np.zeros(3)}, 0, "memory"]
-    given += [policy.initial_carry(n) for n in (None, 1, 5)] if memory else []
-    for wrong in given:
-        with pytest.raises(ConfigError, match=r"^carry: is no memory for a batch of 3; .*carry\(3"):
-            policy.act(obs, carry=wrong)
-    if memory:
-        for wrong in (policy.initial_carry(n) for n in (1, 3)):
-            with pytest.raises(ConfigError, match=r"^carry: is no memory for one observation; p"):
-                policy.describe(alone, carry=wrong)
-        whole = jax.tree.map(lambda x: x.astype(int), policy.initial_carry())
-        policy.act(alone, carry=whole)  # integers become floats
-
-
-EVIL = {
-    "a module of the user": ("env", {"target": "envs.Coin", "name": None}, "env.target=envs.Coin"),
-    "a module to import": ("env", {"module": "antigravity"}, "env.module=antigravity"),
-    "another library": (
-        "network",
-        {**NETWORK, "actor_torso": {"_target_": "os.system", "command": "touch pwned"}},
-        "network.actor_torso._target_=os.system",
-    ),
-    "an algorithm of the user": (
-        "system",
-        {"algorithm": "antigravity.Fly"},
-        "system.algorithm=antigravity.Fly",
-    ),
-    "an objective of the user": (
-        "system",
-        {"objective": "antigravity.fly"},
-        "system.objective=antigravity.fly",
-    ),
-    "what a trusted module imported": (
-        "network",
-        {**NETWORK, "actor_torso": {"_target_": "jaxppo.networks.torsos.jnp.save", "file": "x"}},
-        "torsos.jnp.save",
-    ),
-    "jaxppo outside of algorithms, environments and networks": (
-        "network",
-        {
-            **NETWORK,
-            "actor_torso": {"_target_": "jaxppo.runtime.store.checkpoint._remove", "path": "x"},
-        },
-        "jaxppo.runtime.store.checkpoint._remove",
-    ),
-    "inside a layer": (
-        "network",
-        {**NETWORK, "actor_torso": {
-            "_target_": "jaxppo.networks.torsos.MLP",
-            "layer_sizes": [{"_target_": "os.system", "command": "touch pwned"}],
-        }},
-        "=os.system",
-    ),
-    "a name that begins like a trusted one": (
-        "network",
-        {**NETWORK, "actor_torso": {"_target_": "optaxes.run"}},
-        "optaxes.run",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("evil", EVIL)
-def test_a_strangers_run_executes_nothing(
-    trained: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, evil: str
-) -> None:
-    """The settings in a manifest with good hashes, and those of config.yaml."""
-    group, value, words = EVIL[evil]
-    config = coin()
-    settings = plain(config)
-    settings["env"] |= {"name": "CartPole-v1", "target": None}
-    settings[group] |= value
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="is not among what a stored run may name") as error:
-        check_trust(settings, [])
-    assert words in str(error.value)
-    assert "trust=[" in str(error.value)
-    assert not (tmp_path / "pwned").exists()
-    assert "antigravity" not in sys.modules
-
-
-def test_optimisers_of_optax_need_no_trust() -> None:
-    settings = plain(coin())
-    settings["env"]["target"] = None
-    settings["system"]["optimizer"] = "optax.adabelief"
-    check_trust(settings, [])
+def test_another_environment_of_the_same_kind(several: Path) -> None:
+    shorter = load(several, env={"params": {"max_steps_in_episode": 2}})
+    assert shorter.evaluate(5).lengths.max() == 2
+    with pytest.raises(ConfigError, match=r"env\.params\.max_stps.* did you mean"):
+        load(several, env={"params": {"max_stps": 1}})
 
 
 def test_an_entry_of_another_environment_leaves_the_others() -> None:
@@ -436,19 +211,115 @@ def test_an_entry_of_another_environment_leaves_the_others() -> None:
             with_env(settings, {name: value})
 
 
-@pytest.mark.long
-def test_trust_is_given_by_name(trained: Any) -> None:
-    """Runs of a user's own environment are read where the user says so."""
-    run_dir = trained(coin())
-    manifest = next((run_dir / "checkpoints").glob("*/manifest.json"))
-    assert json.loads(manifest.read_text())["config"]["env"]["target"] == "envs.Coin"
-    with pytest.raises(ConfigError, match=r"env\.target=envs\.Coin.*trust=\[envs\]"):
-        jaxppo.load(run_dir)
-    assert jaxppo.load(run_dir, trust=["envs"]).system.env.name == "envs.Coin"
-    for manifest in (run_dir / "checkpoints").glob("*/manifest.json"):
-        facts = checkpoint.read_manifest(manifest.parent)
-        facts["config"]["system"]["algorithm"] = "antigravity.Fly"
-        manifest.write_text(checkpoint.sealed(facts))
-    with pytest.raises(ConfigError, match=r"system\.algorithm=antigravity\.Fly.*trust=\[antigr"):
-        load(run_dir)
-    assert "antigravity" not in sys.modules
+def test_other_bounds_of_actions_are_one_line(alone: Path, monkeypatch: Any, capsys: Any) -> None:
+    """Where a policy is loaded, and in a command that loads one."""
+    load(alone, env={"target": "envs.Aim"})
+    for env in (FarAim(), {"target": "envs.FarAim"}):
+        with pytest.warns(BoundsWarning, match="20.*10"):
+            load(alone, env=env)
+    arguments = [f"run={alone}", "env.target=envs.FarAim", "trust=[envs]", "episodes=1"]
+    monkeypatch.setattr(sys, "argv", ["evaluate", *arguments])
+    evaluate.main()
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_policies_are_pickled_by_their_settings_and_arrays(alone: Path) -> None:
+    policy = load(alone)
+    again = pickle.loads(pickle.dumps(policy))
+    assert repr(again) == repr(policy)
+    np.testing.assert_array_equal(again.evaluate(5).returns, policy.evaluate(5).returns)
+    x, key = np.ones((3, 2), np.float32), jax.random.key(0)
+    np.testing.assert_array_equal(again.act(x, key)[0], policy.act(x, key)[0])
+
+
+@pytest.mark.parametrize(
+    "call, key",
+    [
+        (lambda run: load(run, "newest"), "which=newest"),
+        (lambda run: load(run, 7), r"which=7: .*64, 128"),
+        (lambda run: load(run, "7e0"), "which=7:"),
+        (lambda run: load(run, "inf"), "which=inf"),
+        (lambda run: load(run, np.int64(7)), "which=7:"),
+        (lambda run: load(run, seed="42"), "seed='42'"),
+        (lambda run: load(run, trust="envs"), "trust='envs'"),
+        (lambda run: jaxppo.load(run), r"env\.target=envs\.Aim.*trust=\[envs\]"),
+        (lambda run: load(run, env={"target": "envs.Coin"}), "env=envs.Coin"),
+        (lambda run: load(run).evaluate(0), "episodes=0"),
+        (lambda run: load(run).play(episodes=2.5), "episodes=2.5"),
+        (lambda run: film(load(run), max_frames=0), "max_frames=0"),
+    ],
+)
+def test_mistakes_of_loading_are_one_line(alone: Path, call: Any, key: str) -> None:
+    with pytest.raises(ConfigError, match=key) as error:
+        call(alone)
+    assert "\n" not in str(error.value)
+
+
+def test_an_observation_that_does_not_fit_is_refused() -> None:
+    aim, masked = fresh(some("envs.Aim")), fresh(some("envs.Masked"))
+    first, *others = jax.tree.leaves(seen := observations(masked))
+    unequal = jax.tree.unflatten(jax.tree.structure(seen), [first[:2], *others])
+    for policy, obs, more, key in (
+        (aim, np.zeros(5), {}, "observation"),
+        (aim, {"a": np.zeros(3)}, {}, "observation"),
+        (aim, np.zeros((0, 2)), {}, "observation"),
+        (aim, "hello", {}, "observation"),
+        (aim, np.zeros(2, complex), {}, "observation"),
+        (masked, unequal, {}, "observation"),
+        (aim, np.zeros((3, 2)), {"reset": [True, False]}, "reset"),
+        (aim, np.zeros((3, 2)), {"key": jax.random.split(jax.random.key(0), 2)}, "key"),
+        (aim, np.zeros(2), {"key": 0}, "key: must be a typed key"),
+        (aim, np.zeros(2), {"key": jax.random.PRNGKey(0)}, "key: must be a typed key"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{key}") as error:
+            policy.act(obs, **more)
+        assert "\n" not in str(error.value)
+
+
+def test_an_observation_that_is_not_finite_is_refused() -> None:
+    """An entry is named; an action before the first is no mistake; a program cannot tell."""
+    policy = fresh(some("envs.Echo", env__extras=["last_action", "last_reward"]))
+    obs = observations(policy, 2)
+    policy.act(obs)
+    assert obs["last_action"].min() == -1
+    for value in (np.nan, -np.inf, 1e300):
+        for call in (policy.act, policy.describe):
+            with pytest.raises(ConfigError, match=r"^observation\['last_reward'\]"):
+                call({**obs, "last_reward": np.array([[0.0], [value]])})
+    with pytest.raises(ConfigError, match=r"^observation\['last_action'\]: is -2"):
+        policy.act({**obs, "last_action": obs["last_action"] - 1})
+    jax.jit(policy.act)({**obs, "last_reward": np.full((2, 1), np.nan)})
+
+
+def test_acting_is_one_program(
+    remembering: TrainedPolicy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each JAX operation beside it would take as long as the whole program."""
+    obs = row(observations(remembering), 0)
+    _, carry = remembering.act(obs)
+    jax.clear_caches()
+    with jax.log_compiles():
+        remembering.act(obs, carry=carry, reset=False)
+    found = [line for line in caplog.messages if line.startswith("Compiling")]
+    assert [line.split()[1] for line in found] == ["jit(_act)"]
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_a_memory_that_does_not_fit_is_refused(remembering: TrainedPolicy, memory: bool) -> None:
+    policy = remembering if memory else fresh(some("envs.Echo"))
+    obs = observations(policy)
+    alone = row(obs, 0)
+    carry = policy.act(obs)[1]
+    doubles = jax.tree.map(lambda x: np.asarray(x, np.float64), carry)  # as read from a file
+    close(policy.act(obs, carry=doubles)[0], policy.act(obs, carry=carry)[0])
+    given = [{"a": np.zeros(3)}, 0, "memory"]
+    given += [policy.initial_carry(n) for n in (None, 1, 5)] if memory else []
+    for wrong in given:
+        with pytest.raises(ConfigError, match=r"^carry: .*carry\(3"):
+            policy.act(obs, carry=wrong)
+    if memory:
+        for wrong in (policy.initial_carry(n) for n in (1, 3)):
+            with pytest.raises(ConfigError, match=r"^carry: .*one observation"):
+                policy.describe(alone, carry=wrong)
+        whole = jax.tree.map(lambda x: x.astype(int), policy.initial_carry())
+        policy.act(alone, carry=whole)  # integers become floats
