@@ -2,14 +2,16 @@
 
 from functools import partial
 
-from jaxppo.deploy.export import Export, export
+from jaxppo.deploy.export import Export, write
 from jaxppo.extras.chips.executable import write_executables
 from jaxppo.launch.command_line import command
+
+export = partial(write, executables=write_executables)
 
 
 def main() -> None:
     """Run the command line."""
-    command(Export, partial(export, executables=write_executables))
+    command(Export, export)
 
 
 if __name__ == "__main__":

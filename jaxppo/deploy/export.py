@@ -75,7 +75,7 @@ class Export(Choice):
     )
 
 
-def export(settings: Export, executables: Callable[[Config, str | None, Path], None]) -> None:
+def write(settings: Export, executables: Callable[[Config, str | None, Path], None]) -> None:
     """Write the programs and print a summary.
 
     `executables(config, target, out)` writes those of what=executable.
