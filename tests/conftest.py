@@ -15,6 +15,7 @@ import jax
 import pytest
 from cli import command, cwd, home, launch, shell  # noqa: F401  fixtures
 from killing import kill  # noqa: F401  a fixture
+from programs import share_programs  # noqa: F401  a fixture
 
 from jaxppo.config.parse import parse
 from jaxppo.config.plan import Plan, plan
