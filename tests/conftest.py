@@ -141,7 +141,7 @@ def on_devices(num: int, script: str, *arguments: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=400,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
