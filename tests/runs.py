@@ -51,6 +51,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "seeds": {"arch": {"num_seeds": 3}},
     "pbt": {"population": {"size": 4, "selection": "pbt", "hyperparameters": BOUNDS}},
     "halving": {"population": {"size": 4, "selection": "halving", "hyperparameters": BOUNDS}},
+    "pbt of two": {"population": {"size": 2, "selection": "pbt", "hyperparameters": BOUNDS}},
     "halving of two": {"population": {"size": 2, "selection": "halving"}},
 }
 
