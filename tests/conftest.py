@@ -15,6 +15,7 @@ import jax
 import pytest
 from cli import command, cwd, home, launch, shell  # noqa: F401  fixtures
 from killing import kill  # noqa: F401  a fixture
+from programs import share_programs  # noqa: F401  a fixture
 
 from jaxppo.config.parse import parse
 from jaxppo.config.plan import Plan, plan
@@ -140,7 +141,7 @@ def on_devices(num: int, script: str, *arguments: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=400,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

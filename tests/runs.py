@@ -30,24 +30,29 @@ MEMORY = {**NETWORK, "actor_memory": {"_target_": f"{LAYERS}.memory.Recurrent", 
 BOUNDS = {"actor_lr": [1e-4, 1e-2], "clip_eps": [0.1, 0.3]}
 
 
+RANDOMIZED = {
+    "target": "envs.Shown",
+    "randomize": {"count": [1, 5]},
+    "randomize_per": "environment",
+    "curriculum": {"weight": {"start": 1, "end": [2, 3], "share": 0.7}},
+}
+
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "one": {},
-    "warm-up and skipping": {
+    "everything": {  # that has a state of its own
         "system__obs_norm_warmup_steps": 100,
-        "arch": {"on_nonfinite": "skip"},
+        "system__sequence_length": 4,
+        "network": MEMORY,
+        "arch": {"on_nonfinite": "skip", "num_seeds": 2},
+        "env": RANDOMIZED,
     },
     "memory": {"system__sequence_length": 4, "network": MEMORY},
     "seeds": {"arch": {"num_seeds": 3}},
-    "randomized": {
-        "env": {
-            "target": "envs.Shown",
-            "randomize": {"count": [1, 5]},
-            "randomize_per": "environment",
-            "curriculum": {"weight": {"start": 1, "end": [2, 3], "share": 0.7}},
-        }
-    },
     "pbt": {"population": {"size": 4, "selection": "pbt", "hyperparameters": BOUNDS}},
     "halving": {"population": {"size": 4, "selection": "halving", "hyperparameters": BOUNDS}},
+    "pbt of two": {"population": {"size": 2, "selection": "pbt", "hyperparameters": BOUNDS}},
+    "halving of two": {"population": {"size": 2, "selection": "halving"}},
 }
 
 

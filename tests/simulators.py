@@ -166,13 +166,6 @@ class Starting(Known):
         return obs * 0 + (given["seed"] or 0) % 1000, info
 
 
-class Unseen(Known):
-    """Cannot be drawn."""
-
-    def render(self) -> Any:
-        raise NotImplementedError
-
-
 class Slow(Known):
     """Takes too long to be made."""
 

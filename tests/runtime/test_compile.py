@@ -40,21 +40,22 @@ def flops(function: Callable[..., Any], *args: jax.Array) -> int:
 
 def test_flops_multiply_scans_take_the_costlier_branch_and_unknown_loops_once() -> None:
     x, w = jnp.ones((1, 8, 16)), jnp.ones((1, 16, 16))
-    assert flops(loops, x, w) == (5 + 2) * 2 * 8 * 16 * 16
+    program = compile.compile_program(loops, x, w)
+    assert program.matmul_flops == (5 + 2) * 2 * 8 * 16 * 16
+    assert program.seconds > 0
+    assert program.peak_bytes >= x.nbytes + w.nbytes
 
 
-def test_flops_of_a_gradient_are_three_times_the_forward_pass() -> None:
+def test_flops_of_gradients_and_convolutions_and_of_what_no_result_needs() -> None:
+    x, w = jnp.ones((1, 8, 16)), jnp.ones((1, 16, 16))
+    once = 2 * 8 * 16 * 16
+
     def loss(w: jax.Array, x: jax.Array) -> jax.Array:
         return jnp.sum((x @ w) ** 2)
 
-    w, x = jnp.ones((1, 16, 4)), jnp.ones((1, 8, 16))
-    forward = 2 * 8 * 16 * 4
-    assert flops(loss, w, x) == forward
-    both = flops(jax.grad(loss, argnums=(0, 1)), w, x)
-    assert both == 3 * forward
+    assert flops(loss, w, x) == once
+    assert flops(jax.grad(loss, argnums=(0, 1)), w, x) == 3 * once
 
-
-def test_products_that_no_result_needs_are_not_counted() -> None:
     def two(x: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
         return x @ w, x @ w @ w
 
@@ -64,18 +65,14 @@ def test_products_that_no_result_needs_are_not_counted() -> None:
 
         return jax.lax.fori_loop(0, jnp.argmax(x), turn, x)
 
-    x, w = jnp.ones((1, 8, 16)), jnp.ones((1, 16, 16))
-    assert flops(program, x, w) == 3 * 2 * 8 * 16 * 16
+    assert flops(program, x, w) == 3 * once
 
-
-def test_convolution_flops() -> None:
     def convolve(x: jax.Array, k: jax.Array) -> jax.Array:
-        return jax.lax.conv_general_dilated(
-            x, k, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
+        names = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(x, k, (1, 1), "VALID", dimension_numbers=names)
 
-    x, k = jnp.ones((1, 2, 10, 10, 4)), jnp.ones((1, 3, 3, 4, 16))
-    assert flops(convolve, x, k) == 2 * (2 * 8 * 8 * 16) * (3 * 3 * 4)
+    images, kernel = jnp.ones((1, 2, 10, 10, 4)), jnp.ones((1, 3, 3, 4, 16))
+    assert flops(convolve, images, kernel) == 2 * (2 * 8 * 8 * 16) * (3 * 3 * 4)
 
 
 def test_what_cannot_be_counted_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,16 +100,6 @@ CGROUPS = {
 }
 
 
-@pytest.mark.parametrize("case", CGROUPS)
-def test_limits_of_control_groups(tmp_path: Path, case: str) -> None:
-    told, files, expected = CGROUPS[case]
-    (tmp_path / "self").write_text(told)
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert cgroups.memory_limits(tmp_path / "self", tmp_path) == expected
-
-
 QUOTAS = {
     "version 2": ("0::/a/b\n", {"a/b/cpu.max": "max 100000", "a/cpu.max": "150000 100000"}, [1.5]),
     "version 1": (
@@ -125,14 +112,15 @@ QUOTAS = {
 }
 
 
-@pytest.mark.parametrize("case", QUOTAS)
-def test_quotas_of_control_groups(tmp_path: Path, case: str) -> None:
-    told, files, expected = QUOTAS[case]
+@pytest.mark.parametrize("case", [*CGROUPS.values(), *QUOTAS.values()])
+def test_limits_and_quotas_of_control_groups(tmp_path: Path, case: Any) -> None:
+    told, files, expected = case
     (tmp_path / "self").write_text(told)
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert cgroups.core_limits(tmp_path / "self", tmp_path) == expected
+    limits = cgroups.memory_limits if case in CGROUPS.values() else cgroups.core_limits
+    assert limits(tmp_path / "self", tmp_path) == expected
 
 
 def test_machine_names_the_cores_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,14 +148,6 @@ def test_the_memory_limit_is_none_of_the_moment(monkeypatch: pytest.MonkeyPatch)
     assert held.nbytes == 2**28
 
 
-def test_a_program_reports_time_and_memory() -> None:
-    x, w = jnp.ones((1, 64, 64)), jnp.ones((1, 64, 64))
-    program = compile.compile_program(lambda x, w: x @ w, x, w)
-    assert program.seconds > 0
-    assert program.peak_bytes >= 3 * 64 * 64 * 4
-    assert program.call(x, w).shape == (1, 64, 64)
-
-
 def test_tracing_is_not_searched_for_garbage() -> None:
     searched = []
 
@@ -192,12 +172,6 @@ def test_tracing_is_not_searched_for_garbage() -> None:
         gc.enable()
 
 
-def test_a_cache_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"arch\.compile_cache.*null"):
-        program_cache.use(str(tmp_path / "file" / "cache"))
-
-
 def entry(folder: Path, name: str, data: bytes, read: float = 0.0) -> Path:
     """An entry that was written, and last read, long ago."""
     path = folder / f"{name}-{hashlib.sha256(name.encode()).hexdigest()}-cache"
@@ -218,27 +192,17 @@ def others_files(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_a_check_that_was_interrupted_is_repeated(
+def test_damaged_programs_are_deleted_once_they_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    damaged = entry(tmp_path, "jit_damaged", ENTRY[:-1])
-    with monkeypatch.context() as patch:
-        patch.setattr(program_cache, "_is_whole", fail)
-        with pytest.raises(KeyboardInterrupt):
-            program_cache.tend.__wrapped__(tmp_path, -1)
-    program_cache.tend.__wrapped__(tmp_path, -1)
-    assert not damaged.exists()
-
-
-def fail(_: bytes) -> bool:
-    raise KeyboardInterrupt
-
-
-def test_damaged_programs_are_deleted_once_they_changed(tmp_path: Path) -> None:
     tend, others = program_cache.tend.__wrapped__, others_files(tmp_path)
     whole = entry(tmp_path, "jit_whole", ENTRY)
     for number, data in enumerate((b"", ENTRY[:-1], ENTRY[:500], bytes(1000))):
         entry(tmp_path, f"jit_damaged_{number}", data)
+    with monkeypatch.context() as patch:  # a check that was interrupted is repeated
+        patch.setattr(program_cache, "_is_whole", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            tend(tmp_path, -1)
     tend(tmp_path, -1)
     assert {path.name for path in tmp_path.iterdir()} == {whole.name, ".checked", *others}
     unchanged = entry(tmp_path, "jit_older", ENTRY[:-1])  # is not read again
@@ -260,12 +224,12 @@ def test_programs_that_were_read_longest_ago_make_room(tmp_path: Path) -> None:
 
 
 def test_processes_tend_one_folder_at_the_same_time(tmp_path: Path) -> None:
-    for number in range(400):
+    for number in range(200):
         entry(tmp_path, str(number), ENTRY if number % 2 else ENTRY[:-1], number)
     with ThreadPoolExecutor(8) as threads:
-        limit = 100 * len(ENTRY)
+        limit = 50 * len(ENTRY)
         list(threads.map(lambda _: program_cache.tend.__wrapped__(tmp_path, limit), range(8)))
-    assert len(list(tmp_path.glob("*-cache"))) <= 100
+    assert len(list(tmp_path.glob("*-cache"))) <= 50
 
 
 def test_a_folder_is_cleared_of_programs_only(
@@ -289,12 +253,17 @@ def test_the_folder_of_caches_is_that_of_the_desktop(monkeypatch: pytest.MonkeyP
         assert program_cache.path_of("/own") == "/own"
 
 
-def test_a_limit_that_jax_could_not_keep_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_made_or_limited_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"arch\.compile_cache"):
+        program_cache.use(str(tmp_path / "file" / "cache"))
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/somewhere")
     program_cache.use("/other")
     monkeypatch.setenv("JAX_COMPILATION_CACHE_MAX_SIZE", "1000")
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(ConfigError, match=r"JAX_COMPILATION_CACHE_MAX_SIZE=1000: .* filelock"):
+    with pytest.raises(ConfigError, match="JAX_COMPILATION_CACHE_MAX_SIZE=1000"):
         program_cache.use("/other")
 
 
@@ -313,14 +282,14 @@ def test_a_damaged_program_is_compiled_again_and_kept(tmp_path: Path) -> None:
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)
     command = [sys.executable, "-W", "error", "-c", COMPILES, str(tmp_path)]
     sizes = []
-    for _ in range(3):
+    for _ in range(2):
         subprocess.run(command, env=environment, check=True)
         entries = list(tmp_path.glob("*-cache"))
         sizes.append({path.name: path.stat().st_size for path in entries})
         for path in entries:
             os.truncate(path, path.stat().st_size // 2)
     assert sizes[0]
-    assert sizes == [sizes[0]] * 3
+    assert sizes == [sizes[0]] * 2
 
 
 def printed(program: str, flags: str) -> list[str]:
@@ -331,30 +300,10 @@ def printed(program: str, flags: str) -> list[str]:
     return done.stdout.split()
 
 
-TURNS = """
-import jax, jax.numpy as jnp, numpy as np
-from jaxppo.runtime.programs import compile
-x = np.random.default_rng(0).normal(size=(200, 200)) / 20
-expected = x
-for _ in range(5):
-    expected = np.sin(expected @ x)
-turn = lambda x: jax.lax.fori_loop(0, 5, lambda _, y: jnp.sin(y @ x), x)
-x = jnp.asarray(x[None], jnp.float32)
-for compiler in ("thorough", "quick"):
-    call = compile.compile_program(turn, x, compiler=compiler).call
-    print("wrapped_add" in call.as_text(), np.allclose(call(x)[0], expected, atol=1e-5))
-"""
-
-
-def test_a_quick_compiler_makes_other_kernels_of_the_same_numbers() -> None:
-    newer = str(not compile.HAS_OLD_GENERATOR)  # the newer generator's kernels have such names
-    assert printed(TURNS, "") == ["True", "True", newer, "True"]
-
-
 LEARN = """
 import jax, numpy as np
 from benchmarks.speed import Setting, Timed
-setting = Setting(["arch.total_num_envs=64", "system.rollout_length=32"], 3 * 2048)
+setting = Setting(["arch.total_num_envs=64", "system.rollout_length=32"], 2048)
 learnt = {}
 for compiler in ("thorough", "quick"):
     timed = Timed(setting, f"arch.compiler={compiler}")
@@ -378,7 +327,7 @@ def test_a_quick_compiler_is_refused_where_it_is_not(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(devices, "platform", lambda: "gpu")
     compile.check("thorough")
     assert compile.options("quick", "gpu") == {}
-    with pytest.raises(ConfigError, match=r"arch\.compiler=quick: .*gpu.*leave it out"):
+    with pytest.raises(ConfigError, match=r"arch\.compiler=quick"):
         compile.check("quick")
 
 
@@ -392,9 +341,9 @@ for program in (plain, compile.compile_program(total, x).call):
 """
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
-    ("flags", "expected"), [("", False), ("--xla_disable_hlo_passes=cse", True)]
+    ("flags", "expected"),
+    [("", False), pytest.param("--xla_disable_hlo_passes=cse", True, marks=pytest.mark.slow)],
 )
 def test_a_small_sum_is_one_kernel_unless_other_passes_were_named(
     flags: str, expected: bool

@@ -55,7 +55,12 @@ def update(command: str, more: tuple[str, ...], platform: str, forms: str) -> An
     return devices.host((after.agent.policy.params, metrics))
 
 
-@pytest.mark.parametrize("case", CASES)
+def cases(*quick: str) -> list[Any]:
+    """All on an accelerator; on CPUs some wait for `make slow`."""
+    return [pytest.param(case, marks=() if case in quick else pytest.mark.slow) for case in CASES]
+
+
+@pytest.mark.parametrize("case", cases("mlp", "lstm"))
 def test_an_update_is_that_of_the_cpu(case: str) -> None:
     here = update(*CASES[case], PLATFORM, "gpu" if PLATFORM == "cpu" else PLATFORM)
     there = update(*CASES[case], "cpu", "cpu")
@@ -81,7 +86,7 @@ def test_two_runs_are_equal_and_a_third_that_resumes_too(tmp_path: Path) -> None
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("case", ["mlp", "lstm", "lru"])
+@pytest.mark.parametrize("case", cases("lstm")[:-1])
 def test_ratios_of_the_first_minibatch_are_one(case: str) -> None:
     """At the precision that a run has by default."""
     command, more = CASES[case]

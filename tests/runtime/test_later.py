@@ -39,16 +39,13 @@ def test_packages_and_their_parts_wait_for_their_use(package: str) -> None:
     assert (uses_it.late.here, uses_it.two.value) == (1, 3)
 
 
-def test_what_is_asked_at_once_is_there(package: str) -> None:
+def test_what_is_asked_at_once_is_there_and_what_is_there_stays(package: str) -> None:
     with imported_later(*NAMES):
         import asks_at_once
     assert asks_at_once.found == 6
-    assert asks_at_once.late.here == 1
-
-
-def test_what_is_there_already_stays(package: str) -> None:
     import late
 
+    assert asks_at_once.late.here == late.here == 1
     with imported_later(*NAMES):
         assert sys.modules["late"] is late
 

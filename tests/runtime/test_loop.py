@@ -15,14 +15,26 @@ import jaxppo
 from jaxppo.algorithms.evaluation import Episodes
 from jaxppo.algorithms.report import Metrics
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import Config
 from jaxppo.runtime import sinks
 from jaxppo.runtime.programs.build import random_streams
+from jaxppo.runtime.programs.evaluating import score
 from jaxppo.runtime.programs.placement import Layout
 from jaxppo.runtime.run import blocks, loop
 from jaxppo.runtime.run.jobs import TrainingError
 from jaxppo.types import Policy
 
-QUIET = {"console": False, "json": False, "plot": False}
+pytestmark = pytest.mark.usefixtures("share_programs")
+
+RATES = {"actor_lr": 1e30, "critic_lr": 1e30, "decay_learning_rates": False}
+
+
+def tiny(num_evaluation: int = 2, **changes: Any) -> Config:
+    """Ten updates of 32 steps; most tests share the program."""
+    arch = {"num_updates": 10, "num_evaluation": num_evaluation, "num_eval_episodes": 5}
+    system = {"normalize_observations": True, **changes.pop("system", {})}
+    given = {"arch": {**arch, **changes.pop("arch", {})}, "system": system}
+    return small_config(**given, **changes)
 
 
 def poison(monkeypatch: pytest.MonkeyPatch, calls: Any, part: str, **values: Any) -> None:
@@ -90,21 +102,14 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
     return install
 
 
-@pytest.mark.long_but(1)
 @pytest.mark.parametrize(
-    "returns, best",
-    [([9.0, 1.0, 2.0], 0), ([5.0, 5.0, 5.0], 0), ([math.nan, 1.0, math.nan], 1),
-     ([-9.0, -3.0, -5.0], 1), ([math.inf, 1.0, 2.0], 2)],
-)  # fmt: skip
+    "returns, best", [([9.0, 1.0, 9.0], 0), ([math.nan, 1.0, math.nan], 1), ([math.inf, -9, -3], 2)]
+)
 def test_absolute_metric_is_of_the_very_policy_that_evaluated_best(
     recorder: Recorder, scripted: Any, tmp_path: Path, returns: list[float], best: int
 ) -> None:
     seen = scripted(returns)
-    settings = small_config(
-        arch={"num_updates": 7, "num_evaluation": 3}, system__normalize_observations=True
-    )
-    result = loop.run(settings, tmp_path)
-    assert result == 77.0  # of the absolute evaluation
+    assert loop.run(tiny(3), tmp_path) == 77.0  # of the absolute evaluation
     for one, other in zip(jax.tree.leaves(seen[best]), jax.tree.leaves(seen[3]), strict=True):
         np.testing.assert_array_equal(one, other)
     for i in {0, 1, 2} - {best}:
@@ -112,7 +117,7 @@ def test_absolute_metric_is_of_the_very_policy_that_evaluated_best(
         assert not all(np.array_equal(one, other) for one, other in pairs)
     (absolute,) = recorder.of("absolute")
     assert absolute["steps"] == recorder.of("eval")[best]["steps"]
-    assert absolute["episodes"] == 10 * 128
+    assert absolute["episodes"] == 10 * 5
 
 
 def test_training_evaluation_and_absolute_metric_draw_from_streams_apart() -> None:
@@ -125,28 +130,27 @@ def test_without_a_finite_evaluation_there_is_no_result(
 ) -> None:
     scripted([math.nan, math.nan])
     with pytest.raises(TrainingError, match="no evaluation"):
-        loop.run(small_config(), tmp_path)
+        loop.run(tiny(), tmp_path)
     assert not recorder.of("absolute")
     assert recorder.of("end")[0]["absolute_metric"] is None
     assert recorder.of("end")[0]["status"] != "finished"
     with pytest.raises(ConfigError, match=r"which=best: no .* was finite.*which=latest"):
         jaxppo.load(tmp_path, trust=["envs"])  # not the untrained policy
-    assert jaxppo.load(tmp_path, "latest", trust=["envs"]).steps == 128
+    assert jaxppo.load(tmp_path, "latest", trust=["envs"]).steps == 320
 
 
 def test_without_absolute_metric_the_best_evaluation_is_returned(
     recorder: Recorder, scripted: Any, tmp_path: Path
 ) -> None:
     scripted([3.0, 8.0])
-    assert loop.run(small_config(arch__absolute_metric=False), tmp_path) == 8.0
+    assert loop.run(tiny(arch={"absolute_metric": False}), tmp_path) == 8.0
     assert not recorder.of("absolute")
 
 
 def test_blocks_spread_updates_and_count_every_step(recorder: Recorder, tmp_path: Path) -> None:
-    settings = small_config(arch={"num_updates": 7, "num_evaluation": 3, "num_eval_episodes": 5})
-    result = loop.run(settings, tmp_path)
-    assert [event["steps"] for event in recorder.of("eval")] == [64, 128, 224]
-    assert [event["updates"] for event in recorder.of("train")] == [2, 4, 7]
+    result = loop.run(tiny(3), tmp_path)
+    assert [event["steps"] for event in recorder.of("eval")] == [96, 192, 320]
+    assert [event["updates"] for event in recorder.of("train")] == [3, 6, 10]
     assert {event["episodes"] for event in recorder.of("eval")} == {5}
     assert {event["unfinished"] for event in recorder.of("eval")} == {0}
     assert recorder.of("absolute")[0]["episodes"] == 50
@@ -163,39 +167,47 @@ def test_a_profile_leaves_a_trace_by_phase_and_the_run_as_it_was(
     for folder in (None, str(tmp_path / "trace")):
         run_dir = tmp_path / f"run{len(results)}"
         run_dir.mkdir()
-        results.append(loop.run(small_config(arch__profile=folder, logger=QUIET), run_dir))
+        results.append(loop.run(tiny(arch={"profile": folder}), run_dir))
     assert results[0] == results[1]
     assert len(recorder.of("train")) == 4
     (trace,) = tmp_path.rglob("*.xplane.pb")
     assert b"gradients" in trace.read_bytes()
 
 
-@pytest.mark.long
-def test_unfinished_episodes_are_counted_and_said(recorder: Recorder, tmp_path: Path) -> None:
-    settings = small_config(arch={"max_eval_steps": 2, "num_eval_episodes": 3})
-    assert loop.run(settings, tmp_path) == 3.0
-    assert [event["unfinished"] for event in recorder.of("eval")] == [3, 3]
+def test_the_score_of_episodes() -> None:
+    returns = np.array([[9.0, 9.0, 9.0], [1.0, 2.0, 6.0]])
+    finished = np.array([[True] * 3, [True, False, False]])
+    episodes = Episodes(
+        returns=returns, lengths=2 * returns, finished=finished, empty_masks=0 * returns
+    )
+    assert score(episodes, 1) == {
+        "episodes": 3,
+        "episode_return": 3.0,
+        "episode_return_std": pytest.approx(np.sqrt(14 / 3)),
+        "episode_return_min": 1.0,
+        "episode_return_max": 6.0,
+        "episode_length": 6.0,
+        "unfinished": 2,
+    }
 
 
 def test_warm_up_moves_the_statistics_before_anything_is_learnt(
     recorder: Recorder, scripted: Any, tmp_path: Path
 ) -> None:
     seen = scripted([1.0, 2.0])
-    settings = small_config(system={"normalize_observations": True, "obs_norm_warmup_steps": 33})
-    loop.run(settings, tmp_path)
+    loop.run(tiny(system={"obs_norm_warmup_steps": 33}), tmp_path)
     assert recorder.of("start")[0]["warmup_steps"] == 64  # two rollouts of 32 steps
-    assert seen[0].obs_statistics.count[0] == 64 + 2 * 32
-    assert recorder.of("eval")[0]["steps"] == 64  # of training alone
+    assert seen[0].obs_statistics.count[0] == 64 + 5 * 32
+    assert recorder.of("eval")[0]["steps"] == 5 * 32  # of training alone
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "part, poisoned, way_out",
     [
-        ("rollout", "nonfinite_reward", "look at the environment's rewards"),
-        ("rollout", "nonfinite_observation", "look at the environment's observations"),
-        ("learn", "nonfinite_loss", "try lower learning rates"),
-        ("", "nonfinite_parameter", "try lower learning rates"),
+        ("rollout", "nonfinite_reward", "environment's rewards"),
+        ("rollout", "nonfinite_observation", "environment's observations"),
+        ("learn", "nonfinite_loss", "lower learning rates"),
+        ("", "nonfinite_parameter", "lower learning rates"),
     ],
 )
 def test_nonfinite_training_stops_at_the_blocks_end(
@@ -206,36 +218,29 @@ def test_nonfinite_training_stops_at_the_blocks_end(
     poisoned: str,
     way_out: str,
 ) -> None:
-    poison(monkeypatch, [1], part, **{poisoned: np.full(1, 3)})
+    poison(monkeypatch, range(1, 9), part, **{poisoned: np.full(1, 3)})
     with pytest.raises(TrainingError, match=poisoned.partition("_")[2]) as error:
-        loop.run(small_config(), tmp_path)
+        loop.run(tiny(), tmp_path)
     assert "\n" not in str(error.value)
-    assert "step 128" in str(error.value)
+    assert "step 320" in str(error.value)
     assert str(error.value).endswith(way_out)
     assert [event["event"] for event in recorder.events][-4:] == ["train", "eval", "train", "end"]
     assert recorder.of("end")[0]["status"] != "finished"
     assert recorder.closed == 1
 
 
-def test_skipped_steps_are_blamed_on_what_was_not_finite(
-    recorder: Recorder, tmp_path: Path
-) -> None:
-    settings = small_config(
-        system={"actor_lr": 1e30, "critic_lr": 1e30, "decay_learning_rates": False},
-        arch__on_nonfinite="skip",
-    )
-    with pytest.raises(TrainingError, match="and skipped; stopped; try lower learning rates"):
-        loop.run(settings, tmp_path)
-
-
+@pytest.mark.parametrize(
+    "on_nonfinite, words",
+    [
+        pytest.param("skip", "and skipped; stopped; try lower", marks=pytest.mark.long),
+        ("stop", "loss"),
+    ],
+)
 def test_a_diverging_learning_rate_is_reported_not_trained_through(
-    recorder: Recorder, tmp_path: Path
+    recorder: Recorder, tmp_path: Path, on_nonfinite: str, words: str
 ) -> None:
-    settings = small_config(
-        system={"actor_lr": 1e30, "critic_lr": 1e30, "decay_learning_rates": False}
-    )
-    with pytest.raises(TrainingError, match="loss"):
-        loop.run(settings, tmp_path)
+    with pytest.raises(TrainingError, match=words):
+        loop.run(tiny(system=RATES, arch={"on_nonfinite": on_nonfinite}), tmp_path)
 
 
 @pytest.mark.long
@@ -245,7 +250,7 @@ def test_a_mask_without_a_legal_action_stops_the_run(
 ) -> None:
     if where == "evaluation":  # training looks away
         poison(monkeypatch, range(9), "rollout", empty_mask=np.zeros(1, int))
-    settings = small_config(env={"target": "envs.Masked", "params": {"empty": True}})
+    settings = tiny(env={"target": "envs.Masked", "params": {"empty": True}})
     with pytest.raises(TrainingError, match=r"no legal action.*action_mask") as error:
         loop.run(settings, tmp_path)
     assert "\n" not in str(error.value)
@@ -257,13 +262,10 @@ def test_the_untrained_policy_is_evaluated_and_never_the_best(
     recorder: Recorder, scripted: Any, tmp_path: Path
 ) -> None:
     seen = scripted([9.0, 3.0, 2.0])
-    settings = small_config(arch={"evaluate_first": True, "absolute_metric": False})
+    settings = tiny(arch={"evaluate_first": True, "absolute_metric": False})
     assert loop.run(settings, tmp_path) == 3.0
-    assert [(e["steps"], e["episode_return"]) for e in recorder.of("eval")] == [
-        (0, 9.0),
-        (64, 3.0),
-        (128, 2.0),
-    ]
+    evaluations = [(e["steps"], e["episode_return"]) for e in recorder.of("eval")]
+    assert evaluations == [(0, 9.0), (160, 3.0), (320, 2.0)]
     assert [event["last"] for event in recorder.of("eval")] == [False, False, True]
     first = jax.tree.leaves(seen[0].params)
     assert any((x != y).any() for x, y in zip(first, jax.tree.leaves(seen[1].params), strict=True))
@@ -277,11 +279,11 @@ def test_the_first_evaluation_leaves_the_others_as_they_were(
     for first in (False, True):
         folder = tmp_path / str(first)
         folder.mkdir()
-        loop.run(small_config(arch__evaluate_first=first, env__target="envs.Coin"), folder)
+        loop.run(tiny(arch={"evaluate_first": first}, env={"target": "envs.Coin"}), folder)
         found.append([e for e in recorder.events if e["event"] in ("train", "eval", "absolute")])
         recorder.events.clear()
     without, with_first = found
-    assert [e["steps"] for e in with_first if e["event"] == "eval"] == [0, 64, 128]
+    assert [e["steps"] for e in with_first if e["event"] == "eval"] == [0, 160, 320]
     changing = {"seconds", "steps_per_second"}
     for one, other in zip(without, with_first[1:], strict=True):
         assert {k: one[k] for k in one.keys() - changing} == {
@@ -289,14 +291,12 @@ def test_the_first_evaluation_leaves_the_others_as_they_were(
         }
 
 
-@pytest.mark.long
 def test_train_events_within_a_block_part_its_metrics(recorder: Recorder, tmp_path: Path) -> None:
     events = {}
     for every in (None, 2, 1):
-        settings = small_config(arch={"num_updates": 10}, logger={"every": every})
         folder = tmp_path / str(every)
         folder.mkdir()
-        loop.run(settings, folder)
+        loop.run(tiny(logger={"every": every}), folder)
         events[every] = recorder.of("train")
         assert [event["steps"] for event in recorder.of("eval")] == [160, 320]
         recorder.events.clear()
@@ -320,9 +320,8 @@ def test_a_block_with_train_events_within_is_diagnosed_as_a_whole(
 ) -> None:
     """What was not finite in the first update of a block still ends the run at its end."""
     poison(monkeypatch, {0, 2}, "rollout", nonfinite_reward=np.asarray([3]))
-    settings = small_config(arch={"num_updates": 4}, logger={"every": 1})
     with pytest.raises(TrainingError, match=r"reward \(3\).*step 64"):
-        loop.run(settings, tmp_path)
+        loop.run(tiny(5, logger={"every": 1}), tmp_path)
     assert [event["updates"] for event in recorder.of("train")] == [1, 2]
 
 
@@ -338,7 +337,7 @@ def test_screens_are_shown_progress_between_events(
     screen = Screen()
     monkeypatch.setattr(sinks, "make", lambda *_: [screen])
     monkeypatch.setattr(blocks.Pace, "updates", lambda _, left: 1)
-    loop.run(small_config(arch={"num_updates": 6}), tmp_path)
-    assert [steps for steps, _ in ticks] == [32, 64, 128, 160]  # at 96 and 192 a block ends
+    loop.run(tiny(5), tmp_path)
+    assert [steps for steps, _ in ticks] == [32, 96, 160, 224, 288]  # at 64 a block ends
     assert all(speed > 0 for _, speed in ticks)
     assert {event["event"] for event in screen.events} >= {"train", "eval"}

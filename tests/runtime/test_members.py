@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +18,28 @@ from jaxppo.runtime.programs import compile, population
 from jaxppo.runtime.programs.build import build, program_key
 from jaxppo.runtime.programs.placement import Layout
 from jaxppo.runtime.run import loop
+from jaxppo.runtime.run.caller import Caller
 from jaxppo.runtime.run.compiling import TooLargeError
 from jaxppo.runtime.run.events import aggregate
 from jaxppo.runtime.run.jobs import Job, TrainingError
 from jaxppo.runtime.run.members import Members
 from jaxppo.runtime.run.selection import Selection
+from jaxppo.runtime.sinks import Recorder
+
+pytestmark = pytest.mark.usefixtures("share_programs")
 
 QUIET = {"console": False, "plot": False}
+PBT = {"size": 4, "selection": "pbt", "hyperparameters": {"actor_lr": [1e-4, 1e-2]}}
+HALVING = {**PBT, "selection": "halving"}
 ON = {
     **dict.fromkeys(("normalize_observations", "normalize_values", "normalize_rewards"), True),
     "num_minibatches": 2,
+    "target_kl": 100.0,  # finite in all, so that those of one form are one program
 }
 
 
 def coin(**changes: Any) -> Config:
-    """Episodes of random length, everything random used, statistics on."""
+    """Episodes of random length, everything random used, statistics on; few programs."""
     arch = {"total_num_envs": 16, "num_updates": 4, "num_eval_episodes": 7, "update_batch_size": 2}
     given = {
         "arch": {**arch, **changes.pop("arch", {})},
@@ -62,40 +68,41 @@ def same(one: list[dict[str, Any]], other: list[dict[str, Any]], rtol: float = 2
                 assert left[name] == right[name], name
 
 
+def alone(config: Config, folder: Path) -> list[dict[str, Any]]:
+    """The events of a run by itself."""
+    folder.mkdir(parents=True)
+    loop.run(config, folder)
+    return events_of(folder)
+
+
 @pytest.mark.long
 def test_a_member_is_the_run_that_it_would_be_alone(tmp_path: Path) -> None:
     """Seeds and numbers differ; what each logs, evaluates and returns does not."""
+    fast = {"actor_lr": 0.05, "decay_learning_rates": False, "target_kl": 1e-7}
     configs = [
         coin(),
-        coin(arch={"seed": 7}, system={"actor_lr": 1e-2, "ent_coef": 0.1, "gamma": 0.5}),
-        coin(arch={"seed": 7}, system={"clip_eps": 0.01, "epochs": 2, "max_grad_norm": 1e-3}),
+        coin(arch={"seed": 7}, system={"clip_eps": 0.01, "ent_coef": 0.1, "gamma": 0.5}),
+        coin(arch={"seed": 7}, system={**fast, "max_grad_norm": 1e-3}),
     ]
-    together = loop.run_together(jobs_of(tmp_path / "together", configs))
+    screen = Recorder([])
+    results = loop.run_together(jobs_of(tmp_path / "all", configs), caller=Caller(screens=[screen]))
     for i, config in enumerate(configs):
-        alone = tmp_path / "alone" / str(i)
-        alone.mkdir(parents=True)
-        result = loop.run(config, alone)
-        assert isinstance(together[i], float)
-        np.testing.assert_allclose(together[i], result, rtol=1e-5)
-        same(events_of(tmp_path / "together" / str(i)), events_of(alone))
-    assert len({events_of(tmp_path / "together" / str(i))[0]["actor_loss"] for i in range(3)}) == 3
+        events = alone(config, tmp_path / f"alone_{i}")
+        same(events_of(tmp_path / "all" / str(i)), events)
+        np.testing.assert_allclose(results[i], events[-1]["episode_return"], rtol=1e-5)
+    firsts = [events_of(tmp_path / "all" / str(i))[0] for i in range(3)]
+    assert len({event["actor_loss"] for event in firsts}) == 3
+    assert firsts[2]["gradient_steps"] < firsts[0]["gradient_steps"] == 4  # its own limit of KL
+    evaluation = next(event for event in screen.events if event["event"] == "eval")
+    assert list(evaluation["returns_by_settings"]) == Members(jobs_of(tmp_path, configs)).labels()
 
 
-@pytest.mark.long
-def test_target_kl_stops_each_member_by_its_own_limit(tmp_path: Path) -> None:
-    changes = {"epochs": 3, "actor_lr": 0.05, "decay_learning_rates": False}
-    configs = [coin(system={**changes, "target_kl": limit}) for limit in (1e-7, 1e-2, 100.0)]
-    loop.run_together(jobs_of(tmp_path / "together", configs))
-    steps = []
-    for i in (0, 1):
-        alone = tmp_path / "alone" / str(i)
-        alone.mkdir(parents=True)
-        loop.run(configs[i], alone)
-        found = events_of(tmp_path / "together" / str(i))
-        same(found, events_of(alone))
-        steps.append(found[0]["gradient_steps"])
-    steps.append(events_of(tmp_path / "together" / "2")[0]["gradient_steps"])
-    assert steps[0] < steps[1] <= steps[2] == 6
+def test_members_are_named_by_the_settings_in_which_they_differ() -> None:
+    configs = [coin(arch={"num_seeds": 2}, system={"gamma": gamma}) for gamma in (0.9, 0.99)]
+    found = Members([Job(config, None) for config in configs]).labels()
+    assert found == ["system.gamma=0.9"] * 2 + ["system.gamma=0.99"] * 2
+    seeds = [Job(coin(arch={"seed": seed}), None) for seed in (1, 2)]
+    assert set(Members(seeds).labels()) == {""}
 
 
 def test_one_score_has_no_interval() -> None:
@@ -117,10 +124,7 @@ def test_one_score_has_no_interval() -> None:
 
 def test_seeds_are_runs_and_their_sum(tmp_path: Path) -> None:
     result = loop.run(coin(arch={"num_seeds": 3, "seed": 5}), tmp_path)
-    alone = tmp_path / "alone"
-    alone.mkdir()
-    loop.run(coin(arch={"seed": 6}), alone)
-    same(events_of(tmp_path / "seed_6"), events_of(alone))
+    same(events_of(tmp_path / "seed_6"), alone(coin(arch={"seed": 6}), tmp_path / "alone"))
     seeds = [events_of(tmp_path / f"seed_{seed}") for seed in (5, 6, 7)]
     for number, event in enumerate(events_of(tmp_path)):
         each = [events[number] for events in seeds]
@@ -147,26 +151,6 @@ def test_seeds_are_runs_and_their_sum(tmp_path: Path) -> None:
     assert summary["status"] == "finished"
     np.testing.assert_allclose(summary["absolute_metric"], result)
     np.testing.assert_allclose(result, np.mean(summary["absolute_metrics"]))
-
-
-def test_screen_of_a_sweep_knows_which_members_are_seeds_of_equal_settings(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shown = {**QUIET, "console": True}
-    configs = [
-        coin(arch={"num_seeds": 2}, system={"gamma": gamma}, logger=shown) for gamma in (0.9, 0.99)
-    ]
-    jobs = jobs_of(tmp_path, configs)
-    assert Members(jobs).labels() == ["system.gamma=0.9"] * 2 + ["system.gamma=0.99"] * 2
-    seeds = [Job(coin(arch={"seed": seed}), None) for seed in (1, 2)]
-    assert set(Members(seeds).labels()) == {""}
-    loop.run_together(jobs)
-    lines = capsys.readouterr().out.splitlines()
-    assert f"run directories: 0, 1 in {tmp_path}" in lines
-    evaluations = [line for line in lines if "evaluation: " in line or "absolute metric" in line]
-    assert len(evaluations) > 1
-    for line in evaluations:
-        assert re.search(r": best system\.gamma=0\.99? \(IQM \S+ over 2 seeds\), from ", line)
 
 
 def test_each_member_keeps_its_own_best(tmp_path: Path) -> None:
@@ -196,10 +180,7 @@ def test_a_diverging_member_is_its_own_failure(tmp_path: Path) -> None:
     results = loop.run_together(jobs_of(tmp_path, configs))
     assert isinstance(results[1], TrainingError)
     assert "NaN or infinity" in str(results[1])
-    alone = tmp_path / "alone"
-    alone.mkdir()
-    np.testing.assert_allclose(results[2], loop.run(configs[2], alone), rtol=1e-5)
-    same(events_of(tmp_path / "2"), events_of(alone))
+    same(events_of(tmp_path / "2"), alone(configs[2], tmp_path / "alone"))
     assert [event["event"] for event in events_of(tmp_path / "1")] == ["train"]
     assert json.loads((tmp_path / "1" / "summary.json").read_text())["status"] != "finished"
     assert json.loads((tmp_path / "0" / "summary.json").read_text())["status"] == "finished"
@@ -209,9 +190,9 @@ def test_a_diverging_member_is_its_own_failure(tmp_path: Path) -> None:
 def test_members_that_need_more_memory_than_there_is_do_not_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs = jobs_of(tmp_path, [coin(), coin(arch={"seed": 2})])
+    jobs = jobs_of(tmp_path, [coin(arch={"seed": seed}) for seed in range(3)])
     monkeypatch.setattr(compile, "memory_limit", lambda *_: 1000)
-    with pytest.raises(TooLargeError, match="2 members need"):
+    with pytest.raises(TooLargeError, match="3 members need"):
         loop.run_together(jobs, fit=True)
     assert not any(list(job.run_dir.iterdir()) for job in jobs)  # they can begin again
     with pytest.raises(ConfigError, match=r"arch\.total_num_envs=16: the program needs 0\.0 GiB"):
@@ -225,21 +206,19 @@ def test_what_shapes_no_array_shapes_no_program() -> None:
     for same_program in (
         coin(arch={"seed": 1}),
         coin(system={"actor_lr": 1.0, "gamma": 0.1, "reward_scale": 3.0, "clip_eps_high": 0.4}),
+        coin(system={"target_kl": 0.1}),
         coin(arch={"num_seeds": 4}),
     ):
         assert program_key(same_program) == one
     for other in (
         coin(system={"epochs": 1}),
-        coin(system={"target_kl": 0.1}),
+        coin(system={"target_kl": math.inf}),
         coin(arch={"num_updates": 5}),
         coin(env={"target": "envs.Clock"}),
         coin(network={**NETWORK, "actor_torso": None}),
         coin(logger={"every": 1}),  # its windows are part of the state
     ):
         assert program_key(other) != one
-    assert program_key(coin(system={"target_kl": 0.1})) == program_key(
-        coin(system={"target_kl": 9.0})
-    )
 
 
 @pytest.mark.parametrize(
@@ -256,73 +235,56 @@ def test_members_are_sharded_over_devices_where_they_divide(
     assert found.steps_per_update == 16 * 8
 
 
-def test_several_seeds_of_a_population_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"arch\.num_seeds=2"):
-        population.members(coin(arch={"num_seeds": 2}, population={"size": 4}))
-
-
 SCRIPT = """
 import sys
 from pathlib import Path
-import jax
 from runs import jobs_of
-from runtime.test_members import coin
+from runtime.test_members import HALVING, PBT, coin
 from jaxppo.runtime.run import loop
 
-folder, local = Path(sys.argv[1]), jax.local_devices()
-kl = {"target_kl": 0.05}  # in all, so that those of one form are one program
-four = [coin(arch={"seed": seed}, system=kl) for seed in (1, 2, 3, 4)]
-loop.run_together(jobs_of(folder / "sharded", four))  # a member on each device
-loop.run_together(jobs_of(folder / "shared", four[:3]))  # all members on all devices
-loop.run_together(jobs_of(folder / "alone", four[:1]))
-halving = {"size": 8, "selection": "halving"}
-loop.run_together(jobs_of(folder / "halved", [coin(system=kl, population=halving)]))
-pbt = {"size": 4, "selection": "pbt", "hyperparameters": {"actor_lr": [1e-4, 1e-2]}}
-loop.run_together(jobs_of(folder / "pbt", [coin(system=kl, population=pbt)]))
+folder = Path(sys.argv[1])
+three = [coin(arch={"seed": seed}) for seed in (1, 2, 3)]
+loop.run_together(jobs_of(folder / "shared", three))  # all members on all devices
+loop.run_together(jobs_of(folder / "alone", three[:1]))
+for name, population in (("halving", HALVING), ("pbt", PBT)):  # two members on each device
+    loop.run_together(jobs_of(folder / name, [coin(population=population)]))
 """
 
 
 @pytest.mark.long
-def test_members_over_four_devices_equal_runs_alone(tmp_path: Path) -> None:
-    """Those with a device of their own equal runs on one; those that share them, runs on four."""
-    found = tmp_path / "four"
-    on_devices(4, SCRIPT, str(found))
-    (tmp_path / "alone").mkdir()
-    kl = {"target_kl": 0.05}
-    loop.run(coin(arch={"seed": 3}, system=kl), tmp_path / "alone")
-    same(events_of(found / "sharded/2"), events_of(tmp_path / "alone"))
+def test_members_over_devices_equal_runs_alone(tmp_path: Path) -> None:
+    """Those with a device of their own equal runs on one; those that share them, runs on two."""
+    found = tmp_path / "two"
+    on_devices(2, SCRIPT, str(found))
     same(events_of(found / "shared/0"), events_of(found / "alone/0"))
-    halved = events_of(found / "halved/0")
+    halved = events_of(found / "halving/0")
     (drop,) = [e for e in halved if e["event"] == "selection" and e["steps"]]
-    assert len(drop["members"]) == 4  # one on each device
-    kept = 42 + drop["members"][-1]
-    (tmp_path / "kept").mkdir()
-    loop.run(coin(arch={"seed": kept}, system=kl), tmp_path / "kept")
-    same(events_of(found / f"halved/0/seed_{kept}"), events_of(tmp_path / "kept"))
-    settings = {"size": 4, "selection": "pbt", "hyperparameters": {"actor_lr": [1e-4, 1e-2]}}
-    (tmp_path / "one_device").mkdir()
-    loop.run(coin(system=kl, population=settings), tmp_path / "one_device")
-    same(events_of(found / "pbt/0"), events_of(tmp_path / "one_device"))
+    assert len(drop["members"]) == 2  # one on each device
+    number = drop["members"][-1]
+    kept = alone(population.members(coin(population=HALVING))[number], tmp_path / "kept")
+    same(events_of(found / f"halving/0/seed_{42 + number}"), kept)
+    same(events_of(found / "pbt/0"), alone(coin(population=PBT), tmp_path / "pbt"))
 
 
 @pytest.mark.long
 def test_losers_of_halving_end_and_winners_go_on_as_they_were(tmp_path: Path) -> None:
-    settings = {"size": 5, "selection": "halving", "hyperparameters": {"actor_lr": [1e-4, 1e-2]}}
-    changes = {"arch": {"num_evaluation": 4}, "population": settings}
+    changes = {"arch": {"num_evaluation": 4}, "population": HALVING}
     result = loop.run(coin(**changes), tmp_path)
     members = population.members(coin(**changes))
-    selections = [e for e in events_of(tmp_path) if e["event"] == "selection"]
-    assert [len(event["members"]) for event in selections] == [5, 2, 1]
+    events = events_of(tmp_path)
+    selections = [e for e in events if e["event"] == "selection"]
+    assert [len(event["members"]) for event in selections] == [4, 2, 1]
+    first = next(e for e in events if e["event"] == "eval")["member_returns"]
+    assert set(selections[1]["members"]) == set(population.rank(first)[:2])
     counts = {
         i: len([e for e in events_of(tmp_path / f"seed_{42 + i}") if e["event"] == "eval"])
-        for i in range(5)
+        for i in range(4)
     }
-    assert sorted(counts.values()) == [1, 1, 1, 2, 4]
+    assert sorted(counts.values()) == [1, 1, 2, 4]
     winner = max(counts, key=lambda i: counts[i])
-    alone = tmp_path / "alone"
-    alone.mkdir()
-    np.testing.assert_allclose(loop.run(members[winner], alone), result, rtol=1e-5)
-    same(events_of(tmp_path / f"seed_{42 + winner}"), events_of(alone))
+    expected = alone(members[winner], tmp_path / "alone")
+    np.testing.assert_allclose(expected[-1]["episode_return"], result, rtol=1e-5)
+    same(events_of(tmp_path / f"seed_{42 + winner}"), expected)
     loser = min(counts, key=lambda i: counts[i])
     summary = json.loads((tmp_path / f"seed_{42 + loser}" / "summary.json").read_text())
     assert "dropped by successive halving at step 128" in summary["status"]
@@ -352,12 +314,8 @@ def test_a_copied_member_goes_on_as_its_source_with_other_numbers(
 
     monkeypatch.setattr(Selection, "exploit", exploit)
     monkeypatch.setattr("jaxppo.runtime.run.selection.sources", lambda *_: [0, 1, 1, 0])
-    settings = {
-        "size": 4,
-        "selection": "pbt",
-        "hyperparameters": {"actor_lr": [1e-4, 1e-2], "clip_eps": [0.1, 0.3]},
-    }
-    loop.run(coin(population=settings), tmp_path)
+    bounds = {"actor_lr": [1e-4, 1e-2], "clip_eps": [0.1, 0.3]}
+    loop.run(coin(population={**PBT, "hyperparameters": bounds}), tmp_path)
     ((before, after, numbers),) = seen
     for part in ("policy.params", "opt_state", "policy.obs_statistics", "algorithm_state"):
         old, new = before, after
@@ -383,12 +341,7 @@ def test_a_copied_member_goes_on_as_its_source_with_other_numbers(
 
 @pytest.mark.long
 def test_a_diverged_member_of_a_population_becomes_a_copy(tmp_path: Path) -> None:
-    settings = {
-        "size": 4,
-        "selection": "pbt",
-        "hyperparameters": {"actor_lr": [1e-4, 1e30]},
-        "resample": 0.0,
-    }
+    settings = {**PBT, "hyperparameters": {"actor_lr": [1e-4, 1e30]}, "resample": 0.0}
     config = coin(population=settings, system={"decay_learning_rates": False})
     members = population.members(config)
     assert max(member.system.actor_lr for member in members) > 1e20

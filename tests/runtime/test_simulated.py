@@ -19,7 +19,7 @@ import jax
 import numpy as np
 import pytest
 from gymnasium import spaces
-from simulators import Calendar, Failing, Known, Nested, Unseen
+from simulators import Calendar, Failing, Known, Nested
 
 import jaxppo
 from jaxppo.config.fields import ConfigError
@@ -28,7 +28,7 @@ from jaxppo.config.schema import EnvConfig
 from jaxppo.deploy import export
 from jaxppo.envs import contract
 from jaxppo.envs.actor_settings import env_config
-from jaxppo.extras.films import film, with_frames
+from jaxppo.extras.films import with_frames
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.run.jobs import TrainingError, prepare
 from jaxppo.runtime.run.loop import run
@@ -43,7 +43,6 @@ SMALL = [
     *("arch.max_eval_steps=20", "system.epochs=2", "arch.compiler=quick"),
 ]
 KNOWN, TWIN = "env.target=simulators.Known", "env.target=simulators.Twin"
-TRUST = ["trust=[simulators]"]
 
 
 def policy_gradient(agent: Any, steps: Any, distribution: Any, log_prob: jax.Array) -> jax.Array:
@@ -75,17 +74,11 @@ def calendar() -> Any:
     return train("env.target=simulators.Calendar", "arch.num_updates=2", "arch.num_evaluation=1")
 
 
-CASES = {
-    "ppo": [],
-    "statistics": [
-        "system.normalize_observations=true",
-        "system.normalize_rewards=true",
-        "system.obs_norm_warmup_steps=64",
-        *("arch.evaluation_greedy=false", "system.gae_lambda=0.9"),
-    ],
-    "recurrent": ["network=gru", "system.sequence_length=4", "arch.update_batch_size=2"],
-    "bfloat16": ["arch.precision=bf16"],
-}
+RECURRENT = [
+    *("network=gru", "system.sequence_length=4", "arch.update_batch_size=2"),
+    *("system.normalize_observations=true", "system.normalize_rewards=true"),
+    *("system.obs_norm_warmup_steps=64", "arch.evaluation_greedy=false", "system.gae_lambda=0.9"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -100,46 +93,45 @@ def twin() -> Any:
     return train(TWIN)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, marks=pytest.mark.long if case == "recurrent" else ()) for case in CASES],
-)
 def test_a_simulator_gives_the_numbers_of_the_same_environment_in_jax(
-    case: str, known: Any, twin: Any
+    known: Any, twin: Any
 ) -> None:
     """It has no random numbers of its own; ends, successors and keys must be those of JAX."""
-    rounds = case == "recurrent" and jax.__version_info__ >= (0, 12)  # other fused operations
-    if settings := CASES[case]:
-        twin, known = train(TWIN, *settings), train(KNOWN, *settings)
-    same(twin, known, rtol=1e-4 if rounds else 0)
-
-
-def test_pqn_gives_the_numbers_of_the_same_environment_in_jax() -> None:
-    given = dict(command="ff_pqn")
-    same(train(TWIN, **given), train(KNOWN, **given))
+    same(twin, known)
+    both = (run.policy.play(episodes=8) for run in (twin, known))
+    for one, other in zip(*both, strict=True):
+        assert len(one.rewards) == 5
+        jax.tree.map(np.testing.assert_array_equal, vars(one), vars(other))
 
 
 @pytest.mark.long
-def test_seeds_give_the_numbers_of_the_same_environment_in_jax() -> None:
-    seeds = "arch.num_seeds=2"
-    one, other = (train(target, seeds) for target in (TWIN, KNOWN))
+def test_memories_and_statistics_have_the_numbers_of_jax_with_actors_too() -> None:
+    """An actor goes on with the episodes and memories of the warm-up, which ends within them."""
+    rounds = jax.__version_info__ >= (0, 12)  # other fused operations
+    known = train(KNOWN, *RECURRENT)
+    same(train(TWIN, *RECURRENT), known, rtol=1e-4 if rounds else 0)
+    actor = ("arch.actors=1", "arch.max_policy_lag=0", "env.processes=2")
+    same(known, train(KNOWN, *RECURRENT, *actor))
+
+
+@pytest.mark.parametrize(
+    "settings, command",
+    [
+        pytest.param(["arch.num_seeds=2"], "ff_pqn", marks=pytest.mark.long),
+        pytest.param(["arch.precision=bf16"], "ff_ppo", marks=pytest.mark.slow),
+    ],
+)
+def test_other_runs_have_the_returns_of_jax(settings: list[str], command: str) -> None:
+    one, other = (train(target, *settings, command=command) for target in (TWIN, KNOWN))
     returns = (each.evaluations["episode_return"] for each in (one, other))
     np.testing.assert_array_equal(*returns)
 
 
-def test_processes_and_an_actor_without_lag_change_nothing(known: Any) -> None:
+def test_processes_change_nothing(known: Any) -> None:
     same(known, train(KNOWN, "env.processes=2"))
-    same(known, train(KNOWN, "env.processes=2", "env.isolated=true"))
-    same(known, train(KNOWN, "arch.actors=1", "arch.max_policy_lag=0"))
 
 
 @pytest.mark.long
-def test_actors_go_on_with_the_episodes_of_the_warm_up() -> None:
-    """Also with their memories: the last warm-up rollout ends within episodes."""
-    warm = (KNOWN, *CASES["statistics"], "network=gru", "system.sequence_length=4")
-    same(train(*warm), train(*warm, "arch.actors=1", "arch.max_policy_lag=0"))
-
-
 def test_actors_are_reproducible_and_the_lag_is_logged(tmp_path: Path) -> None:
     lagging = (KNOWN, "arch.actors=2", "arch.max_policy_lag=2", "logger.every=1")
     first = train(*lagging, run_dir=tmp_path / "first")
@@ -154,15 +146,14 @@ def test_actors_are_reproducible_and_the_lag_is_logged(tmp_path: Path) -> None:
         assert all(0 <= share <= 1.01 for share in shares)
 
 
-@pytest.mark.parametrize("lag", [0, 1])
-@pytest.mark.parametrize(
-    ("command", "network"), [("ff_ppo", "network=mlp_shared"), ("ff_pqn", "network=mlp")]
-)
-def test_values_of_older_policies_are_not_kept(command: str, network: str, lag: int) -> None:
+@pytest.mark.parametrize("command", ["ff_ppo", "ff_pqn"])
+def test_values_of_older_policies_are_not_kept(command: str) -> None:
     """Targets need those of the parameters that learn, in the value normalisation of now."""
-    actors = (network, "arch.actors=1", f"arch.max_policy_lag={lag}")
-    algorithm: Any = prepare(jaxppo.compose(command, [*SMALL, KNOWN, *actors]))[1].algorithm
-    assert algorithm.keeps_values == (lag == 0)
+    network = "network=mlp_shared" if command == "ff_ppo" else "network=mlp"
+    for lag in (0, 1):
+        settings = [*SMALL, KNOWN, network, "arch.actors=1", f"arch.max_policy_lag={lag}"]
+        algorithm: Any = prepare(jaxppo.compose(command, settings))[1].algorithm
+        assert algorithm.keeps_values == (lag == 0)
 
 
 def events_of(run_dir: Path, kind: str) -> list[dict[str, Any]]:
@@ -170,30 +161,25 @@ def events_of(run_dir: Path, kind: str) -> list[dict[str, Any]]:
     return [event for event in map(json.loads, lines) if event["event"] == kind]
 
 
+@pytest.mark.long
 def test_a_function_of_the_caller_makes_the_environments(known: Any) -> None:
-    same(known, train(env=lambda: Known()))
-    same(known, train(env=Known))
-    with pytest.raises(ConfigError, match="env: is one environment, and a run needs several"):
-        train(env=Known())
-    one = Known()
-    with pytest.raises(
-        TrainingError, match="returns the same environment again; it must make a new"
+    same(known, train("env.processes=1", env=lambda: Known()))
+    one, lock = Known(), threading.Lock()
+    for env, settings, words in (
+        (one, (), "env: is one environment, and a run needs several"),
+        (lambda: one, (), "returns the same environment again; it must make a new"),
+        (lambda: 3, (), "int: is no Gymnasium environment"),
+        (lambda: (lock, Known())[1], ("env.processes=2",), "cannot be sent to another process"),
     ):
-        train(env=lambda: one)
-    with pytest.raises(ConfigError, match="int: is no Gymnasium environment, since it has no obs"):
-        train(env=lambda: 3)
-    lock = threading.Lock()
-    with pytest.raises(TrainingError, match=r"cannot be sent to another process \(TypeError: .*"):
-        train("env.processes=2", env=lambda: (lock, Known())[1])
+        with pytest.raises((ConfigError, TrainingError), match=words):
+            train(*settings, env=env)
 
 
 @pytest.mark.long
-def test_a_function_of_the_caller_goes_to_processes(known: Any) -> None:
-    same(known, train("env.processes=1", env=lambda: Known()))
-
-
-def test_nested_spaces_masks_and_images(tmp_path: Path) -> None:
-    result = train("env.target=simulators.Nested", "arch.num_updates=3")
+def test_nested_spaces_masks_and_images_with_a_users_objective() -> None:
+    """It is checked on a rollout of zeros, since the environment cannot be stepped by a program."""
+    objective = "system.objective=test_simulated.policy_gradient"
+    result = train("env.target=simulators.Nested", "arch.num_updates=3", objective)
     assert result.absolute_metric == 4.0
     assert result.policy.evaluate(5).returns.tolist() == [4.0] * 5
     assert result.policy.act(Nested().reset()[0])[0] in (2, 6)
@@ -219,7 +205,6 @@ def test_a_policy_has_the_numbers_of_the_environment(calendar: Any) -> None:
     jax.tree.map(np.testing.assert_array_equal, played.final_observation, seen)
     raw = played.actions[0] + 3, played.actions[1] - np.array([1, 100])
     jax.tree.map(np.testing.assert_array_equal, played.raw_actions, raw)
-    assert film(policy, episodes=1).length == 5
 
 
 def test_an_exported_policy_has_the_numbers_of_the_environment(calendar: Any) -> None:
@@ -236,40 +221,24 @@ def test_an_exported_policy_has_the_numbers_of_the_environment(calendar: Any) ->
     assert ends == {-3}
 
 
-@pytest.mark.parametrize(
-    "wrong, words",
-    [
-        ({"day": 99}, r"observation\['day'\]: is 99 where .*Calendar returns 1 to 7"),
-        ({"day": np.int64(2**40)}, r"observation\['day'\]: is 1099511627776 where"),
-        ({"pair": np.array([5, -2])}, r"observation\['pair'\]: is -2 where .* -1 to 0"),
-    ],
-)
-def test_an_integer_outside_of_its_space_is_refused(calendar: Any, wrong: Any, words: str) -> None:
-    with pytest.raises(ConfigError, match=words) as error:
-        calendar.policy.act({"day": 1, "pair": np.array([5, 0]), **wrong})
-    assert "\n" not in str(error.value)
+def test_an_integer_outside_of_its_space_is_refused(calendar: Any) -> None:
+    for wrong, words in (
+        ({"day": 99}, "day'.*99"),
+        ({"day": np.int64(2**40)}, "day'.*1099511627776"),
+        ({"pair": np.array([5, -2])}, "pair'.*-2"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            calendar.policy.act({"day": 1, "pair": np.array([5, 0]), **wrong})
 
 
-def test_recorded_episodes_are_those_of_the_same_environment_in_jax(known: Any, twin: Any) -> None:
-    both = (run.policy.play(episodes=8) for run in (twin, known))
-    for one, other in zip(*both, strict=True):
-        assert len(one.rewards) == 5
-        jax.tree.map(np.testing.assert_array_equal, vars(one), vars(other))
-
-
-@pytest.mark.long
 def test_films_repeat_the_recorded_episode(known: Any) -> None:
     policy = known.policy
     (played,) = policy.play(episodes=1)
     frames = with_frames(policy, 0, played, 500).states
     assert [frames[step].max() for step in range(played.length + 1)] == list(range(0, 101, 20))
-    assert film(policy, episodes=2).length == played.length
-    with pytest.raises(ConfigError, match="gives no picture"):
-        film(train(env=lambda: Known()).policy, episodes=1)
-    with pytest.raises(ConfigError, match=r"its render\(\) raises NotImplementedError$"):
-        film(train(env=lambda: Unseen()).policy, episodes=1)
 
 
+@pytest.mark.long
 def test_wrappers_are_applied_from_the_inside() -> None:
     clip = "{_target_:gymnasium.wrappers.TimeLimit,max_episode_steps:3}"
     result = train(KNOWN, f"env.wrappers=[{clip},simulators.Same]")
@@ -330,6 +299,7 @@ def test_actors_that_hang_do_not_keep_a_run_from_ending(monkeypatch: Any) -> Non
     assert not threads._threads[0].is_alive()
 
 
+@pytest.mark.long
 def test_a_fault_in_the_first_reset_names_the_actor_too() -> None:
     made: list[int] = []
 
@@ -348,125 +318,93 @@ def test_a_fault_in_the_first_reset_names_the_actor_too() -> None:
         train("arch.actors=2", "arch.evaluate_first=false", env=lambda: Late())
 
 
-def test_a_fault_leaves_a_result(tmp_path: Path) -> None:
-    make = partial(Failing, "raises", str(tmp_path / "failed"))
-    with pytest.raises(TrainingError) as error:
-        train("arch.evaluate_first=false", env=make)
-    assert error.value.result is not None
-    assert error.value.result.status == str(error.value)
-    assert error.value.result.policy.act(np.zeros(3, np.float32))[0] in (0, 1)
-
-
-def test_a_recorded_episode_ends_with_its_own_observation(tmp_path: Path) -> None:
-    """An environment that fails is made anew, and its episode ends at the observation before."""
-    policy = train("env.on_error=restart", env=lambda: Known()).policy
-    make = partial(Failing, "raises", str(tmp_path / "failed"))
-    with pytest.warns(RestartWarning):
-        episodes = policy.play(env=make, episodes=4)
-    cut = [each for each in episodes if each.length == 3]
-    assert len(cut) == 1
-    assert cut[0].final_observation[0] == 2
-
-
-@pytest.mark.parametrize("actors", [0, 1])
-def test_a_fault_ends_the_run_with_a_checkpoint(actors: int, tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
+@pytest.mark.long
+@pytest.mark.parametrize("actors", [pytest.param(0, marks=pytest.mark.slow), 1])
+def test_a_fault_ends_the_run_with_a_result_and_a_checkpoint(
+    actors: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     kwargs = f"+env.kwargs={{how:raises,where:{tmp_path / 'failed'}}}"
     settings = ["env.target=simulators.Failing", kwargs, "arch.evaluate_first=false"]
     settings.append(f"arch.actors={actors}")
-    with pytest.raises(TrainingError, match="environment 0 at its step 3: raises ValueError: the"):
-        train(*settings, run_dir=run_dir)
-    resumed = jaxppo.train(TRUST, resume=run_dir, progress=False)  # it fails only once
-    assert resumed.evaluations["steps"].tolist() == [96, 192]
+    words = "environment 0 at its step 3: raises ValueError: the"
+    with pytest.raises(TrainingError, match=words) as error:
+        train(*settings, run_dir=tmp_path / "run")
+    assert error.value.result is not None
+    assert error.value.result.status == str(error.value)
+    assert error.value.result.policy.act(np.zeros(3, np.float32))[0] in (0, 1)
+    config = jaxppo.compose("ff_ppo", [*SMALL, *settings])
+    run(config, tmp_path / "run", resume=True)  # it fails only once
+    assert "their episodes start anew" in capsys.readouterr().out
+    assert [event["steps"] for event in events_of(tmp_path / "run", "eval")] == [96, 192]
 
 
+@pytest.mark.long
 def test_a_fault_in_an_evaluation_is_named_too(tmp_path: Path) -> None:
     make = partial(Failing, "reward", str(tmp_path / "failed"))
     with pytest.raises(TrainingError, match="at its step 3: returns the reward inf"):
         train(env=make)
 
 
-def test_a_restart_is_counted(tmp_path: Path) -> None:
-    given = dict(env=partial(Failing, "nan", str(tmp_path / "failed")), run_dir=tmp_path / "run")
-    train("env.on_error=restart", "arch.evaluate_first=false", **given)
-    assert [event["env_restarts"] for event in events_of(tmp_path / "run", "train")] == [1, 1]
-    assert [event["env_restarts"] for event in events_of(tmp_path / "run", "eval")] == [0, 0]
-
-
-def test_a_restart_in_an_evaluation_is_told(tmp_path: Path) -> None:
-    make = partial(Failing, "nan", str(tmp_path / "failed"))
-    result = train("env.on_error=restart", env=make, run_dir=tmp_path / "run")
-    found = [event["env_restarts"] for event in events_of(tmp_path / "run", "eval")]
-    assert found == [1, 0, 0]
-    (tmp_path / "failed").unlink()
+@pytest.mark.long
+def test_restarts_are_counted_in_training_evaluation_and_episodes(tmp_path: Path) -> None:
+    """An environment that fails is made anew, and its episode ends at the observation before."""
+    mark = tmp_path / "failed"
+    make = partial(Failing, "nan", str(mark))
+    settings = ("env.on_error=restart", "arch.evaluate_first=false")
+    policy = train(*settings, env=make, run_dir=tmp_path / "run").policy
+    for kind, counts in (("train", [1, 1]), ("eval", [0, 0])):
+        events = events_of(tmp_path / "run", kind)
+        assert [event["env_restarts"] for event in events] == counts
+    mark.unlink()
     with pytest.warns(RestartWarning, match="^environments made anew after faults: 1; "):
-        result.policy.evaluate(6)
-    (tmp_path / "failed").unlink()
+        policy.evaluate(6)
+    mark.unlink()
     with pytest.warns(RestartWarning, match="^environments made anew after faults: 1; "):
-        result.policy.play(episodes=6)
+        episodes = policy.play(episodes=6)
+    (cut,) = [each for each in episodes if each.length == 3]
+    assert cut.final_observation[0] == 2
 
 
-def test_a_resume_starts_episodes_anew_and_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    train(KNOWN, run_dir=tmp_path, on_block=lambda block: True)
-    assert run(jaxppo.compose("ff_ppo", [*SMALL, KNOWN]), tmp_path, resume=True) == 12.5
-    assert "simulators have no state that is stored: their episodes start anew" in (
-        capsys.readouterr().out
-    )
-    steps = [event["steps"] for event in events_of(tmp_path, "eval")]
-    assert steps == [0, 96, 192]
-
-
-@pytest.mark.parametrize(
-    ("settings", "isolated"),
-    [
+def test_actors_in_threads_leave_python_to_processes() -> None:
+    for settings, isolated in (
         ("env.processes=2", False),
-        ("env.processes=2 env.isolated=true", True),
         ("env.processes=2 arch.actors=1", True),
         ("env.processes=2 arch.actors=1 arch.actors_on=ray", False),
         ("arch.actors=1", False),
-    ],
-)
-def test_actors_in_threads_leave_python_to_processes(settings: str, isolated: bool) -> None:
-    config = jaxppo.compose("ff_ppo", [*SMALL, KNOWN, *settings.split()])
-    assert env_config(config).isolated is isolated
+    ):
+        config = jaxppo.compose("ff_ppo", [*SMALL, KNOWN, *settings.split()])
+        assert env_config(config).isolated is isolated
+
+
+SIMULATORS_ONLY = [
+    *("env.processes=2", "env.isolated=true", "env.on_error=restart", "env.step_timeout=1"),
+    *("env.wrappers=[a.B]", "arch.actors=1", "arch.actors_on=ray", "arch.max_policy_lag=2"),
+]
+REFUSED = [
+    "env.isolated=true",
+    "env.mask=[0]",
+    "env.extras=[step]",
+    "arch.max_policy_lag=2",
+    "env.step_timeout=2",
+    "arch.actors=3",
+    "arch.actors=1 population.size=5 population.selection=pbt "
+    "population.hyperparameters={actor_lr:[1e-4,1e-2]}",
+    "arch.target=h100 arch.compiler=thorough arch.plan_only=true",
+    "arch.profile=/tmp/none",
+]
 
 
 @pytest.mark.parametrize(
-    "setting",
-    [
-        *("env.processes=2", "env.isolated=true", "env.on_error=restart", "env.step_timeout=1"),
-        *("env.wrappers=[a.B]", "arch.actors=1", "arch.actors_on=ray", "arch.max_policy_lag=2"),
-    ],
+    "env, settings",
+    [*(("env=cartpole", each) for each in SIMULATORS_ONLY), *((KNOWN, each) for each in REFUSED)],
 )
-def test_an_environment_in_jax_takes_no_settings_of_simulators(setting: str) -> None:
-    key = setting.partition("=")[0]
-    with pytest.raises(ConfigError, match=rf"^{key}=.*: CartPole-v1 is written in JAX, so it"):
-        prepare(jaxppo.compose("ff_ppo", [*SMALL, setting]))
-
-
-REFUSED = {
-    "env.isolated=true": "env.isolated=true: needs processes in which the environments step",
-    "env.mask=[0]": "env.mask=[0]: is for environments written in JAX",
-    "env.extras=[step]": "env.extras=['step']: is for environments written in JAX",
-    "arch.max_policy_lag=2": "arch.max_policy_lag=2: needs arch.actors=N",
-    "env.step_timeout=2": "env.step_timeout=2.0: only a process of its own can be stopped",
-    "arch.actors=3": "arch.actors=3: does not divide the 4 environments",
-    "arch.actors=1 population.size=5 population.selection=pbt "
-    "population.hyperparameters={actor_lr:[1e-4,1e-2]}": "arch.actors=1: cannot be used wi",
-    "arch.compiler=thorough arch.plan_only=true arch.target=h100": "arch.target=h100: is for",
-    "arch.profile=/tmp/none": "arch.profile=/tmp/none: is for environments written in JAX",
-}
-
-
-@pytest.mark.parametrize("settings", REFUSED)
-def test_what_does_not_fit_is_refused(settings: str) -> None:
+def test_what_does_not_fit_is_refused(env: str, settings: str) -> None:
+    """The first setting is what does not fit the environment."""
     if "arch.target" in settings and not is_installed(devices.COMPILERS["gpu"]):
         pytest.skip("needs the compiler of the extra aot-cuda")
-    with pytest.raises(ConfigError) as caught:
-        prepare(jaxppo.compose("ff_ppo", [*SMALL, KNOWN, *settings.split()]))
-    assert str(caught.value).startswith(REFUSED[settings])
+    key = settings.partition("=")[0].replace(".", "[.]")
+    with pytest.raises(ConfigError, match=f"^{key}="):
+        prepare(jaxppo.compose("ff_ppo", [*SMALL, env, *settings.split()]))
 
 
 class Showing(Known):
@@ -479,36 +417,37 @@ MASK = {"action_mask": spaces.MultiBinary(3)}
 
 
 @pytest.mark.parametrize(
-    "space, error",
+    "space, words",
     [
-        (spaces.Box(0, 1, (0,)), "Showing: its observation space is empty; it needs an entry"),
-        (spaces.Dict(), "Showing: its observation space is empty; it needs an entry"),
-        (spaces.Dict(MASK), "env.action_mask=action_mask: is all that Showing shows"),
+        (spaces.Dict(), "its observation space is empty"),
+        (spaces.Dict(MASK), "env.action_mask=action_mask: is all"),
         (spaces.Dict(MASK, x=spaces.Discrete(2)), "env.action_mask=action_mask: the action mask h"),
     ],
 )
-def test_observations_without_entries_and_masks_that_do_not_fit(space: Any, error: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+def test_observations_without_entries_and_masks_that_do_not_fit(space: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
         train(env=lambda: Showing(space))
-    assert str(caught.value).startswith(error)
 
 
-def test_registered_names_and_other_errors() -> None:
-    for settings, error in {
-        ("env.name=CartPole-v7",): "env.name=CartPole-v7: no such gymnasium environment",
-        ("env.name=CartPole-v1", "+env.kwargs.colour=red"): "env.name=CartPole-v1: cannot be made",
-        ("env.name=CartPole-v1", "env.wrappers=[nowhere.Wrapper]"): "env.wrappers=nowhere",
-    }.items():
-        with pytest.raises(ConfigError) as caught:
-            train("env.library=gymnasium", *settings)
-        assert str(caught.value).startswith(error)
-    with pytest.raises(ConfigError, match=r"arch.actors=1: .*is written in JAX"):
-        train("arch.actors=1")
+@pytest.mark.parametrize(
+    "settings, key",
+    [
+        (("env.name=CartPole-v7",), "env.name=CartPole-v7: no such"),
+        (("env.name=CartPole-v1", "+env.kwargs.colour=red"), "env.name=CartPole-v1: cannot"),
+        (("env.name=CartPole-v1", "env.wrappers=[nowhere.Wrapper]"), "env.wrappers=nowhere"),
+    ],
+)
+def test_names_that_are_not_there_are_refused(settings: tuple[str, ...], key: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{key}"):
+        train("env.library=gymnasium", *settings)
+
+
+def test_a_simulator_is_in_no_program_of_the_caller() -> None:
     with pytest.raises(ConfigError, match="is not written in JAX"):
         jaxppo.make_train([*SMALL, KNOWN])
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_registered_environment_learns() -> None:
     with contextlib.suppress(ImportError):
         result = train(
@@ -535,7 +474,7 @@ def command(run_dir: Path, *settings: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("actors", [0, 1])
+@pytest.mark.parametrize("actors", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_signal_ends_a_run_whose_simulator_hangs(actors: int, tmp_path: Path) -> None:
     """With a checkpoint of the last update: here of none."""
     mark = tmp_path / "hangs"
@@ -555,12 +494,11 @@ def test_actors_on_ray_give_the_numbers_of_threads_and_are_replaced(tmp_path: Pa
     pytest.importorskip("ray")
     actors = (KNOWN, "arch.actors=2")
     for name in ("threads", "ray"):
-        found = command(tmp_path / name, *actors, f"arch.actors_on={name}")
-        assert "policy of step 96)\n" in found.communicate()[0], name
+        command(tmp_path / name, *actors, f"arch.actors_on={name}").communicate()
     one, other = (events_of(tmp_path / name, "eval") for name in ("threads", "ray"))
-    assert [event["episode_return"] for event in one] == [
-        event["episode_return"] for event in other
-    ]
+    assert len(one) == 3
+    returns = ([event["episode_return"] for event in events] for events in (one, other))
+    np.testing.assert_array_equal(*returns)
     settings = (*actors, "arch.actors_on=ray", "arch.num_updates=4000", "logger.every=100")
     found = command(tmp_path / "killed", *settings)
     while not (pids := hosts_of_ray()) or not events_so_far(tmp_path / "killed", "train"):
@@ -616,15 +554,13 @@ def fake_ray(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
 
-def test_a_cluster_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def init(address: str, **_: Any) -> None:
         raise ConnectionError(f"nobody at {address}\nsee the log")
 
     fake_ray(monkeypatch, is_initialized=lambda: False, init=init)
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    with pytest.raises(
-        ConfigError, match=r"^RAY_ADDRESS=10\.0\.0\.1:6379: there is no Ray cluster"
-    ):
+    with pytest.raises(ConfigError, match=r"^RAY_ADDRESS=10\.0\.0\.1:6379"):
         remote.connect(1)
 
 
@@ -736,9 +672,3 @@ def test_envpool_learns_and_hands_over_true_ends(tmp_path: Path) -> None:
     pool.close()
     result = train(*settings, "system.rollout_length=64", "arch.num_updates=60", "system.epochs=4")
     assert result.absolute_metric > 100
-
-
-def test_a_users_objective_trains_with_simulators() -> None:
-    """It is checked on a rollout of zeros, since the environment cannot be stepped by a program."""
-    result = train("system.objective=test_simulated.policy_gradient", "arch.num_updates=2")
-    assert np.isfinite(result.absolute_metric)
