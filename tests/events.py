@@ -41,7 +41,6 @@ COMPILE: Event = {
     "gflop_per_update": 0.25,
     "peak_bytes": 7 * 2**20,
     "total_steps": 5120,
-    "plan_only": False,
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 from jaxppo.config.schema import Config
 from jaxppo.runtime.programs.build import program_key
 from jaxppo.runtime.programs.placement import Layout
-from jaxppo.runtime.run import blocks
+from jaxppo.runtime.run import parts
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def share_programs() -> Iterator[None]:
     A resume that compiles anew, in a process of its own, is in test_signals.py.
     """
     known: dict[str, Any] = {}
-    real = blocks.compile_programs
+    real = parts.compile_programs
 
     def compile_once(layout: Layout, configs: Sequence[Config], train: Any = None) -> Any:
         one = program_key(configs[0])
@@ -31,5 +31,5 @@ def share_programs() -> Iterator[None]:
         return known[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "compile_programs", compile_once)
+        patch.setattr(parts, "compile_programs", compile_once)
         yield

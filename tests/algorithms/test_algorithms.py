@@ -17,8 +17,8 @@ from reinforce import Reinforce
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.deploy.export import Export
-from jaxppo.export import export
 from jaxppo.deploy.policy import load
+from jaxppo.export import export
 from jaxppo.launch.composing import compose
 from jaxppo.launch.sweeping import groups
 from jaxppo.runtime.run.jobs import Job, prepare

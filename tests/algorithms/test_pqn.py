@@ -26,8 +26,8 @@ from jaxppo.algorithms.optimizers import optimizer, scale_by_radam
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.deploy.export import Export
-from jaxppo.export import export
 from jaxppo.deploy.policy import load
+from jaxppo.export import export
 from jaxppo.launch.composing import compose
 from jaxppo.launch.sweeping import groups
 from jaxppo.networks import q_heads

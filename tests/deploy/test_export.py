@@ -23,8 +23,9 @@ from jaxppo import export as command
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import keep_config
-from jaxppo.deploy.export import Export, _plain, custom_calls, export
+from jaxppo.deploy.export import Export, _plain, custom_calls
 from jaxppo.deploy.policy import TrainedPolicy
+from jaxppo.export import export
 from jaxppo.runtime.run import loop
 from jaxppo.types import Box, PyTree, bounds
 

@@ -22,10 +22,11 @@ from jaxppo import evaluate
 from jaxppo.algorithms.acting import unroll
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.messages import BoundsWarning
-from jaxppo.deploy.policy import TrainedPolicy, _row, with_env
+from jaxppo.deploy.policy import TrainedPolicy, with_env
 from jaxppo.extras.films import film
 from jaxppo.runtime.run import loop
 from jaxppo.runtime.store import checkpoint
+from jaxppo.runtime.store.policies import row_of
 
 load = partial(jaxppo.load, trust=["envs"])
 
@@ -101,7 +102,7 @@ def test_one_of_several_members(several: Path) -> None:
 
 def test_the_best_member_is_one_that_is_left_and_has_not_failed() -> None:
     """Halving has dropped seed 10; 12 has failed; 11 was never evaluated."""
-    members = [SimpleNamespace(arch=SimpleNamespace(seed=seed)) for seed in (10, 11, 12, 13)]
+    seeds = (10, 11, 12, 13)
     scores, failures = (9.0, None, 8.0, 3.0), (None, None, "diverged", None)
     facts: Any = SimpleNamespace(
         slots=[3, 1, 2],
@@ -110,11 +111,10 @@ def test_the_best_member_is_one_that_is_left_and_has_not_failed() -> None:
             for score, failure in zip(scores, failures, strict=True)
         ],
     )
-    every: Any = members
-    assert _row(facts, every, None) == 0
-    assert [_row(facts, every, seed) for seed in (13, 11, 12)] == [0, 1, 2]
+    assert row_of(facts, seeds, None) == 0
+    assert [row_of(facts, seeds, seed) for seed in (13, 11, 12)] == [0, 1, 2]
     with pytest.raises(ConfigError, match="seed=10"):
-        _row(facts, every, 10)
+        row_of(facts, seeds, 10)
 
 
 @pytest.mark.slow

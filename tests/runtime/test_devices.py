@@ -15,7 +15,6 @@ import jax, numpy as np
 from conftest import LAYERS, NETWORK, small_config
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.run import loop
-from jaxppo.runtime.run.blocks import Blocks
 
 settings = small_config(
     arch={"total_num_envs": 16, "update_batch_size": 2, "num_updates": 5, "num_eval_episodes": 7},
@@ -29,13 +28,13 @@ settings = small_config(
     },
     logger={"console": False, "plot": False},
 )
-real, found = Blocks.end, {}
+real, found = loop.end_block, {}
 
 def equal(tree):
     leaves = [np.asarray(devices.data(x)) for x in jax.tree.leaves(tree)]
     return all(np.array_equal(x[0], row) for x in leaves for row in x)
 
-def end(self, state):
+def end(run, state, clock):
     agent, keys = state.learner.agent, jax.random.key_data(state.learner.acting.key)
     found[num] = {
         "axis": sorted({x.shape[0] for x in jax.tree.leaves(agent)}),
@@ -45,9 +44,9 @@ def end(self, state):
         "count": devices.first(agent.policy.obs_statistics).count.item(),
         "streams": len(np.unique(keys.reshape(-1, 2), axis=0)),
     }
-    return real(self, state)
+    return real(run, state, clock)
 
-Blocks.end = end
+loop.end_block = end
 for num in (1, 2):
     devices.count = lambda members: num
     with tempfile.TemporaryDirectory() as run_dir:

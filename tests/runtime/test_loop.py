@@ -20,7 +20,7 @@ from jaxppo.runtime import sinks
 from jaxppo.runtime.programs.build import random_streams
 from jaxppo.runtime.programs.evaluating import score
 from jaxppo.runtime.programs.placement import Layout
-from jaxppo.runtime.run import blocks, loop
+from jaxppo.runtime.run import blocks, evaluations, loop
 from jaxppo.runtime.run.jobs import TrainingError
 from jaxppo.types import Policy
 
@@ -96,7 +96,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
                 empty_masks=np.zeros(shape, int),
             )
 
-        monkeypatch.setattr(blocks, "evaluate", evaluate)
+        monkeypatch.setattr(evaluations, "evaluate", evaluate)
         return seen
 
     return install

@@ -23,7 +23,7 @@ from jaxppo.config.stored import plain
 from jaxppo.runtime.hosts.signals import Interrupted, Signals
 from jaxppo.runtime.programs import compile, population
 from jaxppo.runtime.programs.placement import Layout
-from jaxppo.runtime.run import loop, saving
+from jaxppo.runtime.run import loop, parts, saving
 from jaxppo.runtime.run.jobs import Job, TrainingError
 from jaxppo.runtime.run.members import Member
 from jaxppo.runtime.run.selection import Selection
@@ -128,7 +128,7 @@ def test_what_does_not_fit_is_refused_before_anything_changes(
     before = contents(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(compile, "compile_program", lambda *_, **__: pytest.fail("late"))
-        patch.setattr(loop.Blocks, "compile", lambda *_: pytest.fail("late"))
+        patch.setattr(parts.Run, "compile", lambda *_: pytest.fail("late"))
         for variant, arch, words in UNFIT:
             patch.setitem(VARIANTS, "changed", variant)
             with pytest.raises((CheckpointError, ConfigError), match=words):

@@ -31,8 +31,7 @@ from pathlib import Path
 from runs import coin
 from jaxppo.launch.errors import one_line
 from jaxppo.runtime.programs import compile
-from jaxppo.runtime.run import blocks, loop
-from jaxppo.runtime.run.blocks import Blocks
+from jaxppo.runtime.run import evaluations, loop
 from jaxppo.runtime.run.members import Member
 from jaxppo.runtime.store.progress import Pace
 from jaxppo.runtime.run.saving import Saver
@@ -66,7 +65,7 @@ if mode == "evaluating":  # for ever, in the second block
         time.sleep(3600 if next(numbers) == 1 else 0)
         return evaluate(*args)
 
-    evaluate, blocks.evaluate = blocks.evaluate, evaluate_slowly
+    evaluate, evaluations.evaluate = evaluations.evaluate, evaluate_slowly
 if mode == "diverging":  # in the third block, and a signal comes meanwhile
     import signal
     signals, diagnose, loop.PATIENCE = Signals(), Member.diagnose, 60
@@ -82,11 +81,11 @@ if mode == "diverging":  # in the third block, and a signal comes meanwhile
 
     Member.diagnose = diagnose_late
 if mode == "long":  # the first block is
-    def train_slowly(self, state):
+    def train_slowly(*args):
         print("block", flush=True)
         time.sleep(3600)
 
-    Blocks.train = train_slowly
+    loop.train_block = train_slowly
 if mode == "full":  # from the third block on, files cannot grow
     import resource
     save_block = Saver.save_block

@@ -256,7 +256,6 @@ def test_terminal_gets_every_line_whole_and_its_cursor_back(
         text = received(monkeypatch, *RUN[:num_events])
         assert text.count("\x1b[?25l") == text.count("\x1b[?25h")
         assert text.rfind("\x1b[?25h") >= text.rfind("\x1b[?25l")
-    assert "%" not in received(monkeypatch, START, {**COMPILE, "plan_only": True})
 
 
 SELECTION: Event = {
