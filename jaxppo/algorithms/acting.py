@@ -126,7 +126,7 @@ def collect(system: System, agent: AgentState, acting: ActingState) -> tuple[Act
     with jax.named_scope("collect"):
         keys = rollout_keys(system, acting.key)
         env_state = update_progress(agent, acting.env_state)
-        acting = dataclasses.replace(acting, env_state=fill_pool(system, env_state, keys[0, 1]))
+        acting = dataclasses.replace(acting, env_state=fill_pool(system, env_state, keys))
         acting, (steps, ended) = packing.scan(
             partial(act_and_step, system, agent), acting, keys[1:]
         )
@@ -147,8 +147,8 @@ def update_progress(agent: AgentState, env_state: PyTree) -> PyTree:
     return jax.tree.map(one, env_state, is_leaf=lambda node: isinstance(node, RunProgress))
 
 
-def fill_pool(system: System, env_state: PyTree, key: jax.Array) -> PyTree:
-    """Give every `Pool` in the state of environments fresh starts for a rollout."""
+def fill_pool(system: System, env_state: PyTree, keys: jax.Array) -> PyTree:
+    """Give every `Pool` in the state of environments fresh starts, by keys of `rollout_keys`."""
     env: Any = system.env
     if not env.pool_size:
         return env_state
@@ -156,8 +156,8 @@ def fill_pool(system: System, env_state: PyTree, key: jax.Array) -> PyTree:
     def one(node: PyTree) -> PyTree:
         if not _is_pool(node):
             return node
-        keys = random_bits.split(key, env.pool_size)
-        return Pool(starts=env.starts(keys), taken=jnp.int32(0))
+        starts = env.starts(random_bits.split(keys[0, 1], env.pool_size))
+        return Pool(starts=starts, taken=jnp.int32(0))
 
     return jax.tree.map(one, env_state, is_leaf=_is_pool)
 
