@@ -155,7 +155,7 @@ def signalled(child: Any, number: signal.Signals, *lines: str) -> str:
     """Send a signal once a process has printed these lines; return what it says at last."""
     assert [child.stdout.readline() for _ in lines] == [f"{line}\n" for line in lines]
     child.send_signal(number)
-    err = child.communicate(timeout=400)[1].splitlines()
+    err = child.communicate(timeout=100)[1].splitlines()
     assert child.returncode == 128 + number, err
     assert err[-1].startswith(f"{number.name}: stopped at")
     return str(err[-1])
