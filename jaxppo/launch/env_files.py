@@ -12,7 +12,7 @@ from jaxppo.config.stored import plain, write_atomically
 from jaxppo.launch.composing import choices, compose, config_dir
 
 # Keys of arch that belong to a machine or a run, not to an environment
-_LOCAL = ("seed", "num_seeds", "profile", "compiler", "compile_cache", "distributed", "target")
+_LOCAL = ("seed", "num_seeds", "profile", "compiler", "compile_cache", "distributed")
 
 
 def write_files(

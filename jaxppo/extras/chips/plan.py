@@ -4,9 +4,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxppo.config.fields import setting
+from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.messages import count
 from jaxppo.config.schema import COMMANDS
+from jaxppo.envs import is_simulated
 from jaxppo.extras.chips import targets
 from jaxppo.launch.composing import command_settings
 from jaxppo.launch.resuming import compose_run
@@ -46,6 +47,11 @@ def plan(arguments: Sequence[str]) -> None:
     config = compose_run(settings.command, typed)
     with targets.compiling(settings.target):
         planned, system = prepare(config)
+        if settings.target is not None and is_simulated(system.env):
+            raise ConfigError(
+                f"target={settings.target}: {system.env.name} is not written in JAX, so its steps "
+                "cannot be compiled; leave it out"
+            )
         every = members(config)
         layout = Layout(planned, system, tuple(range(len(every))))
         console = Console()
