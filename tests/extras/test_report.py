@@ -387,7 +387,7 @@ def test_choices_name_what_they_stand_for(tmp_path: Path) -> None:
         [{}, {"env__processes": 4, "env__isolated": True, "env__step_timeout": 10.0}],
         [  # settings about the machine
             {"arch__distributed": {"coordinator": "host:1000", "num_processes": 2}},
-            {"arch__distributed": None, "arch__target": "h100"},
+            {"arch__distributed": None, "arch__compiler": "quick"},
         ],
         [{}, {"env__library": "gymnax", "system__epochs": 4}],  # what is as by default
         [{"env__target": f"jaxppo.config.given.CartPole-v1_{i:012x}"} for i in (1, 2)],

@@ -165,7 +165,8 @@ def test_a_signal_to_one_process_saves_all_and_a_resume_goes_on(
     status, _, err = resumed.end(processes.SILENCE)[1]
     assert time.monotonic() - began < processes.SILENCE / 2
     assert status == 1
-    assert err[-1] == f"process 0 of 2 has ended, and all others stop; to go on: resume={cwd}/hosts"
+    ended = f"process 0 of 2 has ended, and all others stop; to go on: resume={cwd}/hosts"
+    assert ended in err  # JAX may log after it
     together("ff_ppo", "resume=hosts", *TRUST)
     together("ff_ppo", *TINY, *LONG, "hydra.run.dir=devices")
     assert_equal(cwd / "devices", cwd / "hosts")
@@ -351,9 +352,8 @@ def test_a_directory_that_a_host_does_not_see_is_refused(
 ) -> None:
     monkeypatch.setattr(processes, "agree", lambda _: str(tmp_path / "elsewhere"))
     config = OmegaConf.create({"hydra": {"run": {"dir": "runs/first"}}})
-    checking._share_directory(config, writes=False)
     with pytest.raises(ConfigError, match="elsewhere: "):
-        checking._share_directory(config, writes=True)
+        checking._share_directory(config)
 
 
 def test_training_from_python_is_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
