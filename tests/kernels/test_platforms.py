@@ -280,3 +280,21 @@ def test_layer_norm_and_its_gradients_are_flaxs(platform: str) -> None:
     jax.tree.map(compare, of(LayerNorm()), of(nn.LayerNorm()))
     names = (jax.eval_shape(layer.init, keys[0], x) for layer in (LayerNorm(), nn.LayerNorm()))
     assert len({str(each) for each in names}) == 1
+
+
+def test_the_bound_of_packing_counts_the_arrays_of_all_members() -> None:
+    """What is small of one member is large of many, and moving it costs more than it wins."""
+    start = {"small": jnp.zeros(3), "large": jnp.zeros((200, 200))}  # 160 kB
+
+    def run(x: jax.Array) -> Any:
+        return packing.scan(lambda carry, y: (carry, y), start | {"small": x}, jnp.arange(3.0))
+
+    sizes = {}
+    with compiling_for("gpu"):
+        for num in (1, 64):
+            with packing.of_members(num):
+                jaxpr = jax.make_jaxpr(jax.vmap(run))(jnp.zeros((num, 3)))
+            (scan,) = (x for x in jaxpr.jaxpr.eqns if x.primitive.name == "scan")
+            sizes[num] = [x.aval.size for x in scan.outvars if x.aval.dtype == jnp.uint32]
+    assert sizes[1][0] == 40_003
+    assert sizes[64][0] == 64 * 3
