@@ -199,6 +199,7 @@ class LossOfEach(Reinforce):
         return jnp.full(2, loss), found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "algorithm, words",
     [

@@ -41,6 +41,7 @@ def test_learning_in_parts_is_learning_at_once(small: Any) -> None:
         np.testing.assert_allclose(other, one, rtol=2e-4, atol=1e-6)
 
 
+@pytest.mark.long
 def test_extremes_are_of_all_microbatches_and_losses_their_means(small: Any) -> None:
     system, state = small(system={"num_minibatches": 1})
     phases = compiled(system)

@@ -31,6 +31,7 @@ from jaxppo.config.fields import ConfigError, traced
 from jaxppo.ops.distributions import categorical
 
 
+@pytest.mark.long
 def test_targets_equal_an_oracle_on_true_successors() -> None:
     """Of updates that have moved statistics, episodes that end and that are cut, scaled rewards."""
     phases, state = of_system(normalize_observations=True, standardize_advantages="none")
@@ -68,6 +69,7 @@ def test_first_minibatch_ratio_is_one_after_several_updates() -> None:
     np.testing.assert_allclose(losses.actor_loss, -np.mean(batch.steps.advantage), atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cell", [None, "gru"])
 def test_values_kept_while_acting_are_those_of_the_whole_rollout(
     small: Any, cell: str | None
@@ -89,6 +91,7 @@ def test_values_kept_while_acting_are_those_of_the_whole_rollout(
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), found, computed)
 
 
+@pytest.mark.long
 def test_values_are_kept_only_where_acting_computes_them_anyway(small: Any) -> None:
     shared = {"critic_torso": None}
     own_input = {**shared, "critic_input": {"_target_": f"{LAYERS}.inputs.Flatten"}}
@@ -128,6 +131,7 @@ def test_loss_is_the_sum_of_its_parts_from_the_oracle(clip_value_loss: bool) -> 
     np.testing.assert_allclose(total, actor + 0.7 * critic - 0.05 * entropy, rtol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("objective", ["penalty", "dpo", "reinforce"])
 def test_actors_loss_is_the_objectives(objective: str) -> None:
     """Against the definitions in float64; the clipped one has its test above."""
@@ -205,6 +209,7 @@ def with_numbers(agent: Any, steps: Any, distribution: Any, log_prob: jax.Array)
     return log_prob
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["kl_of_mine", "unhashable"])
 def test_an_objective_by_import_path_sees_the_acting_policy(name: str) -> None:
     """It needs no hash."""
@@ -235,6 +240,7 @@ def test_an_objectives_own_numbers_are_checked(
         small(system__objective="test_ppo.with_numbers")
 
 
+@pytest.mark.long
 def test_upper_clip_bound_is_its_own() -> None:
     """With ratios of 1.25, an upper bound of 1.3 keeps the gradient that 1.2 takes away."""
     phases, state = of_system()
@@ -249,6 +255,7 @@ def test_upper_clip_bound_is_its_own() -> None:
     assert norms[0] < 1e-6 < 1e-2 < norms[1]
 
 
+@pytest.mark.long
 def test_critic_learns_normalised_targets_of_values_in_units_of_reward() -> None:
     phases, state = of_system(normalize_values=True, standardize_advantages="none")
     state = given(state, value_norm_decay=0.9)
@@ -280,6 +287,7 @@ def test_critic_learns_normalised_targets_of_values_in_units_of_reward() -> None
         state = dataclasses.replace(state, agent=agent)
 
 
+@pytest.mark.long
 def test_clip_of_values_is_around_what_the_critic_said() -> None:
     """At first nothing is clipped, though the units have moved since: the gradient is whole."""
     found = []
@@ -336,6 +344,7 @@ def test_recomputed_targets_are_those_of_the_epoch() -> None:
     np.testing.assert_allclose(of_acting.target, batch.steps.target, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_penalty_stays_within_half_of_its_target() -> None:
     """It doubles or is halved at every update, and so does the coefficient that is reported."""
     phases, state = of_system(objective="penalty", adapt_kl_coef=True)

@@ -124,6 +124,7 @@ def test_targets_of_reference_cases(case: dict[str, Any]) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recompute", [False, True])
 def test_targets_equal_an_oracle_on_true_successors(recompute: bool) -> None:
     """Of rewards that are scaled, with and without normalised observations."""
@@ -175,6 +176,7 @@ def test_quantile_targets_equal_an_oracle(lambda_: float) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.long
 def test_means_of_distributions_have_the_targets_of_scalars() -> None:
     steps, atoms = random_steps(2), jnp.linspace(-60.0, 60.0, 31)  # no return is outside of them
     lambda_, probs = jnp.float32(0.7), jnp.pad(steps["probs"], ((0, 0), (0, 0), (12, 12)))
@@ -194,6 +196,7 @@ def test_means_of_distributions_have_the_targets_of_scalars() -> None:
     np.testing.assert_allclose(*mean_target(quantile, steps["quantiles"], equal), atol=1e-5)
 
 
+@pytest.mark.long
 def test_munchausen_targets_equal_an_oracle() -> None:
     steps = random_steps(3)
     numbers = {"alpha": 0.9, "temperature": 0.1, "clip": 1.0}
@@ -228,6 +231,7 @@ def test_munchausen_values_do_not_depend_on_lambda() -> None:
         np.testing.assert_allclose(found, value, rtol=1e-9)
 
 
+@pytest.mark.long
 def test_munchausen_settings_reach_the_targets() -> None:
     system, state = small(system={"munchausen": True, "munchausen_temperature": 0.5})
     phases = compiled(system)
@@ -249,6 +253,7 @@ def test_munchausen_settings_reach_the_targets() -> None:
 # Losses
 
 
+@pytest.mark.long
 def test_loss_is_half_the_squared_td_error_of_the_taken_action() -> None:
     """And greedy actions are the largest values of each component, whatever epsilon is."""
     system, state = small(env__target="envs.Parts")
@@ -270,6 +275,7 @@ def test_loss_is_half_the_squared_td_error_of_the_taken_action() -> None:
     np.testing.assert_array_equal(greedy[0], expected)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Rlax categorical_cross_entropy:PendingDeprecationWarning")
 def test_categorical_loss_is_rlax_c51() -> None:
     rng, atoms = np.random.default_rng(0), jnp.linspace(-2.0, 2.0, K)
@@ -300,6 +306,7 @@ def test_quantile_loss_keeps_its_gradient_for_a_large_delta() -> None:
     np.testing.assert_allclose(found, [-0.0416667, -0.325, 0.0583333], rtol=1e-5)
 
 
+@pytest.mark.long
 def test_double_targets_are_rlax_double_q_learning() -> None:
     """Each takes its own greedy action and the other's value of it."""
     rng, one, taken = np.random.default_rng(4), jnp.ones((1, 1)), jnp.ones((1, 1, 1), jnp.int32)
@@ -325,6 +332,7 @@ def test_double_targets_are_rlax_double_q_learning() -> None:
     np.testing.assert_allclose(estimate.mean()[0, 0, 0], np.mean(before, axis=1), rtol=1e-6)
 
 
+@pytest.mark.long
 def test_double_distributions_are_those_of_each_alone() -> None:
     """Their losses are the mean of two single heads' whose successors are the other's."""
     rng, one, taken = np.random.default_rng(3), jnp.ones((1, 1)), jnp.ones((1, 1, 1), jnp.int32)
@@ -375,6 +383,7 @@ def test_epsilon_greedy_draws_legal_actions_with_its_probabilities() -> None:
     assert shares(0.3)[1] == shares(1.0)[1] == 0.0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("empty", [False, True])
 def test_illegal_actions_are_never_taken(empty: bool) -> None:
     """The environment gives NaN for one; half of all actions are random."""
@@ -411,6 +420,7 @@ def test_epsilon_is_linear_then_constant() -> None:
     assert float(system.algorithm.exploration(at_once, jnp.int32(0))) == pytest.approx(0.1)
 
 
+@pytest.mark.long
 def test_policy_has_the_epsilon_of_its_update() -> None:
     """New hyperparameters, as population-based training gives them, change it at once."""
     system, state = small(system={"epsilon_fraction": 0.5}, arch={"num_updates": 8})
@@ -707,6 +717,7 @@ def test_sweep_of_hyperparameters_is_one_program(whole: Path, tmp_path: Path) ->
     assert float(together.exploration) == float(by_itself.exploration) == 0.5
 
 
+@pytest.mark.long
 def test_policy_is_loaded_evaluated_and_exported(whole: Path) -> None:
     (absolute,) = events_of(whole, "absolute")
     returns = load(whole).evaluate(40).returns

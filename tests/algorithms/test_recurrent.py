@@ -80,6 +80,7 @@ def leaves_close(one: Any, other: Any, **tolerance: float) -> None:
         np.testing.assert_allclose(a, b, **tolerance)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("module", MODULES)
 def test_a_sequence_at_once_is_its_steps_one_by_one(module: str) -> None:
     params, carry, x, reset, apply = example(MODULES[module])
@@ -94,6 +95,7 @@ def test_a_sequence_at_once_is_its_steps_one_by_one(module: str) -> None:
         assert one.dtype == other.dtype
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("module", MODULES)
 def test_nothing_crosses_a_reset(module: str) -> None:
     """Neither what was seen, nor the carry, nor a gradient."""
@@ -116,6 +118,7 @@ def test_nothing_crosses_a_reset(module: str) -> None:
     assert not influence[:, [0, 2]].any()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "platform, module",
     [
@@ -163,6 +166,7 @@ def test_a_recurrent_layer_is_flaxs_cell(cell: str) -> None:
     np.testing.assert_allclose(outputs[2], y, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 def test_lru_is_its_equations_in_float64() -> None:
     module = LRU(size=6, state_size=5)
     variables, carry, x, reset, _ = example(module)
@@ -261,6 +265,7 @@ def near(one: Any, other: Any) -> None:
     leaves_close(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cell, length", [("lstm", T), ("lru", 2), ("gtrxl", 4), (SHARED, 2)])
 def test_first_minibatch_ratio_is_one(cell: str, length: int) -> None:
     """Episodes of five steps in rollouts of eight: rollouts open and sequences begin within one."""
@@ -348,6 +353,7 @@ def test_an_earlier_episode_changes_nothing_of_a_later_one() -> None:
     leaves_close(gradients, other_gradients, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.long
 def test_a_split_into_sequences_changes_the_truncated_gradient_alone() -> None:
     found = []
     for length in (T, 2):

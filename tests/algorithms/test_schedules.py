@@ -120,6 +120,7 @@ def test_exploration_follows_a_schedule() -> None:
     np.testing.assert_allclose(epsilons, [0.8, 0.7], rtol=1e-6)
 
 
+@pytest.mark.long
 def test_a_number_that_follows_another_follows_its_schedule(small: Any) -> None:
     for changes, high in (({}, 0.15), ({"clip_eps_high": 0.3}, 0.3)):
         system, state = small(system={"schedules": {"clip_eps": {"end": 0.1}}, **changes})
@@ -177,6 +178,7 @@ def test_every_gradient_step_adapts_the_rates() -> None:
             np.testing.assert_allclose(found.learn.learning_rate, 1e-3 * factor, rtol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", [1e-9, 10.0])
 def test_the_minibatch_that_ends_the_epochs_lowers_the_rates(target: float) -> None:
     """Otherwise rates could only rise, if its KL is too large or too small by the other rule."""
@@ -212,6 +214,7 @@ def test_adapted_rates_scale_the_steps() -> None:
 KWARGS: dict[str, Any] = {"adamw": {"weight_decay": 0.1}, "rmsprop": {"decay": 0.5}}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*OPTIMIZERS, "optax.adabelief"])
 def test_optimisers_are_those_of_optax(name: str) -> None:
     """Three steps of each, in both groups with their own rates, as optax's own function."""

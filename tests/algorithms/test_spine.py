@@ -122,6 +122,7 @@ def same(one: Any, other: Any) -> None:
         np.testing.assert_allclose(key_data(a), key_data(b), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 def test_an_update_reports_its_diagnostics_and_moves_all_statistics_once() -> None:
     """Those of observations over every observation so far."""
     phases, state = system_of("statistics")
@@ -165,6 +166,7 @@ def test_select_takes_whole_transitions() -> None:
         np.testing.assert_array_equal(part, np.asarray(whole)[:, [5, 30]])
 
 
+@pytest.mark.long
 def test_split_over_update_batches_gives_the_same_step() -> None:
     """Also of advantages that are standardised by minibatch."""
     changes = small_config(system__standardize_advantages="minibatch")
@@ -189,6 +191,7 @@ def test_split_over_update_batches_gives_the_same_step() -> None:
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.long
 def test_update_batches_act_apart_and_share_parameters() -> None:
     built, state, plan = build(
         small_config(
@@ -210,6 +213,7 @@ def test_update_batches_act_apart_and_share_parameters() -> None:
         assert statistics.count[0, 0] == 2 * 8 * 8
 
 
+@pytest.mark.long
 def test_whatever_draws_moves_the_random_stream_on() -> None:
     phases, state = system_of("plain")
     keys = [state.acting.key]
@@ -221,6 +225,7 @@ def test_whatever_draws_moves_the_random_stream_on() -> None:
     assert len({tuple(jax.random.key_data(key).tolist()) for key in keys}) == len(keys)
 
 
+@pytest.mark.long
 def test_same_seed_same_bits_and_another_seed_others(compiled_block: Any) -> None:
     train, _, total, counts, _, _ = compiled_block
 
@@ -289,6 +294,7 @@ def test_a_block_in_several_calls_is_the_block_in_one(compiled_block: Any) -> No
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.long
 def test_numbers_of_a_run_reach_its_report() -> None:
     """Returns are not scaled; the learning rate falls to its last share; extremes are of all."""
     phases, state = system_of("plain")
@@ -307,6 +313,7 @@ def test_numbers_of_a_run_reach_its_report() -> None:
     assert total.learn.gradient_steps == 4 * 8
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("poison", ["reward", "obs"])
 def test_nonfinite_numbers_are_counted(poison: str) -> None:
     phases, state, rollout, keys = begun("plain")
@@ -344,6 +351,7 @@ def update_of_batches(system: System, state: LearnerState) -> str:
     return str(jax.make_jaxpr(step)(LearnerState(agent=state.agent, acting=acting)))
 
 
+@pytest.mark.long
 def test_branches_are_not_batched_by_update_batches() -> None:
     """A `cond` each for resets, truncated values and the stop: none became a select."""
     for name, count in (("plain", 2), ("stopping", 3)):
@@ -360,6 +368,7 @@ def gradients_of_noise() -> Any:
     return grad(state.agent.policy.params, random_batch(32))[0]
 
 
+@pytest.mark.long
 def test_one_norm_of_all_groups_is_plain_adam_of_all() -> None:
     phases, state = system_of("plain")
     gradients, agent = gradients_of_noise(), given(state, max_grad_norm=1e-2).agent
@@ -389,6 +398,7 @@ def test_gradient_norms_before_and_after_clipping() -> None:
         np.testing.assert_allclose(clipped, 1e-3, rtol=1e-6)
 
 
+@pytest.mark.long
 def test_updates_without_a_gradient_step_do_not_count() -> None:
     """With `skip`, losses in the log are those of the updates that have learnt something."""
     phases, state, rollout, keys = begun("skipping")
@@ -442,6 +452,7 @@ def test_constant_returns_are_divided_by_their_size(reward: float) -> None:
     np.testing.assert_allclose(scaled.steps.reward, np.sign(reward), rtol=1e-6)
 
 
+@pytest.mark.long
 def test_epochs_end_where_the_kl_passes_its_limit() -> None:
     """The first step finds KL 0 and is taken; the second sees it, and nothing moves after."""
     (plain, state, rollout, keys), stopping = begun("plain"), system_of("stopping")[0]
@@ -468,6 +479,7 @@ def test_a_limit_that_is_not_reached_changes_nothing() -> None:
     same((limited.policy.params, outcomes.metrics), (free.policy.params, metrics))
 
 
+@pytest.mark.long
 def test_what_others_go_on_for_changes_nothing_of_what_has_stopped() -> None:
     """Of two members one has stopped: it stays so, whatever the KL of later minibatches."""
     (plain, state, rollout, keys), stopping = begun("plain"), system_of("stopping")[0]
@@ -503,6 +515,7 @@ def first_minibatch(system: System, keys: jax.Array) -> jax.Array:
     return random_permutation(keys[0], 32)[: 32 // system.num_minibatches]
 
 
+@pytest.mark.long
 def test_noise_is_that_of_acting_and_new_every_update(small: Any) -> None:
     noisy = {"_target_": "jaxppo.networks.torsos.NoisyMLP", "layer_sizes": [16]}
     system, state = small(network__actor_torso=noisy)
@@ -520,6 +533,7 @@ def test_noise_is_that_of_acting_and_new_every_update(small: Any) -> None:
         assert not np.allclose(found[one], found[other], atol=1e-4)
 
 
+@pytest.mark.long
 def test_bfloat16_is_of_torsos_alone(small: Any) -> None:
     system, state = small(arch__precision="bf16", system__normalize_observations=True)
     after, metrics = jax.eval_shape(partial(spine.update, system), state)
@@ -539,6 +553,7 @@ def test_bfloat16_is_of_torsos_alone(small: Any) -> None:
     np.testing.assert_allclose(exact, value, atol=0.05)
 
 
+@pytest.mark.long
 def test_a_mask_without_a_legal_action_is_counted(small: Any) -> None:
     for empty in (False, True):
         system, state = small(env={"target": "envs.Masked", "params": {"empty": empty}})

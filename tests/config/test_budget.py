@@ -188,6 +188,7 @@ SCALES = {  # of the gradients of six steps; the norm of a group is about twice 
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("max_grad_norm", [0.5, float("inf")])
 @pytest.mark.parametrize("scales", SCALES.values(), ids=SCALES)
 def test_optimizer_against_the_oracle(scales: list[float], max_grad_norm: float) -> None:

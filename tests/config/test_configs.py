@@ -126,6 +126,7 @@ def some(cases: list[Any], *kept: Any) -> list[Any]:
     return [pytest.param(*case, marks=m) for case, m in zip(cases, marks, strict=True)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "env, network",
     some(
@@ -146,6 +147,7 @@ def test_choices_compose_and_fit(env: str, network: str) -> None:
     assert derived.total_steps >= (config.arch.total_timesteps or 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "env, network",
     some(
@@ -178,6 +180,7 @@ def test_network_sets_every_layer(name: str) -> None:
     assert set(files_of(f"network={name}")["network"]) == set(fields(NetworkConfig))
 
 
+@pytest.mark.long
 def test_environments_file_changes_known_settings_and_brings_a_network_that_fits() -> None:
     for env in names("env"):
         config = parse(files_of(f"env={env}"))
@@ -222,6 +225,7 @@ FITS = {  # of each layer's file, an environment (and network) that it suits, if
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("file", LAYERS)
 def test_layer_builds_where_it_fits(file: str) -> None:
     kind, name = file.removeprefix("network/").removesuffix(".yaml").split("/")
@@ -722,6 +726,7 @@ def test_no_episode_is_lost_to_the_number_of_devices(
     assert result.eval_episodes_per_device == each
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("algorithm", ["ppo", "pqn"])
 def test_a_number_that_an_agent_lacks_is_not_that_of_the_settings(algorithm: str) -> None:
     """Its class declares names and types alone, without the defaults."""

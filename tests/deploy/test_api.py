@@ -70,6 +70,7 @@ def arrays_of(folder: Path) -> dict[str, np.ndarray]:
     return found.arrays
 
 
+@pytest.mark.long
 def test_train_is_the_command_lines_run_to_the_bit(
     whole: Result,
     tmp_path: Path,
@@ -255,6 +256,7 @@ def test_a_second_ctrl_c_is_not_held_back() -> None:
         signal.raise_signal(signal.SIGINT)  # where nothing could be saved
 
 
+@pytest.mark.long
 def test_a_failed_run_raises_with_what_it_gave(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="NaN or infinity") as caught:
         jaxppo.train(coin(system={"actor_lr": 1e38, "critic_lr": 1e38}))
@@ -297,6 +299,7 @@ def test_problems_of_an_environment_are_warnings() -> None:
         jaxppo.train(coin(), env=Side())
 
 
+@pytest.mark.long
 def test_an_environment_is_checked_where_a_caller_is_traced() -> None:
     def evaluations(key: jax.Array) -> Any:
         return jaxppo.make_train(coin(), env=Clock())(key).evaluations
@@ -414,6 +417,7 @@ def program() -> Any:
     return run, jax.jit(run)
 
 
+@pytest.mark.long
 def test_a_whole_run_is_the_run_of_its_seed(program: Any, whole: Result) -> None:
     run, call = program
     out = call(jax.random.key(42), run.hyperparameters)

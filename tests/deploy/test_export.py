@@ -196,6 +196,7 @@ def test_bounds_may_be_arrays() -> None:
         assert tuple(map(_plain, bounds(box))) == ends
 
 
+@pytest.mark.long
 def test_command_exports_the_best_policy(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = [f"run={run_dir}", "trust=[envs]", "platforms=[cpu,cpu,rocm]"]
     monkeypatch.setattr(sys, "argv", ["export", *arguments])

@@ -73,6 +73,7 @@ def assert_clean(cwd: Path, victim: str = "") -> None:
         assert (cwd / victim).read_text() == "precious"
 
 
+@pytest.mark.long
 def test_no_file_can_be_a_link_or_a_pipe(launch: Any, run_dir: Path, cwd: Path) -> None:
     """Through a link a lock, a log or a picture would be written elsewhere; a pipe hangs."""
     (cwd / "precious").write_text("precious")
@@ -332,6 +333,7 @@ LOGS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", LOGS)
 def test_a_log_that_is_not_what_the_checkpoint_knows_is_refused(run_dir: Path, damage: str) -> None:
     """And not filled up with zero bytes; who wants to goes on with a gap."""

@@ -71,6 +71,7 @@ def summary(run_dir: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_episodes_are_those_of_the_absolute_metric(alone: Path) -> None:
     policy = load(alone)
     returns = policy.evaluate(50).returns
@@ -291,6 +292,7 @@ def test_an_observation_that_is_not_finite_is_refused() -> None:
     jax.jit(policy.act)({**obs, "last_reward": np.full((2, 1), np.nan)})
 
 
+@pytest.mark.long
 def test_acting_is_one_program(
     remembering: TrainedPolicy, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -304,6 +306,7 @@ def test_acting_is_one_program(
     assert [line.split()[1] for line in found] == ["jit(_act)"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("memory", [True, False])
 def test_a_memory_that_does_not_fit_is_refused(remembering: TrainedPolicy, memory: bool) -> None:
     policy = remembering if memory else fresh(some("envs.Echo"))

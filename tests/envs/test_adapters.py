@@ -153,6 +153,7 @@ WRONG = {  # what breaks the contract -> the promise, and part of the finding
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", WRONG)
 def test_what_breaks_the_contract_is_told(target: str) -> None:
     checks = contract.check(own(target), 16)
@@ -173,6 +174,7 @@ def test_a_limit_and_a_data_type_may_be_of_numpy_or_python() -> None:
     assert find_action_mask(config, env) == "action_mask"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "target, resets",
     [
@@ -214,6 +216,7 @@ def test_a_glance_finds_what_a_second_shows(target: str, words: str | None) -> N
     assert words is None or any(words in line for line in found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "target, name, words",
     [
@@ -233,12 +236,14 @@ def test_what_may_be_meant_is_looked_at(target: str, name: str, words: str) -> N
     assert not any(each.findings for each in checks)
 
 
+@pytest.mark.long
 def test_what_ends_with_its_time_limit_is_right() -> None:
     """A task that ends after as many steps; one of a single step, with gymnax's own limit."""
     for config in (EnvConfig(name="DeepSea-bsuite"), own("broken_envs.Bandit")):
         assert contract.glance(config) == []
 
 
+@pytest.mark.long
 def test_the_documented_example_is_an_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -90,6 +90,7 @@ def test_every_registered_environment_keeps_the_contract(name: str) -> None:
     check_contract(make(name))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["CartPole-v1", "Catch-bsuite"])
 def test_resets_in_a_branch_are_gymnaxs_own(name: str) -> None:
     env = make(name, max_steps_in_episode=7)

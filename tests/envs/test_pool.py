@@ -28,6 +28,7 @@ def begun(rollout: Any) -> np.ndarray:
     return obs[..., 1][reset]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size, frame_stack", [(64, 1), (2, 1), (64, 2)])
 def test_each_end_takes_the_next_start_and_again_only_if_there_are_no_others(
     size: int, frame_stack: int
@@ -47,6 +48,7 @@ def test_each_end_takes_the_next_start_and_again_only_if_there_are_no_others(
     assert not any(leaf.shape[:1] == (size,) for leaf in jax.tree.leaves(acting.env_state))
 
 
+@pytest.mark.long
 def test_an_update_counts_them_and_evaluations_need_none() -> None:
     system, state = alone(*build(config(2))[:2])
     _, metrics = compiled(system).update(state)

@@ -200,6 +200,7 @@ def test_bounds_of_a_curriculum_widen_about_the_same_draws() -> None:
         np.testing.assert_allclose(state.values["weight"], wanted, rtol=1e-6)
 
 
+@pytest.mark.long
 def test_seeds_and_update_batches_draw_for_themselves() -> None:
     env = {"target": "envs.Shown", "randomize": {"weight": [8, 12]}}
     states = [
@@ -216,6 +217,7 @@ def evaluated(system: System, state: LearnerState, num: int) -> np.ndarray:
     return np.asarray(play(state.agent.policy, keys).returns)
 
 
+@pytest.mark.long
 def test_evaluations_draw_for_each_episode_from_its_own_key_at_the_end_of_a_curriculum() -> None:
     system, state = begun(curriculum={"weight": {"start": 1, "end": [8, 12]}})
     np.testing.assert_array_equal(state.acting.env_state.values["weight"], np.ones(4))

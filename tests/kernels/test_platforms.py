@@ -126,6 +126,7 @@ FEW_KERNELS = (  # what the table has for GPUs
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CHOICES)
 def test_a_program_takes_the_forms_of_the_platform_it_is_compiled_for(name: str) -> None:
     """Traced within one process for several platforms, as `export what=learner` does."""
@@ -240,6 +241,7 @@ def test_training_with_the_forms_of_a_gpu_is_the_same(
         np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-5)
 
 
+@pytest.mark.long
 def test_update_batches_are_traced_with_the_forms_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packed results of a scan mix what is averaged over them with what is not."""
     assert FORMS["gpu"].packed_bytes

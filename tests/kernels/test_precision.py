@@ -42,6 +42,7 @@ def asked(small: Any, platform: str, **settings: Any) -> set[str]:
     return {"JAX's" if one is None else "/".join({x.name for x in one}) for one in found}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "platform, precision, wanted",
     [

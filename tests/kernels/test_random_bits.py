@@ -37,6 +37,7 @@ DRAWS: dict[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 
+@pytest.mark.long
 def test_draws_are_those_of_jax() -> None:
     """Of one key, and of many that are mapped, inside a program and outside of one."""
     key = jax.random.key(3)

@@ -528,6 +528,7 @@ def test_flags_stand_anywhere(launch: Any, typed: str, seeds: list[int]) -> None
     assert [config.arch.seed for config in seen] == seeds
 
 
+@pytest.mark.long
 def test_a_used_directory_of_a_sweep_is_refused(launch: Any, cwd: Path) -> None:
     """Before anything in it changes; job 0 once kept its log and got the new settings."""
     typed = ["-m", "arch.seed=1,2", "system.gamma=0.9,0.99", "hydra.sweep.dir=sweep"]
@@ -647,6 +648,7 @@ def test_a_study_of_optuna_goes_on_past_a_failed_trial(
     assert found.best_value == -MAX_FLOAT
 
 
+@pytest.mark.long
 def test_jobs_of_a_sweep_have_directories_of_their_own(
     launch: Any, cwd: Path, programs: list[list[Config]]
 ) -> None:

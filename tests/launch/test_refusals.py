@@ -155,6 +155,7 @@ SETTINGS = {  # what is typed, and what the line must name: settings that do not
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("typed", SETTINGS)
 def test_settings_that_do_not_fit_are_refused(typed: str) -> None:
     with pytest.raises(ConfigError) as refusal:

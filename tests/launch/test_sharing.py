@@ -47,6 +47,7 @@ def test_shares_are_balanced(sizes: list[int], workers: int, expected: Any) -> N
     assert sorted(dealt) == [(n, job) for n, size in enumerate(sizes) for job in range(size)]
 
 
+@pytest.mark.long
 def test_another_program_is_told_that_a_launcher_is_not_for_it(
     cwd: Path, shell: dict[str, str]
 ) -> None:
@@ -90,6 +91,7 @@ def returned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return seen
 
 
+@pytest.mark.long
 def test_every_worker_trains_its_share_as_one_program(
     launch: Any, cwd: Path, trained: list[list[Job]], returned: list[Any]
 ) -> None:
@@ -104,6 +106,7 @@ def test_every_worker_trains_its_share_as_one_program(
     assert [row["job"] for row in sweep.read(cwd / "sweep")] == ["0", "1", "2"]
 
 
+@pytest.mark.long
 def test_a_share_has_several_programs_where_there_are_more_than_workers(
     launch: Any, trained: list[list[Job]], returned: list[Any]
 ) -> None:
@@ -119,6 +122,7 @@ def test_a_wrong_number_of_workers_is_refused(workers: Any) -> None:
         check_workers(OmegaConf.create({"workers": workers}))
 
 
+@pytest.mark.long
 def test_a_worker_that_is_lost_for_good_is_one_line(
     launch: Any, cwd: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import oracles
+import pytest
 
 from jaxppo.networks import transformer
 from jaxppo.networks.transformer import GTrXL
@@ -29,6 +30,7 @@ def example() -> tuple[Any, Any, jax.Array, jax.Array]:
     return moved, empty, x, jnp.asarray(reset)
 
 
+@pytest.mark.long
 def test_it_is_its_formulas_in_float64() -> None:
     """In both forms of the attention: of a whole sequence, and of a step."""
     params, carry, x, reset = example()
@@ -49,6 +51,7 @@ def test_steps_and_sequences_take_different_forms() -> None:
     assert few == [True, False]
 
 
+@pytest.mark.long
 def test_a_sequence_in_two_parts_is_the_whole() -> None:
     at = 9
     params, carry, x, reset = example()
@@ -79,6 +82,7 @@ def influence(length: int, reset: Any) -> np.ndarray[Any, Any]:
     return np.abs(slopes(x, jnp.asarray(reset)[:, None])).sum((2, 3)) > 0
 
 
+@pytest.mark.long
 def test_it_sees_the_window_of_each_layer_and_no_more() -> None:
     found = influence(10, np.zeros(10, bool))
     distance = np.arange(10)[:, None] - np.arange(10)
@@ -118,6 +122,7 @@ def test_a_step_beyond_the_windows_changes_nothing_through_the_carry() -> None:
         assert np.array_equal(last(x, 13), last(other, 13)) != seen
 
 
+@pytest.mark.long
 def test_layers_start_close_to_the_identity() -> None:
     x, y = jax.random.normal(jax.random.key(0), (2, 50, 6))
     distances = []

@@ -37,6 +37,7 @@ def test_an_update_learns_by_a_distribution_of_distrax(small: Any, changes: Any)
     assert not all(map(np.array_equal, before, moved))
 
 
+@pytest.mark.long
 def test_every_environment_draws_with_its_own_key(small: Any) -> None:
     """Distributions of distrax that hold their batch's shape cannot be mapped over."""
     system, state = small(**CONTINUOUS, **head("Multivariate"))
@@ -55,6 +56,7 @@ def test_every_environment_draws_with_its_own_key(small: Any) -> None:
     assert np.all(np.abs(drawn.action - actions(None).action) < 8.0)  # standard deviations
 
 
+@pytest.mark.long
 def test_a_distribution_without_an_axis_of_categories_fits_two_actions(small: Any) -> None:
     system, _ = small(**head("Bernoulli"))
     assert system.env.action_space == Discrete(2)

@@ -36,6 +36,7 @@ def initial(network: Any) -> Any:
     return jax.jit(network.init)(jax.random.key(0))
 
 
+@pytest.mark.long
 def test_separate_networks_share_nothing_and_start_near_uniform() -> None:
     network = compose()
     params = initial(network)
@@ -179,6 +180,7 @@ class OwnGTrXL(GTrXL):
     """Keeps what it no longer sees."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["ResetsByProduct", "Random", "OwnGTrXL"])
 def test_a_memory_that_heeds_reset_is_taken(name: str) -> None:
     settings = small_config(
@@ -218,6 +220,7 @@ def test_a_layer_that_breaks_its_contract_is_named(layer: str, name: str, words:
         actor_critic.build(settings, envs.make(settings.env))
 
 
+@pytest.mark.long
 def test_a_mask_reaches_the_head_and_not_the_torso() -> None:
     network = compose("envs.Masked")
     params = initial(network)
@@ -344,6 +347,7 @@ def is_orthogonal(kernel: Any, gain: float) -> bool:
     return bool(np.allclose(gram, gain**2 * np.eye(len(gram)), atol=1e-5 * gain**2))
 
 
+@pytest.mark.long
 def test_noisy_layer_is_its_definition() -> None:
     x = jax.random.normal(jax.random.key(0), (2, 3, 4))
     layer = torsos.NoisyMLP([5], activation="relu")
@@ -557,6 +561,7 @@ def test_a_prime_number_of_images_is_not_convolved_one_by_one() -> None:
     assert "f32[4,1499,10,10]" in jaxpr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "layer",
     [torsos.CNN([3], [2], [1], layer_sizes=[4]), torsos.ResidualCNN([2], 1, layer_sizes=[4])],
@@ -628,6 +633,7 @@ def test_cnn_keeps_the_default_of_minatar_and_normalises_whole_images() -> None:
     np.testing.assert_allclose(y, expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name, precision", [("ResidualCNN", "float32"), ("CNN", "bf16")])
 def test_bytes_reach_convolutions_and_are_their_share_of_255(name: str, precision: str) -> None:
     image = {"_target_": f"{LAYERS}.inputs.Image"}
@@ -703,6 +709,7 @@ def test_chain_passes_on_what_each_layer_gives() -> None:
     np.testing.assert_allclose(actual, y, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_torsos_in_bfloat16_do_not_round_their_result() -> None:
     """States whose features are rounded alike would have the same value."""
     key = jax.random.key(0)
@@ -764,6 +771,7 @@ def test_actor_head_fits_its_space_and_first_hardly_sees_the_state(head: Any, sh
     np.testing.assert_allclose(entropy, entropy[0, 0], atol=0.1)
 
 
+@pytest.mark.long
 def test_bounds_are_of_each_element() -> None:
     low, high = np.broadcast_to(np.array([[-1.0], [-2.0]]), (2, 3)), 3.0
     for kind in (heads.TanhNormalHead, heads.BetaHead):
@@ -876,6 +884,7 @@ def test_automatic_head_follows_the_space(space: Any, continuous: str, kind: Any
     assert type(heads.follow(space, continuous)) is kind
 
 
+@pytest.mark.long
 def test_product_head_is_its_parts() -> None:
     space = {"turn": Discrete(3), "move": (BOX, {"size": SIZES, "free": FREE})}
     head = heads.follow(space, continuous="normal")
@@ -978,6 +987,7 @@ RULES: dict[str, Any] = {
 }
 
 
+@pytest.mark.long
 def test_initial_weights_follow_the_rules() -> None:
     network = compose(initialization=RULES)
     params, before = initial(network), initial(compose())
@@ -1039,6 +1049,7 @@ def test_only_the_critic_sees_its_own_input(
     assert all(np.any(x) for x in (*of_actor.values(), *of_critic.values()))
 
 
+@pytest.mark.long
 def test_a_q_network_does_not_see_what_only_a_critic_may() -> None:
     network = {"actor_torso": None, "critic_head": None}
     settings = small_config(env__target="own_envs.Privileged", network=network)

@@ -179,6 +179,7 @@ def facts(family: str) -> dict[str, Any]:
     return jax.tree.map(np.asarray, all_facts(parameters, others, jax.random.key(0)))
 
 
+@pytest.mark.long
 @every_family
 def test_numbers_of_draws_are_those_of_their_distribution(family: str) -> None:
     """So that the learner's first ratio is 1; entropy and KL are means of log-probabilities."""
@@ -261,6 +262,7 @@ def test_shapes_and_types(family: str) -> None:
     assert all(x.dtype in (jnp.int32, jnp.float32) for x in jax.tree.leaves(trees[0]))
 
 
+@pytest.mark.long
 def test_one_entry_of_a_batch_and_vmap() -> None:
     """Evaluation indexes the leaves, and maps over them."""
     one, other = of("product"), of("product", seed=1)
@@ -322,6 +324,7 @@ def components(flat: np.ndarray) -> list[np.ndarray]:
     return np.split(flat, np.cumsum(SIZES)[:-1], axis=-1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [distributions.FEW, distributions.FEW + 1])
 def test_categorical_against_distrax(width: int) -> None:
     """Numbers and gradients, however the sums over categories are taken."""
@@ -439,6 +442,7 @@ def masked_numbers(family: str, logits: jax.Array, mask: jax.Array, seed: jax.Ar
     return jax.grad(total, has_aux=True)(logits)
 
 
+@pytest.mark.long
 @every_masked
 @pytest.mark.parametrize("legal", ["random", "one", "none"])
 def test_numbers_under_masks_are_finite_and_right(family: str, legal: str) -> None:
@@ -468,6 +472,7 @@ def test_numbers_under_masks_are_finite_and_right(family: str, legal: str) -> No
         np.testing.assert_array_equal(gradient, 0.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("legal", [-2e9, -1e30])
 def test_legal_actions_win_however_low_their_logits(legal: float) -> None:
     logits = np.float32([[legal, legal * 2, 5.0]])
@@ -614,6 +619,7 @@ def test_beta_log_prob_against_the_definition() -> None:
         np.testing.assert_allclose(log_prob, expected, rtol=1e-5, atol=2e-4)
 
 
+@pytest.mark.long
 def test_beta_entropy_and_kl_against_quadrature() -> None:
     one = betas()
     other = jax.tree.map(lambda x: np.maximum(1.0, 0.7 * x[::-1]), one)

@@ -82,6 +82,7 @@ def test_one_fixed_point_on_average(drawn: np.ndarray) -> None:
     assert abs(num_fixed.var() - 1.0) < 0.1
 
 
+@pytest.mark.long
 def test_any_two_share_a_minibatch_as_often_as_by_chance(drawn: np.ndarray) -> None:
     n, num_minibatches = drawn.shape[1], 4
     size = n // num_minibatches

@@ -372,6 +372,7 @@ print(json.dumps({name: np.asarray(leaf).tolist() for name, leaf in leaves.items
 """
 
 
+@pytest.mark.long
 def test_split_over_devices_equals_the_whole() -> None:
     case = ACME["multi-device"]
     leaves = {name: np.asarray(x) for name, x in json.loads(on_devices(2, TWO_DEVICES)).items()}
@@ -470,6 +471,7 @@ def test_reductions_over_mapped_axes() -> None:
         assert not np.any(none)
 
 
+@pytest.mark.long
 def test_only_the_named_entries_are_normalised(small: Any) -> None:
     """Entries `observation` and `step`; the second is left as it is, and clipping is at 0.5."""
     chosen = {"normalize_observations": True, "normalize_entries": ["observation"]}

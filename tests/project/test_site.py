@@ -20,6 +20,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.long
 def test_every_page_is_in_the_navigation_and_loads_nothing_from_elsewhere(site: Path) -> None:
     menu = (site / "index.html").read_text()
     pages = {page.stem for page in (ROOT / "docs").glob("*.md")} - {"README"}

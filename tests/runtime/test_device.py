@@ -60,6 +60,7 @@ def cases(*quick: str) -> list[Any]:
     return [pytest.param(case, marks=() if case in quick else pytest.mark.slow) for case in CASES]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", cases("mlp", "lstm"))
 def test_an_update_is_that_of_the_cpu(case: str) -> None:
     here = update(*CASES[case], PLATFORM, "gpu" if PLATFORM == "cpu" else PLATFORM)
@@ -76,6 +77,7 @@ def params(result: Result) -> list[np.ndarray]:
     return jax.tree.leaves(devices.host(result.policy.policy.params))
 
 
+@pytest.mark.long
 def test_two_runs_are_equal_and_a_third_that_resumes_too(tmp_path: Path) -> None:
     one, other = train(), train()
     stopped = train(run_dir=tmp_path / "run", on_block=lambda block: True)
@@ -86,6 +88,7 @@ def test_two_runs_are_equal_and_a_third_that_resumes_too(tmp_path: Path) -> None
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", cases("lstm")[:-1])
 def test_ratios_of_the_first_minibatch_are_one(case: str) -> None:
     """At the precision that a run has by default."""

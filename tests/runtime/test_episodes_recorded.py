@@ -247,6 +247,7 @@ def test_an_algorithm_that_describes_nothing_is_recorded_without(
 # Another environment
 
 
+@pytest.mark.long
 def test_another_environment_is_given_as_settings_or_as_an_object() -> None:
     policy = policy_of("statistics")
     (longer,) = policy.play({"params": {"max_steps_in_episode": 8}}, episodes=1)

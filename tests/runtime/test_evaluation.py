@@ -17,6 +17,7 @@ def keys(num: int, seed: int = 0) -> jax.Array:
     return jax.random.split(jax.random.key(seed), num)
 
 
+@pytest.mark.long
 def test_returns_and_lengths_of_known_episodes(small: Any) -> None:
     system, state = small()
     episodes = jax.jit(partial(evaluate, system))(state.agent.policy, keys(7))
@@ -25,6 +26,7 @@ def test_returns_and_lengths_of_known_episodes(small: Any) -> None:
     assert episodes.finished.all()
 
 
+@pytest.mark.long
 def test_short_episodes_do_not_count_more_often(small: Any) -> None:
     """First episodes of lengths that are geometric with mean 4: 4,000 of them, 4 sigma."""
     system, state = small(env__target="envs.Coin")
@@ -35,6 +37,7 @@ def test_short_episodes_do_not_count_more_often(small: Any) -> None:
     assert abs(episodes.returns.mean() - 4.0) < 4 * deviation / np.sqrt(4000)
 
 
+@pytest.mark.long
 def test_an_episode_depends_on_its_key_alone(small: Any) -> None:
     system, state = small(env__target="envs.Coin", arch__evaluation_greedy=False)
     run = jax.jit(partial(evaluate, system))
@@ -54,6 +57,7 @@ def test_unfinished_episodes_stop_at_the_bound_and_are_marked(small: Any) -> Non
     assert not episodes.finished.any()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("max_steps", [3, 21])
 def test_looking_seldom_for_the_end_changes_nothing(small: Any, max_steps: int) -> None:
     """GPUs look every 16 steps; episodes have lengths that are geometric with mean 4."""
@@ -67,6 +71,7 @@ def test_looking_seldom_for_the_end_changes_nothing(small: Any, max_steps: int) 
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.long
 def test_greedy_takes_the_mode_and_sampling_does_not(small: Any) -> None:
     system, state = small(env__target="envs.Copy")
     params = jax.tree.map(jnp.zeros_like, state.agent.policy.params)
@@ -87,6 +92,7 @@ def test_greedy_takes_the_mode_and_sampling_does_not(small: Any) -> None:
     assert not np.array_equal(greedy.returns, sampled.returns)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("normalize", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_evaluation_uses_the_statistics_where_training_does(small: Any, normalize: bool) -> None:
     system, state = small(env__target="envs.Copy", system__normalize_observations=normalize)
@@ -102,6 +108,7 @@ def test_evaluation_uses_the_statistics_where_training_does(small: Any, normaliz
     assert same == (not normalize)
 
 
+@pytest.mark.long
 def test_no_illegal_action_is_taken(small: Any) -> None:
     """An illegal one would give NaN; a policy that has not learnt tries everything."""
     system, state = small(env__target="envs.Masked", arch__evaluation_greedy=False)
@@ -111,6 +118,7 @@ def test_no_illegal_action_is_taken(small: Any) -> None:
     assert not episodes.empty_masks.any()
 
 
+@pytest.mark.long
 def test_noise_is_of_sampled_evaluations_alone(small: Any) -> None:
     noisy = {
         "_target_": "jaxppo.networks.torsos.NoisyMLP",

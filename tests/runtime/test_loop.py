@@ -102,6 +102,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
     return install
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "returns, best", [([9.0, 1.0, 9.0], 0), ([math.nan, 1.0, math.nan], 1), ([math.inf, -9, -3], 2)]
 )
@@ -139,6 +140,7 @@ def test_without_a_finite_evaluation_there_is_no_result(
     assert jaxppo.load(tmp_path, "latest", trust=["envs"]).steps == 320
 
 
+@pytest.mark.long
 def test_without_absolute_metric_the_best_evaluation_is_returned(
     recorder: Recorder, scripted: Any, tmp_path: Path
 ) -> None:
@@ -191,6 +193,7 @@ def test_the_score_of_episodes() -> None:
     }
 
 
+@pytest.mark.long
 def test_warm_up_moves_the_statistics_before_anything_is_learnt(
     recorder: Recorder, scripted: Any, tmp_path: Path
 ) -> None:
@@ -291,6 +294,7 @@ def test_the_first_evaluation_leaves_the_others_as_they_were(
         }
 
 
+@pytest.mark.long
 def test_train_events_within_a_block_part_its_metrics(recorder: Recorder, tmp_path: Path) -> None:
     events = {}
     for every in (None, 2, 1):

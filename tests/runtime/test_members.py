@@ -122,6 +122,7 @@ def test_one_score_has_no_interval() -> None:
     assert end["absolute_metric_iqm"] == 2.0
 
 
+@pytest.mark.long
 def test_seeds_are_runs_and_their_sum(tmp_path: Path) -> None:
     result = loop.run(coin(arch={"num_seeds": 3, "seed": 5}), tmp_path)
     same(events_of(tmp_path / "seed_6"), alone(coin(arch={"seed": 6}), tmp_path / "alone"))

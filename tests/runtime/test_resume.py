@@ -119,6 +119,7 @@ UNFIT: list[tuple[dict[str, Any], dict[str, Any], str]] = [  # variant, more of 
 ]
 
 
+@pytest.mark.long
 def test_what_does_not_fit_is_refused_before_anything_changes(
     tmp_path: Path, kill: Any, whole: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ def equal(one: Any, other: Any) -> bool:
     return jax.tree.all(jax.tree.map(lambda x, y: bool(np.array_equal(x, y)), one, other))
 
 
+@pytest.mark.long
 def test_every_member_begins_with_the_policy_and_a_new_optimizer(source: Path) -> None:
     config = dataclasses.replace(coin(num_seeds=2), init_from=str(source))
     (params, statistics), learner = first_policy(config)
@@ -50,6 +51,7 @@ def test_every_member_begins_with_the_policy_and_a_new_optimizer(source: Path) -
     assert not any(np.any(x) for x in jax.tree.leaves(learner.agent.opt_state))
 
 
+@pytest.mark.long
 def test_a_run_learns_from_there_on(source: Path, tmp_path: Path) -> None:
     rates = {"actor_lr": 1e-30, "critic_lr": 1e-30}  # too low to change a parameter
     system = dataclasses.replace(coin().system, **rates)

@@ -200,6 +200,7 @@ FAULTS = {
 OF_PROCESS = ("exits", "hangs")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", FAULTS)
 def test_a_fault_names_the_environment_and_its_step(how: str, tmp_path: Path) -> None:
     own = how in OF_PROCESS
@@ -229,6 +230,7 @@ def test_a_fault_here_ends_the_other_process() -> None:
     assert children() == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", FAULTS)
 def test_a_restart_truncates_at_the_observation_before(how: str, tmp_path: Path) -> None:
     found = started(
@@ -384,6 +386,7 @@ found.step([np.zeros(2, int)])
 """
 
 
+@pytest.mark.long
 def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     """Also while an environment hangs in a step, and while a fork of the parent lives."""
     code = PARENT.format(path=sys.path, file=str(tmp_path / "failed"))
