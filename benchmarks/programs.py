@@ -243,6 +243,14 @@ def without_names(text: str) -> str:
     return re.sub(r"(?<=call )@[\w.$-]+|(?<=private )@[\w.$-]+", number, text)
 
 
+def attribute(operation: Any, name: str) -> Any:
+    """Return an attribute; of complex constants, which MLIR's Python cannot read, their text."""
+    try:
+        return operation.attributes[name]
+    except TypeError:
+        return str(operation).partition(" = ")[2]
+
+
 def fingerprint(module: Any) -> str:
     """Return a hash of what a module computes, whatever the order of independent operations."""
     functions = {operation.sym_name.value: operation for operation in module.body.operations}
@@ -259,7 +267,7 @@ def fingerprint(module: Any) -> str:
         labels |= {x: f"{labels[x]} {i}" for i, x in enumerate(block.arguments)}
         last = ""
         for operation in block.operations:
-            given = {name: operation.attributes[name] for name in operation.attributes}
+            given = {name: attribute(operation, name) for name in operation.attributes}
             if "callee" in given:
                 given["callee"] = of_function(given["callee"].value)
             attributes = sorted(f"{name} {value}" for name, value in given.items())
