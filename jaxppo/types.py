@@ -176,7 +176,7 @@ class Rollout:
     reset: jax.Array  # [B] bool, that obs starts an episode
     carry: PyTree  # [B, ...] memory after the last step
     ended: Ended  # scalars
-    reused_starts: dict[str, jax.Array]  # how many starts of a `Pool` were taken again; or empty
+    reused_starts: dict[str, jax.Array]  # how often a `Pool` gave a used one; or empty
 
 
 @pytree

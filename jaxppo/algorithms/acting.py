@@ -148,7 +148,7 @@ def update_progress(agent: AgentState, env_state: PyTree) -> PyTree:
 
 
 def fill_pool(system: System, env_state: PyTree, keys: jax.Array) -> PyTree:
-    """Give every `Pool` in the state of environments fresh starts, by keys of `rollout_keys`."""
+    """Give every `Pool` in the state of environments fresh starts, from a key of `rollout_keys`."""
     env: Any = system.env
     if not env.pool_size:
         return env_state
@@ -163,7 +163,7 @@ def fill_pool(system: System, env_state: PyTree, keys: jax.Array) -> PyTree:
 
 
 def empty_pool(system: System, env_state: PyTree) -> tuple[PyTree, dict[str, jax.Array]]:
-    """Empty every `Pool` after a rollout; return how many starts were taken again."""
+    """Empty every `Pool` after a rollout; return how many episodes began with a used start."""
     if not system.env.pool_size:
         return env_state, {}
     pools = [x for x in jax.tree.leaves(env_state, is_leaf=_is_pool) if _is_pool(x)]

@@ -87,9 +87,14 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"{file}: cannot be read ({brief(error)})") from error
     if not isinstance(found, dict):
         raise ConfigError(f"{file}: holds no settings of a run")
-    for name in ("plan_only", "target"):  # until 0.2; of a run that trained they had no effect
-        found.get("arch", {}).pop(name, None)
-    return typing.cast(dict[str, Any], found)
+    return current(typing.cast(dict[str, Any], found))
+
+
+def current(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return stored settings without those of earlier versions that changed nothing of a run."""
+    gone = ("plan_only", "target")  # of arch, until 0.2
+    arch = {name: value for name, value in settings.get("arch", {}).items() if name not in gone}
+    return {**settings, "arch": arch} if "arch" in settings else settings
 
 
 # Settings about this machine, not about the run; a resume takes them from the command line

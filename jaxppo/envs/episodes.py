@@ -95,7 +95,7 @@ class Episodes:
             truncated = jnp.logical_or(truncated, time >= self.time_limit)
         over = ended(terminated, truncated)
 
-        # Between rollouts a pool is empty, as in evaluations: then starts are made as by optimistic
+        # A pool is filled in rollouts only; elsewhere, as in evaluations, resets are optimistic
         filled = isinstance(state.starts, Pool) and state.starts.starts != ()
         copied = filled or self._resets == "cached"
 
@@ -157,7 +157,7 @@ def begun_at(env: Any, share: float) -> Any:
 
 
 def ended(terminated: jax.Array, truncated: jax.Array) -> jax.Array:
-    """Return which of `B` episodes have ended, for flags of any shape; see `problems`."""
+    """Return which of `B` episodes have ended, for flags of any shape; see `forms.problems`."""
     flags = [jnp.asarray(flag, bool) for flag in (terminated, truncated)]
     one, other = (flag.reshape(flag.shape[0], -1).any(-1) for flag in flags)
     return one | other

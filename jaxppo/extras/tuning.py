@@ -23,7 +23,7 @@ from jaxppo.config.plan import Plan
 from jaxppo.config.schema import COMMANDS, Config, PopulationConfig
 from jaxppo.config.stored import write_atomically
 from jaxppo.extras.report import PAGE, Reporting, report
-from jaxppo.launch.composing import choices, command_settings, compose
+from jaxppo.launch.composing import choices, compose, split_settings
 from jaxppo.launch.env_files import write_files
 from jaxppo.runtime.programs.population import (
     ancestors,
@@ -185,16 +185,14 @@ def begun(record: Record, out: Path) -> Record:
 
 def split(arguments: Sequence[str]) -> tuple[Tuning, list[str]]:
     """Return the settings of this command, and those of the command that trains."""
-    own = {field.name for field in dataclasses.fields(Tuning)}
-    mine = [each for each in arguments if each.partition("=")[0] in own]
-    settings: Tuning = command_settings(Tuning, mine)
+    settings: Tuning
+    settings, typed = split_settings(Tuning, arguments)
     if not re.fullmatch(r"\w+", settings.name):
         raise ConfigError(f"name={settings.name}: must be letters, digits and underscores")
     if settings.name in choices("env"):
         raise ConfigError(
             f"name={settings.name}: configs/env has such a file already; choose another name"
         )
-    typed = [each for each in arguments if each not in mine]
     for each in typed:
         key = each.lstrip("+~").partition("=")[0]
         if key.startswith(("network.", "network/")):

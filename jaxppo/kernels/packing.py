@@ -17,7 +17,7 @@ _members = jax.make_user_context(default_value=1)
 
 
 def of_members(num: int) -> AbstractContextManager[None]:
-    """Trace scans inside that are vmapped over `num` members: the bound counts the bytes of all."""
+    """Context in which scans are vmapped over `num` members: the limit is for the bytes of all."""
     return _members(num)
 
 
@@ -83,7 +83,7 @@ def scan(function: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any) ->
     """Return `jax.lax.scan(function, init, xs)`.
 
     Where starting kernels is what takes time, small parts of the carry and of the results are
-    packed: then one kernel stores them all. Moving large parts would take longer than that.
+    packed: then one kernel stores them all. Copying large parts would cost more than it saves.
     """
     limit = forms().packed_bytes // _members.value
     if not limit:

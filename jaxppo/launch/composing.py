@@ -125,6 +125,13 @@ def without_plus(config: DictConfig) -> None:
         config.hydra.job.override_dirname = re.sub(rf"{start}\+\+", r"\1", job["override_dirname"])
 
 
+def split_settings(settings: type, arguments: Sequence[str]) -> tuple[Any, list[str]]:
+    """Return the settings of a command that also takes those of training, and the others."""
+    own = {field.name for field in dataclasses.fields(settings)}
+    mine = [each for each in arguments if each.partition("=")[0] in own]
+    return command_settings(settings, mine), [each for each in arguments if each not in mine]
+
+
 def command_settings(settings: type, arguments: Sequence[str]) -> Any:
     """Parse key=value arguments as a dataclass of settings. Text is taken as it was typed."""
     texts = {f.name for f in dataclasses.fields(settings) if f.type in (str, str | None)}

@@ -29,9 +29,9 @@ from jaxppo import envs
 from jaxppo.config.parse import RENAMED, known_keys, parse_as
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
-from jaxppo.extras.chips.plan import split as planned
+from jaxppo.extras.chips.plan import Planning
 from jaxppo.extras.tuning import split
-from jaxppo.launch.composing import compose
+from jaxppo.launch.composing import compose, split_settings
 from jaxppo.runtime.run.jobs import prepare
 from jaxppo.runtime.run.loop import run
 
@@ -216,7 +216,9 @@ def test_commands_are_taken(page: Path, made: Any) -> None:
         elif module == "envs":  # at most one word
             assert len(words) <= 4, words
         elif module in ("tune", "plan"):  # its own, and those of training
-            settings, typed = split(words[3:]) if module == "tune" else planned(words[3:])
+            settings, typed = (
+                split(words[3:]) if module == "tune" else split_settings(Planning, words[3:])
+            )
             config_of([*words[:2], settings.command, *typed])
         else:
             named_keys = [word for word in words[3:] if "=" in word or module != "report"]

@@ -18,12 +18,15 @@ import numpy as np
 import pytest
 from conftest import small_config
 
+from jaxppo.config import stored
+from jaxppo.config.parse import parse
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.hosts.signals import Interrupted, Signals
 from jaxppo.runtime.run import loop, saving
 from jaxppo.runtime.run.jobs import TrainingError
 from jaxppo.runtime.store import checkpoint
-from jaxppo.runtime.store.checkpoint import CheckpointError, Writer
+from jaxppo.runtime.store.checkpoint import Checkpoint, CheckpointError, Writer
+from jaxppo.runtime.store.facts import MemberFacts, RunFacts
 from jaxppo.runtime.store.progress import Pace
 
 TREE = {
@@ -53,6 +56,23 @@ def write(tmp_path: Path, threads: ThreadPoolExecutor) -> Callable[..., Writer]:
         return writer
 
     return call
+
+
+def test_settings_that_are_gone_are_left_out_of_earlier_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a run is resumed, and where its policy is loaded."""
+    config = small_config()
+    kept = stored.plain(config)
+    kept["arch"] |= {"plan_only": False, "target": None}
+    monkeypatch.setattr(stored, "plain", lambda _: kept)
+    stored.keep_config(config, tmp_path)
+    assert parse(stored.read_config(tmp_path)) == config
+    facts = RunFacts(
+        slots=[0], members=[dataclasses.asdict(MemberFacts())], shards=[1, 1], config=kept
+    )
+    found = Checkpoint(tmp_path, 0, dataclasses.asdict(facts), {})
+    assert parse(RunFacts.of(found).config) == config
 
 
 def there(run_dir: Path) -> list[int]:

@@ -9,7 +9,7 @@ from jaxppo.config.messages import count
 from jaxppo.config.schema import COMMANDS
 from jaxppo.envs import is_simulated
 from jaxppo.extras.chips import targets
-from jaxppo.launch.composing import command_settings
+from jaxppo.launch.composing import split_settings
 from jaxppo.launch.resuming import compose_run
 from jaxppo.runtime.programs.placement import Layout
 from jaxppo.runtime.programs.population import members
@@ -43,7 +43,8 @@ def plan(arguments: Sequence[str]) -> None:
 
     `ConfigError` as for a run, also if the programs need more memory than there is.
     """
-    settings, typed = split(arguments)
+    settings: Planning
+    settings, typed = split_settings(Planning, arguments)
     config = compose_run(settings.command, typed)
     with targets.compiling(settings.target):
         planned, system = prepare(config)
@@ -60,10 +61,10 @@ def plan(arguments: Sequence[str]) -> None:
         console.write({"event": "start", **start, **who})
         programs = compile_programs(layout, every)
         console.write({"event": "compile", **programs.describe()})
+        train, steps = programs.train, planned.num_members * planned.steps_per_update
+        beginning = [] if settings.target is None else [compile_start(layout, every)]
+        check_memory(layout, config, train, programs.evaluate, *beginning)
         if settings.target is not None:
-            beginning = compile_start(layout, every)
-            check_memory(layout, config, programs.train, programs.evaluate, beginning)
-            train, steps = programs.train, planned.num_members * planned.steps_per_update
             found = targets.estimate(
                 settings.target,
                 train.call.as_text(),
@@ -73,17 +74,7 @@ def plan(arguments: Sequence[str]) -> None:
                 precision(config),
             )
             print_lines(*lines(found, targets.slow_memories(config.network)))
-        else:
-            check_memory(layout, config, programs.train, programs.evaluate)
         programs.close()
-
-
-def split(arguments: Sequence[str]) -> tuple[Planning, list[str]]:
-    """Return the settings of this command, and those of the command that trains."""
-    own = {field.name for field in dataclasses.fields(Planning)}
-    mine = [each for each in arguments if each.partition("=")[0] in own]
-    settings: Planning = command_settings(Planning, mine)
-    return settings, [each for each in arguments if each not in mine]
 
 
 def lines(found: Mapping[str, Any], slow: Sequence[str]) -> list[str]:

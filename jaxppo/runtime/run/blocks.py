@@ -1,4 +1,4 @@
-"""Train the members of a run block by block: call the program, then look, evaluate and select."""
+"""Train the members of a run block by block: call the program, check for NaN, evaluate, select."""
 
 import dataclasses
 import time
@@ -19,11 +19,11 @@ from jaxppo.simulators.faults import SimulatorError
 
 @dataclasses.dataclass
 class Clock:
-    """How long calls take, and when the last train event was."""
+    """How long calls take, and when the block began, or the last train event in it was."""
 
     pace: Pace = dataclasses.field(default_factory=Pace)
-    seconds: float = 0.0  # of the performance counter at the last train event
-    steps: int = 0  # at the last train event
+    seconds: float = 0.0  # of the performance counter then
+    steps: int = 0  # then
 
     def start(self, steps: int) -> None:
         """Begin to count time and steps."""
@@ -35,7 +35,7 @@ class Clock:
 
 
 def train_block(run: Run, state: State, clock: Clock) -> State:
-    """Run the remaining updates of a block, in calls of about a second.
+    """Run the remaining updates of a block, in calls of about a second; of an update in simulators.
 
     All calls use one program and pass the metrics on: calls of any length give the same bits. With
     `logger.every` a call ends where a train event is due.
@@ -93,7 +93,7 @@ def end_block(run: Run, state: State, clock: Clock) -> tuple[State, dict[int, fl
     found = {i: run.members[i].diagnose(one, progress.steps) for i, one in rows.items()}
     diverged = {i: reason for i, reason in found.items() if reason is not None}
     progress.end_block()
-    exploits = selection.exploits(block, num_blocks)
+    exploits = selection.exploits(block, num_blocks)  # copies replace members that diverged
     if not exploits or len(diverged) == len(run.active):
         run.fail(diverged)
     if not run.active:

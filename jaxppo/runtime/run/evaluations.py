@@ -1,4 +1,4 @@
-"""Evaluate the members of a run: between blocks, and the best policies in the end."""
+"""Evaluate the members of a run: after blocks, and the best policies at the end."""
 
 import dataclasses
 from collections.abc import Container
@@ -15,7 +15,7 @@ from jaxppo.types import Policy
 
 
 def evaluate_untrained(run: Run, state: State) -> None:
-    """Evaluate the policies before training. They are never the best ones."""
+    """Evaluate the policies before training. These scores never count as the best."""
     _evaluate(run, state.learner.agent.policy, FIRST)
 
 
@@ -35,7 +35,7 @@ def evaluate_block(
 
 
 def conclude(run: Run, state: State) -> None:
-    """Evaluate the best policies again, and write the end of every member."""
+    """Evaluate the best policies again (`arch.absolute_metric`); write the end of every member."""
     reason = "no evaluation returned a finite number; look at the environment's rewards"
     run.fail({i: reason for i in run.active if not run.members[i].facts.best})
     scores = {i: run.members[i].facts.best for i in run.active}

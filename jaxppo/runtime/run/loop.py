@@ -40,10 +40,11 @@ def run(
     """Train as `config` says, write below `run_dir`, and return the absolute metric.
 
     Without `arch.absolute_metric`, return the best mean return of an evaluation; with several
-    seeds, the mean over them. With `resume`, continue from the latest checkpoint in `run_dir`; the
-    result is the same as without the interruption. Raises `ConfigError` before anything compiles,
-    `TrainingError` at the end of a block, `CheckpointError`, and `Interrupted` on a signal, after
-    saving.
+    seeds, the mean over them; of a population, that of its best member. With `resume`, continue
+    from the latest checkpoint in `run_dir`; the result is the same as without the interruption.
+    Raises `ConfigError` (before anything compiles, but where the programs need too much memory),
+    `TrainingError` if training diverges or a simulator fails, `CheckpointError`, and `Interrupted`
+    on a signal, after saving.
     """
     here = processes.is_first()  # of several processes only the first writes and speaks
     job = Job(config, run_dir if here else None, resume, prepared=prepared)
@@ -58,8 +59,8 @@ def run_together(
 ) -> list[float | TrainingError]:
     """Train jobs of one `program_key` as one program; return their results, as `run` does.
 
-    A failed job does not affect the others. With `fit`, raise `TooLargeError` if the program takes
-    too much memory.
+    A job that diverges does not affect the others; a simulator that fails ends all. With `fit`,
+    raise `TooLargeError` if the program takes too much memory.
     """
     try:
         return _run_together(jobs, fit, caller or Caller())
@@ -155,7 +156,7 @@ def _open(
 
 
 def _begin(run: Run) -> State:
-    """Return the first state, after any warm-up; its policies are the best so far."""
+    """Return the first state, after any warm-up; its policies stand in for the best ones."""
     configs = run.members.configs(run.layout.slots)
     first = begin_from(run.layout, configs, place_start(run.layout, configs))
     learner = warm_up(run.layout, run.config, first, run.programs.train)

@@ -75,11 +75,15 @@ def begin_from(layout: Layout, configs: Sequence[Config], learner: LearnerState)
         return learner
     policy = learner.agent.policy
     params, statistics = map(layout.gather_agents, (policy.params, policy.obs_statistics))
+    found: dict[str, dict[str, PyTree]] = {}  # members that begin alike read a checkpoint once
     for row, config in enumerate(configs):
         if config.init_from is None:
             continue
-        one = jax.tree.map(lambda x, row=row: x[row], (params, statistics))
-        for name, part in read_parts(config, *one).items():
+        key = repr((config.init_from, config.init_which, config.init_parts))
+        if key not in found:
+            one = jax.tree.map(lambda x, row=row: x[row], (params, statistics))
+            found[key] = read_parts(config, *one)
+        for name, part in found[key].items():
             mine: Any = statistics if name == STATISTICS else params[name]
             for x, new in zip(jax.tree.leaves(mine), jax.tree.leaves(part), strict=True):
                 x[row] = new

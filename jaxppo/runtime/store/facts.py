@@ -5,6 +5,7 @@ from typing import Any
 
 from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.parse import parse_as
+from jaxppo.config.stored import current
 from jaxppo.runtime.store.checkpoint import Checkpoint, CheckpointError
 
 
@@ -50,6 +51,7 @@ class RunFacts:
         raw = {f.name: found.facts.get(f.name) for f in dataclasses.fields(cls)}
         try:
             facts: RunFacts = parse_as(cls, raw)
+            facts = dataclasses.replace(facts, config=current(facts.config))
             for member in facts.members:
                 parse_as(MemberFacts, member)
             _check_facts(facts)

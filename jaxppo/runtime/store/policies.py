@@ -18,9 +18,10 @@ from jaxppo.runtime.store.facts import RunFacts
 
 
 def find(run_dir: Path, which: str | int, key: str = "run", key_which: str = "which") -> Checkpoint:
-    """Return the checkpoint that has a policy; warn about newer ones that cannot be used.
+    """Return the checkpoint to read; warn about newer ones that cannot be used.
 
-    `which` is best, latest or a number of steps; `key` and `key_which` name the two in errors.
+    `which` is a number of steps, or best or latest: the newest checkpoint has both policies. `key`
+    and `key_which` name the arguments in errors.
     """
     folder = run_dir / checkpoint.FOLDER
     existing = checkpoint.steps_in(folder)
