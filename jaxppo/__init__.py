@@ -15,11 +15,12 @@ __all__ = [
     "compose",
     "load",
     "make_train",
+    "rollouts",
     "train",
 ]
 
 if TYPE_CHECKING:  # a checker does not see __getattr__, which would take any name
-    from jaxppo.api import compose, make_train, train
+    from jaxppo.api import compose, make_train, rollouts, train
     from jaxppo.config.fields import ConfigError
     from jaxppo.deploy.policy import load
     from jaxppo.deploy.result import Block, Result

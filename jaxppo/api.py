@@ -18,7 +18,8 @@ from jaxppo.config.given import with_given
 from jaxppo.config.messages import flattened
 from jaxppo.config.plan import Plan, num_members, plan
 from jaxppo.config.schema import COMMANDS, Config, LoggerConfig
-from jaxppo.deploy.policy import TrainedPolicy, check_key
+from jaxppo.deploy.collecting import Rollouts
+from jaxppo.deploy.policy import TrainedPolicy, check_count, check_key
 from jaxppo.deploy.result import Block, Result, is_donated, result
 from jaxppo.envs import is_simulated
 from jaxppo.envs.contract import glance
@@ -302,6 +303,52 @@ class WholeRun:
             steps=updates * self.steps_per_update,
             num_devices=1,
         )
+
+
+def rollouts(
+    policy_or_config: TrainedPolicy | Settings = (),
+    env: Any = None,
+    *,
+    num_envs: int | None = None,
+    length: int | None = None,
+    episodes: bool = False,
+    command: str = "ff_ppo",
+    network: Mapping[str, Any] | None = None,
+) -> Rollouts:
+    """Return an endless iterator over what acting collects, for a learner of your own.
+
+        rollouts = jaxppo.rollouts(["env=cartpole"], num_envs=64, length=128)
+        for rollout in itertools.islice(rollouts, 100):
+            rollouts.policy = learn(rollouts.policy, rollout)
+
+    `policy_or_config`: a policy, such as `jaxppo.load` returns, or the settings of `command`, as in
+    `train`, whose first policy then acts. `env`: an environment as in `train`; for a policy also
+    settings to change, as in `jaxppo.load`. `num_envs` and `length` (steps) replace
+    `arch.total_num_envs` and `system.rollout_length`. Each item is a `types.Rollout`, `steps` of
+    which are `[T, B, ...]`; with `episodes` it is a list of the whole episodes that ended since the
+    last one, each a `types.Transition` of NumPy arrays `[T, ...]`.
+
+    With the same settings, and a policy that learns the same, rollouts are those of `train`, also
+    with simulators, which `close()` ends. `ConfigError` if the settings are wrong or ask for
+    several members or actors.
+    """
+    devices.choose_platform()
+    if isinstance(policy_or_config, TrainedPolicy):
+        if network is not None:
+            raise ConfigError("network: a trained policy has its own; leave it out")
+        trained = policy_or_config if env is None else policy_or_config.with_env(env)
+        found, policy = trained.config, trained.policy
+    else:
+        found, policy = _composed(command, policy_or_config, env, network), None
+        found = with_given(found, env, network, resumes=False)
+    for name, value in (("num_envs", num_envs), ("length", length)):
+        if value is not None:
+            check_count(name, value)
+    arch = dataclasses.replace(found.arch, total_num_envs=num_envs or found.arch.total_num_envs)
+    system = dataclasses.replace(found.system, rollout_length=length or found.system.rollout_length)
+    with _one_line():
+        found = dataclasses.replace(found, arch=arch, system=system)
+        return Rollouts(found, policy, episodes=episodes)
 
 
 def make_train(

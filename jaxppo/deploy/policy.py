@@ -259,7 +259,7 @@ class TrainedPolicy:
         stretched to its bounds: if these are others, there is a warning.
         """
         check_count("episodes", episodes)
-        policy = self if env is None else self._with_env(env)
+        policy = self if env is None else self.with_env(env)
         _warn_of_bounds(self.system.env, policy.system.env)
         return list(policy.record(episodes))
 
@@ -284,7 +284,7 @@ class TrainedPolicy:
             keys = self.episode_keys(start + np.arange(math.prod(shape))).reshape(shape)
             yield min(at_once, num_episodes - start), devices.shard(keys, local)
 
-    def _with_env(self, env: Any) -> "TrainedPolicy":
+    def with_env(self, env: Any) -> "TrainedPolicy":
         """Return the policy in another environment, given as in `play`."""
         config = with_env(self.config, env)
         system = build.build_alone(config)

@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import itertools
 import os
 import re
 import runpy
@@ -16,6 +17,7 @@ from jaxppo import api
 GALLERY = ROOT / "docs" / "examples"
 SCRIPTS = sorted(path.stem for path in GALLERY.glob("*.py"))
 NOTEBOOK = GALLERY / "notebook.ipynb"
+REINFORCE = GALLERY / "reinforce.ipynb"
 TUTORIAL = GALLERY.parent / "tutorial.ipynb"
 LIMIT = 400  # [s] for a script on a machine that does other things too
 
@@ -97,7 +99,9 @@ def test_a_script_shows_what_it_says(name: str, cwd: Path, shell: dict[str, str]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file, pictures, film", [(NOTEBOOK, 1, 1), (TUTORIAL, 7, 0)])
+@pytest.mark.parametrize(
+    "file, pictures, film", [(NOTEBOOK, 1, 1), (REINFORCE, 1, 0), (TUTORIAL, 7, 0)]
+)
 def test_a_notebook_shows_what_it_says(
     file: Path, pictures: int, film: int, cwd: Path, shell: dict[str, str], monkeypatch: Any
 ) -> None:
@@ -117,7 +121,7 @@ def test_a_notebook_shows_what_it_says(
     pages = [x["text/html"] for x in data if "text/html" in x]
     assert len([page for page in pages if 'src="data:image/gif;base64,R0lGOD' in page]) == film
     printed = "".join(output.text for output in outputs if output.output_type == "stream")
-    for pattern, least in ((r"IQM (#)", 250), (r"expert (#)$", 450)):
+    for pattern, least in ((r"IQM (#)", 250), (r"expert (#)$", 450), (r"return (#)$", 450)):
         assert all(score > least for score in numbers(pattern, printed))
     for found in re.findall(r"largest difference: (\S+)", printed):
         assert float(found) < 1e-3
@@ -131,13 +135,14 @@ def cells_of_code(file: Path) -> list[Any]:
 
 
 def test_notebooks_import_what_is_there() -> None:
-    for cell in (*cells_of_code(NOTEBOOK), *cells_of_code(TUTORIAL)):
+    for cell in itertools.chain(*map(cells_of_code, (NOTEBOOK, REINFORCE, TUTORIAL))):
         lines = [node for node in ast.parse(cell.source).body if "import" in ast.unparse(node)]
         exec("\n".join(ast.unparse(node) for node in lines), {})
 
 
 def test_notebooks_are_stored_without_outputs_or_as_run_from_top_to_bottom() -> None:
-    assert [c for c in cells_of_code(NOTEBOOK) if c.outputs or c.execution_count] == []
+    for file in (NOTEBOOK, REINFORCE):
+        assert [c for c in cells_of_code(file) if c.outputs or c.execution_count] == []
     cells = cells_of_code(TUTORIAL)
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     shown = [output for cell in cells for output in cell.outputs]

@@ -139,14 +139,11 @@ class Training:
         members = np.asarray(self._seeds)
         shards = self._layout.plan.devices_per_member
         grid = (len(members), shards, shape[2], shape[3])
-        rows = [
-            np.random.SeedSequence([int(seed), update]).generate_state(np.prod(grid[1:]))
-            for seed in members
-        ]
+        rows = [env_seeds(int(seed), update, int(np.prod(grid[1:]))) for seed in members]
         found = np.stack(rows).reshape(grid)  # [P, D, U, B]
         if self._layout.plan.shards_members:
-            return (found[:, 0].reshape(shape) & 0x7FFFFFFF).astype(np.int64)
-        return (found.swapaxes(0, 1) & 0x7FFFFFFF).astype(np.int64)
+            return found[:, 0].reshape(shape)
+        return found.swapaxes(0, 1)
 
     def report(self) -> dict[str, float]:
         """Return how time was spent since the last report, and the policy lag of the batches."""
@@ -162,6 +159,12 @@ class Training:
         for actor in self._actors:
             actor.close()
         self._actors = []
+
+
+def env_seeds(seed: int, update: int, num: int) -> np.ndarray:
+    """Return the seeds of `num` environments of an agent that start after `update` updates."""
+    words = np.random.SeedSequence([seed, update]).generate_state(num)
+    return (words & 0x7FFFFFFF).astype(np.int64)
 
 
 @dataclasses.dataclass
