@@ -54,12 +54,6 @@ def check(config: Config, env: Environment, num_envs: int, num_devices: int) -> 
             f"arch.actors={arch.actors}: does not divide the {num_envs} environments of each "
             "device and update batch; take a divisor"
         )
-    if arch.actors and config.population.selection != "none":
-        raise ConfigError(
-            f"arch.actors={arch.actors}: cannot be used with population.selection="
-            f"{config.population.selection}, since selected members go on with rollouts of others; "
-            "set arch.actors=0 or population.selection=none"
-        )
 
 
 def _check_ray(config: Config, num_devices: int) -> None:

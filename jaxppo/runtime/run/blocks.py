@@ -102,6 +102,8 @@ def end_block(run: Run, state: State, clock: Clock) -> tuple[State, dict[int, fl
     if run.active and exploits:
         learner, sources = selection.exploit(run.layout, state.learner, scores, block, run.active)
         state = dataclasses.replace(state, learner=learner)
+        if run.programs.is_simulated:
+            run.programs.train.call.follow_selection()
         run.write_selection([run.layout.slots[slot] for slot in sources])
     elif run.active and (
         kept := selection.survivors(run.layout, scores, block, progress.updates_per_block)

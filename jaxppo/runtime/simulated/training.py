@@ -111,6 +111,14 @@ class Training:
         policy = self._explore(state.agent)
         return remote.hand_over(policy) if self._remote else policy
 
+    def follow_selection(self) -> None:
+        """Collect anew with the selected policies: actors in threads may be ahead with others'.
+
+        Episodes start anew, so that it does not matter how far ahead an actor was.
+        """
+        if self._in_threads:
+            self._returned = None
+
     def _advance(self, state: LearnerState) -> None:
         self._version += 1
         self._returned = state.acting
