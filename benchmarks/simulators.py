@@ -8,8 +8,10 @@ in both environments). `images:8` has frames of 84 x 84 that cost nothing, for t
 Mnih et al. 2015, with float32 and with `arch.precision=bf16`, on one device and on two, each with
 half of the environments (JAX_NUM_CPU_DEVICES=2). `slow:8` is CartPole whose step takes
 1 ms longer, without actors and with one or two; `slow-wide:8` learns from it with layers of 512 and
-more epochs, so that learning takes about as long as stepping. Prints medians of the rounds and
-their ratios to stable-baselines3, and writes benchmarks/results/simulators.json (ignored by git).
+more epochs, so that learning takes about as long as stepping. `uneven:8` has eight actors whose
+steps take 5 ms, one of them 50 ms. Prints medians of the rounds and their ratios to
+stable-baselines3 (of `uneven`, to waiting for all actors), and writes
+benchmarks/results/simulators.json (ignored by git).
 """
 
 import argparse
@@ -17,6 +19,7 @@ import json
 import os
 import statistics
 import sys
+import threading
 import time
 from typing import Any
 
@@ -24,9 +27,14 @@ from benchmarks.blocks import keep, serve, torsos
 
 ROWS = [
     *("CartPole-v1:8", "CartPole-v1:64", "Acrobot-v1:8", "Acrobot-v1:64"),
-    *("images:8", "slow:8", "slow-wide:8"),
+    *("images:8", "slow:8", "slow-wide:8", "uneven:8"),
 ]
-OWN = {"images": "Images", "slow": "Slow", "slow-wide": "Slow"}  # -> a name in this module
+OWN = {
+    "images": "Images",
+    "slow": "Slow",
+    "slow-wide": "Slow",
+    "uneven": "Uneven",
+}  # -> a name in this module
 IMAGE_NETWORK = [
     *("network=cnn", "network.shared_torso.channels=[32,64,64]"),
     *("network.shared_torso.kernel_sizes=[8,4,3]", "network.shared_torso.strides=[4,2,1]"),
@@ -41,6 +49,8 @@ OURS = {  # a way of ours -> settings
     "envpool": ["env.library=envpool", "+env.kwargs.num_threads=1"],
     "1 actor": ["arch.actors=1"],
     "2 actors": ["arch.actors=2"],
+    "8 actors": ["arch.actors=8", "arch.max_policy_lag=2"],
+    "8 actors, first": ["arch.actors=8", "arch.max_policy_lag=2", "arch.actors_wait=first"],
 }
 PEERS = {"stable-baselines3": "sb3_gymnasium", "torch, envpool": "torch_envpool"}
 SECONDS = 2.0  # of a block, about
@@ -111,7 +121,18 @@ def __getattr__(name: str) -> Any:
             time.sleep(1e-3)
             return super().step(action)  # type: ignore[no-untyped-call]
 
-    return {"Images": Images, "Slow": Slow}[name]
+    class Uneven(CartPoleEnv):
+        """CartPole whose step takes 5 ms longer; in the first that an actor steps, 50 ms."""
+
+        slow: Any = None
+
+        def step(self, action: Any) -> Any:
+            if Uneven.slow is None and threading.current_thread().name == "actor":
+                Uneven.slow = self
+            time.sleep(5e-2 if Uneven.slow is self else 5e-3)
+            return super().step(action)  # type: ignore[no-untyped-call]
+
+    return globals().setdefault(name, {"Images": Images, "Slow": Slow, "Uneven": Uneven}[name])
 
 
 def train(row: str, way: str) -> None:
@@ -132,7 +153,7 @@ def train(row: str, way: str) -> None:
 
     def block() -> None:
         # Actors have collected one rollout while others were timed: it does not count
-        for _ in range(updates + way.endswith(("actor", "actors"))):
+        for _ in range(updates + ("actor" in way)):
             timed.block()
         jax.block_until_ready(timed.state)
 
@@ -149,6 +170,8 @@ def compare(row: str, rounds: int) -> dict[str, Any]:
     ways = ["gymnasium", "gymnasium, 2 processes"]
     if work["name"] == "images":
         ways = [way for way in OURS if "bf16" in way or "devices" in way or way == "gymnasium"]
+    elif work["name"] == "uneven":
+        ways = ["8 actors", "8 actors, first"]
     elif own:
         ways += ["1 actor", "2 actors"]
     else:
@@ -159,11 +182,12 @@ def compare(row: str, rounds: int) -> dict[str, Any]:
         on_two = ["env", "JAX_NUM_CPU_DEVICES=2"] if "2 devices" in way else []
         commands[way] = [*on_two, *command]
     for name, script in PEERS.items():
-        if not own or name == "stable-baselines3":
+        if work["name"] != "uneven" and (not own or name == "stable-baselines3"):
             python = os.environ.get("PEERS_PYTHON") or install(script, "")
             commands[name] = [python, "-m", f"benchmarks.peers.run_{script}", json.dumps(work)]
     contestants = race(commands, rounds, warm_ups=1)
-    base = contestants["stable-baselines3"].speeds
+    basis = "stable-baselines3" if "stable-baselines3" in contestants else ways[0]
+    base = contestants[basis].speeds
     found: dict[str, Any] = {}
     for name, contestant in contestants.items():
         ratios = [mine / theirs for mine, theirs in zip(contestant.speeds, base, strict=True)]
@@ -172,7 +196,7 @@ def compare(row: str, rounds: int) -> dict[str, Any]:
             "ratio": statistics.median(ratios),
         }
         print(f"{row:18} {name:26} {found[name]['steps_per_second']:8,.0f} steps/s", end="")
-        print(f"  {found[name]['ratio']:5.2f} x stable-baselines3", flush=True)
+        print(f"  {found[name]['ratio']:5.2f} x {basis}", flush=True)
     return found
 
 

@@ -5,6 +5,7 @@ With the same environments the numbers are those of `spine.train_block`.
 
 import dataclasses
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -174,6 +175,19 @@ def warm_up_members(
         return LearnerState(agent=agent, acting=acting), ()
 
     return vmap_batches(fill, system)(state, rollouts)[0]
+
+
+@vmap_members
+def follow_members(
+    system: System, agent: AgentState, acting: ActingState, rollout: Collected
+) -> ActingState:
+    """Return the state of an actor's environments after its rollout, `[P, U, ...]`."""
+
+    def follow(system: System, state: LearnerState, rollout: Collected) -> Any:
+        return dataclasses.replace(state, acting=joined(system, state, (rollout,))[0]), ()
+
+    state = LearnerState(agent=agent, acting=acting)
+    return vmap_batches(follow, system)(state, rollout)[0].acting
 
 
 def joined(

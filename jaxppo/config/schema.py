@@ -38,9 +38,22 @@ class ArchConfig:
         "where actors run: threads (of this process), or ray (processes of a Ray cluster)",
         choices=("threads", "ray"),
     )
+    actors_wait: str = setting(
+        "all",
+        "with actors: whether an update waits for a rollout of each (all), or takes the ones that "
+        "are ready first; such a run does not repeat bit for bit",
+        choices=("all", "first"),
+    )
+    actors_per_update: int | None = setting(
+        None,
+        "with actors_wait=first: rollouts of an update, whose environments are total_num_envs; "
+        "null: as many as actors",
+        low=1,
+    )
     max_policy_lag: int = setting(
         1,
-        "with actors: updates by which the policy that collects is older than the learner's",
+        "with actors: updates by which the policy that collects is older than the learner's; with "
+        "actors_wait=first at most, and older rollouts are discarded",
         low=0,
     )
     total_timesteps: int | None = setting(
@@ -104,6 +117,11 @@ class ArchConfig:
     def policy_lag(self) -> int:
         """Return the updates by which the policy that collects is older than the learner's."""
         return self.max_policy_lag if self.actors else 0
+
+    @property
+    def rollouts_per_update(self) -> int:
+        """Return how many actors' rollouts make the batch of an update."""
+        return self.actors_per_update or self.actors or 1
 
 
 ALGORITHMS = {  # the names of system.algorithm

@@ -165,7 +165,7 @@ class _Simulators:
 
     def __init__(self, system: System, config: Config, plan: Plan, first: LearnerState) -> None:
         state = dataclasses.replace(first, agent=_lifted(first.agent, 1))
-        programs, _ = compile_actor(system, config, state, 0, 1)
+        programs, _ = compile_actor(system, config, state, 0)
         seeds = env_seeds(config.arch.seed, 0, plan.num_envs).reshape(1, 1, 1, -1)
         self._actor = make_actor(system, plan, programs, seeds)
         self._explore = devices.parallel(partial(explore_members, system), 1)

@@ -12,6 +12,8 @@ from jaxppo.config.schema import ArchConfig, Config, EnvConfig
 from jaxppo.envs import OF_SIMULATORS, is_simulated, refuse
 from jaxppo.types import Environment
 
+OF_ACTORS = ("actors", "actors_on", "actors_wait", "actors_per_update", "max_policy_lag")
+
 
 def env_config(config: Config) -> EnvConfig:
     """Return `config.env`, isolated if actors are threads and it has processes: Python blocks."""
@@ -28,7 +30,7 @@ def check(config: Config, env: Environment, num_envs: int, num_devices: int) -> 
     arch = config.arch
     if not is_simulated(env):
         why = f"{env.name} is written in JAX, so it steps in the compiled program; leave it out"
-        for name in ("actors", "actors_on", "max_policy_lag"):
+        for name in OF_ACTORS:
             if (value := getattr(arch, name)) != getattr(ArchConfig, name):
                 raise ConfigError(f"arch.{name}={value}: {why}")
         refuse(config.env, OF_SIMULATORS, why)
@@ -42,25 +44,30 @@ def check(config: Config, env: Environment, num_envs: int, num_devices: int) -> 
             f"{env.name}: is not written in JAX, and such a run is one process so far; set "
             "arch.distributed=null"
         )
-    if arch.max_policy_lag != ArchConfig.max_policy_lag and not arch.actors:
+    for name in OF_ACTORS:
+        if (value := getattr(arch, name)) != getattr(ArchConfig, name) and not arch.actors:
+            raise ConfigError(
+                f"arch.{name}={value}: needs arch.actors=N, which collect while the learner "
+                "learns; leave it out"
+            )
+    if arch.actors_per_update is not None and arch.actors_wait != "first":
         raise ConfigError(
-            f"arch.max_policy_lag={arch.max_policy_lag}: needs arch.actors=N, which collect while "
-            "the learner learns; leave it out"
+            f"arch.actors_per_update={arch.actors_per_update}: needs arch.actors_wait=first, since "
+            "an update otherwise waits for all actors; leave it out"
         )
     if arch.actors_on == "ray":
         _check_ray(config, num_devices)
-    if arch.actors and num_envs % arch.actors:
+    if num_envs % arch.rollouts_per_update:
+        name = "actors" if arch.actors_per_update is None else "actors_per_update"
         raise ConfigError(
-            f"arch.actors={arch.actors}: does not divide the {num_envs} environments of each "
-            "device and update batch; take a divisor"
+            f"arch.{name}={arch.rollouts_per_update}: does not divide the {num_envs} environments "
+            "of each device and update batch; take a divisor"
         )
 
 
 def _check_ray(config: Config, num_devices: int) -> None:
     """Raise `ConfigError` if a run cannot have actors on Ray."""
     key = f"arch.actors_on={config.arch.actors_on}"
-    if not config.arch.actors:
-        raise ConfigError(f"{key}: needs arch.actors=N, the number of its processes")
     if num_devices > 1:
         raise ConfigError(
             f"{key}: such a learner has one device, not {num_devices}; set JAX_NUM_CPU_DEVICES=1, "

@@ -34,11 +34,12 @@ from jaxppo.launch.resuming import resume_overrides, settings_of
 from jaxppo.runtime.hosts import devices, processes
 from jaxppo.runtime.run.jobs import Prepared
 from jaxppo.runtime.simulated.remote import ClusterWarning
+from jaxppo.runtime.simulated.training import RaceWarning
 from jaxppo.runtime.sinks.console import print_lines
 from jaxppo.runtime.store.checkpoint import CheckpointWarning
 from jaxppo.simulators.faults import RestartWarning
 
-OWN_WARNINGS = (BoundsWarning, CheckpointWarning, ClusterWarning, RestartWarning)
+OWN_WARNINGS = (BoundsWarning, CheckpointWarning, ClusterWarning, RaceWarning, RestartWarning)
 _FLAGS = (
     *("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package"),
     *("-r", "--run", "-m", "--multirun", "-sc", "--shell-completion", "-cp", "--config-path"),

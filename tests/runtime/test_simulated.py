@@ -1,6 +1,7 @@
 """Training with simulators: numbers of the same environment in JAX, actors, faults, resuming."""
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -33,6 +34,7 @@ from jaxppo.runtime.run.loop import run
 from jaxppo.runtime.simulated import actors, remote
 from jaxppo.runtime.simulated.actors import Actor, Threads
 from jaxppo.runtime.simulated.evaluation import episode_seeds
+from jaxppo.runtime.simulated.training import RaceWarning
 from jaxppo.simulators.faults import RestartWarning, SimulatorError
 
 SMALL = [
@@ -144,6 +146,38 @@ def test_actors_are_reproducible_and_the_lag_is_logged(tmp_path: Path) -> None:
         assert all(0 <= share <= 1.01 for share in shares)
 
 
+class Uneven(Known):
+    """The first two are slower than the others."""
+
+    made = itertools.count()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds = 0.02 if next(Uneven.made) < 2 else 0.0
+
+    def step(self, action: Any) -> Any:
+        time.sleep(self.seconds)
+        return super().step(action)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["ff_ppo", "rec_ppo"])
+def test_whoever_is_first_fills_the_batch(kind: str, tmp_path: Path) -> None:
+    """Each rollout continues its own actor's episodes, also after one that was too old."""
+    Uneven.made = itertools.count()
+    settings = ["arch.actors=3", "arch.actors_wait=first", "arch.actors_per_update=2"]
+    settings += ["arch.max_policy_lag=1", "arch.num_updates=40", "logger.every=1"]
+    with pytest.warns(RaceWarning):
+        train(*settings, env=lambda: Uneven(), run_dir=tmp_path / "run", command=kind)
+    events = events_of(tmp_path / "run", "train")
+    assert len(events) == 40
+    assert all(event["policy_lag_max"] <= 1 for event in events)
+    assert sum(event["discarded_rollouts"] for event in events) > 0
+    lengths = [event["episode_length"] for event in events if event["episodes"]]
+    assert len(lengths) > 30
+    assert all(5 <= length <= 7 for length in lengths)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("selection", ["pbt", "halving"])
 def test_selected_members_learn_from_none_but_themselves(selection: str, tmp_path: Path) -> None:
@@ -159,9 +193,7 @@ def test_selected_members_learn_from_none_but_themselves(selection: str, tmp_pat
     changed = [event["ratio_max"] > 1 + 1e-5 for event in events]
     assert changed == [False, True, True] * 2
     train(*settings, run_dir=tmp_path / "half", on_block=lambda _: True)
-    resumed = jaxppo.train(
-        ["trust=[simulators]"], resume=tmp_path / "half", progress=False
-    )
+    resumed = jaxppo.train(["trust=[simulators]"], resume=tmp_path / "half", progress=False)
     same(whole, resumed)
 
 
@@ -293,9 +325,10 @@ def test_the_fault_of_one_of_several_actors_names_it() -> None:
             raise SimulatorError("environment 3 at its step 1: raises ValueError")
 
     threads = Threads([Fails(), Fails()], 0)  # type: ignore[list-item]
+    threads.start()
     threads.publish(0, None)
     with pytest.raises(SimulatorError, match=r"^actor 0: environment 3 at"):
-        threads.get()
+        list(threads.get())
     threads.close()
 
 
@@ -313,6 +346,7 @@ def test_actors_that_hang_do_not_keep_a_run_from_ending(monkeypatch: Any) -> Non
 
     monkeypatch.setattr(actors, "CLOSING_SECONDS", 0.2)
     threads = Threads([Hangs()], 0)
+    threads.start()
     threads.publish(0, None)
     threads.close()
     assert not threads._threads[0].is_alive()
@@ -406,6 +440,9 @@ REFUSED = [
     "arch.max_policy_lag=2",
     "env.step_timeout=2",
     "arch.actors=3",
+    "arch.actors_wait=first",
+    "arch.actors_per_update=2 arch.actors=2",
+    "arch.actors_per_update=3 arch.actors=4 arch.actors_wait=first",
     "arch.profile=/tmp/none",
 ]
 

@@ -24,17 +24,17 @@ def make_actor(system: System, plan: Plan, programs: ActorPrograms, seeds: np.nd
 
 
 def compile_actor(
-    system: System, config: Config, state: LearnerState, number: int, num_actors: int
+    system: System, config: Config, state: LearnerState, number: int
 ) -> tuple[ActorPrograms, float]:
     """Compile the programs of an actor; return them and the seconds that it took."""
-    each = dataclasses.replace(system, num_envs=system.num_envs // num_actors)
-    rollout = rollout_shapes(system, state, num_actors)
+    each = part_of(system, config)
+    rollout = rollout_shapes(each, state)
     build = partial(compile.compile_program, compiler=config.arch.compiler)
     policy = jax.eval_shape(partial(stepwise.prepared, system), state.agent.policy)
     memory = rollout.memory
     step = jax.ShapeDtypeStruct(rollout.reset.shape[:1], jnp.int32)
     init = build(partial(stepwise.init_actors, each), policy, state.acting.key)
-    chosen = number if num_actors > 1 else None
+    chosen = number if config.arch.actors > 1 else None
     begin = build(partial(stepwise.begin_members, chosen, system), memory)
     act = partial(stepwise.act_members, each)
     acting = build(act, policy, memory, rollout.obs, rollout.reset, step, donate=(1,))
@@ -42,11 +42,16 @@ def compile_actor(
     return programs, init.seconds + begin.seconds + acting.seconds
 
 
-def rollout_shapes(system: System, state: LearnerState, num_actors: int) -> stepwise.Collected:
-    """Return the shapes of an actor's rollout, `[D, P, U, ...]`."""
-    each = dataclasses.replace(system, num_envs=system.num_envs // num_actors)
-    lead = (*state.acting.reset.shape[:3], each.num_envs)
-    init = devices.parallel(partial(stepwise.init_actors, each), lead[0])
+def part_of(system: System, config: Config) -> System:
+    """Return the system with the environments of one actor."""
+    num_envs = system.num_envs // config.arch.rollouts_per_update
+    return dataclasses.replace(system, num_envs=num_envs)
+
+
+def rollout_shapes(system: System, state: LearnerState) -> stepwise.Collected:
+    """Return the shapes of a rollout in the environments of `system`, `[D, P, U, ...]`."""
+    lead = (*state.acting.reset.shape[:3], system.num_envs)
+    init = devices.parallel(partial(stepwise.init_actors, system), lead[0])
 
     def example(policy: PyTree, key: jax.Array) -> stepwise.Collected:
         return stepwise.Collected(

@@ -152,50 +152,58 @@ class Threads:
     def __init__(self, actors: Sequence[Any], lag: int) -> None:
         self._actors, self._lag = actors, lag
         self._policies: dict[int, PyTree] = {}
-        self._published = threading.Condition()
+        self._changed = threading.Condition()  # of policies, of results taken, of closing
         self._closing = False
         self._queues: list[queue.Queue[Timed | BaseException]] = [queue.Queue() for _ in actors]
         self._threads = [
-            threading.Thread(target=self._run, args=(i, *pair), daemon=True, name="actor")
-            for i, pair in enumerate(zip(actors, self._queues, strict=True))
+            threading.Thread(target=self._run, args=(number, actor), daemon=True, name="actor")
+            for number, actor in enumerate(actors)
         ]
+
+    def start(self) -> None:
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def publish(self, version: int, policy: PyTree) -> None:
         """Hand out the policy after `version` updates."""
-        with self._published:
+        with self._changed:
             self._policies[version] = policy
             self._policies.pop(version - self._lag - 1, None)
-            self._published.notify_all()
+            self._changed.notify_all()
 
-    def get(self) -> list[Timed]:
-        """Return the next rollout of every actor; raise what an actor raised."""
-        found = [each.get() for each in self._queues]
-        for each in found:
-            if isinstance(each, BaseException):
-                raise each
-        return found  # type: ignore[return-value]
+    def get(self) -> Iterator[tuple[int, Timed]]:
+        """Yield the next rollout of every actor, with its number; raise what an actor raised."""
+        for number, results in enumerate(self._queues):
+            yield number, _result(results)
 
-    def _run(
-        self, number: int, actor: Actor, results: "queue.Queue[Timed | BaseException]"
-    ) -> None:
+    def _choose(self, rollout: int) -> int | None:
+        """Return the version of the policy that collects, None if it is not there yet."""
+        version = max(0, rollout - self._lag)
+        return version if version in self._policies else None
+
+    def _put(self, number: int, result: Timed | BaseException) -> None:
+        self._queues[number].put(result)
+
+    def _run(self, number: int, actor: Actor) -> None:
         rollout = 0
         try:
             while True:
-                began, version = time.perf_counter(), max(0, rollout - self._lag)
-                with self._published:
-                    while not self._closing and version not in self._policies:
-                        self._published.wait()
-                    if self._closing:
+                began = time.perf_counter()
+                with self._changed:
+                    version = self._choose(rollout)
+                    while version is None and not self._closing:
+                        self._changed.wait()
+                        version = self._choose(rollout)
+                    if version is None or self._closing:
                         return
                     policy = self._policies[version]
                 waited = time.perf_counter() - began
                 with naming(number, len(self._actors)):
-                    results.put(actor.collect(policy, version, waited=waited))
+                    self._put(number, actor.collect(policy, version, waited=waited))
                 rollout += 1
         except BaseException as error:
-            results.put(error)
+            self._put(number, error)
 
     def close(self) -> None:
         """Stop all threads, each after its step; those of Ray after their rollout.
@@ -203,9 +211,9 @@ class Threads:
         If a thread still waits after `CLOSING_SECONDS`, the processes of all actors here are ended.
         A simulator in this process cannot be; its thread then goes on until the step returns.
         """
-        with self._published:
+        with self._changed:
             self._closing = True
-            self._published.notify_all()
+            self._changed.notify_all()
         local = [actor for actor in self._actors if isinstance(actor, Actor)]
         for actor in local:
             actor.stopping = True
@@ -217,3 +225,42 @@ class Threads:
                 actor.abandon()
             for thread in self._threads:
                 thread.join(CLOSING_SECONDS)
+
+
+class Racing(Threads):
+    """Actors that do not wait for one another: the learner takes what is ready first.
+
+    Each rollout is collected with the newest policy of its start, so it depends on the speed of the
+    actors which rollouts an update has. An actor waits while as many rollouts are ready as an
+    update takes.
+    """
+
+    def __init__(self, actors: Sequence[Any], lag: int, num_taken: int) -> None:
+        super().__init__(actors, lag)
+        self._num_taken = num_taken
+        self._ready: queue.Queue[tuple[int, Timed | BaseException]] = queue.Queue()
+
+    def get(self) -> Iterator[tuple[int, Timed]]:
+        """Yield rollouts as they come, with the numbers of their actors, without end."""
+        while True:
+            number, found = self._ready.get()
+            with self._changed:
+                self._changed.notify_all()
+            if isinstance(found, BaseException):
+                raise found
+            yield number, found
+
+    def _choose(self, rollout: int) -> int | None:
+        del rollout
+        full = self._ready.qsize() >= self._num_taken
+        return None if full or not self._policies else max(self._policies)
+
+    def _put(self, number: int, result: Timed | BaseException) -> None:
+        self._ready.put((number, result))
+
+
+def _result(results: "queue.Queue[Timed | BaseException]") -> Timed:
+    found = results.get()
+    if isinstance(found, BaseException):
+        raise found
+    return found

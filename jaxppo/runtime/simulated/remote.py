@@ -91,10 +91,8 @@ def hand_over(policy: PyTree) -> Any:
 class RemoteActor:
     """An `actors.Actor` in another process."""
 
-    def __init__(
-        self, config: Config, plan: Plan, number: int, num_actors: int, seeds: np.ndarray
-    ) -> None:
-        self._given = config, plan, number, num_actors
+    def __init__(self, config: Config, plan: Plan, number: int, seeds: np.ndarray) -> None:
+        self._given = config, plan, number
         self._seeds, self._deaths = seeds, 0
         self._key: Any = None
         self._handle = self._make()
@@ -168,14 +166,12 @@ class RemoteActor:
 class _Host:
     """What runs in the process of a `RemoteActor`."""
 
-    def __init__(
-        self, config: Config, plan: Plan, number: int, num_actors: int, seeds: np.ndarray
-    ) -> None:
+    def __init__(self, config: Config, plan: Plan, number: int, seeds: np.ndarray) -> None:
         system = build.build(config, plan)
         configs = members(config)
         layout = Layout(plan, system, tuple(range(len(configs))))
         state, *_ = training_shapes(layout, configs)
-        compiled, _ = compile_actor(system, config, state, number, num_actors)
+        compiled, _ = compile_actor(system, config, state, number)
         self._actor = make_actor(system, plan, compiled, seeds)
 
     def start(self, policy: PyTree, key: Any) -> None:

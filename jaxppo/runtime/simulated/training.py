@@ -2,12 +2,14 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.algorithms import stepwise
@@ -17,9 +19,18 @@ from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import compile
 from jaxppo.runtime.programs.placement import Layout
 from jaxppo.runtime.simulated import remote
-from jaxppo.runtime.simulated.actor_programs import compile_actor, make_actor, rollout_shapes
-from jaxppo.runtime.simulated.actors import Threads, Timed, naming
+from jaxppo.runtime.simulated.actor_programs import (
+    compile_actor,
+    make_actor,
+    part_of,
+    rollout_shapes,
+)
+from jaxppo.runtime.simulated.actors import Racing, Threads, Timed, naming
 from jaxppo.types import ActingState, LearnerState
+
+
+class RaceWarning(UserWarning):
+    """A run depends on the speed of its actors. The message is one line."""
 
 
 class Training:
@@ -34,15 +45,18 @@ class Training:
         configs: Sequence[Config],
         learn: Any,
         explore: Any,
+        follow: Any,  # None unless an update takes what is ready first
         make: Callable[[int, np.ndarray], Any],
     ) -> None:
         self._layout, self._seeds = layout, [config.arch.seed for config in configs]
-        self._learn, self._explore, self._make = learn, explore, make
+        self._learn, self._explore, self._follow, self._make = learn, explore, follow, make
         self._num_actors = configs[0].arch.actors or 1
+        self._num_taken = configs[0].arch.rollouts_per_update
         self._remote = configs[0].arch.actors_on == "ray"
         self._lag = configs[0].arch.policy_lag
         self._actors: list[Any] = []  # each an Actor or a RemoteActor
         self._threads: Threads | None = None
+        self._episodes: list[ActingState] = []  # of each actor, where any may be taken
         self._version = 0
         self._returned: ActingState | None = None
         self._in_threads = configs[0].arch.actors > 0
@@ -64,7 +78,7 @@ class Training:
         """Run rollouts that only fill the observation statistics."""
         program = None
         for _ in range(count):
-            collected = self._collect(state, threaded=False)
+            state, collected = self._collect(state, threaded=False)
             given = state, tuple(each.rollout for each in collected)
             if program is None:
                 fill = partial(stepwise.warm_up_members, self._layout.system)
@@ -75,7 +89,7 @@ class Training:
 
     def _update(self, state: LearnerState, total: Metrics) -> tuple[LearnerState, Metrics]:
         with self.while_collecting():
-            collected = self._collect(state, threaded=self._in_threads)
+            state, collected = self._collect(state, threaded=self._in_threads)
         began = time.perf_counter()
         state, total = self._learn(state, tuple(each.rollout for each in collected), total)
         jax.block_until_ready(total)
@@ -83,28 +97,63 @@ class Training:
         self._advance(state)
         return state, total
 
-    def _collect(self, state: LearnerState, *, threaded: bool) -> list[Timed]:
-        """Return the next rollout of every actor."""
+    def _collect(self, state: LearnerState, *, threaded: bool) -> tuple[LearnerState, list[Timed]]:
+        """Return the rollouts of an update, and the state whose episodes they continue."""
         if self._returned is None or self._returned.key is not state.acting.key:
             self._restart(state)
         policy = self._policy(state)
         if not threaded:
             version, key = self._version, state.acting.key
             collected = []
-            for number, actor in enumerate(self._actors):
+            for number, actor in enumerate(self._actors[: self._num_taken]):
                 with naming(number, self._num_actors):
                     collected.append(actor.collect(policy, version, key))
             self._timed.add(collected, version, 0.0)
-            return collected
+            return state, collected
         began = time.perf_counter()
         if self._threads is None:
             for actor in self._actors:
                 actor.start(policy, state.acting.key)
-            self._version, self._threads = 0, Threads(self._actors, self._lag)
+            self._version = 0
+            self._threads = (
+                Racing(self._actors, self._lag, self._num_taken)
+                if self._follow
+                else Threads(self._actors, self._lag)
+            )
+            self._threads.start()
+            self._episodes = [
+                _part(state.acting, number % self._num_taken, self._num_taken)
+                for number in range(self._num_actors)
+            ]
         self._threads.publish(self._version, policy)
-        collected = self._threads.get()
+        if self._follow:
+            state, collected = self._take_first(state, self._threads.get())
+        else:
+            collected = [timed for _, timed in self._threads.get()]
         self._timed.add(collected, self._version, time.perf_counter() - began)
-        return collected
+        return state, collected
+
+    def _take_first(
+        self, state: LearnerState, ready: Iterable[tuple[int, Timed]]
+    ) -> tuple[LearnerState, list[Timed]]:
+        """Take the first rollouts that are not too old, each after what its actor had before."""
+        taken, begun = [], []
+        for number, timed in ready:
+            before = dataclasses.replace(self._episodes[number], key=state.acting.key)
+            self._episodes[number] = self._follow(state.agent, before, timed.rollout)
+            if self._version - timed.version > self._lag:
+                self._timed.discarded += 1
+                continue
+            taken.append(timed)
+            begun.append(before)
+            if len(taken) == self._num_taken:
+                break
+        acting = jax.tree.map(
+            lambda x, *parts: x if devices.is_key(x) else jnp.concatenate(parts, axis=3),
+            state.acting,
+            *begun,
+        )
+        return dataclasses.replace(state, acting=acting), taken
 
     def _policy(self, state: LearnerState) -> Any:
         """Return the policy that collects next, as actors take it."""
@@ -129,9 +178,9 @@ class Training:
         self._timed = _Times()
         system, plan = self._layout.system, self._layout.plan
         shape = plan.num_devices, plan.members_per_device, plan.update_batch_size
-        each = system.num_envs // self._num_actors
+        each = system.num_envs // self._num_taken
         update = int(np.asarray(devices.first(state.agent.update)).max())
-        seeds = self._draw_seeds((*shape, system.num_envs), update)
+        seeds = self._draw_seeds((*shape, each * self._num_actors), update)
         if self._remote:
             remote.connect(self._num_actors)
         for number in range(self._num_actors):
@@ -157,7 +206,8 @@ class Training:
         """Return how time was spent since the last report, and the policy lag of the batches."""
         restarts = sum(actor.restarts for actor in self._actors)
         timed, self._timed = self._timed, _Times()
-        return {**timed.report(in_threads=self._in_threads), "env_restarts": restarts}
+        found = {**timed.report(in_threads=self._in_threads), "env_restarts": restarts}
+        return {**found, "discarded_rollouts": timed.discarded} if self._follow else found
 
     def close(self) -> None:
         """End all actors and their simulators."""
@@ -167,6 +217,16 @@ class Training:
         for actor in self._actors:
             actor.close()
         self._actors = []
+
+
+def _part(acting: ActingState, number: int, num_parts: int) -> ActingState:
+    """Return a copy of one part of the environments, `[D, P, U, B, ...]`."""
+
+    def one(x: jax.Array) -> jax.Array:
+        each = x.shape[3] // num_parts
+        return jnp.array(x[:, :, :, number * each : (number + 1) * each])
+
+    return jax.tree.map(lambda x: x if devices.is_key(x) else one(x), acting)
 
 
 def env_seeds(seed: int, update: int, num: int) -> np.ndarray:
@@ -185,6 +245,7 @@ class _Times:
     waiting: float = 0.0
     learning: float = 0.0
     starved: float = 0.0  # learner
+    discarded: int = 0  # rollouts that were too old
     lags: list[int] = dataclasses.field(default_factory=list)
 
     def add(self, collected: Sequence[Timed], version: int, waited: float) -> None:
@@ -215,25 +276,36 @@ def compile_training(
 ) -> compile.Program:
     """Compile the programs of training with simulators; `state` and `total` may be shapes."""
     system, config, plan = layout.system, configs[0], layout.plan
-    num_actors = config.arch.actors or 1
+    num_taken, here = config.arch.rollouts_per_update, config.arch.actors_on == "threads"
     build = partial(compile.compile_program, compiler=config.arch.compiler)
     explore = build(partial(stepwise.explore_members, system), state.agent)
-    here = config.arch.actors_on == "threads"
     found = [
-        compile_actor(system, config, state, number, num_actors)
-        for number in range(num_actors if here else 0)
+        compile_actor(system, config, state, number)
+        for number in range((config.arch.actors or 1) if here else 0)
     ]
-    rollout = rollout_shapes(system, state, num_actors)
-    given = state, (rollout,) * num_actors, total
+    rollout = rollout_shapes(part_of(system, config), state)
+    given = state, (rollout,) * num_taken, total
     learn = build(partial(stepwise.learn_members, system), *given, donate=(0, 2))
+    seconds = learn.seconds + explore.seconds + sum(seconds for _, seconds in found)
+    follow = None
+    if config.arch.actors_wait == "first":
+        part = jax.eval_shape(partial(_part, number=0, num_parts=num_taken), state.acting)
+        following = build(partial(stepwise.follow_members, system), state.agent, part, rollout)
+        follow, seconds = following.call, seconds + following.seconds
+        warnings.warn(
+            "arch.actors_wait=first: updates take the rollouts that are ready, so this run does "
+            "not repeat bit for bit; arch.actors_wait=all does",
+            RaceWarning,
+            stacklevel=2,
+        )
 
     def make(number: int, seeds: np.ndarray) -> Any:
         if here:
             return make_actor(system, plan, found[number][0], seeds)
-        return remote.RemoteActor(config, plan, number, num_actors, seeds)
+        return remote.RemoteActor(config, plan, number, seeds)
 
     return dataclasses.replace(
         learn,
-        call=Training(layout, configs, learn.call, explore.call, make),
-        seconds=learn.seconds + explore.seconds + sum(seconds for _, seconds in found),
+        call=Training(layout, configs, learn.call, explore.call, follow, make),
+        seconds=seconds,
     )
