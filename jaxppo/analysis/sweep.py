@@ -4,6 +4,7 @@ import contextlib
 import csv
 import json
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,11 +96,30 @@ def read(sweep_dir: Path) -> list[dict[str, Any]]:
         settings = dict(line.partition("=")[::2] for line in runs.overrides(folder))
         unknown = settings.get("logger.json", "").lower() == "false"
         status = "unknown (logger.json=false)" if unknown else "ended early"
-        found = runs.summary(folder / SUMMARY, notes)
-        if not found or runs.is_of_before(found, runs.events(folder / METRICS, notes)):
-            found = {"status": status}
+        found, log = runs.summary(folder / SUMMARY, notes), runs.events(folder / METRICS, notes)
+        if not found or runs.is_of_before(found, log):
+            found = {"status": status, **_reached(log)}
         jobs.append({"job": folder.name, "settings": settings, "summary": found})
     return jobs
+
+
+def _reached(log: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the steps of an interrupted job, and its best evaluation so far."""
+    found = [event for event in log if event["event"] == "eval"]
+    scores = [math.nan if e["episode_return"] is None else e["episode_return"] for e in found]
+    if not np.isfinite(scores).any():
+        return {}
+    best = found[int(np.nanargmax(scores))]
+    return {
+        "best_episode_return": best["episode_return"],
+        "best_steps": best["steps"],
+        "steps": max(event["steps"] for event in log),
+    }
+
+
+def has_ended(job: dict[str, Any]) -> bool:
+    """Return whether a job of `read` ran to its end, or failed; it was not interrupted."""
+    return job["summary"].get("event") == "end"
 
 
 def _merge_marl_eval(sweep_dir: Path, jobs: list[dict[str, Any]], keys: list[str]) -> None:

@@ -30,7 +30,7 @@ from jaxppo.launch.composing import (
     help_of,
 )
 from jaxppo.launch.errors import one_line, open_streams, refuse
-from jaxppo.launch.resuming import resume_overrides, settings_of
+from jaxppo.launch.resuming import resume_overrides, settings_of, sweep_of
 from jaxppo.runtime.hosts import devices, processes
 from jaxppo.runtime.run.jobs import Prepared
 from jaxppo.runtime.simulated.remote import ClusterWarning
@@ -84,6 +84,10 @@ def main(config_name: str, run: Callable[..., float]) -> None:
         check_plugin(sys.argv[1:])
         overrides, flags = _split(sys.argv[1:])
         check_groups(overrides)
+        if (sweep := sweep_of(overrides)) is not None:
+            from jaxppo.launch.continuing import continue_sweep
+
+            raise SystemExit(0 if continue_sweep(config_name, sweep, sys.argv[1:]) else 1)
         overrides += resume_overrides(sys.argv[1:])
         sys.argv[1:] = [*map(for_hydra, overrides), *flags]
         hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=config_name)(

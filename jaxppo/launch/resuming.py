@@ -15,11 +15,12 @@ from omegaconf import DictConfig, OmegaConf
 from jaxppo.config.fields import ConfigError, as_override, quoted
 from jaxppo.config.parse import known_keys, parse, unknown_key
 from jaxppo.config.schema import ArchConfig, Config
-from jaxppo.config.stored import LOCAL, plain, read_config, with_local
+from jaxppo.config.stored import CONFIG, LOCAL, plain, read_config, with_local
 from jaxppo.config.trust import check_trust
 from jaxppo.launch.composing import composed, literal, plain_settings, typed_text
 from jaxppo.runtime.store.directories import check_is_run, check_tree
 
+SWEEP = "multirun.yaml"  # what Hydra writes of its settings in the directory of a sweep
 _BUDGET = ("arch.total_timesteps", "arch.num_updates")
 
 
@@ -38,6 +39,15 @@ def resume_overrides(arguments: Sequence[str]) -> list[str]:
         if re.match(r"\+{0,2}hydra\.run\.dir=", argument):
             raise ConfigError(f"{argument}: a resumed run stays in its directory; leave it out")
     return [f"hydra.run.dir={quoted(literal(run_dir))}", "hydra.output_subdir=null"]
+
+
+def sweep_of(arguments: Sequence[str]) -> Path | None:
+    """Return the sweep that `resume` names; None if it names a run, or there is none."""
+    given = [each for each in arguments if re.match(r"\+{0,2}resume=", each)]
+    folder = typed_text(given[-1].partition("=")[2]) if given else None
+    if folder is None or (Path(folder) / CONFIG).exists():
+        return None
+    return Path(folder) if (Path(folder) / SWEEP).is_file() else None
 
 
 def compose_run(config_name: str, overrides: Sequence[str]) -> Config:

@@ -25,8 +25,9 @@ import jax.numpy as jnp
 import pytest
 from cli import BY_ID, CARTPOLE, ROOT, SMALL, Outcome
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from killing import Killed
 from omegaconf import OmegaConf
-from runs import coin
+from runs import assert_equal, coin
 
 import jaxppo
 from jaxppo.config.fields import MAX_FLOAT, ConfigError, as_argument, as_override, quoted
@@ -622,6 +623,34 @@ def test_a_sweep_that_is_interrupted_has_its_report(launch: Any, cwd: Path) -> N
     assert len((cwd / "sweep" / "sweep.csv").read_text().splitlines()) == 1 + 2
     with only_run_in(cwd / "sweep"):
         pass
+
+
+@pytest.mark.long
+def test_a_sweep_resumes_as_a_sweep(launch: Any, cwd: Path, kill: Any) -> None:
+    """With the bits of one that was not stopped, also in jobs that had not begun."""
+    sweep = ("-m", *CARTPOLE, "arch.seed=1,2", "network.actor_torso.layer_sizes=[4],[8]")
+    sweep += ("arch.compiler=quick", "checkpoint.share=1", "logger.plot=false")
+    assert launch(*sweep, "hydra.sweep.dir=whole").status == 0
+    kill(1)
+    with pytest.raises(Killed):
+        launch(*sweep, "hydra.sweep.dir=cut")
+    begun = [(cwd / "cut" / str(job) / "config.yaml").exists() for job in range(4)]
+    assert begun == [True, False, True, False]
+    outcome = launch("resume=cut")
+    assert (outcome.status, outcome.err) == (0, "")
+    assert "4 of 4 jobs, as 2 programs" in outcome.out
+    for job in range(4):
+        assert_equal(cwd / "whole" / str(job), cwd / "cut" / str(job))
+        end = summary(cwd / "cut" / str(job))
+        assert end["absolute_metric"] == summary(cwd / "whole" / str(job))["absolute_metric"]
+    assert "0 of 4 jobs" in launch("resume=cut").out
+    more = launch("resume=cut", "arch.num_updates=4", "resume_allow=[arch]")
+    assert more.status == 0
+    assert {summary(cwd / "cut" / str(job))["steps"] for job in range(4)} == {128}
+    for typed in (["-m"], ["arch.total_num_envs=8"]):
+        refused = launch("resume=cut", *typed)
+        assert refused.status == 2
+        assert typed[0].partition("=")[0] in refused.err
 
 
 def test_a_run_that_fails_is_one_line(launch: Any) -> None:
