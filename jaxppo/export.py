@@ -11,7 +11,7 @@ export = partial(write, executables=write_executables)
 
 def main() -> None:
     """Run the command line."""
-    command(Export, export)
+    command(Export, export, places="run")
 
 
 if __name__ == "__main__":

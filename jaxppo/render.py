@@ -6,7 +6,7 @@ from jaxppo.launch.command_line import command
 
 def main() -> None:
     """Run the command line."""
-    command(Rendering, render)
+    command(Rendering, render, places="run")
 
 
 if __name__ == "__main__":

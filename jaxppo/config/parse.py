@@ -23,7 +23,8 @@ RENAMED = {
 
 # Names in other libraries, in lower case, and the settings they are here (docs/migration.md)
 ELSEWHERE = {
-    "lr": "system.actor_lr",
+    "lr": "system.actor_lr and system.critic_lr, or of PQN system.learning_rate",
+    "learning_rate": "system.actor_lr and system.critic_lr, or of PQN system.learning_rate",
     "anneal_lr": "system.decay_learning_rates",
     "n_steps": "system.rollout_length",
     "num_steps": "system.rollout_length",
@@ -69,7 +70,9 @@ def _parse(cls: type, raw: Any, prefix: str) -> Any:
         key = f"{prefix}{name}"
         if name not in fields and key in known_keys():
             chosen = raw.get("algorithm", "ppo")
-            raise ConfigError(f"{key}: system.algorithm={chosen} has no such setting; leave it out")
+            usual = ELSEWHERE.get(name)
+            way_out = f"did you mean {usual}?" if usual else "leave it out"
+            raise ConfigError(f"{key}: system.algorithm={chosen} has no such setting; {way_out}")
         if name not in fields:
             more = [f"{prefix}{known}" for known in fields] if prefix else []
             raise ConfigError(unknown_key(key, more))
@@ -143,7 +146,7 @@ def unknown_key(key: str, more: Sequence[str] = ()) -> str:
     last = lower.rpartition(".")[2]
     by_name = {k.rpartition(".")[2]: k for k in known}
     begun = [k for k in known if k.startswith(lower)]
-    usual = by_name.get(last) or ELSEWHERE.get(last)
+    usual = ELSEWHERE.get(last) or by_name.get(last)
     near = [usual] if usual else difflib.get_close_matches(lower, begun, 1, 0.0)
     near = near or difflib.get_close_matches(lower, known, 1, 0.5)
     near = near or [by_name[n] for n in difflib.get_close_matches(last, list(by_name), 1, 0.0)]

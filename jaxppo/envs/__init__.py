@@ -7,6 +7,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -215,6 +216,8 @@ def unknown(config: EnvConfig, known: Iterable[str]) -> ConfigError:
     lower = {each.lower(): each for each in ids}
     near = [lower[m] for m in difflib.get_close_matches(name.lower(), list(lower), 3, 0.3)]
     more = "; a module that registers yours goes into env.module"
+    if re.search(r"-v\d+$", name):
+        more += f"; an id of Gymnasium: env=gymnasium env.name={name}"
     some = f"the nearest: {', '.join(near)}" if near else f"there are {', '.join(ids[:3])}, ..."
     return ConfigError(
         f"env.name={name}: no such {config.library} environment; {some} (of {len(ids)}{more})"

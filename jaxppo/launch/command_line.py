@@ -18,6 +18,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from jaxppo import __version__
+from jaxppo.config.fields import ConfigError
 from jaxppo.config.messages import BoundsWarning
 from jaxppo.config.schema import Config
 from jaxppo.launch.composing import (
@@ -124,7 +125,7 @@ def command(
 
     `settings` is a dataclass of `config.setting`s; its docstring is the help. Errors are reported
     as in `main`. If `places` names a setting, the other arguments, and existing paths, are its
-    list. Without arguments, `run` is called only if `bare`.
+    list; if it is one path, there may be one. Without arguments, `run` is called only if `bare`.
     """
 
     def parsed(arguments: list[str]) -> None:
@@ -132,8 +133,12 @@ def command(
         arguments = [a.lstrip("+") for a in arguments if a not in paths]
         check_form(arguments)
         found = command_settings(settings, arguments)
-        if paths:
+        if paths and isinstance(getattr(found, str(places)), list):
             found = dataclasses.replace(found, **{str(places): paths})
+        elif paths:
+            if len(paths) > 1:
+                raise ConfigError(f"{paths[1]}: there is one {places}, {paths[0]}; leave it out")
+            found = dataclasses.replace(found, **{str(places): paths[0]})
         with _warnings_as_lines():
             run(found)
 
@@ -144,7 +149,7 @@ def help_of_settings(settings: type, places: str | None = None) -> str:
     """Return the docstring of a dataclass of settings, and its settings but for `places`."""
     lines = [(settings.__doc__ or "").strip(), ""]
     for field in dataclasses.fields(settings):
-        if field.name != places:
+        if field.name != places or isinstance(field.default, str):
             shown = field.default not in (None, "", dataclasses.MISSING)
             default = f" [{field.default}]" if shown else ""
             lines.append(f"  {field.name:<12} {field.metadata['help']}{default}")

@@ -199,11 +199,10 @@ def _translate(message: str, missing: str = "") -> str:
     ):
         group, choice, rest = match.groups()
         choices = rest.partition("Config search path")[0].split()
-        near = difflib.get_close_matches(choice, choices, 1, 0.0)[0]
-        return (
-            f"{group}={choice}: no such choice; did you mean {group}={near}? "
-            f"(of {', '.join(choices)})"
+        near = " or ".join(_elsewhere(group, choice)) or (
+            f"{group}={difflib.get_close_matches(choice, choices, 1, 0.0)[0]}"
         )
+        return f"{group}={choice}: no such choice; did you mean {near}? (of {', '.join(choices)})"
     if match := re.search(r"Error merging override (.*)", message):
         typed = match[1].lstrip("+")
         return f"{typed}: the file's value is of another kind; see --cfg job for its form"
@@ -217,6 +216,15 @@ def _translate(message: str, missing: str = "") -> str:
     if match := re.search(r"parsing override '(.*)'", message):
         return f"{match[1]}: not an override ({message.splitlines()[1].strip()}); write key=value"
     return message
+
+
+def _elsewhere(group: str, choice: str) -> list[str]:
+    """Return where a choice is: in a folder of the group, or an id of Gymnasium."""
+    if group == "env" and re.search(r"-v\d+$", choice):
+        return [f"env=gymnasium env.name={choice}"]
+    home = config_dir() / group
+    found = sorted(home.glob(f"*/{choice}.yaml")) if re.fullmatch(r"\w+", choice) else []
+    return [f"{group}={file.relative_to(home).with_suffix('').as_posix()}" for file in found]
 
 
 def _layer_keys() -> set[str]:

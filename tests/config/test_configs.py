@@ -507,7 +507,7 @@ NEAREST = {
 
 def test_unknown_key_names_the_nearest() -> None:
     for key, nearest in NEAREST.items():
-        assert nearest in known_keys()
+        assert {*re.findall(r"\w+\.[\w.]+", nearest)} <= {*known_keys()}
         assert unknown_key(key).endswith(f" {nearest}?")
     for key in ("x", "system.", "q.q.q", "völlig", "", "network.mlp.units"):
         assert unknown_key(key).rpartition(" ")[2].removesuffix("?") in known_keys()

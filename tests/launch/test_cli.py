@@ -653,6 +653,16 @@ def test_a_sweep_resumes_as_a_sweep(launch: Any, cwd: Path, kill: Any) -> None:
         assert typed[0].partition("=")[0] in refused.err
 
 
+def test_the_run_of_a_command_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", "runs/first one", "episodes=5"])
+    command_line.command(Evaluation, seen.append, places="run")
+    assert (seen[0].run, seen[0].episodes) == ("runs/first one", 5)
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", "one", "two"])
+    with pytest.raises(SystemExit):
+        command_line.command(Evaluation, seen.append, places="run")
+
+
 def test_a_run_that_fails_is_one_line(launch: Any) -> None:
     def run(*args: Any, **given: Any) -> float:
         raise TrainingError("diverged")
