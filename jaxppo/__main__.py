@@ -1,9 +1,15 @@
-"""List the commands: `python -m jaxppo`."""
+"""List the commands, or run one: `jaxppo ff_ppo env=cartpole`, as `python -m jaxppo.ff_ppo`."""
+
+import difflib
+import re
+import runpy
+import sys
 
 from jaxppo.launch.command_line import attempt
+from jaxppo.launch.errors import refuse
 from jaxppo.runtime.sinks.console import print_lines
 
-COMMANDS = """python -m jaxppo.COMMAND, each with --help and --version:
+COMMANDS = """python -m jaxppo.COMMAND, or jaxppo COMMAND, each with --help and --version:
 
   ff_ppo       train PPO: python -m jaxppo.ff_ppo env=cartpole
   rec_ppo      train PPO with memory: python -m jaxppo.rec_ppo env=t_maze network=gru
@@ -22,9 +28,20 @@ COMMANDS = """python -m jaxppo.COMMAND, each with --help and --version:
 From Python: jaxppo.train, make_train, compose and load; see help(jaxppo.train)."""
 
 
+NAMES = re.findall(r"^  (\w+)", COMMANDS, re.MULTILINE)
+
+
 def main() -> None:
-    """Print the list."""
-    attempt(lambda _: print_lines(COMMANDS), COMMANDS, bare=True)
+    """Run the command that comes first; without one, print the list."""
+    name, *arguments = sys.argv[1:] or [""]
+    if not name or name.startswith("-"):
+        attempt(lambda _: print_lines(COMMANDS), COMMANDS, bare=True)
+        return
+    if name not in NAMES:
+        (near,) = difflib.get_close_matches(name, NAMES, 1, 0.0)
+        refuse(f"{name}: no such command; did you mean {near}? (of {', '.join(NAMES)})", 2)
+    sys.argv = [f"jaxppo {name}", *arguments]
+    runpy.run_module(f"jaxppo.{name}", run_name="__main__")
 
 
 if __name__ == "__main__":

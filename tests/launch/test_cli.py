@@ -3,8 +3,8 @@
 import contextlib
 import fcntl
 import functools
-import importlib
 import importlib.metadata
+import importlib.util
 import json
 import os
 import pty
@@ -30,6 +30,7 @@ from omegaconf import OmegaConf
 from runs import assert_equal, coin
 
 import jaxppo
+from jaxppo import __main__
 from jaxppo.config.fields import MAX_FLOAT, ConfigError, as_argument, as_override, quoted
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import keep_config
@@ -651,6 +652,20 @@ def test_a_sweep_resumes_as_a_sweep(launch: Any, cwd: Path, kill: Any) -> None:
         refused = launch("resume=cut", *typed)
         assert refused.status == 2
         assert typed[0].partition("=")[0] in refused.err
+
+
+def test_the_script_runs_the_command_that_comes_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in __main__.NAMES:
+        assert importlib.util.find_spec(f"jaxppo.{name}")
+    monkeypatch.setattr(sys, "argv", ["jaxppo", "envs", "catch"])
+    __main__.main()
+    assert "env=catch" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["jaxppo", "reprot", "x"])
+    with pytest.raises(SystemExit):
+        __main__.main()
+    assert "did you mean report?" in capsys.readouterr().err
 
 
 def test_the_run_of_a_command_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,3 +57,4 @@ def test_wheel_that_is_installed_trains(wheel: Path, tmp_path: Path) -> None:
     tiny = ["env=cartpole", "arch.total_num_envs=8", "arch.num_updates=4", "arch.num_evaluation=2"]
     run(python, "-m", "jaxppo.ff_ppo", *tiny, "hydra.run.dir=run", cwd=tmp_path)
     assert (tmp_path / "run" / "summary.json").is_file()
+    run(tmp_path / "venv" / "bin" / "jaxppo", "evaluate", "run", "episodes=2", cwd=tmp_path)
