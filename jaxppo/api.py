@@ -262,6 +262,10 @@ class WholeRun:
     hyperparameters: Hyperparameters  # those of `config`, scalars
     compiler_options: dict[str, Any]  # for jax.jit: those of the command line
 
+    def __repr__(self) -> str:
+        size = f"{self.plan.num_updates:,} updates of {self.steps_per_update:,} steps"
+        return f"WholeRun({self.system.env.name}, {size}): call it with jax.random.key(seed)"
+
     def __call__(
         self, key: jax.Array, hyperparameters: Hyperparameters | None = None
     ) -> TrainOutput:

@@ -10,8 +10,10 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
+from jaxppo.config.messages import OneLineError
 
-class ConfigError(ValueError):
+
+class ConfigError(OneLineError, ValueError):
     """A wrong setting. The message is one line: key, value, rule and way out."""
 
 

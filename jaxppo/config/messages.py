@@ -7,6 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 
+class OneLineError(Exception):
+    """An error whose message says all: notebooks show it without a traceback."""
+
+    def _render_traceback_(self) -> list[str]:  # the name is IPython's
+        return [f"{type(self).__name__}: {self}"]
+
+
 class BoundsWarning(UserWarning):
     """A policy acts between other bounds than those with which it was trained."""
 

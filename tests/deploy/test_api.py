@@ -369,6 +369,14 @@ def test_mistakes_of_whole_runs_are_errors_of_one_line() -> None:
         jaxppo.compose("pqn")
 
 
+def test_a_notebook_shows_a_mistake_as_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell()
+    shell.run_cell("import jaxppo\njaxppo.compose('ff_ppo', ['env=cartpol'])")
+    (line,) = "".join(capsys.readouterr()).strip().splitlines()
+    assert line.startswith("ConfigError: env=cartpol:")
+    assert len(repr(jaxppo.make_train(coin()))) < 200
+
+
 def test_what_is_no_run_to_load_is_said(tmp_path: Path) -> None:
     run_dir = tmp_path / "sweep" / "0"
     (run_dir / "checkpoints").mkdir(parents=True)

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from jaxppo.config.messages import OneLineError
 from jaxppo.config.plan import Plan, memories, num_members, plan
 from jaxppo.config.schema import Config
 from jaxppo.runtime import sinks
@@ -17,7 +18,7 @@ from jaxppo.types import System
 Prepared = tuple[Plan, System]  # the sizes and the static part of a run
 
 
-class TrainingError(RuntimeError):
+class TrainingError(OneLineError, RuntimeError):
     """A run cannot go on: NaN, infinity or no legal action. The message is one line."""
 
     result: Any = None  # a `Result`, if `jaxppo.train` raises this

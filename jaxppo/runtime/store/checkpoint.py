@@ -25,7 +25,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxppo.config.messages import brief
+from jaxppo.config.messages import OneLineError, brief
 from jaxppo.runtime.hosts import devices, processes
 from jaxppo.types import PyTree
 
@@ -39,7 +39,7 @@ _ADDED = (".mean_low",)  # parts of paths that older checkpoints do not have: ze
 _VERSIONS = ("jaxppo", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "gymnax", "numpy")
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(OneLineError, RuntimeError):
     """A checkpoint that cannot be written or read. The message is one line: which and why."""
 
 
