@@ -1,7 +1,12 @@
 """Restrict what the settings of a stored run, perhaps from a stranger, may import."""
 
+import contextlib
+import hashlib
+import json
+import os
 import pkgutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from jaxppo.config.fields import ConfigError, is_import_path
@@ -13,8 +18,11 @@ TRUSTED = (
 )
 
 
-def check_trust(settings: dict[str, Any], trust: Sequence[str]) -> None:
-    """Raise `ConfigError` if settings import something that is neither in `TRUSTED` nor in `trust`.
+def check_trust(settings: dict[str, Any], trust: Sequence[str]) -> list[str]:
+    """Raise `ConfigError` if settings import something that is neither in `TRUSTED` nor trusted.
+
+    Return what is trusted beyond `TRUSTED`: `trust`, the names in JAXPPO_TRUST (parted by commas),
+    and what the settings import if a run of this user had the same; see `remember`.
 
     `settings` are plain containers, because parsing them would already import `system.algorithm`.
     A path is imported only if its prefix is trusted. The object found must also be defined under a
@@ -24,6 +32,9 @@ def check_trust(settings: dict[str, Any], trust: Sequence[str]) -> None:
     """
     if isinstance(trust, str):
         raise ConfigError(f"trust={trust!r}: must be a list, such as [{trust!r}]")
+    trust = [*trust, *filter(None, os.environ.get("JAXPPO_TRUST", "").split(","))]
+    if _digest(settings) in _remembered():
+        trust += [path for _, path in _named(settings)]
     allowed = (*TRUSTED, *trust)
     for key, value in _texts(settings):
         if "${" in value and key != "resume":  # the name of a directory, which is text
@@ -38,6 +49,41 @@ def check_trust(settings: dict[str, Any], trust: Sequence[str]) -> None:
                 f"{key}={path}: is not among what a stored run may name (classes of "
                 f"{', '.join(allowed)}); if you trust it, add trust=[{path.partition('.')[0]}]"
             )
+    return trust
+
+
+def remember(settings: dict[str, Any]) -> None:
+    """Note that this user has trained with these settings, if they import anything of a user's.
+
+    The note is the hash of the settings, import paths among them, in a file of the user's own: a
+    run that others made is not noted, and one that they changed is not the same. If the file cannot
+    be written, such runs need `trust`.
+    """
+    own = [path for _, path in _named(settings) if not _within(path, TRUSTED) or is_given(path)]
+    if not own or any(map(is_given, own)) or _digest(settings) in _remembered():
+        return
+    with contextlib.suppress(OSError):
+        _file().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _file().open("a") as file:
+            file.write(f"{_digest(settings)}\n")
+
+
+def _file() -> Path:
+    home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(home).expanduser() / "jaxppo" / "trained"
+
+
+def _remembered() -> set[str]:
+    try:
+        return set(_file().read_text().split())
+    except (OSError, UnicodeDecodeError):
+        return set()
+
+
+def _digest(settings: Mapping[str, Any]) -> str:
+    """Return the hash of all settings that may name imports."""
+    sections = {name: settings.get(name) for name in ("env", "network", "system")}
+    return hashlib.sha256(json.dumps(sections, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _within(path: str, allowed: Sequence[str]) -> bool:

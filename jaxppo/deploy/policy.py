@@ -484,7 +484,7 @@ def load(
     found = policies.find(run_dir, which)
     facts = RunFacts.of(found)
     settings = {**facts.config, "logger": {}}  # a policy writes no log
-    check_trust(settings, trust)
+    trust = check_trust(settings, trust)
     trained = parse(settings)
     config = with_env(with_given(trained, None, network, resumes=False), env)
     if isinstance(env, Mapping):

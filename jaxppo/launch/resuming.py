@@ -75,7 +75,7 @@ def settings_of(settings: DictConfig, hydra_config: Any) -> Config:
         )
     check_tree("resume", run_dir)
     stored = read_config(run_dir)
-    check_trust({**stored, "logger": {}}, config.trust)
+    trust = check_trust({**stored, "logger": {}}, config.trust)
     old = with_local(parse(stored), config)
     _check_allowed(config.resume_allow, [config, old])
     before = OmegaConf.create(plain(old))
@@ -99,7 +99,7 @@ def settings_of(settings: DictConfig, hydra_config: Any) -> Config:
     again = ("resume", "resume_allow", "trust")
     container = typing.cast(dict[str, Any], OmegaConf.to_container(before))
     merged = parse({**container, **{name: getattr(config, name) for name in again}})
-    check_trust({**plain(merged), "logger": {}}, config.trust)
+    check_trust({**plain(merged), "logger": {}}, trust)
     return merged
 
 

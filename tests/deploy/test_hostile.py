@@ -17,6 +17,7 @@ from cli import CARTPOLE
 from conftest import small_config
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
+from runs import coin
 
 import jaxppo
 from jaxppo import report
@@ -189,6 +190,28 @@ ATTACKS: dict[str, tuple[str, dict[str, Any], str]] = {
     "what is looked up": ("env", {"kwargs": {"x": "${oc.env:HOME}"}}, "must not contain ${"),
     "a name that is looked up": ("env", {"kwargs": {"${oc.env:X}": 1}}, "must not contain ${"),
 }  # fmt: skip
+
+
+@pytest.mark.long
+def test_what_this_user_has_trained_with_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same settings, wherever the directory is; not others, and not to another user."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "mine"))
+    config = coin(absolute_metric=False, num_updates=2, num_evaluation=1)
+    jaxppo.train(config, run_dir=tmp_path / "run", progress=False)
+    (tmp_path / "run").rename(tmp_path / "moved")
+    jaxppo.load(tmp_path / "moved", env={"kwargs": {}})
+    more = {"arch.num_updates": 4}
+    jaxppo.train(more, resume=tmp_path / "moved", progress=False)
+    other = plain(dataclasses.replace(config, env=dataclasses.replace(config.env, params={"x": 1})))
+    with pytest.raises(ConfigError, match=r"env\.target=envs\.Coin"):
+        check_trust(other, [])
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
+    with pytest.raises(ConfigError, match=r"env\.target=envs\.Coin"):
+        jaxppo.load(tmp_path / "moved")
+    monkeypatch.setenv("JAXPPO_TRUST", "other,envs")
+    jaxppo.load(tmp_path / "moved")
 
 
 @pytest.mark.parametrize("attack", ATTACKS)

@@ -21,6 +21,7 @@ from jaxppo.config.fields import ConfigError, as_argument
 from jaxppo.config.given import is_given
 from jaxppo.config.schema import HOW_RUN, Config
 from jaxppo.config.stored import SUMMARY, keep_config, plain
+from jaxppo.config.trust import remember
 from jaxppo.envs import is_simulated
 from jaxppo.envs.episodes import begun_at
 from jaxppo.runtime import sinks
@@ -505,10 +506,11 @@ class Saver:
 
 
 def keep_configs(jobs: Sequence[Job]) -> None:
-    """Write config.yaml of all jobs."""
+    """Write config.yaml of all jobs; this user may load and resume them."""
     for job in jobs:
         if job.run_dir is not None:
             keep_config(job.config, job.run_dir)
+            remember(plain(job.config))
 
 
 def load_members(resumed: Resumed, members: Members, selection: Selection) -> None:
