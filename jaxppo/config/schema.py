@@ -318,6 +318,11 @@ class EnvConfig:
     action_mask: str | None = setting(
         "action_mask", "key of a dict observation that holds the mask of legal actions; null: none"
     )
+    batch: bool = setting(
+        False,
+        "gymnasium: one object steps all worlds at once: gymnasium.make_vec of name, or what "
+        "target(num_envs=N) makes",
+    )
     wrappers: list[Any] = setting(
         [],
         "gymnasium: import paths of wrappers, from the inside to the outside; with arguments: "

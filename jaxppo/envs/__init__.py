@@ -23,7 +23,7 @@ from jaxppo.envs.ranges import check_known, evaluation_config, kind_of
 from jaxppo.simulators.faults import ANY_ERROR
 from jaxppo.types import Environment, describe
 
-OF_SIMULATORS = ("wrappers", "processes", "isolated", "on_error", "step_timeout")  # of env
+OF_SIMULATORS = ("batch", "wrappers", "processes", "isolated", "on_error", "step_timeout")  # of env
 # Library -> name of its package; the adapter and the extra are named as the library
 PACKAGES = {name: name for name in LIBRARIES} | {"playground": "mujoco_playground"}
 
@@ -156,6 +156,10 @@ def _unusable(library: str, verb: str, error: Exception) -> ConfigError:
 
 def _adapter(config: EnvConfig) -> ModuleType:
     """Import the module that makes the environment; `ConfigError` if its library is missing."""
+    if config.batch and is_installed("gymnasium"):
+        if config.target is None and config.library != "gymnasium":
+            refuse(config, ["batch"], "is for env.library=gymnasium, and for env.target")
+        return importlib.import_module("jaxppo.envs.batch")
     if config.target is not None:
         return importlib.import_module("jaxppo.envs.own")
     library = config.library

@@ -55,7 +55,7 @@ class Simulators(Protocol):
 
 
 class Pool:
-    """`Simulators` of Gymnasium environments, which `make()` makes.
+    """`Simulators` of Gymnasium environments, which `make()` makes, or another `kind` of group.
 
     `num_processes` share them: this process and new ones; 1: a new one; 0: only this one. All are
     new if they are `isolated`, as `restart` and `timeout` need it. `SimulatorError` after a fault,
@@ -74,12 +74,14 @@ class Pool:
         isolated: bool = False,
         restart: bool = False,
         timeout: float | None = None,
+        kind: Callable[..., Any] = Group,
     ) -> None:
         self.restarts = 0
+        self._kind = kind
         self._restart, self._timeout = restart, timeout
         self._workers: list[_Worker] = []
         self._file = -1  # of the memory that they share
-        self._group: Group | None = None  # of this process
+        self._group: Any = None  # of this process
         isolated = isolated or restart or timeout is not None or num_processes == 1
         if not num_processes or (num == 1 and not isolated):
             self.arrays = Arrays(num, observations, actions)
@@ -97,6 +99,7 @@ class Pool:
         self._file = _reserve(size)
         self.arrays = Arrays(num, observations, actions, mmap.mmap(self._file, size))
         given = {"path": sys.path, "make": sent, "leaves": leaves, "num": num, "restart": restart}
+        given["kind"] = kind
         bounds = np.linspace(0, num, min(num_processes, num) + 1).astype(int).tolist()
         groups = [list(range(low, high)) for low, high in itertools.pairwise(bounds)]
         try:
@@ -113,9 +116,9 @@ class Pool:
 
     def _make_here(
         self, make: Callable[[], Any], rows: Sequence[int], observations: Sequence[Leaf]
-    ) -> Group:
+    ) -> Any:
         try:
-            return Group(make, rows, self.arrays, observations, restart=self._restart)
+            return self._kind(make, rows, self.arrays, observations, restart=self._restart)
         except ANY_ERROR as error:
             raise SimulatorError(f"environment {rows[0]}: {in_words(error)}") from error
 

@@ -65,7 +65,10 @@ LIBRARIES = {  # a library -> the wings and modules that may import it
     "hydra_plugins": NOWHERE,
     "omegaconf": {"launch", "config.stored", "analysis.runs"},
     "gymnax": {"envs.gymnax", "envs.t_maze"},
-    "gymnasium": {"envs.gymnasium", "simulators.making", "simulators.spaces"},
+    "gymnasium": {
+        *("envs.batch", "envs.gymnasium"),
+        *("simulators.batch", "simulators.making", "simulators.spaces"),
+    },
     "cloudpickle": {"simulators.pool"},  # a dependency of gymnasium
     "ray": {"runtime.simulated.remote"},
     "mujoco_playground": {"envs.playground"},

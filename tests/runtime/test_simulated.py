@@ -19,7 +19,7 @@ import jax
 import numpy as np
 import pytest
 from gymnasium import spaces
-from simulators import Calendar, Failing, Known, Nested
+from simulators import Calendar, Failing, Known, KnownWorlds, Nested
 
 import jaxppo
 from jaxppo.config.fields import ConfigError
@@ -32,7 +32,7 @@ from jaxppo.runtime.run.jobs import TrainingError, prepare
 from jaxppo.runtime.run.loop import run
 from jaxppo.runtime.simulated import actors, remote
 from jaxppo.runtime.simulated.actors import Actor, Threads
-from jaxppo.runtime.simulated.evaluation import episode_seeds
+from jaxppo.runtime.simulated.evaluation import _EpisodeQueue, episode_seeds
 from jaxppo.simulators.faults import RestartWarning, SimulatorError
 
 SMALL = [
@@ -41,6 +41,8 @@ SMALL = [
     *("arch.max_eval_steps=20", "system.epochs=2", "arch.compiler=quick"),
 ]
 KNOWN, TWIN = "env.target=simulators.Known", "env.target=simulators.Twin"
+LOCKSTEP = "arch.actors=1", "arch.max_policy_lag=0"
+WORLDS = "env.batch=true", "env.target=simulators.KnownWorlds"
 
 
 def policy_gradient(agent: Any, steps: Any, distribution: Any, log_prob: jax.Array) -> jax.Array:
@@ -127,6 +129,40 @@ def test_other_runs_have_the_returns_of_jax(settings: list[str], command: str) -
 
 def test_processes_change_nothing(known: Any) -> None:
     same(known, train(KNOWN, "env.processes=2"))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        pytest.param(("+env.kwargs.kind=tensor", *LOCKSTEP), marks=pytest.mark.long),
+        pytest.param(("+env.kwargs.kind=jax", "env.processes=2"), marks=pytest.mark.long),
+    ],
+)
+def test_a_batch_simulator_gives_the_numbers_of_single_ones(
+    known: Any, settings: tuple[str, ...]
+) -> None:
+    same(known, train(*WORLDS, *settings))
+
+
+def test_episodes_of_a_wave_start_together() -> None:
+    """Of two environments, which play five episodes of these lengths, the last of them cut."""
+    queue, lengths, waves = _EpisodeQueue(1, 2, 5, in_waves=True), np.array([[3, 1, 2, 2, 9]]), []
+    while queue.playing.any():
+        if queue.begins.any():
+            waves.append(queue.numbers.tolist())
+        ended = queue.of_episodes(lengths) == queue.steps + 1
+        queue.count(np.ones(2), ended, np.zeros(2, int), 4)
+    assert waves == [[0, 1], [2, 3], [4]]
+    assert queue.lengths.tolist() == queue.returns.tolist() == [[3, 1, 2, 2, 4]]
+    assert queue.finished.tolist() == [[True, True, True, True, False]]
+
+
+@pytest.mark.long
+def test_a_vector_environment_has_the_numbers_of_single_ones() -> None:
+    given = ["env.library=gymnasium", "env.name=CartPole-v1", "arch.max_eval_steps=null"]
+    vector = ["env.batch=true", "+env.kwargs.vectorization_mode=sync"]
+    same(train(*given), train(*given, *vector))
 
 
 @pytest.mark.long
@@ -249,6 +285,7 @@ def test_wrappers_are_applied_from_the_inside() -> None:
         ("Known", {}),
         ("Nested", {}),
         ("Failing", {"runs": "environment 0 at its step 3: returns an observation that is not"}),
+        ("KnownWorlds", {}),
         ("Outside", {"values": "observation goes from 0 to 6, outside of Box"}),
         ("Unseeded", {"determinism": "two plays from one seed differ", "gymnasium": "Assertion"}),
     ],
@@ -256,14 +293,15 @@ def test_wrappers_are_applied_from_the_inside() -> None:
 def test_an_environment_is_checked(target: str, wrong: dict[str, str], tmp_path: Path) -> None:
     """By playing it, and by Gymnasium's own checker if every action is legal."""
     failing = {"how": "nan", "where": str(tmp_path / "failed")} if target == "Failing" else {}
-    config = EnvConfig(target=f"simulators.{target}", kwargs=failing, on_error="restart")
+    given: Any = {"kwargs": failing, "batch": target == "KnownWorlds", "on_error": "restart"}
+    config = EnvConfig(target=f"simulators.{target}", **given)
     assert contract.glance(config) == []  # a run checks every step
     checks = contract.check(config, 12)
     said = {each.name: each.findings + each.hints for each in checks}
     assert {name: lines for name, lines in said.items() if lines}.keys() == wrong.keys(), said
     for name, words in wrong.items():
         assert words in said[name][0]
-    assert ("gymnasium" in said) == (target not in ("Nested", "Failing"))
+    assert ("gymnasium" in said) == (target not in ("Nested", "Failing", "KnownWorlds"))
 
 
 def test_the_fault_of_one_of_several_actors_names_it() -> None:
@@ -317,14 +355,21 @@ def test_a_fault_in_the_first_reset_names_the_actor_too() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("actors", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.parametrize(
+    "actors, target, named",
+    [
+        pytest.param(0, "Failing", "environment 0 at its", marks=pytest.mark.slow),
+        (1, "Failing", "environment 0 at its"),
+        (0, "FailingWorlds", "environments 0 to 3 at their"),
+    ],
+)
 def test_a_fault_ends_the_run_with_a_result_and_a_checkpoint(
-    actors: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    actors: int, target: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kwargs = f"+env.kwargs={{how:raises,where:{tmp_path / 'failed'}}}"
-    settings = ["env.target=simulators.Failing", kwargs, "arch.evaluate_first=false"]
-    settings.append(f"arch.actors={actors}")
-    words = "environment 0 at its step 3: raises ValueError: the"
+    settings = [f"env.target=simulators.{target}", kwargs, "arch.evaluate_first=false"]
+    settings += [f"arch.actors={actors}", f"env.batch={target == 'FailingWorlds'}"]
+    words = f"{named} step 3: raises ValueError: the"
     with pytest.raises(TrainingError, match=words) as error:
         train(*settings, run_dir=tmp_path / "run")
     assert error.value.result is not None
@@ -375,7 +420,8 @@ def test_actors_in_threads_leave_python_to_processes() -> None:
 
 
 SIMULATORS_ONLY = [
-    *("env.processes=2", "env.isolated=true", "env.on_error=restart", "env.step_timeout=1"),
+    *("env.batch=true", "env.processes=2", "env.isolated=true", "env.on_error=restart"),
+    "env.step_timeout=1",
     *("env.wrappers=[a.B]", "arch.actors=1", "arch.actors_on=ray", "arch.max_policy_lag=2"),
 ]
 REFUSED = [
@@ -430,11 +476,27 @@ def test_observations_without_entries_and_masks_that_do_not_fit(space: Any, word
         (("env.name=CartPole-v7",), "env.name=CartPole-v7: no such"),
         (("env.name=CartPole-v1", "+env.kwargs.colour=red"), "env.name=CartPole-v1: cannot"),
         (("env.name=CartPole-v1", "env.wrappers=[nowhere.Wrapper]"), "env.wrappers=nowhere"),
+        (("env.name=CartPole-v7", "env.batch=true"), "env.name=CartPole-v7: no such"),
+        ((KNOWN, "env.batch=true"), "env.target=simulators.Known: cannot .*num_envs"),
+        (("env.target=simulators.Fixed", "env.batch=true"), "simulators.Fixed: has num_envs=4"),
+        (
+            ("env.target=simulators.KnownVector", "env.batch=true", "+env.kwargs.mode=null"),
+            "simulators.KnownVector: .*autoreset_mode",
+        ),
+        (
+            ("env.target=gymnasium.make_vec", "+env.kwargs.id=CartPole-v1"),
+            "gymnasium.make_vec: .*env.batch=true",
+        ),
     ],
 )
 def test_names_that_are_not_there_are_refused(settings: tuple[str, ...], key: str) -> None:
     with pytest.raises(ConfigError, match=f"^{key}"):
         train("env.library=gymnasium", *settings)
+
+
+def test_one_batch_simulator_is_too_few() -> None:
+    with pytest.raises(ConfigError, match=r"^env: KnownWorlds is one object"):
+        train("env.batch=true", env=KnownWorlds(4))
 
 
 def test_a_simulator_is_in_no_program_of_the_caller() -> None:

@@ -23,10 +23,11 @@ class _EpisodeQueue:
     """Assigns episodes to environments, and records their results.
 
     Each device and member (a row) has `num` environments and `total` episodes. An environment that
-    ends an episode gets the next one that has not begun.
+    ends an episode gets the next one that has not begun. In waves, it does when all have ended.
     """
 
-    def __init__(self, rows: int, num: int, total: int) -> None:
+    def __init__(self, rows: int, num: int, total: int, *, in_waves: bool = False) -> None:
+        self._in_waves = in_waves
         self._rows, self._total = np.arange(rows)[:, None], total
         self._episode = np.broadcast_to(np.arange(num), (rows, num)).copy()  # `total` for none
         self._following = np.full(rows, num)
@@ -69,6 +70,11 @@ class _EpisodeQueue:
         self.empty_masks[at] += empty.reshape(shape)[playing]
         self.finished[at] = over[playing]
         self.resets = over | (playing & (self.steps >= max_steps))
+        if self._in_waves:
+            self._episode[self.resets] = self._total
+            if self.playing.any():
+                return
+            self.resets[:] = True
         for row, column in np.argwhere(self.resets):
             self._episode[row, column] = self._following[row]
             self._following[row] = min(self._following[row] + 1, self._total)
@@ -100,7 +106,7 @@ class Evaluation:
         if self._simulators is None:
             self._simulators = env.make(shards * members * num)
         simulators, arrays = self._simulators, self._simulators.arrays
-        queue = _EpisodeQueue(shards * members, num, total)
+        queue = _EpisodeQueue(shards * members, num, total, in_waves=env.in_waves)
         data = devices.host(keys).reshape(shards * members, total, -1)
         seeds = episode_seeds(keys).reshape(shards * members, total)
 
