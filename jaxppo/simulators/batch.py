@@ -64,6 +64,8 @@ class Batch:
             if chosen.any():
                 self._start(chosen)
         except ANY_ERROR as error:
+            if self._worlds.each and not chosen.all() and self._restart:
+                raise  # the other episodes would be lost without a step in which they are truncated
             fault = self._fault("reset", error)
             if self._restart:
                 self._remake()
@@ -220,14 +222,16 @@ class _SameStep(_Vector):
 
     def step(self, actions: Any, resets: bool) -> Sequence[Any]:
         *found, info = self._step(actions)
+        if not np.any(_on_host(found[2]) | _on_host(found[3])):
+            return *found, None
         final = info.get("final_obs")
+        if final is None:
+            raise ReturnedError("an episode ended, and the info has no final_obs")
         if isinstance(final, np.ndarray) and final.dtype == object:  # one for each world, or None
             single = self._env.single_observation_space
-            some = next(x for x in final if x is not None)
-            rows = [some if x is None else x for x in final]
+            one = next(x for x in final if x is not None)
+            rows = [one if x is None else x for x in final]
             final = concatenate(single, rows, create_empty_array(single, len(rows)))
-        elif final is None and np.any(_on_host(found[2]) | _on_host(found[3])):
-            raise ReturnedError("an episode ended, and the info has no final_obs")
         return *found, final
 
 
