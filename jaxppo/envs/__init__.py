@@ -10,6 +10,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Iterable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -47,10 +48,7 @@ def make_for_evaluation(config: EnvConfig, env: Environment) -> Environment:
 
 def build(config: EnvConfig) -> Environment:
     """Make the environment of `config` without the checks of `problems`."""
-    from jaxppo.envs.extras import Extras
     from jaxppo.envs.forms import line
-    from jaxppo.envs.frames import Frames
-    from jaxppo.envs.mask import Mask
 
     if config.name is None and config.target is None:
         raise ConfigError(
@@ -79,6 +77,18 @@ def build(config: EnvConfig) -> Environment:
         if config.wrappers:
             given += f", env.wrappers={config.wrappers}"
         raise ConfigError(f"{_key(config)}: cannot be made with {given}: {line(error)}") from error
+    if is_simulated(env):
+        simulated: Any = env
+        return simulated.shown(partial(_shown, config))
+    return _shown(config, env)
+
+
+def _shown(config: EnvConfig, env: Environment) -> Environment:
+    """Return an environment that hides, stacks and extends observations as the settings say."""
+    from jaxppo.envs.extras import Extras
+    from jaxppo.envs.frames import Frames
+    from jaxppo.envs.mask import Mask
+
     if config.mask:
         env = Mask(env, tuple(config.mask))
     if config.frame_stack > 1:

@@ -1,6 +1,7 @@
 """Environments that are not JAX, as the learner sees them: spaces, and how to make simulators."""
 
 import contextlib
+import copy
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -14,12 +15,24 @@ from jaxppo.config.importing import imported
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import refuse
 from jaxppo.envs.forms import bound_of
+from jaxppo.envs.shown import Shown, Taken, Views
 from jaxppo.simulators import making
 from jaxppo.simulators.faults import in_words
 from jaxppo.simulators.group import Group
 from jaxppo.simulators.pool import Pool, Simulators
 from jaxppo.simulators.spaces import Leaf, UnsupportedSpaceError, actions_of, tree
-from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, Space, TimeStep, counted, zeros
+from jaxppo.types import (
+    Box,
+    Discrete,
+    Environment,
+    MultiDiscrete,
+    PyTree,
+    Space,
+    TimeStep,
+    counted,
+    is_space,
+    zeros,
+)
 
 
 class Simulated:
@@ -53,6 +66,19 @@ class Simulated:
     def make(self, num: int) -> Simulators:
         """Make `num` environments that step together."""
         return self._make(self, num)
+
+    def shown(self, wrap: Callable[[Environment], Environment]) -> "Simulated":
+        """Return this environment with the observations of a wrapper of JAX environments."""
+        taken = Taken(self)
+        wrapped = wrap(taken)
+        if wrapped is taken:
+            return self
+        env, form = copy.copy(self), jax.tree.structure(self.action_space, is_leaf=is_space)
+        views = Views(wrapped)
+        env.observation_space = wrapped.observation_space
+        env._form = jax.tree.structure(env.observation_space, is_leaf=is_space)
+        env._make = lambda _, num: Shown(self.make(num), views, self.observation, form)
+        return env
 
     def problems(self) -> list[str] | None:
         """Return what Gymnasium's own checker finds in one environment; None if it has no such."""
@@ -123,9 +149,8 @@ def refuse_settings(config: EnvConfig) -> None:
     """Raise `ConfigError` for settings that only JAX environments have."""
     refuse(
         config,
-        ("params", "randomize", "curriculum", "resets", "mask", "frame_stack", "extras"),
-        "is for environments written in JAX; use env.wrappers=[my_module.MyWrapper], or leave it "
-        "out",
+        ("params", "randomize", "curriculum", "resets"),
+        "is for environments written in JAX; leave it out",
     )
 
 

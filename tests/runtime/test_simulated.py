@@ -22,6 +22,7 @@ from gymnasium import spaces
 from simulators import Calendar, Failing, Known, KnownWorlds, Nested
 
 import jaxppo
+from jaxppo import envs
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.deploy import export
@@ -143,6 +144,61 @@ def test_a_batch_simulator_gives_the_numbers_of_single_ones(
     known: Any, settings: tuple[str, ...]
 ) -> None:
     same(known, train(*WORLDS, *settings))
+
+
+SHOWN: dict[str, Any] = {
+    "hidden and stacked": {"mask": [1], "frame_stack": 3},
+    "extended": {"extras": ["last_action", "last_reward", "step"], "frame_stack": 2},
+}
+
+
+@pytest.mark.parametrize("target", ["Known", "KnownWorlds"])
+@pytest.mark.parametrize("shown", SHOWN)
+def test_observations_are_shown_as_those_of_the_same_environment_in_jax(
+    target: str, shown: str
+) -> None:
+    """Also where an evaluation steps some environments alone, which start nothing."""
+    given = {"name": None, **SHOWN[shown]}
+    if target == "Known" and "extras" in given:  # it does not tell its time limit
+        given["extras"] = given["extras"][:2]
+    twin = envs.make(EnvConfig(target="simulators.Twin", **given))
+    batch = target == "KnownWorlds"
+    env: Any = envs.make(EnvConfig(target=f"simulators.{target}", batch=batch, **given))
+    assert env.observation_space == twin.observation_space
+    draw, step = np.random.default_rng(0), jax.jit(twin.step)
+    keys = jax.random.split(jax.random.key(0), 3)
+
+    def same_leaves(tree: Any, arrays: Any, rows: Any = slice(None)) -> None:
+        for x, y in zip(jax.tree.leaves(tree), arrays, strict=True):
+            np.testing.assert_array_equal(np.asarray(x)[rows], y[rows])
+
+    with contextlib.closing(env.make(3)) as found:
+        state, obs = twin.reset(keys)
+        found.reset(range(3), range(3))
+        same_leaves(obs, found.arrays.obs)
+        for number in range(31):
+            alone = None if number < 30 else np.array([True, False, False])
+            action = draw.integers(0, 2, 3).astype(np.int32)
+            found.step([action], alone)
+            state, taken = step(keys, state, action)
+            rows = slice(None) if alone is None else alone
+            same_leaves(taken.final_observation, found.arrays.final, rows)
+            if alone is None:
+                same_leaves(taken.obs, found.arrays.obs)
+                continue
+            same_leaves(taken.final_observation, found.arrays.obs, alone)
+
+
+@pytest.mark.long
+def test_a_run_with_shown_observations_has_the_numbers_of_jax() -> None:
+    """In training, evaluation and recordings, of a batch simulator too."""
+    settings = ["env.extras=[last_action,last_reward]", "network/input_layer=concatenate"]
+    twin, *others = (train(*of, *settings) for of in ((TWIN,), (KNOWN,), WORLDS))
+    for each in others:
+        same(twin, each)
+        both = (one.policy.play(episodes=8) for one in (twin, each))
+        for one, other in zip(*both, strict=True):
+            jax.tree.map(np.testing.assert_array_equal, vars(one), vars(other))
 
 
 def test_episodes_of_a_wave_start_together() -> None:
@@ -426,8 +482,8 @@ SIMULATORS_ONLY = [
 ]
 REFUSED = [
     "env.isolated=true",
-    "env.mask=[0]",
-    "env.extras=[step]",
+    "env.mask=[3]",
+    "env.extras=[steps]",
     "arch.max_policy_lag=2",
     "env.step_timeout=2",
     "arch.actors=3",
