@@ -176,17 +176,19 @@ def test_observations_are_shown_as_those_of_the_same_environment_in_jax(
         state, obs = twin.reset(keys)
         found.reset(range(3), range(3))
         same_leaves(obs, found.arrays.obs)
-        for number in range(31):
+        for number in range(50):
             alone = None if number < 30 else np.array([True, False, False])
             action = draw.integers(0, 2, 3).astype(np.int32)
             found.step([action], alone)
             state, taken = step(keys, state, action)
             rows = slice(None) if alone is None else alone
             same_leaves(taken.final_observation, found.arrays.final, rows)
-            if alone is None:
-                same_leaves(taken.obs, found.arrays.obs)
-                continue
-            same_leaves(taken.final_observation, found.arrays.obs, alone)
+            same_leaves(
+                taken.obs if alone is None else taken.final_observation, found.arrays.obs, rows
+            )
+            if alone is not None and (taken.terminated | taken.truncated)[0]:
+                return
+    raise AssertionError("no episode ended")
 
 
 @pytest.mark.long
@@ -254,6 +256,7 @@ def events_of(run_dir: Path, kind: str) -> list[dict[str, Any]]:
 @pytest.mark.long
 def test_a_function_of_the_caller_makes_the_environments(known: Any) -> None:
     same(known, train("env.processes=1", env=lambda: Known()))
+    same(known, train("env.batch=true", env=lambda num_envs: KnownWorlds(num_envs)))
     one, lock = Known(), threading.Lock()
     for env, settings, words in (
         (one, (), "env: is one environment, and a run needs several"),
