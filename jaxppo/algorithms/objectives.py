@@ -18,6 +18,7 @@ from jaxppo.ops.losses import (
     clipped_surrogate,
     discovered_objective,
     huber_error,
+    ratio,
     reinforce,
     squared_error,
     surrogate,
@@ -73,17 +74,34 @@ def hyperparameters(**fields: Any) -> Callable[[Function], Function]:
     return give
 
 
-def reads_distribution(objective: Objective) -> bool:
+def reads_distribution(choice: str) -> bool:
     """Return whether an objective may read `steps.distribution`, which is stored only then."""
-    others = [each for name, each in OBJECTIVES.items() if name != "penalty"]
-    return not any(objective is each for each in others)  # a user's may have no hash
+    return choice == "penalty" or is_import_path(choice)
 
 
-def find_objective(choice: str) -> Objective:
-    """Return the objective of a name or import path; `ConfigError` if that is no function."""
-    if not is_import_path(choice):
-        return OBJECTIVES[choice]
-    return of_user(imported("system.objective", choice, "function", OBJECTIVES), choice)
+def find_objective(settings: Any) -> Objective:
+    """Return the objective of PPO's settings; `ConfigError` if an import path is no function."""
+    choice = settings.objective
+    if is_import_path(choice):
+        return of_user(imported("system.objective", choice, "function", OBJECTIVES), choice)
+    objective = OBJECTIVES[choice]
+    return importance_weighted(objective) if settings.importance_weights else objective
+
+
+def importance_weighted(objective: Objective) -> Objective:
+    """Decorate an objective: weight each step by min(rho_clip, pi / mu), a constant.
+
+    The gradient of `reinforce` is then that of IMPALA: Espeholt et al. 2018 (arXiv 1802.01561),
+    section 4.2.
+    """
+
+    def weighted(
+        agent: AgentState, steps: Any, distribution: Any, log_prob: jax.Array
+    ) -> jax.Array:
+        weight = jnp.minimum(ratio(log_prob, steps.log_prob), agent.hyperparameters.rho_clip)
+        return jax.lax.stop_gradient(weight) * objective(agent, steps, distribution, log_prob)
+
+    return weighted
 
 
 def of_user(function: Objective, path: str) -> Objective:

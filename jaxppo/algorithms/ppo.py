@@ -31,7 +31,7 @@ from jaxppo.algorithms.ppo_data import (
     Steps,
     TargetMetrics,
 )
-from jaxppo.algorithms.ppo_settings import PPOSettings, check_network, settings_type
+from jaxppo.algorithms.ppo_settings import PPOSettings, check_fit, settings_type
 from jaxppo.config.schema import Config, SystemConfig
 from jaxppo.kernels.reductions import means
 from jaxppo.networks.actor_critic import ActorCriticOutput, shares_layers
@@ -71,17 +71,16 @@ class PPO(ActorCritic):
     def build(cls, config: Config, env: Environment) -> Self:
         """Make the algorithm of a run; `ConfigError` if its settings do not fit the network."""
         algorithm = super().build(config, env)
+        check_fit(config, algorithm.network)
         if config.arch.policy_lag:
             # An older policy than the one that learns has acted, so its values are not kept
             algorithm.keeps_values = False
-        stores = reads_distribution(algorithm.objective)
-        settings: Any = config.system
-        check_network(settings, algorithm.network, stores_distribution=stores)
         return algorithm
 
     def __init__(self, settings: PPOSettings, network: Any) -> None:
         super().__init__(settings, network)
-        self.objective = find_objective(settings.objective)
+        self.objective = find_objective(settings)
+        self.stores_distribution = reads_distribution(settings.objective)
         self.adapts = settings.adapt_learning_rates
         self.stops_early = math.isfinite(settings.target_kl)
         # Where all layers but the heads are shared, values cost almost nothing when acting
@@ -114,7 +113,7 @@ class PPO(ActorCritic):
         acted = super().act(policy, output, key)
         extras = Extras(
             log_prob=acted.extras,
-            distribution=output.distribution if reads_distribution(self.objective) else (),
+            distribution=output.distribution if self.stores_distribution else (),
             raw_value=output.value.mean() if self.keeps_values else None,
         )
         return dataclasses.replace(acted, extras=extras)

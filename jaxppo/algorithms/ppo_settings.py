@@ -7,9 +7,14 @@ from typing import Any
 
 import jax
 
-from jaxppo.algorithms.objectives import OBJECTIVES, VALUE_LOSSES, own_hyperparameters
+from jaxppo.algorithms.objectives import (
+    OBJECTIVES,
+    VALUE_LOSSES,
+    own_hyperparameters,
+    reads_distribution,
+)
 from jaxppo.config.fields import ConfigError, is_import_path, other_default, setting, traced
-from jaxppo.config.schema import SystemConfig, SystemNumbers
+from jaxppo.config.schema import Config, SystemConfig, SystemNumbers
 from jaxppo.networks.building import LEAD
 from jaxppo.ops.values import ScalarValue
 from jaxppo.types import Network
@@ -38,7 +43,8 @@ class PPONumbers(SystemNumbers):
     )
     rho_clip: float = traced(
         1.0,
-        "vtrace: truncation level rho-bar of the importance ratios that weight TD errors",
+        "vtrace and importance_weights: truncation level rho-bar of the importance ratios that "
+        "weight TD errors and steps",
         above=0,
     )
     c_clip: float = traced(
@@ -102,10 +108,15 @@ class PPOSettings(PPONumbers, SystemConfig):
     )
     objective: str = setting(
         "clip",
-        "policy objective: clip, penalty (KL), dpo (Lu et al. 2022), reinforce (with epochs=1), or "
-        "an import path",
+        "policy objective: clip, penalty (KL), dpo (Lu et al. 2022), reinforce (with epochs=1 or "
+        "importance_weights), or an import path",
         choices=tuple(OBJECTIVES),
         importable=True,
+    )
+    importance_weights: bool = setting(
+        False,
+        "reinforce: weight each step by min(rho_clip, pi / mu), for a policy mu that acted and has "
+        "changed since; with vtrace this is IMPALA's gradient",
     )
     adapt_kl_coef: bool = setting(
         False,
@@ -151,6 +162,13 @@ class PPOSettings(PPONumbers, SystemConfig):
                 f"system.adapt_kl_coef=true needs system.objective=penalty, not {self.objective}; "
                 "or set it to false"
             )
+        if self.importance_weights and self.objective != "reinforce":
+            raise ConfigError(
+                f"system.importance_weights=true needs system.objective=reinforce, not "
+                f"{self.objective}, which has its own ratios; or set it to false"
+            )
+        if self.epochs > 1:
+            _check_weights(self, f"system.epochs={self.epochs}")
         if self.adapt_kl_coef and not self.kl_coef:
             raise ConfigError(
                 "system.adapt_kl_coef=true needs a system.kl_coef above 0, not 0.0, which no "
@@ -212,8 +230,11 @@ class PPOSettings(PPONumbers, SystemConfig):
         )
 
 
-def check_network(settings: PPOSettings, network: Network, *, stores_distribution: bool) -> None:
-    """Raise `ConfigError` if the settings do not fit the network."""
+def check_fit(config: Config, network: Network) -> None:
+    """Raise `ConfigError` if the settings do not fit the network or the actors."""
+    settings: Any = config.system
+    if config.arch.policy_lag:
+        _check_weights(settings, f"arch.max_policy_lag={config.arch.policy_lag}")
     for key in ("clip_value_loss", "value_loss"):
         given = getattr(settings, key)
         if given not in (False, "squared") and not isinstance(
@@ -223,7 +244,7 @@ def check_network(settings: PPOSettings, network: Network, *, stores_distributio
                 f"system.{key}={str(given).lower()}: is for scalar values, but the critic head "
                 "predicts a distribution, which has its own loss; take network/critic_head=scalar"
             )
-    if stores_distribution:
+    if reads_distribution(settings.objective):
         shapes = [x.shape for x in jax.tree.leaves(network.example(LEAD)[1].distribution)]
         if any(shape[:2] != LEAD for shape in shapes):
             raise ConfigError(
@@ -231,6 +252,15 @@ def check_network(settings: PPOSettings, network: Network, *, stores_distributio
                 f"but network.actor_head gives arrays {shapes} for {LEAD} steps; let the head "
                 "broadcast them to [L, S, ...], or take objective=clip"
             )
+
+
+def _check_weights(settings: PPOSettings, key: str) -> None:
+    """Raise `ConfigError` if `key` lets an older policy act, and the objective has no ratios."""
+    if settings.objective == "reinforce" and not settings.importance_weights:
+        raise ConfigError(
+            f"system.objective=reinforce: with {key}, an older policy has acted than the one that "
+            "learns, and the gradient is biased; add system.importance_weights=true"
+        )
 
 
 def settings_type(raw: dict[str, Any]) -> type[SystemConfig]:

@@ -12,12 +12,14 @@ import oracles
 import pytest
 from conftest import LAYERS, MLP
 from phases import (
+    acted,
     add_targets,
     collect,
     collect_with_keys,
     compiled,
     flat,
     given,
+    moved,
     of_system,
     random_batch,
     rollout_after,
@@ -135,7 +137,7 @@ def test_loss_is_the_sum_of_its_parts_from_the_oracle(clip_value_loss: bool) -> 
 @pytest.mark.parametrize("objective", ["penalty", "dpo", "reinforce"])
 def test_actors_loss_is_the_objectives(objective: str) -> None:
     """Against the definitions in float64; the clipped one has its test above."""
-    phases, state = of_system(objective=objective)
+    phases, state = of_system(objective=objective, epochs=1 if objective == "reinforce" else 2)
     if objective == "penalty":
         state = given(state, kl_coef=0.7)
     batch = random_batch(64)
@@ -322,6 +324,48 @@ def test_vtrace_on_the_acting_policy_is_the_lambda_return() -> None:
     other, _ = of_system(advantages="vtrace", recompute_targets=True)
     targets = [add_targets(x, state.agent, rollout)[1].steps.target for x in (phases, other)]
     np.testing.assert_allclose(*targets, rtol=1e-5)
+
+
+@pytest.mark.long
+def test_vtrace_with_importance_weights_is_impalas_gradient() -> None:
+    """Espeholt et al. 2018, section 4.2: rho_t grad log pi(a_t) (r_t + gamma v_t+1 - V(s_t))."""
+    phases, state = of_system(
+        **dict.fromkeys(("importance_weights", "recompute_targets"), True),
+        **{"objective": "reinforce", "advantages": "vtrace", "standardize_advantages": "none"},
+    )
+    before, _, rollout = acted(phases, state)
+    clips = {"gae_lambda": 1.0, "rho_clip": 1.05, "c_clip": 1.0}
+    agent = given(dataclasses.replace(before, agent=moved(before.agent)), **clips).agent
+    steps = add_targets(phases, agent, rollout)[1].steps
+
+    seen = rollout.steps
+    _, output = phases.unroll(agent.policy, (), seen.obs, seen.reset)
+    logits = np.asarray(output.distribution.logits, np.float64)  # [T, B, K]
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    taken = np.eye(logits.shape[-1])[np.asarray(seen.action)]
+    log_ratio = (log_probs * taken).sum(-1) - np.asarray(seen.extras.log_prob, np.float64)
+    reset = jnp.zeros(seen.reset.shape, bool)
+    _, after = phases.unroll(agent.policy, (), seen.final_observation, reset)
+    advantage, target = oracles.vtrace(
+        log_ratio,
+        *map(np.asarray, (seen.reward, output.value.mean(), after.value.mean())),
+        *map(np.asarray, (seen.terminated, seen.truncated)),
+        gamma=0.99,
+        **clips,
+    )
+    rho = np.minimum(np.exp(log_ratio), 1.05)
+    assert 0 < np.mean(rho == 1.05) < 1
+    expected = -(rho * advantage)[..., None] * (taken - np.exp(log_probs))
+
+    def actor_loss(logits: jax.Array) -> jax.Array:
+        policy = categorical(logits)
+        log_prob = policy.log_prob(steps.action)
+        return jnp.sum(phases.system.algorithm.objective(agent, steps, policy, log_prob))
+
+    flat_logits = jnp.asarray(logits.reshape(*steps.reset.shape, -1), jnp.float32)
+    found = jax.grad(actor_loss)(flat_logits)
+    np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(steps.target.reshape(target.shape), target, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.long

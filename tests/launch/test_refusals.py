@@ -84,6 +84,12 @@ SETTINGS = {  # what is typed, and what the line must name: settings that do not
     "system.objective=math.sqrt": "system.objective=math.sqrt|distribution, log_prob",
     "system.objective=test_refusals.yes": "system.objective=test_refusals.yes|bool",
     "system.objective=test_refusals.averaged": "system.objective=test_refusals.averaged|()",
+    # a gradient that would be biased
+    "system.objective=reinforce": "system.objective=reinforce|system.epochs=4|importance_weights",
+    "system.importance_weights=true": "system.importance_weights=true|system.objective=reinforce",
+    "env=gymnasium arch.actors=1 system.objective=reinforce system.epochs=1": (
+        "system.objective=reinforce|arch.max_policy_lag=1|system.importance_weights"
+    ),
     # environments
     "env.name=Cartpole-v1": "env.name=Cartpole-v1|CartPole-v1",
     "env.name=null": "env.name=|env.target=",
