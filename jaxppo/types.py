@@ -418,6 +418,8 @@ class System:
     num_microbatches: int  # in which a minibatch is differentiated, one after another
     num_value_chunks: int  # in which a rollout's steps are valued, one after another
     stop_early: bool  # epochs end where the algorithm says so
+    stop_settled: bool  # epochs end once their loss hardly changes
+    learns: bool  # False: only collect
     skip_nonfinite: bool  # gradient steps, and updates of statistics
     normalize_observations: bool
     normalize_entries: tuple[str, ...]  # of a dict observation; (): all

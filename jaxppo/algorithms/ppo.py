@@ -17,8 +17,8 @@ from jaxppo.algorithms.acting import next_values, state_values, unroll
 from jaxppo.algorithms.actor_critic import ActorCritic
 from jaxppo.algorithms.objectives import (
     ESTIMATORS,
-    VALUE_LOSSES,
     find_objective,
+    find_value_loss,
     reads_distribution,
 )
 from jaxppo.algorithms.ppo_data import (
@@ -35,13 +35,7 @@ from jaxppo.algorithms.ppo_settings import PPOSettings, check_fit, settings_type
 from jaxppo.config.schema import Config, SystemConfig
 from jaxppo.kernels.reductions import means
 from jaxppo.networks.actor_critic import ActorCriticOutput, shares_layers
-from jaxppo.ops.losses import (
-    approximate_kl,
-    clip_fraction,
-    clipped_error,
-    explained_variance,
-    ratio,
-)
+from jaxppo.ops.losses import approximate_kl, clip_fraction, explained_variance, ratio
 from jaxppo.ops.statistics import denormalize_value, init_statistics, normalize_value, standardize
 from jaxppo.types import (
     ActorOutput,
@@ -80,6 +74,7 @@ class PPO(ActorCritic):
     def __init__(self, settings: PPOSettings, network: Any) -> None:
         super().__init__(settings, network)
         self.objective = find_objective(settings)
+        self.value_error = find_value_loss(settings)
         self.stores_distribution = reads_distribution(settings.objective)
         self.adapts = settings.adapt_learning_rates
         self.stops_early = math.isfinite(settings.target_kl)
@@ -221,13 +216,7 @@ class PPO(ActorCritic):
         hp, target = agent.hyperparameters, steps.target
         if self.settings.normalize_values:
             target = normalize_value(agent.algorithm_state.value_statistics, target)
-        error = partial(VALUE_LOSSES[self.settings.value_loss], hp)
-        if not self.settings.clip_value_loss:
-            return value.loss(target, error)
-        return value.loss(
-            target,
-            lambda value, target: clipped_error(error, value, steps.raw_value, target, hp.clip_eps),
-        )
+        return value.loss(target, partial(self.value_error, hp, steps.raw_value))
 
     def stop(self, agent: PPOAgent, metrics: LossMetrics) -> jax.Array:
         """Return whether the KL of a minibatch is above `target_kl`."""

@@ -8,7 +8,9 @@ from typing import Any
 import jax
 
 from jaxppo.algorithms.objectives import (
+    CLIPPED,
     OBJECTIVES,
+    UNCLAMPED,
     VALUE_LOSSES,
     own_hyperparameters,
     reads_distribution,
@@ -16,6 +18,7 @@ from jaxppo.algorithms.objectives import (
 from jaxppo.config.fields import ConfigError, is_import_path, other_default, setting, traced
 from jaxppo.config.schema import Config, SystemConfig, SystemNumbers
 from jaxppo.networks.building import LEAD
+from jaxppo.ops.actions import has_dimensions
 from jaxppo.ops.values import ScalarValue
 from jaxppo.types import Network
 
@@ -63,6 +66,21 @@ class PPONumbers(SystemNumbers):
         follows="clip_eps",
         coupled=True,
     )
+    value_clip_eps: float | None = traced(
+        None,
+        "clip_value_loss: clip the change of the value to this; null: clip_eps",
+        above=0,
+        switch=True,
+        coupled=True,
+    )
+    log_ratio_clip: float | None = traced(
+        None,
+        "clip the logarithm of the probability ratio to this magnitude, beyond which an action has "
+        "no gradient; null: no clipping",
+        above=0,
+        switch=True,
+        coupled=True,
+    )
     kl_coef: float = traced(1.0, "penalty: weight of KL(old || new)", low=0, coupled=True)
     kl_coef_target: float = traced(
         0.01, "KL per update, in nats, that adapt_kl_coef aims at", above=0
@@ -108,8 +126,9 @@ class PPOSettings(PPONumbers, SystemConfig):
     )
     objective: str = setting(
         "clip",
-        "policy objective: clip, penalty (KL), dpo (Lu et al. 2022), reinforce (with epochs=1 or "
-        "importance_weights), or an import path",
+        "policy objective: clip, clip_dimensions (a ratio of each dimension of the action), "
+        "penalty (KL), dpo (Lu et al. 2022), reinforce (with epochs=1 or importance_weights), or "
+        "an import path",
         choices=tuple(OBJECTIVES),
         importable=True,
     )
@@ -134,7 +153,7 @@ class PPOSettings(PPONumbers, SystemConfig):
     clip_value_loss: bool = setting(
         False,
         "PPO2 value clipping: take the larger of two value losses, one of them with the change of "
-        "the value clipped to clip_eps",
+        "the value clipped to value_clip_eps",
     )
     normalize_values: bool = setting(
         False, "normalise value targets to running mean 0 and standard deviation 1 for the critic"
@@ -152,7 +171,7 @@ class PPOSettings(PPONumbers, SystemConfig):
     @property
     def _takes_clipping(self) -> bool:
         """Whether the objective may read clip_eps and clip_eps_high."""
-        return self.objective == "clip" or is_import_path(self.objective)
+        return self.objective in CLIPPED or is_import_path(self.objective)
 
     def check(self) -> None:
         """Raise `ConfigError` if settings contradict each other."""
@@ -166,6 +185,16 @@ class PPOSettings(PPONumbers, SystemConfig):
             raise ConfigError(
                 f"system.importance_weights=true needs system.objective=reinforce, not "
                 f"{self.objective}, which has its own ratios; or set it to false"
+            )
+        if self.value_clip_eps is not None and not self.clip_value_loss:
+            raise ConfigError(
+                f"system.value_clip_eps={self.value_clip_eps} needs system.clip_value_loss=true; "
+                "or set it to null"
+            )
+        if self.log_ratio_clip is not None and self.objective in UNCLAMPED:
+            raise ConfigError(
+                f"system.log_ratio_clip={self.log_ratio_clip}: system.objective={self.objective} "
+                "does not read one ratio of each action; set it to null"
             )
         if self.epochs > 1:
             _check_weights(self, f"system.epochs={self.epochs}")
@@ -210,8 +239,8 @@ class PPOSettings(PPONumbers, SystemConfig):
         if has_high and not self._takes_clipping:
             high = "null with a schedule" if self.clip_eps_high is None else self.clip_eps_high
             raise ConfigError(
-                f"system.clip_eps_high={high} needs system.objective=clip, not {self.objective}; "
-                "or set it to null, without a schedule"
+                f"system.clip_eps_high={high} needs system.objective={' or '.join(CLIPPED)}, not "
+                f"{self.objective}; or set it to null, without a schedule"
             )
 
     def check_sizes(self, minibatch_size: int) -> None:
@@ -233,19 +262,23 @@ class PPOSettings(PPONumbers, SystemConfig):
 def check_fit(config: Config, network: Network) -> None:
     """Raise `ConfigError` if the settings do not fit the network or the actors."""
     settings: Any = config.system
+    output = network.example(LEAD)[1]
     if config.arch.policy_lag:
         _check_weights(settings, f"arch.max_policy_lag={config.arch.policy_lag}")
     for key in ("clip_value_loss", "value_loss"):
         given = getattr(settings, key)
-        if given not in (False, "squared") and not isinstance(
-            network.example()[1].value, ScalarValue
-        ):
+        if given not in (False, "squared") and not isinstance(output.value, ScalarValue):
             raise ConfigError(
                 f"system.{key}={str(given).lower()}: is for scalar values, but the critic head "
                 "predicts a distribution, which has its own loss; take network/critic_head=scalar"
             )
+    if settings.objective == "clip_dimensions" and not has_dimensions(output.distribution):
+        raise ConfigError(
+            "system.objective=clip_dimensions: the distribution of network.actor_head does not say "
+            "what each dimension contributes; take objective=clip, or network/actor_head=auto"
+        )
     if reads_distribution(settings.objective):
-        shapes = [x.shape for x in jax.tree.leaves(network.example(LEAD)[1].distribution)]
+        shapes = [x.shape for x in jax.tree.leaves(output.distribution)]
         if any(shape[:2] != LEAD for shape in shapes):
             raise ConfigError(
                 f"system.objective={settings.objective}: stores the distribution of each step, "

@@ -15,7 +15,7 @@ from jaxppo.algorithms.evaluation import step_keys
 from jaxppo.algorithms.metrics import add
 from jaxppo.algorithms.report import Metrics, count_nonfinite
 from jaxppo.algorithms.schedules import begin_update
-from jaxppo.algorithms.spine import learn_from, update_obs_statistics
+from jaxppo.algorithms.spine import learner, update_obs_statistics
 from jaxppo.kernels import random_bits
 from jaxppo.types import (
     ActingState,
@@ -154,7 +154,7 @@ def learn_members(
         system: System, state: LearnerState, rollouts: tuple[Collected, ...]
     ) -> tuple[LearnerState, Metrics]:
         acting, rollout = joined(system, state, rollouts)
-        return learn_from(system, state.agent, acting, rollout)
+        return learner(system)(system, state.agent, acting, rollout)
 
     state, found = vmap_batches(learn, system)(state, rollouts)
     return state, count_nonfinite(state, add(total, found))

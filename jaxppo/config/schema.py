@@ -14,7 +14,13 @@ MAX_MEMBERS = 2**16  # of one program; each member has its own directory and con
 class ArchConfig:
     """Seeds, budget, evaluation and compilation."""
 
-    seed: int = setting(42, "seed of all random numbers", low=0, high=2**32 - 1)
+    seed: int = setting(
+        42,
+        "seed of all random numbers; null: drawn when the run begins, and kept in its directory",
+        low=0,
+        high=2**32 - 1,
+        drawn=True,
+    )
     num_seeds: int = setting(
         1,
         "independent agents to train at once, with consecutive seeds from arch.seed",
@@ -42,6 +48,9 @@ class ArchConfig:
         1,
         "with actors: updates by which the policy that collects is older than the learner's",
         low=0,
+    )
+    learn: bool = setting(
+        True, "false: collect and evaluate, but change no parameters, to debug an environment"
     )
     total_timesteps: int | None = setting(
         1_000_000, "environment steps to train for, rounded up to whole updates", low=1, high=2**62
@@ -143,6 +152,14 @@ class SystemNumbers:
         infinite=True,
         tune=(0.1, 10.0),
     )
+    min_loss_change: float | None = traced(
+        None,
+        "end an update's epochs once the mean loss of one differs from that of the one before by "
+        "less than this; null: never",
+        above=0,
+        switch=True,
+        coupled=True,
+    )
     decay_learning_rates: bool = traced(True, "decay learning rates linearly to zero over the run")
 
 
@@ -239,6 +256,11 @@ class SystemConfig(SystemNumbers):
                 "system.normalize_observations=true; or set it to []"
             )
         find_schedules(self)
+        if self.min_loss_change is not None and self.epochs < 3:
+            raise ConfigError(
+                f"system.min_loss_change={self.min_loss_change}: two epochs are compared before a "
+                f"third, and system.epochs={self.epochs}; raise that to 3, or set it to null"
+            )
         if self.obs_norm_warmup_steps and not self.normalize_observations:
             raise ConfigError(
                 f"system.obs_norm_warmup_steps={self.obs_norm_warmup_steps} needs "
@@ -454,6 +476,12 @@ class CheckpointConfig:
         "largest share of the run's time for checkpoints; 1: a checkpoint after every evaluation",
         low=0,
         high=1,
+    )
+    every_seconds: float | None = setting(
+        None,
+        "save whenever so many seconds have passed since the last checkpoint, whatever share of "
+        "the time it takes; null: as share says, and within a block at most once a minute",
+        above=0,
     )
     keep: int = setting(
         2, "number of latest checkpoints to keep, besides the one with the best evaluation", low=1

@@ -1,5 +1,6 @@
 """Actions as the environment takes them, and masks of legal actions."""
 
+import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,6 +15,30 @@ from jaxppo.types import Discrete, MultiDiscrete, PyTree, Space
 def to_action(distribution: Any, value: PyTree) -> PyTree:
     """Return the environment's action for a raw action; without a `to_action` they are equal."""
     return distribution.to_action(value) if hasattr(distribution, "to_action") else value
+
+
+def log_probs(distribution: Any, value: PyTree) -> jax.Array:
+    """Return the log-probability of each dimension of a raw action, `[..., C]`.
+
+    They add up to `log_prob`. `distribution` is one of `ops.distributions`: see `has_dimensions`.
+    """
+    if hasattr(distribution, "distributions"):
+        parts = jax.tree.map(log_probs, distribution.distributions, value, is_leaf=_is_part)
+        return jnp.concatenate(jax.tree.leaves(parts), axis=-1)
+    each = dataclasses.replace(distribution, event_ndim=0).log_prob(value)
+    return each.reshape(*distribution.batch_shape, -1)
+
+
+def has_dimensions(distribution: Any) -> bool:
+    """Return whether `log_probs` takes a distribution."""
+    if hasattr(distribution, "distributions"):
+        parts = jax.tree.leaves(distribution.distributions, is_leaf=_is_part)
+        return all(map(has_dimensions, parts))
+    return hasattr(distribution, "event_ndim")
+
+
+def _is_part(x: Any) -> bool:
+    return hasattr(x, "log_prob")
 
 
 def parameters(distribution: Any, lead: tuple[int, ...]) -> dict[str, Any]:

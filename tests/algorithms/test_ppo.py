@@ -105,9 +105,12 @@ def test_values_are_kept_only_where_acting_computes_them_anyway(small: Any) -> N
         assert not small(**changes)[0].algorithm.keeps_values
 
 
-@pytest.mark.parametrize("clip_value_loss", [False, True])
-def test_loss_is_the_sum_of_its_parts_from_the_oracle(clip_value_loss: bool) -> None:
-    phases, state = of_system(clip_value_loss=clip_value_loss)
+@pytest.mark.parametrize("value_clip", [None, 0.2, pytest.param(0.05, marks=pytest.mark.long)])
+def test_loss_is_the_sum_of_its_parts_from_the_oracle(value_clip: float | None) -> None:
+    """The clip of values is that of the ratio, unless it is given."""
+    clip_value_loss = value_clip is not None
+    own = {} if value_clip in (None, 0.2) else {"value_clip_eps": value_clip}
+    phases, state = of_system(clip_value_loss=clip_value_loss, **own)
     agent = given(state, ent_coef=0.05, vf_coef=0.7).agent
     batch = random_batch(64)
     steps = batch.steps
@@ -124,7 +127,8 @@ def test_loss_is_the_sum_of_its_parts_from_the_oracle(clip_value_loss: bool) -> 
     )
     squared = (value - target) ** 2
     if clip_value_loss:
-        squared = np.maximum(squared, (old + np.clip(value - old, -0.2, 0.2) - target) ** 2)
+        near = old + np.clip(value - old, -value_clip, value_clip)
+        squared = np.maximum(squared, (near - target) ** 2)
     critic = 0.5 * squared.mean()
     entropy = -(np.exp(log_probs) * log_probs).sum(-1).mean()
     np.testing.assert_allclose(losses.actor_loss, actor, rtol=1e-4)

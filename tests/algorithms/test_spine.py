@@ -41,7 +41,10 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "terminating": {"env__params": {"terminates": True}},
     "statistics": {"system": dict.fromkeys(STATISTICS, True)},
     "stopping": {"system__target_kl": 1e9},
+    "settling": {"system": {"epochs": 6, "min_loss_change": 1.0}},
+    "six epochs": {"system__epochs": 6},
     "skipping": {"arch__on_nonfinite": "skip"},
+    "watching": {"system": dict.fromkeys(STATISTICS, True), "arch__learn": False},
     "all": {
         "network": {**NETWORK, "actor_memory": GRU, "critic_memory": GRU},
         "system": {
@@ -477,6 +480,41 @@ def test_a_limit_that_is_not_reached_changes_nothing() -> None:
     )
     assert outcomes.learnt.sum() == 8
     same((limited.policy.params, outcomes.metrics), (free.policy.params, metrics))
+
+
+@pytest.mark.long
+def test_epochs_end_once_their_loss_hardly_changes() -> None:
+    """By the means of the plain epochs: no step after the first two that are near enough."""
+    (plain, state, rollout, keys), (settling, limits) = begun("six epochs"), system_of("settling")
+    agent, batch = add_targets(plain, given(state, actor_lr=0.02).agent, rollout)
+    _, metrics = plain.run_epochs(agent, rollout, batch, keys)
+    changes = np.abs(np.diff(np.mean(metrics.total_loss, axis=1)))  # of 6 epochs, 5
+    for least in (2 * changes.max(), np.partition(changes, 1)[1], changes.min() / 2):
+        near = [i + 2 for i, change in enumerate(changes) if change < least]
+        num = min([*near, 6])
+        numbers = given(limits, actor_lr=0.02, min_loss_change=least).agent.hyperparameters
+        limited = dataclasses.replace(agent, hyperparameters=numbers)
+        found, outcomes = settling.run_epochs(limited, rollout, batch, keys)
+        wanted, _ = plain.run_epochs(agent, rollout, batch, keys[:num])
+        assert outcomes.learnt.sum() == outcomes.counted.sum() == num * 4
+        learnt = [flat((x.policy.params, x.opt_state)) for x in (found, wanted)]
+        np.testing.assert_allclose(*learnt, rtol=1e-5, atol=1e-7)
+
+
+def test_a_run_that_only_watches_learns_nothing() -> None:
+    """Its rollout is that of training, and its statistics move as there."""
+    (learning, state), watching = system_of("statistics"), system_of("watching")[0]
+    learnt, found = learning.update(state)
+    watched, seen = watching.update(state)
+    same(watched.agent.policy.params, state.agent.policy.params)
+    same(watched.agent.opt_state, state.agent.opt_state)
+    same(watched.acting.obs, learnt.acting.obs)
+    same(watched.agent.policy.obs_statistics, learnt.agent.policy.obs_statistics)
+    same(seen.rollout, found.rollout)
+    assert watched.agent.update == 1
+    event = of_training(jax.device_get(seen), 1)
+    assert event["actor_loss"] is None
+    assert event["gradient_steps"] == 0
 
 
 @pytest.mark.long

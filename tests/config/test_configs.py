@@ -11,6 +11,7 @@ from typing import Any
 import envs as small_envs
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from files import CONFIGS, commented, composed
 from gymnax.environments import spaces
@@ -47,7 +48,7 @@ from jaxppo.config.schema import (
 )
 from jaxppo.launch.composing import compose as launched
 from jaxppo.runtime.programs import compile
-from jaxppo.runtime.programs.build import hyperparameters
+from jaxppo.runtime.programs.build import hyperparameters, program_key
 from jaxppo.runtime.run.jobs import prepare
 from jaxppo.types import Box
 
@@ -301,7 +302,7 @@ def test_every_setting_has_help_and_a_good_default() -> None:
         assert field.metadata["help"], key
         assert set(field.metadata) <= {
             *("help", "low", "high", "above", "infinite", "choices", "importable", "rate", "tune"),
-            "steps",
+            *("steps", "drawn"),
             *("traced", "follows", "coupled", "switch"),
         }
         default = getattr(cls(), name)
@@ -357,6 +358,23 @@ def test_value_is_taken(key: str) -> None:
         value = setting(key, given)
         assert value == taken
         assert type(value) is type(taken)
+
+
+def test_a_seed_that_is_not_given_is_drawn() -> None:
+    found = {setting("arch.seed", None) for _ in range(8)}
+    assert len(found) > 1
+    assert all(type(seed) is int and 0 <= seed < 2**32 for seed in found)
+
+
+def test_a_number_that_is_off_is_in_no_program() -> None:
+    off, on, other = (
+        parse({"system": {"clip_value_loss": True, "value_clip_eps": value}})
+        for value in (None, 0.2, 0.3)
+    )
+    keys = [program_key(config) for config in (off, on, other)]
+    assert keys[0] != keys[1] == keys[2]
+    assert "value_clip_eps" not in vars(hyperparameters(off, plan(off, 1)))
+    assert hyperparameters(other, plan(other, 1)).value_clip_eps == np.float32(0.3)
 
 
 REFUSED: dict[str, list[Any]] = {
@@ -454,6 +472,7 @@ def test_choice_is_taken_and_builds(number: int) -> None:
         if key != "system.algorithm":  # whose settings and networks differ
             raw[group] = {**raw[group], name: choice}
     raw["system"]["recompute_targets"] = raw["system"]["advantages"] == "vtrace"
+    raw["system"]["importance_weights"] = raw["system"]["objective"] == "reinforce"
     if raw["population"]["selection"] != "none":
         raw["population"] |= {"size": 4, "hyperparameters": {"gamma": [0.9, 0.99]}}
     config = parse(raw)

@@ -90,6 +90,10 @@ SETTINGS = {  # what is typed, and what the line must name: settings that do not
     "env=gymnasium arch.actors=1 system.objective=reinforce system.epochs=1": (
         "system.objective=reinforce|arch.max_policy_lag=1|system.importance_weights"
     ),
+    "system.value_clip_eps=0.1": "system.value_clip_eps=0.1|system.clip_value_loss=true",
+    "system.objective=clip_dimensions system.log_ratio_clip=1": "system.log_ratio_clip|clip_dim",
+    "system.min_loss_change=0.1 system.epochs=2": "system.min_loss_change=0.1|system.epochs=2",
+    "system.schedules.log_ratio_clip.end=1": "system.schedules.log_ratio_clip|null",
     # environments
     "env.name=Cartpole-v1": "env.name=Cartpole-v1|CartPole-v1",
     "env.name=null": "env.name=|env.target=",

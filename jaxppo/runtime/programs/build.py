@@ -63,6 +63,8 @@ def build(config: Config, plan: Plan) -> System:
         num_microbatches=num_microbatches,
         num_value_chunks=num_value_chunks,
         stop_early=algorithm.stops_early,
+        stop_settled=system.min_loss_change is not None,
+        learns=config.arch.learn,
         skip_nonfinite=config.arch.on_nonfinite == "skip",
         normalize_observations=system.normalize_observations,
         normalize_entries=tuple(system.normalize_entries),
@@ -125,9 +127,9 @@ def program_key(config: Config) -> Config:
     neutral: dict[str, Any] = {"schedules": schedules}
     for field in dataclasses.fields(config.system):
         if "traced" in field.metadata:
-            finite = math.isfinite(getattr(config.system, field.name) or 0.0)
+            value = getattr(config.system, field.name)
             neutral[field.name] = field.default
-            if field.metadata.get("switch") and finite:
+            if field.metadata.get("switch") and value is not None and math.isfinite(value):
                 neutral[field.name] = 1.0  # any finite number
     return dataclasses.replace(
         config,

@@ -319,6 +319,7 @@ class Saver:
         self._caller, self._signals = caller, caller.signals
         self._writers: dict[int, checkpoint.Writer] = {}  # of jobs, by their number
         self._share = jobs[0].config.checkpoint.share
+        self._every = jobs[0].config.checkpoint.every_seconds
         self._num_saved = 0
         self._saved_at = time.perf_counter()
 
@@ -356,11 +357,11 @@ class Saver:
                 writer.pin()
 
     def save_within(self, state: State, layout: Layout, before: int, received: int | None) -> None:
-        """Save within a block, after a signal or if the last save was at least `SAVE_SECONDS` ago.
+        """Save within a block, after a signal or if the last save was long enough ago.
 
         `before` is the step before the last call, `received` the number of the signal.
         """
-        waited = time.perf_counter() - self._saved_at >= SAVE_SECONDS
+        waited = time.perf_counter() - self._saved_at >= (self._every or SAVE_SECONDS)
         self._save(state, layout, {}, before, received, may_save=waited)
 
     def save_block(
@@ -427,7 +428,9 @@ class Saver:
         )
 
     def _can_afford(self) -> bool:
-        """Return whether a checkpoint would keep the share of time within its limit."""
+        """Return whether a checkpoint is asked for by now, or keeps its share of time in bounds."""
+        if self._every is not None and time.perf_counter() - self._saved_at >= self._every:
+            return True
         if any(writer.is_writing for writer in self._writers.values()):
             return self._share == 1
         spent = sum(writer.seconds for writer in self._writers.values())
