@@ -424,6 +424,8 @@ class System:
     normalize_observations: bool
     normalize_entries: tuple[str, ...]  # of a dict observation; (): all
     obs_clip: float  # of normalised observations
+    obs_min_std: float  # bounds of the standard deviations of observations
+    obs_max_std: float
     normalize_rewards: bool
     schedules: tuple[tuple[str, str], ...]  # (hyperparameter, kind), see algorithms.schedules
     clip_together: bool  # one gradient norm of all optimiser groups

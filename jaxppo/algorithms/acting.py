@@ -54,7 +54,8 @@ def unroll(
 ) -> tuple[PyTree, Any]:
     """Apply the network to raw `obs` `[L, S, O...]`. Observations are normalised only here."""
     if system.normalize_observations:
-        obs = normalize(policy.obs_statistics, obs, max_abs=system.obs_clip)
+        bounds = {"min_std": system.obs_min_std, "max_std": system.obs_max_std}
+        obs = normalize(policy.obs_statistics, obs, max_abs=system.obs_clip, **bounds)
     return system.algorithm.network.unroll(policy.params, carry, obs, reset, policy.noise_key)
 
 

@@ -233,6 +233,18 @@ class SystemConfig(SystemNumbers):
         above=0,
         infinite=True,
     )
+    obs_min_std: float = setting(
+        0.0,
+        "least standard deviation that normalize_observations divides by, so that noise of a "
+        "feature that hardly changes is not blown up",
+        low=0,
+    )
+    obs_max_std: float = setting(
+        math.inf,
+        "greatest standard deviation that normalize_observations divides by; .inf: no bound",
+        above=0,
+        infinite=True,
+    )
     obs_norm_warmup_steps: int = setting(
         0,
         "environment steps before training that only fill the observation statistics, rounded up "
@@ -260,6 +272,11 @@ class SystemConfig(SystemNumbers):
             raise ConfigError(
                 f"system.min_loss_change={self.min_loss_change}: two epochs are compared before a "
                 f"third, and system.epochs={self.epochs}; raise that to 3, or set it to null"
+            )
+        if not self.obs_min_std < self.obs_max_std:
+            raise ConfigError(
+                f"system.obs_min_std={self.obs_min_std} must be below "
+                f"system.obs_max_std={self.obs_max_std}"
             )
         if self.obs_norm_warmup_steps and not self.normalize_observations:
             raise ConfigError(

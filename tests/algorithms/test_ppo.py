@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
+import rlax
 from conftest import LAYERS, MLP
 from phases import (
     acted,
@@ -31,6 +32,7 @@ from jaxppo.algorithms import spine
 from jaxppo.algorithms.ppo_data import Steps
 from jaxppo.config.fields import ConfigError, traced
 from jaxppo.ops.distributions import categorical
+from jaxppo.types import Batch
 
 
 @pytest.mark.long
@@ -370,6 +372,49 @@ def test_vtrace_with_importance_weights_is_impalas_gradient() -> None:
     found = jax.grad(actor_loss)(flat_logits)
     np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(steps.target.reshape(target.shape), target, rtol=1e-4, atol=1e-5)
+
+
+CATEGORICAL = {
+    "_target_": f"{LAYERS}.heads.CategoricalCriticHead",
+    **{"num_atoms": 31, "low": -30.0, "high": 60.0},
+}
+
+
+@pytest.mark.long
+def test_categorical_td_projects_the_law_of_returns(small: Any) -> None:
+    """One step against rlax's projection; with lambda, its mean is PPO's own target."""
+    path = "jaxppo.algorithms.distributional_ppo.DistributionalPPO"
+    settings = {"algorithm": path, "standardize_advantages": "none"}
+    system, state = small(system=settings, network__critic_head=CATEGORICAL)
+    phases = compiled(system)
+    state, rollout = collect(phases, state)
+    steps = rollout.steps
+    terminated = steps.truncated & (np.arange(4) == 1)
+    rollout = dataclasses.replace(rollout, steps=dataclasses.replace(steps, terminated=terminated))
+    state = given(state, gamma=0.5)  # no shifted atom is beyond the last ones
+    found = add_targets(phases, given(state, gae_lambda=0.9).agent, rollout)[1].steps
+    atoms = np.linspace(-30.0, 60.0, 31)
+    assert terminated.any()
+    np.testing.assert_allclose(found.target_probs.sum(-1), 1.0, rtol=1e-5)
+    np.testing.assert_allclose(found.target_probs @ atoms, found.target, rtol=1e-3, atol=1e-3)
+
+    one = add_targets(phases, given(state, gae_lambda=0.0).agent, rollout)[1].steps
+    reset = jnp.zeros(steps.reset.shape, bool)
+    _, after = phases.unroll(state.agent.policy, (), steps.final_observation, reset)
+    probs = jax.nn.softmax(after.value.logits)
+    discount = 0.5 * (1.0 - terminated)
+    shifted = steps.reward[..., None] + discount[..., None] * jnp.float32(atoms)
+    project = jax.vmap(jax.vmap(rlax.categorical_l2_project, (0, 0, None)), (0, 0, None))
+    expected = project(shifted, probs, jnp.float32(atoms))
+    np.testing.assert_allclose(one.target_probs.reshape(expected.shape), expected, atol=1e-5)
+
+    agent = state.agent
+    batch = Batch(carry=(), steps=one)
+    _, losses = phases.loss(agent, agent.policy.params, batch)
+    _, output = phases.unroll(agent.policy, (), one.obs, one.reset)
+    log_probs = np.asarray(jax.nn.log_softmax(output.value.logits), np.float64)
+    entropy = -(np.asarray(one.target_probs) * log_probs).sum(-1).mean()
+    np.testing.assert_allclose(losses.value_loss, entropy, rtol=1e-5)
 
 
 @pytest.mark.long

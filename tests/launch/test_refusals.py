@@ -75,6 +75,7 @@ def prepared(typed: str) -> None:
 OF_TESTS = "env.name=null env.target=envs."
 OWN = "env.name=null env.target=test_refusals.unbounded"
 LSTM = "network=lstm system.sequence_length=null"
+DISTRIBUTIONAL = "jaxppo.algorithms.distributional_ppo.DistributionalPPO"
 TORSO, CRITIC = "network.actor_torso", "network/critic_head=categorical"
 SETTINGS = {  # what is typed, and what the line must name: settings that do not fit each other
     "system.objective=no_such_module.mine": "system.objective|no_such_module",
@@ -93,6 +94,7 @@ SETTINGS = {  # what is typed, and what the line must name: settings that do not
     "system.value_clip_eps=0.1": "system.value_clip_eps=0.1|system.clip_value_loss=true",
     "system.objective=clip_dimensions system.log_ratio_clip=1": "system.log_ratio_clip|clip_dim",
     "system.min_loss_change=0.1 system.epochs=2": "system.min_loss_change=0.1|system.epochs=2",
+    "system.obs_min_std=2 system.obs_max_std=1": "system.obs_min_std=2.0|system.obs_max_std=1.0",
     "system.schedules.log_ratio_clip.end=1": "system.schedules.log_ratio_clip|null",
     # environments
     "env.name=Cartpole-v1": "env.name=Cartpole-v1|CartPole-v1",
@@ -145,6 +147,10 @@ SETTINGS = {  # what is typed, and what the line must name: settings that do not
     f"{CRITIC} network.critic_head.low=20": "network.critic_head|low=20",
     f"{CRITIC} system.clip_value_loss=true": "system.clip_value_loss=true|network/critic_head",
     f"{CRITIC} system.value_loss=huber": "system.value_loss=huber|network/critic_head",
+    f"system.algorithm={DISTRIBUTIONAL}": "DistributionalPPO|network/critic_head=categorical",
+    f"{CRITIC} system.algorithm={DISTRIBUTIONAL} system.normalize_values=true": (
+        "system.normalize_values=true|DistributionalPPO"
+    ),
     # layers and the observations they take
     f"network/torso@{TORSO}=cnn": f"{TORSO}|CartPole-v1|network/input_layer=image",
     "network=cnn": "network.input_layer|(4,)",

@@ -51,6 +51,7 @@ SPINE = {
     *("contract", "gradient_steps", "report", "schedules", "stepwise", "whole"),
 }
 OF_SOME = {"ppo", "ppo_data", "ppo_settings", "adaptation", "pqn", "objectives", "actor_critic"}
+OF_SOME |= {"distributional_ppo"}
 
 USED_EXTRAS = ("gymnasium", "ray", "tensorboard", "wandb")
 NOWHERE = set[str]()

@@ -69,6 +69,8 @@ def build(config: Config, plan: Plan) -> System:
         normalize_observations=system.normalize_observations,
         normalize_entries=tuple(system.normalize_entries),
         obs_clip=system.obs_clip,
+        obs_min_std=system.obs_min_std,
+        obs_max_std=system.obs_max_std,
         normalize_rewards=system.normalize_rewards,
         schedules=tuple((name, found.kind) for name, found in find_schedules(system).items()),
         clip_together=system.clip_together,
