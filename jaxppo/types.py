@@ -419,6 +419,7 @@ class System:
     num_value_chunks: int  # in which a rollout's steps are valued, one after another
     stop_early: bool  # epochs end where the algorithm says so
     stop_settled: bool  # epochs end once their loss hardly changes
+    details: bool  # more metrics
     learns: bool  # False: only collect
     skip_nonfinite: bool  # gradient steps, and updates of statistics
     normalize_observations: bool

@@ -22,6 +22,7 @@ from jaxppo.algorithms.objectives import (
     reads_distribution,
 )
 from jaxppo.algorithms.ppo_data import (
+    DetailMetrics,
     Extras,
     FinishMetrics,
     LossMetrics,
@@ -30,6 +31,7 @@ from jaxppo.algorithms.ppo_data import (
     State,
     Steps,
     TargetMetrics,
+    details,
 )
 from jaxppo.algorithms.ppo_settings import PPOSettings, check_fit, settings_type
 from jaxppo.config.schema import Config, SystemConfig
@@ -54,6 +56,7 @@ class PPO(ActorCritic):
 
     Settings, hyperparameters_type = PPOSettings, PPOHyperparameters
     loss_metrics, target_metrics, finish_metrics = LossMetrics, TargetMetrics, FinishMetrics
+    detail_metrics, details = DetailMetrics, details
     group_names = ("actor", "critic")
 
     @classmethod

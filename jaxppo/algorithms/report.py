@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from jaxppo.algorithms.details import no_details, of_update
 from jaxppo.algorithms.guards import outcome
 from jaxppo.algorithms.metrics import LAST, SUM, identity, metric, metrics, over_axes, over_first
 from jaxppo.algorithms.optimizers import learning_rate
 from jaxppo.ops.statistics import num_nonfinite
-from jaxppo.types import AgentState, LearnerState, PyTree, Rollout, System, pytree
+from jaxppo.types import AgentState, Batch, LearnerState, PyTree, Rollout, System, pytree
 
 
 @metrics
@@ -39,6 +40,7 @@ class LearnMetrics:
     steps: StepMetrics  # averaged over the gradient steps
     targets: Any  # the algorithm's target_metrics
     finish: Any  # the algorithm's finish_metrics
+    details: Any  # Details, with logger.details
 
 
 @metrics
@@ -71,6 +73,7 @@ class Learnt:
     targets: Any  # the algorithm's target_metrics
     steps: Any  # StepMetrics or guards.Outcome, [epochs, num_minibatches]
     finish: Any  # the algorithm's finish_metrics
+    batch: Batch  # that the epochs learnt from
 
 
 def report(system: System, rollout: Rollout, learnt: Learnt) -> Metrics:
@@ -116,6 +119,7 @@ def of_learning(system: System, learnt: Learnt) -> LearnMetrics:
         steps=means,
         targets=learnt.targets,
         finish=learnt.finish,
+        details=of_update(system, agent, learnt.batch),
     )
 
 
@@ -133,6 +137,7 @@ def zero_metrics(system: System) -> Metrics:
         steps=no_step(system),
         targets=identity(algorithm.target_metrics),
         finish=identity(algorithm.finish_metrics),
+        details=no_details(system),
     )
     reused = {"reused_starts": jnp.zeros(())} if system.env.pool_size else {}
     return identity(Metrics, rollout=identity(RolloutMetrics, reused_starts=reused), learn=learn)

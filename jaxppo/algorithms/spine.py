@@ -156,7 +156,7 @@ def learn(
     with jax.named_scope("epochs"):
         agent, of_steps = run_epochs(system, agent, scaled, batch, keys)
         agent, of_finish = system.algorithm.finish(system, agent, batch)
-    learnt = Learnt(agent=agent, targets=of_targets, steps=of_steps, finish=of_finish)
+    learnt = Learnt(agent=agent, targets=of_targets, steps=of_steps, finish=of_finish, batch=batch)
     return end_update(system, before, agent, rollout), learnt
 
 

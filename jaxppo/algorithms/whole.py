@@ -162,7 +162,7 @@ def _row(found: Metrics) -> dict[str, jax.Array]:
         "nonfinite_reward": rollout.nonfinite_reward,
         "nonfinite_observation": rollout.nonfinite_observation,
         "empty_mask": rollout.empty_mask,
-        **{name: value for name, _, value in leaves(found.learn)},
+        **{name: value for name, _, value in leaves(found.learn) if not jnp.ndim(value)},
         **{
             name: jnp.where(found.learn.skipped_updates > 0, jnp.nan, value)
             for name, _, value in leaves(found.learn.steps)

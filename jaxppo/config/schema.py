@@ -519,6 +519,17 @@ class LoggerConfig:
         "starts anew after it; null: only those",
         low=1,
     )
+    details: bool = setting(
+        False,
+        "add to train events what each update computes only for this: extremes and histograms of "
+        "advantages, values and targets, changes of policy and values; also waits and memory",
+    )
+    alarm_loss: float | None = setting(
+        None,
+        "write an alarm event at once if the mean loss of a call, of about a second, is above "
+        "this; null: never",
+        above=0,
+    )
     json: bool = setting(True, "write metrics.jsonl (one object per event) and summary.json")
     plot: bool = setting(True, "draw learning_curve.png")
     marl_eval: bool = setting(

@@ -11,6 +11,8 @@ import numpy as np
 
 from jaxppo.types import Discrete, MultiDiscrete, PyTree, Space
 
+FORBIDDEN = 5e8  # logits of greater magnitude are those of illegal values: see ops.distributions
+
 
 def to_action(distribution: Any, value: PyTree) -> PyTree:
     """Return the environment's action for a raw action; without a `to_action` they are equal."""
@@ -35,6 +37,18 @@ def has_dimensions(distribution: Any) -> bool:
         parts = jax.tree.leaves(distribution.distributions, is_leaf=_is_part)
         return all(map(has_dimensions, parts))
     return hasattr(distribution, "event_ndim")
+
+
+def largest_logit(distribution: Any) -> jax.Array:
+    """Return the greatest magnitude of a legal logit of its categorical parts; 0 without any."""
+    found = [jnp.zeros((), jnp.float32)]
+    if hasattr(distribution, "distributions"):
+        parts = jax.tree.leaves(distribution.distributions, is_leaf=_is_part)
+        found += map(largest_logit, parts)
+    elif hasattr(distribution, "event_ndim") and hasattr(distribution, "logits"):
+        size = jnp.abs(distribution.logits)
+        found.append(jnp.max(jnp.where(size < FORBIDDEN, size, 0.0)))
+    return functools.reduce(jnp.maximum, found)
 
 
 def _is_part(x: Any) -> bool:

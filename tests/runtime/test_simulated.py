@@ -130,6 +130,17 @@ def test_processes_change_nothing(known: Any) -> None:
 
 
 @pytest.mark.long
+def test_details_of_simulators_say_who_waited(tmp_path: Path) -> None:
+    lagging = (KNOWN, "arch.actors=2", "arch.max_policy_lag=2", "logger.every=1")
+    plain = train(*lagging)
+    same(plain, train(*lagging, "logger.details=true", run_dir=tmp_path))
+    for event in events_of(tmp_path, "train"):
+        assert event["policy_lag_min"] <= event["policy_lag"]
+        for who in ("actor", "learner"):
+            assert 0 <= event[f"{who}_wait_min"] <= event[f"{who}_wait_max"] < 60
+
+
+@pytest.mark.long
 def test_actors_are_reproducible_and_the_lag_is_logged(tmp_path: Path) -> None:
     lagging = (KNOWN, "arch.actors=2", "arch.max_policy_lag=2", "logger.every=1")
     first = train(*lagging, run_dir=tmp_path / "first")

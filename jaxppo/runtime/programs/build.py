@@ -64,6 +64,7 @@ def build(config: Config, plan: Plan) -> System:
         num_value_chunks=num_value_chunks,
         stop_early=algorithm.stops_early,
         stop_settled=system.min_loss_change is not None,
+        details=config.logger.details,
         learns=config.arch.learn,
         skip_nonfinite=config.arch.on_nonfinite == "skip",
         normalize_observations=system.normalize_observations,
@@ -137,7 +138,9 @@ def program_key(config: Config) -> Config:
         config,
         arch=dataclasses.replace(config.arch, seed=0, num_seeds=1, profile=None, distributed={}),
         system=dataclasses.replace(config.system, **neutral),
-        logger=LoggerConfig(every=config.logger.every),  # its windows are part of the state
+        logger=LoggerConfig(  # windows and details are part of the state
+            every=config.logger.every, details=config.logger.details
+        ),
         init_from=None,  # the parameters are data
         init_which="best",
         init_parts=[],

@@ -1,6 +1,7 @@
 """Evaluate the members of a run: after blocks, and the best policies at the end."""
 
 import dataclasses
+import time
 from collections.abc import Container
 from typing import Any
 
@@ -59,6 +60,7 @@ def conclude(run: Run, state: State) -> None:
 class _Played:
     episodes: Episodes  # [P, episodes]
     restarts: int  # of simulators
+    seconds: float
 
 
 def _evaluate(
@@ -86,7 +88,7 @@ def _seeds(run: Run) -> list[int]:
 
 def _play(run: Run, policy: Policy, keys: Any, times: int = 1) -> _Played:
     """Play episodes of all members; members fail if an action mask allows no action."""
-    before = run.programs.evaluation_restarts
+    before, began = run.programs.evaluation_restarts, time.perf_counter()
     num = run.config.arch.num_eval_episodes
     episodes = evaluate(run.layout, run.programs.evaluate, policy, keys, num, times)
     counts, steps = np.sum(episodes.empty_masks, axis=1), run.progress.steps
@@ -94,7 +96,8 @@ def _play(run: Run, policy: Policy, keys: Any, times: int = 1) -> _Played:
         i: run.members[i].diagnose_masks(int(counts[run.layout.row(i)]), steps) for i in run.active
     }
     run.fail({i: reason for i, reason in found.items() if reason is not None})
-    return _Played(episodes, run.programs.evaluation_restarts - before)
+    seconds = time.perf_counter() - began
+    return _Played(episodes, run.programs.evaluation_restarts - before, seconds)
 
 
 def _score(run: Run, played: _Played, i: int, steps: int) -> dict[str, Any]:
@@ -104,5 +107,13 @@ def _score(run: Run, played: _Played, i: int, steps: int) -> dict[str, Any]:
         "seconds": run.progress.seconds,
         **score(played.episodes, run.layout.row(i)),
         "max_eval_steps": run.layout.system.max_eval_steps,
+        **_speed(run, played),
         **({"env_restarts": played.restarts} if run.programs.is_simulated else {}),
     }
+
+
+def _speed(run: Run, played: _Played) -> dict[str, float]:
+    """Return the environment steps per second of all members' episodes, with logger.details."""
+    if not run.config.logger.details:
+        return {}
+    return {"evaluation_steps_per_second": float(np.sum(played.episodes.lengths)) / played.seconds}

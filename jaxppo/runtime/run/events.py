@@ -183,12 +183,14 @@ class Events:
 def aggregate(events: Sequence[sinks.Event]) -> sinks.Event:
     """Aggregate the events of several members into one.
 
-    Numbers are means over members, except sums (`SUMS`), minima (`_min`) and maxima (`_max`).
-    Evaluations also have all scores as `member_returns`, and statistics over members:
+    Numbers are means over members, except sums (`SUMS` and histograms), minima (`_min`) and maxima
+    (`_max`). Evaluations also have all scores as `member_returns`, and statistics over members:
     `member_return_iqm` and so on.
     """
 
     def merge(name: str, values: list[Any]) -> Any:
+        if name.endswith("_histogram") and None not in values:
+            return [sum(counts) for counts in zip(*values, strict=True)]
         found = [value for value in values if isinstance(value, int | float)]
         if not found or all(value == values[0] for value in values):
             return values[0]

@@ -258,7 +258,9 @@ def read_state(resumed: Resumed, layout: Layout, members: Members) -> State:
 
     def begin() -> tuple[LearnerState, Policy, Metrics, Metrics | None]:
         state = build.begin(system, configs, plan)
-        total = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(configs),)), zero_metrics(system))
+        total = jax.tree.map(
+            lambda x: jnp.broadcast_to(x, (len(configs), *x.shape)), zero_metrics(system)
+        )
         return state, state.agent.policy, total, total if resumed.facts.every else None
 
     arrays = checkpoint.concatenate(resumed.found)

@@ -123,6 +123,14 @@ def _train(event: Event) -> list[str]:
     ]
 
 
+def _alarm(event: Event) -> list[str]:
+    of = f" of seed {event['seed']}" if "seed" in event else ""
+    return [
+        f"{event['steps']:>13,} steps  alarm: loss {event['loss']:.4g}{of} is above "
+        f"logger.alarm_loss={event['alarm_loss']:g}; train return {number(event['episode_return'])}"
+    ]
+
+
 def _finite(values: Sequence[float | None]) -> list[float]:
     return [x for x in values if x is not None and math.isfinite(x)]
 
@@ -253,6 +261,7 @@ _LINES = {
     "start": _start,
     "compile": _compile,
     "train": _train,
+    "alarm": _alarm,
     "eval": _eval,
     "absolute": _absolute,
     "selection": _selection,
