@@ -95,7 +95,9 @@ class ArchConfig:
         choices=("thorough", "quick"),
     )
     profile: str | None = setting(
-        None, "folder for a profiler trace of two updates before the first block; null: no trace"
+        None,
+        "folder for a profiler trace of two updates before the first block, whose phases are "
+        "printed as a table; null: no trace",
     )
     distributed: dict[str, Any] | None = setting(
         {},

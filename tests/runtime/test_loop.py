@@ -22,6 +22,7 @@ from jaxppo.runtime.programs.evaluating import score
 from jaxppo.runtime.programs.placement import Layout
 from jaxppo.runtime.run import blocks, evaluations, loop
 from jaxppo.runtime.run.jobs import TrainingError
+from jaxppo.runtime.run.profiling import phase_of
 from jaxppo.types import Policy
 
 pytestmark = pytest.mark.usefixtures("share_programs")
@@ -174,6 +175,12 @@ def test_a_profile_leaves_a_trace_by_phase_and_the_run_as_it_was(
     assert len(recorder.of("train")) == 4
     (trace,) = tmp_path.rglob("*.xplane.pb")
     assert b"gradients" in trace.read_bytes()
+    (profile,) = recorder.of("profile")
+    assert {"act", "environment", "gradients", "optimizer"} <= set(profile["phases"])
+    assert all(0 < seconds < 10 for seconds in profile["phases"].values())
+    assert phase_of("jit(f)/epochs/while/body/gradients/transpose(jvp())/mul") == "gradients"
+    assert phase_of("jit(f)/collect/while/body/act/dot") == "act"
+    assert phase_of("jit(f)/epochs/while/body/add") == "other"
 
 
 def test_an_alarm_is_written_once_while_the_loss_is_too_high(

@@ -130,6 +130,24 @@ def test_processes_change_nothing(known: Any) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("actors", [[], ["arch.actors=2"]])
+def test_a_profile_prints_phases_and_leaves_the_run_as_it_was(
+    actors: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    returns = []
+    for more in ([], [f"arch.profile={tmp_path / 'trace'}"]):
+        config = jaxppo.compose("ff_ppo", [*SMALL, KNOWN, *actors, "logger.plot=false", *more])
+        folder = tmp_path / str(len(returns))
+        folder.mkdir()
+        run(config, folder)
+        returns.append([event["episode_return"] for event in events_of(folder, "eval")])
+    assert returns[0] == returns[1]
+    table = capsys.readouterr().out
+    for phase in ("act", "environment", "learn", "actors wait", "learner waits"):
+        assert re.search(rf"^  {phase} .* ms .*%$", table, re.MULTILINE)
+
+
+@pytest.mark.long
 def test_details_of_simulators_say_who_waited(tmp_path: Path) -> None:
     lagging = (KNOWN, "arch.actors=2", "arch.max_policy_lag=2", "logger.every=1")
     plain = train(*lagging)
@@ -398,7 +416,6 @@ REFUSED = [
     "arch.actors=3",
     "arch.actors=1 population.size=5 population.selection=pbt "
     "population.hyperparameters={actor_lr:[1e-4,1e-2]}",
-    "arch.profile=/tmp/none",
 ]
 
 

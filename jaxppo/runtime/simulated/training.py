@@ -157,6 +157,14 @@ class Training:
         details = timed.extremes() if self._details else {}
         return {**found, **details, "env_restarts": restarts}
 
+    def phases(self) -> dict[str, float]:
+        """Return the seconds of each phase since the last report, of all actors and the learner."""
+        timed = self._timed
+        return {
+            **{"act": timed.acting, "environment": timed.stepping, "learn": timed.learning},
+            **{"actors wait": timed.waiting, "learner waits": timed.starved},
+        }
+
     def close(self) -> None:
         """End all actors and their simulators."""
         if self._threads is not None:

@@ -102,6 +102,16 @@ def _compile(event: Event) -> list[str]:
     return [f"compiled in {event['seconds']:.1f} s ({parts}){cost}"]
 
 
+def _profile(event: Event) -> list[str]:
+    """Return a table of the phases of an update."""
+    phases, whole = event["phases"], sum(event["phases"].values()) or 1.0
+    rows = [
+        f"  {name:<12} {seconds * 1e3:>10.3f} ms {seconds / whole:>7.1%}"
+        for name, seconds in phases.items()
+    ]
+    return ["an update by phase (arch.profile):", *rows, f"  {'all':<12} {whole * 1e3:>10.3f} ms"]
+
+
 def _train(event: Event) -> list[str]:
     found = {name: event[name] for name in event["headlines"] if event[name] is not None}
     shown = [event["headlines"][name].format(value) for name, value in found.items()]
@@ -260,6 +270,7 @@ _LINES = {
     "resume": _resume,
     "start": _start,
     "compile": _compile,
+    "profile": _profile,
     "train": _train,
     "alarm": _alarm,
     "eval": _eval,
