@@ -115,6 +115,16 @@ class TimeStep:
     reward: jax.Array  # [B] float32
     terminated: jax.Array  # [B] bool, the MDP ended: do not bootstrap
     truncated: jax.Array  # [B] bool, a time limit ended it: bootstrap from final_observation
+    # [B] float32 each, of env.metrics; NaN where this step tells nothing
+    metrics: dict[str, jax.Array] = dataclasses.field(default_factory=dict)
+
+
+@pytree
+class Tally:
+    """What a number that the environment tells has added up to in the running episodes."""
+
+    total: jax.Array  # [B] float32; 0 before the first number
+    count: jax.Array  # [B] int32, steps that told a number
 
 
 @pytree
@@ -165,6 +175,9 @@ class Ended:
     count: jax.Array  # int32
     episode_return: jax.Array  # float32, undiscounted
     episode_length: jax.Array  # int32
+    # Of env.metrics: sums over those of the episodes that told a number, and how many these are
+    metrics: dict[str, jax.Array] = dataclasses.field(default_factory=dict)  # float32
+    told: dict[str, jax.Array] = dataclasses.field(default_factory=dict)  # float32
 
 
 @pytree
@@ -228,6 +241,7 @@ class ActingState:
     episode_length: jax.Array  # [B] int32
     discounted_return: jax.Array  # [B] float32, the past rewards of the episode, discounted
     key: jax.Array  # typed key
+    tallies: dict[str, Tally] = dataclasses.field(default_factory=dict)  # [B] of env.metrics
 
 
 @pytree
@@ -427,4 +441,5 @@ class System:
     clip_together: bool  # one gradient norm of all optimiser groups
     evaluation_greedy: bool
     max_eval_steps: int
+    metrics: dict[str, str] = dataclasses.field(default_factory=dict)  # of env.metrics: last, ...
     axes: tuple[str, ...] = ()  # mapped axes over which one agent is averaged: batch, device

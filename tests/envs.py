@@ -74,8 +74,9 @@ class Shown(Clock):
     def step_env(
         self, key: jax.Array, state: State, action: jax.Array, params: Any
     ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
-        obs, state, _, over, info = super().step_env(key, state, action, params)
-        return self.show(obs, params), state, jnp.float32(params.weight), over, info
+        obs, state, _, over, _ = super().step_env(key, state, action, params)
+        told = {"time": state.time, "shown": {"weight": params.weight * state.time}}
+        return self.show(obs, params), state, jnp.float32(params.weight), over, told
 
     def is_truncated(self, state: State, params: Any) -> jax.Array:
         return state.time >= params.count

@@ -45,7 +45,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "system__sequence_length": 4,
         "network": MEMORY,
         "arch": {"on_nonfinite": "skip", "num_seeds": 2},
-        "env": RANDOMIZED,
+        "env": {**RANDOMIZED, "metrics": ["shown.weight:sum", "time:mean"]},
     },
     "memory": {"system__sequence_length": 4, "network": MEMORY},
     "seeds": {"arch": {"num_seeds": 3}},

@@ -34,7 +34,9 @@ class Twin:
         state = jnp.stack([time + 1, first])
         terminated = (first == 1) & (time + 1 >= LENGTH)
         reward = jnp.float32(action) * (time + 1) - 0.5
-        return state, self._see(state), reward, terminated, jnp.array(False)
+        odd = jnp.where(state[0] % 2 == 1, 10.0 * state[0], jnp.nan)
+        told = {"action": action, "late": {"time": state[0], "odd": odd}}
+        return state, self._see(state), reward, terminated, jnp.array(False), told
 
     def _see(self, state: Any) -> jax.Array:
         time, first = state
@@ -61,7 +63,9 @@ class Known(gymnasium.Env):
         self.time += 1
         reward = float(action) * self.time - 0.5
         terminated = self.first == 1 and self.time >= LENGTH
-        return self._see(), reward, terminated, self.time >= self.limit, {}
+        late = {"time": self.time, **({"odd": [10 * self.time]} if self.time % 2 else {})}
+        info = {"action": np.int64(action), "late": late, "name": "known", "seen": self._see()}
+        return self._see(), reward, terminated, self.time >= self.limit, info
 
     def render(self) -> Any:
         if self.render_mode is None:
@@ -78,6 +82,15 @@ class Where(Known):
     def step(self, action: Any) -> Any:
         obs, _, *rest = super().step(action)
         return (obs, float(os.getpid()), *rest)
+
+
+class Lucky(Known):
+    """Tells `success` only where an episode terminates."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, _ = super().step(action)
+        info = {"success": True, "far": 3} if terminated else {"far": 3}
+        return obs, reward, terminated, truncated, info
 
 
 class Wide(gymnasium.Env):

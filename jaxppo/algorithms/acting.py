@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxppo.algorithms.schedules import begin_update
 from jaxppo.kernels import packing, random_bits
 from jaxppo.kernels.precisions import precision
-from jaxppo.ops import sequences
+from jaxppo.ops import sequences, tallies
 from jaxppo.ops.collectives import BATCH_AXIS, any_over
 from jaxppo.ops.statistics import normalize
 from jaxppo.types import (
@@ -46,6 +46,7 @@ def init_acting(system: System, key: jax.Array) -> ActingState:
         episode_length=jnp.zeros(system.num_envs, jnp.int32),
         discounted_return=jnp.zeros(system.num_envs, jnp.float32),
         key=key,
+        tallies=tallies.init(system.metrics, (system.num_envs,)),
     )
 
 
@@ -251,6 +252,9 @@ def record(
     done = step.terminated | step.truncated
     episode_return = acting.episode_return + step.reward
     episode_length = acting.episode_length + 1
+    counted = tallies.add(system.metrics, acting.tallies, step.metrics)
+    found = tallies.results(system.metrics, counted)
+    tells = {name: done & ~jnp.isnan(x) for name, x in found.items()}
     discounted: PyTree = ()
     past = acting.discounted_return
     if system.normalize_rewards:
@@ -277,11 +281,14 @@ def record(
         episode_return=jnp.where(done, 0.0, episode_return),
         episode_length=jnp.where(done, 0, episode_length),
         discounted_return=past,
+        tallies=jax.tree.map(lambda x: jnp.where(done, 0, x), counted),
     )
     ended = Ended(
         count=jnp.sum(done, dtype=jnp.int32),
         episode_return=jnp.sum(jnp.where(done, episode_return, 0.0)),
         episode_length=jnp.sum(jnp.where(done, episode_length, 0)),
+        metrics={name: jnp.sum(jnp.where(tells[name], x, 0.0)) for name, x in found.items()},
+        told={name: jnp.sum(x, dtype=jnp.float32) for name, x in tells.items()},
     )
     return acting, (transition, ended)
 
@@ -357,4 +364,11 @@ def zero_steps(system: System, lead: tuple[int, ...]) -> TimeStep:
     obs = zeros(system.env.observation_space, lead)
     flag = jnp.zeros(lead, bool)
     reward = jnp.zeros(lead, jnp.float32)
-    return TimeStep(obs=obs, final_observation=obs, reward=reward, terminated=flag, truncated=flag)
+    return TimeStep(
+        obs=obs,
+        final_observation=obs,
+        reward=reward,
+        terminated=flag,
+        truncated=flag,
+        metrics=dict.fromkeys(system.metrics, reward),
+    )

@@ -52,6 +52,8 @@ class RolloutMetrics:
     nonfinite_observation: jax.Array = metric(SUM, count=True)
     empty_mask: jax.Array = metric(SUM, count=True)  # observations whose mask allowed no action
     reused_starts: dict[str, jax.Array]  # of a pool, in an update
+    metrics: dict[str, jax.Array]  # of env.metrics: sums over the ended episodes that told them
+    told: dict[str, jax.Array]  # how many these are; a ratio of means is that of the sums
 
 
 @metrics
@@ -94,6 +96,8 @@ def of_rollout(system: System, rollout: Rollout) -> RolloutMetrics:
         nonfinite_observation=num_nonfinite(steps.obs),
         empty_mask=jnp.sum(empty, dtype=jnp.int32),
         reused_starts=rollout.reused_starts,
+        metrics=ended.metrics,
+        told=ended.told,
     )
 
 
@@ -135,7 +139,9 @@ def zero_metrics(system: System) -> Metrics:
         finish=identity(algorithm.finish_metrics),
     )
     reused = {"reused_starts": jnp.zeros(())} if system.env.pool_size else {}
-    return identity(Metrics, rollout=identity(RolloutMetrics, reused_starts=reused), learn=learn)
+    none = dict.fromkeys(system.metrics, jnp.zeros(()))
+    rollout = identity(RolloutMetrics, reused_starts=reused, metrics=none, told=none)
+    return identity(Metrics, rollout=rollout, learn=learn)
 
 
 def no_step(system: System) -> StepMetrics:

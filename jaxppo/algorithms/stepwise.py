@@ -5,6 +5,7 @@ With the same environments the numbers are those of `spine.train_block`.
 
 import dataclasses
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -190,11 +191,12 @@ def joined(
         return jax.tree.map(lambda *x: jnp.concatenate(x, axis=axis), *parts)
 
     reset = join(0, *(each.reset for each in rollouts))
-    begun = {
+    begun: dict[str, Any] = {
         name: jnp.where(reset, 0, getattr(state.acting, name))
         for name in ("episode_return", "episode_length", "discounted_return")
     }
     obs = join(0, *(each.obs for each in rollouts))
+    begun["tallies"] = jax.tree.map(lambda x: jnp.where(reset, 0, x), state.acting.tallies)
     acting = dataclasses.replace(state.acting, obs=obs, reset=reset, **begun)
     memories = [each.memory for each in rollouts]
     acted = join(1, *((m.carries, m.action, m.extras) for m in memories))

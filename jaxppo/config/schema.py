@@ -59,6 +59,11 @@ class ArchConfig:
     max_eval_steps: int | None = setting(
         None, "longest evaluation episode, in steps; null: the environment's time limit", low=1
     )
+    eval_metric: str | None = setting(
+        None,
+        "a name of env.metrics, whose mean over the episodes of an evaluation chooses the best "
+        "policy and is the absolute metric, the higher the better; null: the return",
+    )
     evaluation_greedy: bool = setting(
         True, "true: evaluate the mode of the policy, without noise; false: sample actions"
     )
@@ -249,6 +254,9 @@ class SystemConfig(SystemNumbers):
         """Raise `ConfigError` if a minibatch, summed over all learners, is too small."""
 
 
+# How a number of `env.metrics` adds up over an episode
+METRIC_KINDS = ("last", "sum", "mean", "max")
+
 # Settings of `env` that change how simulators are run, and no result
 HOW_RUN = ("processes", "isolated", "on_error", "step_timeout")
 LIBRARIES = (  # the choices of env.library
@@ -315,6 +323,11 @@ class EnvConfig:
     extras: list[str] = setting(
         [], "entries to add to the observation: last_action, last_reward, step"
     )
+    metrics: list[str] = setting(
+        [],
+        "numbers that the environment tells besides the reward, each with how it adds up over an "
+        "episode (last, sum, mean or max; without: last), such as [success, x_position:mean]",
+    )
     action_mask: str | None = setting(
         "action_mask", "key of a dict observation that holds the mask of legal actions; null: none"
     )
@@ -345,6 +358,22 @@ class EnvConfig:
         "gymnasium: seconds after which the step of a process has failed, with env.processes",
         above=0,
     )
+
+    @property
+    def metric_kinds(self) -> dict[str, str]:
+        """Return how each number of `metrics` adds up; `ConfigError` for what is none."""
+        found: dict[str, str] = {}
+        for entry in self.metrics:
+            name, _, kind = entry.rpartition(":") if ":" in entry else (entry, "", "last")
+            if not name or kind not in METRIC_KINDS:
+                raise ConfigError(
+                    f"env.metrics=[{entry}]: must be a name, or NAME:KIND with one of "
+                    f"{', '.join(METRIC_KINDS)}"
+                )
+            if name in found:
+                raise ConfigError(f"env.metrics: has {name} twice; leave one of them out")
+            found[name] = kind
+        return found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,8 @@ from jaxppo.config.importing import imported
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import unknown
 from jaxppo.envs.simulated import Simulated, refuse_settings
-from jaxppo.simulators import making
+from jaxppo.envs.told import refuse_untold
+from jaxppo.simulators import making, told
 from jaxppo.simulators.pool import Pool
 
 
@@ -67,6 +68,10 @@ def simulated(name: str | None, factory: Callable[..., Any], config: EnvConfig) 
     with contextlib.closing(one):
         limit = getattr(spec, "max_episode_steps", None) or None
         spaces = one.observation_space, one.action_space
+        wanted = config.metric_kinds
+        known = told.names_of(one, wanted) if wanted else None
+        if known is not None:
+            refuse_untold(name, wanted, known)
 
     def start(env: Simulated, num: int) -> Pool:
         return Pool(
@@ -78,6 +83,7 @@ def simulated(name: str | None, factory: Callable[..., Any], config: EnvConfig) 
             isolated=config.isolated,
             restart=config.on_error == "restart",
             timeout=config.step_timeout,
+            metrics=[*wanted],
         )
 
     return Simulated(name, *spaces, limit, start, partial(_drawn, factory))

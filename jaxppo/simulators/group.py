@@ -10,6 +10,7 @@ import numpy as np
 from jaxppo.simulators.faults import ANY_ERROR, Fault, ReturnedError, in_words, values_of
 from jaxppo.simulators.making import without_repeats
 from jaxppo.simulators.spaces import Arrays, Leaf, actions_of
+from jaxppo.simulators.told import names, number
 
 VALUES = {  # what functions of Gymnasium's environments return
     "reset": "observation, info",
@@ -53,6 +54,7 @@ class Group:
         self._space = self._envs[self._rows[0]].action_space
         self._plain = len(self._leaves) == 1 and self._leaves[0].is_plain
         self._steps = dict.fromkeys(self._rows, 0)
+        self._untold: dict[int, set[str]] = {}  # metrics that the episode has not told so far
         self._floats = [i for i, leaf in enumerate(observations) if leaf.dtype.startswith("float")]
         self._before = [x[self._part].copy() for x in arrays.obs]
 
@@ -86,8 +88,10 @@ class Group:
                 returned = self._envs[row].step(actions[row - part.start])
                 if self._steps[row] == 1:  # not at every step, since this takes a microsecond
                     _check_step(returned)
-                obs, reward, terminated, truncated, _ = returned
+                obs, reward, terminated, truncated, info = returned
                 self._write(row, obs)
+                if arrays.metrics:
+                    self._tell(row, info, over=terminated or truncated)
                 arrays.reward[row] = float(reward)
                 arrays.terminated[row] = terminated
                 arrays.truncated[row] = truncated
@@ -124,6 +128,7 @@ class Group:
 
     def _start(self, row: int, seed: int | None) -> None:
         self._arrays.current[self._rows[0]] = row
+        self._untold[row] = set(self._arrays.metrics)
         obs, info = values_of(self._envs[row].reset(seed=seed), VALUES["reset"])
         if info is not None and not isinstance(info, Mapping):  # two parts of an observation
             raise ReturnedError(f"the second value is {_shown(info)}, and must be the info")
@@ -162,6 +167,20 @@ class Group:
                     f"observation{leaf.name} has integers that {array.dtype.name} does not have"
                 )
 
+    def _tell(self, row: int, info: Mapping[str, Any], *, over: bool) -> None:
+        """Write what a step tells; `ReturnedError` if an episode ends without a metric."""
+        untold = self._untold[row]
+        for name, array in self._arrays.metrics.items():
+            array[row] = number(info, name)
+            if not np.isnan(array[row]):
+                untold.discard(name)
+        if over and untold:
+            known = ", ".join(names(info)) or "nothing"
+            raise ReturnedError(
+                f"the episode ends, and its info has never told {min(untold)} of env.metrics; it "
+                f"tells {known}"
+            )
+
     def _nonfinite(self, rows: Sequence[int]) -> list[Fault]:
         """Return faults of the rows whose reward or observation is not finite."""
         arrays, part = self._arrays, self._part
@@ -187,6 +206,8 @@ class Group:
         """Make an environment anew, and end its episode at the observation before the fault."""
         arrays = self._arrays
         arrays.reward[row], arrays.terminated[row], arrays.truncated[row] = 0.0, False, True
+        for told in arrays.metrics.values():
+            told[row] = np.nan
         for final, before in zip(arrays.final, self._before, strict=True):
             final[row] = before[row - self._part.start]
         self._remake(row)

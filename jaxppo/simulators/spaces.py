@@ -100,7 +100,12 @@ class Arrays:
     """
 
     def __init__(
-        self, num: int, observations: Sequence[Leaf], actions: Sequence[Leaf], buffer: Any = None
+        self,
+        num: int,
+        observations: Sequence[Leaf],
+        actions: Sequence[Leaf],
+        buffer: Any = None,
+        metrics: Sequence[str] = (),
     ) -> None:
         self.size = 0  # bytes of a buffer for all arrays
 
@@ -121,3 +126,4 @@ class Arrays:
         self.stepping = take((), bool)  # which environments the next command is for
         self.seed = take((), np.int64)  # of the next reset; -1: the environment goes on drawing
         self.current = take((), np.int64)  # row 0 of a process: the row that it steps now
+        self.metrics = {name: take((), np.float32) for name in metrics}  # NaN: not told

@@ -54,7 +54,7 @@ def _make(payload: bytes, memory: int) -> Group:
     make = pickle.loads(given["make"])
     observations, actions = pickle.loads(given["leaves"])
     buffer = mmap.mmap(memory, 0)
-    arrays = Arrays(given["num"], observations, actions, buffer)
+    arrays = Arrays(given["num"], observations, actions, buffer, given["metrics"])
     return Group(make, given["rows"], arrays, observations, restart=given["restart"])
 
 

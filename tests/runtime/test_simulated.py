@@ -41,6 +41,7 @@ SMALL = [
     *("arch.max_eval_steps=20", "system.epochs=2", "arch.compiler=quick"),
 ]
 KNOWN, TWIN = "env.target=simulators.Known", "env.target=simulators.Twin"
+METRICS = "env.metrics=[late.time:mean,late.odd:sum,action:max]"
 
 
 def policy_gradient(agent: Any, steps: Any, distribution: Any, log_prob: jax.Array) -> jax.Array:
@@ -57,8 +58,11 @@ def same(one: Any, other: Any, *, rtol: float = 0) -> None:
         jax.tree.leaves(one.policy.policy), jax.tree.leaves(other.policy.policy), strict=True
     ):
         np.testing.assert_allclose(*map(np.asarray, map(jaxppo_data, (x, y))), rtol, 0)
-    for name in ("episode_return", "episode_length", "unfinished"):
+    told = [name for name in one.evaluations if name.startswith("env/")]
+    for name in ("episode_return", "episode_length", "unfinished", *told):
         np.testing.assert_array_equal(one.evaluations[name], other.evaluations[name])
+    for name in told:
+        np.testing.assert_array_equal(one.metrics[name], other.metrics[name])
     assert one.absolute_metric == other.absolute_metric
 
 
@@ -76,19 +80,20 @@ RECURRENT = [
     *("network=gru", "system.sequence_length=4", "arch.update_batch_size=2"),
     *("system.normalize_observations=true", "system.normalize_rewards=true"),
     *("system.obs_norm_warmup_steps=64", "arch.evaluation_greedy=false", "system.gae_lambda=0.9"),
+    METRICS,
 ]
 
 
 @pytest.fixture(scope="module")
 def known() -> Any:
     """A run in `Known`, with which others are compared."""
-    return train(KNOWN)
+    return train(KNOWN, METRICS)
 
 
 @pytest.fixture(scope="module")
 def twin() -> Any:
     """A run in the same environment in JAX."""
-    return train(TWIN)
+    return train(TWIN, METRICS)
 
 
 def test_a_simulator_gives_the_numbers_of_the_same_environment_in_jax(
@@ -126,7 +131,7 @@ def test_other_runs_have_the_returns_of_jax(settings: list[str], command: str) -
 
 
 def test_processes_change_nothing(known: Any) -> None:
-    same(known, train(KNOWN, "env.processes=2"))
+    same(known, train(KNOWN, METRICS, "env.processes=2"))
 
 
 @pytest.mark.long
@@ -430,6 +435,11 @@ def test_observations_without_entries_and_masks_that_do_not_fit(space: Any, word
         (("env.name=CartPole-v7",), "env.name=CartPole-v7: no such"),
         (("env.name=CartPole-v1", "+env.kwargs.colour=red"), "env.name=CartPole-v1: cannot"),
         (("env.name=CartPole-v1", "env.wrappers=[nowhere.Wrapper]"), "env.wrappers=nowhere"),
+        (("env.name=CartPole-v1", "env.metrics=[success]"), r"env.metrics=\[success\].*none"),
+        (
+            (KNOWN, "env.metrics=[seen]"),
+            r"env.metrics=\[seen\].* tells action, late.time, late.odd",
+        ),
     ],
 )
 def test_names_that_are_not_there_are_refused(settings: tuple[str, ...], key: str) -> None:

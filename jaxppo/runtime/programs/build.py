@@ -42,6 +42,12 @@ def build(config: Config, plan: Plan) -> System:
             "set it to a number of steps"
         )
     _check_entries(config, env)
+    metrics, judge = config.env.metric_kinds, config.arch.eval_metric
+    if judge is not None and judge not in metrics:
+        known = f"one of {', '.join(metrics)}" if metrics else f"such as env.metrics=[{judge}]"
+        raise ConfigError(
+            f"arch.eval_metric={judge}: must be a name of env.metrics, {known}; null is the return"
+        )
     system = config.system
     algorithm: Algorithm = algorithm_class(system.algorithm).build(config, env)
     num_microbatches, num_value_chunks = microbatches.count(
@@ -72,6 +78,7 @@ def build(config: Config, plan: Plan) -> System:
         clip_together=system.clip_together,
         evaluation_greedy=config.arch.evaluation_greedy,
         max_eval_steps=max_eval_steps,
+        metrics=metrics,
     )
     if any(map(is_import_path, (system.algorithm, getattr(system, "objective", "")))):
         check_algorithm(built, hyperparameters(config, plan))

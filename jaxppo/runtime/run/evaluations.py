@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxppo.algorithms.evaluation import FIRST, Episodes, evaluation_streams
 from jaxppo.runtime.programs import build
-from jaxppo.runtime.programs.evaluating import evaluate, score
+from jaxppo.runtime.programs.evaluating import evaluate, judged_by, score
 from jaxppo.runtime.programs.placement import State
 from jaxppo.runtime.run.parts import Run
 from jaxppo.types import Policy
@@ -36,7 +36,8 @@ def evaluate_block(
 
 def conclude(run: Run, state: State) -> None:
     """Evaluate the best policies again (`arch.absolute_metric`); write the end of every member."""
-    reason = "no evaluation returned a finite number; look at the environment's rewards"
+    what = run.config.arch.eval_metric or "rewards"
+    reason = f"no evaluation returned a finite number; look at the environment's {what}"
     run.fail({i: reason for i in run.active if not run.members[i].facts.best})
     scores = {i: run.members[i].facts.best for i in run.active}
     if run.config.arch.absolute_metric and scores:
@@ -45,7 +46,7 @@ def conclude(run: Run, state: State) -> None:
         run.events.write(scores, "absolute")
     for i in run.active:
         member = run.members[i]
-        member.result = scores[i]["episode_return"]
+        member.result = scores[i][judged_by(scores[i])]
         member.end(run.describe_end(member, run.progress.status))
     ends = {i: member.facts.end for i, member in enumerate(run.members.all)}
     overall = None
@@ -77,7 +78,7 @@ def _evaluate(
     better = np.zeros(len(run.layout.slots), bool)
     for i, evaluation in found.items():
         better[run.layout.row(i)] = run.members[i].score(evaluation, trained=block != FIRST)
-    return {i: each["episode_return"] for i, each in found.items()}, better
+    return {i: each[judged_by(each)] for i, each in found.items()}, better
 
 
 def _seeds(run: Run) -> list[int]:
@@ -102,7 +103,7 @@ def _score(run: Run, played: _Played, i: int, steps: int) -> dict[str, Any]:
     return {
         "steps": steps,
         "seconds": run.progress.seconds,
-        **score(played.episodes, run.layout.row(i)),
+        **score(played.episodes, run.layout.row(i), run.config.arch.eval_metric),
         "max_eval_steps": run.layout.system.max_eval_steps,
         **({"env_restarts": played.restarts} if run.programs.is_simulated else {}),
     }

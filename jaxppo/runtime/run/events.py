@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxppo.algorithms.metrics import MEAN, headlines, leaves
+from jaxppo.algorithms.metrics import MEAN, headlines, key_of, leaves
 from jaxppo.algorithms.report import Metrics
 from jaxppo.config.plan import num_members
 from jaxppo.config.schema import Config, LoggerConfig
@@ -18,6 +18,7 @@ from jaxppo.config.stored import plain
 from jaxppo.kernels.platforms import forms
 from jaxppo.ops.aggregates import interval, iqm
 from jaxppo.runtime import sinks
+from jaxppo.runtime.programs.evaluating import judged_by
 from jaxppo.runtime.programs.placement import Layout
 from jaxppo.runtime.run.caller import Caller
 from jaxppo.runtime.run.jobs import Job, algorithm_name
@@ -49,7 +50,7 @@ class Report:
         """Return the scores of the seeds of each label."""
         found: dict[str, list[Any]] = {}
         for i, event in events.items():
-            found.setdefault(self.labels[i], []).append(event["episode_return"])
+            found.setdefault(self.labels[i], []).append(event[judged_by(event)])
         return found
 
     def send(self, event: sinks.Event) -> None:
@@ -185,7 +186,7 @@ def aggregate(events: Sequence[sinks.Event]) -> sinks.Event:
 
     Numbers are means over members, except sums (`SUMS`), minima (`_min`) and maxima (`_max`).
     Evaluations also have all scores as `member_returns`, and statistics over members:
-    `member_return_iqm` and so on.
+    `member_return_iqm` and so on; with `arch.eval_metric` also `member_scores` and so on.
     """
 
     def merge(name: str, values: list[Any]) -> Any:
@@ -206,6 +207,9 @@ def aggregate(events: Sequence[sinks.Event]) -> sinks.Event:
     kind = merged["event"]
     if kind in ("eval", "absolute"):
         merged |= _member_statistics("member_return", [event["episode_return"] for event in events])
+        if "eval_metric" in merged:
+            scores = [event[judged_by(event)] for event in events]
+            merged |= _member_statistics("member_score", scores)
     elif kind == "end":
         failures = [event for event in events if event["status"] != "finished"]
         merged["status"] = "; ".join(f"seed {e['seed']}: {e['status']}" for e in failures) or (
@@ -278,6 +282,10 @@ def of_training(totals: Metrics, num_updates: int) -> dict[str, Any]:
         "episodes": episodes,
         "episode_return": rollout.episode_return / episodes if episodes else None,
         "episode_length": rollout.episode_length / episodes if episodes else None,
+        **{
+            key_of(name): rollout.metrics[name] / told if told else None
+            for name, told in rollout.told.items()
+        },
         **{
             name: value / num_updates if how == MEAN else value
             for name, how, value in leaves(learn)

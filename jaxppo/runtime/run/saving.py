@@ -195,12 +195,27 @@ def _check_facts(
             f"logger.every={every}: {found.path} was written between two evaluations with "
             f"logger.every={facts.every}; keep that value"
         )
+    told, metrics = facts.config.get("env", {}).get("metrics", []), job.config.env.metrics
+    if facts.updates and told != metrics:
+        raise ConfigError(
+            f"env.metrics=[{','.join(metrics)}]: {found.path} was written between two evaluations "
+            f"with env.metrics=[{','.join(told)}]; keep that value"
+        )
+    judge, metric = arch.get("eval_metric"), job.config.arch.eval_metric
+    if judge != metric:
+        raise ConfigError(
+            f"arch.eval_metric={metric or 'null'}: the evaluations of {found.path} were compared "
+            f"by {judge or 'the return'}; keep arch.eval_metric={judge or 'null'}"
+        )
     return gaps
 
 
 def has_other_env(stored: Mapping[str, Any], config: Config) -> bool:
     """Return whether a setting of `env` differs from the `stored` settings of a checkpoint."""
-    before = stored.get("env", {})  # an older version may have had other settings
+    before = {
+        "metrics": [],
+        **stored.get("env", {}),
+    }  # an older version may have had other settings
     env = {name: x for name, x in plain(config)["env"].items() if name not in HOW_RUN}
     return any(not _is_same(env[name], before[name]) for name in before if name in env)
 
