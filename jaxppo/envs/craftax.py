@@ -1,7 +1,7 @@
 """Adapter of Craftax and Craftax-Classic, with symbols or pixels as observations."""
 
 import dataclasses
-import sys
+from importlib import import_module
 from typing import Any
 
 import jax
@@ -24,9 +24,11 @@ class Craftax:
     """
 
     def __init__(self, env: Any, params: Any, *, tells: bool) -> None:
-        self._env, self._tells = env, tells
-        module: Any = sys.modules[type(env).__module__]
-        self._achievements = module.log_achievements_to_info
+        self._env = env
+        self._achievements: list[Any] = []
+        if tells:
+            package = type(env).__module__.partition(".envs.")[0]
+            self._achievements = list(import_module(f"{package}.constants").Achievement)
         self.time_limit: int | None = int(params.max_timesteps)
         self._params = dataclasses.replace(params, max_timesteps=params.max_timesteps + 1)
         obs, _ = jax.eval_shape(env.reset_env, jax.random.key(0), self._params)
@@ -43,8 +45,8 @@ class Craftax:
     ) -> tuple[PyTree, PyTree, jax.Array, jax.Array, jax.Array, PyTree]:
         """Take one step."""
         obs, state, reward, over, info = self._env.step_env(key, state, action, self._params)
-        if self._tells:
-            info = {**info, **self._achievements(state, True)}
+        for each in self._achievements:
+            info[f"Achievements/{each.name.lower()}"] = 100.0 * state.achievements[each.value]
         return state, obs, reward, over, jnp.array(False), info
 
 
