@@ -18,7 +18,6 @@ from jaxppo.ops.collectives import max_over, mean_over, min_over, sum_over
 from jaxppo.types import Class, pytree
 
 MEAN, SUM, LEAST, GREATEST, LAST = "mean", "sum", "least", "greatest", "last"
-TOLD = "env/"  # before the names of what the environment tells
 _START: dict[str, float] = {LEAST: float("inf"), GREATEST: float("-inf")}  # others: 0
 
 
@@ -117,11 +116,6 @@ def leaves(tree: Any) -> Iterator[tuple[str, str, Any]]:
             yield field.name, how, value
         else:
             yield from leaves(value)
-
-
-def key_of(name: str) -> str:
-    """Return the name that a number of `env.metrics` has in events: no algorithm has such a one."""
-    return f"{TOLD}{name}"
 
 
 def headlines(cls: type) -> dict[str, str]:

@@ -11,9 +11,10 @@ import numpy as np
 from jaxppo.algorithms.acting import init_acting
 from jaxppo.algorithms.axes import vmap_batches
 from jaxppo.algorithms.evaluation import FIRST, Episodes, episode_keys, evaluate, evaluation_stream
-from jaxppo.algorithms.metrics import key_of, leaves
+from jaxppo.algorithms.metrics import leaves
 from jaxppo.algorithms.report import Metrics, zero_metrics
 from jaxppo.algorithms.spine import init_agent, update, warm_up
+from jaxppo.config.schema import key_of
 from jaxppo.ops.sequences import where
 from jaxppo.types import Hyperparameters, LearnerState, Policy, System, pytree
 

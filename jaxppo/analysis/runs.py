@@ -15,12 +15,11 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from jaxppo.algorithms.metrics import TOLD
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.given import is_given
 from jaxppo.config.messages import flattened
 from jaxppo.config.parse import parse
-from jaxppo.config.schema import HOW_RUN
+from jaxppo.config.schema import HOW_RUN, TOLD
 from jaxppo.config.stored import CONFIG, METRICS, SUMMARY, plain
 from jaxppo.runtime.programs.evaluating import judged_by, scores_of_members
 from jaxppo.runtime.sinks import Event, of_environment

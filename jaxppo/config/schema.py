@@ -256,6 +256,13 @@ class SystemConfig(SystemNumbers):
 
 # How a number of `env.metrics` adds up over an episode
 METRIC_KINDS = ("last", "sum", "mean", "max")
+TOLD = "env/"  # before its name in events; no metric of an algorithm has such a name
+
+
+def key_of(name: str) -> str:
+    """Return the name that a number of `env.metrics` has in events."""
+    return f"{TOLD}{name}"
+
 
 # Settings of `env` that change how simulators are run, and no result
 HOW_RUN = ("processes", "isolated", "on_error", "step_timeout")

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxppo.algorithms.metrics import TOLD
 from jaxppo.analysis import runs
 from jaxppo.analysis.charts import (
     STYLES,
@@ -41,6 +40,7 @@ from jaxppo.analysis.comparison import (
 from jaxppo.analysis.runs import UNFINISHED, Run
 from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.messages import count
+from jaxppo.config.schema import TOLD
 from jaxppo.config.stored import CONFIG
 from jaxppo.extras import page
 from jaxppo.ops.aggregates import NUM_RESAMPLES, profile, profile_interval, tolerance

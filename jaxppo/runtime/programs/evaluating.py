@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jaxppo.algorithms.evaluation import Episodes, episode_keys
-from jaxppo.algorithms.metrics import key_of
+from jaxppo.config.schema import key_of
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import compile
 from jaxppo.runtime.programs.placement import Layout

@@ -10,10 +10,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxppo.algorithms.metrics import MEAN, headlines, key_of, leaves
+from jaxppo.algorithms.metrics import MEAN, headlines, leaves
 from jaxppo.algorithms.report import Metrics
 from jaxppo.config.plan import num_members
-from jaxppo.config.schema import Config, LoggerConfig
+from jaxppo.config.schema import Config, LoggerConfig, key_of
 from jaxppo.config.stored import plain
 from jaxppo.kernels.platforms import forms
 from jaxppo.ops.aggregates import interval, iqm

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxppo.algorithms.metrics import TOLD
 from jaxppo.config.messages import count
+from jaxppo.config.schema import TOLD
 from jaxppo.ops.aggregates import iqm
 from jaxppo.runtime.programs.evaluating import judged_by, scores_of_members
 from jaxppo.runtime.sinks import Event
