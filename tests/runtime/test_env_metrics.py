@@ -95,7 +95,7 @@ def in_episode(actions: Sequence[int]) -> dict[str, float]:
     return found
 
 
-@pytest.mark.parametrize("target", ["Own", "Gymnax"])
+@pytest.mark.parametrize("target", [pytest.param("Own", marks=pytest.mark.long), "Gymnax"])
 def test_numbers_add_up_over_episodes_that_cross_rollouts(target: str) -> None:
     """Rollouts of three steps; episodes of two to five, that terminate or are truncated."""
     env = {"target": f"test_env_metrics.{target}", "metrics": METRICS}
@@ -142,6 +142,7 @@ def train(*settings: str, **given: Any) -> Any:
     return jaxppo.train([*SMALL, *settings], progress=False, **given)
 
 
+@pytest.mark.long
 def test_episodes_that_are_played_have_the_numbers_of_their_steps(judged: Any) -> None:
     """Of recorded episodes, and of the evaluation that plays the same."""
     policy = judged.policy
@@ -178,6 +179,7 @@ def test_members_have_the_numbers_of_runs_alone(judged: Any) -> None:
         assert one.absolute_metric == judged.absolute_metrics[seed]
 
 
+@pytest.mark.long
 def test_events_of_members_have_scores_and_returns(judged: Any) -> None:
     scores = judged.evaluations["env/score"]
     events = [event for event in judged.events[""] if event["event"] == "eval"]
@@ -217,6 +219,7 @@ def torn(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 def test_another_policy_is_the_best_by_another_number(torn: Any) -> None:
     """The better the return, the worse the success: the first evaluation is best by success."""
     assert {name: run.policy.steps for name, run in torn.items()} == {
@@ -268,6 +271,7 @@ def test_being_told_changes_nothing_of_what_is_learnt(torn: Any) -> None:
     assert "env/success" not in other.evaluations
 
 
+@pytest.mark.long
 def test_files_and_sinks_have_it(torn: Any) -> None:
     result = torn["success"]
     folder = result.run_dir
@@ -284,6 +288,7 @@ def test_files_and_sinks_have_it(torn: Any) -> None:
     assert b"eval/env/success" in events.read_bytes()
 
 
+@pytest.mark.long
 def test_commands_have_it(torn: Any, tmp_path: Path, capsys: Any) -> None:
     folder, file = torn["success"].run_dir, tmp_path / "episodes.npz"
     trust = ["test_env_metrics"]
@@ -300,6 +305,7 @@ def test_commands_have_it(torn: Any, tmp_path: Path, capsys: Any) -> None:
     assert ">success<" in page
 
 
+@pytest.mark.long
 def test_runs_that_other_numbers_judge_are_other_tasks(torn: Any) -> None:
     (run,), _ = runs.find([str(torn["success"].run_dir)])
     other = dataclasses.replace(run, env={**run.env})
@@ -309,6 +315,7 @@ def test_runs_that_other_numbers_judge_are_other_tasks(torn: Any) -> None:
     assert len(compare([run, other], {}).tasks) == 2
 
 
+@pytest.mark.long
 def test_the_console_shows_it(torn: Any, judged: Any, capsys: Any) -> None:
     for run, name in ((torn["return"], "success"), (torn["success"], "success"), (judged, "score")):
         for event in run.events[""]:
@@ -316,4 +323,4 @@ def test_the_console_shows_it(torn: Any, judged: Any, capsys: Any) -> None:
                 Console().write({**event, "headlines": {}})
                 shown = capsys.readouterr().out
                 assert f"{name} " in shown
-                assert "return " in shown
+                assert "return " in shown or (event["event"], run) == ("absolute", torn["return"])
