@@ -294,17 +294,22 @@ def state_values(
     `value` maps the network's output to values `[L, S]`. Values may have more axes at the end. The
     network is applied once to the stored observations.
     """
+    with jax.named_scope("values"):
+        output = unroll_again(system, policy, rollout)
+        values = value(output)
+    return output, values, next_values(system, policy, rollout, values, value)
+
+
+def unroll_again(system: System, policy: Policy, rollout: Rollout) -> Any:
+    """Return the network's outputs for the stored observations, `[T, B, ...]`."""
     steps = rollout.steps
 
     def look(carry: PyTree, seen: tuple[PyTree, jax.Array]) -> tuple[PyTree, Any]:
         return unroll(system, policy, carry, *seen)
 
-    with jax.named_scope("values"):
-        start = jax.tree.map(lambda x: x[0], steps.carry)
-        seen = steps.obs, steps.reset
-        _, output = sequences.scan_chunks(look, start, seen, system.num_value_chunks)
-        values = value(output)
-    return output, values, next_values(system, policy, rollout, values, value)
+    start = jax.tree.map(lambda x: x[0], steps.carry)
+    seen = steps.obs, steps.reset
+    return sequences.scan_chunks(look, start, seen, system.num_value_chunks)[1]
 
 
 def next_values(
@@ -316,7 +321,8 @@ def next_values(
 ) -> jax.Array:
     """Return the values of the true successors, `[T, B]`, given the values of the stored steps.
 
-    `value` is as in `state_values`. The successor of a step is the next observation. At a
+    `value` is as in `state_values`; only the last observation and truncated ones are given to it,
+    so it may sample actions. The successor of a step is the next observation. At a
     truncation it is `final_observation`, which is evaluated with the memory after that step, in a
     branch that runs only if some step was truncated.
     """
