@@ -882,6 +882,9 @@ def test_empty_masks_are_found_in_any_component() -> None:
 )
 def test_automatic_head_follows_the_space(space: Any, continuous: str, kind: Any) -> None:
     assert type(heads.follow(space, continuous)) is kind
+    of_state = heads.follow(space, continuous, state_dependent_std=True)
+    assert type(of_state) is kind
+    assert getattr(of_state, "state_dependent_std", True)
 
 
 @pytest.mark.long
@@ -931,6 +934,21 @@ def test_critic_heads_give_estimates() -> None:
     np.testing.assert_allclose(histogram.mean(), 1.0, atol=0.05)  # the middle
     params["Dense_0"]["bias"] = jnp.zeros(7).at[-1].set(100.0)
     np.testing.assert_allclose(head.apply({"params": params}, features()).mean(), 3.0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "make", [heads.ScalarHead, partial(heads.CategoricalCriticHead, num_atoms=7)]
+)
+def test_critic_heads_of_discrete_actions_value_each(make: Any) -> None:
+    """Each as a head of its own would with these weights."""
+    head, x = make(action_space=Discrete(3)), features()
+    estimate, params = start(head, x)
+    assert estimate.mean().shape == (2, 4, 3)
+    kernel, bias = (params["Dense_0"][name] for name in ("kernel", "bias"))
+    for number, part in enumerate(np.split(np.arange(kernel.shape[1]), 3)):
+        one = {"Dense_0": {"kernel": kernel[:, part], "bias": bias[part]}}
+        alone = make().apply({"params": one}, x).mean()
+        np.testing.assert_allclose(estimate.mean()[..., number], alone, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
