@@ -109,6 +109,7 @@ class ArchConfig:
 ALGORITHMS = {  # the names of system.algorithm
     "ppo": "jaxppo.algorithms.ppo.PPO",
     "pqn": "jaxppo.algorithms.pqn.PQN",
+    "reppo": "jaxppo.algorithms.reppo.REPPO",
 }
 COMMANDS = tuple(f"{kind}_{name}" for name in ALGORITHMS for kind in ("ff", "rec"))  # that train
 
@@ -137,8 +138,8 @@ class SystemNumbers:
     )
     max_grad_norm: float = traced(
         0.5,
-        "clip the gradient of each optimiser group (PPO: actor and critic; PQN: one group) to this "
-        "global norm; .inf: no clipping",
+        "clip the gradient of each optimiser group (PPO: actor and critic; PQN: one group; REPPO: "
+        "actor, critic and multipliers) to this global norm; .inf: no clipping",
         above=0,
         infinite=True,
         tune=(0.1, 10.0),

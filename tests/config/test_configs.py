@@ -23,6 +23,7 @@ from jaxppo.algorithms.metrics import NoMetrics
 from jaxppo.algorithms.objectives import ESTIMATORS, OBJECTIVES, VALUE_LOSSES
 from jaxppo.algorithms.ppo_settings import PPOSettings
 from jaxppo.algorithms.pqn import PQNSettings
+from jaxppo.algorithms.reppo import REPPOSettings
 from jaxppo.config.fields import ConfigError, traced
 from jaxppo.config.parse import (
     ELSEWHERE,
@@ -56,6 +57,7 @@ HOMES = {  # the file that holds a group's defaults
     "arch/default.yaml": ArchConfig,
     "system/ppo.yaml": PPOSettings,
     "system/pqn.yaml": PQNSettings,
+    "system/reppo.yaml": REPPOSettings,
     "checkpoint/default.yaml": CheckpointConfig,
     "logger/default.yaml": LoggerConfig,
     "env/gymnax.yaml": EnvConfig,
@@ -295,8 +297,10 @@ def test_every_setting_has_help_and_a_good_default() -> None:
     for key in known_keys():
         group, _, name = key.rpartition(".")
         cls = GROUPS[group] if group else Config
-        own = {"algorithm": "pqn"} if cls is PPOSettings and name not in fields(cls) else {}
-        cls = PQNSettings if own else cls
+        own = {}
+        if cls is PPOSettings and name not in fields(cls):
+            cls = PQNSettings if name in fields(PQNSettings) else REPPOSettings
+            own = {"algorithm": cls().algorithm}
         field = fields(cls)[name]
         assert field.metadata["help"], key
         assert set(field.metadata) <= {
@@ -569,7 +573,7 @@ def test_an_algorithm_of_ones_own_has_its_settings() -> None:
     "value, words",
     [
         ("PPO", "ppo"),
-        (None, "ppo, pqn"),
+        (None, "ppo, pqn, reppo"),
         ("", "system.algorithm"),
         (".mine", "my_module.my_name"),
         ("no_such_module.Mine", "no_such_module"),
@@ -727,7 +731,7 @@ def test_no_episode_is_lost_to_the_number_of_devices(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("algorithm", ["ppo", "pqn"])
+@pytest.mark.parametrize("algorithm", ["ppo", "pqn", "reppo"])
 def test_a_number_that_an_agent_lacks_is_not_that_of_the_settings(algorithm: str) -> None:
     """Its class declares names and types alone, without the defaults."""
     made = algorithm_class(algorithm).hyperparameters_type(gamma=0.5, num_updates=1)

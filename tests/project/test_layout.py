@@ -41,7 +41,7 @@ WINGS: dict[str, set[str]] = {
 # The rooms of a wing, bottom to top: each imports only from those before it
 ROOMS = {"runtime": ("hosts", "programs", "store", "sinks", "simulated", "run")}
 DOORS = {("deploy.result", "extras.films")}  # methods that say so: `result.film`
-TRAINING = {"ff_ppo", "rec_ppo", "ff_pqn", "rec_pqn"}
+TRAINING = {f"{kind}_{name}" for kind in ("ff", "rec") for name in ("ppo", "pqn", "reppo")}
 COMMANDS = {*TRAINING, "evaluate", "export", "render", "report", "check_env", "tune", "__main__"}
 COMMANDS |= {"clear_cache", "plan", "envs.__main__"}
 DOOR = "api"  # of Python, beside the commands
@@ -50,7 +50,8 @@ SPINE = {
     *("spine", "acting", "algorithm", "axes", "evaluation", "guards", "memory", "metrics"),
     *("contract", "gradient_steps", "report", "schedules", "stepwise", "whole"),
 }
-OF_SOME = {"ppo", "ppo_data", "ppo_settings", "adaptation", "pqn", "objectives", "actor_critic"}
+OF_SOME = {"ppo", "ppo_data", "ppo_settings", "adaptation", "pqn", "reppo", "objectives"}
+OF_SOME |= {"actor_critic"}
 
 USED_EXTRAS = ("gymnasium", "ray", "tensorboard", "wandb")
 NOWHERE = set[str]()

@@ -116,6 +116,7 @@ def test_memories_and_statistics_have_the_numbers_of_jax_with_actors_too() -> No
     "settings, command",
     [
         pytest.param(["arch.num_seeds=2"], "ff_pqn", marks=pytest.mark.long),
+        pytest.param(["arch.num_seeds=2"], "ff_reppo", marks=pytest.mark.long),
         pytest.param(["arch.precision=bf16"], "ff_ppo", marks=pytest.mark.slow),
     ],
 )
@@ -144,7 +145,7 @@ def test_actors_are_reproducible_and_the_lag_is_logged(tmp_path: Path) -> None:
         assert all(0 <= share <= 1.01 for share in shares)
 
 
-@pytest.mark.parametrize("command", ["ff_ppo", "ff_pqn"])
+@pytest.mark.parametrize("command", ["ff_ppo", "ff_pqn", "ff_reppo"])
 def test_values_of_older_policies_are_not_kept(command: str) -> None:
     """Targets need those of the parameters that learn, in the value normalisation of now."""
     network = "network=mlp_shared" if command == "ff_ppo" else "network=mlp"
