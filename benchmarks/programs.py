@@ -157,6 +157,9 @@ SETTINGS = {
     "pqn quantiles": _pqn("network/q_head=quantile"),
     "pqn munchausen": _pqn("system.munchausen=true", "system.recompute_targets=true"),
     "pqn memory": _memory("network=lstm", command="rec_pqn"),
+    "reppo": _env("pendulum", "system.num_minibatches=4", command="ff_reppo"),
+    "reppo discrete": _cartpole(command="ff_reppo"),
+    "reppo memory": _memory("network=gru", command="rec_reppo"),
     "simulator": _env("gymnasium", "system.num_minibatches=4"),
     "simulator, own objective": _env(
         *("gymnasium", "system.num_minibatches=4"),

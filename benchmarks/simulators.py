@@ -9,8 +9,9 @@ Mnih et al. 2015, with float32 and with `arch.precision=bf16`, on one device and
 half of the environments (JAX_NUM_CPU_DEVICES=2). `slow:8` is CartPole whose step takes
 1 ms longer, without actors and with one or two; `slow-wide:8` learns from it with layers of 512 and
 more epochs, so that learning takes about as long as stepping. `uneven:8` has eight actors whose
-steps take 5 ms, one of them 50 ms. Prints medians of the rounds and their ratios to
-stable-baselines3 (of `uneven`, to waiting for all actors), and writes
+steps take 5 ms, one of them 50 ms. Rows of 1,024 environments and more compare environments that
+are stepped one by one with `env.batch=true`. Prints medians of the rounds and their ratios to
+stable-baselines3, in these rows to the first, and writes
 benchmarks/results/simulators.json (ignored by git).
 """
 
@@ -27,7 +28,7 @@ from benchmarks.blocks import keep, serve, torsos
 
 ROWS = [
     *("CartPole-v1:8", "CartPole-v1:64", "Acrobot-v1:8", "Acrobot-v1:64"),
-    *("images:8", "slow:8", "slow-wide:8", "uneven:8"),
+    *("images:8", "slow:8", "slow-wide:8", "uneven:8", "CartPole-v1:1024"),
 ]
 OWN = {
     "images": "Images",
@@ -46,6 +47,8 @@ OURS = {  # a way of ours -> settings
     "gymnasium, bf16": ["arch.precision=bf16"],
     "gymnasium, 2 devices": [],
     "gymnasium, bf16, 2 devices": ["arch.precision=bf16"],
+    "batch, sync": ["env.batch=true", "+env.kwargs.vectorization_mode=sync"],
+    "batch": ["env.batch=true"],
     "envpool": ["env.library=envpool", "+env.kwargs.num_threads=1"],
     "1 actor": ["arch.actors=1"],
     "2 actors": ["arch.actors=2"],
@@ -53,6 +56,7 @@ OURS = {  # a way of ours -> settings
     "8 actors, first": ["arch.actors=8", "arch.max_policy_lag=2", "arch.actors_wait=first"],
 }
 PEERS = {"stable-baselines3": "sb3_gymnasium", "torch, envpool": "torch_envpool"}
+MANY = 1024  # environments, from which on batch simulators are compared
 SECONDS = 2.0  # of a block, about
 
 
@@ -63,6 +67,8 @@ def shape(row: str) -> dict[str, Any]:
     discrete = name in ("CartPole-v1", "Acrobot-v1", *OWN)
     many = not discrete or name == "slow-wide"
     length = (1024 if num < 64 else 2048) // num if discrete else 256
+    if num >= MANY:
+        length = 32
     return {
         "name": name,
         "num_envs": num,
@@ -167,11 +173,14 @@ def compare(row: str, rounds: int) -> dict[str, Any]:
 
     work = shape(row)
     own = work["name"] in OWN  # EnvPool does not have them
+    many = work["num_envs"] >= MANY
     ways = ["gymnasium", "gymnasium, 2 processes"]
     if work["name"] == "images":
         ways = [way for way in OURS if "bf16" in way or "devices" in way or way == "gymnasium"]
     elif work["name"] == "uneven":
         ways = ["8 actors", "8 actors, first"]
+    elif many:
+        ways += ["batch, sync", "batch"]
     elif own:
         ways += ["1 actor", "2 actors"]
     else:
@@ -181,8 +190,8 @@ def compare(row: str, rounds: int) -> dict[str, Any]:
         command = [sys.executable, "-m", "benchmarks.simulators", row, "--serve", way]
         on_two = ["env", "JAX_NUM_CPU_DEVICES=2"] if "2 devices" in way else []
         commands[way] = [*on_two, *command]
-    for name, script in PEERS.items():
-        if work["name"] != "uneven" and (not own or name == "stable-baselines3"):
+    for name, script in () if many or work["name"] == "uneven" else PEERS.items():
+        if not own or name == "stable-baselines3":
             python = os.environ.get("PEERS_PYTHON") or install(script, "")
             commands[name] = [python, "-m", f"benchmarks.peers.run_{script}", json.dumps(work)]
     contestants = race(commands, rounds, warm_ups=1)

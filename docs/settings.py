@@ -39,9 +39,9 @@ Every key, with its default, what it takes and what it means; and what `group=NA
 `make docs` from the dataclasses in `jaxppo/config/schema.py`, those of the algorithms, and the
 files of `configs/`: edit those.
 
-Keys are typed as `key=value` after `python -m jaxppo.ff_ppo`, `rec_ppo`, `ff_pqn` or `rec_pqn`.
-`--cfg job` prints what a command line amounts to, and `python -m jaxppo.plan` what it would run.
-Integers may be typed as `1e7`.
+Keys are typed as `key=value` after `python -m jaxppo.ff_ppo`, `rec_ppo`, `ff_pqn`, `rec_pqn`,
+`ff_reppo` or `rec_reppo`. `--cfg job` prints what a command line amounts to, and
+`python -m jaxppo.plan` what it would run. Integers may be typed as `1e7`.
 """
 
 

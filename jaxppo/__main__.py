@@ -15,6 +15,8 @@ COMMANDS = """python -m jaxppo.COMMAND, or jaxppo COMMAND, each with --help and 
   rec_ppo      train PPO with memory: python -m jaxppo.rec_ppo env=t_maze network=gru
   ff_pqn       train PQN: python -m jaxppo.ff_pqn env=cartpole
   rec_pqn      train PQN with memory: python -m jaxppo.rec_pqn env=memory_chain network=gru
+  ff_reppo     train REPPO: python -m jaxppo.ff_reppo env=pendulum
+  rec_reppo    train REPPO with memory: python -m jaxppo.rec_reppo env=memory_chain network=gru
   evaluate     play episodes with a trained policy: python -m jaxppo.evaluate run=DIR
   render       film a trained policy
   export       export a policy or a learner to other programs

@@ -415,6 +415,7 @@ def _whole_run(found: Config) -> WholeRun:
             absolute=10 * arch.absolute_metric,
             num_update_batches=planned.update_batch_size,
             warmup_rollouts=planned.warmup_rollouts,
+            eval_metric=arch.eval_metric,
         ),
         hyperparameters=build.hyperparameters(found, planned),
         compiler_options=compile.options(arch.compiler, devices.platform()),

@@ -9,6 +9,7 @@ from jaxppo.runtime.sinks.console import print_lines
 HELP = """Play an environment with random legal actions and report what is wrong with it:
 python -m jaxppo.check_env env=brax/ant
 python -m jaxppo.check_env env=gymnasium env.name=CartPole-v1
+python -m jaxppo.check_env env=batch env.target=my_package.MyWorlds
 python -m jaxppo.check_env env.target=my_package.MyEnv env.kwargs.size=8 steps=1000
 
 Settings are those of jaxppo.ff_ppo, and steps: the steps of each of four environments [256]. The

@@ -115,6 +115,16 @@ class TimeStep:
     reward: jax.Array  # [B] float32
     terminated: jax.Array  # [B] bool, the MDP ended: do not bootstrap
     truncated: jax.Array  # [B] bool, a time limit ended it: bootstrap from final_observation
+    # [B] float32 each, of env.metrics; NaN where this step tells nothing
+    metrics: dict[str, jax.Array] = dataclasses.field(default_factory=dict)
+
+
+@pytree
+class Tally:
+    """What a number that the environment tells has added up to in the running episodes."""
+
+    total: jax.Array  # [B] float32; 0 before the first number
+    count: jax.Array  # [B] int32, steps that told a number
 
 
 @pytree
@@ -165,6 +175,9 @@ class Ended:
     count: jax.Array  # int32
     episode_return: jax.Array  # float32, undiscounted
     episode_length: jax.Array  # int32
+    # Of env.metrics: sums over those of the episodes that told a number, and how many these are
+    metrics: dict[str, jax.Array] = dataclasses.field(default_factory=dict)  # float32
+    told: dict[str, jax.Array] = dataclasses.field(default_factory=dict)  # float32
 
 
 @pytree
@@ -228,6 +241,7 @@ class ActingState:
     episode_length: jax.Array  # [B] int32
     discounted_return: jax.Array  # [B] float32, the past rewards of the episode, discounted
     key: jax.Array  # typed key
+    tallies: dict[str, Tally] = dataclasses.field(default_factory=dict)  # [B] of env.metrics
 
 
 @pytree
@@ -418,13 +432,19 @@ class System:
     num_microbatches: int  # in which a minibatch is differentiated, one after another
     num_value_chunks: int  # in which a rollout's steps are valued, one after another
     stop_early: bool  # epochs end where the algorithm says so
+    stop_settled: bool  # epochs end once their loss hardly changes
+    details: bool  # more metrics
+    learns: bool  # False: only collect
     skip_nonfinite: bool  # gradient steps, and updates of statistics
     normalize_observations: bool
     normalize_entries: tuple[str, ...]  # of a dict observation; (): all
     obs_clip: float  # of normalised observations
+    obs_min_std: float  # bounds of the standard deviations of observations
+    obs_max_std: float
     normalize_rewards: bool
     schedules: tuple[tuple[str, str], ...]  # (hyperparameter, kind), see algorithms.schedules
     clip_together: bool  # one gradient norm of all optimiser groups
     evaluation_greedy: bool
     max_eval_steps: int
+    metrics: dict[str, str] = dataclasses.field(default_factory=dict)  # of env.metrics: last, ...
     axes: tuple[str, ...] = ()  # mapped axes over which one agent is averaged: batch, device

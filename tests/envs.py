@@ -74,8 +74,9 @@ class Shown(Clock):
     def step_env(
         self, key: jax.Array, state: State, action: jax.Array, params: Any
     ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
-        obs, state, _, over, info = super().step_env(key, state, action, params)
-        return self.show(obs, params), state, jnp.float32(params.weight), over, info
+        obs, state, _, over, _ = super().step_env(key, state, action, params)
+        told = {"time": state.time, "shown": {"weight": params.weight * state.time}}
+        return self.show(obs, params), state, jnp.float32(params.weight), over, told
 
     def is_truncated(self, state: State, params: Any) -> jax.Array:
         return state.time >= params.count
@@ -245,6 +246,40 @@ class Aim(Copy):
 
     def observation_space(self, params: Params) -> spaces.Box:
         return spaces.Box(0.0, 1.0, (2,))
+
+
+class Drift(Clock):
+    """The second entry of the observation moves with two actions in [-1, 3] and [0, 10]."""
+
+    low, high = Aim.low, Aim.high
+
+    def step_env(
+        self, key: jax.Array, state: State, action: jax.Array, params: Params
+    ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
+        _, after, _, over, info = super().step_env(key, state, action, params)
+        after = State(time=after.time, value=0.5 * state.value + 0.1 * jnp.sum(action))
+        return self.observation(after), after, -jnp.abs(after.value), over, info
+
+    def action_space(self, params: Params) -> spaces.Box:
+        return spaces.Box(jnp.array(self.low), jnp.array(self.high), (2,))
+
+
+class TwoStates(Clock):
+    """The action chooses the next of two one-hot states; 2 for leaving the second, -1 the first."""
+
+    def reset_env(self, key: jax.Array, params: Params) -> tuple[jax.Array, State]:
+        state = State(time=jnp.int32(0), value=jax.random.randint(key, (), 0, 2))
+        return self.observation(state), state
+
+    def step_env(
+        self, key: jax.Array, state: State, action: jax.Array, params: Params
+    ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
+        reward = jnp.where(state.value == 1, 2.0, -1.0)
+        after = State(time=state.time + 1, value=action.astype(state.value.dtype))
+        return self.observation(after), after, reward, jnp.array(False), {}
+
+    def observation(self, state: State) -> jax.Array:
+        return jax.nn.one_hot(state.value, 2)
 
 
 class FarAim(Aim):

@@ -232,17 +232,27 @@ def lambda_returns(
 
 
 def n_step_returns(
-    reward: Array, discount: Array, next_value: Array, truncated: Array, n: int
+    reward: Array,
+    discount: Array,
+    next_value: Array,
+    truncated: Array,
+    n: int,
+    lambda_: Array | float | None = None,
 ) -> Array:
-    """At most n rewards and the value after the last of them, forward from each step, `[T, B]`."""
+    """At most n rewards and the value after the last of them, forward from each step, `[T, B]`.
+
+    With `lambda_` below 1 the values on the way are mixed in.
+    """
+    mixing = np.broadcast_to(np.asarray(1.0 if lambda_ is None else lambda_), reward.shape)
     returns = np.zeros(reward.shape, np.float64)
     for t, b in np.ndindex(*reward.shape):
         weight, steps = 1.0, _rest(discount, truncated, t, b)[:n]
         for k in steps:
             returns[t, b] += weight * float(reward[k, b])
-            if k == steps[-1]:
-                returns[t, b] += weight * _after(discount, next_value, k, b)
-            weight *= float(discount[k, b])
+            stay = float(mixing[k, b]) if k != steps[-1] else 0.0
+            if stay < 1.0:
+                returns[t, b] += weight * (1.0 - stay) * _after(discount, next_value, k, b)
+            weight *= float(discount[k, b]) * stay
     return returns
 
 

@@ -45,7 +45,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "system__sequence_length": 4,
         "network": MEMORY,
         "arch": {"on_nonfinite": "skip", "num_seeds": 2},
-        "env": RANDOMIZED,
+        "env": {**RANDOMIZED, "metrics": ["shown.weight:sum", "time:mean"]},
     },
     "memory": {"system__sequence_length": 4, "network": MEMORY},
     "seeds": {"arch": {"num_seeds": 3}},
@@ -129,6 +129,17 @@ def pqn(**changes: Any) -> Config:
     given = changes.pop("network", {})
     system = {"algorithm": "pqn", **changes.pop("system", {})}
     return small_config(network={**network, **given}, system=system, **changes)
+
+
+def reppo(**changes: Any) -> Config:
+    """A tiny run of REPPO in `envs.Drift`; `changes` as of `small_config`."""
+    head = {"_target_": f"{LAYERS}.heads.CategoricalCriticHead", "num_atoms": 21}
+    policy = {"_target_": f"{LAYERS}.heads.follow", "state_dependent_std": True}
+    network: dict[str, Any] = {"critic_torso": None, "critic_post_torso": NETWORK["actor_torso"]}
+    network |= {"critic_head": head, "actor_head": policy, **changes.pop("network", {})}
+    system = {"algorithm": "reppo", **changes.pop("system", {})}
+    env = {"target": "envs.Drift", **changes.pop("env", {})}
+    return small_config(network=network, system=system, env=env, **changes)
 
 
 def jobs_of(folder: Path, configs: list[Config]) -> list[Job]:

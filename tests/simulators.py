@@ -34,7 +34,9 @@ class Twin:
         state = jnp.stack([time + 1, first])
         terminated = (first == 1) & (time + 1 >= LENGTH)
         reward = jnp.float32(action) * (time + 1) - 0.5
-        return state, self._see(state), reward, terminated, jnp.array(False)
+        odd = jnp.where(state[0] % 2 == 1, 10.0 * state[0], jnp.nan)
+        told = {"action": action, "late": {"time": state[0], "odd": odd}}
+        return state, self._see(state), reward, terminated, jnp.array(False), told
 
     def _see(self, state: Any) -> jax.Array:
         time, first = state
@@ -61,7 +63,9 @@ class Known(gymnasium.Env):
         self.time += 1
         reward = float(action) * self.time - 0.5
         terminated = self.first == 1 and self.time >= LENGTH
-        return self._see(), reward, terminated, self.time >= self.limit, {}
+        late = {"time": self.time, **({"odd": [10 * self.time]} if self.time % 2 else {})}
+        info = {"action": np.int64(action), "late": late, "name": "known", "seen": self._see()}
+        return self._see(), reward, terminated, self.time >= self.limit, info
 
     def render(self) -> Any:
         if self.render_mode is None:
@@ -78,6 +82,15 @@ class Where(Known):
     def step(self, action: Any) -> Any:
         obs, _, *rest = super().step(action)
         return (obs, float(os.getpid()), *rest)
+
+
+class Lucky(Known):
+    """Tells `success` only where an episode terminates."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, _ = super().step(action)
+        info = {"success": True, "far": 3} if terminated else {"far": 3}
+        return obs, reward, terminated, truncated, info
 
 
 class Wide(gymnasium.Env):
@@ -269,3 +282,135 @@ class Server(Known):
         if self.ends:
             self.process.terminate()
             self.process.wait()
+
+
+class Tensor:
+    """An array of a library that is not NumPy, with no more than DLPack asks for."""
+
+    def __init__(self, x: Any, device: tuple[int, int] | None = None) -> None:
+        self.x, self.device = np.asarray(x), device
+
+    def __dlpack__(self, **given: Any) -> Any:
+        if self.device is not None:
+            raise BufferError("no copy to the host")
+        return self.x.__dlpack__(**given)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device or self.x.__dlpack_device__()
+
+
+def from_dlpack(x: Any) -> Tensor:
+    """As `torch.from_dlpack`."""
+    return Tensor(np.from_dlpack(x))
+
+
+class KnownWorlds:
+    """`num_envs` of `Known` in one object, in arrays of some kind; they count their resets."""
+
+    observation_space, action_space, time_limit = Known.observation_space, Known.action_space, LIMIT
+    resets = 0
+
+    def __init__(self, num_envs: int, kind: str = "numpy") -> None:
+        self.num_envs = num_envs
+        self.form = {"numpy": np.asarray, "tensor": Tensor, "jax": jnp.asarray}[kind]
+
+    def reset(self, seed: int) -> Any:
+        KnownWorlds.resets += 1
+        assert type(seed) is int
+        self.state = np.zeros((2, self.num_envs), np.float32)
+        return self.form(self._see()), {}
+
+    def step(self, actions: Any) -> Any:
+        assert type(actions) is type(self.form(np.zeros(1)))
+        actions = np.from_dlpack(actions)
+        time, first = self.state
+        first = np.where(time == 0, actions, first)
+        self.state = np.stack([time + 1, first]).astype(np.float32)
+        reward = (actions * self.state[0] - 0.5).astype(np.float32)
+        terminated = (first == 1) & (self.state[0] >= LENGTH)
+        truncated = self.state[0] >= LIMIT
+        final, time = self._see(), self.state[0].copy()
+        late = {"time": self.form(time), "odd": self.form(10 * time), "_odd": time % 2 == 1}
+        self.state[:, terminated | truncated] = 0
+        values = map(self.form, (self._see(), reward, terminated, truncated, final))
+        return *values, {"action": actions, "late": late}
+
+    def _see(self) -> np.ndarray:
+        time, first = self.state
+        return np.stack([time, first, time * first], 1)
+
+
+class Fixed(KnownWorlds):
+    """Has its own number of worlds."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(4)
+
+
+class KnownVector(gymnasium.vector.VectorEnv):
+    """The same as a vector environment that is not Gymnasium's own, with arrays of final ones."""
+
+    single_observation_space, single_action_space = Known.observation_space, Known.action_space
+
+    def __init__(self, num_envs: int, mode: Any) -> None:
+        self.num_envs, self.metadata = num_envs, {"autoreset_mode": mode}
+        self.of = KnownWorlds(num_envs)
+        self.ended = np.zeros(num_envs, bool)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        mask = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))
+        if seed is not None:
+            assert mask.all()
+            self.of.reset(seed)
+        self.of.state[:, mask] = 0
+        self.ended &= ~mask
+        return self.of._see(), {}
+
+    def step(self, actions: Any) -> Any:
+        assert not self.ended.any()
+        before = self.of.state
+        obs, reward, terminated, truncated, final, info = self.of.step(actions)
+        if self.metadata["autoreset_mode"] is gymnasium.vector.AutoresetMode.SAME_STEP:
+            return obs, reward, terminated, truncated, {"final_obs": final}
+        self.ended = terminated | truncated
+        self.of.state = np.where(self.ended, before * 0 + final.T[:2], self.of.state)
+        return final, reward, terminated, truncated, info
+
+
+class FailingWorlds(KnownWorlds):
+    """Fails at its third step in the way `how`, once."""
+
+    def __init__(self, num_envs: int, how: str, where: str) -> None:
+        super().__init__(num_envs)
+        self.how, self.where, self.steps = how, where, 0
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, final, info = super().step(action)
+        self.steps += 1
+        if self.steps != 3 or os.path.exists(self.where):
+            return obs, reward, terminated, truncated, final, info
+        open(self.where, "x").close()
+        match self.how:
+            case "raises":
+                raise ValueError("the arms are stuck\nin two lines")
+            case "nan":
+                obs[1] = np.nan
+            case "reward":
+                reward[1] = np.inf
+            case "shape":
+                obs = obs[:1]
+            case "dtype":
+                obs = obs.astype(complex)
+            case "list":
+                reward = reward.tolist()
+            case "flags":
+                terminated = terminated[:, None]
+            case "device":
+                obs = Tensor(obs, (2, 0))
+            case "five":
+                return obs, reward, terminated, truncated, info
+            case "exits":
+                os._exit(7)
+            case "hangs":
+                time.sleep(1000)
+        return obs, reward, terminated, truncated, final, info

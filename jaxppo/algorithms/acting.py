@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxppo.algorithms.schedules import begin_update
 from jaxppo.kernels import packing, random_bits
 from jaxppo.kernels.precisions import precision
-from jaxppo.ops import sequences
+from jaxppo.ops import sequences, tallies
 from jaxppo.ops.collectives import BATCH_AXIS, any_over
 from jaxppo.ops.statistics import normalize
 from jaxppo.types import (
@@ -46,6 +46,7 @@ def init_acting(system: System, key: jax.Array) -> ActingState:
         episode_length=jnp.zeros(system.num_envs, jnp.int32),
         discounted_return=jnp.zeros(system.num_envs, jnp.float32),
         key=key,
+        tallies=tallies.init(system.metrics, (system.num_envs,)),
     )
 
 
@@ -54,7 +55,8 @@ def unroll(
 ) -> tuple[PyTree, Any]:
     """Apply the network to raw `obs` `[L, S, O...]`. Observations are normalised only here."""
     if system.normalize_observations:
-        obs = normalize(policy.obs_statistics, obs, max_abs=system.obs_clip)
+        bounds = {"min_std": system.obs_min_std, "max_std": system.obs_max_std}
+        obs = normalize(policy.obs_statistics, obs, max_abs=system.obs_clip, **bounds)
     return system.algorithm.network.unroll(policy.params, carry, obs, reset, policy.noise_key)
 
 
@@ -251,6 +253,9 @@ def record(
     done = step.terminated | step.truncated
     episode_return = acting.episode_return + step.reward
     episode_length = acting.episode_length + 1
+    counted = tallies.add(system.metrics, acting.tallies, step.metrics)
+    found = tallies.results(system.metrics, counted)
+    tells = {name: done & ~jnp.isnan(x) for name, x in found.items()}
     discounted: PyTree = ()
     past = acting.discounted_return
     if system.normalize_rewards:
@@ -277,11 +282,14 @@ def record(
         episode_return=jnp.where(done, 0.0, episode_return),
         episode_length=jnp.where(done, 0, episode_length),
         discounted_return=past,
+        tallies=jax.tree.map(lambda x: jnp.where(done, 0, x), counted),
     )
     ended = Ended(
         count=jnp.sum(done, dtype=jnp.int32),
         episode_return=jnp.sum(jnp.where(done, episode_return, 0.0)),
         episode_length=jnp.sum(jnp.where(done, episode_length, 0)),
+        metrics={name: jnp.sum(jnp.where(tells[name], x, 0.0)) for name, x in found.items()},
+        told={name: jnp.sum(x, dtype=jnp.float32) for name, x in tells.items()},
     )
     return acting, (transition, ended)
 
@@ -294,17 +302,22 @@ def state_values(
     `value` maps the network's output to values `[L, S]`. Values may have more axes at the end. The
     network is applied once to the stored observations.
     """
+    with jax.named_scope("values"):
+        output = unroll_again(system, policy, rollout)
+        values = value(output)
+    return output, values, next_values(system, policy, rollout, values, value)
+
+
+def unroll_again(system: System, policy: Policy, rollout: Rollout) -> Any:
+    """Return the network's outputs for the stored observations, `[T, B, ...]`."""
     steps = rollout.steps
 
     def look(carry: PyTree, seen: tuple[PyTree, jax.Array]) -> tuple[PyTree, Any]:
         return unroll(system, policy, carry, *seen)
 
-    with jax.named_scope("values"):
-        start = jax.tree.map(lambda x: x[0], steps.carry)
-        seen = steps.obs, steps.reset
-        _, output = sequences.scan_chunks(look, start, seen, system.num_value_chunks)
-        values = value(output)
-    return output, values, next_values(system, policy, rollout, values, value)
+    start = jax.tree.map(lambda x: x[0], steps.carry)
+    seen = steps.obs, steps.reset
+    return sequences.scan_chunks(look, start, seen, system.num_value_chunks)[1]
 
 
 def next_values(
@@ -316,7 +329,8 @@ def next_values(
 ) -> jax.Array:
     """Return the values of the true successors, `[T, B]`, given the values of the stored steps.
 
-    `value` is as in `state_values`. The successor of a step is the next observation. At a
+    `value` is as in `state_values`; only the last observation and truncated ones are given to it,
+    so it may sample actions. The successor of a step is the next observation. At a
     truncation it is `final_observation`, which is evaluated with the memory after that step, in a
     branch that runs only if some step was truncated.
     """
@@ -357,4 +371,11 @@ def zero_steps(system: System, lead: tuple[int, ...]) -> TimeStep:
     obs = zeros(system.env.observation_space, lead)
     flag = jnp.zeros(lead, bool)
     reward = jnp.zeros(lead, jnp.float32)
-    return TimeStep(obs=obs, final_observation=obs, reward=reward, terminated=flag, truncated=flag)
+    return TimeStep(
+        obs=obs,
+        final_observation=obs,
+        reward=reward,
+        terminated=flag,
+        truncated=flag,
+        metrics=dict.fromkeys(system.metrics, reward),
+    )

@@ -36,6 +36,7 @@ class Algorithm(abc.ABC):
     loss_metrics: ClassVar[type] = NoMetrics  # of `loss`
     target_metrics: ClassVar[type] = NoMetrics  # of `targets`
     finish_metrics: ClassVar[type] = NoMetrics  # of `finish`
+    detail_metrics: ClassVar[type] = NoMetrics  # of `details`
     hyperparameters_type: ClassVar[type[SystemHyperparameters]] = SystemHyperparameters
     group_names: ClassVar[tuple[str, ...]] = ("network",)  # of optimisers
     layers: ClassVar[tuple[str, ...]] = NETWORK_LAYERS  # of config.network, that `build` reads
@@ -121,6 +122,14 @@ class Algorithm(abc.ABC):
         self, system: System, agent: AgentState, params: PyTree, minibatch: Batch
     ) -> tuple[jax.Array, Any]:
         """Return the loss, a mean over a minibatch `[L, M]`, and `loss_metrics`."""
+
+    def details(self, system: System, agent: AgentState, batch: Batch) -> Any:
+        """Return `detail_metrics` of the agent after the epochs on `batch` `[L, S]`.
+
+        Called with `logger.details=true`.
+        """
+        del system, agent, batch
+        return self.detail_metrics()
 
     def stop(self, agent: AgentState, metrics: Any) -> jax.Array:
         """Return whether a minibatch with these `loss_metrics` ends the update's epochs."""

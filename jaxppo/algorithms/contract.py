@@ -12,6 +12,7 @@ from jaxppo.algorithms.gradient_steps import select
 from jaxppo.algorithms.metrics import leaves
 from jaxppo.algorithms.spine import make_batch, new_agent, scale_rewards, with_optimizer
 from jaxppo.config.fields import ConfigError
+from jaxppo.ops import tallies
 from jaxppo.types import (
     ActingState,
     ActorOutput,
@@ -73,6 +74,7 @@ def _zero_rollout(system: System, agent: AgentState, key: jax.Array) -> Rollout:
         episode_length=jnp.zeros(num, jnp.int32),
         discounted_return=none,
         key=key,
+        tallies=tallies.init(system.metrics, (num,)),
     )
     carry, acted = act(system, agent.policy, acting.carry, acting.obs, acting.reset, key)
     every = jax.tree.map(

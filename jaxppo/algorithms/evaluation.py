@@ -13,8 +13,9 @@ from jaxppo.algorithms.axes import vmap_members
 from jaxppo.kernels import random_bits
 from jaxppo.kernels.platforms import forms
 from jaxppo.kernels.precisions import precision
+from jaxppo.ops import tallies
 from jaxppo.ops.collectives import any_over
-from jaxppo.types import Policy, PolicyInfo, PyTree, System, TimeStep, pytree
+from jaxppo.types import Policy, PolicyInfo, PyTree, System, Tally, TimeStep, pytree
 
 
 @pytree
@@ -25,6 +26,8 @@ class Episodes:
     lengths: jax.Array  # [B] int32
     finished: jax.Array  # [B] bool; False where max_eval_steps came first
     empty_masks: jax.Array  # [B] int32, of action masks that allowed nothing
+    # [B] float32 each, of env.metrics; so far, where unfinished; NaN where nothing was told
+    metrics: dict[str, jax.Array] = dataclasses.field(default_factory=dict)
 
 
 @pytree
@@ -37,6 +40,7 @@ class Progress:
     carry: PyTree  # [B, ...]
     reset: jax.Array  # [B] bool
     episodes: Episodes
+    tallies: dict[str, Tally]  # [B] of env.metrics
 
 
 @pytree
@@ -46,6 +50,7 @@ class RecordedStep:
     observations: PyTree  # [B, O...] raw, which the actions answer
     actions: PyTree  # [B, A...] as the environment takes them
     rewards: jax.Array  # [B] float32
+    metrics: dict[str, jax.Array]  # [B] float32 each, of env.metrics
     terminated: jax.Array  # [B] bool
     truncated: jax.Array  # [B] bool
     info: PolicyInfo
@@ -145,6 +150,7 @@ def record(
             observations=progress.obs,
             actions=action,
             rewards=step.reward,
+            metrics=step.metrics,
             terminated=step.terminated,
             truncated=step.truncated & ~step.terminated,
             info=info,
@@ -160,6 +166,7 @@ def begin(system: System, keys: jax.Array) -> Progress:
     num_envs = keys.shape[0]
     with precision("highest"):
         env_state, obs = system.evaluation_env.reset(reset_keys(keys))
+    counted = tallies.init(system.metrics, (num_envs,))
     return Progress(
         step=jnp.zeros((), jnp.int32),
         env_state=env_state,
@@ -171,7 +178,9 @@ def begin(system: System, keys: jax.Array) -> Progress:
             lengths=jnp.zeros(num_envs, jnp.int32),
             finished=jnp.zeros(num_envs, bool),
             empty_masks=jnp.zeros(num_envs, jnp.int32),
+            metrics=tallies.results(system.metrics, counted),
         ),
+        tallies=counted,
     )
 
 
@@ -197,6 +206,8 @@ def _step(
     seen = jax.tree.map(lambda x: x[None], progress.obs)
     empty = system.algorithm.network.empty_masks(seen)[0]
     done = step.terminated | step.truncated
+    told = {name: jnp.where(counting, x, jnp.nan) for name, x in step.metrics.items()}
+    counted = tallies.add(system.metrics, progress.tallies, told)
     now = Progress(
         step=progress.step + 1,
         env_state=env_state,
@@ -208,7 +219,9 @@ def _step(
             lengths=episodes.lengths + counting,
             finished=episodes.finished | (done & counting),
             empty_masks=episodes.empty_masks + (counting & empty),
+            metrics=tallies.results(system.metrics, counted),
         ),
+        tallies=counted,
     )
     return now, step
 

@@ -1,7 +1,7 @@
 """Optional guards: skip gradient steps that are not finite, end an update's epochs early.
 
-The first wraps the gradient step, the second the scan over epochs, so that both can be read on
-their own. Both are off by default.
+The first wraps the gradient step, the others the scan over epochs, so that each can be read on its
+own. All are off by default.
 """
 
 import dataclasses
@@ -125,6 +125,79 @@ def _stop(
         counted=~stopped & found.counted,
         learnt=~stop & found.learnt,
         skipped=~stopped & found.skipped,
+    )
+
+
+@pytree
+class Settling:
+    """The losses of an update's epochs so far."""
+
+    total: jax.Array  # sum over this epoch's minibatches that count
+    counted: jax.Array  # how many those are
+    seen: jax.Array  # int32, minibatches of this epoch
+    before: jax.Array  # mean of the last epoch; NaN: none yet
+    settled: jax.Array  # bool, the epochs have ended
+
+
+def until_settled(
+    system: System, scan: Callable[..., Any], nothing: Any, least: jax.Array
+) -> Callable[..., Any]:
+    """Decorate `scan(step, refresh, carry)`: the epochs end once the loss hardly changes.
+
+    That is when the mean losses of two epochs, one after the other, differ by less than `least`.
+    """
+
+    def one(step: Step, batch: Batch, progress: tuple[Any, Settling], indices: jax.Array) -> Any:
+        carry, losses = progress
+        losses = _turned(losses, losses.seen == system.num_minibatches, least)
+
+        def learn(carry: Any) -> Any:
+            moved, found = step(batch, carry, indices)
+            return jax.tree.map(partial(jnp.where, losses.settled), carry, moved), outcome(found)
+
+        def skip(carry: Any) -> Any:
+            no = jnp.zeros((), bool)
+            return carry, Outcome(metrics=nothing, counted=no, learnt=no, skipped=no)
+
+        carry, found = jax.lax.cond(all_stopped(losses.settled), skip, learn, carry)
+        counted = found.counted & ~losses.settled
+        losses = dataclasses.replace(
+            losses,
+            total=losses.total + jnp.where(counted, found.metrics.total_loss, 0.0),
+            counted=losses.counted + counted,
+            seen=losses.seen + 1,
+        )
+        found = Outcome(
+            metrics=jax.tree.map(partial(jnp.where, losses.settled), nothing, found.metrics),
+            counted=counted,
+            learnt=found.learnt & ~losses.settled,
+            skipped=found.skipped & ~losses.settled,
+        )
+        return (carry, losses), found
+
+    def settling_scan(step: Step, refresh: Callable[..., Batch], carry: Any) -> Any:
+        zero, no = jnp.zeros(()), jnp.zeros((), bool)
+        begun = Settling(
+            total=zero, counted=zero, seen=jnp.int32(0), before=jnp.float32(jnp.nan), settled=no
+        )
+        if refresh is not keep_batch:
+            inner = refresh
+            refresh = lambda progress, batch: inner(progress[0], batch)  # noqa: E731
+        (carry, _), found = scan(partial(one, step), refresh, (carry, begun))
+        return carry, found
+
+    return settling_scan
+
+
+def _turned(losses: Settling, over: jax.Array, least: jax.Array) -> Settling:
+    """Return the losses at the start of a minibatch; `over`: the epoch before it has ended."""
+    mean = losses.total / losses.counted  # NaN if none counted
+    return Settling(
+        total=jnp.where(over, 0.0, losses.total),
+        counted=jnp.where(over, 0.0, losses.counted),
+        seen=jnp.where(over, 0, losses.seen),
+        before=jnp.where(over, mean, losses.before),
+        settled=losses.settled | (over & (jnp.abs(mean - losses.before) < least)),
     )
 
 

@@ -21,12 +21,17 @@ MEAN, SUM, LEAST, GREATEST, LAST = "mean", "sum", "least", "greatest", "last"
 _START: dict[str, float] = {LEAST: float("inf"), GREATEST: float("-inf")}  # others: 0
 
 
-def metric(how: str = MEAN, *, count: bool = False, headline: str | None = None) -> Any:
+def metric(
+    how: str = MEAN, *, count: bool = False, headline: str | None = None, num: int | None = None
+) -> Any:
     """Declare a scalar, float32 or an int32 `count`, that is reduced as `how` says.
 
-    `headline` is a format string with which the console shows it, such as "kl {:.4f}".
+    With `num` it is an array `[num]`; name it ..._histogram, as sinks expect. `headline` is a
+    format string with which the console shows it, such as "kl {:.4f}".
     """
-    return dataclasses.field(metadata={"how": how, "count": count, "headline": headline})
+    return dataclasses.field(
+        metadata={"how": how, "count": count, "headline": headline, "num": num}
+    )
 
 
 @typing.dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(metric,))
@@ -57,7 +62,7 @@ def identity(cls: type, **inner: Any) -> Any:
     """Return the neutral element of a class; `inner` are its fields that are not scalars."""
     scalars = {
         field.name: jnp.full(
-            (),
+            () if field.metadata["num"] is None else (field.metadata["num"],),
             _START.get(field.metadata["how"], 0),
             jnp.int32 if field.metadata["count"] else jnp.float32,
         )

@@ -5,6 +5,7 @@ The functions of a table have one signature. They take their hyperparameters fro
 
 import dataclasses
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, TypeVar
 
 import jax
@@ -13,11 +14,14 @@ import jax.numpy as jnp
 from jaxppo.config.fields import ConfigError, check, is_import_path
 from jaxppo.config.importing import imported
 from jaxppo.config.messages import brief
+from jaxppo.ops.actions import log_probs
 from jaxppo.ops.advantages import gae, vtrace
 from jaxppo.ops.losses import (
+    clipped_error,
     clipped_surrogate,
     discovered_objective,
     huber_error,
+    ratio,
     reinforce,
     squared_error,
     surrogate,
@@ -40,6 +44,21 @@ def penalty_objective(
     return surrogate(log_prob, steps.log_prob, steps.advantage) + weight * kl
 
 
+def clipped_dimensions(
+    agent: AgentState, steps: Any, distribution: Any, log_prob: jax.Array
+) -> jax.Array:
+    """Return the sum over the dimensions of an action of their clipped surrogates.
+
+    A dimension that has moved far is clipped alone, and many small moves are not: Han and Sung 2019
+    (arXiv 1905.02363), section 4.1. With ratios of 1 the gradient is that of `clip`.
+    """
+    del log_prob
+    hp = agent.hyperparameters
+    new, old = (log_probs(each, steps.action) for each in (distribution, steps.distribution))
+    advantage = jnp.broadcast_to(steps.advantage[..., None], new.shape)
+    return jnp.sum(clipped_surrogate(new, old, advantage, hp.clip_eps, hp.clip_eps_high), axis=-1)
+
+
 OBJECTIVES: dict[str, Objective] = {
     "clip": lambda agent, steps, _, log_prob: clipped_surrogate(
         log_prob,
@@ -48,6 +67,7 @@ OBJECTIVES: dict[str, Objective] = {
         agent.hyperparameters.clip_eps,
         agent.hyperparameters.clip_eps_high,
     ),
+    "clip_dimensions": clipped_dimensions,
     "penalty": penalty_objective,
     "dpo": lambda agent, steps, _, log_prob: discovered_objective(
         log_prob,
@@ -58,6 +78,10 @@ OBJECTIVES: dict[str, Objective] = {
     ),
     "reinforce": lambda agent, steps, _, log_prob: reinforce(log_prob, steps.advantage),
 }
+
+
+CLIPPED = ("clip", "clip_dimensions")  # read clip_eps and clip_eps_high
+UNCLAMPED = ("clip_dimensions", "reinforce")  # read no ratio of a whole action
 
 
 def hyperparameters(**fields: Any) -> Callable[[Function], Function]:
@@ -73,17 +97,48 @@ def hyperparameters(**fields: Any) -> Callable[[Function], Function]:
     return give
 
 
-def reads_distribution(objective: Objective) -> bool:
+def reads_distribution(choice: str) -> bool:
     """Return whether an objective may read `steps.distribution`, which is stored only then."""
-    others = [each for name, each in OBJECTIVES.items() if name != "penalty"]
-    return not any(objective is each for each in others)  # a user's may have no hash
+    return choice in ("clip_dimensions", "penalty") or is_import_path(choice)
 
 
-def find_objective(choice: str) -> Objective:
-    """Return the objective of a name or import path; `ConfigError` if that is no function."""
-    if not is_import_path(choice):
-        return OBJECTIVES[choice]
-    return of_user(imported("system.objective", choice, "function", OBJECTIVES), choice)
+def find_objective(settings: Any) -> Objective:
+    """Return the objective of PPO's settings; `ConfigError` if an import path is no function."""
+    choice = settings.objective
+    if is_import_path(choice):
+        found = of_user(imported("system.objective", choice, "function", OBJECTIVES), choice)
+    else:
+        found = OBJECTIVES[choice]
+    if settings.importance_weights:
+        found = importance_weighted(found)
+    return found if settings.log_ratio_clip is None else with_clipped_ratio(found)
+
+
+def importance_weighted(objective: Objective) -> Objective:
+    """Decorate an objective: weight each step by min(rho_clip, pi / mu), a constant.
+
+    The gradient of `reinforce` is then that of IMPALA: Espeholt et al. 2018 (arXiv 1802.01561),
+    section 4.2.
+    """
+
+    def weighted(
+        agent: AgentState, steps: Any, distribution: Any, log_prob: jax.Array
+    ) -> jax.Array:
+        weight = jnp.minimum(ratio(log_prob, steps.log_prob), agent.hyperparameters.rho_clip)
+        return jax.lax.stop_gradient(weight) * objective(agent, steps, distribution, log_prob)
+
+    return weighted
+
+
+def with_clipped_ratio(objective: Objective) -> Objective:
+    """Decorate an objective: it sees log(pi / mu) clipped to +-log_ratio_clip."""
+
+    def clipped(agent: AgentState, steps: Any, distribution: Any, log_prob: jax.Array) -> jax.Array:
+        limit = agent.hyperparameters.log_ratio_clip
+        change = jnp.clip(log_prob - steps.log_prob, -limit, limit)
+        return objective(agent, steps, distribution, steps.log_prob + change)
+
+    return clipped
 
 
 def of_user(function: Objective, path: str) -> Objective:
@@ -175,3 +230,14 @@ VALUE_LOSSES: dict[str, ValueLoss] = {
     "squared": lambda _, value, target: squared_error(value, target),
     "huber": lambda hp, value, target: huber_error(value, target, hp.huber_delta),
 }
+
+
+def find_value_loss(settings: Any) -> Callable[..., jax.Array]:
+    """Return the critic's loss, of (hyperparameters, old value, value, target), by the settings."""
+    error = VALUE_LOSSES[settings.value_loss]
+    limit = "clip_eps" if settings.value_clip_eps is None else "value_clip_eps"
+
+    def clipped(hp: Any, old: jax.Array, value: jax.Array, target: jax.Array) -> jax.Array:
+        return clipped_error(partial(error, hp), value, old, target, getattr(hp, limit))
+
+    return clipped if settings.clip_value_loss else lambda hp, _, *given: error(hp, *given)

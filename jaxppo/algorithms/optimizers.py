@@ -140,6 +140,16 @@ def learning_rate(hp: SystemHyperparameters, rate: jax.Array, update: jax.Array)
     return rate * jnp.where(hp.decay_learning_rates > 0, jnp.maximum(left, 0.0), 1.0)
 
 
+def greatest_second_moment(opt_state: PyTree) -> jax.Array:
+    """Return the greatest running mean of squared gradients, `nu` of optax's states; 0 without."""
+    found = [
+        jnp.max(x)
+        for path, x in jax.tree.leaves_with_path(opt_state)
+        if any(getattr(key, "name", None) == "nu" for key in path)
+    ]
+    return reduce(jnp.maximum, found, jnp.zeros((), jnp.float32))
+
+
 def gradient_norms(
     system: System, hyperparameters: SystemHyperparameters, gradients: PyTree
 ) -> dict[str, jax.Array]:

@@ -17,11 +17,12 @@ from jaxppo.algorithms.acting import next_values, state_values, unroll
 from jaxppo.algorithms.actor_critic import ActorCritic
 from jaxppo.algorithms.objectives import (
     ESTIMATORS,
-    VALUE_LOSSES,
     find_objective,
+    find_value_loss,
     reads_distribution,
 )
 from jaxppo.algorithms.ppo_data import (
+    DetailMetrics,
     Extras,
     FinishMetrics,
     LossMetrics,
@@ -30,18 +31,13 @@ from jaxppo.algorithms.ppo_data import (
     State,
     Steps,
     TargetMetrics,
+    details,
 )
-from jaxppo.algorithms.ppo_settings import PPOSettings, check_network, settings_type
+from jaxppo.algorithms.ppo_settings import PPOSettings, check_fit, settings_type
 from jaxppo.config.schema import Config, SystemConfig
 from jaxppo.kernels.reductions import means
 from jaxppo.networks.actor_critic import ActorCriticOutput, shares_layers
-from jaxppo.ops.losses import (
-    approximate_kl,
-    clip_fraction,
-    clipped_error,
-    explained_variance,
-    ratio,
-)
+from jaxppo.ops.losses import approximate_kl, clip_fraction, explained_variance, ratio
 from jaxppo.ops.statistics import denormalize_value, init_statistics, normalize_value, standardize
 from jaxppo.types import (
     ActorOutput,
@@ -60,6 +56,7 @@ class PPO(ActorCritic):
 
     Settings, hyperparameters_type = PPOSettings, PPOHyperparameters
     loss_metrics, target_metrics, finish_metrics = LossMetrics, TargetMetrics, FinishMetrics
+    detail_metrics, details = DetailMetrics, details
     group_names = ("actor", "critic")
 
     @classmethod
@@ -71,17 +68,17 @@ class PPO(ActorCritic):
     def build(cls, config: Config, env: Environment) -> Self:
         """Make the algorithm of a run; `ConfigError` if its settings do not fit the network."""
         algorithm = super().build(config, env)
+        check_fit(config, algorithm.network)
         if config.arch.policy_lag:
             # An older policy than the one that learns has acted, so its values are not kept
             algorithm.keeps_values = False
-        stores = reads_distribution(algorithm.objective)
-        settings: Any = config.system
-        check_network(settings, algorithm.network, stores_distribution=stores)
         return algorithm
 
     def __init__(self, settings: PPOSettings, network: Any) -> None:
         super().__init__(settings, network)
-        self.objective = find_objective(settings.objective)
+        self.objective = find_objective(settings)
+        self.value_error = find_value_loss(settings)
+        self.stores_distribution = reads_distribution(settings.objective)
         self.adapts = settings.adapt_learning_rates
         self.stops_early = math.isfinite(settings.target_kl)
         # Where all layers but the heads are shared, values cost almost nothing when acting
@@ -114,7 +111,7 @@ class PPO(ActorCritic):
         acted = super().act(policy, output, key)
         extras = Extras(
             log_prob=acted.extras,
-            distribution=output.distribution if reads_distribution(self.objective) else (),
+            distribution=output.distribution if self.stores_distribution else (),
             raw_value=output.value.mean() if self.keeps_values else None,
         )
         return dataclasses.replace(acted, extras=extras)
@@ -222,13 +219,7 @@ class PPO(ActorCritic):
         hp, target = agent.hyperparameters, steps.target
         if self.settings.normalize_values:
             target = normalize_value(agent.algorithm_state.value_statistics, target)
-        error = partial(VALUE_LOSSES[self.settings.value_loss], hp)
-        if not self.settings.clip_value_loss:
-            return value.loss(target, error)
-        return value.loss(
-            target,
-            lambda value, target: clipped_error(error, value, steps.raw_value, target, hp.clip_eps),
-        )
+        return value.loss(target, partial(self.value_error, hp, steps.raw_value))
 
     def stop(self, agent: PPOAgent, metrics: LossMetrics) -> jax.Array:
         """Return whether the KL of a minibatch is above `target_kl`."""

@@ -1,12 +1,20 @@
 """The data of PPO: its state, what it keeps of a rollout, its metrics."""
 
-from typing import TYPE_CHECKING
+import operator
+from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 
+from jaxppo.algorithms import memory
+from jaxppo.algorithms.acting import unroll
 from jaxppo.algorithms.hyperparameters import SystemHyperparameters
-from jaxppo.algorithms.metrics import GREATEST, LEAST, metric, metrics
-from jaxppo.types import Agent, PyTree, RunningStatistics, pytree
+from jaxppo.algorithms.metrics import GREATEST, LEAST, SUM, metric, metrics
+from jaxppo.ops.actions import largest_logit
+from jaxppo.ops.histograms import NUM_BINS, counts
+from jaxppo.ops.losses import ratio
+from jaxppo.ops.statistics import standardize
+from jaxppo.types import Agent, Batch, PyTree, RunningStatistics, System, pytree
 
 if TYPE_CHECKING:  # names and types alone, as in `hyperparameters`
     from jaxppo.algorithms.ppo_settings import PPONumbers
@@ -51,6 +59,9 @@ class Steps:
     target: jax.Array  # [L, S] value target, in units of reward
 
 
+PPOAgent = Agent[PPOHyperparameters, State]
+
+
 @metrics
 class LossMetrics:
     """Of a gradient step."""
@@ -79,4 +90,45 @@ class FinishMetrics:
     kl_coef: jax.Array = metric()
 
 
-PPOAgent = Agent[PPOHyperparameters, State]
+@metrics
+class DetailMetrics:
+    """Of an update, with logger.details; values and targets are in units of reward."""
+
+    value_mean: jax.Array = metric()  # of the acting critic
+    value_change: jax.Array = metric()  # mean magnitude of its change in the epochs
+    value_change_max: jax.Array = metric(GREATEST)
+    target_mean: jax.Array = metric()  # of value targets
+    target_std: jax.Array = metric()
+    advantage_min: jax.Array = metric(LEAST)  # as the loss reads them
+    advantage_max: jax.Array = metric(GREATEST)
+    ratio_change: jax.Array = metric()  # mean |1 - pi / pi_old| after the epochs
+    logit_max: jax.Array = metric(GREATEST)  # magnitude of a legal one; 0 without categories
+    advantage_histogram: jax.Array = metric(SUM, count=True, num=NUM_BINS)
+    value_histogram: jax.Array = metric(SUM, count=True, num=NUM_BINS)
+    target_histogram: jax.Array = metric(SUM, count=True, num=NUM_BINS)
+
+
+def details(ppo: Any, system: System, agent: PPOAgent, batch: Batch) -> DetailMetrics:
+    """Return the details of an update from the agent after its epochs, by one more forward pass."""
+    if system.burn_in:
+        batch = memory.burn_in(system, agent, batch)
+    steps = batch.steps
+    _, output = unroll(system, agent.policy, batch.carry, steps.obs, steps.reset)
+    # Both values in the normalisation of now, which has moved since the rollout
+    values = (ppo.denormalize(agent, x) for x in (output.value.mean(), steps.raw_value))
+    change = jnp.abs(operator.sub(*values))
+    log_prob = output.distribution.log_prob(steps.action)
+    return DetailMetrics(
+        value_mean=jnp.mean(steps.value),
+        value_change=jnp.mean(change),
+        value_change_max=jnp.max(change),
+        target_mean=jnp.mean(steps.target),
+        target_std=standardize(steps.target, system.axes)[1],
+        advantage_min=jnp.min(steps.advantage),
+        advantage_max=jnp.max(steps.advantage),
+        ratio_change=jnp.mean(jnp.abs(1.0 - ratio(log_prob, steps.log_prob))),
+        logit_max=largest_logit(output.distribution),
+        advantage_histogram=counts(steps.advantage),
+        value_histogram=counts(steps.value),
+        target_histogram=counts(steps.target),
+    )

@@ -7,10 +7,18 @@ from typing import Any
 
 import jax
 
-from jaxppo.algorithms.objectives import OBJECTIVES, VALUE_LOSSES, own_hyperparameters
+from jaxppo.algorithms.objectives import (
+    CLIPPED,
+    OBJECTIVES,
+    UNCLAMPED,
+    VALUE_LOSSES,
+    own_hyperparameters,
+    reads_distribution,
+)
 from jaxppo.config.fields import ConfigError, is_import_path, other_default, setting, traced
-from jaxppo.config.schema import SystemConfig, SystemNumbers
+from jaxppo.config.schema import Config, SystemConfig, SystemNumbers
 from jaxppo.networks.building import LEAD
+from jaxppo.ops.actions import has_dimensions
 from jaxppo.ops.values import ScalarValue
 from jaxppo.types import Network
 
@@ -38,7 +46,8 @@ class PPONumbers(SystemNumbers):
     )
     rho_clip: float = traced(
         1.0,
-        "vtrace: truncation level rho-bar of the importance ratios that weight TD errors",
+        "vtrace and importance_weights: truncation level rho-bar of the importance ratios that "
+        "weight TD errors and steps",
         above=0,
     )
     c_clip: float = traced(
@@ -55,6 +64,21 @@ class PPONumbers(SystemNumbers):
         "clip the probability ratio above 1 + clip_eps_high; null: clip_eps",
         above=0,
         follows="clip_eps",
+        coupled=True,
+    )
+    value_clip_eps: float | None = traced(
+        None,
+        "clip_value_loss: clip the change of the value to this; null: clip_eps",
+        above=0,
+        switch=True,
+        coupled=True,
+    )
+    log_ratio_clip: float | None = traced(
+        None,
+        "clip the logarithm of the probability ratio to this magnitude, beyond which an action has "
+        "no gradient; null: no clipping",
+        above=0,
+        switch=True,
         coupled=True,
     )
     kl_coef: float = traced(1.0, "penalty: weight of KL(old || new)", low=0, coupled=True)
@@ -102,10 +126,16 @@ class PPOSettings(PPONumbers, SystemConfig):
     )
     objective: str = setting(
         "clip",
-        "policy objective: clip, penalty (KL), dpo (Lu et al. 2022), reinforce (with epochs=1), or "
+        "policy objective: clip, clip_dimensions (a ratio of each dimension of the action), "
+        "penalty (KL), dpo (Lu et al. 2022), reinforce (with epochs=1 or importance_weights), or "
         "an import path",
         choices=tuple(OBJECTIVES),
         importable=True,
+    )
+    importance_weights: bool = setting(
+        False,
+        "reinforce: weight each step by min(rho_clip, pi / mu), for a policy mu that acted and has "
+        "changed since; with vtrace this is IMPALA's gradient",
     )
     adapt_kl_coef: bool = setting(
         False,
@@ -123,7 +153,7 @@ class PPOSettings(PPONumbers, SystemConfig):
     clip_value_loss: bool = setting(
         False,
         "PPO2 value clipping: take the larger of two value losses, one of them with the change of "
-        "the value clipped to clip_eps",
+        "the value clipped to value_clip_eps",
     )
     normalize_values: bool = setting(
         False, "normalise value targets to running mean 0 and standard deviation 1 for the critic"
@@ -141,7 +171,7 @@ class PPOSettings(PPONumbers, SystemConfig):
     @property
     def _takes_clipping(self) -> bool:
         """Whether the objective may read clip_eps and clip_eps_high."""
-        return self.objective == "clip" or is_import_path(self.objective)
+        return self.objective in CLIPPED or is_import_path(self.objective)
 
     def check(self) -> None:
         """Raise `ConfigError` if settings contradict each other."""
@@ -151,6 +181,23 @@ class PPOSettings(PPONumbers, SystemConfig):
                 f"system.adapt_kl_coef=true needs system.objective=penalty, not {self.objective}; "
                 "or set it to false"
             )
+        if self.importance_weights and self.objective != "reinforce":
+            raise ConfigError(
+                f"system.importance_weights=true needs system.objective=reinforce, not "
+                f"{self.objective}, which has its own ratios; or set it to false"
+            )
+        if self.value_clip_eps is not None and not self.clip_value_loss:
+            raise ConfigError(
+                f"system.value_clip_eps={self.value_clip_eps} needs system.clip_value_loss=true; "
+                "or set it to null"
+            )
+        if self.log_ratio_clip is not None and self.objective in UNCLAMPED:
+            raise ConfigError(
+                f"system.log_ratio_clip={self.log_ratio_clip}: system.objective={self.objective} "
+                "does not read one ratio of each action; set it to null"
+            )
+        if self.epochs > 1:
+            _check_weights(self, f"system.epochs={self.epochs}")
         if self.adapt_kl_coef and not self.kl_coef:
             raise ConfigError(
                 "system.adapt_kl_coef=true needs a system.kl_coef above 0, not 0.0, which no "
@@ -192,8 +239,8 @@ class PPOSettings(PPONumbers, SystemConfig):
         if has_high and not self._takes_clipping:
             high = "null with a schedule" if self.clip_eps_high is None else self.clip_eps_high
             raise ConfigError(
-                f"system.clip_eps_high={high} needs system.objective=clip, not {self.objective}; "
-                "or set it to null, without a schedule"
+                f"system.clip_eps_high={high} needs system.objective={' or '.join(CLIPPED)}, not "
+                f"{self.objective}; or set it to null, without a schedule"
             )
 
     def check_sizes(self, minibatch_size: int) -> None:
@@ -212,25 +259,41 @@ class PPOSettings(PPONumbers, SystemConfig):
         )
 
 
-def check_network(settings: PPOSettings, network: Network, *, stores_distribution: bool) -> None:
-    """Raise `ConfigError` if the settings do not fit the network."""
+def check_fit(config: Config, network: Network) -> None:
+    """Raise `ConfigError` if the settings do not fit the network or the actors."""
+    settings: Any = config.system
+    output = network.example(LEAD)[1]
+    if config.arch.policy_lag:
+        _check_weights(settings, f"arch.max_policy_lag={config.arch.policy_lag}")
     for key in ("clip_value_loss", "value_loss"):
         given = getattr(settings, key)
-        if given not in (False, "squared") and not isinstance(
-            network.example()[1].value, ScalarValue
-        ):
+        if given not in (False, "squared") and not isinstance(output.value, ScalarValue):
             raise ConfigError(
                 f"system.{key}={str(given).lower()}: is for scalar values, but the critic head "
                 "predicts a distribution, which has its own loss; take network/critic_head=scalar"
             )
-    if stores_distribution:
-        shapes = [x.shape for x in jax.tree.leaves(network.example(LEAD)[1].distribution)]
+    if settings.objective == "clip_dimensions" and not has_dimensions(output.distribution):
+        raise ConfigError(
+            "system.objective=clip_dimensions: the distribution of network.actor_head does not say "
+            "what each dimension contributes; take objective=clip, or network/actor_head=auto"
+        )
+    if reads_distribution(settings.objective):
+        shapes = [x.shape for x in jax.tree.leaves(output.distribution)]
         if any(shape[:2] != LEAD for shape in shapes):
             raise ConfigError(
                 f"system.objective={settings.objective}: stores the distribution of each step, "
                 f"but network.actor_head gives arrays {shapes} for {LEAD} steps; let the head "
                 "broadcast them to [L, S, ...], or take objective=clip"
             )
+
+
+def _check_weights(settings: PPOSettings, key: str) -> None:
+    """Raise `ConfigError` if `key` lets an older policy act, and the objective has no ratios."""
+    if settings.objective == "reinforce" and not settings.importance_weights:
+        raise ConfigError(
+            f"system.objective=reinforce: with {key}, an older policy has acted than the one that "
+            "learns, and the gradient is biased; add system.importance_weights=true"
+        )
 
 
 def settings_type(raw: dict[str, Any]) -> type[SystemConfig]:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from jaxppo.algorithms import memory
 from jaxppo.algorithms.acting import next_values, state_values, unroll
 from jaxppo.algorithms.algorithm import Algorithm
 from jaxppo.algorithms.hyperparameters import SystemHyperparameters
-from jaxppo.algorithms.metrics import LAST, metric, metrics
+from jaxppo.algorithms.metrics import GREATEST, LAST, LEAST, SUM, metric, metrics
 from jaxppo.config.fields import ConfigError, other_default, setting, traced
 from jaxppo.config.schema import Config, SystemConfig, SystemNumbers
 from jaxppo.networks import q_network
@@ -32,6 +33,7 @@ from jaxppo.ops.action_values import (
     scaled_entropy,
     soft_value,
 )
+from jaxppo.ops.histograms import NUM_BINS, counts
 from jaxppo.types import (
     ActorOutput,
     Agent,
@@ -146,6 +148,15 @@ class LossMetrics:
 
 
 @metrics
+class DetailMetrics:
+    """Of an update, with logger.details: of Q(s_t, a_t) after the epochs, in units of reward."""
+
+    value_min: jax.Array = metric(LEAST)
+    value_max: jax.Array = metric(GREATEST)
+    value_histogram: jax.Array = metric(SUM, count=True, num=NUM_BINS)
+
+
+@metrics
 class FinishMetrics:
     """Metrics of one update."""
 
@@ -156,7 +167,7 @@ class PQN(Algorithm):
     """Q(lambda) with a Q-network that acts in many environments at once."""
 
     Settings, hyperparameters_type = PQNSettings, PQNHyperparameters
-    loss_metrics, finish_metrics = LossMetrics, FinishMetrics
+    loss_metrics, finish_metrics, detail_metrics = LossMetrics, FinishMetrics, DetailMetrics
     layers = q_network.LAYERS
 
     @classmethod
@@ -295,6 +306,15 @@ class PQN(Algorithm):
         taken = output.estimate.select(steps.action)
         loss = jnp.mean(taken.loss(steps.target))
         return loss, LossMetrics(q_loss=loss, q_value=jnp.mean(taken.mean()))
+
+    def details(self, system: System, agent: PQNAgent, batch: Batch) -> DetailMetrics:
+        """Return the extremes and the histogram of Q(s_t, a_t)."""
+        if system.burn_in:
+            batch = memory.burn_in(system, agent, batch)
+        steps = batch.steps
+        _, output = unroll(system, agent.policy, batch.carry, steps.obs, steps.reset)
+        q = output.estimate.select(steps.action).mean()
+        return DetailMetrics(value_min=jnp.min(q), value_max=jnp.max(q), value_histogram=counts(q))
 
     def finish(
         self, system: System, agent: PQNAgent, batch: Batch

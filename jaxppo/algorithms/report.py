@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from jaxppo.algorithms.details import no_details, of_update
 from jaxppo.algorithms.guards import outcome
 from jaxppo.algorithms.metrics import LAST, SUM, identity, metric, metrics, over_axes, over_first
 from jaxppo.algorithms.optimizers import learning_rate
 from jaxppo.ops.statistics import num_nonfinite
-from jaxppo.types import AgentState, LearnerState, PyTree, Rollout, System, pytree
+from jaxppo.types import AgentState, Batch, LearnerState, PyTree, Rollout, System, pytree
 
 
 @metrics
@@ -39,6 +40,7 @@ class LearnMetrics:
     steps: StepMetrics  # averaged over the gradient steps
     targets: Any  # the algorithm's target_metrics
     finish: Any  # the algorithm's finish_metrics
+    details: Any  # Details, with logger.details
 
 
 @metrics
@@ -52,6 +54,8 @@ class RolloutMetrics:
     nonfinite_observation: jax.Array = metric(SUM, count=True)
     empty_mask: jax.Array = metric(SUM, count=True)  # observations whose mask allowed no action
     reused_starts: dict[str, jax.Array]  # of a pool, in an update
+    metrics: dict[str, jax.Array]  # of env.metrics: sums over the ended episodes that told them
+    told: dict[str, jax.Array]  # how many these are; a ratio of means is that of the sums
 
 
 @metrics
@@ -71,6 +75,7 @@ class Learnt:
     targets: Any  # the algorithm's target_metrics
     steps: Any  # StepMetrics or guards.Outcome, [epochs, num_minibatches]
     finish: Any  # the algorithm's finish_metrics
+    batch: Batch  # that the epochs learnt from
 
 
 def report(system: System, rollout: Rollout, learnt: Learnt) -> Metrics:
@@ -94,6 +99,8 @@ def of_rollout(system: System, rollout: Rollout) -> RolloutMetrics:
         nonfinite_observation=num_nonfinite(steps.obs),
         empty_mask=jnp.sum(empty, dtype=jnp.int32),
         reused_starts=rollout.reused_starts,
+        metrics=ended.metrics,
+        told=ended.told,
     )
 
 
@@ -116,6 +123,7 @@ def of_learning(system: System, learnt: Learnt) -> LearnMetrics:
         steps=means,
         targets=learnt.targets,
         finish=learnt.finish,
+        details=of_update(system, agent, learnt.batch),
     )
 
 
@@ -133,9 +141,12 @@ def zero_metrics(system: System) -> Metrics:
         steps=no_step(system),
         targets=identity(algorithm.target_metrics),
         finish=identity(algorithm.finish_metrics),
+        details=no_details(system),
     )
     reused = {"reused_starts": jnp.zeros(())} if system.env.pool_size else {}
-    return identity(Metrics, rollout=identity(RolloutMetrics, reused_starts=reused), learn=learn)
+    none = dict.fromkeys(system.metrics, jnp.zeros(()))
+    rollout = identity(RolloutMetrics, reused_starts=reused, metrics=none, told=none)
+    return identity(Metrics, rollout=rollout, learn=learn)
 
 
 def no_step(system: System) -> StepMetrics:

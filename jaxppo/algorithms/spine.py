@@ -13,6 +13,7 @@ on its own as well as under the mapped axes of `train_block`.
 """
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -23,9 +24,17 @@ from jaxppo.algorithms import guards, memory
 from jaxppo.algorithms.acting import collect
 from jaxppo.algorithms.axes import vmap_batches, vmap_members
 from jaxppo.algorithms.gradient_steps import make_step
-from jaxppo.algorithms.metrics import add
+from jaxppo.algorithms.metrics import add, over_axes
 from jaxppo.algorithms.optimizers import optimizer
-from jaxppo.algorithms.report import Learnt, Metrics, count_nonfinite, no_step, report
+from jaxppo.algorithms.report import (
+    Learnt,
+    Metrics,
+    count_nonfinite,
+    no_step,
+    of_rollout,
+    report,
+    zero_metrics,
+)
 from jaxppo.algorithms.schedules import begin_update
 from jaxppo.kernels import packing, random_bits
 from jaxppo.kernels.permutations import random_permutation
@@ -105,7 +114,26 @@ train_members = vmap_members(train_block, shared=1)
 def update(system: System, state: LearnerState) -> tuple[LearnerState, Metrics]:
     """Run one update: collect a rollout and learn from it."""
     acting, rollout = collect(system, state.agent, state.acting)
-    return learn_from(system, state.agent, acting, rollout)
+    return learner(system)(system, state.agent, acting, rollout)
+
+
+def learner(system: System) -> Callable[..., tuple[LearnerState, Metrics]]:
+    """Return what follows a rollout: `learn_from`, or with `arch.learn=false` `pass_by`."""
+    return learn_from if system.learns else pass_by
+
+
+def pass_by(
+    system: System, agent: AgentState, acting: ActingState, rollout: Rollout
+) -> tuple[LearnerState, Metrics]:
+    """Count a rollout, and update statistics of observations; parameters stay as they are."""
+    keys = random_bits.split(acting.key, 1 + system.epochs)
+    metrics = zero_metrics(system)
+    learn = dataclasses.replace(metrics.learn, skipped_updates=jnp.int32(1))
+    found = over_axes(system.axes, of_rollout(system, rollout))
+    agent = end_update(system, agent, begin_update(system, agent), rollout)
+    acting = dataclasses.replace(acting, key=keys[0])
+    metrics = dataclasses.replace(metrics, rollout=found, learn=learn)
+    return LearnerState(agent=agent, acting=acting), metrics
 
 
 def learn_from(
@@ -128,7 +156,7 @@ def learn(
     with jax.named_scope("epochs"):
         agent, of_steps = run_epochs(system, agent, scaled, batch, keys)
         agent, of_finish = system.algorithm.finish(system, agent, batch)
-    learnt = Learnt(agent=agent, targets=of_targets, steps=of_steps, finish=of_finish)
+    learnt = Learnt(agent=agent, targets=of_targets, steps=of_steps, finish=of_finish, batch=batch)
     return end_update(system, before, agent, rollout), learnt
 
 
@@ -170,6 +198,9 @@ def run_epochs(
     """Run an epoch for each of the `keys`, and return what their steps return."""
     step, refresh = make_step(system), memory.make_refresh(system, rollout)
     scan: Any = partial(scan_epochs, system, batch, keys)
+    if system.stop_settled:
+        least = agent.hyperparameters.min_loss_change
+        scan = guards.until_settled(system, scan, no_step(system), least)
     if system.stop_early:
         scan = guards.until_stopped(system, scan, no_step(system))
     return scan(step, refresh, agent)

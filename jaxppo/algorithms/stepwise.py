@@ -16,7 +16,7 @@ from jaxppo.algorithms.evaluation import step_keys
 from jaxppo.algorithms.metrics import add
 from jaxppo.algorithms.report import Metrics, count_nonfinite
 from jaxppo.algorithms.schedules import begin_update
-from jaxppo.algorithms.spine import learn_from, update_obs_statistics
+from jaxppo.algorithms.spine import learner, update_obs_statistics
 from jaxppo.kernels import random_bits
 from jaxppo.types import (
     ActingState,
@@ -155,7 +155,7 @@ def learn_members(
         system: System, state: LearnerState, rollouts: tuple[Collected, ...]
     ) -> tuple[LearnerState, Metrics]:
         acting, rollout = joined(system, state, rollouts)
-        return learn_from(system, state.agent, acting, rollout)
+        return learner(system)(system, state.agent, acting, rollout)
 
     state, found = vmap_batches(learn, system)(state, rollouts)
     return state, count_nonfinite(state, add(total, found))
@@ -204,11 +204,12 @@ def joined(
         return jax.tree.map(lambda *x: jnp.concatenate(x, axis=axis), *parts)
 
     reset = join(0, *(each.reset for each in rollouts))
-    begun = {
+    begun: dict[str, Any] = {
         name: jnp.where(reset, 0, getattr(state.acting, name))
         for name in ("episode_return", "episode_length", "discounted_return")
     }
     obs = join(0, *(each.obs for each in rollouts))
+    begun["tallies"] = jax.tree.map(lambda x: jnp.where(reset, 0, x), state.acting.tallies)
     acting = dataclasses.replace(state.acting, obs=obs, reset=reset, **begun)
     memories = [each.memory for each in rollouts]
     acted = join(1, *((m.carries, m.action, m.extras) for m in memories))

@@ -14,6 +14,7 @@ from jaxppo.algorithms.evaluation import FIRST, Episodes, episode_keys, evaluate
 from jaxppo.algorithms.metrics import leaves
 from jaxppo.algorithms.report import Metrics, zero_metrics
 from jaxppo.algorithms.spine import init_agent, update, warm_up
+from jaxppo.config.schema import key_of
 from jaxppo.ops.sequences import where
 from jaxppo.types import Hyperparameters, LearnerState, Policy, System, pytree
 
@@ -28,6 +29,7 @@ class Schedule:
     absolute: int  # evaluations of the best policy at the end, for the absolute metric; or 0
     num_update_batches: int  # U
     warmup_rollouts: int  # that only fill the observation statistics
+    eval_metric: str | None  # by which policies are compared; None: the return
 
 
 @pytree
@@ -39,6 +41,7 @@ class Evaluations:
     returns: jax.Array  # [R, E] float32, of each episode
     lengths: jax.Array  # [R, E] int32
     finished: jax.Array  # [R, E] bool; False where arch.max_eval_steps came first
+    metrics: dict[str, jax.Array]  # [R, E] float32, of env.metrics; NaN where nothing was told
 
 
 @pytree
@@ -51,7 +54,8 @@ class TrainOutput:
     metrics: dict[str, jax.Array]  # [num_updates] float32 each, by the names of the command line;
     # episode_return and episode_length are NaN for an update in which no episode ended
     evaluations: Evaluations
-    absolute_metric: jax.Array  # float32, mean return of `best` over 10 E new episodes; or NaN
+    # float32, mean return (or arch.eval_metric) of `best` over 10 E new episodes; or NaN
+    absolute_metric: jax.Array
 
 
 @pytree
@@ -60,7 +64,7 @@ class _Run:
 
     learner: LearnerState
     best: Policy
-    best_return: jax.Array  # float32
+    best_score: jax.Array  # float32
     best_updates: jax.Array  # int32
     done: jax.Array  # int32, updates
     log: jax.Array  # [num_updates, metrics] float32
@@ -85,7 +89,7 @@ def train_whole(
     run = _Run(
         learner=learner,
         best=learner.agent.policy,
-        best_return=jnp.float32(-jnp.inf),
+        best_score=jnp.float32(-jnp.inf),
         best_updates=jnp.int32(0),
         done=jnp.int32(0),
         log=jnp.zeros((sum(schedule.updates), len(names)), jnp.float32),
@@ -102,7 +106,7 @@ def train_whole(
         jnp.arange(num_rounds + schedule.absolute) < num_rounds,
         jnp.concatenate([keys, again.reshape(schedule.absolute, num_episodes)]),
     )
-    run, (done, found) = jax.lax.scan(partial(_round, system, names), run, rounds)
+    run, (done, found) = jax.lax.scan(partial(_round, system, schedule, names), run, rounds)
     means = jnp.mean(found.returns, axis=1)
     evaluations = Evaluations(
         updates=done[:num_rounds],
@@ -110,8 +114,13 @@ def train_whole(
         returns=found.returns[:num_rounds],
         lengths=found.lengths[:num_rounds],
         finished=found.finished[:num_rounds],
+        metrics={name: x[:num_rounds] for name, x in found.metrics.items()},
     )
-    absolute = jnp.mean(means[num_rounds:]) if schedule.absolute else jnp.float32(jnp.nan)
+    absolute = jnp.float32(jnp.nan)
+    if schedule.absolute and schedule.eval_metric is None:
+        absolute = jnp.mean(means[num_rounds:])
+    elif schedule.absolute:
+        absolute = _score(schedule, jax.tree.map(lambda x: x[num_rounds:], found))
     return TrainOutput(
         policy=run.learner.agent.policy,
         best=run.best,
@@ -122,8 +131,18 @@ def train_whole(
     )
 
 
+def _score(schedule: Schedule, episodes: Episodes) -> jax.Array:
+    """Return the mean by which policies are compared, of the episodes that told it."""
+    metric = schedule.eval_metric
+    return jnp.mean(episodes.returns) if metric is None else jnp.nanmean(episodes.metrics[metric])
+
+
 def _round(
-    system: System, names: list[str], run: _Run, given: tuple[jax.Array, jax.Array, jax.Array]
+    system: System,
+    schedule: Schedule,
+    names: list[str],
+    run: _Run,
+    given: tuple[jax.Array, jax.Array, jax.Array],
 ) -> tuple[_Run, tuple[jax.Array, Episodes]]:
     """Run updates, then evaluate: the current policy, which may be the best, or the best one."""
     updates, is_current, keys = given
@@ -138,12 +157,12 @@ def _round(
     learner, log = jax.lax.fori_loop(0, updates, iterate, (run.learner, run.log))
     policy = where(is_current, learner.agent.policy, run.best)
     episodes = evaluate(system, policy, keys)
-    score = jnp.mean(episodes.returns)
-    better = (updates > 0) & jnp.isfinite(score) & (score > run.best_return)
+    score = _score(schedule, episodes)
+    better = (updates > 0) & jnp.isfinite(score) & (score > run.best_score)
     run = _Run(
         learner=learner,
         best=where(better, policy, run.best),
-        best_return=jnp.where(better, score, run.best_return),
+        best_score=jnp.where(better, score, run.best_score),
         best_updates=jnp.where(better, run.done + updates, run.best_updates),
         done=run.done + updates,
         log=log,
@@ -162,7 +181,11 @@ def _row(found: Metrics) -> dict[str, jax.Array]:
         "nonfinite_reward": rollout.nonfinite_reward,
         "nonfinite_observation": rollout.nonfinite_observation,
         "empty_mask": rollout.empty_mask,
-        **{name: value for name, _, value in leaves(found.learn)},
+        **{
+            key_of(name): jnp.where(told > 0, rollout.metrics[name] / told, jnp.nan)
+            for name, told in rollout.told.items()
+        },
+        **{name: value for name, _, value in leaves(found.learn) if not jnp.ndim(value)},
         **{
             name: jnp.where(found.learn.skipped_updates > 0, jnp.nan, value)
             for name, _, value in leaves(found.learn.steps)

@@ -75,14 +75,14 @@ def lines_of(comparison: Comparison, task: str, groups: Sequence[int]) -> list[L
     ]
 
 
-def draw_curves(path: Path, lines: Sequence[Line], *, title: str) -> list[Spot]:
+def draw_curves(path: Path, lines: Sequence[Line], *, title: str, ylabel: str) -> list[Spot]:
     """Draw learning curves, the first ones in colour; return what they are at each step.
 
     Curves for which there is no style are grey and have no names.
     """
     key = _key(lines)
     figure, axes = _figure(title, legend=[key, *(line.label for line in _styled(lines))])
-    _draw_lines(axes, lines)
+    _draw_lines(axes, lines, ylabel)
     _widen(axes, "y")
     _finish(figure, axes, path, key=key)
     return _spots(figure, axes, _styled(lines))
@@ -100,7 +100,7 @@ def draw_sweep(path: Path, comparison: Comparison) -> None:
     columns = min(len(panels), 3)
     figure, places = make_panels(len(panels), columns, WIDTH if columns < 3 else 4.0, 3.1, room)
     for axes, (task, lines) in zip(places, panels, strict=True):
-        _draw_lines(axes, lines)
+        _draw_lines(axes, lines, f"evaluation {comparison.judge(task)}")
         _widen(axes, "y")
         axes.grid(alpha=0.25)
         axes.set_title("\n".join(textwrap.wrap(task, 44)), fontsize=10.5)
@@ -116,7 +116,7 @@ def _key(lines: Sequence[Line]) -> str:
     return f"line: IQM over runs, dots: evaluations, band: 95% interval{grey}"
 
 
-def _draw_lines(axes: Any, lines: Sequence[Line]) -> None:
+def _draw_lines(axes: Any, lines: Sequence[Line], ylabel: str) -> None:
     for line in lines[::-1]:
         if line.style >= len(STYLES):
             axes.plot(line.x, line.y, color="#B0B8C2", linewidth=0.5, zorder=1)
@@ -132,7 +132,7 @@ def _draw_lines(axes: Any, lines: Sequence[Line]) -> None:
             y = np.where(near, line.y, np.nan)
             axes.plot(line.x, y, linestyle=":", linewidth=0.9, alpha=0.6, **dots)
     steps_axis(axes)
-    axes.set_ylabel("evaluation return")
+    axes.set_ylabel(ylabel)
 
 
 def _styled(lines: Sequence[Line]) -> list[Line]:

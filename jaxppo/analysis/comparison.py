@@ -68,6 +68,11 @@ class Comparison:
         """Whether scores are normalised: with several tasks, or with given bounds."""
         return len(self.tasks) > 1 or bool(self.given)
 
+    def judge(self, task: str) -> str:
+        """Return what scores of a task are: return, or the runs' arch.eval_metric."""
+        own = next(group.runs[task] for group in self.groups if task in group.runs)
+        return str(own[0].env.get("eval_metric", "return"))
+
     def strata(self, group: Group) -> list[Array]:
         """Return a group's scores by task, for tasks with scores; normalised if needed."""
         return [self.scaled(task, group) for task in self.tasks if group.scores(task).size]

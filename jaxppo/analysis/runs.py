@@ -19,8 +19,9 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.given import is_given
 from jaxppo.config.messages import flattened
 from jaxppo.config.parse import parse
-from jaxppo.config.schema import HOW_RUN
+from jaxppo.config.schema import HOW_RUN, TOLD
 from jaxppo.config.stored import CONFIG, METRICS, SUMMARY, plain
+from jaxppo.runtime.programs.evaluating import judged_by, scores_of_members
 from jaxppo.runtime.sinks import Event, of_environment
 from jaxppo.runtime.store import checkpoint
 from jaxppo.runtime.store.directories import seed_of
@@ -42,8 +43,12 @@ class Run:
     settings: dict[str, Any]  # other settings that affect the result, such as `system.gamma`
     typed: dict[str, str]  # the overrides that started it, by key
     status: str  # FINISHED, UNFINISHED, or the reason of a failure
-    evaluations: dict[int, float]  # steps -> mean return; without those that were not finite
+    # steps -> mean return, or mean of arch.eval_metric; without those that were not finite
+    evaluations: dict[int, float]
     absolute: float | None  # absolute metric
+    told: dict[
+        str, float
+    ]  # mean return and means of env.metrics, of the absolute metric's episodes
     steps: int  # so far
     seconds: float | None  # of the whole program, which may have trained several runs
     versions: dict[str, str]  # of libraries; empty if not recorded
@@ -286,11 +291,14 @@ def _read(
         )
     picture, machine = folder / "population.png", end.get("machine")
     compared = _compared(config)
+    judge = compared.pop("arch.eval_metric", None)
+    judged = [e for kind in ("eval", "absolute") for e in compare if e["event"] == kind]
     return Run(
         folder=folder,
         home=home,
         seed=int(seed),
-        env={k.removeprefix("env."): v for k, v in compared.items() if k.startswith("env.")},
+        env={k.removeprefix("env."): v for k, v in compared.items() if k.startswith("env.")}
+        | ({} if judge is None else {"eval_metric": judge}),  # whose scores do not compare
         settings={k: v for k, v in compared.items() if not k.startswith("env.")},
         typed=typed,
         status=str(end.get("status", UNFINISHED)),
@@ -300,6 +308,12 @@ def _read(
             if event["event"] == "eval" and (score := _score(event)) is not None
         },
         absolute=_number(end.get("absolute_metric")),
+        told={
+            name: value
+            for name, x in (judged[-1] if judged else {}).items()
+            if (name == "episode_return" or name.startswith(TOLD))
+            and (value := _number(x)) is not None
+        },
         steps=_last_step(log),
         seconds=_number(end.get("seconds", log[-1].get("seconds") if log else None)),
         versions=end.get("versions") or _newest_manifest(home).get("versions") or {},
@@ -314,7 +328,7 @@ _IGNORED_GROUPS = ("checkpoint", "logger", "resume", "resume_allow", "trust")
 _IGNORED_KEYS = {
     *("arch.seed", "arch.num_seeds", "arch.evaluate_first"),
     *("arch.profile", "arch.compiler", "arch.compile_cache", "arch.distributed"),
-    *(f"env.{name}" for name in HOW_RUN),
+    *(f"env.{name}" for name in (*HOW_RUN, "metrics")),
 }
 
 
@@ -416,10 +430,10 @@ def _has_numbers(found: dict[str, Any]) -> bool:
 
 
 def _score(event: Event) -> float | None:
-    """Return the mean return of an evaluation; with several members, the best one's."""
-    scores = [_number(value) for value in event.get("member_returns", [])]
+    """Return the score of an evaluation; with several members, the best one's."""
+    scores = [_number(value) for value in event.get(f"{scores_of_members(event)}s", [])]
     found = [score for score in scores if score is not None]
-    return max(found, default=None) if scores else _number(event.get("episode_return"))
+    return max(found, default=None) if scores else _number(event.get(judged_by(event)))
 
 
 def _number(value: Any) -> float | None:

@@ -29,11 +29,13 @@ def report(sweep_dir: Path, *, console: bool) -> None:
     if not jobs:
         return
     keys = [key for key in jobs[0]["settings"] if len({_setting(job, key) for job in jobs}) > 1]
+    judged = [n for n in ("eval_metric", "best_score") if any(n in j["summary"] for j in jobs)]
+    columns = (*COLUMNS[:1], *judged, *COLUMNS[1:])
     rows = [
         {
             "job": job["job"],
             **{key: _setting(job, key) for key in keys},
-            **{name: job["summary"].get(name) for name in COLUMNS},
+            **{name: job["summary"].get(name) for name in columns},
         }
         for job in jobs
     ]
@@ -146,5 +148,5 @@ def _score(row: dict[str, Any]) -> float:
     """Return the number that jobs are sorted by; failed jobs come last."""
     if row["status"] != "finished":
         return -math.inf
-    score = row["absolute_metric"]
-    return float(row["best_episode_return"] if score is None else score)
+    scores = row["absolute_metric"], row.get("best_score"), row["best_episode_return"]
+    return float(next(score for score in scores if score is not None))

@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import math
 import re
+import secrets
 import shlex
 import types
 import typing
@@ -22,7 +23,7 @@ def setting(default: Any, help: str, **rule: Any) -> Any:
 
     Rules for numbers are `low`, `high`, `above` and `infinite`. Rules for text are `choices`, a
     tuple of names, `importable`, which also accepts import paths such as my_module.my_choice, and
-    `steps`, which also accepts a number of steps.
+    `steps`, which also accepts a number of steps. An integer that is `drawn` is random if null.
     """
     if isinstance(default, dict | list):
         return dataclasses.field(
@@ -34,8 +35,9 @@ def setting(default: Any, help: str, **rule: Any) -> Any:
 def traced(default: Any, help: str, **rule: Any) -> Any:
     """Make a setting that is a traced hyperparameter: it shapes no array, and members may differ.
 
-    If the value is null, the setting that `follows` names is used. With `switch`, the program
-    depends on whether the value is finite. With `coupled`, checks compare it with other settings.
+    If the value is null, the setting that `follows` names is used; without one, the program has no
+    such number. With `switch`, the program depends on whether the value is a finite number. With
+    `coupled`, checks compare it with other settings.
     `tune=(low, high)` are the bounds between which `jaxppo.tune` searches; without, it does not.
     """
     return setting(default, help, traced=True, **rule)
@@ -62,14 +64,15 @@ def variable_names(settings: Any) -> list[str]:
 
 
 def numbers(settings: Any) -> dict[str, float]:
-    """Return the traced numbers of an algorithm's settings, by name."""
+    """Return the traced numbers of an algorithm's settings, by name, but for those that are off."""
     found = {}
     for field in dataclasses.fields(settings):
         if "traced" in field.metadata:
-            value = getattr(settings, field.name)
-            if value is None:
-                value = getattr(settings, field.metadata["follows"])
-            found[field.name] = float(value)
+            value, leader = getattr(settings, field.name), field.metadata.get("follows")
+            if value is None and leader is not None:
+                value = getattr(settings, leader)
+            if value is not None:
+                found[field.name] = float(value)
     return found
 
 
@@ -102,6 +105,8 @@ def check(
     if value is None:
         if optional:
             return None
+        if rule.get("drawn"):
+            return secrets.randbelow(rule["high"] + 1)
         raise ConfigError(f"{key}=null: must be {_kind(wanted, rule)}")
     kind = typing.get_origin(wanted) or wanted
     if kind is int and isinstance(value, float) and value.is_integer():
@@ -182,7 +187,7 @@ def takes(hint: Any, rule: Mapping[str, Any]) -> str:
     words = [
         _kind(wanted, rule) + (f", {bounds}" if bounds else ""),
         ".inf" if rule.get("infinite") else "",
-        "null" if optional else "",
+        "null" if optional or rule.get("drawn") else "",
     ]
     return "; or ".join(word for word in words if word)
 

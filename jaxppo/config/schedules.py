@@ -82,6 +82,8 @@ def _schedule(key: str, raw: Any, system: Any, field: Any) -> Schedule:
                 f"{key}: needs an end, as {str(error).partition(';')[0]}; add end=VALUE"
             ) from error
     start = getattr(system, field.name)
+    if start is None and "follows" not in field.metadata:
+        raise ConfigError(f"{key}: system.{field.name}=null is off; set it to the first value")
     if start is not None and not math.isfinite(start):
         raise ConfigError(
             f"{key}: system.{field.name}={start} is its start, which must be a finite number"

@@ -14,7 +14,13 @@ MAX_MEMBERS = 2**16  # of one program; each member has its own directory and con
 class ArchConfig:
     """Seeds, budget, evaluation and compilation."""
 
-    seed: int = setting(42, "seed of all random numbers", low=0, high=2**32 - 1)
+    seed: int = setting(
+        42,
+        "seed of all random numbers; null: drawn when the run begins, and kept in its directory",
+        low=0,
+        high=2**32 - 1,
+        drawn=True,
+    )
     num_seeds: int = setting(
         1,
         "independent agents to train at once, with consecutive seeds from arch.seed",
@@ -56,6 +62,9 @@ class ArchConfig:
         "actors_wait=first at most, and older rollouts are discarded",
         low=0,
     )
+    learn: bool = setting(
+        True, "false: collect and evaluate, but change no parameters, to debug an environment"
+    )
     total_timesteps: int | None = setting(
         1_000_000, "environment steps to train for, rounded up to whole updates", low=1, high=2**62
     )
@@ -71,6 +80,11 @@ class ArchConfig:
     num_eval_episodes: int = setting(128, "episodes per evaluation", low=1)
     max_eval_steps: int | None = setting(
         None, "longest evaluation episode, in steps; null: the environment's time limit", low=1
+    )
+    eval_metric: str | None = setting(
+        None,
+        "a name of env.metrics, whose mean over the episodes of an evaluation chooses the best "
+        "policy and is the absolute metric, the higher the better; null: the return",
     )
     evaluation_greedy: bool = setting(
         True, "true: evaluate the mode of the policy, without noise; false: sample actions"
@@ -99,7 +113,9 @@ class ArchConfig:
         choices=("thorough", "quick"),
     )
     profile: str | None = setting(
-        None, "folder for a profiler trace of two updates before the first block; null: no trace"
+        None,
+        "folder for a profiler trace of two updates before the first block, whose phases are "
+        "printed as a table; null: no trace",
     )
     distributed: dict[str, Any] | None = setting(
         {},
@@ -127,6 +143,7 @@ class ArchConfig:
 ALGORITHMS = {  # the names of system.algorithm
     "ppo": "jaxppo.algorithms.ppo.PPO",
     "pqn": "jaxppo.algorithms.pqn.PQN",
+    "reppo": "jaxppo.algorithms.reppo.REPPO",
 }
 COMMANDS = tuple(f"{kind}_{name}" for name in ALGORITHMS for kind in ("ff", "rec"))  # that train
 
@@ -155,11 +172,19 @@ class SystemNumbers:
     )
     max_grad_norm: float = traced(
         0.5,
-        "clip the gradient of each optimiser group (PPO: actor and critic; PQN: one group) to this "
-        "global norm; .inf: no clipping",
+        "clip the gradient of each optimiser group (PPO: actor and critic; PQN: one group; REPPO: "
+        "actor, critic and multipliers) to this global norm; .inf: no clipping",
         above=0,
         infinite=True,
         tune=(0.1, 10.0),
+    )
+    min_loss_change: float | None = traced(
+        None,
+        "end an update's epochs once the mean loss of one differs from that of the one before by "
+        "less than this; null: never",
+        above=0,
+        switch=True,
+        coupled=True,
     )
     decay_learning_rates: bool = traced(True, "decay learning rates linearly to zero over the run")
 
@@ -234,6 +259,18 @@ class SystemConfig(SystemNumbers):
         above=0,
         infinite=True,
     )
+    obs_min_std: float = setting(
+        0.0,
+        "least standard deviation that normalize_observations divides by, so that noise of a "
+        "feature that hardly changes is not blown up",
+        low=0,
+    )
+    obs_max_std: float = setting(
+        math.inf,
+        "greatest standard deviation that normalize_observations divides by; .inf: no bound",
+        above=0,
+        infinite=True,
+    )
     obs_norm_warmup_steps: int = setting(
         0,
         "environment steps before training that only fill the observation statistics, rounded up "
@@ -257,6 +294,16 @@ class SystemConfig(SystemNumbers):
                 "system.normalize_observations=true; or set it to []"
             )
         find_schedules(self)
+        if self.min_loss_change is not None and self.epochs < 3:
+            raise ConfigError(
+                f"system.min_loss_change={self.min_loss_change}: two epochs are compared before a "
+                f"third, and system.epochs={self.epochs}; raise that to 3, or set it to null"
+            )
+        if not self.obs_min_std < self.obs_max_std:
+            raise ConfigError(
+                f"system.obs_min_std={self.obs_min_std} must be below "
+                f"system.obs_max_std={self.obs_max_std}"
+            )
         if self.obs_norm_warmup_steps and not self.normalize_observations:
             raise ConfigError(
                 f"system.obs_norm_warmup_steps={self.obs_norm_warmup_steps} needs "
@@ -265,6 +312,16 @@ class SystemConfig(SystemNumbers):
 
     def check_sizes(self, minibatch_size: int) -> None:
         """Raise `ConfigError` if a minibatch, summed over all learners, is too small."""
+
+
+# How a number of `env.metrics` adds up over an episode
+METRIC_KINDS = ("last", "sum", "mean", "max")
+TOLD = "env/"  # before its name in events; no metric of an algorithm has such a name
+
+
+def key_of(name: str) -> str:
+    """Return the name that a number of `env.metrics` has in events."""
+    return f"{TOLD}{name}"
 
 
 # Settings of `env` that change how simulators are run, and no result
@@ -333,8 +390,18 @@ class EnvConfig:
     extras: list[str] = setting(
         [], "entries to add to the observation: last_action, last_reward, step"
     )
+    metrics: list[str] = setting(
+        [],
+        "numbers that the environment tells besides the reward, each with how it adds up over an "
+        "episode (last, sum, mean or max; without: last), such as [success, x_position:mean]",
+    )
     action_mask: str | None = setting(
         "action_mask", "key of a dict observation that holds the mask of legal actions; null: none"
+    )
+    batch: bool = setting(
+        False,
+        "gymnasium: one object steps all worlds at once: gymnasium.make_vec of name, or what "
+        "target(num_envs=N) makes",
     )
     wrappers: list[Any] = setting(
         [],
@@ -363,6 +430,22 @@ class EnvConfig:
         "gymnasium: seconds after which the step of a process has failed, with env.processes",
         above=0,
     )
+
+    @property
+    def metric_kinds(self) -> dict[str, str]:
+        """Return how each number of `metrics` adds up; `ConfigError` for what is none."""
+        found: dict[str, str] = {}
+        for entry in self.metrics:
+            name, _, kind = entry.rpartition(":") if ":" in entry else (entry, "", "last")
+            if not name or kind not in METRIC_KINDS:
+                raise ConfigError(
+                    f"env.metrics=[{entry}]: must be a name, or NAME:KIND with one of "
+                    f"{', '.join(METRIC_KINDS)}"
+                )
+            if name in found:
+                raise ConfigError(f"env.metrics: has {name} twice; leave one of them out")
+            found[name] = kind
+        return found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -473,6 +556,12 @@ class CheckpointConfig:
         low=0,
         high=1,
     )
+    every_seconds: float | None = setting(
+        None,
+        "save whenever so many seconds have passed since the last checkpoint, whatever share of "
+        "the time it takes; null: as share says, and within a block at most once a minute",
+        above=0,
+    )
     keep: int = setting(
         2, "number of latest checkpoints to keep, besides the one with the best evaluation", low=1
     )
@@ -491,6 +580,17 @@ class LoggerConfig:
         "updates between two train events; there is one before each evaluation too, and counting "
         "starts anew after it; null: only those",
         low=1,
+    )
+    details: bool = setting(
+        False,
+        "add to train events what each update computes only for this: extremes and histograms of "
+        "advantages, values and targets, changes of policy and values; also waits and memory",
+    )
+    alarm_loss: float | None = setting(
+        None,
+        "write an alarm event at once if the mean loss of a call, of about a second, is above "
+        "this; null: never",
+        above=0,
     )
     json: bool = setting(True, "write metrics.jsonl (one object per event) and summary.json")
     plot: bool = setting(True, "draw learning_curve.png")

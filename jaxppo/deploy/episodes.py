@@ -56,6 +56,9 @@ class Episode:
     distribution: dict[str, Any]
     episode_return: float  # undiscounted
     finished: bool  # False if max_eval_steps came first
+    # [T] float32 each, of env.metrics; NaN where a step told nothing
+    told: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)  # what they add up to
     states: PyTree = ()  # [T + 1] of the environment, if they were asked for
 
     @property
@@ -151,6 +154,8 @@ def _episode(parts: Sequence[RecordedStep], found: Episodes, row: int) -> Episod
         **vars(joined.info),
         episode_return=float(found.returns[row]),
         finished=bool(found.finished[row]),
+        told=joined.metrics,
+        metrics={name: float(x[row]) for name, x in found.metrics.items()},
         states=jax.tree.map(lambda x, last: _joined(x, last[None]), joined.states, last_state),
     )
 
@@ -215,7 +220,7 @@ def _joined(*parts: Any) -> Any:
 
 PER_STEP = (  # fields of `Episode` that a file has one after another, `[sum of lengths, ...]`
     *("observations", "actions", "raw_actions", "rewards", "terminated", "truncated"),
-    *("values", "log_probs", "entropies", "distribution"),
+    *("values", "log_probs", "entropies", "distribution", "told"),
 )
 
 
@@ -234,11 +239,15 @@ def check_file(key: str, path: Path) -> None:
 
 
 def totals(episodes: Sequence[Episode]) -> dict[str, np.ndarray]:
-    """Return `returns`, `lengths` and `finished` of `N` episodes, `[N]`."""
+    """Return `returns`, `lengths`, `finished` and metrics/NAME of `N` episodes, `[N]`."""
     return {
         "returns": np.array([each.episode_return for each in episodes], np.float32),
         "lengths": np.array([each.length for each in episodes]),
         "finished": np.array([each.finished for each in episodes]),
+        **{
+            f"metrics/{name}": np.array([each.metrics[name] for each in episodes], np.float32)
+            for name in (episodes[0].metrics if episodes else ())
+        },
     }
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from jaxppo.config.fields import setting
 from jaxppo.deploy.episodes import check_file, totals, write
 from jaxppo.deploy.policy import Playing
+from jaxppo.runtime.programs.evaluating import mean_told
 from jaxppo.runtime.sinks.console import print_lines
 
 
@@ -37,7 +38,8 @@ def evaluate(settings: Evaluation) -> None:
     policy = settings.load()
     wanted = settings.episodes or 10 * policy.config.arch.num_eval_episodes
     if file is None:
-        found = vars(policy.evaluate(wanted))
+        episodes = policy.evaluate(wanted)
+        found = {**vars(episodes), **{f"metrics/{k}": x for k, x in episodes.metrics.items()}}
     else:
         recorded = policy.play(episodes=wanted)
         write(file, recorded)
@@ -51,5 +53,10 @@ def evaluate(settings: Evaluation) -> None:
         f"return {returns.mean():.2f} (std {returns.std():.2f}, from {returns.min():.2f} to "
         f"{returns.max():.2f}) over {returns.size:,} episodes of mean length "
         f"{found['lengths'].mean():.1f}{late}",
+        *(
+            f"{name.partition('/')[2]} {mean_told(values):.4g}"
+            for name, values in found.items()
+            if name.startswith("metrics/")
+        ),
         *([] if file is None else [f"{file}: {int(found['lengths'].sum()):,} steps"]),
     )

@@ -197,7 +197,7 @@ def arrays(kind: str, members: Sequence[Sequence[Event]]) -> Arrays:
 def _best_seed(reached: Reached) -> int:
     members = [reached.members[i] for i in reached.layout.slots]
     alive = [member for member in members if member.facts.failure is None] or members
-    return max(alive, key=lambda member: member.best_return).seed
+    return max(alive, key=lambda member: member.best_score).seed
 
 
 def policy_of(reached: Reached, seed: int, which: str) -> TrainedPolicy:

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -24,7 +25,7 @@ from jaxppo.envs.ranges import check_known, evaluation_config, kind_of
 from jaxppo.simulators.faults import ANY_ERROR
 from jaxppo.types import Environment, describe
 
-OF_SIMULATORS = ("wrappers", "processes", "isolated", "on_error", "step_timeout")  # of env
+OF_SIMULATORS = ("batch", "wrappers", "processes", "isolated", "on_error", "step_timeout")  # of env
 # Library -> name of its package; the adapter and the extra are named as the library
 PACKAGES = {name: name for name in LIBRARIES} | {"playground": "mujoco_playground"}
 
@@ -48,10 +49,7 @@ def make_for_evaluation(config: EnvConfig, env: Environment) -> Environment:
 
 def build(config: EnvConfig) -> Environment:
     """Make the environment of `config` without the checks of `problems`."""
-    from jaxppo.envs.extras import Extras
     from jaxppo.envs.forms import line
-    from jaxppo.envs.frames import Frames
-    from jaxppo.envs.mask import Mask
 
     if config.name is None and config.target is None:
         raise ConfigError(
@@ -80,6 +78,18 @@ def build(config: EnvConfig) -> Environment:
         if config.wrappers:
             given += f", env.wrappers={config.wrappers}"
         raise ConfigError(f"{_key(config)}: cannot be made with {given}: {line(error)}") from error
+    if is_simulated(env):
+        simulated: Any = env
+        return simulated.shown(partial(_shown, config))
+    return _shown(config, env)
+
+
+def _shown(config: EnvConfig, env: Environment) -> Environment:
+    """Return an environment that hides, stacks and extends observations as the settings say."""
+    from jaxppo.envs.extras import Extras
+    from jaxppo.envs.frames import Frames
+    from jaxppo.envs.mask import Mask
+
     if config.mask:
         env = Mask(env, tuple(config.mask))
     if config.frame_stack > 1:
@@ -157,6 +167,10 @@ def _unusable(library: str, verb: str, error: Exception) -> ConfigError:
 
 def _adapter(config: EnvConfig) -> ModuleType:
     """Import the module that makes the environment; `ConfigError` if its library is missing."""
+    if config.batch and is_installed("gymnasium"):
+        if config.target is None and config.library != "gymnasium":
+            refuse(config, ["batch"], "is for env.library=gymnasium, and for env.target")
+        return importlib.import_module("jaxppo.envs.batch")
     if config.target is not None:
         return importlib.import_module("jaxppo.envs.own")
     library = config.library

@@ -35,10 +35,6 @@ def check(config: Config, env: Environment, num_envs: int, num_devices: int) -> 
                 raise ConfigError(f"arch.{name}={value}: {why}")
         refuse(config.env, OF_SIMULATORS, why)
         return
-    if arch.profile is not None:
-        raise ConfigError(
-            f"arch.profile={arch.profile}: is for environments written in JAX; leave it out"
-        )
     if jax.distributed.is_initialized() and jax.process_count() > 1:
         raise ConfigError(
             f"{env.name}: is not written in JAX, and such a run is one process so far; set "

@@ -257,7 +257,7 @@ def _indices(config: EnvConfig, steps: int, keys: jax.Array) -> Check:
         if not isinstance(bare, Episodes):  # gymnax's step resets
             obs, state, *_ = bare.env.step(step_key, state, action, bare.params)
             return (obs, state, time), None
-        state, obs, _, terminated, truncated = bare.one.step(step_key, state, action)
+        state, obs, _, terminated, truncated = bare.one.step(step_key, state, action)[:5]
         over, time = terminated | truncated, time + 1
         if bare.time_limit is not None:
             over = over | (time >= bare.time_limit)

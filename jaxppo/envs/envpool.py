@@ -12,6 +12,8 @@ from jaxppo.config.fields import MAX_INT, ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import OF_SIMULATORS, refuse
 from jaxppo.envs.simulated import Simulated, refuse_settings
+from jaxppo.envs.told import refuse_untold
+from jaxppo.simulators import told
 from jaxppo.simulators.envpool import EnvPool
 from jaxppo.simulators.spaces import tree
 
@@ -45,6 +47,8 @@ def make(config: EnvConfig) -> Simulated:
         warnings.simplefilter("ignore")
         spaces = one.observation_space, one.action_space
         settings = one.spec.config
+        if wanted := config.metric_kinds:
+            refuse_untold(name, wanted, [*told.names(one.reset()[1])])
     if settings.max_num_players > 1:
         raise ConfigError(
             f"env.name={name}: is for {settings.max_num_players} players, but only one can be "
@@ -58,6 +62,6 @@ def make(config: EnvConfig) -> Simulated:
             low[low == np.finfo(low.dtype).tiny] = -np.inf
 
     def start(env: Simulated, num: int) -> EnvPool:
-        return EnvPool(pool, num, env.observation_leaves, env.action_leaves)
+        return EnvPool(pool, num, env.observation_leaves, env.action_leaves, [*config.metric_kinds])
 
     return Simulated(name, *spaces, limit if 0 < limit < MAX_INT else None, start)

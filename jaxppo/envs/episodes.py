@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs.forms import mismatch, returned
+from jaxppo.envs.told import chosen
 from jaxppo.kernels import random_bits
 from jaxppo.kernels.costs import is_cheap
 from jaxppo.kernels.platforms import forms
@@ -22,6 +23,9 @@ from jaxppo.ops.sequences import where
 from jaxppo.types import Environment, Pool, PyTree, TimeStep
 
 COPY = 2**31 - 2  # folded into a step's key; splits of it give smaller numbers
+
+
+Stepped = tuple[PyTree, PyTree, jax.Array, jax.Array, jax.Array]
 
 
 class Single(Protocol):
@@ -39,10 +43,11 @@ class Single(Protocol):
 
     def step(
         self, key: jax.Array, state: PyTree, action: PyTree
-    ) -> tuple[PyTree, PyTree, jax.Array, jax.Array, jax.Array]:
+    ) -> Stepped | tuple[PyTree, PyTree, jax.Array, jax.Array, jax.Array, PyTree]:
         """Return (next state, observation, reward, terminated, truncated), the last two bool.
 
-        `truncated` is for time limits of its own, besides `time_limit`.
+        `truncated` is for time limits of its own, besides `time_limit`. A sixth value, if there is
+        one, is a dict of what the environment tells for `env.metrics`.
         """
 
 
@@ -68,6 +73,7 @@ class Episodes:
         self._resets = config.resets
         self._ratio = config.reset_ratio
         self.pool_size = config.pool_size if config.resets == "pool" else 0
+        self._metrics = config.metric_kinds
 
     def starts(self, key: jax.Array) -> tuple[PyTree, PyTree]:
         """Map `[N]` keys to first (observations, states) of episodes, `[N, ...]`."""
@@ -85,10 +91,9 @@ class Episodes:
         self, key: jax.Array, state: EpisodesState, action: PyTree
     ) -> tuple[EpisodesState, TimeStep]:
         """Take one auto-reset step of `B` environments; rewards become float32."""
-        inner, after, reward, terminated, truncated = returned(
-            "step",
-            jax.vmap(self.one.step)(part(key, 0), state.inner, action),
-            "state, observation, reward, terminated, truncated",
+        advance = jax.vmap(self._advance)
+        inner, after, reward, terminated, truncated, told = advance(
+            part(key, 0), state.inner, action
         )
         time = state.time + 1
         if self.time_limit is not None:
@@ -119,7 +124,17 @@ class Episodes:
             reward=reward.astype(jnp.float32),
             terminated=terminated,
             truncated=truncated,
+            metrics=chosen(self.name, self._metrics, told),
         )
+
+    def _advance(self, key: jax.Array, state: PyTree, action: PyTree) -> tuple[Any, ...]:
+        """Return what `one.step` does, and what it tells; nothing unless that is asked for."""
+        found: Any = self.one.step(key, state, action)
+        told: PyTree = {}
+        if isinstance(found, tuple | list) and len(found) == 6:
+            *found, told = found
+        names = "state, observation, reward, terminated, truncated"
+        return *returned("step", found, names), told if self._metrics else {}
 
 
 class Wrapper:

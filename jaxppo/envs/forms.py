@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.config.fields import ConfigError
+from jaxppo.envs.told import UntoldError
 from jaxppo.simulators.faults import ReturnedError, in_words, values_of
 from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, bounds, is_space, zeros
 
@@ -98,6 +99,8 @@ def problems(env: Any) -> list[str]:
     try:
         action = jax.eval_shape(lambda: zeros(env.action_space, (num,)))
         after, step = jax.eval_shape(env.step, keys, state, action)
+    except UntoldError:  # not a fault of the environment
+        raise
     except ConfigError as error:
         return [*found, str(error)]
     except Exception as error:

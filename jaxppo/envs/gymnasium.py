@@ -9,12 +9,11 @@ from typing import Any
 import gymnasium
 
 from jaxppo.config.fields import ConfigError
-from jaxppo.config.importing import imported
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import unknown
-from jaxppo.envs.simulated import Simulated, refuse_settings
-from jaxppo.simulators import making
-from jaxppo.simulators.pool import Pool
+from jaxppo.envs.simulated import Simulated, check_running, pools, refuse_settings
+from jaxppo.envs.told import refuse_untold
+from jaxppo.simulators import making, told
 
 
 def names() -> list[str]:
@@ -45,41 +44,23 @@ def make(config: EnvConfig) -> Simulated:
 def simulated(name: str | None, factory: Callable[..., Any], config: EnvConfig) -> Simulated:
     """Describe the environments that `factory()` makes, by making one; None: with its own name."""
     refuse_settings(config)
-    for wrapper in config.wrappers:
-        path = wrapper.get("_target_") if isinstance(wrapper, dict) else wrapper
-        imported("env.wrappers", str(path), "class", ("[]",))
-    if config.step_timeout is not None and not config.processes:
-        raise ConfigError(
-            f"env.step_timeout={config.step_timeout}: only a process of its own can be stopped; "
-            "set env.processes to at least 1, or it to null"
-        )
-    if config.isolated and not config.processes:
-        raise ConfigError(
-            "env.isolated=true: needs processes in which the environments step; set env.processes "
-            "to at least 1"
-        )
+    check_running(config)
     one = factory()
     spec = getattr(one, "spec", None)
     name = name or getattr(spec, "id", None) or type(getattr(one, "unwrapped", one)).__name__
     for part in ("observation_space", "action_space", "reset", "step", "close"):
         if not hasattr(one, part):
             raise ConfigError(f"{name}: is no Gymnasium environment, since it has no {part}")
+    if hasattr(one, "num_envs"):
+        raise ConfigError(f"{name}: steps several worlds at once; use env=batch (env.batch=true)")
     with contextlib.closing(one):
         limit = getattr(spec, "max_episode_steps", None) or None
         spaces = one.observation_space, one.action_space
-
-    def start(env: Simulated, num: int) -> Pool:
-        return Pool(
-            factory,
-            num,
-            env.observation_leaves,
-            env.action_leaves,
-            num_processes=config.processes,
-            isolated=config.isolated,
-            restart=config.on_error == "restart",
-            timeout=config.step_timeout,
-        )
-
+        wanted = config.metric_kinds
+        known = told.names_of(one, wanted) if wanted else None
+        if known is not None:
+            refuse_untold(name, wanted, known)
+    start = pools(config, factory)
     return Simulated(name, *spaces, limit, start, partial(_drawn, factory))
 
 

@@ -19,6 +19,7 @@ from jaxppo.envs.episodes import ended, part, renew
 from jaxppo.envs.forms import bound_of, line, raised, returned
 from jaxppo.envs.later import imported_later
 from jaxppo.envs.ranges import Range, ranges
+from jaxppo.envs.told import UntoldError, chosen
 from jaxppo.kernels import random_bits
 from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, RunProgress, TimeStep, zeros
 
@@ -82,6 +83,7 @@ class GymnaxEnvironment:
                 f"give each{' or optimistic' if self._renews else ''}"
             )
         self.name = name
+        self._metrics = config.metric_kinds
         self.env = env
         self.params = params
         with _explained(f"{name}: "):
@@ -138,11 +140,12 @@ class GymnaxEnvironment:
                     "step: its info has no final_observation, which is the observation before the "
                     "reset (gymnax 1.0)"
                 )
-            return state, _time_step(obs, info["final_observation"], reward, terminated, truncated)
+            final = info["final_observation"]
+            return state, self._step(obs, final, reward, terminated, truncated, info)
         found = jax.vmap(self.env.step_env, (0, 0, 0, None))(
             part(key, 0), state, action, self.params
         )
-        final_observation, after, reward, terminated, _ = returned("step_env", found, STEP_ENV)
+        final_observation, after, reward, terminated, info = returned("step_env", found, STEP_ENV)
         truncated = jax.vmap(self.env.is_truncated, (0, None))(after, self.params)
 
         def make(key: jax.Array) -> tuple[PyTree, PyTree]:
@@ -150,7 +153,25 @@ class GymnaxEnvironment:
 
         over = ended(terminated, truncated)
         obs, state = renew(over, make, key, (final_observation, after), self._ratio)
-        return state, _time_step(obs, final_observation, reward, terminated, truncated)
+        return state, self._step(obs, final_observation, reward, terminated, truncated, info)
+
+    def _step(
+        self,
+        obs: PyTree,
+        final_observation: PyTree,
+        reward: jax.Array,
+        terminated: jax.Array,
+        truncated: jax.Array,
+        info: PyTree,
+    ) -> TimeStep:
+        return TimeStep(
+            obs=obs,
+            final_observation=final_observation,
+            reward=jnp.asarray(reward, jnp.float32),
+            terminated=jnp.asarray(terminated, bool),
+            truncated=jnp.asarray(truncated, bool),
+            metrics=chosen(self.name, self._metrics, info),
+        )
 
 
 @jax.tree_util.register_dataclass
@@ -209,10 +230,11 @@ class Randomized(GymnaxEnvironment):
         def one(key: jax.Array, inner: PyTree, values: PyTree, action: PyTree) -> Any:
             params = dataclasses.replace(self.params, **values)
             found = self.env.step_env(key, inner, action, params)
-            obs, after, reward, terminated, _ = returned("step_env", found, STEP_ENV)
-            return obs, after, reward, terminated, self.env.is_truncated(after, params)
+            obs, after, reward, terminated, info = returned("step_env", found, STEP_ENV)
+            truncated = self.env.is_truncated(after, params)
+            return obs, after, reward, terminated, truncated, info if self._metrics else {}
 
-        final_observation, after, reward, terminated, truncated = jax.vmap(one)(
+        final_observation, after, reward, terminated, truncated, info = jax.vmap(one)(
             part(key, 0), state.inner, state.values, action
         )
 
@@ -225,7 +247,7 @@ class Randomized(GymnaxEnvironment):
         last = final_observation, (after, state.values)
         obs, (inner, values) = renew(over, make, key, last, self._ratio)
         state = dataclasses.replace(state, inner=inner, values=values)
-        return state, _time_step(obs, final_observation, reward, terminated, truncated)
+        return state, self._step(obs, final_observation, reward, terminated, truncated, info)
 
     def view(self, state: RandomizedState) -> tuple[GymnaxEnvironment, PyTree]:
         """Return one environment with the parameters in force, and gymnax's state of it."""
@@ -272,28 +294,14 @@ class Randomized(GymnaxEnvironment):
             try:
                 state, _ = jax.eval_shape(self.reset, (keys := jax.random.split(jax.random.key(0))))
                 jax.eval_shape(self.step, keys, state, zeros(self.action_space, keys.shape))
+            except UntoldError:
+                raise
             except Exception as error:  # an environment may raise anything while it is traced
                 raise ConfigError(
                     f"env.randomize.{name}: {self.name} does not run with a {name} that varies "
                     f"({line(error)}); set env.params.{name} to a number"
                 ) from error
         self._ranges = every
-
-
-def _time_step(
-    obs: PyTree,
-    final_observation: PyTree,
-    reward: jax.Array,
-    terminated: jax.Array,
-    truncated: jax.Array,
-) -> TimeStep:
-    return TimeStep(
-        obs=obs,
-        final_observation=final_observation,
-        reward=jnp.asarray(reward, jnp.float32),
-        terminated=jnp.asarray(terminated, bool),
-        truncated=jnp.asarray(truncated, bool),
-    )
 
 
 def names() -> list[str]:

@@ -58,13 +58,14 @@ class Jumanji:
 
     def step(
         self, key: jax.Array, state: PyTree, action: jax.Array
-    ) -> tuple[PyTree, PyTree, jax.Array, jax.Array, jax.Array]:
+    ) -> tuple[PyTree, PyTree, jax.Array, jax.Array, jax.Array, PyTree]:
         """Take one step; all randomness comes from Jumanji's state."""
         if self._joint is not None:
             action = jnp.stack(jnp.unravel_index(action, self._joint))
         state, step = self._env.step(state, action.astype(self._env.action_spec.dtype))
         terminated = step.last() & (step.discount == 0)
-        return state, self._observe(step), step.reward, terminated, step.last() & ~terminated
+        truncated = step.last() & ~terminated
+        return state, self._observe(step), step.reward, terminated, truncated, step.extras
 
     def _observe(self, step: Any) -> PyTree:
         obs = as_dict(step.observation)

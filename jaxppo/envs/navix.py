@@ -38,6 +38,7 @@ def make(config: EnvConfig) -> Episodes:
         lambda step: (step.observation, step.reward, step.is_termination()),
         Discrete(len(env.action_set)),
         int(env.max_steps),
+        lambda step: step.info,
     )
     # The bounds of NAVIX's own space are too small for its symbols
     one.observation_space = dataclasses.replace(one.observation_space, low=0.0, high=255.0)

@@ -52,7 +52,7 @@ def make(config: EnvConfig) -> Environment:
             "env.kwargs"
         )
     gymnasium = sys.modules.get("gymnasium")  # not imported here
-    kind: Any = () if gymnasium is None else gymnasium.Env
+    kind: Any = () if gymnasium is None else (gymnasium.Env, gymnasium.vector.VectorEnv)
     is_class = isinstance(env, type) and issubclass(env, kind)
     makes = callable(env) and (not hasattr(env, "step") or is_class)
     if isinstance(env, type) and not makes:

@@ -1,6 +1,7 @@
 """Environments that are not JAX, as the learner sees them: spaces, and how to make simulators."""
 
 import contextlib
+import copy
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -10,14 +11,28 @@ import jax
 import numpy as np
 
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.importing import imported
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import refuse
 from jaxppo.envs.forms import bound_of
+from jaxppo.envs.shown import Shown, Taken, Views
 from jaxppo.simulators import making
 from jaxppo.simulators.faults import in_words
-from jaxppo.simulators.pool import Simulators
+from jaxppo.simulators.group import Group
+from jaxppo.simulators.pool import Pool, Simulators
 from jaxppo.simulators.spaces import Leaf, UnsupportedSpaceError, actions_of, tree
-from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, Space, TimeStep, counted, zeros
+from jaxppo.types import (
+    Box,
+    Discrete,
+    Environment,
+    MultiDiscrete,
+    PyTree,
+    Space,
+    TimeStep,
+    counted,
+    is_space,
+    zeros,
+)
 
 
 class Simulated:
@@ -36,8 +51,11 @@ class Simulated:
         time_limit: int | None,
         make: Callable[["Simulated", int], Simulators],
         make_drawn: Callable[[], Any] | None = None,
+        *,
+        in_waves: bool = False,
     ) -> None:
         self.name, self.time_limit = name, time_limit
+        self.in_waves = in_waves  # episodes of evaluations can only start all at once
         observations, self._form = _leaves(name, "observation", observation_space)
         actions, form = _leaves(name, "action", action_space)
         self.observation_leaves, self.action_leaves = observations, actions
@@ -49,9 +67,22 @@ class Simulated:
         """Make `num` environments that step together."""
         return self._make(self, num)
 
+    def shown(self, wrap: Callable[[Environment], Environment]) -> "Simulated":
+        """Return this environment with the observations of a wrapper of JAX environments."""
+        taken = Taken(self)
+        wrapped = wrap(taken)
+        if wrapped is taken:
+            return self
+        env, form = copy.copy(self), jax.tree.structure(self.action_space, is_leaf=is_space)
+        views = Views(wrapped)
+        env.observation_space = wrapped.observation_space
+        env._form = jax.tree.structure(env.observation_space, is_leaf=is_space)
+        env._make = lambda _, num: Shown(self.make(num), views, self.observation, form)
+        return env
+
     def problems(self) -> list[str] | None:
-        """Return what Gymnasium's own checker finds in one environment; None of EnvPool's."""
-        if self._make_drawn is None:  # it is no Gymnasium environment
+        """Return what Gymnasium's own checker finds in one environment; None if it has no such."""
+        if self._make_drawn is None:  # no environment can be made alone
             return None
         with contextlib.closing(self._make_drawn()) as env:
             return making.problems(env)
@@ -66,7 +97,10 @@ class Simulated:
         `ConfigError` if the environment does not render pictures.
         """
         if self._make_drawn is None:
-            raise ConfigError(f"{self.name}: cannot be drawn; EnvPool returns no pictures")
+            raise ConfigError(
+                f"{self.name}: cannot be drawn; only environments of Gymnasium that are made one "
+                "by one can"
+            )
         env = self._make_drawn()
         frames, rewards = {}, []
         with contextlib.closing(env):
@@ -115,10 +149,48 @@ def refuse_settings(config: EnvConfig) -> None:
     """Raise `ConfigError` for settings that only JAX environments have."""
     refuse(
         config,
-        ("params", "randomize", "curriculum", "resets", "mask", "frame_stack", "extras"),
-        "is for environments written in JAX; use env.wrappers=[my_module.MyWrapper], or leave it "
-        "out",
+        ("params", "randomize", "curriculum", "resets"),
+        "is for environments written in JAX; leave it out",
     )
+
+
+def check_running(config: EnvConfig) -> None:
+    """Raise `ConfigError` for settings of wrappers and processes that cannot be."""
+    for wrapper in config.wrappers:
+        path = wrapper.get("_target_") if isinstance(wrapper, dict) else wrapper
+        imported("env.wrappers", str(path), "class", ("[]",))
+    if config.step_timeout is not None and not config.processes:
+        raise ConfigError(
+            f"env.step_timeout={config.step_timeout}: only a process of its own can be stopped; "
+            "set env.processes to at least 1, or it to null"
+        )
+    if config.isolated and not config.processes:
+        raise ConfigError(
+            "env.isolated=true: needs processes in which the environments step; set env.processes "
+            "to at least 1"
+        )
+
+
+def pools(
+    config: EnvConfig, factory: Callable[..., Any], kind: Callable[..., Any] = Group
+) -> Callable[[Simulated, int], Pool]:
+    """Return what makes a `Pool` of what `factory` makes, as the settings say."""
+
+    def start(env: Simulated, num: int) -> Pool:
+        return Pool(
+            factory,
+            num,
+            env.observation_leaves,
+            env.action_leaves,
+            num_processes=config.processes,
+            isolated=config.isolated,
+            restart=config.on_error == "restart",
+            timeout=config.step_timeout,
+            kind=kind,
+            metrics=[*config.metric_kinds],
+        )
+
+    return start
 
 
 def _leaves(name: str, what: str, space: Any) -> tuple[list[Leaf], Any]:

@@ -16,7 +16,8 @@ class States:
     """One environment as an `episodes.Single`; later random numbers come from its state.
 
     `reset` maps a key to a state, `step` a state and an action to the next state, and `read` a
-    state to (observation, reward, terminated). Episodes are truncated after `time_limit` steps.
+    state to (observation, reward, terminated), `tells` a state to what it tells besides. Episodes
+    are truncated after `time_limit` steps.
     """
 
     def __init__(
@@ -26,8 +27,9 @@ class States:
         read: Callable[[Any], tuple[PyTree, jax.Array, jax.Array]],
         action_space: Space,
         time_limit: int | None,
+        tells: Callable[[Any], PyTree] = lambda state: {},
     ) -> None:
-        self._reset, self._step, self._read = reset, step, read
+        self._reset, self._step, self._read, self._tells = reset, step, read, tells
         self.action_space, self.time_limit = action_space, time_limit
         example = jax.eval_shape(lambda key: read(reset(key))[0], jax.random.key(0))
         self.observation_space = jax.tree.map(box_of, example)
@@ -39,17 +41,18 @@ class States:
 
     def step(
         self, key: jax.Array, state: PyTree, action: jax.Array
-    ) -> tuple[PyTree, PyTree, jax.Array, jax.Array, jax.Array]:
+    ) -> tuple[PyTree, PyTree, jax.Array, jax.Array, jax.Array, PyTree]:
         """Take one step."""
         state = self._step(state, action)
-        return state, *self._read(state), jnp.array(False)
+        return state, *self._read(state), jnp.array(False), self._tells(state)
 
 
 def of_brax(env: Any, time_limit: int | None, repeat: int = 1) -> States:
     """Return an unwrapped environment with Brax's interface; actions are in [-1, 1].
 
     An action is taken `repeat` times, as by Brax's `EpisodeWrapper`: rewards are summed, and of
-    the ends only that of the last of these steps counts. `time_limit` counts them all.
+    the ends, and of `metrics`, only those of the last of these steps count. `time_limit` counts
+    them all.
     """
     repeat = check("env.kwargs.action_repeat", repeat, int, {"low": 1})
 
@@ -67,4 +70,5 @@ def of_brax(env: Any, time_limit: int | None, repeat: int = 1) -> States:
         lambda s: (s.obs, s.reward, s.done.astype(bool)),
         Box((env.action_size,), "float32", -1.0, 1.0),
         None if time_limit is None else math.ceil(time_limit / repeat),
+        lambda s: s.metrics,
     )

@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import io
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,12 @@ from jaxppo.extras.drawings import (
     Picture,
     caption,
     drawing,
+    widest,
     write_film,
     write_strip,
 )
 from jaxppo.kernels.precisions import precision
+from jaxppo.ops import tallies
 from jaxppo.runtime.simulated.evaluation import episode_seeds
 from jaxppo.runtime.sinks.console import print_lines
 from jaxppo.runtime.store.directories import output_folder
@@ -64,18 +67,21 @@ def render(settings: Rendering) -> None:
     drawn = drawing(policy.system.evaluation_env)
     out = output_folder(settings.out or settings.run)
     episodes = play(policy, drawn, settings.episodes)
-    numbers = choose(totals(episodes)["returns"])
+    numbers = choose(*scores_of(policy, episodes))
     fps = settings.fps or frames_per_second(max(episodes[i].length for i in numbers.values()))
     rows = []
     for name, number in numbers.items():
         played = with_frames(policy, number, episodes[number], settings.max_frames)
         late = "" if played.finished else ", unfinished"
-        text = f"return {played.episode_return:.2f}, {count(played.length, 'step')}{late}"
+        told = "".join(f", {name} {value:.4g}" for name, value in played.metrics.items())
+        text = f"return {played.episode_return:.2f}, {count(played.length, 'step')}{told}{late}"
         path = out / f"{name}.gif"
         steps = every_kth(played.length, settings.max_frames)
-        images = pictures(drawn, played, steps, thoughts=settings.thoughts)
+        kinds = policy.system.metrics
+        images = pictures(drawn, played, steps, kinds, thoughts=settings.thoughts)
         write_film(path, images, fps, smooth=is_simulated(drawn.env))
-        rows.append((f"{name}: {text}", pictures(drawn, played, evenly_spaced(played.length, 5))))
+        few = evenly_spaced(played.length, 5)
+        rows.append((f"{name}: {text}", pictures(drawn, played, few, kinds)))
         print_lines(f"{path}: {text}, episode {numbers[name] + 1} of {settings.episodes}")
     write_strip(out / "strip.png", rows)
     print_lines(f"{out / 'strip.png'}: frames of the three")
@@ -120,21 +126,31 @@ def film(
     check_count("max_frames", max_frames)
     drawn = drawing(policy.system.evaluation_env)
     every = play(policy, drawn, episodes)
-    scores = choose(totals(every)["returns"])
+    scores = choose(*scores_of(policy, every))
     if which not in scores:
         raise ConfigError(f"which={which}: must be one of {', '.join(scores)}")
     number, file = scores[which], io.BytesIO()
     played = with_frames(policy, number, every[number], max_frames)
     steps = every_kth(played.length, max_frames)
-    images = pictures(drawn, played, steps, thoughts=thoughts)
+    images = pictures(drawn, played, steps, policy.system.metrics, thoughts=thoughts)
     fps = frames_per_second(played.length)
     write_film(file, images, fps, smooth=is_simulated(drawn.env))
     return Film(gif=file.getvalue(), episode_return=played.episode_return, length=played.length)
 
 
-def choose(scores: np.ndarray) -> dict[str, int]:
-    """Return the indices of the best, median and worst score; NaN is the lowest score."""
-    order = np.argsort(np.nan_to_num(scores, nan=-np.inf, posinf=np.inf), kind="stable")
+def scores_of(policy: TrainedPolicy, episodes: list[Episode]) -> list[np.ndarray]:
+    """Return the returns of episodes; after `arch.eval_metric`, if there is one."""
+    found, metric = totals(episodes), policy.config.arch.eval_metric
+    return [*([] if metric is None else [found[f"metrics/{metric}"]]), found["returns"]]
+
+
+def choose(*scores: np.ndarray) -> dict[str, int]:
+    """Return the indices of the best, median and worst score; NaN is the lowest score.
+
+    Later `scores` decide where earlier ones are equal.
+    """
+    keys = [np.nan_to_num(each, nan=-np.inf, posinf=np.inf) for each in scores]
+    order = np.lexsort(keys[::-1])
     return {
         "best": int(order[-1]),
         "median": int(order[(len(order) - 1) // 2]),
@@ -204,19 +220,42 @@ def evenly_spaced(length: int, num: int) -> list[int]:
 
 
 def pictures(
-    drawn: Drawing, played: Episode, steps: list[int], *, thoughts: bool = False
+    drawn: Drawing,
+    played: Episode,
+    steps: list[int],
+    kinds: Mapping[str, str],
+    *,
+    thoughts: bool = False,
 ) -> list[Picture]:
-    """Draw the states after these numbers of steps, with captions; beside them the thoughts."""
+    """Draw the states after these numbers of steps, with captions; beside them the thoughts.
+
+    `kinds` says how each number of `env.metrics` adds up.
+    """
+    told = so_far(kinds, played.told)
     returns = np.cumsum([0.0, *played.rewards], dtype=np.float32)
     drawn_states = [drawn.draw(*_moment(played, i)) for i in steps]
     panel = Panel.of(played, drawn_states[0].shape[0]) if thoughts else None
-    return [
-        caption(
-            picture if panel is None else panel.beside(picture, i),
-            f"step {i:,}   return {returns[i]:.2f}",
-        )
-        for i, picture in zip(steps, drawn_states, strict=True)
+    texts = [
+        f"step {i:,}   return {returns[i]:.2f}"
+        + "".join(f"   {name} {x[i - 1]:.4g}" for name, x in told.items() if i)
+        for i in steps
     ]
+    least = widest(texts) if told else 180
+    return [
+        caption(picture if panel is None else panel.beside(picture, i), text, least=least)
+        for i, picture, text in zip(steps, drawn_states, texts, strict=True)
+    ]
+
+
+def so_far(kinds: Mapping[str, str], told: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return what numbers `[T]` of the steps have added up to after each step, `[T]`."""
+    length = max((len(x) for x in told.values()), default=0)
+    counted, rows = tallies.init(kinds, (), np), []
+    for step in range(length):
+        now = {name: x[step] for name, x in told.items()}
+        counted = tallies.add(kinds, counted, now, np)
+        rows.append(tallies.results(kinds, counted, np))
+    return {name: np.asarray([row[name] for row in rows]) for name in told}
 
 
 def _moment(played: Episode, step: int) -> tuple[PyTree, PyTree]:

@@ -40,6 +40,7 @@ from jaxppo.analysis.comparison import (
 from jaxppo.analysis.runs import UNFINISHED, Run
 from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.messages import count
+from jaxppo.config.schema import TOLD
 from jaxppo.config.stored import CONFIG
 from jaxppo.extras import page
 from jaxppo.ops.aggregates import NUM_RESAMPLES, profile, profile_interval, tolerance
@@ -181,7 +182,8 @@ def absolute_metrics(comparison: Comparison, out: Path) -> str:
     machines = "; ".join(sorted({run.machine for run in every if run.machine}))
     return page.section(
         "Absolute metrics",
-        "The return of each run's best policy, evaluated anew over ten times the episodes. The "
+        "The return (or arch.eval_metric) of each run's best policy, evaluated anew over ten times "
+        "the episodes. The "
         "best group comes first. The std is over runs. The lowest and the highest run are a "
         "tolerance interval: with 95% confidence, at least the share in brackets of further runs "
         "would lie between them. Wall time is that of the whole program, "
@@ -191,6 +193,29 @@ def absolute_metrics(comparison: Comparison, out: Path) -> str:
             f"Versions: {versions or 'not recorded'}. Machine: {machines or 'not recorded'}."
         ),
     )
+
+
+def environment_metrics(comparison: Comparison, out: Path) -> str:
+    """Make the table of what environments tell besides the score."""
+    cells = _cells(comparison)
+    names = list(dict.fromkeys(name for *_, own in cells for run in own for name in run.told))
+    if names in ([], ["episode_return"]):
+        return ""
+    rows = [
+        [group.label, task, *(_mean(_told(own, name)) for name in names)]
+        for group, task, own in cells
+    ]
+    shown = ["return" if name == "episode_return" else name.removeprefix(TOLD) for name in names]
+    return page.section(
+        "Metrics of the environment",
+        "Mean ± std over runs of what env.metrics asks for, in the episodes of the absolute "
+        "metric, or else of the last evaluation.",
+        page.table(["group", "task", *shown], rows[:SHOWN], {*shown}),
+    )
+
+
+def _told(own: Sequence[Run], name: str) -> Array:
+    return np.asarray([run.told[name] for run in own if name in run.told], np.float64)
 
 
 def iqms(comparison: Comparison, out: Path) -> str:
@@ -285,7 +310,8 @@ def learning_curves(comparison: Comparison, out: Path) -> str:
             groups.sort(key=lambda number: -middle([comparison.groups[number].scores(task)]))
         lines = lines_of(comparison, task, groups)
         path = out / f"curves_{_slug(task)}.png"
-        spots = draw_curves(path, lines, title=task)
+        ylabel = f"evaluation {comparison.judge(task)}"
+        spots = draw_curves(path, lines, title=task, ylabel=ylabel)
         ends = "; ".join(
             f"{line.label}: {rounded(line.y[-1])} at {line.x[-1]:,.0f} steps"
             for line in lines[: len(STYLES)]
@@ -297,7 +323,7 @@ def learning_curves(comparison: Comparison, out: Path) -> str:
         figures.append(page.figure(path, alt, caption=grey, spots=spots))
     return page.section(
         "Learning curves",
-        "IQM over runs of the mean return of each evaluation, and its interval. At pale dots, some "
+        "IQM over runs of the mean score of each evaluation, and its interval. At pale dots, some "
         "runs of the group are missing. Point at a step for its values."
         f"{' Each picture has its own colours.' if many else ''}",
         page.figures(figures),
@@ -407,6 +433,7 @@ def method(comparison: Comparison, out: Path) -> str:
 
 SECTIONS: tuple[Callable[[Comparison, Path], str], ...] = (
     absolute_metrics,
+    environment_metrics,
     iqms,
     learning_curves,
     hyperparameters,

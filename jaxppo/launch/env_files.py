@@ -40,6 +40,12 @@ def write_files(
     if is_apart:
         over = _differences(plain(best), plain(compose(command, [])))
         apart = {key: value for key, value in over.items() if key != "env"}
+        # Of its own file for `env`, which the new one does not inherit, also the layers
+        choice = [f"env={env}", *([f"network={network}"] if network else [])]
+        without = compose(command, [*choice, f"~{best.system.algorithm}/env@_global_"])
+        layers, old = plain(best)["network"], plain(without)["network"]
+        if changed_layers := {key: x for key, x in layers.items() if x != old[key]}:
+            apart["network"] = changed_layers
         _write(folder / best.system.algorithm / "env" / f"{name}.yaml", apart, comment)
     kept = ("env",) if is_apart else ("env", "arch", "system")
     defaults: list[Any] = [env if is_global else f"{env}@env"]

@@ -1,7 +1,7 @@
 """Networks composed of input layer, torsos, memories and heads."""
 
 import dataclasses
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import jax
 import jax.numpy as jnp
@@ -97,7 +97,7 @@ class Composed:
     initialization: dict[str, Any] = dataclasses.field(default_factory=dict)  # see `initialize`
 
     @classmethod
-    def of(cls, config: Config, env: Environment, layers: Layers) -> "Composed":
+    def of(cls, config: Config, env: Environment, layers: Layers) -> Self:
         """Make the network of `env`; `ConfigError` if mask or initialization do not fit."""
         mask = find_action_mask(config, env)
         spaces = env.observation_space, env.action_space

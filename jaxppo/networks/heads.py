@@ -7,6 +7,7 @@ actions and has the structure of the action space. Actor heads start with orthog
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import distrax
@@ -139,23 +140,31 @@ class ProductHead(nn.Module):
 CONTINUOUS: dict[str, Any] = {"tanh_normal": TanhNormalHead, "normal": NormalHead, "beta": BetaHead}
 
 
-def follow(action_space: PyTree, continuous: str = "tanh_normal") -> nn.Module:
+def follow(
+    action_space: PyTree, continuous: str = "tanh_normal", state_dependent_std: bool = False
+) -> nn.Module:
     """Return the head that suits the action space; `ValueError` if there is none.
 
-    `continuous` names the head for floats with finite bounds; others get `NormalHead`.
+    `continuous` names the head for floats with finite bounds; others get `NormalHead`. Normal heads
+    take `state_dependent_std`.
     """
     if continuous not in CONTINUOUS:
         raise ValueError(f"continuous={continuous} is none of {', '.join(CONTINUOUS)}")
+    check_bool("state_dependent_std", state_dependent_std)
+    part = partial(follow, continuous=continuous, state_dependent_std=state_dependent_std)
     if isinstance(action_space, Mapping) and action_space:
-        return ProductHead({k: follow(space, continuous) for k, space in action_space.items()})
+        return ProductHead({k: part(space) for k, space in action_space.items()})
     if isinstance(action_space, tuple | list) and action_space:
-        return ProductHead(tuple(follow(space, continuous) for space in action_space))
+        return ProductHead(tuple(map(part, action_space)))
     if isinstance(action_space, Discrete):
         return CategoricalHead(action_space)
     if isinstance(action_space, MultiDiscrete):
         return MultiCategoricalHead(action_space)
     if isinstance(action_space, Box) and _is_float(action_space):
-        return (CONTINUOUS[continuous] if _is_bounded(action_space) else NormalHead)(action_space)
+        head = CONTINUOUS[continuous] if is_bounded(action_space) else NormalHead
+        if head is BetaHead:
+            return BetaHead(action_space)
+        return head(action_space, state_dependent_std=state_dependent_std)
     raise ValueError(
         f"no head for the action space {action_space}: heads take Discrete, MultiDiscrete, Box of "
         "floats, and dicts and tuples of them"
@@ -163,13 +172,16 @@ def follow(action_space: PyTree, continuous: str = "tanh_normal") -> nn.Module:
 
 
 class ScalarHead(nn.Module):
-    """One value; orthogonal gain 1."""
+    """One value, or with a discrete `action_space` one for each action; orthogonal gain 1."""
+
+    action_space: Discrete | None = None
 
     @nn.compact
     def __call__(self, x: jax.Array) -> ValueEstimate:
-        """Return values `[L, S]`."""
-        value = Dense(1, kernel_init=nn.initializers.orthogonal(1.0))(x)[..., 0]
-        return values.scalar_value(value)
+        """Return values `[L, S]`, or `[L, S, N]` of N actions."""
+        num = self.action_space.num_values if self.action_space else 1
+        value = Dense(num, kernel_init=nn.initializers.orthogonal(1.0))(x)
+        return values.scalar_value(value if self.action_space else value[..., 0])
 
 
 class CategoricalCriticHead(nn.Module):
@@ -177,13 +189,15 @@ class CategoricalCriticHead(nn.Module):
 
     Targets outside are clipped: choose the range of returns, or normalise values. `sigma` is the
     standard deviation of a target's histogram, in bins; 0 splits a target between the two nearest
-    bins. Farebrother et al. 2024 (arXiv 2403.03950), section 3.1.
+    bins. Farebrother et al. 2024 (arXiv 2403.03950), section 3.1. With a discrete `action_space`
+    there is a histogram for each action.
     """
 
     num_atoms: int = 51
     low: float = -10.0
     high: float = 10.0
     sigma: float = 0.75
+    action_space: Discrete | None = None
 
     def __post_init__(self) -> None:
         """Raise `ValueError` on fewer than two atoms, an empty range or a negative `sigma`."""
@@ -193,8 +207,10 @@ class CategoricalCriticHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> ValueEstimate:
-        """Return histograms over values, `[L, S]`."""
-        logits = Dense(self.num_atoms, kernel_init=_orthogonal)(x)
+        """Return histograms over values, `[L, S]`, or `[L, S, N]` of N actions."""
+        actions = (self.action_space.num_values,) if self.action_space else ()
+        logits = Dense(math.prod(actions) * self.num_atoms, kernel_init=_orthogonal)(x)
+        logits = logits.reshape(*x.shape[:-1], *actions, self.num_atoms)
         return values.categorical_value(logits, low=self.low, high=self.high, sigma=self.sigma)
 
 
@@ -248,7 +264,7 @@ def _check_space(head: str, kind: type, space: Any) -> None:
 
 def _check_bounded(head: str, space: Any) -> None:
     _check_space(head, Box, space)
-    if not _is_bounded(space):
+    if not is_bounded(space):
         raise ValueError(f"{head} needs finite bounds, not {space}; use network/actor_head=normal")
 
 
@@ -256,8 +272,10 @@ def _is_float(space: Any) -> bool:
     return bool(jnp.issubdtype(jnp.dtype(space.dtype), jnp.floating))
 
 
-def _is_bounded(space: Box) -> bool:
-    """Return whether all bounds are finite and float32 can hold every range between them."""
+def is_bounded(space: Box) -> bool:
+    """Return whether these are floats between finite bounds, whose range float32 can hold."""
+    if not _is_float(space):
+        return False
     low, high = (np.asarray(bound, np.float64) for bound in (space.low, space.high))
     finite = np.all(np.isfinite(low) & np.isfinite(high))
     return bool(finite and np.all((low < high) & (high - low < np.finfo(np.float32).max)))

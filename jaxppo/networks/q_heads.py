@@ -88,11 +88,25 @@ class _QHead(nn.Module):
 
 
 class ScalarQHead(_QHead):
-    """One Q-value for each action. Weights are orthogonal with gain 1; see `_QHead`."""
+    """One Q-value for each action. Weights are orthogonal with gain 1; see `_QHead`.
+
+    Errors are squared; with a `huber_delta`, up to it, and linear above: Mnih et al. 2015 (DQN).
+    """
+
+    huber_delta: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` on a `huber_delta` that is not positive."""
+        if self.huber_delta is not None:
+            check_finite("huber_delta", self.huber_delta, negative=False)
+            if not self.huber_delta:
+                raise ValueError("huber_delta=0 gives no gradient; null: squared errors")
+        super().__post_init__()
 
     def __call__(self, x: jax.Array, mask: PyTree = None) -> QOutput:
         """Return Q-values `[L, S, C, A]`."""
-        return self.output(x, mask, 1, 1.0, lambda numbers: ScalarQ(value=numbers[..., 0]))
+        estimate = partial(ScalarQ, huber_delta=self.huber_delta)
+        return self.output(x, mask, 1, 1.0, lambda numbers: estimate(value=numbers[..., 0]))
 
 
 class CategoricalQHead(_QHead):

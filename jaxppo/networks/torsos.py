@@ -19,13 +19,15 @@ from jaxppo.kernels.platforms import forms
 from jaxppo.kernels.products import product_of
 from jaxppo.networks.checks import check_bool, check_count, check_sizes
 
+# Those of jax.nn that map numbers one by one
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "tanh": nn.tanh,
-    "relu": nn.relu,
-    "gelu": nn.gelu,
-    "silu": nn.silu,
-    "elu": nn.elu,
-    "leaky_relu": nn.leaky_relu,
+    name: getattr(jax.nn, name)
+    for name in (
+        *("tanh", "relu", "gelu", "silu", "swish", "elu", "leaky_relu", "relu6", "celu", "selu"),
+        *("mish", "sigmoid", "log_sigmoid", "soft_sign", "softplus", "squareplus"),
+        *("hard_sigmoid", "hard_silu", "hard_swish", "hard_tanh", "identity"),
+        *("sparse_plus", "sparse_sigmoid"),
+    )
 }
 PADDINGS = ("VALID", "SAME")
 _orthogonal = nn.initializers.orthogonal(np.sqrt(2))
@@ -34,18 +36,22 @@ _orthogonal = nn.initializers.orthogonal(np.sqrt(2))
 class MLP(nn.Module):
     """Dense layers, each followed by optional layer norm and the activation.
 
-    Orthogonal weights of gain sqrt(2), zero biases.
+    Orthogonal weights of gain sqrt(2), zero biases. Without `activate_final` the last layer has no
+    activation. Without `bias` dense layers have none, since layer norm adds its own.
     """
 
     layer_sizes: Sequence[int] = (64, 64)
     activation: str = "tanh"
     layer_norm: bool = False
+    activate_final: bool = True
+    bias: bool = True
 
     def __post_init__(self) -> None:
         """Raise `ValueError` on an unknown activation or a size that is not positive."""
         _check_activation(self.activation)
         check_sizes("layer_sizes", self.layer_sizes)
-        check_bool("layer_norm", self.layer_norm)
+        for name in ("layer_norm", "activate_final", "bias"):
+            check_bool(name, getattr(self, name))
         super().__post_init__()
 
     @nn.compact
@@ -61,12 +67,13 @@ class MLP(nn.Module):
             x = self._dense(size, given, f"Dense_{i}")(x)
             if self.layer_norm:
                 x = LayerNorm()(x)
-            x = ACTIVATIONS[self.activation](x)
+            if self.activate_final or i < len(self.layer_sizes) - 1:
+                x = ACTIVATIONS[self.activation](x)
         return x
 
     def _dense(self, size: int, dtype: Any, name: str) -> nn.Module:
-        dot_general = product_of(dtype)
-        return nn.Dense(size, kernel_init=_orthogonal, dot_general=dot_general, name=name)
+        dot_general, init = product_of(dtype), _orthogonal
+        return nn.Dense(size, self.bias, kernel_init=init, dot_general=dot_general, name=name)
 
 
 class NoisyMLP(MLP):
@@ -89,7 +96,7 @@ class NoisyMLP(MLP):
         super().__post_init__()
 
     def _dense(self, size: int, dtype: Any, name: str) -> nn.Module:
-        return NoisyDense(size, self.initial_noise, dtype=dtype, name=name)
+        return NoisyDense(size, self.initial_noise, dtype=dtype, use_bias=self.bias, name=name)
 
 
 class NoisyDense(nn.Module):
@@ -102,6 +109,7 @@ class NoisyDense(nn.Module):
     initial_noise: float
     kernel_init: Any = _orthogonal
     dtype: Any = jnp.float32  # bfloat16: of the product only, as in `MLP`
+    use_bias: bool = True
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -109,24 +117,27 @@ class NoisyDense(nn.Module):
         num_inputs = x.shape[-1]
         constant = nn.initializers.constant(self.initial_noise / math.sqrt(num_inputs))
         kernel = self.param("kernel", self.kernel_init, (num_inputs, self.size))
-        bias = self.param("bias", nn.initializers.zeros, (self.size,))
         kernel_noise = self.param("kernel_noise", constant, (num_inputs, self.size))
-        bias_noise = self.param("bias_noise", constant, (self.size,))
+        bias: Any = 0.0
+        if self.use_bias:
+            bias = self.param("bias", nn.initializers.zeros, (self.size,))
+            bias_noise = self.param("bias_noise", constant, (self.size,))
         if self.has_rng("noise"):
             shape = (num_inputs + self.size,)
             draw = jax.random.normal(self.make_rng("noise"), shape, kernel.dtype)
             root = jnp.sign(draw) * jnp.sqrt(jnp.abs(draw))
             into, out = root[:num_inputs], root[num_inputs:]
             kernel = kernel + kernel_noise * into[:, None] * out
-            bias = bias + bias_noise * out
+            if self.use_bias:
+                bias = bias + bias_noise * out
         return product_of(self.dtype)(x, kernel) + bias
 
 
 class CNN(nn.Module):
     """Convolutions, then dense layers, each followed by optional layer norm and the activation.
 
-    Orthogonal weights of gain sqrt(2), zero biases. The default sizes suit small images such as
-    MinAtar's: Young and Tian 2019 (arXiv 1903.03176).
+    Orthogonal weights of gain sqrt(2), zero biases; without `bias` no layer has one but layer norm.
+    The default sizes suit small images such as MinAtar's: Young and Tian 2019 (arXiv 1903.03176).
     """
 
     channels: Sequence[int] = (16,)
@@ -136,6 +147,7 @@ class CNN(nn.Module):
     activation: str = "relu"
     layer_norm: bool = False
     layer_sizes: Sequence[int] = (128,)
+    bias: bool = True
 
     def __post_init__(self) -> None:
         """Raise `ValueError` on an invalid field or lists of different lengths."""
@@ -150,7 +162,8 @@ class CNN(nn.Module):
         if self.padding not in PADDINGS:
             raise ValueError(f"padding={self.padding} is none of {', '.join(PADDINGS)}")
         _check_activation(self.activation)
-        check_bool("layer_norm", self.layer_norm)
+        for name in ("layer_norm", "bias"):
+            check_bool(name, getattr(self, name))
         check_sizes("layer_sizes", self.layer_sizes)
         super().__post_init__()
 
@@ -162,7 +175,7 @@ class CNN(nn.Module):
         """
         lead, x, given = _images(x, dtype)
         x = _by_parts(self, partial(CNN._convolve, dtype=given), x, self._numbers(*x.shape[1:]))
-        return MLP(self.layer_sizes, self.activation, self.layer_norm)(
+        return MLP(self.layer_sizes, self.activation, self.layer_norm, bias=self.bias)(
             x.reshape(*lead, -1).astype(given)
         )
 
@@ -170,7 +183,8 @@ class CNN(nn.Module):
         """Map images `[N, H, W, C]` to features `[N, F]`."""
         layers = zip(self.channels, self.kernel_sizes, self.strides, strict=True)
         for i, (features, size, stride) in enumerate(layers):
-            convolution = _Conv(features, size, stride, self.padding, dtype, name=f"Conv_{i}")
+            settings = size, stride, self.padding, dtype, self.bias
+            convolution = _Conv(features, *settings, name=f"Conv_{i}")
             x = convolution(x, first=i == 0)
             if self.layer_norm:
                 x = nn.LayerNorm(reduction_axes=_axes(), feature_axes=_axes()[-1])(x)
@@ -249,18 +263,23 @@ class _Conv(nn.Module):
     stride: int = 1
     padding: str = "SAME"
     dtype: Any = jnp.float32  # bfloat16: of products only, as in `MLP`
+    use_bias: bool = True
 
     @nn.compact
     def __call__(self, x: jax.Array, *, first: bool = False) -> jax.Array:
         """See `convolve`."""
         channels = x.shape[3 if first else _axes()[-1]]
         kernel = self.param("kernel", _orthogonal, (self.size, self.size, channels, self.features))
-        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        bias = None
+        if self.use_bias:
+            bias = self.param("bias", nn.initializers.zeros, (self.features,))
         at_least = jnp.promote_types(x.dtype, jnp.float32)
         kernel, bias = promote_dtype(kernel, bias, dtype=at_least)
         if x.dtype != jnp.uint8:
             x = x.astype(at_least)
         y = convolve(x, kernel, self.stride, self.padding, self.dtype, first=first)
+        if bias is None:
+            return y
         return y + bias.reshape([-1 if i == _axes()[-1] else 1 for i in range(4)])
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from jaxppo.kernels import random_bits
 from jaxppo.ops import distributional, returns
 from jaxppo.ops.actions import component_sizes, flat_mask
-from jaxppo.ops.losses import squared_error
+from jaxppo.ops.losses import huber_error, squared_error
 from jaxppo.types import STATIC, Discrete, MultiDiscrete, PyTree, pytree
 
 
@@ -83,6 +83,7 @@ class ScalarQ(_SingleQ):
     """One number for each action."""
 
     value: jax.Array  # [..., C, A]
+    huber_delta: float | None = dataclasses.field(default=None, metadata=STATIC)  # None: squared
     family: str = dataclasses.field(default="scalar_q", metadata=STATIC)  # see `values`
 
     def mean(self) -> jax.Array:
@@ -91,7 +92,7 @@ class ScalarQ(_SingleQ):
 
     def select(self, action: jax.Array) -> "ScalarQ":
         """Return the numbers of actions, `[..., C]`."""
-        return ScalarQ(value=_take(self.value, action, 0))
+        return dataclasses.replace(self, value=_take(self.value, action, 0))
 
     def state_value(self) -> jax.Array:
         """Return the mean over components, `[...]`."""
@@ -101,9 +102,11 @@ class ScalarQ(_SingleQ):
     lambda_returns = staticmethod(returns.lambda_returns)
 
     def loss(self, target: jax.Array) -> jax.Array:
-        """Return (Q - target)^2 / 2, averaged over `C`, `[...]`."""
-        each = squared_error(self.value, jnp.broadcast_to(target[..., None], self.value.shape))
-        return jnp.mean(each, axis=-1)
+        """Return (Q - target)^2 / 2, or the Huber loss, averaged over `C`, `[...]`."""
+        target = jnp.broadcast_to(target[..., None], self.value.shape)
+        if self.huber_delta is None:
+            return jnp.mean(squared_error(self.value, target), axis=-1)
+        return jnp.mean(huber_error(self.value, target, self.huber_delta), axis=-1)
 
 
 @pytree

@@ -1,5 +1,6 @@
 """Actions as the environment takes them, and masks of legal actions."""
 
+import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,10 +11,48 @@ import numpy as np
 
 from jaxppo.types import Discrete, MultiDiscrete, PyTree, Space
 
+FORBIDDEN = 5e8  # logits of greater magnitude are those of illegal values: see ops.distributions
+
 
 def to_action(distribution: Any, value: PyTree) -> PyTree:
     """Return the environment's action for a raw action; without a `to_action` they are equal."""
     return distribution.to_action(value) if hasattr(distribution, "to_action") else value
+
+
+def log_probs(distribution: Any, value: PyTree) -> jax.Array:
+    """Return the log-probability of each dimension of a raw action, `[..., C]`.
+
+    They add up to `log_prob`. `distribution` is one of `ops.distributions`: see `has_dimensions`.
+    """
+    if hasattr(distribution, "distributions"):
+        parts = jax.tree.map(log_probs, distribution.distributions, value, is_leaf=_is_part)
+        return jnp.concatenate(jax.tree.leaves(parts), axis=-1)
+    each = dataclasses.replace(distribution, event_ndim=0).log_prob(value)
+    return each.reshape(*distribution.batch_shape, -1)
+
+
+def has_dimensions(distribution: Any) -> bool:
+    """Return whether `log_probs` takes a distribution."""
+    if hasattr(distribution, "distributions"):
+        parts = jax.tree.leaves(distribution.distributions, is_leaf=_is_part)
+        return all(map(has_dimensions, parts))
+    return hasattr(distribution, "event_ndim")
+
+
+def largest_logit(distribution: Any) -> jax.Array:
+    """Return the greatest magnitude of a legal logit of its categorical parts; 0 without any."""
+    found = [jnp.zeros((), jnp.float32)]
+    if hasattr(distribution, "distributions"):
+        parts = jax.tree.leaves(distribution.distributions, is_leaf=_is_part)
+        found += map(largest_logit, parts)
+    elif hasattr(distribution, "event_ndim") and hasattr(distribution, "logits"):
+        size = jnp.abs(distribution.logits)
+        found.append(jnp.max(jnp.where(size < FORBIDDEN, size, 0.0)))
+    return functools.reduce(jnp.maximum, found)
+
+
+def _is_part(x: Any) -> bool:
+    return hasattr(x, "log_prob")
 
 
 def parameters(distribution: Any, lead: tuple[int, ...]) -> dict[str, Any]:

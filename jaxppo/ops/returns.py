@@ -50,25 +50,38 @@ def lambda_returns(
 
 
 def n_step_returns(
-    reward: jax.Array, discount: jax.Array, next_value: jax.Array, truncated: jax.Array, *, n: int
+    reward: jax.Array,
+    discount: jax.Array,
+    next_value: jax.Array,
+    truncated: jax.Array,
+    *,
+    n: int,
+    lambda_: jax.Array | float | None = None,
 ) -> jax.Array:
     """Return sums of `n` rewards and a value; of fewer rewards if the episode or the array ends.
 
     G^1_t = r_t + gamma_t V(s'_t) and
-    G^n_t = r_t + gamma_t (e_t V(s'_t) + (1 - e_t) G^{n-1}_{t+1}).
+    G^n_t = r_t + gamma_t ((1 - w_t) V(s'_t) + w_t G^{n-1}_{t+1}) with w_t = lambda_t (1 - e_t).
 
-    Sutton and Barto 2018, eq. 7.1. Arrays are `[T, B]`; returns `[T, B]`. It takes `n` passes over
-    the arrays, or one if `n >= T`.
+    With `lambda_` None, which is 1, Sutton and Barto 2018, eq. 7.1; below 1 the lambda return cut
+    off after `n` steps, eq. 12.18 with h = t + n. Arrays are `[T, B]`, `lambda_` `[T, B]` or a
+    scalar; returns `[T, B]`. It takes `n` passes over the arrays, or one if `n >= T`.
     """
     _check(reward, discount, next_value, truncated)
     chex.assert_scalar_positive(n)
     if n >= len(reward):
-        return discounted_returns(reward, discount, next_value, truncated)
+        if lambda_ is None:
+            return discounted_returns(reward, discount, next_value, truncated)
+        return lambda_returns(reward, discount, next_value, truncated, lambda_)
     bootstrap = _bootstrap(discount, next_value)
     continues = _continues(truncated)
 
     def one_more(_: jax.Array, returns: jax.Array) -> jax.Array:
-        return reward + discount * jnp.where(continues, _next(returns), bootstrap)
+        following = _next(returns)
+        if lambda_ is not None:
+            weight = _per_step(lambda_, reward)
+            following = (1.0 - weight) * bootstrap + weight * following
+        return reward + discount * jnp.where(continues, following, bootstrap)
 
     return jax.lax.fori_loop(0, n - 1, one_more, reward + discount * bootstrap)
 

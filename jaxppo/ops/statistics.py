@@ -69,6 +69,7 @@ def merge_statistics(
     batch: PyTree,
     axes: tuple[str, ...] = (),
     decay: jax.Array | float = 1.0,
+    weights: jax.Array | None = None,
 ) -> RunningStatistics:
     """Return `statistics` merged with a batch from every position of the mapped `axes`.
 
@@ -81,31 +82,41 @@ def merge_statistics(
     With `decay` below 1 these are the moments of an exponential moving average over batches, with
     bias correction (Kingma & Ba 2015, arXiv 1412.6980, section 3). Leaves of `batch` are
     `[..., O...]` with the same leading axes; `ValueError` if one does not fit its statistics.
+    `weights` `[...]`, not negative, say how often each observation counts; None: once. Where all
+    are 0, the statistics stay.
     """
     lead = _leading_shape(statistics, batch)
     if lead is None:
         return statistics
     batch = jax.tree.map(lambda x: x.astype(jnp.float32), batch)  # float16 ends at 65,504
     over = tuple(range(len(lead)))
-    num = sum_over(axes, jnp.float32(math.prod(lead)))
+    total = jnp.float32(math.prod(lead)) if weights is None else jnp.sum(weights)
+    num = sum_over(axes, total)
     count = decay * statistics.count + num
-    fraction = num / count
+    fraction = num / count if weights is None else num / jnp.maximum(count, 1e-30)
+
+    def average(x: jax.Array) -> jax.Array:
+        if weights is None:
+            return mean_over(axes, jnp.mean(x, over))
+        each = weights.reshape(*lead, *(1,) * (x.ndim - len(lead)))
+        return sum_over(axes, jnp.sum(each * x, over)) / jnp.maximum(num, 1e-30)
 
     def mean(x: jax.Array, old: jax.Array | None) -> jax.Array | None:
         if old is None:
             return None
+        if weights is not None:
+            return old + average(x - old)
         first = x[(0,) * len(lead)]  # float32 sums of values far from zero would lose digits
         return mean_over(axes, first + jnp.mean(x - first, over))
 
     batch_mean = jax.tree.map(mean, batch, statistics.mean)
     batch_variance = jax.tree.map(
-        lambda x, new: (
-            None if new is None else mean_over(axes, jnp.mean(jnp.square(x - new), over))
-        ),
-        batch,
-        batch_mean,
+        lambda x, new: None if new is None else average(jnp.square(x - new)), batch, batch_mean
     )
-    unless_first = partial(jax.tree.map, partial(jnp.where, statistics.count == 0))
+    is_first = statistics.count == 0
+    if weights is not None:
+        is_first &= num > 0
+    unless_first = partial(jax.tree.map, partial(jnp.where, is_first))
     old_mean = unless_first(batch_mean, statistics.mean)
     old_variance = unless_first(batch_variance, statistics.variance)
     difference = jax.tree.map(
@@ -174,16 +185,27 @@ def return_scale(mean: jax.Array, variance: jax.Array) -> jax.Array:
     return jnp.maximum(jnp.where(spread <= RESOLUTION * size, size, spread), 1e-15)
 
 
-def normalize(statistics: RunningStatistics, obs: PyTree, *, max_abs: float = 10.0) -> PyTree:
+def normalize(
+    statistics: RunningStatistics,
+    obs: PyTree,
+    *,
+    max_abs: float = 10.0,
+    min_std: float = 0.0,
+    max_std: float = math.inf,
+) -> PyTree:
     """Return (x - mean) / deviation, clipped to +-max_abs; non-float leaves are unchanged.
 
-    Leaves of `obs` are `[..., O...]`.
+    Leaves of `obs` are `[..., O...]`. The deviation is clipped to `min_std` and `max_std`.
     """
+    bounded = min_std > 0.0 or max_std < math.inf
 
     def apply(x: jax.Array, mean: jax.Array | None, variance: jax.Array | None) -> jax.Array:
         if mean is None or variance is None:
             return x
-        return jnp.clip((x - mean) * (1.0 / deviation(mean, variance)), -max_abs, max_abs)
+        difference, std = x - mean, deviation(mean, variance)
+        if bounded:
+            std = jnp.clip(std, min_std, max_std)
+        return jnp.clip(difference * (1.0 / std), -max_abs, max_abs)
 
     return jax.tree.map(apply, obs, statistics.mean, statistics.variance)
 

@@ -71,17 +71,30 @@ class CategoricalValue:
     sigma: float = dataclasses.field(metadata=STATIC)  # in bin widths
     family: str = dataclasses.field(default="categorical_value", metadata=STATIC)
 
+    @property
+    def atoms(self) -> jax.Array:
+        """Return z_k, `[K]`."""
+        return jnp.float32(np.linspace(self.low, self.high, self.logits.shape[-1]))
+
+    def probs(self) -> jax.Array:
+        """Return softmax(logits), `[..., K]`."""
+        return jax.nn.softmax(self.logits)
+
     def mean(self) -> jax.Array:
         """Return sum_k softmax(logits)_k z_k, `[...]`."""
-        atoms = jnp.float32(np.linspace(self.low, self.high, self.logits.shape[-1]))
-        return jnp.sum(jax.nn.softmax(self.logits) * atoms, axis=-1)
+        atoms = self.atoms
+        return jnp.sum(self.probs() * atoms, axis=-1)
 
     def loss(
         self, target: jax.Array, error: Callable[[jax.Array, jax.Array], jax.Array]
     ) -> jax.Array:
         """Return -sum_k q_k log softmax(logits)_k, `[...]`; `error` is not used."""
         chex.assert_shape(target, self.logits.shape[:-1])
-        return -jnp.sum(self.project(target) * jax.nn.log_softmax(self.logits), axis=-1)
+        return self.cross_entropy(self.project(target))
+
+    def cross_entropy(self, probs: jax.Array) -> jax.Array:
+        """Return -sum_k q_k log softmax(logits)_k of a histogram q `[..., K]`, `[...]`."""
+        return -jnp.sum(probs * jax.nn.log_softmax(self.logits), axis=-1)
 
     def project(self, target: jax.Array) -> jax.Array:
         """Return the histogram q `[..., K]` of targets `[...]`."""

@@ -7,6 +7,7 @@ import numpy as np
 
 from jaxppo.simulators.faults import SimulatorError, in_words
 from jaxppo.simulators.spaces import Arrays, Leaf
+from jaxppo.simulators.told import told
 
 
 class EnvPool:
@@ -26,8 +27,9 @@ class EnvPool:
         num: int,
         observations: Sequence[Leaf],
         actions: Sequence[Leaf],
+        metrics: Sequence[str] = (),
     ) -> None:
-        self.arrays = Arrays(num, observations, actions)
+        self.arrays = Arrays(num, observations, actions, None, metrics)
         self._make, self._leaves = make, list(observations)
         self._pool: Any = None
         self._actions = list(actions)
@@ -56,6 +58,8 @@ class EnvPool:
         self._write(arrays.final, obs, numbers)
         arrays.reward[numbers] = reward
         arrays.terminated[numbers], arrays.truncated[numbers] = terminated, truncated
+        for name, array in arrays.metrics.items():
+            array[numbers] = told(info, name)
         over = numbers[terminated | truncated]
         if rows is None and over.size:
             obs, *_, info = self._step(actions, over)

@@ -11,9 +11,13 @@ class Fault:
     row: int
     step: int  # steps that the environment had taken since it was made
     what: str  # such as "raises ValueError: ..."
+    last: int | None = None  # if it was one of all environments from `row` to this one
 
     def __str__(self) -> str:
-        return f"environment {self.row} at its step {self.step:,}: {self.what}"
+        name = f"environment {self.row} at its"
+        if self.last not in (None, self.row):
+            name = f"environments {self.row} to {self.last} at their"
+        return f"{name} step {self.step:,}: {self.what}"
 
 
 class SimulatorError(RuntimeError):
@@ -42,6 +46,20 @@ def values_of(returned: Any, names: str) -> Any:
         return returned
     given = f"{len(returned)} values" if many else "one value"
     raise ReturnedError(f"returns {given} but must return {wanted}: {names}")
+
+
+def told(function: str, error: BaseException) -> str:
+    """Say what a function of an environment has raised, or returned wrongly."""
+    if isinstance(error, ReturnedError):
+        return f"{function}: {error}"
+    return f"{'' if function == 'step' else 'reset '}raises {in_words(error)}"
+
+
+def shown(value: Any) -> str:
+    """Return a value in words: its type, and its shape or how it is written."""
+    shape = getattr(value, "shape", None)
+    more = repr(value)[:40] if shape is None else f"of shape {shape}"
+    return " ".join(f"{type(value).__name__} {more}".split())
 
 
 def in_words(error: BaseException) -> str:

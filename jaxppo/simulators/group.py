@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxppo.simulators.faults import ANY_ERROR, Fault, ReturnedError, in_words, values_of
+from jaxppo.simulators.faults import ANY_ERROR, Fault, ReturnedError, shown, told, values_of
 from jaxppo.simulators.making import without_repeats
-from jaxppo.simulators.spaces import Arrays, Leaf, actions_of
+from jaxppo.simulators.spaces import Arrays, Leaf, actions_of, write
+from jaxppo.simulators.told import names, number
 
 VALUES = {  # what functions of Gymnasium's environments return
     "reset": "observation, info",
@@ -53,6 +54,7 @@ class Group:
         self._space = self._envs[self._rows[0]].action_space
         self._plain = len(self._leaves) == 1 and self._leaves[0].is_plain
         self._steps = dict.fromkeys(self._rows, 0)
+        self._untold: dict[int, set[str]] = {}  # metrics that the episode has not told so far
         self._floats = [i for i, leaf in enumerate(observations) if leaf.dtype.startswith("float")]
         self._before = [x[self._part].copy() for x in arrays.obs]
 
@@ -86,8 +88,10 @@ class Group:
                 returned = self._envs[row].step(actions[row - part.start])
                 if self._steps[row] == 1:  # not at every step, since this takes a microsecond
                     _check_step(returned)
-                obs, reward, terminated, truncated, _ = returned
+                obs, reward, terminated, truncated, info = returned
                 self._write(row, obs)
+                if arrays.metrics:
+                    self._tell(row, info, over=terminated or truncated)
                 arrays.reward[row] = float(reward)
                 arrays.terminated[row] = terminated
                 arrays.truncated[row] = truncated
@@ -124,9 +128,10 @@ class Group:
 
     def _start(self, row: int, seed: int | None) -> None:
         self._arrays.current[self._rows[0]] = row
+        self._untold[row] = set(self._arrays.metrics)
         obs, info = values_of(self._envs[row].reset(seed=seed), VALUES["reset"])
         if info is not None and not isinstance(info, Mapping):  # two parts of an observation
-            raise ReturnedError(f"the second value is {_shown(info)}, and must be the info")
+            raise ReturnedError(f"the second value is {shown(info)}, and must be the info")
         self._write(row, obs)
         if any(not np.isfinite(self._arrays.obs[i][row]).all() for i in self._floats):
             raise ReturnedError("returns an observation that is not finite")
@@ -139,28 +144,21 @@ class Group:
                 array[row] = obs
                 return
         for leaf, array in zip(self._leaves, self._arrays.obs, strict=True):
-            try:
-                value = np.asarray(leaf.read(obs))
-            except (KeyError, IndexError, TypeError) as error:
-                raise ReturnedError(
-                    f"observation{leaf.name} is not there ({in_words(error)})"
-                ) from error
-            if value.shape != leaf.shape:
-                raise ReturnedError(
-                    f"observation{leaf.name} has shape {value.shape}, the space says {leaf.shape}"
-                )
-            try:
-                np.copyto(array[row : row + 1], value, casting="same_kind")
-            except TypeError:
-                raise ReturnedError(
-                    f"observation{leaf.name} is {value.dtype.name}, the space says "
-                    f"{leaf.space.dtype.name}"
-                ) from None
-            narrowed = value.dtype.kind in "iu" and value.dtype != array.dtype
-            if narrowed and np.any(array[row] != value):
-                raise ReturnedError(
-                    f"observation{leaf.name} has integers that {array.dtype.name} does not have"
-                )
+            write(leaf, array[row : row + 1], obs, leaf.shape)
+
+    def _tell(self, row: int, info: Mapping[str, Any], *, over: bool) -> None:
+        """Write what a step tells; `ReturnedError` if an episode ends without a metric."""
+        untold = self._untold[row]
+        for name, array in self._arrays.metrics.items():
+            array[row] = number(info, name)
+            if not np.isnan(array[row]):
+                untold.discard(name)
+        if over and untold:
+            known = ", ".join(names(info)) or "nothing"
+            raise ReturnedError(
+                f"the episode ends, and its info has never told {min(untold)} of env.metrics; it "
+                f"tells {known}"
+            )
 
     def _nonfinite(self, rows: Sequence[int]) -> list[Fault]:
         """Return faults of the rows whose reward or observation is not finite."""
@@ -187,6 +185,8 @@ class Group:
         """Make an environment anew, and end its episode at the observation before the fault."""
         arrays = self._arrays
         arrays.reward[row], arrays.terminated[row], arrays.truncated[row] = 0.0, False, True
+        for array in arrays.metrics.values():
+            array[row] = np.nan
         for final, before in zip(arrays.final, self._before, strict=True):
             final[row] = before[row - self._part.start]
         self._remake(row)
@@ -209,18 +209,11 @@ def _check_step(returned: Any) -> None:
     """Raise `ReturnedError` if the reward is no number, or a flag is neither true nor false."""
     _, reward, *flags, _ = values_of(returned, VALUES["step"])
     if np.ndim(reward) or not hasattr(reward, "__float__"):
-        raise ReturnedError(f"reward is {_shown(reward)}, and must be a number")
+        raise ReturnedError(f"reward is {shown(reward)}, and must be a number")
     for name, flag in zip(("terminated", "truncated"), flags, strict=True):
         value = np.asarray(flag)
         if value.size != 1 or value.dtype.kind not in "biuf":
-            raise ReturnedError(f"{name} is {_shown(flag)}, and must be true or false")
-
-
-def _shown(value: Any) -> str:
-    """Return a value in words: its type, and its shape or how it is written."""
-    shape = getattr(value, "shape", None)
-    more = repr(value)[:40] if shape is None else f"of shape {shape}"
-    return " ".join(f"{type(value).__name__} {more}".split())
+            raise ReturnedError(f"{name} is {shown(flag)}, and must be true or false")
 
 
 def _told(function: str, error: BaseException, returned: Any) -> str:
@@ -230,12 +223,10 @@ def _told(function: str, error: BaseException, returned: Any) -> str:
             _check_step(returned)
     except ReturnedError as wrong:
         error = wrong
-    if isinstance(error, ReturnedError):
-        return f"{function}: {error}"
     last = traceback.extract_tb(error.__traceback__)[-1]
     if "values to unpack" in str(error) and "gymnasium" in Path(last.filename).parts:  # a wrapper
         return f"{function}: must return {VALUES[function]}: {error}"
-    return f"{'' if function == 'step' else 'reset '}raises {in_words(error)}"
+    return told(function, error)
 
 
 def _close(env: Any) -> None:

@@ -24,7 +24,14 @@ def from_registry(
 
 def from_class(path: str, kwargs: Mapping[str, Any], wrappers: Sequence[Any], **more: Any) -> Any:
     """Return an environment of a user's class, wrapped."""
-    return wrapped(attribute(path)(**{**kwargs, **more}), wrappers)
+    return from_callable(attribute(path), kwargs, wrappers, **more)
+
+
+def from_callable(
+    make: Callable[..., Any], kwargs: Mapping[str, Any], wrappers: Sequence[Any], **more: Any
+) -> Any:
+    """Return what a class or function makes, wrapped."""
+    return wrapped(make(**{**kwargs, **more}), wrappers)
 
 
 def from_function(make: Callable[[], Any], wrappers: Sequence[Any]) -> Any:

@@ -55,12 +55,13 @@ class Simulators(Protocol):
 
 
 class Pool:
-    """`Simulators` of Gymnasium environments, which `make()` makes.
+    """`Simulators` of Gymnasium environments, which `make()` makes, or another `kind` of group.
 
     `num_processes` share them: this process and new ones; 1: a new one; 0: only this one. All are
     new if they are `isolated`, as `restart` and `timeout` need it. `SimulatorError` after a fault,
     unless `restart` is set: then the environment is made anew. A process that needs more than
-    `timeout` seconds to step its environments once is replaced, with all of them.
+    `timeout` seconds to step its environments once is replaced, with all of them. `metrics` are
+    the numbers of `info` that are kept.
     """
 
     def __init__(
@@ -74,15 +75,18 @@ class Pool:
         isolated: bool = False,
         restart: bool = False,
         timeout: float | None = None,
+        kind: Callable[..., Any] = Group,
+        metrics: Sequence[str] = (),
     ) -> None:
         self.restarts = 0
+        self._kind = kind
         self._restart, self._timeout = restart, timeout
         self._workers: list[_Worker] = []
         self._file = -1  # of the memory that they share
-        self._group: Group | None = None  # of this process
+        self._group: Any = None  # of this process
         isolated = isolated or restart or timeout is not None or num_processes == 1
         if not num_processes or (num == 1 and not isolated):
-            self.arrays = Arrays(num, observations, actions)
+            self.arrays = Arrays(num, observations, actions, None, metrics)
             self._group = self._make_here(make, range(num), observations)
             return
         try:
@@ -93,10 +97,12 @@ class Pool:
                 f"what makes the environments cannot be sent to another process "
                 f"({in_words(error)}); set env.processes=0"
             ) from error
-        size = Arrays(num, observations, actions).size
+        size = Arrays(num, observations, actions, None, metrics).size
         self._file = _reserve(size)
-        self.arrays = Arrays(num, observations, actions, mmap.mmap(self._file, size))
+        self.arrays = Arrays(num, observations, actions, mmap.mmap(self._file, size), metrics)
         given = {"path": sys.path, "make": sent, "leaves": leaves, "num": num, "restart": restart}
+        given["kind"] = kind
+        given["metrics"] = list(metrics)
         bounds = np.linspace(0, num, min(num_processes, num) + 1).astype(int).tolist()
         groups = [list(range(low, high)) for low, high in itertools.pairwise(bounds)]
         try:
@@ -113,9 +119,9 @@ class Pool:
 
     def _make_here(
         self, make: Callable[[], Any], rows: Sequence[int], observations: Sequence[Leaf]
-    ) -> Group:
+    ) -> Any:
         try:
-            return Group(make, rows, self.arrays, observations, restart=self._restart)
+            return self._kind(make, rows, self.arrays, observations, restart=self._restart)
         except ANY_ERROR as error:
             raise SimulatorError(f"environment {rows[0]}: {in_words(error)}") from error
 
@@ -198,6 +204,8 @@ class Pool:
         self._spinner = Spinner([each.results for each in self._workers])
         new.started()
         arrays.reward[part], arrays.terminated[part], arrays.truncated[part] = 0.0, False, True
+        for told in arrays.metrics.values():
+            told[part] = np.nan
         stepping = arrays.stepping.copy()
         arrays.stepping[part] = True
         arrays.seed[part] = [next_seed(seed) for seed in arrays.seed[part]]

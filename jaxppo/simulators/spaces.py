@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from jaxppo.simulators.faults import ReturnedError, in_words
+
 NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32"}  # JAX has no 64 bits
 
 
@@ -42,6 +44,32 @@ class Leaf:
         return tree if _start(self.space) is None else np.asarray(tree) - self.space.start
 
 
+def write(leaf: Leaf, into: np.ndarray, tree: Any, shape: tuple[int, ...]) -> None:
+    """Write an array of an observation; `ReturnedError` if it is not one of `shape` and the space.
+
+    `into` is `[N, ...]`; an observation of one environment has no such axis.
+    """
+    try:
+        value = np.asarray(leaf.read(tree))
+    except (KeyError, IndexError, TypeError) as error:
+        raise ReturnedError(f"observation{leaf.name} is not there ({in_words(error)})") from error
+    if value.shape != shape:
+        raise ReturnedError(
+            f"observation{leaf.name} has shape {value.shape}, the space says {shape}"
+        )
+    try:
+        np.copyto(into, value, casting="same_kind")
+    except TypeError:
+        raise ReturnedError(
+            f"observation{leaf.name} is {value.dtype.name}, the space says {leaf.space.dtype.name}"
+        ) from None
+    narrowed = value.dtype.kind in "iu" and value.dtype != into.dtype
+    if narrowed and np.any(into != value):
+        raise ReturnedError(
+            f"observation{leaf.name} has integers that {into.dtype.name} does not have"
+        )
+
+
 class UnsupportedSpaceError(TypeError):
     """A space has no arrays of fixed shape. The message names it."""
 
@@ -70,15 +98,20 @@ def actions_of(space: Any, arrays: Sequence[np.ndarray]) -> list[Any]:
     return [_action_of(space, iter(parts)) for parts in zip(*arrays, strict=True)]
 
 
+def batch_of(space: Any, arrays: Sequence[np.ndarray]) -> Any:
+    """Return one batch of actions of `space`: dicts and tuples of arrays `[N, ...]`, in copies."""
+    return _action_of(space, iter(arrays))
+
+
 def _action_of(space: Any, parts: Iterator[Any]) -> Any:
-    """Return an action of `space` from its arrays of one environment, in the order of `tree`."""
+    """Return an action of `space`, or a batch, from its arrays in the order of `tree`."""
     if isinstance(space, spaces.Dict):
         entries = {key: _action_of(space[key], parts) for key in sorted(space.spaces)}
         return {key: entries[key] for key in space.spaces}
     if isinstance(space, spaces.Tuple):
         return tuple(_action_of(part, parts) for part in space.spaces)
     value = next(parts)
-    if isinstance(space, spaces.Discrete):
+    if isinstance(space, spaces.Discrete) and not np.ndim(value):
         return int(value) + int(space.start)
     found = np.array(value, space.dtype)  # a copy, which the environment may keep
     if found.dtype == np.float64 and isinstance(space, spaces.Box):
@@ -100,7 +133,12 @@ class Arrays:
     """
 
     def __init__(
-        self, num: int, observations: Sequence[Leaf], actions: Sequence[Leaf], buffer: Any = None
+        self,
+        num: int,
+        observations: Sequence[Leaf],
+        actions: Sequence[Leaf],
+        buffer: Any = None,
+        metrics: Sequence[str] = (),
     ) -> None:
         self.size = 0  # bytes of a buffer for all arrays
 
@@ -121,3 +159,4 @@ class Arrays:
         self.stepping = take((), bool)  # which environments the next command is for
         self.seed = take((), np.int64)  # of the next reset; -1: the environment goes on drawing
         self.current = take((), np.int64)  # row 0 of a process: the row that it steps now
+        self.metrics = {name: take((), np.float32) for name in metrics}  # NaN: not told

@@ -13,7 +13,6 @@ from typing import Any
 
 from jaxppo.simulators import children
 from jaxppo.simulators.faults import ANY_ERROR, in_words
-from jaxppo.simulators.group import Group
 from jaxppo.simulators.spaces import Arrays
 from jaxppo.simulators.spinning import Spinner
 
@@ -47,18 +46,18 @@ def main(commands: int, results: int, life: int, memory: int) -> None:
         group.close()
 
 
-def _make(payload: bytes, memory: int) -> Group:
+def _make(payload: bytes, memory: int) -> Any:
     given: dict[str, Any] = pickle.loads(payload)
     sys.path[:] = given["path"]
     warnings.simplefilter("ignore")  # the process that started this one has shown them
     make = pickle.loads(given["make"])
     observations, actions = pickle.loads(given["leaves"])
     buffer = mmap.mmap(memory, 0)
-    arrays = Arrays(given["num"], observations, actions, buffer)
-    return Group(make, given["rows"], arrays, observations, restart=given["restart"])
+    arrays = Arrays(given["num"], observations, actions, buffer, given["metrics"])
+    return given["kind"](make, given["rows"], arrays, observations, restart=given["restart"])
 
 
-def _serve(group: Group, reading: Connection, writing: Connection) -> None:
+def _serve(group: Any, reading: Connection, writing: Connection) -> None:
     spinner = Spinner([reading])
     while (command := reading.recv_bytes()) != CLOSE:
         try:

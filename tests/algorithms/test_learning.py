@@ -218,6 +218,30 @@ def test_cartpole_in_100k_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_impala_learns_cartpole_with_a_policy_four_updates_old(tmp_path: Path) -> None:
+    """As docs/algorithms.md has it; of most seeds."""
+    flags = ("importance_weights", "recompute_targets")
+    system = {
+        **dict.fromkeys(flags, "true"),
+        **{"objective": "reinforce", "advantages": "vtrace", "standardize_advantages": "none"},
+        **{"gae_lambda": 1, "epochs": 1, "num_minibatches": 1, "rollout_length": 16},
+        **{"actor_lr": 3e-3, "critic_lr": 3e-3},
+    }
+    arch = {"num_seeds": 3, "total_num_envs": 32, "total_timesteps": 300_000, "actors": 2}
+    overrides = [
+        *("env=gymnasium", "env.name=CartPole-v1", "arch.max_policy_lag=4"),
+        *("arch.num_evaluation=5", "arch.num_eval_episodes=20"),
+        *(f"arch.{name}={value}" for name, value in arch.items()),
+        *(f"system.{name}={value}" for name, value in system.items()),
+    ]
+    train(overrides, tmp_path)
+    events = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert statistics.median(events[-1]["member_returns"]) >= 450
+    trained = [event for event in events if event["event"] == "train"]
+    assert trained[-1]["policy_lag"] == 4
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "env, at_least",
     [

@@ -10,14 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
+import rlax
 from conftest import LAYERS, MLP
 from phases import (
+    acted,
     add_targets,
     collect,
     collect_with_keys,
     compiled,
     flat,
     given,
+    moved,
     of_system,
     random_batch,
     rollout_after,
@@ -29,6 +32,7 @@ from jaxppo.algorithms import spine
 from jaxppo.algorithms.ppo_data import Steps
 from jaxppo.config.fields import ConfigError, traced
 from jaxppo.ops.distributions import categorical
+from jaxppo.types import Batch
 
 
 @pytest.mark.long
@@ -103,9 +107,12 @@ def test_values_are_kept_only_where_acting_computes_them_anyway(small: Any) -> N
         assert not small(**changes)[0].algorithm.keeps_values
 
 
-@pytest.mark.parametrize("clip_value_loss", [False, True])
-def test_loss_is_the_sum_of_its_parts_from_the_oracle(clip_value_loss: bool) -> None:
-    phases, state = of_system(clip_value_loss=clip_value_loss)
+@pytest.mark.parametrize("value_clip", [None, 0.2, pytest.param(0.05, marks=pytest.mark.long)])
+def test_loss_is_the_sum_of_its_parts_from_the_oracle(value_clip: float | None) -> None:
+    """The clip of values is that of the ratio, unless it is given."""
+    clip_value_loss = value_clip is not None
+    own = {} if value_clip in (None, 0.2) else {"value_clip_eps": value_clip}
+    phases, state = of_system(clip_value_loss=clip_value_loss, **own)
     agent = given(state, ent_coef=0.05, vf_coef=0.7).agent
     batch = random_batch(64)
     steps = batch.steps
@@ -122,7 +129,8 @@ def test_loss_is_the_sum_of_its_parts_from_the_oracle(clip_value_loss: bool) -> 
     )
     squared = (value - target) ** 2
     if clip_value_loss:
-        squared = np.maximum(squared, (old + np.clip(value - old, -0.2, 0.2) - target) ** 2)
+        near = old + np.clip(value - old, -value_clip, value_clip)
+        squared = np.maximum(squared, (near - target) ** 2)
     critic = 0.5 * squared.mean()
     entropy = -(np.exp(log_probs) * log_probs).sum(-1).mean()
     np.testing.assert_allclose(losses.actor_loss, actor, rtol=1e-4)
@@ -135,7 +143,7 @@ def test_loss_is_the_sum_of_its_parts_from_the_oracle(clip_value_loss: bool) -> 
 @pytest.mark.parametrize("objective", ["penalty", "dpo", "reinforce"])
 def test_actors_loss_is_the_objectives(objective: str) -> None:
     """Against the definitions in float64; the clipped one has its test above."""
-    phases, state = of_system(objective=objective)
+    phases, state = of_system(objective=objective, epochs=1 if objective == "reinforce" else 2)
     if objective == "penalty":
         state = given(state, kl_coef=0.7)
     batch = random_batch(64)
@@ -322,6 +330,91 @@ def test_vtrace_on_the_acting_policy_is_the_lambda_return() -> None:
     other, _ = of_system(advantages="vtrace", recompute_targets=True)
     targets = [add_targets(x, state.agent, rollout)[1].steps.target for x in (phases, other)]
     np.testing.assert_allclose(*targets, rtol=1e-5)
+
+
+@pytest.mark.long
+def test_vtrace_with_importance_weights_is_impalas_gradient() -> None:
+    """Espeholt et al. 2018, section 4.2: rho_t grad log pi(a_t) (r_t + gamma v_t+1 - V(s_t))."""
+    phases, state = of_system(
+        **dict.fromkeys(("importance_weights", "recompute_targets"), True),
+        **{"objective": "reinforce", "advantages": "vtrace", "standardize_advantages": "none"},
+    )
+    before, _, rollout = acted(phases, state)
+    clips = {"gae_lambda": 1.0, "rho_clip": 1.05, "c_clip": 1.0}
+    agent = given(dataclasses.replace(before, agent=moved(before.agent)), **clips).agent
+    steps = add_targets(phases, agent, rollout)[1].steps
+
+    seen = rollout.steps
+    _, output = phases.unroll(agent.policy, (), seen.obs, seen.reset)
+    logits = np.asarray(output.distribution.logits, np.float64)  # [T, B, K]
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    taken = np.eye(logits.shape[-1])[np.asarray(seen.action)]
+    log_ratio = (log_probs * taken).sum(-1) - np.asarray(seen.extras.log_prob, np.float64)
+    reset = jnp.zeros(seen.reset.shape, bool)
+    _, after = phases.unroll(agent.policy, (), seen.final_observation, reset)
+    advantage, target = oracles.vtrace(
+        log_ratio,
+        *map(np.asarray, (seen.reward, output.value.mean(), after.value.mean())),
+        *map(np.asarray, (seen.terminated, seen.truncated)),
+        gamma=0.99,
+        **clips,
+    )
+    rho = np.minimum(np.exp(log_ratio), 1.05)
+    assert 0 < np.mean(rho == 1.05) < 1
+    expected = -(rho * advantage)[..., None] * (taken - np.exp(log_probs))
+
+    def actor_loss(logits: jax.Array) -> jax.Array:
+        policy = categorical(logits)
+        log_prob = policy.log_prob(steps.action)
+        return jnp.sum(phases.system.algorithm.objective(agent, steps, policy, log_prob))
+
+    flat_logits = jnp.asarray(logits.reshape(*steps.reset.shape, -1), jnp.float32)
+    found = jax.grad(actor_loss)(flat_logits)
+    np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(steps.target.reshape(target.shape), target, rtol=1e-4, atol=1e-5)
+
+
+CATEGORICAL = {
+    "_target_": f"{LAYERS}.heads.CategoricalCriticHead",
+    **{"num_atoms": 31, "low": -30.0, "high": 60.0},
+}
+
+
+@pytest.mark.long
+def test_categorical_td_projects_the_law_of_returns(small: Any) -> None:
+    """One step against rlax's projection; with lambda, its mean is PPO's own target."""
+    path = "jaxppo.algorithms.distributional_ppo.DistributionalPPO"
+    settings = {"algorithm": path, "standardize_advantages": "none"}
+    system, state = small(system=settings, network__critic_head=CATEGORICAL)
+    phases = compiled(system)
+    state, rollout = collect(phases, state)
+    steps = rollout.steps
+    terminated = steps.truncated & (np.arange(4) == 1)
+    rollout = dataclasses.replace(rollout, steps=dataclasses.replace(steps, terminated=terminated))
+    state = given(state, gamma=0.5)  # no shifted atom is beyond the last ones
+    found = add_targets(phases, given(state, gae_lambda=0.9).agent, rollout)[1].steps
+    atoms = np.linspace(-30.0, 60.0, 31)
+    assert terminated.any()
+    np.testing.assert_allclose(found.target_probs.sum(-1), 1.0, rtol=1e-5)
+    np.testing.assert_allclose(found.target_probs @ atoms, found.target, rtol=1e-3, atol=1e-3)
+
+    one = add_targets(phases, given(state, gae_lambda=0.0).agent, rollout)[1].steps
+    reset = jnp.zeros(steps.reset.shape, bool)
+    _, after = phases.unroll(state.agent.policy, (), steps.final_observation, reset)
+    probs = jax.nn.softmax(after.value.logits)
+    discount = 0.5 * (1.0 - terminated)
+    shifted = steps.reward[..., None] + discount[..., None] * jnp.float32(atoms)
+    project = jax.vmap(jax.vmap(rlax.categorical_l2_project, (0, 0, None)), (0, 0, None))
+    expected = project(shifted, probs, jnp.float32(atoms))
+    np.testing.assert_allclose(one.target_probs.reshape(expected.shape), expected, atol=1e-5)
+
+    agent = state.agent
+    batch = Batch(carry=(), steps=one)
+    _, losses = phases.loss(agent, agent.policy.params, batch)
+    _, output = phases.unroll(agent.policy, (), one.obs, one.reset)
+    log_probs = np.asarray(jax.nn.log_softmax(output.value.logits), np.float64)
+    entropy = -(np.asarray(one.target_probs) * log_probs).sum(-1).mean()
+    np.testing.assert_allclose(losses.value_loss, entropy, rtol=1e-5)
 
 
 @pytest.mark.long

@@ -276,6 +276,26 @@ def test_loss_is_half_the_squared_td_error_of_the_taken_action() -> None:
 
 
 @pytest.mark.long
+def test_huber_errors_of_scalar_q_values_also_with_munchausen() -> None:
+    """The targets stay as they are; one error in two is beyond the bound."""
+    q_head = {"_target_": "jaxppo.networks.q_heads.ScalarQHead", "huber_delta": 0.5}
+    system, state = small(
+        env__target="envs.Parts", network={"q_head": q_head}, system={"munchausen": True}
+    )
+    phases = compiled(system)
+    _, state, rollout = acted(phases, state)
+    batch = add_targets(phases, state.agent, rollout)[1]
+    steps = batch.steps
+    found, _ = phases.loss(state.agent, state.agent.policy.params, batch)
+    output = phases.unroll(state.agent.policy, (), steps.obs, steps.reset)[1]
+    q = np.asarray(output.estimate.select(steps.action).mean())  # [L, S, C]
+    target = np.broadcast_to(np.asarray(steps.target)[..., None], q.shape)
+    losses, _ = oracles.huber_error(q.ravel(), target.ravel(), 0.5)
+    np.testing.assert_allclose(found, np.mean(losses), rtol=1e-5)
+    assert 0 < np.mean(np.abs(q - target) > 0.5) < 1
+
+
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Rlax categorical_cross_entropy:PendingDeprecationWarning")
 def test_categorical_loss_is_rlax_c51() -> None:
     rng, atoms = np.random.default_rng(0), jnp.linspace(-2.0, 2.0, K)

@@ -29,6 +29,7 @@ from jaxppo.algorithms.memory import keep_batch
 from jaxppo.algorithms.metrics import add, over_axes
 from jaxppo.kernels.permutations import random_permutation
 from jaxppo.ops.collectives import BATCH_AXIS
+from jaxppo.ops.histograms import edges
 from jaxppo.runtime.hosts.devices import parallel
 from jaxppo.runtime.programs.placement import Layout
 from jaxppo.runtime.run.events import of_training
@@ -41,7 +42,11 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "terminating": {"env__params": {"terminates": True}},
     "statistics": {"system": dict.fromkeys(STATISTICS, True)},
     "stopping": {"system__target_kl": 1e9},
+    "settling": {"system": {"epochs": 6, "min_loss_change": 1.0}},
+    "six epochs": {"system__epochs": 6},
+    "detailed": {"logger__details": True, "system": dict.fromkeys(STATISTICS, True)},
     "skipping": {"arch__on_nonfinite": "skip"},
+    "watching": {"system": dict.fromkeys(STATISTICS, True), "arch__learn": False},
     "all": {
         "network": {**NETWORK, "actor_memory": GRU, "critic_memory": GRU},
         "system": {
@@ -477,6 +482,86 @@ def test_a_limit_that_is_not_reached_changes_nothing() -> None:
     )
     assert outcomes.learnt.sum() == 8
     same((limited.policy.params, outcomes.metrics), (free.policy.params, metrics))
+
+
+@pytest.mark.long
+def test_epochs_end_once_their_loss_hardly_changes() -> None:
+    """By the means of the plain epochs: no step after the first two that are near enough."""
+    (plain, state, rollout, keys), (settling, limits) = begun("six epochs"), system_of("settling")
+    agent, batch = add_targets(plain, given(state, actor_lr=0.02).agent, rollout)
+    _, metrics = plain.run_epochs(agent, rollout, batch, keys)
+    changes = np.abs(np.diff(np.mean(metrics.total_loss, axis=1)))  # of 6 epochs, 5
+    for least in (2 * changes.max(), np.partition(changes, 1)[1], changes.min() / 2):
+        near = [i + 2 for i, change in enumerate(changes) if change < least]
+        num = min([*near, 6])
+        numbers = given(limits, actor_lr=0.02, min_loss_change=least).agent.hyperparameters
+        limited = dataclasses.replace(agent, hyperparameters=numbers)
+        found, outcomes = settling.run_epochs(limited, rollout, batch, keys)
+        wanted, _ = plain.run_epochs(agent, rollout, batch, keys[:num])
+        assert outcomes.learnt.sum() == outcomes.counted.sum() == num * 4
+        learnt = [flat((x.policy.params, x.opt_state)) for x in (found, wanted)]
+        np.testing.assert_allclose(*learnt, rtol=1e-5, atol=1e-7)
+
+
+def test_details_are_of_the_batch_and_the_agent_after_it() -> None:
+    """And what is learnt is the same, bit for bit, as without them."""
+    (plain, state), (phases, _) = system_of("statistics"), system_of("detailed")
+    for _ in range(2):
+        state = plain.update(state)[0]
+    after, found = phases.update(state)
+    wanted, metrics = plain.update(state)
+    same((after.agent, after.acting), (wanted.agent, wanted.acting))
+    same(dataclasses.replace(found.learn, details=metrics.learn.details), metrics.learn)
+
+    _, rollout, keys = collect_with_keys(plain, state)
+    _, learnt = phases.learn(state.agent, rollout, keys)
+    steps, own = learnt.batch.steps, found.learn.details.own
+    _, output = phases.unroll(learnt.agent.policy, learnt.batch.carry, steps.obs, steps.reset)
+    of_values = learnt.agent.algorithm_state.value_statistics
+    change = np.abs(output.value.mean() - steps.raw_value) * np.sqrt(of_values.variance + 1e-4)
+    ratio = np.exp(output.distribution.log_prob(steps.action) - steps.log_prob)
+    moments = max(float(jnp.max(x)) for x in second_moments(learnt.agent.opt_state))
+    numbers = {
+        "value_mean": np.mean(steps.value),
+        "value_change": np.mean(change),
+        "value_change_max": np.max(change),
+        "target_mean": np.mean(steps.target),
+        "target_std": np.std(steps.target),
+        "advantage_min": np.min(steps.advantage),
+        "advantage_max": np.max(steps.advantage),
+        "ratio_change": np.mean(np.abs(1.0 - ratio)),
+        "logit_max": np.max(np.abs(output.distribution.logits)),
+    }
+    for name, number in numbers.items():
+        np.testing.assert_allclose(getattr(own, name), number, rtol=1e-3, atol=1e-5, err_msg=name)
+    np.testing.assert_allclose(found.learn.details.second_moment_max, moments, rtol=1e-5)
+    for name in ("advantage", "value", "target"):
+        expected = np.histogram(getattr(steps, name), edges())[0]
+        np.testing.assert_array_equal(getattr(own, f"{name}_histogram"), expected)
+
+
+def second_moments(opt_state: Any) -> list[jax.Array]:
+    """Those of Adam, in the optimiser of each group."""
+    groups = opt_state.inner_states.values()
+    adams = [x for group in groups for x in group.inner_state if hasattr(x, "nu")]
+    assert len(adams) == 2
+    return jax.tree.leaves([adam.nu for adam in adams])
+
+
+def test_a_run_that_only_watches_learns_nothing() -> None:
+    """Its rollout is that of training, and its statistics move as there."""
+    (learning, state), watching = system_of("statistics"), system_of("watching")[0]
+    learnt, found = learning.update(state)
+    watched, seen = watching.update(state)
+    same(watched.agent.policy.params, state.agent.policy.params)
+    same(watched.agent.opt_state, state.agent.opt_state)
+    same(watched.acting.obs, learnt.acting.obs)
+    same(watched.agent.policy.obs_statistics, learnt.agent.policy.obs_statistics)
+    same(seen.rollout, found.rollout)
+    assert watched.agent.update == 1
+    event = of_training(jax.device_get(seen), 1)
+    assert event["actor_loss"] is None
+    assert event["gradient_steps"] == 0
 
 
 @pytest.mark.long

@@ -11,6 +11,7 @@ from typing import Any
 import envs as small_envs
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from files import CONFIGS, commented, composed
 from gymnax.environments import spaces
@@ -23,6 +24,7 @@ from jaxppo.algorithms.metrics import NoMetrics
 from jaxppo.algorithms.objectives import ESTIMATORS, OBJECTIVES, VALUE_LOSSES
 from jaxppo.algorithms.ppo_settings import PPOSettings
 from jaxppo.algorithms.pqn import PQNSettings
+from jaxppo.algorithms.reppo import REPPOSettings
 from jaxppo.config.fields import ConfigError, traced
 from jaxppo.config.parse import (
     ELSEWHERE,
@@ -47,7 +49,7 @@ from jaxppo.config.schema import (
 )
 from jaxppo.launch.composing import compose as launched
 from jaxppo.runtime.programs import compile
-from jaxppo.runtime.programs.build import hyperparameters
+from jaxppo.runtime.programs.build import hyperparameters, program_key
 from jaxppo.runtime.run.jobs import prepare
 from jaxppo.types import Box
 
@@ -56,6 +58,7 @@ HOMES = {  # the file that holds a group's defaults
     "arch/default.yaml": ArchConfig,
     "system/ppo.yaml": PPOSettings,
     "system/pqn.yaml": PQNSettings,
+    "system/reppo.yaml": REPPOSettings,
     "checkpoint/default.yaml": CheckpointConfig,
     "logger/default.yaml": LoggerConfig,
     "env/gymnax.yaml": EnvConfig,
@@ -295,13 +298,15 @@ def test_every_setting_has_help_and_a_good_default() -> None:
     for key in known_keys():
         group, _, name = key.rpartition(".")
         cls = GROUPS[group] if group else Config
-        own = {"algorithm": "pqn"} if cls is PPOSettings and name not in fields(cls) else {}
-        cls = PQNSettings if own else cls
+        own = {}
+        if cls is PPOSettings and name not in fields(cls):
+            cls = PQNSettings if name in fields(PQNSettings) else REPPOSettings
+            own = {"algorithm": cls().algorithm}
         field = fields(cls)[name]
         assert field.metadata["help"], key
         assert set(field.metadata) <= {
             *("help", "low", "high", "above", "infinite", "choices", "importable", "rate", "tune"),
-            "steps",
+            *("steps", "drawn"),
             *("traced", "follows", "coupled", "switch"),
         }
         default = getattr(cls(), name)
@@ -357,6 +362,23 @@ def test_value_is_taken(key: str) -> None:
         value = setting(key, given)
         assert value == taken
         assert type(value) is type(taken)
+
+
+def test_a_seed_that_is_not_given_is_drawn() -> None:
+    found = {setting("arch.seed", None) for _ in range(8)}
+    assert len(found) > 1
+    assert all(type(seed) is int and 0 <= seed < 2**32 for seed in found)
+
+
+def test_a_number_that_is_off_is_in_no_program() -> None:
+    off, on, other = (
+        parse({"system": {"clip_value_loss": True, "value_clip_eps": value}})
+        for value in (None, 0.2, 0.3)
+    )
+    keys = [program_key(config) for config in (off, on, other)]
+    assert keys[0] != keys[1] == keys[2]
+    assert "value_clip_eps" not in vars(hyperparameters(off, plan(off, 1)))
+    assert hyperparameters(other, plan(other, 1)).value_clip_eps == np.float32(0.3)
 
 
 REFUSED: dict[str, list[Any]] = {
@@ -454,6 +476,7 @@ def test_choice_is_taken_and_builds(number: int) -> None:
         if key != "system.algorithm":  # whose settings and networks differ
             raw[group] = {**raw[group], name: choice}
     raw["system"]["recompute_targets"] = raw["system"]["advantages"] == "vtrace"
+    raw["system"]["importance_weights"] = raw["system"]["objective"] == "reinforce"
     if raw["population"]["selection"] != "none":
         raw["population"] |= {"size": 4, "hyperparameters": {"gamma": [0.9, 0.99]}}
     config = parse(raw)
@@ -569,7 +592,7 @@ def test_an_algorithm_of_ones_own_has_its_settings() -> None:
     "value, words",
     [
         ("PPO", "ppo"),
-        (None, "ppo, pqn"),
+        (None, "ppo, pqn, reppo"),
         ("", "system.algorithm"),
         (".mine", "my_module.my_name"),
         ("no_such_module.Mine", "no_such_module"),
@@ -727,7 +750,7 @@ def test_no_episode_is_lost_to_the_number_of_devices(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("algorithm", ["ppo", "pqn"])
+@pytest.mark.parametrize("algorithm", ["ppo", "pqn", "reppo"])
 def test_a_number_that_an_agent_lacks_is_not_that_of_the_settings(algorithm: str) -> None:
     """Its class declares names and types alone, without the defaults."""
     made = algorithm_class(algorithm).hyperparameters_type(gamma=0.5, num_updates=1)

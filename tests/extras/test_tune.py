@@ -45,6 +45,7 @@ def test_bounds_are_inside_the_rules_of_their_settings(command: str) -> None:
 OF_ALL = {"gamma", "max_grad_norm"}
 OF_PPO = {*OF_ALL, "actor_lr", "critic_lr", "gae_lambda", "ent_coef"}
 OF_PQN = {*OF_ALL, "learning_rate", "q_lambda"}
+OF_REPPO = {*OF_ALL, "actor_lr", "critic_lr", "multiplier_lr", "q_lambda", "kl_bound"}
 
 
 @pytest.mark.parametrize(
@@ -57,6 +58,7 @@ OF_PQN = {*OF_ALL, "learning_rate", "q_lambda"}
         ("ff_pqn", [], {*OF_PQN, "epsilon_end", "epsilon_fraction"}),
         ("ff_pqn", ["epsilon_start=0", "epsilon_end=0"], OF_PQN),
         ("ff_pqn", ["epsilon_end=0"], {*OF_PQN, "epsilon_fraction"}),
+        ("ff_reppo", [], OF_REPPO),
     ],
 )
 def test_only_what_a_program_reads_is_searched(
@@ -171,6 +173,7 @@ def test_better_needs_every_run_and_more_than_chance() -> None:
         ("ff_ppo", ["env=cartpole_no_velocity", "env.params.gravity=9", "network=mlp_shared"]),
         ("rec_ppo", ["env=t_maze", "network=gru"]),
         ("ff_pqn", ["env=asterix", "system.epochs=4"]),
+        ("ff_reppo", ["env=pendulum", "system.epochs=4"]),  # whose file changes layers too
     ],
 )
 def test_written_file_gives_the_settings_that_were_confirmed(

@@ -20,6 +20,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config, LoggerConfig
 from jaxppo.config.stored import plain
 from jaxppo.config.trust import check_trust
+from jaxppo.ops.histograms import NUM_BINS, counts, edges
 from jaxppo.runtime import sinks
 from jaxppo.runtime.run import loop
 from jaxppo.runtime.sinks import Event, Scope, View
@@ -124,6 +125,7 @@ def points(folder: Path) -> dict[str, list[tuple[int, float]]]:
             for value in message.summary.value:
                 shown = value.tensor.string_val[0] if value.tensor.string_val else None
                 point = value.simple_value if shown is None else shown.decode()
+                point = value.histo if value.HasField("histo") else point
                 found.setdefault(value.tag, []).append((message.step, point))
         assert version == "brain.Event:2"
     return found
@@ -185,6 +187,27 @@ def test_tensorboard_of_a_resumed_run_has_each_point_once(tmp_path: Path) -> Non
     assert [step for step, _ in points(later / "tensorboard")["train/entropy"]] == [10, 20, 30]
 
 
+COUNTS = counts(np.float32([-3.0, -2.9, 0.5, 40.0]))
+DETAILED = {**TRAIN, "advantage_histogram": COUNTS.tolist(), "value_histogram": [0] * NUM_BINS}
+
+
+def test_tensorboard_draws_histograms(tmp_path: Path) -> None:
+    """Its buckets are between the edges, with moments as near as bins are narrow."""
+    pytest.importorskip("tensorboardX", reason="pip install '.[tensorboard]'")
+    opened(tmp_path)(NAMED, DETAILED, END)
+    found = points(tmp_path / "tensorboard")
+    ((step, drawn),) = found["train/advantage"]
+    assert step == 2048
+    histogram: Any = drawn
+    assert (histogram.num, sum(histogram.bucket)) == (4, 4)
+    assert len(histogram.bucket) == len(histogram.bucket_limit) == NUM_BINS
+    assert histogram.min <= -3.0
+    assert histogram.max >= 40.0
+    np.testing.assert_allclose(histogram.sum, -3.0 - 2.9 + 0.5 + 40.0, rtol=0.3)
+    empty: Any = found["train/value"][0][1]
+    assert (empty.num, empty.min, empty.max) == (0, 0, 0)
+
+
 class FakeRun:
     """What of a W&B run is used."""
 
@@ -213,6 +236,7 @@ def fake_wandb(monkeypatch: pytest.MonkeyPatch) -> list[FakeRun]:
 
     module = types.ModuleType("wandb")
     module.init = init  # type: ignore[attr-defined]
+    module.Histogram = lambda np_histogram: np_histogram  # type: ignore[attr-defined]
     module.__spec__ = types.SimpleNamespace()  # type: ignore[assignment]  what find_spec returns
     monkeypatch.setitem(sys.modules, "wandb", module)
     return runs
@@ -234,6 +258,15 @@ def test_wandb_gets_numbers_settings_and_the_end(tmp_path: Path, fake_wandb: Any
     assert run.rows[1][1]["eval/episode_return"] == 123.456
     assert run.summary["absolute/episode_return"] == 123.456
     assert (run.summary["status"], run.exit_code) == ("finished", 0)
+
+
+def test_wandb_draws_histograms(tmp_path: Path, fake_wandb: Any) -> None:
+    (sink,) = sinks.make(LoggerConfig(**OFF, wandb=True), tmp_path)
+    write(sink, NAMED, DETAILED, END)
+    drawn, bounds = fake_wandb[0].rows[0][1]["train/advantage"]
+    np.testing.assert_array_equal(drawn, COUNTS)
+    np.testing.assert_array_equal(bounds, edges())
+    assert "train/advantage_histogram" not in fake_wandb[0].rows[0][1]
 
 
 def test_wandb_run_that_did_not_finish_is_failed_and_goes_on_as_itself(

@@ -75,6 +75,7 @@ def prepared(typed: str) -> None:
 OF_TESTS = "env.name=null env.target=envs."
 OWN = "env.name=null env.target=test_refusals.unbounded"
 LSTM = "network=lstm system.sequence_length=null"
+DISTRIBUTIONAL = "jaxppo.algorithms.distributional_ppo.DistributionalPPO"
 TORSO, CRITIC = "network.actor_torso", "network/critic_head=categorical"
 SETTINGS = {  # what is typed, and what the line must name: settings that do not fit each other
     "system.objective=no_such_module.mine": "system.objective|no_such_module",
@@ -84,6 +85,17 @@ SETTINGS = {  # what is typed, and what the line must name: settings that do not
     "system.objective=math.sqrt": "system.objective=math.sqrt|distribution, log_prob",
     "system.objective=test_refusals.yes": "system.objective=test_refusals.yes|bool",
     "system.objective=test_refusals.averaged": "system.objective=test_refusals.averaged|()",
+    # a gradient that would be biased
+    "system.objective=reinforce": "system.objective=reinforce|system.epochs=4|importance_weights",
+    "system.importance_weights=true": "system.importance_weights=true|system.objective=reinforce",
+    "env=gymnasium arch.actors=1 system.objective=reinforce system.epochs=1": (
+        "system.objective=reinforce|arch.max_policy_lag=1|system.importance_weights"
+    ),
+    "system.value_clip_eps=0.1": "system.value_clip_eps=0.1|system.clip_value_loss=true",
+    "system.objective=clip_dimensions system.log_ratio_clip=1": "system.log_ratio_clip|clip_dim",
+    "system.min_loss_change=0.1 system.epochs=2": "system.min_loss_change=0.1|system.epochs=2",
+    "system.obs_min_std=2 system.obs_max_std=1": "system.obs_min_std=2.0|system.obs_max_std=1.0",
+    "system.schedules.log_ratio_clip.end=1": "system.schedules.log_ratio_clip|null",
     # environments
     "env.name=Cartpole-v1": "env.name=Cartpole-v1|CartPole-v1",
     "env.name=null": "env.name=|env.target=",
@@ -108,6 +120,14 @@ SETTINGS = {  # what is typed, and what the line must name: settings that do not
     f"{OF_TESTS}Masked env.action_mask=legal": "env.action_mask=legal|action_mask",
     f"{OF_TESTS}Masked env.action_mask=observation": "env.action_mask=observation|float32",
     f"{OF_TESTS}Remote": "envs.Remote",
+    "env.metrics=[success]": "env.metrics=[success]|CartPole-v1|discount",
+    f"{OF_TESTS}Clock env.metrics=[success]": "env.metrics=[success]|none",
+    f"{OF_TESTS}Shown env.metrics=[shown]": "env.metrics=[shown]|shown.weight",
+    f"{OF_TESTS}Shown env.metrics=[weight] env.randomize.weight=[1,2]": "env.metrics=[weight]",
+    "env.metrics=[discount:median]": "env.metrics=[discount:median]|last, sum, mean, max",
+    "env.metrics=[discount,discount:sum]": "env.metrics|discount|twice",
+    "arch.eval_metric=success": "arch.eval_metric=success|env.metrics=[success]|null",
+    "env.metrics=[discount] arch.eval_metric=success": "arch.eval_metric=success|discount",
     # populations
     "population.selection=pbt": "population.selection=pbt|population.size",
     "population=pbt population.hyperparameters.actor_lr=[1e-2,1e-4]": "actor_lr",
@@ -135,6 +155,10 @@ SETTINGS = {  # what is typed, and what the line must name: settings that do not
     f"{CRITIC} network.critic_head.low=20": "network.critic_head|low=20",
     f"{CRITIC} system.clip_value_loss=true": "system.clip_value_loss=true|network/critic_head",
     f"{CRITIC} system.value_loss=huber": "system.value_loss=huber|network/critic_head",
+    f"system.algorithm={DISTRIBUTIONAL}": "DistributionalPPO|network/critic_head=categorical",
+    f"{CRITIC} system.algorithm={DISTRIBUTIONAL} system.normalize_values=true": (
+        "system.normalize_values=true|DistributionalPPO"
+    ),
     # layers and the observations they take
     f"network/torso@{TORSO}=cnn": f"{TORSO}|CartPole-v1|network/input_layer=image",
     "network=cnn": "network.input_layer|(4,)",

@@ -76,9 +76,27 @@ def test_layer_sizes_activation_and_layer_norm_are_settings() -> None:
     assert params["Dense_2"]["kernel"].shape == (4, 2)
     x = jnp.array([[[-1.0, 2.0]]])
     identity = {"params": {"Dense_0": {"kernel": jnp.eye(2), "bias": jnp.zeros(2)}}}
-    for name, function in (("relu", jax.nn.relu), ("gelu", jax.nn.gelu), ("silu", jax.nn.silu)):
+    for name in torsos.ACTIVATIONS:
         found = torsos.MLP(layer_sizes=[2], activation=name).apply(identity, x)
-        np.testing.assert_allclose(found, function(x), rtol=1e-6)
+        np.testing.assert_allclose(found, getattr(jax.nn, name)(x), rtol=1e-6)
+
+
+def test_the_last_layer_may_have_no_activation_and_no_layer_a_bias() -> None:
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 6, 3)), jnp.float32)
+    for layer in (torsos.MLP([4, 2], bias=False), torsos.NoisyMLP([4, 2], bias=False)):
+        params = layer.init(jax.random.key(0), x)
+        kernels = [params["params"][f"Dense_{i}"] for i in range(2)]
+        assert not any("bias" in kernel or "bias_noise" in kernel for kernel in kernels)
+        np.testing.assert_array_equal(layer.apply(params, jnp.zeros_like(x)), 0.0)
+    plain = torsos.MLP([4, 2], activate_final=False)
+    params = plain.init(jax.random.key(0), x)
+    hidden = torsos.MLP([4]).apply({"params": {"Dense_0": params["params"]["Dense_0"]}}, x)
+    last = params["params"]["Dense_1"]
+    np.testing.assert_allclose(plain.apply(params, x), hidden @ last["kernel"], rtol=1e-5)
+    images = jnp.ones((1, 1, 5, 5, 1))
+    cnn = torsos.CNN([2], [3], [1], layer_sizes=[4], bias=False, layer_norm=True)
+    params = cnn.init(jax.random.key(0), images)["params"]
+    assert "bias" not in {**params["Conv_0"], **params["MLP_0"]["Dense_0"]}
 
 
 def test_entries_of_a_dict_concatenate_one_hot_or_are_chosen() -> None:
@@ -882,6 +900,9 @@ def test_empty_masks_are_found_in_any_component() -> None:
 )
 def test_automatic_head_follows_the_space(space: Any, continuous: str, kind: Any) -> None:
     assert type(heads.follow(space, continuous)) is kind
+    of_state = heads.follow(space, continuous, state_dependent_std=True)
+    assert type(of_state) is kind
+    assert getattr(of_state, "state_dependent_std", True)
 
 
 @pytest.mark.long
@@ -931,6 +952,21 @@ def test_critic_heads_give_estimates() -> None:
     np.testing.assert_allclose(histogram.mean(), 1.0, atol=0.05)  # the middle
     params["Dense_0"]["bias"] = jnp.zeros(7).at[-1].set(100.0)
     np.testing.assert_allclose(head.apply({"params": params}, features()).mean(), 3.0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "make", [heads.ScalarHead, partial(heads.CategoricalCriticHead, num_atoms=7)]
+)
+def test_critic_heads_of_discrete_actions_value_each(make: Any) -> None:
+    """Each as a head of its own would with these weights."""
+    head, x = make(action_space=Discrete(3)), features()
+    estimate, params = start(head, x)
+    assert estimate.mean().shape == (2, 4, 3)
+    kernel, bias = (params["Dense_0"][name] for name in ("kernel", "bias"))
+    for number, part in enumerate(np.split(np.arange(kernel.shape[1]), 3)):
+        one = {"Dense_0": {"kernel": kernel[:, part], "bias": bias[part]}}
+        alone = make().apply({"params": one}, x).mean()
+        np.testing.assert_allclose(estimate.mean()[..., number], alone, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

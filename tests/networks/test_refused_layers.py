@@ -61,6 +61,7 @@ LAYER: list[tuple[Callable[[], Any], str]] = [
     (lambda: heads.TanhNormalHead(BOX, min_std=-1.0), "min_std=-1.0"),
     (lambda: heads.NormalHead(FREE, initial_std=np.inf), "initial_std=inf"),
     (lambda: heads.follow(Discrete(2), "gauss"), "continuous=gauss"),
+    (lambda: heads.follow(BOX, state_dependent_std=1), "state_dependent_std=1"),
     (lambda: heads.follow(Box((1,), "int32", 0, 3)), "int32"),
     (lambda: heads.follow({}), "{}"),
     (lambda: heads.CategoricalCriticHead(num_atoms=1), "num_atoms=1"),

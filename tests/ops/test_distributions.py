@@ -15,6 +15,7 @@ import pytest
 import scipy.special
 
 from jaxppo.ops import distributions, losses
+from jaxppo.ops.actions import log_probs
 from jaxppo.ops.distributions import (
     beta,
     categorical,
@@ -198,6 +199,16 @@ def test_numbers_of_draws_are_those_of_their_distribution(family: str) -> None:
     assert np.mean(found["kl"]) > 0.1
     assert_finite(found["gradient"])
     assert all(np.any(leaf != 0.0) for leaf in leaves(found["gradient"]))
+
+
+@every_family
+def test_log_probs_of_dimensions_add_up(family: str) -> None:
+    distribution = of(family)
+    value, log_prob = sample(distribution, jax.random.key(0))
+    each = jax.jit(log_probs)(distribution, value)
+    assert each.shape == (*log_prob.shape, {"product": 4}.get(family, each.shape[-1]))
+    assert each.shape[-1] == sum(math.prod(x.shape[log_prob.ndim :]) for x in leaves(value))
+    np.testing.assert_allclose(each.sum(-1), log_prob, rtol=1e-5, atol=1e-5)
 
 
 def test_log_prob_of_a_draw_is_that_of_its_rounded_value() -> None:

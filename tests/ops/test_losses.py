@@ -12,9 +12,9 @@ import numpy as np
 import oracles
 import pytest
 
-from jaxppo.algorithms.objectives import OBJECTIVES
+from jaxppo.algorithms.objectives import OBJECTIVES, with_clipped_ratio
 from jaxppo.ops import losses
-from jaxppo.ops.distributions import categorical
+from jaxppo.ops.distributions import categorical, clipped_normal, multi_categorical, product
 
 
 @jax.jit
@@ -273,11 +273,87 @@ def test_objectives_take_their_numbers_from_the_agent() -> None:
         "dpo": oracles.discovered_objective(new, old, advantage, 0.3, 0.2)[0],
         "reinforce": -advantage.astype(np.float64) * new,
     }
-    assert set(expected) == set(OBJECTIVES)
-    for name, objective in OBJECTIVES.items():
+    assert {*expected, "clip_dimensions"} == set(OBJECTIVES)
+    for name in expected:
+        objective = OBJECTIVES[name]
         policy: Any = 3.0  # stands for a distribution; only the one that acted looks at it
         loss = objective(agent, steps, policy, jnp.asarray(new))
         np.testing.assert_allclose(loss, expected[name], rtol=1e-4, atol=1e-5)
+
+
+def dimensions(seed: int, num: int) -> tuple[Any, Any, tuple[Any, list[np.ndarray]]]:
+    """Two policies, draws of the first, and what both say of each dimension (no constants)."""
+    rng = np.random.default_rng(seed)
+    logits, means = rng.normal(size=(2, num, 5)), rng.normal(size=(2, num, 2))
+    scale, low, high = np.full((num, 2), 0.7), (-1.0, -1.0), (1.0, 1.0)
+
+    def policy(i: int) -> Any:
+        parts = map(float32, (logits[i], means[i], scale))
+        categories = multi_categorical(next(parts), (2, 3), (2,))
+        return product((categories, clipped_normal(*parts, low, high, event_ndim=1)))
+
+    each = []
+    chosen = rng.integers(0, (2, 3), size=(num, 2))
+    moved = rng.normal(means[0], 0.7)
+    for i in (0, 1):
+        rows = [
+            x - np.log(np.exp(x).sum(-1, keepdims=True)) for x in np.split(logits[i], [2], axis=-1)
+        ]
+        of_categories = [row[np.arange(num), a] for row, a in zip(rows, chosen.T, strict=True)]
+        of_numbers = -0.5 * ((moved - means[i]) / 0.7) ** 2
+        each.append(np.stack([*of_categories, *of_numbers.T], -1))
+    return policy(0), policy(1), ((jnp.asarray(chosen, jnp.int32), float32(moved)), each)
+
+
+def test_clip_of_dimensions_against_the_oracle() -> None:
+    """Each dimension is clipped by its own ratio; the constants of normals cancel."""
+    old, new, (actions, (before, after)) = dimensions(0, SIZE)
+    advantage = float32(np.random.default_rng(1).normal(size=SIZE))
+    steps: Any = SimpleNamespace(action=actions, advantage=advantage, distribution=old)
+    numbers = SimpleNamespace(clip_eps=0.1, clip_eps_high=0.4)
+    agent: Any = SimpleNamespace(hyperparameters=numbers)
+    found = OBJECTIVES["clip_dimensions"](agent, steps, new, jnp.zeros(SIZE))
+    expected = [
+        oracles.asymmetric_clipped_surrogate(after[:, i], before[:, i], advantage, 0.1, 0.4)[0]
+        for i in range(4)
+    ]
+    np.testing.assert_allclose(found, np.sum(expected, axis=0), rtol=1e-4, atol=1e-4)
+
+
+def test_clip_of_dimensions_at_ratio_one_has_the_policy_gradient() -> None:
+    old, _, (actions, _) = dimensions(0, SIZE)
+    advantage = float32(np.random.default_rng(1).normal(size=SIZE))
+    steps: Any = SimpleNamespace(
+        action=actions, advantage=advantage, distribution=old, log_prob=old.log_prob(actions)
+    )
+    agent: Any = SimpleNamespace(hyperparameters=SimpleNamespace(clip_eps=0.2, clip_eps_high=0.2))
+
+    def loss(policy: Any, name: str) -> jax.Array:
+        return jnp.sum(OBJECTIVES[name](agent, steps, policy, policy.log_prob(actions)))
+
+    found = [jax.tree.leaves(jax.grad(loss)(old, name)) for name in ("clip_dimensions", "clip")]
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_a_clipped_log_ratio_has_no_gradient_beyond() -> None:
+    new, old = random_log_probs(0)
+    advantage = float32(np.random.default_rng(1).normal(size=SIZE))
+    agent: Any = SimpleNamespace(
+        hyperparameters=SimpleNamespace(dpo_alpha=2.0, dpo_beta=0.6, log_ratio_clip=0.3)
+    )
+    steps: Any = SimpleNamespace(log_prob=old, advantage=advantage)
+
+    def both(objective: Any, log_prob: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return with_slopes(lambda x: objective(agent, steps, None, x))(log_prob)
+
+    objective = OBJECTIVES["dpo"]
+    loss, slope = both(with_clipped_ratio(objective), new)
+    beyond = np.abs(new - old) > 0.3
+    expected, slopes = both(objective, old + np.clip(new - old, -0.3, 0.3))
+    np.testing.assert_allclose(loss, expected, rtol=1e-6)
+    np.testing.assert_array_equal(slope, np.where(beyond, 0.0, slopes))
+    assert 0 < beyond.sum() < SIZE
 
 
 @pytest.mark.parametrize("delta", [0.1, 2.5, 1e6])  # a large one: the squared error

@@ -81,9 +81,10 @@ def test_lambda_per_step_against_the_oracle(name: str) -> None:
     np.testing.assert_allclose(per_step, result_of(name, steps), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("lambda_", [None, 0.7])
 @pytest.mark.parametrize("n", [1, 2, T - 1, T, T + 7])
-def test_any_number_of_steps_against_the_oracle(n: int) -> None:
-    steps = rollout(0, p_end=0.02)
+def test_any_number_of_steps_against_the_oracle(n: int, lambda_: float | None) -> None:
+    steps = {**rollout(0, p_end=0.02), "lambda_": lambda_}
     expected = oracles.n_step_returns(**arguments("n_step_returns", {**steps, "n": n}))
     result = result_of("n_step_returns", steps, n=n)
     np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
@@ -153,7 +154,9 @@ def rlax_of(name: str, steps: dict[str, Any]) -> Any:
         if name == "lambda_returns":
             return rlax.lambda_returns(reward, discount, next_value, lambda_)
         if name == "n_step_returns":
-            return rlax.n_step_bootstrapped_returns(reward, discount, next_value, steps["n"])
+            return rlax.n_step_bootstrapped_returns(
+                reward, discount, next_value, steps["n"], steps["lambda_"]
+            )
         if name == "discounted_returns":
             return rlax.discounted_returns(reward, discount, next_value[-1])
         if name == "q_lambda":

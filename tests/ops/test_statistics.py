@@ -89,6 +89,36 @@ def test_weight_of_an_observation_is_how_often_it_is_seen() -> None:
     assert_statistics_of(statistics, [np.asarray(expected["equivalent_to_data"], np.float64)])
 
 
+@pytest.mark.parametrize("far", [0.0, 1e5])
+def test_weighted_statistics_are_those_of_repeated_observations(far: float) -> None:
+    rng = np.random.default_rng(0)
+    batches = [far + rng.normal(size=(6, 5, 2)) for _ in range(3)]
+    counts = [rng.integers(0, 4, size=(6, 5)) for _ in range(3)]
+    statistics = empty(2)
+    for batch, count in zip(batches, counts, strict=True):
+        weights = jnp.asarray(count, jnp.float32)
+        statistics = merge(statistics, jnp.asarray(batch, jnp.float32), weights=weights)
+    repeated = [
+        np.repeat(np.float32(batch).reshape(-1, 2), count.ravel(), axis=0)
+        for batch, count in zip(batches, counts, strict=True)
+    ]
+    assert_statistics_of(statistics, repeated, rtol=1e-5 if far == 0.0 else 1e-3)
+    same = merge(statistics, jnp.ones((6, 5, 2)), weights=jnp.zeros((6, 5)))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), same, statistics)
+    none = merge(empty(2), jnp.ones((6, 5, 2)), weights=jnp.zeros((6, 5)))
+    jax.tree.map(np.testing.assert_array_equal, none, empty(2))
+
+
+def test_bounds_of_the_standard_deviation() -> None:
+    """Features that hardly change are not blown up, and large ones stay large."""
+    scales = np.array([1e-3, 1.0, 50.0], np.float32)
+    data = scales * np.float32(np.random.default_rng(0).normal(size=(400, 3)))
+    statistics = merged([data], 3)
+    found = normalize(statistics, data, max_abs=math.inf, min_std=0.1, max_std=5.0)
+    wanted = np.clip(np.std(data, axis=0), 0.1, 5.0)
+    np.testing.assert_allclose(found, (data - data.mean(0)) / wanted, rtol=1e-3, atol=1e-4)
+
+
 def test_shapes_that_do_not_fit_are_refused() -> None:
     inputs = ACME["shape mismatch"]["inputs"]
     for shape in inputs["batch_shapes"]:

@@ -44,7 +44,7 @@ TINY = [
     *("system.rollout_length=8", "system.num_minibatches=2", "system.epochs=1"),
     *("logger.console=false", "logger.plot=false"),
 ]
-TRAINING = ("ff_ppo", "rec_ppo", "ff_pqn", "rec_pqn")
+TRAINING = ("ff_ppo", "rec_ppo", "ff_pqn", "rec_pqn", "ff_reppo", "rec_reppo")
 SMALLER = {  # commands that do not train -> what makes them small
     "check_env": ["steps=8"],
     "envs": [],

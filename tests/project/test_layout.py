@@ -41,16 +41,17 @@ WINGS: dict[str, set[str]] = {
 # The rooms of a wing, bottom to top: each imports only from those before it
 ROOMS = {"runtime": ("hosts", "programs", "store", "sinks", "simulated", "run")}
 DOORS = {("deploy.result", "extras.films")}  # methods that say so: `result.film`
-TRAINING = {"ff_ppo", "rec_ppo", "ff_pqn", "rec_pqn"}
+TRAINING = {f"{kind}_{name}" for kind in ("ff", "rec") for name in ("ppo", "pqn", "reppo")}
 COMMANDS = {*TRAINING, "evaluate", "export", "render", "report", "check_env", "tune", "__main__"}
 COMMANDS |= {"clear_cache", "plan", "envs.__main__"}
 DOOR = "api"  # of Python, beside the commands
 # The spine, which serves every algorithm, and what is of one algorithm or of some.
 SPINE = {
     *("spine", "acting", "algorithm", "axes", "evaluation", "guards", "memory", "metrics"),
-    *("contract", "gradient_steps", "report", "schedules", "stepwise", "whole"),
+    *("contract", "details", "gradient_steps", "report", "schedules", "stepwise", "whole"),
 }
-OF_SOME = {"ppo", "ppo_data", "ppo_settings", "adaptation", "pqn", "objectives", "actor_critic"}
+OF_SOME = {"ppo", "ppo_data", "ppo_settings", "adaptation", "pqn", "reppo", "objectives"}
+OF_SOME |= {"actor_critic", "distributional_ppo"}
 
 USED_EXTRAS = ("gymnasium", "ray", "tensorboard", "wandb")
 NOWHERE = set[str]()
@@ -65,7 +66,10 @@ LIBRARIES = {  # a library -> the wings and modules that may import it
     "hydra_plugins": NOWHERE,
     "omegaconf": {"launch", "config.stored", "analysis.runs"},
     "gymnax": {"envs.gymnax", "envs.t_maze"},
-    "gymnasium": {"envs.gymnasium", "simulators.making", "simulators.spaces"},
+    "gymnasium": {
+        *("envs.batch", "envs.gymnasium"),
+        *("simulators.batch", "simulators.making", "simulators.spaces"),
+    },
     "cloudpickle": {"simulators.pool"},  # a dependency of gymnasium
     "ray": {"runtime.simulated.remote"},
     "mujoco_playground": {"envs.playground"},

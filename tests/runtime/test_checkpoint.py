@@ -378,6 +378,29 @@ def test_after_a_nan_nothing_is_saved(
     assert_finite(tmp_path)
 
 
+@pytest.mark.parametrize("every, times", [(None, [32 * 4]), (1e-9, [32, 64, 96, 128])])
+def test_checkpoints_by_the_clock_ask_for_no_share(
+    every: float | None,
+    times: list[int],
+    tmp_path: Path,
+    share_programs: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of four calls, two of which end a block."""
+    monkeypatch.setattr(Pace, "updates", lambda *_: 1)
+    saved, save = [], checkpoint.Writer.save
+
+    def note(self: Any, steps: int, *rest: Any) -> None:
+        saved.append(steps)
+        save(self, steps, *rest)
+
+    monkeypatch.setattr(checkpoint.Writer, "save", note)
+    quiet = {"console": False, "plot": False, "json": False}
+    limits = {"share": 0.0, "every_seconds": every}
+    loop.run(small_config(checkpoint=limits, logger=quiet), tmp_path)
+    assert saved == times
+
+
 def assert_finite(run_dir: Path) -> None:
     steps = checkpoint.steps_in(run_dir / "checkpoints")
     assert 0 < max(steps) < 20 * 64

@@ -37,6 +37,7 @@ VARIANTS = {
     "pbt": ["ff_ppo", "population=pbt", "population.size=4"],
     "halving": ["ff_ppo", "population=halving", "population.size=4"],
     "pqn": ["ff_pqn"],
+    "reppo": ["ff_reppo"],
 }
 LONG = ["arch.num_updates=160", "arch.num_evaluation=16"]
 TRUST = ["trust=[envs]"]  # for a resume
@@ -129,7 +130,7 @@ def wait_for_training(run_dir: Path, before: str = "") -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(
     "variant",
-    ["rec", "pbt", *(pytest.param(v, marks=pytest.mark.slow) for v in ("halving", "pqn"))],
+    ["rec", "pbt", *(pytest.param(v, marks=pytest.mark.slow) for v in ("halving", "pqn", "reppo"))],
 )
 def test_two_processes_equal_two_devices(
     start: Any, together: Any, cwd: Path, variant: str

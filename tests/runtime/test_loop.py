@@ -22,6 +22,7 @@ from jaxppo.runtime.programs.evaluating import score
 from jaxppo.runtime.programs.placement import Layout
 from jaxppo.runtime.run import blocks, evaluations, loop
 from jaxppo.runtime.run.jobs import TrainingError
+from jaxppo.runtime.run.profiling import phase_of
 from jaxppo.types import Policy
 
 pytestmark = pytest.mark.usefixtures("share_programs")
@@ -174,6 +175,55 @@ def test_a_profile_leaves_a_trace_by_phase_and_the_run_as_it_was(
     assert len(recorder.of("train")) == 4
     (trace,) = tmp_path.rglob("*.xplane.pb")
     assert b"gradients" in trace.read_bytes()
+    (profile,) = recorder.of("profile")
+    assert {"act", "environment", "gradients", "optimizer"} <= set(profile["phases"])
+    assert all(0 < seconds < 10 for seconds in profile["phases"].values())
+    assert phase_of("jit(f)/epochs/while/body/gradients/transpose(jvp())/mul") == "gradients"
+    assert phase_of("jit(f)/collect/while/body/act/dot") == "act"
+    assert phase_of("jit(f)/epochs/while/body/add") == "other"
+
+
+def test_an_alarm_is_written_once_while_the_loss_is_too_high(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """At the call that met it, with the metrics so far; a NaN is too high as well."""
+    monkeypatch.setattr(blocks.Pace, "updates", lambda *_: 1)
+    found = iter([1.0, 1.0, 5.0, 6.0, 2.0, math.nan, math.nan, 1.0])  # mean losses of eight calls
+    sums, seen = [0.0], []
+
+    def losses(run: Any, total: Metrics) -> dict[int, float]:
+        """The sum before a call, then that after it."""
+        seen.append(total)
+        if len(seen) % 2 == 0:
+            sums.append(next(found, 1.0))
+        return {0: 0.0 if len(seen) % 2 else sums[-1]}
+
+    monkeypatch.setattr(blocks, "_losses", losses)
+    loop.run(tiny(logger={"alarm_loss": 3.0}), tmp_path)
+    assert [alarm["steps"] for alarm in recorder.of("alarm")] == [3 * 32, 6 * 32]
+    assert recorder.of("alarm")[0]["loss"] == 5.0
+    monkeypatch.undo()
+
+
+def test_an_alarm_has_the_metrics_so_far(recorder: Recorder, tmp_path: Path) -> None:
+    loop.run(tiny(logger={"alarm_loss": 1e-6}), tmp_path)
+    alarm = recorder.of("alarm")[0]
+    assert alarm["updates"] == alarm["steps"] / 32
+    assert alarm["loss"] == pytest.approx(alarm["total_loss"])
+    assert alarm["alarm_loss"] == 1e-6
+    (tmp_path / "calm").mkdir()
+    loop.run(tiny(logger={"alarm_loss": 1e6}), tmp_path / "calm")
+    assert len(recorder.of("alarm")) == 1
+
+
+@pytest.mark.long
+def test_details_are_in_the_events(recorder: Recorder, tmp_path: Path) -> None:
+    loop.run(tiny(arch={"num_seeds": 2}, logger={"details": True}), tmp_path)
+    *_, event = (event for event in recorder.of("train") if "members" in event)
+    assert event["process_peak_bytes"] > 1e7
+    assert sum(event["advantage_histogram"]) == 2 * 5 * 32  # members, updates, steps
+    assert event["advantage_min"] < 0 < event["advantage_max"]
+    assert recorder.of("eval")[0]["evaluation_steps_per_second"] > 0
 
 
 def test_the_score_of_episodes() -> None:

@@ -115,6 +115,11 @@ UNFIT: list[tuple[dict[str, Any], dict[str, Any], str]] = [  # variant, more of 
     ({}, {"num_seeds": 2}, "holds 1 members, and 2 are asked for"),
     ({}, {"num_evaluation": 2}, "arch.num_evaluation=.* keep arch.num_evaluation=4"),
     ({}, {"num_updates": 16, "num_evaluation": 16}, "keep arch.num_evaluation=4"),
+    (
+        {"env": {"target": "envs.Shown", "metrics": ["time"]}},
+        {"eval_metric": "time"},
+        "arch.eval_metric=time: .* by the return; keep arch.eval_metric=null",
+    ),
     ({}, {"seed": 2}, r"has arch\.seed=42, but the run has arch\.seed=2"),
 ]
 

@@ -20,9 +20,10 @@ import jax
 import numpy as np
 import pytest
 from gymnasium import spaces
-from simulators import Calendar, Failing, Known, Nested
+from simulators import Calendar, Failing, Known, KnownWorlds, Nested
 
 import jaxppo
+from jaxppo import envs
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.deploy import export
@@ -33,7 +34,7 @@ from jaxppo.runtime.run.jobs import TrainingError, prepare
 from jaxppo.runtime.run.loop import run
 from jaxppo.runtime.simulated import actors, remote
 from jaxppo.runtime.simulated.actors import Actor, Threads
-from jaxppo.runtime.simulated.evaluation import episode_seeds
+from jaxppo.runtime.simulated.evaluation import _EpisodeQueue, episode_seeds
 from jaxppo.runtime.simulated.training import RaceWarning
 from jaxppo.simulators.faults import RestartWarning, SimulatorError
 
@@ -43,6 +44,9 @@ SMALL = [
     *("arch.max_eval_steps=20", "system.epochs=2", "arch.compiler=quick"),
 ]
 KNOWN, TWIN = "env.target=simulators.Known", "env.target=simulators.Twin"
+LOCKSTEP = "arch.actors=1", "arch.max_policy_lag=0"
+WORLDS = "env.batch=true", "env.target=simulators.KnownWorlds"
+METRICS = "env.metrics=[late.time:mean,late.odd:sum,action:max]"
 
 
 def policy_gradient(agent: Any, steps: Any, distribution: Any, log_prob: jax.Array) -> jax.Array:
@@ -59,8 +63,11 @@ def same(one: Any, other: Any, *, rtol: float = 0) -> None:
         jax.tree.leaves(one.policy.policy), jax.tree.leaves(other.policy.policy), strict=True
     ):
         np.testing.assert_allclose(*map(np.asarray, map(jaxppo_data, (x, y))), rtol, 0)
-    for name in ("episode_return", "episode_length", "unfinished"):
+    told = [name for name in one.evaluations if name.startswith("env/")]
+    for name in ("episode_return", "episode_length", "unfinished", *told):
         np.testing.assert_array_equal(one.evaluations[name], other.evaluations[name])
+    for name in told:
+        np.testing.assert_array_equal(one.metrics[name], other.metrics[name])
     assert one.absolute_metric == other.absolute_metric
 
 
@@ -78,19 +85,20 @@ RECURRENT = [
     *("network=gru", "system.sequence_length=4", "arch.update_batch_size=2"),
     *("system.normalize_observations=true", "system.normalize_rewards=true"),
     *("system.obs_norm_warmup_steps=64", "arch.evaluation_greedy=false", "system.gae_lambda=0.9"),
+    METRICS,
 ]
 
 
 @pytest.fixture(scope="module")
 def known() -> Any:
     """A run in `Known`, with which others are compared."""
-    return train(KNOWN)
+    return train(KNOWN, METRICS)
 
 
 @pytest.fixture(scope="module")
 def twin() -> Any:
     """A run in the same environment in JAX."""
-    return train(TWIN)
+    return train(TWIN, METRICS)
 
 
 def test_a_simulator_gives_the_numbers_of_the_same_environment_in_jax(
@@ -118,6 +126,7 @@ def test_memories_and_statistics_have_the_numbers_of_jax_with_actors_too() -> No
     "settings, command",
     [
         pytest.param(["arch.num_seeds=2"], "ff_pqn", marks=pytest.mark.long),
+        pytest.param(["arch.num_seeds=2"], "ff_reppo", marks=pytest.mark.long),
         pytest.param(["arch.precision=bf16"], "ff_ppo", marks=pytest.mark.slow),
     ],
 )
@@ -128,7 +137,128 @@ def test_other_runs_have_the_returns_of_jax(settings: list[str], command: str) -
 
 
 def test_processes_change_nothing(known: Any) -> None:
-    same(known, train(KNOWN, "env.processes=2"))
+    same(known, train(KNOWN, METRICS, "env.processes=2"))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        pytest.param(("+env.kwargs.kind=tensor", *LOCKSTEP), marks=pytest.mark.long),
+        pytest.param(("+env.kwargs.kind=jax", "env.processes=2"), marks=pytest.mark.long),
+    ],
+)
+def test_a_batch_simulator_gives_the_numbers_of_single_ones(
+    known: Any, settings: tuple[str, ...]
+) -> None:
+    same(known, train(*WORLDS, METRICS, *settings))
+
+
+SHOWN: dict[str, Any] = {
+    "hidden and stacked": {"mask": [1], "frame_stack": 3},
+    "extended": {"extras": ["last_action", "last_reward", "step"], "frame_stack": 2},
+}
+
+
+@pytest.mark.parametrize("target", ["Known", "KnownWorlds"])
+@pytest.mark.parametrize("shown", SHOWN)
+def test_observations_are_shown_as_those_of_the_same_environment_in_jax(
+    target: str, shown: str
+) -> None:
+    """Also where an evaluation steps some environments alone, which start nothing."""
+    given = {"name": None, **SHOWN[shown]}
+    if target == "Known" and "extras" in given:  # it does not tell its time limit
+        given["extras"] = given["extras"][:2]
+    twin = envs.make(EnvConfig(target="simulators.Twin", **given))
+    batch = target == "KnownWorlds"
+    env: Any = envs.make(EnvConfig(target=f"simulators.{target}", batch=batch, **given))
+    assert env.observation_space == twin.observation_space
+    draw, step = np.random.default_rng(0), jax.jit(twin.step)
+    keys = jax.random.split(jax.random.key(0), 3)
+
+    def same_leaves(tree: Any, arrays: Any, rows: Any = slice(None)) -> None:
+        for x, y in zip(jax.tree.leaves(tree), arrays, strict=True):
+            np.testing.assert_array_equal(np.asarray(x)[rows], y[rows])
+
+    with contextlib.closing(env.make(3)) as found:
+        state, obs = twin.reset(keys)
+        found.reset(range(3), range(3))
+        same_leaves(obs, found.arrays.obs)
+        for number in range(50):
+            alone = None if number < 30 else np.array([True, False, False])
+            action = draw.integers(0, 2, 3).astype(np.int32)
+            found.step([action], alone)
+            state, taken = step(keys, state, action)
+            rows = slice(None) if alone is None else alone
+            same_leaves(taken.final_observation, found.arrays.final, rows)
+            same_leaves(
+                taken.obs if alone is None else taken.final_observation, found.arrays.obs, rows
+            )
+            if alone is not None and (taken.terminated | taken.truncated)[0]:
+                return
+    raise AssertionError("no episode ended")
+
+
+@pytest.mark.long
+def test_a_run_with_shown_observations_has_the_numbers_of_jax() -> None:
+    """In training, evaluation and recordings, of a batch simulator too."""
+    settings = ["env.extras=[last_action,last_reward]", "network/input_layer=concatenate"]
+    twin, *others = (train(*of, *settings) for of in ((TWIN,), (KNOWN,), WORLDS))
+    for each in others:
+        same(twin, each)
+        both = (one.policy.play(episodes=8) for one in (twin, each))
+        for one, other in zip(*both, strict=True):
+            jax.tree.map(np.testing.assert_array_equal, vars(one), vars(other))
+
+
+def test_episodes_of_a_wave_start_together() -> None:
+    """Of two environments, which play five episodes of these lengths, the last of them cut."""
+    queue = _EpisodeQueue(1, 2, 5, {}, in_waves=True)
+    lengths, waves = np.array([[3, 1, 2, 2, 9]]), []
+    while queue.playing.any():
+        if queue.begins.any():
+            waves.append(queue.numbers.tolist())
+        ended = queue.of_episodes(lengths) == queue.steps + 1
+        queue.count(np.ones(2), ended, np.zeros(2, int), {}, 4)
+    assert waves == [[0, 1], [2, 3], [4]]
+    assert queue.lengths.tolist() == queue.returns.tolist() == [[3, 1, 2, 2, 4]]
+    assert queue.finished.tolist() == [[True, True, True, True, False]]
+
+
+@pytest.mark.long
+def test_a_vector_environment_has_the_numbers_of_single_ones() -> None:
+    given = ["env.library=gymnasium", "env.name=CartPole-v1", "arch.max_eval_steps=null"]
+    vector = ["env.batch=true", "+env.kwargs.vectorization_mode=sync"]
+    same(train(*given), train(*given, *vector))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("actors", [[], ["arch.actors=2"]])
+def test_a_profile_prints_phases_and_leaves_the_run_as_it_was(
+    actors: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    returns = []
+    for more in ([], [f"arch.profile={tmp_path / 'trace'}"]):
+        config = jaxppo.compose("ff_ppo", [*SMALL, KNOWN, *actors, "logger.plot=false", *more])
+        folder = tmp_path / str(len(returns))
+        folder.mkdir()
+        run(config, folder)
+        returns.append([event["episode_return"] for event in events_of(folder, "eval")])
+    assert returns[0] == returns[1]
+    table = capsys.readouterr().out
+    for phase in ("act", "environment", "learn", "actors wait", "learner waits"):
+        assert re.search(rf"^  {phase} .* ms .*%$", table, re.MULTILINE)
+
+
+@pytest.mark.long
+def test_details_of_simulators_say_who_waited(tmp_path: Path) -> None:
+    lagging = (KNOWN, "arch.actors=2", "arch.max_policy_lag=2", "logger.every=1")
+    plain = train(*lagging)
+    same(plain, train(*lagging, "logger.details=true", run_dir=tmp_path))
+    for event in events_of(tmp_path, "train"):
+        assert event["policy_lag_min"] <= event["policy_lag"]
+        for who in ("actor", "learner"):
+            assert 0 <= event[f"{who}_wait_min"] <= event[f"{who}_wait_max"] < 60
 
 
 @pytest.mark.long
@@ -197,7 +327,7 @@ def test_selected_members_learn_from_none_but_themselves(selection: str, tmp_pat
     same(whole, resumed)
 
 
-@pytest.mark.parametrize("command", ["ff_ppo", "ff_pqn"])
+@pytest.mark.parametrize("command", ["ff_ppo", "ff_pqn", "ff_reppo"])
 def test_values_of_older_policies_are_not_kept(command: str) -> None:
     """Targets need those of the parameters that learn, in the value normalisation of now."""
     network = "network=mlp_shared" if command == "ff_ppo" else "network=mlp"
@@ -215,6 +345,7 @@ def events_of(run_dir: Path, kind: str) -> list[dict[str, Any]]:
 @pytest.mark.long
 def test_a_function_of_the_caller_makes_the_environments(known: Any) -> None:
     same(known, train("env.processes=1", env=lambda: Known()))
+    same(known, train("env.batch=true", env=lambda num_envs: KnownWorlds(num_envs)))
     one, lock = Known(), threading.Lock()
     for env, settings, words in (
         (one, (), "env: is one environment, and a run needs several"),
@@ -302,6 +433,7 @@ def test_wrappers_are_applied_from_the_inside() -> None:
         ("Known", {}),
         ("Nested", {}),
         ("Failing", {"runs": "environment 0 at its step 3: returns an observation that is not"}),
+        ("KnownWorlds", {}),
         ("Outside", {"values": "observation goes from 0 to 6, outside of Box"}),
         ("Unseeded", {"determinism": "two plays from one seed differ", "gymnasium": "Assertion"}),
     ],
@@ -309,14 +441,15 @@ def test_wrappers_are_applied_from_the_inside() -> None:
 def test_an_environment_is_checked(target: str, wrong: dict[str, str], tmp_path: Path) -> None:
     """By playing it, and by Gymnasium's own checker if every action is legal."""
     failing = {"how": "nan", "where": str(tmp_path / "failed")} if target == "Failing" else {}
-    config = EnvConfig(target=f"simulators.{target}", kwargs=failing, on_error="restart")
+    given: Any = {"kwargs": failing, "batch": target == "KnownWorlds", "on_error": "restart"}
+    config = EnvConfig(target=f"simulators.{target}", **given)
     assert contract.glance(config) == []  # a run checks every step
     checks = contract.check(config, 12)
     said = {each.name: each.findings + each.hints for each in checks}
     assert {name: lines for name, lines in said.items() if lines}.keys() == wrong.keys(), said
     for name, words in wrong.items():
         assert words in said[name][0]
-    assert ("gymnasium" in said) == (target not in ("Nested", "Failing"))
+    assert ("gymnasium" in said) == (target not in ("Nested", "Failing", "KnownWorlds"))
 
 
 def test_the_fault_of_one_of_several_actors_names_it() -> None:
@@ -372,14 +505,21 @@ def test_a_fault_in_the_first_reset_names_the_actor_too() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("actors", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.parametrize(
+    "actors, target, named",
+    [
+        pytest.param(0, "Failing", "environment 0 at its", marks=pytest.mark.slow),
+        (1, "Failing", "environment 0 at its"),
+        (0, "FailingWorlds", "environments 0 to 3 at their"),
+    ],
+)
 def test_a_fault_ends_the_run_with_a_result_and_a_checkpoint(
-    actors: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    actors: int, target: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kwargs = f"+env.kwargs={{how:raises,where:{tmp_path / 'failed'}}}"
-    settings = ["env.target=simulators.Failing", kwargs, "arch.evaluate_first=false"]
-    settings.append(f"arch.actors={actors}")
-    words = "environment 0 at its step 3: raises ValueError: the"
+    settings = [f"env.target=simulators.{target}", kwargs, "arch.evaluate_first=false"]
+    settings += [f"arch.actors={actors}", f"env.batch={target == 'FailingWorlds'}"]
+    words = f"{named} step 3: raises ValueError: the"
     with pytest.raises(TrainingError, match=words) as error:
         train(*settings, run_dir=tmp_path / "run")
     assert error.value.result is not None
@@ -430,20 +570,20 @@ def test_actors_in_threads_leave_python_to_processes() -> None:
 
 
 SIMULATORS_ONLY = [
-    *("env.processes=2", "env.isolated=true", "env.on_error=restart", "env.step_timeout=1"),
+    *("env.batch=true", "env.processes=2", "env.isolated=true", "env.on_error=restart"),
+    "env.step_timeout=1",
     *("env.wrappers=[a.B]", "arch.actors=1", "arch.actors_on=ray", "arch.max_policy_lag=2"),
 ]
 REFUSED = [
     "env.isolated=true",
-    "env.mask=[0]",
-    "env.extras=[step]",
+    "env.mask=[3]",
+    "env.extras=[steps]",
     "arch.max_policy_lag=2",
     "env.step_timeout=2",
     "arch.actors=3",
     "arch.actors_wait=first",
     "arch.actors_per_update=2 arch.actors=2",
     "arch.actors_per_update=3 arch.actors=4 arch.actors_wait=first",
-    "arch.profile=/tmp/none",
 ]
 
 
@@ -486,11 +626,36 @@ def test_observations_without_entries_and_masks_that_do_not_fit(space: Any, word
         (("env.name=CartPole-v7",), "env.name=CartPole-v7: no such"),
         (("env.name=CartPole-v1", "+env.kwargs.colour=red"), "env.name=CartPole-v1: cannot"),
         (("env.name=CartPole-v1", "env.wrappers=[nowhere.Wrapper]"), "env.wrappers=nowhere"),
+        (("env.name=CartPole-v7", "env.batch=true"), "env.name=CartPole-v7: no such"),
+        ((KNOWN, "env.batch=true"), "env.target=simulators.Known: cannot .*num_envs"),
+        (
+            ("env.name=CartPole-v1", "env.batch=true", "env.metrics=[x]"),
+            r"env.metrics=\[x\].* next episode",
+        ),
+        (("env.target=simulators.Fixed", "env.batch=true"), "simulators.Fixed: has num_envs=4"),
+        (
+            ("env.target=simulators.KnownVector", "env.batch=true", "+env.kwargs.mode=null"),
+            "simulators.KnownVector: .*autoreset_mode",
+        ),
+        (
+            ("env.target=gymnasium.make_vec", "+env.kwargs.id=CartPole-v1"),
+            "gymnasium.make_vec: .*env.batch=true",
+        ),
+        (("env.name=CartPole-v1", "env.metrics=[success]"), r"env.metrics=\[success\].*none"),
+        (
+            (KNOWN, "env.metrics=[seen]"),
+            r"env.metrics=\[seen\].* tells action, late.time, late.odd",
+        ),
     ],
 )
 def test_names_that_are_not_there_are_refused(settings: tuple[str, ...], key: str) -> None:
     with pytest.raises(ConfigError, match=f"^{key}"):
         train("env.library=gymnasium", *settings)
+
+
+def test_one_batch_simulator_is_too_few() -> None:
+    with pytest.raises(ConfigError, match=r"^env: KnownWorlds is one object"):
+        train("env.batch=true", env=KnownWorlds(4))
 
 
 def test_a_simulator_is_in_no_program_of_the_caller() -> None:
@@ -638,12 +803,12 @@ def test_only_an_own_cluster_lets_actors_share_cores(monkeypatch: pytest.MonkeyP
     nothing: Any = None
     before = signal.getsignal(signal.SIGTERM)
     remote.connect(4)
-    remote.RemoteActor(nothing, nothing, 0, 4, np.zeros(1, int))
+    remote.RemoteActor(nothing, nothing, 0, np.zeros(1, int))
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     remote.connect(3)
     with pytest.warns(remote.ClusterWarning, match=r"^arch\.actors=4: .* which has 3;"):
         remote.connect(4)
-    remote.RemoteActor(nothing, nothing, 0, 4, np.zeros(1, int))
+    remote.RemoteActor(nothing, nothing, 0, np.zeros(1, int))
     assert signal.getsignal(signal.SIGTERM) is before
     assert addresses == ["local", "10.0.0.1:6379", "10.0.0.1:6379"]
     assert claimed == [0, 1]
@@ -679,7 +844,7 @@ def test_the_death_of_an_actor_on_ray_is_explained(
         exceptions=SimpleNamespace(RayActorError=Died, RayTaskError=Died),
     )
     nothing: Any = None
-    actor = remote.RemoteActor(nothing, nothing, 0, 1, np.zeros(1, int))
+    actor = remote.RemoteActor(nothing, nothing, 0, np.zeros(1, int))
     with pytest.raises(SimulatorError, match=f"^{message}$"):
         actor.collect(None, 0)
     assert len(made) == num_made

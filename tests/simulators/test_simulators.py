@@ -22,6 +22,7 @@ from simulators import (
     LIMIT,
     Failing,
     Known,
+    Lucky,
     Nested,
     Refusing,
     Server,
@@ -77,6 +78,34 @@ def test_an_end_hands_over_both_observations(settings: dict[str, Any]) -> None:
         times = np.where(over, 0, times)
         first = np.where(over, 0, first)
         np.testing.assert_array_equal(arrays.obs[0], np.stack([times, first, times * first], 1))
+    found.close()
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_processes": 2}])
+def test_what_is_told_is_that_of_the_step(settings: dict[str, Any]) -> None:
+    """Environment 0 terminates at 5, 1 is truncated at 7; only odd times tell the second number."""
+    found = started(Known, metrics=["late.time", "late.odd"], **settings)
+    for step in range(1, 2 * LIMIT + 1):
+        found.step([np.array([1, 0])])
+        times = np.array([(step - 1) % LENGTH + 1, (step - 1) % LIMIT + 1])
+        odd = np.where(times % 2, 10.0 * times, np.nan)
+        np.testing.assert_array_equal(found.arrays.metrics["late.time"], times)
+        np.testing.assert_array_equal(found.arrays.metrics["late.odd"], odd)
+    found.close()
+
+
+def test_an_episode_that_ends_without_a_number_is_a_fault() -> None:
+    """A missing success is no failure, and no success either."""
+    found = started(Lucky, metrics=["far", "success"])
+    steps(found, LENGTH)
+    np.testing.assert_array_equal(found.arrays.metrics["success"], 1.0)
+    steps(found, LIMIT - 1, action=0)
+    with pytest.raises(SimulatorError, match=r"^environment 0 .*success.*it tells far$"):
+        steps(found, 1, action=0)
+    found.close()
+    found = started(Known, metrics=["seen"])
+    with pytest.raises(SimulatorError, match="info seen is ndarray"):
+        steps(found, 1)
     found.close()
 
 

@@ -160,6 +160,16 @@ def _exchange(text: bytes, room: int) -> tuple[list[int], np.ndarray]:
     return [int(row[:4].copy().view(np.int32)[0]) for row in every], every[:, 4:]
 
 
+def peak_bytes() -> int:
+    """Return the most memory that this process has had so far, in bytes; 0 on Windows."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return size if sys.platform == "darwin" else size * 1024  # others count KiB
+
+
 def agree(value: Any) -> Any:
     """Return the value of the first process; `value` is JSON. All processes must call."""
     return gather(value)[0]

@@ -42,6 +42,12 @@ def build(config: Config, plan: Plan) -> System:
             "set it to a number of steps"
         )
     _check_entries(config, env)
+    metrics, judge = config.env.metric_kinds, config.arch.eval_metric
+    if judge is not None and judge not in metrics:
+        known = f"one of {', '.join(metrics)}" if metrics else f"such as env.metrics=[{judge}]"
+        raise ConfigError(
+            f"arch.eval_metric={judge}: must be a name of env.metrics, {known}; null is the return"
+        )
     system = config.system
     algorithm: Algorithm = algorithm_class(system.algorithm).build(config, env)
     num_microbatches, num_value_chunks = microbatches.count(
@@ -63,15 +69,21 @@ def build(config: Config, plan: Plan) -> System:
         num_microbatches=num_microbatches,
         num_value_chunks=num_value_chunks,
         stop_early=algorithm.stops_early,
+        stop_settled=system.min_loss_change is not None,
+        details=config.logger.details,
+        learns=config.arch.learn,
         skip_nonfinite=config.arch.on_nonfinite == "skip",
         normalize_observations=system.normalize_observations,
         normalize_entries=tuple(system.normalize_entries),
         obs_clip=system.obs_clip,
+        obs_min_std=system.obs_min_std,
+        obs_max_std=system.obs_max_std,
         normalize_rewards=system.normalize_rewards,
         schedules=tuple((name, found.kind) for name, found in find_schedules(system).items()),
         clip_together=system.clip_together,
         evaluation_greedy=config.arch.evaluation_greedy,
         max_eval_steps=max_eval_steps,
+        metrics=metrics,
     )
     if any(map(is_import_path, (system.algorithm, getattr(system, "objective", "")))):
         check_algorithm(built, hyperparameters(config, plan))
@@ -125,15 +137,17 @@ def program_key(config: Config) -> Config:
     neutral: dict[str, Any] = {"schedules": schedules}
     for field in dataclasses.fields(config.system):
         if "traced" in field.metadata:
-            finite = math.isfinite(getattr(config.system, field.name) or 0.0)
+            value = getattr(config.system, field.name)
             neutral[field.name] = field.default
-            if field.metadata.get("switch") and finite:
+            if field.metadata.get("switch") and value is not None and math.isfinite(value):
                 neutral[field.name] = 1.0  # any finite number
     return dataclasses.replace(
         config,
         arch=dataclasses.replace(config.arch, seed=0, num_seeds=1, profile=None, distributed={}),
         system=dataclasses.replace(config.system, **neutral),
-        logger=LoggerConfig(every=config.logger.every),  # its windows are part of the state
+        logger=LoggerConfig(  # windows and details are part of the state
+            every=config.logger.every, details=config.logger.details
+        ),
         init_from=None,  # the parameters are data
         init_which="best",
         init_parts=[],

@@ -1,6 +1,7 @@
 """Evaluate every member on a fixed number of episodes, on all devices."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -8,6 +9,7 @@ import jax
 import numpy as np
 
 from jaxppo.algorithms.evaluation import Episodes, episode_keys
+from jaxppo.config.schema import key_of
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import compile
 from jaxppo.runtime.programs.placement import Layout
@@ -52,8 +54,8 @@ def evaluate(
     return jax.tree.map(lambda *x: np.concatenate(x, axis=1), *parts)
 
 
-def score(episodes: Episodes, row: int) -> dict[str, Any]:
-    """Return the statistics of the episodes in one row, for an event."""
+def score(episodes: Episodes, row: int, eval_metric: str | None = None) -> dict[str, Any]:
+    """Return the statistics of the episodes in one row, for an event; see `judged_by`."""
     episodes = jax.tree.map(lambda x: x[row], episodes)
     returns = np.asarray(episodes.returns, np.float64)
     with np.errstate(invalid="ignore"):  # with infinite returns the deviation is NaN
@@ -66,4 +68,27 @@ def score(episodes: Episodes, row: int) -> dict[str, Any]:
         "episode_return_max": float(returns.max()),
         "episode_length": float(np.mean(episodes.lengths)),
         "unfinished": int(np.sum(~np.asarray(episodes.finished))),
+        **{key_of(name): mean_told(x) for name, x in episodes.metrics.items()},
+        **({} if eval_metric is None else {"eval_metric": eval_metric}),
     }
+
+
+def mean_told(values: Any) -> float:
+    """Return the mean of a metric over episodes `[N]` that told it; NaN if none did."""
+    found = np.asarray(values, np.float64)
+    found = found[~np.isnan(found)]
+    return float(found.mean()) if found.size else math.nan
+
+
+def judged_by(event: Mapping[str, Any]) -> str:
+    """Return the name of the number in an evaluation's event by which policies are compared.
+
+    It is the mean return, or that of `arch.eval_metric`.
+    """
+    metric = event.get("eval_metric")
+    return "episode_return" if metric is None else key_of(metric)
+
+
+def scores_of_members(event: Mapping[str, Any]) -> str:
+    """Return the start of the names of the members' scores: all, and statistics over them."""
+    return "member_return" if event.get("eval_metric") is None else "member_score"

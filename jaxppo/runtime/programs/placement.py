@@ -110,7 +110,8 @@ class Layout:
     def no_metrics(self) -> Metrics:
         """Return the metrics at the start of a block, `[D, P]`."""
         zero, num = zero_metrics(self.system), self.plan.num_members
-        return self.place_agents(jax.tree.map(lambda x: jnp.broadcast_to(x, (num,)), zero))
+        each = jax.tree.map(lambda x: jnp.broadcast_to(x, (num, *x.shape)), zero)
+        return self.place_agents(each)
 
     def no_earlier(self, config: Config) -> Metrics | None:
         """Return the metrics of the block's earlier train events at its start; None: unused."""
@@ -132,10 +133,12 @@ class Layout:
         return jax.tree.map(np.array, devices.first(jax.tree.map(devices.data, tree)))
 
     def gather_numbers(self, tree: PyTree, members: Iterable[int]) -> dict[int, PyTree]:
-        """Return the scalars `[P]` of agents as Python numbers, by member."""
+        """Return the scalars `[P]` of agents as Python numbers, by member; arrays as lists."""
         found = self.gather_agents(tree)
         rows = {i: self.row(i) for i in members}
-        return {i: jax.tree.map(lambda x, row=row: x[row].item(), found) for i, row in rows.items()}
+        return {
+            i: jax.tree.map(lambda x, row=row: x[row].tolist(), found) for i, row in rows.items()
+        }
 
     def gather_split(self, tree: PyTree) -> PyTree:
         """Return NumPy arrays in the form before `place_split`; typed keys become their data."""

@@ -78,8 +78,10 @@ def _check(config: Config) -> None:
             except ConfigError as error:
                 raise ConfigError(f"{key}={bounds}: {error}") from error
         (field,) = (f for f in dataclasses.fields(config.system) if f.name == name)
-        if field.metadata.get("switch") and not math.isfinite(getattr(config.system, name)):
-            raise ConfigError(f"{key}: needs a finite system.{name}, which is .inf: off")
+        value = getattr(config.system, name)
+        if field.metadata.get("switch") and (value is None or math.isinf(value)):
+            off = "null" if value is None else ".inf"
+            raise ConfigError(f"{key}: needs a finite system.{name}, which is {off}: off")
     _check_start(population)
 
 

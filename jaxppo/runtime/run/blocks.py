@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from typing import Any
 
 import jax
 
@@ -24,6 +25,7 @@ class Clock:
     pace: Pace = dataclasses.field(default_factory=Pace)
     seconds: float = 0.0  # of the performance counter then
     steps: int = 0  # then
+    alarmed: frozenset[int] = frozenset()  # members whose loss was too high in the last call
 
     def start(self, steps: int) -> None:
         """Begin to count time and steps."""
@@ -49,6 +51,7 @@ def train_block(run: Run, state: State, clock: Clock) -> State:
         )
     while progress.left:
         before, called = progress.steps, time.perf_counter()
+        losses = _losses(run, state.total)
         left = min(progress.left, every - progress.updates % every if every else MAX_INT)
         # A simulator that fails leaves the state of the last update, which is then saved
         count = 1 if run.programs.is_simulated else processes.agree(clock.pace.updates(left))
@@ -64,6 +67,7 @@ def train_block(run: Run, state: State, clock: Clock) -> State:
         clock.pace.took(count, seconds)
         progress.advance(count)
         done += count
+        _alarm(run, state.total, clock, losses, count)
         if not progress.left:
             steps = done * progress.steps_per_update
             progress.speeds.append(steps / (time.perf_counter() - start))
@@ -115,22 +119,58 @@ def end_block(run: Run, state: State, clock: Clock) -> tuple[State, dict[int, fl
 
 def _write_training(run: Run, total: Metrics, clock: Clock) -> dict[int, Metrics]:
     """Write the metrics of training since the last train event; return those of members."""
+    found = run.layout.gather_numbers(total, run.active)
+    common = {**_now(run, clock), **run.programs.report()}
+    if run.config.logger.details:
+        common["process_peak_bytes"] = processes.peak_bytes()
+    num_updates = _updates_in_window(run)
+    rows = {i: {**common, **of_training(one, num_updates)} for i, one in found.items()}
+    run.events.write(rows, "train")
+    clock.start(run.progress.steps)
+    return found
+
+
+def _now(run: Run, clock: Clock) -> dict[str, Any]:
+    """Return the values with which events of training begin."""
     progress = run.progress
-    common = {
+    return {
         "steps": progress.steps,
         "updates": progress.steps // progress.steps_per_update,
         "seconds": progress.seconds,
         "steps_per_second": clock.speed(progress.steps),
     }
-    num_updates = progress.updates
-    if every := run.config.logger.every:
-        num_updates -= (progress.updates - 1) // every * every
-    found = run.layout.gather_numbers(total, run.active)
-    common |= run.programs.report()
-    rows = {i: {**common, **of_training(one, num_updates)} for i, one in found.items()}
-    run.events.write(rows, "train")
-    clock.start(progress.steps)
-    return found
+
+
+def _updates_in_window(run: Run) -> int:
+    """Return the updates since the last train event."""
+    done, every = run.progress.updates, run.config.logger.every
+    return done - (done - 1) // every * every if every else done
+
+
+def _losses(run: Run, total: Metrics) -> dict[int, float]:
+    """Return the sum of each member's losses in `total`, if alarms are on."""
+    if run.config.logger.alarm_loss is None:
+        return {}
+    found = run.layout.gather_numbers(total.learn.steps.total_loss, run.active)
+    return {i: float(loss) for i, loss in found.items()}
+
+
+def _alarm(run: Run, total: Metrics, clock: Clock, before: dict[int, float], count: int) -> None:
+    """Write an alarm for members whose mean loss of a call exceeds the limit, or is NaN.
+
+    A member that stays above it gives no other alarm.
+    """
+    limit = run.config.logger.alarm_loss
+    if limit is None:
+        return
+    means = {i: (loss - before[i]) / count for i, loss in _losses(run, total).items()}
+    high = frozenset(i for i, mean in means.items() if not mean <= limit)
+    if new := high - clock.alarmed:
+        found, num = run.layout.gather_numbers(total, sorted(new)), _updates_in_window(run)
+        rows = {i: {**_now(run, clock), **of_training(one, num)} for i, one in found.items()}
+        rows = {i: {**row, "loss": means[i], "alarm_loss": limit} for i, row in rows.items()}
+        run.events.write(rows, "alarm")
+    clock.alarmed = high
 
 
 def _narrow(run: Run, state: State, kept: list[int]) -> State:

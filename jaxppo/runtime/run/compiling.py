@@ -1,20 +1,16 @@
 """Compile the programs of a run, and check the memory that they need."""
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from jaxppo.algorithms.evaluation import evaluate_members
 from jaxppo.algorithms.spine import train_members, warm_up_members
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
-from jaxppo.config.stored import make_folder
 from jaxppo.envs import is_simulated
 from jaxppo.runtime.hosts import processes
 from jaxppo.runtime.programs import build, compile
@@ -145,24 +141,6 @@ def warm_up(
     count = layout.place_count(layout.plan.warmup_rollouts)
     warm_up = partial(warm_up_members, layout.system)
     return _compile(config, warm_up, state, count, donate=(0,)).call(state, count)
-
-
-def profile_folder(setting: str) -> Path:
-    """Make the folder of profiler traces and return it."""
-    return make_folder("arch.profile", setting, "another folder, or null for no trace")
-
-
-def profile(config: Config, layout: Layout, programs: Programs, state: LearnerState) -> None:
-    """With `arch.profile`, trace two updates on a copy of the state: the run is not affected."""
-    if config.arch.profile is None:
-        return
-    folder = profile_folder(config.arch.profile)
-    for traced in (False, True):  # the first call warms up
-        copy = jax.tree.map(jnp.copy, state)
-        count = layout.place_count(2 if traced else 1)
-        is_traced = traced and processes.is_first()
-        with jax.profiler.trace(folder) if is_traced else contextlib.nullcontext():
-            jax.block_until_ready(programs.train.call(copy, layout.no_metrics(), count))
 
 
 def _memory_limit(layout: Layout) -> int | None:

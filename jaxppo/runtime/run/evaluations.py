@@ -1,6 +1,7 @@
 """Evaluate the members of a run: after blocks, and the best policies at the end."""
 
 import dataclasses
+import time
 from collections.abc import Container
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 
 from jaxppo.algorithms.evaluation import FIRST, Episodes, evaluation_streams
 from jaxppo.runtime.programs import build
-from jaxppo.runtime.programs.evaluating import evaluate, score
+from jaxppo.runtime.programs.evaluating import evaluate, judged_by, score
 from jaxppo.runtime.programs.placement import State
 from jaxppo.runtime.run.parts import Run
 from jaxppo.types import Policy
@@ -36,7 +37,8 @@ def evaluate_block(
 
 def conclude(run: Run, state: State) -> None:
     """Evaluate the best policies again (`arch.absolute_metric`); write the end of every member."""
-    reason = "no evaluation returned a finite number; look at the environment's rewards"
+    what = run.config.arch.eval_metric or "rewards"
+    reason = f"no evaluation returned a finite number; look at the environment's {what}"
     run.fail({i: reason for i in run.active if not run.members[i].facts.best})
     scores = {i: run.members[i].facts.best for i in run.active}
     if run.config.arch.absolute_metric and scores:
@@ -45,7 +47,7 @@ def conclude(run: Run, state: State) -> None:
         run.events.write(scores, "absolute")
     for i in run.active:
         member = run.members[i]
-        member.result = scores[i]["episode_return"]
+        member.result = scores[i][judged_by(scores[i])]
         member.end(run.describe_end(member, run.progress.status))
     ends = {i: member.facts.end for i, member in enumerate(run.members.all)}
     overall = None
@@ -59,6 +61,7 @@ def conclude(run: Run, state: State) -> None:
 class _Played:
     episodes: Episodes  # [P, episodes]
     restarts: int  # of simulators
+    seconds: float
 
 
 def _evaluate(
@@ -77,7 +80,7 @@ def _evaluate(
     better = np.zeros(len(run.layout.slots), bool)
     for i, evaluation in found.items():
         better[run.layout.row(i)] = run.members[i].score(evaluation, trained=block != FIRST)
-    return {i: each["episode_return"] for i, each in found.items()}, better
+    return {i: each[judged_by(each)] for i, each in found.items()}, better
 
 
 def _seeds(run: Run) -> list[int]:
@@ -86,7 +89,7 @@ def _seeds(run: Run) -> list[int]:
 
 def _play(run: Run, policy: Policy, keys: Any, times: int = 1) -> _Played:
     """Play episodes of all members; members fail if an action mask allows no action."""
-    before = run.programs.evaluation_restarts
+    before, began = run.programs.evaluation_restarts, time.perf_counter()
     num = run.config.arch.num_eval_episodes
     episodes = evaluate(run.layout, run.programs.evaluate, policy, keys, num, times)
     counts, steps = np.sum(episodes.empty_masks, axis=1), run.progress.steps
@@ -94,7 +97,8 @@ def _play(run: Run, policy: Policy, keys: Any, times: int = 1) -> _Played:
         i: run.members[i].diagnose_masks(int(counts[run.layout.row(i)]), steps) for i in run.active
     }
     run.fail({i: reason for i, reason in found.items() if reason is not None})
-    return _Played(episodes, run.programs.evaluation_restarts - before)
+    seconds = time.perf_counter() - began
+    return _Played(episodes, run.programs.evaluation_restarts - before, seconds)
 
 
 def _score(run: Run, played: _Played, i: int, steps: int) -> dict[str, Any]:
@@ -102,7 +106,15 @@ def _score(run: Run, played: _Played, i: int, steps: int) -> dict[str, Any]:
     return {
         "steps": steps,
         "seconds": run.progress.seconds,
-        **score(played.episodes, run.layout.row(i)),
+        **score(played.episodes, run.layout.row(i), run.config.arch.eval_metric),
         "max_eval_steps": run.layout.system.max_eval_steps,
+        **_speed(run, played),
         **({"env_restarts": played.restarts} if run.programs.is_simulated else {}),
     }
+
+
+def _speed(run: Run, played: _Played) -> dict[str, float]:
+    """Return the environment steps per second of all members' episodes, with logger.details."""
+    if not run.config.logger.details:
+        return {}
+    return {"evaluation_steps_per_second": float(np.sum(played.episodes.lengths)) / played.seconds}

@@ -13,11 +13,12 @@ import numpy as np
 from jaxppo.algorithms.metrics import MEAN, headlines, leaves
 from jaxppo.algorithms.report import Metrics
 from jaxppo.config.plan import num_members
-from jaxppo.config.schema import Config, LoggerConfig
+from jaxppo.config.schema import Config, LoggerConfig, key_of
 from jaxppo.config.stored import plain
 from jaxppo.kernels.platforms import forms
 from jaxppo.ops.aggregates import interval, iqm
 from jaxppo.runtime import sinks
+from jaxppo.runtime.programs.evaluating import judged_by
 from jaxppo.runtime.programs.placement import Layout
 from jaxppo.runtime.run.caller import Caller
 from jaxppo.runtime.run.jobs import Job, algorithm_name
@@ -49,7 +50,7 @@ class Report:
         """Return the scores of the seeds of each label."""
         found: dict[str, list[Any]] = {}
         for i, event in events.items():
-            found.setdefault(self.labels[i], []).append(event["episode_return"])
+            found.setdefault(self.labels[i], []).append(event[judged_by(event)])
         return found
 
     def send(self, event: sinks.Event) -> None:
@@ -183,12 +184,14 @@ class Events:
 def aggregate(events: Sequence[sinks.Event]) -> sinks.Event:
     """Aggregate the events of several members into one.
 
-    Numbers are means over members, except sums (`SUMS`), minima (`_min`) and maxima (`_max`).
-    Evaluations also have all scores as `member_returns`, and statistics over members:
-    `member_return_iqm` and so on.
+    Numbers are means over members, except sums (`SUMS` and histograms), minima (`_min`) and maxima
+    (`_max`). Evaluations also have all scores as `member_returns`, and statistics over members:
+    `member_return_iqm` and so on; with `arch.eval_metric` also `member_scores` and so on.
     """
 
     def merge(name: str, values: list[Any]) -> Any:
+        if name.endswith("_histogram") and None not in values:
+            return [sum(counts) for counts in zip(*values, strict=True)]
         found = [value for value in values if isinstance(value, int | float)]
         if not found or all(value == values[0] for value in values):
             return values[0]
@@ -206,6 +209,9 @@ def aggregate(events: Sequence[sinks.Event]) -> sinks.Event:
     kind = merged["event"]
     if kind in ("eval", "absolute"):
         merged |= _member_statistics("member_return", [event["episode_return"] for event in events])
+        if "eval_metric" in merged:
+            scores = [event[judged_by(event)] for event in events]
+            merged |= _member_statistics("member_score", scores)
     elif kind == "end":
         failures = [event for event in events if event["status"] != "finished"]
         merged["status"] = "; ".join(f"seed {e['seed']}: {e['status']}" for e in failures) or (
@@ -278,6 +284,10 @@ def of_training(totals: Metrics, num_updates: int) -> dict[str, Any]:
         "episodes": episodes,
         "episode_return": rollout.episode_return / episodes if episodes else None,
         "episode_length": rollout.episode_length / episodes if episodes else None,
+        **{
+            key_of(name): rollout.metrics[name] / told if told else None
+            for name, told in rollout.told.items()
+        },
         **{
             name: value / num_updates if how == MEAN else value
             for name, how, value in leaves(learn)

@@ -12,7 +12,7 @@ from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import build, compile, program_cache
 from jaxppo.runtime.programs.population import members
 from jaxppo.runtime.run import transfer
-from jaxppo.runtime.run.compiling import profile_folder
+from jaxppo.runtime.run.profiling import profile_folder
 from jaxppo.types import System
 
 Prepared = tuple[Plan, System]  # the sizes and the static part of a run

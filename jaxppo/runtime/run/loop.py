@@ -20,12 +20,13 @@ from jaxppo.runtime.programs.start import place_start
 from jaxppo.runtime.run import saving
 from jaxppo.runtime.run.blocks import Clock, end_block, train_block
 from jaxppo.runtime.run.caller import Caller
-from jaxppo.runtime.run.compiling import check_group, compile_training, profile, warm_up
+from jaxppo.runtime.run.compiling import check_group, compile_training, warm_up
 from jaxppo.runtime.run.evaluations import conclude, evaluate_untrained
 from jaxppo.runtime.run.events import Events, of_start
 from jaxppo.runtime.run.jobs import Job, Prepared, TrainingError, check_surroundings, plan_members
 from jaxppo.runtime.run.members import Members
 from jaxppo.runtime.run.parts import Run
+from jaxppo.runtime.run.profiling import profile
 from jaxppo.runtime.run.saving import Resumed, Saver, keep_configs
 from jaxppo.runtime.run.selection import Selection
 from jaxppo.runtime.run.transfer import begin_from
@@ -77,7 +78,8 @@ def _run_together(jobs: Sequence[Job], fit: bool, caller: Caller) -> list[float 
         with run.signals.ending(run.saver.wait):  # so far, there is nothing to save
             run.compile(train)
             state = _begin(run) if resumed is None else _go_on(run, *resumed, jobs)
-            profile(run.config, run.layout, run.programs, state.learner)
+            if found := profile(run.config, run.layout, run.programs, state.learner):
+                run.events.write({i: {"phases": found} for i in run.active}, "profile")
             caller.reached = run.saver.reached(state, run.layout)
         clock = Clock()
         while run.active and not run.progress.is_over:

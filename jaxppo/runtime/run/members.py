@@ -11,6 +11,7 @@ from jaxppo.config.fields import as_override
 from jaxppo.config.plan import num_members
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import plain
+from jaxppo.runtime.programs.evaluating import judged_by
 from jaxppo.runtime.programs.population import members
 from jaxppo.runtime.run.jobs import Job, TrainingError
 from jaxppo.runtime.store.facts import MemberFacts
@@ -30,16 +31,17 @@ class Member:
         return self.config.arch.seed
 
     @property
-    def best_return(self) -> float:
-        """Return the mean return of its best evaluation; -inf before any finite one."""
-        return float(self.facts.best.get("episode_return", -math.inf))
+    def best_score(self) -> float:
+        """Return the score of its best evaluation; -inf before any finite one."""
+        best = self.facts.best
+        return float(best[judged_by(best)]) if best else -math.inf
 
     def score(self, evaluation: dict[str, Any], *, trained: bool = True) -> bool:
         """Record an evaluation; return whether it is the best so far, of a trained policy."""
-        score, facts = evaluation["episode_return"], self.facts
+        score, facts = evaluation[judged_by(evaluation)], self.facts
         history = [*facts.history, (evaluation["steps"], score)]
         self.facts = dataclasses.replace(facts, last=evaluation, history=history)
-        better = trained and math.isfinite(score) and score > self.best_return
+        better = trained and math.isfinite(score) and score > self.best_score
         if better:
             self.facts = dataclasses.replace(self.facts, best=evaluation)
         return better
@@ -116,7 +118,7 @@ class Members:
     def best_of(self, own: Sequence[int]) -> int | None:
         """Return the member with the best evaluation, of those that have a result."""
         finished = [i for i in own if self.all[i].result is not None]
-        return max(finished, key=lambda i: self.all[i].best_return, default=None)
+        return max(finished, key=lambda i: self.all[i].best_score, default=None)
 
     def labels(self) -> list[str]:
         """Return the settings of each member, without its seed, as far as members differ in them.

@@ -1,6 +1,7 @@
 """What the phases of a run share."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -66,12 +67,14 @@ class Run:
 
     def describe_end(self, member: Member, status: str) -> dict[str, Any]:
         """Return the values of a member's `end` event."""
-        progress = self.progress
+        progress, metric = self.progress, self.config.arch.eval_metric
+        judged = {} if metric is None else {"eval_metric": metric, "best_score": member.best_score}
         return {
             "status": status,
             "environment": self.layout.system.env.name,
             "absolute_metric": member.result if self.config.arch.absolute_metric else None,
-            "best_episode_return": member.best_return,
+            "best_episode_return": member.facts.best.get("episode_return", -math.inf),
+            **judged,
             "best_steps": member.facts.best.get("steps"),
             "steps": progress.steps,
             "seconds": progress.seconds,

@@ -196,12 +196,27 @@ def _check_facts(
             f"logger.every={every}: {found.path} was written between two evaluations with "
             f"logger.every={facts.every}; keep that value"
         )
+    told, metrics = facts.config.get("env", {}).get("metrics", []), job.config.env.metrics
+    if facts.updates and told != metrics:
+        raise ConfigError(
+            f"env.metrics=[{','.join(metrics)}]: {found.path} was written between two evaluations "
+            f"with env.metrics=[{','.join(told)}]; keep that value"
+        )
+    judge, metric = arch.get("eval_metric"), job.config.arch.eval_metric
+    if judge != metric:
+        raise ConfigError(
+            f"arch.eval_metric={metric or 'null'}: the evaluations of {found.path} were compared "
+            f"by {judge or 'the return'}; keep arch.eval_metric={judge or 'null'}"
+        )
     return gaps
 
 
 def has_other_env(stored: Mapping[str, Any], config: Config) -> bool:
     """Return whether a setting of `env` differs from the `stored` settings of a checkpoint."""
-    before = stored.get("env", {})  # an older version may have had other settings
+    before = {
+        "metrics": [],
+        **stored.get("env", {}),
+    }  # an older version may have had other settings
     env = {name: x for name, x in plain(config)["env"].items() if name not in HOW_RUN}
     return any(not _is_same(env[name], before[name]) for name in before if name in env)
 
@@ -259,7 +274,9 @@ def read_state(resumed: Resumed, layout: Layout, members: Members) -> State:
 
     def begin() -> tuple[LearnerState, Policy, Metrics, Metrics | None]:
         state = build.begin(system, configs, plan)
-        total = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(configs),)), zero_metrics(system))
+        total = jax.tree.map(
+            lambda x: jnp.broadcast_to(x, (len(configs), *x.shape)), zero_metrics(system)
+        )
         return state, state.agent.policy, total, total if resumed.facts.every else None
 
     arrays = checkpoint.concatenate(resumed.found)
@@ -320,6 +337,7 @@ class Saver:
         self._caller, self._signals = caller, caller.signals
         self._writers: dict[int, checkpoint.Writer] = {}  # of jobs, by their number
         self._share = jobs[0].config.checkpoint.share
+        self._every = jobs[0].config.checkpoint.every_seconds
         self._num_saved = 0
         self._saved_at = time.perf_counter()
 
@@ -357,11 +375,11 @@ class Saver:
                 writer.pin()
 
     def save_within(self, state: State, layout: Layout, before: int, received: int | None) -> None:
-        """Save within a block, after a signal or if the last save was at least `SAVE_SECONDS` ago.
+        """Save within a block, after a signal or if the last save was long enough ago.
 
         `before` is the step before the last call, `received` the number of the signal.
         """
-        waited = time.perf_counter() - self._saved_at >= SAVE_SECONDS
+        waited = time.perf_counter() - self._saved_at >= (self._every or SAVE_SECONDS)
         self._save(state, layout, {}, before, received, may_save=waited)
 
     def save_block(
@@ -428,7 +446,9 @@ class Saver:
         )
 
     def _can_afford(self) -> bool:
-        """Return whether a checkpoint would keep the share of time within its limit."""
+        """Return whether a checkpoint is asked for by now, or keeps its share of time in bounds."""
+        if self._every is not None and time.perf_counter() - self._saved_at >= self._every:
+            return True
         if any(writer.is_writing for writer in self._writers.values()):
             return self._share == 1
         spent = sum(writer.seconds for writer in self._writers.values())

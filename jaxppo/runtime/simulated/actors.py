@@ -86,7 +86,7 @@ class Actor:
         """Act for `T` steps with a policy; a `key` replaces the stream."""
         arrays, acting, stepping = self.simulators.arrays, 0.0, 0.0
         obs, final = self._rollout_of(arrays.obs), self._rollout_of(arrays.final)
-        results = arrays.reward, arrays.terminated, arrays.truncated
+        results = arrays.reward, arrays.terminated, arrays.truncated, *arrays.metrics.values()
         flags = self._rollout_of(results)
         if key is not None:
             self.start(policy, key)
@@ -113,7 +113,8 @@ class Actor:
         steps = TimeStep(
             obs=self._env.observation(obs),
             final_observation=self._env.observation(final),
-            **dict[str, Any](zip(("reward", "terminated", "truncated"), flags, strict=True)),
+            metrics=dict[str, Any](zip(arrays.metrics, flags[3:], strict=True)),
+            **dict[str, Any](zip(("reward", "terminated", "truncated"), flags[:3], strict=True)),
         )
         rollout = Collected(**first, steps=steps, memory=memory)
         return Timed(rollout, version, acting, stepping, waited)

@@ -1,7 +1,7 @@
 """Programs that play episodes of simulators, in the place of compiled ones."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from jaxppo.algorithms import stepwise
 from jaxppo.algorithms.axes import vmap_members
 from jaxppo.algorithms.evaluation import Episodes, RecordedStep, reset_keys
+from jaxppo.ops import tallies
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import compile
 from jaxppo.types import PyTree, System, zeros
@@ -23,10 +24,13 @@ class _EpisodeQueue:
     """Assigns episodes to environments, and records their results.
 
     Each device and member (a row) has `num` environments and `total` episodes. An environment that
-    ends an episode gets the next one that has not begun.
+    ends an episode gets the next one that has not begun. In waves, it does when all have ended.
     """
 
-    def __init__(self, rows: int, num: int, total: int) -> None:
+    def __init__(
+        self, rows: int, num: int, total: int, kinds: Mapping[str, str], *, in_waves: bool = False
+    ) -> None:
+        self._in_waves = in_waves
         self._rows, self._total = np.arange(rows)[:, None], total
         self._episode = np.broadcast_to(np.arange(num), (rows, num)).copy()  # `total` for none
         self._following = np.full(rows, num)
@@ -36,6 +40,7 @@ class _EpisodeQueue:
         self.returns = np.zeros(shape, np.float32)
         self.lengths, self.empty_masks = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
         self.finished = np.zeros(shape, bool)
+        self._kinds, self._tallies = kinds, tallies.init(kinds, shape, np)
 
     @property
     def playing(self) -> np.ndarray:
@@ -56,8 +61,18 @@ class _EpisodeQueue:
         """Return each environment's entry of `[rows, total, ...]`; arbitrary where it has none."""
         return values[self._rows, np.minimum(self._episode, self._total - 1)]
 
+    @property
+    def metrics(self) -> PyTree:
+        """Return what the episodes have added up to, `[rows, total]` each."""
+        return tallies.results(self._kinds, self._tallies, np)
+
     def count(
-        self, reward: np.ndarray, ended: np.ndarray, empty: np.ndarray, max_steps: int
+        self,
+        reward: np.ndarray,
+        ended: np.ndarray,
+        empty: np.ndarray,
+        told: Mapping[str, np.ndarray],
+        max_steps: int,
     ) -> None:
         """Count a step of all that play, and give new episodes to those that end."""
         playing, shape = self.playing, self.steps.shape
@@ -68,7 +83,17 @@ class _EpisodeQueue:
         self.lengths[at] += 1
         self.empty_masks[at] += empty.reshape(shape)[playing]
         self.finished[at] = over[playing]
+        before = jax.tree.map(lambda x: x[at], self._tallies)
+        now = {name: x.reshape(shape)[playing] for name, x in told.items()}
+        for name, tally in tallies.add(self._kinds, before, now, np).items():
+            self._tallies[name].total[at] = tally.total
+            self._tallies[name].count[at] = tally.count
         self.resets = over | (playing & (self.steps >= max_steps))
+        if self._in_waves:
+            self._episode[self.resets] = self._total
+            if self.playing.any():
+                return
+            self.resets[:] = True
         for row, column in np.argwhere(self.resets):
             self._episode[row, column] = self._following[row]
             self._following[row] = min(self._following[row] + 1, self._total)
@@ -100,7 +125,9 @@ class Evaluation:
         if self._simulators is None:
             self._simulators = env.make(shards * members * num)
         simulators, arrays = self._simulators, self._simulators.arrays
-        queue = _EpisodeQueue(shards * members, num, total)
+        queue = _EpisodeQueue(
+            shards * members, num, total, self._system.metrics, in_waves=env.in_waves
+        )
         data = devices.host(keys).reshape(shards * members, total, -1)
         seeds = episode_seeds(keys).reshape(shards * members, total)
 
@@ -136,12 +163,11 @@ class Evaluation:
                 arrays.reward,
                 arrays.terminated | arrays.truncated,
                 np.asarray(empty),
+                arrays.metrics,
                 self._system.max_eval_steps,
             )
-        found: dict[str, Any] = {
-            name: getattr(queue, name).reshape(shards, members, total) for name in _FIELDS
-        }
-        return Episodes(**found)
+        found: dict[str, Any] = {name: getattr(queue, name) for name in _FIELDS}
+        return Episodes(**jax.tree.map(lambda x: x.reshape(shards, members, total), found))
 
     def _recorded(
         self, chosen: np.ndarray, obs: list[np.ndarray], action: PyTree, info: PyTree
@@ -157,6 +183,7 @@ class Evaluation:
         steps: dict[str, Any] = {
             "observations": env.observation([rows(x) for x in obs]),
             "rewards": arrays.reward[chosen],
+            "metrics": {name: x[chosen] for name, x in arrays.metrics.items()},
             "terminated": arrays.terminated[chosen],
             "truncated": (arrays.truncated & ~arrays.terminated)[chosen],
         }

@@ -60,6 +60,7 @@ class Training:
         self._version = 0
         self._returned: ActingState | None = None
         self._in_threads = configs[0].arch.actors > 0
+        self._details = configs[0].logger.details
         self._timed = _Times()
         self.while_collecting: Callable[[], AbstractContextManager[Any]] = nullcontext
 
@@ -207,7 +208,17 @@ class Training:
         restarts = sum(actor.restarts for actor in self._actors)
         timed, self._timed = self._timed, _Times()
         found = {**timed.report(in_threads=self._in_threads), "env_restarts": restarts}
-        return {**found, "discarded_rollouts": timed.discarded} if self._follow else found
+        if self._follow:
+            found["discarded_rollouts"] = timed.discarded
+        return {**found, **(timed.extremes() if self._details else {})}
+
+    def phases(self) -> dict[str, float]:
+        """Return the seconds of each phase since the last report, of all actors and the learner."""
+        timed = self._timed
+        return {
+            **{"act": timed.acting, "environment": timed.stepping, "learn": timed.learning},
+            **{"actors wait": timed.waiting, "learner waits": timed.starved},
+        }
 
     def close(self) -> None:
         """End all actors and their simulators."""
@@ -247,6 +258,8 @@ class _Times:
     starved: float = 0.0  # learner
     discarded: int = 0  # rollouts that were too old
     lags: list[int] = dataclasses.field(default_factory=list)
+    actor_waits: list[float] = dataclasses.field(default_factory=list)  # of each rollout
+    learner_waits: list[float] = dataclasses.field(default_factory=list)  # of each update
 
     def add(self, collected: Sequence[Timed], version: int, waited: float) -> None:
         self.acting += sum(c.acting_seconds for c in collected)
@@ -254,6 +267,16 @@ class _Times:
         self.waiting += sum(c.waiting_seconds for c in collected)
         self.starved += waited
         self.lags += [version - c.version for c in collected]
+        self.actor_waits += [c.waiting_seconds for c in collected]
+        self.learner_waits.append(waited)
+
+    def extremes(self) -> dict[str, float]:
+        """Return the least lag, and the shortest and the longest waits, in seconds."""
+        found = {"policy_lag_min": float(min(self.lags, default=0))}
+        for who, waits in (("actor", self.actor_waits), ("learner", self.learner_waits)):
+            found[f"{who}_wait_min"] = min(waits, default=0.0)
+            found[f"{who}_wait_max"] = max(waits, default=0.0)
+        return found
 
     def report(self, *, in_threads: bool) -> dict[str, float]:
         """Return shares of the time, each of all actors or of the learner."""

@@ -139,6 +139,16 @@ def scalars(event: Event) -> dict[str, float]:
     }
 
 
+def histograms(event: Event) -> dict[str, list[int]]:
+    """Return the counts of a `train` event's histograms, named like `train/advantage`.
+
+    Their bins are those of `ops.histograms.edges`.
+    """
+    ends = "_histogram"
+    found = {name.removesuffix(ends): x for name, x in event.items() if name.endswith(ends)}
+    return {f"{event['event']}/{name}": x for name, x in found.items() if x is not None}
+
+
 def check(config: LoggerConfig) -> None:
     """Raise `ConfigError` if a sink that `config` switches on cannot be made."""
     for switch, library in _LIBRARIES.items():

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxppo.config.messages import count
+from jaxppo.config.schema import TOLD
 from jaxppo.ops.aggregates import iqm
+from jaxppo.runtime.programs.evaluating import judged_by, scores_of_members
 from jaxppo.runtime.sinks import Event
 from jaxppo.runtime.sinks.bars import TerminalBar, number, short
 
@@ -102,9 +104,20 @@ def _compile(event: Event) -> list[str]:
     return [f"compiled in {event['seconds']:.1f} s ({parts}){cost}"]
 
 
+def _profile(event: Event) -> list[str]:
+    """Return a table of the phases of an update."""
+    phases, whole = event["phases"], sum(event["phases"].values()) or 1.0
+    rows = [
+        f"  {name:<12} {seconds * 1e3:>10.3f} ms {seconds / whole:>7.1%}"
+        for name, seconds in phases.items()
+    ]
+    return ["an update by phase (arch.profile):", *rows, f"  {'all':<12} {whole * 1e3:>10.3f} ms"]
+
+
 def _train(event: Event) -> list[str]:
     found = {name: event[name] for name in event["headlines"] if event[name] is not None}
     shown = [event["headlines"][name].format(value) for name, value in found.items()]
+    shown = [*_told(event), *shown]
     trained = f"train return {number(event['episode_return']):>8}"
     if "returns_by_settings" in event:  # means over different settings say nothing
         shown, trained = [], _range(event["returns_by_settings"])
@@ -121,6 +134,20 @@ def _train(event: Event) -> list[str]:
             ]
         )
     ]
+
+
+def _alarm(event: Event) -> list[str]:
+    of = f" of seed {event['seed']}" if "seed" in event else ""
+    return [
+        f"{event['steps']:>13,} steps  alarm: loss {event['loss']:.4g}{of} is above "
+        f"logger.alarm_loss={event['alarm_loss']:g}; train return {number(event['episode_return'])}"
+    ]
+
+
+def _told(event: Event, *leave: str) -> list[str]:
+    """Format the numbers of `env.metrics` in an event."""
+    names = [key for key in event if key.startswith(TOLD) and key not in leave]
+    return [f"{key.removeprefix(TOLD)} {number(event[key])}" for key in names]
 
 
 def _finite(values: Sequence[float | None]) -> list[float]:
@@ -181,23 +208,33 @@ def _over_settings(event: Event) -> str:
     of = "" if len(every) == event["members"] else f" of {count(len(every), 'setting')}"
     seeds = len(every[best])
     score = f"IQM {scores[best]:.2f} over {seeds} seeds" if seeds > 1 else f"{scores[best]:.2f}"
+    kind = scores_of_members(event)
     return (
-        f"best {best} ({score}), from {event['member_return_min']:.2f} to "
-        f"{event['member_return_max']:.2f} over {count(event['members'], 'member')}{of}"
+        f"best {best} ({score}), from {event[f'{kind}_min']:.2f} to "
+        f"{event[f'{kind}_max']:.2f} over {count(event['members'], 'member')}{of}{_beside(event)}"
     )
 
 
 def _over_members(event: Event) -> str:
-    """Format the mean return and its statistics over members."""
+    """Format the mean return, or `arch.eval_metric`, and its statistics over members."""
     if "returns_by_settings" in event:
         return _over_settings(event)
-    low, high = event["member_return_low"], event["member_return_high"]
+    scores, judge = scores_of_members(event), judged_by(event)
+    low, high = event[f"{scores}_low"], event[f"{scores}_high"]
     interval = "" if low is None else f" [{low:.2f}, {high:.2f}]"
+    name = "" if judge == "episode_return" else f"{event['eval_metric']} "
     return (
-        f"mean {event['episode_return']:.2f}, IQM {event['member_return_iqm']:.2f}{interval}, "
-        f"from {event['member_return_min']:.2f} to {event['member_return_max']:.2f} over "
-        f"{count(event['members'], 'member')}"
+        f"{name}mean {event[judge]:.2f}, IQM {event[f'{scores}_iqm']:.2f}{interval}, "
+        f"from {event[f'{scores}_min']:.2f} to {event[f'{scores}_max']:.2f} over "
+        f"{count(event['members'], 'member')}{_beside(event)}"
     )
+
+
+def _beside(event: Event) -> str:
+    """Format what an evaluation has besides the number by which policies are compared."""
+    judge = judged_by(event)
+    found = [] if judge == "episode_return" else [f"return {event['episode_return']:.2f}"]
+    return "".join(f", {each}" for each in [*found, *_told(event, judge)])
 
 
 def _eval(event: Event) -> list[str]:
@@ -206,9 +243,16 @@ def _eval(event: Event) -> list[str]:
     if event.get("members", 1) > 1:
         return [f"{start}{_over_members(event)}{_cut(event)}"]
     return [
-        f"{start}return {event['episode_return']:.2f} (std {event['episode_return_std']:.2f}), "
-        f"length {event['episode_length']:.1f}{_cut(event)}"
+        f"{start}{_judged(event)}return {event['episode_return']:.2f} "
+        f"(std {event['episode_return_std']:.2f}), length {event['episode_length']:.1f}"
+        f"{''.join(f', {each}' for each in _told(event, judged_by(event)))}{_cut(event)}"
     ]
+
+
+def _judged(event: Event) -> str:
+    """Format the number of `arch.eval_metric`, if there is one."""
+    metric = event.get("eval_metric")
+    return "" if metric is None else f"{metric} {number(event[judged_by(event)])}, "
 
 
 def _absolute(event: Event) -> list[str]:
@@ -216,10 +260,13 @@ def _absolute(event: Event) -> list[str]:
         return [
             f"absolute metric: {_over_members(event)}, {event['episodes']:,} episodes{_cut(event)}"
         ]
+    judge, spread = judged_by(event), f"std {event['episode_return_std']:.2f} "
+    name = ""
+    if judge != "episode_return":
+        name, spread = f"{event['eval_metric']} ", ""
     return [
-        f"absolute metric: {event['episode_return']:.2f} (std {event['episode_return_std']:.2f} "
-        f"over {event['episodes']:,} episodes, policy of step {event['steps']:,}"
-        f"{_cut(event)})"
+        f"absolute metric: {name}{number(event[judge])} ({spread}over {event['episodes']:,} "
+        f"episodes, policy of step {event['steps']:,}{_beside(event)}{_cut(event)})"
     ]
 
 
@@ -237,10 +284,10 @@ def _selection(event: Event) -> list[str]:
 def _end(event: Event) -> list[str]:
     if "members" not in event or "seed" not in event:
         return []
-    score = event["absolute_metric"]
+    score, best = event["absolute_metric"], event.get("best_score", event["best_episode_return"])
     return [
-        f"best member: seed {event['seed']}, best evaluation "
-        f"{number(event['best_episode_return'])}, absolute metric {number(score)}"
+        f"best member: seed {event['seed']}, best evaluation {number(best)}, absolute metric "
+        f"{number(score)}"
     ]
 
 
@@ -252,7 +299,9 @@ _LINES = {
     "resume": _resume,
     "start": _start,
     "compile": _compile,
+    "profile": _profile,
     "train": _train,
+    "alarm": _alarm,
     "eval": _eval,
     "absolute": _absolute,
     "selection": _selection,

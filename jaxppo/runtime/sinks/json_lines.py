@@ -11,6 +11,8 @@ from typing import Any
 from jaxppo.config.stored import METRICS, SUMMARY, write_atomically
 from jaxppo.runtime.sinks import Event
 
+LOGGED = ("train", "eval", "selection", "absolute", "alarm")
+
 
 class JsonLines:
     """Writes events of blocks as lines of metrics.jsonl, and the `end` event as summary.json.
@@ -29,7 +31,7 @@ class JsonLines:
 
     def write(self, event: Event) -> None:
         """Append a line, complete on disk before the next event."""
-        event, logged = _finite(event), ("train", "eval", "selection", "absolute")
+        event, logged = _finite(event), LOGGED
         if event.get("new_environment"):  # without the console's lines and this machine's paths
             event = {name: event[name] for name in ("event", "steps", "new_environment")}
         if event["event"] in logged or event.get("new_environment"):

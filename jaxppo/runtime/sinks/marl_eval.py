@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxppo.config.stored import write_atomically
+from jaxppo.runtime.programs.evaluating import judged_by
 from jaxppo.runtime.sinks import Event, Recorder, of_environment
 
 MARL_EVAL = "marl_eval.json"
@@ -54,11 +55,12 @@ def layout(events: Iterable[Event]) -> Document:
         if event["event"] not in ("eval", "absolute"):
             continue
         seeds = event["seeds"] if "members" in event else [event["seed"]]
-        scores = event["member_returns"] if "members" in event else [event["episode_return"]]
-        for seed, score in zip(seeds, scores, strict=True):
+        values = {"mean_episode_return": _values(event, "episode_return", "member_return")}
+        if (metric := event.get("eval_metric")) is not None:
+            values[f"mean_{metric}"] = _values(event, judged_by(event), "member_score")
+        for row, seed in enumerate(seeds):
             name = f"seed_{seed}"
-            finite = score is not None and math.isfinite(score)
-            metrics = {"mean_episode_return": [float(score) if finite else None]}
+            metrics = {what: [each[row]] for what, each in values.items()}
             if event["event"] == "absolute":
                 absolute[name] = metrics
                 continue
@@ -71,6 +73,12 @@ def layout(events: Iterable[Event]) -> Document:
     return {
         name: {**rows, "absolute_metrics": absolute.get(name, {})} for name, rows in steps.items()
     }
+
+
+def _values(event: Event, one: str, several: str) -> list[float | None]:
+    """Return a number of each member; None where it is not finite."""
+    found = event[f"{several}s"] if "members" in event else [event[one]]
+    return [float(x) if x is not None and math.isfinite(x) else None for x in found]
 
 
 def merge(documents: Iterable[tuple[str, Document]]) -> Document:

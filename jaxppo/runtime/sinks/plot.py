@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxppo.runtime.programs.evaluating import judged_by, scores_of_members
 from jaxppo.runtime.programs.population import ancestors, inherited
 from jaxppo.runtime.sinks import Event, Recorder, of_environment
 
@@ -84,6 +85,7 @@ def draw(events: Sequence[Event]) -> Any:
     axes = figure.add_axes((0.11, 0.26, 0.86, 0.67))
     evaluations = [e for e in events if e["event"] == "eval"]
     training = [e for e in events if e["event"] == "train" and e["episodes"]]
+    judge, what = _judge(evaluations)
     population = any(e.get("population") for e in events)
     if population:
         _draw_best_member(axes, evaluations)
@@ -94,21 +96,21 @@ def draw(events: Sequence[Event]) -> Any:
     if training and not population:
         axes.plot(
             [e["steps"] for e in training],
-            _numbers(training, "episode_return"),
+            _numbers(training, judge),
             color=TRAINING,
             linewidth=1.2,
             label="training, mean of its episodes (sampled actions)",
         )
     for event in events:
         if event["event"] == "absolute" and not population:
-            _draw_absolute(axes, event["episode_return"], "mean")
+            _draw_absolute(axes, event[judge], "mean")
         elif event["event"] == "end" and population:
             _draw_absolute(axes, event["absolute_metric"], f"winner (seed {event.get('seed')}):")
         elif event["event"] == "start":
             who = "members" if population else "seeds"
             of = f"seed {event['seed']}" if "seed" in event else f"{event['members']} {who}"
             axes.set_title(f"{event['environment']}, {of}")
-    axes.set_ylabel("episode return")
+    axes.set_ylabel(what)
     steps_axis(axes)
     axes.grid(alpha=0.3)
     place: dict[str, Any] = dict(loc="upper center", bbox_to_anchor=(0.5, 0.165), borderaxespad=0)
@@ -116,9 +118,22 @@ def draw(events: Sequence[Event]) -> Any:
     return figure
 
 
+def _judge(evaluations: Sequence[Event]) -> tuple[str, str]:
+    """Return the name of the number by which policies are compared, and it in words."""
+    first = evaluations[0] if evaluations else {}
+    return judged_by(first), first.get("eval_metric", "episode return")
+
+
 def _draw_one(axes: Any, evaluations: list[Event]) -> None:
-    """Draw mean and standard deviation, the latter within the returns of each evaluation."""
-    steps = [e["steps"] for e in evaluations]
+    """Draw mean and standard deviation, the latter within the returns of each evaluation.
+
+    Of `arch.eval_metric` only the mean.
+    """
+    steps, judge = [e["steps"] for e in evaluations], _judge(evaluations)[0]
+    if judge != "episode_return":
+        label = "evaluation, mean of its episodes"
+        _draw_evaluations(axes, steps, _numbers(evaluations, judge), label)
+        return
     mean, std, low, high = (
         np.asarray(_numbers(evaluations, f"episode_return{of}"))
         for of in ("", "_std", "_min", "_max")
@@ -138,7 +153,8 @@ def _draw_seeds(axes: Any, evaluations: list[Event]) -> None:
     _draw_each(axes, evaluations, "evaluation of each seed")
     steps = [e["steps"] for e in evaluations]
     low, middle, high = (
-        _numbers(evaluations, f"member_return_{of}") for of in ("low", "iqm", "high")
+        _numbers(evaluations, f"{scores_of_members(evaluations[0])}_{of}")
+        for of in ("low", "iqm", "high")
     )
     _draw_evaluations(axes, steps, middle, "evaluation, IQM over seeds")
     _band(axes, steps, low, high, "95% interval of the IQM")
@@ -148,7 +164,7 @@ def _draw_best_member(axes: Any, evaluations: list[Event]) -> None:
     """Draw a thin line per member, and the best: their settings differ, so no mean over them."""
     _draw_each(axes, evaluations, "evaluation of each member")
     best = [
-        max((x for x in map(_number, e["member_returns"]) if math.isfinite(x)), default=math.nan)
+        max((x for x in map(_number, _scores(e)) if math.isfinite(x)), default=math.nan)
         for e in evaluations
     ]
     _draw_evaluations(axes, [e["steps"] for e in evaluations], best, "evaluation, best member")
@@ -186,11 +202,17 @@ def _number(value: float | None) -> float:
     return math.nan if value is None else float(value)
 
 
+def _scores(event: Event) -> list[float | None]:
+    """Return the members' scores in an evaluation."""
+    found: list[float | None] = event[f"{scores_of_members(event)}s"]
+    return found
+
+
 def _by_seed(evaluations: Sequence[Event]) -> dict[int, tuple[list[int], list[float]]]:
-    """Return seed -> steps and mean returns of its evaluations."""
+    """Return seed -> steps and scores of its evaluations."""
     curves: dict[int, tuple[list[int], list[float]]] = {}
     for event in evaluations:
-        for seed, score in zip(event["seeds"], event["member_returns"], strict=True):
+        for seed, score in zip(event["seeds"], _scores(event), strict=True):
             steps, scores = curves.setdefault(seed, ([], []))
             steps.append(event["steps"])
             scores.append(_number(score))
@@ -227,7 +249,7 @@ def draw_population(events: Sequence[Event]) -> Any:
             f"winner (member {member}, seed {seed}) and its ancestors, up to its best evaluation"
         )
     for axes, title in zip(
-        (returns, lineage, *schedules), ("episode return", "member", *names), strict=True
+        (returns, lineage, *schedules), (_judge(evaluations)[1], "member", *names), strict=True
     ):
         axes.set_ylabel(title)
         steps_axis(axes, ticks=5)
@@ -289,7 +311,7 @@ def _draw_winner(
     for event in evaluations:
         if event["steps"] <= steps:
             alive = path[max(0, sum(start < event["steps"] for start in starts) - 1)]
-            scores = dict(zip(event["seeds"], event["member_returns"], strict=True))
+            scores = dict(zip(event["seeds"], _scores(event), strict=True))
             line.append((event["steps"], _number(scores.get(seeds[alive]))))
     returns.plot(*zip(*line, strict=True), "o-", markersize=4, clip_on=False, **look)
     times = [*starts, steps]

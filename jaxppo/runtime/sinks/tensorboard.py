@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxppo.runtime.sinks import Event, Scope, scalars
+import numpy as np
+
+from jaxppo.ops.histograms import edges
+from jaxppo.runtime.sinks import Event, Scope, histograms, scalars
 
 _START = 1  # SessionLog.START: readers drop earlier points of this step and later ones
 
@@ -51,6 +54,7 @@ class TensorBoard:
             if event["event"] != "absolute":  # this belongs to an earlier policy
                 self._last = event["steps"]
             values = [{"tag": tag, "simple_value": x} for tag, x in scalars(event).items()]
+            values += [{"tag": tag, "histo": _histogram(x)} for tag, x in histograms(event).items()]
             self._append(step=self._last, summary={"value": values})
 
     def close(self) -> None:
@@ -62,6 +66,23 @@ class TensorBoard:
         message = Message(wall_time=time.time(), **fields)
         with self._path.open("ab") as file:
             file.write(_record(message.SerializeToString()))
+
+
+def _histogram(counts: Sequence[int]) -> dict[str, Any]:
+    """Return the fields of a HistogramProto; its sums take each number as the middle of its bin."""
+    bounds = edges()
+    filled = np.flatnonzero(counts)
+    low, high = (bounds[filled[0]], bounds[filled[-1] + 1]) if len(filled) else (0.0, 0.0)
+    middles = (bounds[1:] + bounds[:-1]) / 2
+    return {
+        "min": low,
+        "max": high,
+        "num": sum(counts),
+        "sum": float(middles @ counts),
+        "sum_squares": float(middles**2 @ counts),
+        "bucket_limit": bounds[1:].tolist(),
+        "bucket": list(counts),
+    }
 
 
 def _record(data: bytes) -> bytes:

@@ -4,7 +4,8 @@ import uuid
 from pathlib import Path
 
 from jaxppo.config.schema import LoggerConfig
-from jaxppo.runtime.sinks import Event, Scope, scalars
+from jaxppo.ops.histograms import edges
+from jaxppo.runtime.sinks import Event, Scope, histograms, scalars
 
 
 class WandB:
@@ -42,7 +43,13 @@ class WandB:
         W&B drops steps that a resumed run repeats.
         """
         if event["event"] in ("train", "eval"):
-            self._run.log(scalars(event), step=event["steps"])
+            import wandb
+
+            drawn = {
+                name: wandb.Histogram(np_histogram=(counts, edges()))
+                for name, counts in histograms(event).items()
+            }
+            self._run.log({**scalars(event), **drawn}, step=event["steps"])
         elif event["event"] == "absolute":
             self._run.summary.update(scalars(event))
         elif event["event"] == "end":

@@ -6,6 +6,7 @@ from typing import Any
 from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.parse import parse_as
 from jaxppo.config.stored import current
+from jaxppo.runtime.programs.evaluating import judged_by
 from jaxppo.runtime.store.checkpoint import Checkpoint, CheckpointError
 
 
@@ -82,6 +83,7 @@ def _check_facts(facts: RunFacts) -> None:
     for member in facts.members:
         for score in filter(None, (member["best"], member["last"])):
             require(type(score["steps"]) is int, "steps of an evaluation")
-            require(type(score["episode_return"]) is float, "episode_return of an evaluation")
+            name = judged_by(score)
+            require(type(score[name]) is float, f"{name} of an evaluation")
         for steps, score in member["history"]:
             require(type(steps) is int and type(score) is float, "history")

@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.stored import CONFIG, SUMMARY, read_config
+from jaxppo.runtime.programs.evaluating import judged_by
 from jaxppo.runtime.store import checkpoint
 from jaxppo.runtime.store.checkpoint import Checkpoint, CheckpointWarning
 from jaxppo.runtime.store.facts import RunFacts
@@ -78,8 +79,8 @@ def row_of(facts: RunFacts, seeds_of_all: Sequence[int] = (), seed: int | None =
 
     def score(row: int) -> tuple[bool, float]:
         member = facts.members[slots[row]]
-        value = member["best"].get("episode_return")
-        return member["failure"] is None, -math.inf if value is None else float(value)
+        best = member["best"]
+        return member["failure"] is None, float(best[judged_by(best)]) if best else -math.inf
 
     return max(range(len(slots)), key=score)
 

@@ -1,0 +1,67 @@
+"""Adapter of batch simulators: one object that steps all worlds at once."""
+
+import contextlib
+from functools import partial
+from typing import Any
+
+import gymnasium
+
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.given import is_given
+from jaxppo.config.importing import imported
+from jaxppo.config.schema import EnvConfig
+from jaxppo.envs import unknown
+from jaxppo.envs.gymnasium import names
+from jaxppo.envs.simulated import Simulated, check_running, pools, refuse_settings
+from jaxppo.simulators import making
+from jaxppo.simulators.batch import Batch, spaces_of, worlds_of
+
+
+def make(config: EnvConfig) -> Simulated:
+    """Describe the object that `env.target`, or else `gymnasium.make_vec`, makes by making one.
+
+    A run calls `target(num_envs=N, **env.kwargs)` for as many worlds as it needs.
+    """
+    refuse_settings(config)
+    check_running(config)
+    kwargs, name = dict(config.kwargs), str(config.target or config.name)
+    if config.target is None:
+        target: Any = gymnasium.make_vec
+        kwargs["id"] = config.name
+    else:
+        target = imported("env.target", config.target, "class or function", ("null",))
+    if is_given(config.target):
+        target = target()
+        name = getattr(target, "__name__", type(target).__name__)
+        if not callable(target):
+            raise ConfigError(
+                f"env: {name} is one object, and a run needs several; give its class, or a "
+                "function of num_envs, such as env=lambda num_envs: MyWorlds(num_envs)"
+            )
+    factory = partial(making.from_callable, target, kwargs, list(config.wrappers))
+    try:
+        one = factory(num_envs=1)
+    except gymnasium.error.UnregisteredEnv:
+        raise unknown(config, names()) from None
+    try:
+        worlds = worlds_of(one)
+    except TypeError as error:
+        raise ConfigError(f"{name}: {error}") from error
+    with contextlib.closing(worlds):
+        if one.num_envs != 1:
+            raise ConfigError(
+                f"{name}: has num_envs={one.num_envs}, but was called with num_envs=1; it must "
+                "make as many worlds as it is asked for"
+            )
+        if config.metric_kinds and not worlds.tells:
+            raise ConfigError(
+                f"env.metrics=[{', '.join(config.metric_kinds)}]: {name} tells them of the next "
+                "episode where one ends; take its autoreset_mode=DISABLED, or leave env.metrics out"
+            )
+        limit = getattr(getattr(one, "spec", None), "max_episode_steps", None)
+        limit = limit or getattr(one, "time_limit", None)
+        if limit is not None:
+            limit += worlds.late
+        spaces = spaces_of(one)
+    start = pools(config, factory, Batch)
+    return Simulated(name, *spaces, limit, start, in_waves=not worlds.each)

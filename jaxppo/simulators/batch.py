@@ -1,0 +1,399 @@
+"""Worlds that one object steps together: of a vector environment of Gymnasium, or of a class.
+
+Its arrays are NumPy's, or have `__dlpack__` (PyTorch, Warp, CuPy, JAX). Actions come in the same
+kind of arrays, on the same device.
+"""
+
+import copy
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array
+
+from jaxppo.simulators.faults import (
+    ANY_ERROR,
+    Fault,
+    ReturnedError,
+    in_words,
+    shown,
+    told,
+    values_of,
+)
+from jaxppo.simulators.group import VALUES, next_seed
+from jaxppo.simulators.making import without_repeats
+from jaxppo.simulators.spaces import Arrays, Leaf, batch_of, write
+from jaxppo.simulators.told import told as told_by
+
+OWN_STEP = "observation, reward, terminated, truncated, final observation, info"
+_CPU = 1, 3  # kinds of devices in DLPack: the host's memory, also if it is pinned
+
+
+class Batch:
+    """The rows `rows` of `arrays`, all worlds of one object that `make(num_envs=N)` makes.
+
+    As `group.Group`, but any fault concerns all worlds: with `restart` the object is made anew.
+    """
+
+    def __init__(
+        self,
+        make: Callable[..., Any],
+        rows: Sequence[int],
+        arrays: Arrays,
+        observations: Sequence[Leaf],
+        *,
+        restart: bool,
+    ) -> None:
+        self._make, self._rows, self._arrays = make, list(rows), arrays
+        self._leaves, self._restart = list(observations), restart
+        self._part = slice(self._rows[0], self._rows[-1] + 1)
+        self._floats = [i for i, leaf in enumerate(observations) if leaf.dtype.startswith("float")]
+        self._make_object()
+
+    def _make_object(self) -> None:
+        with without_repeats():
+            env = self._make(num_envs=len(self._rows))
+        self._worlds, self._space, self._steps = worlds_of(env), spaces_of(env)[1], 0
+        self._like: Callable[[np.ndarray], Any] | None = None
+        self._told = {name: np.zeros(len(self._rows), bool) for name in self._arrays.metrics}
+
+    def reset(self) -> list[Fault]:
+        """Start an episode in each world that `arrays.stepping` chooses."""
+        chosen = self._arrays.stepping[self._part]
+        try:
+            if chosen.any():
+                self._start(chosen)
+        except ANY_ERROR as error:
+            if self._worlds.each and not chosen.all() and self._restart:
+                raise  # the other episodes would be lost without a step in which they are truncated
+            fault = self._fault("reset", error)
+            if self._restart:
+                self._remake()
+            return [fault]
+        return []
+
+    def step(self, *, resets: bool) -> list[Fault]:
+        """Step all worlds by `arrays.action`; those that `arrays.stepping` leaves out do not count.
+
+        `obs` and `final` are as in `Group.step`.
+        """
+        arrays, part = self._arrays, self._part
+        stepping = arrays.stepping[part]
+        if not stepping.any():
+            return []
+        before = [x[part].copy() for x in arrays.obs] if self._restart else []
+        self._steps += 1
+        try:
+            actions = batch_of(self._space, [x[part] for x in arrays.action])
+            self._read(self._worlds.step(mapped(self._like, actions), resets))
+            if not resets:
+                for obs, final in zip(arrays.obs, arrays.final, strict=True):
+                    obs[part] = final[part]
+            faults = self._nonfinite(stepping)
+        except ANY_ERROR as error:
+            faults = [self._fault("step", error)]
+        if faults and self._restart:
+            arrays.reward[part], arrays.terminated[part], arrays.truncated[part] = 0.0, False, True
+            for array in arrays.metrics.values():
+                array[part] = np.nan
+            for final, obs in zip(arrays.final, before, strict=True):
+                final[part] = obs
+            self._remake()
+        return faults
+
+    def close(self) -> None:
+        """Close the object, whatever it raises."""
+        self._worlds.close()
+
+    def _start(self, chosen: np.ndarray) -> None:
+        arrays, part = self._arrays, self._part
+        obs = self._worlds.reset(chosen, arrays.seed[part])
+        if self._like is None:
+            self._like = _as_arrays_like(_first(obs))
+        self._write(arrays.obs, obs, chosen)
+        if any(not np.isfinite(arrays.obs[i][part][chosen]).all() for i in self._floats):
+            raise ReturnedError("returns an observation that is not finite")
+
+    def _read(self, returned: Sequence[Any]) -> None:
+        """Write what a step returned; `final` is read only where an episode ended."""
+        arrays, part = self._arrays, self._part
+        obs, reward, terminated, truncated, final, info = returned
+        for name, value in (
+            ("reward", reward),
+            ("terminated", terminated),
+            ("truncated", truncated),
+        ):
+            getattr(arrays, name)[part] = _numbers(name, value, len(self._rows))
+        self._write(arrays.obs, obs, np.ones_like(arrays.stepping[part]))
+        for array, found in zip(arrays.final, arrays.obs, strict=True):
+            array[part] = found[part]
+        over = arrays.terminated[part] | arrays.truncated[part]
+        if final is not None and over.any():
+            self._write(arrays.final, final, over)
+        for name, known in self._told.items():
+            found = _told(info, name, len(self._rows))
+            arrays.metrics[name][part] = found
+            known |= ~np.isnan(found)
+            if not known[over].all():
+                raise ReturnedError(
+                    f"an episode ends, and its info has never told {name} of env.metrics"
+                )
+            known[over] = False
+
+    def _write(self, arrays: Sequence[np.ndarray], obs: Any, chosen: np.ndarray) -> None:
+        """Write the chosen rows of an observation `[N, ...]`."""
+        obs, num = mapped(_on_host, obs), len(self._rows)
+        for leaf, array in zip(self._leaves, arrays, strict=True):
+            into = array[self._part]
+            found = into if chosen.all() else np.empty_like(into)
+            write(leaf, found, obs, (num, *leaf.shape))
+            if found is not into:
+                into[chosen] = found[chosen]
+
+    def _nonfinite(self, chosen: np.ndarray) -> list[Fault]:
+        """Return a fault of the first chosen row whose reward or observation is not finite."""
+        arrays, part = self._arrays, self._part
+        seen = [x[i][part] for x in (arrays.obs, arrays.final) for i in self._floats]
+        finite = [np.isfinite(x).all(tuple(range(1, x.ndim))) for x in seen]
+        bad = ~np.all([np.isfinite(arrays.reward[part]), *finite], 0) & chosen
+        if not bad.any():
+            return []
+        row = self._rows[int(bad.argmax())]
+        reward = arrays.reward[row]
+        what = "an observation that is not finite"
+        if not np.isfinite(reward):
+            what = f"the reward {reward}"
+        return [Fault(row, self._steps, f"returns {what}")]
+
+    def _fault(self, function: str, error: BaseException) -> Fault:
+        return Fault(self._rows[0], self._steps, told(function, error), self._rows[-1])
+
+    def _remake(self) -> None:
+        self.close()
+        self._make_object()
+        seeds = self._arrays.seed
+        seeds[self._part] = [next_seed(seed) for seed in seeds[self._part]]
+        self._start(np.ones(len(self._rows), bool))
+
+
+class Worlds:
+    """An object of a user's class: it starts episodes itself, and returns the true successors."""
+
+    each = False  # whether `reset` starts single worlds, each with its seed; else all by one seed
+    late = False  # whether episodes of training end one step late
+    tells = True  # whether the info of a step is that of the episode, also where it ends
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+
+    def reset(self, chosen: np.ndarray, seeds: np.ndarray) -> Any:
+        """Start episodes of `chosen` `[N]` bool, or of all; return the observation `[N, ...]`."""
+        seed = int(seeds[chosen][0])
+        return values_of(self._env.reset(seed=seed), VALUES["reset"])[0]
+
+    def step(self, actions: Any, resets: bool) -> Sequence[Any]:
+        """Return observation, reward, terminated, truncated, last observation of episodes, info.
+
+        None for the last observation: it is the observation. With `resets`, where an episode ended
+        the observation is that of the next one.
+        """
+        return values_of(self._env.step(actions), OWN_STEP)
+
+    def close(self) -> None:
+        """Close the object, whatever it raises."""
+        try:
+            getattr(self._env, "close", lambda: None)()
+        except ANY_ERROR:  # its results no longer matter
+            return
+
+
+class _Vector(Worlds):
+    """A vector environment of Gymnasium."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.each = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+
+    def reset(self, chosen: np.ndarray, seeds: np.ndarray) -> Any:
+        if not self.each:
+            return super().reset(chosen, seeds)
+        each = [int(x) if now else None for x, now in zip(seeds, chosen, strict=True)]
+        return self._start(chosen, seed=each)
+
+    def _start(self, chosen: np.ndarray, **seeds: Any) -> Any:
+        """Start single worlds."""
+        returned = self._env.reset(options={"reset_mask": chosen.copy()}, **seeds)
+        return values_of(returned, VALUES["reset"])[0]
+
+    def _step(self, actions: Any) -> Any:
+        return values_of(self._env.step(actions), VALUES["step"])
+
+
+class _SameStep(_Vector):
+    """It starts the next episode in the step that ends one."""
+
+    def step(self, actions: Any, resets: bool) -> Sequence[Any]:
+        *found, info = self._step(actions)
+        if not np.any(_on_host(found[2]) | _on_host(found[3])):
+            return *found, None, {}
+        final = info.get("final_obs")
+        if final is None:
+            raise ReturnedError("an episode ended, and the info has no final_obs")
+        if isinstance(final, np.ndarray) and final.dtype == object:  # one for each world, or None
+            single = self._env.single_observation_space
+            one = next(x for x in final if x is not None)
+            rows = [one if x is None else x for x in final]
+            final = concatenate(single, rows, create_empty_array(single, len(rows)))
+        return *found, final, {}
+
+
+class _Masked(_Vector):
+    """It starts the next episodes of the worlds that it is told to."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self._over: Any = np.False_
+
+    def reset(self, chosen: np.ndarray, seeds: np.ndarray) -> Any:
+        self._over = self._over & ~chosen if self.each else np.False_
+        return super().reset(chosen, seeds)
+
+    def step(self, actions: Any, resets: bool) -> Sequence[Any]:
+        if self._over.any():  # worlds in which an evaluation plays no more episodes
+            self._start(self._over)
+        obs, reward, terminated, truncated, info = self._step(actions)
+        self._over = np.asarray(_on_host(terminated) | _on_host(truncated), bool)
+        if not resets or not self._over.any():
+            return obs, reward, terminated, truncated, None, info
+        over, self._over = self._over, np.False_
+        final = copy.deepcopy(obs)
+        return self._start(over), reward, terminated, truncated, final, info
+
+
+class _NextStep(_Vector):
+    """It starts the next episode in the step after an end, whatever its action.
+
+    That step is one of the run's, since the other worlds step too. So the episode seems to end one
+    step late: its last observation stays for a step without a reward, which then ends it.
+    """
+
+    late, tells = True, False
+
+    def reset(self, chosen: np.ndarray, seeds: np.ndarray) -> Any:
+        self._last = super().reset(chosen, seeds)
+        none = np.zeros(len(chosen), bool)
+        self._ended = none, none
+        return self._last
+
+    def step(self, actions: Any, resets: bool) -> Sequence[Any]:
+        last, ended = copy.deepcopy(self._last), self._ended
+        self._last, reward, *now, _ = self._step(actions)
+        if not resets:
+            return self._last, reward, *now, None, {}
+        self._ended = _on_host(now[0]).copy(), _on_host(now[1]).copy()
+        return self._last, reward, *ended, last, {}
+
+
+_OF_MODES: dict[Any, type[_Vector]] = {
+    AutoresetMode.SAME_STEP: _SameStep,
+    AutoresetMode.NEXT_STEP: _NextStep,
+    AutoresetMode.DISABLED: _Masked,
+}
+
+
+def worlds_of(env: Any) -> Worlds:
+    """Return what steps an object; `TypeError` if it is none that steps several worlds."""
+    if isinstance(env, VectorEnv):
+        mode = env.metadata.get("autoreset_mode")
+        kind = _OF_MODES.get(mode)
+        if kind is None:
+            raise TypeError(
+                f"its metadata['autoreset_mode'] is {mode!r}, and must be an AutoresetMode of "
+                "gymnasium.vector"
+            )
+        if kind is _NextStep and isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv):
+            kind = _Masked  # these do what they are told in every mode
+        return kind(env)
+    for part in ("num_envs", "observation_space", "action_space", "reset", "step"):
+        if not hasattr(env, part):
+            raise TypeError(
+                f"{type(env).__name__} is no simulator of several worlds, since it has no {part}"
+            )
+    return Worlds(env)
+
+
+def spaces_of(env: Any) -> tuple[Any, Any]:
+    """Return the observation space and the action space of one world."""
+    names = "observation_space", "action_space"
+    if isinstance(env, VectorEnv):
+        names = "single_observation_space", "single_action_space"
+    return getattr(env, names[0]), getattr(env, names[1])
+
+
+def mapped(function: Any, tree: Any) -> Any:
+    """Return a tree of dicts and tuples with each array replaced by the function of it."""
+    if isinstance(tree, Mapping):
+        return {key: mapped(function, x) for key, x in tree.items()}
+    if isinstance(tree, tuple | list):
+        return tuple(mapped(function, x) for x in tree)
+    return function(tree)
+
+
+def _first(tree: Any) -> Any:
+    """Return the first array of a tree."""
+    while isinstance(tree, Mapping | tuple | list):
+        tree = next(iter(tree.values() if isinstance(tree, Mapping) else tree))
+    return tree
+
+
+def _on_host(x: Any) -> np.ndarray:
+    """Return an array in NumPy, without a copy if it is in the host's memory."""
+    if isinstance(x, np.ndarray | np.generic):
+        return np.asarray(x)
+    if not hasattr(x, "__dlpack__"):
+        raise ReturnedError(f"returns {shown(x)}, and must return arrays (with __dlpack__)")
+    device = x.__dlpack_device__()
+    try:
+        return np.from_dlpack(x) if device[0] in _CPU else np.from_dlpack(x, device="cpu")
+    except Exception as error:  # whatever its library raises
+        raise ReturnedError(
+            f"{type(x).__name__} on the DLPack device {device} cannot be read: {in_words(error)}"
+        ) from error
+
+
+def _as_arrays_like(example: Any) -> Callable[[np.ndarray], Any]:
+    """Return a function that turns NumPy's arrays into those of the library of `example`."""
+    if isinstance(example, np.ndarray | np.generic) or not hasattr(example, "__dlpack__"):
+        return lambda x: x
+    library: Any
+    if hasattr(example, "__array_namespace__"):
+        library = example.__array_namespace__()
+    else:
+        library = importlib.import_module(type(example).__module__.partition(".")[0])
+    on: dict[str, Any] = {}
+    if example.__dlpack_device__()[0] not in _CPU:
+        on = {"device": example.device}
+    return lambda x: library.from_dlpack(x, **on)
+
+
+def _told(info: Mapping[str, Any], name: str, num: int) -> np.ndarray:
+    """Return numbers `[N]` of an info; NaN where it tells none, as `_name` of Gymnasium says."""
+    value, group = told_by(info, name), name.rpartition(".")
+    if value is None:
+        return np.full(num, np.nan)
+    there = told_by(info, f"{group[0]}{group[1]}_{group[2]}")
+    found = _numbers(f"info {name}", value, num).astype(float)
+    return found if there is None else np.where(_on_host(there), found, np.nan)
+
+
+def _numbers(name: str, value: Any, num: int) -> np.ndarray:
+    """Return a reward or flags `[N]`; `ReturnedError` if they are not numbers of that shape."""
+    found = _on_host(value)
+    if found.shape != (num,) or found.dtype.kind not in "biuf":
+        raise ReturnedError(
+            f"{name} is {found.dtype.name} of shape {found.shape}, and must be numbers of shape "
+            f"({num},)"
+        )
+    return found
