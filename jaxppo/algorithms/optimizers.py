@@ -66,19 +66,22 @@ SCALED: dict[str, Callable[..., optax.GradientTransformation]] = {
 }
 
 
-def find_optimizer(settings: SystemConfig) -> Callable[[jax.Array], tuple[Any, ...]]:
-    """Return the function that maps a learning rate to the transformations of the optimiser.
+def find_optimizer(settings: SystemConfig) -> Callable[[jax.Array, Any], tuple[Any, ...]]:
+    """Return the function that maps a learning rate and hyperparameters to the transformations.
 
     `ConfigError` if `system.optimizer` is no function of a learning rate that gives an
     `optax.GradientTransformation`, or does not take `system.optimizer_kwargs`.
     """
-    name, kwargs = settings.optimizer, settings.optimizer_kwargs
+    name, numbers = settings.optimizer, settings.adam_numbers()
 
-    def of_scale(rate: jax.Array) -> tuple[Any, ...]:
-        return SCALED[name](**kwargs), optax.scale_by_learning_rate(rate)
+    def kwargs_of(hp: Any) -> dict[str, Any]:
+        return {**settings.optimizer_kwargs, **{x: getattr(hp, f"adam_{x}") for x in numbers}}
 
-    def of_rate(rate: jax.Array) -> tuple[Any, ...]:
-        return (make(learning_rate=rate, **kwargs),)
+    def of_scale(rate: jax.Array, hp: Any) -> tuple[Any, ...]:
+        return SCALED[name](**kwargs_of(hp)), optax.scale_by_learning_rate(rate)
+
+    def of_rate(rate: jax.Array, hp: Any) -> tuple[Any, ...]:
+        return (make(learning_rate=rate, **kwargs_of(hp)),)
 
     if name in SCALED:
         found = of_scale
@@ -88,7 +91,7 @@ def find_optimizer(settings: SystemConfig) -> Callable[[jax.Array], tuple[Any, .
 
     def step(rate: jax.Array) -> PyTree:
         params = {"weight": jnp.zeros((2, 2)), "bias": jnp.zeros(2)}
-        transform = optax.chain(*found(rate))
+        transform = optax.chain(*found(rate, settings))
         return transform.update(params, transform.init(params), params)
 
     try:
@@ -96,7 +99,7 @@ def find_optimizer(settings: SystemConfig) -> Callable[[jax.Array], tuple[Any, .
     except Exception as error:  # a user's function may raise anything
         raise ConfigError(
             f"system.optimizer={name}: called with learning_rate and "
-            f"system.optimizer_kwargs={kwargs}, raises {type(error).__name__}: "
+            f"system.optimizer_kwargs={settings.optimizer_kwargs}, raises {type(error).__name__}: "
             f"{str(error).partition(chr(10))[0]}; it must give an optax.GradientTransformation, "
             "whose update takes gradients, state and parameters"
         ) from error
@@ -114,7 +117,7 @@ def optimizer(system: System, agent: AgentState) -> optax.GradientTransformation
     clip = clip_by_global_norm(hp.max_grad_norm)
 
     def group(rate: jax.Array) -> optax.GradientTransformation:
-        steps = system.algorithm.optimizer(learning_rate(hp, rate, agent.update))
+        steps = system.algorithm.optimizer(learning_rate(hp, rate, agent.update), hp)
         return optax.chain(*steps) if system.clip_together else optax.chain(clip, *steps)
 
     rates = system.algorithm.rates(agent)

@@ -186,6 +186,29 @@ class SystemNumbers:
         switch=True,
         coupled=True,
     )
+    adam_b1: float | None = traced(
+        None,
+        "adam, adamw: decay rate of the mean of gradients; null: 0.9, a constant of the program",
+        low=0,
+        high=0.99999,
+        switch=True,
+        coupled=True,
+    )
+    adam_b2: float | None = traced(
+        None,
+        "adam, adamw: decay rate of the mean of squared gradients; null: 0.999, a constant",
+        low=0,
+        high=0.99999,
+        switch=True,
+        coupled=True,
+    )
+    adam_eps: float | None = traced(
+        None,
+        "adam, adamw: number added to the root of that mean; null: 1e-5 (adamw 1e-8), a constant",
+        above=0,
+        switch=True,
+        coupled=True,
+    )
     decay_learning_rates: bool = traced(True, "decay learning rates linearly to zero over the run")
 
 
@@ -294,6 +317,13 @@ class SystemConfig(SystemNumbers):
                 "system.normalize_observations=true; or set it to []"
             )
         find_schedules(self)
+        for name in self.adam_numbers():
+            if self.optimizer not in ("adam", "adamw") or name in self.optimizer_kwargs:
+                raise ConfigError(
+                    f"system.adam_{name}={getattr(self, f'adam_{name}')}: is for "
+                    "system.optimizer=adam or adamw, whose system.optimizer_kwargs have no "
+                    f"{name}; set it to null"
+                )
         if self.min_loss_change is not None and self.epochs < 3:
             raise ConfigError(
                 f"system.min_loss_change={self.min_loss_change}: two epochs are compared before a "
@@ -309,6 +339,10 @@ class SystemConfig(SystemNumbers):
                 f"system.obs_norm_warmup_steps={self.obs_norm_warmup_steps} needs "
                 "system.normalize_observations=true; or set it to 0"
             )
+
+    def adam_numbers(self) -> list[str]:
+        """Return those of b1, b2 and eps that are traced."""
+        return [x for x in ("b1", "b2", "eps") if getattr(self, f"adam_{x}") is not None]
 
     def check_sizes(self, minibatch_size: int) -> None:
         """Raise `ConfigError` if a minibatch, summed over all learners, is too small."""

@@ -248,6 +248,41 @@ def test_optimisers_are_those_of_optax(name: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_numbers_of_adam_are_hyperparameters(name: str) -> None:
+    """Members with other ones take the steps of optax's function with these."""
+    settings = small_config(
+        system={
+            **{"optimizer": name, "decay_learning_rates": False, "max_grad_norm": math.inf},
+            **{"adam_b1": 0.9, "adam_b2": 0.99, "adam_eps": 1e-3},
+        }
+    )
+    system, state = alone(*build(settings)[:2])
+    params = state.agent.policy.params
+    rng = np.random.default_rng(0)
+    gradient = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32), params)
+    rows = [(0.9, 0.99, 1e-3), (0.5, 0.9, 1e-1)]
+
+    def steps(transform: Any) -> Any:
+        part, opt_state = params, transform.init(params)
+        for _ in range(3):
+            change, opt_state = transform.update(gradient, opt_state, part)
+            part = jax.tree.map(jnp.add, part, change)
+        return part
+
+    def run(b1: jax.Array, b2: jax.Array, eps: jax.Array) -> Any:
+        numbers = {"adam_b1": b1, "adam_b2": b2, "adam_eps": eps}
+        return steps(optimizer(system, with_hyperparameters(state.agent, **numbers)))
+
+    found = jax.vmap(run)(*jnp.asarray(rows).T)
+    make = getattr(optax, name)
+    for row, (b1, b2, eps) in enumerate(rows):
+        wanted = steps(make(1e-3, b1=b1, b2=b2, eps=eps))
+        member = jax.tree.map(lambda x, row=row: x[row], found)
+        np.testing.assert_allclose(flat(member), flat(wanted), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.long
 def test_optimisers_run_over_members() -> None:
     """Two members with their own rates; the parameters stay finite and differ."""
     phases, state = of_system(optimizer="muon")
@@ -295,6 +330,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"optimizer_kwargs": {"beta": 1}}, "optimizer_kwargs=.*'beta'"),
     ({"optimizer": "math.sqrt"}, "system.optimizer=math.sqrt"),
     ({"optimizer": "optax.lbfgs"}, "system.optimizer=optax.lbfgs"),
+    ({"optimizer": "lion", "adam_b1": 0.9}, "system.adam_b1=0.9: .*adam"),
+    ({"optimizer_kwargs": {"b2": 0.9}, "adam_b2": 0.9}, "system.adam_b2=0.9: .*optimizer_kwargs"),
+    ({"adam_b2": 1.0}, "system.adam_b2=1.0"),
 ]
 
 

@@ -161,11 +161,12 @@ def sources(
 def near_one_of(config: Config) -> set[str]:
     """Return the sampled settings whose distance to 1 matters, such as gamma.
 
-    They are those that are at most 1, with bounds of at least 0.5.
+    They are those that are at most (nearly) 1, with bounds of at least 0.5.
     """
-    most = {field.name: field.metadata.get("high") for field in dataclasses.fields(config.system)}
+    fields = dataclasses.fields(config.system)
+    most = {field.name: field.metadata.get("high") or math.inf for field in fields}
     bounds = config.population.hyperparameters
-    return {name for name, (low, _) in bounds.items() if most.get(name) == 1 and low >= 0.5}
+    return {name for name, (low, _) in bounds.items() if 0.999 < most[name] <= 1 and low >= 0.5}
 
 
 def distance_to_one(value: float, low: float, high: float) -> float:
