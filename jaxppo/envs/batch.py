@@ -28,6 +28,8 @@ def make(config: EnvConfig) -> Simulated:
     if config.target is None:
         target: Any = gymnasium.make_vec
         kwargs["id"] = config.name
+        if kwargs.get("vectorization_mode") == "async":  # a process with JAX must not be forked
+            kwargs["vector_kwargs"] = {"context": "spawn", **(kwargs.get("vector_kwargs") or {})}
     else:
         target = imported("env.target", config.target, "class or function", ("null",))
     if is_given(config.target):

@@ -7,7 +7,6 @@ actions and has the structure of the action space. Actor heads start with orthog
 
 import math
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, ClassVar
 
 import distrax
@@ -140,18 +139,21 @@ class ProductHead(nn.Module):
 CONTINUOUS: dict[str, Any] = {"tanh_normal": TanhNormalHead, "normal": NormalHead, "beta": BetaHead}
 
 
-def follow(
-    action_space: PyTree, continuous: str = "tanh_normal", state_dependent_std: bool = False
-) -> nn.Module:
+def follow(action_space: PyTree, continuous: str = "tanh_normal", **of_normal: Any) -> nn.Module:
     """Return the head that suits the action space; `ValueError` if there is none.
 
-    `continuous` names the head for floats with finite bounds; others get `NormalHead`. Normal heads
-    take `state_dependent_std`.
+    `continuous` names the head for floats with finite bounds; others get `NormalHead`. `of_normal`
+    are further arguments of normal heads, such as `state_dependent_std`; other heads take none.
     """
     if continuous not in CONTINUOUS:
         raise ValueError(f"continuous={continuous} is none of {', '.join(CONTINUOUS)}")
-    check_bool("state_dependent_std", state_dependent_std)
-    part = partial(follow, continuous=continuous, state_dependent_std=state_dependent_std)
+    for name in of_normal:
+        if name not in NormalHead.__dataclass_fields__:
+            raise ValueError(f"{name}: is no argument of normal heads")
+
+    def part(space: PyTree) -> nn.Module:
+        return follow(space, continuous, **of_normal)
+
     if isinstance(action_space, Mapping) and action_space:
         return ProductHead({k: part(space) for k, space in action_space.items()})
     if isinstance(action_space, tuple | list) and action_space:
@@ -164,7 +166,7 @@ def follow(
         head = CONTINUOUS[continuous] if is_bounded(action_space) else NormalHead
         if head is BetaHead:
             return BetaHead(action_space)
-        return head(action_space, state_dependent_std=state_dependent_std)
+        return head(action_space, **of_normal)
     raise ValueError(
         f"no head for the action space {action_space}: heads take Discrete, MultiDiscrete, Box of "
         "floats, and dicts and tuples of them"

@@ -356,6 +356,7 @@ class Walked:
     reward: jax.Array
     done: jax.Array
     obs: jax.Array
+    metrics: Any = dataclasses.field(default_factory=dict)
 
 
 class Walking:

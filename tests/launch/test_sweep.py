@@ -90,7 +90,7 @@ def test_picture_has_a_panel_for_each_environment_and_a_line_for_each_setting(
         config.env.name = "Acrobot"
         OmegaConf.save(config, swept / number / "config.yaml")
     seen: list[Any] = []
-    monkeypatch.setattr(charts, "_draw_lines", lambda axes, lines: seen.append(lines))
+    monkeypatch.setattr(charts, "_draw_lines", lambda axes, lines, _: seen.append(lines))
     sweep.report(swept, console=False)
     tasks = comparison.compare(runs.find([str(swept)])[0], {}).tasks
     panels = {

@@ -344,8 +344,8 @@ def events_of(run_dir: Path, kind: str) -> list[dict[str, Any]]:
 
 @pytest.mark.long
 def test_a_function_of_the_caller_makes_the_environments(known: Any) -> None:
-    same(known, train("env.processes=1", env=lambda: Known()))
-    same(known, train("env.batch=true", env=lambda num_envs: KnownWorlds(num_envs)))
+    same(known, train(METRICS, "env.processes=1", env=lambda: Known()))
+    same(known, train(METRICS, "env.batch=true", env=lambda num_envs: KnownWorlds(num_envs)))
     one, lock = Known(), threading.Lock()
     for env, settings, words in (
         (one, (), "env: is one environment, and a run needs several"),

@@ -67,7 +67,10 @@ VECTORS = [
 def test_a_vector_environment_gives_the_bits_of_single_ones(mode: Any, kind: str) -> None:
     """In training and in an evaluation, where single worlds start, each with its own seed."""
     name = "CartPole-v1"
-    given = {"vectorization_mode": kind, "vector_kwargs": {"autoreset_mode": mode}}
+    own: dict[str, Any] = {"autoreset_mode": mode}
+    if kind == "async":
+        own["context"] = "spawn"  # as a run does: this process has threads of JAX
+    given = {"vectorization_mode": kind, "vector_kwargs": own}
     make = partial(gymnasium.make_vec, name, max_episode_steps=25, **given)
     one = singles(partial(gymnasium.make, name, max_episode_steps=25))
     other = started(make)

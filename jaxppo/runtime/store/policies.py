@@ -80,7 +80,8 @@ def row_of(facts: RunFacts, seeds_of_all: Sequence[int] = (), seed: int | None =
     def score(row: int) -> tuple[bool, float]:
         member = facts.members[slots[row]]
         best = member["best"]
-        return member["failure"] is None, float(best[judged_by(best)]) if best else -math.inf
+        found = best[judged_by(best)] if best else None
+        return member["failure"] is None, float(found) if found is not None else -math.inf
 
     return max(range(len(slots)), key=score)
 
