@@ -17,15 +17,15 @@ from jaxppo.simulators.faults import (
     ANY_ERROR,
     Fault,
     ReturnedError,
+    in_function,
     in_words,
     shown,
-    told,
     values_of,
 )
 from jaxppo.simulators.group import VALUES, next_seed
 from jaxppo.simulators.making import without_repeats
 from jaxppo.simulators.spaces import Arrays, Leaf, batch_of, write
-from jaxppo.simulators.told import told as told_by
+from jaxppo.simulators.told import lookup
 
 OWN_STEP = "observation, reward, terminated, truncated, final observation, info"
 _CPU = 1, 3  # kinds of devices in DLPack: the host's memory, also if it is pinned
@@ -57,6 +57,7 @@ class Batch:
             env = self._make(num_envs=len(self._rows))
         self._worlds, self._space, self._steps = worlds_of(env), spaces_of(env)[1], 0
         self._like: Callable[[np.ndarray], Any] | None = None
+        # Of each metric, which worlds have told it since their episode started
         self._told = {name: np.zeros(len(self._rows), bool) for name in self._arrays.metrics}
 
     def reset(self) -> list[Fault]:
@@ -110,6 +111,8 @@ class Batch:
     def _start(self, chosen: np.ndarray) -> None:
         arrays, part = self._arrays, self._part
         obs = self._worlds.reset(chosen, arrays.seed[part])
+        for known in self._told.values():
+            known[chosen] = False
         if self._like is None:
             self._like = _as_arrays_like(_first(obs))
         self._write(arrays.obs, obs, chosen)
@@ -136,7 +139,7 @@ class Batch:
             found = _told(info, name, len(self._rows))
             arrays.metrics[name][part] = found
             known |= ~np.isnan(found)
-            if not known[over].all():
+            if not known[over & arrays.stepping[part]].all():
                 raise ReturnedError(
                     f"an episode ends, and its info has never told {name} of env.metrics"
                 )
@@ -168,7 +171,7 @@ class Batch:
         return [Fault(row, self._steps, f"returns {what}")]
 
     def _fault(self, function: str, error: BaseException) -> Fault:
-        return Fault(self._rows[0], self._steps, told(function, error), self._rows[-1])
+        return Fault(self._rows[0], self._steps, in_function(function, error), self._rows[-1])
 
     def _remake(self) -> None:
         self.close()
@@ -196,7 +199,7 @@ class Worlds:
     def step(self, actions: Any, resets: bool) -> Sequence[Any]:
         """Return observation, reward, terminated, truncated, last observation of episodes, info.
 
-        None for the last observation: it is the observation. With `resets`, where an episode ended
+        The last observation is None if it is the observation. With `resets`, where an episode ended
         the observation is that of the next one.
         """
         return values_of(self._env.step(actions), OWN_STEP)
@@ -233,6 +236,8 @@ class _Vector(Worlds):
 
 class _SameStep(_Vector):
     """It starts the next episode in the step that ends one."""
+
+    tells = False
 
     def step(self, actions: Any, resets: bool) -> Sequence[Any]:
         *found, info = self._step(actions)
@@ -380,10 +385,10 @@ def _as_arrays_like(example: Any) -> Callable[[np.ndarray], Any]:
 
 def _told(info: Mapping[str, Any], name: str, num: int) -> np.ndarray:
     """Return numbers `[N]` of an info; NaN where it tells none, as `_name` of Gymnasium says."""
-    value, group = told_by(info, name), name.rpartition(".")
+    value, group = lookup(info, name), name.rpartition(".")
     if value is None:
         return np.full(num, np.nan)
-    there = told_by(info, f"{group[0]}{group[1]}_{group[2]}")
+    there = lookup(info, f"{group[0]}{group[1]}_{group[2]}")
     found = _numbers(f"info {name}", value, num).astype(float)
     return found if there is None else np.where(_on_host(there), found, np.nan)
 

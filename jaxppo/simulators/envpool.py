@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxppo.simulators.faults import SimulatorError, in_words
 from jaxppo.simulators.spaces import Arrays, Leaf
-from jaxppo.simulators.told import told
+from jaxppo.simulators.told import lookup
 
 
 class EnvPool:
@@ -59,7 +59,7 @@ class EnvPool:
         arrays.reward[numbers] = reward
         arrays.terminated[numbers], arrays.truncated[numbers] = terminated, truncated
         for name, array in arrays.metrics.items():
-            array[numbers] = told(info, name)
+            array[numbers] = lookup(info, name)
         over = numbers[terminated | truncated]
         if rows is None and over.size:
             obs, *_, info = self._step(actions, over)

@@ -48,7 +48,7 @@ def values_of(returned: Any, names: str) -> Any:
     raise ReturnedError(f"returns {given} but must return {wanted}: {names}")
 
 
-def told(function: str, error: BaseException) -> str:
+def in_function(function: str, error: BaseException) -> str:
     """Say what a function of an environment has raised, or returned wrongly."""
     if isinstance(error, ReturnedError):
         return f"{function}: {error}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxppo.simulators.faults import ANY_ERROR, Fault, ReturnedError, shown, told, values_of
+from jaxppo.simulators.faults import ANY_ERROR, Fault, ReturnedError, in_function, shown, values_of
 from jaxppo.simulators.making import without_repeats
 from jaxppo.simulators.spaces import Arrays, Leaf, actions_of, write
 from jaxppo.simulators.told import names, number
@@ -226,7 +226,7 @@ def _told(function: str, error: BaseException, returned: Any) -> str:
     last = traceback.extract_tb(error.__traceback__)[-1]
     if "values to unpack" in str(error) and "gymnasium" in Path(last.filename).parts:  # a wrapper
         return f"{function}: must return {VALUES[function]}: {error}"
-    return told(function, error)
+    return in_function(function, error)
 
 
 def _close(env: Any) -> None:

@@ -8,19 +8,19 @@ import numpy as np
 from jaxppo.simulators.faults import ANY_ERROR, ReturnedError
 
 
-def told(info: Mapping[str, Any], name: str) -> Any:
+def lookup(info: Mapping[str, Any], name: str) -> Any:
     """Return what `info` holds by a name, such as episode.r of a dict in it; None: nothing."""
     if name in info:
         return info[name]
     for key, part in info.items():
         if isinstance(part, Mapping) and name.startswith(f"{key}."):
-            return told(part, name[len(key) + 1 :])
+            return lookup(part, name[len(key) + 1 :])
     return None
 
 
 def number(info: Mapping[str, Any], name: str) -> float:
     """Return a number of `info`; NaN if it is not there, `ReturnedError` if it is none."""
-    value = told(info, name)
+    value = lookup(info, name)
     if value is None:
         return float("nan")
     if not is_number(value):

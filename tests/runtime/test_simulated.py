@@ -46,6 +46,10 @@ SMALL = [
 KNOWN, TWIN = "env.target=simulators.Known", "env.target=simulators.Twin"
 LOCKSTEP = "arch.actors=1", "arch.max_policy_lag=0"
 WORLDS = "env.batch=true", "env.target=simulators.KnownWorlds"
+SAME_STEP = (
+    "+env.kwargs.vectorization_mode=sync",
+    "+env.kwargs.vector_kwargs={autoreset_mode: SameStep}",
+)
 METRICS = "env.metrics=[late.time:mean,late.odd:sum,action:max]"
 
 
@@ -628,9 +632,12 @@ def test_observations_without_entries_and_masks_that_do_not_fit(space: Any, word
         (("env.name=CartPole-v1", "env.wrappers=[nowhere.Wrapper]"), "env.wrappers=nowhere"),
         (("env.name=CartPole-v7", "env.batch=true"), "env.name=CartPole-v7: no such"),
         ((KNOWN, "env.batch=true"), "env.target=simulators.Known: cannot .*num_envs"),
-        (
-            ("env.name=CartPole-v1", "env.batch=true", "env.metrics=[x]"),
-            r"env.metrics=\[x\].* next episode",
+        *(
+            (
+                ("env.name=CartPole-v1", "env.batch=true", "env.metrics=[x]", *mode),
+                r"env.metrics=\[x\].* next episode",
+            )
+            for mode in ((), SAME_STEP)
         ),
         (("env.target=simulators.Fixed", "env.batch=true"), "simulators.Fixed: has num_envs=4"),
         (

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from simulators import LENGTH, FailingWorlds, Known, KnownVector, KnownWorlds, Tensor, Wide
+from simulators import LENGTH, LIMIT, FailingWorlds, Known, KnownVector, KnownWorlds, Tensor, Wide
 from test_simulators import parts_of
 
 from jaxppo.simulators import batch, making
@@ -89,6 +89,29 @@ def test_a_vector_environment_gives_the_bits_of_single_ones(mode: Any, kind: str
                 each.reset(np.flatnonzero(over), 20 + step + np.arange(over.sum()))
         np.testing.assert_array_equal(one.arrays.obs[0][:2], other.arrays.obs[0][:2])
     other.close()
+
+
+class Telling(KnownWorlds):
+    """Tells `odd` where the first action of an episode is 1; the last world never does."""
+
+    def step(self, actions: Any) -> Any:
+        *found, _ = super().step(actions)
+        told = np.where(self.state[1] == 1, 1.0, np.nan)
+        told[-1] = np.nan
+        return *found, {"odd": told}
+
+
+def test_each_episode_that_counts_must_tell_its_metrics() -> None:
+    found, counts = started(Telling, metrics=["odd"]), np.array([True, True, False])
+    for _ in range(LENGTH - 1):
+        found.step([np.ones(3, int)], counts)
+    assert found.arrays.metrics["odd"][:2].tolist() == [1.0, 1.0]
+    found.reset(range(3), range(3))  # a new episode has told nothing
+    for _ in range(LIMIT - 1):
+        found.step([np.zeros(3, int)], counts)
+    with pytest.raises(SimulatorError, match="odd"):
+        found.step([np.zeros(3, int)], counts)
+    found.close()
 
 
 OWN = {
