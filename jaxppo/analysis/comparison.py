@@ -69,7 +69,7 @@ class Comparison:
         return len(self.tasks) > 1 or bool(self.given)
 
     def judge(self, task: str) -> str:
-        """Return what scores of a task are: return, or the runs' arch.eval_metric."""
+        """Return the name of the score of a task: return, or the runs' arch.eval_metric."""
         own = next(group.runs[task] for group in self.groups if task in group.runs)
         return str(own[0].env.get("eval_metric", "return"))
 

@@ -46,9 +46,8 @@ class Run:
     # steps -> mean return, or mean of arch.eval_metric; without those that were not finite
     evaluations: dict[int, float]
     absolute: float | None  # absolute metric
-    told: dict[
-        str, float
-    ]  # mean return and means of env.metrics, of the absolute metric's episodes
+    # mean return and means of env.metrics, in the episodes of the absolute metric
+    told: dict[str, float]
     steps: int  # so far
     seconds: float | None  # of the whole program, which may have trained several runs
     versions: dict[str, str]  # of libraries; empty if not recorded
@@ -305,15 +304,10 @@ def _read(
         evaluations={
             int(event["steps"]): score
             for event in compare
-            if event["event"] == "eval" and (score := _score(event)) is not None
+            if event["event"] == "eval" and (score := score_of(event)) is not None
         },
         absolute=_number(end.get("absolute_metric")),
-        told={
-            name: value
-            for name, x in (judged[-1] if judged else {}).items()
-            if (name == "episode_return" or name.startswith(TOLD))
-            and (value := _number(x)) is not None
-        },
+        told=_told(judged[-1]) if judged else {},
         steps=_last_step(log),
         seconds=_number(end.get("seconds", log[-1].get("seconds") if log else None)),
         versions=end.get("versions") or _newest_manifest(home).get("versions") or {},
@@ -429,11 +423,17 @@ def _has_numbers(found: dict[str, Any]) -> bool:
     )
 
 
-def _score(event: Event) -> float | None:
+def score_of(event: Event) -> float | None:
     """Return the score of an evaluation; with several members, the best one's."""
     scores = [_number(value) for value in event.get(f"{scores_of_members(event)}s", [])]
     found = [score for score in scores if score is not None]
     return max(found, default=None) if scores else _number(event.get(judged_by(event)))
+
+
+def _told(event: Event) -> dict[str, float]:
+    """Return the mean return and the means of env.metrics that an evaluation has."""
+    found = {k: _number(x) for k, x in event.items() if k == "episode_return" or k.startswith(TOLD)}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _number(value: Any) -> float | None:

@@ -4,7 +4,7 @@ import contextlib
 import csv
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from jaxppo.analysis.charts import draw_sweep
 from jaxppo.analysis.comparison import compare, overall
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.stored import METRICS, SUMMARY
+from jaxppo.runtime.sinks import Event, of_environment
 from jaxppo.runtime.sinks.console import print_lines, print_table
 from jaxppo.runtime.sinks.marl_eval import MARL_EVAL, merge, save
 
@@ -105,15 +106,18 @@ def read(sweep_dir: Path) -> list[dict[str, Any]]:
     return jobs
 
 
-def _reached(log: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _reached(log: Sequence[Event]) -> dict[str, Any]:
     """Return the steps of an interrupted job, and its best evaluation so far."""
-    found = [event for event in log if event["event"] == "eval"]
-    scores = [math.nan if e["episode_return"] is None else e["episode_return"] for e in found]
-    if not np.isfinite(scores).any():
+    found = [e for e in of_environment(log) if e["event"] == "eval" and e["steps"] > 0]
+    scores = {i: score for i, e in enumerate(found) if (score := runs.score_of(e)) is not None}
+    if not scores:
         return {}
-    best = found[int(np.nanargmax(scores))]
+    first = max(scores, key=lambda i: scores[i])
+    best, score = found[first], scores[first]
+    metric = best.get("eval_metric")
     return {
-        "best_episode_return": best["episode_return"],
+        **({} if metric is None else {"eval_metric": metric, "best_score": score}),
+        "best_episode_return": score if metric is None else best["episode_return"],
         "best_steps": best["steps"],
         "steps": max(event["steps"] for event in log),
     }

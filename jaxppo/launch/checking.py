@@ -10,23 +10,21 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from jaxppo.analysis import sweep
-from jaxppo.config.fields import ConfigError, as_override
-from jaxppo.config.messages import count
+from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import CONFIG, LOCAL, plain
 from jaxppo.envs.contract import glance
 from jaxppo.launch.command_line import checked, endings
 from jaxppo.launch.composing import literal, without_plus
-from jaxppo.launch.continuing import can_continue
+from jaxppo.launch.continuing import end_sweep
 from jaxppo.launch.errors import one_line
 from jaxppo.launch.resuming import settings_of, warn_of_omitted_sinks
 from jaxppo.launch.sharing import check_workers
 from jaxppo.launch.sweeping import check_sweep, check_sweeper
 from jaxppo.runtime.hosts import clusters, processes
 from jaxppo.runtime.run.jobs import prepare
-from jaxppo.runtime.sinks.console import print_lines
 from jaxppo.runtime.store import checkpoint
-from jaxppo.runtime.store.directories import check_run_dir, claim, release
+from jaxppo.runtime.store.directories import check_run_dir, claim
 
 
 class Check(Callback):
@@ -69,21 +67,8 @@ class Check(Callback):
             check_sweep(config.hydra.job.config_name, list(config.hydra.overrides.task))
             _claim("hydra.sweep.dir", sweep_dir)
             _check_sweep_dir(sweep_dir)  # another process may have been faster
-            endings.callback(_end_sweep, config, sweep_dir)
-
-
-def _end_sweep(config: DictConfig, sweep_dir: Path) -> None:
-    """Report the results of a sweep, even if jobs failed or did not begin; unlock its directory."""
-    try:
-        sweep.report(sweep_dir, console=bool(OmegaConf.select(config, "logger.console")))
-        left = [job for job in sweep.read(sweep_dir) if not sweep.has_ended(job)]
-        if left and can_continue(sweep_dir):
-            print_lines(
-                f"{count(left, 'job')} did not end: "
-                f"{as_override('resume', str(sweep_dir))} continues the sweep"
-            )
-    finally:
-        release(sweep_dir)
+            console = bool(OmegaConf.select(config, "logger.console"))
+            endings.callback(end_sweep, sweep_dir, console=console)
 
 
 def _check_run(config: DictConfig, settings: Config) -> None:

@@ -1,6 +1,5 @@
-"""Resume a sweep as a sweep: `resume=SWEEP` continues its jobs, as few programs as can be."""
+"""Resume a sweep: `resume=SWEEP` continues its unfinished jobs, in as few programs as possible."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,30 +10,32 @@ from jaxppo.analysis import runs, sweep
 from jaxppo.config.fields import ConfigError, as_override
 from jaxppo.config.messages import count
 from jaxppo.config.stored import CONFIG
-from jaxppo.launch.resuming import SWEEP, compose_run
+from jaxppo.launch.resuming import OF_RESUME, SWEEP, compose_run, is_setting
 from jaxppo.launch.sweeping import groups, train
 from jaxppo.runtime.run.jobs import Job
 from jaxppo.runtime.sinks.console import print_lines
 from jaxppo.runtime.store import checkpoint
 from jaxppo.runtime.store.directories import claim, release
 
-_OF_THIS_MACHINE = ("resume=", "trust=")
-
 
 def continue_sweep(command: str, folder: Path, arguments: Sequence[str]) -> bool:
     """Train the jobs of a sweep that have not ended; return whether all have ended well.
 
     `arguments` are settings that change, as `resume` of a run allows them: with any, jobs that have
-    ended go on too. A job that never began begins. The table of all jobs is written and printed.
+    ended go on too. A job that never began begins. At the end the table has all jobs.
     """
-    typed = [each for each in arguments if not re.match(r"\+{0,2}resume=", each)]
     _check(command, folder, arguments)
     claim(folder)
     try:
-        changed = [each for each in typed if not each.lstrip("+").startswith(_OF_THIS_MACHINE)]
-        jobs = _unfinished(command, folder, typed, every=bool(changed))
+        rows = sweep.read(folder)
+        if all(is_setting(each, *OF_RESUME) for each in arguments):  # no setting changes
+            left = [row for row in rows if not sweep.has_ended(row)]
+        else:
+            left = rows
+        typed = [each for each in arguments if not is_setting(each, "resume")]
+        jobs = [_job(command, folder / row["job"], typed) for row in left]
         programs = groups_of(jobs)
-        every = count(sweep.read(folder), "job")
+        every = count(rows, "job")
         print_lines(f"resume={folder}: {len(jobs)} of {every}, as {count(programs, 'program')}")
         failed = [
             outcome
@@ -46,15 +47,28 @@ def continue_sweep(command: str, folder: Path, arguments: Sequence[str]) -> bool
             print_lines(f"a job failed: {error}")
         return not failed
     finally:
-        sweep.report(folder, console=True)
+        end_sweep(folder, console=True)
+
+
+def end_sweep(folder: Path, *, console: bool) -> None:
+    """Report the results of a sweep, even if jobs failed or did not begin; unlock its directory."""
+    try:
+        sweep.report(folder, console=console)
+        left = [job for job in sweep.read(folder) if not sweep.has_ended(job)]
+        if left and can_continue(folder):
+            print_lines(
+                f"{count(left, 'job')} did not end: {as_override('resume', str(folder))} "
+                "continues the sweep"
+            )
+    finally:
         release(folder)
 
 
 def _check(command: str, folder: Path, arguments: Sequence[str]) -> None:
     """Raise `ConfigError` if this command cannot continue the sweep."""
-    for flag in (each for each in arguments if each.startswith("-")):
+    if flags := [each for each in arguments if each.startswith("-")]:
         raise ConfigError(
-            f"{flag}: has no effect with resume={folder}, which goes on with the jobs of that "
+            f"{flags[0]}: has no effect with resume={folder}, which goes on with the jobs of that "
             "sweep; leave it out"
         )
     hydra = _record(folder)
@@ -66,8 +80,8 @@ def _check(command: str, folder: Path, arguments: Sequence[str]) -> None:
         )
     if not can_continue(folder):
         raise ConfigError(
-            f"resume={folder}: its sweeper chose jobs by the results of others, and its search "
-            "cannot go on; resume=DIR continues one of the jobs"
+            f"resume={folder}: a sweep whose sweeper chose jobs by results cannot be resumed as a "
+            "whole; resume=DIR continues one of its jobs"
         )
 
 
@@ -84,23 +98,16 @@ def _record(folder: Path) -> dict[str, Any]:
     return dict(found.get("hydra", {})) if isinstance(found, dict) else {}
 
 
-def _unfinished(command: str, folder: Path, typed: Sequence[str], *, every: bool) -> list[Job]:
-    """Return the jobs that have not ended; with `every`, all."""
-    jobs = []
-    for row in sweep.read(folder):
-        home = folder / row["job"]
-        if not every and sweep.has_ended(row):
-            continue
-        if (home / CONFIG).exists():
-            own = [*typed, as_override("resume", str(home))]
-        else:  # it never began
-            own = [*runs.overrides(home), *typed]
-        jobs.append(Job(compose_run(command, own), home.absolute(), resume=True, group=folder.name))
-    return jobs
+def _job(command: str, home: Path, typed: Sequence[str]) -> Job:
+    """Return a job that goes on, or begins if it never did."""
+    begun = (home / CONFIG).exists()
+    own = [as_override("resume", str(home))] if begun else runs.overrides(home)
+    config = compose_run(command, [*own, *typed])
+    return Job(config, home.absolute(), resume=True, group=home.parent.name)
 
 
 def groups_of(jobs: Sequence[Job]) -> list[list[Job]]:
-    """Return the jobs of each program: of equal shapes, and as far as each other."""
+    """Group jobs that can share a program: equal shapes, and the same number of steps done."""
     found: dict[tuple[int, ...], list[Job]] = {}
     for job in jobs:
         assert job.run_dir is not None

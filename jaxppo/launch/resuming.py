@@ -21,20 +21,18 @@ from jaxppo.launch.composing import composed, literal, plain_settings, typed_tex
 from jaxppo.runtime.store.directories import check_is_run, check_tree
 
 SWEEP = "multirun.yaml"  # what Hydra writes of its settings in the directory of a sweep
+OF_RESUME = ("resume", "resume_allow", "trust", *LOCAL)  # change nothing of a stored run
 _BUDGET = ("arch.total_timesteps", "arch.num_updates")
 
 
 def resume_overrides(arguments: Sequence[str]) -> list[str]:
     """Return overrides that make Hydra use the resumed directory and write no files of its own."""
-    given = [argument for argument in arguments if re.match(r"\+{0,2}resume=", argument)]
-    if not given:
-        return []
-    run_dir = typed_text(given[-1].partition("=")[2])
+    typed, run_dir = _resumed(arguments)
     if run_dir is None:
         return []
     if {"-m", "--multirun"} & set(arguments):
-        raise ConfigError(f"{given[-1]}: resumes one run at a time; leave out -m")
-    check_is_run(given[-1], Path(run_dir))
+        raise ConfigError(f"{typed}: resumes one run at a time; leave out -m")
+    check_is_run(typed, Path(run_dir))
     for argument in arguments:
         if re.match(r"\+{0,2}hydra\.run\.dir=", argument):
             raise ConfigError(f"{argument}: a resumed run stays in its directory; leave it out")
@@ -43,11 +41,21 @@ def resume_overrides(arguments: Sequence[str]) -> list[str]:
 
 def sweep_of(arguments: Sequence[str]) -> Path | None:
     """Return the sweep that `resume` names; None if it names a run, or there is none."""
-    given = [each for each in arguments if re.match(r"\+{0,2}resume=", each)]
-    folder = typed_text(given[-1].partition("=")[2]) if given else None
+    folder = _resumed(arguments)[1]
     if folder is None or (Path(folder) / CONFIG).exists():
         return None
     return Path(folder) if (Path(folder) / SWEEP).is_file() else None
+
+
+def _resumed(arguments: Sequence[str]) -> tuple[str, str | None]:
+    """Return the argument `resume=DIR`, the last if there are several, and its directory."""
+    given = [each for each in arguments if is_setting(each, "resume")]
+    return (given[-1], typed_text(given[-1].partition("=")[2])) if given else ("", None)
+
+
+def is_setting(argument: str, *keys: str) -> bool:
+    """Return whether an argument sets one of `keys`."""
+    return "=" in argument and argument.partition("=")[0].lstrip("+") in keys
 
 
 def compose_run(config_name: str, overrides: Sequence[str]) -> Config:
@@ -146,7 +154,7 @@ def _typed(hydra_config: Any, composed: DictConfig) -> Iterator[tuple[str, Any]]
     parser = OverridesParser.create()
     for override in parser.parse_overrides(typing.cast(list[str], overrides)):
         key = override.package or override.key_or_group.replace("/", ".")
-        if key in ("resume", "resume_allow", "trust", *LOCAL):
+        if key in OF_RESUME:
             continue
         if override.is_delete():
             raise ConfigError(f"{override.input_line}: a run keeps its settings; set it to null")

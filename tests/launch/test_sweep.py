@@ -120,6 +120,19 @@ def test_a_job_whose_summary_is_damaged_old_or_missing_did_not_finish(swept: Pat
     assert {f["job"]: f["summary"]["status"] for f in sweep.read(swept)}["2"] == "finished"
 
 
+def test_an_interrupted_job_has_its_best_evaluation_so_far(tmp_path: Path) -> None:
+    """By what its policies are compared by, and not that of the untrained policy."""
+    typed = ["env=cartpole", "arch.seed=1"]
+    untrained = {"steps": 0, "episode_return": 9.0}
+    job(tmp_path / "0", typed, None, [untrained, -3.0, 0.0, None])
+    told = [{"eval_metric": "far", "env/far": x, "episode_return": -x} for x in (1.0, 4.0, 2.0)]
+    job(tmp_path / "1", typed, None, told)
+    plain, judged = (found["summary"] for found in sweep.read(tmp_path))
+    assert (plain["best_episode_return"], plain["best_steps"], plain["steps"]) == (0.0, 300, 400)
+    assert (judged["eval_metric"], judged["best_score"], judged["best_steps"]) == ("far", 4.0, 200)
+    assert judged["best_episode_return"] == -4.0
+
+
 def ended(gamma: str, first: int, **summary: Any) -> dict[str, Any]:
     """A job, as `sweep.read` returns it."""
     return {"settings": {"gamma": gamma, "arch.seed": str(first)}, "summary": summary}
