@@ -126,7 +126,7 @@ class Algorithm(abc.ABC):
     def details(self, system: System, agent: AgentState, batch: Batch) -> Any:
         """Return `detail_metrics` of the agent after the epochs on `batch` `[L, S]`.
 
-        Called with `logger.details=true`.
+        Called with `logger.details=true`. The batch has no steps of `burn_in`.
         """
         del system, agent, batch
         return self.detail_metrics()

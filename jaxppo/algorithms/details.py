@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from jaxppo.algorithms import memory
 from jaxppo.algorithms.metrics import GREATEST, NoMetrics, identity, metric, metrics, over_axes
 from jaxppo.algorithms.optimizers import greatest_second_moment
 from jaxppo.types import AgentState, Batch, System
@@ -28,6 +29,8 @@ def of_update(system: System, agent: AgentState, batch: Batch) -> Any:
     # Without this, the compiler could fuse these sums with those of learning, in another order
     params, batch = jax.lax.optimization_barrier((agent.policy.params, batch))
     agent = dataclasses.replace(agent, policy=dataclasses.replace(agent.policy, params=params))
+    if system.burn_in:
+        batch = memory.burn_in(system, agent, batch)
     own = over_axes(system.axes, system.algorithm.details(system, agent, batch))
     return Details(second_moment_max=greatest_second_moment(agent.opt_state), own=own)
 

@@ -4,8 +4,9 @@
         system.algorithm=jaxppo.algorithms.distributional_ppo.DistributionalPPO
 
 PPO with that head learns the mean of returns: each target is one number, spread over nearby atoms.
-Here it is the law of r + gamma Z, projected to the atoms: Bellemare et al. 2017 (arXiv 1707.06887),
-eq. 7, mixed over steps by `gae_lambda`. Its mean is PPO's own target, as far as the atoms reach.
+Here the target is the distribution of r + gamma Z, projected to the atoms: Bellemare et al. 2017
+(arXiv 1707.06887), eq. 7, mixed over steps by `gae_lambda`. Its mean is PPO's target, unless
+returns leave the range of the atoms.
 """
 
 import dataclasses
@@ -38,18 +39,23 @@ class DistributionalPPO(PPO):
     @classmethod
     def build(cls, config: Config, env: Environment) -> Self:
         """Make the algorithm of a run; `ConfigError` if its settings or its critic do not fit."""
-        algorithm, settings = super().build(config, env), config.system
+        settings: Any = config.system
+        algorithm = super().build(config, env)
         key = f"system.algorithm={settings.algorithm}"
         if not isinstance(algorithm.network.example()[1].value, CategoricalValue):
-            raise ConfigError(f"{key}: needs a histogram; add network/critic_head=categorical")
-        refused: dict[str, Any] = {"normalize_values": False, "advantages": "gae"}
-        for name, needed in refused.items():
-            if (given := getattr(settings, name)) != needed:
-                shown = str(given).lower()
-                raise ConfigError(
-                    f"system.{name}={shown}: {key} has targets in units of reward, without "
-                    f"importance ratios; leave it out"
-                )
+            raise ConfigError(
+                f"{key}: needs a critic that predicts a distribution; add "
+                "network/critic_head=categorical"
+            )
+        if settings.normalize_values:
+            raise ConfigError(
+                f"system.normalize_values=true: {key} has value targets in units of reward; set it "
+                "to false"
+            )
+        if settings.advantages != "gae":
+            raise ConfigError(
+                f"system.advantages={settings.advantages}: {key} has no importance ratios; take gae"
+            )
         return algorithm
 
     def targets(

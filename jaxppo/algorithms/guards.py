@@ -39,6 +39,12 @@ def outcome(found: Any) -> Outcome:
     return Outcome(metrics=found, counted=yes, learnt=yes, skipped=~yes)
 
 
+def no_outcome(nothing: Any) -> Outcome:
+    """Return the outcome of a minibatch that was not evaluated; its metrics are `nothing`."""
+    no = jnp.zeros((), bool)
+    return Outcome(metrics=nothing, counted=no, learnt=no, skipped=no)
+
+
 def unless_nonfinite(step: Step, nothing: Any) -> Step:
     """Decorate a step: if its loss or gradient is not finite, the agent stays as it was.
 
@@ -90,8 +96,8 @@ def _step_or_skip(
         return _stop(system, agent, stopped, moved, outcome(found), nothing)
 
     def skip(agent: AgentState) -> Any:
-        no = jnp.zeros((), bool)
-        return (agent, ~no), Outcome(metrics=nothing, counted=no, learnt=no, skipped=no)
+        found = no_outcome(nothing)
+        return (agent, ~found.counted), found
 
     agent, stopped = progress
     return jax.lax.cond(all_stopped(stopped), skip, look, agent)
@@ -144,58 +150,68 @@ def until_settled(
 ) -> Callable[..., Any]:
     """Decorate `scan(step, refresh, carry)`: the epochs end once the loss hardly changes.
 
-    That is when the mean losses of two epochs, one after the other, differ by less than `least`.
+    That is when the mean losses of two consecutive epochs differ by less than `least`.
     """
 
-    def one(step: Step, batch: Batch, progress: tuple[Any, Settling], indices: jax.Array) -> Any:
-        carry, losses = progress
-        losses = _turned(losses, losses.seen == system.num_minibatches, least)
-
-        def learn(carry: Any) -> Any:
-            moved, found = step(batch, carry, indices)
-            return jax.tree.map(partial(jnp.where, losses.settled), carry, moved), outcome(found)
-
-        def skip(carry: Any) -> Any:
-            no = jnp.zeros((), bool)
-            return carry, Outcome(metrics=nothing, counted=no, learnt=no, skipped=no)
-
-        carry, found = jax.lax.cond(all_stopped(losses.settled), skip, learn, carry)
-        counted = found.counted & ~losses.settled
-        losses = dataclasses.replace(
-            losses,
-            total=losses.total + jnp.where(counted, found.metrics.total_loss, 0.0),
-            counted=losses.counted + counted,
-            seen=losses.seen + 1,
-        )
-        found = Outcome(
-            metrics=jax.tree.map(partial(jnp.where, losses.settled), nothing, found.metrics),
-            counted=counted,
-            learnt=found.learnt & ~losses.settled,
-            skipped=found.skipped & ~losses.settled,
-        )
-        return (carry, losses), found
-
     def settling_scan(step: Step, refresh: Callable[..., Batch], carry: Any) -> Any:
-        zero, no = jnp.zeros(()), jnp.zeros((), bool)
-        begun = Settling(
-            total=zero, counted=zero, seen=jnp.int32(0), before=jnp.float32(jnp.nan), settled=no
+        zero, none = jnp.zeros(()), jnp.float32(jnp.nan)
+        losses = Settling(
+            total=zero, counted=zero, seen=jnp.int32(0), before=none, settled=jnp.zeros((), bool)
         )
         if refresh is not keep_batch:
-            inner = refresh
-            refresh = lambda progress, batch: inner(progress[0], batch)  # noqa: E731
-        (carry, _), found = scan(partial(one, step), refresh, (carry, begun))
+            refresh = partial(_refresh_unless_settled, refresh)
+        learn = partial(_step_unless_settled, system, step, nothing, least)
+        (carry, _), found = scan(learn, refresh, (carry, losses))
         return carry, found
 
     return settling_scan
 
 
-def _turned(losses: Settling, over: jax.Array, least: jax.Array) -> Settling:
-    """Return the losses at the start of a minibatch; `over`: the epoch before it has ended."""
-    mean = losses.total / losses.counted  # NaN if none counted
+def _step_unless_settled(
+    system: System,
+    step: Step,
+    nothing: Any,
+    least: jax.Array,
+    batch: Batch,
+    progress: tuple[Any, Settling],
+    indices: jax.Array,
+) -> Any:
+    """Take a step, unless the epochs of all members have ended, and count its loss."""
+    carry, losses = progress
+    settled = losses.settled
+
+    def learn(carry: Any) -> Any:
+        moved, found = step(batch, carry, indices)
+        return jax.tree.map(partial(jnp.where, settled), carry, moved), outcome(found)
+
+    carry, found = jax.lax.cond(
+        all_stopped(settled), lambda carry: (carry, no_outcome(nothing)), learn, carry
+    )
+    found = Outcome(
+        metrics=jax.tree.map(partial(jnp.where, settled), nothing, found.metrics),
+        counted=~settled & found.counted,
+        learnt=~settled & found.learnt,
+        skipped=~settled & found.skipped,
+    )
+    return (carry, _count_loss(system, losses, found, least)), found
+
+
+def _refresh_unless_settled(
+    refresh: Callable[..., Batch], progress: tuple[Any, Settling], batch: Batch
+) -> Batch:
+    carry, losses = progress
+    return _refresh_or_keep(refresh, (carry, losses.settled), batch)
+
+
+def _count_loss(system: System, losses: Settling, found: Outcome, least: jax.Array) -> Settling:
+    """Return the losses after a minibatch, the last of which may end the epochs."""
+    total = losses.total + jnp.where(found.counted, found.metrics.total_loss, 0.0)
+    counted, seen = losses.counted + found.counted, losses.seen + 1
+    mean, over = total / counted, seen == system.num_minibatches  # the mean is NaN if none counted
     return Settling(
-        total=jnp.where(over, 0.0, losses.total),
-        counted=jnp.where(over, 0.0, losses.counted),
-        seen=jnp.where(over, 0, losses.seen),
+        total=jnp.where(over, 0.0, total),
+        counted=jnp.where(over, 0.0, counted),
+        seen=jnp.where(over, 0, seen),
         before=jnp.where(over, mean, losses.before),
         settled=losses.settled | (over & (jnp.abs(mean - losses.before) < least)),
     )

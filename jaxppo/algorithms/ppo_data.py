@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from jaxppo.algorithms import memory
 from jaxppo.algorithms.acting import unroll
 from jaxppo.algorithms.hyperparameters import SystemHyperparameters
 from jaxppo.algorithms.metrics import GREATEST, LEAST, SUM, metric, metrics
@@ -110,8 +109,6 @@ class DetailMetrics:
 
 def details(ppo: Any, system: System, agent: PPOAgent, batch: Batch) -> DetailMetrics:
     """Return the details of an update from the agent after its epochs, by one more forward pass."""
-    if system.burn_in:
-        batch = memory.burn_in(system, agent, batch)
     steps = batch.steps
     _, output = unroll(system, agent.policy, batch.carry, steps.obs, steps.reset)
     # Both values in the normalisation of now, which has moved since the rollout

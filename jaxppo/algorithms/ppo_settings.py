@@ -5,8 +5,6 @@ import math
 from functools import lru_cache
 from typing import Any
 
-import jax
-
 from jaxppo.algorithms.objectives import (
     CLIPPED,
     OBJECTIVES,
@@ -17,7 +15,7 @@ from jaxppo.algorithms.objectives import (
 )
 from jaxppo.config.fields import ConfigError, is_import_path, other_default, setting, traced
 from jaxppo.config.schema import Config, SystemConfig, SystemNumbers
-from jaxppo.networks.building import LEAD
+from jaxppo.networks.building import LEAD, check_stored
 from jaxppo.ops.actions import has_dimensions
 from jaxppo.ops.values import ScalarValue
 from jaxppo.types import Network
@@ -176,6 +174,28 @@ class PPOSettings(PPONumbers, SystemConfig):
     def check(self) -> None:
         """Raise `ConfigError` if settings contradict each other."""
         super().check()
+        self._check_objective()
+        if self.advantages == "vtrace" and not self.recompute_targets:
+            raise ConfigError(
+                "system.advantages=vtrace corrects for changes of the policy since the rollout, "
+                "but targets are computed before the policy changes; add "
+                "system.recompute_targets=true, or use gae"
+            )
+        if self.recompute_targets and self.normalize_values:
+            raise ConfigError(
+                "system.recompute_targets=true does not work with system.normalize_values=true, "
+                "since the critic has not learnt the new normalisation; set one of them to false"
+            )
+        self._check_rates()
+        has_high = self.clip_eps_high is not None or "clip_eps_high" in self.schedules
+        if has_high and not self._takes_clipping:
+            high = "null with a schedule" if self.clip_eps_high is None else self.clip_eps_high
+            raise ConfigError(
+                f"system.clip_eps_high={high} needs system.objective={' or '.join(CLIPPED)}, not "
+                f"{self.objective}; or set it to null, without a schedule"
+            )
+
+    def _check_objective(self) -> None:
         if self.adapt_kl_coef and self.objective != "penalty":
             raise ConfigError(
                 f"system.adapt_kl_coef=true needs system.objective=penalty, not {self.objective}; "
@@ -194,7 +214,7 @@ class PPOSettings(PPONumbers, SystemConfig):
         if self.log_ratio_clip is not None and self.objective in UNCLAMPED:
             raise ConfigError(
                 f"system.log_ratio_clip={self.log_ratio_clip}: system.objective={self.objective} "
-                "does not read one ratio of each action; set it to null"
+                "does not use the probability ratio of the whole action; set it to null"
             )
         if self.epochs > 1:
             _check_weights(self, f"system.epochs={self.epochs}")
@@ -203,44 +223,30 @@ class PPOSettings(PPONumbers, SystemConfig):
                 "system.adapt_kl_coef=true needs a system.kl_coef above 0, not 0.0, which no "
                 "factor changes; or set it to false"
             )
-        if self.advantages == "vtrace" and not self.recompute_targets:
-            raise ConfigError(
-                "system.advantages=vtrace corrects for changes of the policy since the rollout, "
-                "but targets are computed before the policy changes; add "
-                "system.recompute_targets=true, or use gae"
-            )
-        if self.recompute_targets and self.normalize_values:
-            raise ConfigError(
-                "system.recompute_targets=true does not work with system.normalize_values=true, "
-                "since the critic has not learnt the new normalisation; set one of them to false"
-            )
-        if self.adapt_learning_rates and self.decay_learning_rates:
+
+    def _check_rates(self) -> None:
+        if not self.adapt_learning_rates:
+            return
+        if self.decay_learning_rates:
             raise ConfigError(
                 "system.adapt_learning_rates=true needs system.decay_learning_rates=false, since "
                 "both set the learning rates"
             )
-        if self.adapt_learning_rates and (given := {"actor_lr", "critic_lr"} & {*self.schedules}):
+        if given := {"actor_lr", "critic_lr"} & {*self.schedules}:
             raise ConfigError(
                 f"system.schedules.{min(given)}: system.adapt_learning_rates=true sets the rates; "
                 "leave one of them out"
             )
-        if self.adapt_learning_rates and self.epochs * self.num_minibatches == 1:
+        if self.epochs * self.num_minibatches == 1:
             raise ConfigError(
                 "system.adapt_learning_rates=true: with one gradient step an update "
                 "(system.epochs=1, system.num_minibatches=1) the KL is always measured before "
                 "any change; raise one of them, or set it to false"
             )
-        if self.adapt_learning_rates and not self.lr_min <= self.actor_lr <= self.lr_max:
+        if not self.lr_min <= self.actor_lr <= self.lr_max:
             raise ConfigError(
                 f"system.actor_lr={self.actor_lr}: adapt_learning_rates starts with it, so it must "
                 f"be between system.lr_min={self.lr_min} and system.lr_max={self.lr_max}"
-            )
-        has_high = self.clip_eps_high is not None or "clip_eps_high" in self.schedules
-        if has_high and not self._takes_clipping:
-            high = "null with a schedule" if self.clip_eps_high is None else self.clip_eps_high
-            raise ConfigError(
-                f"system.clip_eps_high={high} needs system.objective={' or '.join(CLIPPED)}, not "
-                f"{self.objective}; or set it to null, without a schedule"
             )
 
     def check_sizes(self, minibatch_size: int) -> None:
@@ -274,25 +280,20 @@ def check_fit(config: Config, network: Network) -> None:
             )
     if settings.objective == "clip_dimensions" and not has_dimensions(output.distribution):
         raise ConfigError(
-            "system.objective=clip_dimensions: the distribution of network.actor_head does not say "
-            "what each dimension contributes; take objective=clip, or network/actor_head=auto"
+            "system.objective=clip_dimensions: the distribution of network.actor_head has no "
+            "log-probability of each dimension; take objective=clip, or network/actor_head=auto"
         )
     if reads_distribution(settings.objective):
-        shapes = [x.shape for x in jax.tree.leaves(output.distribution)]
-        if any(shape[:2] != LEAD for shape in shapes):
-            raise ConfigError(
-                f"system.objective={settings.objective}: stores the distribution of each step, "
-                f"but network.actor_head gives arrays {shapes} for {LEAD} steps; let the head "
-                "broadcast them to [L, S, ...], or take objective=clip"
-            )
+        key = f"system.objective={settings.objective}"
+        check_stored(key, output.distribution, ", or take objective=clip")
 
 
 def _check_weights(settings: PPOSettings, key: str) -> None:
     """Raise `ConfigError` if `key` lets an older policy act, and the objective has no ratios."""
     if settings.objective == "reinforce" and not settings.importance_weights:
         raise ConfigError(
-            f"system.objective=reinforce: with {key}, an older policy has acted than the one that "
-            "learns, and the gradient is biased; add system.importance_weights=true"
+            f"system.objective=reinforce: with {key}, the data come from an older policy, and its "
+            "gradient is biased; add system.importance_weights=true"
         )
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from jaxppo.algorithms import memory
 from jaxppo.algorithms.acting import next_values, state_values, unroll
 from jaxppo.algorithms.algorithm import Algorithm
 from jaxppo.algorithms.hyperparameters import SystemHyperparameters
@@ -309,8 +308,6 @@ class PQN(Algorithm):
 
     def details(self, system: System, agent: PQNAgent, batch: Batch) -> DetailMetrics:
         """Return the extremes and the histogram of Q(s_t, a_t)."""
-        if system.burn_in:
-            batch = memory.burn_in(system, agent, batch)
         steps = batch.steps
         _, output = unroll(system, agent.policy, batch.carry, steps.obs, steps.reset)
         q = output.estimate.select(steps.action).mean()

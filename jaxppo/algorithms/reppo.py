@@ -6,8 +6,8 @@ of the update, and returns to that policy elsewhere. Two multipliers are learnt:
 entropy at a target, beta the KL at its bound. The file is in the order of the paper: settings,
 acting, targets, losses of critic, policy and multipliers.
 
-Entropies and KLs are exact here; the paper estimates both from actions. Of discrete actions so are
-the means of Q under the policy.
+Entropies and KLs are exact here; the paper estimates both from actions. For discrete actions, means
+of Q under the policy are exact too.
 """
 
 import dataclasses
@@ -90,8 +90,7 @@ class REPPONumbers(SystemNumbers):
     )
     kl_bound: float = traced(
         0.1,
-        "KL(old || new) of a state, in nats, from which on the policy returns to that at the start "
-        "of the update",
+        "KL(old || new) of a state, in nats, above which the loss of the policy only reduces it",
         above=0,
         tune=(0.01, 1.0),
     )
@@ -194,8 +193,8 @@ class REPPO(ActorCritic):
     def init(self, key: jax.Array) -> PyTree:
         """Return the network's parameters and `multipliers`.
 
-        These are the logarithms of alpha and beta less those of their initial values, so that
-        initial values are hyperparameters.
+        These are log(alpha / initial_alpha) and log(beta / initial_beta), so that initial values
+        are hyperparameters.
         """
         zero = jnp.zeros((), jnp.float32)
         return {**self.network.init(key), "multipliers": {"alpha": zero, "beta": zero}}
@@ -225,7 +224,7 @@ class REPPO(ActorCritic):
         return dataclasses.replace(acted, extras=Extras(seed=seed, output=kept))
 
     def describe(self, policy: Policy, output: Any, action: PyTree) -> PolicyInfo:
-        """Return Q of the actions, and the distribution with its entropy; of discrete Q's mean."""
+        """Return Q of the actions (discrete: its mean over the policy), and the distribution."""
         distribution = output.distribution
         raw = distribution.mode() if action is None else action
         value = self.critic(policy.params, output, raw)[0].value
@@ -241,7 +240,7 @@ class REPPO(ActorCritic):
         return self.network.critic(params, output.features, inputs), inputs
 
     def mean_q(self, distribution: Any, q: jax.Array) -> jax.Array:
-        """Return Q of an action, `[L, S]`: of discrete ones the mean over the policy."""
+        """Return Q, `[L, S]`; for discrete actions, its mean over the policy."""
         if self.num_actions is None:
             return q
         return jnp.sum(jax.nn.softmax(distribution.logits) * q, axis=-1)

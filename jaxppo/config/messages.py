@@ -24,6 +24,11 @@ def brief(error: BaseException, lines: int = 1) -> str:
     return " ".join(said[:lines])[:300] or type(error).__name__
 
 
+def of_gymnasium(name: str) -> str | None:
+    """Return the settings that choose an id of Gymnasium, such as Hopper-v5; None if it is none."""
+    return f"env=gymnasium env.name={name}" if re.search(r"-v\d+$", name) else None
+
+
 def installing(extra: str) -> str:
     """Return the command that installs what an extra of this package needs.
 

@@ -7,7 +7,6 @@ import importlib
 import importlib.metadata
 import importlib.util
 import math
-import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -19,7 +18,7 @@ import numpy as np
 
 from jaxppo.config.fields import ConfigError, check
 from jaxppo.config.importing import load
-from jaxppo.config.messages import installing, named
+from jaxppo.config.messages import installing, named, of_gymnasium
 from jaxppo.config.schema import LIBRARIES, EnvConfig
 from jaxppo.envs.ranges import check_known, evaluation_config, kind_of
 from jaxppo.simulators.faults import ANY_ERROR
@@ -230,8 +229,8 @@ def unknown(config: EnvConfig, known: Iterable[str]) -> ConfigError:
     lower = {each.lower(): each for each in ids}
     near = [lower[m] for m in difflib.get_close_matches(name.lower(), list(lower), 3, 0.3)]
     more = "; a module that registers yours goes into env.module"
-    if re.search(r"-v\d+$", name):
-        more += f"; an id of Gymnasium: env=gymnasium env.name={name}"
+    if settings := of_gymnasium(name):
+        more += f"; an id of Gymnasium: {settings}"
     some = f"the nearest: {', '.join(near)}" if near else f"there are {', '.join(ids[:3])}, ..."
     return ConfigError(
         f"env.name={name}: no such {config.library} environment; {some} (of {len(ids)}{more})"

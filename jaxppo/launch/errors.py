@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.messages import of_gymnasium
 from jaxppo.config.parse import unknown_key
 from jaxppo.launch.composing import BRANCHES, LAYERS, config_dir
 from jaxppo.runtime.hosts import processes
@@ -220,8 +221,8 @@ def _translate(message: str, missing: str = "") -> str:
 
 def _elsewhere(group: str, choice: str) -> list[str]:
     """Return where a choice is: in a folder of the group, or an id of Gymnasium."""
-    if group == "env" and re.search(r"-v\d+$", choice):
-        return [f"env=gymnasium env.name={choice}"]
+    if group == "env" and (settings := of_gymnasium(choice)):
+        return [settings]
     home = config_dir() / group
     found = sorted(home.glob(f"*/{choice}.yaml")) if re.fullmatch(r"\w+", choice) else []
     return [f"{group}={file.relative_to(home).with_suffix('').as_posix()}" for file in found]

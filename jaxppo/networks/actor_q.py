@@ -15,6 +15,7 @@ from jaxppo.kernels.products import Dense
 from jaxppo.networks.building import (
     LEAD,
     check_one_number,
+    check_stored,
     hide_privileged,
     make_layer,
     make_layers,
@@ -49,9 +50,10 @@ class ActionValue:
 class Layers(nn.Module):
     """input_layer -> SHARED -> (ACTOR -> actor_head, HISTORY -> features of the critic).
 
-    The critic is (features, action) -> EMBEDDING -> critic_head. Of N discrete actions the
-    embedding does not depend, and critic_head has a value for each. `critic_prediction` maps the
-    embedding and the action to the next embedding and the reward. See `composed.Layers`.
+    The critic is (features, action) -> EMBEDDING -> critic_head. With N discrete actions the
+    embedding does not depend on the action, and critic_head has a value for each.
+    `critic_prediction` maps the embedding and the action to the next embedding and the reward. See
+    `composed.Layers`.
     """
 
     input_layer: nn.Module
@@ -101,7 +103,10 @@ class Layers(nn.Module):
 
 
 class Prediction(nn.Module):
-    """A layer as wide as the embedding of an action of `num_inputs`, then a linear one."""
+    """A hidden layer as wide as the embedding, then a linear layer.
+
+    The action has `num_inputs` numbers.
+    """
 
     num_inputs: int
 
@@ -164,7 +169,10 @@ def build(config: Config, env: Environment) -> ActorQ:
     names = ("input_layer", *SHARED, *ACTOR, "critic_input", *CRITIC)
     layers = make_layers(config, names, ("input_layer",))
     if not config.network.critic_head:
-        raise ConfigError("network.critic_head=null: every critic needs one; categorical is one")
+        raise ConfigError(
+            "network.critic_head=null: REPPO needs a critic head; set "
+            "network/critic_head=categorical"
+        )
     of_actions = {"action_space": space} if is_discrete else {}
     num_inputs = space.num_values if is_discrete else int(np.prod(space.shape, dtype=int))
     actor_head = config.network.actor_head or {"_target_": "jaxppo.networks.heads.follow"}
@@ -202,9 +210,4 @@ def _try_out(config: Config, env: Environment, composed: Any) -> None:
             f"network.critic_head: gives shape {value.shape} for {LEAD} steps, but must give "
             f"{wanted}; network/critic_head=categorical does"
         )
-    shapes = [x.shape for x in jax.tree.leaves(distribution)]
-    if any(shape[:2] != LEAD for shape in shapes):
-        raise ConfigError(
-            f"network.actor_head: gives arrays {shapes} for {LEAD} steps, but REPPO stores the "
-            "distribution of each; let it broadcast them to [L, S, ...]"
-        )
+    check_stored(f"system.algorithm={config.system.algorithm}", distribution)

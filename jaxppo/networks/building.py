@@ -263,6 +263,19 @@ def _ignores_reset(memory: Any, features: PyTree) -> bool:
     return is_finite and not all(jax.tree.all(jax.tree.map(alike, *pair)) for pair in outputs)
 
 
+def check_stored(key: str, distribution: Any, way_out: str = "") -> None:
+    """Raise `ConfigError` if a distribution for `LEAD` steps cannot be stored step by step.
+
+    `key` is the setting that stores it, and `way_out` a further way out.
+    """
+    shapes = [x.shape for x in jax.tree.leaves(distribution)]
+    if any(shape[:2] != LEAD for shape in shapes):
+        raise ConfigError(
+            f"{key}: stores the distribution of each step, but network.actor_head gives arrays "
+            f"{shapes} for {LEAD} steps; let the head broadcast them to [L, S, ...]{way_out}"
+        )
+
+
 def check_one_number(name: str, shape: tuple[int, ...]) -> None:
     """Raise `ConfigError` unless a head gives one number per step."""
     if shape != LEAD:

@@ -90,7 +90,7 @@ class _QHead(nn.Module):
 class ScalarQHead(_QHead):
     """One Q-value for each action. Weights are orthogonal with gain 1; see `_QHead`.
 
-    Errors are squared; with a `huber_delta`, up to it, and linear above: Mnih et al. 2015 (DQN).
+    The loss is the squared error, or with a `huber_delta` the Huber loss: Mnih et al. 2015 (DQN).
     """
 
     huber_delta: float | None = None

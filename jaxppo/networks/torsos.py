@@ -37,7 +37,7 @@ class MLP(nn.Module):
     """Dense layers, each followed by optional layer norm and the activation.
 
     Orthogonal weights of gain sqrt(2), zero biases. Without `activate_final` the last layer has no
-    activation. Without `bias` dense layers have none, since layer norm adds its own.
+    activation. Without `bias` dense layers have none; for use with `layer_norm`, which has its own.
     """
 
     layer_sizes: Sequence[int] = (64, 64)

@@ -7,13 +7,14 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import NETWORK, build, on_devices, small_config
 from killing import Killed
-from runs import MEMORY, VARIANTS, assert_equal, coin, logged
+from runs import MEMORY, QUIET, VARIANTS, assert_equal, coin, logged
 
 from jaxppo.analysis import runs
 from jaxppo.config.fields import ConfigError
@@ -122,6 +123,26 @@ UNFIT: list[tuple[dict[str, Any], dict[str, Any], str]] = [  # variant, more of 
     ),
     ({}, {"seed": 2}, r"has arch\.seed=42, but the run has arch\.seed=2"),
 ]
+
+
+@pytest.mark.parametrize(
+    "changes, key",
+    [
+        ({"logger": {"every": 1}}, "logger.every=1"),
+        ({"logger": {"details": True}}, "logger.details=true"),
+        ({"env": {"target": "envs.Shown", "metrics": ["time"]}}, r"env.metrics=\[time\]"),
+    ],
+)
+def test_metrics_of_a_block_that_has_begun_keep_their_shape(
+    changes: dict[str, Any], key: str
+) -> None:
+    logger = {**QUIET, **changes.pop("logger", {})}
+    config, found = small_config(**changes, logger=logger), SimpleNamespace(path="there")
+    facts = SimpleNamespace(updates=1, every=None, config=plain(small_config(logger=QUIET)))
+    with pytest.raises(ConfigError, match=f"^{key}:"):
+        saving._check_metrics(config, found, facts)  # type: ignore[arg-type]
+    facts.updates = 0  # between blocks there are none
+    saving._check_metrics(config, found, facts)  # type: ignore[arg-type]
 
 
 @pytest.mark.long
@@ -358,6 +379,7 @@ def test_saving_takes_its_share_of_the_time(tmp_path: Path) -> None:
 SCRIPT = """
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from killing import asked
 from programs import share_programs
 from runs import coin

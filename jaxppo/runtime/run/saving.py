@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.algorithms.report import Metrics, zero_metrics
-from jaxppo.config.fields import ConfigError, as_argument
+from jaxppo.config.fields import ConfigError, as_argument, as_override
 from jaxppo.config.given import is_given
 from jaxppo.config.schema import HOW_RUN, Config
 from jaxppo.config.stored import SUMMARY, keep_config, plain
@@ -190,33 +190,36 @@ def _check_facts(
             "updates apart, and later ones too, so that a resume finds them again; keep "
             f"arch.num_evaluation={before}"
         )
-    every = job.config.logger.every
-    if facts.updates and every != facts.every:
-        raise ConfigError(
-            f"logger.every={every}: {found.path} was written between two evaluations with "
-            f"logger.every={facts.every}; keep that value"
-        )
-    told, metrics = facts.config.get("env", {}).get("metrics", []), job.config.env.metrics
-    if facts.updates and told != metrics:
-        raise ConfigError(
-            f"env.metrics=[{','.join(metrics)}]: {found.path} was written between two evaluations "
-            f"with env.metrics=[{','.join(told)}]; keep that value"
-        )
-    judge, metric = arch.get("eval_metric"), job.config.arch.eval_metric
+    _check_metrics(job.config, found, facts)
+    return gaps
+
+
+def _check_metrics(config: Config, found: Checkpoint, facts: RunFacts) -> None:
+    """Raise `ConfigError` if metrics since the last evaluation, or scores, would not compare."""
+    arch, env, logger = (facts.config.get(name, {}) for name in ("arch", "env", "logger"))
+    shapes = (  # what shapes the metrics of a block that has begun
+        ("logger.every", facts.every, config.logger.every),
+        ("logger.details", logger.get("details", False), config.logger.details),
+        ("env.metrics", env.get("metrics", []), config.env.metrics),
+    )
+    for key, before, now in shapes:
+        if facts.updates and before != now:
+            raise ConfigError(
+                f"{as_override(key, now)}: {found.path} was written between two evaluations with "
+                f"{as_override(key, before)}; keep that value"
+            )
+    judge, metric = arch.get("eval_metric"), config.arch.eval_metric
     if judge != metric:
         raise ConfigError(
             f"arch.eval_metric={metric or 'null'}: the evaluations of {found.path} were compared "
             f"by {judge or 'the return'}; keep arch.eval_metric={judge or 'null'}"
         )
-    return gaps
 
 
 def has_other_env(stored: Mapping[str, Any], config: Config) -> bool:
     """Return whether a setting of `env` differs from the `stored` settings of a checkpoint."""
-    before = {
-        "metrics": [],
-        **stored.get("env", {}),
-    }  # an older version may have had other settings
+    # An older version may have had other settings
+    before = {"metrics": [], **stored.get("env", {})}
     env = {name: x for name, x in plain(config)["env"].items() if name not in HOW_RUN}
     return any(not _is_same(env[name], before[name]) for name in before if name in env)
 

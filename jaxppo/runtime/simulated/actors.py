@@ -143,6 +143,10 @@ def naming(number: int, num_actors: int) -> Iterator[None]:
         raise SimulatorError(f"actor {number}: {error}") from error
 
 
+# What actors have put there: the number of each, and its rollout or what it raised
+Results = queue.Queue[tuple[int, Timed | BaseException]]
+
+
 class Threads:
     """Actors in threads of their own, which collect while the learner learns.
 
@@ -155,7 +159,7 @@ class Threads:
         self._policies: dict[int, PyTree] = {}
         self._changed = threading.Condition()  # of policies, of results taken, of closing
         self._closing = False
-        self._queues: list[queue.Queue[Timed | BaseException]] = [queue.Queue() for _ in actors]
+        self._queues: list[Results] = [queue.Queue() for _ in actors]  # by actor
         self._threads = [
             threading.Thread(target=self._run, args=(number, actor), daemon=True, name="actor")
             for number, actor in enumerate(actors)
@@ -175,16 +179,12 @@ class Threads:
 
     def get(self) -> Iterator[tuple[int, Timed]]:
         """Yield the next rollout of every actor, with its number; raise what an actor raised."""
-        for number, results in enumerate(self._queues):
-            yield number, _result(results)
+        yield from map(_take, self._queues)
 
     def _choose(self, rollout: int) -> int | None:
         """Return the version of the policy that collects, None if it is not there yet."""
         version = max(0, rollout - self._lag)
         return version if version in self._policies else None
-
-    def _put(self, number: int, result: Timed | BaseException) -> None:
-        self._queues[number].put(result)
 
     def _run(self, number: int, actor: Actor) -> None:
         rollout = 0
@@ -201,10 +201,11 @@ class Threads:
                     policy = self._policies[version]
                 waited = time.perf_counter() - began
                 with naming(number, len(self._actors)):
-                    self._put(number, actor.collect(policy, version, waited=waited))
+                    found = actor.collect(policy, version, waited=waited)
+                self._queues[number].put((number, found))
                 rollout += 1
         except BaseException as error:
-            self._put(number, error)
+            self._queues[number].put((number, error))
 
     def close(self) -> None:
         """Stop all threads, each after its step; those of Ray after their rollout.
@@ -231,37 +232,33 @@ class Threads:
 class Racing(Threads):
     """Actors that do not wait for one another: the learner takes what is ready first.
 
-    Each rollout is collected with the newest policy of its start, so it depends on the speed of the
-    actors which rollouts an update has. An actor waits while as many rollouts are ready as an
+    Each rollout uses the newest policy when it starts, so the rollouts of an update depend on the
+    speed of the actors. An actor waits while as many rollouts are ready as an
     update takes.
     """
 
     def __init__(self, actors: Sequence[Any], lag: int, num_taken: int) -> None:
         super().__init__(actors, lag)
         self._num_taken = num_taken
-        self._ready: queue.Queue[tuple[int, Timed | BaseException]] = queue.Queue()
+        self._queues = [queue.Queue()] * len(actors)  # one for all
 
     def get(self) -> Iterator[tuple[int, Timed]]:
         """Yield rollouts as they come, with the numbers of their actors, without end."""
         while True:
-            number, found = self._ready.get()
+            taken = _take(self._queues[0])
             with self._changed:
                 self._changed.notify_all()
-            if isinstance(found, BaseException):
-                raise found
-            yield number, found
+            yield taken
 
     def _choose(self, rollout: int) -> int | None:
         del rollout
-        full = self._ready.qsize() >= self._num_taken
+        full = self._queues[0].qsize() >= self._num_taken
         return None if full or not self._policies else max(self._policies)
 
-    def _put(self, number: int, result: Timed | BaseException) -> None:
-        self._ready.put((number, result))
 
-
-def _result(results: "queue.Queue[Timed | BaseException]") -> Timed:
-    found = results.get()
+def _take(results: Results) -> tuple[int, Timed]:
+    """Return the next rollout in a queue, with its actor; raise what that actor raised."""
+    number, found = results.get()
     if isinstance(found, BaseException):
         raise found
-    return found
+    return number, found

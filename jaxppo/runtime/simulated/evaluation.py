@@ -24,7 +24,8 @@ class _EpisodeQueue:
     """Assigns episodes to environments, and records their results.
 
     Each device and member (a row) has `num` environments and `total` episodes. An environment that
-    ends an episode gets the next one that has not begun. In waves, it does when all have ended.
+    ends an episode gets the next one that has not begun. `in_waves`, new ones start only
+    when all that run have ended.
     """
 
     def __init__(

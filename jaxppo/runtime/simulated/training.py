@@ -99,7 +99,7 @@ class Training:
         return state, total
 
     def _collect(self, state: LearnerState, *, threaded: bool) -> tuple[LearnerState, list[Timed]]:
-        """Return the rollouts of an update, and the state whose episodes they continue."""
+        """Return the state whose episodes the rollouts of an update continue, and the rollouts."""
         if self._returned is None or self._returned.key is not state.acting.key:
             self._restart(state)
         policy = self._policy(state)
@@ -124,7 +124,7 @@ class Training:
             self._threads.start()
             self._episodes = [
                 _part(state.acting, number % self._num_taken, self._num_taken)
-                for number in range(self._num_actors)
+                for number in range(self._num_actors if self._follow else 0)
             ]
         self._threads.publish(self._version, policy)
         if self._follow:
@@ -137,7 +137,10 @@ class Training:
     def _take_first(
         self, state: LearnerState, ready: Iterable[tuple[int, Timed]]
     ) -> tuple[LearnerState, list[Timed]]:
-        """Take the first rollouts that are not too old, each after what its actor had before."""
+        """Return the state and the first rollouts that are not too old.
+
+        The state has the episodes that the actors of these rollouts had begun.
+        """
         taken, begun = [], []
         for number, timed in ready:
             before = dataclasses.replace(self._episodes[number], key=state.acting.key)
@@ -162,9 +165,10 @@ class Training:
         return remote.hand_over(policy) if self._remote else policy
 
     def follow_selection(self) -> None:
-        """Collect anew with the selected policies: actors in threads may be ahead with others'.
+        """Restart the actors at the next update, after members were selected.
 
-        Episodes start anew, so that it does not matter how far ahead an actor was.
+        Actors in threads may have collected with policies from before the selection. Episodes start
+        anew, so that it does not matter how far ahead an actor was.
         """
         if self._in_threads:
             self._returned = None
