@@ -27,7 +27,7 @@ COMMANDS = """python -m jaxppo.COMMAND, or jaxppo COMMAND, each with --help and 
   check_env    check an environment of your own
   clear_cache  delete the compiled programs that runs have cached
 
-From Python: jaxppo.train, make_train, compose and load; see help(jaxppo.train)."""
+From Python: jaxppo.train, make_train, rollouts, compose and load; see help(jaxppo.train)."""
 
 
 NAMES = re.findall(r"^  (\w+)", COMMANDS, re.MULTILINE)

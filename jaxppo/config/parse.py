@@ -23,8 +23,8 @@ RENAMED = {
 
 # Names in other libraries, in lower case, and the settings they are here (docs/migration.md)
 ELSEWHERE = {
-    "lr": "system.actor_lr and system.critic_lr, or of PQN system.learning_rate",
-    "learning_rate": "system.actor_lr and system.critic_lr, or of PQN system.learning_rate",
+    "lr": "system.actor_lr and system.critic_lr",
+    "learning_rate": "system.actor_lr and system.critic_lr",
     "anneal_lr": "system.decay_learning_rates",
     "n_steps": "system.rollout_length",
     "num_steps": "system.rollout_length",

@@ -320,19 +320,20 @@ class SystemConfig(SystemNumbers):
         for name in self.adam_numbers():
             if self.optimizer not in ("adam", "adamw") or name in self.optimizer_kwargs:
                 raise ConfigError(
-                    f"system.adam_{name}={getattr(self, f'adam_{name}')}: is for "
-                    "system.optimizer=adam or adamw, whose system.optimizer_kwargs have no "
-                    f"{name}; set it to null"
+                    f"system.adam_{name}={getattr(self, f'adam_{name}')}: needs "
+                    f"system.optimizer=adam or adamw, and no {name} in system.optimizer_kwargs; "
+                    "mend one of them, or set it to null"
                 )
         if self.min_loss_change is not None and self.epochs < 3:
             raise ConfigError(
-                f"system.min_loss_change={self.min_loss_change}: two epochs are compared before a "
-                f"third, and system.epochs={self.epochs}; raise that to 3, or set it to null"
+                f"system.min_loss_change={self.min_loss_change}: compares two epochs before a "
+                f"third, which system.epochs={self.epochs} lacks; raise that to 3, or set it to "
+                "null"
             )
         if not self.obs_min_std < self.obs_max_std:
             raise ConfigError(
                 f"system.obs_min_std={self.obs_min_std} must be below "
-                f"system.obs_max_std={self.obs_max_std}"
+                f"system.obs_max_std={self.obs_max_std}; lower the first or raise the second"
             )
         if self.obs_norm_warmup_steps and not self.normalize_observations:
             raise ConfigError(
@@ -622,8 +623,8 @@ class LoggerConfig:
     )
     alarm_loss: float | None = setting(
         None,
-        "write an alarm event at once if the mean loss of a call, of about a second, is above "
-        "this; null: never",
+        "write an alarm event if the mean loss since the last check, about a second ago, is above "
+        "this or NaN; null: never",
         above=0,
     )
     json: bool = setting(True, "write metrics.jsonl (one object per event) and summary.json")

@@ -21,8 +21,8 @@ TRUSTED = (
 def check_trust(settings: dict[str, Any], trust: Sequence[str]) -> list[str]:
     """Raise `ConfigError` if settings import something that is neither in `TRUSTED` nor trusted.
 
-    Return what is trusted beyond `TRUSTED`: `trust`, the names in JAXPPO_TRUST (parted by commas),
-    and what the settings import if a run of this user had the same; see `remember`.
+    Return what is trusted beyond `TRUSTED`: `trust`, the comma-separated names in JAXPPO_TRUST, and
+    the imports of these settings if this user has trained with the same; see `remember`.
 
     `settings` are plain containers, because parsing them would already import `system.algorithm`.
     A path is imported only if its prefix is trusted. The object found must also be defined under a

@@ -1,4 +1,8 @@
-"""Simulators whose observations are shown as wrappers of JAX environments show them."""
+"""Apply observation wrappers of JAX environments (mask, frame stack, extras) to simulators.
+
+The wrappers wrap a stub, `Taken`, and the results of simulators are passed through them in the
+argument where JAX environments take random keys.
+"""
 
 import copy
 import dataclasses
@@ -16,14 +20,14 @@ from jaxppo.types import PyTree, TimeStep, zeros
 
 @dataclasses.dataclass(frozen=True)
 class _Taken:
-    """What simulators returned, in the place of keys `[B]`."""
+    """Results of `B` simulators, which take the place of keys `[B]`."""
 
     shape: tuple[int, ...]
     result: Any  # observation of a reset, `TimeStep` of a step
 
 
 class Taken:
-    """A `types.Environment` that hands on what simulators have returned."""
+    """A stub of `types.Environment` that returns the results of simulators."""
 
     pool_size = 0
 

@@ -81,7 +81,7 @@ class Simulated:
         return env
 
     def problems(self) -> list[str] | None:
-        """Return what Gymnasium's own checker finds in one environment; None if it has no such."""
+        """Return what Gymnasium's checker finds in one environment; None if it does not apply."""
         if self._make_drawn is None:  # no environment can be made alone
             return None
         with contextlib.closing(self._make_drawn()) as env:
@@ -98,8 +98,8 @@ class Simulated:
         """
         if self._make_drawn is None:
             raise ConfigError(
-                f"{self.name}: cannot be drawn; only environments of Gymnasium that are made one "
-                "by one can"
+                f"env={self.name}: cannot be drawn, since env.batch and EnvPool give no pictures; "
+                "only single environments of Gymnasium can (env=gymnasium)"
             )
         env = self._make_drawn()
         frames, rewards = {}, []
@@ -162,7 +162,7 @@ def check_running(config: EnvConfig) -> None:
     if config.step_timeout is not None and not config.processes:
         raise ConfigError(
             f"env.step_timeout={config.step_timeout}: only a process of its own can be stopped; "
-            "set env.processes to at least 1, or it to null"
+            "set env.processes to at least 1, or env.step_timeout=null"
         )
     if config.isolated and not config.processes:
         raise ConfigError(

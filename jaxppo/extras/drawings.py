@@ -565,7 +565,7 @@ def _style(axes: Any, title: str) -> None:
 def caption(picture: np.ndarray, text: str, *, size: int = 13, least: int = 180) -> Picture:
     """Put a line of text, `size` pixels high, above a picture, uint8 `[H, W, 3]`.
 
-    The result has at `least` that width.
+    The result is at least `least` pixels wide.
     """
     height, width, _ = picture.shape
     image = Image.new("RGB", (max(width, least), height + CAPTION), WHITE)

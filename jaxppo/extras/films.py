@@ -139,7 +139,7 @@ def film(
 
 
 def scores_of(policy: TrainedPolicy, episodes: list[Episode]) -> list[np.ndarray]:
-    """Return the returns of episodes; after `arch.eval_metric`, if there is one."""
+    """Return what ranks episodes: their `arch.eval_metric`, if it is set, then their returns."""
     found, metric = totals(episodes), policy.config.arch.eval_metric
     return [*([] if metric is None else [found[f"metrics/{metric}"]]), found["returns"]]
 

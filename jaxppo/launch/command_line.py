@@ -137,7 +137,10 @@ def command(
             found = dataclasses.replace(found, **{str(places): paths})
         elif paths:
             if len(paths) > 1:
-                raise ConfigError(f"{paths[1]}: there is one {places}, {paths[0]}; leave it out")
+                raise ConfigError(
+                    f"{paths[1]}: there can be one {places}, and {paths[0]} is given already; "
+                    "leave one of them out"
+                )
             found = dataclasses.replace(found, **{str(places): paths[0]})
         with _warnings_as_lines():
             run(found)

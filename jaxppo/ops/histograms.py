@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 
 NUM_BINS = 96
-# Bins are even within +-SMALL and grow by about a third beyond it; the last two hold what is left
+# Bins are even within +-SMALL and grow by about a third beyond it; the first and the last also
+# count what is beyond
 SMALL, LARGE = 1e-2, 1e4
 _STEP = 2.0 * np.arcsinh(LARGE / SMALL) / NUM_BINS
 

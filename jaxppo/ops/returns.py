@@ -63,9 +63,9 @@ def n_step_returns(
     G^1_t = r_t + gamma_t V(s'_t) and
     G^n_t = r_t + gamma_t ((1 - w_t) V(s'_t) + w_t G^{n-1}_{t+1}) with w_t = lambda_t (1 - e_t).
 
-    With `lambda_` None, which is 1, Sutton and Barto 2018, eq. 7.1; below 1 the lambda return cut
-    off after `n` steps, eq. 12.18 with h = t + n. Arrays are `[T, B]`, `lambda_` `[T, B]` or a
-    scalar; returns `[T, B]`. It takes `n` passes over the arrays, or one if `n >= T`.
+    `lambda_=None`, the same as 1, is the n-step return: Sutton and Barto 2018, eq. 7.1; below 1 it
+    is the truncated lambda return, eq. 12.18 with h = t + n. Arrays are `[T, B]`, `lambda_` is
+    `[T, B]` or a scalar; returns `[T, B]`. It takes `n` passes over the arrays, or one if `n >= T`.
     """
     _check(reward, discount, next_value, truncated)
     chex.assert_scalar_positive(n)

@@ -1,4 +1,4 @@
-"""Numbers of steps that add up to a number of the episode: last, sum, mean or max."""
+"""Aggregate metrics of steps over episodes: last, sum, mean or max."""
 
 from collections.abc import Mapping
 from typing import Any

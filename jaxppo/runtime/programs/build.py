@@ -44,9 +44,10 @@ def build(config: Config, plan: Plan) -> System:
     _check_entries(config, env)
     metrics, judge = config.env.metric_kinds, config.arch.eval_metric
     if judge is not None and judge not in metrics:
-        known = f"one of {', '.join(metrics)}" if metrics else f"such as env.metrics=[{judge}]"
+        known = ", ".join(metrics) or "[]"
         raise ConfigError(
-            f"arch.eval_metric={judge}: must be a name of env.metrics, {known}; null is the return"
+            f"arch.eval_metric={judge}: must be a name of env.metrics ({known}); "
+            f"add it there, as in env.metrics=[{judge}], or set this to null for the return"
         )
     system = config.system
     algorithm: Algorithm = algorithm_class(system.algorithm).build(config, env)

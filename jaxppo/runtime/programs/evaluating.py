@@ -90,5 +90,5 @@ def judged_by(event: Mapping[str, Any]) -> str:
 
 
 def scores_of_members(event: Mapping[str, Any]) -> str:
-    """Return the start of the names of the members' scores: all, and statistics over them."""
+    """Return the prefix of the keys of members' scores: member_return, or member_score."""
     return "member_return" if event.get("eval_metric") is None else "member_score"

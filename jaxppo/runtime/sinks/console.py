@@ -138,9 +138,11 @@ def _train(event: Event) -> list[str]:
 
 def _alarm(event: Event) -> list[str]:
     of = f" of seed {event['seed']}" if "seed" in event else ""
+    limit = f"above logger.alarm_loss={event['alarm_loss']:g}"
+    wrong = limit if math.isfinite(event["loss"]) else "not finite (logger.alarm_loss)"
     return [
-        f"{event['steps']:>13,} steps  alarm: loss {event['loss']:.4g}{of} is above "
-        f"logger.alarm_loss={event['alarm_loss']:g}; train return {number(event['episode_return'])}"
+        f"{event['steps']:>13,} steps  alarm: loss {event['loss']:.4g}{of} is {wrong}; train "
+        f"return {number(event['episode_return'])}"
     ]
 
 
