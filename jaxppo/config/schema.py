@@ -62,6 +62,13 @@ class ArchConfig:
         "actors_wait=first at most, and older rollouts are discarded",
         low=0,
     )
+    act_on: str = setting(
+        "device",
+        "for environments that are not written in JAX: where actions of training are computed: on "
+        "the devices that learn (device), or on the host's CPU (cpu), which starts small networks "
+        "sooner than an accelerator",
+        choices=("device", "cpu"),
+    )
     learn: bool = setting(
         True, "false: collect and evaluate, but change no parameters, to debug an environment"
     )

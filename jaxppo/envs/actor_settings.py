@@ -30,7 +30,7 @@ def check(config: Config, env: Environment, num_envs: int, num_devices: int) -> 
     arch = config.arch
     if not is_simulated(env):
         why = f"{env.name} is written in JAX, so it steps in the compiled program; leave it out"
-        for name in OF_ACTORS:
+        for name in (*OF_ACTORS, "act_on"):
             if (value := getattr(arch, name)) != getattr(ArchConfig, name):
                 raise ConfigError(f"arch.{name}={value}: {why}")
         refuse(config.env, OF_SIMULATORS, why)

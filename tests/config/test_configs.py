@@ -464,7 +464,7 @@ CHOICES = {
     if "choices" in field.metadata
 }
 # Libraries of environments and Ray are extras, and some resets are not for all environments
-ACTORS = ("arch.actors_on", "arch.actors_wait")
+ACTORS = ("arch.actors_on", "arch.actors_wait", "arch.act_on")
 BUILT = [key for key in CHOICES if key.partition(".")[0] != "env" and key not in ACTORS]
 
 

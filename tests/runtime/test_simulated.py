@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from conftest import on_devices
 from gymnasium import spaces
 from simulators import Calendar, Failing, Known, KnownWorlds, Nested
 
@@ -278,6 +279,34 @@ def test_actors_are_reproducible_and_the_lag_is_logged(tmp_path: Path) -> None:
         shares = [value for name, value in event.items() if name.endswith("_share")]
         assert len(shares) == 5
         assert all(0 <= share <= 1.01 for share in shares)
+
+
+ELSEWHERE = """
+import sys
+import jax
+import numpy as np
+import jaxppo
+from jaxppo.runtime.hosts import devices
+
+asked = []
+devices.host_cpu = lambda: asked.append(1) or jax.devices()[1]
+here, there = (
+    jaxppo.train([*sys.argv[1:], f"arch.act_on={place}"], progress=False)
+    for place in ("device", "cpu")
+)
+assert asked and here.policy.num_devices == 2
+params = (run.policy.policy.params for run in (here, there))
+for one, other in zip(*map(jax.tree.leaves, params)):
+    np.testing.assert_array_equal(one, other)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", [(), ("arch.actors=2",)])
+def test_actions_may_be_computed_on_another_device(kind: tuple[str, ...]) -> None:
+    """One device acts for both parts `D` of the learner."""
+    settings = (KNOWN, *RECURRENT, *kind)
+    on_devices(2, ELSEWHERE, *SMALL, *settings, "arch.total_num_envs=8")
 
 
 class Uneven(Known):

@@ -15,6 +15,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxppo.config.fields import ConfigError
 from jaxppo.config.importing import is_installed
 from jaxppo.kernels.platforms import compiling_for
 from jaxppo.runtime.hosts import cgroups, processes
@@ -70,14 +71,16 @@ def may_have_accelerator() -> bool:
     return bool(devices) or any(vendor in _VENDORS for vendor in vendors)
 
 
-_chosen: ContextVar[tuple[Sequence[jax.Device], int] | None] = ContextVar("_chosen", default=None)
+_chosen: ContextVar[tuple[Sequence[jax.Device], int | None] | None] = ContextVar(
+    "_chosen", default=None
+)
 
 
 @contextlib.contextmanager
-def using(chosen: Sequence[jax.Device], memory: int) -> Iterator[None]:
-    """Context in which programs are built and compiled for devices of another machine.
+def using(chosen: Sequence[jax.Device], memory: int | None = None) -> Iterator[None]:
+    """Context in which programs are built and compiled for other devices than those of the run.
 
-    `memory` is what programs may use of each device, in bytes.
+    `memory` is what programs may use of each device, in bytes; None: the device says it.
     """
     token = _chosen.set((chosen, memory))
     try:
@@ -143,15 +146,30 @@ def machine() -> str:
     return f"{of}{cores} of {names[0] if names else processor.machine()}"
 
 
+def host_cpu() -> jax.Device:
+    """Return the host's CPU; `ConfigError` if JAX was told to leave it out."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError as error:
+        platforms = os.environ.get("JAX_PLATFORMS", "")
+        raise ConfigError(
+            f"arch.act_on=cpu: JAX_PLATFORMS={platforms} leaves the CPU out; set "
+            f"JAX_PLATFORMS={platforms},cpu, or leave it out"
+        ) from error
+
+
 def parallel(
     function: Callable[..., Any], num_devices: int, *, donate: tuple[int, ...] = ()
 ) -> Any:
     """Map `function` over the leading axis `D`, one slice per device; return a `jax.jit`.
 
-    `jax.pmap` does the same, but does not give access to the traced program.
+    Where there are fewer devices than slices, each takes its part of them by `vmap`. `jax.pmap`
+    does the same, but does not give access to the traced program.
     """
 
     def on_each(*args: PyTree) -> PyTree:
+        if placed.mesh.size < num_devices:
+            return jax.vmap(function)(*args)
         results = function(*jax.tree.map(lambda x: x[0], args))
         return jax.tree.map(lambda x: x[None], results)
 

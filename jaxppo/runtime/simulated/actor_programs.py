@@ -27,6 +27,15 @@ def compile_actor(
     system: System, config: Config, state: LearnerState, number: int
 ) -> tuple[ActorPrograms, float]:
     """Compile the programs of an actor; return them and the seconds that it took."""
+    if config.arch.act_on == "cpu":
+        with devices.using([devices.host_cpu()]):
+            return _compile(system, config, state, number)
+    return _compile(system, config, state, number)
+
+
+def _compile(
+    system: System, config: Config, state: LearnerState, number: int
+) -> tuple[ActorPrograms, float]:
     each = part_of(system, config)
     rollout = rollout_shapes(each, state)
     build = partial(compile.compile_program, compiler=config.arch.compiler)
@@ -38,7 +47,8 @@ def compile_actor(
     begin = build(partial(stepwise.begin_members, chosen, system), memory)
     act = partial(stepwise.act_members, each)
     acting = build(act, policy, memory, rollout.obs, rollout.reset, step, donate=(1,))
-    programs = ActorPrograms(init.call, begin.call, acting.call)
+    on = devices.of_run(rollout.reset.shape[0])
+    programs = ActorPrograms(init.call, begin.call, acting.call, on)
     return programs, init.seconds + begin.seconds + acting.seconds
 
 

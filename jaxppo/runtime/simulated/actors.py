@@ -36,6 +36,7 @@ class ActorPrograms:
     init: Any  # init_actors
     begin: Any  # begin_members
     act: Any  # act_members
+    devices: Sequence[jax.Device]  # on which these run
 
 
 class Actor:
@@ -62,7 +63,8 @@ class Actor:
         self._reset = np.ones(shape, bool)
         self._memory: PyTree = None
         self.stopping = False  # another thread asks `collect` to raise `SimulatorError`
-        self._place = devices.sharding(devices.of_run(shape[0]))
+        self._place = devices.sharding(programs.devices)
+        self._home = devices.sharding(devices.of_run(shape[0]))
         self._steps = [self._place_step(step) for step in range(rollout_length)]
 
     @property
@@ -75,6 +77,7 @@ class Actor:
 
     def start(self, policy: PyTree, key: jax.Array) -> None:
         """Continue the streams of keys `[D, P, U]`, and the episodes that have begun."""
+        policy, key = jax.device_put((policy, key), self._place)
         if self._memory is None:
             self._memory = self._programs.init(policy, key)
         else:
@@ -90,6 +93,7 @@ class Actor:
         flags = self._rollout_of(results)
         if key is not None:
             self.start(policy, key)
+        policy = jax.device_put(policy, self._place)
         memory = self._programs.begin(self._memory)  # a copy, which `act` overwrites
         first: dict[str, Any] = {"obs": self._env.observation(self._obs), "reset": self._reset}
         for step, placed in enumerate(self._steps):
@@ -116,6 +120,7 @@ class Actor:
             metrics=dict[str, Any](zip(arrays.metrics, flags[3:], strict=True)),
             **dict[str, Any](zip(("reward", "terminated", "truncated"), flags[:3], strict=True)),
         )
+        memory = jax.device_put(memory, self._home)
         rollout = Collected(**first, steps=steps, memory=memory)
         return Timed(rollout, version, acting, stepping, waited)
 
