@@ -310,8 +310,9 @@ class KnownWorlds:
     observation_space, action_space, time_limit = Known.observation_space, Known.action_space, LIMIT
     resets = 0
 
-    def __init__(self, num_envs: int, kind: str = "numpy") -> None:
-        self.num_envs = num_envs
+    def __init__(self, num_envs: int, kind: str = "numpy", *, in_place: bool = False) -> None:
+        self.num_envs, self.in_place = num_envs, in_place
+        self.memory: dict[int, np.ndarray] = {}
         self.form = {"numpy": np.asarray, "tensor": Tensor, "jax": jnp.asarray}[kind]
 
     def reset(self, seed: int) -> Any:
@@ -332,8 +333,19 @@ class KnownWorlds:
         final, time = self._see(), self.state[0].copy()
         late = {"time": self.form(time), "odd": self.form(10 * time), "_odd": time % 2 == 1}
         self.state[:, terminated | truncated] = 0
-        values = map(self.form, (self._see(), reward, terminated, truncated, final))
-        return *values, {"action": actions, "late": late}
+        found = self._see(), reward, terminated, truncated, final
+        if self.in_place:  # as simulators on GPUs do, which write all steps into the same memory
+            found = tuple(map(self._written, range(5), found))
+        return *map(self.form, found), {"action": actions, "late": late}
+
+    def _written(self, number: int, x: np.ndarray) -> np.ndarray:
+        if number not in self.memory:
+            # JAX reads the memory of others without a copy only if it is aligned
+            raw = np.zeros(x.nbytes + 64, np.uint8)
+            start = -raw.ctypes.data % 64
+            self.memory[number] = raw[start : start + x.nbytes].view(x.dtype).reshape(x.shape)
+        self.memory[number][...] = x
+        return self.memory[number]
 
     def _see(self) -> np.ndarray:
         time, first = self.state

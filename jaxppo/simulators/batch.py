@@ -7,7 +7,7 @@ kind of arrays, on the same device.
 import copy
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
@@ -24,11 +24,27 @@ from jaxppo.simulators.faults import (
 )
 from jaxppo.simulators.group import VALUES, next_seed
 from jaxppo.simulators.making import without_repeats
-from jaxppo.simulators.spaces import Arrays, Leaf, batch_of, write
+from jaxppo.simulators.spaces import Arrays, Leaf, array_of, batch_of, write
 from jaxppo.simulators.told import lookup
 
 OWN_STEP = "observation, reward, terminated, truncated, final observation, info"
 _CPU = 1, 3  # kinds of devices in DLPack: the host's memory, also if it is pinned
+
+
+class Keep(Protocol):
+    """Takes observations that need not come to the host."""
+
+    def fits(self, observations: Sequence[Any]) -> bool:
+        """Return whether it can take arrays `[N, ...]` like these."""
+
+    def read(self, x: Any) -> Any:
+        """Return an array as it takes it, in the same memory."""
+
+    def __call__(self, obs: list[Any], final: list[Any], over: np.ndarray) -> np.ndarray:
+        """Take observations after a step, and the last ones where `over` `[N]`.
+
+        Return which rows `[N]` are finite.
+        """
 
 
 class Batch:
@@ -50,6 +66,7 @@ class Batch:
         self._leaves, self._restart = list(observations), restart
         self._part = slice(self._rows[0], self._rows[-1] + 1)
         self._floats = [i for i, leaf in enumerate(observations) if leaf.dtype.startswith("float")]
+        self._keep: Keep | None = None
         self._make_object()
 
     def _make_object(self) -> None:
@@ -104,6 +121,17 @@ class Batch:
             self._remake()
         return faults
 
+    def keep(self, keep: Keep) -> bool:
+        """Give observations of steps to `keep` instead of `arrays`, if that can be.
+
+        It can be for an object of a user's class, unless faults restart it. Call it after `reset`.
+        """
+        if type(self._worlds) is Worlds and not self._restart:
+            first = [leaf.read(self._first) for leaf in self._leaves]
+            if keep.fits(first):
+                self._keep = keep
+        return self._keep is not None
+
     def close(self) -> None:
         """Close the object, whatever it raises."""
         self._worlds.close()
@@ -115,6 +143,7 @@ class Batch:
             known[chosen] = False
         if self._like is None:
             self._like = _as_arrays_like(_first(obs))
+        self._first = obs
         self._write(arrays.obs, obs, chosen)
         if any(not np.isfinite(arrays.obs[i][part][chosen]).all() for i in self._floats):
             raise ReturnedError("returns an observation that is not finite")
@@ -129,12 +158,19 @@ class Batch:
             ("truncated", truncated),
         ):
             getattr(arrays, name)[part] = _numbers(name, value, len(self._rows))
-        self._write(arrays.obs, obs, np.ones_like(arrays.stepping[part]))
-        for array, found in zip(arrays.final, arrays.obs, strict=True):
-            array[part] = found[part]
         over = arrays.terminated[part] | arrays.truncated[part]
-        if final is not None and over.any():
-            self._write(arrays.final, final, over)
+        if self._keep is None:
+            self._write(arrays.obs, obs, np.ones_like(over))
+            for array, found in zip(arrays.final, arrays.obs, strict=True):
+                array[part] = found[part]
+            if final is not None and over.any():
+                self._write(arrays.final, final, over)
+            seen = [x[i][part] for x in (arrays.obs, arrays.final) for i in self._floats]
+            finite = [np.isfinite(x).all(tuple(range(1, x.ndim))) for x in seen]
+            self._finite = np.all([np.isfinite(arrays.reward[part]), *finite], 0)
+        else:
+            found = self._keep(self._parts(obs), self._parts(final), over)
+            self._finite = found & np.isfinite(arrays.reward[part])
         for name, known in self._told.items():
             found = _told(info, name, len(self._rows))
             arrays.metrics[name][part] = found
@@ -144,6 +180,11 @@ class Batch:
                     f"an episode ends, and its info has never told {name} of env.metrics"
                 )
             known[over] = False
+
+    def _parts(self, obs: Any) -> list[Any]:
+        """Return the arrays of an observation `[N, ...]` as `keep` takes them."""
+        form, num = self._keep.read, len(self._rows)  # type: ignore[union-attr]
+        return [array_of(leaf, obs, (num, *leaf.shape), form) for leaf in self._leaves]
 
     def _write(self, arrays: Sequence[np.ndarray], obs: Any, chosen: np.ndarray) -> None:
         """Write the chosen rows of an observation `[N, ...]`."""
@@ -157,14 +198,11 @@ class Batch:
 
     def _nonfinite(self, chosen: np.ndarray) -> list[Fault]:
         """Return a fault of the first chosen row whose reward or observation is not finite."""
-        arrays, part = self._arrays, self._part
-        seen = [x[i][part] for x in (arrays.obs, arrays.final) for i in self._floats]
-        finite = [np.isfinite(x).all(tuple(range(1, x.ndim))) for x in seen]
-        bad = ~np.all([np.isfinite(arrays.reward[part]), *finite], 0) & chosen
+        bad = ~self._finite & chosen
         if not bad.any():
             return []
         row = self._rows[int(bad.argmax())]
-        reward = arrays.reward[row]
+        reward = self._arrays.reward[row]
         what = "an observation that is not finite"
         if not np.isfinite(reward):
             what = f"the reward {reward}"

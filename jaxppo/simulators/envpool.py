@@ -86,6 +86,10 @@ class EnvPool:
         for leaf, array in zip(self._leaves, arrays, strict=True):
             array[numbers] = leaf.read(obs)
 
+    def keep(self, keep: Any) -> bool:
+        """Return False: EnvPool's observations are not on a device."""
+        return False
+
     def abandon(self) -> None:
         """Do nothing: EnvPool's environments are in this process."""
 

@@ -110,6 +110,10 @@ class Group:
                     faults += self._try_to_start(row, None)
         return faults
 
+    def keep(self, keep: Any) -> bool:
+        """Return False: observations of single environments are not on a device."""
+        return False
+
     def close(self) -> None:
         """Close the environments, whatever they raise."""
         for env in self._envs.values():

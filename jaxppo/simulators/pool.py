@@ -44,6 +44,12 @@ class Simulators(Protocol):
         With `rows` `[N]` bool, step only those, and start nothing.
         """
 
+    def keep(self, keep: Any) -> bool:
+        """Give observations of steps to a `batch.Keep` instead of `arrays`, if that can be.
+
+        It can be for a batch simulator of this process whose arrays are where `keep` takes them.
+        """
+
     def abandon(self) -> None:
         """End processes at once, for a thread that waits in `step`: it raises `SimulatorError`.
 
@@ -139,6 +145,10 @@ class Pool:
             mine[:] = action
         arrays.stepping[:] = True if rows is None else rows
         self._command(STEP if rows is None else STEP_ALONE)
+
+    def keep(self, keep: Any) -> bool:
+        """Give observations to `keep` instead, see `Simulators`."""
+        return not self._workers and bool(self._group.keep(keep))
 
     def _command(self, command: bytes) -> None:
         """Send a command to all groups, and count their faults; without `restart` raise one."""

@@ -1,7 +1,7 @@
 """Flat arrays of the observations and actions of Gymnasium's spaces."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,19 +44,25 @@ class Leaf:
         return tree if _start(self.space) is None else np.asarray(tree) - self.space.start
 
 
-def write(leaf: Leaf, into: np.ndarray, tree: Any, shape: tuple[int, ...]) -> None:
-    """Write an array of an observation; `ReturnedError` if it is not one of `shape` and the space.
-
-    `into` is `[N, ...]`; an observation of one environment has no such axis.
-    """
+def array_of(leaf: Leaf, tree: Any, shape: tuple[int, ...], form: Callable[[Any], Any]) -> Any:
+    """Return an array of an observation as `form` gives it; `ReturnedError` unless of `shape`."""
     try:
-        value = np.asarray(leaf.read(tree))
+        value = form(leaf.read(tree))
     except (KeyError, IndexError, TypeError) as error:
         raise ReturnedError(f"observation{leaf.name} is not there ({in_words(error)})") from error
     if value.shape != shape:
         raise ReturnedError(
             f"observation{leaf.name} has shape {value.shape}, the space says {shape}"
         )
+    return value
+
+
+def write(leaf: Leaf, into: np.ndarray, tree: Any, shape: tuple[int, ...]) -> None:
+    """Write an array of an observation; `ReturnedError` if it is not one of `shape` and the space.
+
+    `into` is `[N, ...]`; an observation of one environment has no such axis.
+    """
+    value = array_of(leaf, tree, shape, np.asarray)
     try:
         np.copyto(into, value, casting="same_kind")
     except TypeError:

@@ -36,6 +36,7 @@ from jaxppo.runtime.run.loop import run
 from jaxppo.runtime.simulated import actors, remote
 from jaxppo.runtime.simulated.actors import Actor, Threads
 from jaxppo.runtime.simulated.evaluation import _EpisodeQueue, episode_seeds
+from jaxppo.runtime.simulated.resident import Resident
 from jaxppo.runtime.simulated.training import RaceWarning
 from jaxppo.simulators.faults import RestartWarning, SimulatorError
 
@@ -157,6 +158,22 @@ def test_a_batch_simulator_gives_the_numbers_of_single_ones(
     known: Any, settings: tuple[str, ...]
 ) -> None:
     same(known, train(*WORLDS, METRICS, *settings))
+
+
+IN_PLACE = "+env.kwargs={kind: tensor, in_place: true}"
+
+
+@pytest.mark.parametrize("settings", [(), pytest.param(("arch.actors=2",), marks=pytest.mark.long)])
+def test_observations_stay_where_the_simulator_puts_them(
+    settings: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They never come to the host, although the simulator overwrites them in each step."""
+    kept = []
+    call = Resident.__call__
+    monkeypatch.setattr(Resident, "__call__", lambda *given: kept.append(1) or call(*given))
+    there = train(*WORLDS, METRICS, IN_PLACE, *settings)
+    assert kept
+    same(train(*WORLDS, METRICS, *settings), there)
 
 
 SHOWN: dict[str, Any] = {

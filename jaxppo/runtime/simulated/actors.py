@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxppo.algorithms.stepwise import Collected
 from jaxppo.runtime.hosts import devices
+from jaxppo.runtime.simulated.resident import resident
 from jaxppo.simulators.faults import SimulatorError
 from jaxppo.simulators.pool import CLOSING_SECONDS
 from jaxppo.types import PyTree, TimeStep
@@ -58,8 +59,10 @@ class Actor:
         except BaseException:
             self.close()
             raise
+        leaves = env.observation_leaves
+        self._resident = resident(self.simulators, leaves, shape, programs.devices)
         obs = self.simulators.arrays.obs
-        self._obs = [x.reshape(*shape, *x.shape[1:]).copy() for x in obs]
+        self._obs: list[Any] = [x.reshape(*shape, *x.shape[1:]).copy() for x in obs]
         self._reset = np.ones(shape, bool)
         self._memory: PyTree = None
         self.stopping = False  # another thread asks `collect` to raise `SimulatorError`
@@ -88,7 +91,8 @@ class Actor:
     ) -> Timed:
         """Act for `T` steps with a policy; a `key` replaces the stream."""
         arrays, acting, stepping = self.simulators.arrays, 0.0, 0.0
-        obs, final = self._rollout_of(arrays.obs), self._rollout_of(arrays.final)
+        obs: Any = self._rollout_of(arrays.obs) if self._resident is None else []
+        final: Any = self._rollout_of(arrays.final) if self._resident is None else []
         results = arrays.reward, arrays.terminated, arrays.truncated, *arrays.metrics.values()
         flags = self._rollout_of(results)
         if key is not None:
@@ -105,15 +109,19 @@ class Actor:
             parts = [np.asarray(x) for x in jax.tree.leaves(action)]
             acted = time.perf_counter()
             self.simulators.step([x.reshape(-1, *x.shape[4:]) for x in parts])
-            for into, found in zip(
-                (*obs, *final, *flags), (*arrays.obs, *arrays.final, *results), strict=True
-            ):
-                into[:, :, :, step] = found.reshape(*self._shape, *found.shape[1:])
-            self._obs = [np.ascontiguousarray(x[:, :, :, step]) for x in obs]
+            found = results if self._resident else (*arrays.obs, *arrays.final, *results)
+            for into, x in zip((*obs, *final, *flags), found, strict=True):
+                into[:, :, :, step] = x.reshape(*self._shape, *x.shape[1:])
+            if self._resident is None:
+                self._obs = [np.ascontiguousarray(x[:, :, :, step]) for x in obs]
+            else:
+                self._obs = self._resident.obs
             self._reset = flags[1][:, :, :, step] | flags[2][:, :, :, step]
             acting += acted - began
             stepping += time.perf_counter() - acted
         self._memory = memory
+        if self._resident:
+            obs, final = self._resident.rollout()
         steps = TimeStep(
             obs=self._env.observation(obs),
             final_observation=self._env.observation(final),
