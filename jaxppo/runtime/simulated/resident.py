@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
 
 from jaxppo.runtime.hosts import devices
 from jaxppo.simulators.spaces import Leaf
@@ -16,13 +15,14 @@ from jaxppo.simulators.spaces import Leaf
 class Resident:
     """A `simulators.batch.Keep` that collects the observations of rollouts in `N` environments.
 
-    `shape` is `(D, P, U, B)` with one device, whose `sharding` all arrays get.
+    `shape` is `(D, P, U, B)`, and D is 1: `device` has all arrays.
     """
 
     def __init__(
-        self, leaves: Sequence[Leaf], shape: tuple[int, int, int, int], sharding: NamedSharding
+        self, leaves: Sequence[Leaf], shape: tuple[int, int, int, int], device: jax.Device
     ) -> None:
-        self._leaves, self._device = leaves, sharding.mesh.devices.flat[0]
+        self._leaves, self._device = leaves, device
+        sharding = devices.sharding([device])
         self._take = jax.jit(partial(_take, shape), out_shardings=(sharding, sharding, None))
         self._stack = jax.jit(_stack, out_shardings=sharding)
         self._steps: list[tuple[list[jax.Array], list[jax.Array]]] = []
@@ -88,7 +88,7 @@ def resident(
     simulators: Any, leaves: Sequence[Leaf], shape: tuple[int, int, int, int], on: Sequence[Any]
 ) -> Resident | None:
     """Return what keeps observations on the device `on`, if they are there; else None."""
-    if len(on) > 1 or list(on) != list(devices.of_run(shape[0])):
+    if shape[0] > 1 or list(on) != list(devices.of_run(shape[0])):
         return None
-    found = Resident(leaves, shape, devices.sharding(on))
+    found = Resident(leaves, shape, on[0])
     return found if simulators.keep(found) else None
