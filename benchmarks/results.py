@@ -132,6 +132,8 @@ SMALL = (
     Row("memory_chain", "jaxppo.rec_pqn", ("network=gru",)),
     Row("t_maze", "jaxppo.rec_pqn", ("network=gru",)),
     Row("cartpole_no_velocity", "jaxppo.rec_pqn", ("network=gru",)),
+    *(Row(env, "jaxppo.ff_reppo") for env in ("pendulum", "point_robot")),
+    Row("pendulum_no_velocity", "jaxppo.rec_reppo", ("network=gru",)),
 )
 LARGE = (
     Row("breakout", published=gymnax(28, 10_000_000, "PPO")),

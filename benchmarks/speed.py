@@ -50,7 +50,11 @@ class Setting:
     executable: str = "ff_ppo"
 
 
-TORSOS = {"ppo": ("actor_torso", "critic_torso"), "pqn": ("critic_torso",)}
+TORSOS = {
+    "ppo": ("actor_torso", "critic_torso"),
+    "pqn": ("critic_torso",),
+    "reppo": ("actor_torso", "critic_post_torso"),
+}
 
 
 def of_size(size: Size, algorithm: str = "ppo") -> list[str]:
@@ -79,7 +83,10 @@ def memory(cell: str, length: int) -> Setting:
 
 SETTINGS = {name: Setting(of_size(size), size.steps_per_block) for name, size in SIZES.items()}
 SETTINGS |= {
-    f"{name} pqn": Setting(of_size(size, "pqn"), size.steps_per_block, "ff_pqn")
+    f"{name} {algorithm}": Setting(
+        of_size(size, algorithm), size.steps_per_block, f"ff_{algorithm}"
+    )
+    for algorithm in ("pqn", "reppo")
     for name, size in SIZES.items()
 }
 SETTINGS["M bf16"] = Setting(
