@@ -172,6 +172,7 @@ def _adapter(config: EnvConfig) -> ModuleType:
         return importlib.import_module("jaxppo.envs.batch")
     if config.target is not None:
         return importlib.import_module("jaxppo.envs.own")
+    refuse(config, ["gymnax_legacy"], "is for a class of your own (env.target); leave it out")
     library = config.library
     if not is_installed(library):
         raise ConfigError(f"env.library={library}: is not installed; {installing(library)}")

@@ -427,13 +427,14 @@ def _doubts(env: Environment, config: EnvConfig, played: Played) -> Iterator[str
         reached = _lengths(played) == limit
         late = bool(reached.any() and np.all((terminated & played.steps.truncated)[reached]))
     if late:
-        flag = "terminated of step"
+        flag, way_out = "terminated of step", ""
         if params is not None:
+            way_out = ", or set env.gymnax_legacy=true"
             flag = "done of step_env, which gymnax 1.0 takes for terminated"
         yield (
             f"every episode that reaches the time limit of {limit:,} steps is also terminated, so "
             "nothing is bootstrapped there; is that meant? If only time ends it, leave the limit "
-            f"out of the {flag}"
+            f"out of the {flag}{way_out}"
         )
 
 

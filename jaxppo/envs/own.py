@@ -10,7 +10,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.given import is_given
 from jaxppo.config.importing import imported
 from jaxppo.config.schema import EnvConfig
-from jaxppo.envs import check_gymnax, refuse_ranges
+from jaxppo.envs import check_gymnax, refuse, refuse_ranges
 from jaxppo.envs.episodes import Episodes
 from jaxppo.envs.forms import check_spaces, line
 from jaxppo.types import Environment
@@ -46,6 +46,7 @@ def make(config: EnvConfig) -> Environment:
         from jaxppo.envs import gymnax
 
         return gymnax.adapt(name, env, params, config)
+    refuse(config, ["gymnax_legacy"], f"{name} has not gymnax's interface; leave it out")
     if config.params:
         raise ConfigError(
             f"env.params={config.params}: {name} has no parameters besides its arguments; use "
