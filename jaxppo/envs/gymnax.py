@@ -36,7 +36,6 @@ with imported_later(  # gymnax's drawing libraries, which take 1.2 of 1.3 second
     *("seaborn", "matplotlib", "matplotlib.pyplot", "matplotlib.animation", "matplotlib.colors")
 ):
     import gymnax
-    from gymnax.environments import spaces
     from gymnax.environments.environment import Environment, EnvParams
 
     from jaxppo.envs.legacy import Legacy, limit_of
