@@ -13,10 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.messages import raised
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import replace_params
 from jaxppo.envs.episodes import ended, part, renew
-from jaxppo.envs.forms import bound_of, line, raised, returned
+from jaxppo.envs.forms import bound_of, line, returned
 from jaxppo.envs.later import imported_later
 from jaxppo.envs.ranges import Range, ranges
 from jaxppo.envs.told import UntoldError, chosen

@@ -23,7 +23,7 @@ class LegacyState:
     truncated: jax.Array  # bool, the last step ended the episode at its time limit
 
 
-class Legacy(Environment):
+class Legacy(Environment):  # type: ignore[misc]
     """An environment of gymnax 0.0.x with the interface of gymnax 1.0.
 
     `step_env` is called twice: with the parameters, and with a limit that no episode reaches, which

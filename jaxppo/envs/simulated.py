@@ -12,12 +12,12 @@ import numpy as np
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.importing import imported
+from jaxppo.config.messages import raised
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import refuse
 from jaxppo.envs.forms import bound_of
 from jaxppo.envs.shown import Shown, Taken, Views
 from jaxppo.simulators import making
-from jaxppo.simulators.faults import in_words
 from jaxppo.simulators.group import Group
 from jaxppo.simulators.pool import Pool, Simulators
 from jaxppo.simulators.spaces import Leaf, UnsupportedSpaceError, actions_of, tree
@@ -126,7 +126,7 @@ class Simulated:
             if "mujoco" in sys.modules and not os.environ.get("MUJOCO_GL"):
                 way_out = "; without a display, set MUJOCO_GL=egl or MUJOCO_GL=osmesa"
             raise ConfigError(
-                f"{self.name}: its render() raises {in_words(error)}{way_out}"
+                f"{self.name}: its render() raises {raised(error)}{way_out}"
             ) from error
 
     def observation(self, parts: Sequence[np.ndarray]) -> PyTree:

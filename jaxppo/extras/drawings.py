@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from jaxppo.config.fields import ConfigError
-from jaxppo.config.messages import named
+from jaxppo.config.messages import named, raised
 from jaxppo.deploy.episodes import Episode
 from jaxppo.envs import is_simulated
 from jaxppo.types import Box, Environment, PyTree
@@ -138,7 +138,7 @@ def _frame(env: Any, state: PyTree, obs: PyTree) -> np.ndarray:
     try:
         picture = np.asarray(env.env.frame(state, env.params))
     except Exception as error:  # the user's code may raise anything
-        raise ConfigError(f"{env.name}: its frame(state, params) raised {named(error)}") from error
+        raise ConfigError(f"{env.name}: its frame(state, params) raises {raised(error)}") from error
     if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
         raise ConfigError(
             f"{env.name}: its frame(state, params) returned {picture.dtype} "

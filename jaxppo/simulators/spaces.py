@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from jaxppo.simulators.faults import ReturnedError, in_words
+from jaxppo.config.messages import raised
+from jaxppo.simulators.faults import ReturnedError
 
 NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32"}  # JAX has no 64 bits
 
@@ -52,7 +53,7 @@ def write(leaf: Leaf, into: np.ndarray, tree: Any, shape: tuple[int, ...]) -> No
     try:
         value = np.asarray(leaf.read(tree))
     except (KeyError, IndexError, TypeError) as error:
-        raise ReturnedError(f"observation{leaf.name} is not there ({in_words(error)})") from error
+        raise ReturnedError(f"observation{leaf.name} is not there ({raised(error)})") from error
     if value.shape != shape:
         raise ReturnedError(
             f"observation{leaf.name} has shape {value.shape}, the space says {shape}"
