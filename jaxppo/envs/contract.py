@@ -2,7 +2,8 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -255,7 +256,7 @@ def _indices(config: EnvConfig, steps: int, keys: jax.Array) -> Check:
         action_key, step_key, reset_key = jax.random.split(key, 3)
         action = _random_action(bare.action_space, action_key, _entry(obs, config.action_mask))
         if not isinstance(bare, Episodes):  # gymnax's step resets
-            obs, state, *_ = bare.env.step(step_key, state, action, bare.params)
+            obs, state, *_ = _step_of(bare.env)(step_key, state, action, bare.params)
             return (obs, state, time), None
         state, obs, _, terminated, truncated = bare.one.step(step_key, state, action)[:5]
         over, time = terminated | truncated, time + 1
@@ -284,6 +285,12 @@ def _indices(config: EnvConfig, steps: int, keys: jax.Array) -> Check:
         seen,
         [f"{first}: JAX reads the nearest element there and writes none; is that meant?"],
     )
+
+
+def _step_of(env: Any) -> Callable[..., Any]:
+    """Return the step of gymnax's interface without its `jit`, in which parameters are unknown."""
+    own = getattr(type(env), "step", None)
+    return env.step if own is None else partial(inspect.unwrap(own), env)
 
 
 def _bare(config: EnvConfig) -> Any:
@@ -449,7 +456,8 @@ def _terminated_late(bare: Any, config: EnvConfig) -> bool | None:
         obs, state = bare.env.reset(key, bare.params)
         action = _random_action(bare.action_space, key, _entry(obs, config.action_mask))
         late = dataclasses.replace(state, time=jnp.full_like(state.time, bare.time_limit - 1))
-        return [bare.env.step(key, x, action, bare.params)[3:5] for x in (state, late)]
+        step = _step_of(bare.env)
+        return [step(key, x, action, bare.params)[3:5] for x in (state, late)]
 
     try:
         flags = jax.tree.map(lambda x: np.asarray(x, bool), jax.jit(jax.vmap(ends))(keys))

@@ -16,6 +16,8 @@ from jaxppo.envs.told import UntoldError
 from jaxppo.simulators.faults import ReturnedError, values_of
 from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, bounds, is_space, zeros
 
+MOST = 2**16  # values of one integer of an action, each of which is an output of the network
+
 
 def box_of(example: Any, low: float = float("-inf"), high: float = float("inf")) -> Box:
     """Return the space of arrays like `example`; booleans are 0 and 1."""
@@ -33,6 +35,26 @@ def bound_of(x: Any) -> Any:
         return tuple(map(nested, row)) if isinstance(row, list) else row
 
     return first if (values == first).all() else nested(values.tolist())
+
+
+def integers(space: Any, low: np.ndarray, high: np.ndarray, *, simulated: bool = False) -> Any:
+    """Return the `MultiDiscrete` of arrays of integers from `low` to `high`.
+
+    `ConfigError` if they are not bounded, or if those of an environment in JAX do not start at 0.
+    """
+    low, high = (np.asarray(bound, np.float64) for bound in (low, high))
+    if np.any(low != 0) and not simulated:
+        raise ConfigError(
+            f"env: the action space {line(space)} does not start at 0; let it start there in a "
+            "wrapper, and add its low to the action in step"
+        )
+    if not np.all((high >= low) & (high - low < MOST)):
+        raise ConfigError(
+            f"env: the action space {line(space)} needs a finite high of at least its low for "
+            f"every integer, and below {MOST:,} values; give the last choice there"
+        )
+    sizes = tuple(int(x) + 1 for x in (high - low).ravel())
+    return MultiDiscrete(sizes, high.shape, bound_of(low.astype(np.int64)) if low.any() else 0)
 
 
 def limits(space: PyTree) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:

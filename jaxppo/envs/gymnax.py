@@ -17,21 +17,12 @@ from jaxppo.config.messages import raised
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import replace_params
 from jaxppo.envs.episodes import ended, part, renew
-from jaxppo.envs.forms import bound_of, line, returned
+from jaxppo.envs.forms import bound_of, integers, line, returned
 from jaxppo.envs.later import imported_later
 from jaxppo.envs.ranges import Range, ranges
 from jaxppo.envs.told import UntoldError, chosen
 from jaxppo.kernels import random_bits
-from jaxppo.types import (
-    Box,
-    Discrete,
-    MultiDiscrete,
-    PyTree,
-    RunProgress,
-    TimeStep,
-    is_space,
-    zeros,
-)
+from jaxppo.types import Box, Discrete, PyTree, RunProgress, TimeStep, is_space, zeros
 
 with imported_later(  # gymnax's drawing libraries, which take 1.2 of 1.3 seconds to import
     *("seaborn", "matplotlib", "matplotlib.pyplot", "matplotlib.animation", "matplotlib.colors")
@@ -39,7 +30,7 @@ with imported_later(  # gymnax's drawing libraries, which take 1.2 of 1.3 second
     import gymnax
     from gymnax.environments.environment import Environment, EnvParams
 
-    from jaxppo.envs.legacy import Legacy, limit_of
+    from jaxppo.envs.as_gymnax import AsGymnax
 
 
 FILES = "/tmp/mnist"  # where its downloads are
@@ -102,7 +93,7 @@ class GymnaxEnvironment:
             own = getattr(type(env), "reset", None) is not Environment.reset
             reset = "reset" if own else "reset_env"  # which gymnax's reset calls
             key = jax.eval_shape(jax.random.key, 0)
-            start = jax.eval_shape(getattr(env, reset), key, params)
+            start = jax.eval_shape(lambda key: getattr(env, reset)(key, params), key)
             example, _ = returned(f"{name}: {reset}", start, RESET)
             observations, actions = (
                 _space(name, env, part, params) for part in ("observation_space", "action_space")
@@ -340,12 +331,11 @@ def adapt(name: str, env: Any, params: Any, config: EnvConfig) -> GymnaxEnvironm
     ends = {key: one.end[0] for key, one in found.items() if one.end[0] == one.end[1]}
     params = dataclasses.replace(params, **ends)
     vary = {key: one for key, one in found.items() if not one.constant}
-    env = Legacy(name, env) if config.gymnax_legacy else env
     made = GymnaxEnvironment(name, env, params, config)
     if vary:
         made = Randomized(name, env, params, config, vary)
-    if config.gymnax_legacy:
-        made.time_limit = limit_of(name, env, params, made.action_space)
+    if isinstance(env, AsGymnax):
+        made.time_limit = env.time_limit_of(params, made.action_space)
     return made
 
 
@@ -399,11 +389,11 @@ def _action_space(space: Any) -> PyTree:
         low, high = (np.broadcast_to(bound, shape) for bound in (space.low, space.high))
         if jnp.issubdtype(space.dtype, jnp.floating):
             return Box(shape, "float32", bound_of(low), bound_of(high))
-        return _multi_discrete(space, low, high)
+        return integers(space, low, high)
     if hasattr(space, "nvec"):
         size = np.asarray(space.nvec)
         low = np.broadcast_to(getattr(space, "start", 0), size.shape)
-        return _multi_discrete(space, low, low + size - 1)
+        return integers(space, low, low + size - 1)
     raise _unknown_space("action", "Discrete, MultiDiscrete, Box, Dict, Tuple", space)
 
 
@@ -415,20 +405,6 @@ def _is_ours(space: Any) -> bool:
 
 def _discrete(space: Any) -> Discrete:
     return Discrete(int(space.n), int(getattr(space, "start", 0)))
-
-
-def _multi_discrete(space: Any, low: np.ndarray, high: np.ndarray) -> MultiDiscrete:
-    if np.any(low != 0):
-        raise ConfigError(
-            f"env: the action space {line(space)} does not start at 0; let it start there in a "
-            "wrapper, and add its low to the action in step"
-        )
-    if not np.all(np.isfinite(high) & (high >= 0)):
-        raise ConfigError(
-            f"env: the action space {line(space)} needs a finite high of at least 0 for every "
-            "integer; give the number of choices less one"
-        )
-    return MultiDiscrete(tuple(int(x) + 1 for x in high.ravel()), high.shape)
 
 
 def _unknown_space(what: str, known: str, space: Any) -> ConfigError:

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import dataclasses
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from jaxppo.config.importing import imported
 from jaxppo.config.messages import raised
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import refuse
-from jaxppo.envs.forms import bound_of
+from jaxppo.envs.forms import bound_of, integers
 from jaxppo.envs.shown import Shown, Taken, Views
 from jaxppo.simulators import making
 from jaxppo.simulators.group import Group
@@ -58,7 +59,8 @@ class Simulated:
         self.in_waves = in_waves  # episodes of evaluations can only start all at once
         observations, self._form = _leaves(name, "observation", observation_space)
         actions, form = _leaves(name, "action", action_space)
-        self.observation_leaves, self.action_leaves = observations, actions
+        taken = [dataclasses.replace(x, dtype="int32") if x.is_integers else x for x in actions]
+        self.observation_leaves, self.action_leaves = observations, taken
         self.observation_space = jax.tree.unflatten(self._form, map(_space, observations))
         self.action_space = jax.tree.unflatten(form, map(_action_space, actions))
         self._make, self._make_drawn = make, make_drawn
@@ -222,4 +224,6 @@ def _space(leaf: Leaf) -> Space:
 def _action_space(leaf: Leaf) -> Space:
     if leaf.kind == "MultiBinary":
         return MultiDiscrete((2,) * int(np.prod(leaf.shape)), leaf.shape)
+    if leaf.is_integers:
+        return integers(leaf.space, leaf.space.low, leaf.space.high, simulated=True)
     return _space(leaf)

@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxppo.config.messages import raised
 from jaxppo.simulators.faults import SimulatorError
-from jaxppo.simulators.spaces import Arrays, Leaf
+from jaxppo.simulators.spaces import Arrays, Leaf, first_of
 from jaxppo.simulators.told import lookup
 
 
@@ -76,7 +76,7 @@ class EnvPool:
     def _given(self, actions: Sequence[np.ndarray]) -> Any:
         """Return a batch of actions in EnvPool's form: one array, or a dict of arrays."""
         found = [
-            (x + getattr(leaf.space, "start", 0)).astype(leaf.space.dtype)
+            (x + first_of(leaf.space)).astype(leaf.space.dtype)
             for x, leaf in zip(actions, self._actions, strict=True)
         ]
         if len(found) == 1 and not self._actions[0].path:
