@@ -221,3 +221,9 @@ class Late(Count):
     def step(self, *args: Any) -> Any:
         state, obs, reward, *_ = super().step(*args)
         return state, obs, reward, state[0] >= self.time_limit, False
+
+
+class LateLimit(Count):
+    """With a limit that few steps do not reach."""
+
+    time_limit = 99

@@ -115,14 +115,14 @@ def _check_play(env: Environment, config: EnvConfig, steps: int) -> Iterator[Che
 def _check_played(env: Environment, config: EnvConfig, played: Played) -> Iterator[Check]:
     """Check what the steps returned."""
     yield Check("values", list(_values(env, played)), "finite, and within the spaces")
-    doubts = list(_doubts(env, config, played))
+    doubts = [*_doubts(env, config, played), *_unreached(env, config, played)]
     yield Check("ends", list(_ends(env, played)), _describe_ends(env, played), doubts)
     count = int(played.over.sum())
     unseen = f"not checked, since no episode ended; raise steps={len(played.over)}"
     yield Check("successor", list(_successor(played)), f"at {count} ends", [unseen][count:])
-    is_masked = _entry(env.observation_space, config.action_mask) is not None
-    legal = "some action is legal everywhere" if is_masked else "there is none"
-    yield Check("mask", list(_mask(env, config.action_mask, played)), legal)
+    if _entry(env.observation_space, config.action_mask) is not None:
+        wrong = list(_mask(env, config.action_mask, played))
+        yield Check("mask", wrong, "some action is legal everywhere")
 
 
 def _check_simulators(env: Any, config: EnvConfig, steps: int) -> Iterator[Check]:
@@ -442,6 +442,19 @@ def _doubts(env: Environment, config: EnvConfig, played: Played) -> Iterator[str
             f"every episode that reaches the time limit of {limit:,} steps is also terminated, so "
             "nothing is bootstrapped there; is that meant? If only time ends it, leave the limit "
             f"out of the {flag}{way_out}"
+        )
+
+
+def _unreached(env: Environment, config: EnvConfig, played: Played) -> Iterator[str]:
+    """Yield that the time limit was not seen at work, unless a step at it can be tried."""
+    limit = env.time_limit
+    if limit is None or (_lengths(played) == limit).any():
+        return
+    bare = None if envs.is_simulated(env) else _bare(config)
+    if getattr(bare, "params", None) is None or _terminated_late(bare, config) is None:
+        yield (
+            f"not checked at the time limit of {limit:,} steps, which no episode reached; raise "
+            f"steps={len(played.over)}"
         )
 
 
