@@ -268,8 +268,12 @@ class MultiDiscrete:
     """
 
     num_values: tuple[int, ...]  # of the components in row-major order
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] = None  # type: ignore[assignment]  # None: one axis
     start: Any = dataclasses.field(default=0, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.shape is None:
+            object.__setattr__(self, "shape", np.shape(self.num_values))
 
 
 @dataclasses.dataclass(frozen=True)

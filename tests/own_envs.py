@@ -1,5 +1,6 @@
 """Small environments of jaxppo's own contract, and such that break it, each in one way."""
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -30,6 +31,34 @@ class Count:
     def step(self, key: jax.Array, state: jax.Array, action: jax.Array) -> Any:
         state = state + jnp.array([1.0, 0.0])
         return state, state, state[0], action == 1, False
+
+
+@dataclasses.dataclass(frozen=True)
+class WindParams:
+    wind: float = 0.5
+    count: int = 3
+
+
+class Windy(Count):
+    """Observation [t, start], and reward `wind`; a picture's brightness is 100 times it and t."""
+
+    params = WindParams()
+
+    def __init__(self, **parts: Any) -> None:
+        self.__dict__.update(parts)
+
+    def step(self, *args: Any) -> Any:
+        state, obs, _, *flags = super().step(*args)
+        return state, obs, jnp.float32(self.params.wind), *flags, {"wind": self.params.wind}
+
+    def frame(self, state: jax.Array) -> Any:
+        shown = jnp.stack([100 * jnp.float32(self.params.wind), state[0], 0.0])
+        return jnp.broadcast_to(shown, (8, 8, 3)).astype(jnp.uint8)
+
+
+class Filmed(Count):
+    def frame(self, state: jax.Array) -> Any:
+        return jnp.full((8, 8, 3), state[0], jnp.uint8)
 
 
 class Privileged(Count):
@@ -192,3 +221,9 @@ class Late(Count):
     def step(self, *args: Any) -> Any:
         state, obs, reward, *_ = super().step(*args)
         return state, obs, reward, state[0] >= self.time_limit, False
+
+
+class LateLimit(Count):
+    """With a limit that few steps do not reach."""
+
+    time_limit = 99

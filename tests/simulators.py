@@ -76,6 +76,17 @@ class Known(gymnasium.Env):
         return np.array([self.time, self.first, self.time * self.first], np.float32)
 
 
+class Steered(Known):
+    """Its actions are two integers from -2 to 5, which its reward is."""
+
+    action_space = spaces.Box(-2, 5, (2,), np.int8)  # type: ignore[assignment]
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action)
+        obs, _, *rest = super().step(action[0])
+        return obs, 10.0 * action[0] + action[1], *rest
+
+
 class Where(Known):
     """Its reward is the number of the process in which it steps."""
 

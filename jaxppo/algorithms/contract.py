@@ -12,6 +12,7 @@ from jaxppo.algorithms.gradient_steps import select
 from jaxppo.algorithms.metrics import leaves
 from jaxppo.algorithms.spine import make_batch, new_agent, scale_rewards, with_optimizer
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.messages import raised
 from jaxppo.ops import tallies
 from jaxppo.types import (
     ActingState,
@@ -56,9 +57,14 @@ def check_algorithm(system: System, hyperparameters: Hyperparameters) -> None:
         _check_loss(algorithm, algorithm.loss(system, agent, agent.policy.params, minibatch))
         _check_finish(algorithm, algorithm.finish(system, agent, batch))
 
-    agent = jax.eval_shape(init, key)
-    jax.eval_shape(choose, agent, algorithm.network.example()[1])
-    jax.eval_shape(learn, agent, jax.eval_shape(partial(_zero_rollout, system), agent, key))
+    try:
+        agent = jax.eval_shape(init, key)
+        jax.eval_shape(choose, agent, algorithm.network.example()[1])
+        jax.eval_shape(learn, agent, jax.eval_shape(partial(_zero_rollout, system), agent, key))
+    except ConfigError:
+        raise
+    except Exception as error:  # a user's functions may raise anything
+        raise ConfigError(f"{_name(algorithm)}: {raised(error)}; see docs/algorithms.md") from error
 
 
 def _zero_rollout(system: System, agent: AgentState, key: jax.Array) -> Rollout:
@@ -141,8 +147,8 @@ def _check_metrics(algorithm: Any, method: str, found: Any, wanted: type) -> Non
 
 
 def _refuse(algorithm: Any, method: str, why: str) -> NoReturn:
-    kind = type(algorithm)
-    raise ConfigError(
-        f"system.algorithm={kind.__module__}.{kind.__qualname__}: {method}: {why}; see "
-        "docs/algorithms.md"
-    )
+    raise ConfigError(f"{_name(algorithm)}: {method}: {why}; see docs/algorithms.md")
+
+
+def _name(algorithm: Any) -> str:
+    return f"system.algorithm={type(algorithm).__module__}.{type(algorithm).__qualname__}"

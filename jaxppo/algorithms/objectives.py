@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jaxppo.config.fields import ConfigError, check, is_import_path
 from jaxppo.config.importing import imported
-from jaxppo.config.messages import brief
+from jaxppo.config.messages import explained
 from jaxppo.ops.actions import log_probs
 from jaxppo.ops.advantages import gae, vtrace
 from jaxppo.ops.losses import (
@@ -151,8 +151,8 @@ def of_user(function: Objective, path: str) -> Objective:
             loss = function(agent, steps, distribution, log_prob)
         except Exception as error:  # a user's function may raise anything
             raise ConfigError(
-                f"system.objective={path}: fails on a minibatch ({brief(error, 2)}); it is called "
-                "as objective(agent, steps, distribution, log_prob)"
+                f"system.objective={path}: fails on a minibatch: {explained(error)}; it "
+                "is called as objective(agent, steps, distribution, log_prob)"
             ) from error
         if getattr(loss, "shape", None) != log_prob.shape:
             raise ConfigError(

@@ -12,6 +12,7 @@ import optax
 from jaxppo.algorithms.hyperparameters import SystemHyperparameters
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.importing import imported
+from jaxppo.config.messages import raised
 from jaxppo.config.schema import OPTIMIZERS, SystemConfig
 from jaxppo.kernels.reductions import norm
 from jaxppo.types import AgentState, PyTree, System
@@ -99,9 +100,9 @@ def find_optimizer(settings: SystemConfig) -> Callable[[jax.Array, Any], tuple[A
     except Exception as error:  # a user's function may raise anything
         raise ConfigError(
             f"system.optimizer={name}: called with learning_rate and "
-            f"system.optimizer_kwargs={settings.optimizer_kwargs}, raises {type(error).__name__}: "
-            f"{str(error).partition(chr(10))[0]}; it must give an optax.GradientTransformation, "
-            "whose update takes gradients, state and parameters"
+            f"system.optimizer_kwargs={settings.optimizer_kwargs}, raises {raised(error)}; it must "
+            "give an optax.GradientTransformation, whose update takes gradients, state and "
+            "parameters"
         ) from error
     return found
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from jaxppo.config.fields import ConfigError
-from jaxppo.config.messages import named
+from jaxppo.config.messages import named, where
 
 
 def is_installed(module: str) -> bool:
@@ -43,6 +43,6 @@ def load(key: str, path: str, module: str) -> Any:
         return importlib.import_module(module)
     except Exception as error:  # a user's module may raise anything
         raise ConfigError(
-            f"{key}={path}: {module} cannot be imported ({named(error)}); "
+            f"{key}={path}: {module} cannot be imported ({named(error)}{where(error)}); "
             "is it on PYTHONPATH, and does it run?"
         ) from error

@@ -3,8 +3,31 @@
 import contextlib
 import importlib.metadata
 import re
+import sysconfig
+import traceback
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
+
+# Packages whose lines are not a user's; lines of other ones are, such as of a laboratory's
+_LIBRARIES = {
+    *("chex", "cloudpickle", "distrax", "flax", "gymnasium", "gymnax", "hydra", "jax", "jaxlib"),
+    *("matplotlib", "numpy", "omegaconf", "optax", "orbax", "ray", "rlax", "scipy"),
+    "tensorflow_probability",
+}
+# JAX's errors about values that a compiled program does not know yet -> what to write
+_INSTEAD = {
+    "TracerBoolConversionError": "an `if`, `and` or `while` on an array: write jnp.where, &, "
+    "jax.lax.cond or jax.lax.while_loop",
+    "TracerIntegerConversionError": "an array as an integer of Python: index arrays of jax.numpy, "
+    "not lists",
+    "TracerArrayConversionError": "NumPy computes with an array: write jax.numpy",
+    "NonConcreteBooleanIndexError": "a shape that depends on values: write jnp.where(mask, x, 0)",
+    "ConcretizationTypeError": "int(), float(), or a shape that depends on values: write "
+    "x.astype, or jnp.where and a constant shape",
+    "UnexpectedTracerError": "an array was kept beyond its step, such as in self: return it in the "
+    "state",
+}
 
 
 class OneLineError(Exception):
@@ -22,6 +45,43 @@ def brief(error: BaseException, lines: int = 1) -> str:
     """Return the first lines of an error as one line, or its type if it has no message."""
     said = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(said[:lines])[:300] or type(error).__name__
+
+
+def raised(error: BaseException) -> str:
+    """Return the type of an error, its first line, and the line of a user that raised it."""
+    name, first = type(error).__name__, str(error).partition("\n")[0]
+    return (f"{name}: {first.rstrip('.')}" if first else name) + where(error)
+
+
+def explained(error: BaseException) -> str:
+    """Return what `raised` does; of an error that no user's line raised, its first two lines."""
+    return raised(error) if where(error) else brief(error, 2)
+
+
+def where(error: BaseException) -> str:
+    """Return, after a comma, the last line of a user's code that led to an error; "" without one.
+
+    After a semicolon follows what to write instead, if JAX asked for a value while it traced.
+    """
+    for each in (error, error.__cause__):
+        frames = traceback.extract_tb(each.__traceback__) if each else ()
+        theirs = [frame for frame in frames if _is_users(frame.filename)]
+        if theirs:
+            last, kinds = theirs[-1], [kind.__name__ for kind in type(each).__mro__]
+            found = next((f"; {_INSTEAD[kind]}" for kind in kinds if kind in _INSTEAD), "")
+            code = f": {last.line[:80]}" if last.line else ""
+            return f", in {last.name} ({Path(last.filename).name}, line {last.lineno}{code}){found}"
+    return ""
+
+
+def _is_users(file: str) -> bool:
+    """Return whether a file is neither of jaxppo, nor of Python or the libraries of jaxppo."""
+    path = Path(file)
+    for folder in ("site-packages", "dist-packages"):
+        if folder in path.parts[:-1]:
+            return path.parts[path.parts.index(folder) + 1] not in _LIBRARIES
+    ours = Path(__file__).parents[1], Path(sysconfig.get_path("stdlib"))
+    return not file.startswith("<") and not any(path.is_relative_to(each) for each in ours)
 
 
 def of_gymnasium(name: str) -> str | None:

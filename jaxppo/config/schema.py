@@ -412,6 +412,11 @@ class EnvConfig:
         "gymnax: parameters that change linearly over a share of the updates, from a number or "
         "bounds to others: {gravity: {start: 5, end: 9.8, share: 0.5}}; evaluations are at the end",
     )
+    gymnax_legacy: bool = setting(
+        False,
+        "target was written for gymnax 0.0.x: done of its step_env holds the time limit too, which "
+        "we tell apart",
+    )
     resets: str = setting(
         "each",
         "start of later episodes: each (its own reset), optimistic (one reset for reset_ratio "

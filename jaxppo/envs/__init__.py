@@ -172,6 +172,7 @@ def _adapter(config: EnvConfig) -> ModuleType:
         return importlib.import_module("jaxppo.envs.batch")
     if config.target is not None:
         return importlib.import_module("jaxppo.envs.own")
+    refuse(config, ["gymnax_legacy"], "is for a class of your own (env.target); leave it out")
     library = config.library
     if not is_installed(library):
         raise ConfigError(f"env.library={library}: is not installed; {installing(library)}")
@@ -197,8 +198,8 @@ def refuse_ranges(config: EnvConfig, owner: str) -> None:
     refuse(
         config,
         ("randomize", "curriculum"),
-        f"is for gymnax and for classes with its interface, not for {owner}; draw in the reset of "
-        "a class of your own (env.target), or leave it out",
+        f"is for gymnax and for classes (env.target) with its interface or with an attribute "
+        f"params, not for {owner}; leave it out, or draw in the reset of a class of your own",
     )
 
 

@@ -2,7 +2,8 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -114,14 +115,14 @@ def _check_play(env: Environment, config: EnvConfig, steps: int) -> Iterator[Che
 def _check_played(env: Environment, config: EnvConfig, played: Played) -> Iterator[Check]:
     """Check what the steps returned."""
     yield Check("values", list(_values(env, played)), "finite, and within the spaces")
-    doubts = list(_doubts(env, config, played))
+    doubts = [*_doubts(env, config, played), *_unreached(env, config, played)]
     yield Check("ends", list(_ends(env, played)), _describe_ends(env, played), doubts)
     count = int(played.over.sum())
     unseen = f"not checked, since no episode ended; raise steps={len(played.over)}"
     yield Check("successor", list(_successor(played)), f"at {count} ends", [unseen][count:])
-    is_masked = _entry(env.observation_space, config.action_mask) is not None
-    legal = "some action is legal everywhere" if is_masked else "there is none"
-    yield Check("mask", list(_mask(env, config.action_mask, played)), legal)
+    if _entry(env.observation_space, config.action_mask) is not None:
+        wrong = list(_mask(env, config.action_mask, played))
+        yield Check("mask", wrong, "some action is legal everywhere")
 
 
 def _check_simulators(env: Any, config: EnvConfig, steps: int) -> Iterator[Check]:
@@ -255,7 +256,7 @@ def _indices(config: EnvConfig, steps: int, keys: jax.Array) -> Check:
         action_key, step_key, reset_key = jax.random.split(key, 3)
         action = _random_action(bare.action_space, action_key, _entry(obs, config.action_mask))
         if not isinstance(bare, Episodes):  # gymnax's step resets
-            obs, state, *_ = bare.env.step(step_key, state, action, bare.params)
+            obs, state, *_ = _step_of(bare.env)(step_key, state, action, bare.params)
             return (obs, state, time), None
         state, obs, _, terminated, truncated = bare.one.step(step_key, state, action)[:5]
         over, time = terminated | truncated, time + 1
@@ -284,6 +285,12 @@ def _indices(config: EnvConfig, steps: int, keys: jax.Array) -> Check:
         seen,
         [f"{first}: JAX reads the nearest element there and writes none; is that meant?"],
     )
+
+
+def _step_of(env: Any) -> Callable[..., Any]:
+    """Return the step of gymnax's interface without its `jit`, in which parameters are unknown."""
+    own = getattr(type(env), "step", None)
+    return env.step if own is None else partial(inspect.unwrap(own), env)
 
 
 def _bare(config: EnvConfig) -> Any:
@@ -427,13 +434,27 @@ def _doubts(env: Environment, config: EnvConfig, played: Played) -> Iterator[str
         reached = _lengths(played) == limit
         late = bool(reached.any() and np.all((terminated & played.steps.truncated)[reached]))
     if late:
-        flag = "terminated of step"
+        flag, way_out = "terminated of step", ""
         if params is not None:
+            way_out = ", or set env.gymnax_legacy=true"
             flag = "done of step_env, which gymnax 1.0 takes for terminated"
         yield (
             f"every episode that reaches the time limit of {limit:,} steps is also terminated, so "
             "nothing is bootstrapped there; is that meant? If only time ends it, leave the limit "
-            f"out of the {flag}"
+            f"out of the {flag}{way_out}"
+        )
+
+
+def _unreached(env: Environment, config: EnvConfig, played: Played) -> Iterator[str]:
+    """Yield that the time limit was not seen at work, unless a step at it can be tried."""
+    limit = env.time_limit
+    if limit is None or (_lengths(played) == limit).any():
+        return
+    bare = None if envs.is_simulated(env) else _bare(config)
+    if getattr(bare, "params", None) is None or _terminated_late(bare, config) is None:
+        yield (
+            f"not checked at the time limit of {limit:,} steps, which no episode reached; raise "
+            f"steps={len(played.over)}"
         )
 
 
@@ -448,7 +469,8 @@ def _terminated_late(bare: Any, config: EnvConfig) -> bool | None:
         obs, state = bare.env.reset(key, bare.params)
         action = _random_action(bare.action_space, key, _entry(obs, config.action_mask))
         late = dataclasses.replace(state, time=jnp.full_like(state.time, bare.time_limit - 1))
-        return [bare.env.step(key, x, action, bare.params)[3:5] for x in (state, late)]
+        step = _step_of(bare.env)
+        return [step(key, x, action, bare.params)[3:5] for x in (state, late)]
 
     try:
         flags = jax.tree.map(lambda x: np.asarray(x, bool), jax.jit(jax.vmap(ends))(keys))

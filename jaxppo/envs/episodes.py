@@ -37,6 +37,8 @@ class Single(Protocol):
     observation_space: PyTree  # of Space
     action_space: PyTree  # of Space
     time_limit: int | None  # steps after which an episode is truncated; None: no limit
+    # `params`, a dataclass that methods read as `self.params`, may be there for `env.params`,
+    # `env.randomize` and `env.curriculum`; `frame(state)`, uint8 `[H, W, 3]`, for films
 
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
         """Map a key to the (state, observation `[O...]`) that starts an episode."""
@@ -127,14 +129,28 @@ class Episodes:
             metrics=chosen(self.name, self._metrics, told),
         )
 
+    def view(self, state: EpisodesState) -> tuple[Episodes, PyTree]:
+        """Return this, and the environment's own state of one of them."""
+        return self, state.inner
+
+    def advance(self, key: jax.Array, state: EpisodesState, action: PyTree) -> EpisodesState:
+        """Return the state of one environment after a step, without an auto-reset."""
+        inner = stepped(self.one, jax.random.split(key)[0], state.inner, action)[0]
+        return dataclasses.replace(state, inner=inner)
+
     def _advance(self, key: jax.Array, state: PyTree, action: PyTree) -> tuple[Any, ...]:
         """Return what `one.step` does, and what it tells; nothing unless that is asked for."""
-        found: Any = self.one.step(key, state, action)
-        told: PyTree = {}
-        if isinstance(found, tuple | list) and len(found) == 6:
-            *found, told = found
-        names = "state, observation, reward, terminated, truncated"
-        return *returned("step", found, names), told if self._metrics else {}
+        *found, told = stepped(self.one, key, state, action)
+        return *found, told if self._metrics else {}
+
+
+def stepped(one: Single, key: jax.Array, state: PyTree, action: PyTree) -> tuple[Any, ...]:
+    """Return the five values of a step, and what it tells; `ConfigError` for another number."""
+    found: Any = one.step(key, state, action)
+    told: PyTree = {}
+    if isinstance(found, tuple | list) and len(found) == 6:
+        *found, told = found
+    return *returned("step", found, "state, observation, reward, terminated, truncated"), told
 
 
 class Wrapper:

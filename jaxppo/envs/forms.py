@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import traceback
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.messages import raised
 from jaxppo.envs.told import UntoldError
-from jaxppo.simulators.faults import ReturnedError, in_words, values_of
+from jaxppo.simulators.faults import ReturnedError, values_of
 from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, bounds, is_space, zeros
 
-# Folders of code that is not a user's
-_HIDDEN = tuple(f"{folder}/" for folder in (Path(jax.__file__).parent, Path(__file__).parents[1]))
+MOST = 2**16  # values of one integer of an action, each of which is an output of the network
 
 
 def box_of(example: Any, low: float = float("-inf"), high: float = float("inf")) -> Box:
@@ -39,6 +37,26 @@ def bound_of(x: Any) -> Any:
     return first if (values == first).all() else nested(values.tolist())
 
 
+def integers(space: Any, low: np.ndarray, high: np.ndarray, *, simulated: bool = False) -> Any:
+    """Return the `MultiDiscrete` of arrays of integers from `low` to `high`.
+
+    `ConfigError` if they are not bounded, or if those of an environment in JAX do not start at 0.
+    """
+    low, high = (np.asarray(bound, np.float64) for bound in (low, high))
+    if np.any(low != 0) and not simulated:
+        raise ConfigError(
+            f"env: the action space {line(space)} does not start at 0; let it start there in a "
+            "wrapper, and add its low to the action in step"
+        )
+    if not np.all((high >= low) & (high - low < MOST)):
+        raise ConfigError(
+            f"env: the action space {line(space)} needs a finite high of at least its low for "
+            f"every integer, and below {MOST:,} values; give the last choice there"
+        )
+    sizes = tuple(int(x) + 1 for x in (high - low).ravel())
+    return MultiDiscrete(sizes, high.shape, bound_of(low.astype(np.int64)) if low.any() else 0)
+
+
 def limits(space: PyTree) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """Yield the name, the lowest and the highest values of each array of a tree of spaces."""
     for path, one in jax.tree.leaves_with_path(space, is_leaf=is_space):
@@ -51,8 +69,8 @@ def limits(space: PyTree) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
 
 
 def line(x: Any) -> str:
-    """Return an object or an error on one line; an error as its type and first line."""
-    return in_words(x) if isinstance(x, BaseException) else " ".join(repr(x).split())
+    """Return an object or an error on one line; an error as `raised` says it."""
+    return raised(x) if isinstance(x, BaseException) else " ".join(repr(x).split())
 
 
 def returned(function: str, found: Any, names: str) -> Any:
@@ -64,16 +82,6 @@ def returned(function: str, found: Any, names: str) -> Any:
         return values_of(found, names)
     except ReturnedError as error:
         raise ConfigError(f"{function}: {error}") from error
-
-
-def raised(error: Exception) -> str:
-    """Return an error on one line, with the function of the user's code that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if not frame.filename.startswith(_HIDDEN)]
-    if not theirs:
-        return line(error)
-    last = theirs[-1]
-    return f"{line(error)}, in {last.name} ({Path(last.filename).name}, line {last.lineno})"
 
 
 def problems(env: Any) -> list[str]:

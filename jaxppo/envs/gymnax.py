@@ -13,29 +13,32 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.messages import raised
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import replace_params
 from jaxppo.envs.episodes import ended, part, renew
-from jaxppo.envs.forms import bound_of, line, raised, returned
+from jaxppo.envs.forms import bound_of, integers, line, returned
 from jaxppo.envs.later import imported_later
 from jaxppo.envs.ranges import Range, ranges
 from jaxppo.envs.told import UntoldError, chosen
 from jaxppo.kernels import random_bits
-from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, RunProgress, TimeStep, zeros
+from jaxppo.types import Box, Discrete, PyTree, RunProgress, TimeStep, is_space, zeros
 
 with imported_later(  # gymnax's drawing libraries, which take 1.2 of 1.3 seconds to import
     *("seaborn", "matplotlib", "matplotlib.pyplot", "matplotlib.animation", "matplotlib.colors")
 ):
     import gymnax
-    from gymnax.environments import spaces
     from gymnax.environments.environment import Environment, EnvParams
+
+    from jaxppo.envs.as_gymnax import AsGymnax
 
 
 FILES = "/tmp/mnist"  # where its downloads are
 DRAW = 2**31 - 1  # folded into a reset's key; splits of it give smaller numbers
 # What functions of gymnax 1.0 return; `step` resets, `step_env` and `reset_env` are without it
 RESET = "observation, state (gymnax 1.0)"
-STEP = "observation, state, reward, terminated, truncated, info (gymnax 1.0)"
+OLDER = "a class written for gymnax 0.0.x needs env.gymnax_legacy=true"
+STEP = f"observation, state, reward, terminated, truncated, info (gymnax 1.0; {OLDER})"
 STEP_ENV = "observation, state, reward, terminated, info (gymnax 1.0)"
 # What a user's class must do if such a method of gymnax's base class fails
 _WAYS_OUT = {
@@ -56,7 +59,7 @@ def _explained(prefix: str = "") -> Iterator[None]:
         if lacks and last.filename == inspect.getsourcefile(Environment):
             _, *arguments = inspect.signature(getattr(Environment, last.name)).parameters
             where = f"{last.name}({', '.join(arguments)}) of gymnax 1.0 raises {line(error)}"
-            way_out = _WAYS_OUT.get(last.name, "define it")
+            way_out = f"{_WAYS_OUT.get(last.name, 'define it')}; {OLDER}"
         elif "values to unpack" in str(error):
             where, way_out = raised(error), f"step returns {STEP}"
         else:
@@ -90,7 +93,7 @@ class GymnaxEnvironment:
             own = getattr(type(env), "reset", None) is not Environment.reset
             reset = "reset" if own else "reset_env"  # which gymnax's reset calls
             key = jax.eval_shape(jax.random.key, 0)
-            start = jax.eval_shape(getattr(env, reset), key, params)
+            start = jax.eval_shape(lambda key: getattr(env, reset)(key, params), key)
             example, _ = returned(f"{name}: {reset}", start, RESET)
             observations, actions = (
                 _space(name, env, part, params) for part in ("observation_space", "action_space")
@@ -328,9 +331,12 @@ def adapt(name: str, env: Any, params: Any, config: EnvConfig) -> GymnaxEnvironm
     ends = {key: one.end[0] for key, one in found.items() if one.end[0] == one.end[1]}
     params = dataclasses.replace(params, **ends)
     vary = {key: one for key, one in found.items() if not one.constant}
-    if not vary:
-        return GymnaxEnvironment(name, env, params, config)
-    return Randomized(name, env, params, config, vary)
+    made = GymnaxEnvironment(name, env, params, config)
+    if vary:
+        made = Randomized(name, env, params, config, vary)
+    if isinstance(env, AsGymnax):
+        made.time_limit = env.time_limit_of(params, made.action_space)
+    return made
 
 
 def _space(name: str, env: Any, part: str, params: Any) -> Any:
@@ -344,15 +350,24 @@ def _space(name: str, env: Any, part: str, params: Any) -> Any:
     return method(params)
 
 
+def _kind(space: Any) -> str:
+    """Return the class of a space of gymnax, or of a copy of it; "" for other classes."""
+    names = [kind.__name__ for kind in type(space).__mro__]
+    return next((name for name in names if name in ("Discrete", "Box", "Dict", "Tuple")), "")
+
+
 def _observation_space(space: Any, example: Any) -> PyTree:
     """Convert a gymnax space; shapes and data types are those of `example`."""
-    if isinstance(space, spaces.Dict):
+    if _is_ours(space):
+        return space
+    kind = _kind(space)
+    if kind == "Dict":
         return {key: _observation_space(part, example[key]) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
+    if kind == "Tuple":
         return tuple(map(_observation_space, space.spaces, example))
-    if isinstance(space, spaces.Discrete):
-        return Discrete(int(space.n))
-    if isinstance(space, spaces.Box):
+    if kind == "Discrete":
+        return _discrete(space)
+    if kind == "Box":
         dtype = jnp.dtype(example.dtype).name
         return Box(tuple(example.shape), dtype, bound_of(space.low), bound_of(space.high))
     raise _unknown_space("observation", "Discrete, Box, Dict, Tuple", space)
@@ -360,37 +375,36 @@ def _observation_space(space: Any, example: Any) -> PyTree:
 
 def _action_space(space: Any) -> PyTree:
     """Convert a gymnax space; an integer Box and spaces with `nvec` become `MultiDiscrete`."""
-    if isinstance(space, spaces.Dict):
+    if _is_ours(space):
+        return space
+    kind = _kind(space)
+    if kind == "Dict":
         return {key: _action_space(part) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
+    if kind == "Tuple":
         return tuple(map(_action_space, space.spaces))
-    if isinstance(space, spaces.Discrete):
-        return Discrete(int(space.n))
-    if isinstance(space, spaces.Box):
+    if kind == "Discrete":
+        return _discrete(space)
+    if kind == "Box":
         shape = tuple(space.shape)
         low, high = (np.broadcast_to(bound, shape) for bound in (space.low, space.high))
         if jnp.issubdtype(space.dtype, jnp.floating):
             return Box(shape, "float32", bound_of(low), bound_of(high))
-        return _multi_discrete(space, low, high)
+        return integers(space, low, high)
     if hasattr(space, "nvec"):
         size = np.asarray(space.nvec)
         low = np.broadcast_to(getattr(space, "start", 0), size.shape)
-        return _multi_discrete(space, low, low + size - 1)
+        return integers(space, low, low + size - 1)
     raise _unknown_space("action", "Discrete, MultiDiscrete, Box, Dict, Tuple", space)
 
 
-def _multi_discrete(space: Any, low: np.ndarray, high: np.ndarray) -> MultiDiscrete:
-    if np.any(low != 0):
-        raise ConfigError(
-            f"env: the action space {line(space)} does not start at 0; let it start there in a "
-            "wrapper, and add its low to the action in step"
-        )
-    if not np.all(np.isfinite(high) & (high >= 0)):
-        raise ConfigError(
-            f"env: the action space {line(space)} needs a finite high of at least 0 for every "
-            "integer; give the number of choices less one"
-        )
-    return MultiDiscrete(tuple(int(x) + 1 for x in high.ravel()), high.shape)
+def _is_ours(space: Any) -> bool:
+    """Return whether a space is one of `types`, or a dict or tuple of these."""
+    leaves = jax.tree.leaves(space, is_leaf=is_space)
+    return bool(leaves) and all(map(is_space, leaves))
+
+
+def _discrete(space: Any) -> Discrete:
+    return Discrete(int(space.n), int(getattr(space, "start", 0)))
 
 
 def _unknown_space(what: str, known: str, space: Any) -> ConfigError:

@@ -10,7 +10,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.given import is_given
 from jaxppo.config.importing import imported
 from jaxppo.config.schema import EnvConfig
-from jaxppo.envs import check_gymnax, refuse_ranges
+from jaxppo.envs import check_gymnax, refuse, refuse_ranges
 from jaxppo.envs.episodes import Episodes
 from jaxppo.envs.forms import check_spaces, line
 from jaxppo.types import Environment
@@ -43,13 +43,17 @@ def make(config: EnvConfig) -> Environment:
                 "such as its default_params"
             )
         check_gymnax()
-        from jaxppo.envs import gymnax
+        from jaxppo.envs import as_gymnax, gymnax
 
+        env = as_gymnax.Legacy(name, env) if config.gymnax_legacy else env
         return gymnax.adapt(name, env, params, config)
-    if config.params:
+    refuse(config, ["gymnax_legacy"], f"{name} has not gymnax's interface; leave it out")
+    params = getattr(env, "params", None)
+    has_params = dataclasses.is_dataclass(params) and not isinstance(params, type)
+    if config.params and not has_params:
         raise ConfigError(
             f"env.params={config.params}: {name} has no parameters besides its arguments; use "
-            "env.kwargs"
+            "env.kwargs, or give it an attribute params, a dataclass"
         )
     gymnasium = sys.modules.get("gymnasium")  # not imported here
     kind: Any = () if gymnasium is None else (gymnasium.Env, gymnasium.vector.VectorEnv)
@@ -62,6 +66,11 @@ def make(config: EnvConfig) -> Environment:
     if makes or isinstance(env, kind):
         return _simulated(target, env, config, makes=makes)
     check_spaces(name, env)
+    if has_params:
+        check_gymnax()
+        from jaxppo.envs import as_gymnax, gymnax
+
+        return gymnax.adapt(name, as_gymnax.WithParams(env), params, config)
     refuse_ranges(config, name)
     return Episodes(name, env, config)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import dataclasses
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -12,12 +13,12 @@ import numpy as np
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.importing import imported
+from jaxppo.config.messages import raised
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import refuse
-from jaxppo.envs.forms import bound_of
+from jaxppo.envs.forms import bound_of, integers
 from jaxppo.envs.shown import Shown, Taken, Views
 from jaxppo.simulators import making
-from jaxppo.simulators.faults import in_words
 from jaxppo.simulators.group import Group
 from jaxppo.simulators.pool import Pool, Simulators
 from jaxppo.simulators.spaces import Leaf, UnsupportedSpaceError, actions_of, tree
@@ -58,7 +59,8 @@ class Simulated:
         self.in_waves = in_waves  # episodes of evaluations can only start all at once
         observations, self._form = _leaves(name, "observation", observation_space)
         actions, form = _leaves(name, "action", action_space)
-        self.observation_leaves, self.action_leaves = observations, actions
+        taken = [dataclasses.replace(x, dtype="int32") if x.is_integers else x for x in actions]
+        self.observation_leaves, self.action_leaves = observations, taken
         self.observation_space = jax.tree.unflatten(self._form, map(_space, observations))
         self.action_space = jax.tree.unflatten(form, map(_action_space, actions))
         self._make, self._make_drawn = make, make_drawn
@@ -126,7 +128,7 @@ class Simulated:
             if "mujoco" in sys.modules and not os.environ.get("MUJOCO_GL"):
                 way_out = "; without a display, set MUJOCO_GL=egl or MUJOCO_GL=osmesa"
             raise ConfigError(
-                f"{self.name}: its render() raises {in_words(error)}{way_out}"
+                f"{self.name}: its render() raises {raised(error)}{way_out}"
             ) from error
 
     def observation(self, parts: Sequence[np.ndarray]) -> PyTree:
@@ -222,4 +224,6 @@ def _space(leaf: Leaf) -> Space:
 def _action_space(leaf: Leaf) -> Space:
     if leaf.kind == "MultiBinary":
         return MultiDiscrete((2,) * int(np.prod(leaf.shape)), leaf.shape)
+    if leaf.is_integers:
+        return integers(leaf.space, leaf.space.low, leaf.space.high, simulated=True)
     return _space(leaf)

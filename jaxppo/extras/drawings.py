@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from jaxppo.config.fields import ConfigError
-from jaxppo.config.messages import named
+from jaxppo.config.messages import named, raised
 from jaxppo.deploy.episodes import Episode
 from jaxppo.envs import is_simulated
 from jaxppo.types import Box, Environment, PyTree
@@ -56,7 +56,7 @@ CAPTION = 24  # height in pixels
 class Drawing:
     """How an environment is drawn. For a simulator, `draw` gets a frame in place of a state."""
 
-    env: Any  # a GymnaxEnvironment, or a Simulated
+    env: Any  # a GymnaxEnvironment, an Episodes or a Simulated
     inner: Callable[[PyTree], PyTree]  # maps the state of `types.Environment` to that of `env`
     draw: Callable[[PyTree, PyTree], np.ndarray]  # state of `env`, observation -> uint8 [H, W, 3]
 
@@ -64,8 +64,8 @@ class Drawing:
 def drawing(env: Environment) -> Drawing:
     """Return how to draw `env`; `ConfigError` if it cannot be drawn.
 
-    This is the first one available of: the environment's own `frame(state, params)`, a drawing of
-    this module, its observation as a picture, its own `render(state, params)`.
+    This is the first one available of: the environment's own `frame`, a drawing of this
+    module, its observation as a picture, its own `render(state, params)`.
     """
     from jaxppo.envs.episodes import Episodes
     from jaxppo.envs.extras import Extras
@@ -76,33 +76,28 @@ def drawing(env: Environment) -> Drawing:
         return Drawing(env=env, inner=lambda state: state, draw=lambda frame, _: np.asarray(frame))
     bare: Any = env
     added, wrapped = False, 0
-    while not isinstance(bare, GymnaxEnvironment):
-        if isinstance(bare, Episodes):
-            raise ConfigError(
-                f"{bare.name}: cannot be drawn; jaxppo.render draws environments of gymnax and "
-                "Gymnasium, and classes with gymnax's interface; for another renderer, load the "
-                "policy with jaxppo.load"
-            )
+    while not isinstance(bare, GymnaxEnvironment | Episodes):
         added |= isinstance(bare, Extras)
         wrapped += isinstance(bare, Extras | Frames)
         bare = bare._env
+    one = bare.one if isinstance(bare, Episodes) else bare.env
     space = bare.observation_space
     entry = "observation" if added or isinstance(space, dict) else None
     if isinstance(space, dict):
         space = space.get("observation")
-    kinds = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(bare.env).__mro__]
+    kinds = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(one).__mro__]
     known = [DRAWINGS[kind] for kind in kinds if kind in DRAWINGS]
-    if hasattr(bare.env, "frame"):
+    if hasattr(one, "frame"):
         draw = partial(_with_params, _frame, bare)
     elif known:
         draw = partial(_with_params, known[0], bare)
     elif isinstance(space, Box) and _is_picture(space):
         draw = partial(_observation, space, entry)
-    elif hasattr(bare.env, "render"):
+    elif hasattr(one, "render") and isinstance(bare, GymnaxEnvironment):
         draw = partial(_with_params, _render, bare)
     else:
         raise ConfigError(_refusal(bare.name, "it has no render(state, params) either"))
-    if not hasattr(bare.env, "step_env"):
+    if isinstance(bare, GymnaxEnvironment) and not hasattr(one, "step_env"):
         raise ConfigError(
             f"{bare.name}: has no step_env, which returns the last state of an episode (step "
             "returns the first state of the next one); derive it from gymnax's Environment"
@@ -129,19 +124,21 @@ def _refusal(name: str, reason: str) -> str:
     return (
         f"{name}: cannot be drawn: it is none of {known}, its observation is no picture ([H, W], "
         f"or [H, W, C] of up to {len(CHANNELS)} channels), and {reason}; give it a method "
-        "frame(state, params) that returns uint8 [H, W, 3]"
+        "frame(state, params), or frame(state) in jaxppo's interface, that returns uint8 [H, W, 3]"
     )
 
 
 def _frame(env: Any, state: PyTree, obs: PyTree) -> np.ndarray:
     """Call the environment's own `frame`."""
     try:
-        picture = np.asarray(env.env.frame(state, env.params))
+        one = getattr(env, "one", None)  # of `Episodes`, without parameters
+        shown = env.env.frame(state, env.params) if one is None else one.frame(state)
+        picture = np.asarray(shown)
     except Exception as error:  # the user's code may raise anything
-        raise ConfigError(f"{env.name}: its frame(state, params) raised {named(error)}") from error
+        raise ConfigError(f"{env.name}: its frame raises {raised(error)}") from error
     if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
         raise ConfigError(
-            f"{env.name}: its frame(state, params) returned {picture.dtype} "
+            f"{env.name}: its frame returned {picture.dtype} "
             f"{list(picture.shape)}; it must be uint8 [H, W, 3]"
         )
     return picture

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from jaxppo.config.fields import ConfigError
-from jaxppo.config.messages import of_gymnasium
+from jaxppo.config.messages import of_gymnasium, raised, where
 from jaxppo.config.parse import unknown_key
 from jaxppo.launch.composing import BRANCHES, LAYERS, config_dir
 from jaxppo.runtime.hosts import processes
@@ -50,6 +50,8 @@ def one_line() -> Iterator[None]:
     except Exception as error:
         processes.wait_for_news()
         line = explain(error)
+        if line is None and where(error):  # a user's code has failed
+            line = raised(error)
         if line is None:
             traceback.print_exc()
             processes.abandon(1)

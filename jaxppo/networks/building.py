@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.config.fields import ConfigError
-from jaxppo.config.messages import brief
+from jaxppo.config.messages import explained
 from jaxppo.config.schema import Config
 from jaxppo.ops.actions import empty_masks
 from jaxppo.types import Box, Environment, Network, PyTree, describe, is_space, zeros
@@ -39,7 +39,7 @@ def make_layer(name: str, settings: dict[str, Any], **arguments: Any) -> Any:
         layer = instantiate({"_convert_": "all", "_partial_": True, **settings})
         return layer(**arguments)
     except (InstantiationException, TypeError, ValueError) as error:
-        line = f"network.{name} ({settings['_target_']}): {brief(error.__cause__ or error, 2)}"
+        line = f"network.{name} ({settings['_target_']}): {explained(error.__cause__ or error)}"
         if found := re.search(r"unexpected keyword argument '(\w+)'", line):
             line += f"; leave it out: '~network.{name}.{found[1]}'"
         raise ConfigError(line) from error
@@ -71,7 +71,7 @@ def _check_memory(name: str, layer: Any) -> None:
         jax.eval_shape(partial(layer.initial_carry, 1))
     except Exception as error:  # a user's memory may raise anything
         raise ConfigError(
-            f"{name}: has no initial carry of one episode: {brief(error, 2)}"
+            f"{name}: has no initial carry of one episode: {explained(error)}"
         ) from error
 
 
@@ -172,7 +172,7 @@ def try_out(
             }[name]
         raise ConfigError(
             f"network.{name} ({target}): does not fit {env.name} with {space}: "
-            f"{brief(error, 2).rstrip('.')}; choose another, or {way_out}"
+            f"{explained(error).rstrip('.')}; choose another, or {way_out}"
         ) from error
     _check_params(params)
     _check_carry(carry, after)

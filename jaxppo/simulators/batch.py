@@ -13,15 +13,8 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from jaxppo.simulators.faults import (
-    ANY_ERROR,
-    Fault,
-    ReturnedError,
-    in_function,
-    in_words,
-    shown,
-    values_of,
-)
+from jaxppo.config.messages import raised
+from jaxppo.simulators.faults import ANY_ERROR, Fault, ReturnedError, in_function, shown, values_of
 from jaxppo.simulators.group import VALUES, next_seed
 from jaxppo.simulators.making import without_repeats
 from jaxppo.simulators.spaces import Arrays, Leaf, array_of, batch_of, write
@@ -402,7 +395,7 @@ def _on_host(x: Any) -> np.ndarray:
         return np.from_dlpack(x) if device[0] in _CPU else np.from_dlpack(x, device="cpu")
     except Exception as error:  # whatever its library raises
         raise ReturnedError(
-            f"{type(x).__name__} on the DLPack device {device} cannot be read: {in_words(error)}"
+            f"{type(x).__name__} on the DLPack device {device} cannot be read: {raised(error)}"
         ) from error
 
 

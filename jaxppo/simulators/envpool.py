@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxppo.simulators.faults import SimulatorError, in_words
-from jaxppo.simulators.spaces import Arrays, Leaf
+from jaxppo.config.messages import raised
+from jaxppo.simulators.faults import SimulatorError
+from jaxppo.simulators.spaces import Arrays, Leaf, first_of
 from jaxppo.simulators.told import lookup
 
 
@@ -45,7 +46,7 @@ class EnvPool:
                 chosen = np.arange(len(full), dtype=np.int32)
             obs, info = self._pool.reset(chosen)
         except Exception as error:
-            raise SimulatorError(f"EnvPool raises {in_words(error)}") from error
+            raise SimulatorError(f"EnvPool raises {raised(error)}") from error
         self._write(self.arrays.obs, obs, info["env_id"])
 
     def step(self, actions: Sequence[np.ndarray], rows: np.ndarray | None = None) -> None:
@@ -70,12 +71,12 @@ class EnvPool:
             given = self._given([x[chosen] for x in actions])
             return self._pool.step(given, chosen.astype(np.int32))
         except Exception as error:
-            raise SimulatorError(f"EnvPool raises {in_words(error)}") from error
+            raise SimulatorError(f"EnvPool raises {raised(error)}") from error
 
     def _given(self, actions: Sequence[np.ndarray]) -> Any:
         """Return a batch of actions in EnvPool's form: one array, or a dict of arrays."""
         found = [
-            (x + getattr(leaf.space, "start", 0)).astype(leaf.space.dtype)
+            (x + first_of(leaf.space)).astype(leaf.space.dtype)
             for x, leaf in zip(actions, self._actions, strict=True)
         ]
         if len(found) == 1 and not self._actions[0].path:

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+from jaxppo.config.messages import raised
+
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
@@ -52,7 +54,7 @@ def in_function(function: str, error: BaseException) -> str:
     """Say what a function of an environment has raised, or returned wrongly."""
     if isinstance(error, ReturnedError):
         return f"{function}: {error}"
-    return f"{'' if function == 'step' else 'reset '}raises {in_words(error)}"
+    return f"{'' if function == 'step' else 'reset '}raises {raised(error)}"
 
 
 def shown(value: Any) -> str:
@@ -60,9 +62,3 @@ def shown(value: Any) -> str:
     shape = getattr(value, "shape", None)
     more = repr(value)[:40] if shape is None else f"of shape {shape}"
     return " ".join(f"{type(value).__name__} {more}".split())
-
-
-def in_words(error: BaseException) -> str:
-    """Return the type of an error and its first line."""
-    name, first = type(error).__name__, str(error).partition("\n")[0]
-    return f"{name}: {first}" if first else name

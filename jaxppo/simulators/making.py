@@ -8,7 +8,8 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from jaxppo.simulators.faults import ANY_ERROR, in_words
+from jaxppo.config.messages import raised
+from jaxppo.simulators.faults import ANY_ERROR
 
 
 def from_registry(
@@ -75,7 +76,7 @@ def problems(env: Any) -> list[str]:
             warnings.simplefilter("ignore")  # such as of bounds that are infinite
             check_env(env, skip_render_check=True, skip_close_check=True)  # it asks for a `spec`
     except ANY_ERROR as error:  # an environment may raise anything
-        return [in_words(error)]
+        return [raised(error)]
     return []
 
 

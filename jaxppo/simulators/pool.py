@@ -17,8 +17,9 @@ from typing import Any, Protocol
 import cloudpickle
 import numpy as np
 
+from jaxppo.config.messages import raised
 from jaxppo.simulators import children
-from jaxppo.simulators.faults import ANY_ERROR, Fault, SimulatorError, in_words
+from jaxppo.simulators.faults import ANY_ERROR, Fault, SimulatorError
 from jaxppo.simulators.group import Group, next_seed
 from jaxppo.simulators.spaces import Arrays, Leaf
 from jaxppo.simulators.spinning import Spinner
@@ -101,7 +102,7 @@ class Pool:
         except Exception as error:  # whatever its parts raise
             raise SimulatorError(
                 f"what makes the environments cannot be sent to another process "
-                f"({in_words(error)}); set env.processes=0"
+                f"({raised(error)}); set env.processes=0"
             ) from error
         size = Arrays(num, observations, actions, None, metrics).size
         self._file = _reserve(size)
@@ -129,7 +130,7 @@ class Pool:
         try:
             return self._kind(make, rows, self.arrays, observations, restart=self._restart)
         except ANY_ERROR as error:
-            raise SimulatorError(f"environment {rows[0]}: {in_words(error)}") from error
+            raise SimulatorError(f"environment {rows[0]}: {raised(error)}") from error
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int]) -> None:
         """Start episodes in some environments."""
@@ -169,9 +170,7 @@ class Pool:
         try:
             return group.reset() if command == RESET else group.step(resets=command == STEP)
         except ANY_ERROR as error:  # of an environment that was made anew
-            raise SimulatorError(
-                f"an environment cannot be made again: {in_words(error)}"
-            ) from error
+            raise SimulatorError(f"an environment cannot be made again: {raised(error)}") from error
 
     def _answers(self, command: bytes) -> list[Fault]:
         """Wait until the processes have obeyed, and return their faults."""

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from jaxppo.simulators.faults import ReturnedError, in_words
+from jaxppo.config.messages import raised
+from jaxppo.simulators.faults import ReturnedError
 
 NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32"}  # JAX has no 64 bits
 
@@ -33,6 +34,11 @@ class Leaf:
         return next(kind.__name__ for kind in kinds if isinstance(self.space, kind))
 
     @property
+    def is_integers(self) -> bool:
+        """Return whether the space is a `Box` of integers, which actions count from its `low`."""
+        return _is_integers(self.space)
+
+    @property
     def is_plain(self) -> bool:
         """Return whether `read` returns the observation itself."""
         return not self.path and _start(self.space) is None
@@ -49,7 +55,7 @@ def array_of(leaf: Leaf, tree: Any, shape: tuple[int, ...], form: Callable[[Any]
     try:
         value = form(leaf.read(tree))
     except (KeyError, IndexError, TypeError) as error:
-        raise ReturnedError(f"observation{leaf.name} is not there ({in_words(error)})") from error
+        raise ReturnedError(f"observation{leaf.name} is not there ({raised(error)})") from error
     if value.shape != shape:
         raise ReturnedError(
             f"observation{leaf.name} has shape {value.shape}, the space says {shape}"
@@ -119,11 +125,22 @@ def _action_of(space: Any, parts: Iterator[Any]) -> Any:
     value = next(parts)
     if isinstance(space, spaces.Discrete) and not np.ndim(value):
         return int(value) + int(space.start)
+    if _is_integers(space):
+        return (value + first_of(space)).astype(space.dtype)
     found = np.array(value, space.dtype)  # a copy, which the environment may keep
     if found.dtype == np.float64 and isinstance(space, spaces.Box):
         for bound in (space.low, space.high):  # such as 0.1, which in float32 is above 0.1
             np.copyto(found, bound, where=value == bound.astype(np.float32))
     return found if _start(space) is None else found + space.start
+
+
+def first_of(space: Any) -> Any:
+    """Return the integers from which actions of a space without floats count: 0 if none is told."""
+    return space.low.astype(np.int64) if _is_integers(space) else getattr(space, "start", 0)
+
+
+def _is_integers(space: Any) -> bool:
+    return isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.integer)
 
 
 def _start(space: Any) -> Any:

@@ -11,8 +11,9 @@ import warnings
 from multiprocessing.connection import Connection
 from typing import Any
 
+from jaxppo.config.messages import raised
 from jaxppo.simulators import children
-from jaxppo.simulators.faults import ANY_ERROR, in_words
+from jaxppo.simulators.faults import ANY_ERROR
 from jaxppo.simulators.spaces import Arrays
 from jaxppo.simulators.spinning import Spinner
 
@@ -38,7 +39,7 @@ def main(commands: int, results: int, life: int, memory: int) -> None:
         try:
             group = _make(reading.recv_bytes(), memory)
         except ANY_ERROR as error:
-            writing.send_bytes(pickle.dumps(in_words(error)))
+            writing.send_bytes(pickle.dumps(raised(error)))
             return
         writing.send_bytes(pickle.dumps([]))
         _serve(group, reading, writing)
@@ -63,7 +64,7 @@ def _serve(group: Any, reading: Connection, writing: Connection) -> None:
         try:
             faults = group.reset() if command == RESET else group.step(resets=command == STEP)
         except ANY_ERROR as error:  # of an environment that was made anew
-            writing.send_bytes(pickle.dumps(f"cannot be made again: {in_words(error)}"))
+            writing.send_bytes(pickle.dumps(f"cannot be made again: {raised(error)}"))
             return
         writing.send_bytes(pickle.dumps(faults))
         spinner.wait()

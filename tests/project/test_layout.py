@@ -28,7 +28,7 @@ WINGS: dict[str, set[str]] = {
     "types": set(),
     "kernels": {"types"},
     "ops": {"types", "kernels"},
-    "simulators": set(),
+    "simulators": {"config"},
     "networks": {*NUMERICS, "config"},
     "envs": {*NUMERICS, "config", "simulators"},
     "algorithms": {*NUMERICS, "config", "networks"},
@@ -65,7 +65,7 @@ LIBRARIES = {  # a library -> the wings and modules that may import it
     "hydra": {"launch", "networks.building"},
     "hydra_plugins": NOWHERE,
     "omegaconf": {"launch", "config.stored", "analysis.runs"},
-    "gymnax": {"envs.gymnax", "envs.t_maze"},
+    "gymnax": {"envs.gymnax", "envs.as_gymnax", "envs.t_maze"},
     "gymnasium": {
         *("envs.batch", "envs.gymnasium"),
         *("simulators.batch", "simulators.making", "simulators.spaces"),

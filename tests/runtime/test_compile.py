@@ -16,11 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import small_config
 
 from jaxppo import clear_cache
 from jaxppo.config.fields import ConfigError
 from jaxppo.runtime.hosts import cgroups, devices
-from jaxppo.runtime.programs import compile, program_cache
+from jaxppo.runtime.programs import compile, population, program_cache
+from jaxppo.runtime.programs.placement import Layout
+from jaxppo.runtime.run import compiling, jobs
 
 
 def loops(x: jax.Array, w: jax.Array) -> jax.Array:
@@ -349,3 +352,33 @@ def test_a_small_sum_is_one_kernel_unless_other_passes_were_named(
     flags: str, expected: bool
 ) -> None:
     assert printed(SMALL_SUM, flags) == ["True", str(expected)]
+
+
+@pytest.mark.parametrize("members, layer", [(1, None), (2, "GRU"), (1, "GTrXL")])
+def test_a_rollout_needs_at_least_what_is_known_before_its_program(
+    members: int, layer: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And where a device has less, nothing is compiled."""
+    kind = {"GRU": "memory.Recurrent", "GTrXL": "transformer.GTrXL"}.get(layer or "")
+    size = {"cell": "gru", "size": 64} if layer == "GRU" else {"size": 64, "window": 16}
+    memory = {"_target_": f"jaxppo.networks.{kind}", **size} if kind else None
+    network = {"actor_memory": memory, "critic_memory": memory}
+    system = {"sequence_length": None} if memory else {}
+    config = small_config(network=network, arch={"num_seeds": members}, system=system)
+    planned = jobs.plan_members(config, members)
+    layout = Layout(planned, jobs.build.build(config, planned), tuple(range(members)))
+    every = population.members(config)
+    obs, carry = compiling.rollout_bytes(layout)
+    per_env = {None: 0, "GRU": 2 * 64 * 4, "GTrXL": carry // (32 * members)}[layer]
+    assert (obs, carry) == (32 * members * 2 * 4, 32 * members * per_env)
+    assert (carry > 0) == (layer is not None)
+    if layer == "GTrXL":
+        assert carry >= 32 * 2 * 2 * 16 * 64 * 4
+    monkeypatch.setattr(compile, "memory_limit", lambda *_: obs + carry - 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(compile, "compile_program", None)
+        with pytest.raises(ConfigError, match=r"system\.rollout_length=8"):
+            compiling.compile_programs(layout, every)
+    program = compiling.compile_training(layout, every)
+    assert program.peak_bytes is not None
+    assert program.peak_bytes >= obs + carry

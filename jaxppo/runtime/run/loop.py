@@ -114,6 +114,7 @@ def _program(jobs: Sequence[Job], *, fit: bool) -> tuple[Layout, compile.Program
     layout = Layout(plan, system, tuple(range(len(every))))
     if not fit:
         return layout, None
+    check_group(layout)
     train = compile_training(layout, every)
     check_group(layout, train)
     return layout, train

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.importing import is_installed
-from jaxppo.config.messages import installing, named
+from jaxppo.config.messages import installing, named, where
 from jaxppo.config.schema import LoggerConfig
 from jaxppo.config.stored import METRICS
 
@@ -181,8 +181,8 @@ def _import_sink(settings: dict[str, Any]) -> Callable[[Path], Sink]:
         inspect.signature(cls).bind(Path(), **arguments)
     except Exception as error:  # an import may raise anything
         raise ConfigError(
-            f"logger.sinks ({path}): {named(error)}; it is called with the run directory and the "
-            "arguments given; see docs/sinks.md"
+            f"logger.sinks ({path}): {named(error)}{where(error)}; it is called with "
+            "the run directory and the arguments given; see docs/sinks.md"
         ) from error
     missing = [method for method in ("write", "close") if not hasattr(cls, method)]
     if missing:
@@ -237,7 +237,9 @@ class View:
                 sink.close()
         if self.name not in self._failed:
             self._failed.add(self.name)
-            sys.stderr.write(f"{self.name}: {named(error)}; the run goes on without it\n")
+            sys.stderr.write(
+                f"{self.name}: {named(error)}{where(error)}; the run goes on without it\n"
+            )
 
 
 def make(

@@ -1,0 +1,84 @@
+"""Environments for gymnax before 1.0: ends of the task and of time are told apart."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from jaxppo import envs
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import EnvConfig
+from jaxppo.envs import contract
+from jaxppo.extras.drawings import drawing
+
+
+def old(name: str, **settings: Any) -> EnvConfig:
+    return EnvConfig(name=None, target=f"old_envs.{name}", gymnax_legacy=True, **settings)
+
+
+def played(config: EnvConfig, steps: int = 80) -> Any:
+    keys = jax.random.split(jax.random.key(1), 6)
+    run = jax.jit(partial(contract.play, envs.make(config), None, steps))
+    return jax.tree.map(np.asarray, run(keys))
+
+
+def test_an_old_copy_is_the_environment_of_gymnax_1() -> None:
+    """The same transitions, with ends of both kinds, also where its parameters are drawn."""
+    for settings in ({}, {"randomize": {"length": [0.4, 0.6]}}):
+        more: Any = {"params": {"max_steps_in_episode": 15}, **settings}
+        (obs, mine), (obs_new, new) = played(old("CartPole", **more)), played(EnvConfig(**more))
+        np.testing.assert_array_equal(obs, obs_new)
+        jax.tree.map(np.testing.assert_array_equal, mine, new)
+        assert mine.truncated.any()
+        assert mine.terminated.any()
+
+
+def test_a_copy_of_the_base_class_truncates_at_its_limit_with_the_true_successor() -> None:
+    env = envs.make(old("Chain"))
+    assert env.time_limit == 5
+    _, steps = played(old("Chain"))
+    time, position = np.moveaxis(steps.final_observation, -1, 0)
+    np.testing.assert_array_equal(steps.terminated, position == 3)
+    np.testing.assert_array_equal(steps.truncated, time == 5)
+    over = steps.terminated | steps.truncated
+    np.testing.assert_array_equal(steps.obs, np.where(over[..., None], 0, steps.final_observation))
+    assert steps.truncated.any()
+    assert all(each.findings + each.hints == [] for each in contract.check(old("Chain"), 64))
+
+
+def test_it_is_drawn_with_its_own_state() -> None:
+    env = envs.make(old("Chain"))
+    drawn = drawing(env)
+    state, obs = jax.tree.map(lambda x: x[0], env.reset(jax.random.split(jax.random.key(0), 1)))
+    state = drawn.env.advance(jax.random.key(0), drawn.inner(state), 1)
+    assert (drawn.draw(state, obs) == 1).all()
+
+
+def test_a_limit_that_done_does_not_hold_is_none() -> None:
+    """Gymnax's default of one step is not a limit; any other says that the class is newer."""
+    assert envs.make(old("Endless")).time_limit is None
+    _, steps = played(old("Endless"))
+    assert not (steps.truncated & ~steps.terminated).any()
+    with pytest.raises(ConfigError, match="does not read max_steps_in_episode=7"):
+        envs.make(old("Endless", params={"max_steps_in_episode": 7}))
+
+
+@pytest.mark.parametrize(
+    "config, words",
+    [
+        (old("Wrapper"), "no step_env"),
+        (EnvConfig(gymnax_legacy=True), "env.target"),
+        (EnvConfig(target="own_envs.Count", gymnax_legacy=True), "gymnax's interface"),
+    ],
+)
+def test_what_is_no_old_environment_is_refused(config: EnvConfig, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        envs.make(config)
+
+
+@pytest.mark.parametrize("name", ["Chain", "CartPole"])
+def test_without_the_setting_errors_name_it(name: str) -> None:
+    (wrong,) = contract.check(EnvConfig(name=None, target=f"old_envs.{name}"), 8)[-1].findings
+    assert "env.gymnax_legacy=true" in wrong
