@@ -200,7 +200,7 @@ def aggregate(events: Sequence[sinks.Event]) -> sinks.Event:
         return max(found) if name.endswith("_max") else statistics.fmean(found)
 
     merged: sinks.Event = {
-        name: merge(name, [event[name] for event in events])
+        name: merge(name, [event.get(name) for event in events])  # ends of older versions lack some
         for name in events[0]
         if name not in ("seed", *SUMS)
     }
