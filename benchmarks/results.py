@@ -290,8 +290,8 @@ def table(results: Sequence[dict[str, Any]]) -> str:
         environment = f"{found['environment']}{algorithm}{network}{label}"
         lines.append(
             f"| `{found['env']}` | {environment} | {found['steps']:,} "
-            f"| {mean} | {middle} [{low}, {high}] | {lowest} | {final} | {_cite(found['published'])} "
-            f"| {_in_time(found['wall_seconds'])} |"
+            f"| {mean} | {middle} [{low}, {high}] | {lowest} | {final} "
+            f"| {_cite(found['published'])} | {_in_time(found['wall_seconds'])} |"
         )
         for part in found["where"]:
             of = f"{found['seeds']} seeds each, {part['machine']}, jax {part['jax']}"

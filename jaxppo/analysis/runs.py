@@ -46,6 +46,7 @@ class Run:
     # steps -> mean return, or mean of arch.eval_metric; without those that were not finite
     evaluations: dict[int, float]
     absolute: float | None  # absolute metric
+    final: float | None  # score of the last evaluation, of the policy at the end
     # mean return and means of env.metrics, in the episodes of the absolute metric
     told: dict[str, float]
     steps: int  # so far
@@ -292,6 +293,8 @@ def _read(
     compared = _compared(config)
     judge = compared.pop("arch.eval_metric", None)
     judged = [e for kind in ("eval", "absolute") for e in compare if e["event"] == kind]
+    last = [e for e in compare if e["event"] == "eval" and e["steps"] > 0][-1:]
+    final = score_of(last[0]) if last else None
     return Run(
         folder=folder,
         home=home,
@@ -307,6 +310,8 @@ def _read(
             if event["event"] == "eval" and (score := score_of(event)) is not None
         },
         absolute=_number(end.get("absolute_metric")),
+        # Of a population, the summary has that of its best member
+        final=_number(end.get("final_score", end.get("final_return", final))),
         told=_told(judged[-1]) if judged else {},
         steps=_last_step(log),
         seconds=_number(end.get("seconds", log[-1].get("seconds") if log else None)),
