@@ -53,7 +53,7 @@ SPINE = {
 OF_SOME = {"ppo", "ppo_data", "ppo_settings", "adaptation", "pqn", "reppo", "objectives"}
 OF_SOME |= {"actor_critic", "distributional_ppo"}
 
-USED_EXTRAS = ("gymnasium", "ray", "tensorboard", "wandb")
+USED_EXTRAS = ("gymnasium", "onnx", "ray", "tensorboard", "wandb")
 NOWHERE = set[str]()
 LIBRARIES = {  # a library -> the wings and modules that may import it
     "jax": {*WINGS, *COMMANDS, DOOR} - {"config", "simulators"},
@@ -70,6 +70,7 @@ LIBRARIES = {  # a library -> the wings and modules that may import it
         *("envs.batch", "envs.gymnasium"),
         *("simulators.batch", "simulators.making", "simulators.spaces"),
     },
+    **{x: {"deploy.onnx"} for x in ("jax2onnx", "onnxruntime")},
     "cloudpickle": {"simulators.pool"},  # a dependency of gymnasium
     "ray": {"runtime.simulated.remote"},
     "mujoco_playground": {"envs.playground"},
