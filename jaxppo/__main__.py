@@ -30,7 +30,6 @@ COMMANDS = """python -m jaxppo.COMMAND, or jaxppo COMMAND, each with --help and 
 
 From Python: jaxppo.train, make_train, rollouts, compose and load; see help(jaxppo.train)."""
 
-
 NAMES = re.findall(r"^  (\w+)", COMMANDS, re.MULTILINE)
 
 

@@ -20,7 +20,7 @@ from jaxppo.config.given import is_given
 from jaxppo.config.messages import flattened
 from jaxppo.config.parse import parse
 from jaxppo.config.schema import HOW_RUN, TOLD
-from jaxppo.config.stored import CONFIG, METRICS, SUMMARY, plain
+from jaxppo.config.stored import CONFIG, METRICS, SUMMARY, overrides, plain
 from jaxppo.runtime.programs.evaluating import judged_by, scores_of_members
 from jaxppo.runtime.sinks import Event, of_environment
 from jaxppo.runtime.store import checkpoint
@@ -28,7 +28,6 @@ from jaxppo.runtime.store.directories import seed_of
 from jaxppo.runtime.store.progress import STOPPED
 
 FINISHED, UNFINISHED = "finished", "unfinished"
-OVERRIDES = ".hydra/overrides.yaml"
 COMPOSED = ".hydra/config.yaml"  # the settings at the start
 
 
@@ -153,16 +152,6 @@ def typed(home: Path) -> dict[str, str]:
     """Return the overrides that started a run, by key."""
     parts = [line.partition("=") for line in overrides(home)]
     return {key.lstrip("+~"): value for key, _, value in parts}
-
-
-def overrides(home: Path) -> list[str]:
-    """Return the overrides that started a run, as typed; none if Hydra did not start it."""
-    try:
-        lines = _yaml(home / OVERRIDES)
-    except ValueError:
-        return []
-    # The command line puts ++ before keys of open groups, which the user did not type
-    return [str(line).removeprefix("++") for line in lines] if isinstance(lines, list) else []
 
 
 def has_other_settings(home: Path) -> bool:

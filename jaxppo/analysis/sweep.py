@@ -14,7 +14,7 @@ from jaxppo.analysis import runs
 from jaxppo.analysis.charts import draw_sweep
 from jaxppo.analysis.comparison import compare, overall
 from jaxppo.config.fields import ConfigError
-from jaxppo.config.stored import METRICS, SUMMARY
+from jaxppo.config.stored import METRICS, OVERRIDES, SUMMARY, overrides
 from jaxppo.runtime.programs.evaluating import judged_by
 from jaxppo.runtime.sinks import Event, of_environment
 from jaxppo.runtime.sinks.console import print_lines, print_table
@@ -99,9 +99,9 @@ def read(sweep_dir: Path) -> list[dict[str, Any]]:
     notes: list[str] = []  # not shown
     jobs = []
     for folder in sorted(sweep_dir.iterdir(), key=runs.natural_order):
-        if not (folder / runs.OVERRIDES).exists():
+        if not (folder / OVERRIDES).exists():
             continue
-        settings = dict(line.partition("=")[::2] for line in runs.overrides(folder))
+        settings = dict(line.partition("=")[::2] for line in overrides(folder))
         unknown = settings.get("logger.json", "").lower() == "false"
         status = "unknown (logger.json=false)" if unknown else "ended early"
         found, log = runs.summary(folder / SUMMARY, notes), runs.events(folder / METRICS, notes)

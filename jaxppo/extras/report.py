@@ -41,7 +41,7 @@ from jaxppo.analysis.runs import UNFINISHED, Run
 from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.messages import count
 from jaxppo.config.schema import TOLD
-from jaxppo.config.stored import CONFIG
+from jaxppo.config.stored import CONFIG, overrides
 from jaxppo.extras import page
 from jaxppo.ops.aggregates import NUM_RESAMPLES, profile, profile_interval, tolerance
 from jaxppo.runtime.sinks.console import print_lines
@@ -609,7 +609,7 @@ def _commands(own: Sequence[Run]) -> list[str]:
         # Hydra's own settings depend on the machine; in a stranger's run they may name code
         typed = (
             line
-            for line in runs.overrides(run.home)
+            for line in overrides(run.home)
             if not line.lstrip("+~").startswith(("arch.seed=", "hydra"))
         )
         found.setdefault(tuple(typed), []).append(run)
