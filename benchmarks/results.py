@@ -249,6 +249,8 @@ def collect(row: Row, folder: Path) -> dict[str, Any] | None:
         return None
     summary, parts = _read(folder / "summary.json", {}), _read(folder / "where.json", [])
     metrics = zip(map(str, summary["seeds"]), summary["absolute_metrics"], strict=True)
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    *_, last = (event for event in map(json.loads, lines) if event["event"] == "eval")
     return {
         "name": row.name,
         "env": row.env,
@@ -264,6 +266,7 @@ def collect(row: Row, folder: Path) -> dict[str, Any] | None:
         "iqm": summary["absolute_metric_iqm"],
         "interval": [summary["absolute_metric_low"], summary["absolute_metric_high"]],
         "lowest": summary["absolute_metric_min"],
+        "final": last["episode_return"],
         "absolute_metrics": dict(metrics),
         "wall_seconds": summary["seconds"],
         "compile_seconds": summary["compile_seconds"],
@@ -275,22 +278,22 @@ def collect(row: Row, folder: Path) -> dict[str, Any] | None:
 def table(results: Sequence[dict[str, Any]]) -> str:
     """The Markdown of the page: a line a row, then the machines, each with its rows."""
     lines = [
-        "| `env=` | environment | steps | mean | IQM [95% interval] | lowest seed | published "
-        "| all seeds |",
-        f"|{' --- |' * 8}",
+        "| `env=` | environment | steps | mean | IQM [95% interval] | lowest seed | final mean "
+        "| published | all seeds |",
+        f"|{' --- |' * 9}",
     ]
     machines: dict[str, list[str]] = {}
     for found in results:
-        scores = [found["mean"], found["iqm"], *found["interval"], found["lowest"]]
-        mean, middle, low, high, lowest = _in_figures(scores)
+        scores = [found["mean"], found["iqm"], *found["interval"], found["lowest"], found["final"]]
+        mean, middle, low, high, lowest, final = _in_figures(scores)
         network = f", {found['network'].upper()}" if found["network"] else ""
         label = f", {found['label'].replace('_', '-')}" if found["label"] else ""
         algorithm = "" if found["algorithm"] == "ppo" else f", {found['algorithm'].upper()}"
         environment = f"{found['environment']}{algorithm}{network}{label}"
         lines.append(
             f"| `{found['env']}` | {environment} | {found['steps']:,} "
-            f"| {mean} | {middle} [{low}, {high}] | {lowest} | {_cite(found['published'])} "
-            f"| {_in_time(found['wall_seconds'])} |"
+            f"| {mean} | {middle} [{low}, {high}] | {lowest} | {final} "
+            f"| {_cite(found['published'])} | {_in_time(found['wall_seconds'])} |"
         )
         for part in found["where"]:
             of = f"{found['seeds']} seeds each, {part['machine']}, jax {part['jax']}"

@@ -1,6 +1,7 @@
 """Pictures of a report and of a sweep, which can be read on a phone, in print, without colour."""
 
 import dataclasses
+import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxppo.analysis.comparison import Comparison, Curve, Estimate, curve, text
+from jaxppo.analysis.comparison import Comparison, Curve, Estimate, curve, middle, text
 from jaxppo.runtime.sinks.plot import make_panels, save, steps_axis
 
 # Colours of Okabe and Ito that are dark enough for lines on white; each with a line and a marker
@@ -62,20 +63,40 @@ class Spot:
     rows: Sequence[tuple[str, str, float]]  # text, colour, and y in the picture, 0 (top) to 1
 
 
-def lines_of(comparison: Comparison, task: str, groups: Sequence[int]) -> list[Line]:
-    """Return learning curves on a task of `groups`, indices into those of the comparison.
+def styles(comparison: Comparison) -> dict[str, int]:
+    """Return the style of each group by its label, the same in all pictures.
 
-    Groups that have no run of this task are left out. The style is the place in `groups`.
+    If there are more groups than styles, the best groups of each task have one.
     """
-    chosen = [comparison.groups[number] for number in groups]
-    return [
-        Line(label=group.label, style=style, **vars(curve(group.runs[task])))
-        for style, group in enumerate(chosen)
-        if task in group.runs
+    places = [
+        sorted(comparison.groups, key=lambda group: -middle([group.scores(task)]))
+        for task in comparison.tasks
     ]
+    best = dict.fromkeys(
+        group.label
+        for at in zip(*places, strict=True)
+        for task, group in zip(comparison.tasks, at, strict=True)
+        if task in group.runs
+    )
+    coloured = [*best][: len(STYLES)]
+    order = sorted(comparison.groups, key=lambda group: group.label not in coloured)
+    return {group.label: style for style, group in enumerate(order)}
 
 
-def draw_curves(path: Path, lines: Sequence[Line], *, title: str, ylabel: str) -> list[Spot]:
+def lines_of(comparison: Comparison, task: str, until: float = math.inf) -> list[Line]:
+    """Return learning curves of the groups that have runs of a task, up to a step."""
+    chosen = styles(comparison)
+    lines = [
+        Line(label=group.label, style=chosen[group.label], **vars(curve(own, until)))
+        for group in comparison.groups
+        if (own := group.runs.get(task))
+    ]
+    return sorted(lines, key=lambda line: line.style)
+
+
+def draw_curves(
+    paths: Sequence[Path], lines: Sequence[Line], *, title: str, ylabel: str
+) -> list[Spot]:
     """Draw learning curves, the first ones in colour; return what they are at each step.
 
     Curves for which there is no style are grey and have no names.
@@ -84,18 +105,17 @@ def draw_curves(path: Path, lines: Sequence[Line], *, title: str, ylabel: str) -
     figure, axes = _figure(title, legend=[key, *(line.label for line in _styled(lines))])
     _draw_lines(axes, lines, ylabel)
     _widen(axes, "y")
-    _finish(figure, axes, path, key=key)
+    _finish(figure, axes, paths, key=key)
     return _spots(figure, axes, _styled(lines))
 
 
 def draw_sweep(path: Path, comparison: Comparison) -> None:
     """Draw a panel of learning curves for each task; without evaluations, nothing."""
-    every = range(len(comparison.groups))
-    panels = [(task, lines_of(comparison, task, every)) for task in comparison.tasks]
+    panels = [(task, lines_of(comparison, task)) for task in comparison.tasks]
     panels = [(task, lines) for task, lines in panels if any(line.x for line in lines)]
     if not panels:
         return
-    labels = [group.label for group in comparison.groups[: len(STYLES)]]
+    labels = [label for label, style in styles(comparison).items() if style < len(STYLES)]
     room = 0.25 + 0.2 * sum(_wrapped(label, 2 * _LEGEND).count("\n") + 1 for label in labels)
     columns = min(len(panels), 3)
     figure, places = make_panels(len(panels), columns, WIDTH if columns < 3 else 4.0, 3.1, room)
@@ -106,7 +126,7 @@ def draw_sweep(path: Path, comparison: Comparison) -> None:
         axes.set_title("\n".join(textwrap.wrap(task, 44)), fontsize=10.5)
     longest = max((lines for _, lines in panels), key=len)
     _legend(figure, places, 2 * _LEGEND if columns > 1 else _LEGEND, _key(longest))
-    _save(figure, path, 110)
+    _save(figure, [path], 110)
 
 
 def _key(lines: Sequence[Line]) -> str:
@@ -160,19 +180,27 @@ def _spots(figure: Any, axes: Any, lines: Sequence[Line]) -> list[Spot]:
     return spots
 
 
-def draw_profiles(path: Path, lines: Sequence[Line], *, title: str, xlabel: str) -> None:
-    """Draw performance profiles: the share of runs that score above each level."""
-    figure, axes = _figure(title, legend=[line.label for line in lines])
+def draw_lines(
+    paths: Sequence[Path], lines: Sequence[Line], *, dots: bool = False, **labels: Any
+) -> None:
+    """Draw lines that are not over steps; `labels` are the title and those of `Axes.set`."""
+    figure, axes = _figure(labels.pop("title"), legend=[line.label for line in lines])
     for line in lines:
-        color, dashes, _ = STYLES[line.style]
+        color, dashes, marker = STYLES[line.style]
         _band(axes, line)
-        axes.plot(line.x, line.y, color=color, linestyle=dashes, linewidth=1.6, label=line.label)
-    axes.set(xlabel=xlabel, ylabel="share of runs above it", ylim=(-0.03, 1.03))
-    _finish(figure, axes, path)
+        look = dict(linestyle=dashes, linewidth=1.6, marker=marker if dots else "", markersize=4)
+        axes.plot(line.x, line.y, color=color, label=line.label, **look)
+    axes.set(**labels)
+    _finish(figure, axes, paths)
 
 
 def draw_bars(
-    path: Path, bars: Sequence[Bar], *, title: str, xlabel: str, even: float | None = None
+    paths: Sequence[Path],
+    bars: Sequence[Bar],
+    *,
+    title: str,
+    xlabel: str,
+    even: float | None = None,
 ) -> None:
     """Draw a row for each bar: a mark at its value, a line over its interval.
 
@@ -206,11 +234,11 @@ def draw_bars(
         axes.set(xlim=(-0.03, 1.03))
     _widen(axes, "x")
     axes.xaxis.set_major_locator(MaxNLocator(5))
-    _finish(figure, axes, path, axis="x")
+    _finish(figure, axes, paths, axis="x")
 
 
 def draw_setting(
-    path: Path, columns: Sequence[Points], *, title: str, xlabel: str, ylabel: str
+    paths: Sequence[Path], columns: Sequence[Points], *, title: str, xlabel: str, ylabel: str
 ) -> None:
     """Draw scores against the values of a setting: on a number axis, or in one strip per value."""
     numeric = len(columns) > 1 and all(isinstance(column.value, float) for column in columns)
@@ -244,7 +272,7 @@ def draw_setting(
         axes.minorticks_off()
     axes.set(xlabel=xlabel, ylabel=ylabel)
     _widen(axes, "y")
-    _finish(figure, axes, path)
+    _finish(figure, axes, paths)
 
 
 _LEGEND = 56  # letters per line
@@ -295,11 +323,13 @@ def _widen(axes: Any, axis: str) -> None:
     getattr(axes, f"{axis}axis").get_major_formatter().set_useOffset(False)
 
 
-def _finish(figure: Any, axes: Any, path: Path, axis: str = "both", key: str | None = None) -> None:
+def _finish(
+    figure: Any, axes: Any, paths: Sequence[Path], axis: str = "both", key: str | None = None
+) -> None:
     """Write the picture; an `OSError` names the file. `key` is the title of the legend."""
     axes.grid(alpha=0.25, axis=axis)
     _legend(figure, [axes], _LEGEND, key)
-    _save(figure, path, DPI)
+    _save(figure, paths, DPI)
 
 
 def _legend(figure: Any, panels: Sequence[Any], width: int, key: str | None) -> None:
@@ -323,9 +353,13 @@ def _legend(figure: Any, panels: Sequence[Any], width: int, key: str | None) -> 
         )
 
 
-def _save(figure: Any, path: Path, dpi: int) -> None:
-    """Write the picture without matplotlib's name and version in it."""
-    save(figure, path, dpi, metadata={"Software": None})
+def _save(figure: Any, paths: Sequence[Path], dpi: int) -> None:
+    """Write the picture in the format of each path, without times and matplotlib's version."""
+    for path in paths:
+        names = {".png": ("Software",), ".svg": ("Date", "Creator")}.get(
+            path.suffix, ("CreationDate", "Creator", "Producer")
+        )
+        save(figure, path, dpi, metadata=dict.fromkeys(names))
 
 
 def rounded(value: float, beside: float | None = None) -> str:

@@ -23,6 +23,7 @@ Array = NDArray[np.float64]
 Interval = tuple[float, float]
 ABSENT = "(none)"  # shown for a key that only other runs have
 DEFAULT = "(default)"  # shown for a setting left at its default, if defaults differ between tasks
+ALGORITHM = "system.algorithm"
 MAX_LABEL = 48  # letters of the longest group name that still has whole keys
 FEW = 5  # with fewer runs, a bootstrap interval is noticeably too narrow
 
@@ -73,17 +74,49 @@ class Comparison:
         own = next(group.runs[task] for group in self.groups if task in group.runs)
         return str(own[0].env.get("eval_metric", "return"))
 
-    def strata(self, group: Group) -> list[Array]:
-        """Return a group's scores by task, for tasks with scores; normalised if needed."""
-        return [self.scaled(task, group) for task in self.tasks if group.scores(task).size]
+    @property
+    def averaged(self) -> list[str]:
+        """Return the tasks that are averaged: those whose scores differ, or that have bounds."""
+        return [
+            t for t in self.tasks if not self.normalized or self.bounds[t][0] < self.bounds[t][1]
+        ]
 
-    def scaled(self, task: str, group: Group) -> Array:
-        """Return the scores of a task; normalised by its bounds if needed."""
-        scores = group.scores(task)
+    @property
+    def whole(self) -> list[Group]:
+        """Return the groups with scores on all tasks that are averaged; only these compare."""
+        num = len(self.averaged)
+        return [group for group in self.groups if num and len(self.strata(group)) == num]
+
+    def strata(self, group: Group) -> list[Array]:
+        """Return a group's scores by task, for averaged tasks with scores; normalised if needed."""
+        every = [(task, group.scores(task)) for task in self.averaged]
         if not self.normalized:
-            return scores
-        low, high = self.bounds[task]
-        return (scores - low) / (high - low) if high > low else np.ones_like(scores)
+            return [scores for _, scores in every if scores.size]
+        ends = {task: np.asarray(self.bounds[task]) for task in self.averaged}
+        return [(x - ends[t][0]) / np.ptp(ends[t]) for t, x in every if x.size]
+
+    def budget(self, task: str) -> int:
+        """Return the steps that all groups of a task have trained for.
+
+        Groups without a finished run count only if no group has one.
+        """
+        every = [group.runs[task] for group in self.groups if task in group.runs]
+        done = [[run for run in own if run.status == runs.FINISHED] for own in every]
+        return min(max(run.steps for run in own) for own in [*filter(None, done)] or every)
+
+    def sweeps(self) -> list[tuple[str, dict[float, str]]]:
+        """Return each parameter of an environment in which alone some tasks differ.
+
+        Its key comes with value -> task, in the order of the values.
+        """
+        found: dict[Any, dict[float, str]] = {}
+        for task in self.tasks:
+            env = next(group.runs[task][0].env for group in self.groups if task in group.runs)
+            for key, value in env.items():
+                if type(value) in (int, float):
+                    others = frozenset((k, repr(v)) for k, v in env.items() if k != key)
+                    found.setdefault((key, others), {})[float(value)] = task
+        return [(key, dict(sorted(own.items()))) for (key, _), own in found.items() if len(own) > 1]
 
     def pairs(self, first: Group, second: Group) -> list[tuple[Array, Array]]:
         """Return the scores of both groups for each task in which both have scores."""
@@ -119,10 +152,10 @@ def better(pairs: Sequence[tuple[Array, Array]]) -> Estimate:
     )
 
 
-def curve(group: Sequence[Run]) -> Curve:
-    """Return the learning curve of runs that differ only in their seed."""
+def curve(group: Sequence[Run], until: float = math.inf) -> Curve:
+    """Return the learning curve of runs that differ only in their seed, up to a step."""
     logs = [run.evaluations for run in group if run.evaluations]
-    steps = sorted(set().union(*logs))
+    steps = sorted(step for step in set().union(*logs) if step <= until)
     if not all(0 in log for log in logs):  # with arch.evaluate_first=false
         steps = [step for step in steps if step > 0]
     whole = np.asarray([all(step in log for log in logs) for step in steps], bool)
@@ -140,27 +173,23 @@ def curve(group: Sequence[Run]) -> Curve:
     )
 
 
-def label_with_tasks(group: Group, comparison: Comparison) -> str:
-    """Return the group's label, with the number of tasks that have scores if some have none."""
-    num, total = len(comparison.strata(group)), len(comparison.tasks)
-    return group.label if num == total else f"{group.label} ({num} of {total} tasks)"
-
-
 def compare(found: Sequence[Run], bounds: Mapping[str, Any]) -> Comparison:
     """Sort runs into groups and tasks; `ConfigError` on invalid bounds."""
     names = _task_names(found)
     tasks = sorted(set(names))
     differing = _differing(names, found)
-    defaults = _task_defaults(names, found, differing)
+    # An algorithm has files of its own for environments
+    kinds = [(task, run.settings.get(ALGORITHM)) for task, run in zip(names, found, strict=True)]
+    defaults = _task_defaults(kinds, found, differing)
 
-    def value(run: Run, task: str, key: str) -> Any:
+    def value(run: Run, kind: Any, key: str) -> Any:
         own = run.settings.get(key, ABSENT)
-        return DEFAULT if (task, key) in defaults and own == defaults[task, key] else own
+        return DEFAULT if (kind, key) in defaults and own == defaults[kind, key] else own
 
     # The class of a run: its values of the settings that differ. Each class becomes a group.
     classes = [
-        tuple(value(run, name, key) for key in differing)
-        for run, name in zip(found, names, strict=True)
+        tuple(value(run, kind, key) for key in differing)
+        for run, kind in zip(found, kinds, strict=True)
     ]
     keys, values = _naming(found, classes, differing)
     labels = _labels(found, classes, values)
@@ -171,13 +200,14 @@ def compare(found: Sequence[Run], bounds: Mapping[str, Any]) -> Comparison:
         Group(label=labels[own], values=values[own], runs=by_task)
         for own, by_task in by_class.items()
     ]
+    given = _given(tasks, bounds)
     result = Comparison(
         tasks=tasks,
         groups=groups,
         keys=keys,
         tied=[key for key in differing if key not in keys],
-        bounds=_bounds(tasks, groups, bounds),
-        given=frozenset(bounds),
+        bounds=_bounds(tasks, groups, given),
+        given=frozenset(given),
     )
     return dataclasses.replace(result, groups=sorted(groups, key=lambda g: _rank(result, g)))
 
@@ -223,16 +253,48 @@ def _task_names(found: Sequence[Run]) -> list[str]:
         str(target or name) if name in shared else name
         for name, target in zip(short, targets, strict=True)
     ]
-    names = []
-    for run, name in zip(found, short, strict=True):
-        others = [r.env for r, n in zip(found, short, strict=True) if n == name]
-        keys = [key for key in _union(others) if key not in _NAMES and _varies(others, key)]
-        more = "".join(f", {key}={text(run.env.get(key, ABSENT))}" for key in keys)
-        names.append(f"{name}{more}")
-    return names
+    typed = tuple(key for key in _union(run.typed for run in found) if key.startswith("env."))
+    words: dict[str, dict[str, dict[Any, str]]] = {}
+    for name in {*short}:
+        same = [run.env for run, other in zip(found, short, strict=True) if other == name]
+        words[name] = {
+            key: _values_in_names(key, {env.get(key, ABSENT) for env in same})
+            for key in _telling(same, typed)
+        }
+    return [
+        name + "".join(own[run.env.get(key, ABSENT)] for key, own in words[name].items())
+        for run, name in zip(found, short, strict=True)
+    ]
 
 
 _NAMES = ("name", "target", "module")
+_EMPTY = (ABSENT, None, "[]", "{}")
+
+
+def _telling(envs: Sequence[Mapping[str, Any]], typed: Sequence[str]) -> list[str]:
+    """Return the keys that tell environments of one name apart: typed ones, and those needed."""
+
+    def is_typed(key: str) -> bool:
+        return any(f"env.{key}.".startswith(f"{name}.") for name in typed)
+
+    every = _union(envs)
+    parents = {parent for parent in every if any(key.startswith(f"{parent}.") for key in every)}
+    keys = [key for key in every if key not in {*_NAMES, *parents} and _varies(envs, key)]
+    chosen: list[str] = []
+    num_distinct = 1
+    for key in sorted(keys, key=lambda key: not is_typed(key)):
+        distinct = {tuple(env.get(k, ABSENT) for k in (*chosen, key)) for env in envs}
+        if is_typed(key) or len(distinct) > num_distinct:
+            chosen.append(key)
+            num_distinct = len(distinct)
+    return chosen
+
+
+def _values_in_names(key: str, values: set[Any]) -> dict[Any, str]:
+    """Return value -> what it adds to a task's name; nothing for a setting that is empty."""
+    empty = [value for value in values if value in _EMPTY]
+    shown = texts(values).items()
+    return {value: "" if [value] == empty else f", {key}={word}" for value, word in shown}
 
 
 def _environment(run: Run) -> str:
@@ -280,28 +342,30 @@ def _is_typed(key: str, typed: Iterable[str]) -> bool:
 
 
 def _task_defaults(
-    tasks: Sequence[str], found: Sequence[Run], differing: Sequence[str]
-) -> dict[tuple[str, str], Any]:
-    """Return (task, key) -> default, for settings with a different default in each task.
+    kinds: Sequence[Any], found: Sequence[Run], differing: Sequence[str]
+) -> dict[tuple[Any, str], Any]:
+    """Return (kind, key) -> default, for settings whose default differs between kinds.
 
-    Runs that keep the defaults belong to one group, although their numbers differ.
+    A kind is a task and an algorithm. Runs that keep the defaults belong to one group, although
+    their numbers differ.
     """
-    untyped: dict[str, dict[str, set[Any]]] = {}
+    untyped: dict[str, dict[Any, set[Any]]] = {}
     typed_values = set()
-    for run, task in zip(found, tasks, strict=True):
+    for run, kind in zip(found, kinds, strict=True):
         for key in differing if run.typed else ():
             value = run.settings.get(key, ABSENT)
             if _is_typed(key, run.typed):
-                typed_values.add((task, key, value))
+                typed_values.add((kind, key, value))
             else:
-                untyped.setdefault(key, {}).setdefault(task, set()).add(value)
+                untyped.setdefault(key, {}).setdefault(kind, set()).add(value)
     return {
-        (task, key): value
-        for key, by_task in untyped.items()
-        if all(len(values) == 1 for values in by_task.values())
-        and len(set().union(*by_task.values())) > 1
-        and not any((t, key, v) in typed_values for t, (v,) in by_task.items())
-        for task, (value,) in by_task.items()
+        (kind, key): value
+        for key, by_kind in untyped.items()
+        if key != ALGORITHM
+        and all(len(values) == 1 for values in by_kind.values())
+        and len(set().union(*by_kind.values())) > 1
+        and not any((k, key, v) in typed_values for k, (v,) in by_kind.items())
+        for kind, (value,) in by_kind.items()
     }
 
 
@@ -310,24 +374,26 @@ def _naming(
 ) -> tuple[list[str], dict[tuple[Any, ...], dict[str, Any]]]:
     """Return keys that distinguish all groups, and each group's values of them.
 
-    Typed keys that differ, such as `network`, come first. Other keys are added only while they
-    distinguish more groups: the rest follows from them.
+    The algorithm comes first, then typed keys that differ, such as `network`. Other keys are added
+    only while they distinguish more groups: the rest follows from them.
     """
     first = {own: run for run, own in zip(reversed(found), reversed(classes), strict=True)}
     typed_keys = _union(run.typed for run in first.values())
     chosen = [key for key in typed_keys if _is_choice(key)]
-    candidates: dict[str, dict[tuple[Any, ...], Any]] = {key: {} for key in chosen}
+    always = [ALGORITHM] * (ALGORITHM in differing)
+    candidates: dict[str, dict[tuple[Any, ...], Any]] = {key: {} for key in (*always, *chosen)}
     for own, run in first.items() if chosen else ():
         choices = runs.composed(run.home)[1]
         for key in chosen:
             candidates[key][own] = choices.get(key, ABSENT)
-    for key in [*(key for key in typed_keys if key in differing), *differing]:
+    for key in [*always, *(key for key in typed_keys if key in differing), *differing]:
         candidates[key] = {own: own[differing.index(key)] for own in first}
     keys: list[str] = []
     num_distinct = 1
     for key, values in candidates.items():
         distinct = {tuple(candidates[k][own] for k in (*keys, key)) for own in first}
-        if (key in typed_keys and len(set(values.values())) > 1) or len(distinct) > num_distinct:
+        is_told = key in (*always, *typed_keys) and len(set(values.values())) > 1
+        if is_told or len(distinct) > num_distinct:
             keys.append(key)
             num_distinct = len(distinct)
     return keys, {own: {key: candidates[key][own] for key in keys} for own in first}
@@ -393,14 +459,15 @@ def _is_choice(key: str) -> bool:
     return group in ("network", "population", "system", "arch") and ("/" in key or "." not in key)
 
 
-def _bounds(
-    tasks: Sequence[str], groups: Sequence[Group], given: Mapping[str, Any]
-) -> dict[str, Interval]:
-    """Return the bounds of each task: the given ones, or the lowest and highest score."""
-    for task, pair in given.items():
-        if task not in tasks:
+def _given(tasks: Sequence[str], bounds: Mapping[str, Any]) -> dict[str, Any]:
+    """Return task -> bounds; those of an environment are for all tasks that it names."""
+    found: dict[str, Any] = {}
+    for name in sorted(bounds, key=len):  # the whole name of a task is longer
+        pair = bounds[name]
+        own = [task for task in tasks if f"{task}, ".startswith(f"{name}, ")]
+        if not own:
             raise ConfigError(
-                f"bounds.{task}: no such task among these runs, which are of {', '.join(tasks)}; "
+                f"bounds.{name}: no such task among these runs, which are of {', '.join(tasks)}; "
                 "names with = or . need quotes: 'bounds={\"NAME\":[0,500]}'"
             )
         numbers = isinstance(pair, list) and all(
@@ -408,10 +475,18 @@ def _bounds(
         )
         if not numbers or len(pair) != 2 or not pair[0] < pair[1]:
             raise ConfigError(
-                f"bounds.{task}={pair}: must be two finite numbers, the lower first, such as "
+                f"bounds.{name}={pair}: must be two finite numbers, the lower first, such as "
                 "[0,500]"
             )
-    found = {}
+        found |= dict.fromkeys(own, pair)
+    return found
+
+
+def _bounds(
+    tasks: Sequence[str], groups: Sequence[Group], given: Mapping[str, Any]
+) -> dict[str, Interval]:
+    """Return the bounds of each task: the given ones, or the lowest and highest score."""
+    found: dict[str, Interval] = {}
     for task in tasks:
         scores = np.concatenate([group.scores(task) for group in groups])
         low, high = given.get(task) or ((scores.min(), scores.max()) if scores.size else (0.0, 1.0))

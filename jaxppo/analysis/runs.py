@@ -20,7 +20,7 @@ from jaxppo.config.given import is_given
 from jaxppo.config.messages import flattened
 from jaxppo.config.parse import parse
 from jaxppo.config.schema import HOW_RUN, TOLD
-from jaxppo.config.stored import CONFIG, METRICS, SUMMARY, plain
+from jaxppo.config.stored import CONFIG, METRICS, SUMMARY, overrides, plain
 from jaxppo.runtime.programs.evaluating import judged_by, scores_of_members
 from jaxppo.runtime.sinks import Event, of_environment
 from jaxppo.runtime.store import checkpoint
@@ -28,7 +28,6 @@ from jaxppo.runtime.store.directories import seed_of
 from jaxppo.runtime.store.progress import STOPPED
 
 FINISHED, UNFINISHED = "finished", "unfinished"
-OVERRIDES = ".hydra/overrides.yaml"
 COMPOSED = ".hydra/config.yaml"  # the settings at the start
 
 
@@ -46,6 +45,7 @@ class Run:
     # steps -> mean return, or mean of arch.eval_metric; without those that were not finite
     evaluations: dict[int, float]
     absolute: float | None  # absolute metric
+    final: float | None  # score of the last evaluation, of the policy at the end
     # mean return and means of env.metrics, in the episodes of the absolute metric
     told: dict[str, float]
     steps: int  # so far
@@ -152,16 +152,6 @@ def typed(home: Path) -> dict[str, str]:
     """Return the overrides that started a run, by key."""
     parts = [line.partition("=") for line in overrides(home)]
     return {key.lstrip("+~"): value for key, _, value in parts}
-
-
-def overrides(home: Path) -> list[str]:
-    """Return the overrides that started a run, as typed; none if Hydra did not start it."""
-    try:
-        lines = _yaml(home / OVERRIDES)
-    except ValueError:
-        return []
-    # The command line puts ++ before keys of open groups, which the user did not type
-    return [str(line).removeprefix("++") for line in lines] if isinstance(lines, list) else []
 
 
 def has_other_settings(home: Path) -> bool:
@@ -292,6 +282,8 @@ def _read(
     compared = _compared(config)
     judge = compared.pop("arch.eval_metric", None)
     judged = [e for kind in ("eval", "absolute") for e in compare if e["event"] == kind]
+    last = [e for e in compare if e["event"] == "eval" and e["steps"] > 0][-1:]
+    final = score_of(last[0]) if last else None
     return Run(
         folder=folder,
         home=home,
@@ -307,6 +299,8 @@ def _read(
             if event["event"] == "eval" and (score := score_of(event)) is not None
         },
         absolute=_number(end.get("absolute_metric")),
+        # Of a population, the summary has that of its best member
+        final=_number(end.get("final_score", end.get("final_return", final))),
         told=_told(judged[-1]) if judged else {},
         steps=_last_step(log),
         seconds=_number(end.get("seconds", log[-1].get("seconds") if log else None)),

@@ -14,14 +14,18 @@ from jaxppo.analysis import runs
 from jaxppo.analysis.charts import draw_sweep
 from jaxppo.analysis.comparison import compare, overall
 from jaxppo.config.fields import ConfigError
-from jaxppo.config.stored import METRICS, SUMMARY
+from jaxppo.config.stored import METRICS, OVERRIDES, SUMMARY, overrides
+from jaxppo.runtime.programs.evaluating import judged_by
 from jaxppo.runtime.sinks import Event, of_environment
 from jaxppo.runtime.sinks.console import print_lines, print_table
 from jaxppo.runtime.sinks.marl_eval import MARL_EVAL, merge, save
 
 TABLE = "sweep.csv"
 SEED = "arch.seed"
-COLUMNS = ("absolute_metric", "best_episode_return", "best_steps", "steps", "seconds", "status")
+COLUMNS = (
+    *("absolute_metric", "final_return", "best_episode_return", "best_steps"),
+    *("steps", "seconds", "status"),
+)
 
 
 def report(sweep_dir: Path, *, console: bool) -> None:
@@ -30,7 +34,8 @@ def report(sweep_dir: Path, *, console: bool) -> None:
     if not jobs:
         return
     keys = [key for key in jobs[0]["settings"] if len({_setting(job, key) for job in jobs}) > 1]
-    judged = [n for n in ("eval_metric", "best_score") if any(n in j["summary"] for j in jobs)]
+    judges = ("eval_metric", "final_score", "best_score")
+    judged = [n for n in judges if any(n in j["summary"] for j in jobs)]
     columns = (*COLUMNS[:1], *judged, *COLUMNS[1:])
     rows = [
         {
@@ -94,9 +99,9 @@ def read(sweep_dir: Path) -> list[dict[str, Any]]:
     notes: list[str] = []  # not shown
     jobs = []
     for folder in sorted(sweep_dir.iterdir(), key=runs.natural_order):
-        if not (folder / runs.OVERRIDES).exists():
+        if not (folder / OVERRIDES).exists():
             continue
-        settings = dict(line.partition("=")[::2] for line in runs.overrides(folder))
+        settings = dict(line.partition("=")[::2] for line in overrides(folder))
         unknown = settings.get("logger.json", "").lower() == "false"
         status = "unknown (logger.json=false)" if unknown else "ended early"
         found, log = runs.summary(folder / SUMMARY, notes), runs.events(folder / METRICS, notes)
@@ -107,16 +112,18 @@ def read(sweep_dir: Path) -> list[dict[str, Any]]:
 
 
 def _reached(log: Sequence[Event]) -> dict[str, Any]:
-    """Return the steps of an interrupted job, and its best evaluation so far."""
+    """Return the steps of an interrupted job, and its best and its last evaluation so far."""
     found = [e for e in of_environment(log) if e["event"] == "eval" and e["steps"] > 0]
     scores = {i: score for i, e in enumerate(found) if (score := runs.score_of(e)) is not None}
     if not scores:
         return {}
     first = max(scores, key=lambda i: scores[i])
-    best, score = found[first], scores[first]
+    best, score, last = found[first], scores[first], found[-1]
     metric = best.get("eval_metric")
+    judged = {"eval_metric": metric, "best_score": score, "final_score": last[judged_by(last)]}
     return {
-        **({} if metric is None else {"eval_metric": metric, "best_score": score}),
+        **({} if metric is None else judged),
+        "final_return": last["episode_return"],
         "best_episode_return": score if metric is None else best["episode_return"],
         "best_steps": best["steps"],
         "steps": max(event["steps"] for event in log),

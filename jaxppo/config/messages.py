@@ -99,7 +99,8 @@ def installing(extra: str) -> str:
         marker = re.compile(rf"extra == ['\"]{extra}['\"]")
         found = [x.strip() for x, m in needs if marker.search(m)]
         found = found or [x.strip() for x, _ in needs if re.match(rf"{extra}\b", x)]
-        return " ".join(["pip install", *(f"'{each}'" for each in found)])
+        if found:  # an older installation may not have the extra
+            return " ".join(["pip install", *(f"'{each}'" for each in found)])
     return f"pip install '.[{extra}]' where jaxppo's pyproject.toml is"
 
 

@@ -14,6 +14,7 @@ from jaxppo.config.messages import brief
 from jaxppo.config.schema import Config, LoggerConfig
 
 CONFIG, METRICS, SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"
+OVERRIDES = ".hydra/overrides.yaml"
 
 
 def plain(config: Config) -> dict[str, Any]:
@@ -35,6 +36,24 @@ def keep_config(config: Config, folder: Path) -> None:
 
     text = OmegaConf.to_yaml(OmegaConf.create(plain(config)))
     write_atomically(folder / CONFIG, f"{_SEAL}{_digest(text)}\n{text}")
+
+
+def overrides(run_dir: Path) -> list[str]:
+    """Return the overrides that Hydra started a run with, as typed; none without Hydra.
+
+    They are text: nothing of them is composed.
+    """
+    from omegaconf import OmegaConf
+
+    file = run_dir / OVERRIDES
+    if not file.is_file():  # a pipe would never end
+        return []
+    try:
+        lines = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+    except Exception:  # the parser's errors have no common class
+        return []
+    # The command line puts ++ before keys of open groups, which the user did not type
+    return [str(line).removeprefix("++") for line in lines] if isinstance(lines, list) else []
 
 
 def make_folder(key: str, folder: str | Path, other: str) -> Path:

@@ -1,4 +1,4 @@
-"""Export of programs in StableHLO, for use without jaxppo."""
+"""Export of programs in StableHLO or ONNX, for use without jaxppo."""
 
 import collections
 import dataclasses
@@ -24,6 +24,7 @@ from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import read_config
 from jaxppo.config.trust import check_trust
+from jaxppo.deploy.onnx import export_onnx
 from jaxppo.deploy.policy import Choice, TrainedPolicy
 from jaxppo.envs.forms import limits
 from jaxppo.kernels.platforms import compiling_for
@@ -39,7 +40,7 @@ from jaxppo.types import PyTree, zeros
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")  # as JAX names them
 OF_ONE = {  # a setting -> the choices of `what` that read it
-    **dict.fromkeys(("which", "seed", "env"), ("policy",)),
+    **dict.fromkeys(("which", "seed", "env"), ("policy", "onnx")),
     "platforms": ("policy", "learner"),
     "target": ("executable",),
 }
@@ -52,6 +53,8 @@ class Export(Choice):
     what=policy writes programs in which the trained policy acts, for any batch size. They contain
     its parameters and need only jax and flatbuffers. A README.md beside them says how to call them.
 
+    what=onnx writes the greedy policy as ONNX, for runtimes without Python (with the extra onnx).
+
     what=learner lowers the program that trains the run on one device of each platform, in the forms
     that are fast there. This machine needs no such device. A program that lowers may still fail in
     the platform's own compiler or not fit into memory.
@@ -61,7 +64,9 @@ class Export(Choice):
     """
 
     what: str = setting(
-        "policy", "policy, learner or executable", choices=("policy", "learner", "executable")
+        "policy",
+        "policy, onnx, learner or executable",
+        choices=("policy", "onnx", "learner", "executable"),
     )
     target: str | None = setting(
         None,
@@ -99,6 +104,9 @@ def write(settings: Export, executables: Callable[[Config, str | None, Path], No
     check_run_dir("out", out)
     if settings.what == "policy":
         export_policy(settings, out)
+    elif settings.what == "onnx":
+        policy = settings.load()
+        export_onnx(policy, {k: x for k, x in signature(policy).items() if k != "key"}, out)
     elif settings.what == "learner":
         lower_learner(settings, out)
     else:

@@ -31,6 +31,7 @@ from jaxppo.kernels.precisions import precision
 from jaxppo.ops import tallies
 from jaxppo.runtime.simulated.evaluation import episode_seeds
 from jaxppo.runtime.sinks.console import print_lines
+from jaxppo.runtime.sinks.wandb import check_is_logged, send_films
 from jaxppo.runtime.store.directories import output_folder
 from jaxppo.types import PyTree
 
@@ -59,10 +60,13 @@ class Rendering(Playing):
         "draw beside each frame the value, the entropy and the distribution of actions (PQN: the "
         "Q-values)",
     )
+    wandb: bool = setting(False, "also send the films to the W&B run of the run")
 
 
 def render(settings: Rendering) -> None:
     """Write the films and print what they show."""
+    if settings.wandb:
+        check_is_logged(Path(settings.run))
     policy = settings.load()
     drawn = drawing(policy.system.evaluation_env)
     out = output_folder(settings.out or settings.run)
@@ -85,6 +89,9 @@ def render(settings: Rendering) -> None:
         print_lines(f"{path}: {text}, episode {numbers[name] + 1} of {settings.episodes}")
     write_strip(out / "strip.png", rows)
     print_lines(f"{out / 'strip.png'}: frames of the three")
+    if settings.wandb:
+        files = [*(out / f"{name}.gif" for name in numbers), out / "strip.png"]
+        send_films(policy.config.logger, Path(settings.run), files)
 
 
 @dataclasses.dataclass(frozen=True)

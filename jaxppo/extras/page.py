@@ -52,9 +52,8 @@ table { border-collapse: collapse; width: 100%; font-size: .9rem; margin: .6rem 
 th, td { text-align: left; vertical-align: top; padding: .35rem .7rem .35rem 0;
   border-bottom: 1px solid var(--line); }
 th { font-weight: 600; color: var(--soft); }
-th { white-space: nowrap; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums;
-  white-space: nowrap; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
+td.number { white-space: nowrap; }
 .scroll { overflow-x: auto; }
 td:last-child, th:last-child { padding-right: 0; }
 pre { background: var(--tint); padding: .6rem .8rem; border-radius: 4px; font-size: .82rem;

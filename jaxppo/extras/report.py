@@ -1,11 +1,12 @@
 """Comparison of runs on one HTML page."""
 
+import csv
 import dataclasses
 import itertools
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ from jaxppo.analysis.charts import (
     Points,
     draw_bars,
     draw_curves,
-    draw_profiles,
+    draw_lines,
     draw_setting,
     lines_of,
     rounded,
+    styles,
 )
 from jaxppo.analysis.comparison import (
     FEW,
@@ -32,8 +34,6 @@ from jaxppo.analysis.comparison import (
     Group,
     better,
     compare,
-    label_with_tasks,
-    middle,
     overall,
     text,
 )
@@ -41,7 +41,7 @@ from jaxppo.analysis.runs import UNFINISHED, Run
 from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.messages import count
 from jaxppo.config.schema import TOLD
-from jaxppo.config.stored import CONFIG
+from jaxppo.config.stored import CONFIG, overrides
 from jaxppo.extras import page
 from jaxppo.ops.aggregates import NUM_RESAMPLES, profile, profile_interval, tolerance
 from jaxppo.runtime.sinks.console import print_lines
@@ -50,6 +50,7 @@ from jaxppo.runtime.store.directories import output_folder
 PAGE = "index.html"
 SHOWN = 25  # rows of a table that are not folded
 MAX_PANELS = 24  # of hyperparameters
+ROUNDED = 1.02  # budgets that differ less are the same, rounded up to whole updates
 MAX_PAIRED = 4  # with more groups, only the best group is compared with each other group
 
 
@@ -58,23 +59,48 @@ class Reporting:
     """Compare runs on one page: python -m jaxppo.report DIR... [key=value]
 
     DIR is a run, a sweep, or any directory above them. Runs that differ only in their seed form a
-    group; environments are tasks. Writes index.html, which needs no other file, and its pictures
-    as PNGs.
+    group; environments are tasks. Writes index.html, which needs no other file, its pictures, and
+    its tables as results.csv and runs.csv.
     """
 
     runs: list[str] = setting([], "directories")
     out: str = setting("report", "the directory to write to")
+    formats: list[str] = setting([], "of pictures, besides PNG: pdf and svg")
     bounds: dict[str, Any] = setting(
         {},
-        "returns that become 0 and 1 when tasks are averaged, such as bounds.CartPole-v1=[0,500]; "
-        "for other tasks, the lowest and the highest score of these runs",
+        "returns that become 0 and 1 when tasks are averaged, such as bounds.CartPole-v1=[0,500], "
+        "for a task or all tasks of an environment; for others, the lowest and the highest score",
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Files:
+    """The directory that a report writes to."""
+
+    folder: Path
+    formats: Sequence[str]
+
+    def pictures(self, name: str) -> list[Path]:
+        """Return the paths of a picture, the PNG first."""
+        return [self.folder / f"{name}.{kind}" for kind in ("png", *self.formats)]
+
+    def write_table(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
+        """Write rows with equal keys as CSV."""
+        with (self.folder / name).open("w", newline="", encoding="utf-8") as file:
+            table = csv.DictWriter(file, [*rows[0]])
+            table.writeheader()
+            table.writerows(rows)
 
 
 def report(settings: Reporting) -> None:
     """Write the page and print a summary."""
     if not settings.runs:
         raise ConfigError("no directory named: python -m jaxppo.report DIR...")
+    if unknown := {*settings.formats} - {"pdf", "svg"}:
+        raise ConfigError(
+            f"formats=[{','.join(settings.formats)}]: {min(unknown)} is none of pdf and svg; PNGs "
+            "are always written"
+        )
     found, notes = runs.find(settings.runs)
     comparison = compare(found, settings.bounds)
     out = output_folder(settings.out)
@@ -83,7 +109,8 @@ def report(settings: Reporting) -> None:
         f"{count(comparison.tasks, 'task')}"
     )
     notes = [*cautions(comparison), *notes]
-    sections = [make(comparison, out) for make in SECTIONS]
+    files = Files(out, settings.formats)
+    sections = [make(comparison, files) for make in SECTIONS]
     parts = [
         page.paragraph(f"{contents}, from {', '.join(settings.runs)}"),
         page.contents(sections),
@@ -128,8 +155,8 @@ def cautions(comparison: Comparison) -> list[str]:
         lines.append(f"{count(len(single), 'group')} with one run on a task: no interval there.")
     if any(1 < size < FEW for _, size in sizes):
         lines.append(f"Intervals over fewer than {FEW} runs are narrower than they should be.")
-    for group in comparison.groups:
-        nums = {task: group.scores(task).size for task in group.runs if group.scores(task).size}
+    for group in comparison.whole:
+        nums = {task: group.scores(task).size for task in comparison.averaged}
         if len({*nums.values()}) > 1:
             most, fewest = max(nums, key=nums.__getitem__), min(nums, key=nums.__getitem__)
             lines.append(
@@ -139,7 +166,7 @@ def cautions(comparison: Comparison) -> list[str]:
             )
     for task in comparison.tasks:
         lengths = {run.steps for _, t, own in cells if t == task for run in own}
-        if lengths and max(lengths) > 1.02 * min(lengths):
+        if lengths and max(lengths) > ROUNDED * min(lengths):
             lines.append(
                 f"{task}: runs trained for different numbers of steps, {min(lengths):,} to "
                 f"{max(lengths):,}; each is judged at its own end."
@@ -151,15 +178,29 @@ def cautions(comparison: Comparison) -> list[str]:
     return lines
 
 
-def absolute_metrics(comparison: Comparison, out: Path) -> str:
+def absolute_metrics(comparison: Comparison, out: Files) -> str:
     """Make the table of results."""
     several = len(comparison.tasks) > 1
     names = ["group", *(["task"] if several else []), "runs", "steps", "mean ± std"]
-    names += ["IQM [95% interval]", "all runs (tolerance)", "wall time"]
-    rows = []
+    names += ["IQM [95% interval]", "all runs (tolerance)", "final mean ± std", "wall time"]
+    rows, numbers = [], []
     for group, task, own in _cells(comparison):
         scores = group.scores(task)
+        finals = _array(run.final for run in own if run.score is not None)
         estimate = overall([scores]) if scores.size else None
+        low, high = (estimate and estimate.interval) or (None, None)
+        numbers.append(
+            {
+                "group": group.label,
+                "task": task,
+                "runs": len(scores),
+                "mean": scores.mean() if scores.size else None,
+                "std": scores.std() if scores.size > 1 else None,
+                "iqm": estimate and estimate.value,
+                **{"iqm_low": low, "iqm_high": high},
+                "final_mean": finals.mean() if finals.size else None,
+            }
+        )
         num = str(len(own)) if len(scores) == len(own) else f"{len(scores)} of {len(own)}"
         rows.append(
             [
@@ -169,13 +210,15 @@ def absolute_metrics(comparison: Comparison, out: Path) -> str:
                 _mean(scores),
                 _estimate(estimate),
                 _tolerance(scores),
+                _mean(finals),
                 _span([run.seconds for run in own if run.seconds is not None], _duration),
             ]
         )
-    numbers = {*names} - {"group", "task"}
-    parts = [page.table(names, rows[:SHOWN], numbers)]
+    out.write_table("results.csv", numbers)
+    right = {*names} - {"group", "task"}
+    parts = [page.table(names, rows[:SHOWN], right)]
     if len(rows) > SHOWN:
-        rest = page.table(names, rows[SHOWN:], numbers)
+        rest = page.table(names, rows[SHOWN:], right)
         parts.append(page.folded(f"{len(rows) - SHOWN} more rows", rest))
     every = _runs(comparison)
     versions = "; ".join(sorted({_versions(run) for run in every if run.versions}))
@@ -186,7 +229,8 @@ def absolute_metrics(comparison: Comparison, out: Path) -> str:
         "the episodes. The "
         "best group comes first. The std is over runs. The lowest and the highest run are a "
         "tolerance interval: with 95% confidence, at least the share in brackets of further runs "
-        "would lie between them. Wall time is that of the whole program, "
+        "would lie between them. Final is the last evaluation, of the policy at the end, as most "
+        "published figures are. Wall time is that of the whole program, "
         "which may have trained several runs at once.",
         *parts,
         page.paragraph(
@@ -195,14 +239,14 @@ def absolute_metrics(comparison: Comparison, out: Path) -> str:
     )
 
 
-def environment_metrics(comparison: Comparison, out: Path) -> str:
+def environment_metrics(comparison: Comparison, out: Files) -> str:
     """Make the table of what environments tell besides the score."""
     cells = _cells(comparison)
     names = list(dict.fromkeys(name for *_, own in cells for run in own for name in run.told))
     if names in ([], ["episode_return"]):
         return ""
     rows = [
-        [group.label, task, *(_mean(_told(own, name)) for name in names)]
+        [group.label, task, *(_mean(_array(run.told.get(name) for run in own)) for name in names)]
         for group, task, own in cells
     ]
     shown = ["return" if name == "episode_return" else name.removeprefix(TOLD) for name in names]
@@ -214,57 +258,59 @@ def environment_metrics(comparison: Comparison, out: Path) -> str:
     )
 
 
-def _told(own: Sequence[Run], name: str) -> Array:
-    return np.asarray([run.told[name] for run in own if name in run.told], np.float64)
+def _array(values: Iterable[float | None]) -> Array:
+    return np.asarray([value for value in values if value is not None], np.float64)
 
 
-def iqms(comparison: Comparison, out: Path) -> str:
-    """Draw the IQM of each group over all tasks, probabilities of improvement, and profiles."""
-    groups = [g for g in comparison.groups[: len(STYLES)] if comparison.strata(g)]
+def iqms(comparison: Comparison, out: Files) -> str:
+    """Draw the IQM of each group over all tasks, probabilities of improvement, and profiles.
+
+    Groups that lack a task are left out: others have easier or harder ones.
+    """
+    chosen = styles(comparison)
+    groups = [group for group in comparison.whole if chosen[group.label] < len(STYLES)]
+    over = "Over all runs" if len(comparison.tasks) == 1 else "Over all tasks"
+    intro = f"{_scale(comparison)}{_left_out(comparison)}"
     if not groups:
-        return ""
+        return page.section(over, intro) if len(comparison.tasks) > 1 else ""
     bars = [
-        Bar(
-            label=label_with_tasks(group, comparison),
-            estimate=overall(comparison.strata(group)),
-            style=number,
-        )
-        for number, group in enumerate(groups)
+        Bar(label=g.label, estimate=overall(comparison.strata(g)), style=chosen[g.label])
+        for g in groups
     ]
     title = f"IQM, {_tasks(comparison)}"
-    draw_bars(out / "iqm.png", bars, title=title, xlabel=_unit(comparison))
-    more = len(comparison.groups) - len(STYLES)
-    caption = f"The best {len(STYLES)} groups; {more} more are in the table." if more > 0 else ""
+    paths = out.pictures("iqm")
+    draw_bars(paths, bars, title=title, xlabel=_unit(comparison))
+    more = len(comparison.whole) - len(groups)
+    caption = f"{more} more groups are in the table." if more else ""
     figures = [
-        page.figure(out / "iqm.png", f"{title}: {_as_text(bars)}", caption=caption),
+        page.figure(paths[0], f"{title}: {_as_text(bars)}", caption=caption),
         improvements(comparison, groups, out),
         profiles(comparison, groups, out),
     ]
-    over = "Over all runs" if len(comparison.tasks) == 1 else "Over all tasks"
-    return page.section(over, _scale(comparison), page.figures(figures))
+    return page.section(over, intro, page.figures(figures))
 
 
-def improvements(comparison: Comparison, groups: Sequence[Group], out: Path) -> str:
+def improvements(comparison: Comparison, groups: Sequence[Group], out: Files) -> str:
     """Draw the probability that a run of one group scores higher than a run of another."""
-    many = len(groups) > MAX_PAIRED
+    many, chosen = len(groups) > MAX_PAIRED, styles(comparison)
     bars = []
-    for first, second in itertools.combinations(range(len(groups)), 2):
-        pairs = comparison.pairs(groups[first], groups[second])
-        if not pairs or (many and first > 0):
+    for first, second in itertools.combinations(groups, 2):
+        if many and first is not groups[0]:
             continue
-        label = f"over {groups[second].label}"
-        label = label if many else f"{groups[first].label}\n{label}"
-        bars.append(Bar(label=label, estimate=better(pairs), style=second if many else first))
+        label = f"over {second.label}"
+        label = label if many else f"{first.label}\n{label}"
+        style = chosen[(second if many else first).label]
+        bars.append(Bar(label=label, estimate=better(comparison.pairs(first, second)), style=style))
     if not bars:
         return ""
     title = "Probability of improvement" + (f" of {groups[0].label}" if many else "")
-    path = out / "improvement.png"
-    draw_bars(path, bars, title=title, xlabel="P(first scores higher)", even=0.5)
+    paths = out.pictures("improvement")
+    draw_bars(paths, bars, title=title, xlabel="P(first scores higher)", even=0.5)
     caption = "Probability that a run of the first group scores higher; at 0.5 both are equal."
-    return page.figure(path, f"{title}: {_as_text(bars)}", caption=caption)
+    return page.figure(paths[0], f"{title}: {_as_text(bars)}", caption=caption)
 
 
-def profiles(comparison: Comparison, groups: Sequence[Group], out: Path) -> str:
+def profiles(comparison: Comparison, groups: Sequence[Group], out: Files) -> str:
     """Draw performance profiles."""
     strata = [comparison.strata(group) for group in groups]
     every = np.concatenate([scores for own in strata for scores in own])
@@ -274,73 +320,109 @@ def profiles(comparison: Comparison, groups: Sequence[Group], out: Path) -> str:
     margin = 0.03 * (high - low) or 0.5
     levels = np.linspace(low - margin, high + margin, 201)
     lines = []
-    for number, (group, own) in enumerate(zip(groups, strata, strict=True)):
+    for group, own in zip(groups, strata, strict=True):
         enough = any(scores.size > 1 for scores in own)
         band = profile_interval(own, levels) if enough else ((), ())
         lines.append(
             Line(
-                label=label_with_tasks(group, comparison),
+                label=group.label,
                 x=levels.tolist(),
                 y=profile(own, levels).tolist(),
                 low=list(band[0]),
                 high=list(band[1]),
-                style=number,
+                style=styles(comparison)[group.label],
             )
         )
     title = f"Performance profiles, {_tasks(comparison)}"
-    path = out / "profiles.png"
-    draw_profiles(path, lines, title=title, xlabel=_unit(comparison))
+    paths = out.pictures("profiles")
+    ylabel, ylim = "share of runs above it", (-0.03, 1.03)
+    draw_lines(paths, lines, title=title, xlabel=_unit(comparison), ylabel=ylabel, ylim=ylim)
     median = float(np.median(every))
     shares = "; ".join(
         f"{line.label}: {profile(own, [median])[0]:.0%}"
         for line, own in zip(lines, strata, strict=True)
     )
     alt = f"{title}. Share of runs above {rounded(median)}: {shares}"
-    return page.figure(path, alt, caption="A curve further up and to the right is better.")
+    return page.figure(paths[0], alt, caption="A curve further up and to the right is better.")
 
 
-def learning_curves(comparison: Comparison, out: Path) -> str:
-    """Draw the learning curves of each task."""
+def learning_curves(comparison: Comparison, out: Files) -> str:
+    """Draw the learning curves of each task, up to the steps that all its groups trained for."""
     figures = []
-    many = len(comparison.groups) > len(STYLES)
     for task in comparison.tasks:
-        groups = [*range(len(comparison.groups))]
-        if many:  # each picture has its own styles
-            groups = [number for number in groups if task in comparison.groups[number].runs]
-            groups.sort(key=lambda number: -middle([comparison.groups[number].scores(task)]))
-        lines = lines_of(comparison, task, groups)
-        path = out / f"curves_{_slug(task)}.png"
+        budget = comparison.budget(task)
+        lines = lines_of(comparison, task, ROUNDED * budget)
+        paths = out.pictures(f"curves_{_slug(task)}")
         ylabel = f"evaluation {comparison.judge(task)}"
-        spots = draw_curves(path, lines, title=task, ylabel=ylabel)
+        spots = draw_curves(paths, lines, title=task, ylabel=ylabel)
+        named = [line for line in lines if line.style < len(STYLES)]
         ends = "; ".join(
             f"{line.label}: {rounded(line.y[-1])} at {line.x[-1]:,.0f} steps"
-            for line in lines[: len(STYLES)]
+            for line in named
             if line.x
         )
-        num = max(0, len(lines) - len(STYLES))
-        grey = f"The best {len(STYLES)} groups here; {num} more in grey." if num else ""
+        longest = max(run.steps for g in comparison.groups for run in g.runs.get(task, []))
+        cut = longest > ROUNDED * budget
+        caption = [f"Cut at {budget:,} steps, which all groups have."] if cut else []
+        if len(lines) > len(named):
+            caption.append(f"{len(lines) - len(named)} more groups in grey.")
         alt = f"Learning curves on {task}. {ends}"
-        figures.append(page.figure(path, alt, caption=grey, spots=spots))
+        figures.append(page.figure(paths[0], alt, caption=" ".join(caption), spots=spots))
     return page.section(
         "Learning curves",
         "IQM over runs of the mean score of each evaluation, and its interval. At pale dots, some "
-        "runs of the group are missing. Point at a step for its values."
-        f"{' Each picture has its own colours.' if many else ''}",
+        "runs of the group are missing. Point at a step for its values.",
         page.figures(figures),
     )
 
 
-def hyperparameters(comparison: Comparison, out: Path) -> str:
+def parameters(comparison: Comparison, out: Files) -> str:
+    """Draw the scores against each parameter in which alone some tasks differ."""
+    figures = []
+    for number, (key, tasks) in enumerate(comparison.sweeps()[:MAX_PANELS]):
+        lines = []
+        for label, style in styles(comparison).items():
+            group = next(g for g in comparison.groups if g.label == label)
+            found = {x: s for x, task in tasks.items() if (s := group.scores(task)).size}
+            if style < len(STYLES) and found:
+                estimates = [overall([scores]) for scores in found.values()]
+                ends = [estimate.interval or (np.nan, np.nan) for estimate in estimates]
+                low, high = zip(*ends, strict=True)
+                y = [estimate.value for estimate in estimates]
+                line = Line(label=label, style=style, x=[*found], y=y, low=low, high=high)
+                lines.append(line)
+        names = next(iter(tasks.values())).split(", ")
+        title = ", ".join(name for name in names if not name.startswith(f"{key}="))
+        ylabel = f"score ({comparison.judge(next(iter(tasks.values())))})"
+        paths = out.pictures(f"parameter_{number}_{_slug(key)}")
+        draw_lines(paths, lines, title=title, xlabel=f"env.{key}", ylabel=ylabel, dots=True)
+        alt = "; ".join(
+            f"{line.label}: "
+            + ", ".join(f"{rounded(y)} at {text(x)}" for x, y in zip(line.x, line.y, strict=True))
+            for line in lines
+        )
+        figures.append(page.figure(paths[0], f"Scores on {title} against env.{key}. {alt}"))
+    if not figures:
+        return ""
+    return page.section(
+        "Parameters of the environment",
+        "IQM over runs against a parameter, and its interval. Everything else is the same.",
+        page.figures(figures),
+    )
+
+
+def hyperparameters(comparison: Comparison, out: Files) -> str:
     """Draw a panel for each setting that differs and each task."""
-    few = len(comparison.groups) <= len(STYLES)
+    chosen = styles(comparison)
     parts: list[str] = []
     for key, task in itertools.product(comparison.keys, comparison.tasks):
         by_value: dict[Any, list[tuple[float, int | None]]] = {}
-        for number, group in enumerate(comparison.groups):
+        for group in comparison.groups:
+            style = chosen[group.label] if chosen[group.label] < len(STYLES) else None
             for run in group.runs.get(task, []):
                 if run.score is not None:
                     value = run.settings.get(key, group.values[key])
-                    by_value.setdefault(value, []).append((run.score, number if few else None))
+                    by_value.setdefault(value, []).append((run.score, style))
         if len(by_value) < 2:
             continue
         if len(parts) == MAX_PANELS:
@@ -351,30 +433,30 @@ def hyperparameters(comparison: Comparison, out: Path) -> str:
             _points(float(value) if numeric else text(value), by_value[value])
             for value in sorted(by_value, key=None if numeric else text)
         ]
-        path = out / f"setting_{_slug(key)}_{_slug(task)}.png"
+        paths = out.pictures(f"setting_{_slug(key)}_{_slug(task)}")
         title = f"{key}, {task}" if len(comparison.tasks) > 1 else key
-        draw_setting(path, columns, title=title, xlabel=key, ylabel="score")
+        draw_setting(paths, columns, title=title, xlabel=key, ylabel="score")
         scores = "; ".join(f"{text(c.value)}: {rounded(c.estimate.value)}" for c in columns[:20])
-        parts.append(page.figure(path, f"Scores on {task} against {key}. IQM at {scores}"))
+        parts.append(page.figure(paths[0], f"Scores on {task} against {key}. IQM at {scores}"))
     if not parts:
         return ""
     more = f" and {len(comparison.tied) - 6} more" if len(comparison.tied) > 6 else ""
     tied = f" These settings also differ and follow from them: {', '.join(comparison.tied[:6])}"
     return page.section(
         "Hyperparameters",
-        f"Each mark is a run{', in the colour of its group' if few else ''}. The bar is the IQM at "
+        "Each mark is a run, in the colour of its group if that has one. The bar is the IQM at "
         "that value over all other settings, with its interval."
         f"{f'{tied}{more}.' if comparison.tied else ''}",
         page.figures(parts),
     )
 
 
-def populations(comparison: Comparison, out: Path) -> str:
+def populations(comparison: Comparison, out: Files) -> str:
     """Show the pictures that population-based runs wrote."""
     found = [(run.folder, run.picture) for run in _runs(comparison) if run.picture is not None]
     figures = []
     for number, (folder, picture) in enumerate(found[:4]):
-        copy = out / f"population_{number}.png"
+        copy = out.folder / f"population_{number}.png"
         copy.write_bytes(picture.read_bytes())
         alt = f"Lineage and hyperparameters of the population in {folder}"
         figures.append(page.figure(copy, alt, caption=str(folder), wide=True))
@@ -389,7 +471,7 @@ def populations(comparison: Comparison, out: Path) -> str:
     )
 
 
-def settings(comparison: Comparison, out: Path) -> str:
+def settings(comparison: Comparison, out: Files) -> str:
     """List the commands that repeat each group, and all runs."""
     parts = []
     for group in comparison.groups[:SHOWN]:
@@ -397,6 +479,8 @@ def settings(comparison: Comparison, out: Path) -> str:
         parts += [page.heading(group.label), page.code("\n".join(commands))] if commands else []
     if len(comparison.groups) > SHOWN:
         parts.append(page.paragraph(f"Of the {SHOWN} best groups."))
+    cells = [(group, task, run) for group, task, own in _cells(comparison) for run in own]
+    names = ["run", "group", "task", "seed", "steps", "score", "final", "status"]
     rows = [
         [
             str(run.folder),
@@ -405,18 +489,22 @@ def settings(comparison: Comparison, out: Path) -> str:
             str(run.seed),
             f"{run.steps:,}",
             "-" if run.score is None else rounded(run.score) + (" (best)" if run.by_best else ""),
+            "-" if run.final is None else rounded(run.final),
             run.status,
         ]
-        for group, task, own in _cells(comparison)
-        for run in own
+        for group, task, run in cells
     ]
-    names = ["run", "group", "task", "seed", "steps", "score", "status"]
-    every = page.table(names, rows, {"seed", "steps", "score"})
+    numbers = [
+        (run.folder, group.label, task, run.seed, run.steps, run.score, run.final, run.status)
+        for group, task, run in cells
+    ]
+    out.write_table("runs.csv", [dict(zip(names, row, strict=True)) for row in numbers])
+    every = page.table(names, rows, {"seed", "steps", "score", "final"})
     parts.append(page.folded(f"All runs ({len(rows)})", every))
     return page.section("Settings and runs", "", *parts)
 
 
-def method(comparison: Comparison, out: Path) -> str:
+def method(comparison: Comparison, out: Files) -> str:
     """Explain how the numbers are computed."""
     return page.section(
         "How the numbers are computed",
@@ -431,11 +519,12 @@ def method(comparison: Comparison, out: Path) -> str:
     )
 
 
-SECTIONS: tuple[Callable[[Comparison, Path], str], ...] = (
+SECTIONS: tuple[Callable[[Comparison, Files], str], ...] = (
     absolute_metrics,
     environment_metrics,
     iqms,
     learning_curves,
+    parameters,
     hyperparameters,
     populations,
     settings,
@@ -453,8 +542,26 @@ def _runs(comparison: Comparison) -> list[Run]:
     return [run for _, _, own in _cells(comparison) for run in own]
 
 
+def _left_out(comparison: Comparison) -> str:
+    """Name the tasks and the groups that are not compared over all tasks."""
+    tasks = [task for task in comparison.tasks if task not in comparison.averaged]
+    groups = [group for group in comparison.groups if group not in comparison.whole]
+    num, lines = len(comparison.averaged), ""
+    if tasks:
+        lines += (
+            f" Without {', '.join(tasks)}: all runs there have one score, which has no scale "
+            "without bounds."
+        )
+    if num and not comparison.whole:
+        lines += " No group has scores on all of these tasks, so nothing is compared here."
+    elif groups and num:
+        found = [f"{group.label} ({len(comparison.strata(group))} of {num})" for group in groups]
+        lines += f" Left out, since they lack scores on some of these tasks: {'; '.join(found)}."
+    return lines
+
+
 def _tasks(comparison: Comparison) -> str:
-    tasks = comparison.tasks
+    tasks = comparison.averaged
     return tasks[0] if len(tasks) == 1 else f"{len(tasks)} tasks"
 
 
@@ -469,6 +576,7 @@ def _scale(comparison: Comparison) -> str:
     bounds = "; ".join(
         f"{task}: {rounded(low)} to {rounded(high)}{' (given)' if task in comparison.given else ''}"
         for task, (low, high) in comparison.bounds.items()
+        if task in comparison.averaged
     )
     return (
         "Scores are normalised: 0 and 1 are the given bounds, or else the lowest and the highest "
@@ -501,7 +609,7 @@ def _commands(own: Sequence[Run]) -> list[str]:
         # Hydra's own settings depend on the machine; in a stranger's run they may name code
         typed = (
             line
-            for line in runs.overrides(run.home)
+            for line in overrides(run.home)
             if not line.lstrip("+~").startswith(("arch.seed=", "hydra"))
         )
         found.setdefault(tuple(typed), []).append(run)

@@ -6,10 +6,10 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from jaxppo.analysis import runs, sweep
+from jaxppo.analysis import sweep
 from jaxppo.config.fields import ConfigError, as_override
 from jaxppo.config.messages import count
-from jaxppo.config.stored import CONFIG
+from jaxppo.config.stored import CONFIG, overrides
 from jaxppo.launch.resuming import OF_RESUME, SWEEP, compose_run, is_setting
 from jaxppo.launch.sweeping import groups, train
 from jaxppo.runtime.run.jobs import Job
@@ -101,7 +101,7 @@ def _record(folder: Path) -> dict[str, Any]:
 def _job(command: str, home: Path, typed: Sequence[str]) -> Job:
     """Return a job that goes on, or begins if it never did."""
     begun = (home / CONFIG).exists()
-    own = [as_override("resume", str(home))] if begun else runs.overrides(home)
+    own = [as_override("resume", str(home))] if begun else overrides(home)
     config = compose_run(command, [*own, *typed])
     return Job(config, home.absolute(), resume=True, group=home.parent.name)
 

@@ -23,6 +23,7 @@ from jaxppo import export as command
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import keep_config
+from jaxppo.deploy import onnx
 from jaxppo.deploy.export import Export, _plain, custom_calls
 from jaxppo.deploy.policy import TrainedPolicy
 from jaxppo.export import export
@@ -321,3 +322,73 @@ def test_missing_library_is_named(run_dir: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="flatbuffers"):
         export(Export(run=str(run_dir)))
+
+
+LSTM = {"_target_": f"{LAYERS}.memory.Recurrent", "cell": "lstm", "size": 8}
+ONNX = {
+    **CONFIGS,
+    "lstm": small_config(
+        env__target="envs.Aim", network__actor_memory=LSTM, system__sequence_length=4
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ONNX)
+def test_onnx_acts_as_the_policy(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In onnxruntime, for any batch size; and the policy itself still acts afterwards."""
+    for package in ("onnxruntime", "jax2onnx"):
+        pytest.importorskip(package, reason="pip install '.[onnx]'")
+    from onnxruntime import InferenceSession
+
+    policy = untrained(ONNX[name])
+    monkeypatch.setattr(Export, "load", lambda _: policy)
+    export(Export(run="run", out=str(tmp_path), what="onnx"))
+    session = InferenceSession(tmp_path / "greedy.onnx")
+    for num in BATCHES:
+        observation, _, opens = inputs(policy, num)
+        carry = policy.initial_carry(num)
+        for step in range(STEPS):
+            now = jax.tree.map(lambda x, step=step: np.asarray(x[step]), observation)
+            given = {"observation": now}
+            if jax.tree.leaves(carry):
+                given |= {"carry": carry, "reset": np.asarray(opens[step])}
+            leaves = dict(
+                zip(onnx.names(given), map(np.asarray, jax.tree.leaves(given)), strict=True)
+            )
+            found = session.run(None, leaves)
+            action, carry = policy.act(now, carry=carry, reset=opens[step])
+            for x, y in zip(found, jax.tree.leaves((action, carry)), strict=True):
+                assert x.dtype == y.dtype
+                np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+
+
+def test_onnx_names_what_it_cannot_convert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Complex numbers, which ONNX has not."""
+    for package in ("onnxruntime", "jax2onnx"):
+        pytest.importorskip(package, reason="pip install '.[onnx]'")
+    lru = {"_target_": f"{LAYERS}.memory.LRU", "size": 8}
+    config = small_config(
+        env__target="envs.Aim", network__actor_memory=lru, system__sequence_length=4
+    )
+    monkeypatch.setattr(Export, "load", lambda _: fresh(config))
+    with pytest.raises(ConfigError, match=r"what=onnx: acting in envs\.Aim"):
+        export(Export(run="run", out=str(tmp_path), what="onnx"))
+
+
+def test_onnx_is_refused_where_it_would_be_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actions = np.linspace(-1, 1, 64, dtype=np.float32)
+    assert onnx.compare(actions + 1e-5, actions) == pytest.approx(1e-5, rel=0.01)
+    for found, wanted in (
+        (actions + 0.01, actions),
+        (actions * np.nan, actions),
+        (np.arange(64) % 2, np.zeros(64, int)),
+    ):
+        with pytest.raises(ConfigError, match="what=onnx"):
+            onnx.compare(found, wanted)
+    monkeypatch.setattr(onnx, "is_installed", lambda module: False)
+    with pytest.raises(ConfigError, match="jax2onnx"):
+        onnx.export_onnx(fresh(CONFIGS["continuous"]), {}, tmp_path)

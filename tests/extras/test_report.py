@@ -1,6 +1,8 @@
 """Reports: what directories hold, how runs are grouped, and the page that comes of it."""
 
+import csv
 import html
+import itertools
 import json
 import os
 import re
@@ -14,11 +16,12 @@ import pytest
 from omegaconf import OmegaConf
 
 from jaxppo import report
-from jaxppo.analysis import comparison, runs
+from jaxppo.analysis import charts, comparison, runs
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import parse
 from jaxppo.config.stored import keep_config, plain
 from jaxppo.extras import page as elements
+from jaxppo.extras import report as page_report
 from jaxppo.extras.report import Reporting, cautions
 from jaxppo.extras.report import report as write_page
 from jaxppo.launch.composing import composed, plain_settings
@@ -163,7 +166,19 @@ def test_settings_are_compared_with_those_at_the_start(
         ),
         (  # other settings of an environment
             [{}, {"env__mask": [1, 3]}, {"env__name": None, "env__target": "mine.Maze"}],
-            ["CartPole-v1, mask=[1, 3]", "CartPole-v1, mask=[]", "Maze"],
+            ["CartPole-v1", "CartPole-v1, mask=[1, 3]", "Maze"],
+        ),
+        (  # what was typed is always named
+            [
+                {"env__params": {"length": 0.5}, "typed": ["env.params={length:0.5}"]},
+                {"env__params": {"length": 1.0}, "typed": ["env.params.length=1.0"]},
+                {},
+            ],
+            ["CartPole-v1", "CartPole-v1, params.length=0.5", "CartPole-v1, params.length=1"],
+        ),
+        (  # of settings that differ together, one
+            [{}, {"env__library": "gymnasium", "env__kwargs": {"max_episode_steps": 500}}],
+            ["CartPole-v1, library=gymnasium", "CartPole-v1, library=gymnax"],
         ),
     ],
 )
@@ -406,7 +421,8 @@ def test_scores_of_several_tasks_are_normalised_by_their_bounds(tmp_path: Path) 
         make(tmp_path / str(number), [0.0], score, env__name=task, arch__seed=number)
     found = compared(tmp_path)
     (group,) = found.groups
-    np.testing.assert_allclose(np.concatenate(found.strata(group)), [0.0, 1.0, 1.0])
+    np.testing.assert_allclose(np.concatenate(found.strata(group)), [0.0, 1.0])
+    assert (found.averaged, found.whole) == (["A-v1"], [group])  # one score has no scale
     found = compared(tmp_path, **{"A-v1": [0, 40], "B-v1": [0, 8]})
     np.testing.assert_allclose(np.concatenate(found.strata(group)), [0.25, 0.75, 0.25])
     for pair in ([3, 3], "high", [1, 2, 3], [0, np.inf], [-np.inf, 500], [0, np.nan]):
@@ -414,6 +430,127 @@ def test_scores_of_several_tasks_are_normalised_by_their_bounds(tmp_path: Path) 
             compared(tmp_path, **{"A-v1": pair})
     with pytest.raises(ConfigError, match=r"bounds\.C-v1"):
         compared(tmp_path, **{"C-v1": [0, 1]})
+
+
+def test_bounds_of_an_environment_are_those_of_all_its_tasks(tmp_path: Path) -> None:
+    for number, changes in enumerate(({}, {"env__mask": [1]}, {"env__name": "CartPole-v10"})):
+        make(tmp_path / str(number), [0.0], 5.0, **changes)
+    given = {"CartPole-v1": [0, 500], "CartPole-v1, mask=[1]": [0, 100]}
+    found = compared(tmp_path, **given)
+    assert found.bounds == {
+        **{"CartPole-v1": (0.0, 500.0), "CartPole-v1, mask=[1]": (0.0, 100.0)},
+        "CartPole-v10": (5.0, 5.0),
+    }
+    assert found.given == {*given}
+    assert compared(tmp_path, **{"CartPole-v1": [0, 500]}).given == {*given}
+
+
+def test_only_groups_with_all_tasks_are_compared_over_tasks(tmp_path: Path) -> None:
+    """The one with the easy task alone would have the best mean."""
+    scores = {(0.9, "A-v1"): 1.0, (0.9, "B-v1"): 2.0, (0.5, "A-v1"): 3.0, (0.5, "B-v1"): 6.0}
+    scores[0.99, "A-v1"] = 9.0
+    for number, ((gamma, task), score) in enumerate(scores.items()):
+        make(tmp_path / str(number), [0.0], score, env__name=task, system__gamma=gamma)
+    found = compared(tmp_path)
+    assert [group.values["system.gamma"] for group in found.whole] == [0.5, 0.9]
+    write_page(Reporting(runs=[str(tmp_path)], out=str(tmp_path / "out")))
+    text = html.unescape((tmp_path / "out" / "index.html").read_text())
+    assert "system.gamma=0.99 (1 of 2)" in text
+    iqm, *_ = re.findall(r'alt="IQM, [^"]*"', text)
+    assert "gamma=0.5: " in iqm
+    assert "gamma=0.99" not in iqm
+
+
+def test_algorithms_name_groups_and_their_own_defaults_do_not(tmp_path: Path) -> None:
+    """Each has its own gamma in each environment's file. The budgets alone tell them apart too."""
+    budgets = {"ppo": 500, "pqn": 300}
+    for number, (algorithm, task, gamma) in enumerate(
+        [("ppo", "A", 0.9), ("ppo", "B", 0.98), ("pqn", "A", 0.99), ("pqn", "B", 0.95)]
+    ):
+        make(
+            tmp_path / str(number), [0.0], 1.0, env__name=task, system__algorithm=algorithm,
+            system__gamma=gamma, arch__total_timesteps=budgets[algorithm],
+            typed=["env=x", f"arch.total_timesteps={budgets[algorithm]}"],
+        )  # fmt: skip
+    assert shape(compared(tmp_path)) == {
+        f"system.algorithm={name}, arch.total_timesteps={budget}": {"A": [1], "B": [1]}
+        for name, budget in budgets.items()
+    }
+
+
+def test_a_group_has_one_style_and_every_task_has_coloured_ones(tmp_path: Path) -> None:
+    """Ten groups on one task, and two on another, of which one is the worst there."""
+    for number in range(12):
+        make(
+            tmp_path / str(number), [0.0], 100.0 - number, system__gamma=0.5 + 0.01 * number,
+            env__name="B" if number >= 10 else "A",
+        )  # fmt: skip
+    found = compared(tmp_path)
+    chosen = charts.styles(found)
+    assert sorted(chosen.values()) == [*range(12)]
+    coloured = {label for label, style in chosen.items() if style < len(charts.STYLES)}
+    best = {f"system.gamma={0.5 + 0.01 * number:.4g}" for number in (0, 1, 2, 3, 4, 5, 10, 11)}
+    assert coloured == best
+    for task in ("A", "B"):
+        lines = charts.lines_of(found, task)
+        assert {line.label: line.style for line in lines}.items() <= chosen.items()
+
+
+def test_curves_end_where_the_shortest_group_does(tmp_path: Path) -> None:
+    """A group that has only begun does not shorten the others'."""
+    make(tmp_path / "long", [1.0, 2.0, 3.0], 3.0, system__gamma=0.5)
+    make(tmp_path / "short", [1.0, 2.0], 2.0, system__gamma=0.9)
+    make(tmp_path / "begun", [1.0], "none yet", system__gamma=0.99)
+    found = compared(tmp_path)
+    assert found.budget("CartPole-v1") == 200
+    ends = {line.label: line.x[-1] for line in charts.lines_of(found, "CartPole-v1", 200)}
+    values = {"0.5": 200, "0.9": 200, "0.99": 100}
+    assert ends == {f"system.gamma={gamma}": end for gamma, end in values.items()}
+
+
+def test_scores_over_a_parameter_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where only that one differs: not the run with a mask."""
+    for number, (length, seed) in enumerate(itertools.product((1.0, 0.25), (1, 2))):
+        params = {"length": length, "gravity": 9.8}
+        make(tmp_path / str(number), [0.0], 10 * length + seed, env__params=params, arch__seed=seed)
+    make(tmp_path / "masked", [0.0], 7.0, env__params=params, env__mask=[1], arch__seed=1)
+    found = compared(tmp_path)
+    ((key, tasks),) = found.sweeps()
+    assert (key, [*tasks]) == ("params.length", [0.25, 1.0])
+    drawn: list[Any] = []
+
+    def draw_lines(paths: Any, lines: Any, **labels: Any) -> None:
+        drawn.append((lines, labels["xlabel"], labels["title"]))
+        charts.draw_lines(paths, lines, **labels)
+
+    monkeypatch.setattr(page_report, "draw_lines", draw_lines)
+    page_report.parameters(found, page_report.Files(tmp_path, ["pdf", "svg"]))
+    (((line,), xlabel, title),) = drawn
+    assert (xlabel, title) == ("env.params.length", "CartPole-v1")
+    assert (line.x, line.y) == ([0.25, 1.0], [4.0, 11.5])
+    assert (line.low, line.high) == ((3.5, 11.0), (4.5, 12.0))
+    starts = {p.suffix: p.read_bytes()[:5] for p in tmp_path.glob("parameter_*")}
+    assert starts == {".png": b"\x89PNG\r", ".pdf": b"%PDF-", ".svg": b"<?xml"}
+
+
+def test_tables_are_written_as_csv_with_the_last_evaluations(tmp_path: Path) -> None:
+    for seed, (scores, absolute) in enumerate([([9.0, 3.0], 8.0), ([5.0, 5.0], 6.0)]):
+        make(tmp_path / str(seed), scores, absolute, arch__seed=seed)
+    make(tmp_path / "failed", [5.0, None], None, arch__seed=2, status="NaN in loss")
+    write_page(Reporting(runs=[str(tmp_path)], out=str(tmp_path / "out")))
+    tables = {}
+    for name in ("results", "runs"):
+        with (tmp_path / "out" / f"{name}.csv").open(newline="") as file:
+            tables[name] = [*csv.DictReader(file)]
+    (row,) = tables["results"]
+    assert (row["group"], row["task"], row["runs"]) == ("all runs", "CartPole-v1", "2")
+    assert (float(row["mean"]), float(row["std"]), float(row["final_mean"])) == (7.0, 1.0, 4.0)
+    found = [(row["seed"], row["score"], row["final"]) for row in tables["runs"]]
+    assert found == [("0", "8.0", "3.0"), ("1", "6.0", "5.0"), ("2", "", "")]
+    with pytest.raises(ConfigError, match=r"formats=\[gif\]"):
+        write_page(Reporting(runs=[str(tmp_path)], formats=["gif"]))
 
 
 def test_a_band_is_where_all_runs_were_evaluated(tmp_path: Path) -> None:

@@ -23,8 +23,11 @@ from jaxppo.config.trust import check_trust
 from jaxppo.ops.histograms import NUM_BINS, counts, edges
 from jaxppo.runtime import sinks
 from jaxppo.runtime.run import loop
+from jaxppo.runtime.run.events import command_of
+from jaxppo.runtime.run.jobs import Job
 from jaxppo.runtime.sinks import Event, Scope, View
 from jaxppo.runtime.sinks.marl_eval import MarlEval, layout, merge
+from jaxppo.runtime.sinks.wandb import send_films
 from jaxppo.runtime.store.directories import check_tree
 
 NAMED: Event = {**START, "suite": "gymnax", "algorithm": "ff_ppo"}
@@ -217,11 +220,15 @@ class FakeRun:
         self.arguments = arguments
         self.rows: list[tuple[int, dict[str, float]]] = []
         self.summary: dict[str, Any] = {}
+        self.media: dict[str, Any] = {}
 
-    def log(self, row: dict[str, float], step: int) -> None:
-        self.rows.append((step, row))
+    def log(self, row: dict[str, Any], step: int | None = None) -> None:
+        if step is None:
+            self.media |= row
+        else:
+            self.rows.append((step, row))
 
-    def finish(self, exit_code: int) -> None:
+    def finish(self, exit_code: int | None = None) -> None:
         self.exit_code = exit_code
 
 
@@ -237,6 +244,8 @@ def fake_wandb(monkeypatch: pytest.MonkeyPatch) -> list[FakeRun]:
     module = types.ModuleType("wandb")
     module.init = init  # type: ignore[attr-defined]
     module.Histogram = lambda np_histogram: np_histogram  # type: ignore[attr-defined]
+    module.Image = Path  # type: ignore[attr-defined]
+    module.Video = lambda path, format: Path(path)  # type: ignore[attr-defined]
     module.__spec__ = types.SimpleNamespace()  # type: ignore[assignment]  what find_spec returns
     monkeypatch.setitem(sys.modules, "wandb", module)
     return runs
@@ -283,6 +292,53 @@ def test_wandb_run_that_did_not_finish_is_failed_and_goes_on_as_itself(
     (tmp_path / "other").mkdir()
     sinks.make(config, tmp_path / "other", None)
     assert fake_wandb[-1].arguments["id"] != fake_wandb[0].arguments["id"]
+
+
+def test_wandb_gets_pictures_and_films(tmp_path: Path, fake_wandb: Any) -> None:
+    """Those of the run at its end; films when they are made, in the same W&B run."""
+    config = LoggerConfig(**{**OFF, "plot": True}, wandb=True)
+    every = sinks.make(config, tmp_path)
+    for event in (NAMED, TRAIN, EVAL, LAST_EVAL, ABSOLUTE, END):
+        for sink in every:
+            sink.write(event)
+    for sink in every:
+        sink.close()
+    assert fake_wandb[0].media == {"learning_curve": tmp_path / "learning_curve.png"}
+    (tmp_path / "best.gif").touch()
+    send_films(config, tmp_path, [tmp_path / "best.gif", tmp_path / "strip.png"])
+    first, other = fake_wandb
+    assert other.arguments["id"] == first.arguments["id"]
+    assert other.media == {"best": tmp_path / "best.gif"}  # there is no strip
+    with pytest.raises(ConfigError, match="wandb=true"):
+        send_films(config, tmp_path / "other", [])
+
+
+def test_wandb_run_of_an_agent_has_the_id_that_the_agent_chose(
+    tmp_path: Path, fake_wandb: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not its members; nor runs outside of a sweep."""
+    config = LoggerConfig(**OFF, wandb=True)
+    monkeypatch.setenv("WANDB_RUN_ID", "chosen")
+    folders = [tmp_path / name for name in ("alone", "agent", "agent/seed_1")]
+    for number, folder in enumerate(folders):
+        folder.mkdir()
+        if number == 1:
+            monkeypatch.setenv("WANDB_SWEEP_ID", "sweep")
+        sinks.make(config, folder, None, Scope(is_member=number == 2))
+    assert [run.arguments["id"] == "chosen" for run in fake_wandb] == [False, True, False]
+
+
+def test_wandb_run_is_named_by_its_command_once(tmp_path: Path, fake_wandb: Any) -> None:
+    typed = ["env=cartpole", "++system.gamma=0.9", "logger.wandb=true", "hydra.run.dir=x"]
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / ".hydra" / "overrides.yaml").write_text("".join(f"- {x}\n" for x in typed))
+    job = Job(small_config(), tmp_path)
+    assert command_of(job) == "ff_ppo env=cartpole system.gamma=0.9"
+    assert command_of(Job(small_config(), tmp_path / "of_python")) is None
+    config = LoggerConfig(**OFF, wandb=True)
+    for position in (None, 0):  # a resume leaves the name, which may have been changed by hand
+        sinks.make(config, tmp_path, position, Scope(name="ff_ppo env=cartpole"))
+    assert [run.arguments["name"] for run in fake_wandb] == ["ff_ppo env=cartpole", None]
 
 
 @pytest.mark.slow

@@ -113,7 +113,10 @@ def test_a_run_from_an_empty_directory_and_its_resume(
     assert (end["best_episode_return"], end["best_steps"]) == (
         best["episode_return"], best["steps"],
     )  # fmt: skip
+    last = found[4]["episode_return"]
+    assert end["final_return"] == absolute["final_return"] == last
     assert f"{absolute['episode_return']:.2f}" in outcome.out
+    assert f"final policy: {last:.2f}" in outcome.out
     assert list((home / ".cache" / "jaxppo").iterdir()), "no compiled program was kept"
 
     manifest = run_dir / "checkpoints" / f"{64:012}" / "manifest.json"

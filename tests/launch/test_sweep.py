@@ -131,6 +131,8 @@ def test_an_interrupted_job_has_its_best_evaluation_so_far(tmp_path: Path) -> No
     assert (plain["best_episode_return"], plain["best_steps"], plain["steps"]) == (0.0, 300, 400)
     assert (judged["eval_metric"], judged["best_score"], judged["best_steps"]) == ("far", 4.0, 200)
     assert judged["best_episode_return"] == -4.0
+    assert (judged["final_return"], judged["final_score"]) == (-2.0, 2.0)
+    assert plain["final_return"] is None  # it was not finite
 
 
 def ended(gamma: str, first: int, **summary: Any) -> dict[str, Any]:

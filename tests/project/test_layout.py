@@ -43,7 +43,7 @@ ROOMS = {"runtime": ("hosts", "programs", "store", "sinks", "simulated", "run")}
 DOORS = {("deploy.result", "extras.films")}  # methods that say so: `result.film`
 TRAINING = {f"{kind}_{name}" for kind in ("ff", "rec") for name in ("ppo", "pqn", "reppo")}
 COMMANDS = {*TRAINING, "evaluate", "export", "render", "report", "check_env", "tune", "__main__"}
-COMMANDS |= {"clear_cache", "plan", "envs.__main__"}
+COMMANDS |= {"clear_cache", "hub", "plan", "envs.__main__"}
 DOOR = "api"  # of Python, beside the commands
 # The spine, which serves every algorithm, and what is of one algorithm or of some.
 SPINE = {
@@ -53,7 +53,7 @@ SPINE = {
 OF_SOME = {"ppo", "ppo_data", "ppo_settings", "adaptation", "pqn", "reppo", "objectives"}
 OF_SOME |= {"actor_critic", "distributional_ppo"}
 
-USED_EXTRAS = ("gymnasium", "ray", "tensorboard", "wandb")
+USED_EXTRAS = ("gymnasium", "hub", "onnx", "ray", "tensorboard", "wandb")
 NOWHERE = set[str]()
 LIBRARIES = {  # a library -> the wings and modules that may import it
     "jax": {*WINGS, *COMMANDS, DOOR} - {"config", "simulators"},
@@ -70,6 +70,8 @@ LIBRARIES = {  # a library -> the wings and modules that may import it
         *("envs.batch", "envs.gymnasium"),
         *("simulators.batch", "simulators.making", "simulators.spaces"),
     },
+    "huggingface_hub": {"extras.hub"},
+    **{x: {"deploy.onnx"} for x in ("jax2onnx", "onnxruntime")},
     "cloudpickle": {"simulators.pool"},  # a dependency of gymnasium
     "ray": {"runtime.simulated.remote"},
     "mujoco_playground": {"envs.playground"},

@@ -50,10 +50,10 @@ EVENTS = [
         aggregate(
             [
                 {"event": "eval", "seed": seed, "steps": steps, "episode_return": score}
-                for seed, score in ((42, 0.2), (43, 0.5), (44, 0.8))
+                for seed, score in ((42, 0.2), (43, 0.5), (44, last))
             ]
         )
-        for steps in (50_000, 100_352)
+        for steps, last in ((50_000, 0.8), (100_352, 0.5))
     ),
 ]
 METRICS = "\n".join(map(json.dumps, EVENTS))
@@ -133,7 +133,7 @@ def test_table_says_what_the_runs_say(tmp_path: Path) -> None:
     canned(tmp_path / "acrobot", status="interrupted")
     results.write(rows, tmp_path)
     lines = (tmp_path / "results.md").read_text().splitlines()
-    catch = ("100,352", "0.50", "0.46 [0.00, 1.00]", "0.25", "2 min")
+    catch = ("100,352", "0.50", "0.46 [0.00, 1.00] | 0.25 | 0.40 |", "2 min")
     rows_of = {  # of each line what is in it
         2: ("`catch`", *catch, "[1 after 100,000](https://example.org/a)"),
         3: ("`deep_sea`", "LRU", "-123.5", "0.5 [0.0, 1.0]", "[0](https://example.org/b)", "60 s"),

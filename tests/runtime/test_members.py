@@ -120,6 +120,8 @@ def test_one_score_has_no_interval() -> None:
     end = aggregate(ends)
     assert (end["absolute_metric_low"], end["absolute_metric_high"]) == (None, None)
     assert end["absolute_metric_iqm"] == 2.0
+    old, new = ends[0], {**ends[1], "final_return": 4.0}  # a checkpoint of before has no such key
+    assert aggregate([new, old])["final_return"] == 4.0
 
 
 @pytest.mark.long
@@ -152,6 +154,11 @@ def test_seeds_are_runs_and_their_sum(tmp_path: Path) -> None:
     assert summary["status"] == "finished"
     np.testing.assert_allclose(summary["absolute_metric"], result)
     np.testing.assert_allclose(result, np.mean(summary["absolute_metrics"]))
+    last = [events[-2] for events in seeds]
+    assert [event["event"] for event in last] == ["eval"] * 3
+    np.testing.assert_allclose(
+        summary["final_return"], np.mean([event["episode_return"] for event in last])
+    )
 
 
 def test_each_member_keeps_its_own_best(tmp_path: Path) -> None:
@@ -172,6 +179,16 @@ def test_each_member_keeps_its_own_best(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.asarray(best["params"])[0, :, 0], [2, 3, 1, 2])
     assert [members[i].facts.best["steps"] for i in range(4)] == [2, 3, 1, 2]
     assert [members[i].facts.last["steps"] for i in range(4)] == [3, 3, 3, 3]
+    assert [members[i].final["final_return"] for i in range(4)] == [2.0, 6.0, 2.0, -math.inf]
+
+
+def test_final_is_of_a_trained_policy_and_has_the_number_that_judges(tmp_path: Path) -> None:
+    (member,) = Members([Job(coin(), tmp_path)]).all
+    assert member.final == {"final_return": None}
+    member.score({"episode_return": 1.0, "steps": 0}, trained=False)
+    assert member.final == {"final_return": None}
+    member.score({"episode_return": 1.0, "steps": 8, "eval_metric": "far", "env/far": 3.0})
+    assert member.final == {"final_return": 1.0, "final_score": 3.0}
 
 
 @pytest.mark.long

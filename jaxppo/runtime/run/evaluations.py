@@ -43,7 +43,13 @@ def conclude(run: Run, state: State) -> None:
     scores = {i: run.members[i].facts.best for i in run.active}
     if run.config.arch.absolute_metric and scores:
         played = _play(run, state.best, build.random_streams(_seeds(run))[3], 10)
-        scores = {i: _score(run, played, i, run.members[i].facts.best["steps"]) for i in run.active}
+        scores = {
+            i: {
+                **_score(run, played, i, run.members[i].facts.best["steps"]),
+                **run.members[i].final,
+            }
+            for i in run.active
+        }
         run.events.write(scores, "absolute")
     for i in run.active:
         member = run.members[i]

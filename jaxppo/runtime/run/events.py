@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import statistics
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from jaxppo.algorithms.metrics import MEAN, headlines, leaves
 from jaxppo.algorithms.report import Metrics
 from jaxppo.config.plan import num_members
 from jaxppo.config.schema import Config, LoggerConfig, key_of
-from jaxppo.config.stored import plain
+from jaxppo.config.stored import overrides, plain
 from jaxppo.kernels.platforms import forms
 from jaxppo.ops.aggregates import interval, iqm
 from jaxppo.runtime import sinks
@@ -113,7 +114,8 @@ class Events:
         several = job.run_dir.name if num_members(job.config) > 1 else None
         scope = sinks.Scope(
             settings=plain(settings),
-            name=str(folder.relative_to(job.run_dir.parent)),
+            name="/".join(filter(None, (command_of(job) or job.run_dir.name, name))),
+            is_member=bool(name),
             group=job.group or several,
             failed=self._failed,
         )
@@ -181,6 +183,15 @@ class Events:
                 report.send({"event": "selection", **values})
 
 
+def command_of(job: Job) -> str | None:
+    """Return the command of a run, such as `ff_ppo env=cartpole`; None if Python started it."""
+    typed = overrides(job.run_dir) if job.run_dir is not None else []
+    how = ("hydra", "logger.", "checkpoint.", "resume")  # these change no result
+    told = [line for line in typed if not line.lstrip("+~").startswith(how)]
+    words = " ".join([algorithm_name(job.config), *told])
+    return textwrap.shorten(words, 120, placeholder=" ...") if typed else None
+
+
 def aggregate(events: Sequence[sinks.Event]) -> sinks.Event:
     """Aggregate the events of several members into one.
 
@@ -200,7 +211,7 @@ def aggregate(events: Sequence[sinks.Event]) -> sinks.Event:
         return max(found) if name.endswith("_max") else statistics.fmean(found)
 
     merged: sinks.Event = {
-        name: merge(name, [event[name] for event in events])
+        name: merge(name, [event.get(name) for event in events])  # ends of older versions lack some
         for name in events[0]
         if name not in ("seed", *SUMS)
     }

@@ -36,6 +36,16 @@ class Member:
         best = self.facts.best
         return float(best[judged_by(best)]) if best else -math.inf
 
+    @property
+    def final(self) -> dict[str, Any]:
+        """Return what the current policy scored in the last evaluation; None before there is one.
+
+        With `arch.eval_metric` this is also that number.
+        """
+        last = self.facts.last if self.facts.last.get("steps") else {}
+        judged = {"final_score": last.get(judged_by(last))} if "eval_metric" in last else {}
+        return {"final_return": last.get("episode_return"), **judged}
+
     def score(self, evaluation: dict[str, Any], *, trained: bool = True) -> bool:
         """Record an evaluation; return whether it is the best so far, of a trained policy."""
         score, facts = evaluation[judged_by(evaluation)], self.facts

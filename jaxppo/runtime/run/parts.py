@@ -69,12 +69,14 @@ class Run:
         """Return the values of a member's `end` event."""
         progress, metric = self.progress, self.config.arch.eval_metric
         judged = {} if metric is None else {"eval_metric": metric, "best_score": member.best_score}
+        final = {**({} if metric is None else {"final_score": None}), **member.final}
         return {
             "status": status,
             "environment": self.layout.system.env.name,
             "absolute_metric": member.result if self.config.arch.absolute_metric else None,
             "best_episode_return": member.facts.best.get("episode_return", -math.inf),
             **judged,
+            **final,
             "best_steps": member.facts.best.get("steps"),
             "steps": progress.steps,
             "seconds": progress.seconds,

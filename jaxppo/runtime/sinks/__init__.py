@@ -73,6 +73,7 @@ class Scope:
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     name: str = ""
     group: str | None = None  # name of the sweep or of the run with several members
+    is_member: bool = False  # of a run with several members
     failed: set[str] = dataclasses.field(default_factory=set)  # settings of failed views
 
 

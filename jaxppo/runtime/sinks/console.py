@@ -290,6 +290,7 @@ def _absolute(event: Event) -> list[str]:
     if event.get("members", 1) > 1:
         return [
             f"absolute metric: {_over_members(event)}, {event['episodes']:,} episodes{_cut(event)}"
+            f"{'' if 'returns_by_settings' in event else _final(event)}"
         ]
     judge, spread = judged_by(event), f"std {event['episode_return_std']:.2f} "
     name = ""
@@ -297,8 +298,14 @@ def _absolute(event: Event) -> list[str]:
         name, spread = f"{event['eval_metric']} ", ""
     return [
         f"absolute metric: {name}{number(event[judge])} ({spread}over {event['episodes']:,} "
-        f"episodes, policy of step {event['steps']:,}{_beside(event)}{_cut(event)})"
+        f"episodes, policy of step {event['steps']:,}{_beside(event)}{_cut(event)}){_final(event)}"
     ]
+
+
+def _final(event: Event) -> str:
+    """Format the last evaluation, that of the final policy."""
+    final = event.get("final_score", event.get("final_return"))
+    return "" if final is None else f"; final policy: {number(final)}"
 
 
 def _selection(event: Event) -> list[str]:

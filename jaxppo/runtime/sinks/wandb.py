@@ -1,11 +1,18 @@
 """Log to Weights & Biases, one W&B run per run; a resume continues it."""
 
+import os
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import LoggerConfig
 from jaxppo.ops.histograms import edges
 from jaxppo.runtime.sinks import Event, Scope, histograms, scalars
+
+ID = "wandb/run_id"
+PICTURES = ("learning_curve.png", "population.png")
 
 
 class WandB:
@@ -14,10 +21,11 @@ class WandB:
     def __init__(self, config: LoggerConfig, run_dir: Path, scope: Scope) -> None:
         import wandb
 
-        kept = run_dir / "wandb" / "run_id"
+        kept, self._run_dir = run_dir / ID, run_dir
         kept.parent.mkdir(exist_ok=True)
-        if not kept.exists():
-            kept.write_text(uuid.uuid4().hex[:12] + "\n", "utf-8")
+        is_new = not kept.exists()
+        if is_new:
+            kept.write_text(f"{_new_id(scope)}\n", "utf-8")
         try:
             self._run = wandb.init(
                 project=config.wandb_project,
@@ -25,7 +33,7 @@ class WandB:
                 group=config.wandb_group or scope.group,
                 tags=config.wandb_tags,
                 mode=config.wandb_mode,
-                name=scope.name or None,
+                name=(scope.name or None) if is_new else None,
                 config=scope.settings,
                 dir=run_dir,
                 id=kept.read_text("utf-8").strip(),
@@ -57,8 +65,58 @@ class WandB:
             self._run.summary.update({"status": self._status})
 
     def close(self) -> None:
-        """Finish the upload; runs that did not finish are marked as failed."""
+        """Send the pictures and finish; runs that did not finish are marked as failed."""
+        _send(self._run, [self._run_dir / name for name in PICTURES])
         self._run.finish(exit_code=0 if self._status == "finished" else 1)
+
+
+def send_films(config: LoggerConfig, run_dir: Path, files: Sequence[Path]) -> None:
+    """Send films and pictures to the W&B run of a run; `ConfigError` if it has none."""
+    check_is_logged(run_dir)
+    import wandb
+
+    run = wandb.init(
+        project=config.wandb_project,
+        entity=config.wandb_entity,
+        mode=config.wandb_mode,
+        dir=run_dir,
+        id=(run_dir / ID).read_text("utf-8").strip(),
+        resume="allow",
+        settings={"console": "off", "silent": True},
+    )
+    try:
+        _send(run, files)
+    finally:
+        run.finish()
+        _remove_links_outside(run_dir / "wandb")
+
+
+def check_is_logged(run_dir: Path) -> None:
+    """Raise `ConfigError` if a run has no W&B run."""
+    if not (run_dir / ID).is_file():
+        raise ConfigError(
+            f"wandb=true: {run_dir} has no W&B run ({ID}); train with logger.wandb=true, or leave "
+            "it out"
+        )
+
+
+def _send(run: Any, files: Sequence[Path]) -> None:
+    """Log the files that exist, each under its name without the ending."""
+    import wandb
+
+    found = {file.stem: file for file in files if file.is_file()}
+    media = {
+        name: wandb.Video(str(x), format="gif") if x.suffix == ".gif" else wandb.Image(str(x))
+        for name, x in found.items()
+    }
+    if media:
+        run.log(media)  # after the last step
+
+
+def _new_id(scope: Scope) -> str:
+    """Return the id that an agent of a W&B sweep has chosen for its run, or a new one."""
+    chosen = os.environ.get("WANDB_RUN_ID") if "WANDB_SWEEP_ID" in os.environ else None
+    return uuid.uuid4().hex[:12] if scope.is_member or not chosen else chosen
 
 
 def _remove_links_outside(folder: Path) -> None:
