@@ -10,9 +10,8 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.given import is_given
 from jaxppo.config.importing import imported
 from jaxppo.config.schema import EnvConfig
-from jaxppo.envs import check_gymnax, refuse_ranges
-from jaxppo.envs.episodes import Episodes
-from jaxppo.envs.forms import check_spaces, line
+from jaxppo.envs import check_gymnax, refuse_ranges, teams
+from jaxppo.envs.forms import line
 from jaxppo.types import Environment
 
 
@@ -61,9 +60,8 @@ def make(config: EnvConfig) -> Environment:
         )
     if makes or isinstance(env, kind):
         return _simulated(target, env, config, makes=makes)
-    check_spaces(name, env)
     refuse_ranges(config, name)
-    return Episodes(name, env, config)
+    return teams.make(name, env, config)
 
 
 def _simulated(target: str, env: Any, config: EnvConfig, *, makes: bool) -> Environment:
