@@ -173,9 +173,7 @@ def scale_rewards(
     if system.normalize_rewards:
         totals = rollout.steps.discounted_return
         alive = rollout.steps.alive
-        statistics = guards.merge_statistics(
-            system, agent.reward_statistics, totals, alive=alive
-        )
+        statistics = guards.merge_statistics(system, agent.reward_statistics, totals, alive=alive)
         reward = reward / return_scale(statistics.mean, statistics.variance)
         agent = dataclasses.replace(agent, reward_statistics=statistics)
     reward = jnp.clip(reward * hp.reward_scale, -hp.reward_clip, hp.reward_clip)

@@ -30,8 +30,8 @@ class Gate:
     open then. At the end of every episode both also get a toll, which is normal with mean 0 and
     standard deviation `toll`; no action changes it.
 
-    The observation is a dict: `observation` is what the agent sees, and `privileged_state`
-    all of it, which the critic alone reads. The best return is 1, of a lever at random 1 / `levers`.
+    The observation is a dict: `observation` is what the agent sees, and `privileged_state` all of
+    it, which the critic alone reads. The best return is 1, of a lever at random 1 / `levers`.
     """
 
     num_agents = 2

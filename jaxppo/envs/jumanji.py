@@ -117,9 +117,7 @@ class Agents:
             mask = obs["action_mask"]
             obs["action_mask"] = mask | ~mask.any(-1, keepdims=True)
         return {
-            name: x
-            if name in OF_AGENTS
-            else jnp.broadcast_to(x, (self.num_agents, *jnp.shape(x)))
+            name: x if name in OF_AGENTS else jnp.broadcast_to(x, (self.num_agents, *jnp.shape(x)))
             for name, x in obs.items()
         }
 

@@ -216,12 +216,15 @@ def _ends_alone(name: str, world: World) -> bool:
         reward, terminated, truncated = (jnp.shape(x) for x in found[:3])
     except Exception:  # a user's code may raise anything
         return False
-    for path, x in jax.tree.leaves_with_path(obs):
-        if x.shape[:1] != (num,):
-            raise ConfigError(
-                f"{name}: reset: observation{jax.tree_util.keystr(path)} has shape {x.shape}; "
-                f"with num_agents={num} it must begin with {num}, and the space is of one agent"
-            )
+    wanted = jax.eval_shape(lambda: zeros(world.observation_space, (num,)))
+    if jax.tree.structure(wanted) == jax.tree.structure(obs):  # else `forms.problems` says so
+        pairs = zip(jax.tree.leaves_with_path(obs), jax.tree.leaves(wanted), strict=True)
+        for (path, x), like in pairs:
+            if x.shape != like.shape:
+                raise ConfigError(
+                    f"{name}: reset: observation{jax.tree_util.keystr(path)} has shape {x.shape}; "
+                    f"with num_agents={num} and its space, of one agent, it must have {like.shape}"
+                )
     forms = {"reward": reward, "terminated": terminated, "truncated": truncated}
     for what, shape in forms.items():
         if shape not in ((), (num,)):

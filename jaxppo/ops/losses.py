@@ -146,7 +146,7 @@ def explained_variance(
 ) -> jax.Array:
     """Return 1 - Var[target - V] / Var[target] over all elements and the mapped `axes`, a scalar.
 
-    0 if the target is constant. `weights`, of the same shape, say how often each counts; None: once.
+    0 if the target is constant. `weights`, of the same shape, say how often each counts.
     """
     chex.assert_equal_shape([value, target])
     each = shares(None if weights is None else weights.reshape(-1), axes)

@@ -26,7 +26,7 @@ from jaxppo.ops import statistics
 from jaxppo.ops.collectives import BATCH_AXIS
 from jaxppo.runtime.run.loop import run
 from jaxppo.runtime.store import checkpoint
-from jaxppo.types import LearnerState, Rollout, System
+from jaxppo.types import LearnerState, Rollout
 
 ALL = dict.fromkeys(("normalize_observations", "normalize_values", "normalize_rewards"), True)
 
@@ -86,9 +86,7 @@ def test_two_agents_that_never_meet_are_two_environments() -> None:
     env_state, obs = twins.reset(jax.random.split(jax.random.key(3), 12))
     same, same_obs = system.env.reset(jax.random.split(jax.random.key(3), 12))
     np.testing.assert_array_equal(obs, same_obs)
-    plain = dataclasses.replace(
-        state.acting, env_state=env_state, obs=obs, tallies={}
-    )
+    plain = dataclasses.replace(state.acting, env_state=env_state, obs=obs, tallies={})
     paired = dataclasses.replace(state.acting, env_state=same, obs=obs)
     agents = []
     for each, acting in ((other, plain), (system, paired)):
@@ -177,12 +175,16 @@ def test_statistics_and_counts_leave_padding_out() -> None:
     over = np.asarray(steps.terminated | steps.truncated) & alive
     assert found.ended.count == over.sum()
     batch = add_targets(phases, state.agent, found)
-    _, variance = oracles.mean_and_variance([np.asarray(batch[1].steps.target).reshape(16, 12)[alive]])
+    _, variance = oracles.mean_and_variance(
+        [np.asarray(batch[1].steps.target).reshape(16, 12)[alive]]
+    )
     np.testing.assert_allclose(
         batch[0].algorithm_state.value_statistics.variance, variance, rtol=1e-4
     )
     explained = phases.finish(state.agent, batch[1])[1].explained_variance
-    pairs = (np.asarray(x).reshape(16, 12)[alive] for x in (batch[1].steps.value, batch[1].steps.target))
+    pairs = (
+        np.asarray(x).reshape(16, 12)[alive] for x in (batch[1].steps.value, batch[1].steps.target)
+    )
     np.testing.assert_allclose(explained, oracles.explained_variance(*pairs), atol=1e-4)
 
 
@@ -209,7 +211,7 @@ def test_gradient_is_that_of_the_steps_in_which_agents_acted(standardize: str) -
 def test_what_padding_holds_changes_nothing() -> None:
     """Observations, actions, rewards and successors, bit for bit."""
     phases, state, found, keys = rollout()
-    steps, pads = found.steps, ~found.steps.alive
+    steps, pads = found.steps, ~jnp.asarray(found.steps.alive)
     other = dataclasses.replace(
         steps,
         obs=jnp.where(pads[..., None], steps.obs[::-1] + 7.0, steps.obs),
@@ -252,11 +254,11 @@ def test_split_over_update_batches_weighs_all_steps_alike() -> None:
 
 
 def test_shares_of_weights_have_a_mean_of_one() -> None:
-    weights = np.random.default_rng(0).integers(0, 2, (3, 8)).astype(np.float32)
-    found: Any = jax.vmap(
-        functools.partial(statistics.shares, axes=("x",)), axis_name="x"
-    )(weights)
-    np.testing.assert_allclose(found, weights / weights.astype(np.float64).mean(), rtol=1e-6)
+    weights = jnp.asarray(np.random.default_rng(0).integers(0, 2, (3, 8)), jnp.float32)
+    found: Any = jax.vmap(functools.partial(statistics.shares, axes=("x",)), axis_name="x")(weights)
+    np.testing.assert_allclose(
+        found, np.asarray(weights) / np.asarray(weights, np.float64).mean(), rtol=1e-6
+    )
     np.testing.assert_array_equal(statistics.shares(jnp.zeros(4)), np.zeros(4))
 
 
@@ -285,7 +287,9 @@ def test_resume_in_the_middle_is_exact(tmp_path: Any) -> None:
     """Stopped after two of four updates, within episodes of which some rows pad."""
     system = {**ALL, "decay_learning_rates": False}
     config = of_world("Leaving", system=system, logger=QUIET, arch={"num_evaluation": 4})
-    config = dataclasses.replace(config, checkpoint=dataclasses.replace(config.checkpoint, share=1.0))
+    config = dataclasses.replace(
+        config, checkpoint=dataclasses.replace(config.checkpoint, share=1.0)
+    )
     for name in ("whole", "halves"):
         (tmp_path / name).mkdir()
     run(config, tmp_path / "whole")
@@ -319,6 +323,6 @@ def test_refusals(changes: dict[str, Any], message: str) -> None:
 
 def test_an_algorithm_that_learns_from_every_step_takes_no_padding() -> None:
     arch, target = {"total_num_envs": 12}, {"target": "worlds.Leaving"}
-    with pytest.raises(ConfigError, match="system.algorithm=pqn: learns from every step"):
+    with pytest.raises(ConfigError, match=r"system\.algorithm=pqn: learns from every step"):
         build(pqn(env=target, arch=arch))
     build(pqn(env={"target": "worlds.Apart"}, arch=arch))

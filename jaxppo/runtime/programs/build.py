@@ -56,8 +56,9 @@ def build(config: Config, plan: Plan) -> System:
     algorithm: Algorithm = algorithm_class(system.algorithm).build(config, env)
     if env.pads and not algorithm.weighs:
         raise ConfigError(
-            f"system.algorithm={system.algorithm}: learns from every step, but agents of {env.name} "
-            "may end before their world; take ppo, or let all agents end together (flags of shape ())"
+            f"system.algorithm={system.algorithm}: learns from every step, but agents of "
+            f"{env.name} may end before their world; take ppo, or let all agents end together "
+            "(flags of shape ())"
         )
     num_microbatches, num_value_chunks = microbatches.count(
         system.microbatch_size, plan, algorithm.network, env
@@ -107,8 +108,8 @@ def _check_agents(config: Config, env: Environment, plan: Plan) -> None:
         step = learners * num
         raise ConfigError(
             f"arch.total_num_envs={total}: counts agents, and {plan.num_envs} for each device and "
-            f"update batch are not whole worlds of {num} agents ({env.name}); the nearest that are: "
-            f"{max(total // step, 1) * step}"
+            f"update batch are not whole worlds of {num} agents ({env.name}); the nearest that "
+            f"are: {max(total // step, 1) * step}"
         )
     if env.pads and config.logger.details:
         raise ConfigError(
