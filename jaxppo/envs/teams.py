@@ -217,7 +217,9 @@ def _ends_alone(name: str, world: World) -> bool:
     except Exception:  # a user's code may raise anything
         return False
     wanted = jax.eval_shape(lambda: zeros(world.observation_space, (num,)))
-    if str(jax.tree.structure(wanted)) == str(jax.tree.structure(obs)):  # else `forms.problems` says so
+    if str(jax.tree.structure(wanted)) == str(
+        jax.tree.structure(obs)
+    ):  # else `forms.problems` says so
         pairs = zip(jax.tree.leaves_with_path(obs), jax.tree.leaves(wanted), strict=True)
         for (path, x), like in pairs:
             if x.shape != like.shape:

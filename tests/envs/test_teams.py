@@ -136,3 +136,25 @@ def test_worlds_of_a_wrong_form_are_refused(made: Any, message: str) -> None:
     config = small_config(env={"target": f"{made.__module__}.{made.__name__}"})
     with pytest.raises(ConfigError, match=message):
         build(config)
+
+
+def test_jaxmarl_is_stepped_as_it_steps_itself() -> None:
+    jaxmarl: Any = pytest.importorskip("jaxmarl")
+    kwargs = {"name": "MPE_simple_spread_v3"}
+    env: Any = envs.make(EnvConfig(name=None, target="jaxppo.envs.jaxmarl.JaxMARL", kwargs=kwargs))
+    own = jaxmarl.make(kwargs["name"])
+    reset_key, step_key = jax.random.split(jax.random.key(0))
+    found, state = own.reset(reset_key)
+    _, obs = env.reset(jnp.repeat(reset_key[None], 3))
+    np.testing.assert_array_equal(obs["observation"], np.stack(list(found.values())))
+    one = env.one
+    actions = jnp.array([1, 4, 2])
+    found, _, reward, *_ = own.step_env(
+        step_key, state, {name: actions[i] for i, name in enumerate(own.agents)}
+    )
+    _, obs, rewards, over, *_ = one.step(step_key, state, actions)
+    np.testing.assert_array_equal(obs["observation"], np.stack(list(found.values())))
+    np.testing.assert_array_equal(rewards, np.stack(list(reward.values())))
+    flat = np.asarray(obs["observation"])
+    np.testing.assert_array_equal(obs["privileged_state"][1], np.roll(flat, -1, 0).reshape(-1))
+    assert not over.any()
