@@ -8,6 +8,8 @@ Docstrings name axes by these letters:
     T  rollout steps                           O  an observation's own shape
     B  environments of one update batch        A  an action's own shape
 
+Of worlds with several agents, each agent is one of the `B`.
+
 `reset` says that an observation starts an episode (before the step). `terminated` says that the MDP
 ended and `truncated` that a time limit ended the episode (both after the step). If both are set,
 the step is terminated.
@@ -117,6 +119,8 @@ class TimeStep:
     truncated: jax.Array  # [B] bool, a time limit ended it: bootstrap from final_observation
     # [B] float32 each, of env.metrics; NaN where this step tells nothing
     metrics: dict[str, jax.Array] = dataclasses.field(default_factory=dict)
+    # [B] bool, the agent acted; where not, the row pads until its world is over. None: all act
+    alive: jax.Array | None = None
 
 
 @pytree
@@ -166,6 +170,8 @@ class Transition:
     truncated: jax.Array  # [T, B] bool, a time limit ended it (after the step): bootstrap
     final_observation: PyTree  # [T, B, O...] the true successor of this step
     discounted_return: PyTree  # [T, B] of the episode's rewards so far; () unless normalised by
+    # [T, B] bool, of TimeStep; where not, nothing is learnt. None: all acted
+    alive: jax.Array | None = None
 
 
 @pytree
@@ -344,6 +350,8 @@ class Environment(Protocol):
     action_space: PyTree  # of Space
     time_limit: int | None  # steps after which every episode has ended, if there is such a number
     pool_size: int  # starts of a `Pool`, which `starts` makes; 0: its state has none
+    num_agents: int  # of a world; their rows are neighbours, and B is a multiple of it
+    pads: bool  # steps have `alive`, since agents may end before their world
 
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
         """Map `[B]` keys to (state `[B, ...]`, observation `[B, O...]`)."""

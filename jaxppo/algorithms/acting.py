@@ -251,11 +251,12 @@ def record(
     """
     carry, action, extras = acted
     done = step.terminated | step.truncated
+    ends = done if step.alive is None else done & step.alive
     episode_return = acting.episode_return + step.reward
     episode_length = acting.episode_length + 1
     counted = tallies.add(system.metrics, acting.tallies, step.metrics)
     found = tallies.results(system.metrics, counted)
-    tells = {name: done & ~jnp.isnan(x) for name, x in found.items()}
+    tells = {name: ends & ~jnp.isnan(x) for name, x in found.items()}
     discounted: PyTree = ()
     past = acting.discounted_return
     if system.normalize_rewards:
@@ -272,6 +273,7 @@ def record(
         truncated=step.truncated,
         final_observation=step.final_observation,
         discounted_return=discounted,
+        alive=step.alive,
     )
     acting = dataclasses.replace(
         acting,
@@ -285,9 +287,9 @@ def record(
         tallies=jax.tree.map(lambda x: jnp.where(done, 0, x), counted),
     )
     ended = Ended(
-        count=jnp.sum(done, dtype=jnp.int32),
-        episode_return=jnp.sum(jnp.where(done, episode_return, 0.0)),
-        episode_length=jnp.sum(jnp.where(done, episode_length, 0)),
+        count=jnp.sum(ends, dtype=jnp.int32),
+        episode_return=jnp.sum(jnp.where(ends, episode_return, 0.0)),
+        episode_length=jnp.sum(jnp.where(ends, episode_length, 0)),
         metrics={name: jnp.sum(jnp.where(tells[name], x, 0.0)) for name, x in found.items()},
         told={name: jnp.sum(x, dtype=jnp.float32) for name, x in tells.items()},
     )
@@ -378,4 +380,5 @@ def zero_steps(system: System, lead: tuple[int, ...]) -> TimeStep:
         terminated=flag,
         truncated=flag,
         metrics=dict.fromkeys(system.metrics, reward),
+        alive=flag if system.env.pads else None,
     )

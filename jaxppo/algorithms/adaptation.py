@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from jaxppo.algorithms.acting import unroll
 from jaxppo.ops.collectives import mean_over
+from jaxppo.ops.statistics import shares, weighted
 from jaxppo.types import AgentState, Batch, System
 
 
@@ -40,7 +41,9 @@ def kl_factor(system: System, agent: AgentState, batch: Batch) -> jax.Array:
     """
     hp, steps = agent.hyperparameters, batch.steps
     _, output = unroll(system, agent.policy, batch.carry, steps.obs, steps.reset)
-    kl = mean_over(system.axes, jnp.mean(steps.distribution.kl_divergence(output.distribution)))
+    kl = steps.distribution.kl_divergence(output.distribution)
+    kl = weighted(kl, shares(steps.weight, system.axes))
+    kl = mean_over(system.axes, jnp.mean(kl))
     high, low = kl > 1.5 * hp.kl_coef_target, kl < hp.kl_coef_target / 1.5
     change = jnp.where(high, 2.0, jnp.where(low, 0.5, 1.0))
     return jnp.clip(agent.algorithm_state.kl_factor * change, 1e-6, 1e6)

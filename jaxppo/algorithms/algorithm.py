@@ -43,6 +43,7 @@ class Algorithm(abc.ABC):
 
     stops_early: bool = False  # whether `stop` is called
     adapts: bool = False  # whether `adapt` is called
+    weighs: bool = False  # whether steps that are not `alive` have no weight in the loss
 
     def __init__(self, settings: SystemConfig, network: Network) -> None:
         self.settings = Static(settings)

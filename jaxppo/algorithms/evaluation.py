@@ -90,14 +90,42 @@ def reset_keys(keys: jax.Array) -> jax.Array:
     return jax.vmap(random_bits.fold_in, (0, None))(keys, 0)
 
 
+def agent_keys(system: System, keys: jax.Array) -> jax.Array:
+    """Return keys `[B]` of the agents of worlds, from the keys `[E]` of their episodes."""
+    num = system.env.num_agents
+    if num == 1:
+        return keys
+    each = jax.vmap(jax.vmap(random_bits.fold_in, (None, 0)), (0, None))
+    return each(keys, jnp.arange(num)).reshape(-1)
+
+
+def of_worlds(system: System, episodes: Episodes) -> Episodes:
+    """Return the episodes `[E]` of worlds, from those of their agents `[B]`.
+
+    A return is the mean over the agents, a length that of the agent that lasts longest.
+    """
+    num = system.env.num_agents
+    if num == 1:
+        return episodes
+    rows: Episodes = jax.tree.map(lambda x: x.reshape(-1, num), episodes)
+    return Episodes(
+        returns=rows.returns.mean(1),
+        lengths=rows.lengths.max(1),
+        finished=rows.finished.all(1),
+        empty_masks=rows.empty_masks.sum(1),
+        metrics={name: jnp.nanmax(x, axis=1) for name, x in rows.metrics.items()},  # told by one
+    )
+
+
 def evaluate(system: System, policy: Policy, keys: jax.Array) -> Episodes:
-    """Play one episode for each of the `[B]` keys.
+    """Play one episode for each of the `[E]` keys; without several agents, E is B.
 
     For a given policy, each episode depends only on its own key (up to rounding).
 
     Only the first episode of each environment counts, so that short episodes are not
     over-represented. Later steps are computed but ignored.
     """
+    keys = agent_keys(system, keys)
 
     def running(progress: Progress) -> jax.Array:
         playing = any_over((), ~progress.episodes.finished)
@@ -113,7 +141,8 @@ def evaluate(system: System, policy: Policy, keys: jax.Array) -> Episodes:
         return jax.lax.fori_loop(0, steps, lambda _, now: advance(now), progress)
 
     body = advance if forms().steps_per_look == 1 else advance_until_look
-    return jax.lax.while_loop(running, body, begin(system, keys)).episodes
+    played = jax.lax.while_loop(running, body, begin(system, keys))
+    return of_worlds(system, played.episodes)
 
 
 Watch = Callable[[PyTree, PyTree, jax.Array], tuple[PyTree, PyTree]]

@@ -223,10 +223,18 @@ def all_stopped(stopped: jax.Array) -> jax.Array:
 
 
 def merge_statistics(
-    system: System, before: RunningStatistics, batch: PyTree, decay: jax.Array | float = 1.0
+    system: System,
+    before: RunningStatistics,
+    batch: PyTree,
+    decay: jax.Array | float = 1.0,
+    alive: jax.Array | None = None,
 ) -> RunningStatistics:
-    """Merge a batch into statistics over `system.axes`; with `skip_nonfinite`, if all is finite."""
-    merged = statistics.merge_statistics(before, batch, system.axes, decay)
+    """Merge a batch into statistics over `system.axes`; with `skip_nonfinite`, if all is finite.
+
+    Where not `alive`, which has the batch's leading axes, nothing counts; None: all counts.
+    """
+    weights = None if alive is None else alive.astype(jnp.float32)
+    merged = statistics.merge_statistics(before, batch, system.axes, decay, weights)
     if not system.skip_nonfinite:
         return merged
     return jax.tree.map(partial(jnp.where, num_nonfinite(merged) == 0), merged, before)

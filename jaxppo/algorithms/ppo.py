@@ -38,7 +38,13 @@ from jaxppo.config.schema import Config, SystemConfig
 from jaxppo.kernels.reductions import means
 from jaxppo.networks.actor_critic import ActorCriticOutput, shares_layers
 from jaxppo.ops.losses import approximate_kl, clip_fraction, explained_variance, ratio
-from jaxppo.ops.statistics import denormalize_value, init_statistics, normalize_value, standardize
+from jaxppo.ops.statistics import (
+    denormalize_value,
+    init_statistics,
+    normalize_value,
+    shares,
+    standardize,
+)
 from jaxppo.types import (
     ActorOutput,
     Batch,
@@ -58,6 +64,7 @@ class PPO(ActorCritic):
     loss_metrics, target_metrics, finish_metrics = LossMetrics, TargetMetrics, FinishMetrics
     detail_metrics, details = DetailMetrics, details
     group_names = ("actor", "critic")
+    weighs = True
 
     @classmethod
     def settings_type(cls, raw: dict[str, Any]) -> type[SystemConfig]:
@@ -137,7 +144,8 @@ class PPO(ActorCritic):
             advantage, target = ESTIMATORS[self.settings.advantages](
                 hp, steps, log_ratio, value, next_value
             )
-            standardized, deviation = standardize(advantage, system.axes)
+            weight = None if steps.alive is None else steps.alive.astype(jnp.float32)
+            standardized, deviation = standardize(advantage, system.axes, weights=weight)
             if self.settings.standardize_advantages == "batch":
                 advantage = standardized
         found = Steps(
@@ -150,8 +158,9 @@ class PPO(ActorCritic):
             raw_value=raw_value,
             advantage=advantage,
             target=target,
+            weight=weight,
         )
-        agent = self.update_value_statistics(system, agent, target)
+        agent = self.update_value_statistics(system, agent, target, steps.alive)
         return agent, found, TargetMetrics(advantage_std=deviation)
 
     def retarget(self, steps: Steps, again: Steps) -> Steps:
@@ -165,7 +174,7 @@ class PPO(ActorCritic):
         return denormalize_value(agent.algorithm_state.value_statistics, raw_value)
 
     def update_value_statistics(
-        self, system: System, agent: PPOAgent, target: jax.Array
+        self, system: System, agent: PPOAgent, target: jax.Array, alive: jax.Array | None
     ) -> PPOAgent:
         """Merge the rollout's value targets into the value statistics, before the epochs.
 
@@ -174,22 +183,23 @@ class PPO(ActorCritic):
         if not self.settings.normalize_values:
             return agent
         state, decay = agent.algorithm_state, agent.hyperparameters.value_norm_decay
-        statistics = guards.merge_statistics(system, state.value_statistics, target, decay)
+        statistics = guards.merge_statistics(system, state.value_statistics, target, decay, alive)
         state = dataclasses.replace(state, value_statistics=statistics)
         return dataclasses.replace(agent, algorithm_state=state)
 
     def prepare(self, system: System, minibatch: Batch) -> Batch:
-        """Standardise the advantages, with standardize_advantages=minibatch."""
-        if self.settings.standardize_advantages != "minibatch":
-            return minibatch
-        advantage, _ = standardize(minibatch.steps.advantage, system.axes)
-        steps = dataclasses.replace(minibatch.steps, advantage=advantage)
+        """Standardise the advantages, with standardize_advantages=minibatch; share out weights."""
+        steps = minibatch.steps
+        steps = dataclasses.replace(steps, weight=shares(steps.weight, system.axes))
+        if self.settings.standardize_advantages == "minibatch":
+            advantage, _ = standardize(steps.advantage, system.axes, weights=steps.weight)
+            steps = dataclasses.replace(steps, advantage=advantage)
         return dataclasses.replace(minibatch, steps=steps)
 
     def loss(
         self, system: System, agent: PPOAgent, params: PyTree, minibatch: Batch
     ) -> tuple[jax.Array, LossMetrics]:
-        """Return actor + vf_coef * value - ent_coef * entropy, a mean over `[L, M]`."""
+        """Return actor + vf_coef * value - ent_coef * entropy, a (weighted) mean over `[L, M]`."""
         hp, steps = agent.hyperparameters, minibatch.steps
         policy = dataclasses.replace(agent.policy, params=params)
         _, output = unroll(system, policy, minibatch.carry, steps.obs, steps.reset)
@@ -201,9 +211,12 @@ class PPO(ActorCritic):
             distribution.entropy(),
             approximate_kl(log_prob, steps.log_prob),
             clip_fraction(log_prob, steps.log_prob, hp.clip_eps, hp.clip_eps_high),
+            weights=steps.weight,
         )
         total = actor_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy
         ratios = ratio(log_prob, steps.log_prob)
+        if steps.weight is not None:
+            ratios = jnp.where(steps.weight > 0, ratios, 1.0)
         return total, LossMetrics(
             actor_loss=actor_loss,
             value_loss=value_loss,
@@ -239,7 +252,7 @@ class PPO(ActorCritic):
     ) -> tuple[PPOAgent, FinishMetrics]:
         """Adapt the weight of the KL penalty, with `adapt_kl_coef`."""
         steps, state = batch.steps, agent.algorithm_state
-        explained = explained_variance(steps.value, steps.target, system.axes)
+        explained = explained_variance(steps.value, steps.target, system.axes, steps.weight)
         if self.settings.adapt_kl_coef:
             if system.burn_in:
                 batch = memory.burn_in(system, agent, batch)

@@ -56,6 +56,8 @@ class Steps:
     raw_value: jax.Array  # [L, S] raw critic output, in the value normalisation of the rollout
     advantage: jax.Array  # [L, S] standardised over the batch when the system says so
     target: jax.Array  # [L, S] value target, in units of reward
+    # [L, S] how much each step counts, see `statistics.shares`; None: all the same
+    weight: jax.Array | None = None
 
 
 PPOAgent = Agent[PPOHyperparameters, State]

@@ -91,6 +91,8 @@ def of_rollout(system: System, rollout: Rollout) -> RolloutMetrics:
     """Return the metrics of a rollout on this device and update batch."""
     ended, steps = rollout.ended, rollout.steps
     empty = system.algorithm.network.empty_masks(steps.obs)
+    if steps.alive is not None:
+        empty &= steps.alive
     return RolloutMetrics(
         num_episodes=ended.count,
         episode_return=ended.episode_return,

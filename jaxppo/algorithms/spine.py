@@ -172,7 +172,8 @@ def scale_rewards(
     hp, reward = agent.hyperparameters, rollout.steps.reward
     if system.normalize_rewards:
         totals = rollout.steps.discounted_return
-        statistics = guards.merge_statistics(system, agent.reward_statistics, totals)
+        alive = rollout.steps.alive
+        statistics = guards.merge_statistics(system, agent.reward_statistics, totals, alive=alive)
         reward = reward / return_scale(statistics.mean, statistics.variance)
         agent = dataclasses.replace(agent, reward_statistics=statistics)
     reward = jnp.clip(reward * hp.reward_scale, -hp.reward_clip, hp.reward_clip)
@@ -249,8 +250,10 @@ def update_obs_statistics(system: System, agent: AgentState, rollout: Rollout) -
     """Merge the rollout's observations into the statistics, over `system.axes`."""
     if not system.normalize_observations:
         return agent
-    policy = agent.policy
-    statistics = guards.merge_statistics(system, policy.obs_statistics, rollout.steps.obs)
+    policy, steps = agent.policy, rollout.steps
+    statistics = guards.merge_statistics(
+        system, policy.obs_statistics, steps.obs, alive=steps.alive
+    )
     return dataclasses.replace(agent, policy=dataclasses.replace(policy, obs_statistics=statistics))
 
 

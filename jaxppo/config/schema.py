@@ -435,7 +435,7 @@ class EnvConfig:
         low=1,
     )
     extras: list[str] = setting(
-        [], "entries to add to the observation: last_action, last_reward, step"
+        [], "entries to add to the observation: last_action, last_reward, step, agent"
     )
     metrics: list[str] = setting(
         [],

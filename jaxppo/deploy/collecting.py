@@ -15,6 +15,7 @@ from jaxppo.algorithms.stepwise import explore_members, joined
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import Plan, num_members, plan
 from jaxppo.config.schema import Config
+from jaxppo.deploy.episodes import check_alone
 from jaxppo.deploy.policy import TrainedPolicy
 from jaxppo.envs import is_simulated
 from jaxppo.kernels import random_bits
@@ -58,6 +59,7 @@ class Rollouts(Iterator[Any]):
         self._last: Rollout | None = None
         self._open: list[list[Transition]] | None = None
         if episodes:
+            check_alone(self.system)
             self._open = [[] for _ in range(planned.num_envs)]
         self._simulators: _Simulators | None = None
         if is_simulated(self.system.env):

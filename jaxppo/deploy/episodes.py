@@ -84,6 +84,7 @@ def play(
     `policy` is `[D, 1, ...]`. The episodes are those of `algorithms.evaluation.evaluate`. `watch`
     says which states of the environment to record, see `algorithms.evaluation.record`.
     """
+    check_alone(system)
     if is_simulated(system.env):
         yield from _play_simulators(system, policy, batches, compiler)
         return
@@ -98,6 +99,15 @@ def play(
             go_on = compile.compile_program(advance_members, *args, compiler=compiler).call
         chunks = _chunks(partial(go_on, policy, keys), start(keys), system.max_eval_steps, num)
         yield from _cut(chunks, num)
+
+
+def check_alone(system: System) -> None:
+    """Raise `ConfigError` for worlds of several agents, whose rows are no episodes."""
+    if system.env.num_agents > 1:
+        raise ConfigError(
+            f"env={system.env.name}: episodes of worlds with several agents cannot be recorded or "
+            "drawn so far; evaluate the policy, or step the world yourself and call its act"
+        )
 
 
 def _chunks(

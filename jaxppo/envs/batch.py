@@ -55,6 +55,11 @@ def make(config: EnvConfig) -> Simulated:
                 f"{name}: has num_envs={one.num_envs}, but was called with num_envs=1; it must "
                 "make as many worlds as it is asked for"
             )
+        if getattr(one, "num_agents", 1) > 1:
+            raise ConfigError(
+                f"{name}: has num_agents={one.num_agents}; several agents of a world can be "
+                "trained only if it is written in JAX, see docs/agents.md"
+            )
         if config.metric_kinds and not worlds.tells:
             raise ConfigError(
                 f"env.metrics=[{', '.join(config.metric_kinds)}]: {name} tells them of the next "

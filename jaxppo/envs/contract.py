@@ -17,6 +17,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs.episodes import Episodes
 from jaxppo.envs.forms import limits, line, problems
+from jaxppo.envs.teams import Teams, Whole
 from jaxppo.ops import actions
 from jaxppo.simulators.faults import SimulatorError
 from jaxppo.types import (
@@ -32,7 +33,7 @@ from jaxppo.types import (
     zeros,
 )
 
-NUM_ENVS = 4  # B
+NUM_ENVS = 4  # B; of worlds with agents, as many worlds
 FEW = 8  # steps of the second, separately traced run
 
 
@@ -84,7 +85,7 @@ def check(config: EnvConfig, steps: int = 256) -> list[Check]:
 def _check_play(env: Environment, config: EnvConfig, steps: int) -> Iterator[Check]:
     """Play the environment and check the results."""
     mask = config.action_mask
-    keys = jax.random.split(jax.random.key(0), NUM_ENVS)
+    keys = _keys(env)
     rollout = partial(play, env, mask)
     both = jax.jit(jax.vmap(partial(rollout, steps)))
     twice = jnp.stack([keys, keys])
@@ -95,7 +96,7 @@ def _check_play(env: Environment, config: EnvConfig, steps: int) -> Iterator[Che
     yield _indices(config, steps, keys)
     num = min(FEW, steps)
     anew, alone = _numpy(
-        jax.jit(lambda k: (rollout(num, k), rollout(1, k[:1])))(keys)  # traced again
+        jax.jit(lambda k: (rollout(num, k), rollout(1, k[: env.num_agents])))(keys)  # traced again
     )
     few = jax.tree.map(lambda x: x[:num], played.steps)
     same = _equal(first, again) and _close((anew[0], anew[1]), (played.first_obs, few))
@@ -106,7 +107,7 @@ def _check_play(env: Environment, config: EnvConfig, steps: int) -> Iterator[Che
         yield Check("determinism", [differ], seen)
     yield Check(
         "vmap",
-        list(_mapped(first, played, alone)) if same else [],
+        list(_mapped(env, first, played, alone)) if same else [],
         "beside others, and mapped twice",
         [] if same else [f"not checked, since {differ}"],
     )
@@ -185,11 +186,16 @@ def glance(config: EnvConfig) -> list[str]:
             if envs.is_simulated(env):
                 return []
             found = list(_python_state(env))
-            keys = jax.random.split(jax.random.key(0), NUM_ENVS)
+            keys = _keys(env)
             played = Played(*_numpy(jax.jit(partial(play, env, config.action_mask, FEW))(keys)))
             return [*found, *_values(env, played), *_doubts(env, config, played)]
     except Exception as error:  # an environment may raise anything
         return [f"raises {line(error)}"]
+
+
+def _keys(env: Environment) -> jax.Array:
+    """Return a key `[B]` for each environment that is played, of worlds for each agent."""
+    return jax.random.split(jax.random.key(0), NUM_ENVS * env.num_agents)
 
 
 def _untraced() -> contextlib.AbstractContextManager[None]:
@@ -203,8 +209,8 @@ def _untraced() -> contextlib.AbstractContextManager[None]:
 
 def _python_state(env: Environment) -> Iterator[str]:
     """Yield an error if a step changes or reads Python state; a compiled step does so only once."""
-    keys = jax.random.split(jax.random.key(0), NUM_ENVS)
-    action = zeros(env.action_space, (NUM_ENVS,))
+    keys = _keys(env)
+    action = zeros(env.action_space, keys.shape)
 
     def traced() -> tuple[str, list[Any]]:
         def both(keys: jax.Array) -> Any:
@@ -244,6 +250,9 @@ def _fingerprint(value: Any) -> Any:
 def _indices(config: EnvConfig, steps: int, keys: jax.Array) -> Check:
     """Check for array indices out of bounds: JAX reads the nearest element and drops writes."""
     bare = _bare(config)
+    num_agents = bare.num_agents
+    if isinstance(bare, Teams):
+        bare, keys = bare.worlds, keys[::num_agents]
 
     def start(key: jax.Array) -> tuple[PyTree, PyTree]:
         """Return observation and state."""
@@ -251,10 +260,19 @@ def _indices(config: EnvConfig, steps: int, keys: jax.Array) -> Check:
             return bare.one.reset(key)[::-1]
         return bare.env.reset(key, bare.params)
 
+    def draw(obs: PyTree, key: jax.Array) -> PyTree:
+        """Draw an action; of a world for each of its agents."""
+        if not isinstance(getattr(bare, "one", None), Whole):
+            return _random_action(bare.action_space, key, _entry(obs, config.action_mask))
+        each = partial(_random_action, bare.action_space)
+        return jax.vmap(each)(
+            jax.random.split(key, num_agents), _entry(obs.obs, config.action_mask)
+        )
+
     def advance(carry: PyTree, key: jax.Array) -> tuple[PyTree, None]:
         obs, state, time = carry
         action_key, step_key, reset_key = jax.random.split(key, 3)
-        action = _random_action(bare.action_space, action_key, _entry(obs, config.action_mask))
+        action = draw(obs, action_key)
         if not isinstance(bare, Episodes):  # gymnax's step resets
             obs, state, *_ = _step_of(bare.env)(step_key, state, action, bare.params)
             return (obs, state, time), None
@@ -389,7 +407,7 @@ def _values(env: Environment, played: Played) -> Iterator[str]:
 
 def _lengths(played: Played) -> np.ndarray:
     """Return the steps taken in the episode so far, after each step, `[T, B]`."""
-    lengths, time = [], np.zeros(NUM_ENVS, int)
+    lengths, time = [], np.zeros(played.over.shape[1], int)
     for over in played.over:
         time = time + 1
         lengths.append(time)
@@ -481,8 +499,10 @@ def _terminated_late(bare: Any, config: EnvConfig) -> bool | None:
 
 
 def _describe_ends(env: Environment, played: Played) -> str:
-    terminated = int(played.steps.terminated.sum())
-    truncated = int((played.steps.truncated & ~played.steps.terminated).sum())
+    steps = played.steps
+    acts: Any = True if steps.alive is None else steps.alive  # others only pad
+    terminated = int((steps.terminated & acts).sum())
+    truncated = int((steps.truncated & ~steps.terminated & acts).sum())
     limit = "no time limit" if env.time_limit is None else f"time limit {env.time_limit:,}"
     return f"{terminated} terminated, {truncated} truncated; {limit}"
 
@@ -519,15 +539,16 @@ def _mask(env: Environment, mask: str | None, played: Played) -> Iterator[str]:
             yield f"{mask}: allows nothing in {empty.sum()} of {empty.size} observations"
 
 
-def _mapped(first: PyTree, played: Played, alone: PyTree) -> Iterator[str]:
+def _mapped(env: Environment, first: PyTree, played: Played, alone: PyTree) -> Iterator[str]:
     """Yield errors if an environment depends on those that run beside it."""
     one, other = (jax.tree.map(lambda x, i=i: x[i], first) for i in (0, 1))
     if not _close(one, other):
         yield "the same environments mapped twice with vmap differ"
-    step = jax.tree.map(lambda x: x[:1, :1], played.steps)
+    num = env.num_agents
+    step = jax.tree.map(lambda x: x[:1, :num], played.steps)
     parts = ("final_observation", "reward", "terminated", "truncated")
     lone, wanted = ([getattr(x, part) for part in parts] for x in (alone[1], step))
-    first_obs = jax.tree.map(lambda x: x[:1], played.first_obs)
+    first_obs = jax.tree.map(lambda x: x[:num], played.first_obs)
     if not _close((alone[0], lone), (first_obs, wanted)):
         yield "an environment alone is not what it is beside others with the same keys"
 

@@ -66,6 +66,8 @@ class EpisodesState:
 class Episodes:
     """A `types.Environment` of `B` independent environments like `one`."""
 
+    num_agents, pads = 1, False
+
     def __init__(self, name: str, one: Single, config: EnvConfig) -> None:
         self.name = name
         self.one = one
@@ -162,6 +164,7 @@ class Wrapper:
         self.action_space = env.action_space
         self.time_limit = env.time_limit
         self.pool_size = env.pool_size
+        self.num_agents, self.pads = env.num_agents, env.pads
         self._env = env
 
     def starts(self, key: jax.Array) -> tuple[PyTree, PyTree]:

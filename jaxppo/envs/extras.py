@@ -22,7 +22,7 @@ from jaxppo.types import (
     zeros,
 )
 
-NAMES = ("last_action", "last_reward", "step")
+NAMES = ("last_action", "last_reward", "step", "agent")
 
 
 @jax.tree_util.register_dataclass
@@ -45,6 +45,7 @@ class Extras(Wrapper):
                       at the start; dicts and tuples: trees of these
         last_reward   float32 `[1]`, unscaled; 0 at the start
         step          float32 `[1]`, steps taken in the episode, divided by the time limit if any
+        agent         float32 `[N]`, one-hot: which of its world's `N` agents sees this
 
     At the end of an episode, `obs` has the entries of the next start, and `final_observation` those
     of the last step.
@@ -69,6 +70,7 @@ class Extras(Wrapper):
             "last_action": jax.tree.map(_input_space, env.action_space, is_leaf=is_space),
             "last_reward": Box((1,), "float32"),
             "step": Box((1,), "float32", 0.0, float("inf") if env.time_limit is None else 1.0),
+            "agent": Box((env.num_agents,), "float32", 0.0, 1.0),
         }
         super().__init__(env, {**own, **{name: added[name] for name in names}})
         self._names = names
@@ -90,6 +92,7 @@ class Extras(Wrapper):
             "last_action": jax.tree.map(_input, self.action_space, action, is_leaf=is_space),
             "last_reward": step.reward[:, None],
             "step": time[:, None] / jnp.float32(self.time_limit or 1),
+            "agent": self._agents(time.shape[0]),
         }
         now = where(over, self._at_start(time.shape[0]), after)
         return ExtrasState(inner=inner, time=jnp.where(over, 0, time)), dataclasses.replace(
@@ -110,7 +113,13 @@ class Extras(Wrapper):
             "last_action": jax.tree.map(nothing, self.action_space, is_leaf=is_space),
             "last_reward": zero,
             "step": zero,
+            "agent": self._agents(num_envs),
         }
+
+    def _agents(self, num_envs: int) -> jax.Array:
+        """Return which agent of its world each row is, one-hot `[B, N]`."""
+        num = self.num_agents
+        return jnp.tile(jnp.eye(num, dtype=jnp.float32), (num_envs // num, 1))
 
     def _join(self, obs: PyTree, extras: dict[str, PyTree]) -> dict[str, PyTree]:
         own = obs if isinstance(obs, dict) else {"observation": obs}

@@ -94,7 +94,8 @@ def problems(env: Any) -> list[str]:
         acts = name == "action_space"
         if wrong := [problem for space in spaces for problem in space_problems(space, acts)]:
             return [f"{name}: {wrong[0]}"]
-    num = 3  # B, a number that a shape of a single environment is unlikely to have by mistake
+    # B: 3 is a number that a shape of a single environment is unlikely to have by mistake
+    num = 3 * env.num_agents
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), num))
     found: list[str] = []
     try:

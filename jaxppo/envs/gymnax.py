@@ -74,7 +74,7 @@ class GymnaxEnvironment:
     actions as int32 (`Discrete`, `MultiDiscrete`) or as float32 within bounds (`Box`).
     """
 
-    pool_size = 0
+    pool_size, num_agents, pads = 0, 1, False
 
     def __init__(self, name: str, env: Any, params: Any, config: EnvConfig) -> None:
         # A class with its own `step` resets in its own way.

@@ -14,8 +14,11 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs.episodes import Episodes
 from jaxppo.envs.forms import box_of, line
-from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, Space
+from jaxppo.envs.teams import Teams
+from jaxppo.types import Box, Discrete, Environment, MultiDiscrete, PyTree, Space
 
+# Entries of observations that have the agents as their first axis
+OF_AGENTS = ("action_mask", "agents_view", "searcher_views", "positions")
 FILES = "~/.cache/huggingface"  # where its downloads are
 
 
@@ -32,11 +35,6 @@ class Jumanji:
         self._env = env
         self.time_limit: int | None = time_limit
         _, example = jax.eval_shape(env.reset, jax.random.key(0))
-        if example.reward.shape or example.discount.shape:
-            raise ConfigError(
-                f"{type(env).__name__}: gives rewards of shape {example.reward.shape} to several "
-                "agents, but only one can be trained; choose an environment with one agent"
-            )
         obs = as_dict(example.observation)
         self.action_space = _action_space(env.action_spec)
         self._joint: tuple[int, ...] | None = None
@@ -75,6 +73,55 @@ class Jumanji:
         return obs
 
 
+class Agents:
+    """An environment of Jumanji that rewards each of several agents, as a `teams.World`.
+
+    Each agent sees its own part of the entries `OF_AGENTS` of the observation, and all others
+    whole. An agent whose discount is 0 is over. Action masks are as in `Jumanji`.
+    """
+
+    def __init__(self, env: Any, time_limit: int | None, example: Any) -> None:
+        self._env = env
+        self.time_limit: int | None = time_limit
+        (self.num_agents,) = example.reward.shape
+        spaces = _action_space(env.action_spec)
+        if isinstance(spaces, MultiDiscrete) and spaces.shape == (self.num_agents,):
+            self.action_space: Space = Discrete(max(spaces.num_values))
+        elif isinstance(spaces, Box) and spaces.shape[:1] == (self.num_agents,):
+            self.action_space = dataclasses.replace(spaces, shape=spaces.shape[1:])
+        else:
+            raise ConfigError(
+                f"{type(env).__name__}: rewards {self.num_agents} agents, but its actions {spaces} "
+                "are not one for each; choose another environment"
+            )
+        each = jax.eval_shape(self._observe, example)
+        self.observation_space = jax.tree.map(
+            lambda x: box_of(jax.ShapeDtypeStruct(x.shape[1:], x.dtype)), each
+        )
+
+    def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
+        """Map a key to (state, observations of the agents)."""
+        state, step = self._env.reset(key)
+        return state, self._observe(step)
+
+    def step(self, key: jax.Array, state: PyTree, action: jax.Array) -> tuple[PyTree, ...]:
+        """Take one step; all randomness comes from Jumanji's state."""
+        state, step = self._env.step(state, action.astype(self._env.action_spec.dtype))
+        terminated = step.discount == 0
+        truncated = step.last() & ~terminated
+        return state, self._observe(step), step.reward, terminated, truncated, step.extras
+
+    def _observe(self, step: Any) -> PyTree:
+        obs = as_dict(step.observation)
+        if "action_mask" in obs:
+            mask = obs["action_mask"]
+            obs["action_mask"] = mask | ~mask.any(-1, keepdims=True)
+        return {
+            name: x if name in OF_AGENTS else jnp.broadcast_to(x, (self.num_agents, *jnp.shape(x)))
+            for name, x in obs.items()
+        }
+
+
 def as_dict(x: Any) -> PyTree:
     """Convert named tuples and dataclasses to dicts, at any depth."""
     if dataclasses.is_dataclass(x):
@@ -111,7 +158,7 @@ def downloads(name: str) -> bool:
     return name.startswith("Sokoban")
 
 
-def make(config: EnvConfig) -> Episodes:
+def make(config: EnvConfig) -> Environment:
     """Build by Jumanji's id; `env.kwargs` go to its constructor.
 
     At its `time_limit` Jumanji ends an episode as if the MDP had ended. So Jumanji gets a limit of
@@ -122,4 +169,7 @@ def make(config: EnvConfig) -> Episodes:
     limit = getattr(env, "time_limit", None)
     if limit is not None:
         env = make_jumanji(name, **{**config.kwargs, "time_limit": limit + 1})
+    _, example = jax.eval_shape(env.reset, jax.random.key(0))
+    if example.reward.shape:
+        return Teams(name, Agents(env, limit, example), config)
     return Episodes(name, Jumanji(env, limit), config)

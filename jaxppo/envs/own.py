@@ -10,8 +10,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.given import is_given
 from jaxppo.config.importing import imported
 from jaxppo.config.schema import EnvConfig
-from jaxppo.envs import check_gymnax, refuse, refuse_ranges
-from jaxppo.envs.episodes import Episodes
+from jaxppo.envs import check_gymnax, refuse, refuse_ranges, teams
 from jaxppo.envs.forms import check_spaces, line
 from jaxppo.types import Environment
 
@@ -50,6 +49,7 @@ def make(config: EnvConfig) -> Environment:
     refuse(config, ["gymnax_legacy"], f"{name} has not gymnax's interface; leave it out")
     params = getattr(env, "params", None)
     has_params = dataclasses.is_dataclass(params) and not isinstance(params, type)
+    has_params = has_params and not hasattr(env, "num_agents")  # worlds have none so far
     if config.params and not has_params:
         raise ConfigError(
             f"env.params={config.params}: {name} has no parameters besides its arguments; use "
@@ -72,7 +72,7 @@ def make(config: EnvConfig) -> Environment:
 
         return gymnax.adapt(name, as_gymnax.WithParams(env), params, config)
     refuse_ranges(config, name)
-    return Episodes(name, env, config)
+    return teams.make(name, env, config)
 
 
 def _simulated(target: str, env: Any, config: EnvConfig, *, makes: bool) -> Environment:

@@ -29,7 +29,7 @@ class _Taken:
 class Taken:
     """A stub of `types.Environment` that returns the results of simulators."""
 
-    pool_size = 0
+    pool_size, num_agents, pads = 0, 1, False
 
     def __init__(self, env: Any) -> None:  # a Simulated
         self.name, self.time_limit = env.name, env.time_limit

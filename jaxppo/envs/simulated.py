@@ -42,7 +42,7 @@ class Simulated:
     `reset` is a placeholder of the right shapes; `runtime.simulated` collects and evaluates.
     """
 
-    pool_size = 0
+    pool_size, num_agents, pads = 0, 1, False
 
     def __init__(
         self,

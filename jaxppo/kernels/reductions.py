@@ -9,8 +9,10 @@ from jaxppo.kernels.platforms import forms
 from jaxppo.types import PyTree
 
 
-def means(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """Return the mean of each array."""
+def means(*arrays: jax.Array, weights: jax.Array | None = None) -> tuple[jax.Array, ...]:
+    """Return the mean of each array, with `weights` of the same shape that of the products."""
+    if weights is not None:
+        arrays = tuple(x * weights for x in arrays)
     if not forms().stack_sums or len({x.shape for x in arrays}) > 1:
         return tuple(map(jnp.mean, arrays))
     return tuple(jnp.mean(jnp.stack([x.reshape(-1) for x in arrays]), axis=1))

@@ -131,8 +131,8 @@ def try_out(
 
     def unroll(key: jax.Array) -> Any:
         params = network.init(key)
-        _, obs = env.reset(key[None])
-        obs = jax.tree.map(lambda x: jnp.broadcast_to(x, (*LEAD, *x.shape[1:])), obs)
+        _, obs = env.reset(jnp.repeat(key[None], env.num_agents))
+        obs = jax.tree.map(lambda x: jnp.broadcast_to(x[0], (*LEAD, *x.shape[1:])), obs)
         carry = network.initial_carry(LEAD[1])
         after, output = network.unroll(params, carry, obs, jnp.ones(LEAD, bool))
         return read(output, key), params, carry, after

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxppo.ops.collectives import mean_over
-from jaxppo.ops.statistics import BATCH_RESOLUTION
+from jaxppo.ops.statistics import BATCH_RESOLUTION, shares, weighted
 
 
 def surrogate(log_prob: jax.Array, old_log_prob: jax.Array, advantage: jax.Array) -> jax.Array:
@@ -139,15 +139,20 @@ def clip_fraction(
 
 
 def explained_variance(
-    value: jax.Array, target: jax.Array, axes: tuple[str, ...] = ()
+    value: jax.Array,
+    target: jax.Array,
+    axes: tuple[str, ...] = (),
+    weights: jax.Array | None = None,
 ) -> jax.Array:
     """Return 1 - Var[target - V] / Var[target] over all elements and the mapped `axes`, a scalar.
 
-    0 if the target is constant.
+    0 if the target is constant. `weights`, of the same shape, say how often each counts.
     """
     chex.assert_equal_shape([value, target])
+    each = shares(None if weights is None else weights.reshape(-1), axes)
     both = jnp.stack([target, target - value]).reshape(2, -1)
-    means = mean_over(axes, jnp.mean(both, 1))
-    total, error = mean_over(axes, jnp.mean(jnp.square(both - means[:, None]), 1))
+    means = mean_over(axes, jnp.mean(weighted(both, each), 1))
+    squares = jnp.square(both - means[:, None])
+    total, error = mean_over(axes, jnp.mean(weighted(squares, each), 1))
     varies = total > jnp.square(BATCH_RESOLUTION * means[0])  # more than by rounding
     return jnp.where(varies, 1.0 - error / jnp.where(varies, total, 1), 0.0)

@@ -19,15 +19,36 @@ RESOLUTION = 1e-6
 BATCH_RESOLUTION = 1e-5
 
 
+def shares(weights: jax.Array | None, axes: tuple[str, ...] = ()) -> jax.Array | None:
+    """Return weights whose mean over all elements and `axes` is 1, or 0 if all are 0; None is None.
+
+    So the mean of their product with `x` is sum(w x) / sum(w), also where a mean is taken in parts.
+    """
+    if weights is None:
+        return None
+    return weights / jnp.maximum(mean_over(axes, jnp.mean(weights)), 1e-30)
+
+
+def weighted(x: jax.Array, shares: jax.Array | None) -> jax.Array:
+    """Return `x` times its `shares`, which broadcast to it; None: `x`."""
+    return x if shares is None else shares * x
+
+
 def standardize(
-    x: jax.Array, axes: tuple[str, ...] = (), *, epsilon: float = 1e-8
+    x: jax.Array,
+    axes: tuple[str, ...] = (),
+    *,
+    weights: jax.Array | None = None,
+    epsilon: float = 1e-8,
 ) -> tuple[jax.Array, jax.Array]:
     """Shift and scale `x` to mean 0 and standard deviation 1 over all its elements and `axes`.
 
-    Return also the original standard deviation of `x`, a scalar.
+    Return also the original standard deviation of `x`, a scalar. `weights`, of the shape of `x`
+    and not negative, say how often each element counts; None: once.
     """
-    mean = mean_over(axes, jnp.mean(x))
-    deviation = jnp.sqrt(mean_over(axes, jnp.mean(jnp.square(x - mean))))
+    each = shares(weights, axes)
+    mean = mean_over(axes, jnp.mean(weighted(x, each)))
+    deviation = jnp.sqrt(mean_over(axes, jnp.mean(weighted(jnp.square(x - mean), each))))
     least = BATCH_RESOLUTION * jnp.abs(mean)
     return (x - mean) / (jnp.maximum(deviation, least) + epsilon), deviation
 

@@ -47,7 +47,10 @@ def test_all_environments_are_listed_with_their_spaces_and_files(ask: Ask) -> No
     status, out, err = ask()
     assert (status, err) == (0, "")
     listed = rows(out)
-    assert set(gymnax.registered_envs) | {"jaxppo.envs.t_maze.TMaze"} == set(listed)
+    assert set(gymnax.registered_envs) | {
+        "jaxppo.envs.t_maze.TMaze",
+        "jaxppo.envs.gate.Gate",
+    } == set(listed)
     assert listed["CartPole-v1"] == [
         *("gymnax", "CartPole-v1", "float32[4]", "Discrete(2)", "500"),
         "env=cartpole env=cartpole_no_velocity",

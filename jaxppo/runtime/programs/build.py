@@ -22,6 +22,7 @@ from jaxppo.config.plan import plan as make_plan
 from jaxppo.config.schedules import find_schedules, schedule_numbers
 from jaxppo.config.schema import Config, LoggerConfig
 from jaxppo.envs import actor_settings
+from jaxppo.envs.teams import TEAM_RETURN
 from jaxppo.ops.collectives import BATCH_AXIS
 from jaxppo.ops.statistics import normalized_entries
 from jaxppo.runtime.hosts import devices
@@ -42,7 +43,9 @@ def build(config: Config, plan: Plan) -> System:
             "set it to a number of steps"
         )
     _check_entries(config, env)
-    metrics, judge = config.env.metric_kinds, config.arch.eval_metric
+    _check_agents(config, env, plan)
+    own = {TEAM_RETURN: "last"} if env.num_agents > 1 else {}
+    metrics, judge = own | config.env.metric_kinds, config.arch.eval_metric
     if judge is not None and judge not in metrics:
         known = ", ".join(metrics) or "[]"
         raise ConfigError(
@@ -51,6 +54,12 @@ def build(config: Config, plan: Plan) -> System:
         )
     system = config.system
     algorithm: Algorithm = algorithm_class(system.algorithm).build(config, env)
+    if env.pads and not algorithm.weighs:
+        raise ConfigError(
+            f"system.algorithm={system.algorithm}: learns from every step, but agents of "
+            f"{env.name} may end before their world; take ppo, or let all agents end together "
+            "(flags of shape ())"
+        )
     num_microbatches, num_value_chunks = microbatches.count(
         system.microbatch_size, plan, algorithm.network, env
     )
@@ -89,6 +98,24 @@ def build(config: Config, plan: Plan) -> System:
     if any(map(is_import_path, (system.algorithm, getattr(system, "objective", "")))):
         check_algorithm(built, hyperparameters(config, plan))
     return dataclasses.replace(built, axes=tuple(axis for axis, size in axes.items() if size > 1))
+
+
+def _check_agents(config: Config, env: Environment, plan: Plan) -> None:
+    """Raise `ConfigError` if devices or update batches would cut a world of several agents."""
+    num, total = env.num_agents, config.arch.total_num_envs
+    if plan.num_envs % num:
+        learners = total // plan.num_envs
+        step = learners * num
+        raise ConfigError(
+            f"arch.total_num_envs={total}: counts agents, and {plan.num_envs} for each device and "
+            f"update batch are not whole worlds of {num} agents ({env.name}); the nearest that "
+            f"are: {max(total // step, 1) * step}"
+        )
+    if env.pads and config.logger.details:
+        raise ConfigError(
+            f"logger.details=true: is not for worlds whose agents may end early ({env.name}); "
+            "set it to false"
+        )
 
 
 def _check_entries(config: Config, env: Environment) -> None:

@@ -1,0 +1,343 @@
+"""Worlds with several agents: rows that pad are not learnt from, and no world is cut."""
+
+import dataclasses
+import functools
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+import worlds
+from conftest import alone, build, small_config
+from phases import add_targets, collect_with_keys, compiled, random_batch, with_steps
+from runs import MEMORY, QUIET, pqn
+
+import jaxppo
+from jaxppo.algorithms.evaluation import evaluate
+from jaxppo.algorithms.gradient_steps import gradient_step
+from jaxppo.algorithms.metrics import over_axes
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import Config, EnvConfig
+from jaxppo.envs.episodes import Episodes
+from jaxppo.ops import statistics
+from jaxppo.ops.collectives import BATCH_AXIS
+from jaxppo.runtime.run.loop import run
+from jaxppo.runtime.store import checkpoint
+from jaxppo.types import LearnerState, Rollout
+
+ALL = dict.fromkeys(("normalize_observations", "normalize_values", "normalize_rewards"), True)
+
+
+def of_world(name: str, **changes: Any) -> Config:
+    arch = {"total_num_envs": 12, **changes.pop("arch", {})}
+    given = {"arch": arch, "env__target": f"worlds.{name}", **changes}
+    return small_config(**given)
+
+
+@functools.cache
+def leaving(**system: Any) -> tuple[Any, LearnerState]:
+    settings = {**ALL, "rollout_length": 16, "num_minibatches": 1, **system}
+    built, state = alone(*build(of_world("Leaving", system=settings))[:2])
+    return compiled(built), state
+
+
+@functools.cache
+def rollout(num_updates: int = 2, **system: Any) -> tuple[Any, LearnerState, Rollout, Any]:
+    phases, state = leaving(**system)
+    for _ in range(num_updates):
+        state, _ = phases.update(state)
+    return phases, *collect_with_keys(phases, state)
+
+
+def test_one_agent_a_world_is_the_plain_environment() -> None:
+    """A whole run: parameters, metrics and evaluations, bit for bit."""
+    changes: dict[str, Any] = {"network": MEMORY, "system": {**ALL, "sequence_length": 4}}
+    changes["arch"] = {"total_num_envs": 12, "update_batch_size": 2, "num_eval_episodes": 5}
+    with_agents, plain = (
+        jaxppo.train(small_config(env__target=target, logger=QUIET, **changes))
+        for target in ("worlds.One", "own_envs.Count")
+    )
+    seen = (
+        jax.tree.leaves((each.policy.policy.params, each.policy.policy.obs_statistics))
+        for each in (with_agents, plain)
+    )
+    for one, other in zip(*seen, strict=True):
+        np.testing.assert_array_equal(one, other)
+    for name, values in plain.evaluations.items():
+        if "second" not in name:
+            np.testing.assert_array_equal(with_agents.evaluations[name], values, err_msg=name)
+
+
+class Twins(Episodes):
+    """`Steady`s whose starts have the keys of `worlds.Apart`."""
+
+    def starts(self, key: jax.Array) -> Any:
+        keys = jax.vmap(functools.partial(jax.random.split, num=2))(key[::2]).reshape(-1)
+        return super().starts(keys)
+
+
+def test_two_agents_that_never_meet_are_two_environments() -> None:
+    system, state = alone(*build(of_world("Apart", system=ALL))[:2])
+    twins = Twins("twins", worlds.Steady(), EnvConfig())
+    other = dataclasses.replace(system, env=twins, metrics={})
+    env_state, obs = twins.reset(jax.random.split(jax.random.key(3), 12))
+    same, same_obs = system.env.reset(jax.random.split(jax.random.key(3), 12))
+    np.testing.assert_array_equal(obs, same_obs)
+    plain = dataclasses.replace(state.acting, env_state=env_state, obs=obs, tallies={})
+    paired = dataclasses.replace(state.acting, env_state=same, obs=obs)
+    agents = []
+    for each, acting in ((other, plain), (system, paired)):
+        now, update = LearnerState(agent=state.agent, acting=acting), compiled(each).update
+        for _ in range(3):
+            now, _ = update(now)
+        agents.append(jax.tree.leaves((now.agent.policy.params, now.acting.obs)))
+    *params, obs = zip(*agents, strict=True)
+    np.testing.assert_array_equal(*obs)
+    for one, another in params:
+        np.testing.assert_allclose(one, another, rtol=1e-4, atol=1e-6)
+
+
+def test_rows_pad_from_the_end_of_an_agent_to_that_of_its_world() -> None:
+    steps = rollout()[2].steps
+    obs = np.asarray(steps.obs).reshape(16, 4, 3, 3)
+    alive, over, reset = (
+        np.asarray(x).reshape(16, 4, 3)
+        for x in (steps.alive, steps.terminated | steps.truncated, steps.reset)
+    )
+    action, reward = (np.asarray(x).reshape(16, 4, 3) for x in (steps.action, steps.reward))
+    assert 0.1 < alive.mean() < 0.9
+    starts = obs[..., 0] == 0
+    np.testing.assert_array_equal(starts, starts.all(-1, keepdims=True) | np.zeros(3, bool))
+    for t in range(1, 16):
+        for world in range(4):
+            there = alive[t - 1, world] & ~over[t - 1, world]
+            assert starts[t, world, 0] == (not there.any())  # anew only when all are over
+            np.testing.assert_array_equal(
+                alive[t, world], np.ones(3, bool) if starts[t, world, 0] else there
+            )
+    late = obs[..., 0] == 3
+    np.testing.assert_array_equal(over, (action == 1) | late | ~alive)
+    np.testing.assert_array_equal(reward, alive * alive.sum(-1, keepdims=True))
+    np.testing.assert_array_equal(reset[1:], over[:-1])  # memories are empty in the next episode
+
+
+def test_an_agents_advantages_end_with_it() -> None:
+    """Those of the oracle, and standardised by the steps in which agents acted."""
+    phases, state, found, _ = rollout()
+    steps, hp = found.steps, state.agent.hyperparameters
+    agent, scaled = phases.scale_rewards(state.agent, found)
+    batch = add_targets(phases, agent, scaled)[1].steps
+    alive = np.asarray(steps.alive)
+    value = np.asarray(batch.value).reshape(16, 12)
+    following = np.concatenate([value[1:], value[:1]])
+    reward, terminated, truncated = (
+        np.asarray(x)
+        for x in (scaled.steps.reward, steps.terminated, steps.truncated & ~steps.terminated)
+    )
+    advantage, _ = oracles.gae(
+        reward,
+        value,
+        following,
+        terminated,
+        truncated,
+        gamma=float(hp.gamma),
+        gae_lambda=float(hp.gae_lambda),
+    )
+    # Where the steps until the next termination need neither the rollout's end nor a truncation
+    known = np.zeros_like(alive)
+    for t in reversed(range(16)):
+        known[t] = terminated[t] | (~truncated[t] & (known[t + 1] if t < 15 else False))
+    assert (known & alive & ~terminated).any()
+    target = np.asarray(batch.target).reshape(16, 12)
+    np.testing.assert_allclose(target[known], (advantage + value)[known], atol=1e-4)
+    standardized = np.asarray(batch.advantage).reshape(16, 12)
+    np.testing.assert_allclose(standardized[alive].mean(), 0.0, atol=1e-5)
+    np.testing.assert_allclose(standardized[alive].std(), 1.0, atol=1e-4)
+    spread = (target - value)[alive].std()
+    shifted = (target - value - (target - value)[alive].mean()) / spread
+    np.testing.assert_allclose(standardized[alive], shifted[alive], atol=1e-3)
+
+
+def test_statistics_and_counts_leave_padding_out() -> None:
+    phases, state, found, _ = rollout(0)
+    steps, alive = found.steps, np.asarray(found.steps.alive)
+    after = phases.update_obs_statistics(state.agent, found).policy.obs_statistics
+    mean, variance = oracles.mean_and_variance([np.asarray(steps.obs)[alive]])
+    np.testing.assert_allclose(after.mean, mean, rtol=1e-5)
+    np.testing.assert_allclose(after.variance, variance, rtol=1e-4, atol=1e-6)
+    assert after.count == alive.sum()
+    agent, _ = phases.scale_rewards(state.agent, found)
+    _, variance = oracles.mean_and_variance([np.asarray(steps.discounted_return)[alive]])
+    np.testing.assert_allclose(agent.reward_statistics.variance, variance, rtol=1e-4)
+    over = np.asarray(steps.terminated | steps.truncated) & alive
+    assert found.ended.count == over.sum()
+    batch = add_targets(phases, state.agent, found)
+    _, variance = oracles.mean_and_variance(
+        [np.asarray(batch[1].steps.target).reshape(16, 12)[alive]]
+    )
+    np.testing.assert_allclose(
+        batch[0].algorithm_state.value_statistics.variance, variance, rtol=1e-4
+    )
+    explained = phases.finish(state.agent, batch[1])[1].explained_variance
+    pairs = (
+        np.asarray(x).reshape(16, 12)[alive] for x in (batch[1].steps.value, batch[1].steps.target)
+    )
+    np.testing.assert_allclose(explained, oracles.explained_variance(*pairs), atol=1e-4)
+
+
+@pytest.mark.parametrize("standardize", ["batch", "minibatch"])
+def test_gradient_is_that_of_the_steps_in_which_agents_acted(standardize: str) -> None:
+    phases, state, found, _ = rollout(standardize_advantages=standardize)
+    agent, scaled = phases.scale_rewards(state.agent, found)
+    agent, batch = add_targets(phases, agent, scaled)
+    padded, metrics = phases.gradient_step(batch, agent, jnp.arange(16 * 12))
+    alive = np.flatnonzero(np.asarray(batch.steps.weight)[0])
+    steps = jax.tree.map(lambda x: x[:, alive], batch.steps)
+    only = dataclasses.replace(batch, steps=dataclasses.replace(steps, weight=None))
+    plain, wanted = phases.gradient_step(only, agent, jnp.arange(len(alive)))
+    assert 0 < len(alive) < 16 * 12
+    pairs = zip(
+        jax.tree.leaves((padded.policy.params, metrics)),
+        jax.tree.leaves((plain.policy.params, wanted)),
+        strict=True,
+    )
+    for one, other in pairs:
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_what_padding_holds_changes_nothing() -> None:
+    """Observations, actions, rewards and successors, bit for bit."""
+    phases, state, found, keys = rollout()
+    steps, pads = found.steps, ~jnp.asarray(found.steps.alive)
+    other = dataclasses.replace(
+        steps,
+        obs=jnp.where(pads[..., None], steps.obs[::-1] + 7.0, steps.obs),
+        final_observation=jnp.where(pads[..., None], 5.0, steps.final_observation),
+        action=jnp.where(pads, 1 - steps.action, steps.action),
+        reward=jnp.where(pads, -3.0, steps.reward),
+        discounted_return=jnp.where(pads, 9.0, steps.discounted_return),
+    )
+    changed = dataclasses.replace(found, steps=other)
+    agents = [phases.learn(state.agent, each, keys)[0] for each in (found, changed)]
+    for one, another in zip(*map(jax.tree.leaves, agents), strict=True):
+        if jnp.issubdtype(one.dtype, jax.dtypes.prng_key):
+            one, another = map(jax.random.key_data, (one, another))
+        np.testing.assert_array_equal(one, another)
+
+
+def test_split_over_update_batches_weighs_all_steps_alike() -> None:
+    """Though each of them has another share of padding."""
+    system, state = alone(*build(small_config(system__standardize_advantages="minibatch"))[:2])
+    weight = jnp.asarray(np.arange(32)[None] % 32 > 12, jnp.float32)
+    batch = with_steps(random_batch(32), weight=weight)
+    whole, metrics = compiled(system).gradient_step(batch, state.agent, jnp.arange(32))
+    split = jax.tree.map(lambda x: x.reshape(1, 4, -1, *x.shape[2:]).swapaxes(0, 1), batch)
+    mapped = dataclasses.replace(system, axes=(BATCH_AXIS,))
+
+    def step(*args: Any) -> Any:
+        agent, found = gradient_step(mapped, *args)
+        return agent, dataclasses.replace(found, loss=over_axes(mapped.axes, found.loss))
+
+    parts, apart = jax.jit(
+        jax.vmap(step, in_axes=(0, None, None), out_axes=None, axis_name=BATCH_AXIS)
+    )(split, state.agent, jnp.arange(8))
+    pairs = zip(
+        jax.tree.leaves((whole.policy.params, metrics)),
+        jax.tree.leaves((parts.policy.params, apart)),
+        strict=True,
+    )
+    for one, other in pairs:
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_shares_of_weights_have_a_mean_of_one() -> None:
+    weights = jnp.asarray(np.random.default_rng(0).integers(0, 2, (3, 8)), jnp.float32)
+    found: Any = jax.vmap(functools.partial(statistics.shares, axes=("x",)), axis_name="x")(weights)
+    np.testing.assert_allclose(
+        found, np.asarray(weights) / np.asarray(weights, np.float64).mean(), rtol=1e-6
+    )
+    np.testing.assert_array_equal(statistics.shares(jnp.zeros(4)), np.zeros(4))
+
+
+def test_evaluation_counts_worlds() -> None:
+    """Returns are means over agents; what a world tells is told once, of its whole episode."""
+    config = of_world(
+        "Leaving", arch__num_eval_episodes=7, env={"metrics": ["there:sum", "time"]}, logger=QUIET
+    )
+    trained = jaxppo.train(config)
+    system, policy = trained.policy.system, trained.policy.policy
+    sampled = dataclasses.replace(system, evaluation_greedy=False)
+    keys = jax.random.split(jax.random.key(1), 9)
+    found = jax.jit(functools.partial(evaluate, sampled))(policy, keys)
+    alone_ = jax.jit(functools.partial(evaluate, sampled))(policy, keys[4:5])
+    assert found.returns.shape == (9,)
+    np.testing.assert_allclose(found.metrics["team_return"], 3 * found.returns, rtol=1e-6)
+    np.testing.assert_array_equal(found.metrics["time"], found.lengths)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(alone_), strict=True):
+        np.testing.assert_allclose(one[4:5], other, rtol=1e-6)
+    # The reward is the number of agents that are there, and each of them gets it
+    assert (found.metrics["team_return"] >= found.metrics["there"]).all()
+    assert found.finished.all()
+
+
+def test_resume_in_the_middle_is_exact(tmp_path: Any) -> None:
+    """Stopped after two of four updates, within episodes of which some rows pad."""
+    system = {**ALL, "decay_learning_rates": False}
+    config = of_world("Leaving", system=system, logger=QUIET, arch={"num_evaluation": 4})
+    config = dataclasses.replace(
+        config, checkpoint=dataclasses.replace(config.checkpoint, share=1.0)
+    )
+    for name in ("whole", "halves"):
+        (tmp_path / name).mkdir()
+    run(config, tmp_path / "whole")
+    half = dataclasses.replace(config.arch, num_updates=2, num_evaluation=2)
+    run(dataclasses.replace(config, arch=half), tmp_path / "halves")
+    run(config, tmp_path / "halves", resume=True)
+    whole, halves = (checkpoint.newest(tmp_path / name)[0] for name in ("whole", "halves"))
+    assert whole is not None
+    assert halves is not None
+    assert whole.steps == halves.steps == 4 * 12 * 8
+    assert set(whole.arrays) == set(halves.arrays)
+    for name, array in whole.arrays.items():
+        np.testing.assert_array_equal(array, halves.arrays[name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"arch": {"total_num_envs": 10}}, "arch.total_num_envs=10: counts agents, and 10 for"),
+        ({"arch": {"update_batch_size": 2, "total_num_envs": 8}}, "the nearest that are: 6"),
+        ({"logger": {"details": True}}, "logger.details=true: is not for worlds"),
+        ({"env": {"metrics": ["team_return"]}}, "env.metrics=[team_return]: is there for every"),
+        ({"world": "Unlike"}, "reward has shape (3,); with num_agents=2 it must have (2,), or ()"),
+    ],
+)
+def test_refusals(changes: dict[str, Any], message: str) -> None:
+    config = of_world(changes.pop("world", "Leaving"), **changes)
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        build(config)
+
+
+def test_an_algorithm_that_learns_from_every_step_takes_no_padding() -> None:
+    arch, target = {"total_num_envs": 12}, {"target": "worlds.Leaving"}
+    with pytest.raises(ConfigError, match=r"system\.algorithm=pqn: learns from every step"):
+        build(pqn(env=target, arch=arch))
+    build(pqn(env={"target": "worlds.Apart"}, arch=arch))
+
+
+@pytest.mark.long
+def test_a_critic_that_sees_the_state_learns_where_one_that_sees_its_agent_does_not() -> None:
+    """MAPPO and IPPO in `env=gate`, three seeds each; a lever at random passes 0.25."""
+    passed = {}
+    for name, layer in (("mappo", []), ("ippo", ["key=observation"])):
+        select = [f"network.input_layer.{each}" for each in layer]
+        select += ["network/input_layer=select"] if layer else []
+        sizes = ["arch.num_seeds=3", "arch.total_timesteps=73728", "arch.num_evaluation=2"]
+        quiet = ["logger.console=false", "arch.absolute_metric=false"]
+        result = jaxppo.train(["env=gate", *sizes, *quiet, *select])
+        passed[name] = np.asarray(result.evaluations["env/passed"])[:, -1]
+    assert passed["mappo"].mean() > 0.9
+    assert passed["ippo"].mean() < 0.4

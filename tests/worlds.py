@@ -1,0 +1,97 @@
+"""Small worlds of several agents, made of `own_envs.Count`."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from own_envs import Count
+
+from jaxppo.types import Box, Discrete
+
+
+class Steady(Count):
+    """As `Count`, but no action ends an episode, and the reward is larger for action 1."""
+
+    def step(self, key: jax.Array, state: jax.Array, action: jax.Array) -> Any:
+        state, obs, reward, *_ = super().step(key, state, action)
+        return state, obs, reward * (action - 0.4), False, False
+
+
+class One:
+    """A world of one agent, that `Count` is."""
+
+    num_agents: Any = 1
+    of: type[Count] = Count
+    observation_space: Any = Count.observation_space
+    action_space: Any = Count.action_space
+    time_limit: Any = Count.time_limit
+
+    def reset(self, key: jax.Array) -> Any:
+        return jax.tree.map(lambda x: x[None], self.of().reset(key))
+
+    def step(self, key: jax.Array, state: Any, action: jax.Array) -> Any:
+        found = self.of().step(key, state[0], action[0])
+        return tuple(jnp.asarray(x)[None] for x in found)
+
+
+class Apart(One):
+    """Two of `Steady` that never meet; they end together."""
+
+    num_agents = 2
+
+    def reset(self, key: jax.Array) -> Any:
+        return jax.vmap(Steady().reset)(jax.random.split(key, 2))
+
+    def step(self, key: jax.Array, state: Any, action: jax.Array) -> Any:
+        state, obs, reward, *_ = jax.vmap(Steady().step, (None, 0, 0))(key, state, action)
+        return state, obs, reward, False, False
+
+
+class Leaving:
+    """Three agents, of which each leaves by action 1: then it is terminated, or agent 2 truncated.
+
+    Observation [steps of the world, a number of the episode, the agent's own steps]. The reward is
+    the number of agents that were there. 4 steps at most.
+    """
+
+    num_agents = 3
+    observation_space = Box((3,), "float32", 0.0, 100.0)
+    action_space = Discrete(2)
+    time_limit = 4
+
+    def reset(self, key: jax.Array) -> Any:
+        start = jnp.zeros((3, 3)).at[:, 1].set(1.0 + jax.random.uniform(key))
+        state = {"obs": start, "there": jnp.ones(3, bool)}
+        return state, start
+
+    def step(self, key: jax.Array, state: Any, action: jax.Array) -> Any:
+        obs, there = state["obs"], state["there"]
+        obs = obs.at[:, 0].add(1.0).at[:, 2].add(there)
+        leaves = action == 1
+        last = jnp.arange(3) == 2
+        reward = jnp.broadcast_to(there.sum(), (3,)).astype(jnp.float32)
+        state = {"obs": obs, "there": there & ~leaves}
+        told = {"there": there.sum(), "time": obs[0, 0]}
+        return state, obs, reward, leaves & ~last, leaves & last, told
+
+
+class Team(One):
+    """Two agents with rewards and ends in common."""
+
+    num_agents = 2
+
+    def reset(self, key: jax.Array) -> Any:
+        state, obs = Count().reset(key)
+        return state, jnp.stack([obs, obs])
+
+    def step(self, key: jax.Array, state: Any, action: jax.Array) -> Any:
+        state, obs, reward, terminated, truncated = Count().step(key, state, action.min())
+        return state, jnp.stack([obs, obs]), reward, terminated, truncated
+
+
+class Unlike(Team):
+    """Its rewards are of three agents."""
+
+    def step(self, *args: Any) -> Any:
+        state, obs, _, *rest = super().step(*args)
+        return state, obs, jnp.zeros(3), *rest
