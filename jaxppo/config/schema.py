@@ -105,6 +105,12 @@ class ArchConfig:
         "sums, losses and statistics stay float32); null: float32 on CPUs, tf32 on accelerators",
         choices=("float32", "tf32", "bf16", "highest"),
     )
+    fused: bool | None = setting(
+        None,
+        "true: on NVIDIA GPUs, compute MLPs of 16 to 128 with their heads in one kernel (PPO; tanh, "
+        "relu or silu; not precision=highest); false: layer by layer; null: where that was measured "
+        "to be faster, so far nowhere",
+    )
     compiler: str = setting(
         "thorough",
         "on CPUs: thorough, or quick (for runs of seconds, with jaxlib up to 0.11.0: programs "
