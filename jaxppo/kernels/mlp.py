@@ -74,6 +74,11 @@ class Towers:
         """Inputs and outputs of each hidden layer."""
         return tuple(zip((self.num_inputs, *self.hidden[:-1]), self.hidden, strict=True))
 
+    def weights(self, towers: tuple[int, ...]) -> tuple[int, int, int]:
+        """Return the weights of the first layers, of other hidden layers, and of the heads."""
+        first, *hidden = (len(towers) * before * size for before, size in self.sizes)
+        return first, sum(hidden), self.hidden[-1] * sum(self.outputs[i] for i in towers)
+
     @property
     def num_hidden(self) -> int:
         """Parameters of the hidden layers of one tower."""
@@ -112,60 +117,84 @@ def plain(shape: Towers, x: jax.Array, vector: jax.Array) -> tuple[jax.Array, ..
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _apply(
-    shape: Towers, members: int, x: jax.Array, vector: jax.Array
-) -> tuple[jax.Array, ...]:
+def _apply(shape: Towers, members: int, x: jax.Array, vector: jax.Array) -> tuple[jax.Array, ...]:
+    """Compute each tower by itself, so that the compiler leaves out those that nobody reads."""
     del members
-    num, num_towers = x.shape[0], len(shape.outputs)
-    results = [jax.ShapeDtypeStruct((num * size,), jnp.float32) for size in shape.outputs]
-    grid = num_towers, _ceil(num, shape.rows(num))
-    found = _call(partial(_forward, shape, num), grid, results, x.reshape(-1), vector)
-    return tuple(y.reshape(num, -1) for y in found)
+    return tuple(_outputs(shape, (i,), x, vector)[0] for i in range(len(shape.outputs)))
 
 
 def _keep(
     shape: Towers, members: int, x: jax.Array, vector: jax.Array
 ) -> tuple[tuple[jax.Array, ...], Any]:
-    return _apply(shape, members, x, vector), (x, vector)
+    """Compute all towers at once; keep what they are computed from."""
+    del members
+    return _outputs(shape, tuple(range(len(shape.outputs))), x, vector), (x, vector)
+
+
+def _outputs(
+    shape: Towers, towers: tuple[int, ...], x: jax.Array, vector: jax.Array
+) -> tuple[jax.Array, ...]:
+    num, flops = x.shape[0], 2 * x.shape[0] * sum(shape.weights(towers))
+    grid = len(towers), _ceil(num, shape.rows(num))
+    sizes = [num * shape.outputs[i] for i in towers]
+    kernel = partial(_forward, shape, towers, num)
+    found = _call(kernel, grid, sizes, flops, x.reshape(-1), vector)
+    return tuple(y.reshape(num, -1) for y in found)
 
 
 def _gradient(
     shape: Towers, members: int, kept: Any, gradients: tuple[jax.Array, ...]
 ) -> tuple[jax.Array, jax.Array]:
     x, vector = kept
-    num, num_towers = x.shape[0], len(shape.outputs)
+    num = x.shape[0]
     programs = min(_ceil(num, shape.rows(num)), max(_PROGRAMS // members, 1))
-    results = [jax.ShapeDtypeStruct((programs * shape.num_params,), jnp.float32)]
+    towers = tuple(range(len(shape.outputs)))
+    grid = len(towers), programs
+    first, hidden, heads = shape.weights(towers)
+    # Hidden layers again, the gradients of weights, and those of all layers' inputs but the first's
+    flops = 2 * num * ((first + hidden) + (first + hidden + heads) + (hidden + heads))
     given = x.reshape(-1), vector, *(g.reshape(-1) for g in gradients)
     kernel = partial(_backward, shape, num, programs)
-    (parts,) = _call(kernel, (num_towers, programs), results, *given)
+    (sums,) = _call(kernel, grid, [programs * shape.num_params], flops, *given)
     # The inputs' gradient: the compiler leaves it out where nobody asks for it
     (x_gradient,) = jax.vjp(lambda x: plain(shape, x, vector), x)[1](gradients)
-    return x_gradient, jnp.sum(parts.reshape(programs, -1), 0)
+    return x_gradient, jnp.sum(sums.reshape(programs, -1), 0)
 
 
 _apply.defvjp(_keep, _gradient)
 
 
-def _call(kernel: Any, grid: tuple[int, ...], results: Any, *given: jax.Array) -> Any:
+def _call(
+    kernel: Any, grid: tuple[int, int], sizes: Sequence[int], flops: int, *given: jax.Array
+) -> Any:
+    """Return vectors of `sizes` that the programs of a kernel compute of other vectors."""
     from jax.experimental import pallas as pl  # slow to import
     from jax.experimental.pallas import triton
 
-    params = triton.CompilerParams(num_warps=_WARPS, num_stages=1)
-    interpret = forms().kernels == "interpreted"
+    results = [jax.ShapeDtypeStruct((size,), jnp.float32) for size in sizes]
+    moved = 4 * sum(x.size for x in (*given, *results))
+    cost = pl.CostEstimate(flops=flops, bytes_accessed=moved, transcendentals=0)
     call = pl.pallas_call(
-        kernel, results, grid=grid, interpret=interpret, compiler_params=params, name="mlp"
+        kernel,
+        results,
+        grid=grid,
+        interpret=forms().kernels == "interpreted",
+        compiler_params=triton.CompilerParams(num_warps=_WARPS, num_stages=1),
+        cost_estimate=cost,
+        name="mlp",
     )
     return call(*given)
 
 
-def _forward(shape: Towers, num: int, x_ref: Any, vector_ref: Any, *y_refs: Any) -> None:
+def _forward(
+    shape: Towers, towers: tuple[int, ...], num: int, x_ref: Any, vector_ref: Any, *y_refs: Any
+) -> None:
     """Compute the outputs of a block of rows in one tower."""
-    tower, block = _place(shape)
+    tower, block = _place(towers)
     x = _load(x_ref, *_rows(shape, block, num, shape.num_inputs))
     y = _through(shape, x, _weights(shape, tower, vector_ref))[-1][1]
-    for i, (size, y_ref) in enumerate(zip(shape.outputs, y_refs, strict=True)):
-        index, exists = _rows(shape, block, num, size, max(shape.outputs))
+    for i, y_ref in zip(towers, y_refs, strict=True):
+        index, exists = _rows(shape, block, num, shape.outputs[i], max(shape.outputs))
         _store(y_ref, index, exists & (tower == i), y)
 
 
@@ -174,7 +203,7 @@ def _backward(
 ) -> None:
     """Sum the gradient of one tower's parameters over every `programs`-th block of rows."""
     *y_refs, sums_ref = refs
-    tower, program = _place(shape)
+    tower, program = _place(tuple(range(len(shape.outputs))))
     derivative = ACTIVATIONS[shape.activation][1]
 
     def add(turn: Any, sums: Any) -> Any:
@@ -206,11 +235,11 @@ def _backward(
             _store(sums_ref, program * shape.num_params + index, exists, values)
 
 
-def _place(shape: Towers) -> tuple[Any, Any]:
-    """Return the tower and the number of this program in it."""
+def _place(towers: tuple[int, ...]) -> tuple[Any, Any]:
+    """Return the tower of this program, and its number there."""
     from jax.experimental import pallas as pl
 
-    return (pl.program_id(0) if len(shape.outputs) > 1 else 0), pl.program_id(1)
+    return (pl.program_id(0) if len(towers) > 1 else towers[0]), pl.program_id(1)
 
 
 def _through(shape: Towers, x: jax.Array, weights: list[Layer]) -> list[Layer]:

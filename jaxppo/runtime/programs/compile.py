@@ -183,13 +183,16 @@ def matmul_bytes(function: Callable[..., Any], *args: Any) -> int:
 
 
 def _traffic(equation: Any) -> int:
-    arrays = [variable.aval for variable in (*equation.invars[:2], *equation.outvars)]
+    factors = equation.invars if _is_kernel(equation) else equation.invars[:2]
+    arrays = [variable.aval for variable in (*factors, *equation.outvars)]
     return sum(math.prod(x.shape) * x.dtype.itemsize for x in arrays)
 
 
 def _flops(equation: Any) -> int:
     """Count a convolution as the products of its kernel at every output position."""
     params = equation.params
+    if _is_kernel(equation):
+        return int(params["cost_estimate"].flops)
     result = math.prod(equation.outvars[0].aval.shape)
     if equation.primitive.name == "dot_general":
         (contracted, _), _ = params["dimension_numbers"]
@@ -198,6 +201,11 @@ def _flops(equation: Any) -> int:
     kernel = equation.invars[1].aval.shape
     features = kernel[params["dimension_numbers"].rhs_spec[0]]
     return 2 * result * math.prod(kernel) // features
+
+
+def _is_kernel(equation: Any) -> bool:
+    """Return whether this is a kernel that says its cost, such as those of `kernels.mlp`."""
+    return equation.primitive.name == "pallas_call" and equation.params["cost_estimate"] is not None
 
 
 def count_products(jaxpr: Any, cost: Callable[[Any], int]) -> int:
@@ -213,7 +221,7 @@ def count_products(jaxpr: Any, cost: Callable[[Any], int]) -> int:
     total = 0
     for equation in needed.eqns:
         name, params = equation.primitive.name, equation.params
-        if name in ("dot_general", "conv_general_dilated"):
+        if name in ("dot_general", "conv_general_dilated") or _is_kernel(equation):
             total += cost(equation)
         elif name == "cond":
             total += max(count_products(branch.jaxpr, cost) for branch in params["branches"])
