@@ -107,9 +107,9 @@ class ArchConfig:
     )
     fused: bool | None = setting(
         None,
-        "true: on NVIDIA GPUs, compute MLPs of 16 to 128 with their heads in one kernel (PPO; tanh, "
-        "relu or silu; not precision=highest); false: layer by layer; null: where that was measured "
-        "to be faster, so far nowhere",
+        "true: on GPUs, compute PPO's MLPs (of up to 128 units; tanh, relu or silu) with their "
+        "heads in one kernel; not with precision=highest; false: layer by layer; null: where that "
+        "was measured to be faster, so far nowhere",
     )
     compiler: str = setting(
         "thorough",

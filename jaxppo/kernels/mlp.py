@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from jaxppo.kernels import packing
 from jaxppo.kernels.platforms import forms
-from jaxppo.types import PyTree
 
 Layer = tuple[jax.Array, jax.Array]  # kernel [F, G], bias [G]
 
@@ -96,6 +96,7 @@ def apply(shape: Towers, params: Sequence[Sequence[Layer]], x: jax.Array) -> tup
 
     `params` are the layers of each tower, its head last. Differentiable in reverse mode.
     """
+    chex.assert_axis_dimension(x, -1, shape.num_inputs)
     hidden = [array for tower in params for layer in tower[:-1] for array in layer]
     heads = [array for tower in params for array in tower[-1]]
     vector = jnp.concatenate([a.astype(jnp.float32).reshape(-1) for a in (*hidden, *heads)])

@@ -1,6 +1,5 @@
 """The actor-critic network: input layer, torsos, memories and heads."""
 
-import dataclasses
 from typing import Any
 
 import flax.linen as nn
@@ -90,7 +89,6 @@ def build(config: Config, env: Environment) -> Composed:
         dtype=torso_dtype(config),
     )
     composed = Composed.of(config, env, network)
-    composed = dataclasses.replace(composed, fused=config.arch.fused)
     _try_out(config, env, composed)
     return composed
 

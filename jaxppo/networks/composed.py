@@ -103,10 +103,13 @@ class Composed:
         """Make the network of `env`; `ConfigError` if mask or initialization do not fit."""
         mask = find_action_mask(config, env)
         spaces = env.observation_space, env.action_space
-        rules = config.network.initialization
-        composed = cls(layers, *spaces, mask, config.arch.precision)
-        if rules:
-            check_initialization(rules, jax.eval_shape(composed.init, jax.random.key(0)))
+        rules, arch = config.network.initialization, config.arch
+        composed = cls(layers, *spaces, mask, arch.precision, fused=arch.fused)
+        if rules or arch.fused:
+            params = jax.eval_shape(composed.init, jax.random.key(0))
+            check_initialization(rules, params)
+            if arch.fused:
+                fused.check(config, layers, params)
         return dataclasses.replace(composed, initialization=rules)
 
     def init(self, key: jax.Array) -> PyTree:

@@ -13,6 +13,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import Config
 from jaxppo.kernels import mlp
 from jaxppo.kernels.platforms import forms
 from jaxppo.networks import heads
@@ -81,13 +83,11 @@ class Fused:
 def find(network: Any, params: PyTree) -> tuple[Fused, ...]:
     """Return what kernels compute of an actor-critic's layers; nothing if they do not fit.
 
-    `params` are its parameters or their shapes. The kernels take MLPs of `ACTIVATIONS`, with
+    `params` are its parameters or their shapes. The kernels take MLPs of `mlp.ACTIVATIONS`, with
     biases and without layer norm, between an input layer and this package's heads.
     """
     readers = _readers(network)
-    if not readers or not all(map(_is_plain, (getattr(network, name) for name in readers))):
-        return ()
-    if any(type(head).__module__ != heads.__name__ for head in _heads(network).values()):
+    if not readers or not all(_is_plain(getattr(network, torso)) for torso in readers):
         return ()
     towers = [Tower.of(network, torso, names, params) for torso, names in readers.items()]
     in_bfloat16 = network.dtype == jnp.bfloat16
@@ -95,6 +95,22 @@ def find(network: Any, params: PyTree) -> tuple[Fused, ...]:
     groups = [towers] if alike and network.critic_input is None else [[t] for t in towers]
     found = tuple(Fused(tuple(group), in_bfloat16) for group in groups)
     return found if all(fused.shape.fits() for fused in found) else ()
+
+
+def check(config: Config, network: Any, params: PyTree) -> None:
+    """Raise `ConfigError` if kernels are asked for that do not exist; `params` may be shapes."""
+    if config.arch.precision == "highest":
+        raise ConfigError(
+            "arch.fused=true: multiplies in TF32 or bfloat16, but arch.precision=highest asks for "
+            "float32; leave one of them out"
+        )
+    if not find(network, params):
+        most = " or ".join(f"{num} of at most {units}" for units, num in mlp.MOST_LAYERS.items())
+        raise ConfigError(
+            "arch.fused=true: the actor and the critic of PPO must be MLPs with biases and "
+            f"activation {', '.join(mlp.ACTIVATIONS)}, without layer norm and memories, of up to "
+            f"{most} units, with as few inputs and outputs, and heads of jaxppo; leave it out"
+        )
 
 
 def replacing(
@@ -128,19 +144,24 @@ def replacing(
 
 def _readers(network: Any) -> Mapping[str, tuple[str, ...]]:
     """Return torsos with the heads that read them; none if other layers are in between."""
-    from jaxppo.networks.composed import ACTOR, CRITIC, SHARED
+    from jaxppo.networks.actor_critic import Layers
 
     both = ("actor_head", "critic_head")
-    layers = {name for name in (*SHARED, *ACTOR, *CRITIC) if getattr(network, name, None)}
+    # Heads of others may do more with features than their dense layers do
+    if not isinstance(network, Layers) or any(
+        type(getattr(network, head)).__module__ != heads.__name__ for head in both
+    ):
+        return {}
+    layers = {
+        field.name
+        for field in dataclasses.fields(Layers)
+        if field.name.endswith(("_torso", "_memory")) and getattr(network, field.name) is not None
+    }
     if layers == {"shared_torso"} and network.critic_input is None:
         return {"shared_torso": both}
     if layers == {"actor_torso", "critic_torso"}:
-        return dict(zip(("actor_torso", "critic_torso"), ((head,) for head in both), strict=True))
+        return {"actor_torso": both[:1], "critic_torso": both[1:]}
     return {}
-
-
-def _heads(network: Any) -> dict[str, Any]:
-    return {name: getattr(network, name) for name in ("actor_head", "critic_head")}
 
 
 def _is_plain(torso: Any) -> bool:

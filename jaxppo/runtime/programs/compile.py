@@ -13,7 +13,8 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 from jaxppo.config.fields import ConfigError
-from jaxppo.kernels.platforms import compiling_for
+from jaxppo.config.schema import ArchConfig
+from jaxppo.kernels.platforms import compiling_for, forms
 from jaxppo.runtime.hosts import cgroups, devices
 
 # On CPUs this XLA pass splits every small sum into two kernels, which cost time to compile and to
@@ -142,13 +143,19 @@ def options(compiler: str, platform: str) -> dict[str, Any]:
     return {**passes, **COMPILERS[compiler]}
 
 
-def check(compiler: str) -> None:
-    """Raise `ConfigError` if this machine cannot use `arch.compiler`."""
+def check(arch: ArchConfig) -> None:
+    """Raise `ConfigError` if this machine cannot use `arch.compiler` or `arch.fused`."""
     platform = devices.platform()
-    if COMPILERS[compiler] and platform != "cpu":
+    if COMPILERS[arch.compiler] and platform != "cpu":
         raise ConfigError(
-            f"arch.compiler={compiler}: is for CPUs, but programs here run on {platform}; leave it "
-            "out, or set JAX_PLATFORMS=cpu"
+            f"arch.compiler={arch.compiler}: is for CPUs, but programs here run on {platform}; "
+            "leave it out, or set JAX_PLATFORMS=cpu"
+        )
+    with compiling_for(platform):
+        has_kernels = forms().kernels is not None
+    if arch.fused and not has_kernels:
+        raise ConfigError(
+            f"arch.fused=true: is for GPUs, but programs here run on {platform}; leave it out"
         )
 
 
