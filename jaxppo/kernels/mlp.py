@@ -108,10 +108,11 @@ def apply(shape: Towers, params: Sequence[Sequence[Layer]], x: jax.Array) -> tup
 def plain(shape: Towers, x: jax.Array, vector: jax.Array) -> tuple[jax.Array, ...]:
     """Return what `apply` does, of `[N, F]` and the vector of parameters, by XLA's products."""
     places = (_places(shape, tower) for tower in range(len(shape.outputs)))
-    towers = [
-        [tuple(jnp.where(exists, vector[index], 0.0) for index, exists in layer) for layer in tower]
-        for tower in places
-    ]
+
+    def padded(place: Indices) -> jax.Array:
+        return jnp.where(place[1], vector[place[0]], 0.0)
+
+    towers = [[(padded(kernel), padded(bias)) for kernel, bias in tower] for tower in places]
     x = jnp.pad(x, ((0, 0), (0, _padded(shape.num_inputs) - shape.num_inputs)))
     found = [_through(shape, x, weights)[-1][1] for weights in towers]
     return tuple(y[:, :size] for y, size in zip(found, shape.outputs, strict=True))
@@ -173,7 +174,7 @@ def _call(
     from jax.experimental.pallas import triton
 
     results = [jax.ShapeDtypeStruct((size,), jnp.float32) for size in sizes]
-    moved = 4 * sum(x.size for x in (*given, *results))
+    moved = 4 * (sum(sizes) + sum(x.size for x in given))
     cost = pl.CostEstimate(flops=flops, bytes_accessed=moved, transcendentals=0)
     call = pl.pallas_call(
         kernel,

@@ -73,7 +73,7 @@ class Fused:
     def __call__(self, params: PyTree, x: jax.Array) -> dict[Path, jax.Array]:
         """Map features `[L, S, F]` to the outputs `[L, S, K]` of the heads' dense layers."""
         layers = [tower.layers(params) for tower in self.towers]
-        found = {}
+        found: dict[Path, jax.Array] = {}
         for tower, y in zip(self.towers, mlp.apply(self.shape, layers, x), strict=True):
             ends = [sum(list(tower.outputs.values())[: i + 1]) for i in range(len(tower.outputs))]
             found |= dict(zip(tower.outputs, jnp.split(y, ends[:-1], -1), strict=True))
