@@ -105,11 +105,11 @@ def check(config: Config, network: Any, params: PyTree) -> None:
             "float32; leave one of them out"
         )
     if not find(network, params):
-        most = " or ".join(f"{num} of at most {units}" for units, num in mlp.MOST_LAYERS.items())
+        most = ", or ".join(f"{num} of at most {units}" for units, num in mlp.MOST_LAYERS.items())
         raise ConfigError(
-            "arch.fused=true: the actor and the critic of PPO must be MLPs with biases and "
-            f"activation {', '.join(mlp.ACTIVATIONS)}, without layer norm and memories, of up to "
-            f"{most} units, with as few inputs and outputs, and heads of jaxppo; leave it out"
+            f"arch.fused=true: needs PPO with an actor and a critic of up to {most} units (as few "
+            f"inputs and outputs), activation {', '.join(mlp.ACTIVATIONS)}, biases, heads of "
+            "jaxppo, no layer norm and no memory; leave it out"
         )
 
 
