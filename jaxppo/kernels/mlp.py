@@ -7,7 +7,6 @@ the rows' inputs. The kernels are written with Pallas for Triton.
 """
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -100,8 +99,11 @@ def apply(shape: Towers, params: Sequence[Sequence[Layer]], x: jax.Array) -> tup
     hidden = [array for tower in params for layer in tower[:-1] for array in layer]
     heads = [array for tower in params for array in tower[-1]]
     vector = jnp.concatenate([a.astype(jnp.float32).reshape(-1) for a in (*hidden, *heads)])
-    rows = math.prod(x.shape[:-1])
-    outputs = _apply(shape, packing.members(), x.astype(jnp.float32).reshape(rows, -1), vector)
+    rows = x.astype(jnp.float32).reshape(-1, shape.num_inputs)
+    if rows.shape[0] * max(shape.num_inputs, *shape.outputs) < 2**31:
+        outputs = _apply(shape, packing.members(), rows, vector)
+    else:  # the kernels' indices have 32 bits
+        outputs = plain(shape, rows, vector)
     return tuple(y.reshape(*x.shape[:-1], -1) for y in outputs)
 
 
