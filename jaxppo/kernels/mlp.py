@@ -100,11 +100,13 @@ def apply(shape: Towers, params: Sequence[Sequence[Layer]], x: jax.Array) -> tup
     heads = [array for tower in params for array in tower[-1]]
     vector = jnp.concatenate([a.astype(jnp.float32).reshape(-1) for a in (*hidden, *heads)])
     rows = x.astype(jnp.float32).reshape(-1, shape.num_inputs)
-    if rows.shape[0] * max(shape.num_inputs, *shape.outputs) < 2**31:
+    num: Any = rows.shape[0]  # no integer where a policy is exported for any number of rows
+    if isinstance(num, int) and num * max(shape.num_inputs, *shape.outputs) < 2**31:
         outputs = _apply(shape, packing.members(), rows, vector)
     else:  # the kernels' indices have 32 bits
         outputs = plain(shape, rows, vector)
-    return tuple(y.reshape(*x.shape[:-1], -1) for y in outputs)
+    sizes = zip(outputs, shape.outputs, strict=True)
+    return tuple(y.reshape(*x.shape[:-1], size) for y, size in sizes)
 
 
 def plain(shape: Towers, x: jax.Array, vector: jax.Array) -> tuple[jax.Array, ...]:

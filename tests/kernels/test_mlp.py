@@ -22,7 +22,7 @@ from jaxppo.config.schema import ArchConfig, Config
 from jaxppo.extras.chips import targets
 from jaxppo.kernels import mlp, packing
 from jaxppo.kernels.mlp import Towers
-from jaxppo.kernels.platforms import FORMS, forms
+from jaxppo.kernels.platforms import FORMS, compiling_for, forms
 from jaxppo.networks import actor_critic
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import compile
@@ -227,6 +227,23 @@ def test_a_cpu_takes_the_layers() -> None:
     params = network.init(jax.random.key(0))
     jaxpr = jax.make_jaxpr(network.unroll)(params, {}, *given_to(network))
     assert "pallas_call" not in str(jaxpr)
+
+
+def test_a_policy_is_exported_for_gpus_by_layers() -> None:
+    """For any number of rows; JAX does not export kernels."""
+    shape, num = CASES["odd rows"]
+    params, rows, gradients = drawn(shape, num)
+    expected, *_ = by_numpy(shape, params, rows, gradients)
+    given = jax.tree.map(partial(jnp.asarray, dtype=jnp.float32), params)
+    many = jax.export.symbolic_shape("n, 3")
+    for platform in ("cuda", "cpu"):
+        with compiling_for(platform):
+            program = jax.export.export(
+                jax.jit(partial(mlp.apply, shape, given)), platforms=[platform]
+            )(jax.ShapeDtypeStruct(many, jnp.float32))
+        assert program.serialize()
+    for one, other in zip(expected, program.call(jnp.float32(rows)), strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
