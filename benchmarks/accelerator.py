@@ -34,14 +34,27 @@ from jaxppo.runtime.programs import program_cache
 
 Block = tuple[Callable[[], object], int]  # what to time, and its environment steps
 
+
+def fused(row: Setting) -> Setting:
+    """Return a row with its layers in one kernel."""
+    return dataclasses.replace(row, overrides=[*row.overrides, "arch.fused=true"])
+
+
 BUDGET = 520  # seconds, of which a row takes at most LIMIT
 LIMIT = 110
 BLOCKS = 5  # of each system, but no more once they have taken half of LIMIT
 LARGE = dataclasses.replace(SIZES["L"], num_envs=32_768)
-ROWS = {
-    **{name: SETTINGS[name] for name in ("S", "M", "L")},
+# Rows whose layers one kernel can compute; measured with and without it, they decide whether it is
+# on where `arch.fused` is null (`kernels.platforms`)
+MLPS = {
+    **{name: SETTINGS[name] for name in ("S", "L")},
     "L, 32,768 environments": Setting(of_size(LARGE), 8 * LARGE.steps_per_update),
     "S, 1,024 members": Setting([*of_size(SIZES["S"]), "arch.num_seeds=1024"], 2_097_152),
+}
+ROWS = {
+    **MLPS,
+    "M": SETTINGS["M"],
+    **{f"{name}, fused": fused(row) for name, row in MLPS.items()},
     "CNN": SETTINGS["cnn"],
     "LSTM": SETTINGS["lstm"],
     "LRU": SETTINGS["lru"],

@@ -397,7 +397,7 @@ def _whole_run(found: Config) -> WholeRun:
             "jax.vmap over keys and hyperparameters"
         )
     arch, planned = found.arch, plan(found, 1, 1)
-    compile.check(arch.compiler)
+    compile.check(arch)
     system = build.build(found, planned)
     if is_simulated(system.env):
         raise ConfigError(

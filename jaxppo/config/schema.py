@@ -112,6 +112,12 @@ class ArchConfig:
         "sums, losses and statistics stay float32); null: float32 on CPUs, tf32 on accelerators",
         choices=("float32", "tf32", "bf16", "highest"),
     )
+    fused: bool | None = setting(
+        None,
+        "true: on GPUs, compute PPO's MLPs (of up to 128 units; tanh, relu or silu) with their "
+        "heads in one kernel; not with precision=highest; false: layer by layer; null: where that "
+        "was measured to be faster, so far nowhere",
+    )
     compiler: str = setting(
         "thorough",
         "on CPUs: thorough, or quick (for runs of seconds, with jaxlib up to 0.11.0: programs "

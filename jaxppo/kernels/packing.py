@@ -21,6 +21,11 @@ def of_members(num: int) -> AbstractContextManager[None]:
     return _members(num)
 
 
+def members() -> int:
+    """Return the number of members of `of_members`."""
+    return int(_members.value)
+
+
 Packed = tuple[jax.Array, list[jax.Array]]  # 32-bit words `[..., n]`, and what is not packed
 
 
@@ -85,7 +90,7 @@ def scan(function: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any) ->
     Where starting kernels is what takes time, small parts of the carry and of the results are
     packed: then one kernel stores them all. Copying large parts would cost more than it saves.
     """
-    limit = forms().packed_bytes // _members.value
+    limit = forms().packed_bytes // members()
     if not limit:
         return jax.lax.scan(function, init, xs)
     carries, results = Packing.of(init, limit), []

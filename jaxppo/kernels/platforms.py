@@ -45,6 +45,10 @@ class Forms:
     # Evaluation looks once in this many steps whether all episodes have ended. Each look makes a
     # GPU wait for the host
     steps_per_look: int = 1
+    # How Pallas kernels for Triton run: "compiled", or "interpreted" in tests. None: not at all
+    kernels: str | None = None
+    # Compute an MLP with its heads as one kernel (`mlp`) where `arch.fused` is null
+    fused: bool = False
     # The precision of networks where `arch.precision` is null (`precisions`)
     precision: str = "float32"
 
@@ -82,6 +86,7 @@ FORMS = {
         joined_gates=True,
         resets_without_branch=True,
         steps_per_look=16,
+        kernels="compiled",
         precision="tf32",
     ),
     "tpu": Forms(

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxppo.config.schema import Config
 from jaxppo.kernels.platforms import forms
 from jaxppo.kernels.precisions import precision
+from jaxppo.networks import fused
 from jaxppo.networks.building import find_action_mask
 from jaxppo.networks.initialization import check_initialization, initialize
 from jaxppo.networks.inputs import Image
@@ -95,16 +96,20 @@ class Composed:
     action_mask: str | None = None
     precision: str | None = None  # `arch.precision`; None: that of the platform
     initialization: dict[str, Any] = dataclasses.field(default_factory=dict)  # see `initialize`
+    fused: bool | None = False  # `arch.fused`; None: that of the platform
 
     @classmethod
     def of(cls, config: Config, env: Environment, layers: Layers) -> Self:
         """Make the network of `env`; `ConfigError` if mask or initialization do not fit."""
         mask = find_action_mask(config, env)
         spaces = env.observation_space, env.action_space
-        rules = config.network.initialization
-        composed = cls(layers, *spaces, mask, config.arch.precision)
-        if rules:
-            check_initialization(rules, jax.eval_shape(composed.init, jax.random.key(0)))
+        rules, arch = config.network.initialization, config.arch
+        composed = cls(layers, *spaces, mask, arch.precision, fused=arch.fused)
+        if rules or arch.fused:
+            params = jax.eval_shape(composed.init, jax.random.key(0))
+            check_initialization(rules, params)
+            if arch.fused:
+                fused.check(config, layers, params)
         return dataclasses.replace(composed, initialization=rules)
 
     def init(self, key: jax.Array) -> PyTree:
@@ -139,7 +144,9 @@ class Composed:
         params = self.prepare(params)
         noise = None if noise_key is None else {"noise": noise_key}
         obs, mask = self.split(obs)
-        with precision(self.precision or forms().precision):
+        chosen = self.precision or forms().precision
+        kernels = fused.replacing(self.fused, chosen, self.network, params)
+        with precision(chosen), kernels:
             given = carry, obs, mask, reset
             outputs: Any = self.network.apply({"params": params}, *given, rngs=noise)
         return outputs

@@ -20,6 +20,7 @@ from conftest import small_config
 
 from jaxppo import clear_cache
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import ArchConfig
 from jaxppo.runtime.hosts import cgroups, devices
 from jaxppo.runtime.programs import compile, population, program_cache
 from jaxppo.runtime.programs.placement import Layout
@@ -328,10 +329,10 @@ def test_an_agent_learns_the_same_of_either_compiler() -> None:
 
 def test_a_quick_compiler_is_refused_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "platform", lambda: "gpu")
-    compile.check("thorough")
+    compile.check(ArchConfig())
     assert compile.options("quick", "gpu") == {}
     with pytest.raises(ConfigError, match=r"arch\.compiler=quick"):
-        compile.check("quick")
+        compile.check(ArchConfig(compiler="quick"))
 
 
 SMALL_SUM = """

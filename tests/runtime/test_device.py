@@ -28,13 +28,15 @@ SMALL = (
     *("env=cartpole", "arch.total_num_envs=32", "arch.num_updates=4", "arch.num_evaluation=2"),
     *("arch.num_eval_episodes=8", "system.rollout_length=16", "system.num_minibatches=2"),
 )
+PLATFORM = jax.default_backend()
 CASES = {
     "mlp": ("ff_ppo", ()),
+    # Where there is no GPU, tests/kernels/test_mlp.py interprets these kernels
+    **({"fused": ("ff_ppo", ("arch.fused=true",))} if PLATFORM == "gpu" else {}),
     "lstm": ("rec_ppo", ("network=lstm",)),
     "lru": ("rec_ppo", ("network=lru",)),
     "pqn": ("ff_pqn", ()),
 }
-PLATFORM = jax.default_backend()
 # Largest difference of the first epoch's probability ratios from 1: acting and learning multiply
 # batches of other sizes, and TF32 and bfloat16 factors have 11 and 8 bits
 RATIO = {"cpu": 1e-5, "gpu": 2e-3, "tpu": 2e-2}

@@ -13,7 +13,8 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 from jaxppo.config.fields import ConfigError
-from jaxppo.kernels.platforms import compiling_for
+from jaxppo.config.schema import ArchConfig
+from jaxppo.kernels.platforms import compiling_for, forms
 from jaxppo.runtime.hosts import cgroups, devices
 
 # On CPUs this XLA pass splits every small sum into two kernels, which cost time to compile and to
@@ -142,13 +143,19 @@ def options(compiler: str, platform: str) -> dict[str, Any]:
     return {**passes, **COMPILERS[compiler]}
 
 
-def check(compiler: str) -> None:
-    """Raise `ConfigError` if this machine cannot use `arch.compiler`."""
+def check(arch: ArchConfig) -> None:
+    """Raise `ConfigError` if this machine cannot use `arch.compiler` or `arch.fused`."""
     platform = devices.platform()
-    if COMPILERS[compiler] and platform != "cpu":
+    if COMPILERS[arch.compiler] and platform != "cpu":
         raise ConfigError(
-            f"arch.compiler={compiler}: is for CPUs, but programs here run on {platform}; leave it "
-            "out, or set JAX_PLATFORMS=cpu"
+            f"arch.compiler={arch.compiler}: is for CPUs, but programs here run on {platform}; "
+            "leave it out, or set JAX_PLATFORMS=cpu"
+        )
+    with compiling_for(platform):
+        has_kernels = forms().kernels is not None
+    if arch.fused and not has_kernels:
+        raise ConfigError(
+            f"arch.fused=true: is for GPUs, but programs here run on {platform}; leave it out"
         )
 
 
@@ -183,13 +190,16 @@ def matmul_bytes(function: Callable[..., Any], *args: Any) -> int:
 
 
 def _traffic(equation: Any) -> int:
-    arrays = [variable.aval for variable in (*equation.invars[:2], *equation.outvars)]
+    factors = equation.invars if _is_kernel(equation) else equation.invars[:2]
+    arrays = [variable.aval for variable in (*factors, *equation.outvars)]
     return sum(math.prod(x.shape) * x.dtype.itemsize for x in arrays)
 
 
 def _flops(equation: Any) -> int:
     """Count a convolution as the products of its kernel at every output position."""
     params = equation.params
+    if _is_kernel(equation):
+        return int(params["cost_estimate"].flops)
     result = math.prod(equation.outvars[0].aval.shape)
     if equation.primitive.name == "dot_general":
         (contracted, _), _ = params["dimension_numbers"]
@@ -198,6 +208,11 @@ def _flops(equation: Any) -> int:
     kernel = equation.invars[1].aval.shape
     features = kernel[params["dimension_numbers"].rhs_spec[0]]
     return 2 * result * math.prod(kernel) // features
+
+
+def _is_kernel(equation: Any) -> bool:
+    """Return whether this is a kernel that says its cost, such as those of `kernels.mlp`."""
+    return equation.primitive.name == "pallas_call" and equation.params["cost_estimate"] is not None
 
 
 def count_products(jaxpr: Any, cost: Callable[[Any], int]) -> int:
@@ -213,7 +228,7 @@ def count_products(jaxpr: Any, cost: Callable[[Any], int]) -> int:
     total = 0
     for equation in needed.eqns:
         name, params = equation.primitive.name, equation.params
-        if name in ("dot_general", "conv_general_dilated"):
+        if name in ("dot_general", "conv_general_dilated") or _is_kernel(equation):
             total += cost(equation)
         elif name == "cond":
             total += max(count_products(branch.jaxpr, cost) for branch in params["branches"])

@@ -53,7 +53,7 @@ def check_surroundings(config: Config) -> None:
     This also switches the cache on.
     """
     program_cache.use(config.arch.compile_cache)
-    compile.check(config.arch.compiler)
+    compile.check(config.arch)
     sinks.check(config.logger)
 
 
