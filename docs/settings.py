@@ -1,9 +1,11 @@
 """Makes docs/settings.md from the dataclasses of the settings and the files of configs/.
 
-`make docs` runs this; tests/project/test_docs.py compares the file with `settings()`.
+It also makes jaxppo/config/keywords.py, their types for editors. `make docs` runs this;
+tests/project/test_docs.py compares the files with `settings()` and `keywords()`.
 """
 
 import dataclasses
+import types
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from jaxppo.config import parse
 from jaxppo.config.fields import takes
 from jaxppo.config.parse import system_type
 from jaxppo.config.schema import ALGORITHMS, Config, SystemConfig
@@ -20,9 +23,11 @@ from jaxppo.extras.chips.plan import Planning
 from jaxppo.extras.films import Rendering
 from jaxppo.extras.report import Reporting
 from jaxppo.extras.tuning import Tuning
+from jaxppo.launch.composing import choices as names_of
 from jaxppo.launch.composing import config_dir
 
 HERE = Path(__file__).parent
+KEYWORDS = HERE.parent / "jaxppo" / "config" / "keywords.py"
 COMMANDS = {
     "jaxppo.evaluate": Evaluation,
     "jaxppo.render": Rendering,
@@ -41,7 +46,9 @@ files of `configs/`: edit those.
 
 Keys are typed as `key=value` after `python -m jaxppo.ff_ppo`, `rec_ppo`, `ff_pqn`, `rec_pqn`,
 `ff_reppo` or `rec_reppo`. `--cfg job` prints what a command line amounts to, and
-`python -m jaxppo.plan` what it would run. Integers may be typed as `1e7`.
+`python -m jaxppo.plan` what it would run. Integers may be typed as `1e7`. Settings marked *traced*
+are hyperparameters that change no array's size: members of one program may differ in them, and in
+`arch.seed`.
 """
 
 
@@ -91,6 +98,7 @@ def table(cls: type, prefix: str, names: list[str] | None = None, *, defaults: b
     for name in fields if names is None else names:
         default = [default_of(cls, name)] if defaults else []
         words = takes(hints[name], fields[name].metadata).replace(" (1e7 is one)", "")
+        words += ", *traced*" if "traced" in fields[name].metadata else ""
         rows.append([f"`{prefix}{name}`", *default, words, fields[name].metadata["help"]])
     return "\n".join(map(row, rows)) + "\n"
 
@@ -146,5 +154,75 @@ def says(path: Path) -> str:
     return next(line for line in comments if not line.startswith("@"))
 
 
+KEYWORDS_BEGINNING = '''\
+# ruff: noqa: E501
+# fmt: off
+"""The types of the keywords of `jaxppo.compose`. Made by `make docs`: edit schema.py instead."""
+
+from typing import Any, Literal, TypedDict
+
+
+class Keywords(TypedDict, total=False):
+    """Settings as keywords, each with what it means."""
+'''
+
+
+def keywords() -> str:
+    """The whole module of the types of keywords."""
+    found = {key: name for name, key in parse.keywords().items()}
+    lines = [KEYWORDS_BEGINNING]
+    for group in dataclasses.fields(Config):
+        cls: Any = typing.get_type_hints(Config)[group.name]
+        if "help" in group.metadata:
+            lines += keyword(found[group.name], [(Config, group)])
+            continue
+        if group.name in found:
+            lines += group_keyword(group.name)
+        classes = [cls]
+        if cls is SystemConfig:
+            classes = [system_type({"algorithm": name}) for name in ALGORITHMS]
+        fields: dict[str, list[tuple[Any, Any]]] = {}
+        for each in classes:
+            for field in dataclasses.fields(each):
+                fields.setdefault(field.name, []).append((each, field))
+        for name, places in fields.items():
+            lines += keyword(found[f"{group.name}.{name}"], places)
+    return "\n".join(lines) + "\n"
+
+
+def group_keyword(group: str) -> list[str]:
+    """A group, which takes one of the names of its files, or that of a file of the user."""
+    names = ", ".join(f'"{name}"' for name in names_of(group))
+    return [f"    {group}: Literal[{names}] | str", f'    """{group}=NAME"""']
+
+
+def keyword(name: str, places: list[tuple[Any, Any]]) -> list[str]:
+    """A setting: the types that it has in the classes of settings, and its help."""
+    options: list[str] = []
+    for cls, field in places:
+        hint, rule = typing.get_type_hints(cls)[field.name], field.metadata
+        kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        for kind in kinds:
+            options += kinds_of(kind, rule)
+        options += ["None"] if rule.get("drawn") else []
+    options = sorted(dict.fromkeys(options), key=lambda option: option == "None")
+    return [f"    {name}: {' | '.join(options)}", f'    """{places[0][1].metadata["help"]}"""']
+
+
+def kinds_of(kind: Any, rule: Any) -> list[str]:
+    """A type as source. Large integers may also be typed as 1e7, and text is one of its choices."""
+    if kind is type(None):
+        return ["None"]
+    if kind is int and (rule.get("high") or 0) >= 2**32:
+        return ["int", "float"]
+    if kind is str and rule.get("choices"):
+        names = ", ".join(f'"{name}"' for name in rule["choices"])
+        return [f"Literal[{names}]", *(["str"] if rule.get("importable") else [])]
+    if kind is str and rule.get("steps"):
+        return ["str", "int"]
+    return [kind.__name__ if typing.get_origin(kind) is None else str(kind).replace("typing.", "")]
+
+
 if __name__ == "__main__":
+    KEYWORDS.write_text(keywords())
     (HERE / "settings.md").write_text(settings())

@@ -7,7 +7,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import numpy as np
@@ -15,7 +15,9 @@ import numpy as np
 from jaxppo.algorithms.whole import Schedule, TrainOutput, train_whole
 from jaxppo.config.fields import ConfigError, as_override
 from jaxppo.config.given import with_given
+from jaxppo.config.keywords import Keywords
 from jaxppo.config.messages import flattened
+from jaxppo.config.parse import key_of_keyword
 from jaxppo.config.plan import Plan, num_members, plan
 from jaxppo.config.schema import COMMANDS, Config, LoggerConfig
 from jaxppo.deploy.collecting import Rollouts
@@ -42,12 +44,19 @@ _composing = threading.Lock()  # Hydra composes with global state
 Settings = Config | Sequence[str] | Mapping[str, Any]
 
 
-def compose(command: str = "ff_ppo", settings: Sequence[str] | Mapping[str, Any] = ()) -> Config:
-    """Return the settings of a command, checked: `jaxppo.compose("ff_ppo", ["env=cartpole"])`.
+def compose(
+    command: str = "ff_ppo",
+    settings: Sequence[str] | Mapping[str, Any] = (),
+    **keywords: Unpack[Keywords],
+) -> Config:
+    """Return the settings of a command, checked: `jaxppo.compose("ff_ppo", env="cartpole")`.
 
-    `settings` are what the command line takes, or a dict of them, which may be nested:
-    `{"env": "cartpole", "arch": {"total_timesteps": 1e6}}`. `ConfigError`, one line, if any is
-    wrong.
+    Keywords are settings that an editor completes and a type checker checks: those of `arch` and
+    `system` have their own name, such as `total_timesteps=1e6`, others that of their group before
+    it, such as `population_size=8`. `settings` are what the command line takes,
+    `["env=cartpole", "arch.total_timesteps=1e6"]`, or a dict of them, which may be nested:
+    `{"env": "cartpole", "arch": {"total_timesteps": 1e6}}`; keywords come after them.
+    `ConfigError`, one line, if any is wrong.
     """
     devices.choose_platform()
     if command not in COMMANDS:
@@ -56,6 +65,8 @@ def compose(command: str = "ff_ppo", settings: Sequence[str] | Mapping[str, Any]
             'jaxppo.compose("ff_ppo", ["env=cartpole"])'
         )
     overrides = _as_overrides(settings)
+    typed = {key_of_keyword(name): value for name, value in keywords.items()}
+    overrides += _as_overrides(typed)
     for each in overrides:
         if each.lstrip("+~").startswith("hydra"):
             raise ConfigError(f"{each}: is for the command line; jaxppo.train takes run_dir=DIR")

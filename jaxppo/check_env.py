@@ -1,11 +1,10 @@
 """Check an environment against its interface: `python -m jaxppo.check_env env=... steps=256`."""
 
 from jaxppo.config.fields import ConfigError
-from jaxppo.config.schema import Config
-from jaxppo.envs.contract import Check, check
+from jaxppo.envs.contract import check
+from jaxppo.launch.checking import trains
 from jaxppo.launch.command_line import attempt
 from jaxppo.launch.composing import compose
-from jaxppo.runtime.run.jobs import prepare
 from jaxppo.runtime.sinks.console import print_lines
 
 HELP = """Play an environment with random legal actions and report what is wrong with it:
@@ -34,22 +33,13 @@ def report(arguments: list[str]) -> None:
     config = compose("ff_ppo", [each for each in arguments if not each.startswith("steps=")])
     checks = check(config.env, int(steps))
     if not any(each.findings for each in checks):
-        checks.append(_trains(config))
+        checks.append(trains(config))
     for each in checks:
         lines = each.findings or each.hints or [each.seen]
         words = "WRONG" if each.findings else "look" if each.hints else "ok"
         print_lines(*(f"{words:<6} {each.name:<12} {' '.join(x.split())}".rstrip() for x in lines))
     if any(each.findings for each in checks):
         raise SystemExit(1)
-
-
-def _trains(config: Config) -> Check:
-    """Check what a run checks before it compiles, such as that evaluations end."""
-    try:
-        prepare(config)
-    except ConfigError as error:
-        return Check("trains", [str(error)], "")
-    return Check("trains", [], "with the default network, or the settings given")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import re
 import typing
 from collections.abc import Sequence
 from typing import Any
@@ -129,6 +130,28 @@ def known_keys(algorithms: Sequence[str] = tuple(ALGORITHMS)) -> list[str]:
             inner = dataclasses.fields(each) if dataclasses.is_dataclass(each) else ()
             keys += [f"{field.name}.{part.name}" for part in inner] or [field.name]
     return list(dict.fromkeys(keys))
+
+
+def keywords() -> dict[str, str]:
+    """Return the key that each keyword of `jaxppo.compose` stands for.
+
+    Settings of `arch` and `system`, and those without a group, have their own name. Others have
+    that of their group before it: `population_size`. A group, such as `env`, takes a name.
+    """
+    short = {key: key.removeprefix("arch.").removeprefix("system.") for key in known_keys()}
+    groups = [field.name for field in dataclasses.fields(Config) if "help" not in field.metadata]
+    named = {name: name for name in groups if name != "system"}
+    return named | {name.replace(".", "_"): key for key, name in short.items()}
+
+
+def key_of_keyword(keyword: str) -> str:
+    """Return the key that a keyword stands for; `ConfigError` if it stands for none."""
+    known = keywords()
+    if keyword in known:
+        return known[keyword]
+    usual = re.sub(r"\b(arch|system)\.", "", ELSEWHERE.get(keyword, "")).replace(".", "_")
+    near = usual or difflib.get_close_matches(keyword.lower(), known, 1, 0.0)[0]
+    raise ConfigError(f"{keyword}: no such keyword; did you mean {near}?")
 
 
 def unknown_key(key: str, more: Sequence[str] = ()) -> str:

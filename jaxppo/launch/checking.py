@@ -13,6 +13,7 @@ from jaxppo.analysis import sweep
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import CONFIG, LOCAL, plain
+from jaxppo.envs import contract
 from jaxppo.envs.contract import glance
 from jaxppo.launch.command_line import checked, endings
 from jaxppo.launch.composing import literal, without_plus
@@ -149,3 +150,12 @@ def _claim(key: str, folder: Path) -> None:
         raise ConfigError(
             f"{key}={folder}: cannot be written to ({error.strerror}); choose another"
         ) from error
+
+
+def trains(config: Config) -> contract.Check:
+    """Check an environment for what a run checks before it compiles, such as that evaluations end."""
+    try:
+        prepare(config)
+    except ConfigError as error:
+        return contract.Check("trains", [str(error)], "")
+    return contract.Check("trains", [], "with the default network, or the settings given")

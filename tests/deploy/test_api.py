@@ -26,6 +26,8 @@ from runs import logged
 import jaxppo
 from jaxppo.config import given
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.keywords import Keywords
+from jaxppo.config.parse import keywords, known_keys
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import keep_config
 from jaxppo.deploy.result import Result, arrays
@@ -549,8 +551,49 @@ def late(block: Block) -> bool:
 
 
 def main() -> Result:
-    return jaxppo.train(["env=cartpole"], on_block=late)
+    config = jaxppo.compose("ff_ppo", env="cartpole", total_timesteps=1e6, gamma=0.9, seed=None)
+    return jaxppo.train(config, on_block=late)
 """
+
+
+def test_keywords_are_the_settings_of_the_same_name() -> None:
+    """Also of a group, of a list, and beside settings as text."""
+    typed = [
+        *("env=cartpole", "env.params.max_steps_in_episode=7", "arch.total_timesteps=1e6"),
+        *("population=pbt", "population.size=4", "system.gamma=0.9", "logger.wandb_tags=[a,b]"),
+    ]
+    keywords = jaxppo.compose(
+        "rec_ppo",
+        ["env.params.max_steps_in_episode=7"],
+        env="cartpole",
+        total_timesteps=1e6,
+        population="pbt",
+        population_size=4,
+        gamma=0.9,
+        logger_wandb_tags=["a", "b"],
+    )
+    assert keywords == jaxppo.compose("rec_ppo", typed)
+
+
+def test_each_setting_has_one_keyword_with_a_type() -> None:
+    known = keywords()
+    assert len(set(known.values())) == len(known)
+    assert set(known) == set(Keywords.__annotations__)
+    assert set(known_keys()) <= set(known.values())
+
+
+@pytest.mark.parametrize(
+    "keyword, near",
+    [
+        ("total_timestep", "total_timesteps"),
+        ("lr", "actor_lr and critic_lr"),
+        ("n_envs", "total_num_envs"),
+        ("env_id", "env_name"),
+    ],
+)
+def test_an_unknown_keyword_is_refused_with_a_known_one(keyword: str, near: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{keyword}: no such keyword; did you mean {near}\?$"):
+        jaxppo.compose("ff_ppo", **{keyword: 1})
 
 
 @pytest.mark.slow
@@ -558,6 +601,7 @@ def test_a_users_program_is_typed(tmp_path: Path) -> None:
     """A misspelt name and a wrong call of a decorated objective are errors; the rest is none."""
     root = Path(__file__).resolve().parents[2]
     wrong = '\njaxppo.trian(["env=cartpole"])\nmine(3)\nlate(3)\n'
+    wrong += 'jaxppo.compose(gamma="high")\njaxppo.compose(gama=0.9)\n'
     (tmp_path / "bad.py").write_text(TYPED + wrong)
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "bad.py"],
@@ -569,4 +613,4 @@ def test_a_users_program_is_typed(tmp_path: Path) -> None:
     )
     lines = [line for line in done.stdout.splitlines() if ": error: " in line]
     kinds = [line.rpartition("[")[2].rstrip("]") for line in lines]
-    assert kinds == ["attr-defined", "call-arg", "arg-type", "arg-type"], lines
+    assert kinds == ["attr-defined", "call-arg", "arg-type", "arg-type", "call-arg"], lines

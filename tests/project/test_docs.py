@@ -281,3 +281,8 @@ def test_every_picture_of_a_page_is_made_by_a_command() -> None:
 def test_the_reference_of_settings_is_current() -> None:
     written = (ROOT / "docs" / "settings.md").read_text()
     assert generator()["settings"]() == written, "run `make docs` (python docs/settings.py)"
+
+
+def test_the_types_of_keywords_are_current() -> None:
+    made = generator()
+    assert made["keywords"]() == made["KEYWORDS"].read_text(), "run `make docs`"
