@@ -28,6 +28,8 @@ class Keywords(TypedDict, total=False):
     """with actors_wait=first: rollouts of an update, whose environments are total_num_envs; null: as many as actors"""
     max_policy_lag: int
     """with actors: updates by which the policy that collects is older than the learner's; with actors_wait=first at most, and older rollouts are discarded"""
+    act_on: Literal["device", "cpu"]
+    """for environments that are not written in JAX: where actions of training are computed: on the devices that learn (device), or on the host's CPU (cpu), which starts small networks sooner than an accelerator"""
     learn: bool
     """false: collect and evaluate, but change no parameters, to debug an environment"""
     total_timesteps: int | float | None
@@ -52,6 +54,8 @@ class Keywords(TypedDict, total=False):
     """on NaN or infinity in training: stop (at the end of the block), or skip (and count) such gradient steps"""
     precision: Literal["float32", "tf32", "bf16", "highest"] | None
     """of the networks' matrix products: float32 (as JAX does: TF32 on NVIDIA GPUs, bfloat16 on TPUs), tf32 (or better), highest (full float32), or bf16 (torsos in bfloat16; parameters, sums, losses and statistics stay float32); null: float32 on CPUs, tf32 on accelerators"""
+    fused: bool | None
+    """true: on GPUs, compute PPO's MLPs (of up to 128 units; tanh, relu or silu) with their heads in one kernel; not with precision=highest; false: layer by layer; null: where that was measured to be faster, so far nowhere"""
     compiler: Literal["thorough", "quick"]
     """on CPUs: thorough, or quick (for runs of seconds, with jaxlib up to 0.11.0: programs compile in about two thirds of the time with 0.3 GB less memory, and run at 0.8 to 0.9 of the speed)"""
     profile: str | None
@@ -212,7 +216,7 @@ class Keywords(TypedDict, total=False):
     """KL(old || new) of a state, in nats, above which the loss of the policy only reduces it"""
     auxiliary_coef: float
     """weight of predicting the next embedding and the reward, in the critic's loss"""
-    env: Literal["acrobot", "asterix", "batch", "breakout", "cartpole", "cartpole_no_velocity", "catch", "deep_sea", "discounting_chain", "four_rooms", "freeway", "frozen_lake", "gymnasium", "gymnax", "memory_chain", "mountain_car", "mountain_car_continuous", "pendulum", "pendulum_no_velocity", "point_robot", "reacher", "seaquest", "space_invaders", "t_maze", "umbrella_chain", "brax/ant", "brax/halfcheetah", "brax/hopper", "brax/humanoid", "brax/walker2d", "craftax/classic", "craftax/symbolic", "jumanji/game_2048", "jumanji/maze", "jumanji/snake", "jumanji/tetris", "navix/door_key", "navix/empty", "pgx/connect_four", "pgx/tic_tac_toe", "playground/cartpole_balance", "xminigrid/empty"] | str
+    env: Literal["acrobot", "asterix", "batch", "breakout", "cartpole", "cartpole_no_velocity", "catch", "deep_sea", "discounting_chain", "four_rooms", "freeway", "frozen_lake", "gate", "gymnasium", "gymnax", "memory_chain", "mountain_car", "mountain_car_continuous", "pendulum", "pendulum_no_velocity", "point_robot", "reacher", "seaquest", "space_invaders", "t_maze", "umbrella_chain", "brax/ant", "brax/halfcheetah", "brax/hopper", "brax/humanoid", "brax/walker2d", "craftax/classic", "craftax/symbolic", "jumanji/game_2048", "jumanji/maze", "jumanji/snake", "jumanji/tetris", "navix/door_key", "navix/empty", "pgx/connect_four", "pgx/tic_tac_toe", "playground/cartpole_balance", "xminigrid/empty"] | str
     """env=NAME"""
     env_library: Literal["gymnax", "brax", "craftax", "jumanji", "navix", "pgx", "playground", "xminigrid", "gymnasium", "envpool"]
     """written in JAX: gymnax, brax, craftax, jumanji, navix, pgx, playground, xminigrid; not in JAX: gymnasium, envpool"""
@@ -234,6 +238,8 @@ class Keywords(TypedDict, total=False):
     """in evaluations: random (each episode draws its parameters), or fixed (they have their defaults, or the values in env.params)"""
     env_curriculum: dict[str, Any]
     """gymnax: parameters that change linearly over a share of the updates, from a number or bounds to others: {gravity: {start: 5, end: 9.8, share: 0.5}}; evaluations are at the end"""
+    env_gymnax_legacy: bool
+    """target was written for gymnax 0.0.x: done of its step_env holds the time limit too, which we tell apart"""
     env_resets: Literal["each", "optimistic", "cached", "pool"]
     """start of later episodes: each (its own reset), optimistic (one reset for reset_ratio environments, shared if several end at once), cached (one of the first episodes' starts), pool (the next of pool_size starts that are made before each rollout)"""
     env_pool_size: int
@@ -245,7 +251,7 @@ class Keywords(TypedDict, total=False):
     env_frame_stack: int
     """last observations of the episode that the policy sees, concatenated along the last axis"""
     env_extras: list[str]
-    """entries to add to the observation: last_action, last_reward, step"""
+    """entries to add to the observation: last_action, last_reward, step, agent"""
     env_metrics: list[str]
     """numbers that the environment tells besides the reward, each with how it adds up over an episode (last, sum, mean or max; without: last), such as [success, x_position:mean]"""
     env_action_mask: str | None

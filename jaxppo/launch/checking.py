@@ -153,7 +153,7 @@ def _claim(key: str, folder: Path) -> None:
 
 
 def trains(config: Config) -> contract.Check:
-    """Check an environment for what a run checks before it compiles, such as that evaluations end."""
+    """Check an environment for what a run checks first, such as that evaluations end."""
     try:
         prepare(config)
     except ConfigError as error:
