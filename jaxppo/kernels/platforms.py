@@ -66,6 +66,7 @@ class Forms:
 # 1.18 at L, 1.27 with an LSTM, 1.15 with 32,768 environments, but 0.87 with 1,024 members, when its
 # bound counted the bytes of one. Joined gates 2.24. Stacked sums 1.07, resets without a branch
 # 1.06, associative sums 1.02 at L. Blocks of 2 steps 1.20 beside 16, and 128 steps 0.24.
+# No GPU has run the kernels of `fused` yet (docs/accelerators.md).
 # tests/extras/test_targets.py keeps the number of kernels. TPUs were not timed; on a TPU v5e
 # packing raises the number of operations, since it changes how arrays are tiled.
 FORMS = {

@@ -200,6 +200,9 @@ SETTINGS = {
         *("env=cartpole", "arch.total_num_envs=4096", "system.num_minibatches=16"),
         "arch.fused=true",
     ],
+    "16 members, fused": [
+        *("env=cartpole", "arch.total_num_envs=4", "arch.num_seeds=16", "arch.fused=true")
+    ],
     "16 members": ["env=cartpole", "arch.total_num_envs=4", "arch.num_seeds=16"],
     "CNN": ["env=breakout", "arch.total_num_envs=64", "system.num_minibatches=8"],
     "LSTM": ["env=cartpole", "network=lstm", "arch.total_num_envs=512"],
@@ -213,6 +216,7 @@ MOST = {  # (target, setting) -> the most kernels of an environment step, of a m
     ("h200", "L"): (14, 50),
     ("h200", "L, fused"): (13, 18),
     ("a100", "L, fused"): (13, 18),
+    ("h200", "16 members, fused"): (11, 18),
     ("h200", "16 members"): (12, 45),
     ("h200", "CNN"): (28, 40),
     ("h200", "LSTM"): (20, 1000),
