@@ -65,7 +65,7 @@ def test_spaces_of_stacks() -> None:
     low, high = np.zeros((5, 1)), np.arange(5.0)[:, None]  # which are broadcast
     one = Box((5, 3), "float32", bound_of(low), bound_of(high))
     named = {"name": "one", "action_space": Discrete(2), "time_limit": None, "pool_size": 0}
-    env: Any = types.SimpleNamespace(**named, observation_space=one)
+    env: Any = types.SimpleNamespace(**named, observation_space=one, num_agents=1, pads=False)
     space = Frames(env, 2, "action_mask").observation_space
     assert space.shape == (5, 6)
     np.testing.assert_array_equal(np.asarray(space.high), np.broadcast_to(high, (5, 6)))
