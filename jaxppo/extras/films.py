@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.messages import count
-from jaxppo.deploy.episodes import Episode, totals
+from jaxppo.deploy.episodes import Episode, check_alone, totals
 from jaxppo.deploy.policy import Playing, TrainedPolicy, check_count
 from jaxppo.envs import is_simulated
 from jaxppo.extras.drawings import (
@@ -68,6 +68,7 @@ def render(settings: Rendering) -> None:
     if settings.wandb:
         check_is_logged(Path(settings.run))
     policy = settings.load()
+    check_alone(policy.system)
     drawn = drawing(policy.system.evaluation_env)
     out = output_folder(settings.out or settings.run)
     episodes = play(policy, drawn, settings.episodes)
@@ -131,6 +132,7 @@ def film(
     """
     check_count("episodes", episodes)
     check_count("max_frames", max_frames)
+    check_alone(policy.system)
     drawn = drawing(policy.system.evaluation_env)
     every = play(policy, drawn, episodes)
     scores = choose(*scores_of(policy, every))
