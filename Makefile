@@ -14,7 +14,7 @@ NEWEST_PYTHON ?= python3.13
 LIBRARIES := brax,craftax,jumanji,navix,pgx,playground,xminigrid
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all slow adapters test-versions check format docs site pictures bench bench-peers bench-accelerator results clean
+.PHONY: help run test test-all slow adapters test-versions test-oldest test-newest check format docs site pictures bench bench-peers bench-accelerator results clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,8 +34,12 @@ slow: $(INSTALLED) ## the learning runs
 adapters: $(ADAPTERS)/.installed ## the contract of other libraries' environments, in .venv-adapters
 	$(ADAPTERS)/bin/python -m pytest -m slow tests/envs/test_adapters.py
 
-test-versions: $(OLDEST)/.installed $(NEWEST)/.installed ## `make test` with the oldest and the newest versions that pyproject.toml allows
+test-versions: test-oldest test-newest ## `make test` with the oldest and the newest versions that pyproject.toml allows
+
+test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/python -m pytest -n auto -m 'not slow and not long' $(ARGS)
+
+test-newest: $(NEWEST)/.installed
 	$(NEWEST)/bin/python -m pytest -n auto -m 'not slow and not long' $(ARGS)
 
 check: $(COMPILERS) ## format, lint, types and all tests, as continuous integration runs them

@@ -27,7 +27,7 @@ from PIL import Image
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "benchmarks" / "results"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-RUN = ("jaxppo.ff_ppo", "env=cartpole", "arch.total_num_envs=4096", "hydra.run.dir=run")
+RUN = ("jaxppo.ff_ppo", "env=cartpole", "hydra.run.dir=run")
 
 
 @dataclasses.dataclass(frozen=True)

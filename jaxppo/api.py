@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import re
 import threading
+import typing
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ import jax
 import numpy as np
 
 from jaxppo.algorithms.whole import Schedule, TrainOutput, train_whole
-from jaxppo.config.fields import ConfigError, as_override
+from jaxppo.config.fields import ConfigError, as_override, check, variable_names
 from jaxppo.config.given import with_given
 from jaxppo.config.keywords import Keywords
 from jaxppo.config.messages import flattened
@@ -286,11 +287,24 @@ class WholeRun:
         `jit`, `vmap`, `shard_map(..., check_vma=False)`, and inside other programs. Under `vmap`
         row `i` is the run of that key alone, up to the order of sums. NaN, infinity and empty
         action masks do not stop the run; look at `metrics["nonfinite_loss"]` and
-        `metrics["empty_mask"]`. `ConfigError` if `key` is not a typed key.
+        `metrics["empty_mask"]`. `ConfigError` if `key` is not a typed key, or if a hyperparameter
+        breaks the rule of its setting; traced values are not checked.
         """
         check_key(key)
         given = self.hyperparameters if hyperparameters is None else hyperparameters
+        self._check(given)
         return train_whole(self.system, self.schedule, key, given)
+
+    def _check(self, hyperparameters: Hyperparameters) -> None:
+        """Raise `ConfigError` if a number that is not traced breaks the rule of its setting."""
+        settings = self.config.system
+        hints = typing.get_type_hints(type(settings))
+        rules = {field.name: field.metadata for field in dataclasses.fields(settings)}
+        for name in variable_names(settings):
+            found = vars(hyperparameters).get(name)
+            if found is not None and not isinstance(found, jax.core.Tracer):
+                for value in (np.min(found), np.max(found)):
+                    check(f"hyperparameters.{name}", float(value), hints[name], rules[name])
 
     @property
     def steps_per_update(self) -> int:

@@ -367,7 +367,7 @@ class Keywords(TypedDict, total=False):
     logger_sinks: list[dict[str, Any]]
     """your own sinks, each with an import path (_target_) and arguments; see docs/sinks.md"""
     resume: str | None
-    """directory of a run to resume, up to its budget, or further with a larger arch.total_timesteps or arch.num_updates"""
+    """directory of a run to resume, up to its budget, or further with a larger arch.total_timesteps or arch.num_updates; on a command line also true: that of hydra.run.dir or hydra.sweep.dir, if it has begun"""
     init_from: str | None
     """directory of a run whose policy a new run begins with: parameters and observation statistics; the optimiser and the budget are new"""
     init_which: str | int

@@ -688,7 +688,8 @@ class Config:
     resume: str | None = setting(
         None,
         "directory of a run to resume, up to its budget, or further with a larger "
-        "arch.total_timesteps or arch.num_updates",
+        "arch.total_timesteps or arch.num_updates; on a command line also true: that of "
+        "hydra.run.dir or hydra.sweep.dir, if it has begun",
     )
     init_from: str | None = setting(
         None,

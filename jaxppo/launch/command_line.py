@@ -31,7 +31,7 @@ from jaxppo.launch.composing import (
     help_of,
 )
 from jaxppo.launch.errors import one_line, open_streams, refuse
-from jaxppo.launch.resuming import resume_overrides, settings_of, sweep_of
+from jaxppo.launch.resuming import resume_overrides, resumed_here, settings_of, sweep_of
 from jaxppo.runtime.hosts import devices, processes
 from jaxppo.runtime.run.jobs import Prepared
 from jaxppo.runtime.simulated.remote import ClusterWarning
@@ -83,6 +83,7 @@ def main(config_name: str, run: Callable[..., float]) -> None:
 
     with one_line(), endings, _warnings_as_lines():
         check_plugin(sys.argv[1:])
+        sys.argv[1:] = resumed_here(sys.argv[1:])
         overrides, flags = _split(sys.argv[1:])
         check_groups(overrides)
         if (sweep := sweep_of(overrides)) is not None:

@@ -17,7 +17,7 @@ from jaxppo.config.parse import known_keys, parse, unknown_key
 from jaxppo.config.schema import ArchConfig, Config
 from jaxppo.config.stored import CONFIG, LOCAL, plain, read_config, with_local
 from jaxppo.config.trust import check_trust
-from jaxppo.launch.composing import composed, literal, plain_settings, typed_text
+from jaxppo.launch.composing import composed, for_hydra, literal, plain_settings, typed_text
 from jaxppo.runtime.store.directories import check_is_run, check_tree
 
 SWEEP = "multirun.yaml"  # what Hydra writes of its settings in the directory of a sweep
@@ -37,6 +37,48 @@ def resume_overrides(arguments: Sequence[str]) -> list[str]:
         if re.match(r"\+{0,2}hydra\.run\.dir=", argument):
             raise ConfigError(f"{argument}: a resumed run stays in its directory; leave it out")
     return [f"hydra.run.dir={quoted(literal(run_dir))}", "hydra.output_subdir=null"]
+
+
+def resumed_here(arguments: Sequence[str]) -> list[str]:
+    """Return arguments in which `resume=true` is the directory of the command, if that has begun.
+
+    If it has not, `resume=true` is left out. `ConfigError` if the arguments name no directory, or
+    if those of a sweep are not the ones that began it.
+    """
+    typed, value = _resumed(arguments)
+    if value != "true":
+        return list(arguments)
+    sweeps = bool({"-m", "--multirun"} & set(arguments))
+    key = "hydra.sweep.dir" if sweeps else "hydra.run.dir"
+    places = [each for each in arguments if is_setting(each, key)]
+    folder = typed_text(places[-1].partition("=")[2]) if places else None
+    if folder is None:
+        raise ConfigError(f"{typed}: goes on in the directory of the command; add {key}=DIR")
+    others = [each for each in arguments if not is_setting(each, "resume")]
+    if not (Path(folder) / (SWEEP if sweeps else CONFIG)).is_file():
+        return others
+    if sweeps:
+        _check_same_sweep(Path(folder), others)
+        return [as_override("resume", folder)]
+    return [*(each for each in others if each not in places), as_override("resume", folder)]
+
+
+def _check_same_sweep(folder: Path, arguments: Sequence[str]) -> None:
+    """Raise `ConfigError` if a sweep was begun with other settings than these."""
+    begun = [
+        for_hydra(each.lstrip("+"))
+        for each in OmegaConf.select(
+            OmegaConf.load(folder / SWEEP), "hydra.overrides.task", default=[]
+        )
+    ]
+    now = [for_hydra(each.lstrip("+")) for each in arguments if "=" in each]
+    now = [each for each in now if not each.startswith("hydra")]
+    if differ := sorted({*begun} ^ {*now}):
+        shown = ", ".join(each.lstrip("+") for each in differ)
+        raise ConfigError(
+            f"resume=true: the sweep in {folder} was begun with other settings ({shown}); give the "
+            f"same ones, or another hydra.sweep.dir"
+        )
 
 
 def sweep_of(arguments: Sequence[str]) -> Path | None:

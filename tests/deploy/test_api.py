@@ -575,6 +575,16 @@ def test_keywords_are_the_settings_of_the_same_name() -> None:
     assert keywords == jaxppo.compose("rec_ppo", typed)
 
 
+def test_a_whole_run_refuses_a_number_that_breaks_its_rule() -> None:
+    """One that is traced cannot be looked at."""
+    whole = jaxppo.make_train(coin())
+    for wrong in (-1.0, jnp.array([1e-3, -1.0]), jnp.nan):
+        with pytest.raises(ConfigError, match=r"^hyperparameters\.actor_lr=(-1.0|nan): must be "):
+            whole(jax.random.key(0), whole.hyperparameters.replace(actor_lr=wrong))
+    right = whole.hyperparameters.replace(actor_lr=1e-3)
+    jax.eval_shape(whole, jax.random.key(0), right)
+
+
 def test_each_setting_has_one_keyword_with_a_type() -> None:
     known = keywords()
     assert len(set(known.values())) == len(known)

@@ -43,7 +43,7 @@ from jaxppo.extras.tuning import split
 from jaxppo.launch import command_line, composing, sweeping
 from jaxppo.launch.composing import compose
 from jaxppo.launch.errors import explain
-from jaxppo.launch.resuming import compose_run, resume_overrides
+from jaxppo.launch.resuming import compose_run, resume_overrides, resumed_here
 from jaxppo.runtime.run.compiling import TooLargeError
 from jaxppo.runtime.run.jobs import Job, TrainingError
 from jaxppo.runtime.store.directories import only_run_in
@@ -427,6 +427,30 @@ def test_what_cannot_be_resumed_is_refused(earlier: Path, typed: str, key: str) 
     words = [word.format(earlier=earlier) for word in typed.split()]
     with pytest.raises(ConfigError, match=re.escape(key)):
         resume_overrides(words)
+
+
+def test_resume_true_begins_and_then_goes_on(earlier: Path, cwd: Path) -> None:
+    """A run keeps the settings that are typed, so that others are refused; a sweep's are equal."""
+    run, new = [f"hydra.run.dir='{earlier}'"], ["hydra.run.dir=new"]
+    assert resumed_here(["a=1", *new, "resume=true"]) == ["a=1", *new]
+    assert resumed_here(["a=1", *run, "resume=true"]) == [
+        "a=1",
+        as_override("resume", str(earlier)),
+    ]
+    assert resumed_here(["a=1", "resume=other", *run]) == ["a=1", "resume=other", *run]
+    sweep = ["-m", "env=cartpole", "system.gamma=0.9,0.99", f"hydra.sweep.dir='{cwd}/swept'"]
+    assert resumed_here([*sweep, "resume=true"]) == sweep
+    (cwd / "swept").mkdir()
+    task = ["env=cartpole", "++system.gamma=0.9,0.99"]  # as the command line hands it to Hydra
+    OmegaConf.save({"hydra": {"overrides": {"task": task}}}, cwd / "swept" / "multirun.yaml")
+    assert resumed_here([*sweep, "resume=true"]) == [as_override("resume", f"{cwd}/swept")]
+    for words, message in (
+        ([*sweep, "system.epochs=1", "resume=true"], r"other settings \(system.epochs=1\)"),
+        (["-m", "env=cartpole", "resume=true", *new], "add hydra.sweep.dir=DIR"),
+        (["env=cartpole", "resume=true"], "add hydra.run.dir=DIR"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            resumed_here(words)
 
 
 def test_a_run_is_resumed_only_where_it_is(launch: Any, cwd: Path, earlier: Path) -> None:
