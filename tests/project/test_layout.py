@@ -75,7 +75,10 @@ LIBRARIES = {  # a library -> the wings and modules that may import it
     "cloudpickle": {"simulators.pool"},  # a dependency of gymnasium
     "ray": {"runtime.simulated.remote"},
     "mujoco_playground": {"envs.playground"},
-    **{x: {f"envs.{x}"} for x in ("brax", "craftax", "envpool", "jumanji", "navix", "pgx")},
+    **{
+        x: {f"envs.{x}"}
+        for x in ("brax", "craftax", "envpool", "jaxmarl", "jumanji", "navix", "pgx")
+    },
     "xminigrid": {"envs.xminigrid"},
     "orbax": {"runtime.store.checkpoint"},
     "matplotlib": {"analysis.charts", "extras.drawings", "runtime.sinks.plot"},
