@@ -53,7 +53,7 @@ SPINE = {
 OF_SOME = {"ppo", "ppo_data", "ppo_settings", "adaptation", "pqn", "reppo", "objectives"}
 OF_SOME |= {"actor_critic", "distributional_ppo"}
 
-USED_EXTRAS = ("gymnasium", "hub", "onnx", "ray", "tensorboard", "wandb")
+USED_EXTRAS = ("gymnasium", "hub", "jaxmarl", "onnx", "ray", "tensorboard", "wandb")
 NOWHERE = set[str]()
 LIBRARIES = {  # a library -> the wings and modules that may import it
     "jax": {*WINGS, *COMMANDS, DOOR} - {"config", "simulators"},
