@@ -4,6 +4,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
 from own_envs import Count
 
 from jaxppo.types import Box, Discrete
@@ -73,6 +75,80 @@ class Leaving:
         state = {"obs": obs, "there": there & ~leaves}
         told = {"there": there.sum(), "time": obs[0, 0]}
         return state, obs, reward, leaves & ~last, leaves & last, told
+
+
+class Still(Leaving):
+    """Has no random numbers."""
+
+    def reset(self, key: jax.Array) -> Any:
+        start = jnp.zeros((3, 3)).at[:, 1].set(1.5)
+        return {"obs": start, "there": jnp.ones(3, bool)}, start
+
+
+class StillParallel:
+    """The same as a parallel environment of PettingZoo."""
+
+    possible_agents: Any = ("a", "b", "c")
+
+    def __init__(self, limit: int = 4) -> None:
+        self.limit = limit
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Box(0, 100, (3,), np.float32)
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None) -> Any:
+        self.agents = list(self.possible_agents)
+        self.obs = {agent: np.array([0, 1.5, 0], np.float32) for agent in self.agents}
+        return dict(self.obs), {}
+
+    def step(self, actions: Any) -> Any:
+        assert sorted(actions) == sorted(self.agents)
+        there, late = self.agents, self.obs[self.agents[0]][0] + 1 >= self.limit
+        obs = {x: self.obs[x] + np.array([1, 0, 1], np.float32) for x in there}
+        self.obs = obs
+        reward = {x: float(len(there)) for x in there}
+        terminated = {x: bool(actions[x] == 1 and x != "c") for x in there}
+        truncated = {x: bool((actions[x] == 1 and x == "c") or late) for x in there}
+        self.agents = [x for x in there if not terminated[x] and not truncated[x]]
+        return dict(obs), reward, terminated, truncated, {}
+
+    def close(self) -> None:
+        self.agents = []
+
+
+class StillWorlds:
+    """The same as one object; of agents that are over it says what it likes."""
+
+    num_agents, time_limit = 3, 4
+    observation_space, action_space = spaces.Box(0, 100, (3,), np.float32), spaces.Discrete(2)
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs
+
+    def reset(self, seed: int) -> Any:
+        self.there = np.ones((self.num_envs, 3), bool)
+        self.time = np.zeros(self.num_envs, np.float32)
+        return self._see(), {}
+
+    def step(self, actions: Any) -> Any:
+        assert actions.shape == (self.num_envs, 3)
+        there, last = self.there, np.arange(3) == 2
+        self.time += 1
+        reward = np.broadcast_to(there.sum(1, keepdims=True), there.shape).astype(np.float32)
+        terminated = (actions == 1) & ~last
+        truncated = (actions == 1) & last | (self.time == 4)[:, None]
+        final = self._see()
+        self.there = there & ~terminated & ~truncated
+        over = ~self.there.any(1)
+        self.time[over], self.there[over] = 0, True
+        return self._see(), reward, terminated, truncated, final, {}
+
+    def _see(self) -> Any:
+        time = np.broadcast_to(self.time[:, None], self.there.shape)
+        return np.stack([time, np.full_like(time, 1.5), time], 2)
 
 
 class Team(One):

@@ -53,11 +53,12 @@ def check(config: Config, env: Environment, num_envs: int, num_devices: int) -> 
         )
     if arch.actors_on == "ray":
         _check_ray(config, num_devices)
-    if num_envs % arch.rollouts_per_update:
+    if num_envs % (arch.rollouts_per_update * env.num_agents):
         name = "actors" if arch.actors_per_update is None else "actors_per_update"
         raise ConfigError(
-            f"arch.{name}={arch.rollouts_per_update}: does not divide the {num_envs} environments "
-            "of each device and update batch; take a divisor"
+            f"arch.{name}={arch.rollouts_per_update}: does not divide the "
+            f"{num_envs // env.num_agents} environments of each device and update batch; take a "
+            "divisor"
         )
 
 

@@ -10,11 +10,11 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.given import is_given
 from jaxppo.config.importing import imported
 from jaxppo.config.schema import EnvConfig
-from jaxppo.envs import unknown
+from jaxppo.envs import refuse, unknown
 from jaxppo.envs.gymnasium import names
 from jaxppo.envs.simulated import Simulated, check_running, pools, refuse_settings
 from jaxppo.simulators import making
-from jaxppo.simulators.batch import Batch, spaces_of, worlds_of
+from jaxppo.simulators.batch import TEAM_RETURN, Batch, spaces_of, worlds_of
 
 
 def make(config: EnvConfig) -> Simulated:
@@ -55,11 +55,8 @@ def make(config: EnvConfig) -> Simulated:
                 f"{name}: has num_envs={one.num_envs}, but was called with num_envs=1; it must "
                 "make as many worlds as it is asked for"
             )
-        if getattr(one, "num_agents", 1) > 1:
-            raise ConfigError(
-                f"{name}: has num_agents={one.num_agents}; several agents of a world can be "
-                "trained only if it is written in JAX, see docs/agents.md"
-            )
+        if worlds.num_agents > 1:
+            _check_agents(config, name)
         if config.metric_kinds and not worlds.tells:
             raise ConfigError(
                 f"env.metrics=[{', '.join(config.metric_kinds)}]: {name} tells them of the next "
@@ -70,5 +67,13 @@ def make(config: EnvConfig) -> Simulated:
         if limit is not None:
             limit += worlds.late
         spaces = spaces_of(one)
-    start = pools(config, factory, Batch)
-    return Simulated(name, *spaces, limit, start, in_waves=not worlds.each)
+    own = [TEAM_RETURN] if worlds.num_agents > 1 else []
+    num_agents = worlds.num_agents
+    start = pools(config, factory, partial(Batch, num_agents=num_agents), own)
+    return Simulated(name, *spaces, limit, start, in_waves=not worlds.each, num_agents=num_agents)
+
+
+def _check_agents(config: EnvConfig, name: str) -> None:
+    """Raise `ConfigError` for settings that worlds of several agents do not have."""
+    why = f"is not for simulators with several agents ({name}); leave it out"
+    refuse(config, ("metrics", "processes", "isolated", "on_error", "step_timeout"), why)

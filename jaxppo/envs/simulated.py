@@ -42,7 +42,7 @@ class Simulated:
     `reset` is a placeholder of the right shapes; `runtime.simulated` collects and evaluates.
     """
 
-    pool_size, num_agents, pads = 0, 1, False
+    pool_size = 0
 
     def __init__(
         self,
@@ -54,8 +54,10 @@ class Simulated:
         make_drawn: Callable[[], Any] | None = None,
         *,
         in_waves: bool = False,
+        num_agents: int = 1,
     ) -> None:
         self.name, self.time_limit = name, time_limit
+        self.num_agents, self.pads = num_agents, num_agents > 1
         self.in_waves = in_waves  # episodes of evaluations can only start all at once
         observations, self._form = _leaves(name, "observation", observation_space)
         actions, form = _leaves(name, "action", action_space)
@@ -174,9 +176,15 @@ def check_running(config: EnvConfig) -> None:
 
 
 def pools(
-    config: EnvConfig, factory: Callable[..., Any], kind: Callable[..., Any] = Group
+    config: EnvConfig,
+    factory: Callable[..., Any],
+    kind: Callable[..., Any] = Group,
+    own: Sequence[str] = (),
 ) -> Callable[[Simulated, int], Pool]:
-    """Return what makes a `Pool` of what `factory` makes, as the settings say."""
+    """Return what makes a `Pool` of what `factory` makes, as the settings say.
+
+    `own` are metrics that are kept besides those of the settings.
+    """
 
     def start(env: Simulated, num: int) -> Pool:
         return Pool(
@@ -189,7 +197,7 @@ def pools(
             restart=config.on_error == "restart",
             timeout=config.step_timeout,
             kind=kind,
-            metrics=[*config.metric_kinds],
+            metrics=[*own, *config.metric_kinds],
         )
 
     return start

@@ -21,6 +21,7 @@ from jaxppo.simulators.spaces import Arrays, Leaf, array_of, batch_of, write
 from jaxppo.simulators.told import lookup
 
 OWN_STEP = "observation, reward, terminated, truncated, final observation, info"
+TEAM_RETURN = "team_return"
 _CPU = 1, 3  # kinds of devices in DLPack: the host's memory, also if it is pinned
 
 
@@ -43,6 +44,8 @@ class Keep(Protocol):
 class Batch:
     """The rows `rows` of `arrays`, all worlds of one object that `make(num_envs=N)` makes.
 
+    With `num_agents` each agent of a world has a row.
+
     As `group.Group`, but any fault concerns all worlds: with `restart` the object is made anew.
     """
 
@@ -54,7 +57,9 @@ class Batch:
         observations: Sequence[Leaf],
         *,
         restart: bool,
+        num_agents: int = 1,
     ) -> None:
+        self._num_agents = num_agents
         self._make, self._rows, self._arrays = make, list(rows), arrays
         self._leaves, self._restart = list(observations), restart
         self._part = slice(self._rows[0], self._rows[-1] + 1)
@@ -64,7 +69,7 @@ class Batch:
 
     def _make_object(self) -> None:
         with without_repeats():
-            env = self._make(num_envs=len(self._rows))
+            env = self._make(num_envs=len(self._rows) // self._num_agents)
         self._worlds, self._space, self._steps = worlds_of(env), spaces_of(env)[1], 0
         self._like: Callable[[np.ndarray], Any] | None = None
         # Of each metric, which worlds have told it since their episode started
@@ -98,6 +103,8 @@ class Batch:
         self._steps += 1
         try:
             actions = batch_of(self._space, [x[part] for x in arrays.action])
+            if self._num_agents > 1:
+                actions = mapped(lambda x: x.reshape(-1, self._num_agents, *x.shape[1:]), actions)
             self._read(self._worlds.step(mapped(self._like, actions), resets))
             if not resets:
                 for obs, final in zip(arrays.obs, arrays.final, strict=True):
@@ -151,6 +158,7 @@ class Batch:
             ("truncated", truncated),
         ):
             getattr(arrays, name)[part] = _numbers(name, value, len(self._rows))
+        arrays.alive[part] = self._worlds.alive
         over = arrays.terminated[part] | arrays.truncated[part]
         if self._keep is None:
             self._write(arrays.obs, obs, np.ones_like(over))
@@ -168,7 +176,7 @@ class Batch:
             found = _told(info, name, len(self._rows))
             arrays.metrics[name][part] = found
             known |= ~np.isnan(found)
-            if not known[over & arrays.stepping[part]].all():
+            if name != TEAM_RETURN and not known[over & arrays.stepping[part]].all():
                 raise ReturnedError(
                     f"an episode ends, and its info has never told {name} of env.metrics"
                 )
@@ -217,6 +225,8 @@ class Worlds:
 
     each = False  # whether `reset` starts single worlds, each with its seed; else all by one seed
     late = False  # whether episodes of training end one step late
+    num_agents = 1  # of a world
+    alive: Any = True  # which rows acted in the last step
     tells = True  # whether the info of a step is that of the episode, also where it ends
 
     def __init__(self, env: Any) -> None:
@@ -241,6 +251,62 @@ class Worlds:
             getattr(self._env, "close", lambda: None)()
         except ANY_ERROR:  # its results no longer matter
             return
+
+
+class _Agents(Worlds):
+    """An object whose worlds have `num_agents` agents `A`: one row for each, `N = W A`.
+
+    Its arrays are `[W, A, ...]`; reward and flags may be `[W]`, for all agents. An agent that ends
+    before its world pads: it is not alive, and each of its steps terminates without a reward.
+    """
+
+    tells = False  # what a world tells belongs to no single row
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.num_agents = int(env.num_agents)
+        self._shape = int(env.num_envs), self.num_agents
+
+    def reset(self, chosen: np.ndarray, seeds: np.ndarray) -> Any:
+        self._left, self._total = np.ones(self._shape, bool), np.zeros(self._shape[0], np.float32)
+        return mapped(self._rows, super().reset(chosen, seeds))
+
+    def step(self, actions: Any, resets: bool) -> Sequence[Any]:
+        obs, *found, final, _ = super().step(actions, resets)
+        alive = self._left
+        names = "reward", "terminated", "truncated"
+        reward, terminated, truncated = map(self._each, names, found)
+        terminated, truncated = terminated.astype(bool), truncated.astype(bool)
+        reward = np.where(alive, reward, 0).astype(np.float32)
+        left = alive & ~terminated & ~truncated
+        over = ~left.any(1)
+        self._total += reward.sum(1)
+        first = alive & (np.cumsum(alive, 1) == 1) & over[:, None]  # tells for its world
+        told = np.where(first, self._total[:, None], np.nan)
+        self._total[over], left[over] = 0, True
+        self.alive, self._left = alive.reshape(-1), left
+        values = reward, terminated | ~alive, truncated & alive
+        obs, final = mapped(self._rows, obs), mapped(self._rows, final)
+        return obs, *(x.reshape(-1) for x in values), final, {TEAM_RETURN: told.reshape(-1)}
+
+    def _each(self, name: str, x: Any) -> np.ndarray:
+        """Return numbers of each agent, `[W, A]`."""
+        x = _on_host(x)
+        if x.shape not in (self._shape[:1], self._shape):
+            raise ReturnedError(
+                f"{name} has shape {x.shape}, and must have {self._shape}, or {self._shape[:1]} "
+                "for all agents"
+            )
+        each: np.ndarray = np.broadcast_to(x.reshape(*x.shape, *(1,) * (2 - x.ndim)), self._shape)
+        return each
+
+    def _rows(self, x: Any) -> np.ndarray:
+        """Map `[W, A, ...]` to `[N, ...]`."""
+        x = _on_host(x)
+        if x.shape[:2] != self._shape:
+            raise ReturnedError(f"observation has shape {x.shape}, and must begin {self._shape}")
+        rows: np.ndarray = x.reshape(-1, *x.shape[2:])
+        return rows
 
 
 class _Vector(Worlds):
@@ -357,7 +423,10 @@ def worlds_of(env: Any) -> Worlds:
             raise TypeError(
                 f"{type(env).__name__} is no simulator of several worlds, since it has no {part}"
             )
-    return Worlds(env)
+    num = getattr(env, "num_agents", 1)
+    if not isinstance(num, int) or num < 1:
+        raise TypeError(f"its num_agents={num!r} must be an integer, at least 1")
+    return _Agents(env) if num > 1 else Worlds(env)
 
 
 def spaces_of(env: Any) -> tuple[Any, Any]:

@@ -179,6 +179,7 @@ class Arrays:
         self.reward = take((), np.float32)
         self.terminated = take((), bool)
         self.truncated = take((), bool)
+        self.alive = take((), bool)  # of several agents in a world: which of them acted
         self.stepping = take((), bool)  # which environments the next command is for
         self.seed = take((), np.int64)  # of the next reset; -1: the environment goes on drawing
         self.current = take((), np.int64)  # row 0 of a process: the row that it steps now

@@ -160,6 +160,35 @@ def test_a_batch_simulator_gives_the_numbers_of_single_ones(
     same(known, train(*WORLDS, METRICS, *settings))
 
 
+OF_AGENTS = (
+    *("arch.total_num_envs=6", "system.normalize_observations=true", "arch.num_eval_episodes=5"),
+    "system.normalize_rewards=true",
+)
+PARALLEL = (
+    "env.target=jaxppo.simulators.pettingzoo.Parallel",
+    "+env.kwargs.make=worlds.StillParallel",
+)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("env.target=worlds.StillWorlds",),
+        pytest.param((*PARALLEL, *LOCKSTEP), marks=pytest.mark.long),
+        pytest.param(
+            (*PARALLEL, "network=gru", "system.sequence_length=4"), marks=pytest.mark.long
+        ),
+    ],
+)
+def test_worlds_with_agents_have_the_numbers_of_jax(settings: tuple[str, ...]) -> None:
+    """Agents that end before their world pad, and are counted by world in evaluations."""
+    same_too = [x for x in settings if x.startswith(("network", "system"))]
+    twin = train("env.target=worlds.Still", *OF_AGENTS, *same_too)
+    there = train("env.batch=true", *settings, *OF_AGENTS)
+    assert (twin.evaluations["env/team_return"] > twin.evaluations["episode_return"]).all()
+    same(twin, there, rtol=1e-5)
+
+
 IN_PLACE = "+env.kwargs={kind: tensor, in_place: true}"
 
 

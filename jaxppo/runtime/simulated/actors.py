@@ -93,7 +93,8 @@ class Actor:
         arrays, acting, stepping = self.simulators.arrays, 0.0, 0.0
         obs: Any = self._rollout_of(arrays.obs) if self._resident is None else []
         final: Any = self._rollout_of(arrays.final) if self._resident is None else []
-        results = arrays.reward, arrays.terminated, arrays.truncated, *arrays.metrics.values()
+        results = arrays.reward, arrays.terminated, arrays.truncated, arrays.alive
+        results = *results, *arrays.metrics.values()
         flags = self._rollout_of(results)
         if key is not None:
             self.start(policy, key)
@@ -125,7 +126,8 @@ class Actor:
         steps = TimeStep(
             obs=self._env.observation(obs),
             final_observation=self._env.observation(final),
-            metrics=dict[str, Any](zip(arrays.metrics, flags[3:], strict=True)),
+            metrics=dict[str, Any](zip(arrays.metrics, flags[4:], strict=True)),
+            alive=flags[3] if self._env.pads else None,
             **dict[str, Any](zip(("reward", "terminated", "truncated"), flags[:3], strict=True)),
         )
         memory = jax.device_put(memory, self._home)

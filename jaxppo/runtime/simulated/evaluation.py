@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxppo.algorithms import stepwise
 from jaxppo.algorithms.axes import vmap_members
-from jaxppo.algorithms.evaluation import Episodes, RecordedStep, reset_keys
+from jaxppo.algorithms.evaluation import Episodes, RecordedStep, agent_keys, of_worlds, reset_keys
 from jaxppo.ops import tallies
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import compile
@@ -116,11 +116,13 @@ class Evaluation:
     def __call__(
         self, policy: PyTree, keys: jax.Array, tell: Callable[..., None] | None = None
     ) -> Episodes:
-        """Return episodes `[D, P, E]` in NumPy; `SimulatorError` if an environment fails.
+        """Return episodes `[D, P, E]`; `SimulatorError` if an environment fails.
 
         After each step `tell` gets the numbers of the episodes that were stepped, and a
         `RecordedStep` with as many rows.
         """
+        if self._system.env.num_agents > 1:
+            keys = jax.vmap(jax.vmap(partial(agent_keys, self._system)))(keys)
         (shards, members, num), total = self._shape, keys.shape[2]
         env: Any = self._system.env  # a Simulated
         if self._simulators is None:
@@ -168,7 +170,8 @@ class Evaluation:
                 self._system.max_eval_steps,
             )
         found: dict[str, Any] = {name: getattr(queue, name) for name in _FIELDS}
-        return Episodes(**jax.tree.map(lambda x: x.reshape(shards, members, total), found))
+        episodes = of_worlds(self._system, Episodes(**jax.tree.map(np.ravel, found)))
+        return jax.tree.map(lambda x: np.reshape(x, (shards, members, -1)), episodes)
 
     def _recorded(
         self, chosen: np.ndarray, obs: list[np.ndarray], action: PyTree, info: PyTree
@@ -232,7 +235,7 @@ def compile_evaluation(
     If it `describes`, its steps can be recorded.
     """
     shards, members, total = keys.shape
-    lead = (shards, members, min(total, num_at_once))
+    lead = (shards, members, min(total, num_at_once) * system.env.num_agents)
     num = lead[2]
 
     def example() -> tuple[PyTree, ...]:
