@@ -146,16 +146,17 @@ def _check_simulators(env: Any, config: EnvConfig, steps: int) -> Iterator[Check
 
 def _play_simulators(env: Any, mask: str | None, steps: int) -> Played:
     """Play random legal actions; an error of an environment is raised as `SimulatorError`."""
-    keys = jax.random.split(jax.random.key(0), (steps, NUM_ENVS))
+    num = NUM_ENVS * env.num_agents
+    keys = jax.random.split(jax.random.key(0), (steps, num))
     draw = jax.jit(jax.vmap(partial(_random_action, env.action_space)))
-    with contextlib.closing(env.make(NUM_ENVS)) as pool:
+    with contextlib.closing(env.make(num)) as pool:
         arrays = pool.arrays
 
         def copied(leaves: list[np.ndarray]) -> PyTree:
             obs = env.observation([x.copy() for x in leaves])
             return counted(env.observation_space, obs)
 
-        pool.reset(range(NUM_ENVS), range(NUM_ENVS))
+        pool.reset(range(num), range(num))
         obs = first_obs = copied(arrays.obs)
         taken = []
         for key in keys:

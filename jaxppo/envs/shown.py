@@ -29,9 +29,10 @@ class _Taken:
 class Taken:
     """A stub of `types.Environment` that returns the results of simulators."""
 
-    pool_size, num_agents, pads = 0, 1, False
+    pool_size, pads = 0, False
 
     def __init__(self, env: Any) -> None:  # a Simulated
+        self.num_agents = env.num_agents
         self.name, self.time_limit = env.name, env.time_limit
         self.observation_space, self.action_space = env.observation_space, env.action_space
 

@@ -1,5 +1,6 @@
 """Check runs and sweeps before Hydra makes a directory."""
 
+import dataclasses
 import os
 import sys
 import typing
@@ -9,6 +10,7 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from jaxppo import envs
 from jaxppo.analysis import sweep
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
@@ -155,7 +157,9 @@ def _claim(key: str, folder: Path) -> None:
 def trains(config: Config) -> contract.Check:
     """Check an environment for what a run checks first, such as that evaluations end."""
     try:
-        prepare(config)
+        num = envs.build(config.env).num_agents  # so that whole worlds are trained
+        arch = dataclasses.replace(config.arch, total_num_envs=config.arch.total_num_envs * num)
+        prepare(dataclasses.replace(config, arch=arch))
     except ConfigError as error:
         return contract.Check("trains", [str(error)], "")
     return contract.Check("trains", [], "with the default network, or the settings given")

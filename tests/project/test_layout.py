@@ -68,7 +68,7 @@ LIBRARIES = {  # a library -> the wings and modules that may import it
     "gymnax": {"envs.gymnax", "envs.as_gymnax", "envs.t_maze"},
     "gymnasium": {
         *("envs.batch", "envs.gymnasium"),
-        *("simulators.batch", "simulators.making", "simulators.spaces"),
+        *("simulators.batch", "simulators.making", "simulators.pettingzoo", "simulators.spaces"),
     },
     "huggingface_hub": {"extras.hub"},
     **{x: {"deploy.onnx"} for x in ("jax2onnx", "onnxruntime")},

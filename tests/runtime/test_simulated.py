@@ -174,6 +174,9 @@ PARALLEL = (
     "settings",
     [
         ("env.target=worlds.StillWorlds",),
+        pytest.param(
+            ("env.target=worlds.StillWorlds", "env.extras=[agent]"), marks=pytest.mark.long
+        ),
         pytest.param((*PARALLEL, *LOCKSTEP), marks=pytest.mark.long),
         pytest.param(
             (*PARALLEL, "network=gru", "system.sequence_length=4"), marks=pytest.mark.long
@@ -182,11 +185,11 @@ PARALLEL = (
 )
 def test_worlds_with_agents_have_the_numbers_of_jax(settings: tuple[str, ...]) -> None:
     """Agents that end before their world pad, and are counted by world in evaluations."""
-    same_too = [x for x in settings if x.startswith(("network", "system"))]
+    same_too = [x for x in settings if x.startswith(("network", "system", "env.extras"))]
     twin = train("env.target=worlds.Still", *OF_AGENTS, *same_too)
     there = train("env.batch=true", *settings, *OF_AGENTS)
     assert (twin.evaluations["env/team_return"] > twin.evaluations["episode_return"]).all()
-    same(twin, there, rtol=1e-5)
+    same(twin, there)
 
 
 IN_PLACE = "+env.kwargs={kind: tensor, in_place: true}"

@@ -34,6 +34,7 @@ def build(config: Config, plan: Plan) -> System:
     """Make the static part of a run; `ConfigError` if environment and network do not fit."""
     config = dataclasses.replace(config, env=actor_settings.env_config(config))
     env = envs.make(config.env)
+    _check_agents(config, env, plan)
     actor_settings.check(config, env, plan.num_envs, plan.num_devices)
     evaluation_env = envs.make_for_evaluation(config.env, env)
     max_eval_steps = config.arch.max_eval_steps or env.time_limit
@@ -43,7 +44,6 @@ def build(config: Config, plan: Plan) -> System:
             "set it to a number of steps"
         )
     _check_entries(config, env)
-    _check_agents(config, env, plan)
     own = {TEAM_RETURN: "last"} if env.num_agents > 1 else {}
     metrics, judge = own | config.env.metric_kinds, config.arch.eval_metric
     if judge is not None and judge not in metrics:
@@ -57,8 +57,8 @@ def build(config: Config, plan: Plan) -> System:
     if env.pads and not algorithm.weighs:
         raise ConfigError(
             f"system.algorithm={system.algorithm}: learns from every step, but agents of "
-            f"{env.name} may end before their world; take ppo, or let all agents end together "
-            "(flags of shape ())"
+            f"{env.name} may end before their world; take ppo, or in a world of JAX let all agents "
+            "end together (flags of shape ())"
         )
     num_microbatches, num_value_chunks = microbatches.count(
         system.microbatch_size, plan, algorithm.network, env

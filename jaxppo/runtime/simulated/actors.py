@@ -127,8 +127,8 @@ class Actor:
             obs=self._env.observation(obs),
             final_observation=self._env.observation(final),
             metrics=dict[str, Any](zip(arrays.metrics, flags[4:], strict=True)),
-            alive=flags[3] if self._env.pads else None,
             **dict[str, Any](zip(("reward", "terminated", "truncated"), flags[:3], strict=True)),
+            **({"alive": flags[3]} if self._env.pads else {}),
         )
         memory = jax.device_put(memory, self._home)
         rollout = Collected(**first, steps=steps, memory=memory)
