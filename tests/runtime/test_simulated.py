@@ -164,6 +164,7 @@ OF_AGENTS = (
     *("arch.total_num_envs=6", "system.normalize_observations=true", "arch.num_eval_episodes=5"),
     "system.normalize_rewards=true",
 )
+STILL = "env.target=worlds.StillWorlds"
 PARALLEL = (
     "env.target=jaxppo.simulators.pettingzoo.Parallel",
     "+env.kwargs.make=worlds.StillParallel",
@@ -173,7 +174,7 @@ PARALLEL = (
 @pytest.mark.parametrize(
     "settings",
     [
-        ("env.target=worlds.StillWorlds",),
+        (STILL,),
         pytest.param(
             ("env.target=worlds.StillWorlds", "env.extras=[agent]"), marks=pytest.mark.long
         ),
