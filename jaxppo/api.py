@@ -303,7 +303,8 @@ class WholeRun:
         for name in variable_names(settings):
             found = vars(hyperparameters).get(name)
             if found is not None and not isinstance(found, jax.core.Tracer):
-                for value in (np.min(found), np.max(found)):
+                values = np.asarray(found)
+                for value in (values.min(), values.max()):
                     check(f"hyperparameters.{name}", float(value), hints[name], rules[name])
 
     @property

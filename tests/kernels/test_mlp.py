@@ -158,6 +158,8 @@ def network_of(config: Config, actions: Any = None) -> Any:
         reset=env.reset,
         observation_space=space,
         action_space=actions or env.action_space,
+        num_agents=1,
+        pads=False,
     )
     return actor_critic.build(config, given)
 

@@ -184,12 +184,21 @@ def test_completion_completes() -> None:
     assert told.split() == ["arch.num_seeds="]
 
 
+OF_CLASSES = {
+    "jaxppo.envs.jaxmarl.JaxMARL": "jaxmarl",
+    "jaxppo.simulators.pettingzoo.Parallel": "mpe2",
+}
+
+
 def is_here(config: Config) -> bool:
-    """Whether the libraries of a command are installed."""
+    """Whether the libraries of a command are installed, and its class is on the page."""
     env = config.env
+    if env.target == "my_package.OldEnv":
+        return False
+    own = OF_CLASSES.get(str(env.target))
     library = envs.PACKAGES[env.library] if env.target is None else None
     simulator = "mujoco" if env.name == "HalfCheetah-v5" else None
-    return all(importlib.util.find_spec(x) for x in (library, env.module, simulator) if x)
+    return all(importlib.util.find_spec(x) for x in (library, env.module, simulator, own) if x)
 
 
 @pytest.mark.long_but(3)
