@@ -65,8 +65,8 @@ def make(config: EnvConfig) -> Environment:
         )
     if makes or isinstance(env, kind):
         return _simulated(target, env, config, makes=makes)
-    check_spaces(name, env)
     if has_params:
+        check_spaces(name, env)
         check_gymnax()
         from jaxppo.envs import as_gymnax, gymnax
 
