@@ -1,6 +1,7 @@
 """Push runs to the Hugging Face hub, or pull them: `python -m jaxppo.hub push DIR user/name`."""
 
 import sys
+from pathlib import Path
 
 from jaxppo.extras.hub import Pull, Push, pull, push
 from jaxppo.launch.command_line import attempt, command
@@ -22,7 +23,7 @@ def main() -> None:
         attempt(lambda _: None, USAGE)
         return
     keys = iter(PLACES[what])
-    plain = [word for word in words if "=" not in word and not word.startswith("-")]
+    plain = [x for x in words if not x.startswith("-") and ("=" not in x or Path(x).exists())]
     if len(plain) > 2:
         refuse(f"{plain[2]}: {what} takes {' and '.join(PLACES[what])}", 2)
     sys.argv[1:] = [f"{next(keys)}={word}" if word in plain else word for word in words]

@@ -140,15 +140,19 @@ class StillWorlds:
         reward = np.broadcast_to(there.sum(1, keepdims=True), there.shape).astype(np.float32)
         terminated = (actions == 1) & ~last
         truncated = (actions == 1) & last | (self.time == 4)[:, None]
-        final = self._see()
+        final = self._nothing(self._see(), there)
         self.there = there & ~terminated & ~truncated
         over = ~self.there.any(1)
         self.time[over], self.there[over] = 0, True
-        return self._see(), reward, terminated, truncated, final, {}
+        obs = self._nothing(self._see(), self.there)
+        return obs, reward, terminated, truncated, final, {}
 
     def _see(self) -> Any:
         time = np.broadcast_to(self.time[:, None], self.there.shape)
         return np.stack([time, np.full_like(time, 1.5), time], 2)
+
+    def _nothing(self, obs: Any, there: Any) -> Any:
+        return np.where(there[:, :, None], obs, np.nan).astype(np.float32)
 
 
 class Team(One):

@@ -11,9 +11,10 @@ from typing import Any
 
 # Packages whose lines are not a user's; lines of other ones are, such as of a laboratory's
 _LIBRARIES = {
-    *("chex", "cloudpickle", "distrax", "flax", "gymnasium", "gymnax", "hydra", "jax", "jaxlib"),
-    *("matplotlib", "numpy", "omegaconf", "optax", "orbax", "ray", "rlax", "scipy"),
-    "tensorflow_probability",
+    *("brax", "chex", "cloudpickle", "distrax", "envpool", "flax", "gymnasium", "gymnax", "hydra"),
+    *("hydra_plugins", "jax", "jaxlib", "jaxmarl", "joblib", "jumanji", "matplotlib", "mujoco"),
+    *("numpy", "omegaconf", "optax", "optuna", "orbax", "pettingzoo", "ray", "rlax", "scipy"),
+    *("submitit", "tensorflow_probability", "wandb"),
 }
 # JAX's errors about values that a compiled program does not know yet -> what to write
 _INSTEAD = {
@@ -80,7 +81,8 @@ def _is_users(file: str) -> bool:
     for folder in ("site-packages", "dist-packages"):
         if folder in path.parts[:-1]:
             return path.parts[path.parts.index(folder) + 1] not in _LIBRARIES
-    ours = Path(__file__).parents[1], Path(sysconfig.get_path("stdlib"))
+    here = Path(__file__).parents[1]
+    ours = here, here.parent / "hydra_plugins", Path(sysconfig.get_path("stdlib"))
     return not file.startswith("<") and not any(path.is_relative_to(each) for each in ours)
 
 

@@ -38,7 +38,8 @@ class Gate:
 
     def __init__(self, levers: int = 4, length: int = 4, toll: float = 10.0) -> None:
         self.levers, self.length, self.toll = levers, length, toll
-        self.time_limit = 3 * length
+        self._last = 3 * length  # a rule of the game, which ends then
+        self.time_limit = self._last + 1
         self.action_space = Discrete(max(levers, 2))
         seen = 2 + levers + length
         self.observation_space: PyTree = {
@@ -70,7 +71,7 @@ class Gate:
             time=state.time + 1,
         )
         arrived = state.place == self.length - 1
-        over = arrived | (state.time >= self.time_limit)
+        over = arrived | (state.time >= self._last)
         reward = (arrived & state.open) + over * state.toll
         told = {"passed": arrived & state.open}
         return state, self._observe(state), reward, over, jnp.bool_(False), told
@@ -80,7 +81,7 @@ class Gate:
         place = jax.nn.one_hot(state.place, self.length)
         keeper = jnp.concatenate([jnp.array([1.0, 0.0]), signal, 0.0 * place])
         runner = jnp.concatenate([jnp.array([0.0, 1.0]), 0.0 * signal, place])
-        rest = [state.open, state.toll, state.time / self.time_limit]
+        rest = [state.open, state.toll, state.time / self._last]
         whole = jnp.concatenate([signal, place, jnp.stack([jnp.float32(x) for x in rest])])
         states = [jnp.concatenate([jnp.eye(2)[i], whole]) for i in (KEEPER, RUNNER)]
         return {"observation": jnp.stack([keeper, runner]), "privileged_state": jnp.stack(states)}

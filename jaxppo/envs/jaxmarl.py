@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.messages import installing
 from jaxppo.envs.forms import bound_of, box_of, line
 from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, Space
 
@@ -30,14 +31,17 @@ class JaxMARL:
         except ImportError as error:
             raise ConfigError(
                 f"env.kwargs.name={name}: JaxMARL cannot be imported ({line(error)}); "
-                "pip install jaxmarl"
+                f"{installing('jaxmarl')}"
             ) from error
         env: Any = jaxmarl.make(name, **kwargs)
         self._env, self._agents = env, list(env.agents)
+        while "max_steps" not in vars(env) and "_env" in vars(env):  # of a wrapper
+            env = env._env
         self.num_agents = len(self._agents)
         self.time_limit: int | None = getattr(env, "max_steps", None)
         if self.time_limit is not None:
             env.max_steps = self.time_limit + 1
+        env = self._env
         self.action_space = self._common(name, "actions", _spaces(env, self._agents))
         example, _ = jax.eval_shape(env.reset, jax.random.key(0))  # some spaces are of other shapes
         seen = self._common(name, "observations", [box_of(example[a]) for a in self._agents])

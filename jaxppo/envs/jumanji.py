@@ -14,7 +14,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs.episodes import Episodes
 from jaxppo.envs.forms import box_of, line
-from jaxppo.envs.teams import Teams
+from jaxppo.envs.teams import Only, Teams
 from jaxppo.types import Box, Discrete, Environment, MultiDiscrete, PyTree, Space
 
 # Entries of observations that have the agents as their first axis
@@ -171,5 +171,8 @@ def make(config: EnvConfig) -> Environment:
         env = make_jumanji(name, **{**config.kwargs, "time_limit": limit + 1})
     _, example = jax.eval_shape(env.reset, jax.random.key(0))
     if example.reward.shape:
-        return Teams(name, Agents(env, limit, example), config)
+        agents = Agents(env, limit, example)
+        if agents.num_agents == 1:
+            return Episodes(name, Only(agents), config)
+        return Teams(name, agents, config)
     return Episodes(name, Jumanji(env, limit), config)

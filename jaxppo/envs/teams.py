@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any, Protocol
 
 import jax
@@ -83,6 +84,8 @@ class Whole:
         names = "state, observation, reward, terminated, truncated"
         inner, obs, reward, *flags = returned("step", found, names)
         terminated, truncated = (self._each(flag, bool) for flag in flags)
+        finite = partial(jnp.nan_to_num, nan=0.0, posinf=0.0, neginf=0.0)
+        obs = where(alive, obs, jax.tree.map(finite, obs))  # NaN of a row that pads is no fault
         seen = Seen(
             obs=obs,
             alive=alive,

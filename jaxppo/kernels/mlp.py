@@ -287,8 +287,7 @@ Indices = tuple[jax.Array, Any]
 def _places(shape: Towers, tower: Any) -> list[tuple[Indices, Indices]]:
     """Return where the kernel and bias of each layer are in the vector of parameters."""
     first, found = tower * shape.num_hidden, []
-    layers: list[tuple[int, Any, int]] = [(*size, size[1]) for size in shape.sizes]
-    for before, size, _ in layers:
+    for before, size in shape.sizes:
         found.append(_of_layer(first, before, size, size))
         first += (before + 1) * size
     starts, last = [len(shape.outputs) * shape.num_hidden], shape.hidden[-1]

@@ -46,7 +46,7 @@ def resumed_here(arguments: Sequence[str]) -> list[str]:
     if those of a sweep are not the ones that began it.
     """
     typed, value = _resumed(arguments)
-    if value != "true":
+    if (value or "").lower() != "true":
         return list(arguments)
     sweeps = bool({"-m", "--multirun"} & set(arguments))
     key = "hydra.sweep.dir" if sweeps else "hydra.run.dir"
@@ -71,13 +71,12 @@ def _check_same_sweep(folder: Path, arguments: Sequence[str]) -> None:
             OmegaConf.load(folder / SWEEP), "hydra.overrides.task", default=[]
         )
     ]
-    now = [for_hydra(each.lstrip("+")) for each in arguments if "=" in each]
+    now = [for_hydra(each.lstrip("+")) for each in arguments if not each.startswith("-")]
     now = [each for each in now if not each.startswith("hydra")]
     if differ := sorted({*begun} ^ {*now}):
-        shown = ", ".join(each.lstrip("+") for each in differ)
         raise ConfigError(
-            f"resume=true: the sweep in {folder} was begun with other settings ({shown}); give the "
-            f"same ones, or another hydra.sweep.dir"
+            f"resume=true: the sweep in {folder} was begun with other settings "
+            f"({', '.join(differ)}); give the same ones, or another hydra.sweep.dir"
         )
 
 

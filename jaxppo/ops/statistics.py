@@ -125,9 +125,11 @@ def merge_statistics(
     def mean(x: jax.Array, old: jax.Array | None) -> jax.Array | None:
         if old is None:
             return None
-        if weights is not None:
-            return old + average(x - old)
         first = x[(0,) * len(lead)]  # float32 sums of values far from zero would lose digits
+        if weights is not None:
+            each = weights.reshape(*lead, *(1,) * (x.ndim - len(lead)))
+            here = first + jnp.sum(each * (x - first), over) / jnp.maximum(total, 1e-30)
+            return sum_over(axes, total * here) / jnp.maximum(num, 1e-30)
         return mean_over(axes, first + jnp.mean(x - first, over))
 
     batch_mean = jax.tree.map(mean, batch, statistics.mean)

@@ -7,6 +7,7 @@ kind of arrays, on the same device.
 import copy
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -160,11 +161,12 @@ class Batch:
             getattr(arrays, name)[part] = _numbers(name, value, len(self._rows))
         arrays.alive[part] = self._worlds.alive
         over = arrays.terminated[part] | arrays.truncated[part]
+        final = obs if final is None else final
         if self._keep is None:
             self._write(arrays.obs, obs, np.ones_like(over))
             for array, found in zip(arrays.final, arrays.obs, strict=True):
                 array[part] = found[part]
-            if final is not None and over.any():
+            if over.any():
                 self._write(arrays.final, final, over)
             seen = [x[i][part] for x in (arrays.obs, arrays.final) for i in self._floats]
             finite = [np.isfinite(x).all(tuple(range(1, x.ndim))) for x in seen]
@@ -273,7 +275,7 @@ class _Agents(Worlds):
 
     def step(self, actions: Any, resets: bool) -> Sequence[Any]:
         obs, *found, final, _ = super().step(actions, resets)
-        alive = self._left
+        final, alive = obs if final is None else final, self._left
         names = "reward", "terminated", "truncated"
         reward, terminated, truncated = map(self._each, names, found)
         terminated, truncated = terminated.astype(bool), truncated.astype(bool)
@@ -286,7 +288,8 @@ class _Agents(Worlds):
         self._total[over], left[over] = 0, True
         self.alive, self._left = alive.reshape(-1), left
         values = reward, terminated | ~alive, truncated & alive
-        obs, final = mapped(self._rows, obs), mapped(self._rows, final)
+        final = mapped(partial(_zeroed, ~alive.reshape(-1)), mapped(self._rows, final))
+        obs = mapped(partial(_zeroed, ~left.reshape(-1)), mapped(self._rows, obs))
         return obs, *(x.reshape(-1) for x in values), final, {TEAM_RETURN: told.reshape(-1)}
 
     def _each(self, name: str, x: Any) -> np.ndarray:
@@ -451,6 +454,11 @@ def _first(tree: Any) -> Any:
     while isinstance(tree, Mapping | tuple | list):
         tree = next(iter(tree.values() if isinstance(tree, Mapping) else tree))
     return tree
+
+
+def _zeroed(where: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Return rows `[N, ...]`, zeros where an agent pads: NaN there is no fault."""
+    return np.where(where.reshape(-1, *(1,) * (x.ndim - 1)), np.zeros((), x.dtype), x)
 
 
 def _on_host(x: Any) -> np.ndarray:

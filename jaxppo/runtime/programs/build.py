@@ -109,7 +109,7 @@ def _check_agents(config: Config, env: Environment, plan: Plan) -> None:
         raise ConfigError(
             f"arch.total_num_envs={total}: counts agents, and {plan.num_envs} for each device and "
             f"update batch are not whole worlds of {num} agents ({env.name}); the nearest that "
-            f"are: {max(total // step, 1) * step}"
+            f"are: {max(round(total / step), 1) * step}"
         )
     if env.pads and config.logger.details:
         raise ConfigError(

@@ -123,12 +123,13 @@ class Actor:
         self._memory = memory
         if self._resident:
             obs, final = self._resident.rollout()
+        alive: Any = flags[3] if self._env.pads else None
         steps = TimeStep(
             obs=self._env.observation(obs),
             final_observation=self._env.observation(final),
             metrics=dict[str, Any](zip(arrays.metrics, flags[4:], strict=True)),
             **dict[str, Any](zip(("reward", "terminated", "truncated"), flags[:3], strict=True)),
-            **({"alive": flags[3]} if self._env.pads else {}),
+            alive=alive,
         )
         memory = jax.device_put(memory, self._home)
         rollout = Collected(**first, steps=steps, memory=memory)

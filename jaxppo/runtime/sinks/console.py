@@ -17,7 +17,7 @@ from jaxppo.runtime.sinks.bars import TerminalBar, number, short
 # A metric that an algorithm displays -> its setting of exploration; the first one counts
 EXPLORATION = {
     "q_loss": "system.epsilon_end, system.epsilon_fraction",
-    "q_value": "system.target_entropy_share",
+    "q_value": "system.target_entropy, system.target_entropy_share",
     "entropy": "system.ent_coef",
 }
 STUCK = 5  # equal evaluations in a row, after which the console says what usually helps
