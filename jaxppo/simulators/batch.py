@@ -288,8 +288,8 @@ class _Agents(Worlds):
         self._total[over], left[over] = 0, True
         self.alive, self._left = alive.reshape(-1), left
         values = reward, terminated | ~alive, truncated & alive
-        final = mapped(partial(_zeroed, ~alive.reshape(-1)), mapped(self._rows, final))
-        obs = mapped(partial(_zeroed, ~left.reshape(-1)), mapped(self._rows, obs))
+        final = mapped(partial(_finite, ~alive.reshape(-1)), mapped(self._rows, final))
+        obs = mapped(partial(_finite, ~left.reshape(-1)), mapped(self._rows, obs))
         return obs, *(x.reshape(-1) for x in values), final, {TEAM_RETURN: told.reshape(-1)}
 
     def _each(self, name: str, x: Any) -> np.ndarray:
@@ -456,9 +456,10 @@ def _first(tree: Any) -> Any:
     return tree
 
 
-def _zeroed(where: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Return rows `[N, ...]`, zeros where an agent pads: NaN there is no fault."""
-    return np.where(where.reshape(-1, *(1,) * (x.ndim - 1)), np.zeros((), x.dtype), x)
+def _finite(where: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Return rows `[N, ...]`, 0 for NaN where an agent pads: NaN there is no fault."""
+    zeros = np.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
+    return np.where(where.reshape(-1, *(1,) * (x.ndim - 1)), zeros, x)
 
 
 def _on_host(x: Any) -> np.ndarray:
