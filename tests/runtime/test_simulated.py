@@ -64,11 +64,11 @@ def train(*settings: str, **given: Any) -> Any:
     return jaxppo.train([*SMALL, *settings], progress=False, **given)
 
 
-def same(one: Any, other: Any, *, rtol: float = 0) -> None:
+def same(one: Any, other: Any, *, rtol: float = 0, atol: float = 0) -> None:
     for x, y in zip(
         jax.tree.leaves(one.policy.policy), jax.tree.leaves(other.policy.policy), strict=True
     ):
-        np.testing.assert_allclose(*map(np.asarray, map(jaxppo_data, (x, y))), rtol, 0)
+        np.testing.assert_allclose(*map(np.asarray, map(jaxppo_data, (x, y))), rtol, atol)
     told = [name for name in one.evaluations if name.startswith("env/")]
     for name in ("episode_return", "episode_length", "unfinished", *told):
         np.testing.assert_array_equal(one.evaluations[name], other.evaluations[name])
@@ -190,7 +190,7 @@ def test_worlds_with_agents_have_the_numbers_of_jax(settings: tuple[str, ...]) -
     twin = train("env.target=worlds.Still", *OF_AGENTS, *same_too)
     there = train("env.batch=true", *settings, *OF_AGENTS)
     assert (twin.evaluations["env/team_return"] > twin.evaluations["episode_return"]).all()
-    same(twin, there)
+    same(twin, there, atol=1e-12)  # variances of what is constant
 
 
 IN_PLACE = "+env.kwargs={kind: tensor, in_place: true}"
