@@ -14,7 +14,8 @@ from jaxppo.envs import refuse, unknown
 from jaxppo.envs.gymnasium import names
 from jaxppo.envs.simulated import Simulated, check_running, pools, refuse_settings
 from jaxppo.simulators import making
-from jaxppo.simulators.batch import TEAM_RETURN, Batch, spaces_of, worlds_of
+from jaxppo.simulators.batch import Batch, spaces_of, worlds_of
+from jaxppo.simulators.told import TEAM_RETURN
 
 
 def make(config: EnvConfig) -> Simulated:

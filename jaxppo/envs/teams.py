@@ -15,9 +15,8 @@ from jaxppo.envs.episodes import Episodes, EpisodesState
 from jaxppo.envs.forms import check_spaces, line, returned
 from jaxppo.ops import tallies
 from jaxppo.ops.sequences import where
+from jaxppo.simulators.told import TEAM_RETURN
 from jaxppo.types import Environment, PyTree, Tally, TimeStep, zeros
-
-TEAM_RETURN = "team_return"
 
 
 class World(Protocol):

@@ -19,10 +19,9 @@ from jaxppo.simulators.faults import ANY_ERROR, Fault, ReturnedError, in_functio
 from jaxppo.simulators.group import VALUES, next_seed
 from jaxppo.simulators.making import without_repeats
 from jaxppo.simulators.spaces import Arrays, Leaf, array_of, batch_of, write
-from jaxppo.simulators.told import lookup
+from jaxppo.simulators.told import TEAM_RETURN, lookup
 
 OWN_STEP = "observation, reward, terminated, truncated, final observation, info"
-TEAM_RETURN = "team_return"
 _CPU = 1, 3  # kinds of devices in DLPack: the host's memory, also if it is pinned
 
 

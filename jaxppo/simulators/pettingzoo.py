@@ -12,6 +12,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
+from jaxppo.simulators.batch import mapped
+
 
 class Parallel:
     """`num_envs` environments that `make(**kwargs)` makes, whose agents have the same spaces.
@@ -59,7 +61,7 @@ class Parallel:
         final: list[list[Any]] = []
         for number, env in enumerate(self._envs):
             order = {agent: (number, i) for i, agent in enumerate(self._agents)}
-            given = {agent: _mapped(itemgetter(order[agent]), actions) for agent in env.agents}
+            given = {agent: mapped(itemgetter(order[agent]), actions) for agent in env.agents}
             obs, *found, _ = env.step(given)
             for i, agent in enumerate(self._agents):
                 if agent in obs:
@@ -92,12 +94,4 @@ class Parallel:
         space = self.observation_space
         found = concatenate(space, flat, create_empty_array(space, len(flat)))
         lead = self.num_envs, self.num_agents
-        return _mapped(lambda x: x.reshape(*lead, *x.shape[1:]), found)
-
-
-def _mapped(function: Any, tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return {key: _mapped(function, x) for key, x in tree.items()}
-    if isinstance(tree, tuple):
-        return tuple(_mapped(function, x) for x in tree)
-    return function(tree)
+        return mapped(lambda x: x.reshape(*lead, *x.shape[1:]), found)

@@ -22,11 +22,11 @@ from jaxppo.config.plan import plan as make_plan
 from jaxppo.config.schedules import find_schedules, schedule_numbers
 from jaxppo.config.schema import Config, LoggerConfig
 from jaxppo.envs import actor_settings
-from jaxppo.envs.teams import TEAM_RETURN
 from jaxppo.ops.collectives import BATCH_AXIS
 from jaxppo.ops.statistics import normalized_entries
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import microbatches
+from jaxppo.simulators.told import TEAM_RETURN
 from jaxppo.types import Environment, Hyperparameters, LearnerState, System, is_space, zeros
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.importing import is_installed
+from jaxppo.config.messages import installing
 from jaxppo.config.schema import LoggerConfig
 from jaxppo.ops.histograms import edges
 from jaxppo.runtime.sinks import Event, Scope, histograms, scalars
@@ -92,7 +94,9 @@ def send_films(config: LoggerConfig, run_dir: Path, files: Sequence[Path]) -> No
 
 
 def check_is_logged(run_dir: Path) -> None:
-    """Raise `ConfigError` if a run has no W&B run."""
+    """Raise `ConfigError` if a run has no W&B run, or W&B is not installed."""
+    if not is_installed("wandb"):
+        raise ConfigError(f"wandb=true: W&B is not installed; {installing('wandb')}")
     if not (run_dir / ID).is_file():
         raise ConfigError(
             f"wandb=true: {run_dir} has no W&B run ({ID}); train with logger.wandb=true, or leave "
@@ -116,7 +120,7 @@ def _send(run: Any, files: Sequence[Path]) -> None:
 def _new_id(scope: Scope) -> str:
     """Return the id that an agent of a W&B sweep has chosen for its run, or a new one."""
     chosen = os.environ.get("WANDB_RUN_ID") if "WANDB_SWEEP_ID" in os.environ else None
-    return uuid.uuid4().hex[:12] if scope.is_member or not chosen else chosen
+    return uuid.uuid4().hex[:12] if scope.group is not None or not chosen else chosen
 
 
 def _remove_links_outside(folder: Path) -> None:
