@@ -76,7 +76,8 @@ def _check_same_sweep(folder: Path, arguments: Sequence[str]) -> None:
     if differ := sorted({*begun} ^ {*now}):
         raise ConfigError(
             f"resume=true: the sweep in {folder} was begun with other settings "
-            f"({', '.join(differ)}); give the same ones, or another hydra.sweep.dir"
+            f"({', '.join(x.lstrip('+') for x in differ)}); give the same ones, or another "
+            "hydra.sweep.dir"
         )
 
 

@@ -439,9 +439,14 @@ def test_resume_true_begins_and_then_goes_on(earlier: Path, cwd: Path) -> None:
     ]
     assert resumed_here(["a=1", "resume=other", *run]) == ["a=1", "resume=other", *run]
     sweep = ["-m", "env=cartpole", "system.gamma=0.9,0.99", f"hydra.sweep.dir='{cwd}/swept'"]
+    sweep.insert(2, "~population.hyperparameters")
     assert resumed_here([*sweep, "resume=true"]) == sweep
     (cwd / "swept").mkdir()
-    task = ["env=cartpole", "++system.gamma=0.9,0.99"]  # as the command line hands it to Hydra
+    task = [
+        "env=cartpole",
+        "~population.hyperparameters",
+        "++system.gamma=0.9,0.99",
+    ]  # as the command line hands it to Hydra
     OmegaConf.save({"hydra": {"overrides": {"task": task}}}, cwd / "swept" / "multirun.yaml")
     assert resumed_here([*sweep, "resume=true"]) == [as_override("resume", f"{cwd}/swept")]
     for words, message in (
