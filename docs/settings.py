@@ -157,7 +157,7 @@ def says(path: Path) -> str:
 KEYWORDS_BEGINNING = '''\
 # ruff: noqa: E501
 # fmt: off
-"""The types of the keywords of `jaxppo.compose`. Made by `make docs`: edit schema.py instead."""
+"""The types of the keywords of `jaxppo.compose`. Made by `make docs` of their classes."""
 
 from typing import Any, Literal, TypedDict
 

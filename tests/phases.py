@@ -12,9 +12,11 @@ import numpy as np
 from conftest import alone, build, small_config
 
 from jaxppo.algorithms import acting, memory, ppo_data, report, spine
-from jaxppo.algorithms.gradient_steps import make_step
+from jaxppo.algorithms.gradient_steps import gradient_step, make_step
+from jaxppo.algorithms.metrics import over_axes
 from jaxppo.kernels import random_bits
 from jaxppo.ops import sequences
+from jaxppo.ops.collectives import BATCH_AXIS
 from jaxppo.types import AgentState, Batch, LearnerState, Rollout, System
 
 
@@ -35,6 +37,20 @@ def compiled(system: System) -> Any:
         recompute_carries=recompute_carries,
         system=system,
     )
+
+
+def split_step(system: System, batch: Batch, agent: AgentState) -> tuple[AgentState, Any]:
+    """A gradient step on a batch `[1, 32]`, of which each of 4 update batches has a quarter."""
+    split = jax.tree.map(lambda x: x.reshape(1, 4, -1, *x.shape[2:]).swapaxes(0, 1), batch)
+    mapped = dataclasses.replace(system, axes=(BATCH_AXIS,))
+
+    def step(*args: Any) -> Any:
+        agent, found = gradient_step(mapped, *args)
+        return agent, dataclasses.replace(found, loss=over_axes(mapped.axes, found.loss))
+
+    in_parts = jax.vmap(step, in_axes=(0, None, None), out_axes=None, axis_name=BATCH_AXIS)
+    found: tuple[AgentState, Any] = jax.jit(in_parts)(split, agent, jnp.arange(8))
+    return found
 
 
 def collect(phases: Any, state: LearnerState) -> tuple[LearnerState, Rollout]:

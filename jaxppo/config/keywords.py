@@ -1,6 +1,6 @@
 # ruff: noqa: E501
 # fmt: off
-"""The types of the keywords of `jaxppo.compose`. Made by `make docs`: edit schema.py instead."""
+"""The types of the keywords of `jaxppo.compose`. Made by `make docs` of their classes."""
 
 from typing import Any, Literal, TypedDict
 
@@ -231,13 +231,13 @@ class Keywords(TypedDict, total=False):
     env_params: dict[str, Any]
     """changes to the environment's default parameters"""
     env_randomize: dict[str, Any]
-    """gymnax: parameters to draw uniformly, each with its bounds: {gravity: [8, 12]}"""
+    """gymnax, and classes with params: parameters to draw uniformly, each with its bounds: {gravity: [8, 12]}"""
     env_randomize_per: Literal["episode", "environment"]
     """draw the parameters anew for each episode, or once for each environment"""
     env_randomize_evaluation: Literal["random", "fixed"]
     """in evaluations: random (each episode draws its parameters), or fixed (they have their defaults, or the values in env.params)"""
     env_curriculum: dict[str, Any]
-    """gymnax: parameters that change linearly over a share of the updates, from a number or bounds to others: {gravity: {start: 5, end: 9.8, share: 0.5}}; evaluations are at the end"""
+    """gymnax, and classes with params: parameters that change linearly over a share of the updates, from a number or bounds to others: {gravity: {start: 5, end: 9.8, share: 0.5}}; evaluations are at the end"""
     env_gymnax_legacy: bool
     """target was written for gymnax 0.0.x: done of its step_env holds the time limit too, which we tell apart"""
     env_resets: Literal["each", "optimistic", "cached", "pool"]

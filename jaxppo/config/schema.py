@@ -400,7 +400,9 @@ class EnvConfig:
     kwargs: dict[str, Any] = setting({}, "arguments of the environment's constructor")
     params: dict[str, Any] = setting({}, "changes to the environment's default parameters")
     randomize: dict[str, Any] = setting(
-        {}, "gymnax: parameters to draw uniformly, each with its bounds: {gravity: [8, 12]}"
+        {},
+        "gymnax, and classes with params: parameters to draw uniformly, each with its bounds: "
+        "{gravity: [8, 12]}",
     )
     randomize_per: str = setting(
         "episode",
@@ -415,8 +417,9 @@ class EnvConfig:
     )
     curriculum: dict[str, Any] = setting(
         {},
-        "gymnax: parameters that change linearly over a share of the updates, from a number or "
-        "bounds to others: {gravity: {start: 5, end: 9.8, share: 0.5}}; evaluations are at the end",
+        "gymnax, and classes with params: parameters that change linearly over a share of the "
+        "updates, from a number or bounds to others: {gravity: {start: 5, end: 9.8, share: 0.5}}; "
+        "evaluations are at the end",
     )
     gymnax_legacy: bool = setting(
         False,

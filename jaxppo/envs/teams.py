@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
-from jaxppo.envs.episodes import Episodes, EpisodesState
+from jaxppo.envs.episodes import Episodes, EpisodesState, stepped
 from jaxppo.envs.forms import check_spaces, line, returned
 from jaxppo.ops import tallies
 from jaxppo.ops.sequences import where
@@ -76,12 +76,7 @@ class Whole:
     def step(self, key: jax.Array, state: PyTree, action: PyTree) -> tuple[Any, ...]:
         """Take a step; an agent that is over stays so, without rewards."""
         inner, alive = state
-        found: Any = self._world.step(key, inner, action)
-        told: PyTree = {}
-        if isinstance(found, tuple | list) and len(found) == 6:
-            *found, told = found
-        names = "state, observation, reward, terminated, truncated"
-        inner, obs, reward, *flags = returned("step", found, names)
+        inner, obs, reward, *flags, told = stepped(self._world, key, inner, action)
         terminated, truncated = (self._each(flag, bool) for flag in flags)
         finite = partial(jnp.nan_to_num, nan=0.0, posinf=0.0, neginf=0.0)
         obs = where(alive, obs, jax.tree.map(finite, obs))  # NaN of a row that pads is no fault
@@ -115,13 +110,10 @@ class Only:
 
     def step(self, key: jax.Array, state: PyTree, action: PyTree) -> Any:
         """Take a step of the only agent."""
-        found: Any = self._world.step(key, state, jax.tree.map(lambda x: x[None], action))
-        told = found[5:] if isinstance(found, tuple | list) and len(found) == 6 else ()
-        names = "state, observation, reward, terminated, truncated"
-        state, *rest = returned("step", found[: 5 if told else None], names)
-        obs, *numbers = rest
+        action = jax.tree.map(lambda x: x[None], action)
+        state, obs, *numbers, told = stepped(self._world, key, state, action)
         each = (jnp.reshape(jnp.asarray(x), ()) for x in numbers)
-        return state, jax.tree.map(lambda x: x[0], obs), *each, *told
+        return state, jax.tree.map(lambda x: x[0], obs), *each, told
 
 
 @jax.tree_util.register_dataclass

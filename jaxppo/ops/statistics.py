@@ -116,19 +116,21 @@ def merge_statistics(
     count = decay * statistics.count + num
     fraction = num / count if weights is None else num / jnp.maximum(count, 1e-30)
 
+    def weighted_sum(x: jax.Array, weights: jax.Array) -> jax.Array:
+        return jnp.sum(weights.reshape(*lead, *(1,) * (x.ndim - len(lead))) * x, over)
+
     def average(x: jax.Array) -> jax.Array:
         if weights is None:
             return mean_over(axes, jnp.mean(x, over))
-        each = weights.reshape(*lead, *(1,) * (x.ndim - len(lead)))
-        return sum_over(axes, jnp.sum(each * x, over)) / jnp.maximum(num, 1e-30)
+        return sum_over(axes, weighted_sum(x, weights)) / jnp.maximum(num, 1e-30)
 
     def mean(x: jax.Array, old: jax.Array | None) -> jax.Array | None:
         if old is None:
             return None
         first = x[(0,) * len(lead)]  # float32 sums of values far from zero would lose digits
         if weights is not None:
-            each = weights.reshape(*lead, *(1,) * (x.ndim - len(lead)))
-            here = first + jnp.sum(each * (x - first), over) / jnp.maximum(total, 1e-30)
+            # Not by `shares`, whose mean is 1 only up to rounding: that times `first` is much
+            here = first + weighted_sum(x - first, weights) / jnp.maximum(total, 1e-30)
             return sum_over(axes, total * here) / jnp.maximum(num, 1e-30)
         return mean_over(axes, first + jnp.mean(x - first, over))
 

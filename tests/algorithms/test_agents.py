@@ -12,18 +12,15 @@ import oracles
 import pytest
 import worlds
 from conftest import alone, build, small_config
-from phases import add_targets, collect_with_keys, compiled, random_batch, with_steps
+from phases import add_targets, collect_with_keys, compiled, random_batch, split_step, with_steps
 from runs import MEMORY, QUIET, pqn
 
 import jaxppo
 from jaxppo.algorithms.evaluation import evaluate
-from jaxppo.algorithms.gradient_steps import gradient_step
-from jaxppo.algorithms.metrics import over_axes
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config, EnvConfig
 from jaxppo.envs.episodes import Episodes
 from jaxppo.ops import statistics
-from jaxppo.ops.collectives import BATCH_AXIS
 from jaxppo.runtime.run.loop import run
 from jaxppo.runtime.store import checkpoint
 from jaxppo.types import LearnerState, Rollout
@@ -234,16 +231,7 @@ def test_split_over_update_batches_weighs_all_steps_alike() -> None:
     weight = jnp.asarray(np.arange(32)[None] % 32 > 12, jnp.float32)
     batch = with_steps(random_batch(32), weight=weight)
     whole, metrics = compiled(system).gradient_step(batch, state.agent, jnp.arange(32))
-    split = jax.tree.map(lambda x: x.reshape(1, 4, -1, *x.shape[2:]).swapaxes(0, 1), batch)
-    mapped = dataclasses.replace(system, axes=(BATCH_AXIS,))
-
-    def step(*args: Any) -> Any:
-        agent, found = gradient_step(mapped, *args)
-        return agent, dataclasses.replace(found, loss=over_axes(mapped.axes, found.loss))
-
-    parts, apart = jax.jit(
-        jax.vmap(step, in_axes=(0, None, None), out_axes=None, axis_name=BATCH_AXIS)
-    )(split, state.agent, jnp.arange(8))
+    parts, apart = split_step(system, batch, state.agent)
     pairs = zip(
         jax.tree.leaves((whole.policy.params, metrics)),
         jax.tree.leaves((parts.policy.params, apart)),

@@ -19,14 +19,15 @@ from phases import (
     flat,
     given,
     random_batch,
+    split_step,
     with_hyperparameters,
 )
 
 from jaxppo.algorithms import guards, report, spine
 from jaxppo.algorithms.acting import state_values
-from jaxppo.algorithms.gradient_steps import gradient_step, make_step, select
+from jaxppo.algorithms.gradient_steps import make_step, select
 from jaxppo.algorithms.memory import keep_batch
-from jaxppo.algorithms.metrics import add, over_axes
+from jaxppo.algorithms.metrics import add
 from jaxppo.kernels.permutations import random_permutation
 from jaxppo.ops.collectives import BATCH_AXIS
 from jaxppo.ops.histograms import edges
@@ -178,16 +179,7 @@ def test_split_over_update_batches_gives_the_same_step() -> None:
     system, state = alone(*build(changes)[:2])
     batch = random_batch(32)
     whole, metrics = compiled(system).gradient_step(batch, state.agent, jnp.arange(32))
-    split = jax.tree.map(lambda x: x.reshape(1, 4, -1, *x.shape[2:]).swapaxes(0, 1), batch)
-    mapped = dataclasses.replace(system, axes=(BATCH_AXIS,))
-
-    def step(*args: Any) -> Any:
-        agent, found = gradient_step(mapped, *args)
-        return agent, dataclasses.replace(found, loss=over_axes(mapped.axes, found.loss))
-
-    parts, split_metrics = jax.jit(
-        jax.vmap(step, in_axes=(0, None, None), out_axes=None, axis_name=BATCH_AXIS)
-    )(split, state.agent, jnp.arange(8))
+    parts, split_metrics = split_step(system, batch, state.agent)
     learnt, learnt_apart = (
         jax.tree.leaves((agent.policy.params, agent.opt_state, of))
         for agent, of in ((whole, metrics), (parts, split_metrics))

@@ -129,12 +129,13 @@ def check_rollout(layout: Layout, config: Config) -> None:
     limit = _memory_limit(layout)
     with processes.agreeing():
         if limit is not None and obs + carry > limit:
-            way_out = "one of them" if obs > carry else "one of them, or the memory's size"
+            way_out = "" if obs > carry else ", or the size of the network's memory"
             raise ConfigError(
                 f"arch.total_num_envs={config.arch.total_num_envs}, system.rollout_length="
                 f"{config.system.rollout_length}: a rollout stores {obs / 2**30:.1f} GiB of "
                 f"observations and {carry / 2**30:.1f} GiB of memories (carries) on each device, "
-                f"which may use {limit / 2**30:.1f} GiB; lower {way_out}"
+                f"which may use {limit / 2**30:.1f} GiB; lower "
+                f"arch.total_num_envs or system.rollout_length{way_out}"
             )
 
 
