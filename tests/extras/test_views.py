@@ -316,16 +316,19 @@ def test_wandb_gets_pictures_and_films(tmp_path: Path, fake_wandb: Any) -> None:
 def test_wandb_run_of_an_agent_has_the_id_that_the_agent_chose(
     tmp_path: Path, fake_wandb: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not its members; nor runs outside of a sweep."""
+    """Not its members, nor the jobs of a command; nor runs outside of a sweep."""
     config = LoggerConfig(**OFF, wandb=True)
     monkeypatch.setenv("WANDB_RUN_ID", "chosen")
-    folders = [tmp_path / name for name in ("alone", "agent", "agent/seed_1")]
+    folders = [tmp_path / name for name in ("alone", "agent", "agent/seed_1", "job")]
     for number, folder in enumerate(folders):
         folder.mkdir()
         if number == 1:
             monkeypatch.setenv("WANDB_SWEEP_ID", "sweep")
-        sinks.make(config, folder, None, Scope(is_member=number == 2))
-    assert [run.arguments["id"] == "chosen" for run in fake_wandb] == [False, True, False]
+        sinks.make(
+            config, folder, None, Scope(is_member=number == 2, group=[None, "swept"][number == 3])
+        )
+    found = [run.arguments["id"] == "chosen" for run in fake_wandb]
+    assert found == [False, True, False, False]
 
 
 def test_wandb_run_is_named_by_its_command_once(tmp_path: Path, fake_wandb: Any) -> None:

@@ -339,7 +339,7 @@ def test_in_another_environment_episodes_and_the_best_policy_start_anew(
         assert max(run.evaluations.values()) <= 2.0
         (note,) = notes
         assert f"changed the environment at step {4 * 64}" in note
-        assert "6.0" not in json.dumps(json.loads((tmp_path / "marl_eval.json").read_text()))
+        assert "[6.0" not in json.dumps(json.loads((tmp_path / "marl_eval.json").read_text()))
         loop.run(changed, tmp_path, resume=True)
 
 

@@ -120,7 +120,8 @@ def _send(run: Any, files: Sequence[Path]) -> None:
 def _new_id(scope: Scope) -> str:
     """Return the id that an agent of a W&B sweep has chosen for its run, or a new one."""
     chosen = os.environ.get("WANDB_RUN_ID") if "WANDB_SWEEP_ID" in os.environ else None
-    return uuid.uuid4().hex[:12] if scope.group is not None or not chosen else chosen
+    is_alone = scope.group is None and not scope.is_member
+    return chosen if chosen and is_alone else uuid.uuid4().hex[:12]
 
 
 def _remove_links_outside(folder: Path) -> None:
