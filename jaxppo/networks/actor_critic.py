@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.networks.building import (
-    check_one_number,
+    check_shape,
     hide_privileged,
     make_layer,
     make_layers,
@@ -106,14 +106,11 @@ def _try_out(config: Config, env: Environment, composed: Composed) -> None:
         return to_action(distribution, raw), log_prob, output.value.mean(), logits
 
     action, log_prob, value, logits = try_out(config, env, composed, read, "actor_head")
-    check_one_number("actor_head", log_prob.shape)
-    check_one_number("critic_head", value.shape)
+    check_shape("actor_head", log_prob.shape)
+    check_shape("critic_head", value.shape)
     wanted = jax.eval_shape(lambda: zeros(env.action_space, log_prob.shape))
-    if jax.tree.map(jnp.shape, action) != jax.tree.map(jnp.shape, wanted):
-        raise ConfigError(
-            f"network.actor_head: gives actions {jax.tree.map(jnp.shape, action)}, but "
-            f"{env.name} takes {env.action_space}; network/actor_head=auto follows it"
-        )
+    given, needed = (jax.tree.map(jnp.shape, actions) for actions in (action, wanted))
+    check_shape("actor_head", given, needed, "network/actor_head=auto follows the action space")
     *lead, size = getattr(logits, "shape", ()) or (0,)
     of_categories = isinstance(env.action_space, Discrete) and (*lead,) == log_prob.shape
     if of_categories and size > env.action_space.num_values:

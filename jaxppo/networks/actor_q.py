@@ -14,7 +14,7 @@ from jaxppo.kernels.precisions import precision
 from jaxppo.kernels.products import Dense
 from jaxppo.networks.building import (
     LEAD,
-    check_one_number,
+    check_shape,
     check_stored,
     hide_privileged,
     make_layer,
@@ -203,11 +203,7 @@ def _try_out(config: Config, env: Environment, composed: Any) -> None:
         return distribution.log_prob(raw), value, distribution
 
     log_prob, value, distribution = try_out(config, env, composed, read, "actor_head")
-    check_one_number("actor_head", log_prob.shape)
+    check_shape("actor_head", log_prob.shape)
     wanted = (*LEAD, env.action_space.num_values) if composed.network.is_discrete else LEAD
-    if value.shape != wanted:
-        raise ConfigError(
-            f"network.critic_head: gives shape {value.shape} for {LEAD} steps, but must give "
-            f"{wanted}; network/critic_head=categorical does"
-        )
+    check_shape("critic_head", value.shape, wanted, "network/critic_head=categorical does")
     check_stored(f"system.algorithm={config.system.algorithm}", distribution)

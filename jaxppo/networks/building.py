@@ -56,23 +56,14 @@ def make_layers(config: Config, names: Sequence[str], required: Sequence[str]) -
     layers = {name: make_layer(name, each) if each else None for name, each in settings.items()}
     for name, layer in layers.items():
         if name.endswith("_memory") and layer is not None:
-            _check_memory(f"network.{name} ({settings[name]['_target_']})", layer)
+            try:
+                jax.eval_shape(partial(layer.initial_carry, 1))
+            except Exception as error:  # a user's memory may raise anything
+                raise ConfigError(
+                    f"network.{name} ({settings[name]['_target_']}): has no initial_carry of one "
+                    f"episode, as memories have: {explained(error)}"
+                ) from error
     return layers
-
-
-def _check_memory(name: str, layer: Any) -> None:
-    """Raise `ConfigError` if a memory has no carry at the start of an episode."""
-    if not hasattr(layer, "initial_carry"):
-        raise ConfigError(
-            f"{name}: is no memory, since it has no initial_carry; choose one of "
-            "configs/network/memory, or null"
-        )
-    try:
-        jax.eval_shape(partial(layer.initial_carry, 1))
-    except Exception as error:  # a user's memory may raise anything
-        raise ConfigError(
-            f"{name}: has no initial carry of one episode: {explained(error)}"
-        ) from error
 
 
 def find_action_mask(config: Config, env: Environment) -> str | None:
@@ -276,10 +267,10 @@ def check_stored(key: str, distribution: Any, way_out: str = "") -> None:
         )
 
 
-def check_one_number(name: str, shape: tuple[int, ...]) -> None:
-    """Raise `ConfigError` unless a head gives one number per step."""
-    if shape != LEAD:
+def check_shape(head: str, found: Any, wanted: Any = LEAD, way_out: str = "") -> None:
+    """Raise `ConfigError` unless a head gives what it must for `LEAD` steps: one number a step."""
+    if found != wanted:
+        way_out = way_out or "choose a head that does"
         raise ConfigError(
-            f"network.{name}: gives shape {shape} for {LEAD} steps, but must give one number a "
-            "step; choose a head that does"
+            f"network.{head}: gives {found} for {LEAD} steps, but must give {wanted}; {way_out}"
         )

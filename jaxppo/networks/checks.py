@@ -1,45 +1,59 @@
 """Checks of layers' arguments; the one-line `ValueError` is shown after `network.NAME: `."""
 
-import math
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import flax.linen as nn
 import jax
 
-
-def check_count(name: str, value: Any, least: int = 1) -> None:
-    """Raise `ValueError` unless `value` is an integer, at least `least`."""
-    if type(value) is not int or value < least:
-        raise ValueError(f"{name}={value} must be an integer, at least {least}")
+from jaxppo.config.fields import check, setting
 
 
-def check_finite(name: str, value: Any, *, negative: bool = True) -> None:
-    """Raise `ValueError` unless `value` is finite; `negative`: whether it may be below 0."""
-    if type(value) not in (int, float) or not math.isfinite(value):
-        raise ValueError(f"{name}={value} must be a finite number")
-    if value < 0 and not negative:
-        raise ValueError(f"{name}={value} must not be negative")
+def argument(default: Any, **rule: Any) -> Any:
+    """Make an argument of a layer with a rule of `setting`."""
+    return setting(default, "", **rule)
 
 
-def check_atoms(num_atoms: Any, low: Any, high: Any) -> None:
-    """Raise `ValueError` on fewer than two atoms or an empty range."""
-    check_count("num_atoms", num_atoms, 2)
-    check_finite("low", low)
-    check_finite("high", high)
+class Checked(nn.Module):
+    """A layer that checks its arguments by their types and by the rules of `setting`.
+
+    Integers are at least 1 if there is no other rule, also those of a list.
+    """
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` on a wrong argument."""
+        for field in dataclasses.fields(self):
+            name, value, kind = field.name, getattr(self, field.name), field.type
+            if kind == Sequence[int]:
+                if not isinstance(value, Sequence) or any(
+                    type(n) is not int or n < 1 for n in value
+                ):
+                    raise ValueError(f"{name}={value} must be a list of positive integers")
+            elif kind is int:
+                object.__setattr__(
+                    self, name, check(name, value, int, {"low": 1, **field.metadata})
+                )
+            elif kind in (float, bool, float | None) or "choices" in field.metadata:
+                check(name, value, kind, field.metadata)
+        super().__post_init__()
+
+
+def check_layers(name: str, layers: Any) -> None:
+    """Raise `ValueError` unless a list or a mapping holds at least one layer, and only layers."""
+    is_list = isinstance(layers, Sequence) and not isinstance(layers, str)
+    parts = layers if isinstance(layers, Mapping) else dict(enumerate(layers)) if is_list else {}
+    if not parts:
+        raise ValueError(f"{name}={layers} must hold at least one layer")
+    for key, layer in parts.items():
+        if not callable(layer):
+            raise ValueError(f"{name}.{key}={layer} must be a layer: give its _target_")
+
+
+def check_range(low: float, high: float) -> None:
+    """Raise `ValueError` on an empty range."""
     if low >= high:
         raise ValueError(f"low={low} must be below high={high}")
-
-
-def check_bool(name: str, value: Any) -> None:
-    """Raise `ValueError` unless `value` is true or false."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{name}={value} must be true or false")
-
-
-def check_sizes(name: str, value: Any) -> None:
-    """Raise `ValueError` unless `value` is a list of positive integers."""
-    if not isinstance(value, Sequence) or any(type(n) is not int or n < 1 for n in value):
-        raise ValueError(f"{name}={value} must be a list of positive integers")
 
 
 def check_features(x: Any) -> None:

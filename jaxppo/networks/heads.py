@@ -15,11 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxppo.config.fields import check
 from jaxppo.kernels.products import Dense
-from jaxppo.networks.checks import check_atoms, check_bool, check_finite
+from jaxppo.networks.checks import Checked, argument, check_range
 from jaxppo.ops import distributions, values
 from jaxppo.ops.actions import check_no_mask, component_sizes, flat_mask, part_masks
-from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, ValueEstimate
+from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, ValueEstimate, describe
 
 _orthogonal = nn.initializers.orthogonal(0.01)
 
@@ -50,7 +51,7 @@ class MultiCategoricalHead(CategoricalHead):
     takes = ("a multi-categorical head", MultiDiscrete)
 
 
-class NormalHead(nn.Module):
+class NormalHead(Checked):
     """A normal distribution over actions, which are clipped to the bounds of the space, if any.
 
     The standard deviation, in units of the action, is one parameter per dimension or depends on the
@@ -60,18 +61,15 @@ class NormalHead(nn.Module):
     action_space: Box
     state_dependent_std: bool = False
     initial_std: float = 1.0
-    min_std: float = 1e-3
+    min_std: float = argument(1e-3, low=0)
     make = staticmethod(distributions.clipped_normal)
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` unless the action space is a Box of floats."""
+        """Raise `ValueError` on another action space than a Box of floats, or a wrong argument."""
         _check_space("a normal head", Box, self.action_space)
-        check_bool("state_dependent_std", self.state_dependent_std)
-        check_finite("initial_std", self.initial_std)
-        check_finite("min_std", self.min_std, negative=False)
+        super().__post_init__()
         if self.initial_std <= self.min_std:
             raise ValueError(f"initial_std={self.initial_std} must be above min_std={self.min_std}")
-        super().__post_init__()
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: PyTree = None) -> distrax.Distribution:
@@ -93,7 +91,7 @@ class TanhNormalHead(NormalHead):
 
     def __post_init__(self) -> None:
         """Raise `ValueError` unless the action space is a Box of floats with finite bounds."""
-        _check_bounded("a tanh-normal head", self.action_space)
+        _check_space("a tanh-normal head", Box, self.action_space, bounded=True)
         super().__post_init__()
 
 
@@ -107,7 +105,7 @@ class BetaHead(nn.Module):
 
     def __post_init__(self) -> None:
         """Raise `ValueError` unless the action space is a Box of floats with finite bounds."""
-        _check_bounded("a beta head", self.action_space)
+        _check_space("a beta head", Box, self.action_space, bounded=True)
         super().__post_init__()
 
     @nn.compact
@@ -145,8 +143,7 @@ def follow(action_space: PyTree, continuous: str = "tanh_normal", **of_normal: A
     `continuous` names the head for floats with finite bounds; others get `NormalHead`. `of_normal`
     are further arguments of normal heads, such as `state_dependent_std`; other heads take none.
     """
-    if continuous not in CONTINUOUS:
-        raise ValueError(f"continuous={continuous} is none of {', '.join(CONTINUOUS)}")
+    check("continuous", continuous, str, {"choices": tuple(CONTINUOUS)})
     for name in of_normal:
         if name not in NormalHead.__dataclass_fields__:
             raise ValueError(f"{name}: is no argument of normal heads")
@@ -186,7 +183,7 @@ class ScalarHead(nn.Module):
         return values.scalar_value(value if self.action_space else value[..., 0])
 
 
-class CategoricalCriticHead(nn.Module):
+class CategoricalCriticHead(Checked):
     """A histogram over values from `low` to `high`, in the value normalisation; gain 0.01.
 
     Targets outside are clipped: choose the range of returns, or normalise values. `sigma` is the
@@ -195,17 +192,16 @@ class CategoricalCriticHead(nn.Module):
     there is a histogram for each action.
     """
 
-    num_atoms: int = 51
+    num_atoms: int = argument(51, low=2)
     low: float = -10.0
     high: float = 10.0
-    sigma: float = 0.75
+    sigma: float = argument(0.75, low=0)
     action_space: Discrete | None = None
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` on fewer than two atoms, an empty range or a negative `sigma`."""
-        check_atoms(self.num_atoms, self.low, self.high)
-        check_finite("sigma", self.sigma, negative=False)
+        """Raise `ValueError` on a wrong argument or an empty range."""
         super().__post_init__()
+        check_range(self.low, self.high)
 
     @nn.compact
     def __call__(self, x: jax.Array) -> ValueEstimate:
@@ -252,22 +248,15 @@ class _Normal(nn.Module):
         return loc, jnp.broadcast_to(self.min_std + std, loc.shape)
 
 
-def _check_space(head: str, kind: type, space: Any) -> None:
-    takes = "Box actions of floats" if kind is Box else f"{kind.__name__} actions"
-    if isinstance(space, Mapping | tuple | list):
+def _check_space(head: str, kind: type, space: Any, bounded: bool = False) -> None:
+    takes = f"{kind.__name__} actions{' of floats' if kind is Box else ''}"
+    takes += " with finite bounds" if bounded else ""
+    fits = isinstance(space, kind) and (kind is not Box or _is_float(space))
+    if not fits or (bounded and not is_bounded(space)):
         raise ValueError(
-            f"{head} takes {takes}, not a {'dict' if isinstance(space, Mapping) else 'tuple'} of "
-            "spaces; use network/actor_head=auto; its setting continuous chooses the heads of "
-            "continuous parts"
+            f"{head} takes {takes}, not {describe(space)}; use network/actor_head=auto, whose "
+            "setting continuous chooses the heads of continuous parts"
         )
-    if not isinstance(space, kind) or (kind is Box and not _is_float(space)):
-        raise ValueError(f"{head} takes {takes}, not {space}; use network/actor_head=auto")
-
-
-def _check_bounded(head: str, space: Any) -> None:
-    _check_space(head, Box, space)
-    if not is_bounded(space):
-        raise ValueError(f"{head} needs finite bounds, not {space}; use network/actor_head=normal")
 
 
 def _is_float(space: Any) -> bool:

@@ -1,6 +1,5 @@
 """Draw initial weights of layers by other rules than the layers' own: `network.initialization`."""
 
-import difflib
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from jaxppo.config.fields import ConfigError, quoted
+from jaxppo.config.fields import ConfigError, check
 from jaxppo.types import PyTree
 
 Initializer = Callable[[jax.Array, tuple[int, ...], Any], jax.Array]
@@ -47,35 +46,17 @@ def initialize(rules: dict[str, Any], params: PyTree, key: jax.Array) -> PyTree:
 
 def check_initialization(rules: dict[str, Any], params: PyTree) -> None:
     """Raise `ConfigError` if a rule is wrong, or fits no weights of `params` (shapes)."""
-    axes = {_name(path): x.ndim for path, x in jax.tree_util.tree_leaves_with_path(params)}
-    weights = {name: num for name, num in axes.items() if name.endswith(".kernel")}
-    parts = [name.split(".") for name in weights]
+    names = (_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params))
+    parts = [name.split(".") for name in names if name.endswith(".kernel")]
     above = (".".join(steps[:n]) for steps in parts for n in range(1, len(steps)))
     places = list(dict.fromkeys(above))
     for place, rule in rules.items():
         key = f"network.initialization.{place}"
         if not isinstance(rule, dict) or set(rule) - {"kind", "gain"}:
             raise ConfigError(f"{key}={rule}: must hold kind, gain or both, such as {{gain: 0.01}}")
-        kind, gain = rule.get("kind", "orthogonal"), rule.get("gain", 1.0)
-        if kind not in KINDS:
-            alike = difflib.get_close_matches(str(kind), list(KINDS), 1, 0.0)[0]
-            raise ConfigError(
-                f"{key}.kind={kind}: no such choice; did you mean {alike}? (of {', '.join(KINDS)})"
-            )
-        if type(gain) not in (int, float) or not 0 <= gain < float("inf"):
-            raise ConfigError(f"{key}.gain={gain}: must be finite and not negative")
-        vectors = [name for name, x in weights.items() if name.startswith(f"{place}.") and x < 2]
-        if vectors and kind != "zeros":
-            raise ConfigError(
-                f"{key}: {vectors[0]} is a vector, for which only kind: zeros is defined; leave "
-                "it to its layer"
-            )
-        if place not in places:
-            near = difflib.get_close_matches(place, places, 1, 0.0)
-            raise ConfigError(
-                f"{key}: no weights are called so; did you mean {quoted(near[0])}? (of "
-                f"{', '.join(places)})"
-            )
+        check(f"{key}.kind", rule.get("kind", "orthogonal"), str, {"choices": tuple(KINDS)})
+        check(f"{key}.gain", rule.get("gain", 1.0), float, {"low": 0})
+        check(key, place, str, {"choices": places})
 
 
 def _name(path: Any) -> str:

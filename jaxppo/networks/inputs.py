@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxppo.networks.checks import check_bool
+from jaxppo.networks.checks import Checked, check_layers
 from jaxppo.types import PyTree
 
 
@@ -23,16 +23,11 @@ class Flatten(nn.Module):
         return _flatten(obs)
 
 
-class Select(nn.Module):
+class Select(Checked):
     """One entry of the observation, unchanged or flattened to `[L, S, F]` float32."""
 
     key: str
     flatten: bool = True
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` if `flatten` is not a boolean."""
-        check_bool("flatten", self.flatten)
-        super().__post_init__()
 
     @nn.compact
     def __call__(self, obs: PyTree) -> PyTree:
@@ -46,29 +41,17 @@ class Concatenate(nn.Module):
 
     keys: Sequence[str]
 
-    def __post_init__(self) -> None:
-        """Raise `ValueError` unless `keys` is a list of at least one key."""
-        keys: Any = self.keys
-        if not isinstance(keys, Sequence) or isinstance(keys, str) or not keys:
-            raise ValueError(f"keys={keys} must be a list of at least one key")
-        super().__post_init__()
-
     @nn.compact
     def __call__(self, obs: PyTree) -> jax.Array:
         """Return the concatenated entries; `ValueError` if `obs` lacks a key."""
         return jnp.concatenate([_flatten(_entry(obs, key)) for key in self.keys], -1)
 
 
-class Image(nn.Module):
+class Image(Checked):
     """One leaf as an image `[L, S, H, W, C]` float32; uint8 is divided by 255."""
 
     key: str | None = None  # the leaf's name; None: the only leaf
     channel_first: bool = False  # the leaf is [L, S, C, H, W]
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` if `channel_first` is not a boolean."""
-        check_bool("channel_first", self.channel_first)
-        super().__post_init__()
 
     @nn.compact
     def __call__(self, obs: PyTree, *, keep_bytes: bool = False) -> jax.Array:
@@ -78,14 +61,12 @@ class Image(nn.Module):
         """
         given = f"key={'null' if self.key is None else repr(self.key)}"
         leaves = jax.tree.leaves(obs if self.key is None else _entry(obs, self.key))
-        if len(leaves) != 1:
-            raise ValueError(f"{given} must name one leaf of the observation, {_has(obs)}")
-        x = jnp.asarray(leaves[0])
-        if x.ndim not in (4, 5):
+        if len(leaves) != 1 or jnp.ndim(leaves[0]) not in (4, 5):
             raise ValueError(
-                f"{given} must name an image of two or three dimensions, not of shape "
-                f"{x.shape[2:]}, in the observation, {_has(obs)}"
+                f"{given} must name an image, one leaf of two or three dimensions, and names "
+                f"shapes {[jnp.shape(x)[2:] for x in leaves]} in the observation, {_has(obs)}"
             )
+        x = jnp.asarray(leaves[0])
         if x.ndim == 4:
             x = x[..., None]
         elif self.channel_first:
@@ -102,12 +83,7 @@ class Fuse(nn.Module):
 
     def __post_init__(self) -> None:
         """Raise `ValueError` unless `parts` maps at least one key to a layer."""
-        parts: Any = self.parts
-        if not isinstance(parts, Mapping) or not parts:
-            raise ValueError(f"parts={parts} must map at least one key to a layer")
-        for key, layer in parts.items():
-            if not callable(layer):
-                raise ValueError(f"parts.{key}={layer} must be a layer: give its _target_")
+        check_layers("parts", self.parts)
         super().__post_init__()
 
     @nn.compact
@@ -127,8 +103,6 @@ class Fuse(nn.Module):
 
 def _flatten(obs: PyTree) -> jax.Array:
     leaves = [x.reshape(*x.shape[:2], -1).astype(jnp.float32) for x in jax.tree.leaves(obs)]
-    if not leaves:
-        raise ValueError("the observation has no entry to flatten")
     return leaves[0] if len(leaves) == 1 else jnp.concatenate(leaves, -1)
 
 

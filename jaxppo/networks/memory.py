@@ -16,7 +16,7 @@ from jaxppo.kernels.norms import LayerNorm
 from jaxppo.kernels.platforms import forms
 from jaxppo.kernels.products import Dense
 from jaxppo.kernels.recurrences import linear_recurrence
-from jaxppo.networks.checks import check_count, check_features
+from jaxppo.networks.checks import Checked, argument, check_features
 from jaxppo.types import PyTree
 
 CELLS: dict[str, Any] = {
@@ -28,7 +28,7 @@ CELLS: dict[str, Any] = {
 }
 
 
-class Recurrent(nn.Module):
+class Recurrent(Checked):
     """Stacked flax cells, each scanned over the sequence.
 
     `cell`: `lstm` (Hochreiter and Schmidhuber 1997); `optimized_lstm`, the same with fewer matrix
@@ -36,17 +36,9 @@ class Recurrent(nn.Module):
     `simple`, one tanh layer.
     """
 
-    cell: str = "lstm"
+    cell: str = argument("lstm", choices=tuple(CELLS))
     size: int = 64
     num_layers: int = 1
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` on an unknown cell or a number that is not positive."""
-        if self.cell not in tuple(CELLS):
-            raise ValueError(f"cell={self.cell} is none of {', '.join(CELLS)}")
-        check_count("size", self.size)
-        check_count("num_layers", self.num_layers)
-        super().__post_init__()
 
     @nn.nowrap
     def initial_carry(self, num: int) -> PyTree:
@@ -77,7 +69,7 @@ class Recurrent(nn.Module):
         return tuple(after), x
 
 
-class LRU(nn.Module):
+class LRU(Checked):
     """Stacked linear recurrent units, each with layer norm, a gate and a skip connection.
 
     h_t = lambda h_{t-1} + sqrt(1 - |lambda|^2) B u_t, y_t = Re(C h_t) + D u_t with a complex
@@ -90,25 +82,18 @@ class LRU(nn.Module):
     size: int = 64
     state_size: int = 64
     num_layers: int = 1
-    min_radius: float = 0.9
+    min_radius: float = argument(0.9, above=0)
     max_radius: float = 0.999
-    max_phase: float = math.pi / 10
+    max_phase: float = argument(math.pi / 10, above=0, high=2 * math.pi)
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` unless numbers are positive and min_radius < max_radius < 1."""
-        for name in ("size", "state_size", "num_layers"):
-            check_count(name, getattr(self, name))
-        for name in ("min_radius", "max_radius", "max_phase"):
-            if type(getattr(self, name)) not in (int, float):
-                raise ValueError(f"{name}={getattr(self, name)} must be a number")
-        if not 0 < self.min_radius < self.max_radius < 1:
+        """Raise `ValueError` on a wrong argument, or unless min_radius < max_radius < 1."""
+        super().__post_init__()
+        if not self.min_radius < self.max_radius < 1:
             raise ValueError(
                 f"min_radius={self.min_radius}, max_radius={self.max_radius}: must be "
                 "0 < min_radius < max_radius < 1"
             )
-        if not 0 < self.max_phase <= 2 * math.pi:
-            raise ValueError(f"max_phase={self.max_phase} must be above 0 and at most 2 pi")
-        super().__post_init__()
 
     @nn.nowrap
     def initial_carry(self, num: int) -> PyTree:

@@ -4,7 +4,7 @@ If the observation has an action mask, the head takes it too; see `heads`. An ac
 components, 1 if the space is `Discrete`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxppo.kernels.products import Dense
-from jaxppo.networks.checks import check_atoms, check_bool, check_count, check_finite
+from jaxppo.networks.checks import Checked, argument, check_range
 from jaxppo.networks.torsos import NoisyDense
 from jaxppo.ops.action_values import (
     ActionValues,
@@ -26,10 +26,10 @@ from jaxppo.ops.action_values import (
     split_components,
 )
 from jaxppo.ops.actions import component_sizes
-from jaxppo.types import Discrete, MultiDiscrete, PyTree
+from jaxppo.types import Discrete, MultiDiscrete, PyTree, describe
 
 
-class _QHead(nn.Module):
+class _QHead(Checked):
     """Base class of Q heads: some numbers for each value of each component of an action.
 
     With `dueling` they are a value plus an advantage minus the component's mean advantage: Wang et
@@ -41,14 +41,11 @@ class _QHead(nn.Module):
     action_space: Discrete | MultiDiscrete
     dueling: bool = False
     double: bool = False
-    initial_noise: float = 0.0
+    initial_noise: float = argument(0.0, low=0)
 
     def __post_init__(self) -> None:
         """Raise `ValueError` on actions that are not discrete, or a wrong argument."""
         check_discrete(self.action_space)
-        for name in ("dueling", "double"):
-            check_bool(name, getattr(self, name))
-        check_finite("initial_noise", self.initial_noise, negative=False)
         super().__post_init__()
 
     def output(
@@ -93,15 +90,7 @@ class ScalarQHead(_QHead):
     The loss is the squared error, or with a `huber_delta` the Huber loss: Mnih et al. 2015 (DQN).
     """
 
-    huber_delta: float | None = None
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` on a `huber_delta` that is not positive."""
-        if self.huber_delta is not None:
-            check_finite("huber_delta", self.huber_delta, negative=False)
-            if not self.huber_delta:
-                raise ValueError("huber_delta=0 gives no gradient; null: squared errors")
-        super().__post_init__()
+    huber_delta: float | None = argument(None, above=0)  # null: squared errors
 
     def __call__(self, x: jax.Array, mask: PyTree = None) -> QOutput:
         """Return Q-values `[L, S, C, A]`."""
@@ -117,14 +106,14 @@ class CategoricalQHead(_QHead):
     gain 0.01; see `_QHead`.
     """
 
-    num_atoms: int = 51
+    num_atoms: int = argument(51, low=2)
     low: float = -10.0
     high: float = 10.0
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` on fewer than two atoms or an empty range."""
-        check_atoms(self.num_atoms, self.low, self.high)
+        """Raise `ValueError` on a wrong argument or an empty range."""
         super().__post_init__()
+        check_range(self.low, self.high)
 
     def __call__(self, x: jax.Array, mask: PyTree = None) -> QOutput:
         """Return histograms of returns, `[L, S, C, A]`."""
@@ -141,13 +130,7 @@ class QuantileQHead(_QHead):
     """
 
     num_quantiles: int = 32
-    huber_delta: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` on a number that is not positive, or a negative `huber_delta`."""
-        check_count("num_quantiles", self.num_quantiles)
-        check_finite("huber_delta", self.huber_delta, negative=False)
-        super().__post_init__()
+    huber_delta: float = argument(1.0, low=0)
 
     def __call__(self, x: jax.Array, mask: PyTree = None) -> QOutput:
         """Return quantiles of returns, `[L, S, C, A]`."""
@@ -159,9 +142,7 @@ def check_discrete(action_space: Any) -> None:
     """Raise `ValueError` unless actions are discrete or multi-discrete."""
     if isinstance(action_space, Discrete | MultiDiscrete):
         return
-    kind = "a tuple of spaces" if isinstance(action_space, tuple | list) else action_space
-    kind = "a dict of spaces" if isinstance(action_space, Mapping) else kind
     raise ValueError(
-        f"a Q-network takes Discrete or MultiDiscrete actions, not {kind}; jaxppo.ff_ppo and "
-        "jaxppo.rec_ppo take any actions"
+        "a Q-network takes Discrete or MultiDiscrete actions, not "
+        f"{describe(action_space)}; jaxppo.ff_ppo and jaxppo.rec_ppo take any actions"
     )

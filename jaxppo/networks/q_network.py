@@ -10,6 +10,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.networks.building import (
     LEAD,
+    check_shape,
     hide_privileged,
     make_layer,
     make_layers,
@@ -79,10 +80,6 @@ def build(config: Config, env: Environment) -> Composed:
     found = try_out(config, env, composed, read, "q_head")
     sizes = component_sizes(env.action_space)
     wanted = (*LEAD, len(sizes), max(sizes))
-    if any(x.shape != wanted for x in found):
-        raise ConfigError(
-            f"network.q_head: gives shapes {[x.shape for x in found]} for {LEAD} steps, but must "
-            f"give {wanted}: components and values of {env.action_space}; network/q_head=scalar "
-            "does"
-        )
+    for x in found:  # of components and their values
+        check_shape("q_head", x.shape, wanted, "network/q_head=scalar does")
     return composed

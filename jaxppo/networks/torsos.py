@@ -17,7 +17,7 @@ from jaxppo.kernels.divisors import near_divisor
 from jaxppo.kernels.norms import LayerNorm
 from jaxppo.kernels.platforms import forms
 from jaxppo.kernels.products import product_of
-from jaxppo.networks.checks import check_bool, check_count, check_sizes
+from jaxppo.networks.checks import Checked, argument, check_layers
 
 # Those of jax.nn that map numbers one by one
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
@@ -29,11 +29,10 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
         *("sparse_plus", "sparse_sigmoid"),
     )
 }
-PADDINGS = ("VALID", "SAME")
 _orthogonal = nn.initializers.orthogonal(np.sqrt(2))
 
 
-class MLP(nn.Module):
+class MLP(Checked):
     """Dense layers, each followed by optional layer norm and the activation.
 
     Orthogonal weights of gain sqrt(2), zero biases. Without `activate_final` the last layer has no
@@ -41,18 +40,10 @@ class MLP(nn.Module):
     """
 
     layer_sizes: Sequence[int] = (64, 64)
-    activation: str = "tanh"
+    activation: str = argument("tanh", choices=tuple(ACTIVATIONS))
     layer_norm: bool = False
     activate_final: bool = True
     bias: bool = True
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` on an unknown activation or a size that is not positive."""
-        _check_activation(self.activation)
-        check_sizes("layer_sizes", self.layer_sizes)
-        for name in ("layer_norm", "activate_final", "bias"):
-            check_bool(name, getattr(self, name))
-        super().__post_init__()
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -86,14 +77,7 @@ class NoisyMLP(MLP):
     Fortunato et al. 2018 (arXiv 1706.10295), sections 3 and 3.2.
     """
 
-    initial_noise: float = 0.5
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` as `MLP` does, or on negative noise."""
-        noise: Any = self.initial_noise
-        if type(noise) not in (int, float) or not 0 <= noise < math.inf:
-            raise ValueError(f"initial_noise={noise} must be a number that is not negative")
-        super().__post_init__()
+    initial_noise: float = argument(0.5, low=0)
 
     def _dense(self, size: int, dtype: Any, name: str) -> nn.Module:
         return NoisyDense(size, self.initial_noise, dtype=dtype, use_bias=self.bias, name=name)
@@ -133,7 +117,7 @@ class NoisyDense(nn.Module):
         return product_of(self.dtype)(x, kernel) + bias
 
 
-class CNN(nn.Module):
+class CNN(Checked):
     """Convolutions, then dense layers, each followed by optional layer norm and the activation.
 
     Orthogonal weights of gain sqrt(2), zero biases; without `bias` no layer has one but layer norm.
@@ -143,29 +127,21 @@ class CNN(nn.Module):
     channels: Sequence[int] = (16,)
     kernel_sizes: Sequence[int] = (3,)
     strides: Sequence[int] = (1,)
-    padding: str = "VALID"
-    activation: str = "relu"
+    padding: str = argument("VALID", choices=("VALID", "SAME"))
+    activation: str = argument("relu", choices=tuple(ACTIVATIONS))
     layer_norm: bool = False
     layer_sizes: Sequence[int] = (128,)
     bias: bool = True
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` on an invalid field or lists of different lengths."""
-        check_sizes("channels", self.channels)
+        """Raise `ValueError` on a wrong argument, or lists of different lengths."""
+        super().__post_init__()
         for name in ("kernel_sizes", "strides"):
-            check_sizes(name, getattr(self, name))
             if len(getattr(self, name)) != len(self.channels):
                 raise ValueError(
                     f"{name}={list(getattr(self, name))} must hold one number for each of "
                     f"channels={list(self.channels)}"
                 )
-        if self.padding not in PADDINGS:
-            raise ValueError(f"padding={self.padding} is none of {', '.join(PADDINGS)}")
-        _check_activation(self.activation)
-        for name in ("layer_norm", "bias"):
-            check_bool(name, getattr(self, name))
-        check_sizes("layer_sizes", self.layer_sizes)
-        super().__post_init__()
 
     @nn.compact
     def __call__(self, x: jax.Array, dtype: Any = None) -> jax.Array:
@@ -208,7 +184,7 @@ class CNN(nn.Module):
         return most
 
 
-class ResidualCNN(nn.Module):
+class ResidualCNN(Checked):
     """Stages of a convolution, a max-pool of stride 2 and residual blocks; then dense layers.
 
     Espeholt et al. 2018 (arXiv 1802.01561), figure 3, right. Orthogonal weights of gain sqrt(2),
@@ -216,17 +192,9 @@ class ResidualCNN(nn.Module):
     """
 
     channels: Sequence[int] = (16, 32, 32)
-    num_blocks: int = 2
-    activation: str = "relu"
+    num_blocks: int = argument(2, low=0)
+    activation: str = argument("relu", choices=tuple(ACTIVATIONS))
     layer_sizes: Sequence[int] = (256,)
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` on an invalid field."""
-        check_sizes("channels", self.channels)
-        check_count("num_blocks", self.num_blocks, 0)
-        _check_activation(self.activation)
-        check_sizes("layer_sizes", self.layer_sizes)
-        super().__post_init__()
 
     @nn.compact
     def __call__(self, x: jax.Array, dtype: Any = None) -> jax.Array:
@@ -290,12 +258,7 @@ class Chain(nn.Module):
 
     def __post_init__(self) -> None:
         """Raise `ValueError` unless `layers` is a list of at least one layer."""
-        layers: Any = self.layers
-        if not isinstance(layers, Sequence) or isinstance(layers, str) or not layers:
-            raise ValueError(f"layers={layers} must be a list of at least one layer")
-        for i, layer in enumerate(layers):
-            if not callable(layer):
-                raise ValueError(f"layers.{i}={layer} must be a layer: give its _target_")
+        check_layers("layers", self.layers)
         super().__post_init__()
 
     @nn.compact
@@ -371,8 +334,3 @@ def _images(x: Any, dtype: Any) -> tuple[tuple[int, ...], jax.Array, Any]:
 def _as_floats(x: jax.Array) -> jax.Array:
     """Return integers and booleans, as `inputs.Fuse` may pass them on, in float32."""
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.float32)
-
-
-def _check_activation(activation: Any) -> None:
-    if activation not in ACTIVATIONS:
-        raise ValueError(f"activation={activation} is none of {', '.join(sorted(ACTIVATIONS))}")

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 
 from jaxppo.kernels.norms import LayerNorm
 from jaxppo.kernels.products import Dense, float32_product
-from jaxppo.networks.checks import check_count, check_features, check_finite
+from jaxppo.networks.checks import Checked, check_features
 from jaxppo.types import PyTree
 
 
-class GTrXL(nn.Module):
+class GTrXL(Checked):
     """Transformer-XL layers with gates, each of which attends to the last `window` steps.
 
     Attention and cache: Dai et al. 2019 (arXiv 1901.02860), section 3. Layer norm before each
@@ -35,13 +35,10 @@ class GTrXL(nn.Module):
     gate_bias: float = 2.0
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` on a number that is not positive, or heads that do not fit."""
-        for name in ("size", "num_layers", "num_heads", "window", "mlp_size"):
-            check_count(name, getattr(self, name))
-        check_finite("gate_bias", self.gate_bias)
+        """Raise `ValueError` on a wrong argument, or heads that do not fit."""
+        super().__post_init__()
         if self.size % self.num_heads:
             raise ValueError(f"size={self.size} must be a multiple of num_heads={self.num_heads}")
-        super().__post_init__()
 
     @nn.nowrap
     def initial_carry(self, num: int) -> PyTree:

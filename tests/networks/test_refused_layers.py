@@ -11,13 +11,13 @@ from conftest import LAYERS, MLP, NETWORK, small_config
 
 from jaxppo import envs
 from jaxppo.config.fields import ConfigError
-from jaxppo.networks import actor_critic, heads, inputs, torsos
+from jaxppo.networks import actor_critic, heads, inputs, memory, q_heads, torsos
 from jaxppo.networks.transformer import GTrXL
 from jaxppo.ops import actions
 from jaxppo.types import Box, Discrete, MultiDiscrete
 
 BOX, FREE = Box((2, 3), "float32", -1.0, 3.0), Box((2,), "float32")
-SIZES, EQUAL = MultiDiscrete((2, 3), (2,)), MultiDiscrete((3, 3, 3, 3), (2, 2))
+SIZES = MultiDiscrete((2, 3), (2,))
 PARTS: Any = {"a": Discrete(2), "x": FREE}
 OBS = {  # [L=2, S=3, ...]
     "view": np.zeros((2, 3, 4, 5, 2), np.uint8),
@@ -26,53 +26,37 @@ OBS = {  # [L=2, S=3, ...]
 }
 LAYER: list[tuple[Callable[[], Any], str]] = [
     (lambda: torsos.NoisyMLP([4], initial_noise=-1.0), "initial_noise=-1.0"),
-    (lambda: torsos.NoisyMLP([4], initial_noise=True), "initial_noise=True"),
     (lambda: torsos.NoisyMLP([4], activation="x"), "activation=x"),
-    (lambda: torsos.NoisyMLP([0]), "layer_sizes=[0]"),
-    (lambda: torsos.NoisyMLP([4], layer_norm=1), "layer_norm=1"),
     (lambda: torsos.CNN([4, 4]), "kernel_sizes=[3]"),
-    (lambda: torsos.CNN(strides=[1, 1]), "strides=[1, 1]"),
     (lambda: torsos.CNN([0]), "channels=[0]"),
-    (lambda: torsos.CNN(padding="same"), "padding=same"),
-    (lambda: torsos.CNN(activation="x"), "activation=x"),
-    (lambda: torsos.CNN(layer_norm=None), "layer_norm=None"),
     (lambda: torsos.CNN(layer_sizes=128), "layer_sizes=128"),
-    (lambda: torsos.ResidualCNN(num_blocks=-1), "num_blocks=-1"),
-    (lambda: torsos.ResidualCNN(channels=[1.0]), "channels=[1.0]"),
-    (lambda: torsos.ResidualCNN(activation="x"), "activation=x"),
-    (lambda: torsos.ResidualCNN(layer_sizes=[-1]), "layer_sizes=[-1]"),
+    (lambda: torsos.CNN(padding="same"), "padding=same"),
+    (lambda: torsos.CNN(layer_norm=1), "layer_norm=1"),
     (lambda: torsos.Chain([]), "layers=[]"),
     (lambda: torsos.Chain([{"layer_sizes": [1]}]), "layers.0"),
-    (lambda: GTrXL(size=0), "size=0"),
+    (lambda: inputs.Fuse({"view": None}), "parts.view=None"),
+    (lambda: memory.Recurrent("rnn"), "cell=rnn"),
+    (lambda: memory.LRU(max_radius=1.0), "max_radius=1.0"),
     (lambda: GTrXL(window=2.5), "window=2.5"),
-    (lambda: GTrXL(num_layers=True), "num_layers=True"),
+    (lambda: GTrXL(size=0), "size=0"),
     (lambda: GTrXL(size=6), "size=6"),
-    (lambda: GTrXL(gate_bias="high"), "gate_bias=high"),
     (lambda: heads.CategoricalHead(FREE), "categorical"),
     (lambda: heads.CategoricalHead({"a": Discrete(2)}), "network/actor_head=auto"),
-    (lambda: heads.MultiCategoricalHead(Discrete(2)), "MultiDiscrete"),
-    (lambda: heads.TanhNormalHead(Discrete(2)), "tanh-normal"),
     (lambda: heads.NormalHead(Box((1,), "int32", 0, 3)), "int32"),
     (lambda: heads.TanhNormalHead(FREE), "finite bounds"),
     (lambda: heads.BetaHead(Box((1,), "float32", 1.0, 1.0)), "finite bounds"),
-    (lambda: heads.BetaHead((BOX,)), "tuple"),
-    (lambda: heads.NormalHead(FREE, state_dependent_std=1), "state_dependent_std=1"),
     (lambda: heads.NormalHead(FREE, initial_std=0.0), "initial_std=0.0"),
-    (lambda: heads.TanhNormalHead(BOX, min_std=-1.0), "min_std=-1.0"),
     (lambda: heads.NormalHead(FREE, initial_std=np.inf), "initial_std=inf"),
     (lambda: heads.follow(Discrete(2), "gauss"), "continuous=gauss"),
-    (lambda: heads.follow(BOX, state_dependent_std=1), "state_dependent_std=1"),
-    (lambda: heads.follow(Box((1,), "int32", 0, 3)), "int32"),
+    (lambda: heads.follow(Discrete(2), std=1), "std"),
     (lambda: heads.follow({}), "{}"),
     (lambda: heads.CategoricalCriticHead(num_atoms=1), "num_atoms=1"),
     (lambda: heads.CategoricalCriticHead(low=10.0), "low=10.0"),
-    (lambda: heads.CategoricalCriticHead(high=np.inf), "high=inf"),
-    (lambda: heads.CategoricalCriticHead(sigma=-0.1), "sigma=-0.1"),
+    (lambda: q_heads.ScalarQHead(Discrete(2), huber_delta=0.0), "huber_delta=0.0"),
+    (lambda: q_heads.ScalarQHead(FREE), "Q-network"),
     (lambda: heads.flat_mask(Discrete(3), np.ones((1, 1, 4))), "(4,)"),
     (lambda: heads.flat_mask(Discrete(3), np.ones((1, 3))), "(3,)"),
-    (lambda: heads.flat_mask(EQUAL, np.ones((1, 1, 3, 4))), "(3, 4)"),
     (lambda: heads.flat_mask(SIZES, np.ones((1, 1, 2, 3))), "(2, 3)"),
-    (lambda: heads.flat_mask(SIZES, [np.ones((1, 1, 2))]), "[(2,)]"),
     (lambda: heads.flat_mask(SIZES, [np.ones((1, 1, 3)), np.ones((1, 1, 2))]), "[(3,), (2,)]"),
     (lambda: actions.empty_masks(PARTS, {"b": np.ones((1, 1, 2))}), "['b']"),
     (lambda: actions.empty_masks(PARTS, np.ones((1, 1, 2))), "one array"),
@@ -80,22 +64,11 @@ LAYER: list[tuple[Callable[[], Any], str]] = [
     (lambda: actions.empty_masks({}, {}), "no entries"),
 ]
 APPLIED: list[tuple[Callable[[], Any], Any, str]] = [
-    (lambda: inputs.Select("x"), OBS, "'x'"),
     (lambda: inputs.Select("agents.2"), OBS, "'agents.2'"),
     (lambda: inputs.Select("x"), np.ones((1, 1)), "'x'"),
-    (lambda: inputs.Select("x", flatten=1), OBS, "flatten=1"),
-    (lambda: inputs.Concatenate(["place", "x"]), OBS, "'x'"),
-    (lambda: inputs.Concatenate([]), OBS, "keys=[]"),
-    (lambda: inputs.Concatenate("view"), OBS, "keys=view"),
     (lambda: inputs.Image(), OBS, "key=null"),
-    (lambda: inputs.Image("agents"), OBS, "key='agents'"),
     (lambda: inputs.Image("place"), OBS, "key='place'"),
-    (lambda: inputs.Image(channel_first="no"), OBS, "channel_first=no"),
-    (lambda: inputs.Fuse({"x": inputs.Flatten()}), OBS, "'x'"),
     (lambda: inputs.Fuse({"view": inputs.Image()}), OBS, "parts.view"),
-    (lambda: inputs.Fuse({"view": None}), OBS, "parts.view=None"),
-    (lambda: inputs.Fuse({}), OBS, "parts={}"),
-    (lambda: inputs.Flatten(), {}, "no entry"),
     (torsos.CNN, jnp.ones((1, 1, 100)), "(1, 1, 100)"),
     (torsos.ResidualCNN, {"a": 1}, "dict"),
     (lambda: torsos.CNN([1, 1], [3, 3], [1, 1]), jnp.ones((1, 1, 4, 3, 1)), "kernel_sizes=[3, 3]"),
@@ -111,11 +84,10 @@ def test_a_layer_that_cannot_be_is_refused_in_one_line(make: Any, key: str) -> N
 
 
 @pytest.mark.parametrize("make, x, key", APPLIED)
-def test_what_a_layer_cannot_read_is_refused_in_one_line(make: Any, x: Any, key: str) -> None:
+def test_what_a_layer_cannot_read_is_refused(make: Any, x: Any, key: str) -> None:
     with pytest.raises(ValueError) as error:
         jax.eval_shape(make().init, jax.random.key(0), x)
     assert key in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 def own_head(name: str, **settings: Any) -> dict[str, Any]:
@@ -125,18 +97,14 @@ def own_head(name: str, **settings: Any) -> dict[str, Any]:
 CONTINUOUS = {"env": {"name": "Pendulum-v1", "target": None}}
 COMPOSED: list[tuple[dict[str, Any], str]] = [
     ({"actor_torso": {**MLP, "activation": "swishy"}}, "network.actor_torso"),
-    ({"critic_torso": {**MLP, "layer_sizes": [4, -1]}}, "network.critic_torso"),
     ({"actor_torso": {**MLP, "depth": 3}}, "depth"),
     ({"actor_torso": {"_target_": "no.such.Layer"}}, "no.such.Layer"),
     ({"actor_torso": {"layer_sizes": [4]}}, "_target_"),
     ({"input_layer": None}, "network.input_layer"),
-    ({"critic_head": None}, "network.critic_head"),
     ({"input_layer": {"_target_": f"{LAYERS}.inputs.Select", "key": "x"}}, "'x'"),
     ({"initialization": {"actor_torsoo": {"gain": 1.0}}}, "network.initialization.actor_torsoo"),
     ({"initialization": {"actor_torso": {"kind": "ortho"}}}, "actor_torso.kind=ortho"),
     ({"initialization": {"actor_torso": {"gain": -1.0}}}, "actor_torso.gain=-1.0"),
-    ({"initialization": {"actor_torso": {"scale": 1.0}}}, "network.initialization.actor_torso="),
-    ({"initialization": {"input_layer": {"gain": 1.0}}}, "network.initialization.input_layer"),
     ({"actor_head": own_head("Categorical", more=5)}, "network.actor_head"),
     ({"actor_head": own_head("Categorical", size=3)}, "~network.actor_head.size"),
     ({"actor_head": own_head("Squashed"), **CONTINUOUS}, "network.actor_head"),
