@@ -46,8 +46,7 @@ CHANNELS: tuple[Color, ...] = (
 )  # for the channels of a grid, in order
 LINES: tuple[Color, ...] = (BLUE, WOOD, GREEN, RED)  # of a panel's curves
 PANEL = 300  # width in pixels
-_GAP = 46  # pixels between its plots
-MOST_BARS = 40
+MOST_ROWS = 40  # of a map of actions
 FINE = 3  # pictures are drawn larger by this factor, then averaged
 CAPTION = 24  # height in pixels
 
@@ -371,22 +370,17 @@ DRAWINGS: dict[str, Callable[[Any, PyTree, PyTree], np.ndarray]] = {
 }
 
 
-Discrete = tuple[str, np.ndarray, np.ndarray]  # kind, numbers [T, C, K], actions [T, C]
-Curve = tuple[str, np.ndarray, np.ndarray | None]  # title, means [T, A], deviations [T, A]
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Panel:
-    """Curves of what a policy computed in an episode; the step that is shown is marked on them.
+    """Curves of what a policy computed in an episode; a line marks the step that is shown.
 
-    Matplotlib draws the curves once. Each picture adds the marker, and bars of the actions.
+    Matplotlib draws the curves once; each picture adds the line.
     """
 
     base: Picture
     last: int  # the last step with an action
-    columns: Callable[[int], int]  # step -> column of the marker
-    rows: Sequence[tuple[int, int]]  # first and last row of each plot of curves
-    bars: Callable[[int], list[tuple[tuple[int, int, int, int], Color]]]  # step -> boxes
+    column: Callable[[int], int]  # step -> column of the line
+    rows: Sequence[tuple[int, int]]  # first and last row of each plot
 
     @classmethod
     def of(cls, episode: Episode, height: int) -> "Panel | None":
@@ -394,58 +388,36 @@ class Panel:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        curves, discrete = _curves(episode), _discrete(episode.distribution, _raw(episode))
-        num_plots = len(curves) + bool(discrete)
-        if num_plots == 0:
+        plots = [*_curves(episode), *_maps(episode.distribution, _raw(episode))]
+        if not plots:
             return None
-        height = max(height, 84 * num_plots)
-        figure = Figure((PANEL / 100, height / 100), dpi=100)
+        height = max(height, 84 * len(plots))
+        figure = Figure((PANEL / 100, height / 100), dpi=100, layout="constrained")
         canvas: Any = FigureCanvasAgg(figure)
-        plots = list(figure.subplots(num_plots, squeeze=False)[:, 0])
-        figure.subplots_adjust(
-            left=46 / PANEL,
-            right=1 - 12 / PANEL,
-            top=1 - 20 / height,
-            bottom=28 / height,
-            hspace=_GAP * num_plots / (height - 48 - _GAP * (num_plots - 1)),
-        )
-        for axes, curve in zip(plots, curves, strict=False):
-            _plot_curve(axes, curve)
-            axes.tick_params(labelbottom=axes is plots[len(curves) - 1])
-        if curves:
-            plots[len(curves) - 1].set_xlabel("step", fontsize=7, labelpad=0)
-        bars = _plot_bars(plots[-1], discrete) if discrete else None
+        every = list(figure.subplots(len(plots), squeeze=False)[:, 0])
+        for axes, (title, plot) in zip(every, plots, strict=True):
+            plot(axes)
+            axes.set_title(title, fontsize=8, loc="left", pad=3)
+            axes.tick_params(labelsize=7, length=2, labelbottom=axes is every[-1])
+            axes.locator_params(axis="y", nbins=3)
+            axes.set_xlim(-0.5, episode.length - 0.5)
+            axes.xaxis.get_major_locator().set_params(nbins=5, integer=True, min_n_ticks=1)
+        every[-1].set_xlabel("step", fontsize=7, labelpad=0)
         canvas.draw()
-
-        def pixel(axes: Any, x: float, y: float) -> tuple[int, int]:
-            column, row = axes.transData.transform((x, y))
-            return round(column), round(height - row)
-
-        def boxes(step: int) -> list[tuple[tuple[int, int, int, int], Color]]:
-            found = []
-            for (left, bottom, right, top), color in bars(step) if bars else []:
-                (x0, y0), (x1, y1) = (pixel(plots[-1], *p) for p in ((left, top), (right, bottom)))
-                found.append(((x0, min(y0, y1), max(x0, x1 - 1), max(y0, y1)), color))
-            return found
-
-        extents = [axes.get_window_extent() for axes in plots[: len(curves)]]
+        extents = [axes.get_window_extent() for axes in every]
         return cls(
             base=Image.fromarray(np.array(canvas.buffer_rgba())[..., :3]),
             last=episode.length - 1,
-            columns=lambda step: pixel(plots[0], step, 0.0)[0],
+            column=lambda step: round(every[0].transData.transform((step, 0))[0]),
             rows=[(round(height - e.y1), round(height - e.y0)) for e in extents],
-            bars=boxes,
         )
 
     def beside(self, picture: np.ndarray, step: int) -> np.ndarray:
         """Put the panel at `step`, from 0, to the right of a picture; uint8 `[H, W, 3]`."""
-        step = min(step, self.last)  # nothing is computed after the last step
+        column = self.column(min(step, self.last))  # nothing is computed after the last step
         panel = self.base.copy()
-        draw = ImageDraw.Draw(panel)
-        for box, color in self.bars(step):
-            draw.rectangle(box, color)
         for top, bottom in self.rows:
-            draw.line((self.columns(step), top, self.columns(step), bottom), RED)
+            ImageDraw.Draw(panel).line((column, top, column, bottom), RED)
         height, width, _ = picture.shape
         both = Image.new("RGB", (width + panel.width, max(height, panel.height)), WHITE)
         both.paste(Image.fromarray(picture), (0, (both.height - height) // 2))
@@ -453,51 +425,35 @@ class Panel:
         return np.asarray(both)
 
 
+Plot = tuple[str, Callable[[Any], None]]  # title, and what draws into axes
+
+
 def _raw(episode: Episode) -> PyTree:
     return episode.actions if episode.raw_actions is None else episode.raw_actions
 
 
-def _curves(episode: Episode) -> list[Curve]:
+def _curves(episode: Episode) -> list[Plot]:
     """Return the curves of an episode: value, entropy, and means of continuous actions."""
     named = (("value", episode.values), ("entropy [nats]", episode.entropies))
-    found: list[Curve] = [(title, x[:, None], None) for title, x in named if x is not None]
-    given, num_steps = episode.distribution, episode.length
-    scale = given.get("scale", given.get("scale_diag"))
-    if "alpha" in given and "beta" in given:
-        total = given["alpha"] + given["beta"]
-        mean = given["alpha"] / total
+    plots: list[Plot] = [
+        (title, partial(_plot_curve, x[:, None], None)) for title, x in named if x is not None
+    ]
+    parameters, num_steps = episode.distribution, episode.length
+    mean, scale = parameters.get("loc"), parameters.get("scale", parameters.get("scale_diag"))
+    if "alpha" in parameters and "beta" in parameters:
+        total = parameters["alpha"] + parameters["beta"]
+        mean = parameters["alpha"] / total
         scale = np.sqrt(mean * (1 - mean) / (total + 1))
-    else:
-        mean = given.get("loc")
     if isinstance(mean, np.ndarray) and isinstance(scale, np.ndarray):
         mean, scale = mean.reshape(num_steps, -1), scale.reshape(num_steps, -1)
         if mean.shape == scale.shape and mean.shape[1] <= len(LINES):
             raw = "action" if episode.raw_actions is None else "raw action"
-            found.append((f"{raw}, mean and deviation", mean, scale))
-    return found
+            plots.append((f"{raw}, mean and deviation", partial(_plot_curve, mean, scale)))
+    return plots
 
 
-def _discrete(distribution: PyTree, actions: PyTree) -> list[Discrete]:
-    """Return probabilities, or Q-values, of all discrete actions; none if there are too many."""
-    found: list[Discrete] = []
-    for name, numbers in distribution.items():
-        if isinstance(numbers, dict):
-            key = name if isinstance(actions, Mapping) else int(name)
-            found += _discrete(numbers, actions[key])
-        elif name in ("logits", "probs", "q_values"):
-            rows = np.asarray(numbers, np.float64)
-            if name == "logits":
-                rows = np.exp(rows - rows.max(axis=-1, keepdims=True))
-                rows /= rows.sum(axis=-1, keepdims=True)
-            kind = "Q-values" if name == "q_values" else "probabilities"
-            rows = rows.reshape(len(rows), -1, rows.shape[-1])
-            found.append((kind, rows, np.asarray(actions).reshape(len(rows), -1)))
-    return found if sum(math.prod(rows.shape[1:]) for _, rows, _ in found) <= MOST_BARS else []
-
-
-def _plot_curve(axes: Any, curve: Curve) -> None:
-    """Draw a curve over the steps of an episode."""
-    title, means, deviations = curve
+def _plot_curve(means: np.ndarray, deviations: np.ndarray | None, axes: Any) -> None:
+    """Draw means `[T, A]`, and their deviations, over the steps of an episode."""
     steps = np.arange(len(means))
     for i, mean in enumerate(means.T):
         color = np.array(LINES[i]) / 255
@@ -505,58 +461,42 @@ def _plot_curve(axes: Any, curve: Curve) -> None:
             low, high = mean - deviations[:, i], mean + deviations[:, i]
             axes.fill_between(steps, low, high, color=color, alpha=0.25, linewidth=0)
         axes.plot(steps, mean, color=color, linewidth=1, marker="." if len(means) == 1 else None)
-    axes.set_xlim(-0.5 if len(means) == 1 else 0, max(len(means) - 1, 0.5))
     low, high = axes.get_ylim()
     if high - low < 1e-6 * max(1.0, abs(low), abs(high)):  # a constant, up to rounding
         axes.set_ylim(low - 0.5, high + 0.5)
-    _style(axes, title)
-    axes.xaxis.get_major_locator().set_params(nbins=5, integer=True, min_n_ticks=1)
 
 
-def _plot_bars(axes: Any, discrete: list[Discrete]) -> Any:
-    """Prepare a plot for bars; return what maps a step to boxes in its units, with colors."""
-    kinds = [kind for kind, _, _ in discrete]
-    columns = [rows[:, i] for _, rows, _ in discrete for i in range(rows.shape[1])]
-    taken = [actions[:, i] for _, _, actions in discrete for i in range(actions.shape[1])]
-    starts = np.cumsum([0, *(rows.shape[1] + 1 for rows in columns)])
-    low, high = 0.0, 1.0
-    if "Q-values" in kinds:
-        seen = np.concatenate([rows[np.isfinite(rows)] for rows in columns])
-        low, high = (float(seen.min()), float(seen.max())) if seen.size else (0.0, 1.0)
-        margin = max(0.1 * (high - low), 1e-3)
-        low, high = low - margin, high + margin
-    axes.set(xlim=(-0.7, starts[-1] - 1.3), ylim=(low, high))
-    every = 1 if starts[-1] <= 20 and starts[1] <= 13 else 5  # which actions have a number
-    named = [
-        (start + k, k)
-        for start, rows in zip(starts, columns, strict=False)
-        for k in range(0, rows.shape[1], every)
-    ]
-    axes.set_xticks([place for place, _ in named], [number for _, number in named])
-    _style(axes, f"{kinds[0]} (blue: the action taken)")
+def _maps(distribution: PyTree, actions: PyTree) -> list[Plot]:
+    """Return a map of the probabilities, or Q-values, of each discrete action, up to `MOST_ROWS`.
 
-    def boxes(step: int) -> list[tuple[tuple[float, float, float, float], Color]]:
-        found = []
-        for start, rows, actions in zip(starts, columns, taken, strict=False):
-            for k, number in enumerate(rows[step]):
-                if np.isfinite(number):
-                    color = BLUE if k == actions[step] else GREY
-                    x = float(start + k)
-                    found.append(((x - 0.4, low, x + 0.4, float(number)), color))
-        return found
-
-    return boxes
+    Components of an action are one above the other.
+    """
+    plots: list[Plot] = []
+    for name, numbers in distribution.items():
+        if isinstance(numbers, dict):
+            key = name if isinstance(actions, Mapping) else int(name)
+            plots += _maps(numbers, actions[key])
+        elif name in ("logits", "probs", "q_values"):
+            rows = np.asarray(numbers, np.float64)
+            if name == "logits":
+                rows = np.exp(rows - rows.max(axis=-1, keepdims=True))
+                rows /= rows.sum(axis=-1, keepdims=True)
+            kind = "Q-values" if name == "q_values" else "probabilities"
+            rows = rows.reshape(len(rows), -1, rows.shape[-1])  # [T, components, values]
+            if math.prod(rows.shape[1:]) <= MOST_ROWS:
+                taken = np.asarray(actions).reshape(len(rows), -1)
+                plots.append((f"{kind} (red: the action taken)", partial(_plot_map, rows, taken)))
+    return plots
 
 
-def _style(axes: Any, title: str) -> None:
-    """Set small, quiet letters and lines."""
-    axes.yaxis.get_major_locator().set_params(nbins=3)
-    axes.yaxis.set_major_formatter("{x:.4g}")
-    ink, grey = (np.array(color) / 255 for color in (INK, GREY))
-    axes.set_title(title, fontsize=8, color=ink, loc="left", pad=3)
-    axes.tick_params(labelsize=7, colors=ink, length=2, width=0.5, pad=2)
-    for side, spine in axes.spines.items():
-        spine.set(visible=side in ("left", "bottom"), color=grey, linewidth=0.8)
+def _plot_map(rows: np.ndarray, taken: np.ndarray, axes: Any) -> None:
+    """Draw numbers `[T, C, K]` as greys, the larger the darker, and actions `[T, C]` as dots."""
+    num_steps, num_components, num_values = rows.shape
+    flat = np.where(np.isfinite(rows), rows, np.nan).reshape(num_steps, -1)
+    axes.imshow(flat.T, cmap="Greys", aspect="auto", origin="lower", interpolation="none")
+    places = taken + num_values * np.arange(num_components)
+    axes.plot(np.arange(num_steps), places, ".", color=np.array(RED) / 255, markersize=2)
+    axes.yaxis.get_major_locator().set_params(integer=True)
 
 
 def caption(picture: np.ndarray, text: str, *, size: int = 13, least: int = 180) -> Picture:

@@ -393,29 +393,19 @@ def test_a_panel_is_drawn_beside_a_frame() -> None:
 
 
 @pytest.mark.parametrize(
-    "distribution, num_curves, num_bars",
+    "distribution, num_plots",
     [
-        ({"loc": np.zeros((9, 2)), "scale": np.ones((9, 2))}, 2, 0),
-        ({"loc": np.zeros((9, 30)), "scale": np.ones((9, 30))}, 1, 0),  # too many to tell apart
-        ({"q_values": np.where(np.arange(6) == 4, -np.inf, 1.0) * np.ones((9, 1))}, 1, 5),
-        ({"logits": np.zeros((9, 500))}, 1, 0),
+        ({"loc": np.zeros((9, 2)), "scale": np.ones((9, 2))}, 2),
+        ({"loc": np.zeros((9, 30)), "scale": np.ones((9, 30))}, 1),  # too many to tell apart
+        ({"q_values": np.where(np.arange(6) == 4, -np.inf, 1.0) * np.ones((9, 1))}, 2),
+        ({"logits": np.zeros((9, 500))}, 1),
+        ({"move": {"logits": np.zeros((9, 2))}, "more": {"0": {"logits": np.ones((9, 3, 2))}}}, 3),
     ],
 )
-def test_what_is_drawn(distribution: Any, num_curves: int, num_bars: int) -> None:
-    panel = drawings.Panel.of(some_episode(9, values=np.zeros(9), distribution=distribution), 100)
+def test_what_is_drawn(distribution: Any, num_plots: int) -> None:
+    parts = {"move": np.zeros(9, int), "more": (np.ones((9, 3), int),)}
+    changes = {"actions": parts} if "move" in distribution else {}
+    episode = some_episode(9, values=np.zeros(9), distribution=distribution, **changes)
+    panel = drawings.Panel.of(episode, 100)
     assert panel is not None
-    assert len(panel.rows) == num_curves
-    assert len(panel.bars(0)) == num_bars
-    for (left, top, right, bottom), _ in panel.bars(0):
-        assert 0 <= left < right < drawings.PANEL
-        assert 0 <= top <= bottom < panel.base.height
-
-
-def test_parts_of_a_product_have_bars_side_by_side() -> None:
-    zeros = np.zeros((1, 2))
-    parts = {"move": {"logits": zeros}, "more": {"0": {"logits": np.zeros((1, 3, 2))}}}
-    actions = {"move": np.array([1]), "more": (np.array([[0, 1, 0]]),)}
-    panel = drawings.Panel.of(some_episode(1, distribution=parts, actions=actions), 90)
-    assert panel is not None
-    is_blue = [color == drawings.BLUE for _, color in panel.bars(0)]
-    assert is_blue == [False, True, True, False, False, True, True, False]
+    assert len(panel.rows) == num_plots
