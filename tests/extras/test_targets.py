@@ -129,21 +129,11 @@ ENTRY %main (a: (s32[], f32[2,4])) -> (s32[], f32[2,4]) {
 """  # noqa: E501
 
 
-def test_collectives_are_counted_once_with_the_bytes_of_their_operands() -> None:
-    module = Module(COMMUNICATING)
-    update = module.update()
-    reduced, flags, gathered = 8 * 4 + 3 * 2, 5, 4 * 4
-    assert (update.each.collectives, update.each.collective_bytes) == (
-        *(3 + 1 + 2, 3 * reduced + flags + 2 * gathered),
-    )
+def test_collectives_are_counted_once() -> None:
+    update = Module(COMMUNICATING).update()
+    # One reduces in each of 3 minibatches; one starts, one is fused, and one starts in a fusion
+    assert update.each.collectives == 3 + 1 + 2
     assert update.each.kernels == 3 * 2 + 5  # the compared, converted, fused and two that start
-    found = [(c.opcode, c.loop, c.num_bytes, c.times) for c in module.collectives(update)]
-    assert found == [
-        ("all-reduce", "f/while/step", reduced, 3),
-        ("all-gather-start", "f/while", flags, 1),
-        ("all-gather", "f/while", gathered, 1),
-        ("all-gather", "f/while", gathered, 1),
-    ]
 
 
 def needs_compiler(target: str) -> None:
@@ -169,8 +159,7 @@ def test_collectives_of_compiled_programs_are_counted(target: str, num: int) -> 
     with targets.compiling(target):
         given = jax.ShapeDtypeStruct((num, 6), "float32"), jax.ShapeDtypeStruct((num,), "int32")
         text = devices.parallel(train, num).lower(*given).compile().as_text()
-    each = Module(text).update().each
-    assert (each.collectives, each.collective_bytes) == (5 + 1, 5 * 6 * 4 + 4)
+    assert Module(text).update().each.collectives == 5 + 1
 
 
 @pytest.mark.parametrize("installed, here, asked", [(True, False, ""), (True, True, ""), (
@@ -382,7 +371,6 @@ def test_collectives_between_chips_are_counted(target: str, shape: tuple[int, ..
     assert targets.shape_of(target) == shape
     found = targets.estimate(target, COMMUNICATING, 0, 0, 100)
     assert (found["num_chips"], found["collectives_per_update"]) == (math.prod(shape), 6)
-    assert found["collective_bytes_per_update"] == 151
     assert any(f"{math.prod(shape)} chips" in line for line in planning.lines(found, []))
 
 

@@ -1,7 +1,6 @@
 """Count, from HLO text, what a program starts: kernels, collectives and waits for the host."""
 
 import dataclasses
-import math
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -32,8 +31,7 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _COUNT = re.compile(r"constant\((\d+)\)")
 _NAME = re.compile(r'op_name="([^"]*)"')
 _RESULT = re.compile(r"(?:ROOT )?%?([\w.\-]+)")
-_OPERAND = re.compile(r"%([\w.\-]+)")
-_ARRAY = re.compile(r"\b([a-z]+(\d*)\w*)\[([\d,]*)\]")  # type, its bits, shape
+_OPCODE = re.compile(r" ([a-z][\w\-]*)\(")  # the first one after the type, which has no such text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +41,6 @@ class Launches:
     kernels: int = 0
     waits: int = 0
     collectives: int = 0
-    collective_bytes: int = 0  # operands on one device
 
     def __add__(self, other: "Launches") -> "Launches":
         mine, others = dataclasses.astuple(self), dataclasses.astuple(other)
@@ -58,8 +55,6 @@ class Instruction:
     """One line of a computation."""
 
     opcode: str
-    num_bytes: int  # of the result
-    operands: tuple[str, ...]  # names of the collectives' operands
     called: tuple[str, ...]  # computations: the body of a loop, the branches
     condition: str  # of a loop: the computation that ends it
     number: int | None  # the length of a loop, if the compiler states it; a constant's value
@@ -75,17 +70,6 @@ class Loop:
     trips: int | None
     each: Launches
     body: str  # computation
-
-
-@dataclasses.dataclass(frozen=True)
-class Collective:
-    """A collective, with how often it starts."""
-
-    opcode: str
-    name: str  # op_name metadata; the compiler drops that of collectives that it merges
-    loop: str  # op_name metadata of the innermost loop around it
-    num_bytes: int  # of its operands on one device
-    times: int
 
 
 class Module:
@@ -135,31 +119,8 @@ class Module:
         """Return the loop over updates of a training program: the one with the most kernels."""
         return max(self.loops(), key=lambda loop: loop.each.kernels)
 
-    def collectives(self, loop: Loop, times: int = 1) -> Iterator[Collective]:
-        """Yield the collectives of one iteration of a loop, in the order of the text.
-
-        Those of all branches are included, whichever is taken.
-        """
-        yield from self._collectives(loop.body, loop.name, times)
-
-    def _collectives(self, computation: str, loop: str, times: int) -> Iterator[Collective]:
-        for each in self._instructions(computation):
-            if _is_collective(each):
-                size = self._operand_bytes(computation, each)
-                yield Collective(each.opcode, each.name, loop, size, times)
-            elif each.opcode == "while":
-                trips = times * (self._trips(each) or 1)
-                yield from self._collectives(each.called[0], each.name, trips)
-            elif not each.opcode.endswith(_ENDS):
-                for name in each.called:
-                    yield from self._collectives(name, loop, times)
-
     def _instructions(self, computation: str) -> Iterable[Instruction]:
         return self._computations.get(computation, {}).values()
-
-    def _operand_bytes(self, computation: str, each: Instruction) -> int:
-        found = self._computations[computation]
-        return sum(found[name].num_bytes for name in each.operands if name in found)
 
     def _count(self, computation: str) -> Launches:
         total = Launches()
@@ -174,9 +135,7 @@ class Module:
                 total += inner[0]
             elif each.opcode not in _FREE and not each.opcode.endswith(_ENDS):
                 total += Launches(kernels=1)
-                if _is_collective(each):
-                    size = self._operand_bytes(computation, each)
-                    total += Launches(collectives=1, collective_bytes=size)
+                total += Launches(collectives=int(_base(each.opcode) in _COLLECTIVES))
                 for cost in inner:  # a fusion or an asynchronous call may contain collectives
                     total += dataclasses.replace(cost, kernels=0, waits=0)
         return total
@@ -196,19 +155,15 @@ class Module:
 
 def _instruction(text: str) -> Instruction:
     """Read what follows the equals sign: a type, the opcode with operands, and attributes."""
-    end = _first_space(text)
-    rest = text[end:].lstrip()
-    opcode = rest.partition("(")[0]
+    match = _OPCODE.search(text)
+    opcode, rest = (match[1], text[match.start() :]) if match else ("", "")
     called: list[str] = []
     for one, several in _CALLED.findall(rest):
         called += [one] if one else [name.strip().lstrip("%") for name in several.split(",")]
     found = (_COUNT if opcode == "constant" else _TRIPS).search(rest)
     name, condition = _NAME.search(rest), _CONDITION.search(rest)
-    operands = rest[: _first_space(rest)] if _base(opcode) in _COLLECTIVES else ""
     return Instruction(
         opcode=opcode,
-        num_bytes=sum(_size(*array) for array in _ARRAY.findall(text[:end])),
-        operands=tuple(_OPERAND.findall(operands)),
         called=tuple(called),
         condition=condition[1] if condition else "",
         number=None if found is None else int(found[1]),
@@ -217,26 +172,6 @@ def _instruction(text: str) -> Instruction:
     )
 
 
-def _is_collective(each: Instruction) -> bool:
-    return _base(each.opcode) in _COLLECTIVES
-
-
 def _base(opcode: str) -> str:
     """Return the opcode of an asynchronous one that starts; others are unchanged."""
     return opcode.removesuffix("-start")
-
-
-def _size(kind: str, bits: str, shape: str) -> int:
-    """Return the bytes of an array; kinds without a number of bits are `pred` and `token`."""
-    elements = math.prod(int(length) for length in shape.split(",") if length)
-    return elements * (max(int(bits) // 8, 1) if bits else int(kind == "pred"))
-
-
-def _first_space(text: str) -> int:
-    """Return where the first space outside of parentheses is, or the end of the text."""
-    depth = 0
-    for i, letter in enumerate(text):
-        depth += (letter == "(") - (letter == ")")
-        if letter == " " and depth == 0:
-            return i
-    return len(text)

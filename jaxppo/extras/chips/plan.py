@@ -96,22 +96,15 @@ def lines(found: Mapping[str, Any], slow: Sequence[str]) -> list[str]:
         f"needs {', '.join(times[:-1])} and {times[-1]}",
     ]
     if found["num_chips"] > 1:
-        told.append(f"between {found['num_chips']:,} chips: {_collectives(found)}")
+        number, each = found["collectives_per_update"], found["collectives_per_minibatch"]
+        told.append(
+            f"between {found['num_chips']:,} chips: {count(number, 'collective')} per update"
+            + (f" ({each:,} per minibatch)" if each else "")
+            + ", which the estimate does not count"
+        )
     if slow:
         told.append(
             f"the memories {' and '.join(slow)} launch kernels at every step of a sequence; "
             "network=lru launches fewer, since it computes many steps at once"
         )
     return told
-
-
-def _collectives(found: Mapping[str, Any]) -> str:
-    number, each = found["collectives_per_update"], found["collectives_per_minibatch"]
-    if not number:
-        return "no collectives, since each trains members of its own"
-    of_minibatch = f" ({each:,} per minibatch)" if each else ""
-    return (
-        f"{count(number, 'collective')} per update{of_minibatch} of "
-        f"{found['collective_bytes_per_update'] / 1e6:.3g} MB together, which the estimate does "
-        "not count"
-    )

@@ -252,7 +252,6 @@ def estimate(
         "waits_per_update": update.waits if chip.platform == "gpu" else 0,
         "collectives_per_update": update.collectives,
         "collectives_per_minibatch": minibatch.collectives if minibatch else None,
-        "collective_bytes_per_update": update.collective_bytes,
         **seconds,
         "estimated_steps_per_second": steps / max(seconds.values()),
     }
