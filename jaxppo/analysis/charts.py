@@ -54,15 +54,6 @@ class Points:
     estimate: Estimate  # of their IQM
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Spot:
-    """What a page shows where a reader points at one step of a picture of curves."""
-
-    x: float  # in the picture, 0 (left) to 1
-    title: str
-    rows: Sequence[tuple[str, str, float]]  # text, colour, and y in the picture, 0 (top) to 1
-
-
 def styles(comparison: Comparison) -> dict[str, int]:
     """Return the style of each group by its label, the same in all pictures.
 
@@ -94,10 +85,8 @@ def lines_of(comparison: Comparison, task: str, until: float = math.inf) -> list
     return sorted(lines, key=lambda line: line.style)
 
 
-def draw_curves(
-    paths: Sequence[Path], lines: Sequence[Line], *, title: str, ylabel: str
-) -> list[Spot]:
-    """Draw learning curves, the first ones in colour; return what they are at each step.
+def draw_curves(paths: Sequence[Path], lines: Sequence[Line], *, title: str, ylabel: str) -> None:
+    """Draw learning curves, the first ones in colour.
 
     Curves for which there is no style are grey and have no names.
     """
@@ -106,7 +95,6 @@ def draw_curves(
     _draw_lines(axes, lines, ylabel)
     _widen(axes, "y")
     _finish(figure, axes, paths, key=key)
-    return _spots(figure, axes, _styled(lines))
 
 
 def draw_sweep(path: Path, comparison: Comparison) -> None:
@@ -157,27 +145,6 @@ def _draw_lines(axes: Any, lines: Sequence[Line], ylabel: str) -> None:
 
 def _styled(lines: Sequence[Line]) -> list[Line]:
     return [line for line in lines if line.style < len(STYLES)]
-
-
-def _spots(figure: Any, axes: Any, lines: Sequence[Line]) -> list[Spot]:
-    """Return the values of curves at each step, best first, and where they are in the picture."""
-    width, height = figure.bbox.size
-    spots = []
-    for step in sorted({step for line in lines for step in line.x}):
-        rows = []
-        for line in lines:
-            if step in line.x:
-                place = list(line.x).index(step)
-                text = rounded(line.y[place])
-                if line.low and step not in line.partial:
-                    text += f" [{rounded(line.low[place])}, {rounded(line.high[place])}]"
-                x, y = axes.transData.transform((step, line.y[place]))
-                text = f"{text}  {textwrap.shorten(line.label, 34, placeholder='...')}"
-                rows.append((line.y[place], text, STYLES[line.style][0], 1 - y / height))
-        rows.sort(key=lambda row: -row[0])
-        title = f"{step:,.0f} steps"
-        spots.append(Spot(x=x / width, title=title, rows=[row[1:] for row in rows]))
-    return spots
 
 
 def draw_lines(

@@ -354,7 +354,7 @@ def learning_curves(comparison: Comparison, out: Files) -> str:
         lines = lines_of(comparison, task, ROUNDED * budget)
         paths = out.pictures(f"curves_{_slug(task)}")
         ylabel = f"evaluation {comparison.judge(task)}"
-        spots = draw_curves(paths, lines, title=task, ylabel=ylabel)
+        draw_curves(paths, lines, title=task, ylabel=ylabel)
         named = [line for line in lines if line.style < len(STYLES)]
         ends = "; ".join(
             f"{line.label}: {rounded(line.y[-1])} at {line.x[-1]:,.0f} steps"
@@ -367,11 +367,11 @@ def learning_curves(comparison: Comparison, out: Files) -> str:
         if len(lines) > len(named):
             caption.append(f"{len(lines) - len(named)} more groups in grey.")
         alt = f"Learning curves on {task}. {ends}"
-        figures.append(page.figure(paths[0], alt, caption=" ".join(caption), spots=spots))
+        figures.append(page.figure(paths[0], alt, caption=" ".join(caption)))
     return page.section(
         "Learning curves",
         "IQM over runs of the mean score of each evaluation, and its interval. At pale dots, some "
-        "runs of the group are missing. Point at a step for its values.",
+        "runs of the group are missing.",
         page.figures(figures),
     )
 

@@ -20,7 +20,6 @@ from jaxppo.analysis import charts, comparison, runs
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import parse
 from jaxppo.config.stored import keep_config, plain
-from jaxppo.extras import page as elements
 from jaxppo.extras import report as page_report
 from jaxppo.extras.report import Reporting, cautions
 from jaxppo.extras.report import report as write_page
@@ -601,9 +600,8 @@ def test_page_stands_alone_and_says_what_is_amiss(
     assert len(sources) == len(pngs) == 5
     assert all(source.startswith("data:image/png;base64,iVBOR") for source in sources)
     assert "url(" not in content
-    assert re.findall(r"<script>(.*?)</script>", content, re.S) == [elements.SCRIPT]
+    assert "<script" not in content
     for found in (
-        "50.00 [50.00, 50.00]",  # of the first evaluation, over all runs with that gamma
         "1 of 5 runs",
         "1 of 3 runs",
         "NaN in <b>loss</b>",
@@ -626,7 +624,7 @@ def test_page_of_one_run_is_the_same_every_time(tmp_path: Path) -> None:
         write_page(Reporting(runs=[str(run)], out=str(tmp_path / out)))
         pages.append((tmp_path / out / "index.html").read_bytes())
     assert pages[0] == pages[1]
-    assert b"<span>101.0</span>" in pages[0]
+    assert b">101.0<" in pages[0]
     assert not (run / "report").exists()
 
 
