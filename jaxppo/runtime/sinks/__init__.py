@@ -170,27 +170,18 @@ def check(config: LoggerConfig) -> None:
 def _import_sink(settings: dict[str, Any]) -> Callable[[Path], Sink]:
     """Return a function that makes a user's sink; `ConfigError` if there is no such class."""
     arguments = dict(settings)
-    path = arguments.pop("_target_", None)
-    module, _, name = str(path).rpartition(".")
-    if not isinstance(path, str) or not module:
-        raise ConfigError(
-            f"logger.sinks={settings}: each needs a _target_, the import path of a class; such as "
-            "[{_target_: my_module.MySink}]"
-        )
     try:
+        module, _, name = str(arguments.pop("_target_")).rpartition(".")
         cls = getattr(importlib.import_module(module), name)
         inspect.signature(cls).bind(Path(), **arguments)
+        for method in ("write", "close"):
+            getattr(cls, method)
     except Exception as error:  # an import may raise anything
         raise ConfigError(
-            f"logger.sinks ({path}): {named(error)}{where(error)}; it is called with "
-            "the run directory and the arguments given; see docs/sinks.md"
+            f"logger.sinks={settings}: {named(error)}{where(error)}; _target_ is the import path "
+            "of a class with write(event) and close(), which is called with the run directory and "
+            "the other arguments; see docs/sinks.md"
         ) from error
-    missing = [method for method in ("write", "close") if not hasattr(cls, method)]
-    if missing:
-        raise ConfigError(
-            f"logger.sinks ({path}): has no {missing[0]}; a sink has write(event) and close(); see "
-            "docs/sinks.md"
-        )
     return lambda run_dir: typing.cast(Sink, cls(run_dir, **arguments))
 
 

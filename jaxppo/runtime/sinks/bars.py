@@ -16,10 +16,10 @@ def bar() -> Screen | None:
     return TerminalBar() if sys.stderr.isatty() else None
 
 
-def short(value: float) -> str:
-    """Format a number with three digits and a unit: 999.7 is 1k."""
-    value = float(f"{value:.3g}")
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+def short(value: float, digits: int = 3) -> str:
+    """Format a number with so many digits and a unit: 999.7 is 1k."""
+    value = float(f"{value:.{digits}g}")
+    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:g}{unit}"
     return f"{value:g}"

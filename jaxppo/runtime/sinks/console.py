@@ -14,14 +14,6 @@ from jaxppo.runtime.programs.evaluating import judged_by, scores_of_members
 from jaxppo.runtime.sinks import Event
 from jaxppo.runtime.sinks.bars import TerminalBar, number, short
 
-# A metric that an algorithm displays -> its setting of exploration; the first one counts
-EXPLORATION = {
-    "q_loss": "system.epsilon_end, system.epsilon_fraction",
-    "q_value": "system.target_entropy, system.target_entropy_share",
-    "entropy": "system.ent_coef",
-}
-STUCK = 5  # equal evaluations in a row, after which the console says what usually helps
-
 
 class Console:
     """Prints every event. Only this module calls `print`."""
@@ -31,9 +23,6 @@ class Console:
         self._folders = list(folders)
         self._bar = TerminalBar(sys.stdout) if sys.stdout.isatty() else None
         self._headlines: dict[str, str] = {}  # metrics that the algorithm displays -> formats
-        self._last: tuple[Any, ...] = ()  # numbers of the last evaluation
-        self._has_advised = False
-        self._equal = 0  # evaluations in a row that had these numbers
 
     def write(self, event: Event) -> None:
         """Print the event's lines and move the bar."""
@@ -43,11 +32,8 @@ class Console:
         if kind == "train":
             event = {**event, "headlines": self._headlines}
         lines = _LINES[kind](event)
-        if kind == "eval":
-            lines += self._if_stuck(event)
-        if kind == "start":
-            lines += _directories(self._folders)
-        if kind == "end" and len(self._folders) == 1:  # a sweep names its directory itself
+        # A sweep names its directory itself at its end
+        if kind == "start" or (kind == "end" and len(self._folders) == 1):
             lines += _directories(self._folders)
         for line in lines:
             if self._bar is None or not self._bar.print(line):
@@ -56,22 +42,6 @@ class Console:
             self._bar.write(event)
             if kind == "eval" and event["last"]:
                 self._bar.close()
-
-    def _if_stuck(self, event: Event) -> list[str]:
-        """Say once what usually helps if evaluations stay equal."""
-        now = event[judged_by(event)], event["episode_return"], event["episode_length"]
-        self._equal = self._equal + 1 if now == self._last else 1
-        self._last = now
-        if self._equal < STUCK or self._has_advised or now[0] is None:
-            return []
-        self._has_advised = True
-        known = [EXPLORATION[name] for name in EXPLORATION if name in self._headlines]
-        more = f"more exploration ({known[0]})" if known else "more exploration"
-        return [
-            f"{event['steps']:>13,} steps  {STUCK} evaluations in a row are equal: if better is "
-            "possible, try system.normalize_observations=true, arch.evaluation_greedy=false (a "
-            f"greedy policy may repeat one action), or {more}"
-        ]
 
     def close(self) -> None:
         """Remove the bar."""
@@ -100,12 +70,9 @@ def _start(event: Event) -> list[str]:
     devices = count(event["num_devices"], f"{event['platform']} device")
     precision = event["precision"]
     products = "" if precision == "float32" else f", matrix products in {precision}"
-    who, each = (
-        f"seed {event['seed']}" if "seed" in event else count(event["members"], "member"),
-        "",
-    )
-    if event["num_members"] > 1:
-        each = f" of each of {event['num_members']:,} members"
+    who = f"seed {event['seed']}" if "seed" in event else count(event["members"], "member")
+    several = event["num_members"] > 1
+    each = f" of each of {event['num_members']:,} members" if several else ""
     return [
         f"{event['environment']} on {devices}, {who}, {event['num_parameters']:,} parameters"
         f"{products}",
@@ -242,70 +209,54 @@ def _over_settings(event: Event) -> str:
     kind = scores_of_members(event)
     return (
         f"best {best} ({score}), from {event[f'{kind}_min']:.2f} to "
-        f"{event[f'{kind}_max']:.2f} over {count(event['members'], 'member')}{of}{_beside(event)}"
+        f"{event[f'{kind}_max']:.2f} over {count(event['members'], 'member')}{of}"
+        + "".join(f", {word}" for word in _beside(event))
     )
 
 
-def _over_members(event: Event) -> str:
-    """Format the mean return, or `arch.eval_metric`, and its statistics over members."""
+def _scores(event: Event) -> str:
+    """Format the scores of an evaluation: of one agent, or over members."""
     if "returns_by_settings" in event:
         return _over_settings(event)
-    scores, judge = scores_of_members(event), judged_by(event)
-    low, high = event[f"{scores}_low"], event[f"{scores}_high"]
-    interval = "" if low is None else f" [{low:.2f}, {high:.2f}]"
-    name = "" if judge == "episode_return" else f"{event['eval_metric']} "
-    return (
-        f"{name}mean {event[judge]:.2f}, IQM {event[f'{scores}_iqm']:.2f}{interval}, "
-        f"from {event[f'{scores}_min']:.2f} to {event[f'{scores}_max']:.2f} over "
-        f"{count(event['members'], 'member')}{_beside(event)}"
-    )
+    judge, kind = judged_by(event), scores_of_members(event)
+    is_return = judge == "episode_return"
+    words = [f"{'return' if is_return else event['eval_metric']} {number(event[judge])}"]
+    if event.get("members", 1) > 1:
+        low, high = event[f"{kind}_low"], event[f"{kind}_high"]
+        interval = "" if low is None else f" [{low:.2f}, {high:.2f}]"
+        words = [
+            f"{'' if is_return else event['eval_metric'] + ' '}mean {event[judge]:.2f}",
+            f"IQM {event[f'{kind}_iqm']:.2f}{interval}",
+            f"from {event[f'{kind}_min']:.2f} to {event[f'{kind}_max']:.2f} over "
+            f"{count(event['members'], 'member')}",
+        ]
+    elif is_return:
+        words[0] += f" (std {event['episode_return_std']:.2f})"
+        words.append(f"length {event['episode_length']:.1f}")
+    return ", ".join([*words, *_beside(event)])
 
 
-def _beside(event: Event) -> str:
+def _beside(event: Event) -> list[str]:
     """Format what an evaluation has besides the number by which policies are compared."""
     judge = judged_by(event)
     found = [] if judge == "episode_return" else [f"return {event['episode_return']:.2f}"]
-    return "".join(f", {each}" for each in [*found, *_told(event, judge)])
+    return [*found, *_told(event, judge)]
 
 
 def _eval(event: Event) -> list[str]:
     of = f" of seed {event['seeds'][0]}" if event.get("members") == 1 else ""
-    start = f"{event['steps']:>13,} steps  evaluation{of}: "
-    if event.get("members", 1) > 1:
-        return [f"{start}{_over_members(event)}{_cut(event)}"]
-    return [
-        f"{start}{_judged(event)}return {event['episode_return']:.2f} "
-        f"(std {event['episode_return_std']:.2f}), length {event['episode_length']:.1f}"
-        f"{''.join(f', {each}' for each in _told(event, judged_by(event)))}{_cut(event)}"
-    ]
-
-
-def _judged(event: Event) -> str:
-    """Format the number of `arch.eval_metric`, if there is one."""
-    metric = event.get("eval_metric")
-    return "" if metric is None else f"{metric} {number(event[judged_by(event)])}, "
+    return [f"{event['steps']:>13,} steps  evaluation{of}: {_scores(event)}{_cut(event)}"]
 
 
 def _absolute(event: Event) -> list[str]:
-    if event.get("members", 1) > 1:
-        return [
-            f"absolute metric: {_over_members(event)}, {event['episodes']:,} episodes{_cut(event)}"
-            f"{'' if 'returns_by_settings' in event else _final(event)}"
-        ]
-    judge, spread = judged_by(event), f"std {event['episode_return_std']:.2f} "
-    name = ""
-    if judge != "episode_return":
-        name, spread = f"{event['eval_metric']} ", ""
-    return [
-        f"absolute metric: {name}{number(event[judge])} ({spread}over {event['episodes']:,} "
-        f"episodes, policy of step {event['steps']:,}{_beside(event)}{_cut(event)}){_final(event)}"
-    ]
-
-
-def _final(event: Event) -> str:
-    """Format the last evaluation, that of the final policy."""
     final = event.get("final_score", event.get("final_return"))
-    return "" if final is None else f"; final policy: {number(final)}"
+    if event.get("members", 1) > 1:
+        policy, final = "", None if "returns_by_settings" in event else final
+    else:
+        policy = f", policy of step {event['steps']:,}"
+    ends = "" if final is None else f"; final policy: {number(final)}"
+    episodes = f"{event['episodes']:,} episodes{policy}"
+    return [f"absolute metric: {_scores(event)}, {episodes}{_cut(event)}{ends}"]
 
 
 def _selection(event: Event) -> list[str]:

@@ -14,16 +14,14 @@ import numpy as np
 from jaxppo.runtime.programs.evaluating import judged_by, scores_of_members
 from jaxppo.runtime.programs.population import ancestors, inherited
 from jaxppo.runtime.sinks import Event, Recorder, of_environment
+from jaxppo.runtime.sinks.bars import short
 
 EVALUATION, ABSOLUTE, TRAINING, OTHERS = "#0072B2", "#D55E00", "#6B7280", "#B0B8C2"  # colours
 
 
 def steps_text(steps: float) -> str:
     """Return environment steps as in all pictures: 0, 500, 50k, 1.5M, 2B."""
-    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if abs(steps) >= size:
-            return f"{steps / size:.4g}{unit}"
-    return f"{steps:.4g}"
+    return short(steps, 4)
 
 
 def steps_axis(axes: Any, label: str = "environment steps", ticks: int = 6) -> None:
@@ -87,12 +85,7 @@ def draw(events: Sequence[Event]) -> Any:
     training = [e for e in events if e["event"] == "train" and e["episodes"]]
     judge, what = _judge(evaluations)
     population = any(e.get("population") for e in events)
-    if population:
-        _draw_best_member(axes, evaluations)
-    elif evaluations and "members" in evaluations[0]:
-        _draw_seeds(axes, evaluations)
-    else:
-        _draw_one(axes, evaluations)
+    _draw_evaluations(axes, evaluations, population)
     if training and not population:
         axes.plot(
             [e["steps"] for e in training],
@@ -124,72 +117,50 @@ def _judge(evaluations: Sequence[Event]) -> tuple[str, str]:
     return judged_by(first), first.get("eval_metric", "episode return")
 
 
-def _draw_one(axes: Any, evaluations: list[Event]) -> None:
-    """Draw mean and standard deviation, the latter within the returns of each evaluation.
+def _draw_evaluations(axes: Any, evaluations: list[Event], population: bool) -> None:
+    """Draw a dot for each evaluation, and a band.
 
-    Of `arch.eval_metric` only the mean.
+    Of one agent the mean over episodes, with their standard deviation; of several seeds a thin line
+    each, their IQM and its interval; of a population, whose settings differ, the best member.
     """
     steps, judge = [e["steps"] for e in evaluations], _judge(evaluations)[0]
-    if judge != "episode_return":
-        label = "evaluation, mean of its episodes"
-        _draw_evaluations(axes, steps, _numbers(evaluations, judge), label)
-        return
-    mean, std, low, high = (
-        np.asarray(_numbers(evaluations, f"episode_return{of}"))
-        for of in ("", "_std", "_min", "_max")
-    )
-    _draw_evaluations(axes, steps, mean.tolist(), "evaluation, mean of its episodes")
-    _band(
-        axes,
-        steps,
-        np.fmax(mean - std, low),  # ignores a bound that is not in the log
-        np.fmin(mean + std, high),
-        "± one std of episodes, within their min and max",
-    )
-
-
-def _draw_seeds(axes: Any, evaluations: list[Event]) -> None:
-    """Draw the IQM and its interval, and a thin line per seed."""
-    _draw_each(axes, evaluations, "evaluation of each seed")
-    steps = [e["steps"] for e in evaluations]
-    low, middle, high = (
-        _numbers(evaluations, f"{scores_of_members(evaluations[0])}_{of}")
-        for of in ("low", "iqm", "high")
-    )
-    _draw_evaluations(axes, steps, middle, "evaluation, IQM over seeds")
-    _band(axes, steps, low, high, "95% interval of the IQM")
-
-
-def _draw_best_member(axes: Any, evaluations: list[Event]) -> None:
-    """Draw a thin line per member, and the best: their settings differ, so no mean over them."""
-    _draw_each(axes, evaluations, "evaluation of each member")
-    best = [
-        max((x for x in map(_number, _scores(e)) if math.isfinite(x)), default=math.nan)
-        for e in evaluations
-    ]
-    _draw_evaluations(axes, [e["steps"] for e in evaluations], best, "evaluation, best member")
-
-
-def _draw_each(axes: Any, evaluations: list[Event], label: str) -> None:
-    for number, (steps, scores) in enumerate(_by_seed(evaluations).values()):
-        name = None if number else label
-        axes.plot(steps, scores, color=EVALUATION, linewidth=0.6, alpha=0.35, label=name)
+    several = any("members" in e for e in evaluations)
+    low: Any = None
+    if several or population:
+        who = "member" if population else "seed"
+        for number, (times, scores) in enumerate(_by_seed(evaluations).values()):
+            name = None if number else f"evaluation of each {who}"
+            axes.plot(times, scores, color=EVALUATION, linewidth=0.6, alpha=0.35, label=name)
+    if population:
+        label = "evaluation, best member"
+        middle = [
+            max((x for x in map(_number, _scores(e)) if math.isfinite(x)), default=math.nan)
+            for e in evaluations
+        ]
+    elif several:
+        label, of_band = "evaluation, IQM over seeds", "95% interval of the IQM"
+        kind = scores_of_members(evaluations[0])
+        low, middle, high = (_numbers(evaluations, f"{kind}_{of}") for of in ("low", "iqm", "high"))
+    else:
+        label, middle = "evaluation, mean of its episodes", _numbers(evaluations, judge)
+        if judge == "episode_return":
+            std, least, most = (
+                np.asarray(_numbers(evaluations, f"{judge}_{of}")) for of in ("std", "min", "max")
+            )
+            # A bound that is not in the log is ignored
+            low, high = np.fmax(middle - std, least), np.fmin(middle + std, most)
+            of_band = "± one std of episodes, within their min and max"
+    # A dot at step 0 is not cut off
+    look: dict[str, Any] = dict(color=EVALUATION, markersize=4, clip_on=False, zorder=3)
+    axes.plot(steps, middle, "o-", label=label, **look)
+    if low is not None:
+        axes.fill_between(steps, low, high, color=EVALUATION, alpha=0.2, linewidth=0, label=of_band)
 
 
 def _draw_absolute(axes: Any, score: float | None, words: str) -> None:
     if score is not None:
         label = f"absolute metric, {words} {score:.4g}"
         axes.axhline(score, color=ABSOLUTE, linestyle="--", linewidth=1.2, label=label)
-
-
-def _draw_evaluations(axes: Any, steps: list[int], middle: list[float], label: str) -> None:
-    """Draw a dot for each evaluation; a dot at step 0 is not cut off."""
-    style = dict(color=EVALUATION, markersize=4, clip_on=False, zorder=3)
-    axes.plot(steps, middle, "o-", label=label, **style)
-
-
-def _band(axes: Any, steps: list[int], low: Any, high: Any, label: str) -> None:
-    axes.fill_between(steps, low, high, color=EVALUATION, alpha=0.2, linewidth=0, label=label)
 
 
 def _numbers(events: list[Event], name: str) -> list[float]:
