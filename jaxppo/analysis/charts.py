@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxppo.analysis.comparison import Comparison, Curve, Estimate, curve, middle, text
+from jaxppo.analysis.comparison import Comparison, Curve, Estimate, curve, text
 from jaxppo.runtime.sinks.plot import make_panels, save, steps_axis
 
 # Colours of Okabe and Ito that are dark enough for lines on white; each with a line and a marker
@@ -55,66 +55,50 @@ class Points:
 
 
 def styles(comparison: Comparison) -> dict[str, int]:
-    """Return the style of each group by its label, the same in all pictures.
-
-    If there are more groups than styles, the best groups of each task have one.
-    """
-    places = [
-        sorted(comparison.groups, key=lambda group: -middle([group.scores(task)]))
-        for task in comparison.tasks
-    ]
-    best = dict.fromkeys(
-        group.label
-        for at in zip(*places, strict=True)
-        for task, group in zip(comparison.tasks, at, strict=True)
-        if task in group.runs
-    )
-    coloured = [*best][: len(STYLES)]
-    order = sorted(comparison.groups, key=lambda group: group.label not in coloured)
-    return {group.label: style for style, group in enumerate(order)}
+    """Return the style of each group by its label, the same in all pictures, best groups first."""
+    return {group.label: style for style, group in enumerate(comparison.groups)}
 
 
 def lines_of(comparison: Comparison, task: str, until: float = math.inf) -> list[Line]:
     """Return learning curves of the groups that have runs of a task, up to a step."""
-    chosen = styles(comparison)
-    lines = [
-        Line(label=group.label, style=chosen[group.label], **vars(curve(own, until)))
-        for group in comparison.groups
-        if (own := group.runs.get(task))
+    return [
+        Line(label=group.label, style=style, **vars(curve(group.runs[task], until)))
+        for style, group in enumerate(comparison.groups)
+        if task in group.runs
     ]
-    return sorted(lines, key=lambda line: line.style)
-
-
-def draw_curves(paths: Sequence[Path], lines: Sequence[Line], *, title: str, ylabel: str) -> None:
-    """Draw learning curves, the first ones in colour.
-
-    Curves for which there is no style are grey and have no names.
-    """
-    key = _key(lines)
-    figure, axes = _figure(title, legend=[key, *(line.label for line in _styled(lines))])
-    _draw_lines(axes, lines, ylabel)
-    _widen(axes, "y")
-    _finish(figure, axes, paths, key=key)
 
 
 def draw_sweep(path: Path, comparison: Comparison) -> None:
     """Draw a panel of learning curves for each task; without evaluations, nothing."""
     panels = [(task, lines_of(comparison, task)) for task in comparison.tasks]
     panels = [(task, lines) for task, lines in panels if any(line.x for line in lines)]
-    if not panels:
-        return
-    labels = [label for label, style in styles(comparison).items() if style < len(STYLES)]
-    room = 0.25 + 0.2 * sum(_wrapped(label, 2 * _LEGEND).count("\n") + 1 for label in labels)
+    if panels:
+        draw_curves([path], comparison, panels, 110)
+
+
+def draw_curves(
+    paths: Sequence[Path],
+    comparison: Comparison,
+    panels: Sequence[tuple[str, Sequence[Line]]],
+    dpi: int = DPI,
+) -> None:
+    """Draw a panel of learning curves for each task, the first ones in colour.
+
+    Curves for which there is no style are grey and have no names.
+    """
+    labels = dict.fromkeys(line.label for _, lines in panels for line in _styled(lines))
     columns = min(len(panels), 3)
-    figure, places = make_panels(len(panels), columns, WIDTH if columns < 3 else 4.0, 3.1, room)
+    letters = 2 * _LEGEND if columns > 1 else _LEGEND
+    room = 0.25 + _height([*labels], letters)
+    width = WIDTH if columns < 3 else 4.0
+    figure, places = make_panels(len(panels), columns, width, HEIGHT, room)
     for axes, (task, lines) in zip(places, panels, strict=True):
         _draw_lines(axes, lines, f"evaluation {comparison.judge(task)}")
         _widen(axes, "y")
         axes.grid(alpha=0.25)
-        axes.set_title("\n".join(textwrap.wrap(task, 44)), fontsize=10.5)
-    longest = max((lines for _, lines in panels), key=len)
-    _legend(figure, places, 2 * _LEGEND if columns > 1 else _LEGEND, _key(longest))
-    _save(figure, [path], 110)
+        axes.set_title(textwrap.fill(task, 44), fontsize=10.5)
+    _legend(figure, places, letters, _key(max((lines for _, lines in panels), key=len)))
+    _save(figure, paths, dpi)
 
 
 def _key(lines: Sequence[Line]) -> str:
@@ -175,29 +159,18 @@ def draw_bars(
     """
     from matplotlib.ticker import MaxNLocator
 
-    labels = [_wrapped(bar.label, _LEGEND) for bar in bars]
-    rows = [0.17 * (label.count("\n") + 1) + 0.3 for label in labels]  # inches
-    figure, axes = _figure(title, height=0.95 + sum(rows))
-    if even is not None:
-        axes.axvline(even, color=PLAIN, linewidth=1, linestyle=":")
-    top = 0.0
-    for label, height, bar in zip(labels, rows, bars, strict=True):
+    labels = [textwrap.fill(bar.label, _LEGEND // 2) for bar in bars]
+    height = 0.95 + sum(0.17 * (label.count("\n") + 1) + 0.1 for label in labels)  # inches
+    figure, axes = _figure(title, height=height)
+    for y, bar in enumerate(bars):
         color, _, marker = STYLES[bar.style]
-        axes.text(
-            *(0.01, top, label),
-            fontsize=8.5,
-            va="top",
-            transform=axes.get_yaxis_transform(),
-            bbox=dict(facecolor="white", edgecolor="none", pad=1, alpha=0.8),
-        )
-        y = top + height - 0.14
         if bar.estimate.interval is not None:
             axes.plot(bar.estimate.interval, [y, y], color=color, linewidth=5, alpha=0.35)
         axes.plot([bar.estimate.value], [y], color=color, marker=marker, markersize=7)
-        top += height
-    axes.set(xlabel=xlabel, ylim=(top + 0.05, -0.05), yticks=[])
-    axes.spines["left"].set_visible(False)
+    axes.set(xlabel=xlabel, ylim=(len(bars) - 0.5, -0.5))
+    axes.set_yticks(range(len(bars)), labels, fontsize=8.5)
     if even is not None:
+        axes.axvline(even, color=PLAIN, linewidth=1, linestyle=":")
         axes.set(xlim=(-0.03, 1.03))
     _widen(axes, "x")
     axes.xaxis.set_major_locator(MaxNLocator(5))
@@ -209,9 +182,7 @@ def draw_setting(
 ) -> None:
     """Draw scores against the values of a setting: on a number axis, or in one strip per value."""
     numeric = len(columns) > 1 and all(isinstance(column.value, float) for column in columns)
-    names = [str(column.value) for column in columns]
-    turned = not numeric and max(map(len, names)) > 8
-    figure, axes = _figure(title, turned=turned)
+    figure, axes = _figure(title)
     places = [float(column.value) for column in columns] if numeric else [*range(len(columns))]
     if numeric and min(places) > 0 and max(places) / min(places) >= 20:
         axes.set_xscale("log")
@@ -231,8 +202,8 @@ def draw_setting(
                 axes.plot([place, place], estimate.interval, color=PLAIN, linewidth=4, alpha=0.3)
             axes.plot([place], [estimate.value], "_", color=PLAIN, markersize=16, mew=2)
     if not numeric:
-        look = dict(rotation=25, ha="right") if turned else dict(rotation=0, ha="center")
-        axes.set_xticks(places, [_wrapped(name, 18) for name in names], **look)
+        names = [textwrap.fill(str(column.value), 18) for column in columns]
+        axes.set_xticks(places, names, rotation=25, ha="right")
         axes.set_xlim(-0.6, len(columns) - 0.4)
     elif len(columns) <= 6:
         axes.set_xticks(places, [text(place) for place in places])
@@ -245,13 +216,9 @@ def draw_setting(
 _LEGEND = 56  # letters per line
 
 
-def _figure(
-    title: str, *, legend: Sequence[str] = (), height: float = HEIGHT, turned: bool = False
-) -> tuple[Any, Any]:
-    """Make a figure of one panel, with space below it for a legend or for turned tick labels."""
-    rows = sum(_wrapped(label, _LEGEND).count("\n") + 1 for label in legend)
-    room = 0.2 * rows + (0.08 if rows else 0) + (0.3 if turned else 0)
-    figure, (axes,) = make_panels(1, 1, WIDTH, height, room)
+def _figure(title: str, *, legend: Sequence[str] = (), height: float = HEIGHT) -> tuple[Any, Any]:
+    """Make a figure of one panel, with space below it for a legend."""
+    figure, (axes,) = make_panels(1, 1, WIDTH, height, _height(legend, _LEGEND))
     figure.suptitle("\n".join(textwrap.wrap(title, 56)), fontsize=10.5, x=0.02, ha="left")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
@@ -265,19 +232,9 @@ def _band(axes: Any, line: Line) -> None:
         axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.16, linewidth=0)
 
 
-def _wrapped(label: str, width: int) -> str:
-    """Break a label into lines of at most `width` letters, between settings if possible."""
-    lines: list[str] = []
-    for start in label.split("\n"):
-        lines.append("")
-        for part in start.split(", "):
-            if lines[-1] and len(lines[-1]) + len(part) + 2 <= width:
-                lines[-1] += f", {part}"
-            elif lines[-1]:
-                lines[-1:] = [f"{lines[-1]},", part]
-            else:
-                lines[-1] = part
-    return "\n".join(short for line in lines for short in textwrap.wrap(line, width))
+def _height(labels: Sequence[str], width: int) -> float:
+    """Return the inches that labels of at most `width` letters a line need."""
+    return 0.2 * sum(len(textwrap.wrap(label, width)) for label in labels)
 
 
 def _widen(axes: Any, axis: str) -> None:
@@ -290,17 +247,15 @@ def _widen(axes: Any, axis: str) -> None:
     getattr(axes, f"{axis}axis").get_major_formatter().set_useOffset(False)
 
 
-def _finish(
-    figure: Any, axes: Any, paths: Sequence[Path], axis: str = "both", key: str | None = None
-) -> None:
-    """Write the picture; an `OSError` names the file. `key` is the title of the legend."""
+def _finish(figure: Any, axes: Any, paths: Sequence[Path], axis: str = "both") -> None:
+    """Write the picture; an `OSError` names the file."""
     axes.grid(alpha=0.25, axis=axis)
-    _legend(figure, [axes], _LEGEND, key)
+    _legend(figure, [axes], _LEGEND)
     _save(figure, paths, DPI)
 
 
-def _legend(figure: Any, panels: Sequence[Any], width: int, key: str | None) -> None:
-    """Name the lines of all panels, each once, below them; `width` in letters."""
+def _legend(figure: Any, panels: Sequence[Any], width: int, key: str | None = None) -> None:
+    """Name the lines of all panels, each once, below them; `width` in letters, `key` above."""
     named: dict[str, Any] = {}
     for axes in panels:
         handles, labels = axes.get_legend_handles_labels()
@@ -308,7 +263,7 @@ def _legend(figure: Any, panels: Sequence[Any], width: int, key: str | None) -> 
     if named:
         figure.legend(
             named.values(),
-            [_wrapped(label, width) for label in named],
+            [textwrap.fill(label, width) for label in named],
             title=key,
             loc="outside lower left",
             fontsize=8.5,

@@ -8,7 +8,7 @@ if runs have them (`runs.Run.score`).
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -192,7 +192,7 @@ def compare(found: Sequence[Run], bounds: Mapping[str, Any]) -> Comparison:
         for run, kind in zip(found, kinds, strict=True)
     ]
     keys, values = _naming(found, classes, differing)
-    labels = _labels(found, classes, values)
+    labels = _labels(keys, values)
     by_class: dict[tuple[Any, ...], dict[str, list[Run]]] = {own: {} for own in values}
     for name, run, own in sorted(zip(names, found, classes, strict=True), key=_order):
         by_class[own].setdefault(name, []).append(run)
@@ -213,22 +213,10 @@ def compare(found: Sequence[Run], bounds: Mapping[str, Any]) -> Comparison:
 
 
 def text(value: Any) -> str:
-    """Return a setting's value as text; a float has four digits."""
+    """Return a setting's value as text; a float has up to six digits."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def texts(values: Iterable[Any]) -> dict[Any, str]:
-    """Return value -> text; long numbers are rounded, to as many digits as tell them apart."""
-    every = {value: text(value) for value in values}
-    long = [x for x in every if isinstance(x, float) and float(f"{x:.4g}") != x]
-    others = {shown for value, shown in every.items() if value not in long}
-    for digits in range(2, 18):
-        short = {value: f"{value:.{digits}g}" for value in long}
-        if len({*short.values()} - others) == len(long):
-            break
-    return {**every, **short}
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _order(member: tuple[str, Run, Any]) -> tuple[str, int, str]:
@@ -280,11 +268,20 @@ def _telling(envs: Sequence[Mapping[str, Any]], typed: Sequence[str]) -> list[st
     every = _union(envs)
     parents = {parent for parent in every if any(key.startswith(f"{parent}.") for key in every)}
     keys = [key for key in every if key not in {*_NAMES, *parents} and _varies(envs, key)]
+    columns = {
+        key: [env.get(key, ABSENT) for env in envs]
+        for key in sorted(keys, key=lambda key: not is_typed(key))
+    }
+    return _distinguishing(columns, [key for key in keys if is_typed(key)])
+
+
+def _distinguishing(columns: Mapping[str, Sequence[Any]], always: Collection[str]) -> list[str]:
+    """Return the keys of `always`, and others only while they tell more rows of columns apart."""
     chosen: list[str] = []
     num_distinct = 1
-    for key in sorted(keys, key=lambda key: not is_typed(key)):
-        distinct = {tuple(env.get(k, ABSENT) for k in (*chosen, key)) for env in envs}
-        if is_typed(key) or len(distinct) > num_distinct:
+    for key in columns:
+        distinct = set(zip(*(columns[k] for k in (*chosen, key)), strict=True))
+        if key in always or len(distinct) > num_distinct:
             chosen.append(key)
             num_distinct = len(distinct)
     return chosen
@@ -293,8 +290,7 @@ def _telling(envs: Sequence[Mapping[str, Any]], typed: Sequence[str]) -> list[st
 def _values_in_names(key: str, values: set[Any]) -> dict[Any, str]:
     """Return value -> what it adds to a task's name; nothing for a setting that is empty."""
     empty = [value for value in values if value in _EMPTY]
-    shown = texts(values).items()
-    return {value: "" if [value] == empty else f", {key}={word}" for value, word in shown}
+    return {x: "" if [x] == empty else f", {key}={text(x)}" for x in values}
 
 
 def _environment(run: Run) -> str:
@@ -381,76 +377,39 @@ def _naming(
     typed_keys = _union(run.typed for run in first.values())
     chosen = [key for key in typed_keys if _is_choice(key)]
     always = [ALGORITHM] * (ALGORITHM in differing)
-    candidates: dict[str, dict[tuple[Any, ...], Any]] = {key: {} for key in (*always, *chosen)}
-    for own, run in first.items() if chosen else ():
-        choices = runs.composed(run.home)[1]
-        for key in chosen:
-            candidates[key][own] = choices.get(key, ABSENT)
-    for key in [*always, *(key for key in typed_keys if key in differing), *differing]:
-        candidates[key] = {own: own[differing.index(key)] for own in first}
-    keys: list[str] = []
-    num_distinct = 1
-    for key, values in candidates.items():
-        distinct = {tuple(candidates[k][own] for k in (*keys, key)) for own in first}
-        is_told = key in (*always, *typed_keys) and len(set(values.values())) > 1
-        if is_told or len(distinct) > num_distinct:
-            keys.append(key)
-            num_distinct = len(distinct)
-    return keys, {own: {key: candidates[key][own] for key in keys} for own in first}
+    choices = [runs.composed(run.home)[1] for run in first.values()] if chosen else []
+    of_choice = {key: [made.get(key, ABSENT) for made in choices] for key in chosen}
+    columns = {
+        key: of_choice.get(key) or [own[differing.index(key)] for own in first]
+        for key in dict.fromkeys(
+            [*always, *chosen, *(key for key in typed_keys if key in differing), *differing]
+        )
+    }
+    told = [key for key in (*always, *typed_keys) if len({*columns.get(key, ())}) > 1]
+    keys = _distinguishing(columns, told)
+    return keys, {own: {key: columns[key][i] for key in keys} for i, own in enumerate(first)}
 
 
 def _labels(
-    found: Sequence[Run],
-    classes: Sequence[tuple[Any, ...]],
-    values: Mapping[tuple[Any, ...], Mapping[str, Any]],
+    keys: Sequence[str], values: Mapping[tuple[Any, ...], Mapping[str, Any]]
 ) -> dict[tuple[Any, ...], str]:
-    """Return names of groups. A setting typed only for other groups is left out of a name.
+    """Return names of groups: their settings of `keys`.
 
-    Groups that would have one name then also show all settings in which they differ. If names are
-    long, they have only the last part of each key that stays unique.
+    If names are long, they have only the last part of each key that stays unique.
     """
-    typed_for: dict[tuple[Any, ...], set[str]] = {own: set() for own in values}
-    for run, own in zip(found, classes, strict=True):
-        typed_for[own] |= set(run.typed)
-    anywhere = set().union(*typed_for.values())
-    shown = {
-        own: {k: v for k, v in of_key.items() if k in typed_for[own] or k not in anywhere}
-        for own, of_key in values.items()
-    }
 
-    _tell_apart(shown, values)
-    words = {k: texts(of_key[k] for of_key in values.values()) for k in _union(values.values())}
+    def names(short: Mapping[str, str]) -> dict[tuple[Any, ...], str]:
+        return {
+            own: ", ".join(f"{short[k]}={text(v)}" for k, v in settings.items()) or "all runs"
+            for own, settings in values.items()
+        }
 
-    def name(own: tuple[Any, ...], keys: Mapping[str, str]) -> str:
-        return ", ".join(f"{keys[k]}={words[k][v]}" for k, v in shown[own].items())
-
-    short = {key: key for key in _union(values.values())}
-    if max(len(name(own, short)) for own in values) > MAX_LABEL:
-        last = {key: key.rpartition(".")[2] for key in short}
-        uses = Counter(last.values())
-        short = {key: key if uses[part] > 1 else part for key, part in last.items()}
-    unnamed = "defaults" if len(values) > 1 else "all runs"
-    return {own: name(own, short) or unnamed for own in values}
-
-
-def _tell_apart(
-    shown: dict[tuple[Any, ...], dict[str, Any]],
-    values: Mapping[tuple[Any, ...], Mapping[str, Any]],
-) -> None:
-    """Extend `shown`, the settings in the name of each class, until no two are equal.
-
-    Classes with equal ones get all settings of `values` in which they differ.
-    """
-    while True:
-        alike: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
-        for own, of_key in shown.items():
-            alike.setdefault(tuple(of_key.items()), []).append(own)
-        if len(alike) == len(shown):
-            return
-        for group in alike.values():
-            differ = {k for k in values[group[0]] if len({values[own][k] for own in group}) > 1}
-            for own in group:
-                shown[own] = {k: v for k, v in values[own].items() if k in {*shown[own], *differ}}
+    whole = names({key: key for key in keys})
+    if max(map(len, whole.values())) <= MAX_LABEL:
+        return whole
+    last = {key: key.rpartition(".")[2] for key in keys}
+    uses = Counter(last.values())
+    return names({key: key if uses[part] > 1 else part for key, part in last.items()})
 
 
 def _is_choice(key: str) -> bool:

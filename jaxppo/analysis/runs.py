@@ -17,18 +17,17 @@ from omegaconf import OmegaConf
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.given import is_given
-from jaxppo.config.messages import flattened
+from jaxppo.config.messages import count, flattened
 from jaxppo.config.parse import parse
 from jaxppo.config.schema import HOW_RUN, TOLD
 from jaxppo.config.stored import CONFIG, METRICS, SUMMARY, overrides, plain
 from jaxppo.runtime.programs.evaluating import judged_by, scores_of_members
-from jaxppo.runtime.sinks import Event, of_environment
+from jaxppo.runtime.sinks import Event, of_environment, whole_lines
 from jaxppo.runtime.store import checkpoint
 from jaxppo.runtime.store.directories import seed_of
 from jaxppo.runtime.store.progress import STOPPED
 
 FINISHED, UNFINISHED = "finished", "unfinished"
-COMPOSED = ".hydra/config.yaml"  # the settings at the start
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,7 +94,7 @@ def find(places: Sequence[str]) -> tuple[list[Run], list[str]]:
                     if folder.resolve() not in seen:
                         seen.add(folder.resolve())
                         runs.append(_read(home, folder, config, own, notes))
-            except (OSError, ValueError) as error:
+            except (OSError, TypeError, ValueError) as error:
                 notes.append(f"{home}: left out: {error}")
     if not runs:
         more = f" ({notes[0]})" if notes else ""
@@ -154,37 +153,9 @@ def typed(home: Path) -> dict[str, str]:
     return {key.lstrip("+~"): value for key, _, value in parts}
 
 
-def has_other_settings(home: Path) -> bool:
-    """Return whether the settings that affect the result are other than those at the start.
-
-    A resume changed them then. False if Hydra did not start the run.
-    """
-    try:
-        configs = [_yaml(home / name) for name in (CONFIG, COMPOSED)]
-    except ValueError:
-        return False
-    if not all(isinstance(config, dict) for config in configs):
-        return False
-    now, start = map(_compared, configs)
-    # Only Hydra's file has settings, layers and bounds that the algorithm does not have
-    shared = {*map(_section, now)} & {*map(_section, start)}
-    own = {key for key in start if not key.startswith(("network.", "population."))}
-    return any(
-        _section(key) in shared and not _is_same(start.get(key), now.get(key))
-        for key in {*now, *own}
-    )
-
-
 def _section(key: str) -> str:
     """Return the first two parts of a key, such as `system.schedules`."""
     return ".".join(key.split(".")[:2])
-
-
-def _is_same(composed: Any, value: Any) -> bool:
-    """Return whether a setting has the value that Hydra composed."""
-    if isinstance(composed, str) and "${" in composed:  # an interpolation, which is not resolved
-        return True
-    return value == composed or str(value) == str(composed).removeprefix(".")  # inf may be text
 
 
 def natural_order(path: Path) -> tuple[int, str]:
@@ -339,39 +310,20 @@ def _leaves(settings: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def events(file: Path, notes: list[str]) -> list[Event]:
-    """Return the events of a metric log; damaged lines are left out, with a note in `notes`."""
-    found: list[Event] = []
-    damaged = []
-    lines = _content(file, notes).splitlines()
-    for number, line in enumerate(lines, 1):
-        event = _json(line)
-        if "event" in event and event.get("steps") is not None and _has_numbers(event):
-            found.append(event)
-        else:
-            damaged.append(number)
-    if damaged:
-        last = damaged == [len(lines)]
-        which = "its last line is" if last else f"{len(damaged)} of {len(lines)} lines are"
-        notes.append(f"{file}: {which} damaged and left out")
-    return found
+    """Return the events of a metric log up to the first damaged line, with a note in `notes`."""
+    size = file.stat().st_size if file.is_file() else 0
+    lines = whole_lines(file, size)
+    if len(lines) < size:
+        notes.append(f"{file}: damaged after {count(lines.splitlines(), 'line')}; these are used")
+    return [json.loads(line) for line in lines.splitlines()]
 
 
 def summary(file: Path, notes: list[str]) -> dict[str, Any]:
     """Return a run's summary; an empty dict if it is damaged or not written yet."""
-    found = _json(_content(file, notes))
-    if file.is_file() and not _has_numbers(found):
+    found = _json(file)
+    if file.is_file() and not found:
         notes.append(f"{file}: damaged; the run is taken as unfinished")
-        return {}
     return found
-
-
-def _content(file: Path, notes: list[str]) -> bytes:
-    """Return what a file holds; nothing of what may never end, such as a pipe, with a note."""
-    if file.is_file():
-        return file.read_bytes()
-    if file.exists():
-        notes.append(f"{file}: is not a file; left out")
-    return b""
 
 
 def is_of_before(end: Mapping[str, Any], log: Sequence[Event]) -> bool:
@@ -390,31 +342,18 @@ def _newest_manifest(home: Path) -> dict[str, Any]:
     """Return the newest checkpoint manifest that can be read; an empty dict if there is none."""
     for steps in reversed(checkpoint.steps_in(home / checkpoint.FOLDER)):
         with contextlib.suppress(OSError):
-            file = checkpoint.path_of(home, steps) / checkpoint.MANIFEST
-            if manifest := _json(_content(file, [])):
+            if manifest := _json(checkpoint.path_of(home, steps) / checkpoint.MANIFEST):
                 return manifest
     return {}
 
 
-def _json(text: bytes) -> dict[str, Any]:
-    """Return the dict that JSON text holds; an empty dict if it holds anything else."""
+def _json(file: Path) -> dict[str, Any]:
+    """Return the dict in a file; an empty dict if there is none."""
     try:
-        found = json.loads(text)
+        found = json.loads(file.read_bytes()) if file.is_file() else {}
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _has_numbers(found: dict[str, Any]) -> bool:
-    """Return whether an event or summary has numbers, or null, where numbers belong."""
-    steps, returns = found.get("steps"), found.get("member_returns", [])
-    values = [found.get(name) for name in ("seed", "episode_return", "absolute_metric")]
-    return (
-        bool(found)
-        and (steps is None or (_number(steps) is not None and steps >= 0))
-        and isinstance(returns, list)
-        and all(value is None or _is_number(value) for value in [*values, *returns])
-    )
 
 
 def score_of(event: Event) -> float | None:
@@ -432,8 +371,5 @@ def _told(event: Event) -> dict[str, float]:
 
 def _number(value: Any) -> float | None:
     """Return `value` as a float if it is a finite number, else None."""
-    return float(value) if _is_number(value) and math.isfinite(value) else None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None

@@ -171,10 +171,8 @@ def cautions(comparison: Comparison) -> list[str]:
                 f"{task}: runs trained for different numbers of steps, {min(lengths):,} to "
                 f"{max(lengths):,}; each is judged at its own end."
             )
-    versions = Counter(_versions(run) for run in every if run.versions)
-    if len(versions) > 1:
-        listed = "; ".join(f"{name} ({count(num, 'run')})" for name, num in versions.items())
-        lines.append(f"Runs have different versions: {listed}.")
+    if len({_versions(run) for run in every if run.versions}) > 1:
+        lines.append("Runs have different versions, which are below the first table.")
     return lines
 
 
@@ -297,8 +295,7 @@ def improvements(comparison: Comparison, groups: Sequence[Group], out: Files) ->
     for first, second in itertools.combinations(groups, 2):
         if many and first is not groups[0]:
             continue
-        label = f"over {second.label}"
-        label = label if many else f"{first.label}\n{label}"
+        label = f"{'' if many else first.label} over {second.label}".strip()
         style = chosen[(second if many else first).label]
         bars.append(Bar(label=label, estimate=better(comparison.pairs(first, second)), style=style))
     if not bars:
@@ -353,8 +350,7 @@ def learning_curves(comparison: Comparison, out: Files) -> str:
         budget = comparison.budget(task)
         lines = lines_of(comparison, task, ROUNDED * budget)
         paths = out.pictures(f"curves_{_slug(task)}")
-        ylabel = f"evaluation {comparison.judge(task)}"
-        draw_curves(paths, lines, title=task, ylabel=ylabel)
+        draw_curves(paths, comparison, [(task, lines)])
         named = [line for line in lines if line.style < len(STYLES)]
         ends = "; ".join(
             f"{line.label}: {rounded(line.y[-1])} at {line.x[-1]:,.0f} steps"
@@ -482,26 +478,15 @@ def settings(comparison: Comparison, out: Files) -> str:
     cells = [(group, task, run) for group, task, own in _cells(comparison) for run in own]
     names = ["run", "group", "task", "seed", "steps", "score", "final", "status"]
     rows = [
-        [
-            str(run.folder),
-            group.label,
-            task,
-            str(run.seed),
-            f"{run.steps:,}",
-            "-" if run.score is None else rounded(run.score) + (" (best)" if run.by_best else ""),
-            "-" if run.final is None else rounded(run.final),
-            run.status,
-        ]
-        for group, task, run in cells
-    ]
-    numbers = [
         (run.folder, group.label, task, run.seed, run.steps, run.score, run.final, run.status)
         for group, task, run in cells
     ]
-    out.write_table("runs.csv", [dict(zip(names, row, strict=True)) for row in numbers])
-    every = page.table(names, rows, {"seed", "steps", "score", "final"})
+    out.write_table("runs.csv", [dict(zip(names, row, strict=True)) for row in rows])
+    shown = [[_cell(value) for value in row] for row in rows]
+    every = page.table(names, shown, {"seed", "steps", "score", "final"})
     parts.append(page.folded(f"All runs ({len(rows)})", every))
-    return page.section("Settings and runs", "", *parts)
+    intro = f"What a later resume changed is in {CONFIG} of the run alone."
+    return page.section("Settings and runs", intro, *parts)
 
 
 def method(comparison: Comparison, out: Files) -> str:
@@ -586,6 +571,15 @@ def _scale(comparison: Comparison) -> str:
     )
 
 
+def _cell(value: Any) -> str:
+    """Return a value of a table as text."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return rounded(value)
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
 def _mean(scores: Array) -> str:
     if not scores.size:
         return "-"
@@ -623,11 +617,6 @@ def _commands(own: Sequence[Run]) -> list[str]:
         sweep = ["-m"] if "," in seeds else []
         words = shlex.join([f"jaxppo.{name}", *sweep, *lines, f"arch.seed={seeds}"])
         commands.append(f"python -m {words}")
-        commands += [
-            f"# resumed since, with other settings: {home / CONFIG}"
-            for home in first
-            if runs.has_other_settings(home)
-        ]
     return commands
 
 
@@ -645,7 +634,7 @@ def _estimate(estimate: Estimate | None) -> str:
 
 def _as_text(bars: Sequence[Bar]) -> str:
     """Return bars as text: names, values and intervals."""
-    return "; ".join(f"{' '.join(bar.label.split())}: {_estimate(bar.estimate)}" for bar in bars)
+    return "; ".join(f"{bar.label}: {_estimate(bar.estimate)}" for bar in bars)
 
 
 def _span(values: Sequence[Any], shown: Callable[[Any], str]) -> str:
