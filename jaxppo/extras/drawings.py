@@ -499,22 +499,16 @@ def _plot_map(rows: np.ndarray, taken: np.ndarray, axes: Any) -> None:
     axes.yaxis.get_major_locator().set_params(integer=True)
 
 
-def caption(picture: np.ndarray, text: str, *, size: int = 13, least: int = 180) -> Picture:
+def caption(picture: np.ndarray, text: str, *, size: int = 13) -> Picture:
     """Put a line of text, `size` pixels high, above a picture, uint8 `[H, W, 3]`.
 
-    The result is at least `least` pixels wide.
+    The result is at least 180 pixels wide.
     """
     height, width, _ = picture.shape
-    image = Image.new("RGB", (max(width, least), height + CAPTION), WHITE)
+    image = Image.new("RGB", (max(width, 180), height + CAPTION), WHITE)
     ImageDraw.Draw(image).text((6, CAPTION // 2), text, INK, ImageFont.load_default(size), "lm")
     image.paste(Image.fromarray(picture), ((image.width - width) // 2, CAPTION))
     return image
-
-
-def widest(texts: Sequence[str], *, size: int = 13) -> int:
-    """Return the width of a caption that has room for each of the texts, at least 180."""
-    font = ImageFont.load_default(size)
-    return max(180, *(12 + round(font.getlength(text)) for text in texts))
 
 
 def write_film(

@@ -3,16 +3,15 @@
 import base64
 import dataclasses
 import io
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxppo.config.fields import ConfigError, setting
+from jaxppo.config.fields import ConfigError, check, setting
 from jaxppo.config.messages import count
 from jaxppo.deploy.episodes import Episode, check_alone, totals
 from jaxppo.deploy.policy import Playing, TrainedPolicy, check_count
@@ -23,12 +22,10 @@ from jaxppo.extras.drawings import (
     Picture,
     caption,
     drawing,
-    widest,
     write_film,
     write_strip,
 )
 from jaxppo.kernels.precisions import precision
-from jaxppo.ops import tallies
 from jaxppo.runtime.simulated.evaluation import episode_seeds
 from jaxppo.runtime.sinks.console import print_lines
 from jaxppo.runtime.sinks.wandb import check_is_logged, send_films
@@ -81,12 +78,9 @@ def render(settings: Rendering) -> None:
         told = "".join(f", {name} {value:.4g}" for name, value in played.metrics.items())
         text = f"return {played.episode_return:.2f}, {count(played.length, 'step')}{told}{late}"
         path = out / f"{name}.gif"
-        steps = every_kth(played.length, settings.max_frames)
-        kinds = policy.system.metrics
-        images = pictures(drawn, played, steps, kinds, thoughts=settings.thoughts)
-        write_film(path, images, fps, smooth=is_simulated(drawn.env))
+        _write(path, drawn, played, settings.max_frames, settings.thoughts, fps)
         few = evenly_spaced(played.length, 5)
-        rows.append((f"{name}: {text}", pictures(drawn, played, few, kinds)))
+        rows.append((f"{name}: {text}", pictures(drawn, played, few)))
         print_lines(f"{path}: {text}, episode {numbers[name] + 1} of {settings.episodes}")
     write_strip(out / "strip.png", rows)
     print_lines(f"{out / 'strip.png'}: frames of the three")
@@ -136,15 +130,25 @@ def film(
     drawn = drawing(policy.system.evaluation_env)
     every = play(policy, drawn, episodes)
     scores = choose(*scores_of(policy, every))
-    if which not in scores:
-        raise ConfigError(f"which={which}: must be one of {', '.join(scores)}")
+    check("which", which, str, {"choices": tuple(scores)})
     number, file = scores[which], io.BytesIO()
     played = with_frames(policy, number, every[number], max_frames)
-    steps = every_kth(played.length, max_frames)
-    images = pictures(drawn, played, steps, policy.system.metrics, thoughts=thoughts)
-    fps = frames_per_second(played.length)
-    write_film(file, images, fps, smooth=is_simulated(drawn.env))
+    _write(file, drawn, played, max_frames, thoughts, frames_per_second(played.length))
     return Film(gif=file.getvalue(), episode_return=played.episode_return, length=played.length)
+
+
+def _write(
+    file: Path | IO[bytes],
+    drawn: Drawing,
+    played: Episode,
+    max_frames: int,
+    thoughts: bool,
+    fps: int,
+) -> None:
+    """Write a GIF of an episode with its `Frames`, if it is a simulator's."""
+    steps = every_kth(played.length, max_frames)
+    images = pictures(drawn, played, steps, thoughts=thoughts)
+    write_film(file, images, fps, smooth=is_simulated(drawn.env))
 
 
 def scores_of(policy: TrainedPolicy, episodes: list[Episode]) -> list[np.ndarray]:
@@ -229,42 +233,19 @@ def evenly_spaced(length: int, num: int) -> list[int]:
 
 
 def pictures(
-    drawn: Drawing,
-    played: Episode,
-    steps: list[int],
-    kinds: Mapping[str, str],
-    *,
-    thoughts: bool = False,
+    drawn: Drawing, played: Episode, steps: list[int], *, thoughts: bool = False
 ) -> list[Picture]:
-    """Draw the states after these numbers of steps, with captions; beside them the thoughts.
-
-    `kinds` says how each number of `env.metrics` adds up.
-    """
-    told = so_far(kinds, played.told)
+    """Draw the states after these numbers of steps, with captions; beside them the thoughts."""
     returns = np.cumsum([0.0, *played.rewards], dtype=np.float32)
-    drawn_states = [drawn.draw(*_moment(played, i)) for i in steps]
-    panel = Panel.of(played, drawn_states[0].shape[0]) if thoughts else None
-    texts = [
-        f"step {i:,}   return {returns[i]:.2f}"
-        + "".join(f"   {name} {x[i - 1]:.4g}" for name, x in told.items() if i)
-        for i in steps
-    ]
-    least = widest(texts) if told else 180
+    states = [drawn.draw(*_moment(played, i)) for i in steps]
+    panel = Panel.of(played, states[0].shape[0]) if thoughts else None
     return [
-        caption(picture if panel is None else panel.beside(picture, i), text, least=least)
-        for i, picture, text in zip(steps, drawn_states, texts, strict=True)
+        caption(
+            picture if panel is None else panel.beside(picture, i),
+            f"step {i:,}   return {returns[i]:.2f}",
+        )
+        for i, picture in zip(steps, states, strict=True)
     ]
-
-
-def so_far(kinds: Mapping[str, str], told: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return what numbers `[T]` of the steps have added up to after each step, `[T]`."""
-    length = max((len(x) for x in told.values()), default=0)
-    counted, rows = tallies.init(kinds, (), np), []
-    for step in range(length):
-        now = {name: x[step] for name, x in told.items()}
-        counted = tallies.add(kinds, counted, now, np)
-        rows.append(tallies.results(kinds, counted, np))
-    return {name: np.asarray([row[name] for row in rows]) for name in told}
 
 
 def _moment(played: Episode, step: int) -> tuple[PyTree, PyTree]:
