@@ -1,7 +1,9 @@
 """Runs on the Hugging Face hub: a run directory is a repository of models, and back."""
 
+import contextlib
 import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +51,12 @@ def push(settings: Push) -> None:
     check_is_run(f"run={settings.run}", run_dir)
     check_tree("run", run_dir)
     api = hub.HfApi()
-    try:
+    with _one_line(settings.repo):
         api.create_repo(settings.repo, private=settings.private, exist_ok=True)
         api.upload_folder(repo_id=settings.repo, folder_path=run_dir, ignore_patterns=PRIVATE)
         if not (run_dir / CARD).exists():
             text = card(run_dir, settings.repo).encode()
             api.upload_file(repo_id=settings.repo, path_or_fileobj=text, path_in_repo=CARD)
-    except Exception as error:  # of the network, or of the client
-        raise ConfigError(f"repo={settings.repo}: the hub says: {brief(error)}") from error
     print_lines(f"{run_dir} is at {settings.repo}: python -m jaxppo.hub pull {settings.repo}")
 
 
@@ -66,10 +66,8 @@ def pull(settings: Pull) -> None:
     out = Path(settings.out or settings.repo.rpartition("/")[2])
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"out={out}: is there already; choose another directory")
-    try:
+    with _one_line(settings.repo):
         hub.snapshot_download(settings.repo, revision=settings.revision, local_dir=out)
-    except Exception as error:  # of the network, or of the client
-        raise ConfigError(f"repo={settings.repo}: the hub says: {brief(error)}") from error
     check_tree("out", out)
     if sign_of_run(out) is None:
         raise ConfigError(
@@ -106,6 +104,15 @@ An agent of jaxppo.
     python -m jaxppo.hub pull {repo}
     python -m jaxppo.evaluate run={name}
 """
+
+
+@contextlib.contextmanager
+def _one_line(repo: str) -> Iterator[None]:
+    """Context in which errors become `ConfigError`."""
+    try:
+        yield
+    except Exception as error:  # of the network, or of the client
+        raise ConfigError(f"repo={repo}: the hub says: {brief(error)}") from error
 
 
 def _client(repo: str) -> Any:

@@ -5,6 +5,7 @@ both over several seeds; then a confirmation with fresh seeds. Which hyperparame
 and between which bounds, is declared beside each setting (`tune` of `config.fields.traced`).
 """
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxppo.analysis.comparison import FEW, Array, Estimate, better, overall
+from jaxppo.analysis.comparison import FEW, better, overall
 from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.plan import Plan
 from jaxppo.config.schema import COMMANDS, Config, PopulationConfig
@@ -47,6 +48,8 @@ EVALUATIONS = 20  # of a run in both, after which members are selected
 FINALISTS = 8  # at most, 2 at least
 FINAL_SEEDS = 3  # runs of each finalist
 SEEDS = {"halving": 0, "evolution": 10_000, "finals": 20_000, "confirmation": 30_000}  # + arch.seed
+
+_OWN = ("hydra", "resume", "population", "arch.num_seeds", "arch.absolute_metric")  # set here
 
 Values = dict[str, float]  # hyperparameter -> value
 Ranges = dict[str, list[float]]  # hyperparameter -> [low, high]
@@ -165,20 +168,15 @@ def begun(record: Record, out: Path) -> Record:
     file = out / "tuning.json"
     if not file.exists() and not (out / "confirmation").exists():
         return record
-    try:
+    same, found = ("arguments", "planned", "versions"), None
+    with contextlib.suppress(OSError, TypeError, ValueError):
         found = Record(**json.loads(file.read_text()))
-    except (OSError, TypeError, ValueError):
+    finished = (out / "report" / PAGE).exists()  # it is written last
+    if found is None or finished or any(getattr(found, n) != getattr(record, n) for n in same):
         raise ConfigError(
-            f"out={out}: holds a search whose tuning.json cannot be read; choose another directory"
-        ) from None
-    told = {"arguments": "arguments", "planned": "steps per phase", "versions": "versions"}
-    for name, words in told.items():
-        if getattr(found, name) != getattr(record, name):
-            raise ConfigError(
-                f"out={out}: holds a search of other {words}; choose another directory"
-            )
-    if (out / "report" / PAGE).exists():  # it is written last
-        raise ConfigError(f"out={out}: holds a finished search; choose another directory")
+            f"out={out}: holds a search that finished, or one of other arguments, steps or "
+            "versions; choose another directory"
+        )
     print_lines(f"{out}: goes on after {', '.join(found.done)}")
     return found
 
@@ -187,35 +185,29 @@ def split(arguments: Sequence[str]) -> tuple[Tuning, list[str]]:
     """Return the settings of this command, and those of the command that trains."""
     settings: Tuning
     settings, typed = split_settings(Tuning, arguments)
-    if not re.fullmatch(r"\w+", settings.name):
-        raise ConfigError(f"name={settings.name}: must be letters, digits and underscores")
-    if settings.name in choices("env"):
+    if not re.fullmatch(r"\w+", settings.name) or settings.name in choices("env"):
         raise ConfigError(
-            f"name={settings.name}: configs/env has such a file already; choose another name"
+            f"name={settings.name}: must be letters, digits and underscores, and no file that "
+            "configs/env has already"
         )
     for each in typed:
         key = each.lstrip("+~").partition("=")[0]
-        if key.startswith(("network.", "network/")):
+        is_layer = key.startswith(("network.", "network/"))
+        if is_layer or key in _OWN or key.partition(".")[0] in _OWN:
+            more = ", or take network=NAME: an environment's file cannot hold layers"
             raise ConfigError(
-                f"{key}: an environment's file cannot hold layers; take network=NAME, or leave it "
-                "out"
+                f"{each}: is not for jaxppo.tune; leave it out{more if is_layer else ''}"
             )
-        if key.partition(".")[0] in ("hydra", "resume", "population"):
-            raise ConfigError(f"{key}: is not for jaxppo.tune; leave it out")
     return settings, typed
 
 
 def _general(command: str, typed: Sequence[str]) -> Config:
     """Return the environment's settings, with which the search is compared."""
     config = compose(command, typed)
-    arch = config.arch
-    if arch.num_seeds > 1:
-        raise ConfigError(f"arch.num_seeds={arch.num_seeds}: leave it out; take seeds=N")
-    if not arch.absolute_metric:
-        raise ConfigError("arch.absolute_metric=false: is not for jaxppo.tune; leave it out")
+    own: dict[str, Any] = dict(num_seeds=1, absolute_metric=True, evaluate_first=False)
     return dataclasses.replace(
         config,
-        arch=dataclasses.replace(arch, evaluate_first=False),
+        arch=dataclasses.replace(config.arch, **own),
         checkpoint=dataclasses.replace(config.checkpoint, enabled=False),
         logger=dataclasses.replace(config.logger, console=False, plot=False, json=True),
     )
@@ -390,15 +382,11 @@ def _play_finals(config: Config, finalists: Sequence[Values], record: Record) ->
     seeded = _with_seeds(config, "finals", FINAL_SEEDS)
     members = _train([Job(with_values(seeded, values), None) for values in finalists])[0]
     scores = [_scores(members, job) for job in range(len(finalists))]
-    means = [_mean(row, FINAL_SEEDS) for row in scores]
-    best = finalists[max(range(len(finalists)), key=lambda i: means[i])]
+    # A finalist of which a run failed comes last
+    means = [sum(row) if len(row) == FINAL_SEEDS else -math.inf for row in scores]
+    best = finalists[means.index(max(means))]
     rows = [{"hyperparameters": v, "scores": s} for v, s in zip(finalists, scores, strict=True)]
     record.add("finals", len(finalists) * FINAL_SEEDS, start, finalists=rows, best=best)
-
-
-def _mean(scores: Sequence[float], num_runs: int) -> float:
-    """Return the mean; minus infinity if a run failed."""
-    return sum(scores) / num_runs if len(scores) == num_runs else -math.inf
 
 
 def _with_seeds(config: Config, phase: str, num_seeds: int) -> Config:
@@ -430,8 +418,8 @@ def _confirm(config: Config, seeds: int, folder: Path, record: Record) -> None:
     better_found = is_better(general, tuned, seeds)
     record.verdict = (
         f"{'better' if better_found else 'NOT better'} than the starting settings over {seeds} "
-        f"fresh seeds: IQM {_shown(tuned)}; starting settings {_shown(general)} (95% intervals"
-        f"{f'; unreliable with fewer than {FEW} seeds' if seeds < FEW else ''})"
+        f"fresh seeds: IQM {_shown(record.tuned)}; starting settings {_shown(record.general)} "
+        f"(95% intervals{f'; unreliable with fewer than {FEW} seeds' if seeds < FEW else ''})"
     )
 
 
@@ -441,26 +429,18 @@ def is_better(general: Sequence[float], tuned: Sequence[float], seeds: int) -> b
     All their runs finished, their IQM is higher, and the 95% interval of the probability that a
     tuned run scores higher than one of the starting settings is above 0.5.
     """
-    first, second = _estimate(tuned), _estimate(general)
-    if first is None or len(tuned) < seeds:
+    if not tuned or len(tuned) < seeds:
         return False
-    if second is None:
+    if not general:
         return True
-    chance = better([(_array(tuned), _array(general))])
-    above = chance.interval is not None and chance.interval[0] > 0.5
-    return first.value > second.value and above
-
-
-def _array(scores: Sequence[float]) -> Array:
-    return np.asarray(scores, np.float64)
-
-
-def _estimate(scores: Sequence[float]) -> Estimate | None:
-    return overall([_array(scores)]) if scores else None
+    first, second = np.asarray(tuned, np.float64), np.asarray(general, np.float64)
+    chance = better([(first, second)]).interval
+    above = chance is not None and chance[0] > 0.5
+    return above and overall([first]).value > overall([second]).value
 
 
 def _summary(values: Values, scores: Sequence[float]) -> dict[str, Any]:
-    estimate = _estimate(scores)
+    estimate = overall([np.asarray(scores, np.float64)]) if scores else None
     return {
         "hyperparameters": values,
         "scores": list(scores),
@@ -469,12 +449,11 @@ def _summary(values: Values, scores: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def _shown(scores: Sequence[float]) -> str:
-    estimate = _estimate(scores)
-    if estimate is None:
+def _shown(summary: dict[str, Any]) -> str:
+    if summary["iqm"] is None:
         return "none, all runs failed"
-    low, high = estimate.interval or (math.nan, math.nan)
-    return f"{estimate.value:.4g} [{low:.4g}, {high:.4g}]"
+    low, high = summary["interval"] or (math.nan, math.nan)
+    return f"{summary['iqm']:.4g} [{low:.4g}, {high:.4g}]"
 
 
 def header(record: Record) -> list[str]:

@@ -73,12 +73,12 @@ def plan(arguments: Sequence[str]) -> None:
                 steps,
                 precision(config),
             )
-            print_lines(*lines(found, targets.slow_memories(config.network)))
+            print_lines(*lines(found))
         programs.close()
 
 
-def lines(found: Mapping[str, Any], slow: Sequence[str]) -> list[str]:
-    """Return an estimate in words; `slow` are the memories that launch kernels at every step."""
+def lines(found: Mapping[str, Any]) -> list[str]:
+    """Return an estimate in words."""
     parts = {"a step": "kernels_per_step", "a minibatch": "kernels_per_minibatch"}
     each = ", ".join(f"{found[key]:,} {words}" for words, key in parts.items() if found[key])
     kernels = f"{found['kernels_per_update']:,} kernels an update" + (f" ({each})" if each else "")
@@ -101,10 +101,5 @@ def lines(found: Mapping[str, Any], slow: Sequence[str]) -> list[str]:
             f"between {found['num_chips']:,} chips: {count(number, 'collective')} per update"
             + (f" ({each:,} per minibatch)" if each else "")
             + ", which the estimate does not count"
-        )
-    if slow:
-        told.append(
-            f"the memories {' and '.join(slow)} launch kernels at every step of a sequence; "
-            "network=lru launches fewer, since it computes many steps at once"
         )
     return told

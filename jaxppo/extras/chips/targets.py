@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -15,8 +15,6 @@ import jax
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.importing import is_installed
 from jaxppo.config.messages import brief, installing
-from jaxppo.config.plan import memories
-from jaxppo.config.schema import NetworkConfig
 from jaxppo.extras.chips import launches
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import compile
@@ -181,28 +179,12 @@ def shape_of(target: str) -> tuple[int, ...]:
 
 def _check_gpus(target: str, number: str) -> None:
     """Raise `ConfigError` unless this many GPUs fill hosts of eight, or are within one."""
-    if not (number.isdecimal() and int(number)):
+    num = int(number) if number.isdecimal() else 0
+    if num < 1 or (num > GPUS_PER_HOST and num % GPUS_PER_HOST):
         raise ConfigError(
-            f"target={target}: the number of GPUs must be a positive integer, as in h200:4"
+            f"target={target}: the number of GPUs must be positive, and above {GPUS_PER_HOST} a "
+            f"multiple of {GPUS_PER_HOST}, as many as a host has; such as h200:4 and h200:16"
         )
-    if int(number) > GPUS_PER_HOST and int(number) % GPUS_PER_HOST:
-        near = int(number) // GPUS_PER_HOST * GPUS_PER_HOST
-        raise ConfigError(
-            f"target={target}: more than {GPUS_PER_HOST} GPUs must be a multiple of "
-            f"{GPUS_PER_HOST}, as many as a host has; the nearest that are: {near} and "
-            f"{near + GPUS_PER_HOST}"
-        )
-
-
-def slow_memories(network: NetworkConfig) -> list[str]:
-    """Return the names of the memories that launch kernels at every step of a sequence."""
-    in_turn = "jaxppo.networks.memory.Recurrent"
-    layers = {name: getattr(network, name) for name in memories(network)}
-    return [
-        name
-        for name, layer in layers.items()
-        if isinstance(layer, Mapping) and layer.get("_target_") == in_turn
-    ]
 
 
 def estimate(
