@@ -151,20 +151,7 @@ def try_out(
         with nn.intercept_methods(call):
             found, params, carry, after = jax.eval_shape(unroll, jax.random.key(0))
     except Exception as error:  # a user's layer may raise anything on shapes it does not take
-        name = (failed or [head])[0]
-        target = (getattr(config.network, name) or {}).get("_target_", name)
-        space = f"observation {describe(env.observation_space)}"
-        way_out = "network=mlp, which takes any observation"
-        if name in ("actor_head", "q_head"):
-            space = f"actions {describe(env.action_space)}"
-            way_out = {
-                "actor_head": "network/actor_head=auto, which takes any actions",
-                "q_head": "network/q_head=scalar",
-            }[name]
-        raise ConfigError(
-            f"network.{name} ({target}): does not fit {env.name} with {space}: "
-            f"{explained(error).rstrip('.')}; choose another, or {way_out}"
-        ) from error
+        raise ConfigError(_misfit(config, env, (failed or [head])[0], error)) from error
     _check_params(params)
     _check_carry(carry, after)
     for name, (memory, features) in memories.items():
@@ -175,6 +162,22 @@ def try_out(
                 "with initial_carry, as the example in docs/networks.md does"
             )
     return found
+
+
+def _misfit(config: Config, env: Environment, layer: str, error: Exception) -> str:
+    """Say that a layer does not fit an environment, and what does."""
+    target = (getattr(config.network, layer) or {}).get("_target_", layer)
+    ways_out = {"actor_head": "auto, which takes any actions", "q_head": "scalar"}
+    if layer in ways_out:
+        space = f"actions {describe(env.action_space)}"
+        way_out = f"network/{layer}={ways_out[layer]}"
+    else:
+        space = f"observation {describe(env.observation_space)}"
+        way_out = "network=mlp, which takes any observation"
+    return (
+        f"network.{layer} ({target}): does not fit {env.name} with {space}: "
+        f"{explained(error).rstrip('.')}; choose another, or {way_out}"
+    )
 
 
 def _check_result(layer: str, args: Any, found: Any) -> None:
