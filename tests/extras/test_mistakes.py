@@ -34,12 +34,9 @@ class Asks(NoClose):
     [
         (render, ["episodes=4"], "run="),
         (render, ["run=.", "episodes=0"], "episodes=0"),
-        (render, ["run=.", "fps=60"], "fps=60"),
         (render, ["run=.", "frames=3"], "max_frames"),
         (report, ["nowhere"], "nowhere"),
-        (report, ["."], "config.yaml"),
         (report, ["out=x"], "DIR"),
-        (report, ["--out", "."], "--out"),
         (report, ["oot=x", "."], "did you mean out"),
     ],
 )
@@ -60,12 +57,9 @@ def test_a_command_ends_with_status_2(
     "arguments, key",
     [
         (["budget=1e3"], "budget=1000"),
-        (["budget=abc"], "budget=abc"),
         (["seeds=1"], "seeds=1"),
-        (["command=ff_dqn"], "command=ff_dqn"),
         (["name=a/b"], "name=a/b"),
         (["env=cartpole", "name=cartpole"], "name=cartpole"),
-        (["env.name=Nowhere-v0"], "Nowhere-v0"),
         (["arch.num_seeds=4"], "arch.num_seeds=4"),
         (["arch.absolute_metric=false"], "arch.absolute_metric=false"),
         (["population=pbt"], "population"),
@@ -87,12 +81,9 @@ def test_a_search_is_refused_before_anything_is_written(
     [
         ({"_target_": "no_such_module.Sink"}, "ModuleNotFoundError"),
         ({"_target_": "test_mistakes.Nothing"}, "Nothing"),
-        ({"_target_": "test_mistakes.Asks", "where": "", "fil": ""}, "fil"),
         ({"_target_": "test_mistakes.Asks"}, "where"),
         ({"_target_": "test_mistakes.NoClose"}, "close"),
         ({"_target_": "Best"}, "_target_"),
-        ({"_target_": None}, "_target_"),
-        ({"target": "test_mistakes.Asks"}, "_target_"),
     ],
 )
 def test_a_sink_is_refused_before_anything_compiles(
@@ -123,7 +114,7 @@ def test_what_is_not_there_is_named(
     assert str(refusal.value).startswith(key)
 
 
-@pytest.mark.parametrize("target", ["h300", "h200", "v5e:2x2", "h200:x", "h200:0", "h100:12"])
+@pytest.mark.parametrize("target", ["h300", "h200", "h200:x", "h200:0", "h100:12"])
 def test_a_chip_that_cannot_be_is_named(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "COMPILERS", dict.fromkeys(("gpu", "tpu"), "no_such.module"))
     with pytest.raises(ConfigError, match=rf"^target={target}: "), targets.compiling(target):

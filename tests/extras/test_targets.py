@@ -276,7 +276,7 @@ def test_a_plan_for_gpus_that_are_not_here_counts_and_estimates(
 
     monkeypatch.setattr(planning, "lines", keep)
     planning.plan([*overrides("S"), "target=h200:4"])
-    found, slow = kept
+    (found,) = kept
     launches_few_kernels(found, *MOST["h200", "S"], most_waits=5)  # of one GPU: 1
     assert found["collectives_per_minibatch"] == 1
     system = configure("h200", "S").system
@@ -285,7 +285,6 @@ def test_a_plan_for_gpus_that_are_not_here_counts_and_estimates(
     assert found["chip"] == "NVIDIA H200"
     assert found["launch_seconds"] > found["product_seconds"] > 0
     assert 1e4 < found["estimated_steps_per_second"] < 1e8
-    assert slow == []
     assert f"{found['kernels_per_update']:,}" in capsys.readouterr().out
 
 
@@ -315,12 +314,6 @@ def test_members_on_chips_of_their_own_do_not_communicate(target: str) -> None:
 def test_accelerators_initialise_all_members_at_once(target: str, most: int) -> None:
     program = compiled(target, "16 members", compile_start)
     assert Module(program.call.as_text()).launches.kernels <= most  # in turn 611, 13,013
-
-
-def test_a_plan_names_memories_that_step_in_turn() -> None:
-    for network, expected in {"lstm": ["actor_memory", "critic_memory"], "lru": []}.items():
-        config = compose("rec_ppo", ["env=cartpole", f"network={network}"])
-        assert targets.slow_memories(config.network) == expected
 
 
 @pytest.mark.long
@@ -363,15 +356,12 @@ def test_the_estimate_takes_what_lasts_longest() -> None:
         assert found["estimated_steps_per_second"] == pytest.approx(100 / seconds)
 
 
-@pytest.mark.parametrize(
-    "target, shape",
-    [("v5e:2x4", (2, 4)), ("v5p:8x8x8", (8, 8, 8)), ("h100:8", (1, 8)), ("h100:64", (8, 8))],
-)
+@pytest.mark.parametrize("target, shape", [("v5e:2x4", (2, 4)), ("h100:64", (8, 8))])
 def test_collectives_between_chips_are_counted(target: str, shape: tuple[int, ...]) -> None:
     assert targets.shape_of(target) == shape
     found = targets.estimate(target, COMMUNICATING, 0, 0, 100)
     assert (found["num_chips"], found["collectives_per_update"]) == (math.prod(shape), 6)
-    assert any(f"{math.prod(shape)} chips" in line for line in planning.lines(found, []))
+    assert any(f"{math.prod(shape)} chips" in line for line in planning.lines(found))
 
 
 @pytest.mark.long

@@ -30,7 +30,7 @@ SMALL = [
 STEPS = 16 * 4 * 20  # of one run
 
 
-@pytest.mark.parametrize("command", tuning.COMMANDS)
+@pytest.mark.parametrize("command", [name for name in tuning.COMMANDS if name.startswith("ff")])
 def test_bounds_are_inside_the_rules_of_their_settings(command: str) -> None:
     config = compose(command, ["env=cartpole"])
     ranges = config.system.searched()
@@ -54,10 +54,8 @@ OF_REPPO = {*OF_ALL, "actor_lr", "critic_lr", "multiplier_lr", "q_lambda", "kl_b
         ("ff_ppo", ["algorithm=reinforce.Reinforce"], OF_ALL),
         ("ff_ppo", [], {*OF_PPO, "clip_eps"}),
         ("ff_ppo", ["objective=dpo"], OF_PPO),
-        ("ff_ppo", ["objective=dpo", "clip_value_loss=true"], {*OF_PPO, "clip_eps"}),
         ("ff_pqn", [], {*OF_PQN, "epsilon_end", "epsilon_fraction"}),
         ("ff_pqn", ["epsilon_start=0", "epsilon_end=0"], OF_PQN),
-        ("ff_pqn", ["epsilon_end=0"], {*OF_PQN, "epsilon_fraction"}),
         ("ff_reppo", [], OF_REPPO),
     ],
 )
@@ -224,6 +222,7 @@ def test_search_finds_a_planted_optimum(
     """
     out, trainings = tmp_path / "out", Trainings(tuning._train)
     monkeypatch.setattr(tuning, "_train", trainings)
+    monkeypatch.setattr(tuning, "EVALUATIONS", 5)
     planted = ["system.actor_lr=1e-5", "arch.evaluation_greedy=false"]
 
     def search(*more: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from jaxppo.runtime import sinks
 from jaxppo.runtime.run import loop
 from jaxppo.runtime.run.events import command_of
 from jaxppo.runtime.run.jobs import Job
-from jaxppo.runtime.sinks import Event, Scope, View
+from jaxppo.runtime.sinks import Event, Recorder, Scope, View
 from jaxppo.runtime.sinks.marl_eval import MarlEval, layout, merge
 from jaxppo.runtime.sinks.wandb import send_films
 from jaxppo.runtime.store.directories import check_tree
@@ -256,8 +256,11 @@ def test_wandb_gets_numbers_settings_and_the_end(tmp_path: Path, fake_wandb: Any
     config = LoggerConfig(**OFF, **settings, wandb_mode="offline")
     scope = Scope(settings={"system": {"gamma": 0.5}}, name="run", group="sweep")
     (sink,) = sinks.make(config, tmp_path, None, scope)
-    write(sink, NAMED, TRAIN, EVAL, {**TRAIN, "steps": 5120}, LAST_EVAL, ABSOLUTE, END)
+    write(sink, NAMED, DETAILED, EVAL, {**TRAIN, "steps": 5120}, LAST_EVAL, ABSOLUTE, END)
     (run,) = fake_wandb
+    drawn, bounds = run.rows[0][1]["train/advantage"]
+    np.testing.assert_array_equal(drawn, COUNTS)
+    np.testing.assert_array_equal(bounds, edges())
     wanted = {
         **{"project": "p", "entity": "e", "tags": ["a", "b"], "mode": "offline", "group": "sweep"},
         **{"name": "run", "config": scope.settings, "dir": tmp_path, "resume": "allow"},
@@ -267,15 +270,6 @@ def test_wandb_gets_numbers_settings_and_the_end(tmp_path: Path, fake_wandb: Any
     assert run.rows[1][1]["eval/episode_return"] == 123.456
     assert run.summary["absolute/episode_return"] == 123.456
     assert (run.summary["status"], run.exit_code) == ("finished", 0)
-
-
-def test_wandb_draws_histograms(tmp_path: Path, fake_wandb: Any) -> None:
-    (sink,) = sinks.make(LoggerConfig(**OFF, wandb=True), tmp_path)
-    write(sink, NAMED, DETAILED, END)
-    drawn, bounds = fake_wandb[0].rows[0][1]["train/advantage"]
-    np.testing.assert_array_equal(drawn, COUNTS)
-    np.testing.assert_array_equal(bounds, edges())
-    assert "train/advantage_histogram" not in fake_wandb[0].rows[0][1]
 
 
 def test_wandb_run_that_did_not_finish_is_failed_and_goes_on_as_itself(
@@ -484,27 +478,17 @@ def test_a_stored_run_imports_its_sinks_only_where_they_are_trusted(my_sinks: Pa
     check_trust(plain(config), ["my_sinks"])
 
 
-def test_a_sink_of_ones_own_is_told_the_progress_if_it_asks() -> None:
-    class Silent:
-        def write(self, event: Event) -> None:
-            """Nothing."""
-
-        def close(self) -> None:
-            """Nothing."""
-
-    class Ticking(Silent):
-        def __init__(self) -> None:
-            self.ticks: list[int] = []
-
+def test_a_sink_of_ones_own_is_told_the_progress_until_it_fails() -> None:
+    class Ticking(Recorder):
         def tick(self, steps: int, speed: float) -> None:
-            self.ticks.append(steps)
+            self.events.append({"steps": steps})
             if steps == 2:
                 raise ValueError("broken")
 
-    ticking, failed = Ticking(), set[str]()
+    ticking, failed = Ticking([]), set[str]()
     view = View("sinks[0]", lambda: ticking, failed)
     for steps in (1, 2, 3):
         view.tick(steps, 1.0)
-    assert ticking.ticks == [1, 2]
+    assert ticking.events == [{"steps": 1}, {"steps": 2}]
     assert failed == {"sinks[0]"}
-    View("sinks[1]", Silent, failed).tick(1, 1.0)
+    View("sinks[1]", lambda: Recorder([]), failed).tick(1, 1.0)

@@ -69,18 +69,6 @@ def test_a_shared_torso_feeds_both_heads() -> None:
         assert not np.allclose(one, other)
 
 
-def test_layer_sizes_activation_and_layer_norm_are_settings() -> None:
-    layer = torsos.MLP([8, 4, 2], layer_norm=True)
-    params = jax.eval_shape(layer.init, jax.random.key(0), jnp.ones((1, 1, 3)))["params"]
-    assert sorted(params) == [f"Dense_{i}" for i in range(3)] + [f"LayerNorm_{i}" for i in range(3)]
-    assert params["Dense_2"]["kernel"].shape == (4, 2)
-    x = jnp.array([[[-1.0, 2.0]]])
-    identity = {"params": {"Dense_0": {"kernel": jnp.eye(2), "bias": jnp.zeros(2)}}}
-    for name in torsos.ACTIVATIONS:
-        found = torsos.MLP(layer_sizes=[2], activation=name).apply(identity, x)
-        np.testing.assert_allclose(found, getattr(jax.nn, name)(x), rtol=1e-6)
-
-
 def test_the_last_layer_may_have_no_activation_and_no_layer_a_bias() -> None:
     x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 6, 3)), jnp.float32)
     for layer in (torsos.MLP([4, 2], bias=False), torsos.NoisyMLP([4, 2], bias=False)):
@@ -310,7 +298,7 @@ def test_concatenate_follows_the_order_given() -> None:
     np.testing.assert_array_equal(x, expected)
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "bool", "float16"])
+@pytest.mark.parametrize("dtype", ["uint8", "bool"])
 def test_image_is_float_and_bytes_are_scaled(dtype: str) -> None:
     leaf = (np.arange(2 * 3 * 4 * 5 * 2).reshape(2, 3, 4, 5, 2) % 7).astype(dtype)
     x = output(inputs.Image(), {"only": {"leaf": leaf}})
@@ -323,9 +311,8 @@ def test_image_has_its_channels_last() -> None:
     leaf = jax.random.uniform(jax.random.key(0), (2, 3, 4, 5, 6))
     first = output(inputs.Image(channel_first=True), jnp.moveaxis(leaf, -1, 2))
     np.testing.assert_array_equal(first, output(inputs.Image("a.0"), {"a": (leaf,)}))
-    for channel_first in (False, True):
-        flat = output(inputs.Image("agents.1.grid", channel_first), OBS)
-        np.testing.assert_array_equal(flat, OBS["agents"][1]["grid"][..., None])
+    flat = output(inputs.Image("agents.1.grid", channel_first=True), OBS)
+    np.testing.assert_array_equal(flat, OBS["agents"][1]["grid"][..., None])
 
 
 def test_fuse_gives_each_entry_its_own_layer() -> None:
@@ -344,16 +331,6 @@ def test_fuse_gives_each_entry_its_own_layer() -> None:
     assert np.unique(alone % 1).size > 2
     np.testing.assert_allclose(x[..., 5:8], alone, rtol=1e-6)
     assert shapes(params["parts_view"])["layers_1"]["Conv_0"]["kernel"] == (3, 3, 2, 2)
-
-
-@pytest.mark.parametrize(
-    "torso, dtype", [(torsos.MLP([3]), "int32"), (torsos.NoisyMLP([3]), "bool")]
-)
-def test_a_torso_of_integers_computes_in_floats(torso: Any, dtype: str) -> None:
-    given = np.arange(12).reshape(3, 2, 2).astype(dtype)
-    found, _ = start(torso, given)
-    assert found.dtype == np.float32
-    np.testing.assert_array_equal(found, start(torso, given.astype(np.float32))[0])
 
 
 # Torsos
@@ -463,10 +440,8 @@ CONVOLUTIONS = (convolutions.plain, of_products, of_later_products)
 @pytest.mark.parametrize(
     "size, stride, image, features, padding",
     [
-        *((3, 1, (5, 4), 4, "VALID"), (3, 1, (5, 4), 2, "SAME"), (3, 2, (6, 5), 4, "SAME")),
-        *((2, 3, (7, 5), 2, "VALID"), (2, 3, (7, 5), 4, "SAME"), (1, 2, (4, 3), 4, "VALID")),
-        *((2, 2, (5, 4), 2, "SAME"), (4, 2, (9, 8), 4, "VALID"), (4, 2, (9, 8), 2, "SAME")),
-        (6, 3, (11, 13), 2, "SAME"),
+        *((3, 1, (5, 4), 2, "SAME"), (3, 2, (6, 5), 4, "SAME"), (2, 3, (7, 5), 2, "VALID")),
+        *((4, 2, (9, 8), 4, "VALID"), (4, 2, (9, 8), 2, "SAME")),
     ],
 )
 def test_forms_of_convolution_are_the_sum(
@@ -495,9 +470,7 @@ def test_forms_of_convolution_have_the_same_gradients(size: int, features: int) 
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "platform, size, features", [("cpu", 3, 4), ("cpu", 4, 4), ("cuda", 4, 16)]
-)
+@pytest.mark.parametrize("platform, size, features", [("cpu", 4, 4), ("cuda", 4, 16)])
 def test_a_convolution_in_bfloat16_is_of_rounded_factors(
     platform: str, size: int, features: int
 ) -> None:
@@ -531,10 +504,7 @@ def test_a_convolution_in_bfloat16_is_of_rounded_factors(
 
 @pytest.mark.parametrize(
     "platform, channels, stride, padding",
-    [
-        *(("cpu", 4, 2, "VALID"), ("cpu", 3, 2, "SAME"), ("cpu", 3, 4, "SAME")),
-        *(("cpu", 1, 1, "VALID"), ("cuda", 3, 2, "SAME")),
-    ],
+    [*(("cpu", 4, 2, "VALID"), ("cpu", 3, 2, "SAME"), ("cuda", 3, 2, "SAME"))],
 )
 def test_bytes_are_convolved_as_their_share_of_255(
     platform: str, channels: int, stride: int, padding: str
@@ -562,7 +532,7 @@ def test_bytes_are_convolved_as_their_share_of_255(
     np.testing.assert_allclose(of_bytes, of_floats, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("num, parts", [(128, 8), (22, 1), (46, 2), (1, 1)])
+@pytest.mark.parametrize("num, parts", [(128, 8), (22, 1)])
 def test_images_are_convolved_in_parts_of_equal_size(num: int, parts: int) -> None:
     """Of about 23 images: of each, 21 x 21 blocks give 128 numbers of 4 bytes."""
     layer = torsos.CNN([32], [8], [4], layer_sizes=[])
@@ -571,12 +541,6 @@ def test_images_are_convolved_in_parts_of_equal_size(num: int, parts: int) -> No
     jaxpr = str(jax.make_jaxpr(layer.apply)(params, x))
     assert f"f32[128,{num // parts},21,21]" in jaxpr
     assert ("scan" in jaxpr) == (parts > 1)
-
-
-def test_a_prime_number_of_images_is_not_convolved_one_by_one() -> None:
-    layer, x = torsos.CNN(layer_sizes=[]), jnp.zeros((1, 1499, 10, 10, 4))
-    jaxpr = str(jax.make_jaxpr(layer.apply)(jax.eval_shape(layer.init, jax.random.key(0), x), x))
-    assert "f32[4,1499,10,10]" in jaxpr
 
 
 @pytest.mark.long
@@ -635,13 +599,8 @@ def test_cnn_is_convolutions_then_dense_layers() -> None:
     np.testing.assert_allclose(actual, y, rtol=1e-4, atol=1e-5)
 
 
-def test_cnn_keeps_the_default_of_minatar_and_normalises_whole_images() -> None:
+def test_cnn_normalises_whole_images() -> None:
     x = jax.random.normal(jax.random.key(0), (1, 2, 10, 10, 4))
-    variables = jax.eval_shape(torsos.CNN().init, jax.random.key(0), x)
-    assert shapes(variables["params"]) == {
-        "Conv_0": {"kernel": (3, 3, 4, 16), "bias": (16,)},
-        "MLP_0": {"Dense_0": {"kernel": (8 * 8 * 16, 128), "bias": (128,)}},
-    }
     norm = torsos.CNN([2], layer_norm=True, padding="SAME", layer_sizes=[])
     y, params = start(norm, x)
     assert shapes(params["LayerNorm_0"]) == {"scale": (2,), "bias": (2,)}
@@ -703,18 +662,6 @@ def test_residual_cnn_is_impalas() -> None:
     y = np.maximum(pooled + convolution(z, kernels[2], 1, "SAME"), 0).reshape(1, 2, -1)
     y = np.maximum(y @ np.asarray(params["MLP_0"]["Dense_0"]["kernel"]), 0)
     np.testing.assert_allclose(actual, y, rtol=1e-4, atol=1e-5)
-
-
-def test_residual_cnn_halves_three_times() -> None:
-    layer = torsos.ResidualCNN()
-    x = jnp.zeros((2, 3, 10, 10, 4))
-    result, variables = jax.eval_shape(layer.init_with_output, jax.random.key(0), x)
-    assert result.shape == (2, 3, 256)
-    params = shapes(variables["params"])
-    assert len(params) == 15 + 1
-    assert params["Conv_0"]["kernel"] == (3, 3, 4, 16)
-    assert params["Conv_14"]["kernel"] == (3, 3, 32, 32)
-    assert params["MLP_0"]["Dense_0"]["kernel"] == (2 * 2 * 32, 256)
 
 
 def test_chain_passes_on_what_each_layer_gives() -> None:
@@ -822,12 +769,8 @@ def test_standard_deviation_begins_where_it_is_told(kind: Any, state_dependent_s
 
 
 def test_beta_head_has_one_mode() -> None:
-    policy, params = start(heads.BetaHead(BOX), features(scale=1e4))
-    assert sorted(params) == ["alpha", "beta"]
-    assert np.all(policy.alpha >= 1.0)
-    assert np.all(policy.beta >= 1.0)
-    policy, _ = start(heads.BetaHead(BOX), jnp.zeros((1, 1, 5)))
-    np.testing.assert_allclose(policy.alpha, 1 + np.log(2), rtol=1e-6)
+    policy, _ = start(heads.BetaHead(BOX), features(scale=1e4))
+    assert np.all(np.minimum(policy.alpha, policy.beta) >= 1.0)
 
 
 MASKS = {  # [L=1, S=2, ...]; the first entry allows one value a component, the second all
@@ -855,14 +798,8 @@ def test_mask_forbids_by_component(form: str) -> None:
 def test_mask_of_equal_components_takes_their_shape() -> None:
     flat = np.random.default_rng(0).integers(0, 2, (2, 3, 12))
     for shape in ((12,), (4, 3), (2, 2, 3)):
-        np.testing.assert_array_equal(
-            heads.flat_mask(EQUAL, flat.reshape(2, 3, *shape)), flat.astype(bool)
-        )
-    assert heads.flat_mask(EQUAL, None) is None
-    policy, _ = start(
-        heads.CategoricalHead(Discrete(3)), features(1, 2), jnp.array([[[0, 0, 1], [0, 1, 0]]])
-    )
-    np.testing.assert_array_equal(policy.mode(), [[2, 1]])
+        found = heads.flat_mask(EQUAL, flat.reshape(2, 3, *shape))
+        np.testing.assert_array_equal(found, flat.astype(bool))
 
 
 def test_empty_masks_are_found_in_any_component() -> None:
@@ -888,12 +825,10 @@ def test_empty_masks_are_found_in_any_component() -> None:
     "space, continuous, kind",
     [
         (Discrete(3), "beta", heads.CategoricalHead),
-        (SIZES, "tanh_normal", heads.MultiCategoricalHead),
         (BOX, "tanh_normal", heads.TanhNormalHead),
         (BOX, "normal", heads.NormalHead),
         (BOX, "beta", heads.BetaHead),
         (FREE, "beta", heads.NormalHead),
-        (Box((1,), "float32", -1.0), "tanh_normal", heads.NormalHead),
         (Box((2,), "float32", (-1.0, -np.inf), 1.0), "beta", heads.NormalHead),
         (Box((1,), "float32", -3.4e38, 3.4e38), "tanh_normal", heads.NormalHead),
     ],
@@ -986,9 +921,8 @@ def test_products_are_summed_in_float32_and_so_are_their_gradients(dtype: str) -
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("inputs, outputs", [(40, 30), (30, 40)])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_products_of_members_and_transposed_results(dtype: str, inputs: int, outputs: int) -> None:
+@pytest.mark.parametrize("inputs, outputs, dtype", [(40, 30, "bfloat16"), (30, 40, "float32")])
+def test_products_of_members_and_transposed_results(inputs: int, outputs: int, dtype: str) -> None:
     """XLA compiles some bfloat16 products with transposed results, which it then cannot run."""
     keys = jax.random.split(jax.random.key(0), 3)
     shapes = (2, 3, 100, inputs), (2, inputs, outputs), (2, 3, 100, outputs)
