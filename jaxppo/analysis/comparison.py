@@ -213,10 +213,11 @@ def compare(found: Sequence[Run], bounds: Mapping[str, Any]) -> Comparison:
 
 
 def text(value: Any) -> str:
-    """Return a setting's value as text; a float has up to six digits."""
+    """Return a setting's value as text, with all digits of a float."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    is_short = isinstance(value, float) and float(f"{value:g}") == value
+    return f"{value:g}" if is_short else str(value)
 
 
 def _order(member: tuple[str, Run, Any]) -> tuple[str, int, str]:
