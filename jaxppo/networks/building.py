@@ -270,10 +270,11 @@ def check_stored(key: str, distribution: Any, way_out: str = "") -> None:
         )
 
 
-def check_shape(head: str, found: Any, wanted: Any = LEAD, way_out: str = "") -> None:
-    """Raise `ConfigError` unless a head gives what it must for `LEAD` steps: one number a step."""
+def check_shape(
+    head: str, found: Any, wanted: Any = LEAD, way_out: str = "choose a head that does"
+) -> None:
+    """Raise `ConfigError` unless a head gives these shapes for `LEAD` steps."""
     if found != wanted:
-        way_out = way_out or "choose a head that does"
         raise ConfigError(
             f"network.{head}: gives {found} for {LEAD} steps, but must give {wanted}; {way_out}"
         )

@@ -26,14 +26,12 @@ class Checked(nn.Module):
         for field in dataclasses.fields(self):
             name, value, kind = field.name, getattr(self, field.name), field.type
             if kind == Sequence[int]:
-                if not isinstance(value, Sequence) or any(
-                    type(n) is not int or n < 1 for n in value
-                ):
+                items = value if isinstance(value, Sequence) else [None]
+                if any(type(n) is not int or n < 1 for n in items):
                     raise ValueError(f"{name}={value} must be a list of positive integers")
             elif kind is int:
-                object.__setattr__(
-                    self, name, check(name, value, int, {"low": 1, **field.metadata})
-                )
+                value = check(name, value, int, {"low": 1, **field.metadata})
+                object.__setattr__(self, name, value)  # 2.0 is 2
             elif kind in (float, bool, float | None) or "choices" in field.metadata:
                 check(name, value, kind, field.metadata)
         super().__post_init__()
