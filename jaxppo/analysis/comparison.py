@@ -394,10 +394,7 @@ def _naming(
 def _labels(
     keys: Sequence[str], values: Mapping[tuple[Any, ...], Mapping[str, Any]]
 ) -> dict[tuple[Any, ...], str]:
-    """Return names of groups: their settings of `keys`.
-
-    If names are long, they have only the last part of each key that stays unique.
-    """
+    """Return names of groups: their settings; in long names, the last parts of unique keys."""
 
     def names(short: Mapping[str, str]) -> dict[tuple[Any, ...], str]:
         return {

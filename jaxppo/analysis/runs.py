@@ -106,10 +106,7 @@ def find(places: Sequence[str]) -> tuple[list[Run], list[str]]:
 
 
 def _without_copies(runs: Sequence[Run], notes: list[str]) -> list[Run]:
-    """Leave out runs with the settings and the results of an earlier one; append a note.
-
-    They are copies, or the same command typed again.
-    """
+    """Leave out runs with the settings and the results of an earlier one; append a note."""
     firsts: list[Run] = []
     copies: dict[Path, list[str]] = {}
     seen: dict[tuple[Any, ...], Path] = {}
@@ -194,10 +191,7 @@ def _homes(place: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _config(home: Path) -> dict[str, Any]:
-    """Return the settings in a directory; `ValueError` if they are not settings of a run.
-
-    Settings that are missing, as in runs of earlier versions, have their defaults.
-    """
+    """Return the settings of a run, missing ones by default; `ValueError` if they are no run's."""
     config = _yaml(home / CONFIG)
     groups = ("arch", "system", "env")
     if isinstance(config, dict) and all(isinstance(config.get(name), dict) for name in groups):
@@ -227,10 +221,7 @@ def _is_population(config: dict[str, Any]) -> bool:
 def _read(
     home: Path, folder: Path, config: dict[str, Any], typed: dict[str, str], notes: list[str]
 ) -> Run:
-    """Return one run; append notes on damaged files to `notes`.
-
-    `ValueError` if the run was told not to write results.
-    """
+    """Return one run, with notes on damaged files; `ValueError` if it writes no results."""
     log = events(folder / METRICS, notes)
     end = summary(folder / SUMMARY, notes)
     if not log and not end:

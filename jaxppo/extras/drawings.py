@@ -289,14 +289,12 @@ def _pendulum(env: Any, state: PyTree, obs: PyTree) -> np.ndarray:
 
 
 def _acrobot(env: Any, state: PyTree, obs: PyTree) -> np.ndarray:
-    """Draw an acrobot. Both angles are 0 when it hangs down; the second is relative to the first.
-
-    The tip must cross a line. It is where the episode ends if both links have the same length.
-    """
+    """Draw an acrobot: both angles are 0 if it hangs down, the second is relative to the first."""
     first, second = float(state.joint_angle1), float(state.joint_angle2)
     lengths = float(env.params.link_length_1), float(env.params.link_length_2)
     reach = 1.1 * sum(lengths)
     canvas = _Canvas((-reach, -reach), (reach, reach), 240)
+    # The tip must cross this line, if both links have the same length
     canvas.rod([(-reach, lengths[0]), (reach, lengths[0])], 0.02 * reach, GREEN)
     elbow = (lengths[0] * math.sin(first), -lengths[0] * math.cos(first))
     tip = (
@@ -467,10 +465,7 @@ def _plot_curve(means: np.ndarray, deviations: np.ndarray | None, axes: Any) -> 
 
 
 def _maps(distribution: PyTree, actions: PyTree) -> list[Plot]:
-    """Return a map of the probabilities, or Q-values, of each discrete action, up to `MOST_ROWS`.
-
-    Components of an action are one above the other.
-    """
+    """Return a map for each discrete action: probabilities or Q-values, up to `MOST_ROWS`."""
     plots: list[Plot] = []
     for name, numbers in distribution.items():
         if isinstance(numbers, dict):

@@ -92,11 +92,7 @@ def write_executables(config: Config, target: str | None, out: Path) -> None:
 
 
 def _compile_start(layout: Layout, configs: Sequence[Config]) -> Any:
-    """Compile the program that returns the first (state, metrics), and every block's inputs.
-
-    The state is that after any warm-up; the inputs are a number of updates and an evaluation's
-    keys.
-    """
+    """Compile what returns (state after warm-up, metrics), and (updates, keys) of each block."""
 
     def start() -> PyTree:
         streams = build.random_streams([config.arch.seed for config in configs])[2]
