@@ -222,7 +222,6 @@ def test_search_finds_a_planted_optimum(
     """
     out, trainings = tmp_path / "out", Trainings(tuning._train)
     monkeypatch.setattr(tuning, "_train", trainings)
-    monkeypatch.setattr(tuning, "EVALUATIONS", 5)
     planted = ["system.actor_lr=1e-5", "arch.evaluation_greedy=false"]
 
     def search(*more: str) -> dict[str, Any]:
