@@ -1033,3 +1033,13 @@ def test_a_q_network_does_not_see_what_only_a_critic_may() -> None:
     by_entry = jax.jit(jax.grad(total))(obs)
     assert np.any(by_entry["state"])
     assert not np.any(by_entry["privileged_state"])
+
+
+@pytest.mark.parametrize(
+    "torso, dtype", [(torsos.MLP([3]), "int32"), (torsos.NoisyMLP([3]), "bool")]
+)
+def test_a_torso_of_integers_computes_in_floats(torso: Any, dtype: str) -> None:
+    given = np.arange(12).reshape(3, 2, 2).astype(dtype)
+    found, _ = start(torso, given)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, start(torso, given.astype(np.float32))[0])

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 from events import ABSOLUTE, COMPILE, END, EVAL, LAST_EVAL, MEMBERS, START, TRAIN, write
 
+from jaxppo.algorithms.metrics import headlines
+from jaxppo.config.parse import algorithm_class, parse
 from jaxppo.config.schema import LoggerConfig
 from jaxppo.runtime import sinks
-from jaxppo.runtime.sinks import Event, View, plot
+from jaxppo.runtime.sinks import Event, View, console, plot
 from jaxppo.runtime.sinks.console import Console
 from jaxppo.runtime.sinks.json_lines import JsonLines
 from jaxppo.runtime.sinks.plot import Plot
@@ -313,3 +315,33 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.undo()
     (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert json.loads(line)["event"] == "train"
+
+
+@pytest.mark.parametrize("name", ["ppo", "pqn", "reppo"])
+def test_settings_of_exploration_exist(name: str) -> None:
+    algorithm = algorithm_class(name)
+    shown = headlines(algorithm.loss_metrics)
+    setting = next(console.EXPLORATION[each] for each in console.EXPLORATION if each in shown)
+    for each in setting.split(", "):
+        parse({"system": {"algorithm": name, each.removeprefix("system."): 0.5}})
+
+
+def test_equal_evaluations_are_told_once_with_the_setting_that_the_algorithm_has(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    other = {**EVAL, "episode_return": EVAL["episode_return"] + 1}
+    for events, times in (
+        ([EVAL] * 4 + [other] + [EVAL] * 4, 0),
+        ([EVAL] * 5, 1),
+        ([other] + [EVAL] * 12 + [other] * 7, 1),
+    ):
+        for headline, name in (("entropy", "system.ent_coef"), ("q_loss", "system.epsilon_end")):
+            start = {**START, "headlines": {headline: "{}"}}
+            assert printed(capsys, start, *events).count(name) == times
+
+
+def test_an_earlier_runs_lines_are_not_touched(tmp_path: Path) -> None:
+    write(JsonLines(tmp_path), TRAIN)
+    with pytest.raises(FileExistsError, match=r"metrics\.jsonl"):
+        JsonLines(tmp_path)
+    assert lines(tmp_path) == [TRAIN]

@@ -15,6 +15,15 @@ from jaxppo.runtime.sinks import Event
 from jaxppo.runtime.sinks.bars import TerminalBar, number, short
 
 
+# A metric that an algorithm displays -> its setting of exploration; the first one counts
+EXPLORATION = {
+    "q_loss": "system.epsilon_end, system.epsilon_fraction",
+    "q_value": "system.target_entropy, system.target_entropy_share",
+    "entropy": "system.ent_coef",
+}
+STUCK = 5  # equal evaluations in a row, after which the console says what usually helps
+
+
 class Console:
     """Prints every event. Only this module calls `print`."""
 
@@ -23,6 +32,9 @@ class Console:
         self._folders = list(folders)
         self._bar = TerminalBar(sys.stdout) if sys.stdout.isatty() else None
         self._headlines: dict[str, str] = {}  # metrics that the algorithm displays -> formats
+        self._last: tuple[Any, ...] = ()  # numbers of the last evaluation
+        self._has_advised = False
+        self._equal = 0  # evaluations in a row that had these numbers
 
     def write(self, event: Event) -> None:
         """Print the event's lines and move the bar."""
@@ -32,6 +44,8 @@ class Console:
         if kind == "train":
             event = {**event, "headlines": self._headlines}
         lines = _LINES[kind](event)
+        if kind == "eval":
+            lines += self._if_stuck(event)
         # A sweep names its directory itself at its end
         if kind == "start" or (kind == "end" and len(self._folders) == 1):
             lines += _directories(self._folders)
@@ -42,6 +56,22 @@ class Console:
             self._bar.write(event)
             if kind == "eval" and event["last"]:
                 self._bar.close()
+
+    def _if_stuck(self, event: Event) -> list[str]:
+        """Say once what usually helps if evaluations stay equal."""
+        now = event[judged_by(event)], event["episode_return"], event["episode_length"]
+        self._equal = self._equal + 1 if now == self._last else 1
+        self._last = now
+        if self._equal < STUCK or self._has_advised or now[0] is None:
+            return []
+        self._has_advised = True
+        known = [EXPLORATION[name] for name in EXPLORATION if name in self._headlines]
+        more = f"more exploration ({known[0]})" if known else "more exploration"
+        return [
+            f"{event['steps']:>13,} steps  {STUCK} evaluations in a row are equal: if better is "
+            "possible, try system.normalize_observations=true, arch.evaluation_greedy=false (a "
+            f"greedy policy may repeat one action), or {more}"
+        ]
 
     def close(self) -> None:
         """Remove the bar."""
