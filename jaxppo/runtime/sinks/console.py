@@ -14,7 +14,6 @@ from jaxppo.runtime.programs.evaluating import judged_by, scores_of_members
 from jaxppo.runtime.sinks import Event
 from jaxppo.runtime.sinks.bars import TerminalBar, number, short
 
-
 # A metric that an algorithm displays -> its setting of exploration; the first one counts
 EXPLORATION = {
     "q_loss": "system.epsilon_end, system.epsilon_fraction",
