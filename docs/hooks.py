@@ -1,7 +1,8 @@
 """Hooks of mkdocs for what is not a page of docs/.
 
 README.md becomes the front page, other pages of the root are added, the tutorial's notebook becomes
-a page with the outputs that are stored in it, and files that pages link to are copied.
+a page with the outputs that are stored in it, files that pages link to are copied, and cells of
+tables get the head of their column.
 """
 
 import json
@@ -14,6 +15,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
 FORMULA = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$")
+TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
 OUTSIDE = re.compile(r"\]\(\.\./([\w./-]+)")
 ROOT_PAGES = {  # file beside docs/: its page
     "README.md": "index.md",
@@ -42,6 +44,27 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     for file, page in ROOT_PAGES.items():
         markdown = markdown.replace(f"]({file}", f"]({page}")
     return markdown
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Return a page whose table cells know the head of their column, for narrow windows."""
+    return TABLE.sub(lambda found: headed(found[0]), html)
+
+
+def headed(table: str) -> str:
+    """A table whose cells after the first of each row have the text of their head."""
+    heads = [re.sub(r"<.*?>", "", head) for head in re.findall(r"<th\b.*?>(.*?)</th>", table)]
+
+    def row(found: re.Match[str]) -> str:
+        places = iter([None, *heads[1:]])
+
+        def cell(start: re.Match[str]) -> str:
+            head = next(places, None)
+            return f'{start[0][:-1]} data-head="{head}">' if head else start[0]
+
+        return re.sub(r"<td\b[^>]*>", cell, found[0])
+
+    return re.sub(r"<tr>.*?</tr>", row, table, flags=re.DOTALL)
 
 
 def page_of(notebook: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import nbclient
 import nbformat
-from PIL import Image
+from PIL import Image, ImageOps
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "benchmarks" / "results"
@@ -36,6 +36,7 @@ class Picture:
 
     commands: tuple[tuple[str, ...], ...]
     file: str
+    border: bool = False  # where a white margin would not be seen as part of the picture
 
 
 def _compared(env: str, gae_lambda: float) -> tuple[str, ...]:
@@ -47,7 +48,14 @@ def _compared(env: str, gae_lambda: float) -> tuple[str, ...]:
 
 PICTURES = {
     "learning_curve.png": Picture((RUN,), "run/learning_curve.png"),
-    "strip.png": Picture((RUN, ("jaxppo.render", "run=run")), "run/strip.png"),
+    "strip.png": Picture(
+        (
+            ("jaxppo.ff_ppo", "env=acrobot", "hydra.run.dir=acrobot"),
+            ("jaxppo.render", "run=acrobot"),
+        ),
+        "acrobot/strip.png",
+        border=True,
+    ),
     "sweep.png": Picture(
         (
             (
@@ -77,6 +85,7 @@ PICTURES = {
             ("jaxppo.report", "runs"),
         ),
         "report/index.html",
+        border=True,
     ),
 }
 COPIED = {"results.png": RESULTS / "table" / "results.png", "scaling.png": RESULTS / "scaling.png"}
@@ -84,7 +93,7 @@ TUTORIAL = "tutorial.ipynb"
 NAMES = (*PICTURES, TUTORIAL, *COPIED)
 
 
-def photograph(page: Path, picture: Path, width: int = 1000, height: int = 1000) -> None:
+def photograph(page: Path, picture: Path, width: int = 1240, height: int = 1100) -> None:
     """The top of a web page as a browser shows it."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
@@ -109,7 +118,10 @@ def make(name: str, folder: Path) -> None:
         made, page = folder / name, made
         photograph(page, made)
     with Image.open(made) as image:  # few colours: a third of the size
-        image.convert("RGB").quantize(128).save(HERE / name, optimize=True)
+        shown = image.convert("RGB")
+        if picture.border:
+            shown = ImageOps.expand(shown, 2, "#c4c9d2")
+        shown.quantize(128).save(HERE / name, optimize=True)
 
 
 def execute(file: Path, folder: str) -> None:

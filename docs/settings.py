@@ -21,6 +21,7 @@ from jaxppo.deploy.evaluation import Evaluation
 from jaxppo.deploy.export import Export
 from jaxppo.extras.chips.plan import Planning
 from jaxppo.extras.films import Rendering
+from jaxppo.extras.hub import Pull, Push
 from jaxppo.extras.report import Reporting
 from jaxppo.extras.tuning import Tuning
 from jaxppo.launch.composing import choices as names_of
@@ -35,20 +36,24 @@ COMMANDS = {
     "jaxppo.report": Reporting,
     "jaxppo.plan": Planning,
     "jaxppo.tune": Tuning,
+    "jaxppo.hub push": Push,
+    "jaxppo.hub pull": Pull,
 }
 OF_FILES = ("env", "network")  # groups whose values come from a file of configs/
 BEGINNING = """\
 # Settings
 
-Every key, with its default, what it takes and what it means; and what `group=NAME` offers. Made by
-`make docs` from the dataclasses in `jaxppo/config/schema.py`, those of the algorithms, and the
-files of `configs/`: edit those.
+Every key with its default, what it means and what it takes; and what `group=NAME` offers.
 
 Keys are typed as `key=value` after `python -m jaxppo.ff_ppo`, `rec_ppo`, `ff_pqn`, `rec_pqn`,
 `ff_reppo` or `rec_reppo`. `--cfg job` prints what a command line amounts to, and
-`python -m jaxppo.plan` what it would run. Integers may be typed as `1e7`. Settings marked *traced*
-are hyperparameters that change no array's size: members of one program may differ in them, and in
-`arch.seed`.
+`python -m jaxppo.plan` what it would run. Integers may be typed as `1e7`.
+
+Settings marked *traced* are hyperparameters, which are data of a compiled program: changing one
+does not recompile, and agents that train in one program may differ in them, and in `arch.seed`.
+
+To change this page, edit the dataclasses of `jaxppo/config/schema.py` and of the algorithms, or the
+files of `configs/`, and run `make docs`.
 """
 
 
@@ -92,14 +97,14 @@ def in_file(algorithm: str) -> list[str]:
 def table(cls: type, prefix: str, names: list[str] | None = None, *, defaults: bool = True) -> str:
     """The fields of a dataclass of `config.setting`s, in rows."""
     hints = typing.get_type_hints(cls)
-    heads = ["key", *(["default"] if defaults else []), "takes", "meaning"]
+    heads = ["key", *(["default"] if defaults else []), "meaning", "takes"]
     rows = [heads, ["---"] * len(heads)]
     fields = {field.name: field for field in dataclasses.fields(cls)}
     for name in fields if names is None else names:
         default = [default_of(cls, name)] if defaults else []
         words = takes(hints[name], fields[name].metadata).replace(" (1e7 is one)", "")
         words += ", *traced*" if "traced" in fields[name].metadata else ""
-        rows.append([f"`{prefix}{name}`", *default, words, fields[name].metadata["help"]])
+        rows.append([f"`{prefix}{name}`", *default, fields[name].metadata["help"], words])
     return "\n".join(map(row, rows)) + "\n"
 
 
