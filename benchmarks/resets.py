@@ -13,8 +13,6 @@ import argparse
 import statistics
 import sys
 
-import jax
-
 from benchmarks.blocks import keep, serve
 from benchmarks.peers.__main__ import race
 from benchmarks.speed import Setting, Timed
@@ -42,15 +40,7 @@ def serve_way(row: str, way: str) -> None:
     more = [f"env.pool_size={pool_size}"] if way == "pool" else []
     setting = Setting([f"env={row}", *sizes, *WAYS[way], *more], 16_384)
     timed = Timed(setting, "arch.total_timesteps=1e9")
-    serve(timed.block, timed.steps, timed.program.seconds, reused=lambda: reused(timed))
-
-
-def reused(timed: Timed) -> dict[str, float]:
-    """Return how many episodes of an update began with a start that was used before."""
-    timed.total = jax.tree.map(lambda x: x * 0, timed.total)
-    timed.block()
-    counts = timed.total.rollout.reused_starts  # type: ignore[union-attr]
-    return {name: float(jax.numpy.sum(x)) / timed.updates for name, x in counts.items()}
+    serve(timed.block, timed.steps, timed.program.seconds)
 
 
 def main() -> None:
@@ -75,9 +65,10 @@ def main() -> None:
         }
         for way, contestant in raced.items():
             ratios = [mine / other for mine, other in zip(contestant.speeds, base, strict=True)]
+            ratio, seconds = statistics.median(ratios), contestant.compile_seconds
             print(
-                f"{row:17} {way:11} {found[row][way]:9,.0f} steps/s, {statistics.median(ratios):5.2f} "
-                f"of {arguments.ways[0]}, compiled in {contestant.compile_seconds:.0f} s",
+                f"{row:17} {way:11} {found[row][way]:9,.0f} steps/s, {ratio:5.2f} of "
+                f"{arguments.ways[0]}, compiled in {seconds:.0f} s",
                 flush=True,
             )
     keep("resets.json", found)
