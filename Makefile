@@ -70,7 +70,7 @@ bench: $(INSTALLED) ## measure speed, sweeps, checkpoints and scaling
 bench-peers: $(INSTALLED) ## compare the speed with rejax, Brax, stable-baselines3 and a plain PPO
 	$(BIN)/python -m benchmarks.peers $(ARGS)
 
-bench-accelerator: $(INSTALLED) ## tests and speed on this machine's accelerator, in nine minutes; ARGS=--small tries it
+bench-accelerator: $(INSTALLED) ## tests and speed on this machine's accelerator, in five minutes; ARGS="--small S" tries it
 	$(BIN)/python -m benchmarks.accelerator $(ARGS)
 
 results: $(if $(findstring --large,$(ARGS)),$(ADAPTERS)/.installed,$(INSTALLED)) ## run the README's table of results, or go on with it; ARGS="NAME ..." or ARGS=--large

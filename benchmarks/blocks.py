@@ -10,8 +10,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,14 +58,31 @@ def torsos(
     ]
 
 
-def serve(block: Callable[[], object], steps: int, compile_seconds: float) -> None:
+def size_of(argument: str) -> Size:
+    """Return the size that a command line names: one of `SIZES`, or the fields of one as JSON."""
+    if argument in SIZES:
+        return SIZES[argument]
+    fields = json.loads(argument)
+    return Size(**{**fields, "layers": tuple(fields["layers"])})
+
+
+def serve(
+    block: Callable[[], object],
+    steps: int,
+    compile_seconds: float,
+    **others: Callable[[], dict[str, Any]],
+) -> None:
     """Time `block` once for each line that comes in, and answer each with a line of JSON.
 
     The first answer, unasked, is what tracing and compiling took (s). `block` is so many
-    environment steps and returns when all of them are done.
+    environment steps and returns when all of them are done. A line that names one of `others` is
+    answered by its result instead.
     """
     say({"compile_seconds": compile_seconds})
-    for _ in sys.stdin:
+    for line in sys.stdin:
+        if line.strip() in others:
+            say(others[line.strip()]())
+            continue
         start = time.perf_counter()
         block()
         say({"speed": steps / (time.perf_counter() - start), "peak_mib": peak_mib()})
@@ -99,6 +118,6 @@ def keep(file: str, found: object) -> None:
     (RESULTS / file).write_text(json.dumps(found, indent=2) + "\n")
 
 
-def say(answer: dict[str, float]) -> None:
+def say(answer: dict[str, Any]) -> None:
     """One line of JSON to whoever asks."""
     print(json.dumps(answer), flush=True)

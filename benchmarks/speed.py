@@ -17,13 +17,12 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from benchmarks.blocks import SIZES, Size, growth_mib, keep, peak_mib, serve, torsos
+from benchmarks.blocks import ROOT, SIZES, Size, growth_mib, keep, peak_mib, serve, torsos
 from jaxppo.algorithms import acting, gradient_steps, spine
 from jaxppo.algorithms.optimizers import optimizer
 from jaxppo.config.schema import Config
@@ -37,8 +36,6 @@ from jaxppo.runtime.programs.population import members
 from jaxppo.runtime.run.compiling import compile_training
 from jaxppo.runtime.run.jobs import prepare
 from jaxppo.types import AgentState, Batch, LearnerState, Rollout, System
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ ratios to the fastest peer too, and writes benchmarks/results/peers.json (ignore
 """
 
 import argparse
-import json
+import dataclasses
 import statistics
 import subprocess
 import sys
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.blocks import SIZES, keep
+from benchmarks.contestants import Contestant, ContestantError
 from benchmarks.peers import OF_SIMULATORS, PEERS
 
 FOLDER = Path(__file__).parent
@@ -42,61 +43,39 @@ def install(peer: str, jax: str) -> str:
     return str(python)
 
 
-class Contestant:
-    """A process that runs a block when it is told to."""
+@dataclasses.dataclass(frozen=True)
+class Raced:
+    """What a contestant did."""
 
-    def __init__(self, command: list[str], *, warm_ups: int) -> None:
-        self.process = subprocess.Popen(
-            command,
-            cwd=FOLDER.parents[1],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.compile_seconds = self.answer()["compile_seconds"]
-        self.speeds: list[float] = []  # steps per second of each block
-        for _ in range(warm_ups):
-            self.block()
-        self.speeds.clear()
-
-    def answer(self) -> dict[str, Any]:
-        """The next line of JSON."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith("{"):
-                return json.loads(line)
-        assert self.process.stderr is not None
-        raise SystemExit(f"{self.process.args!r}: {self.process.stderr.read()[-2000:]}")
-
-    def block(self) -> None:
-        """Time one."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        answer = self.answer()
-        self.speeds.append(answer["speed"])
-        self.peak_mib = answer["peak_mib"]
-
-    def close(self) -> None:
-        """End it."""
-        self.process.kill()
-        self.process.wait()
+    speeds: list[float]  # steps per second of each block
+    compile_seconds: float
+    peak_mib: float
 
 
-def race(commands: dict[str, list[str]], rounds: int, *, warm_ups: int) -> dict[str, Contestant]:
-    """Start all commands, time a block of each in turn in every round, and end them."""
+def race(commands: dict[str, list[str]], rounds: int, *, warm_ups: int) -> dict[str, Raced]:
+    """Start all commands one after another, and time a block of each in turn in every round."""
     contestants: dict[str, Contestant] = {}
+    seconds: dict[str, float] = {}
+    peaks: dict[str, float] = {}
+    name = ""
     try:
         for name, command in commands.items():
-            contestants[name] = Contestant(command, warm_ups=warm_ups)
+            contestants[name] = Contestant(command)
+            seconds[name] = contestants[name].answer()["compile_seconds"]
+            for _ in range(warm_ups):
+                contestants[name].ask("block")
         for _ in range(rounds):
-            for contestant in contestants.values():
-                contestant.block()
+            for name, contestant in contestants.items():
+                peaks[name] = contestant.block()["peak_mib"]
+    except ContestantError as error:
+        raise SystemExit(f"{name}: {error}") from None
     finally:
         for contestant in contestants.values():
             contestant.close()
-    return contestants
+    return {
+        name: Raced(contestant.speeds, seconds[name], peaks[name])
+        for name, contestant in contestants.items()
+    }
 
 
 def compare(

@@ -1,5 +1,7 @@
 """Brax's PPO on one size, timed block by block: started by `benchmarks.peers` in its environment.
 
+The third argument names an environment of Brax; without it, it is gymnax's CartPole.
+
 Its training is one function, so that it is timed at its callback after each of its epochs.
 """
 
@@ -9,14 +11,16 @@ import time
 import gymnax
 import jax
 import jax.numpy as jnp
+from brax import envs
 from brax.envs.base import Env, State
 from brax.training.agents.ppo import networks, train
 from flax import linen
 
 import benchmarks.peers.brax_on_jax  # noqa: F401
-from benchmarks.blocks import SIZES, peak_mib, say
+from benchmarks.blocks import peak_mib, say, size_of
 
-size = SIZES[sys.argv[1]]
+size = size_of(sys.argv[1])
+name = sys.argv[3] if len(sys.argv) > 3 else None
 
 
 class CartPole(Env):
@@ -78,10 +82,10 @@ def callback(_steps, _make_policy, _params):
 
 callback.calls = 0
 train.train(
-    CartPole(),
+    envs.get_environment(name, backend="positional") if name else CartPole(),
     num_timesteps=10_000 * size.steps_per_block,
     num_evals=10_001,
-    episode_length=500,
+    episode_length=1000 if name else 500,
     num_envs=size.num_envs,
     unroll_length=size.rollout_length,
     batch_size=size.num_envs // size.num_minibatches,

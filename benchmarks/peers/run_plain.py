@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
-from benchmarks.blocks import SIZES, Size
+from benchmarks.blocks import Size, size_of
 from benchmarks.peers.updates import serve_updates
 
 GAMMA, LAMBDA, CLIP, ENTROPY, VALUE = 0.99, 0.95, 0.2, 0.01, 0.5
@@ -111,5 +111,5 @@ def learner(size: Size) -> tuple[Any, Callable[[Any], Any]]:
 
 
 if __name__ == "__main__":
-    size = SIZES[sys.argv[1]]
+    size = size_of(sys.argv[1])
     serve_updates(size, *learner(size))

@@ -8,7 +8,7 @@ from gymnax.environments.classic_control.cartpole import CartPole
 from rejax import PPO, PQN
 from rejax.networks import DiscreteQNetwork, EpsilonGreedyPolicy
 
-from benchmarks.blocks import SIZES
+from benchmarks.blocks import size_of
 from benchmarks.peers.updates import serve_updates
 
 
@@ -49,5 +49,5 @@ def learner(size, algorithm="ppo"):
 
 
 if __name__ == "__main__":
-    size = SIZES[sys.argv[1]]
+    size = size_of(sys.argv[1])
     serve_updates(size, *learner(size, sys.argv[2]))

@@ -6,9 +6,9 @@ import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 
-from benchmarks.blocks import SIZES, serve
+from benchmarks.blocks import serve, size_of
 
-size = SIZES[sys.argv[1]]
+size = size_of(sys.argv[1])
 layers = list(size.layers)
 ppo = PPO(
     "MlpPolicy",
