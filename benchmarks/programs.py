@@ -226,13 +226,7 @@ def trained(config: Config, num_devices: int) -> str:
 
 def _not_compiled() -> compile.Program:
     nothing: Any = None
-    return compile.Program(
-        call=lambda *_: nothing,
-        seconds=0.0,
-        peak_bytes=None,
-        matmul_flops=None,
-        matmul_traffic=None,
-    )
+    return compile.Program(call=lambda *_: nothing, seconds=0.0, peak_bytes=None, matmul_flops=None)
 
 
 def without_names(text: str) -> str:

@@ -254,8 +254,7 @@ def launches_few_kernels(
 def test_programs_for_accelerators_launch_few_kernels(target: str, setting: str) -> None:
     """Upper bounds, so that a change that would be slow there is seen here."""
     program = compiled(target, setting)
-    products = program.matmul_flops, program.matmul_traffic
-    found = targets.estimate(target, program.call.as_text(), *products, 1)
+    found = targets.estimate(target, program.call.as_text(), program.matmul_flops, 1)
     launches_few_kernels(found, *MOST[target, setting])
     assert program.peak_bytes is not None
     assert program.peak_bytes < 2**30
@@ -304,7 +303,7 @@ def test_members_on_chips_of_their_own_do_not_communicate(target: str) -> None:
     text = compiled(target, "16 members").call.as_text()
     assert Module(text).launches.collectives == 0
     if target == "v5e:2x2":
-        launches_few_kernels(targets.estimate(target, text, None, None, 1), *MOST["v5e", "S"])
+        launches_few_kernels(targets.estimate(target, text, None, 1), *MOST["v5e", "S"])
 
 
 @pytest.mark.long

@@ -1,8 +1,12 @@
-"""Count, from HLO text, what a program starts: kernels, collectives and waits for the host."""
+"""Count, from HLO text, what a program starts: kernels, collectives and waits for the host.
+
+Also the bytes that its kernels read and write.
+"""
 
 import dataclasses
+import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 # Instructions that start no kernel on a GPU or TPU
@@ -31,6 +35,14 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _COUNT = re.compile(r"constant\((\d+)\)")
 _NAME = re.compile(r'op_name="([^"]*)"')
 _RESULT = re.compile(r"(?:ROOT )?%?([\w.\-]+)")
+_PARAMETER = re.compile(r"parameter\((\d+)\)")
+_OPERANDS = re.compile(r"\(([^)]*)\)")
+_OPERAND = re.compile(r"%([\w.\-]+)")
+_ARRAY = re.compile(r"\b([a-z]+(\d*)\w*)\[([\d,]*)\]")  # type, its bits, shape
+# Opcodes that read of their first operand only what they return
+_READ_PARTS = ("dynamic-slice", "slice", "gather")
+# Opcodes that only give an array another shape or type
+_VIEWS = ("bitcast", "reshape", "convert", "copy", "transpose")
 _OPCODE = re.compile(r" ([a-z][\w\-]*)\(")  # the first one after the type, which has no such text
 
 
@@ -41,6 +53,7 @@ class Launches:
     kernels: int = 0
     waits: int = 0
     collectives: int = 0
+    num_bytes: int = 0  # read and written by kernels
 
     def __add__(self, other: "Launches") -> "Launches":
         mine, others = dataclasses.astuple(self), dataclasses.astuple(other)
@@ -55,9 +68,13 @@ class Instruction:
     """One line of a computation."""
 
     opcode: str
+    num_bytes: int  # of the result
+    operands: tuple[str, ...]  # their names
     called: tuple[str, ...]  # computations: the body of a loop, the branches
     condition: str  # of a loop: the computation that ends it
-    number: int | None  # the length of a loop, if the compiler states it; a constant's value
+    number: (
+        int | None
+    )  # the length of a loop, if the compiler states it; a constant's value; a parameter's index
     is_less: bool  # whether it is a comparison by "less than"
     name: str  # op_name metadata: JAX's name stack, such as jit(f)/collect/while
 
@@ -134,11 +151,41 @@ class Module:
             elif each.opcode == "call":
                 total += inner[0]
             elif each.opcode not in _FREE and not each.opcode.endswith(_ENDS):
-                total += Launches(kernels=1)
+                moved = self._moved(each, self._computations[computation])
+                total += Launches(kernels=1, num_bytes=moved)
                 total += Launches(collectives=int(_base(each.opcode) in _COLLECTIVES))
                 for cost in inner:  # a fusion or an asynchronous call may contain collectives
-                    total += dataclasses.replace(cost, kernels=0, waits=0)
+                    total += Launches(collectives=cost.collectives)
         return total
+
+    def _moved(self, each: Instruction, scope: Mapping[str, Instruction]) -> int:
+        """Return the bytes that a kernel reads and writes; `scope` is the computation around it.
+
+        As in XLA's cost analysis, a slice is read alone, and an update in place is read and written
+        alone. Whether an array is still in a cache is not considered.
+        """
+        sizes = [scope[name].num_bytes if name in scope else 0 for name in each.operands]
+        if each.opcode in _READ_PARTS:
+            return 2 * each.num_bytes
+        if each.opcode == "dynamic-update-slice":
+            return 2 * sizes[1]
+        if each.opcode != "fusion" or each.called[0] not in self._computations:
+            return sum(sizes) + each.num_bytes
+        inner = self._computations[each.called[0]]
+        parameters = {x.number: name for name, x in inner.items() if x.opcode == "parameter"}
+        read = 0
+        for index, size in enumerate(sizes):
+            uses = list(_uses(parameters[index], inner)) if index in parameters else []
+            if uses and all(use.opcode in _READ_PARTS and is_first for use, is_first in uses):
+                size = min(size, sum(use.num_bytes for use, _ in uses))
+            elif uses and all(
+                use.opcode == "dynamic-update-slice" and is_first for use, is_first in uses
+            ):
+                size = 0
+            read += size
+        *_, root = inner.values()  # the last line
+        results = [inner[name] for name in root.operands] if root.opcode == "tuple" else [root]
+        return read + sum(_written(result, inner) for result in results)
 
     def _trips(self, loop: Instruction) -> int | None:
         """Return the length of a loop; None if it is unknown.
@@ -153,6 +200,23 @@ class Module:
         return loop.number
 
 
+def _uses(name: str, inner: Mapping[str, Instruction]) -> Iterator[tuple[Instruction, bool]]:
+    """Yield what uses an array or a view of it, and whether only as the first operand."""
+    for other, each in inner.items():
+        if name in each.operands:
+            views = list(_uses(other, inner)) if each.opcode in _VIEWS else []
+            yield from views or [(each, each.operands.index(name) == 0)]
+
+
+def _written(result: Instruction, inner: Mapping[str, Instruction]) -> int:
+    """Return the bytes that a fusion writes of one result."""
+    while result.opcode in ("bitcast", "reshape"):
+        result = inner[result.operands[0]]
+    if result.opcode == "dynamic-update-slice":
+        return inner[result.operands[1]].num_bytes
+    return result.num_bytes
+
+
 def _instruction(text: str) -> Instruction:
     """Read what follows the equals sign: a type, the opcode with operands, and attributes."""
     match = _OPCODE.search(text)
@@ -160,13 +224,16 @@ def _instruction(text: str) -> Instruction:
     called: list[str] = []
     for one, several in _CALLED.findall(rest):
         called += [one] if one else [name.strip().lstrip("%") for name in several.split(",")]
-    found = (_COUNT if opcode == "constant" else _TRIPS).search(rest)
+    number = {"constant": _COUNT, "parameter": _PARAMETER}.get(opcode, _TRIPS).search(rest)
+    operands = _OPERANDS.search(rest)
     name, condition = _NAME.search(rest), _CONDITION.search(rest)
     return Instruction(
         opcode=opcode,
+        num_bytes=sum(_size(*array) for array in _ARRAY.findall(text[: len(text) - len(rest)])),
+        operands=tuple(_OPERAND.findall(operands[1])) if operands else (),
         called=tuple(called),
         condition=condition[1] if condition else "",
-        number=None if found is None else int(found[1]),
+        number=None if number is None else int(number[1]),
         is_less="direction=LT" in rest,
         name=name[1] if name else "",
     )
@@ -175,3 +242,9 @@ def _instruction(text: str) -> Instruction:
 def _base(opcode: str) -> str:
     """Return the opcode of an asynchronous one that starts; others are unchanged."""
     return opcode.removesuffix("-start")
+
+
+def _size(kind: str, bits: str, shape: str) -> int:
+    """Return the bytes of an array; kinds without a number of bits are `pred` and `token`."""
+    elements = math.prod(int(length) for length in shape.split(",") if length)
+    return elements * (max(int(bits) // 8, 1) if bits else int(kind == "pred"))

@@ -66,12 +66,7 @@ def plan(arguments: Sequence[str]) -> None:
         check_memory(layout, config, train, programs.evaluate, *beginning)
         if settings.target is not None:
             found = targets.estimate(
-                settings.target,
-                train.call.as_text(),
-                train.matmul_flops,
-                train.matmul_traffic,
-                steps,
-                precision(config),
+                settings.target, train.call.as_text(), train.matmul_flops, steps, precision(config)
             )
             print_lines(*lines(found))
         programs.close()
@@ -79,21 +74,24 @@ def plan(arguments: Sequence[str]) -> None:
 
 def lines(found: Mapping[str, Any]) -> list[str]:
     """Return an estimate in words."""
-    parts = {"a step": "kernels_per_step", "a minibatch": "kernels_per_minibatch"}
-    each = ", ".join(f"{found[key]:,} {words}" for words, key in parts.items() if found[key])
+    scopes = {"a step": "kernels_per_step", "a minibatch": "kernels_per_minibatch"}
+    each = ", ".join(f"{found[key]:,} {words}" for words, key in scopes.items() if found[key])
     kernels = f"{found['kernels_per_update']:,} kernels an update" + (f" ({each})" if each else "")
     if waits := found["waits_per_update"]:
         kernels += f"; the device waits for the host at least {count(waits, 'time')} an update"
     needs = {
         "launch its kernels": "launch_seconds",
+        "read and write memory": "memory_seconds",
         "compute its matrix products": "product_seconds",
-        "move their factors and results": "traffic_seconds",
     }
-    times = [f"{1e3 * found[key]:.3g} ms to {words}" for words, key in needs.items()]
+    times = [f"{1e3 * found[key]:.3g} ms to {does}" for does, key in needs.items() if key in found]
+    parts = f"{', '.join(times[:-1])} and {times[-1]}"
+    speed = found["estimated_steps_per_second"]
     told = [
         f"for {found['chip']} with {found['chip_bytes'] / 2**30:.0f} GiB: {kernels}",
-        f"rough estimate: {short(found['estimated_steps_per_second'])} steps/s, since an update "
-        f"needs {', '.join(times[:-1])} and {times[-1]}",
+        f"an update needs at least {parts}"
+        if speed is None
+        else f"rough estimate: {short(speed)} steps/s, since an update needs {parts}",
     ]
     if found["num_chips"] > 1:
         number, each = found["collectives_per_update"], found["collectives_per_minibatch"]

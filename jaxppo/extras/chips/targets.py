@@ -8,7 +8,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 
@@ -19,9 +19,13 @@ from jaxppo.extras.chips import launches
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import compile
 
-# Assumed seconds from the start of one kernel to the start of the next, not measured: inside a
-# CUDA graph, and for operations of a TPU program
-LAUNCH_SECONDS = {"gpu": 2e-6, "tpu": 0.5e-6}
+# Seconds from the start of one kernel to the start of the next: measured in CUDA graphs on an H200,
+# assumed for operations of a TPU program
+LAUNCH_SECONDS = {"gpu": 1.4e-6, "tpu": 0.5e-6}
+
+# The share of a GPU's bandwidth that its kernels reach; with it and LAUNCH_SECONDS the rows of
+# benchmarks/measured/h200.json are right within a sixth (tests/extras/test_targets.py)
+BANDWIDTH_SHARE = 0.75
 
 # How long products take at each precision (`arch.precision`) beside JAX's own, which are TF32 on
 # GPUs and one pass of bfloat16 on TPUs; there, higher precision takes several passes
@@ -44,6 +48,7 @@ class Chip:
     memory: int  # bytes
     bandwidth: float  # of the memory, bytes a second
     flops_per_second: float  # of dense float32 matrix products as JAX does: see PRODUCT_TIMES
+    platform: ClassVar[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,24 +193,13 @@ def _check_gpus(target: str, number: str) -> None:
 
 
 def estimate(
-    target: str,
-    text: str,
-    flops: int | None,
-    traffic: int | None,
-    steps: int,
-    precision: str = "float32",
+    target: str, text: str, flops: int | None, steps: int, precision: str = "float32"
 ) -> dict[str, Any]:
     """Return what an update costs on a target: counts, estimated times (s) and speed (steps/s).
 
-    `text` is the HLO of the training program. `flops` and `traffic` are the floating-point
-    operations of an update's matrix products and convolutions, and the bytes of their factors and
-    results, on one device; None (unknown) counts as 0. `steps` are the environment steps of an
-    update, over all members. `precision` is one of `arch.precision`.
-
-    The speed is a rough estimate. An update is taken to last as long as the longest of launching
-    its kernels, computing its products, and moving their factors and results through memory. Other
-    memory traffic, and communication between devices, make it slower; caches, and branches that are
-    not taken, make it faster.
+    `text` is the HLO of the training program. `flops` are the floating-point operations of an
+    update's matrix products and convolutions on one device; None (unknown) counts as 0. `steps` are
+    the environment steps of an update, over all members. `precision` is one of `arch.precision`.
     """
     chip, module = chip_of(target), launches.Module(text)
     loops = list(module.loops())
@@ -216,13 +210,7 @@ def estimate(
 
     update = module.update().each
     step, minibatch = each("/collect/while"), each("/epochs/while/body/closed_call/while")
-    seconds = {
-        "launch_seconds": update.kernels * LAUNCH_SECONDS[chip.platform],
-        "product_seconds": (flops or 0)
-        / chip.flops_per_second
-        * PRODUCT_TIMES[chip.platform][precision],
-        "traffic_seconds": (traffic or 0) / chip.bandwidth,
-    }
+    seconds = durations(chip, update.kernels, update.num_bytes, flops or 0, precision)
     return {
         "target": target,
         "chip": chip.name,
@@ -234,9 +222,30 @@ def estimate(
         "waits_per_update": update.waits if chip.platform == "gpu" else 0,
         "collectives_per_update": update.collectives,
         "collectives_per_minibatch": minibatch.collectives if minibatch else None,
+        "bytes_per_update": update.num_bytes,
         **seconds,
-        "estimated_steps_per_second": steps / max(seconds.values()),
+        "estimated_steps_per_second": steps / sum(seconds.values())
+        if chip.platform == "gpu"
+        else None,
     }
+
+
+def durations(
+    chip: Chip, kernels: int, num_bytes: int, flops: int, precision: str
+) -> dict[str, float]:
+    """Return the parts of an update's time (s): launches, memory and products.
+
+    On a GPU an update is estimated to last as long as their sum. What is still in a cache makes it
+    faster; communication between devices makes it slower. On TPUs kernels read and write mostly
+    memory on the chip, and nothing was measured, so there only launches and products are given.
+    """
+    times = {
+        "launch_seconds": kernels * LAUNCH_SECONDS[chip.platform],
+        "product_seconds": flops / chip.flops_per_second * PRODUCT_TIMES[chip.platform][precision],
+    }
+    if chip.platform == "gpu":
+        times["memory_seconds"] = num_bytes / (BANDWIDTH_SHARE * chip.bandwidth)
+    return times
 
 
 def _config(gpu: Gpu) -> str:

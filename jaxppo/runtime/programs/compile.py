@@ -39,9 +39,7 @@ class Program:
     call: Any  # a `jax.stages.Compiled`
     seconds: float  # tracing, lowering and compiling (or reading the cache)
     peak_bytes: int | None  # arguments, outputs and temporaries; None: unknown
-    # Of matrix products and convolutions; None: unknown
-    matmul_flops: int | None
-    matmul_traffic: int | None  # bytes of their factors and results
+    matmul_flops: int | None  # of matrix products and convolutions; None: unknown
 
 
 def compile_program(
@@ -72,7 +70,6 @@ def compile_jit(program: Any, *args: Any, options: dict[str, Any]) -> Program:
         seconds=seconds,
         peak_bytes=unless_it_fails(lambda: peak_bytes(compiled)),
         matmul_flops=unless_it_fails(lambda: count_products(traced.jaxpr.jaxpr, _flops)),
-        matmul_traffic=unless_it_fails(lambda: count_products(traced.jaxpr.jaxpr, _traffic)),
     )
 
 
@@ -187,12 +184,6 @@ def matmul_bytes(function: Callable[..., Any], *args: Any) -> int:
         return math.prod(result.shape) * result.dtype.itemsize
 
     return count_products(jax.make_jaxpr(function)(*args).jaxpr, size)
-
-
-def _traffic(equation: Any) -> int:
-    factors = equation.invars if _is_kernel(equation) else equation.invars[:2]
-    arrays = [variable.aval for variable in (*factors, *equation.outvars)]
-    return sum(math.prod(x.shape) * x.dtype.itemsize for x in arrays)
 
 
 def _flops(equation: Any) -> int:
