@@ -141,9 +141,9 @@ def facts(timed: Timed) -> dict[str, Any]:
     kind = jax.local_devices()[0].device_kind.lower().replace(" lite", "e")
     for key, chip in targets.CHIPS.items():
         if chip.name.split()[-1].lower() in kind:
-            products = program.matmul_flops, program.matmul_traffic
             steps, precision = timed.steps // timed.updates, platforms.forms().precision
-            found |= targets.estimate(key, program.call.as_text(), *products, steps, precision)
+            text, flops = program.call.as_text(), program.matmul_flops
+            found |= targets.estimate(key, text, flops, steps, precision)
     return found
 
 
