@@ -425,17 +425,19 @@ def test_two_processes_compile_for_tpus_at_once() -> None:
         each.communicate("\n")
 
 
-def test_the_estimate_takes_what_lasts_longest() -> None:
-    cases = {(None, None): 3 * 2e-6, (10**12, 10**9): 1 / 494.7, (10**6, 10**12): 1 / 4.8}
-    for cost, seconds in cases.items():
-        found = targets.estimate("h200", HLO, *cost, 100)
-        assert found["estimated_steps_per_second"] == pytest.approx(100 / seconds)
+def test_an_estimate_adds_launches_memory_and_products() -> None:
+    """Of HLO's loop of unknown length: three kernels and 120 bytes."""
+    seconds = 3 * 1.4e-6 + 120 / (0.75 * 4.8e12) + 10**12 / 494.7e12
+    found = targets.estimate("h200", HLO, 10**12, 100)
+    assert found["estimated_steps_per_second"] == pytest.approx(100 / seconds)
+    for target, text in (("v5e", HLO), ("h200", HLO.replace("gemm", "__cudnn$convForward"))):
+        assert targets.estimate(target, text, None, 100)["estimated_steps_per_second"] is None
 
 
 @pytest.mark.parametrize("target, shape", [("v5e:2x4", (2, 4)), ("h100:64", (8, 8))])
 def test_collectives_between_chips_are_counted(target: str, shape: tuple[int, ...]) -> None:
     assert targets.shape_of(target) == shape
-    found = targets.estimate(target, COMMUNICATING, 0, 0, 100)
+    found = targets.estimate(target, COMMUNICATING, 0, 100)
     assert (found["num_chips"], found["collectives_per_update"]) == (math.prod(shape), 6)
     assert any(f"{math.prod(shape)} chips" in line for line in planning.lines(found))
 
