@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import distrax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -36,7 +35,7 @@ class CategoricalHead(nn.Module):
         super().__post_init__()
 
     @nn.compact
-    def __call__(self, x: jax.Array, mask: PyTree = None) -> distrax.Distribution:
+    def __call__(self, x: jax.Array, mask: PyTree = None) -> distributions.Distribution:
         """Return a distribution over int32 actions `[L, S, A...]`; `mask` as in `flat_mask`."""
         space, sizes = self.action_space, component_sizes(self.action_space)
         logits = Dense(sum(sizes), kernel_init=_orthogonal)(x)
@@ -74,7 +73,7 @@ class NormalHead(nn.Module):
         super().__post_init__()
 
     @nn.compact
-    def __call__(self, x: jax.Array, mask: PyTree = None) -> distrax.Distribution:
+    def __call__(self, x: jax.Array, mask: PyTree = None) -> distributions.Distribution:
         """Return a distribution over actions `[L, S, A...]`."""
         space = self.action_space
         check_no_mask(space, mask)
@@ -111,7 +110,7 @@ class BetaHead(nn.Module):
         super().__post_init__()
 
     @nn.compact
-    def __call__(self, x: jax.Array, mask: PyTree = None) -> distrax.Distribution:
+    def __call__(self, x: jax.Array, mask: PyTree = None) -> distributions.Distribution:
         """Return a distribution over actions `[L, S, A...]`."""
         check_no_mask(self.action_space, mask)
         space = self.action_space
@@ -128,7 +127,7 @@ class ProductHead(nn.Module):
     parts: Any  # dict or tuple of heads
 
     @nn.compact
-    def __call__(self, x: jax.Array, mask: PyTree = None) -> distrax.Distribution:
+    def __call__(self, x: jax.Array, mask: PyTree = None) -> distributions.Distribution:
         """Return a distribution over trees of actions; `mask` is such a tree or a part of it."""
         masks = part_masks(self.parts, mask)
         if isinstance(self.parts, Mapping):
