@@ -10,14 +10,13 @@ from typing import Any
 import jax
 from jax.experimental import serialize_executable
 
-from jaxppo.algorithms.evaluation import evaluation_streams
 from jaxppo.algorithms.spine import warm_up_members
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.envs import is_simulated
 from jaxppo.extras.chips import targets
 from jaxppo.runtime.hosts import devices
-from jaxppo.runtime.programs import build, compile
+from jaxppo.runtime.programs import compile
 from jaxppo.runtime.programs.evaluating import place_keys
 from jaxppo.runtime.programs.placement import Layout
 from jaxppo.runtime.programs.population import members
@@ -99,11 +98,10 @@ def _compile_start(layout: Layout, configs: Sequence[Config]) -> Any:
     """
 
     def start() -> PyTree:
-        streams = build.random_streams([config.arch.seed for config in configs])[2]
+        seeds = [config.arch.seed for config in configs]
         blocks = []
         for block, count in enumerate(layout.plan.updates_per_block):
-            keys = evaluation_streams(streams, block)
-            blocks.append((layout.place_count(count), place_keys(layout, keys)))
+            blocks.append((layout.place_count(count), place_keys(layout, seeds, block)))
         state = place_start(layout, configs)
         if layout.plan.warmup_rollouts:
             num = layout.plan.num_devices
