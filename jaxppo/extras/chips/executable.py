@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from jax.experimental import serialize_executable
 
 from jaxppo.algorithms.spine import warm_up_members
@@ -17,7 +18,7 @@ from jaxppo.envs import is_simulated
 from jaxppo.extras.chips import targets
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import compile
-from jaxppo.runtime.programs.evaluating import place_keys
+from jaxppo.runtime.programs.evaluating import arranged_keys
 from jaxppo.runtime.programs.placement import Layout
 from jaxppo.runtime.programs.population import members
 from jaxppo.runtime.programs.start import place_start
@@ -98,10 +99,11 @@ def _compile_start(layout: Layout, configs: Sequence[Config]) -> Any:
     """
 
     def start() -> PyTree:
-        seeds = [config.arch.seed for config in configs]
+        seeds = np.asarray([config.arch.seed for config in configs], np.uint32)
         blocks = []
         for block, count in enumerate(layout.plan.updates_per_block):
-            blocks.append((layout.place_count(count), place_keys(layout, seeds, block)))
+            keys = devices.shard(arranged_keys(layout, False, seeds, block), layout.devices)
+            blocks.append((layout.place_count(count), keys))
         state = place_start(layout, configs)
         if layout.plan.warmup_rollouts:
             num = layout.plan.num_devices
@@ -131,6 +133,7 @@ import json
 from pathlib import Path
 
 import jax
+import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load
 
 HERE = Path(__file__).parent

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.algorithms.evaluation import Episodes, episode_keys, evaluation_streams
@@ -23,24 +24,27 @@ def place_keys(
 
     `number` is that of the evaluation; None: that of the absolute metric.
     """
-    episodes = np.arange(layout.plan.devices_per_member * layout.plan.eval_episodes_per_device)
-    keys = keys_program(layout, number is None)
-    arguments = np.asarray(seeds, np.uint32), np.uint32(number or 0), first + episodes
-    return devices.shard(keys(*arguments), layout.devices)
+    numbers = np.uint32(number or 0), np.int32(first)
+    keys = _keys_program(layout, number is None)(np.asarray(seeds, np.uint32), *numbers)
+    return devices.shard(keys, layout.devices)
 
 
 @lru_cache(8)
-def keys_program(layout: Layout, is_absolute: bool) -> Any:
-    """Return the program of `place_keys`, a `jax.jit`."""
+def _keys_program(layout: Layout, is_absolute: bool) -> Any:
+    """Return the program of `place_keys`, a `jax.jit`, which compiles quickly."""
+    options = compile.options("quick", devices.platform())
+    return jax.jit(partial(arranged_keys, layout, is_absolute), compiler_options=options)
+
+
+def arranged_keys(
+    layout: Layout, is_absolute: bool, seeds: Any, number: Any, first: Any = 0
+) -> jax.Array:
+    """Return the keys of `place_keys` before they are placed; `seeds` are uint32 `[P]`."""
     form = layout.plan.devices_per_member, layout.plan.eval_episodes_per_device
-
-    def evaluation_keys(seeds: jax.Array, number: jax.Array, episodes: jax.Array) -> jax.Array:
-        _, _, of_evaluations, absolute = build.streams(seeds)
-        streams = absolute if is_absolute else evaluation_streams(of_evaluations, number)
-        found = jax.vmap(episode_keys, (0, None))(streams, episodes)
-        return layout.arrange_split(found.reshape(-1, *form))
-
-    return jax.jit(evaluation_keys)
+    _, _, of_evaluations, absolute = build.streams(seeds)
+    streams = absolute if is_absolute else evaluation_streams(of_evaluations, number)
+    found = jax.vmap(episode_keys, (0, None))(streams, first + jnp.arange(math.prod(form)))
+    return layout.arrange_split(found.reshape(-1, *form))
 
 
 def evaluate(
