@@ -195,7 +195,7 @@ def lowered(name: str, platform: str) -> dict[str, tuple[str, str]]:
         state, *_ = start.training_shapes(layout, configs)
         train = compiling.compile_programs(layout, configs).train
         start.compile_start(layout, configs)
-        compiling.warm_up(layout, config, state, train)
+        compiling.warm_up(layout, configs, state, train)
     if name in WHOLE:
         lower(jax.jit(jaxppo.make_train(config)), jax.random.key(0), options={})
     return found
@@ -208,7 +208,7 @@ def trained(config: Config, num_devices: int) -> str:
     layout = Layout(plan, build.build(config, plan), tuple(range(len(configs))))
     program = compiling.compile_training(layout, configs)
     state = layout.place(build.begin(layout.system, configs, layout.plan))
-    state = compiling.warm_up(layout, config, state, program)
+    state = compiling.warm_up(layout, configs, state, program)
     state, metrics = program.call(state, layout.no_metrics(), layout.place_count(20))
     if is_simulated(layout.system.env):
         program.call.close()

@@ -24,8 +24,8 @@ from jaxppo.extras.films import Rendering
 from jaxppo.extras.hub import Pull, Push
 from jaxppo.extras.report import Reporting
 from jaxppo.extras.tuning import Tuning
-from jaxppo.launch.composing import choices as names_of
-from jaxppo.launch.composing import config_dir
+from jaxppo.launch.door import choices as names_of
+from jaxppo.launch.door import config_dir
 
 HERE = Path(__file__).parent
 KEYWORDS = HERE.parent / "jaxppo" / "config" / "keywords.py"

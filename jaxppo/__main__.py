@@ -5,9 +5,7 @@ import re
 import runpy
 import sys
 
-from jaxppo.launch.command_line import attempt
-from jaxppo.launch.errors import refuse
-from jaxppo.runtime.sinks.console import print_lines
+from jaxppo.launch.door import answers
 
 COMMANDS = """python -m jaxppo.COMMAND, or jaxppo COMMAND, each with --help and --version:
 
@@ -35,11 +33,12 @@ NAMES = re.findall(r"^  (\w+)", COMMANDS, re.MULTILINE)
 
 def main() -> None:
     """Run the command that comes first; without one, print the list."""
-    name, *arguments = sys.argv[1:] or [""]
-    if not name or name.startswith("-"):
-        attempt(lambda _: print_lines(COMMANDS), COMMANDS, bare=True)
+    if answers(lambda: COMMANDS, sys.argv[1:2], bare=True):
         return
+    name, *arguments = sys.argv[1:]
     if name not in NAMES:
+        from jaxppo.launch.errors import refuse
+
         (near,) = difflib.get_close_matches(name, NAMES, 1, 0.0)
         refuse(f"{name}: no such command; did you mean {near}? (of {', '.join(NAMES)})", 2)
     sys.argv = [f"jaxppo {name}", *arguments]

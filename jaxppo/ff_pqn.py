@@ -1,12 +1,11 @@
 """Feed-forward PQN: `python -m jaxppo.ff_pqn env=cartpole`."""
 
-from jaxppo.launch.command_line import main as launch
-from jaxppo.runtime.run.loop import run
+from jaxppo.launch.door import train
 
 
 def main() -> None:
     """Run the command line."""
-    launch("ff_pqn", run)
+    train("ff_pqn")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
 """Feed-forward REPPO: `python -m jaxppo.ff_reppo env=pendulum`."""
 
-from jaxppo.launch.command_line import main as launch
-from jaxppo.runtime.run.loop import run
+from jaxppo.launch.door import train
 
 
 def main() -> None:
     """Run the command line."""
-    launch("ff_reppo", run)
+    train("ff_reppo")
 
 
 if __name__ == "__main__":

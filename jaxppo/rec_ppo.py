@@ -1,12 +1,11 @@
 """Recurrent PPO: `python -m jaxppo.rec_ppo env=t_maze network=gru`."""
 
-from jaxppo.launch.command_line import main as launch
-from jaxppo.runtime.run.loop import run
+from jaxppo.launch.door import train
 
 
 def main() -> None:
     """Run the command line."""
-    launch("rec_ppo", run)
+    train("rec_ppo")
 
 
 if __name__ == "__main__":

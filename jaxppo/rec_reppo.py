@@ -1,12 +1,11 @@
 """Recurrent REPPO: `python -m jaxppo.rec_reppo env=memory_chain network=gru`."""
 
-from jaxppo.launch.command_line import main as launch
-from jaxppo.runtime.run.loop import run
+from jaxppo.launch.door import train
 
 
 def main() -> None:
     """Run the command line."""
-    launch("rec_reppo", run)
+    train("rec_reppo")
 
 
 if __name__ == "__main__":

@@ -459,4 +459,5 @@ class System:
     evaluation_greedy: bool
     max_eval_steps: int
     metrics: dict[str, str] = dataclasses.field(default_factory=dict)  # of env.metrics: last, ...
+    env_params: dict[str, Any] = dataclasses.field(default_factory=dict)  # that `env` was made with
     axes: tuple[str, ...] = ()  # mapped axes over which one agent is averaged: batch, device

@@ -8,7 +8,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from jaxppo.launch.composing import config_dir
+from jaxppo.launch.door import config_dir
 
 CONFIGS = config_dir()
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jaxppo.config.schema import Config
-from jaxppo.runtime.programs.build import program_key
+from jaxppo.runtime.programs.build import env_values, program_key
 from jaxppo.runtime.programs.placement import Layout
 from jaxppo.runtime.run import parts
 
@@ -21,13 +21,16 @@ def share_programs() -> Iterator[None]:
     known: dict[str, Any] = {}
     real = parts.compile_programs
 
-    def compile_once(layout: Layout, configs: Sequence[Config], train: Any = None) -> Any:
+    def compile_once(
+        layout: Layout, configs: Sequence[Config], train: Any = None, *, begins: bool = False
+    ) -> Any:
         one = program_key(configs[0])
         arch = dataclasses.replace(one.arch, num_evaluation=1, evaluate_first=False)
         one = dataclasses.replace(one, arch=arch, checkpoint=None, logger=None, population=None)
         key = repr((one, dataclasses.replace(layout.plan, updates_per_block=())))
+        key += repr(env_values(layout.system, configs))
         if key not in known:
-            known[key] = real(layout, configs, train)
+            known[key] = real(layout, configs, train, begins=begins)
         return known[key]
 
     with pytest.MonkeyPatch.context() as patch:

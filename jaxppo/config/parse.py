@@ -186,13 +186,22 @@ def _group_of_layer(key: str) -> str:
     return f"; by name with a slash: {group}=NAME"
 
 
-def help_text(algorithm: str) -> str:
-    """Return all keys with their help and default, for `--help` of an algorithm's command."""
+def help_text(algorithm: str, system: Sequence[tuple[str, str, str]] | None = None) -> str:
+    """Return all keys with their help and default, for `--help` of an algorithm's command.
+
+    `system` are name, help and default of its own settings; None: those of its class, which needs
+    JAX.
+    """
     lines, hints = [], typing.get_type_hints(Config)
     alone = [field for field in dataclasses.fields(Config) if "help" in field.metadata]
     for group in dataclasses.fields(Config):
         cls = hints[group.name]
         if group in alone:
+            continue
+        if cls is SystemConfig and system is not None:
+            lines.append(f"system: Settings of {algorithm.upper()}.")
+            lines += [f"  {f'system.{name}':<30} {help} [{value}]" for name, help, value in system]
+            lines.append("")
             continue
         if cls is SystemConfig:
             cls = system_type({"algorithm": algorithm})

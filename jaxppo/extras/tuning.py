@@ -24,7 +24,8 @@ from jaxppo.config.plan import Plan
 from jaxppo.config.schema import COMMANDS, Config, PopulationConfig
 from jaxppo.config.stored import write_atomically
 from jaxppo.extras.report import PAGE, Reporting, report
-from jaxppo.launch.composing import choices, compose, split_settings
+from jaxppo.launch.composing import compose, split_settings
+from jaxppo.launch.door import choices
 from jaxppo.launch.env_files import write_files
 from jaxppo.runtime.programs.population import (
     ancestors,

@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-import jax
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from jaxppo import __version__
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.messages import BoundsWarning
 from jaxppo.config.schema import Config
@@ -26,11 +24,10 @@ from jaxppo.launch.composing import (
     check_groups,
     check_plugin,
     command_settings,
-    config_dir,
     for_hydra,
-    help_of,
 )
-from jaxppo.launch.errors import one_line, open_streams, refuse
+from jaxppo.launch.door import config_dir, help_of, open_streams, versions
+from jaxppo.launch.errors import one_line, refuse
 from jaxppo.launch.resuming import resume_overrides, resumed_here, settings_of, sweep_of
 from jaxppo.runtime.hosts import devices, processes
 from jaxppo.runtime.run.jobs import Prepared
@@ -102,7 +99,7 @@ def _shows_version(arguments: Sequence[str]) -> bool:
     """Print the versions of jaxppo and JAX if they are asked for; return whether they are."""
     asked = "--version" in arguments
     if asked:
-        print_lines(f"jaxppo {__version__}, jax {jax.__version__}")
+        print_lines(versions())
     return asked
 
 

@@ -18,12 +18,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from jaxppo.config.fields import ConfigError, quoted
 from jaxppo.config.importing import is_installed
 from jaxppo.config.messages import installing
-from jaxppo.config.parse import algorithm_class, help_text, known_keys, parse, parse_as, system_type
-from jaxppo.config.schema import ALGORITHMS, NETWORK_LAYERS, Config, NetworkConfig, SystemConfig
-from jaxppo.runtime.sinks.console import has_colours
+from jaxppo.config.parse import algorithm_class, known_keys, parse, parse_as, system_type
+from jaxppo.config.schema import NETWORK_LAYERS, Config, NetworkConfig, SystemConfig
+from jaxppo.launch.door import config_dir
 
-# Folders in configs/network
-LAYERS = ("input_layer", "torso", "memory", "actor_head", "critic_head", "q_head")
 BRANCHES = {  # groups that are used in several places of a network -> those places
     f"network/{kind}": [
         f"network.{field.name}"
@@ -37,13 +35,6 @@ PLUGINS = {  # choice -> the plugin of Hydra that it needs, and our extra that i
     "hydra/launcher=jaxppo_slurm": ("hydra_submitit_launcher", "slurm"),
     "hydra/sweeper=optuna": ("hydra_optuna_sweeper", "optuna"),
 }
-
-
-def config_dir() -> Path:
-    """Return the folder of the YAML files: in an installed package, or beside it in a checkout."""
-    package = Path(__file__).parents[1]
-    installed = package / "configs"
-    return installed if installed.is_dir() else package.parent / "configs"
 
 
 def compose(config_name: str, overrides: Sequence[str]) -> Config:
@@ -213,52 +204,3 @@ def check_groups(arguments: Sequence[str]) -> None:
                 f"{argument}: {group} takes the name of one of its files, see --help; for several, "
                 f"-m {key}=ONE,OTHER"
             )
-
-
-def choices(group: str) -> list[str]:
-    """Return the names of a group's files; those of env are also in one folder per library."""
-    folder = config_dir() / group
-    files = folder.rglob("*.yaml") if group == "env" else folder.glob("*.yaml")
-    names = [file.relative_to(folder).with_suffix("").as_posix() for file in files]
-    return sorted(names, key=lambda name: ("/" in name, name))
-
-
-def help_of(algorithm: str) -> str:
-    """Return the text of `--help` for an algorithm."""
-    groups = ("env", "network", "arch", "population", *(f"network/{layer}" for layer in LAYERS))
-    listed = "\n".join(f"{group}={', '.join(choices(group))}" for group in groups)
-    short = algorithm if algorithm in ALGORITHMS else SystemConfig.algorithm
-    rate = "learning_rate" if short == "pqn" else "actor_lr"
-    text = f"""{short.upper()} in JAX, compiled end to end.
-
-  python -m jaxppo.ff_{short} env=cartpole arch.total_num_envs=4096
-  python -m jaxppo.ff_{short} env=cartpole arch.num_seeds=16
-  python -m jaxppo.ff_{short} -m env=cartpole arch.seed=1,2,3 system.gamma=0.98,0.99
-  python -m jaxppo.ff_{short} env=cartpole population=pbt population.size=32
-  python -m jaxppo.rec_{short} env=t_maze network=gru
-
-Settings that matter first:
-  env=NAME                       an environment with settings that suit it
-  env.name=ID                    any environment of env.library; python -m jaxppo.envs lists them
-  network=NAME                   the layers
-  arch.total_timesteps=1e6       how long to train
-  arch.total_num_envs=1024       environments that are stepped at once
-  arch.num_seeds=10              agents to train at once, for an interval
-  arch.seed=1                    seed of the first of them
-  {f"system.{rate}=1e-3":<30} learning rate
-  hydra.run.dir=DIR              where to write; otherwise a new directory below outputs/
-  resume=DIR                     go on with the run of a directory
-
-Choices of groups:
-{listed}
-  network/torso and network/memory need a branch: network/torso@network.critic_torso=mlp
---cfg job prints the settings; --hydra-help shows more.
-
-{help_text(algorithm)}"""
-    return coloured(text) if has_colours() else text
-
-
-def coloured(text: str) -> str:
-    """Return a help text with bold headings and coloured keys, for a terminal."""
-    text = re.sub(r"^(\w[\w/ ]*)(?=[:=])", "\x1b[1m\\1\x1b[0m", text, flags=re.MULTILINE)
-    return re.sub(r"^  ([\w.]+)(?=[ =])", "  \x1b[36m\\1\x1b[0m", text, flags=re.MULTILINE)

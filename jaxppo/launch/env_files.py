@@ -9,7 +9,8 @@ from omegaconf import OmegaConf
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import plain, write_atomically
-from jaxppo.launch.composing import choices, compose, config_dir
+from jaxppo.launch.composing import compose
+from jaxppo.launch.door import choices, config_dir
 
 # Keys of arch that belong to a machine or a run, not to an environment
 _LOCAL = ("seed", "num_seeds", "profile", "compiler", "compile_cache", "distributed")

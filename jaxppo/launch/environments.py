@@ -14,7 +14,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.messages import installing
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import PACKAGES, downloads, is_installed, outline, registered
-from jaxppo.launch.composing import choices, config_dir
+from jaxppo.launch.door import choices, config_dir
 from jaxppo.runtime.sinks.console import print_lines, print_table
 
 MAX_BUILT = 50  # environments whose spaces are shown at once; each is made to find them

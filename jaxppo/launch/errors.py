@@ -19,7 +19,8 @@ from omegaconf.errors import OmegaConfBaseException
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.messages import of_gymnasium, raised, where
 from jaxppo.config.parse import unknown_key
-from jaxppo.launch.composing import BRANCHES, LAYERS, config_dir
+from jaxppo.launch.composing import BRANCHES
+from jaxppo.launch.door import LAYERS, config_dir
 from jaxppo.runtime.hosts import processes
 from jaxppo.runtime.hosts.signals import Interrupted
 from jaxppo.runtime.run.jobs import TrainingError
@@ -67,19 +68,6 @@ def check_jax() -> None:
         raise ConfigError("JAX_ENABLE_X64: jaxppo computes in 32 bits; unset it")
     if config.jax_disable_jit:
         raise ConfigError("JAX_DISABLE_JIT: jaxppo runs compiled programs only; unset it")
-
-
-def open_streams() -> None:
-    """Open closed standard streams to the null device.
-
-    Otherwise the next opened file would take their descriptors, and receive what is printed.
-    """
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(descriptor)
-    for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
 
 
 def _close_output() -> None:

@@ -20,6 +20,7 @@ from jaxppo.config.fields import MAX_FLOAT, ConfigError
 from jaxppo.config.messages import count
 from jaxppo.config.parse import parse, system_type
 from jaxppo.config.schema import Config, SystemConfig
+from jaxppo.envs import varying
 from jaxppo.launch.composing import plain_settings, without_plus
 from jaxppo.launch.resuming import settings_of
 from jaxppo.runtime.hosts import devices
@@ -118,9 +119,19 @@ def _check_directory(settings: DictConfig, taken: set[Path]) -> None:
 def groups(configs: Sequence[Config]) -> list[list[int]]:
     """Return for each program the numbers of the jobs that it can train."""
     groups: list[tuple[Config, list[int]]] = []
+    known: dict[str, bool] = {}  # whether environments can be those of one program
+
+    def share(one: Config, other: Config) -> bool:
+        if one == other or dataclasses.replace(other, env=one.env) != one:
+            return one == other
+        pair = repr((one.env, other.env))
+        if pair not in known:
+            known[pair] = varying.can_vary(one.env, other.env)
+        return known[pair]
+
     for number, config in enumerate(configs):
         key = program_key(config)
-        found = [numbers for other, numbers in groups if other == key]
+        found = [numbers for other, numbers in groups if share(other, key)]
         if found and config.population.size is None:  # each population has its own program
             found[0].append(number)
         else:

@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import distrax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -37,7 +36,7 @@ class CategoricalHead(nn.Module):
         super().__post_init__()
 
     @nn.compact
-    def __call__(self, x: jax.Array, mask: PyTree = None) -> distrax.Distribution:
+    def __call__(self, x: jax.Array, mask: PyTree = None) -> distributions.Distribution:
         """Return a distribution over int32 actions `[L, S, A...]`; `mask` as in `flat_mask`."""
         space, sizes = self.action_space, component_sizes(self.action_space)
         logits = Dense(sum(sizes), kernel_init=_orthogonal)(x)
@@ -72,7 +71,7 @@ class NormalHead(Checked):
             raise ValueError(f"initial_std={self.initial_std} must be above min_std={self.min_std}")
 
     @nn.compact
-    def __call__(self, x: jax.Array, mask: PyTree = None) -> distrax.Distribution:
+    def __call__(self, x: jax.Array, mask: PyTree = None) -> distributions.Distribution:
         """Return a distribution over actions `[L, S, A...]`."""
         space = self.action_space
         check_no_mask(space, mask)
@@ -109,7 +108,7 @@ class BetaHead(nn.Module):
         super().__post_init__()
 
     @nn.compact
-    def __call__(self, x: jax.Array, mask: PyTree = None) -> distrax.Distribution:
+    def __call__(self, x: jax.Array, mask: PyTree = None) -> distributions.Distribution:
         """Return a distribution over actions `[L, S, A...]`."""
         check_no_mask(self.action_space, mask)
         space = self.action_space
@@ -126,7 +125,7 @@ class ProductHead(nn.Module):
     parts: Any  # dict or tuple of heads
 
     @nn.compact
-    def __call__(self, x: jax.Array, mask: PyTree = None) -> distrax.Distribution:
+    def __call__(self, x: jax.Array, mask: PyTree = None) -> distributions.Distribution:
         """Return a distribution over trees of actions; `mask` is such a tree or a part of it."""
         masks = part_masks(self.parts, mask)
         if isinstance(self.parts, Mapping):

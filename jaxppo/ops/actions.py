@@ -25,7 +25,7 @@ def log_probs(distribution: Any, value: PyTree) -> jax.Array:
     They add up to `log_prob`. `distribution` is one of `ops.distributions`: see `has_dimensions`.
     """
     if hasattr(distribution, "distributions"):
-        parts = jax.tree.map(log_probs, distribution.distributions, value, is_leaf=_is_part)
+        parts = jax.tree.map(log_probs, distribution.distributions, value, is_leaf=is_distribution)
         return jnp.concatenate(jax.tree.leaves(parts), axis=-1)
     each = dataclasses.replace(distribution, event_ndim=0).log_prob(value)
     return each.reshape(*distribution.batch_shape, -1)
@@ -34,7 +34,7 @@ def log_probs(distribution: Any, value: PyTree) -> jax.Array:
 def has_dimensions(distribution: Any) -> bool:
     """Return whether `log_probs` takes a distribution."""
     if hasattr(distribution, "distributions"):
-        parts = jax.tree.leaves(distribution.distributions, is_leaf=_is_part)
+        parts = jax.tree.leaves(distribution.distributions, is_leaf=is_distribution)
         return all(map(has_dimensions, parts))
     return hasattr(distribution, "event_ndim")
 
@@ -43,7 +43,7 @@ def largest_logit(distribution: Any) -> jax.Array:
     """Return the greatest magnitude of a legal logit of its categorical parts; 0 without any."""
     found = [jnp.zeros((), jnp.float32)]
     if hasattr(distribution, "distributions"):
-        parts = jax.tree.leaves(distribution.distributions, is_leaf=_is_part)
+        parts = jax.tree.leaves(distribution.distributions, is_leaf=is_distribution)
         found += map(largest_logit, parts)
     elif hasattr(distribution, "event_ndim") and hasattr(distribution, "logits"):
         size = jnp.abs(distribution.logits)
@@ -51,7 +51,8 @@ def largest_logit(distribution: Any) -> jax.Array:
     return functools.reduce(jnp.maximum, found)
 
 
-def _is_part(x: Any) -> bool:
+def is_distribution(x: Any) -> bool:
+    """Return whether this is a distribution: one of ours or of distrax."""
     return hasattr(x, "log_prob")
 
 

@@ -1,8 +1,9 @@
-"""Distributions over actions, as subclasses of `distrax.Distribution`.
+"""Distributions over actions, with the interface of distrax.
 
-A head may also return distrax's own distributions, which have the same interface. The classes here
-correct errors of distrax 0.1.9: its tanh-normal returns a log-probability that is not finite for 77
-of 200 stored actions, and its beta distribution is wrong by up to 0.2 nats in float32. The
+A head may also return distrax's own distributions. Those here do not derive from its classes, since
+distrax imports TensorFlow Probability, which takes as long as JAX; only `product` needs it. They
+also correct errors of distrax 0.1.9: its tanh-normal returns a log-probability that is not finite
+for 77 of 200 stored actions, and its beta distribution is wrong by up to 0.2 nats in float32. The
 categorical here is also faster on CPUs: if there are few categories, it sums them one by one (see
 `_cut`).
 
@@ -22,14 +23,13 @@ import operator
 from typing import Any
 
 import chex
-import distrax
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.stats import norm
 
 from jaxppo.kernels import random_bits
-from jaxppo.ops.actions import to_action
+from jaxppo.ops.actions import is_distribution
 from jaxppo.types import STATIC, PyTree
 
 Bound = Any  # one number, or nested tuples in the shape of an event, as in types.Box
@@ -51,7 +51,7 @@ MIXTURE_SCALES = (0.38375648, 0.52291301, 0.71970643, 1.0057377, 1.40317882, 1.9
 MIXTURE_WEIGHTS = (0.00748472, 0.13130283, 0.39785672, 0.35767482, 0.10042087, 0.00526004)
 
 
-def categorical(logits: jax.Array, mask: jax.Array | None = None) -> distrax.Distribution:
+def categorical(logits: jax.Array, mask: jax.Array | None = None) -> Distribution:
     """Return a distribution over K actions: p_k = softmax(logits)_k among those that `mask` allows.
 
     `logits` are `[..., K]`, `mask` bool `[..., K]`, actions int32 `[...]`. A forbidden action has
@@ -66,7 +66,7 @@ def multi_categorical(
     num_values: tuple[int, ...],
     shape: tuple[int, ...],
     mask: jax.Array | None = None,
-) -> distrax.Distribution:
+) -> Distribution:
     """Return independent categoricals, each of its own size: log p(a) = sum_i log p_i(a_i).
 
     `logits` and `mask` `[..., sum(num_values)]` hold the components one after another, in row-major
@@ -100,7 +100,7 @@ def multi_categorical(
 
 def tanh_normal(
     loc: jax.Array, scale: jax.Array, low: Bound, high: Bound, *, event_ndim: int
-) -> distrax.Distribution:
+) -> Distribution:
     """Return a diagonal normal squashed into bounds: a = low + (high - low) (tanh(u) + 1) / 2.
 
     `loc` and `scale` are `[..., *A]`, with `A` of rank `event_ndim`; raw actions are u. Haarnoja et
@@ -113,7 +113,7 @@ def tanh_normal(
 
 def clipped_normal(
     loc: jax.Array, scale: jax.Array, low: Bound, high: Bound, *, event_ndim: int
-) -> distrax.Distribution:
+) -> Distribution:
     """Return a diagonal normal over u; the environment gets u clipped to bounds.
 
     `loc` and `scale` are `[..., *A]`, with `A` of rank `event_ndim`; raw actions are u. Density,
@@ -126,7 +126,7 @@ def clipped_normal(
 
 def beta(
     alpha: jax.Array, beta: jax.Array, low: Bound, high: Bound, *, event_ndim: int
-) -> distrax.Distribution:
+) -> Distribution:
     """Return independent beta distributions stretched to bounds: a = low + (high - low) x.
 
     `alpha` and `beta` are `[..., *A]`, with `A` of rank `event_ndim`, and at least 1, so that there
@@ -138,30 +138,31 @@ def beta(
     return Beta(alpha=alpha, beta=beta, low=low, high=high, event_ndim=event_ndim)
 
 
-def product(parts: PyTree) -> distrax.Distribution:
+def product(parts: PyTree) -> Distribution:
     """Return a product of independent distributions: log-probabilities, entropies and KLs add up.
 
     `parts` is a dict or tuple, possibly nested, of distributions with the same batch axes. Raw and
     final actions are trees of the same structure. `ValueError` if there are no parts.
     """
-    if not jax.tree.leaves(parts, is_leaf=_is_part):
+    from jaxppo.ops.products import Product  # distrax is slow to import
+
+    if not jax.tree.leaves(parts, is_leaf=is_distribution):
         raise ValueError("a product of no distributions")
     return Product(parts)
 
 
-class _Flat(distrax.Distribution):  # type: ignore[misc]
+class Distribution(abc.ABC):
     """A dataclass of arrays `[..., A...]` and static fields, such as `event_ndim`, the rank of A.
 
-    As a pytree, its leaves are the fields that are not declared static. Distrax's own classes
-    decide by the value instead: an attribute is static if it is not an array when the pytree is
-    flattened. Shapes that they store are static too.
+    As a pytree, its leaves are the fields that are not declared static. It is not registered as a
+    dataclass, of which jaxlib 0.10.2 compares no classes: `jit` would run one family for another.
     """
 
     event_ndim: int
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """Return the arrays and the static fields."""
-        fields = dataclasses.fields(self)
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]  # of each subclass
         parts: tuple[list[Any], list[Any]] = ([], [])
         for field in fields:
             parts[bool(field.metadata.get("static"))].append(getattr(self, field.name))
@@ -172,10 +173,34 @@ class _Flat(distrax.Distribution):  # type: ignore[misc]
         """Invert `tree_flatten`."""
         parts = (iter(arrays), iter(static))
         self = object.__new__(cls)
-        for field in dataclasses.fields(cls):
+        for field in dataclasses.fields(cls):  # type: ignore[arg-type]
             given = next(parts[bool(field.metadata.get("static"))])
             object.__setattr__(self, field.name, given)
         return self
+
+    def sample(self, *, seed: jax.Array, sample_shape: int | tuple[int, ...] = ()) -> jax.Array:
+        """Draw raw actions `[*sample_shape, ..., A...]`; `seed` is a key."""
+        shape = (sample_shape,) if isinstance(sample_shape, int) else sample_shape
+        drawn = self._sample_n(seed, math.prod(shape))
+        return drawn.reshape((*shape, *drawn.shape[1:]))
+
+    def sample_and_log_prob(
+        self, *, seed: jax.Array, sample_shape: int | tuple[int, ...] = ()
+    ) -> tuple[jax.Array, jax.Array]:
+        """Draw raw actions as `sample`; return also their log-probabilities."""
+        shape = (sample_shape,) if isinstance(sample_shape, int) else sample_shape
+        drawn = self._sample_n(seed, math.prod(shape))
+        log_prob = self.log_prob(drawn)
+        drawn = drawn.reshape((*shape, *drawn.shape[1:]))
+        return drawn, log_prob.reshape((*shape, *log_prob.shape[1:]))
+
+    @abc.abstractmethod
+    def _sample_n(self, key: jax.Array, n: int) -> jax.Array:
+        """Draw `[n, ..., A...]`."""
+
+    @abc.abstractmethod
+    def log_prob(self, value: jax.Array) -> jax.Array:
+        """Return the log-probability of raw actions `[..., A...]`, `[...]`."""
 
     @property
     @abc.abstractmethod
@@ -202,8 +227,9 @@ class _Flat(distrax.Distribution):  # type: ignore[misc]
         return value
 
 
+@jax.tree_util.register_pytree_node_class
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Categorical(_Flat):
+class Categorical(Distribution):
     """The distribution of `categorical` and `multi_categorical`."""
 
     logits: jax.Array  # [..., A..., K], ILLEGAL where forbidden
@@ -246,7 +272,7 @@ class Categorical(_Flat):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class _Normal(_Flat):
+class _Normal(Distribution):
     """A diagonal normal over the raw action u; a one-to-one map of u has the same KL."""
 
     loc: jax.Array  # [..., A...]
@@ -296,6 +322,7 @@ class _Normal(_Flat):
         return self.loc
 
 
+@jax.tree_util.register_pytree_node_class
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ClippedNormal(_Normal):
     """The distribution of `clipped_normal`."""
@@ -305,6 +332,7 @@ class ClippedNormal(_Normal):
         return jnp.clip(value.astype(jnp.float32), jnp.float32(self.low), jnp.float32(self.high))
 
 
+@jax.tree_util.register_pytree_node_class
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class TanhNormal(_Normal):
     """The distribution of `tanh_normal`."""
@@ -346,8 +374,9 @@ class TanhNormal(_Normal):
         return _log_width(self.low, self.high) - math.log(2.0)
 
 
+@jax.tree_util.register_pytree_node_class
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Beta(_Flat):
+class Beta(Distribution):
     """The distribution of `beta`."""
 
     alpha: jax.Array  # [..., A...], at least 1
@@ -435,28 +464,6 @@ class Beta(_Flat):
         low, high = jnp.float32(self.low), jnp.float32(self.high)
         value = value.astype(jnp.float32)
         return jnp.clip(low * (1.0 - value) + high * value, low, high)
-
-
-class Product(distrax.Joint):  # type: ignore[misc]
-    """The distribution of `product`."""
-
-    def tree_flatten(self) -> tuple[tuple[PyTree], None]:
-        """Return the parts once; distrax stores them twice."""
-        return (self.distributions,), None
-
-    @classmethod
-    def tree_unflatten(cls, _: None, children: tuple[PyTree]) -> Product:
-        """Invert `tree_flatten`."""
-        self = object.__new__(cls)
-        self._distributions = children[0]
-        self._distributions_leaves, self._distributions_treedef = jax.tree.flatten(
-            children[0], is_leaf=_is_part
-        )
-        return self
-
-    def to_action(self, value: PyTree) -> PyTree:
-        """Map each part's value to its action."""
-        return jax.tree.map(to_action, self.distributions, value, is_leaf=_is_part)
 
 
 def _masked(logits: jax.Array, mask: jax.Array | None, exists: Any = True) -> jax.Array:
@@ -565,7 +572,3 @@ def _sum_pieces(pieces: list[jax.Array]) -> jax.Array:
 def _sum(x: jax.Array, ndim: int) -> jax.Array:
     """Sum over the last `ndim` axes."""
     return jnp.sum(x, axis=tuple(range(-ndim, 0)))
-
-
-def _is_part(x: Any) -> bool:
-    return isinstance(x, distrax.Distribution)

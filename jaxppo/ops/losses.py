@@ -5,6 +5,7 @@ from collections.abc import Callable
 import chex
 import jax
 import jax.numpy as jnp
+import optax
 
 from jaxppo.ops.collectives import mean_over
 from jaxppo.ops.statistics import BATCH_RESOLUTION, shares, weighted
@@ -81,10 +82,8 @@ def ratio(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array:
 
 def squared_error(value: jax.Array, target: jax.Array) -> jax.Array:
     """Return (V - target)^2 / 2 of arrays of one shape."""
-    import rlax  # slow to import
-
     chex.assert_equal_shape([value, target])
-    return rlax.l2_loss(value, target)
+    return optax.l2_loss(value, target)
 
 
 def huber_error(value: jax.Array, target: jax.Array, delta: jax.Array | float = 1.0) -> jax.Array:

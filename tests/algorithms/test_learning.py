@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from jaxppo.algorithms import acting, spine
 from jaxppo.config.parse import parse
-from jaxppo.launch.composing import config_dir
+from jaxppo.launch.door import config_dir
 from jaxppo.runtime.run.loop import run
 
 

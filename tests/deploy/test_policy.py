@@ -1,5 +1,6 @@
 """Policies of runs: which they are, how they act, and what they refuse."""
 
+import copy
 import dataclasses
 import json
 import pickle
@@ -27,6 +28,7 @@ from jaxppo.extras.films import film
 from jaxppo.runtime.run import loop
 from jaxppo.runtime.store import checkpoint
 from jaxppo.runtime.store.policies import row_of
+from jaxppo.types import Discrete
 
 load = partial(jaxppo.load, trust=["envs"])
 
@@ -290,6 +292,25 @@ def test_an_observation_that_is_not_finite_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^observation\['last_action'\]: is -2"):
         policy.act({**obs, "last_action": obs["last_action"] - 1})
     jax.jit(policy.act)({**obs, "last_reward": np.full((2, 1), np.nan)})
+
+
+@pytest.mark.long
+def test_integers_are_those_of_the_environment() -> None:
+    """Spaces may count from another number than 0; values outside of them are refused."""
+    policy, obs = fresh(some("envs.Echo")), observations(fresh(some("envs.Echo")))
+    moved = copy.copy(policy.system.env)
+    moved.observation_space = {**moved.observation_space, "shown": Discrete(3, start=3)}
+    moved.action_space = Discrete(moved.action_space.num_values, start=-5)
+    other = dataclasses.replace(policy, system=dataclasses.replace(policy.system, env=moved))
+    obs["shown"] = np.arange(3)
+    for key in (None, jax.random.key(3)):
+        action, _ = policy.act(obs, key)
+        np.testing.assert_array_equal(
+            other.act({**obs, "shown": obs["shown"] + 3}, key)[0], action - 5
+        )
+    for shown in (2, 6):
+        with pytest.raises(ConfigError, match=rf"^observation\['shown'\]: is {shown} .* 3 to 5"):
+            other.act({**obs, "shown": np.array([3, shown, 4])})
 
 
 @pytest.mark.long

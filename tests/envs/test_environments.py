@@ -10,7 +10,8 @@ import pytest
 from jaxppo.config.messages import installing
 from jaxppo.envs import PACKAGES, __main__
 from jaxppo.launch import environments
-from jaxppo.launch.composing import choices, compose
+from jaxppo.launch.composing import compose
+from jaxppo.launch.door import choices
 
 Ask = Callable[..., tuple[Any, str, str]]
 

@@ -15,7 +15,8 @@ from jaxppo.config.parse import parse
 from jaxppo.config.schema import Config, PopulationConfig
 from jaxppo.extras import tuning
 from jaxppo.extras.tuning import Tuning, is_better, tune, with_values
-from jaxppo.launch.composing import compose, config_dir, plain_settings
+from jaxppo.launch.composing import compose, plain_settings
+from jaxppo.launch.door import config_dir
 from jaxppo.runtime.programs.population import members as members_of
 from jaxppo.runtime.run.jobs import Job
 from jaxppo.runtime.run.members import Members

@@ -21,6 +21,7 @@ from omegaconf import OmegaConf
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import parse
 from jaxppo.launch import composing
+from jaxppo.launch.door import config_dir
 from jaxppo.launch.errors import explain
 from jaxppo.launch.sweeping import check_sweep, check_sweeper
 from jaxppo.runtime.run.jobs import prepare
@@ -289,7 +290,7 @@ SWEPT = {
 @pytest.mark.parametrize("typed", SWEPT)
 def test_sweeps_and_studies_are_checked_before_they_start(typed: str) -> None:
     words = [f"++{each}" if each.startswith("system.") else each for each in typed.split()]
-    initialize = initialize_config_dir(version_base=None, config_dir=str(composing.config_dir()))
+    initialize = initialize_config_dir(version_base=None, config_dir=str(config_dir()))
     with initialize, pytest.raises(ConfigError) as refusal:
         check_sweep("ff_ppo", ["env=cartpole", *words])
     assert_names(str(refusal.value), SWEPT[typed])

@@ -58,9 +58,12 @@ NOWHERE = set[str]()
 LIBRARIES = {  # a library -> the wings and modules that may import it
     "jax": {*WINGS, *COMMANDS, DOOR} - {"config", "simulators"},
     "flax": {"networks", "kernels.norms", "kernels.products", "envs.t_maze"},
-    "optax": {"algorithms.optimizers", "algorithms.gradient_steps", "kernels.reductions"},
-    "distrax": {"ops.distributions", "networks.heads"},
-    "rlax": {"ops.returns", "ops.losses", "ops.distributional"},
+    "optax": {
+        *("algorithms.optimizers", "algorithms.gradient_steps", "kernels.reductions"),
+        "ops.losses",
+    },
+    "distrax": {"ops.products"},
+    "rlax": {"ops.returns", "ops.distributional"},
     "tensorflow_probability": NOWHERE,
     "hydra": {"launch", "networks.building"},
     "hydra_plugins": NOWHERE,
@@ -97,7 +100,7 @@ CALLS = {  # names -> the modules that may speak them
     frozenset({"Mesh", "NamedSharding", "PartitionSpec"}): {"runtime.hosts.devices"},
     frozenset(COLLECTIVES): {"ops.collectives"},
     frozenset({"default_backend"}): {"kernels.platforms"},
-    frozenset({"print"}): {"runtime.sinks.console", "runtime.sinks.bars"},
+    frozenset({"print"}): {"runtime.sinks.console", "runtime.sinks.bars", "launch.door"},
     frozenset({"breakpoint", "exec", "eval", "input"}): NOWHERE,
 }
 
@@ -255,6 +258,7 @@ def test_standard_output_belongs_to_the_console() -> None:
         "runtime.sinks.console": {"stdout"},
         "runtime.sinks.bars": {"stdout", "stderr"},
         "runtime.hosts.processes": {"stdout", "stderr"},  # are flushed before it ends at once
+        "launch.door": {"stdout"},
         **{name: {"stderr"} for name in ("runtime.hosts.signals", "runtime.sinks", "launch")},
     }
     wrong = {}
@@ -285,8 +289,8 @@ def test_public_methods_have_docstrings() -> None:
 
 @pytest.mark.long
 def test_commands_start_without_slow_libraries() -> None:
-    """Distrax takes half as long to import as JAX: networks bring it when they are built."""
-    ask = "import sys, jaxppo.ff_ppo; print(*sys.modules)"
+    """Some take as long to import as JAX: networks, sinks and products bring their own."""
+    ask = "import sys, jaxppo.launch.command_line, jaxppo.runtime.run.loop; print(*sys.modules)"
     told = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
     slow = {"distrax", "rlax", "matplotlib", "rich", "orbax", "gymnax", "tensorflow_probability"}
     assert not slow & {name.partition(".")[0] for name in told.stdout.split()}

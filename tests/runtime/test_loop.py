@@ -85,11 +85,11 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
         seen: list[Policy] = []
 
         def evaluate(
-            layout: Any, program: Any, policy: Policy, keys: Any, num: int, times: int
+            layout: Any, program: Any, policy: Policy, seeds: Any, number: int | None, num: int
         ) -> Episodes:
             score = returns[len(seen)] if len(seen) < len(returns) else 77.0
             seen.append(jax.tree.map(np.array, dataclasses.replace(policy, noise_key=None)))
-            shape = (1, times * num)
+            shape = (1, num if number is not None else 10 * num)
             return Episodes(
                 returns=np.full(shape, score),
                 lengths=np.ones(shape),

@@ -1,5 +1,6 @@
 """Members of one program: each is the run that it would be alone."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -14,6 +15,8 @@ from runs import jobs_of
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
+from jaxppo.deploy.policy import load
+from jaxppo.launch.sweeping import groups
 from jaxppo.runtime.programs import compile, population
 from jaxppo.runtime.programs.build import build, program_key
 from jaxppo.runtime.programs.placement import Layout
@@ -95,6 +98,41 @@ def test_a_member_is_the_run_that_it_would_be_alone(tmp_path: Path) -> None:
     assert firsts[2]["gradient_steps"] < firsts[0]["gradient_steps"] == 4  # its own limit of KL
     evaluation = next(event for event in screen.events if event["event"] == "eval")
     assert list(evaluation["returns_by_settings"]) == Members(jobs_of(tmp_path, configs)).labels()
+
+
+@pytest.mark.long
+def test_parameters_of_an_environment_are_data_of_its_members(tmp_path: Path) -> None:
+    """They train and evaluate with their own, also after a resume, and as they would alone."""
+    winds = (0.0, 1.0, -2.0)
+    configs = [coin(env={"target": "own_envs.Windy", "params": {"wind": x}}) for x in winds]
+    assert groups(configs) == [[0, 1, 2]]
+    jobs = jobs_of(tmp_path / "all", configs)
+    loop.run_together(jobs, caller=Caller(on_block=lambda _: True))  # stops after one block
+    jobs = [dataclasses.replace(job, resume=True) for job in jobs]
+    results = loop.run_together(jobs)
+    for i, (wind, config) in enumerate(zip(winds, configs, strict=True)):
+        events = alone(config, tmp_path / f"alone_{i}")
+        found = [e for e in events_of(tmp_path / "all" / str(i)) if e["event"] != "resume"]
+        for kind in ("train", "eval", "absolute"):
+            same(*([e for e in each if e["event"] == kind] for each in (found, events)))
+        np.testing.assert_allclose(results[i], wind * events[-1]["episode_length"], rtol=1e-6)
+        episodes = load(tmp_path / "all" / str(i), trust=["own_envs"]).evaluate(70)
+        np.testing.assert_allclose(np.mean(episodes.returns), results[i])
+
+
+def test_parameters_that_shape_a_program_are_no_data() -> None:
+    """An integer that is a shape, a time limit, the bounds of actions, and a switch."""
+
+    def own(target: str, **params: Any) -> Config:
+        return coin(env={"target": target, "params": params})
+
+    def listed(name: str, **params: Any) -> Config:
+        return coin(env={"name": name, "target": None, "params": params})
+
+    assert groups([listed("CartPole-v1", length=x) for x in (0.25, 0.5)]) == [[0, 1]]
+    assert groups([listed("CartPole-v1", max_steps_in_episode=x) for x in (9, 10)]) == [[0], [1]]
+    assert groups([listed("Pendulum-v1", max_torque=x) for x in (1.0, 2.0)]) == [[0], [1]]
+    assert groups([own("own_envs.Windy", wind=1.0), own("own_envs.Windy", count=4)]) == [[0], [1]]
 
 
 def test_members_are_named_by_the_settings_in_which_they_differ() -> None:

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from jax.experimental import serialize_executable
 
-from jaxppo.algorithms.evaluation import evaluation_streams
 from jaxppo.algorithms.spine import warm_up_members
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.envs import is_simulated
 from jaxppo.extras.chips import targets
 from jaxppo.runtime.hosts import devices
-from jaxppo.runtime.programs import build, compile
-from jaxppo.runtime.programs.evaluating import place_keys
+from jaxppo.runtime.programs import compile
+from jaxppo.runtime.programs.evaluating import arranged_keys
 from jaxppo.runtime.programs.placement import Layout
 from jaxppo.runtime.programs.population import members
 from jaxppo.runtime.programs.start import place_start
@@ -95,11 +95,11 @@ def _compile_start(layout: Layout, configs: Sequence[Config]) -> Any:
     """Compile what returns (state after warm-up, metrics), and (updates, keys) of each block."""
 
     def start() -> PyTree:
-        streams = build.random_streams([config.arch.seed for config in configs])[2]
+        seeds = np.asarray([config.arch.seed for config in configs], np.uint32)
         blocks = []
         for block, count in enumerate(layout.plan.updates_per_block):
-            keys = evaluation_streams(streams, block)
-            blocks.append((layout.place_count(count), place_keys(layout, keys)))
+            keys = devices.shard(arranged_keys(layout, False, seeds, block), layout.devices)
+            blocks.append((layout.place_count(count), keys))
         state = place_start(layout, configs)
         if layout.plan.warmup_rollouts:
             num = layout.plan.num_devices
@@ -129,6 +129,7 @@ import json
 from pathlib import Path
 
 import jax
+import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load
 
 HERE = Path(__file__).parent

@@ -21,13 +21,15 @@ from jaxppo.config.plan import Plan
 from jaxppo.config.plan import plan as make_plan
 from jaxppo.config.schedules import find_schedules, schedule_numbers
 from jaxppo.config.schema import Config, LoggerConfig
-from jaxppo.envs import actor_settings
+from jaxppo.envs import actor_settings, varying
 from jaxppo.ops.collectives import BATCH_AXIS
 from jaxppo.ops.statistics import normalized_entries
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import microbatches
 from jaxppo.simulators.told import TEAM_RETURN
 from jaxppo.types import Environment, Hyperparameters, LearnerState, System, is_space, zeros
+
+EnvValues = dict[str, Any]  # parameters of environments by name, arrays `[P]`, or of one member
 
 
 def build(config: Config, plan: Plan) -> System:
@@ -67,6 +69,7 @@ def build(config: Config, plan: Plan) -> System:
     built = System(
         env=env,
         evaluation_env=evaluation_env,
+        env_params=config.env.params,
         algorithm=algorithm,
         num_envs=plan.num_envs,
         rollout_length=plan.rollout_length,
@@ -159,6 +162,26 @@ def stacked_hyperparameters(members: Sequence[Config], plan: Plan) -> Hyperparam
     )
 
 
+def env_values(system: System, members: Sequence[Config]) -> EnvValues:
+    """Return the `env.params` of members, `[P]`, that are not those which `system` was built with.
+
+    {} unless a sweep varies them: then they are constants of the program.
+    """
+    each = [member.env.params for member in members]
+    built = system.env_params.items()
+    names = [name for name, value in built if any(own[name] != value for own in each)]
+    return {name: varying.typed(system.env, name, [own[name] for own in each]) for name in names}
+
+
+def with_values(system: System, values: EnvValues) -> System:
+    """Return the system of one member, whose environments have these parameters."""
+    if not values:
+        return system
+    env = varying.with_params(system.env, values)
+    evaluation_env = varying.with_params(system.evaluation_env, values)
+    return dataclasses.replace(system, env=env, evaluation_env=evaluation_env)
+
+
 def program_key(config: Config) -> Config:
     """Return the settings that shape the program. Runs with equal keys can share one program."""
     schedules = {name: each.kind for name, each in find_schedules(config.system).items()}
@@ -187,13 +210,15 @@ def program_key(config: Config) -> Config:
 
 def random_streams(seeds: Sequence[int]) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Return keys `[P]` for initialisation, acting, evaluation and the absolute metric."""
-    return _random_streams(np.asarray(seeds, np.uint32))
+    return streams(np.asarray(seeds, np.uint32))
 
 
 @partial(jax.jit, inline=True)  # called eagerly too, where each operation would be a program
-def _random_streams(seeds: jax.Array) -> tuple[jax.Array, ...]:
+def streams(seeds: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Return the keys of `random_streams` for seeds in an array, which may be traced."""
     keys = jax.vmap(jax.random.key)(seeds)
-    return tuple(jnp.moveaxis(jax.vmap(partial(jax.random.split, num=4))(keys), 1, 0))
+    each = jnp.moveaxis(jax.vmap(partial(jax.random.split, num=4))(keys), 1, 0)
+    return each[0], each[1], each[2], each[3]
 
 
 def begin(
@@ -211,10 +236,22 @@ def begin(
     steps have other random streams than at the start. `arrange` changes the form in the same
     program.
     """
-    grid = (plan.devices_per_member, plan.update_batch_size)
+    return beginning(system, plan, arrange)(*start_arguments(system, members, plan), steps)
+
+
+def start_arguments(
+    system: System, members: Sequence[Config], plan: Plan
+) -> tuple[Hyperparameters, np.ndarray, EnvValues]:
+    """Return what `beginning` takes before `steps`: of members hyperparameters, seeds, `[P]`."""
     seeds = np.asarray([member.arch.seed for member in members], np.uint32)
-    program = _beginning(system, grid, arrange)
-    return program(stacked_hyperparameters(members, plan), seeds, steps)
+    return stacked_hyperparameters(members, plan), seeds, env_values(system, members)
+
+
+def beginning(
+    system: System, plan: Plan, arrange: Callable[[LearnerState], LearnerState] | None = None
+) -> Any:
+    """Return the program of `begin`, a `jax.jit`."""
+    return _beginning(system, (plan.devices_per_member, plan.update_batch_size), arrange)
 
 
 @lru_cache(8)  # JAX would keep every system that is a static argument
@@ -223,19 +260,23 @@ def _beginning(
 ) -> Callable[..., LearnerState]:
     """Return the program of `begin`. JAX keeps its trace, so that its shapes cost no other."""
 
-    def start(hp: Hyperparameters, agent_key: jax.Array, acting_key: jax.Array) -> LearnerState:
-        acting = jax.vmap(jax.vmap(partial(init_acting, system)))(
+    def start(
+        hp: Hyperparameters, agent_key: jax.Array, acting_key: jax.Array, values: EnvValues
+    ) -> LearnerState:
+        acting = jax.vmap(jax.vmap(partial(init_acting, with_values(system, values))))(
             jax.random.split(acting_key, grid)
         )
         return LearnerState(agent=init_agent(system, hp, agent_key), acting=acting)
 
-    def start_all(numbers: Hyperparameters, seeds: jax.Array, steps: int) -> LearnerState:
-        agent_keys, acting_keys, _, _ = _random_streams(seeds)
+    def start_all(
+        numbers: Hyperparameters, seeds: jax.Array, values: EnvValues, steps: int
+    ) -> LearnerState:
+        agent_keys, acting_keys, _, _ = streams(seeds)
         if steps:
             acting_keys = jax.vmap(jax.random.fold_in, (0, None))(acting_keys, steps)
-        started = jax.vmap(start)(numbers, agent_keys, acting_keys)
+        started = jax.vmap(start)(numbers, agent_keys, acting_keys, values)
         # Remove JAX's weak types, since the outputs of the program do not have them
         started = jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), started)
         return started if arrange is None else arrange(started)
 
-    return jax.jit(start_all, static_argnums=2)
+    return jax.jit(start_all, static_argnums=3)

@@ -1,54 +1,68 @@
 """Evaluate every member on a fixed number of episodes, on all devices."""
 
 import math
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from jaxppo.algorithms.evaluation import Episodes, episode_keys
+from jaxppo.algorithms.evaluation import Episodes, episode_keys, evaluation_streams
 from jaxppo.config.schema import key_of
 from jaxppo.runtime.hosts import devices
-from jaxppo.runtime.programs import compile
+from jaxppo.runtime.programs import build, compile
 from jaxppo.runtime.programs.placement import Layout
 from jaxppo.types import Policy
 
 
-def place_keys(layout: Layout, keys: jax.Array, first: int = 0) -> jax.Array:
-    """Return keys `[D, P, E]` of episodes of the members, which begin with number `first`.
+def place_keys(
+    layout: Layout, seeds: Sequence[int], number: int | None, first: int = 0
+) -> jax.Array:
+    """Return keys `[D, P, E]` of episodes of members with these seeds, from episode `first` on.
 
-    `keys` `[P]` are the members' streams.
+    `number` is that of the evaluation; None: that of the absolute metric.
     """
-    numbers = np.arange(layout.plan.devices_per_member * layout.plan.eval_episodes_per_device)
-    return devices.shard(_arranged_keys(layout)(keys, first + numbers), layout.devices)
+    numbers = np.uint32(number or 0), np.int32(first)
+    keys = _keys_program(layout, number is None)(np.asarray(seeds, np.uint32), *numbers)
+    return devices.shard(keys, layout.devices)
 
 
 @lru_cache(8)
-def _arranged_keys(layout: Layout) -> Callable[[jax.Array, np.ndarray], jax.Array]:
-    """Return the program of `place_keys`."""
+def _keys_program(layout: Layout, is_absolute: bool) -> Any:
+    """Return the program of `place_keys`, a `jax.jit`, which compiles quickly."""
+    options = compile.options("quick", devices.platform())
+    return jax.jit(partial(arranged_keys, layout, is_absolute), compiler_options=options)
+
+
+def arranged_keys(
+    layout: Layout, is_absolute: bool, seeds: Any, number: Any, first: Any = 0
+) -> jax.Array:
+    """Return the keys of `place_keys` before they are placed; `seeds` are uint32 `[P]`."""
     form = layout.plan.devices_per_member, layout.plan.eval_episodes_per_device
-
-    def arranged(keys: jax.Array, numbers: jax.Array) -> jax.Array:
-        found = jax.vmap(episode_keys, (0, None))(keys, numbers)
-        return layout.arrange_split(found.reshape(-1, *form))
-
-    return jax.jit(arranged)
+    _, _, of_evaluations, absolute = build.streams(seeds)
+    streams = absolute if is_absolute else evaluation_streams(of_evaluations, number)
+    found = jax.vmap(episode_keys, (0, None))(streams, first + jnp.arange(math.prod(form)))
+    return layout.arrange_split(found.reshape(-1, *form))
 
 
 def evaluate(
     layout: Layout,
     program: compile.Program,
     policy: Policy,
-    keys: jax.Array,
+    seeds: Sequence[int],
+    number: int | None,
     num_episodes: int,
-    times: int = 1,
 ) -> Episodes:
-    """Play `times * num_episodes` episodes per member; leaves are NumPy `[P, episodes]`."""
+    """Play an evaluation's episodes, as many per member; leaves are NumPy `[P, episodes]`.
+
+    `number` is as in `place_keys`; the absolute metric has ten times as many.
+    """
     parts = []
-    for call in range(times):
-        played = program.call(policy, place_keys(layout, keys, call * num_episodes))
+    for call in range(10 if number is None else 1):
+        keys = place_keys(layout, seeds, number, call * num_episodes)
+        played = program.call(policy, keys)
         found = layout.gather_split(played)  # [P, D, E]
         parts.append(jax.tree.map(lambda x: x.reshape(len(x), -1)[:, :num_episodes], found))
     return jax.tree.map(lambda *x: np.concatenate(x, axis=1), *parts)

@@ -109,9 +109,7 @@ class Layout:
 
     def no_metrics(self) -> Metrics:
         """Return the metrics at the start of a block, `[D, P]`."""
-        zero, num = zero_metrics(self.system), self.plan.num_members
-        each = jax.tree.map(lambda x: jnp.broadcast_to(x, (num, *x.shape)), zero)
-        return self.place_agents(each)
+        return devices.shard(_no_metrics(self)(), self.devices)
 
     def no_earlier(self, config: Config) -> Metrics | None:
         """Return the metrics of the block's earlier train events at its start; None: unused."""
@@ -153,6 +151,8 @@ class Layout:
 
     def choose(self, chosen: np.ndarray, one: Policy, other: Policy) -> Policy:
         """Select policies `[D, P, ...]`: of `one` where `chosen` `[P]` is true, else of `other`."""
+        if all(chosen):  # as in most runs, whose copy is compiled already
+            return self.copy(one)
         mask = self.place_agents(chosen)
         return self._compiled(where)(mask, one, other)
 
@@ -168,6 +168,18 @@ class Layout:
         """
         placed = devices.sharding(self.devices)
         return jax.jit(function, static_argnums=static, out_shardings=placed)
+
+
+@lru_cache(8)
+def _no_metrics(layout: Layout) -> Callable[[], Metrics]:
+    """Return the program of `no_metrics`: eagerly, each operation would be one."""
+
+    def no_metrics() -> Metrics:
+        zero, num = zero_metrics(layout.system), layout.plan.num_members
+        each = jax.tree.map(lambda x: jnp.broadcast_to(x, (num, *x.shape)), zero)
+        return layout.arrange_agents(each)
+
+    return jax.jit(no_metrics)
 
 
 @lru_cache(8)  # JAX would keep every system that is a static argument

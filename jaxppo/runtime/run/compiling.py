@@ -6,17 +6,21 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
+from jaxppo.algorithms.axes import vmap_members
+from jaxppo.algorithms.evaluation import evaluate as play
 from jaxppo.algorithms.evaluation import evaluate_members
-from jaxppo.algorithms.spine import train_members, warm_up_members
+from jaxppo.algorithms.spine import train_block
+from jaxppo.algorithms.spine import warm_up as fill
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.envs import is_simulated
 from jaxppo.runtime.hosts import processes
 from jaxppo.runtime.programs import build, compile
-from jaxppo.runtime.programs.evaluating import place_keys
+from jaxppo.runtime.programs.evaluating import arranged_keys
 from jaxppo.runtime.programs.placement import Layout
-from jaxppo.runtime.programs.start import state_shapes, training_shapes
+from jaxppo.runtime.programs.start import compile_first, state_shapes, training_shapes
 from jaxppo.runtime.simulated import evaluation, training
 from jaxppo.types import LearnerState, PyTree, System, zeros
 
@@ -34,11 +38,13 @@ class Programs:
 
     train: compile.Program
     evaluate: compile.Program
+    start: Any = None  # for `place_start`
+    start_seconds: float = 0.0
 
     @property
     def seconds(self) -> float:
         """Return the seconds that compiling took."""
-        return self.train.seconds + self.evaluate.seconds
+        return self.train.seconds + self.evaluate.seconds + self.start_seconds
 
     @property
     def is_simulated(self) -> bool:
@@ -67,6 +73,7 @@ class Programs:
             "seconds": self.seconds,
             "train_seconds": self.train.seconds,
             "evaluate_seconds": self.evaluate.seconds,
+            "start_seconds": self.start_seconds,
             "gflop_per_update": None if flops is None else flops / 1e9,
             "peak_bytes": self.train.peak_bytes,
         }
@@ -76,27 +83,30 @@ def compile_training(layout: Layout, configs: Sequence[Config]) -> compile.Progr
     """Compile the program that trains members with these settings."""
     if is_simulated(layout.system.env):
         return training.compile_training(layout, configs, *training_shapes(layout, configs)[:2])
-    train = partial(train_members, layout.system)
-    return _compile(configs[0], train, *training_shapes(layout, configs), donate=(0, 1))
+    shapes = training_shapes(layout, configs)
+    return _compile_members(layout, configs, train_block, *shapes, shared=1, donate=(0, 1))
 
 
 def compile_programs(
-    layout: Layout, configs: Sequence[Config], train: compile.Program | None = None
+    layout: Layout,
+    configs: Sequence[Config],
+    train: compile.Program | None = None,
+    *,
+    begins: bool = False,
 ) -> Programs:
-    """Compile the programs; `train` may be compiled already."""
+    """Compile the programs; `train` may be compiled already. `begins`: those of the start too."""
     if train is None:
         check_rollout(layout, configs[0])
     train = train or compile_training(layout, configs)
     policy = state_shapes(layout, configs).agent.policy
 
-    def keys() -> jax.Array:
-        streams = build.random_streams([config.arch.seed for config in configs])
-        return place_keys(layout, streams[2])
-
-    placed = jax.eval_shape(keys)
-    return Programs(
-        train=train, evaluate=compile_evaluation(layout.system, policy, placed, configs[0])
-    )
+    seeds = jax.ShapeDtypeStruct((len(configs),), jnp.uint32)
+    placed = jax.eval_shape(partial(arranged_keys, layout, False), seeds, 0)
+    if is_simulated(layout.system.env):
+        evaluate = compile_evaluation(layout.system, policy, placed, configs[0])
+    else:
+        evaluate = _compile_members(layout, configs, play, policy, placed)
+    return Programs(train, evaluate, *(compile_first(layout, configs) if begins else ()))
 
 
 def compile_evaluation(
@@ -168,16 +178,43 @@ def check_memory(layout: Layout, config: Config, *programs: compile.Program) -> 
 
 
 def warm_up(
-    layout: Layout, config: Config, state: LearnerState, train: compile.Program
+    layout: Layout, configs: Sequence[Config], state: LearnerState, train: compile.Program
 ) -> LearnerState:
     """Run the rollouts that only fill the observation statistics, if any; return the state."""
     if not layout.plan.warmup_rollouts:
         return state
     if isinstance(train.call, training.Training):
-        return train.call.warm_up(state, layout.plan.warmup_rollouts, config.arch.compiler)
+        return train.call.warm_up(state, layout.plan.warmup_rollouts, configs[0].arch.compiler)
     count = layout.place_count(layout.plan.warmup_rollouts)
-    warm_up = partial(warm_up_members, layout.system)
-    return _compile(config, warm_up, state, count, donate=(0,)).call(state, count)
+    program = _compile_members(layout, configs, fill, state, count, shared=1, donate=(0,))
+    return program.call(state, count)
+
+
+def _compile_members(
+    layout: Layout,
+    configs: Sequence[Config],
+    phase: Callable[..., Any],
+    *args: PyTree,
+    shared: int = 0,
+    donate: tuple[int, ...] = (),
+) -> compile.Program:
+    """Compile a phase of all members, each with its own `build.env_values`, if it has any.
+
+    The last `shared` arguments are the same for all members.
+    """
+    values = build.env_values(layout.system, configs)
+    if not values:
+        members = partial(vmap_members(phase, shared=shared), layout.system)
+        return _compile(configs[0], members, *args, donate=donate)
+
+    def of_member(system: System, values: build.EnvValues, *args: PyTree) -> PyTree:
+        return phase(build.with_values(system, values), *args)
+
+    placed = layout.place_agents(values)
+    members = partial(vmap_members(of_member, shared=shared), layout.system)
+    donate = tuple(number + 1 for number in donate)
+    program = _compile(configs[0], members, placed, *args, donate=donate)
+    return dataclasses.replace(program, call=partial(program.call, placed))
 
 
 def _memory_limit(layout: Layout) -> int | None:

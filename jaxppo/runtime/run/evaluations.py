@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxppo.algorithms.evaluation import FIRST, Episodes, evaluation_streams
-from jaxppo.runtime.programs import build
+from jaxppo.algorithms.evaluation import FIRST, Episodes
 from jaxppo.runtime.programs.evaluating import evaluate, judged_by, score
 from jaxppo.runtime.programs.placement import State
 from jaxppo.runtime.run.parts import Run
@@ -42,7 +41,7 @@ def conclude(run: Run, state: State) -> None:
     run.fail({i: reason for i in run.active if not run.members[i].facts.best})
     scores = {i: run.members[i].facts.best for i in run.active}
     if run.config.arch.absolute_metric and scores:
-        played = _play(run, state.best, build.random_streams(_seeds(run))[3], 10)
+        played = _play(run, state.best, None)
         scores = {
             i: {
                 **_score(run, played, i, run.members[i].facts.best["steps"]),
@@ -74,8 +73,7 @@ def _evaluate(
     run: Run, policy: Policy, block: int, diverged: Container[int] = ()
 ) -> tuple[dict[int, float], np.ndarray]:
     """Evaluate and write; return the members' scores and which slots improved, `[P]` bool."""
-    streams = evaluation_streams(build.random_streams(_seeds(run))[2], block)
-    played = _play(run, policy, streams)
+    played = _play(run, policy, block)
     common = {"last": run.progress.is_over}
     found = {
         i: {**_score(run, played, i, run.progress.steps), **common}
@@ -89,15 +87,14 @@ def _evaluate(
     return {i: each[judged_by(each)] for i, each in found.items()}, better
 
 
-def _seeds(run: Run) -> list[int]:
-    return [run.members[i].seed for i in run.layout.slots]
+def _play(run: Run, policy: Policy, number: int | None) -> _Played:
+    """Play episodes of all members; members fail if an action mask allows no action.
 
-
-def _play(run: Run, policy: Policy, keys: Any, times: int = 1) -> _Played:
-    """Play episodes of all members; members fail if an action mask allows no action."""
+    `number` is that of the evaluation; None: the absolute metric.
+    """
     before, began = run.programs.evaluation_restarts, time.perf_counter()
-    num = run.config.arch.num_eval_episodes
-    episodes = evaluate(run.layout, run.programs.evaluate, policy, keys, num, times)
+    num, seeds = run.config.arch.num_eval_episodes, [run.members[i].seed for i in run.layout.slots]
+    episodes = evaluate(run.layout, run.programs.evaluate, policy, seeds, number, num)
     counts, steps = np.sum(episodes.empty_masks, axis=1), run.progress.steps
     found = {
         i: run.members[i].diagnose_masks(int(counts[run.layout.row(i)]), steps) for i in run.active

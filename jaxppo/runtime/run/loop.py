@@ -76,7 +76,7 @@ def _run_together(jobs: Sequence[Job], fit: bool, caller: Caller) -> list[float 
         start = of_start(run.config, run.layout, run.progress.updates_per_block)
         run.events.write(dict.fromkeys(run.active, start), "start")
         with run.signals.ending(run.saver.wait):  # so far, there is nothing to save
-            run.compile(train)
+            run.compile(train, begins=resumed is None)
             state = _begin(run) if resumed is None else _go_on(run, *resumed, jobs)
             if found := profile(run.config, run.layout, run.programs, state.learner):
                 run.events.write({i: {"phases": found} for i in run.active}, "profile")
@@ -161,8 +161,9 @@ def _open(
 def _begin(run: Run) -> State:
     """Return the first state, after any warm-up; its policies stand in for the best ones."""
     configs = run.members.configs(run.layout.slots)
-    first = begin_from(run.layout, configs, place_start(run.layout, configs))
-    learner = warm_up(run.layout, run.config, first, run.programs.train)
+    first = place_start(run.layout, configs, run.programs.start)
+    first = begin_from(run.layout, configs, first)
+    learner = warm_up(run.layout, configs, first, run.programs.train)
     if run.selection.method != "none":
         run.write_selection(run.layout.slots)
     best = run.layout.copy(learner.agent.policy)

@@ -39,11 +39,11 @@ class Run:
         """Return the members in the program that have not failed."""
         return self.members.active(self.layout.slots)
 
-    def compile(self, train: compile.Program | None = None) -> None:
-        """Compile the programs of the present members; `train` may be compiled already."""
+    def compile(self, train: compile.Program | None = None, *, begins: bool = False) -> None:
+        """Compile the programs of the present members; arguments as of `compile_programs`."""
         self.close()
         configs = self.members.configs(self.layout.slots)
-        self.programs = compile_programs(self.layout, configs, train)
+        self.programs = compile_programs(self.layout, configs, train, begins=begins)
         self.is_compiled = True
         self.progress.compile_seconds += self.programs.seconds
         values = {**self.programs.describe(), "total_steps": self.layout.plan.total_steps}

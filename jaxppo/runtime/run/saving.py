@@ -109,6 +109,7 @@ def check_resume(
 ) -> Resumed:
     """Read the facts of each job's checkpoint.
 
+    If its environment changed, the best evaluation starts anew: returns do not compare.
     `ConfigError` or `CheckpointError` if they do not fit.
     """
     each = [RunFacts.of(one) for one in found]
@@ -121,7 +122,11 @@ def check_resume(
     together = dataclasses.replace(
         each[0],
         slots=[start + i for start, facts in zip(starts, each, strict=True) for i in facts.slots],
-        members=[member for facts in each for member in facts.members],
+        members=[
+            {**member, "best": {}} if has_other_env(facts.config, job.config) else member
+            for job, facts in zip(jobs, each, strict=True)
+            for member in facts.members
+        ],
         numbers={name: [x for facts in each for x in facts.numbers[name]] for name in numbers},
     )
     positions = [facts.positions for facts in each]
@@ -286,7 +291,7 @@ def read_state(resumed: Resumed, layout: Layout, members: Members) -> State:
     numbers = checkpoint.flatten(build.stacked_hyperparameters(configs, plan))
     absent = {f"[0].agent.hyperparameters{name}": np.asarray(x) for name, x in numbers.items()}
     learner, *others = jax.eval_shape(begin)
-    if has_other_env(resumed.facts.config, configs[0]):
+    if has_other_env(resumed.facts.config, members[0].config):  # both of the first job
         learner = dataclasses.replace(learner, acting=None)
     if not resumed.facts.updates:
         zero = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), (None, None, *others[1:]))
@@ -537,14 +542,9 @@ def keep_configs(jobs: Sequence[Job]) -> None:
 
 
 def load_members(resumed: Resumed, members: Members, selection: Selection) -> None:
-    """Restore the facts of members and their hyperparameters from a checkpoint.
-
-    If the environment changed, the best evaluation starts anew: returns do not compare.
-    """
+    """Restore the facts of members and their hyperparameters from a checkpoint."""
     for i, facts in enumerate(resumed.facts.members):
         members[i].facts = MemberFacts(**facts)
-        if has_other_env(resumed.facts.config, members[i].config):
-            members[i].facts = dataclasses.replace(members[i].facts, best={})
     selection.numbers = resumed.facts.numbers
 
 

@@ -1,7 +1,6 @@
 """Display a run: a progress bar on a terminal, plain lines elsewhere."""
 
 import math
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -125,7 +124,8 @@ def _compile(event: Event) -> list[str]:
         *([] if peak is None else [f"{peak / 2**20:.0f} MiB at peak"]),
     ]
     cost = f": {', '.join(costs)}, on each device" if costs else ""
-    parts = ", ".join(f"{name} {event[f'{name}_seconds']:.1f}" for name in ("train", "evaluate"))
+    names = [name for name in ("train", "evaluate", "start") if event.get(f"{name}_seconds")]
+    parts = ", ".join(f"{name} {event[f'{name}_seconds']:.1f}" for name in names)
     return [f"compiled in {event['seconds']:.1f} s ({parts}){cost}"]
 
 
@@ -331,11 +331,6 @@ def print_lines(*lines: str) -> None:
     """Print lines that are not events."""
     for line in lines:
         print(line, flush=True)
-
-
-def has_colours() -> bool:
-    """Return whether standard output is a terminal whose user wants colours (no-color.org)."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def print_table(title: str, rows: list[dict[str, Any]]) -> None:
