@@ -121,7 +121,7 @@ def test_copies_of_a_start_have_futures_of_their_own(resets: str, typed: bool) -
 
 WRONG = {  # what breaks the contract -> the promise, and part of the finding
     "WideState": ("forms", "float32[4]"),
-    "Entries": ("forms", "['x'] float32[2]"),
+    "Entries": ("forms", "['x']"),
     "FlagOfOne": ("forms", "terminated"),
     "FourValues": ("forms", "4 values"),
     "Branches": ("forms", "TracerBoolConversionError"),
