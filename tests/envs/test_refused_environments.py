@@ -93,7 +93,7 @@ PARAMS: list[tuple[dict[str, Any], str]] = [
     (moving({**START, "share": 2}), "env.curriculum.weight.share=2.0"),
     (shown(curriculum={"wait": START}), "env.curriculum.wait"),
     ({"name": "DeepSea-bsuite", "randomize": {"unscaled_move_cost": [0, 1]}}, "env.randomize"),
-    ({"name": "Acrobot-v1", "randomize": {"available_torque": [1, 2]}}, "does not run under jax"),
+    ({"name": "Acrobot-v1", "randomize": {"available_torque": [1, 2]}}, "available_torque"),
     (of("own_envs.Count", randomize={"weight": [1, 2]}), "env.randomize={'weight': [1, 2]}"),
     (of("envs.Sized", randomize={"num_values": [1, 2]}), "envs.Sized"),
 ]
