@@ -19,13 +19,6 @@ class Shape(Clock):
         return (jnp.concatenate([obs, obs]), *rest)
 
 
-class Space(Clock):
-    """An action space of no known kind."""
-
-    def action_space(self, params: Any) -> Any:
-        return jax.random.key
-
-
 class Forgets(Clock):
     """Loses the true successor: what it reports is the next episode's first observation."""
 
@@ -81,20 +74,6 @@ class Beyond(Clock):
     def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
         obs, state, reward, *rest = super().step_env(key, state, action, params)
         return (obs, state, reward + jnp.arange(3.0)[state.time], *rest)
-
-
-class NoActions(Clock):
-    """A space without values."""
-
-    def action_space(self, params: Any) -> Any:
-        return spaces.Discrete(0)
-
-
-class UpsideDown(Clock):
-    """Bounds that no number lies between."""
-
-    def observation_space(self, params: Any) -> Any:
-        return spaces.Box(1.0, 0.0, (2,))
 
 
 class LimitInDone(Clock):
@@ -178,13 +157,6 @@ class NoTime(Clock):
 
     def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
         return jnp.zeros(2), state, 0.0, False, {}
-
-
-class ParamsMethod(Clock):
-    """Has a method where gymnax has a property."""
-
-    def default_params(self) -> Params:  # type: ignore[override]
-        return Params()
 
 
 class SpaceProperty(Clock):

@@ -102,12 +102,6 @@ class WideState(Count):
         return jnp.concatenate([state, state]), *rest
 
 
-class Halves(Count):
-    def reset(self, key: jax.Array) -> Any:
-        state, obs = super().reset(key)
-        return state, obs.astype(jnp.float16)
-
-
 class Entries(Count):
     def step(self, *args: Any) -> Any:
         state, obs, *rest = super().step(*args)
@@ -120,20 +114,9 @@ class FlagOfOne(Count):
         return state, obs, reward, terminated[None], truncated
 
 
-class FlagOfFloats(Count):
-    def step(self, *args: Any) -> Any:
-        state, obs, reward, terminated, truncated = super().step(*args)
-        return state, obs, reward, terminated.astype(jnp.float32), truncated
-
-
 class FourValues(Count):
     def step(self, *args: Any) -> Any:
         return super().step(*args)[:4]
-
-
-class Raises(Count):
-    def reset(self, key: jax.Array) -> Any:
-        raise RuntimeError("two\nlines")
 
 
 class Branches(Count):
@@ -157,10 +140,6 @@ class Random(Count):
 
 class NoSpace(Count):
     action_space = (2, "two")
-
-
-class NoLimit(Count):
-    time_limit = 2.5
 
 
 class Given(Count):
@@ -204,15 +183,6 @@ class Arrivals(Count):
     def step(self, key: jax.Array, *args: Any) -> Any:
         state, obs, reward, *flags = super().step(key, *args)
         return state, obs, reward + jax.random.poisson(key, 1.0), *flags
-
-
-class Searches(Count):
-    """Has such a loop under a `vmap` of its own."""
-
-    def step(self, *args: Any) -> Any:
-        state, obs, reward, *flags = super().step(*args)
-        found = jax.vmap(lambda n: jax.lax.while_loop(lambda x: x < n, lambda x: x + 1, 0))
-        return state, obs, reward + found(jnp.arange(2))[1], *flags
 
 
 class Late(Count):

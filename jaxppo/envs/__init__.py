@@ -1,12 +1,10 @@
 """Environments: one adapter per library, each imported only when it is used."""
 
-import contextlib
 import dataclasses
 import difflib
 import importlib
 import importlib.metadata
 import importlib.util
-import math
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -19,7 +17,7 @@ import numpy as np
 from jaxppo.config.fields import ConfigError, check
 from jaxppo.config.importing import load
 from jaxppo.config.messages import installing, named, of_gymnasium
-from jaxppo.config.schema import LIBRARIES, EnvConfig
+from jaxppo.config.schema import LIBRARIES, ArchConfig, EnvConfig
 from jaxppo.envs.ranges import check_known, evaluation_config, kind_of
 from jaxppo.simulators.faults import ANY_ERROR
 from jaxppo.types import Environment, describe
@@ -99,14 +97,14 @@ def _shown(config: EnvConfig, env: Environment) -> Environment:
 
 def way_out(config: EnvConfig) -> str:
     """Return what to do about an environment that does not keep the contract."""
-    if config.target is not None:
-        return "it must keep the contract of docs/environments.md"
-    versions = []
-    for each in (config.library, "jax"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # a folder on the path
-            versions.append(f"{each} {importlib.metadata.version(each)}")
-    fit = f"does {' fit '.join(versions)}?" if len(versions) > 1 else "do its versions fit?"
-    return f"{fit} Take other versions, or another environment"
+    if config.target is None:
+        return (
+            f"do the versions of {config.library} and jax fit? Take others, or another environment"
+        )
+    return (
+        "it must keep the contract of docs/environments.md, or be a class for gymnax 0.0.x with "
+        "env.gymnax_legacy=true"
+    )
 
 
 def outline(config: EnvConfig) -> tuple[str, str, int | None]:
@@ -178,13 +176,9 @@ def _adapter(config: EnvConfig) -> ModuleType:
         raise ConfigError(f"env.library={library}: is not installed; {installing(library)}")
     if library not in ("gymnax", "gymnasium", "envpool"):
         refuse_ranges(config, f"environments of {library}")
-    if library == "gymnax":
-        check_gymnax()
-    elif config.params and library not in ("craftax", "xminigrid"):
-        raise ConfigError(
-            f"env.params={config.params}: environments of {library} have none; what their "
-            "constructor takes goes into env.kwargs"
-        )
+    if library not in ("gymnax", "craftax", "xminigrid"):
+        why = f"environments of {library} have none; what their constructor takes goes into "
+        refuse(config, ["params"], f"{why}env.kwargs")
     try:
         return importlib.import_module(f"jaxppo.envs.{library}")
     except ConfigError:
@@ -203,25 +197,12 @@ def refuse_ranges(config: EnvConfig, owner: str) -> None:
     )
 
 
-def refuse(config: EnvConfig, names: Iterable[str], why: str) -> None:
+def refuse(section: EnvConfig | ArchConfig, names: Iterable[str], why: str) -> None:
     """Raise `ConfigError` if one of these settings is not as it is by default."""
-    default = EnvConfig()
+    default, group = type(section)(), "env" if isinstance(section, EnvConfig) else "arch"
     for name in names:
-        if (value := getattr(config, name)) != getattr(default, name):
-            raise ConfigError(f"env.{name}={value}: {why}")
-
-
-def check_gymnax() -> None:
-    """Raise `ConfigError` if another distribution has replaced gymnax by its own version."""
-    try:
-        version = importlib.metadata.version("stable-gymnax")
-    except importlib.metadata.PackageNotFoundError:
-        return
-    raise ConfigError(
-        f"stable-gymnax {version} is installed, which popgym-arcade brings: it writes a package "
-        "of its own over gymnax; pip uninstall popgym-arcade stable-gymnax, then pip install "
-        "--force-reinstall --no-deps gymnax, and keep popgym-arcade in another environment"
-    )
+        if (value := getattr(section, name)) != getattr(default, name):
+            raise ConfigError(f"{group}.{name}={value}: {why}")
 
 
 def unknown(config: EnvConfig, known: Iterable[str]) -> ConfigError:
@@ -248,16 +229,11 @@ def replace_params(name: str, params: Any, changes: dict[str, Any]) -> Any:
     typed = {k: v.item() if isinstance(v, np.generic) else v for k, v in changes.items()}
     for key, value in typed.items():
         check_known("env.params", key, name, known)
-        own = getattr(params, key)
-        other = value is None or isinstance(value, str | bool | list | dict)  # than a number
-        is_nan = isinstance(value, float) and math.isnan(value)
-        if type(own) in (int, float) and (other or is_nan):
-            raise ConfigError(f"env.params.{key}={value}: must be a number; {name} has {own}")
-        if isinstance(own, bool) and not isinstance(value, bool):
-            raise ConfigError(f"env.params.{key}={value}: must be true or false; {name} has {own}")
-        kind = kind_of(params, key)
-        if kind is not None:
-            typed[key] = check(f"env.params.{key}", value, kind, {"infinite": True})
+        own = type(getattr(params, key))
+        if own in (bool, int, float):
+            kind = bool if own is bool else kind_of(params, key)
+            number = check(f"env.params.{key}", value, kind or float, {"infinite": True})
+            typed[key] = value if kind is None else number
     return dataclasses.replace(params, **typed)
 
 
@@ -266,13 +242,10 @@ def _check_action_mask(entry: str | None, env: Environment) -> None:
     if entry in (None, "action_mask"):
         return
     space = env.observation_space
-    if not isinstance(space, dict):
+    entries = list(space) if isinstance(space, dict) else []
+    if entry not in entries:
+        has = f"it has {', '.join(map(str, entries))}" if entries else "it is no dict"
         raise ConfigError(
-            f"env.action_mask={entry}: the observation of {env.name} is not a dict with entries; "
-            "give null"
-        )
-    if entry not in space:
-        raise ConfigError(
-            f"env.action_mask={entry}: the observation of {env.name} has no such entry; it has "
-            f"{', '.join(map(str, space))}; give one of these or null"
+            f"env.action_mask={entry}: the observation of {env.name} has no such entry ({has}); "
+            "give one that it has, or null"
         )

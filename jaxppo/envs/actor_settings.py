@@ -8,7 +8,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.given import is_given
 from jaxppo.config.importing import is_installed
 from jaxppo.config.messages import installing
-from jaxppo.config.schema import ArchConfig, Config, EnvConfig
+from jaxppo.config.schema import Config, EnvConfig
 from jaxppo.envs import OF_SIMULATORS, is_simulated, refuse
 from jaxppo.types import Environment
 
@@ -30,9 +30,7 @@ def check(config: Config, env: Environment, num_envs: int, num_devices: int) -> 
     arch = config.arch
     if not is_simulated(env):
         why = f"{env.name} is written in JAX, so it steps in the compiled program; leave it out"
-        for name in (*OF_ACTORS, "act_on"):
-            if (value := getattr(arch, name)) != getattr(ArchConfig, name):
-                raise ConfigError(f"arch.{name}={value}: {why}")
+        refuse(arch, (*OF_ACTORS, "act_on"), why)
         refuse(config.env, OF_SIMULATORS, why)
         return
     if jax.distributed.is_initialized() and jax.process_count() > 1:
@@ -40,17 +38,11 @@ def check(config: Config, env: Environment, num_envs: int, num_devices: int) -> 
             f"{env.name}: is not written in JAX, and such a run is one process so far; set "
             "arch.distributed=null"
         )
-    for name in OF_ACTORS:
-        if (value := getattr(arch, name)) != getattr(ArchConfig, name) and not arch.actors:
-            raise ConfigError(
-                f"arch.{name}={value}: needs arch.actors=N, which collect while the learner "
-                "learns; leave it out"
-            )
-    if arch.actors_per_update is not None and arch.actors_wait != "first":
-        raise ConfigError(
-            f"arch.actors_per_update={arch.actors_per_update}: needs arch.actors_wait=first, since "
-            "an update otherwise waits for all actors; leave it out"
-        )
+    if not arch.actors:
+        refuse(arch, OF_ACTORS, "needs arch.actors=N, which collect while the learner learns")
+    if arch.actors_wait != "first":
+        why = "needs arch.actors_wait=first, since an update otherwise waits for all actors"
+        refuse(arch, ["actors_per_update"], why)
     if arch.actors_on == "ray":
         _check_ray(config, num_devices)
     if num_envs % (arch.rollouts_per_update * env.num_agents):

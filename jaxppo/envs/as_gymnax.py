@@ -11,7 +11,7 @@ from gymnax.environments.environment import Environment
 from jaxppo.config.fields import ConfigError
 from jaxppo.envs.episodes import stepped
 from jaxppo.envs.forms import returned
-from jaxppo.types import PyTree, pytree, zeros
+from jaxppo.types import PyTree, pytree
 
 LIMIT = "max_steps_in_episode"
 
@@ -35,10 +35,6 @@ class AsGymnax(Environment):  # type: ignore[misc]
     def is_truncated(self, state: State, params: Any) -> jax.Array:
         """Return whether the last step ended at the time limit."""
         return state.truncated
-
-    def time_limit_of(self, params: Any, action_space: PyTree) -> int | None:
-        """Return the time limit in steps; None if there is none."""
-        raise NotImplementedError
 
 
 class WithParams(AsGymnax):
@@ -78,7 +74,7 @@ class WithParams(AsGymnax):
         """Return the environment's own, of `types`."""
         return self._with(params).observation_space
 
-    def time_limit_of(self, params: Any, action_space: PyTree) -> int | None:
+    def time_limit_of(self, params: Any) -> int | None:
         """Return the time limit in steps; None if there is none."""
         limit = self._with(params).time_limit
         return None if limit is None else int(limit)
@@ -135,31 +131,10 @@ class Legacy(AsGymnax):
         """Return the environment's own."""
         return self._env.observation_space(params)
 
-    def time_limit_of(self, params: Any, action_space: PyTree) -> int | None:
-        """Return the time limit in steps; None if `done` does not depend on the parameter.
-
-        `ConfigError` if a limit was set that `done` does not hold, as in classes for gymnax 1.0.
-        """
-
-        def step(params: Any) -> str:
-            _, state = jax.eval_shape(self._env.reset_env, key, params)
-            taken = jax.make_jaxpr(lambda *x: self._env.step_env(*x, params))(key, state, action)
-            return str(taken)
-
-        key = jax.random.key(0)
-        action = jax.eval_shape(lambda: zeros(action_space))
+    def time_limit_of(self, params: Any) -> int | None:
+        """Return the time limit in steps; None for 1, the default of gymnax's parameters."""
         limit = getattr(params, LIMIT, None)
-        try:
-            is_read = limit is not None and step(params) != step(_with_later_limit(params))
-        except Exception:  # which the adapter's checks explain
-            return limit
-        if is_read or limit in (None, 1):  # 1: the default of gymnax's parameters
-            return limit if is_read else None
-        raise ConfigError(
-            f"env.gymnax_legacy=true: step_env of {self._name} does not read {LIMIT}={limit}, so "
-            "its done holds no time limit; leave gymnax_legacy out: gymnax 1.0 truncates there by "
-            "itself"
-        )
+        return None if limit in (None, 1) else int(limit)
 
 
 def _with_later_limit(params: Any) -> Any:

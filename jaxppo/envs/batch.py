@@ -12,7 +12,7 @@ from jaxppo.config.importing import imported
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import refuse, unknown
 from jaxppo.envs.gymnasium import names
-from jaxppo.envs.simulated import Simulated, check_running, pools, refuse_settings
+from jaxppo.envs.simulated import Simulated, check_settings, pools
 from jaxppo.simulators import making
 from jaxppo.simulators.batch import Batch, spaces_of, worlds_of
 from jaxppo.simulators.told import TEAM_RETURN
@@ -23,8 +23,7 @@ def make(config: EnvConfig) -> Simulated:
 
     A run calls `target(num_envs=N, **env.kwargs)` for as many worlds as it needs.
     """
-    refuse_settings(config)
-    check_running(config)
+    check_settings(config)
     kwargs, name = dict(config.kwargs), str(config.target or config.name)
     if config.target is None:
         target: Any = gymnasium.make_vec

@@ -2,8 +2,7 @@
 
 import contextlib
 import dataclasses
-import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,9 +14,7 @@ from jax.experimental import checkify
 from jaxppo import envs
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
-from jaxppo.envs.episodes import Episodes
 from jaxppo.envs.forms import limits, line, problems
-from jaxppo.envs.teams import Teams, Whole
 from jaxppo.ops import actions
 from jaxppo.simulators.faults import SimulatorError
 from jaxppo.types import (
@@ -73,8 +70,7 @@ def check(config: EnvConfig, steps: int = 256) -> list[Check]:
     simulated = envs.is_simulated(env)
     try:
         found = [] if simulated else problems(env)
-        if config.target is None:
-            found = [f"{each}; {envs.way_out(config)}" for each in found]
+        found = [f"{each}; {envs.way_out(config)}" for each in found]
         checks = [*made, Check("forms", found, describe(env.observation_space))]
         play_it = _check_simulators if simulated else _check_play
         return checks if found else checks + list(play_it(env, config, steps))
@@ -84,39 +80,25 @@ def check(config: EnvConfig, steps: int = 256) -> list[Check]:
 
 def _check_play(env: Environment, config: EnvConfig, steps: int) -> Iterator[Check]:
     """Play the environment and check the results."""
-    mask = config.action_mask
-    keys = _keys(env)
-    rollout = partial(play, env, mask)
-    both = jax.jit(jax.vmap(partial(rollout, steps)))
-    twice = jnp.stack([keys, keys])
-    first, again = _numpy(both(twice)), _numpy(both(twice))
-    played = Played(*jax.tree.map(lambda x: x[0], first))
+    keys, num = _keys(env), min(FEW, steps)
+    rollout = jax.jit(partial(play, env, config.action_mask, steps))
+    first, again = _numpy(rollout(keys)), _numpy(rollout(keys))
+    traced_again = _numpy(jax.jit(partial(play, env, config.action_mask, num))(keys))
+    played = Played(*first)
     yield Check("runs", [], f"{steps} steps of {NUM_ENVS} environments, compiled")
     yield from _check_played(env, config, played)
-    yield _indices(config, steps, keys)
-    num = min(FEW, steps)
-    anew, alone = _numpy(
-        jax.jit(lambda k: (rollout(num, k), rollout(1, k[: env.num_agents])))(keys)  # traced again
-    )
+    yield _indices(env, config.action_mask, steps, keys)
     few = jax.tree.map(lambda x: x[:num], played.steps)
-    same = _equal(first, again) and _close((anew[0], anew[1]), (played.first_obs, few))
-    seen, differ = "two runs from one key", "two runs from one key differ"
-    if same:
-        yield Check("determinism", [], seen, list(_python_state(env)))
-    else:
-        yield Check("determinism", [differ], seen)
-    yield Check(
-        "vmap",
-        list(_mapped(env, first, played, alone)) if same else [],
-        "beside others, and mapped twice",
-        [] if same else [f"not checked, since {differ}"],
-    )
+    same = _equal(first, again) and _close(traced_again, (played.first_obs, few))
+    seen = "two runs from one key"
+    differs, hints = ([], list(_python_state(env))) if same else ([f"{seen} differ"], [])
+    yield Check("determinism", differs, seen, hints)
 
 
 def _check_played(env: Environment, config: EnvConfig, played: Played) -> Iterator[Check]:
     """Check what the steps returned."""
     yield Check("values", list(_values(env, played)), "finite, and within the spaces")
-    doubts = [*_doubts(env, config, played), *_unreached(env, config, played)]
+    doubts = list(_doubts(env, config, played, at_limit=True))
     yield Check("ends", list(_ends(env, played)), _describe_ends(env, played), doubts)
     count = int(played.over.sum())
     unseen = f"not checked, since no episode ended; raise steps={len(played.over)}"
@@ -248,73 +230,18 @@ def _fingerprint(value: Any) -> Any:
     return repr(value) if plain else id(value)
 
 
-def _indices(config: EnvConfig, steps: int, keys: jax.Array) -> Check:
+def _indices(env: Environment, mask: str | None, steps: int, keys: jax.Array) -> Check:
     """Check for array indices out of bounds: JAX reads the nearest element and drops writes."""
-    bare = _bare(config)
-    num_agents = bare.num_agents
-    if isinstance(bare, Teams):
-        bare, keys = bare.worlds, keys[::num_agents]
-
-    def start(key: jax.Array) -> tuple[PyTree, PyTree]:
-        """Return observation and state."""
-        if isinstance(bare, Episodes):
-            return bare.one.reset(key)[::-1]
-        return bare.env.reset(key, bare.params)
-
-    def draw(obs: PyTree, key: jax.Array) -> PyTree:
-        """Draw an action; of a world for each of its agents."""
-        if not isinstance(getattr(bare, "one", None), Whole):
-            return _random_action(bare.action_space, key, _entry(obs, config.action_mask))
-        each = partial(_random_action, bare.action_space)
-        return jax.vmap(each)(
-            jax.random.split(key, num_agents), _entry(obs.obs, config.action_mask)
-        )
-
-    def advance(carry: PyTree, key: jax.Array) -> tuple[PyTree, None]:
-        obs, state, time = carry
-        action_key, step_key, reset_key = jax.random.split(key, 3)
-        action = draw(obs, action_key)
-        if not isinstance(bare, Episodes):  # gymnax's step resets
-            obs, state, *_ = _step_of(bare.env)(step_key, state, action, bare.params)
-            return (obs, state, time), None
-        state, obs, _, terminated, truncated = bare.one.step(step_key, state, action)[:5]
-        over, time = terminated | truncated, time + 1
-        if bare.time_limit is not None:
-            over = over | (time >= bare.time_limit)
-        new = (*start(reset_key), jnp.zeros_like(time))
-        return jax.tree.map(partial(jnp.where, over), new, (obs, state, time)), None
-
-    def episodes(key: jax.Array) -> PyTree:
-        return jax.lax.scan(advance, (*start(key), jnp.int32(0)), jax.random.split(key, steps))[0]
-
-    seen = "no array is indexed beyond its ends"
+    checked = checkify.checkify(partial(play, env, mask, steps), errors=checkify.index_checks)
     try:
-        # One after another, since checkify takes no `while` loop under `vmap`
-        each = partial(jax.lax.map, episodes)
-        error, _ = jax.jit(checkify.checkify(each, errors=checkify.index_checks))(keys)
-        message = error.get()
+        message = jax.jit(checked)(keys)[0].get()
     except Exception as error:  # checkify does not support every operation
         return Check("indices", [], "", [f"not checked: {line(error)}"])
-    if message is None:
-        return Check("indices", [], seen)
-    first = message.splitlines()[0].strip().rstrip(".")
-    return Check(
-        "indices",
-        [],
-        seen,
-        [f"{first}: JAX reads the nearest element there and writes none; is that meant?"],
-    )
-
-
-def _step_of(env: Any) -> Callable[..., Any]:
-    """Return the step of gymnax's interface without its `jit`, in which parameters are unknown."""
-    own = getattr(type(env), "step", None)
-    return env.step if own is None else partial(inspect.unwrap(own), env)
-
-
-def _bare(config: EnvConfig) -> Any:
-    """Return the environment of an adapter, without what shows its observations otherwise."""
-    return envs.build(dataclasses.replace(config, mask=[], frame_stack=1, extras=[]))
+    hints = []
+    if message is not None:
+        first = message.splitlines()[0].strip().rstrip(".")
+        hints = [f"{first}: JAX reads the nearest element there and writes none; is that meant?"]
+    return Check("indices", [], "no array is indexed beyond its ends", hints)
 
 
 def play(
@@ -433,12 +360,17 @@ def _ends(env: Environment, played: Played) -> Iterator[str]:
         )
 
 
-def _doubts(env: Environment, config: EnvConfig, played: Played) -> Iterator[str]:
-    """Yield what is probably not meant about the time limit."""
+def _doubts(
+    env: Environment, config: EnvConfig, played: Played, *, at_limit: bool = False
+) -> Iterator[str]:
+    """Yield what is probably not meant about the time limit; `at_limit`: also if it is not seen."""
     limit, terminated = env.time_limit, played.steps.terminated
     if limit is None:
         return
-    bare = None if envs.is_simulated(env) else _bare(config)
+    bare = None
+    if not envs.is_simulated(env):
+        plain: Any = {"mask": [], "frame_stack": 1, "extras": [], "randomize": {}, "curriculum": {}}
+        bare = envs.build(dataclasses.replace(config, **plain))
     params = getattr(bare, "params", None)  # of gymnax's interface
     if limit == 1:
         if getattr(bare, "inherits_limit", False) and not np.all(terminated):
@@ -448,10 +380,11 @@ def _doubts(env: Environment, config: EnvConfig, played: Played) -> Iterator[str
                 f"{type(params).__name__}"
             )
         return
-    late = None if params is None else _terminated_late(bare, config)
-    if late is None:
-        reached = _lengths(played) == limit
-        late = bool(reached.any() and np.all((terminated & played.steps.truncated)[reached]))
+    late, reached = None, _lengths(played) == limit
+    if params is not None:
+        late = _terminated_late(bare, config)
+    if late is None and reached.any():
+        late = bool(np.all((terminated & played.steps.truncated)[reached]))
     if late:
         flag, way_out = "terminated of step", ""
         if params is not None:
@@ -462,41 +395,32 @@ def _doubts(env: Environment, config: EnvConfig, played: Played) -> Iterator[str
             "nothing is bootstrapped there; is that meant? If only time ends it, leave the limit "
             f"out of the {flag}{way_out}"
         )
-
-
-def _unreached(env: Environment, config: EnvConfig, played: Played) -> Iterator[str]:
-    """Yield that the time limit was not seen at work, unless a step at it can be tried."""
-    limit = env.time_limit
-    if limit is None or (_lengths(played) == limit).any():
-        return
-    bare = None if envs.is_simulated(env) else _bare(config)
-    if getattr(bare, "params", None) is None or _terminated_late(bare, config) is None:
+    elif late is None and at_limit:
         yield (
             f"not checked at the time limit of {limit:,} steps, which no episode reached; raise "
             f"steps={len(played.over)}"
         )
 
 
-def _terminated_late(bare: Any, config: EnvConfig) -> bool | None:
+def _terminated_late(env: Any, config: EnvConfig) -> bool | None:
     """Return whether steps of gymnax's interface terminate at the time limit, and only there.
 
     The same first states take one step at time 0 and at the last one. None: states have no time.
     """
-    keys = jax.random.split(jax.random.key(0), NUM_ENVS)
 
-    def ends(key: jax.Array) -> Any:
-        obs, state = bare.env.reset(key, bare.params)
-        action = _random_action(bare.action_space, key, _entry(obs, config.action_mask))
-        late = dataclasses.replace(state, time=jnp.full_like(state.time, bare.time_limit - 1))
-        step = _step_of(bare.env)
-        return [step(key, x, action, bare.params)[3:5] for x in (state, late)]
+    def ends(keys: jax.Array) -> Any:
+        state, obs = env.reset(keys)
+        draw = jax.vmap(partial(_random_action, env.action_space))
+        action = draw(keys, _entry(obs, config.action_mask))
+        late = dataclasses.replace(state, time=jnp.full_like(state.time, env.time_limit - 1))
+        return [env.step(keys, x, action)[1] for x in (state, late)]
 
     try:
-        flags = jax.tree.map(lambda x: np.asarray(x, bool), jax.jit(jax.vmap(ends))(keys))
+        early, late = _numpy(jax.jit(ends)(_keys(env)))
     except Exception:  # states without `time`, or such that cannot be set
         return None
-    (early, _), (terminated, truncated) = flags
-    return bool(not early.all() and np.all((terminated & truncated)[~early]))
+    goes_on = ~early.terminated
+    return bool(goes_on.any() and np.all((late.terminated & late.truncated)[goes_on]))
 
 
 def _describe_ends(env: Environment, played: Played) -> str:
@@ -538,20 +462,6 @@ def _mask(env: Environment, mask: str | None, played: Played) -> Iterator[str]:
             return
         if empty.any():
             yield f"{mask}: allows nothing in {empty.sum()} of {empty.size} observations"
-
-
-def _mapped(env: Environment, first: PyTree, played: Played, alone: PyTree) -> Iterator[str]:
-    """Yield errors if an environment depends on those that run beside it."""
-    one, other = (jax.tree.map(lambda x, i=i: x[i], first) for i in (0, 1))
-    if not _close(one, other):
-        yield "the same environments mapped twice with vmap differ"
-    num = env.num_agents
-    step = jax.tree.map(lambda x: x[:1, :num], played.steps)
-    parts = ("final_observation", "reward", "terminated", "truncated")
-    lone, wanted = ([getattr(x, part) for part in parts] for x in (alone[1], step))
-    first_obs = jax.tree.map(lambda x: x[:num], played.first_obs)
-    if not _close((alone[0], lone), (first_obs, wanted)):
-        yield "an environment alone is not what it is beside others with the same keys"
 
 
 def _equal(one: PyTree, other: PyTree) -> bool:

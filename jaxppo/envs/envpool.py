@@ -11,7 +11,7 @@ import numpy as np
 from jaxppo.config.fields import MAX_INT, ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import OF_SIMULATORS, refuse
-from jaxppo.envs.simulated import Simulated, refuse_settings
+from jaxppo.envs.simulated import Simulated, check_settings
 from jaxppo.envs.told import refuse_untold
 from jaxppo.simulators import told
 from jaxppo.simulators.envpool import EnvPool
@@ -29,13 +29,13 @@ def make(config: EnvConfig) -> Simulated:
     Its `xla()` is not used: for a simulator that takes longer than CartPole it is no faster, and
     it can neither be mapped over members nor take the seeds of episodes.
     """
-    refuse_settings(config)
     refuse(
         config,
         OF_SIMULATORS,
         "is for env.library=gymnasium; EnvPool has threads of its own, and env.kwargs.num_threads "
         "sets their number",
     )
+    check_settings(config)
     name, kwargs = str(config.name), dict(config.kwargs)
 
     def pool(seeds: list[int]) -> Any:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
-from jaxppo.envs.forms import mismatch, returned
+from jaxppo.envs.forms import differences, returned
 from jaxppo.envs.told import chosen
 from jaxppo.kernels import random_bits
 from jaxppo.kernels.costs import is_cheap
@@ -220,8 +220,8 @@ def renew(
         num = -(-over.size // ratio)
         starts = make(part(key[:num], 1))
         for what, start, then in zip(("observation", "state"), starts, after, strict=True):
-            if wrong := mismatch(what, start, then):
-                raise ConfigError(wrong)
+            if wrong := differences(f"step: {what}", then, start, "reset"):
+                raise ConfigError(wrong[0])
         if ratio > 1:
             turn = (jnp.cumsum(over) - 1) % num
             starts = jax.tree.map(lambda x: x[turn], starts)

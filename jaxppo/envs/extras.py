@@ -52,19 +52,13 @@ class Extras(Wrapper):
     """
 
     def __init__(self, env: Environment, names: tuple[str, ...]) -> None:
-        unknown = [name for name in names if name not in NAMES]
-        if unknown:
-            raise ConfigError(
-                f"env.extras=[{', '.join(names)}]: there is no input {unknown[0]}; the choices: "
-                f"{', '.join(NAMES)}"
-            )
         space = env.observation_space
         own = space if isinstance(space, dict) else {"observation": space}
-        clash = [name for name in names if name in own]
-        if clash:
+        free = [name for name in NAMES if name not in own]
+        if wrong := [name for name in names if name not in free]:
             raise ConfigError(
-                f"env.extras=[{', '.join(names)}]: {env.name} has an entry {clash[0]} in its "
-                f"observation already; leave {clash[0]} out"
+                f"env.extras=[{', '.join(names)}]: the observation of {env.name} can have "
+                f"{', '.join(free)}, and not {wrong[0]}"
             )
         added = {
             "last_action": jax.tree.map(_input_space, env.action_space, is_leaf=is_space),

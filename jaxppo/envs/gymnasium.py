@@ -11,7 +11,7 @@ import gymnasium
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import unknown
-from jaxppo.envs.simulated import Simulated, check_running, pools, refuse_settings
+from jaxppo.envs.simulated import Simulated, check_settings, pools
 from jaxppo.envs.told import refuse_untold
 from jaxppo.simulators import making, told
 
@@ -43,8 +43,7 @@ def make(config: EnvConfig) -> Simulated:
 
 def simulated(name: str | None, factory: Callable[..., Any], config: EnvConfig) -> Simulated:
     """Describe the environments that `factory()` makes, by making one; None: with its own name."""
-    refuse_settings(config)
-    check_running(config)
+    check_settings(config)
     one = factory()
     spec = getattr(one, "spec", None)
     name = name or getattr(spec, "id", None) or type(getattr(one, "unwrapped", one)).__name__

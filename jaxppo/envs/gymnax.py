@@ -1,11 +1,8 @@
 """Adapter of gymnax: its registered environments and any class with its interface."""
 
-import contextlib
 import copy
 import dataclasses
-import inspect
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,16 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.config.fields import ConfigError
-from jaxppo.config.messages import raised
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import replace_params
 from jaxppo.envs.episodes import ended, part, renew
 from jaxppo.envs.forms import bound_of, integers, line, returned
 from jaxppo.envs.later import imported_later
 from jaxppo.envs.ranges import Range, ranges
-from jaxppo.envs.told import UntoldError, chosen
+from jaxppo.envs.told import chosen
 from jaxppo.kernels import random_bits
-from jaxppo.types import Box, Discrete, PyTree, RunProgress, TimeStep, is_space, zeros
+from jaxppo.types import Box, Discrete, PyTree, RunProgress, TimeStep, is_space
 
 with imported_later(  # gymnax's drawing libraries, which take 1.2 of 1.3 seconds to import
     *("seaborn", "matplotlib", "matplotlib.pyplot", "matplotlib.animation", "matplotlib.colors")
@@ -40,31 +36,6 @@ RESET = "observation, state (gymnax 1.0)"
 OLDER = "a class written for gymnax 0.0.x needs env.gymnax_legacy=true"
 STEP = f"observation, state, reward, terminated, truncated, info (gymnax 1.0; {OLDER})"
 STEP_ENV = "observation, state, reward, terminated, info (gymnax 1.0)"
-# What a user's class must do if such a method of gymnax's base class fails
-_WAYS_OUT = {
-    "is_terminated": "define it: whether the task has ended, without the time limit",
-    "is_truncated": "define it, or have state.time and params.max_steps_in_episode",
-    "step": "step_env must return observation, state, reward, terminated, info",
-}
-
-
-@contextlib.contextmanager
-def _explained(prefix: str = "") -> Iterator[None]:
-    """Say what gymnax 1.0 wants of a user's class where its base class or a wrapper fails."""
-    try:
-        yield
-    except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        lacks = isinstance(error, NotImplementedError) or last.name in _WAYS_OUT
-        if lacks and last.filename == inspect.getsourcefile(Environment):
-            _, *arguments = inspect.signature(getattr(Environment, last.name)).parameters
-            where = f"{last.name}({', '.join(arguments)}) of gymnax 1.0 raises {line(error)}"
-            way_out = f"{_WAYS_OUT.get(last.name, 'define it')}; {OLDER}"
-        elif "values to unpack" in str(error):
-            where, way_out = raised(error), f"step returns {STEP}"
-        else:
-            raise
-        raise ConfigError(f"{prefix}{where}; {way_out}") from error
 
 
 class GymnaxEnvironment:
@@ -89,22 +60,15 @@ class GymnaxEnvironment:
         self._metrics = config.metric_kinds
         self.env = env
         self.params = params
-        with _explained(f"{name}: "):
-            own = getattr(type(env), "reset", None) is not Environment.reset
-            reset = "reset" if own else "reset_env"  # which gymnax's reset calls
-            key = jax.eval_shape(jax.random.key, 0)
-            start = jax.eval_shape(lambda key: getattr(env, reset)(key, params), key)
-            example, _ = returned(f"{name}: {reset}", start, RESET)
-            observations, actions = (
-                _space(name, env, part, params) for part in ("observation_space", "action_space")
-            )
-        self.observation_space = _observation_space(observations, example)
-        self.action_space = _action_space(actions)
+        own = getattr(type(env), "reset", None) is not Environment.reset
+        reset = "reset" if own else "reset_env"  # which gymnax's reset calls
+        key = jax.eval_shape(jax.random.key, 0)
+        start = jax.eval_shape(lambda key: getattr(env, reset)(key, params), key)
+        example, _ = returned(f"{name}: {reset}", start, RESET)
+        observations, actions = env.observation_space(params), env.action_space(params)
+        self.observation_space = space_of(observations, example)
+        self.action_space = space_of(actions)
         limit = getattr(params, "max_steps_in_episode", None)
-        if limit is not None and (limit < 1 or limit != int(limit)):
-            raise ConfigError(
-                f"env.params.max_steps_in_episode={limit}: must be an integer, at least 1"
-            )
         self.time_limit = None if limit is None else int(limit)
 
     @property
@@ -114,7 +78,6 @@ class GymnaxEnvironment:
         owner = next((c for c in classes if "max_steps_in_episode" in vars(c)), None)
         return owner is EnvParams and self.time_limit == 1
 
-    @_explained()
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
         """Map `[B]` keys to (state `[B, ...]`, observation `[B, O...]`)."""
         obs, state = returned("reset", jax.vmap(self.env.reset, (0, None))(key, self.params), RESET)
@@ -128,7 +91,6 @@ class GymnaxEnvironment:
         """Return the state of one environment after a step, without an auto-reset."""
         return self.env.step_env(jax.random.split(key)[0], state, action, self.params)[1]
 
-    @_explained()
     def step(self, key: jax.Array, state: PyTree, action: PyTree) -> tuple[PyTree, TimeStep]:
         """Take one auto-reset step of `B` environments; rewards become float32.
 
@@ -213,9 +175,7 @@ class Randomized(GymnaxEnvironment):
             )
         self._ranges = ranges
         self._moves = any(each.moves for each in ranges.values())
-        self._check_traced()
 
-    @_explained()
     def reset(self, key: jax.Array) -> tuple[RandomizedState, PyTree]:
         """Map `[B]` keys to (state `[B, ...]`, observation `[B, O...]`), `begins` in the run."""
         share = jnp.full(key.shape, self.begins, jnp.float32)
@@ -224,7 +184,6 @@ class Randomized(GymnaxEnvironment):
         obs, (inner, values) = self._start(self.env.reset, key, draws, progress)
         return RandomizedState(inner=inner, values=values, draws=draws, progress=progress), obs
 
-    @_explained()
     def step(
         self, key: jax.Array, state: RandomizedState, action: PyTree
     ) -> tuple[RandomizedState, TimeStep]:
@@ -289,23 +248,6 @@ class Randomized(GymnaxEnvironment):
         obs, inner = jax.vmap(start)(key, values)
         return obs, (inner, values)
 
-    def _check_traced(self) -> None:
-        """Raise `ConfigError` for a parameter that must be known when the program is compiled."""
-        every = self._ranges
-        for name, one in every.items():
-            self._ranges = {name: one}
-            try:
-                state, _ = jax.eval_shape(self.reset, (keys := jax.random.split(jax.random.key(0))))
-                jax.eval_shape(self.step, keys, state, zeros(self.action_space, keys.shape))
-            except UntoldError:
-                raise
-            except Exception as error:  # an environment may raise anything while it is traced
-                raise ConfigError(
-                    f"env.randomize.{name}: {self.name} does not run with a {name} that varies "
-                    f"({line(error)}); set env.params.{name} to a number"
-                ) from error
-        self._ranges = every
-
 
 def names() -> list[str]:
     """Return the names of all registered environments."""
@@ -335,19 +277,8 @@ def adapt(name: str, env: Any, params: Any, config: EnvConfig) -> GymnaxEnvironm
     if vary:
         made = Randomized(name, env, params, config, vary)
     if isinstance(env, AsGymnax):
-        made.time_limit = env.time_limit_of(params, made.action_space)
+        made.time_limit = env.time_limit_of(params)
     return made
-
-
-def _space(name: str, env: Any, part: str, params: Any) -> Any:
-    """Return a space of gymnax."""
-    method = getattr(env, part)
-    if not callable(method):
-        raise ConfigError(
-            f"{name}: {part} is an attribute, {type(method).__name__}, but in gymnax a method: "
-            f"def {part}(self, params)"
-        )
-    return method(params)
 
 
 def _kind(space: Any) -> str:
@@ -356,59 +287,44 @@ def _kind(space: Any) -> str:
     return next((name for name in names if name in ("Discrete", "Box", "Dict", "Tuple")), "")
 
 
-def _observation_space(space: Any, example: Any) -> PyTree:
-    """Convert a gymnax space; shapes and data types are those of `example`."""
+def space_of(space: Any, example: Any = None) -> PyTree:
+    """Convert a space of gymnax or JaxMARL.
+
+    That of an observation has the shapes and data types of `example`. Without one it is of an
+    action, where floats are float32, and integers in a box and counts become `MultiDiscrete`.
+    """
     if _is_ours(space):
         return space
     kind = _kind(space)
-    if kind == "Dict":
-        return {key: _observation_space(part, example[key]) for key, part in space.spaces.items()}
-    if kind == "Tuple":
-        return tuple(map(_observation_space, space.spaces, example))
+    if kind in ("Dict", "Tuple"):
+        parts = space.spaces if kind == "Dict" else dict(enumerate(space.spaces))
+        found = {
+            key: space_of(part, None if example is None else example[key])
+            for key, part in parts.items()
+        }
+        return found if kind == "Dict" else tuple(found.values())
     if kind == "Discrete":
-        return _discrete(space)
-    if kind == "Box":
+        return Discrete(int(space.n), int(getattr(space, "start", 0)))
+    if kind == "Box" and example is not None:
         dtype = jnp.dtype(example.dtype).name
         return Box(tuple(example.shape), dtype, bound_of(space.low), bound_of(space.high))
-    raise _unknown_space("observation", "Discrete, Box, Dict, Tuple", space)
-
-
-def _action_space(space: Any) -> PyTree:
-    """Convert a gymnax space; an integer Box and spaces with `nvec` become `MultiDiscrete`."""
-    if _is_ours(space):
-        return space
-    kind = _kind(space)
-    if kind == "Dict":
-        return {key: _action_space(part) for key, part in space.spaces.items()}
-    if kind == "Tuple":
-        return tuple(map(_action_space, space.spaces))
-    if kind == "Discrete":
-        return _discrete(space)
     if kind == "Box":
-        shape = tuple(space.shape)
-        low, high = (np.broadcast_to(bound, shape) for bound in (space.low, space.high))
+        low, high = (np.broadcast_to(bound, space.shape) for bound in (space.low, space.high))
         if jnp.issubdtype(space.dtype, jnp.floating):
-            return Box(shape, "float32", bound_of(low), bound_of(high))
+            return Box(tuple(space.shape), "float32", bound_of(low), bound_of(high))
         return integers(space, low, high)
-    if hasattr(space, "nvec"):
-        size = np.asarray(space.nvec)
-        low = np.broadcast_to(getattr(space, "start", 0), size.shape)
-        return integers(space, low, low + size - 1)
-    raise _unknown_space("action", "Discrete, MultiDiscrete, Box, Dict, Tuple", space)
+    sizes = getattr(space, "nvec", getattr(space, "num_categories", None))
+    if sizes is not None and example is None:
+        low = np.broadcast_to(getattr(space, "start", 0), np.shape(sizes))
+        return integers(space, low, low + np.asarray(sizes) - 1)
+    what, more = ("observation", "") if example is not None else ("action", "MultiDiscrete, ")
+    raise ConfigError(
+        f"env: the {what} space {line(space)} is not one of Discrete, {more}Box, Dict, Tuple; wrap "
+        "the environment so that it offers one of these"
+    )
 
 
 def _is_ours(space: Any) -> bool:
     """Return whether a space is one of `types`, or a dict or tuple of these."""
     leaves = jax.tree.leaves(space, is_leaf=is_space)
     return bool(leaves) and all(map(is_space, leaves))
-
-
-def _discrete(space: Any) -> Discrete:
-    return Discrete(int(space.n), int(getattr(space, "start", 0)))
-
-
-def _unknown_space(what: str, known: str, space: Any) -> ConfigError:
-    return ConfigError(
-        f"env: the {what} space {line(space)} is not one of {known}; wrap the environment so "
-        "that it offers one of these"
-    )

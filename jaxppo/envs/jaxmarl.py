@@ -8,12 +8,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.messages import installing
-from jaxppo.envs.forms import bound_of, box_of, line
-from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, Space
+from jaxppo.envs.forms import box_of, line, some_legal
+from jaxppo.envs.gymnax import space_of
+from jaxppo.types import Box, Discrete, PyTree
 
 
 class JaxMARL:
@@ -42,7 +42,9 @@ class JaxMARL:
         if self.time_limit is not None:
             env.max_steps = self.time_limit + 1
         env = self._env
-        self.action_space = self._common(name, "actions", _spaces(env, self._agents))
+        self.action_space = self._common(
+            name, "actions", [space_of(env.action_space(x)) for x in self._agents]
+        )
         example, _ = jax.eval_shape(env.reset, jax.random.key(0))  # some spaces are of other shapes
         seen = self._common(name, "observations", [box_of(example[a]) for a in self._agents])
         size = self.num_agents * math.prod(seen.shape)
@@ -74,7 +76,7 @@ class JaxMARL:
         found = {"observation": each, "privileged_state": jnp.stack(whole)}
         if "action_mask" in self.observation_space:
             mask = self._stack(self._env.get_avail_actions(state)).astype(bool)
-            found["action_mask"] = mask | ~mask.any(-1, keepdims=True)  # of agents that are over
+            found["action_mask"] = some_legal(mask)  # of agents that are over
         return found
 
     def _stack(self, by_name: dict[str, Any]) -> jax.Array:
@@ -97,21 +99,3 @@ class JaxMARL:
                 f"for all needs one: {', '.join(map(str, dict.fromkeys(map(str, found))))}"
             )
         return found[0]
-
-
-def _spaces(env: Any, agents: list[str]) -> list[Space]:
-    return [_space(env.action_space(agent)) for agent in agents]
-
-
-def _space(space: Any) -> Space:
-    kind = type(space).__name__
-    if kind == "Discrete":
-        return Discrete(int(space.n))
-    if kind == "MultiDiscrete":
-        sizes = np.asarray(space.num_categories)
-        return MultiDiscrete(tuple(map(int, sizes.ravel())), sizes.shape)
-    if kind == "Box":
-        dtype = jnp.dtype(space.dtype).name
-        low, high = (np.broadcast_to(x, space.shape) for x in (space.low, space.high))
-        return Box(tuple(space.shape), dtype, bound_of(low), bound_of(high))
-    raise ConfigError(f"env: the space {line(space)} of JaxMARL is not supported")

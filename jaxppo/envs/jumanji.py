@@ -13,7 +13,7 @@ from jumanji.registration import registered_environments
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs.episodes import Episodes
-from jaxppo.envs.forms import box_of, line
+from jaxppo.envs.forms import box_of, integers, line, some_legal
 from jaxppo.envs.teams import Only, Teams
 from jaxppo.types import Box, Discrete, Environment, MultiDiscrete, PyTree, Space
 
@@ -68,8 +68,8 @@ class Jumanji:
     def _observe(self, step: Any) -> PyTree:
         obs = as_dict(step.observation)
         if isinstance(obs, dict) and "action_mask" in obs:
-            mask = obs["action_mask"].reshape(-1) if self._joint else obs["action_mask"]
-            obs["action_mask"] = mask | ~mask.any(-1, keepdims=True)
+            mask = obs["action_mask"]
+            obs["action_mask"] = some_legal(mask.reshape(-1) if self._joint else mask)
         return obs
 
 
@@ -114,8 +114,7 @@ class Agents:
     def _observe(self, step: Any) -> PyTree:
         obs = as_dict(step.observation)
         if "action_mask" in obs:
-            mask = obs["action_mask"]
-            obs["action_mask"] = mask | ~mask.any(-1, keepdims=True)
+            obs["action_mask"] = some_legal(obs["action_mask"])
         return {
             name: x if name in OF_AGENTS else jnp.broadcast_to(x, (self.num_agents, *jnp.shape(x)))
             for name, x in obs.items()
@@ -136,16 +135,12 @@ def as_dict(x: Any) -> PyTree:
 def _action_space(spec: Any) -> Space:
     if isinstance(spec, specs.DiscreteArray):
         return Discrete(int(spec.num_values))
-    if isinstance(spec, specs.MultiDiscreteArray):
-        num = np.asarray(spec.num_values)
-        return MultiDiscrete(tuple(map(int, num.ravel())), num.shape)
-    if isinstance(spec, specs.BoundedArray):
-        low, high = (np.broadcast_to(x, spec.shape) for x in (spec.minimum, spec.maximum))
-        if jnp.issubdtype(spec.dtype, jnp.integer) and not low.any():
-            return MultiDiscrete(tuple(int(x) + 1 for x in high.ravel()), tuple(spec.shape))
-        if jnp.issubdtype(spec.dtype, jnp.floating):
-            return Box(tuple(spec.shape), "float32", float(low.min()), float(high.max()))
-    raise ConfigError(f"env: the action spec {line(spec)} of Jumanji is not supported")
+    if not isinstance(spec, specs.BoundedArray):
+        raise ConfigError(f"env: the action spec {line(spec)} of Jumanji is not supported")
+    low, high = (np.broadcast_to(x, spec.shape) for x in (spec.minimum, spec.maximum))
+    if jnp.issubdtype(spec.dtype, jnp.integer):
+        return integers(spec, low, high)
+    return Box(tuple(spec.shape), "float32", float(low.min()), float(high.max()))
 
 
 def names() -> list[str]:

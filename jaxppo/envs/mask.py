@@ -21,17 +21,12 @@ class Mask(Wrapper):
     def __init__(self, env: Environment, hidden: tuple[int, ...]) -> None:
         setting = f"env.mask=[{','.join(map(str, hidden))}]"
         space = env.observation_space
-        if not isinstance(space, Box) or len(space.shape) != 1:
+        size = space.shape[0] if isinstance(space, Box) and len(space.shape) == 1 else 0
+        if not all(0 <= i < size for i in hidden):
+            entries = f"entries 0 to {size - 1}" if size else "no vector"
             raise ConfigError(
-                f"{setting}: the observation of {env.name} is no vector; give [], and hide entries "
-                "in the environment or with network/input_layer=concatenate"
-            )
-        (size,) = space.shape
-        outside = [i for i in hidden if not 0 <= i < size]
-        if outside:
-            raise ConfigError(
-                f"{setting}: the observation of {env.name} has entries 0 to {size - 1}, and no "
-                f"{outside[0]}"
+                f"{setting}: the observation of {env.name} has {entries}; give indices of a "
+                "vector, or []"
             )
         self._shown = np.isin(np.arange(size), hidden, invert=True)
         low, high = (

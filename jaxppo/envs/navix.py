@@ -4,7 +4,6 @@ import dataclasses
 
 import navix
 
-from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs.episodes import Episodes
 from jaxppo.envs.states import States
@@ -23,14 +22,7 @@ def make(config: EnvConfig) -> Episodes:
     """
     name, kwargs = str(config.name), dict(config.kwargs)
     if "observation_fn" in kwargs:
-        chosen = str(kwargs["observation_fn"])
-        kinds = ("categorical", "symbolic", "rgb")
-        known = [kind + view for kind in kinds for view in ("", "_first_person")]
-        if chosen not in known:
-            raise ConfigError(
-                f"env.kwargs.observation_fn={chosen}: must be one of {', '.join(known)}"
-            )
-        kwargs["observation_fn"] = getattr(navix.observations, chosen)
+        kwargs["observation_fn"] = getattr(navix.observations, kwargs["observation_fn"])
     env = navix.make(name, **kwargs)
     one = States(
         env.reset,

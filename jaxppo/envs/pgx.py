@@ -98,9 +98,7 @@ def names() -> list[str]:
 def make(config: EnvConfig) -> Episodes:
     """Build by Pgx's id."""
     name = str(config.name)
-    if config.kwargs:
-        raise ConfigError(f"env.kwargs={config.kwargs}: games of pgx take no arguments; give {{}}")
-    env = pgx.make(name)
+    env = pgx.make(name, **config.kwargs)
     if env.num_players > 2:
         raise ConfigError(
             f"env.name={name}: has {env.num_players} players; choose a game for one or two"

@@ -60,16 +60,11 @@ def ranges(name: str, params: Any, config: EnvConfig) -> dict[str, Range]:
     for field in sorted({*config.randomize, *config.curriculum}):
         key = f"env.{'curriculum' if field in config.curriculum else 'randomize'}"
         check_known(key, field, name, [each.name for each in dataclasses.fields(params)])
-        if field == "max_steps_in_episode":
-            raise ConfigError(
-                f"{key}.{field}: the time limit is the same for all episodes; set "
-                f"env.params.{field} to a number"
-            )
         default = getattr(params, field)
-        if type(default) not in (int, float):
+        if type(default) not in (int, float) or field == "max_steps_in_episode":
             raise ConfigError(
-                f"{key}.{field}: only numbers can be drawn, and {field} of {name} is "
-                f"{type(default).__name__}; leave it out, or set env.params.{field}"
+                f"{key}.{field}: only numbers can be drawn, and no time limit; {field} of {name} "
+                f"is {default}; leave it out, or set env.params.{field}"
             )
         kind = kind_of(params, field) or int
         if field in config.curriculum:
@@ -122,24 +117,17 @@ def evaluation_config(config: EnvConfig) -> EnvConfig:
 def _moving(name: str, kind: type, config: EnvConfig) -> Range:
     """Return the range of a curriculum."""
     key, entry = f"env.curriculum.{name}", config.curriculum[name]
-    shape = "must be {start: 5, end: 9.8, share: 0.5}, where bounds [low, high] may be the ends"
-    if not isinstance(entry, Mapping):
-        raise ConfigError(f"{key}={entry}: {shape}")
-    for part in entry:
-        if part not in ("start", "end", "share"):
-            near = difflib.get_close_matches(str(part), ("start", "end", "share"), 1, 0.0)[0]
-            raise ConfigError(f"{key}.{part}: no such key; did you mean {key}.{near}?")
-    drawn = config.randomize.get(name)
-    entry = {"share": 1.0, **({} if drawn is None else {"end": drawn}), **entry}
-    if missing := [part for part in ("start", "end") if part not in entry]:
-        raise ConfigError(f"{key}: has no {missing[0]}; it {shape}")
-    start, end = (_bounds(f"{key}.{part}", entry[part], kind) for part in ("start", "end"))
-    if drawn is not None and _bounds(f"env.randomize.{name}", drawn, kind, number=False) != end:
+    drawn = {"end": config.randomize[name]} if name in config.randomize else {}
+    known = {"start", "end", "share"} - {*drawn}
+    given = {**drawn, **entry} if isinstance(entry, Mapping) and {*entry} <= known else {}
+    if not {"start", "end"} <= {*given}:
+        other = "" if not drawn else f"; env.randomize.{name} gives its end"
         raise ConfigError(
-            f"{key}.end={entry['end']} and env.randomize.{name}={drawn}: both give the last "
-            "bounds; leave one of them out"
+            f"{key}={entry}: must be {{start: 5, end: 9.8, share: 0.5}}, where bounds [low, high] "
+            f"may be the ends, and share may be left out{other}"
         )
-    share = check(f"{key}.share", entry["share"], float, {"above": 0, "high": 1})
+    start, end = (_bounds(f"{key}.{part}", given[part], kind) for part in ("start", "end"))
+    share = check(f"{key}.share", given.get("share", 1.0), float, {"above": 0, "high": 1})
     return Range(start=start, end=end, share=share, whole=kind is int)
 
 

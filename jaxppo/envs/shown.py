@@ -113,10 +113,6 @@ class Shown:
         for array, x in zip(into, jax.tree.leaves(tree), strict=True):
             array[:] = x
 
-    def keep(self, keep: Any) -> bool:
-        """Return False: views are computed of arrays of the host."""
-        return False
-
     def abandon(self) -> None:
         """End processes at once, see `Simulators`."""
         self._of.abandon()

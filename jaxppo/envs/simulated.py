@@ -115,23 +115,19 @@ class Simulated:
                     rewards.append(env.step(action)[1])
                 if step in steps:
                     frames[step] = self._picture(env)
-                    if frames[step].ndim != 3 or frames[step].dtype != np.uint8:
-                        raise ConfigError(
-                            f"{self.name}: its render() gives no picture, uint8 [H, W, 3]; make it "
-                            'with render_mode="rgb_array"'
-                        )
         return frames, np.asarray(rewards, np.float32)
 
     def _picture(self, env: Any) -> np.ndarray:
         try:
-            return np.asarray(env.render())
+            picture = np.asarray(env.render())
+            if picture.ndim == 3 and picture.dtype == np.uint8:
+                return picture
+            wrong = 'gives no picture, uint8 [H, W, 3]; make it with render_mode="rgb_array"'
         except Exception as error:
-            way_out = ""
+            wrong = f"raises {raised(error)}"
             if "mujoco" in sys.modules and not os.environ.get("MUJOCO_GL"):
-                way_out = "; without a display, set MUJOCO_GL=egl or MUJOCO_GL=osmesa"
-            raise ConfigError(
-                f"{self.name}: its render() raises {raised(error)}{way_out}"
-            ) from error
+                wrong += "; without a display, set MUJOCO_GL=egl or MUJOCO_GL=osmesa"
+        raise ConfigError(f"{self.name}: its render() {wrong}")
 
     def observation(self, parts: Sequence[np.ndarray]) -> PyTree:
         """Return the observation of arrays in the order of `observation_leaves`."""
@@ -149,30 +145,16 @@ class Simulated:
         )
 
 
-def refuse_settings(config: EnvConfig) -> None:
-    """Raise `ConfigError` for settings that only JAX environments have."""
-    refuse(
-        config,
-        ("params", "randomize", "curriculum", "resets"),
-        "is for environments written in JAX; leave it out",
-    )
-
-
-def check_running(config: EnvConfig) -> None:
-    """Raise `ConfigError` for settings of wrappers and processes that cannot be."""
+def check_settings(config: EnvConfig) -> None:
+    """Raise `ConfigError` for settings that simulators do not have, and for wrong wrappers."""
+    of_jax = ("params", "randomize", "curriculum", "resets")
+    refuse(config, of_jax, "is for environments written in JAX; leave it out")
     for wrapper in config.wrappers:
         path = wrapper.get("_target_") if isinstance(wrapper, dict) else wrapper
         imported("env.wrappers", str(path), "class", ("[]",))
-    if config.step_timeout is not None and not config.processes:
-        raise ConfigError(
-            f"env.step_timeout={config.step_timeout}: only a process of its own can be stopped; "
-            "set env.processes to at least 1, or env.step_timeout=null"
-        )
-    if config.isolated and not config.processes:
-        raise ConfigError(
-            "env.isolated=true: needs processes in which the environments step; set env.processes "
-            "to at least 1"
-        )
+    if not config.processes:
+        why = "needs processes in which the environments step; set env.processes to at least 1"
+        refuse(config, ("step_timeout", "isolated"), why)
 
 
 def pools(

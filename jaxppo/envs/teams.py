@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs.episodes import Episodes, EpisodesState, stepped
-from jaxppo.envs.forms import check_spaces, line, returned
+from jaxppo.envs.forms import check_spaces, is_integer, line, returned
 from jaxppo.ops import tallies
 from jaxppo.ops.sequences import where
 from jaxppo.simulators.told import TEAM_RETURN
@@ -202,33 +202,29 @@ def _ends_alone(name: str, world: World) -> bool:
     A world that cannot be traced is reported later, with all others, by `forms.problems`.
     """
     num = world.num_agents
-    key = jax.eval_shape(jax.random.key, 0)
+
+    def play(key: jax.Array) -> tuple[PyTree, ...]:
+        state, obs = world.reset(key)
+        return obs, *world.step(key, state, zeros(world.action_space, (num,)))[2:5]
+
     try:
-        state, obs = jax.eval_shape(world.reset, key)
-        action = jax.eval_shape(lambda: zeros(world.action_space, (num,)))
-        _, _, *found = jax.eval_shape(world.step, key, state, action)
-        reward, terminated, truncated = (jnp.shape(x) for x in found[:3])
+        obs, *results = jax.eval_shape(play, jax.random.key(0))
+        wanted = jax.eval_shape(lambda: zeros(world.observation_space, (num,)))
+        pairs = list(zip(jax.tree.leaves(obs), jax.tree.leaves(wanted), strict=True))
     except Exception:  # a user's code may raise anything
         return False
-    wanted = jax.eval_shape(lambda: zeros(world.observation_space, (num,)))
-    if str(jax.tree.structure(wanted)) == str(
-        jax.tree.structure(obs)
-    ):  # else `forms.problems` says so
-        pairs = zip(jax.tree.leaves_with_path(obs), jax.tree.leaves(wanted), strict=True)
-        for (path, x), like in pairs:
-            if x.shape != like.shape:
-                raise ConfigError(
-                    f"{name}: reset: observation{jax.tree_util.keystr(path)} has shape {x.shape}; "
-                    f"with num_agents={num} and its space, of one agent, it must have {like.shape}"
-                )
-    forms = {"reward": reward, "terminated": terminated, "truncated": truncated}
-    for what, shape in forms.items():
-        if shape not in ((), (num,)):
-            raise ConfigError(
-                f"{name}: step: {what} has shape {shape}; with num_agents={num} it must have "
-                f"({num},), or () for all agents"
-            )
-    return (num,) in (terminated, truncated)
+    wrong = [("reset: observation", x.shape, like.shape) for x, like in pairs]
+    wrong = [each for each in wrong if each[1] != each[2]]
+    names = ("reward", "terminated", "truncated")
+    for what, x in zip(names, results, strict=True):
+        if x.shape not in ((), (num,)):
+            wrong.append((f"step: {what}", x.shape, f"({num},), or () for all agents"))
+    if wrong:
+        what, shape, right = wrong[0]
+        raise ConfigError(
+            f"{name}: {what} has shape {shape}; with num_agents={num} it must have {right}"
+        )
+    return any(x.shape == (num,) for x in results[1:])
 
 
 def make(name: str, one: Any, config: EnvConfig) -> Environment:
@@ -237,6 +233,6 @@ def make(name: str, one: Any, config: EnvConfig) -> Environment:
     if not hasattr(one, "num_agents"):
         return Episodes(name, one, config)
     num = one.num_agents
-    if not isinstance(num, int) or isinstance(num, bool) or num < 1:
+    if not is_integer(num) or num < 1:
         raise ConfigError(f"{name}: num_agents={line(num)}: must be an integer, at least 1")
     return Teams(name, one, config) if num > 1 else Episodes(name, Only(one), config)

@@ -8,7 +8,7 @@ import copy
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
@@ -16,29 +16,13 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 
 from jaxppo.config.messages import raised
 from jaxppo.simulators.faults import ANY_ERROR, Fault, ReturnedError, in_function, shown, values_of
-from jaxppo.simulators.group import VALUES, next_seed
+from jaxppo.simulators.group import VALUES
 from jaxppo.simulators.making import without_repeats
 from jaxppo.simulators.spaces import Arrays, Leaf, array_of, batch_of, write
 from jaxppo.simulators.told import TEAM_RETURN, lookup
 
 OWN_STEP = "observation, reward, terminated, truncated, final observation, info"
 _CPU = 1, 3  # kinds of devices in DLPack: the host's memory, also if it is pinned
-
-
-class Keep(Protocol):
-    """Takes observations that need not come to the host."""
-
-    def fits(self, observations: Sequence[Any]) -> bool:
-        """Return whether it can take arrays `[N, ...]` like these."""
-
-    def read(self, x: Any) -> Any:
-        """Return an array as it takes it, in the same memory."""
-
-    def __call__(self, obs: list[Any], final: list[Any], over: np.ndarray) -> np.ndarray:
-        """Take observations after a step, and the last ones where `over` `[N]`.
-
-        Return which rows `[N]` are finite.
-        """
 
 
 class Batch:
@@ -64,7 +48,7 @@ class Batch:
         self._leaves, self._restart = list(observations), restart
         self._part = slice(self._rows[0], self._rows[-1] + 1)
         self._floats = [i for i, leaf in enumerate(observations) if leaf.dtype.startswith("float")]
-        self._keep: Keep | None = None
+        self._keep: Any = None
         self._make_object()
 
     def _make_object(self) -> None:
@@ -113,16 +97,12 @@ class Batch:
         except ANY_ERROR as error:
             faults = [self._fault("step", error)]
         if faults and self._restart:
-            arrays.reward[part], arrays.terminated[part], arrays.truncated[part] = 0.0, False, True
-            for array in arrays.metrics.values():
-                array[part] = np.nan
-            for final, obs in zip(arrays.final, before, strict=True):
-                final[part] = obs
+            arrays.cut(part, before)
             self._remake()
         return faults
 
-    def keep(self, keep: Keep) -> bool:
-        """Give observations of steps to `keep` instead of `arrays`, if that can be.
+    def keep(self, keep: Any) -> bool:
+        """Give observations of steps to `keep`, a `Resident`, instead of `arrays`, if that can be.
 
         It can be for an object of a user's class, unless faults restart it. Call it after `reset`.
         """
@@ -152,11 +132,8 @@ class Batch:
         """Write what a step returned; `final` is read only where an episode ended."""
         arrays, part = self._arrays, self._part
         obs, reward, terminated, truncated, final, info = returned
-        for name, value in (
-            ("reward", reward),
-            ("terminated", terminated),
-            ("truncated", truncated),
-        ):
+        flags = {"reward": reward, "terminated": terminated, "truncated": truncated}
+        for name, value in flags.items():
             getattr(arrays, name)[part] = _numbers(name, value, len(self._rows))
         arrays.alive[part] = self._worlds.alive
         over = arrays.terminated[part] | arrays.truncated[part]
@@ -185,7 +162,7 @@ class Batch:
 
     def _parts(self, obs: Any) -> list[Any]:
         """Return the arrays of an observation `[N, ...]` as `keep` takes them."""
-        form, num = self._keep.read, len(self._rows)  # type: ignore[union-attr]
+        form, num = self._keep.read, len(self._rows)
         return [array_of(leaf, obs, (num, *leaf.shape), form) for leaf in self._leaves]
 
     def _write(self, arrays: Sequence[np.ndarray], obs: Any, chosen: np.ndarray) -> None:
@@ -216,8 +193,7 @@ class Batch:
     def _remake(self) -> None:
         self.close()
         self._make_object()
-        seeds = self._arrays.seed
-        seeds[self._part] = [next_seed(seed) for seed in seeds[self._part]]
+        self._arrays.change_seeds(self._part)
         self._start(np.ones(len(self._rows), bool))
 
 

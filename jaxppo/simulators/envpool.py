@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxppo.config.messages import raised
 from jaxppo.simulators.faults import SimulatorError
-from jaxppo.simulators.spaces import Arrays, Leaf, first_of
+from jaxppo.simulators.spaces import Arrays, Leaf, batch_of
 from jaxppo.simulators.told import lookup
 
 
@@ -75,21 +75,13 @@ class EnvPool:
 
     def _given(self, actions: Sequence[np.ndarray]) -> Any:
         """Return a batch of actions in EnvPool's form: one array, or a dict of arrays."""
-        found = [
-            (x + first_of(leaf.space)).astype(leaf.space.dtype)
-            for x, leaf in zip(actions, self._actions, strict=True)
-        ]
-        if len(found) == 1 and not self._actions[0].path:
-            return found[0]
-        return {leaf.path[-1]: x for x, leaf in zip(found, self._actions, strict=True)}
+        pairs = zip(self._actions, actions, strict=True)
+        found = {leaf.path[-1:]: batch_of(leaf.space, [x]) for leaf, x in pairs}
+        return found[()] if () in found else {name: x for (name,), x in found.items()}
 
     def _write(self, arrays: Sequence[np.ndarray], obs: Any, numbers: np.ndarray) -> None:
         for leaf, array in zip(self._leaves, arrays, strict=True):
             array[numbers] = leaf.read(obs)
-
-    def keep(self, keep: Any) -> bool:
-        """Return False: EnvPool's observations are not on a device."""
-        return False
 
     def abandon(self) -> None:
         """Do nothing: EnvPool's environments are in this process."""

@@ -56,7 +56,6 @@ class Group:
         self._steps = dict.fromkeys(self._rows, 0)
         self._untold: dict[int, set[str]] = {}  # metrics that the episode has not told so far
         self._floats = [i for i, leaf in enumerate(observations) if leaf.dtype.startswith("float")]
-        self._before = [x[self._part].copy() for x in arrays.obs]
 
     def reset(self) -> list[Fault]:
         """Start an episode in each environment that `arrays.stepping` chooses."""
@@ -74,8 +73,7 @@ class Group:
         """
         arrays, part, faults = self._arrays, self._part, []
         if self._restart:
-            for copy, obs in zip(self._before, arrays.obs, strict=True):
-                copy[:] = obs[part]
+            before = [x[part].copy() for x in arrays.obs]
         rows = [
             row for row, now in zip(self._rows, arrays.stepping[part].tolist(), strict=True) if now
         ]
@@ -102,17 +100,14 @@ class Group:
             final[part] = obs[part]
         if self._restart:
             for fault in faults:
-                self._replace(fault.row)
+                arrays.cut(fault.row, [x[fault.row - part.start] for x in before])
+                self._remake(fault.row)
         if resets:
             over = arrays.terminated[part] | arrays.truncated[part]
             for row in (self._part.start + int(i) for i in np.flatnonzero(over)):
                 if arrays.stepping[row] and all(row != fault.row for fault in faults):
                     faults += self._try_to_start(row, None)
         return faults
-
-    def keep(self, keep: Any) -> bool:
-        """Return False: observations of single environments are not on a device."""
-        return False
 
     def close(self) -> None:
         """Close the environments, whatever they raise."""
@@ -185,28 +180,13 @@ class Group:
             what = _told(function, what, returned)
         return Fault(row, self._steps[row], what)
 
-    def _replace(self, row: int) -> None:
-        """Make an environment anew, and end its episode at the observation before the fault."""
-        arrays = self._arrays
-        arrays.reward[row], arrays.terminated[row], arrays.truncated[row] = 0.0, False, True
-        for array in arrays.metrics.values():
-            array[row] = np.nan
-        for final, before in zip(arrays.final, self._before, strict=True):
-            final[row] = before[row - self._part.start]
-        self._remake(row)
-
     def _remake(self, row: int) -> None:
         _close(self._envs[row])
         with without_repeats():
             self._envs[row] = self._make()
         self._steps[row] = 0
-        self._arrays.seed[row] = next_seed(self._arrays.seed[row])
+        self._arrays.change_seeds(slice(row, row + 1))
         self._start(row, int(self._arrays.seed[row]))
-
-
-def next_seed(seed: Any) -> int:
-    """Return the seed of an environment that is made anew, given the last one."""
-    return int(np.random.SeedSequence(int(seed)).generate_state(1)[0]) & 0x7FFFFFFF
 
 
 def _check_step(returned: Any) -> None:

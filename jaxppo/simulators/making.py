@@ -23,21 +23,11 @@ def from_registry(
     return wrapped(gymnasium.make(name, disable_env_checker=True, **{**kwargs, **more}), wrappers)
 
 
-def from_class(path: str, kwargs: Mapping[str, Any], wrappers: Sequence[Any], **more: Any) -> Any:
-    """Return an environment of a user's class, wrapped."""
-    return from_callable(attribute(path), kwargs, wrappers, **more)
-
-
 def from_callable(
     make: Callable[..., Any], kwargs: Mapping[str, Any], wrappers: Sequence[Any], **more: Any
 ) -> Any:
     """Return what a class or function makes, wrapped."""
     return wrapped(make(**{**kwargs, **more}), wrappers)
-
-
-def from_function(make: Callable[[], Any], wrappers: Sequence[Any]) -> Any:
-    """Return the environment that a user's function makes, wrapped."""
-    return wrapped(make(), wrappers)
 
 
 def wrapped(env: Any, wrappers: Sequence[Any]) -> Any:

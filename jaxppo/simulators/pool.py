@@ -20,7 +20,7 @@ import numpy as np
 from jaxppo.config.messages import raised
 from jaxppo.simulators import children
 from jaxppo.simulators.faults import ANY_ERROR, Fault, SimulatorError
-from jaxppo.simulators.group import Group, next_seed
+from jaxppo.simulators.group import Group
 from jaxppo.simulators.spaces import Arrays, Leaf
 from jaxppo.simulators.spinning import Spinner
 from jaxppo.simulators.worker import CLOSE, RESET, STEP, STEP_ALONE
@@ -43,12 +43,6 @@ class Simulators(Protocol):
         """Step all environments by actions `[N, ...]`; an episode that ends starts the next.
 
         With `rows` `[N]` bool, step only those, and start nothing.
-        """
-
-    def keep(self, keep: Any) -> bool:
-        """Give observations of steps to a `batch.Keep` instead of `arrays`, if that can be.
-
-        It can be for a batch simulator of this process whose arrays are where `keep` takes them.
         """
 
     def abandon(self) -> None:
@@ -108,8 +102,7 @@ class Pool:
         self._file = _reserve(size)
         self.arrays = Arrays(num, observations, actions, mmap.mmap(self._file, size), metrics)
         given = {"path": sys.path, "make": sent, "leaves": leaves, "num": num, "restart": restart}
-        given["kind"] = kind
-        given["metrics"] = list(metrics)
+        given |= {"kind": kind, "metrics": list(metrics)}
         bounds = np.linspace(0, num, min(num_processes, num) + 1).astype(int).tolist()
         groups = [list(range(low, high)) for low, high in itertools.pairwise(bounds)]
         try:
@@ -148,8 +141,11 @@ class Pool:
         self._command(STEP if rows is None else STEP_ALONE)
 
     def keep(self, keep: Any) -> bool:
-        """Give observations to `keep` instead, see `Simulators`."""
-        return not self._workers and bool(self._group.keep(keep))
+        """Give observations of steps to `keep` instead of `arrays`, if that can be.
+
+        It can be for a batch simulator of this process whose arrays are where `keep` takes them.
+        """
+        return not self._workers and hasattr(self._group, "keep") and self._group.keep(keep)
 
     def _command(self, command: bytes) -> None:
         """Send a command to all groups, and count their faults; without `restart` raise one."""
@@ -212,12 +208,9 @@ class Pool:
         self._workers[number] = new = _Worker(worker.given, worker.rows, self._file)
         self._spinner = Spinner([each.results for each in self._workers])
         new.started()
-        arrays.reward[part], arrays.terminated[part], arrays.truncated[part] = 0.0, False, True
-        for told in arrays.metrics.values():
-            told[part] = np.nan
         stepping = arrays.stepping.copy()
         arrays.stepping[part] = True
-        arrays.seed[part] = [next_seed(seed) for seed in arrays.seed[part]]
+        arrays.change_seeds(part)
         new.send(RESET)
         found: Any = f"its reset took more than {STARTING_SECONDS:g} seconds"
         if new.results.poll(STARTING_SECONDS):
@@ -226,8 +219,7 @@ class Pool:
         if found:
             first = found if isinstance(found, str) else found[0].what
             raise SimulatorError(f"environment {row}: cannot be made again: {first}")
-        for final, before in zip(arrays.final, self._before, strict=True):
-            final[part] = before[part]
+        arrays.cut(part, [x[part] for x in self._before])
         return [Fault(row, 0, what)]
 
     def abandon(self) -> None:

@@ -126,17 +126,12 @@ def _action_of(space: Any, parts: Iterator[Any]) -> Any:
     if isinstance(space, spaces.Discrete) and not np.ndim(value):
         return int(value) + int(space.start)
     if _is_integers(space):
-        return (value + first_of(space)).astype(space.dtype)
+        return (value + space.low.astype(np.int64)).astype(space.dtype)
     found = np.array(value, space.dtype)  # a copy, which the environment may keep
     if found.dtype == np.float64 and isinstance(space, spaces.Box):
         for bound in (space.low, space.high):  # such as 0.1, which in float32 is above 0.1
             np.copyto(found, bound, where=value == bound.astype(np.float32))
     return found if _start(space) is None else found + space.start
-
-
-def first_of(space: Any) -> Any:
-    """Return the integers from which actions of a space without floats count: 0 if none is told."""
-    return space.low.astype(np.int64) if _is_integers(space) else getattr(space, "start", 0)
 
 
 def _is_integers(space: Any) -> bool:
@@ -184,3 +179,20 @@ class Arrays:
         self.seed = take((), np.int64)  # of the next reset; -1: the environment goes on drawing
         self.current = take((), np.int64)  # row 0 of a process: the row that it steps now
         self.metrics = {name: take((), np.float32) for name in metrics}  # NaN: not told
+
+    def cut(self, rows: Any, last: Sequence[np.ndarray]) -> None:
+        """Truncate the episodes of `rows` without a reward, at the observations `last`."""
+        self.reward[rows], self.terminated[rows], self.truncated[rows] = 0.0, False, True
+        for array in self.metrics.values():
+            array[rows] = np.nan
+        for final, obs in zip(self.final, last, strict=True):
+            final[rows] = obs
+
+    def change_seeds(self, rows: slice) -> None:
+        """Give environments that are made anew other seeds."""
+        self.seed[rows] = [next_seed(seed) for seed in self.seed[rows]]
+
+
+def next_seed(seed: Any) -> int:
+    """Return the seed of an environment that is made anew, given the last one."""
+    return int(np.random.SeedSequence(int(seed)).generate_state(1)[0]) & 0x7FFFFFFF

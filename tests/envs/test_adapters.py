@@ -121,34 +121,24 @@ def test_copies_of_a_start_have_futures_of_their_own(resets: str, typed: bool) -
 
 WRONG = {  # what breaks the contract -> the promise, and part of the finding
     "WideState": ("forms", "float32[4]"),
-    "Halves": ("forms", "float16"),
-    "Entries": ("forms", "['x'] float32[2]"),
+    "Entries": ("forms", "['x']"),
     "FlagOfOne": ("forms", "terminated"),
-    "FlagOfFloats": ("forms", "terminated"),
     "FourValues": ("forms", "4 values"),
-    "Raises": ("forms", "RuntimeError: two"),
     "Branches": ("forms", "TracerBoolConversionError"),
     "NotANumber": ("values", "NaN"),
     "Random": ("determinism", ""),
     "NoSpace": ("made", "action_space is 2"),
-    "NoLimit": ("made", "time_limit=2.5"),
     "NotAnEnvironment": ("made", "own_envs.NotAnEnvironment"),
     "Masked": ("mask", "action_mask"),
     "MaskOfThree": ("runs", "(3,)"),
-    "broken_envs.Shape": ("forms", "(4,)"),
     "broken_envs.SixValues": ("forms", "6 values"),
     "broken_envs.ObsOnly": ("made", "reset_env"),
     "broken_envs.NoSuccessor": ("forms", "final_observation"),
     "broken_envs.Unpacks": ("forms", "broken_envs.py"),
-    "broken_envs.Discount": ("forms", "is_terminated"),
-    "broken_envs.NoTime": ("forms", "is_truncated"),
-    "broken_envs.ParamsMethod": ("made", "default_params"),
-    "broken_envs.SpaceProperty": ("made", "action_space"),
-    "broken_envs.Space": ("made", "action space"),
+    "broken_envs.Discount": ("forms", "NotImplementedError"),
+    "broken_envs.NoTime": ("forms", "time"),
     "broken_envs.Forgets": ("successor", "final_observation"),
     "broken_envs.Confuses": ("ends", "terminated and not truncated"),
-    "broken_envs.NoActions": ("forms", "num_values=0"),
-    "broken_envs.UpsideDown": ("forms", "low"),
     "broken_envs.Endless": ("ends", "went on past"),
 }
 
@@ -162,8 +152,6 @@ def test_what_breaks_the_contract_is_told(target: str) -> None:
     assert any(name == promise and words in line for name, line in found), found
     assert {name for name, _ in found} == {promise}
     assert not any("\n" in line for _, line in found)
-    if target == "Random":  # what was not checked is not ok
-        assert [each.name for each in checks if each.hints] == ["vmap"]
 
 
 def test_a_limit_and_a_data_type_may_be_of_numpy_or_python() -> None:
@@ -175,19 +163,10 @@ def test_a_limit_and_a_data_type_may_be_of_numpy_or_python() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "target, resets",
-    [
-        ("Arrivals", "each"),
-        *(
-            pytest.param(*each, marks=pytest.mark.slow)
-            for each in [("Count", "cached"), ("Count", "optimistic"), ("envs.Mixed", "each")]
-        ),
-    ],
-)
+@pytest.mark.parametrize("target, resets", [("Count", "optimistic"), ("envs.Mixed", "each")])
 def test_what_keeps_the_contract_is_found_to(target: str, resets: str) -> None:
     checks = contract.check(own(target, resets=resets), 16)
-    assert [each.findings for each in checks] == [[]] * 9, checks
+    assert [each.findings for each in checks] == [[]] * 8, checks
     assert not any(each.hints for each in checks)
 
 
@@ -223,9 +202,8 @@ def test_a_glance_finds_what_a_second_shows(target: str, words: str | None) -> N
         ("broken_envs.Beyond", "indices", "shape (3,): index 3"),
         ("broken_envs.LimitInDone", "ends", "the time limit of 5 steps"),
         ("Late", "ends", "the time limit of 4 steps"),
-        ("Searches", "indices", "not checked"),
+        ("Arrivals", "indices", "not checked"),
         ("LateLimit", "ends", "not checked at the time limit of 99 steps"),
-        pytest.param("broken_envs.Counts", "determinism", "self.steps", marks=pytest.mark.slow),
     ],
 )
 def test_what_may_be_meant_is_looked_at(target: str, name: str, words: str) -> None:
@@ -300,16 +278,6 @@ def test_a_library_that_is_missing_says_how_to_install_it(monkeypatch: pytest.Mo
 def found(name: str) -> ModuleSpec:
     """Where a fake module is."""
     return ModuleSpec(name, None, origin=f"/here/{name}.py")
-
-
-def test_a_library_that_is_not_whole_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(name: str) -> None:
-        raise FileNotFoundError(f"no tasks.json of {name}")
-
-    monkeypatch.setattr(importlib.util, "find_spec", found)
-    monkeypatch.setattr(importlib, "import_module", broken)
-    with pytest.raises(ConfigError, match=r"envpool: .*\(FileNotFoundError: no"):
-        envs.make(EnvConfig(library="envpool", name="some"))
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, library: str, **modules: Any) -> None:
@@ -421,22 +389,13 @@ def test_a_download_that_fails_is_told_with_its_place(monkeypatch: pytest.Monkey
         make_of("playground", "Walk")
 
 
-def test_an_environment_of_a_library_that_fails_names_versions(
+def test_an_environment_of_a_library_that_fails_asks_for_versions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pretend(monkeypatch, "brax", **FAKES["brax"])
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: f"1.2.{len(name)}")
     monkeypatch.setattr(Walking, "step", lambda *_: jnp.clip(1, a_minimum=0))
-    with pytest.raises(ConfigError, match=r"^env\.name=Walk: .*brax 1\.2\.4 .*jax 1\.2\.3"):
+    with pytest.raises(ConfigError, match=r"^env\.name=Walk: .*versions of brax and jax"):
         make_of("brax", "Walk")
-
-
-def test_a_package_written_over_gymnax_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    envs.check_gymnax()
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.0.9")
-    for config in (EnvConfig(), EnvConfig(target="envs.Clock")):
-        with pytest.raises(ConfigError, match=r"stable-gymnax 0\.0\.9.*popgym-arcade"):
-            envs.make(config)
 
 
 NESTED = sorted(

@@ -44,7 +44,6 @@ def rows(printed: str) -> dict[str, list[str]]:
 
 
 def test_all_environments_are_listed_with_their_spaces_and_files(ask: Ask) -> None:
-    gymnasium = pytest.importorskip("gymnasium")
     status, out, err = ask()
     assert (status, err) == (0, "")
     listed = rows(out)
@@ -59,37 +58,15 @@ def test_all_environments_are_listed_with_their_spaces_and_files(ask: Ask) -> No
     assert "float32" not in listed["MNISTBandit-bsuite"][2]  # which downloads files if it is made
     for library in set(PACKAGES) - {"gymnax", "gymnasium"}:
         assert f"{library}: not installed: {installing(library)}" in out
-    assert "env=brax/ant" in out
-    (line,) = [line for line in out.splitlines() if line.startswith("gymnasium, ")]
-    others = line.partition(": ")[2].split(", ")
-    stems = {name.rpartition("-v")[0] for name in gymnasium.registry}
-    assert sorted(name.rpartition("-v")[0] for name in others) == sorted(
-        stems - {"GymV21Environment", "GymV26Environment"}
-    )
-    assert "CartPole-v1" in others
-    assert "CartPole-v0" not in others  # an older version
 
 
-def test_word_filters_by_name_library_and_file(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    status, out, _ = ask("CARTPOLE-v1")
-    assert status == 0
-    assert "phys2d/CartPole-v1" in rows(out)
+def test_a_word_finds_names_libraries_and_files(ask: Ask) -> None:
+    assert "phys2d/CartPole-v1" in rows(ask("CARTPOLE-v1")[1])
     assert list(rows(ask("no_velocity")[1])) == ["CartPole-v1", "Pendulum-v1"]
     of_brax = rows(ask("brax")[1])
     assert list(of_brax) == ["ant", "halfcheetah", "hopper", "humanoid", "walker2d"]
-    assert installing("brax") in of_brax["ant"][2]
-    monkeypatch.setattr(environments, "MAX_BUILT", 2)
-    _, out, _ = ask("minatar")
-    assert list(rows(out)) == ["Asterix-MinAtar", "Breakout-MinAtar"]
-    assert " 3 more" in out
-
-
-@pytest.mark.parametrize("words", [["cartpol-v1"], ["a", "b"], ["name=x"], ["--all"]])
-def test_other_words_are_refused(ask: Ask, words: list[str]) -> None:
-    status, out, err = ask(*words)
-    assert (status, out) == (2, "")
-    assert err.startswith(" ".join(words))
-    assert len(err.splitlines()) == 1
+    for words in (["cartpol-v1"], ["a", "b"], ["--all"]):
+        assert ask(*words)[0] == 2
 
 
 def test_tuned_settings_are_those_that_hydra_composes() -> None:

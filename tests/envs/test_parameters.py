@@ -76,16 +76,6 @@ def test_it_is_filmed_with_the_parameters_of_the_episode(config: Any, wind: int 
         assert wind <= picture[0] <= 1.5 * wind
 
 
-def test_what_cannot_be_is_refused() -> None:
-    for settings, words in (
-        ({"params": {"wnd": 1}}, "env.params.wind"),
-        ({"randomize": {"wnd": [1, 2]}}, "env.randomize.wind"),
-        ({"resets": "cached"}, "env.resets=cached"),
-    ):
-        with pytest.raises(ConfigError, match=words):
-            envs.make(windy(**settings))
-
-
 def test_spaces_of_jaxppo_fit_the_interface_of_gymnax() -> None:
     config = partial(EnvConfig, name=None, target="envs.Takes")
     for space in (Discrete(3), {"a": (MultiDiscrete((5, 3)), Box((2,), "float32", -1.0, 1.0))}):

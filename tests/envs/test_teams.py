@@ -108,7 +108,7 @@ def test_the_gate_opens_to_the_right_lever_alone() -> None:
 def test_worlds_keep_the_contract(name: str) -> None:
     checks = check(EnvConfig(name=None, target=f"worlds.{name}"), steps=16)
     assert [each.findings for each in checks] == [[]] * len(checks)
-    assert {"runs", "vmap", "indices"} <= {each.name for each in checks}
+    assert {"runs", "determinism", "indices"} <= {each.name for each in checks}
     assert not [each.hints for each in checks if each.name == "indices" and each.hints]
 
 

@@ -27,7 +27,7 @@ def started(make: Any, num: int = 3, **settings: Any) -> Pool:
 
 
 def singles(make: Any, num: int = 3) -> Pool:
-    found = Pool(partial(making.from_function, make, []), num, *parts_of(make()))
+    found = Pool(partial(making.from_callable, make, {}, []), num, *parts_of(make()))
     found.reset(range(num), range(100, 100 + num))
     return found
 
@@ -57,9 +57,8 @@ def same_steps(one: Pool, other: Pool, num: int) -> int:
 
 
 VECTORS = [
-    pytest.param(mode, kind, marks=[pytest.mark.long] if kind == "async" else [])
-    for mode in AutoresetMode
-    for kind in ("sync", "async")
+    *((mode, "sync") for mode in AutoresetMode),
+    pytest.param(AutoresetMode.SAME_STEP, "async", marks=pytest.mark.long),
 ]
 
 

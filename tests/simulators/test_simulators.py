@@ -37,9 +37,8 @@ from jaxppo.simulators import pool as simulators_pool
 from jaxppo.simulators.children import kill_all
 from jaxppo.simulators.envpool import EnvPool
 from jaxppo.simulators.faults import SimulatorError
-from jaxppo.simulators.group import next_seed
 from jaxppo.simulators.pool import Pool
-from jaxppo.simulators.spaces import tree
+from jaxppo.simulators.spaces import next_seed, tree
 
 
 def parts_of(env: Any) -> tuple[Any, Any]:
@@ -47,7 +46,7 @@ def parts_of(env: Any) -> tuple[Any, Any]:
 
 
 def pool(make: Any, num: int = 2, **settings: Any) -> Pool:
-    return Pool(partial(making.from_function, make, []), num, *parts_of(make()), **settings)
+    return Pool(partial(making.from_callable, make, {}, []), num, *parts_of(make()), **settings)
 
 
 def started(make: Any, num: int = 2, **settings: Any) -> Pool:
@@ -163,16 +162,6 @@ def test_64_bits_become_32_or_a_fault() -> None:
     found.close()
 
 
-def test_an_environment_that_ends_the_process_is_no_right_one() -> None:
-    """`check_env` would end without a word, and with status 0."""
-
-    class Quitting(Known):
-        def step(self, action: Any) -> Any:
-            sys.exit(0)
-
-    assert making.problems(Quitting())[0].startswith("SystemExit: 0, in step ")
-
-
 class Lives:
     """A pool as EnvPool's: games of two lives of `3 + row` steps. Observes game, life, time."""
 
@@ -229,24 +218,37 @@ FAULTS = {
 OF_PROCESS = ("exits", "hangs")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("how", FAULTS)
-def test_a_fault_names_the_environment_and_its_step(how: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "how", [pytest.param(x, marks=[pytest.mark.long] if x in OF_PROCESS else []) for x in FAULTS]
+)
+def test_a_fault_is_one_line_and_a_restart_truncates(how: str, tmp_path: Path) -> None:
+    """At the observation before; the other environment goes on."""
     own = how in OF_PROCESS
-    found = started(
-        partial(Failing, how, str(tmp_path / "failed")),
-        num_processes=2 if own else 0,
-        isolated=how == "exits",
-        timeout=1.0 if how == "hangs" else None,
-    )
+    settings: Any = {"num_processes": 2, "isolated": True} if own else {}
+    if how == "hangs":
+        settings["timeout"] = 1.0
+    make = partial(Failing, how, str(tmp_path / "failed"))
+    found = started(make, **settings)
     with pytest.raises(SimulatorError) as caught:
         steps(found, 3)
+    found.close()
     assert FAULTS[how] in str(caught.value)
     assert "\n" not in str(caught.value)
-    if own:
-        assert str(caught.value).startswith(("environment 0: ", "environment 1: "))
-    else:
-        assert str(caught.value).startswith("environment 0 at its step 3: ")
+    begin = ("environment 0: ", "environment 1: ") if own else "environment 0 at its step 3: "
+    assert str(caught.value).startswith(begin)
+    (tmp_path / "failed").unlink()
+    found = started(make, **settings, restart=True)
+    steps(found, 3, action=0)
+    (failed,) = np.flatnonzero(found.arrays.truncated)
+    other = 1 - failed
+    assert found.restarts == 1
+    assert found.arrays.reward[[failed, other]].tolist() == [0.0, -0.5]
+    assert not found.arrays.terminated.any()
+    assert found.arrays.final[0][failed, 0] == 2
+    assert found.arrays.obs[0][failed, 0] == 0
+    assert found.arrays.obs[0][other, 0] == 3
+    steps(found, 1, action=0)
+    np.testing.assert_array_equal(found.arrays.obs[0][[failed, other], 0], [1, 4])
     found.close()
 
 
@@ -257,29 +259,6 @@ def test_a_fault_here_ends_the_other_process() -> None:
         found.step([np.arange(2) == 0])
     found.close()
     assert children() == before
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("how", FAULTS)
-def test_a_restart_truncates_at_the_observation_before(how: str, tmp_path: Path) -> None:
-    found = started(
-        partial(Failing, how, str(tmp_path / "failed")),
-        num_processes=2 if how in OF_PROCESS else 0,
-        timeout=5.0 if how == "hangs" else None,
-        restart=True,
-    )
-    steps(found, 3, action=0)
-    (failed,) = np.flatnonzero(found.arrays.truncated)
-    other = 1 - failed
-    assert found.restarts == 1
-    assert found.arrays.reward[[failed, other]].tolist() == [0.0, -0.5]
-    assert not found.arrays.terminated.any()
-    assert found.arrays.final[0][failed, 0] == 2
-    assert found.arrays.obs[0][failed, 0] == 0
-    assert found.arrays.obs[0][other, 0] == 3
-    found.step([np.zeros(2, int)])
-    np.testing.assert_array_equal(found.arrays.obs[0][[failed, other], 0], [1, 4])
-    found.close()
 
 
 def test_a_fault_in_a_reset_restarts_the_environment() -> None:
@@ -349,7 +328,7 @@ def test_a_process_that_is_not_ready_in_time_leaves_nothing(monkeypatch: Any) ->
     files, before = len(os.listdir("/proc/self/fd")), children()
     parts = parts_of(Known)
     with pytest.raises(SimulatorError, match=r"environments 0 to 0: were not made within 0\.5 s"):
-        Pool(partial(making.from_function, Slow, []), 2, *parts, num_processes=2, isolated=True)
+        Pool(partial(making.from_callable, Slow, {}, []), 2, *parts, num_processes=2, isolated=True)
     assert children() == before
     assert len(os.listdir("/proc/self/fd")) <= files
 
@@ -361,7 +340,7 @@ def test_a_process_that_cannot_make_its_environments_says_why(num_processes: int
     def broken() -> Any:
         raise OSError("no licence\nfor it")
 
-    before, make = children(), partial(making.from_function, broken, [])
+    before, make = children(), partial(making.from_callable, broken, {}, [])
     with pytest.raises(SimulatorError, match=r"environment 0: OSError: no licence, in broken "):
         Pool(make, 2, *parts, num_processes=num_processes)
     assert children() == before
@@ -578,7 +557,7 @@ def test_subclasses_of_spaces_go_to_other_processes() -> None:
         observation_space = Own(-np.inf, np.inf, (3,), np.float32)
         action_space = Choice(2)
 
-    found = started(partial(making.from_function, Mine, []), num_processes=1)
+    found = started(partial(making.from_callable, Mine, {}, []), num_processes=1)
     found.step([np.ones(2, int)])
     found.close()
 
@@ -620,7 +599,7 @@ def wait_for(wanted: int, seconds: str) -> None:
 def test_processes_of_environments_end_with_theirs(ends: bool) -> None:
     """Also those that `close` forgets; those that it ends are not deaf to SIGTERM."""
     seconds = f"600.{os.getpid()}{int(ends)}"
-    make = partial(making.from_function, partial(Server, seconds, ends), [])
+    make = partial(making.from_callable, partial(Server, seconds, ends), {}, [])
     found = Pool(make, 2, *parts_of(Known()), num_processes=1)
     found.reset(range(2), range(2))
     wait_for(2, seconds)
@@ -632,7 +611,7 @@ def test_processes_of_environments_end_with_theirs(ends: bool) -> None:
 
 def test_a_run_that_ends_at_once_ends_the_processes_of_environments() -> None:
     seconds = f"601.{os.getpid()}"
-    make = partial(making.from_function, partial(Server, seconds, False), [])
+    make = partial(making.from_callable, partial(Server, seconds, False), {}, [])
     found = Pool(make, 2, *parts_of(Known()), num_processes=1)
     wait_for(2, seconds)
     kill_all()

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxppo.algorithms.stepwise import Collected
 from jaxppo.runtime.hosts import devices
-from jaxppo.runtime.simulated.resident import resident
+from jaxppo.runtime.simulated.resident import observed
 from jaxppo.simulators.faults import SimulatorError
 from jaxppo.simulators.pool import CLOSING_SECONDS
 from jaxppo.types import PyTree, TimeStep
@@ -60,9 +60,7 @@ class Actor:
             self.close()
             raise
         leaves = env.observation_leaves
-        self._resident = resident(self.simulators, leaves, shape, programs.devices)
-        obs = self.simulators.arrays.obs
-        self._obs: list[Any] = [x.reshape(*shape, *x.shape[1:]).copy() for x in obs]
+        self._seen: Any = observed(self.simulators, leaves, shape, programs.devices)
         self._reset = np.ones(shape, bool)
         self._memory: PyTree = None
         self.stopping = False  # another thread asks `collect` to raise `SimulatorError`
@@ -91,38 +89,32 @@ class Actor:
     ) -> Timed:
         """Act for `T` steps with a policy; a `key` replaces the stream."""
         arrays, acting, stepping = self.simulators.arrays, 0.0, 0.0
-        obs: Any = self._rollout_of(arrays.obs) if self._resident is None else []
-        final: Any = self._rollout_of(arrays.final) if self._resident is None else []
         results = arrays.reward, arrays.terminated, arrays.truncated, arrays.alive
         results = *results, *arrays.metrics.values()
-        flags = self._rollout_of(results)
+        lead = *self._shape[:3], self._length, self._shape[3]
+        flags = [np.empty(lead, x.dtype) for x in results]
         if key is not None:
             self.start(policy, key)
         policy = jax.device_put(policy, self._place)
         memory = self._programs.begin(self._memory)  # a copy, which `act` overwrites
-        first: dict[str, Any] = {"obs": self._env.observation(self._obs), "reset": self._reset}
+        first: dict[str, Any] = {"obs": self._env.observation(self._seen.obs), "reset": self._reset}
         for step, placed in enumerate(self._steps):
             if self.stopping:
                 raise SimulatorError("was stopped")
             began = time.perf_counter()
-            tree = self._env.observation(self._obs)
+            tree = self._env.observation(self._seen.obs)
             memory, action = self._programs.act(policy, memory, tree, self._reset, placed)
             parts = [np.asarray(x) for x in jax.tree.leaves(action)]
             acted = time.perf_counter()
             self.simulators.step([x.reshape(-1, *x.shape[4:]) for x in parts])
-            found = results if self._resident else (*arrays.obs, *arrays.final, *results)
-            for into, x in zip((*obs, *final, *flags), found, strict=True):
-                into[:, :, :, step] = x.reshape(*self._shape, *x.shape[1:])
-            if self._resident is None:
-                self._obs = [np.ascontiguousarray(x[:, :, :, step]) for x in obs]
-            else:
-                self._obs = self._resident.obs
+            self._seen.take()
+            for into, x in zip(flags, results, strict=True):
+                into[:, :, :, step] = x.reshape(self._shape)
             self._reset = flags[1][:, :, :, step] | flags[2][:, :, :, step]
             acting += acted - began
             stepping += time.perf_counter() - acted
         self._memory = memory
-        if self._resident:
-            obs, final = self._resident.rollout()
+        obs, final = self._seen.rollout()
         alive: Any = flags[3] if self._env.pads else None
         steps = TimeStep(
             obs=self._env.observation(obs),
@@ -134,10 +126,6 @@ class Actor:
         memory = jax.device_put(memory, self._home)
         rollout = Collected(**first, steps=steps, memory=memory)
         return Timed(rollout, version, acting, stepping, waited)
-
-    def _rollout_of(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        lead = (*self._shape[:3], self._length, self._shape[3])
-        return [np.empty((*lead, *x.shape[1:]), x.dtype) for x in arrays]
 
     def abandon(self) -> None:
         """End processes of simulators for which a thread waits in `collect`."""

@@ -1,4 +1,4 @@
-"""Observations that stay on the device, where a batch simulator has put them."""
+"""Observations of rollouts: copies on the host, or on the device of a batch simulator."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -9,28 +9,51 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.runtime.hosts import devices
-from jaxppo.simulators.spaces import Leaf
+from jaxppo.simulators.pool import Pool
+from jaxppo.simulators.spaces import Arrays, Leaf
+
+
+class OnHost:
+    """Collects the observations of rollouts in `N` environments, which `arrays` holds."""
+
+    def __init__(self, arrays: Arrays, shape: tuple[int, int, int, int]) -> None:
+        self._arrays, self._shape = arrays, shape
+        self.obs: list[Any] = self._copied(arrays.obs)  # after the last step, [D, P, U, B, O...]
+        self._steps: list[tuple[list[np.ndarray], list[np.ndarray]]] = []
+
+    def take(self) -> None:
+        """Keep copies of the results of a step."""
+        self.obs = self._copied(self._arrays.obs)
+        self._steps.append((self.obs, self._copied(self._arrays.final)))
+
+    def rollout(self) -> tuple[list[Any], list[Any]]:
+        """Return observations and true successors since the last call, `[D, P, U, T, B, O...]`."""
+        steps, self._steps = self._steps, []
+        found: tuple[list[Any], list[Any]] = jax.tree.map(lambda *x: np.stack(x, 3), *steps)
+        return found
+
+    def _copied(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return [x.reshape(*self._shape, *x.shape[1:]).copy() for x in arrays]
 
 
 class Resident:
-    """A `simulators.batch.Keep` that collects the observations of rollouts in `N` environments.
+    """Collects the observations of rollouts, for `Batch.keep` of a simulator on the device.
 
-    `shape` is `(D, P, U, B)`, and D is 1: `device` has all arrays.
+    `shape` is `(D, P, U, B)`, and D is 1: `device` has all arrays. Episodes begin with `obs`.
     """
 
     def __init__(
-        self, leaves: Sequence[Leaf], shape: tuple[int, int, int, int], device: jax.Device
+        self,
+        leaves: Sequence[Leaf],
+        shape: tuple[int, int, int, int],
+        device: jax.Device,
+        obs: list[Any],
     ) -> None:
-        self._leaves, self._device = leaves, device
+        self._leaves, self._device, self.obs = leaves, device, obs
         sharding = devices.sharding([device])
         self._take = jax.jit(partial(_take, shape), out_shardings=(sharding, sharding, None))
         self._stack = jax.jit(_stack, out_shardings=sharding)
         self._steps: list[tuple[list[jax.Array], list[jax.Array]]] = []
-
-    @property
-    def obs(self) -> list[jax.Array]:
-        """Return the observations after the last step, `[D, P, U, B, O...]`."""
-        return self._steps[-1][0]
 
     def fits(self, observations: Sequence[Any]) -> bool:
         """Return whether arrays are on the device, of the data types that the learner takes."""
@@ -55,7 +78,11 @@ class Resident:
         """
         *kept, finite = self._take(obs, final, over)
         self._steps.append((kept[0], kept[1]))
+        self.obs = kept[0]
         return np.asarray(finite)
+
+    def take(self) -> None:
+        """Do nothing: the simulator has called this object in its step."""
 
     def rollout(self) -> tuple[list[jax.Array], list[jax.Array]]:
         """Return observations and true successors since the last call, `[D, P, U, T, B, O...]`."""
@@ -84,11 +111,13 @@ def _stack(steps: list[Any]) -> Any:
     return jax.tree.map(lambda *x: jnp.stack(x, 3), *steps)
 
 
-def resident(
+def observed(
     simulators: Any, leaves: Sequence[Leaf], shape: tuple[int, int, int, int], on: Sequence[Any]
-) -> Resident | None:
-    """Return what keeps observations on the device `on`, if they are there; else None."""
-    if shape[0] > 1 or list(on) != list(devices.of_run(shape[0])):
-        return None
-    found = Resident(leaves, shape, on[0])
-    return found if simulators.keep(found) else None
+) -> OnHost | Resident:
+    """Return what collects observations: on the device `on` if they are there, else on the host."""
+    here = OnHost(simulators.arrays, shape)
+    if shape[0] == 1 and list(on) == list(devices.of_run(1)):
+        there = Resident(leaves, shape, on[0], here.obs)
+        if isinstance(simulators, Pool) and simulators.keep(there):
+            return there
+    return here
