@@ -57,8 +57,8 @@ def make(config: EnvConfig) -> Environment:
 
         wrappers = list(config.wrappers)
         if makes:
-            name = None if is_given(target) else target
-            return simulated(name, partial(from_callable, env, {}, wrappers), config)
+            made = None if is_given(target) else target
+            return simulated(made, partial(from_callable, env, {}, wrappers), config)
         if is_given(target):
             raise ConfigError(
                 "env: is one environment, and a run needs several; give a function that makes one, "
