@@ -27,7 +27,6 @@ from jaxppo.algorithms.ppo_data import (
     FinishMetrics,
     LossMetrics,
     PPOAgent,
-    PPOHyperparameters,
     State,
     Steps,
     TargetMetrics,
@@ -60,7 +59,7 @@ from jaxppo.types import (
 class PPO(ActorCritic):
     """PPO with a clipped, KL-penalised or discovered (DPO) objective."""
 
-    Settings, hyperparameters_type = PPOSettings, PPOHyperparameters
+    Settings = PPOSettings
     loss_metrics, target_metrics, finish_metrics = LossMetrics, TargetMetrics, FinishMetrics
     detail_metrics, details = DetailMetrics, details
     group_names = ("actor", "critic")

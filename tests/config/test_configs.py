@@ -26,16 +26,7 @@ from jaxppo.algorithms.ppo_settings import PPOSettings
 from jaxppo.algorithms.pqn import PQNSettings
 from jaxppo.algorithms.reppo import REPPOSettings
 from jaxppo.config.fields import ConfigError, traced
-from jaxppo.config.parse import (
-    ELSEWHERE,
-    RENAMED,
-    algorithm_class,
-    help_text,
-    known_keys,
-    parse,
-    system_type,
-    unknown_key,
-)
+from jaxppo.config.parse import ELSEWHERE, RENAMED, help_text, known_keys, parse, unknown_key
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import (
     ALGORITHMS,
@@ -749,15 +740,3 @@ def test_no_episode_is_lost_to_the_number_of_devices(
 ) -> None:
     result = planned({"arch.num_eval_episodes": episodes}, num_devices)
     assert result.eval_episodes_per_device == each
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("algorithm", ["ppo", "pqn", "reppo"])
-def test_a_number_that_an_agent_lacks_is_not_that_of_the_settings(algorithm: str) -> None:
-    """Its class declares names and types alone, without the defaults."""
-    made = algorithm_class(algorithm).hyperparameters_type(gamma=0.5, num_updates=1)
-    assert made.gamma == 0.5
-    for name in fields(system_type({"algorithm": algorithm})):
-        if name != "gamma":
-            with pytest.raises(AttributeError, match=f"no hyperparameter {name}"):
-                getattr(made, name)
