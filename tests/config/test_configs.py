@@ -607,7 +607,7 @@ def test_what_is_no_algorithm_is_refused(value: Any, words: str) -> None:
 ENVS, UPDATES, WARM_UP = "arch.total_num_envs", "arch.num_updates", "system.obs_norm_warmup_steps"
 STEPS, BLOCKS, PARTS = "arch.total_timesteps", "arch.num_evaluation", "system.num_minibatches"
 SHARED, NORMALIZE = "arch.update_batch_size", "system.normalize_observations"
-OBJECTIVE, KL_COEF, ADAPT = "system.objective", "system.kl_coef", "system.adapt_kl_coef"
+OBJECTIVE, ADAPT = "system.objective", "system.adapt_kl_coef"
 HIGH, LENGTH, BURN_IN = "system.clip_eps_high", "system.sequence_length", "system.burn_in"
 MEMORY, ROLLOUT, RECOMPUTE = (
     "network.actor_memory", "system.rollout_length", "system.recompute_carries",
@@ -630,7 +630,6 @@ PLANS: list[tuple[Settings, int, list[Settings]]] = [
     ({UPDATES: 2, BLOCKS: 3}, 1, [{BLOCKS: 2}, {UPDATES: 3}]),
     ({WARM_UP: 9}, 1, [{NORMALIZE: True}, {WARM_UP: 0}]),
     ({ADAPT: True, OBJECTIVE: "dpo"}, 1, [{OBJECTIVE: "penalty"}, {ADAPT: False}]),
-    ({ADAPT: True, OBJECTIVE: "penalty", KL_COEF: 0}, 1, [{ADAPT: False}, {KL_COEF: 0.1}]),
     ({HIGH: 0.3, OBJECTIVE: "dpo"}, 1, [{HIGH: None}, {OBJECTIVE: "clip"}]),
     ({"system.advantages": "vtrace"}, 1, [{TARGETS: True}]),
     ({TARGETS: True, VALUES: True}, 1, [{TARGETS: False}, {VALUES: False}]),
