@@ -38,6 +38,7 @@ from jaxppo.kernels.reductions import means
 from jaxppo.networks.actor_critic import ActorCriticOutput, shares_layers
 from jaxppo.ops.losses import approximate_kl, clip_fraction, explained_variance, ratio
 from jaxppo.ops.statistics import (
+    as_weights,
     denormalize_value,
     init_statistics,
     normalize_value,
@@ -143,7 +144,7 @@ class PPO(ActorCritic):
             advantage, target = ESTIMATORS[self.settings.advantages](
                 hp, steps, log_ratio, value, next_value
             )
-            weight = None if steps.alive is None else steps.alive.astype(jnp.float32)
+            weight = as_weights(steps.alive)
             standardized, deviation = standardize(advantage, system.axes, weights=weight)
             if self.settings.standardize_advantages == "batch":
                 advantage = standardized
