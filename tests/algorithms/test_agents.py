@@ -20,7 +20,6 @@ from jaxppo.algorithms.evaluation import evaluate
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config, EnvConfig
 from jaxppo.envs.episodes import Episodes
-from jaxppo.ops import statistics
 from jaxppo.runtime.run.loop import run
 from jaxppo.runtime.store import checkpoint
 from jaxppo.types import LearnerState, Rollout
@@ -239,15 +238,6 @@ def test_split_over_update_batches_weighs_all_steps_alike() -> None:
     )
     for one, other in pairs:
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
-
-
-def test_shares_of_weights_have_a_mean_of_one() -> None:
-    weights = jnp.asarray(np.random.default_rng(0).integers(0, 2, (3, 8)), jnp.float32)
-    found: Any = jax.vmap(functools.partial(statistics.shares, axes=("x",)), axis_name="x")(weights)
-    np.testing.assert_allclose(
-        found, np.asarray(weights) / np.asarray(weights, np.float64).mean(), rtol=1e-6
-    )
-    np.testing.assert_array_equal(statistics.shares(jnp.zeros(4)), np.zeros(4))
 
 
 def test_evaluation_counts_worlds() -> None:

@@ -25,7 +25,7 @@ from phases import (
 
 from jaxppo.algorithms import guards, report, spine
 from jaxppo.algorithms.acting import state_values
-from jaxppo.algorithms.gradient_steps import make_step, select
+from jaxppo.algorithms.gradient_steps import make_step
 from jaxppo.algorithms.memory import keep_batch
 from jaxppo.algorithms.metrics import add
 from jaxppo.kernels.permutations import random_permutation
@@ -163,13 +163,6 @@ def test_every_transition_lands_in_exactly_one_minibatch() -> None:
         assert order.shape == (4, 8)
         np.testing.assert_array_equal(np.sort(order.ravel()), np.arange(32))
     assert not np.array_equal(orders[0], orders[1])
-
-
-def test_select_takes_whole_transitions() -> None:
-    batch = random_batch(32)
-    chosen = select((), (), batch, jnp.array([5, 30]))
-    for part, whole in zip(jax.tree.leaves(chosen), jax.tree.leaves(batch), strict=True):
-        np.testing.assert_array_equal(part, np.asarray(whole)[:, [5, 30]])
 
 
 @pytest.mark.long
