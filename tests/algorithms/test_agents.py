@@ -24,6 +24,8 @@ from jaxppo.runtime.run.loop import run
 from jaxppo.runtime.store import checkpoint
 from jaxppo.types import LearnerState, Rollout
 
+pytestmark = pytest.mark.usefixtures("share_programs")
+
 ALL = dict.fromkeys(("normalize_observations", "normalize_values", "normalize_rewards"), True)
 
 

@@ -24,6 +24,8 @@ from jaxppo.launch.sweeping import groups
 from jaxppo.runtime.run.jobs import Job, prepare
 from jaxppo.runtime.run.loop import run, run_together
 
+pytestmark = pytest.mark.usefixtures("share_programs")
+
 TESTS = Path(__file__).parents[1]
 PAGE = (TESTS.parent / "docs" / "algorithms.md").read_text()
 QUIET = ["arch.compile_cache=null", "logger.console=false", "logger.plot=false"]

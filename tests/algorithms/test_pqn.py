@@ -44,6 +44,8 @@ from jaxppo.runtime.run.jobs import Job, prepare
 from jaxppo.runtime.run.loop import run, run_together
 from jaxppo.types import Discrete, LearnerState, MultiDiscrete, Rollout
 
+pytestmark = pytest.mark.usefixtures("share_programs")
+
 T, B, A, K = 16, 3, 4, 7
 
 

@@ -29,6 +29,8 @@ from jaxppo.runtime.run.jobs import prepare
 from jaxppo.runtime.run.loop import run, run_together
 from jaxppo.types import Box, Discrete
 
+pytestmark = pytest.mark.usefixtures("share_programs")
+
 CLOCK = {"target": "envs.Clock"}  # discrete actions
 MEMORY = {"_target_": f"{LAYERS}.memory.Recurrent", "size": 4}
 REMEMBERING = {"actor_memory": MEMORY, "critic_torso": MLP, "critic_memory": MEMORY}
