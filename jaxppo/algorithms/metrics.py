@@ -74,7 +74,8 @@ def identity(cls: type, **inner: Any) -> Any:
 
 def add(total: Any, new: Any) -> Any:
     """Add the metrics of one more update to `total`. Means are kept as sums."""
-    choices = {LAST: lambda _, new: new, LEAST: jnp.minimum, GREATEST: jnp.maximum}
+    choices: dict[str, Callable[..., Any]] = {LEAST: jnp.minimum, GREATEST: jnp.maximum}
+    choices[LAST] = lambda _, new: new
     return combine(lambda how, *values: choices.get(how, jnp.add)(*values), total, new)
 
 

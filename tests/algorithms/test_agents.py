@@ -309,15 +309,24 @@ def test_an_algorithm_that_learns_from_every_step_takes_no_padding() -> None:
 
 
 @pytest.mark.long
-def test_a_critic_that_sees_the_state_learns_where_one_that_sees_its_agent_does_not() -> None:
+@pytest.mark.parametrize(
+    "select, passes",
+    [
+        ([], True),
+        pytest.param(
+            ["network/input_layer=select", "network.input_layer.key=observation"],
+            False,
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["mappo", "ippo"],
+)
+def test_a_critic_that_sees_the_state_learns_where_one_that_sees_its_agent_does_not(
+    select: list[str], passes: bool
+) -> None:
     """MAPPO and IPPO in `env=gate`, three seeds each; a lever at random passes 0.25."""
-    passed = {}
-    for name, layer in (("mappo", []), ("ippo", ["key=observation"])):
-        select = [f"network.input_layer.{each}" for each in layer]
-        select += ["network/input_layer=select"] if layer else []
-        sizes = ["arch.num_seeds=3", "arch.total_timesteps=73728", "arch.num_evaluation=2"]
-        quiet = ["logger.console=false", "arch.absolute_metric=false"]
-        result = jaxppo.train(["env=gate", *sizes, *quiet, *select])
-        passed[name] = np.asarray(result.evaluations["env/passed"])[:, -1]
-    assert passed["mappo"].mean() > 0.9
-    assert passed["ippo"].mean() < 0.4
+    sizes = ["arch.num_seeds=3", "arch.total_timesteps=73728", "arch.num_evaluation=2"]
+    quiet = ["logger.console=false", "arch.absolute_metric=false"]
+    result = jaxppo.train(["env=gate", *sizes, *quiet, *select])
+    passed = np.asarray(result.evaluations["env/passed"])[:, -1].mean()
+    assert passed > 0.9 if passes else passed < 0.4

@@ -367,7 +367,7 @@ def config_of(name: str = "continuous", **changes: Any) -> Any:
 
 @pytest.mark.long
 def test_a_run_that_was_stopped_ends_as_if_nothing_had_happened(tmp_path: Path, kill: Any) -> None:
-    config = config_of("memory", arch={"update_batch_size": 2, "num_seeds": 2})
+    config = config_of(arch={"update_batch_size": 2, "num_seeds": 2})
     for folder in ("whole", "parts"):
         (tmp_path / folder).mkdir()
     result = run(config, tmp_path / "whole")
@@ -399,7 +399,7 @@ def test_members_with_other_numbers_are_the_runs_that_they_would_be_alone(tmp_pa
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["discrete", "memory"])
+@pytest.mark.parametrize("name", ["discrete", pytest.param("memory", marks=pytest.mark.slow)])
 def test_a_policy_is_loaded_described_and_exported(tmp_path: Path, name: str) -> None:
     run(config_of(name), tmp_path)
     policy = load(tmp_path, trust=["envs"])
