@@ -43,17 +43,13 @@ def pytree(cls: type[Class]) -> type[Class]:
 class Hyperparameters:
     """The traced settings of an algorithm, as attributes: scalars, or `[P]` for members.
 
-    Changing one never recompiles. An algorithm declares its own in a subclass, which is a pytree
-    too.
+    Changing one never recompiles. Type checkers know them by the class that declares them.
     """
 
     num_updates: jax.Array  # int32, over which learning rates decay
 
     def __init__(self, **numbers: Any) -> None:
         self.__dict__.update(numbers)
-
-    def __init_subclass__(cls) -> None:
-        jax.tree_util.register_pytree_with_keys_class(cls)
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with changes; `AttributeError` for an unknown name.
@@ -216,7 +212,7 @@ class Policy:
     exploration: PyTree = ()  # numbers that sampling needs besides the network, such as an epsilon
 
 
-Numbers = TypeVar("Numbers", bound=Hyperparameters)
+Numbers = TypeVar("Numbers")  # the class that declares the traced settings
 Own = TypeVar("Own")
 
 

@@ -87,14 +87,6 @@ def approximate_kl(log_prob: Array, old_log_prob: Array) -> Array:
     return np.asarray(estimates, np.float64)
 
 
-def categorical_entropy(logits: Array) -> float:
-    """-sum p log p of one distribution of logits `[K]`."""
-    top = max(float(x) for x in logits)
-    weights = [math.exp(float(x) - top) for x in logits]
-    probs = [weight / sum(weights) for weight in weights]
-    return -sum(p * math.log(p) for p in probs if p > 0.0)
-
-
 def explained_variance(value: Array, target: Array) -> float:
     """1 - Var[target - value] / Var[target]; 0 for a constant target."""
     _, total = mean_and_variance([target])
@@ -456,14 +448,6 @@ def decayed_mean_and_variance(batches: list[Array], decay: float) -> tuple[Array
     mean = sum((weight * row for weight, row in seen), zero) / total
     variance = sum((weight * (row - mean) ** 2 for weight, row in seen), zero) / total
     return mean, variance
-
-
-def corrected_average(values: list[Array], decay: float) -> Array:
-    """m_t = decay m_(t-1) + (1 - decay) x_t from m_0 = 0, divided by 1 - decay^t at the end."""
-    average = np.zeros_like(np.asarray(values[0], np.float64))
-    for value in values:
-        average = decay * average + (1.0 - decay) * np.asarray(value, np.float64)
-    return average / (1.0 - decay ** len(values))
 
 
 def linear_recurrence(

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeGuard
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -31,12 +31,19 @@ from jaxppo.types import (
     zeros,
 )
 
+Node = TypeVar("Node")
+
 
 def init_acting(system: System, key: jax.Array) -> ActingState:
     """Reset `B` environments and start their random stream."""
     key, reset_key = jax.random.split(key)
     with precision("highest"):
         env_state, obs = system.env.reset(jax.random.split(reset_key, system.num_envs))
+    return start_acting(system, env_state, obs, key)
+
+
+def start_acting(system: System, env_state: PyTree, obs: PyTree, key: jax.Array) -> ActingState:
+    """Return the state of `B` environments whose episodes start at `obs` `[B, O...]`."""
     return ActingState(
         env_state=env_state,
         obs=obs,
@@ -137,48 +144,48 @@ def collect(system: System, agent: AgentState, acting: ActingState) -> tuple[Act
     return _rollout(acting, steps, ended, reused)
 
 
+def map_nodes(kind: type[Node], function: Callable[[Node], PyTree], tree: PyTree) -> PyTree:
+    """Replace every node of a kind in a tree, such as the state of environments."""
+
+    def one(node: PyTree) -> PyTree:
+        return function(node) if isinstance(node, kind) else node
+
+    return jax.tree.map(one, tree, is_leaf=lambda node: isinstance(node, kind))
+
+
 def update_progress(agent: AgentState, env_state: PyTree) -> PyTree:
     """Set every `RunProgress` in the state of environments to the progress of the agent's run."""
 
-    def one(node: PyTree) -> PyTree:
-        if not isinstance(node, RunProgress):
-            return node
+    def now(node: RunProgress) -> RunProgress:
         share = agent.update / agent.hyperparameters.num_updates
         return RunProgress(share=jnp.full_like(node.share, share))
 
-    return jax.tree.map(one, env_state, is_leaf=lambda node: isinstance(node, RunProgress))
+    return map_nodes(RunProgress, now, env_state)
 
 
 def fill_pool(system: System, env_state: PyTree, keys: jax.Array) -> PyTree:
     """Give every `Pool` in the state of environments fresh starts, from a key of `rollout_keys`."""
     env: Any = system.env
-    if not env.pool_size:
-        return env_state
 
-    def one(node: PyTree) -> PyTree:
-        if not _is_pool(node):
-            return node
+    def filled(_: Pool) -> Pool:
         starts = env.starts(random_bits.split(keys[0, 1], env.pool_size))
         return Pool(starts=starts, taken=jnp.int32(0))
 
-    return jax.tree.map(one, env_state, is_leaf=_is_pool)
+    return map_nodes(Pool, filled, env_state) if env.pool_size else env_state
 
 
 def empty_pool(system: System, env_state: PyTree) -> tuple[PyTree, dict[str, jax.Array]]:
     """Empty every `Pool` after a rollout; return how many episodes began with a used start."""
     if not system.env.pool_size:
         return env_state, {}
-    pools = [x for x in jax.tree.leaves(env_state, is_leaf=_is_pool) if _is_pool(x)]
-    reused = sum(jnp.maximum(pool.taken - system.env.pool_size, 0) for pool in pools)
-    empty = Pool(starts=(), taken=())
-    env_state = jax.tree.map(
-        lambda node: empty if _is_pool(node) else node, env_state, is_leaf=_is_pool
-    )
-    return env_state, {"reused_starts": jnp.asarray(reused, jnp.float32)}
+    reused = []
 
+    def empty(pool: Pool) -> Pool:
+        reused.append(jnp.maximum(pool.taken - system.env.pool_size, 0))
+        return Pool(starts=(), taken=())
 
-def _is_pool(node: PyTree) -> TypeGuard[Pool]:
-    return isinstance(node, Pool)
+    env_state = map_nodes(Pool, empty, env_state)
+    return env_state, {"reused_starts": jnp.asarray(sum(reused), jnp.float32)}
 
 
 def rollout_keys(system: System, key: jax.Array) -> jax.Array:

@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 import jax
 
-from jaxppo.algorithms.hyperparameters import SystemHyperparameters
 from jaxppo.algorithms.metrics import NoMetrics
 from jaxppo.algorithms.optimizers import find_optimizer
 from jaxppo.config.fields import Static
@@ -37,7 +36,6 @@ class Algorithm(abc.ABC):
     target_metrics: ClassVar[type] = NoMetrics  # of `targets`
     finish_metrics: ClassVar[type] = NoMetrics  # of `finish`
     detail_metrics: ClassVar[type] = NoMetrics  # of `details`
-    hyperparameters_type: ClassVar[type[SystemHyperparameters]] = SystemHyperparameters
     group_names: ClassVar[tuple[str, ...]] = ("network",)  # of optimisers
     layers: ClassVar[tuple[str, ...]] = NETWORK_LAYERS  # of config.network, that `build` reads
 

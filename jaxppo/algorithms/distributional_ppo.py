@@ -18,7 +18,7 @@ from jaxppo.algorithms.acting import state_values
 from jaxppo.algorithms.ppo import PPO
 from jaxppo.algorithms.ppo_data import PPOAgent, TargetMetrics
 from jaxppo.algorithms.ppo_data import Steps as PPOSteps
-from jaxppo.config.fields import ConfigError
+from jaxppo.config.fields import ConfigError, as_override
 from jaxppo.config.schema import Config
 from jaxppo.networks.actor_critic import ActorCriticOutput
 from jaxppo.ops.distributional import categorical_lambda_returns
@@ -47,15 +47,13 @@ class DistributionalPPO(PPO):
                 f"{key}: needs a critic that predicts a distribution; add "
                 "network/critic_head=categorical"
             )
-        if settings.normalize_values:
-            raise ConfigError(
-                f"system.normalize_values=true: {key} has value targets in units of reward; set it "
-                "to false"
-            )
-        if settings.advantages != "gae":
-            raise ConfigError(
-                f"system.advantages={settings.advantages}: {key} has no importance ratios; take gae"
-            )
+        # Its targets are in units of reward, and have no importance ratios
+        for name, only in (("normalize_values", False), ("advantages", "gae")):
+            if (value := getattr(settings, name)) != only:
+                raise ConfigError(
+                    f"{as_override(f'system.{name}', value)}: {key} takes "
+                    f"{as_override(f'system.{name}', only)} alone"
+                )
         return algorithm
 
     def targets(

@@ -29,12 +29,9 @@ Apply = Callable[[System, AgentState, PyTree, Any], AgentState]
 
 def gradient(system: System, agent: AgentState, minibatch: Batch) -> tuple[PyTree, jax.Array, Any]:
     """Return the gradient, the loss and its metrics on a minibatch `[L, M]`."""
-
-    def objective(params: PyTree) -> tuple[jax.Array, tuple[jax.Array, Any]]:
-        loss, metrics = system.algorithm.loss(system, agent, params, minibatch)
-        return loss, (loss, metrics)
-
-    gradients, (loss, metrics) = jax.grad(objective, has_aux=True)(agent.policy.params)
+    loss_of = partial(system.algorithm.loss, system, agent)
+    slope = jax.value_and_grad(loss_of, has_aux=True)
+    (loss, metrics), gradients = slope(agent.policy.params, minibatch)
     return gradients, loss, metrics
 
 

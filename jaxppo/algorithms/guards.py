@@ -70,8 +70,7 @@ def until_stopped(system: System, scan: Callable[..., Any], nothing: Any) -> Cal
 
     def stopping_scan(step: Step, refresh: Callable[..., Batch], agent: AgentState) -> Any:
         begun = agent, jnp.zeros((), bool)
-        if refresh is not keep_batch:
-            refresh = partial(_refresh_or_keep, refresh)
+        refresh = _unless_over(refresh, lambda stopped: stopped)
         (agent, _), found = scan(partial(_step_or_skip, system, step, nothing), refresh, begun)
         return agent, found
 
@@ -103,12 +102,19 @@ def _step_or_skip(
     return jax.lax.cond(all_stopped(stopped), skip, look, agent)
 
 
-def _refresh_or_keep(
-    refresh: Callable[..., Batch], progress: tuple[AgentState, jax.Array], batch: Batch
-) -> Batch:
-    """Make the batch of an epoch, unless the epochs of all members have ended."""
-    agent, stopped = progress
-    return jax.lax.cond(all_stopped(stopped), lambda: batch, partial(refresh, agent, batch))
+def _unless_over(
+    refresh: Callable[..., Batch], over: Callable[[Any], jax.Array]
+) -> Callable[..., Batch]:
+    """Decorate `refresh(agent, batch)`: keep the batch once the epochs of all members are over.
+
+    The result takes the agent together with what tells `over` whether its epochs are.
+    """
+
+    def refresh_or_keep(progress: tuple[AgentState, Any], batch: Batch) -> Batch:
+        agent, rest = progress
+        return jax.lax.cond(all_stopped(over(rest)), lambda: batch, partial(refresh, agent, batch))
+
+    return keep_batch if refresh is keep_batch else refresh_or_keep
 
 
 def _stop(
@@ -126,11 +132,17 @@ def _stop(
     adapted = jax.tree.map(
         partial(jnp.where, stopped), agent.algorithm_state, moved.algorithm_state
     )
-    return (dataclasses.replace(chosen, algorithm_state=adapted), stop), Outcome(
-        metrics=jax.tree.map(partial(jnp.where, stopped), nothing, found.metrics),
-        counted=~stopped & found.counted,
-        learnt=~stop & found.learnt,
-        skipped=~stopped & found.skipped,
+    agent = dataclasses.replace(chosen, algorithm_state=adapted)
+    return (agent, stop), _masked(found, nothing, stopped, stop)
+
+
+def _masked(found: Outcome, nothing: Any, over: jax.Array, stays: jax.Array) -> Outcome:
+    """Return the outcome of a step whose epochs may be `over`; where it `stays`, nothing moved."""
+    return Outcome(
+        metrics=jax.tree.map(partial(jnp.where, over), nothing, found.metrics),
+        counted=~over & found.counted,
+        learnt=~stays & found.learnt,
+        skipped=~over & found.skipped,
     )
 
 
@@ -158,9 +170,9 @@ def until_settled(
         losses = Settling(
             total=zero, counted=zero, seen=jnp.int32(0), before=none, settled=jnp.zeros((), bool)
         )
-        if refresh is not keep_batch:
-            refresh = partial(_refresh_unless_settled, refresh)
-        learn = partial(_step_unless_settled, system, step, nothing, least)
+        refresh = _unless_over(refresh, lambda losses: losses.settled)
+        count = partial(_count_loss, system, least)
+        learn = partial(_step_unless_settled, count, step, nothing)
         (carry, _), found = scan(learn, refresh, (carry, losses))
         return carry, found
 
@@ -168,10 +180,9 @@ def until_settled(
 
 
 def _step_unless_settled(
-    system: System,
+    count: Callable[[Settling, Outcome], Settling],
     step: Step,
     nothing: Any,
-    least: jax.Array,
     batch: Batch,
     progress: tuple[Any, Settling],
     indices: jax.Array,
@@ -187,23 +198,11 @@ def _step_unless_settled(
     carry, found = jax.lax.cond(
         all_stopped(settled), lambda carry: (carry, no_outcome(nothing)), learn, carry
     )
-    found = Outcome(
-        metrics=jax.tree.map(partial(jnp.where, settled), nothing, found.metrics),
-        counted=~settled & found.counted,
-        learnt=~settled & found.learnt,
-        skipped=~settled & found.skipped,
-    )
-    return (carry, _count_loss(system, losses, found, least)), found
+    found = _masked(found, nothing, settled, settled)
+    return (carry, count(losses, found)), found
 
 
-def _refresh_unless_settled(
-    refresh: Callable[..., Batch], progress: tuple[Any, Settling], batch: Batch
-) -> Batch:
-    carry, losses = progress
-    return _refresh_or_keep(refresh, (carry, losses.settled), batch)
-
-
-def _count_loss(system: System, losses: Settling, found: Outcome, least: jax.Array) -> Settling:
+def _count_loss(system: System, least: jax.Array, losses: Settling, found: Outcome) -> Settling:
     """Return the losses after a minibatch, the last of which may end the epochs."""
     total = losses.total + jnp.where(found.counted, found.metrics.total_loss, 0.0)
     counted, seen = losses.counted + found.counted, losses.seen + 1
@@ -233,7 +232,7 @@ def merge_statistics(
 
     Where not `alive`, which has the batch's leading axes, nothing counts; None: all counts.
     """
-    weights = None if alive is None else alive.astype(jnp.float32)
+    weights = statistics.as_weights(alive)
     merged = statistics.merge_statistics(before, batch, system.axes, decay, weights)
     if not system.skip_nonfinite:
         return merged

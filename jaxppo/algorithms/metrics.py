@@ -74,15 +74,9 @@ def identity(cls: type, **inner: Any) -> Any:
 
 def add(total: Any, new: Any) -> Any:
     """Add the metrics of one more update to `total`. Means are kept as sums."""
-
-    def one(how: str, total: jax.Array, new: jax.Array) -> jax.Array:
-        if how == LAST:
-            return new
-        if how == LEAST:
-            return jnp.minimum(total, new)
-        return jnp.maximum(total, new) if how == GREATEST else total + new
-
-    return combine(one, total, new)
+    choices: dict[str, Callable[..., Any]] = {LEAST: jnp.minimum, GREATEST: jnp.maximum}
+    choices[LAST] = lambda _, new: new
+    return combine(lambda how, *values: choices.get(how, jnp.add)(*values), total, new)
 
 
 def over_axes(axes: tuple[str, ...], tree: Any) -> Any:
@@ -99,10 +93,8 @@ def over_first(tree: Any, seen: jax.Array | None = None) -> Any:
     """Reduce metrics over their first axis `[N]`; `seen` `[N]` says which entries count."""
 
     def one(how: str, x: jax.Array) -> jax.Array:
-        if how == LEAST:
-            return jnp.min(x, axis=0)
-        if how == GREATEST:
-            return jnp.max(x, axis=0)
+        if how in (LEAST, GREATEST):
+            return jnp.min(x, axis=0) if how == LEAST else jnp.max(x, axis=0)
         if seen is None:
             return jnp.mean(x, axis=0)
         return jnp.sum(jnp.where(seen, x, 0.0)) / jnp.maximum(jnp.sum(seen), 1)

@@ -81,7 +81,6 @@ OBJECTIVES: dict[str, Objective] = {
 
 
 CLIPPED = ("clip", "clip_dimensions")  # read clip_eps and clip_eps_high
-UNCLAMPED = ("clip_dimensions", "reinforce")  # read no ratio of a whole action
 
 
 def hyperparameters(**fields: Any) -> Callable[[Function], Function]:
@@ -154,15 +153,12 @@ def of_user(function: Objective, path: str) -> Objective:
                 f"system.objective={path}: fails on a minibatch: {explained(error)}; it "
                 "is called as objective(agent, steps, distribution, log_prob)"
             ) from error
-        if getattr(loss, "shape", None) != log_prob.shape:
+        shape = getattr(loss, "shape", None)
+        kind = getattr(loss, "dtype", type(loss).__name__)
+        if shape != log_prob.shape or not jnp.issubdtype(kind, jnp.floating):
             raise ConfigError(
-                f"system.objective={path}: gives {getattr(loss, 'shape', type(loss).__name__)} for "
-                f"{log_prob.shape} steps, where one loss per step is needed; let it not average"
-            )
-        if not jnp.issubdtype(loss.dtype, jnp.floating):
-            raise ConfigError(
-                f"system.objective={path}: gives {loss.dtype.name}, which has no gradient; give "
-                "floats"
+                f"system.objective={path}: gives {kind}{shape or '()'}, where floats "
+                f"{log_prob.shape}, one loss a step, are needed; let it not average"
             )
         return loss
 
@@ -186,9 +182,8 @@ def own_hyperparameters(path: str, taken: Collection[str]) -> dict[str, Any]:
         )
     for name, field in found.items():
         key = f"system.objective={path}: its hyperparameter {name}"
-        if not name.isidentifier() or name in taken:
-            why = "is a setting already" if name in taken else "is no name in Python"
-            raise ConfigError(f"{key} {why}; call it otherwise")
+        if name in taken:
+            raise ConfigError(f"{key} is a setting already; call it otherwise")
         check(f"{key}: default", field.default, float, field.metadata)
     return found
 

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxppo.algorithms.hyperparameters import SystemHyperparameters
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.importing import imported
 from jaxppo.config.messages import raised
@@ -138,7 +137,7 @@ def clip_by_global_norm(limit: jax.Array) -> optax.GradientTransformation:
     return optax.stateless(clip)
 
 
-def learning_rate(hp: SystemHyperparameters, rate: jax.Array, update: jax.Array) -> jax.Array:
+def learning_rate(hp: Any, rate: jax.Array, update: jax.Array) -> jax.Array:
     """Return `rate` at an update (0-based); with `decay_learning_rates` it falls to zero."""
     left = (hp.num_updates - update).astype(jnp.float32) / hp.num_updates.astype(jnp.float32)
     return rate * jnp.where(hp.decay_learning_rates > 0, jnp.maximum(left, 0.0), 1.0)
@@ -154,9 +153,7 @@ def greatest_second_moment(opt_state: PyTree) -> jax.Array:
     return reduce(jnp.maximum, found, jnp.zeros((), jnp.float32))
 
 
-def gradient_norms(
-    system: System, hyperparameters: SystemHyperparameters, gradients: PyTree
-) -> dict[str, jax.Array]:
+def gradient_norms(system: System, hyperparameters: Any, gradients: PyTree) -> dict[str, jax.Array]:
     """Return the global norm of each group's gradient before and after clipping."""
     labels = system.algorithm.groups(gradients)
     names = system.algorithm.group_names

@@ -27,7 +27,6 @@ from jaxppo.algorithms.ppo_data import (
     FinishMetrics,
     LossMetrics,
     PPOAgent,
-    PPOHyperparameters,
     State,
     Steps,
     TargetMetrics,
@@ -39,6 +38,7 @@ from jaxppo.kernels.reductions import means
 from jaxppo.networks.actor_critic import ActorCriticOutput, shares_layers
 from jaxppo.ops.losses import approximate_kl, clip_fraction, explained_variance, ratio
 from jaxppo.ops.statistics import (
+    as_weights,
     denormalize_value,
     init_statistics,
     normalize_value,
@@ -60,7 +60,7 @@ from jaxppo.types import (
 class PPO(ActorCritic):
     """PPO with a clipped, KL-penalised or discovered (DPO) objective."""
 
-    Settings, hyperparameters_type = PPOSettings, PPOHyperparameters
+    Settings = PPOSettings
     loss_metrics, target_metrics, finish_metrics = LossMetrics, TargetMetrics, FinishMetrics
     detail_metrics, details = DetailMetrics, details
     group_names = ("actor", "critic")
@@ -144,7 +144,7 @@ class PPO(ActorCritic):
             advantage, target = ESTIMATORS[self.settings.advantages](
                 hp, steps, log_ratio, value, next_value
             )
-            weight = None if steps.alive is None else steps.alive.astype(jnp.float32)
+            weight = as_weights(steps.alive)
             standardized, deviation = standardize(advantage, system.axes, weights=weight)
             if self.settings.standardize_advantages == "batch":
                 advantage = standardized

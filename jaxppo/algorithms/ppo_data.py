@@ -1,28 +1,19 @@
 """The data of PPO: its state, what it keeps of a rollout, its metrics."""
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxppo.algorithms.acting import unroll
-from jaxppo.algorithms.hyperparameters import SystemHyperparameters
 from jaxppo.algorithms.metrics import GREATEST, LEAST, SUM, metric, metrics
+from jaxppo.algorithms.ppo_settings import PPONumbers
 from jaxppo.ops.actions import largest_logit
 from jaxppo.ops.histograms import NUM_BINS, counts
 from jaxppo.ops.losses import ratio
 from jaxppo.ops.statistics import standardize
 from jaxppo.types import Agent, Batch, PyTree, RunningStatistics, System, pytree
-
-if TYPE_CHECKING:  # names and types alone, as in `hyperparameters`
-    from jaxppo.algorithms.ppo_settings import PPONumbers
-else:
-    PPONumbers = object
-
-
-class PPOHyperparameters(SystemHyperparameters, PPONumbers):
-    """The traced settings of PPO in an agent: arrays."""
 
 
 @pytree
@@ -60,7 +51,7 @@ class Steps:
     weight: jax.Array | None = None
 
 
-PPOAgent = Agent[PPOHyperparameters, State]
+PPOAgent = Agent[PPONumbers, State]
 
 
 @metrics

@@ -7,13 +7,20 @@ from typing import Any
 
 from jaxppo.algorithms.objectives import (
     CLIPPED,
+    ESTIMATORS,
     OBJECTIVES,
-    UNCLAMPED,
     VALUE_LOSSES,
     own_hyperparameters,
     reads_distribution,
 )
-from jaxppo.config.fields import ConfigError, is_import_path, other_default, setting, traced
+from jaxppo.config.fields import (
+    IMPORTED,
+    ConfigError,
+    is_import_path,
+    other_default,
+    setting,
+    traced,
+)
 from jaxppo.config.schema import Config, SystemConfig, SystemNumbers
 from jaxppo.networks.building import LEAD, check_stored
 from jaxppo.ops.actions import has_dimensions
@@ -63,6 +70,7 @@ class PPONumbers(SystemNumbers):
         above=0,
         follows="clip_eps",
         coupled=True,
+        needs={"objective": (*CLIPPED, IMPORTED)},
     )
     value_clip_eps: float | None = traced(
         None,
@@ -70,6 +78,7 @@ class PPONumbers(SystemNumbers):
         above=0,
         switch=True,
         coupled=True,
+        needs={"clip_value_loss": (True,)},
     )
     log_ratio_clip: float | None = traced(
         None,
@@ -78,6 +87,7 @@ class PPONumbers(SystemNumbers):
         above=0,
         switch=True,
         coupled=True,
+        needs={"objective": ("clip", "penalty", "dpo", IMPORTED)},  # which read a whole ratio
     )
     kl_coef: float = traced(1.0, "penalty: weight of KL(old || new)", low=0, coupled=True)
     kl_coef_target: float = traced(
@@ -114,7 +124,10 @@ class PPOSettings(PPONumbers, SystemConfig):
     normalize_rewards: bool = other_default(SystemConfig, "normalize_rewards", True)
 
     advantages: str = setting(
-        "gae", "estimator of advantages and value targets: gae or vtrace", choices=("gae", "vtrace")
+        "gae",
+        "estimator of advantages and value targets: gae or vtrace",
+        choices=tuple(ESTIMATORS),
+        needs={"recompute_targets": (True,)},  # the policy has changed only then
     )
     standardize_advantages: str = setting(
         "batch",
@@ -134,16 +147,19 @@ class PPOSettings(PPONumbers, SystemConfig):
         False,
         "reinforce: weight each step by min(rho_clip, pi / mu), for a policy mu that acted and has "
         "changed since; with vtrace this is IMPALA's gradient",
+        needs={"objective": ("reinforce",)},
     )
     adapt_kl_coef: bool = setting(
         False,
         "penalty: double kl_coef if an update's KL is above 1.5 x kl_coef_target, halve it if "
         "below kl_coef_target / 1.5",
+        needs={"objective": ("penalty",)},
     )
     adapt_learning_rates: bool = setting(
         False,
         "before each gradient step, divide the learning rates by lr_factor if its minibatch's KL "
         "is above 2 x lr_kl_target or target_kl, multiply them by it if below lr_kl_target / 2",
+        needs={"decay_learning_rates": (False,)},
     )
     value_loss: str = setting(
         "squared", "value loss: squared or huber", choices=tuple(VALUE_LOSSES)
@@ -154,94 +170,32 @@ class PPOSettings(PPONumbers, SystemConfig):
         "the value clipped to value_clip_eps",
     )
     normalize_values: bool = setting(
-        False, "normalise value targets to running mean 0 and standard deviation 1 for the critic"
+        False,
+        "normalise value targets to running mean 0 and standard deviation 1 for the critic",
+        needs={"recompute_targets": (False,)},  # the critic has not learnt a newer normalisation
     )
 
     def searched(self) -> dict[str, tuple[float, float]]:
         """Return the settings that `jaxppo.tune` searches, with their bounds."""
         found = super().searched()
-        if not (self._takes_clipping or self.clip_value_loss):
+        takes_clipping = self.objective in CLIPPED or is_import_path(self.objective)
+        if not (takes_clipping or self.clip_value_loss):
             found.pop("clip_eps", None)
         if self.adapt_learning_rates:  # starts with it
             found["actor_lr"] = self.lr_min, self.lr_max
         return {name: (low, high) for name, (low, high) in found.items() if low < high}
 
-    @property
-    def _takes_clipping(self) -> bool:
-        """Whether the objective may read clip_eps and clip_eps_high."""
-        return self.objective in CLIPPED or is_import_path(self.objective)
-
     def check(self) -> None:
         """Raise `ConfigError` if settings contradict each other."""
         super().check()
-        self._check_objective()
-        if self.advantages == "vtrace" and not self.recompute_targets:
-            raise ConfigError(
-                "system.advantages=vtrace corrects for changes of the policy since the rollout, "
-                "but targets are computed before the policy changes; add "
-                "system.recompute_targets=true, or use gae"
-            )
-        if self.recompute_targets and self.normalize_values:
-            raise ConfigError(
-                "system.recompute_targets=true does not work with system.normalize_values=true, "
-                "since the critic has not learnt the new normalisation; set one of them to false"
-            )
-        self._check_rates()
-        has_high = self.clip_eps_high is not None or "clip_eps_high" in self.schedules
-        if has_high and not self._takes_clipping:
-            high = "null with a schedule" if self.clip_eps_high is None else self.clip_eps_high
-            raise ConfigError(
-                f"system.clip_eps_high={high} needs system.objective={' or '.join(CLIPPED)}, not "
-                f"{self.objective}; or set it to null, without a schedule"
-            )
-
-    def _check_objective(self) -> None:
-        if self.adapt_kl_coef and self.objective != "penalty":
-            raise ConfigError(
-                f"system.adapt_kl_coef=true needs system.objective=penalty, not {self.objective}; "
-                "or set it to false"
-            )
-        if self.importance_weights and self.objective != "reinforce":
-            raise ConfigError(
-                f"system.importance_weights=true needs system.objective=reinforce, not "
-                f"{self.objective}, which has its own ratios; or set it to false"
-            )
-        if self.value_clip_eps is not None and not self.clip_value_loss:
-            raise ConfigError(
-                f"system.value_clip_eps={self.value_clip_eps} needs system.clip_value_loss=true; "
-                "or set it to null"
-            )
-        if self.log_ratio_clip is not None and self.objective in UNCLAMPED:
-            raise ConfigError(
-                f"system.log_ratio_clip={self.log_ratio_clip}: system.objective={self.objective} "
-                "does not use the probability ratio of the whole action; set it to null"
-            )
         if self.epochs > 1:
             _check_weights(self, f"system.epochs={self.epochs}")
-        if self.adapt_kl_coef and not self.kl_coef:
-            raise ConfigError(
-                "system.adapt_kl_coef=true needs a system.kl_coef above 0, not 0.0, which no "
-                "factor changes; or set it to false"
-            )
-
-    def _check_rates(self) -> None:
         if not self.adapt_learning_rates:
             return
-        if self.decay_learning_rates:
+        if scheduled := {"actor_lr", "critic_lr"} & {*self.schedules}:
             raise ConfigError(
-                "system.adapt_learning_rates=true needs system.decay_learning_rates=false, since "
-                "both set the learning rates"
-            )
-        if given := {"actor_lr", "critic_lr"} & {*self.schedules}:
-            raise ConfigError(
-                f"system.schedules.{min(given)}: system.adapt_learning_rates=true sets the rates; "
-                "leave one of them out"
-            )
-        if self.epochs * self.num_minibatches == 1:
-            raise ConfigError(
-                "system.adapt_learning_rates=true: with one gradient step an update "
-                "(system.epochs=1, system.num_minibatches=1) the KL is always measured before "
-                "any change; raise one of them, or set it to false"
+                f"system.schedules.{min(scheduled)}: system.adapt_learning_rates=true sets the "
+                "rates; leave one of them out"
             )
         if not self.lr_min <= self.actor_lr <= self.lr_max:
             raise ConfigError(
@@ -271,11 +225,11 @@ def check_fit(config: Config, network: Network) -> None:
     output = network.example(LEAD)[1]
     if config.arch.policy_lag:
         _check_weights(settings, f"arch.max_policy_lag={config.arch.policy_lag}")
-    for key in ("clip_value_loss", "value_loss"):
-        given = getattr(settings, key)
-        if given not in (False, "squared") and not isinstance(output.value, ScalarValue):
+    for name, neutral in (("clip_value_loss", False), ("value_loss", "squared")):
+        value = getattr(settings, name)
+        if value != neutral and not isinstance(output.value, ScalarValue):
             raise ConfigError(
-                f"system.{key}={str(given).lower()}: is for scalar values, but the critic head "
+                f"system.{name}={str(value).lower()}: is for scalar values, but the critic head "
                 "predicts a distribution, which has its own loss; take network/critic_head=scalar"
             )
     if settings.objective == "clip_dimensions" and not has_dimensions(output.distribution):

@@ -9,14 +9,13 @@ are settings of the head.
 
 import dataclasses
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxppo.algorithms.acting import next_values, state_values, unroll
 from jaxppo.algorithms.algorithm import Algorithm
-from jaxppo.algorithms.hyperparameters import SystemHyperparameters
 from jaxppo.algorithms.metrics import GREATEST, LAST, LEAST, SUM, metric, metrics
 from jaxppo.config.fields import ConfigError, other_default, setting, traced
 from jaxppo.config.schema import Config, SystemConfig, SystemNumbers
@@ -115,17 +114,7 @@ class PQNSettings(PQNNumbers, SystemConfig):
         return found
 
 
-if TYPE_CHECKING:  # names and types alone, as in `hyperparameters`
-    Names = PQNNumbers
-else:
-    Names = object
-
-
-class PQNHyperparameters(SystemHyperparameters, Names):
-    """The traced settings of PQN in an agent: arrays."""
-
-
-PQNAgent = Agent[PQNHyperparameters, tuple[()]]
+PQNAgent = Agent[PQNNumbers, tuple[()]]
 
 
 @pytree
@@ -165,7 +154,7 @@ class FinishMetrics:
 class PQN(Algorithm):
     """Q(lambda) with a Q-network that acts in many environments at once."""
 
-    Settings, hyperparameters_type = PQNSettings, PQNHyperparameters
+    Settings = PQNSettings
     loss_metrics, finish_metrics, detail_metrics = LossMetrics, FinishMetrics, DetailMetrics
     layers = q_network.LAYERS
 
@@ -196,7 +185,7 @@ class PQN(Algorithm):
         self.action_shape: tuple[int, ...] = getattr(action_space, "shape", ())
         self.keeps_values = not settings.recompute_targets
 
-    def exploration(self, hp: PQNHyperparameters, update: jax.Array) -> jax.Array:
+    def exploration(self, hp: Any, update: jax.Array) -> jax.Array:
         """Return epsilon: linear from `epsilon_start` to `epsilon_end`, then constant."""
         duration = hp.epsilon_fraction * hp.num_updates
         progress = jnp.where(duration > 0, update / jnp.maximum(duration, 1e-6), 1.0)
@@ -271,7 +260,7 @@ class PQN(Algorithm):
         found = Steps(obs=steps.obs, reset=steps.reset, action=steps.action, target=target)
         return agent, found, self.target_metrics()
 
-    def value(self, hp: PQNHyperparameters, output: QOutput) -> jax.Array:
+    def value(self, hp: PQNNumbers, output: QOutput) -> jax.Array:
         """Return the value of states, `[L, S]`: max_a Q(s, a), or the soft value.
 
         For heads that predict distributions: the return distribution of the greedy action,
@@ -283,7 +272,7 @@ class PQN(Algorithm):
         return output.estimate.greedy_value(output.legal)
 
     def munchausen(
-        self, hp: PQNHyperparameters, output: QOutput, action: jax.Array
+        self, hp: PQNNumbers, output: QOutput, action: jax.Array
     ) -> tuple[jax.Array | float, jax.Array | float]:
         """Return the bonus of the actions, and the scaled entropy of the policy, `[L, S]` each."""
         if not self.settings.munchausen:

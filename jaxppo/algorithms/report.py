@@ -9,10 +9,20 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from jaxppo.algorithms.details import no_details, of_update
+from jaxppo.algorithms import memory
 from jaxppo.algorithms.guards import outcome
-from jaxppo.algorithms.metrics import LAST, SUM, identity, metric, metrics, over_axes, over_first
-from jaxppo.algorithms.optimizers import learning_rate
+from jaxppo.algorithms.metrics import (
+    GREATEST,
+    LAST,
+    SUM,
+    NoMetrics,
+    identity,
+    metric,
+    metrics,
+    over_axes,
+    over_first,
+)
+from jaxppo.algorithms.optimizers import greatest_second_moment, learning_rate
 from jaxppo.ops.statistics import num_nonfinite
 from jaxppo.types import AgentState, Batch, LearnerState, PyTree, Rollout, System, pytree
 
@@ -24,6 +34,14 @@ class StepMetrics:
     total_loss: jax.Array = metric()
     loss: Any  # the algorithm's loss_metrics
     norms: dict[str, jax.Array]  # of each optimiser group's gradient
+
+
+@metrics
+class Details:
+    """What `logger.details` adds to the metrics of an update."""
+
+    second_moment_max: jax.Array = metric(GREATEST)  # of Adam and its kin; 0 if there is none
+    own: Any  # the algorithm's detail_metrics
 
 
 @metrics
@@ -125,8 +143,24 @@ def of_learning(system: System, learnt: Learnt) -> LearnMetrics:
         steps=means,
         targets=learnt.targets,
         finish=learnt.finish,
-        details=of_update(system, agent, learnt.batch),
+        details=details_of(system, agent, learnt.batch),
     )
+
+
+def details_of(system: System, agent: AgentState, batch: Batch) -> Any:
+    """Return the details of an update from the agent after its epochs and their batch `[L, S]`.
+
+    Without `logger.details` nothing of it is computed, and what is learnt does not depend on it.
+    """
+    if not system.details:
+        return NoMetrics()
+    # Without this, the compiler could fuse these sums with those of learning, in another order
+    params, batch = jax.lax.optimization_barrier((agent.policy.params, batch))
+    agent = dataclasses.replace(agent, policy=dataclasses.replace(agent.policy, params=params))
+    if system.burn_in:
+        batch = memory.burn_in(system, agent, batch)
+    own = over_axes(system.axes, system.algorithm.details(system, agent, batch))
+    return Details(second_moment_max=greatest_second_moment(agent.opt_state), own=own)
 
 
 def reads_metrics(system: System) -> bool:
@@ -143,7 +177,11 @@ def zero_metrics(system: System) -> Metrics:
         steps=no_step(system),
         targets=identity(algorithm.target_metrics),
         finish=identity(algorithm.finish_metrics),
-        details=no_details(system),
+        details=(
+            identity(Details, own=identity(algorithm.detail_metrics))
+            if system.details
+            else NoMetrics()
+        ),
     )
     reused = {"reused_starts": jnp.zeros(())} if system.env.pool_size else {}
     none = dict.fromkeys(system.metrics, jnp.zeros(()))

@@ -12,14 +12,13 @@ of Q under the policy are exact too.
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 
 from jaxppo.algorithms.acting import next_values, unroll, unroll_again
 from jaxppo.algorithms.actor_critic import ActorCritic
-from jaxppo.algorithms.hyperparameters import SystemHyperparameters
 from jaxppo.algorithms.metrics import LAST, metric, metrics
 from jaxppo.config.fields import other_default, traced
 from jaxppo.config.schema import Config, SystemConfig, SystemNumbers
@@ -110,17 +109,7 @@ class REPPOSettings(REPPONumbers, SystemConfig):
     normalize_observations: bool = other_default(SystemConfig, "normalize_observations", True)
 
 
-if TYPE_CHECKING:  # names and types alone, as in `hyperparameters`
-    Names = REPPONumbers
-else:
-    Names = object
-
-
-class REPPOHyperparameters(SystemHyperparameters, Names):
-    """The traced settings of REPPO in an agent: arrays."""
-
-
-REPPOAgent = Agent[REPPOHyperparameters, tuple[()]]
+REPPOAgent = Agent[REPPONumbers, tuple[()]]
 
 
 @pytree
@@ -170,7 +159,7 @@ class FinishMetrics:
 class REPPO(ActorCritic):
     """Pathwise policy gradients through Q, with a bound on the KL of each update."""
 
-    Settings, hyperparameters_type = REPPOSettings, REPPOHyperparameters
+    Settings = REPPOSettings
     loss_metrics, finish_metrics = LossMetrics, FinishMetrics
     group_names = ("actor", "critic", "multipliers")
     network: actor_q.ActorQ
@@ -210,7 +199,7 @@ class REPPO(ActorCritic):
         rates = {"actor": hp.actor_lr, "critic": hp.critic_lr, "multipliers": hp.multiplier_lr}
         return {name: jnp.asarray(rate) for name, rate in rates.items()}
 
-    def multipliers(self, hp: REPPOHyperparameters, params: PyTree) -> tuple[jax.Array, jax.Array]:
+    def multipliers(self, hp: REPPONumbers, params: PyTree) -> tuple[jax.Array, jax.Array]:
         """Return alpha and beta."""
         logs = params["multipliers"]
         return hp.initial_alpha * jnp.exp(logs["alpha"]), hp.initial_beta * jnp.exp(logs["beta"])
@@ -366,7 +355,7 @@ class REPPO(ActorCritic):
         critic, _ = self.critic(fixed, output, output.distribution.sample(seed=key))
         return self.mean_q(output.distribution, critic.value.mean())
 
-    def aim(self, hp: REPPOHyperparameters) -> jax.Array | float:
+    def aim(self, hp: REPPONumbers) -> jax.Array | float:
         """Return the entropy that alpha aims at, in nats."""
         if self.num_actions is None:
             return hp.target_entropy * self.num_dimensions

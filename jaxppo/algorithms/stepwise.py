@@ -115,10 +115,10 @@ def init_actors(system: System, policy: Policy, key: jax.Array) -> ActorState:
 def begin_members(number: int | None, system: System, memory: ActorState) -> ActorState:
     """Map `begin_rollout` over members and update batches."""
 
-    def one(system: System, memory: ActorState) -> ActorState:
+    def begin(system: System, memory: ActorState) -> ActorState:
         return over_batches(partial(begin_rollout, system, number), system, memory)
 
-    return vmap_members(one)(system, memory)
+    return vmap_members(begin)(system, memory)
 
 
 @vmap_members
@@ -142,34 +142,29 @@ class Collected:
     memory: ActorState  # after the last step
 
 
+Rollouts = tuple[Collected, ...]  # of all actors: leaves `[P, U, ...]`, or one's `[...]`
+
+
 @vmap_members
 def learn_members(
-    system: System, state: LearnerState, rollouts: tuple[Collected, ...], total: Metrics
+    system: System, state: LearnerState, rollouts: Rollouts, total: Metrics
 ) -> tuple[LearnerState, Metrics]:
-    """Update members by the rollouts of all actors, and add to the metrics so far.
-
-    Leaves of `rollouts` are `[P, U, ...]`, each with the environments of one actor.
-    """
+    """Update members by the rollouts of all actors, and add to the metrics so far."""
 
     def learn(
-        system: System, state: LearnerState, rollouts: tuple[Collected, ...]
+        system: System, state: LearnerState, rollouts: Rollouts
     ) -> tuple[LearnerState, Metrics]:
-        acting, rollout = joined(system, state, rollouts)
-        return learner(system)(system, state.agent, acting, rollout)
+        return learner(system)(system, state.agent, *joined(system, state, rollouts))
 
     state, found = vmap_batches(learn, system)(state, rollouts)
     return state, count_nonfinite(state, add(total, found))
 
 
 @vmap_members
-def warm_up_members(
-    system: System, state: LearnerState, rollouts: tuple[Collected, ...]
-) -> LearnerState:
+def warm_up_members(system: System, state: LearnerState, rollouts: Rollouts) -> LearnerState:
     """Fill the observation statistics of members, without learning; see `learn_members`."""
 
-    def fill(
-        system: System, state: LearnerState, rollouts: tuple[Collected, ...]
-    ) -> tuple[LearnerState, tuple[()]]:
+    def fill(system: System, state: LearnerState, rollouts: Rollouts) -> tuple[LearnerState, Any]:
         acting, rollout = joined(system, state, rollouts)
         agent = update_obs_statistics(system, state.agent, rollout)
         return LearnerState(agent=agent, acting=acting), ()
@@ -190,30 +185,26 @@ def follow_members(
     return vmap_batches(follow, system)(state, rollout)[0].acting
 
 
-def joined(
-    system: System, state: LearnerState, rollouts: tuple[Collected, ...]
-) -> tuple[ActingState, Rollout]:
+def joined(system: System, state: LearnerState, rollouts: Rollouts) -> tuple[ActingState, Rollout]:
     """Return what `replay` returns for the rollouts of all actors, side by side along `B`.
 
     An actor may have started episodes anew since the last rollout.
     """
 
     def join(axis: int, *parts: PyTree) -> PyTree:
-        if len(parts) == 1:
-            return parts[0]
         return jax.tree.map(lambda *x: jnp.concatenate(x, axis=axis), *parts)
 
-    reset = join(0, *(each.reset for each in rollouts))
-    begun: dict[str, Any] = {
-        name: jnp.where(reset, 0, getattr(state.acting, name))
-        for name in ("episode_return", "episode_length", "discounted_return")
+    reset = join(0, *(rollout.reset for rollout in rollouts))
+    names = ("episode_return", "episode_length", "discounted_return", "tallies")
+    begun = {
+        name: jax.tree.map(lambda x: jnp.where(reset, 0, x), getattr(state.acting, name))
+        for name in names
     }
-    obs = join(0, *(each.obs for each in rollouts))
-    begun["tallies"] = jax.tree.map(lambda x: jnp.where(reset, 0, x), state.acting.tallies)
+    obs = join(0, *(rollout.obs for rollout in rollouts))
     acting = dataclasses.replace(state.acting, obs=obs, reset=reset, **begun)
-    memories = [each.memory for each in rollouts]
+    memories = [rollout.memory for rollout in rollouts]
     acted = join(1, *((m.carries, m.action, m.extras) for m in memories))
-    steps = join(1, *(each.steps for each in rollouts))
+    steps = join(1, *(rollout.steps for rollout in rollouts))
     return replay(system, state.agent, acting, acted, steps)
 
 

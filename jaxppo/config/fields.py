@@ -24,6 +24,9 @@ def setting(default: Any, help: str, **rule: Any) -> Any:
     Rules for numbers are `low`, `high`, `above` and `infinite`. Rules for text are `choices`, a
     tuple of names, `importable`, which also accepts import paths such as my_module.my_choice, and
     `steps`, which also accepts a number of steps. An integer that is `drawn` is random if null.
+
+    `needs` maps names of other settings to the values of which they must have one, unless this
+    setting has its default; see `check_needs`.
     """
     if isinstance(default, dict | list):
         return dataclasses.field(
@@ -144,6 +147,29 @@ def check(
             f"{key}={value}: no such choice{path}; did you mean {near}? (of {', '.join(choices)})"
         )
     return value
+
+
+IMPORTED = "an import path"  # stands for any, among the values of `needs`
+
+
+def check_needs(group: str, settings: Any) -> None:
+    """Raise `ConfigError` if a setting that is not at its default lacks what its field `needs`."""
+
+    def shown(value: Any) -> str:
+        return as_override("", value).removeprefix("=")
+
+    for field in dataclasses.fields(settings):
+        value, default = getattr(settings, field.name), field.default
+        if default is dataclasses.MISSING:
+            default = field.default_factory() if callable(field.default_factory) else None
+        for name, choices in field.metadata.get("needs", {}).items() if value != default else ():
+            other = getattr(settings, name)
+            if other not in choices and not (IMPORTED in choices and is_import_path(other)):
+                raise ConfigError(
+                    f"{group}.{field.name}={shown(value)} needs {group}.{name}="
+                    f"{' or '.join(IMPORTED if x == IMPORTED else shown(x) for x in choices)}, not "
+                    f"{shown(other)}; or set it to {shown(default)}"
+                )
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Any
 
-from jaxppo.config.fields import ConfigError, setting, traced
+from jaxppo.config.fields import ConfigError, check_needs, setting, traced
 from jaxppo.config.schedules import find_schedules
 
 MAX_MEMBERS = 2**16  # of one program; each member has its own directory and configuration
@@ -288,6 +288,7 @@ class SystemConfig(SystemNumbers):
         [],
         "entries of a dict observation that normalize_observations normalises, with dots if they "
         "are nested; []: all",
+        needs={"normalize_observations": (True,)},
     )
     obs_clip: float = setting(
         10.0,
@@ -312,6 +313,7 @@ class SystemConfig(SystemNumbers):
         "environment steps before training that only fill the observation statistics, rounded up "
         "to rollouts",
         low=0,
+        needs={"normalize_observations": (True,)},
     )
 
     def searched(self) -> dict[str, tuple[float, float]]:
@@ -324,11 +326,7 @@ class SystemConfig(SystemNumbers):
 
     def check(self) -> None:
         """Raise `ConfigError` if settings contradict each other; algorithms add checks."""
-        if self.normalize_entries and not self.normalize_observations:
-            raise ConfigError(
-                f"system.normalize_entries=[{','.join(self.normalize_entries)}] needs "
-                "system.normalize_observations=true; or set it to []"
-            )
+        check_needs("system", self)
         find_schedules(self)
         for name in self.adam_numbers():
             if self.optimizer not in ("adam", "adamw") or name in self.optimizer_kwargs:
@@ -347,11 +345,6 @@ class SystemConfig(SystemNumbers):
             raise ConfigError(
                 f"system.obs_min_std={self.obs_min_std} must be below "
                 f"system.obs_max_std={self.obs_max_std}; lower the first or raise the second"
-            )
-        if self.obs_norm_warmup_steps and not self.normalize_observations:
-            raise ConfigError(
-                f"system.obs_norm_warmup_steps={self.obs_norm_warmup_steps} needs "
-                "system.normalize_observations=true; or set it to 0"
             )
 
     def adam_numbers(self) -> list[str]:

@@ -148,15 +148,12 @@ def _masks(action_space: PyTree, mask: PyTree) -> Iterator[tuple[Any, PyTree]]:
 def part_masks(parts: PyTree, mask: PyTree) -> dict[Any, PyTree]:
     """Return the mask, or None, of each part of a dict or tuple; `ValueError` on other parts."""
     keys = list(parts) if isinstance(parts, Mapping) else list(range(len(parts)))
-    given: dict[Any, PyTree] = {}
-    if isinstance(mask, Mapping):
-        given = dict(mask)
-    elif isinstance(mask, tuple | list):
-        given = dict(enumerate(mask))
-    elif mask is not None:
-        raise ValueError(f"the action mask is one array, but the action has the parts {keys}")
-    if not set(given) <= set(keys):
-        raise ValueError(f"the action mask has the parts {list(given)}, but the action has {keys}")
+    given: dict[Any, PyTree] | None = {} if mask is None else None
+    if isinstance(mask, Mapping | tuple | list):
+        given = dict(mask if isinstance(mask, Mapping) else enumerate(mask))
+    if given is None or not set(given) <= set(keys):
+        has = "is one array" if given is None else f"has the parts {list(given)}"
+        raise ValueError(f"the action mask {has}, but the action has the parts {keys}")
     return {key: given.get(key) for key in keys}
 
 

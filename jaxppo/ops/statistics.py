@@ -19,6 +19,11 @@ RESOLUTION = 1e-6
 BATCH_RESOLUTION = 1e-5
 
 
+def as_weights(alive: jax.Array | None) -> jax.Array | None:
+    """Return the weights of steps, float32: 1 where `alive`, else 0; None (all alive) is None."""
+    return None if alive is None else alive.astype(jnp.float32)
+
+
 def shares(weights: jax.Array | None, axes: tuple[str, ...] = ()) -> jax.Array | None:
     """Return weights whose mean over all elements and `axes` is 1, or 0 if all are 0; None is None.
 
@@ -110,34 +115,11 @@ def merge_statistics(
     if lead is None:
         return statistics
     batch = jax.tree.map(lambda x: x.astype(jnp.float32), batch)  # float16 ends at 65,504
-    over = tuple(range(len(lead)))
     total = jnp.float32(math.prod(lead)) if weights is None else jnp.sum(weights)
     num = sum_over(axes, total)
     count = decay * statistics.count + num
     fraction = num / count if weights is None else num / jnp.maximum(count, 1e-30)
-
-    def weighted_sum(x: jax.Array, weights: jax.Array) -> jax.Array:
-        return jnp.sum(weights.reshape(*lead, *(1,) * (x.ndim - len(lead))) * x, over)
-
-    def average(x: jax.Array) -> jax.Array:
-        if weights is None:
-            return mean_over(axes, jnp.mean(x, over))
-        return sum_over(axes, weighted_sum(x, weights)) / jnp.maximum(num, 1e-30)
-
-    def mean(x: jax.Array, old: jax.Array | None) -> jax.Array | None:
-        if old is None:
-            return None
-        first = x[(0,) * len(lead)]  # float32 sums of values far from zero would lose digits
-        if weights is not None:
-            # Not by `shares`, whose mean is 1 only up to rounding: that times `first` is much
-            here = first + weighted_sum(x - first, weights) / jnp.maximum(total, 1e-30)
-            return sum_over(axes, total * here) / jnp.maximum(num, 1e-30)
-        return mean_over(axes, first + jnp.mean(x - first, over))
-
-    batch_mean = jax.tree.map(mean, batch, statistics.mean)
-    batch_variance = jax.tree.map(
-        lambda x, new: None if new is None else average(jnp.square(x - new)), batch, batch_mean
-    )
+    batch_mean, batch_variance = _moments(statistics.mean, batch, axes, weights, total, num)
     is_first = statistics.count == 0
     if weights is not None:
         is_first &= num > 0
@@ -162,6 +144,44 @@ def merge_statistics(
             difference,
         ),
     )
+
+
+def _moments(
+    like: PyTree,
+    batch: PyTree,
+    axes: tuple[str, ...],
+    weights: jax.Array | None,
+    total: jax.Array,
+    num: jax.Array,
+) -> tuple[PyTree, PyTree]:
+    """Return the means and variances of a batch; `total` is the sum of weights, `num` over axes."""
+
+    def weighted_sum(x: jax.Array) -> jax.Array:
+        assert weights is not None
+        each = weights.reshape(*weights.shape, *(1,) * (x.ndim - weights.ndim))
+        return jnp.sum(each * x, tuple(range(weights.ndim)))
+
+    def mean(x: jax.Array, old: jax.Array | None) -> jax.Array | None:
+        if old is None:
+            return None
+        over = tuple(range(x.ndim - old.ndim))
+        first = x[(0,) * len(over)]  # float32 sums of values far from zero would lose digits
+        if weights is None:
+            return mean_over(axes, first + jnp.mean(x - first, over))
+        # Not by `shares`, whose mean is 1 only up to rounding: that times `first` is much
+        here = first + weighted_sum(x - first) / jnp.maximum(total, 1e-30)
+        return sum_over(axes, total * here) / jnp.maximum(num, 1e-30)
+
+    def variance(x: jax.Array, mean: jax.Array | None) -> jax.Array | None:
+        if mean is None:
+            return None
+        square = jnp.square(x - mean)
+        if weights is None:
+            return mean_over(axes, jnp.mean(square, tuple(range(x.ndim - mean.ndim))))
+        return sum_over(axes, weighted_sum(square)) / jnp.maximum(num, 1e-30)
+
+    means = jax.tree.map(mean, batch, like)
+    return means, jax.tree.map(variance, batch, means)
 
 
 def _leading_shape(statistics: RunningStatistics, batch: PyTree) -> tuple[int, ...] | None:

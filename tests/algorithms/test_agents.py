@@ -20,10 +20,11 @@ from jaxppo.algorithms.evaluation import evaluate
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config, EnvConfig
 from jaxppo.envs.episodes import Episodes
-from jaxppo.ops import statistics
 from jaxppo.runtime.run.loop import run
 from jaxppo.runtime.store import checkpoint
 from jaxppo.types import LearnerState, Rollout
+
+pytestmark = pytest.mark.usefixtures("share_programs")
 
 ALL = dict.fromkeys(("normalize_observations", "normalize_values", "normalize_rewards"), True)
 
@@ -241,15 +242,6 @@ def test_split_over_update_batches_weighs_all_steps_alike() -> None:
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
-def test_shares_of_weights_have_a_mean_of_one() -> None:
-    weights = jnp.asarray(np.random.default_rng(0).integers(0, 2, (3, 8)), jnp.float32)
-    found: Any = jax.vmap(functools.partial(statistics.shares, axes=("x",)), axis_name="x")(weights)
-    np.testing.assert_allclose(
-        found, np.asarray(weights) / np.asarray(weights, np.float64).mean(), rtol=1e-6
-    )
-    np.testing.assert_array_equal(statistics.shares(jnp.zeros(4)), np.zeros(4))
-
-
 def test_evaluation_counts_worlds() -> None:
     """Returns are means over agents; what a world tells is told once, of its whole episode."""
     config = of_world(
@@ -317,15 +309,24 @@ def test_an_algorithm_that_learns_from_every_step_takes_no_padding() -> None:
 
 
 @pytest.mark.long
-def test_a_critic_that_sees_the_state_learns_where_one_that_sees_its_agent_does_not() -> None:
+@pytest.mark.parametrize(
+    "select, passes",
+    [
+        ([], True),
+        pytest.param(
+            ["network/input_layer=select", "network.input_layer.key=observation"],
+            False,
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["mappo", "ippo"],
+)
+def test_a_critic_that_sees_the_state_learns_where_one_that_sees_its_agent_does_not(
+    select: list[str], passes: bool
+) -> None:
     """MAPPO and IPPO in `env=gate`, three seeds each; a lever at random passes 0.25."""
-    passed = {}
-    for name, layer in (("mappo", []), ("ippo", ["key=observation"])):
-        select = [f"network.input_layer.{each}" for each in layer]
-        select += ["network/input_layer=select"] if layer else []
-        sizes = ["arch.num_seeds=3", "arch.total_timesteps=73728", "arch.num_evaluation=2"]
-        quiet = ["logger.console=false", "arch.absolute_metric=false"]
-        result = jaxppo.train(["env=gate", *sizes, *quiet, *select])
-        passed[name] = np.asarray(result.evaluations["env/passed"])[:, -1]
-    assert passed["mappo"].mean() > 0.9
-    assert passed["ippo"].mean() < 0.4
+    sizes = ["arch.num_seeds=3", "arch.total_timesteps=73728", "arch.num_evaluation=2"]
+    quiet = ["logger.console=false", "arch.absolute_metric=false"]
+    result = jaxppo.train(["env=gate", *sizes, *quiet, *select])
+    passed = np.asarray(result.evaluations["env/passed"])[:, -1].mean()
+    assert passed > 0.9 if passes else passed < 0.4

@@ -24,6 +24,8 @@ from jaxppo.launch.sweeping import groups
 from jaxppo.runtime.run.jobs import Job, prepare
 from jaxppo.runtime.run.loop import run, run_together
 
+pytestmark = pytest.mark.usefixtures("share_programs")
+
 TESTS = Path(__file__).parents[1]
 PAGE = (TESTS.parent / "docs" / "algorithms.md").read_text()
 QUIET = ["arch.compile_cache=null", "logger.console=false", "logger.plot=false"]
@@ -161,31 +163,10 @@ class DictOfMetrics(Reinforce):
         return loss, vars(found)
 
 
-class PartWithoutGroup(Reinforce):
-    def groups(self, params: Any) -> dict[str, str]:
-        return {"critic_head": "baseline"}
-
-
-class NoAgent(Reinforce):
-    def targets(self, *given: Any) -> Any:
-        return None, *super().targets(*given)[1:]
-
-
-class DictOfSteps(Reinforce):
-    def targets(self, *given: Any) -> Any:
-        agent, steps, found = super().targets(*given)
-        return agent, vars(steps), found
-
-
 class MetricOfEach(Reinforce):
     def loss(self, *given: Any) -> Any:
         loss, found = super().loss(*given)
         return loss, dataclasses.replace(found, entropy=jnp.zeros(3))
-
-
-class BareFinish(Reinforce):
-    def finish(self, system: Any, agent: Any, batch: Any) -> Any:
-        return agent
 
 
 class BareAction(Reinforce):
@@ -210,11 +191,7 @@ class LossOfEach(Reinforce):
         (BareLoss, "loss: "),
         (LossOfEach, r"loss: .*\[2\]"),
         (DictOfMetrics, "loss: .*LossMetrics"),
-        (PartWithoutGroup, "groups: .*actor_head"),
-        (NoAgent, "targets: .*NoneType"),
-        (DictOfSteps, "targets: .*dataclass"),
         (MetricOfEach, r"loss: entropy is \[3\]"),
-        (BareFinish, "finish: "),
         (BareAction, "act: .*ActorOutput"),
     ],
 )

@@ -120,11 +120,8 @@ def widths(*sizes: int) -> dict[str, Any]:
     "changes, num, num_chunks",
     [
         ({"network": widths(256, 256), **WIDE}, 8, 128),  # 34 MB of activations a minibatch
-        ({"network": widths(64, 64), **WIDE}, 2, 32),  # 9 MB
         ({"network": widths(64, 64), **WIDE, "system__microbatch_size": 1000}, 16, 32),
-        ({"network": widths(64, 64), **WIDE, "arch__update_batch_size": 2}, 2, 32),
         ({"network": MEMORY, **WIDE, "system__sequence_length": 4}, 1, 1),
-        ({"system__microbatch_size": 1}, 8, 1),
         ({"system__microbatch_size": 3}, 4, 1),
         ({"network": widths(256, 256), **PRIME}, 1, 1),  # not a gradient of each row
     ],

@@ -1,7 +1,6 @@
 """Proximal policy optimisation: its targets, losses and statistics, against oracles."""
 
 import dataclasses
-import math
 from functools import partial
 from typing import Any
 
@@ -140,12 +139,10 @@ def test_loss_is_the_sum_of_its_parts_from_the_oracle(value_clip: float | None) 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("objective", ["penalty", "dpo", "reinforce"])
-def test_actors_loss_is_the_objectives(objective: str) -> None:
-    """Against the definitions in float64; the clipped one has its test above."""
-    phases, state = of_system(objective=objective, epochs=1 if objective == "reinforce" else 2)
-    if objective == "penalty":
-        state = given(state, kl_coef=0.7)
+def test_the_penalty_is_the_kl_from_the_acting_policy() -> None:
+    """Against the definitions in float64; other objectives have theirs in test_losses."""
+    phases, state = of_system(objective="penalty")
+    state = given(state, kl_coef=0.7)
     batch = random_batch(64)
     steps = batch.steps
     _, output = phases.unroll(state.agent.policy, (), steps.obs, steps.reset)
@@ -153,63 +150,21 @@ def test_actors_loss_is_the_objectives(objective: str) -> None:
     old = categorical(policy.logits + jnp.asarray([0.5, -0.5]))
     batch = with_steps(batch, distribution=old, log_prob=old.log_prob(steps.action))
     _, losses = phases.loss(state.agent, state.agent.policy.params, batch)
-
     new, before = (
         x - np.log(np.exp(x).sum(-1, keepdims=True))
         for x in (np.asarray(d.logits, np.float64)[0] for d in (policy, old))
     )
     taken = np.arange(64), np.asarray(steps.action)[0]
     ratio = np.exp(new[taken] - before[taken])
-    advantage = np.asarray(steps.advantage, np.float64)[0]
     kl = (np.exp(before) * (before - new)).sum(-1)
-    gain, log_gain = (ratio - 1) * advantage, np.log(ratio) * advantage
-    drift = np.where(
-        advantage >= 0,
-        np.maximum(gain - 2.0 * np.tanh(gain / 2.0), 0),
-        np.maximum(log_gain - 0.6 * np.tanh(log_gain / 0.6), 0),
-    )
-    expected = {
-        "penalty": -ratio * advantage + 0.7 * kl,
-        "dpo": drift - ratio * advantage,
-        "reinforce": -new[taken] * advantage,
-    }[objective]
+    expected = -ratio * np.asarray(steps.advantage, np.float64)[0] + 0.7 * kl
     np.testing.assert_allclose(losses.actor_loss, expected.mean(), rtol=1e-4)
     np.testing.assert_allclose(losses.ratio_min, ratio.min(), rtol=1e-4)
     np.testing.assert_allclose(losses.ratio_max, ratio.max(), rtol=1e-4)
 
 
-@pytest.mark.parametrize("name, value", [("kl_coef", 50.0), ("dpo_alpha", 0.1)])
-def test_numbers_of_the_other_objectives_are_data_too(name: str, value: float) -> None:
-    """Another number changes the loss, and compiles nothing."""
-    phases, state = of_system(objective="penalty" if name == "kl_coef" else "dpo")
-    old = categorical(jnp.asarray(np.random.default_rng(0).normal(size=(1, 64, 2)), jnp.float32))
-    batch = with_steps(random_batch(64), distribution=old)
-    params, losses, programs = state.agent.policy.params, [], []
-    for number in (2.0, value):
-        agent = given(state, **{name: number}).agent
-        losses.append(float(phases.loss(agent, params, batch)[1].actor_loss))
-        programs.append(phases.loss._cache_size())
-    assert losses[0] != losses[1]
-    assert programs[0] == programs[1]
-
-
 def kl_of_mine(agent: Any, steps: Steps, distribution: Any, log_prob: jax.Array) -> jax.Array:
     return steps.distribution.kl_divergence(distribution)
-
-
-class Equal:
-    """An objective without a hash, as a dataclass is by default."""
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __eq__(self, other: object) -> bool:
-        return NotImplemented
-
-    def __call__(self, agent: Any, steps: Steps, _: Any, log_prob: jax.Array) -> jax.Array:
-        return -log_prob
-
-
-unhashable = Equal()
 
 
 def with_numbers(agent: Any, steps: Any, distribution: Any, log_prob: jax.Array) -> jax.Array:
@@ -218,26 +173,20 @@ def with_numbers(agent: Any, steps: Any, distribution: Any, log_prob: jax.Array)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["kl_of_mine", "unhashable"])
-def test_an_objective_by_import_path_sees_the_acting_policy(name: str) -> None:
-    """It needs no hash."""
-    phases, state = of_system(objective=f"test_ppo.{name}")
+def test_an_objective_by_import_path_sees_the_acting_policy() -> None:
+    phases, state = of_system(objective="test_ppo.kl_of_mine")
     jax.eval_shape(partial(spine.update, phases.system), state)
-    if name == "unhashable":
-        blind, state = of_system()
-        _, rollout = jax.eval_shape(blind.collect, state.agent, state.acting)
-        _, steps, _ = jax.eval_shape(blind.targets, state.agent, rollout)
-        assert steps.distribution == ()  # what is not looked at is not kept
+    blind, state = of_system()
+    _, rollout = jax.eval_shape(blind.collect, state.agent, state.acting)
+    _, steps, _ = jax.eval_shape(blind.targets, state.agent, rollout)
+    assert steps.distribution == ()  # what is not looked at is not kept
 
 
 @pytest.mark.parametrize(
     ("name", "field", "words"),
     [
-        ("my-bound", traced(3.0, "a bound"), "my-bound is no name"),
         ("epochs", traced(3.0, "a number"), "epochs is a setting already"),
-        ("num_updates", traced(3.0, "a number"), "num_updates is a setting already"),
         ("bound", traced(0.5, "a bound", low=1), "bound: default=0.5"),
-        ("bound", traced(math.nan, "a bound"), "bound: default=nan"),
     ],
 )
 def test_an_objectives_own_numbers_are_checked(
@@ -246,21 +195,6 @@ def test_an_objectives_own_numbers_are_checked(
     monkeypatch.setattr(with_numbers, "hyperparameters", {name: field}, raising=False)
     with pytest.raises(ConfigError, match=words):
         small(system__objective="test_ppo.with_numbers")
-
-
-@pytest.mark.long
-def test_upper_clip_bound_is_its_own() -> None:
-    """With ratios of 1.25, an upper bound of 1.3 keeps the gradient that 1.2 takes away."""
-    phases, state = of_system()
-    batch = with_steps(random_batch(64), advantage=jnp.ones((1, 64)))
-    steps, norms = batch.steps, []
-    for high in (0.2, 0.3):
-        agent = given(state, clip_eps_high=high, ent_coef=0.0).agent
-        _, output = phases.unroll(agent.policy, (), steps.obs, steps.reset)
-        old = output.distribution.log_prob(steps.action) - np.log(1.25)
-        _, metrics = phases.gradient_step(with_steps(batch, log_prob=old), agent, jnp.arange(64))
-        norms.append(metrics.norms["actor_gradient_norm"])
-    assert norms[0] < 1e-6 < 1e-2 < norms[1]
 
 
 @pytest.mark.long
@@ -322,14 +256,6 @@ def test_advantages_can_be_standardised_by_minibatch() -> None:
         for x in (batch, with_steps(batch, advantage=advantage))
     ]
     np.testing.assert_allclose(*losses, atol=1e-5)
-
-
-def test_vtrace_on_the_acting_policy_is_the_lambda_return() -> None:
-    phases, state = of_system(standardize_advantages="none")
-    state, rollout = collect(phases, state)
-    other, _ = of_system(advantages="vtrace", recompute_targets=True)
-    targets = [add_targets(x, state.agent, rollout)[1].steps.target for x in (phases, other)]
-    np.testing.assert_allclose(*targets, rtol=1e-5)
 
 
 @pytest.mark.long

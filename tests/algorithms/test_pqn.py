@@ -25,9 +25,7 @@ from jaxppo.algorithms import acting
 from jaxppo.algorithms.optimizers import optimizer, scale_by_radam
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
-from jaxppo.deploy.export import Export
 from jaxppo.deploy.policy import load
-from jaxppo.export import export
 from jaxppo.launch.composing import compose
 from jaxppo.launch.sweeping import groups
 from jaxppo.networks import q_heads
@@ -40,14 +38,13 @@ from jaxppo.ops.action_values import (
     ScalarQ,
     epsilon_greedy,
     greedy_actions,
-    munchausen_bonus,
-    scaled_entropy,
-    soft_value,
 )
 from jaxppo.ops.distributional import quantile_loss
 from jaxppo.runtime.run.jobs import Job, prepare
 from jaxppo.runtime.run.loop import run, run_together
 from jaxppo.types import Discrete, LearnerState, MultiDiscrete, Rollout
+
+pytestmark = pytest.mark.usefixtures("share_programs")
 
 T, B, A, K = 16, 3, 4, 7
 
@@ -177,65 +174,11 @@ def test_quantile_targets_equal_an_oracle(lambda_: float) -> None:
 
 
 @pytest.mark.long
-def test_means_of_distributions_have_the_targets_of_scalars() -> None:
-    steps, atoms = random_steps(2), jnp.linspace(-60.0, 60.0, 31)  # no return is outside of them
-    lambda_, probs = jnp.float32(0.7), jnp.pad(steps["probs"], ((0, 0), (0, 0), (12, 12)))
-
-    def mean_target(estimate: Any, law: jax.Array, numbers: jax.Array) -> tuple[Any, Any]:
-        given = steps["reward"], steps["discount"]
-        target = estimate.lambda_returns(*given, law, steps["truncated"], lambda_)
-        mean = jnp.sum(law * numbers, -1)
-        scalar = ScalarQ(value=jnp.zeros((1, 1)))
-        wanted = scalar.lambda_returns(*given, mean, steps["truncated"], lambda_)
-        return jnp.sum(target * numbers, -1), wanted
-
-    categorical = CategoricalQ(logits=jnp.zeros((1, 1, 31)), low=-60.0, high=60.0)
-    np.testing.assert_allclose(*mean_target(categorical, probs, atoms), atol=1e-4)
-    quantile = QuantileQ(quantiles=jnp.zeros((1, 1, K)), huber_delta=1.0)
-    equal = jnp.full(K, 1.0 / K)
-    np.testing.assert_allclose(*mean_target(quantile, steps["quantiles"], equal), atol=1e-5)
-
-
-@pytest.mark.long
-def test_munchausen_targets_equal_an_oracle() -> None:
-    steps = random_steps(3)
-    numbers = {"alpha": 0.9, "temperature": 0.1, "clip": 1.0}
-    legal = jnp.ones((T, B, 1, A), bool)
-    q, next_q = (jnp.asarray(steps[name])[:, :, None] for name in ("q", "next_q"))
-    bonus = munchausen_bonus(q, legal, steps["action"][..., None], *numbers.values())
-    entropy = scaled_entropy(q, legal, 0.1)[..., 0]
-    value = soft_value(next_q, legal, 0.1)
-    found = ScalarQ(value=jnp.zeros((1, 1))).lambda_returns(
-        steps["reward"] + bonus[..., 0] + entropy,
-        steps["discount"],
-        value[..., 0],
-        steps["truncated"],
-        jnp.float32(0.8),
-    )
-    expected = oracles.munchausen_returns(
-        *(steps[name] for name in ("reward", "discount", "q", "action", "next_q", "truncated")),
-        lambda_=0.8,
-        **numbers,
-    )
-    np.testing.assert_allclose(found - entropy, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_munchausen_values_do_not_depend_on_lambda() -> None:
-    """Without rewards and with two equal actions, Q = (gamma - alpha) tau ln 2 / (1 - gamma)."""
-    value = (0.99 - 0.9) * 0.03 * np.log(2.0) / (1.0 - 0.99)
-    q, zero = np.full((T, B, 2), value), np.zeros((T, B))
-    action = np.zeros((T, B), int)
-    for lambda_ in (0.0, 0.65, 1.0):
-        numbers = {"lambda_": lambda_, "alpha": 0.9, "temperature": 0.03, "clip": 1.0}
-        found = oracles.munchausen_returns(zero, zero + 0.99, q, action, q, zero, **numbers)
-        np.testing.assert_allclose(found, value, rtol=1e-9)
-
-
-@pytest.mark.long
 def test_munchausen_settings_reach_the_targets() -> None:
     system, state = small(system={"munchausen": True, "munchausen_temperature": 0.5})
     phases = compiled(system)
     _, state, rollout = acted(phases, state)
+    rollout = with_ends(rollout)
     steps = rollout.steps
     expected = oracles.munchausen_returns(
         np.asarray(steps.reward),
@@ -352,29 +295,6 @@ def test_double_targets_are_rlax_double_q_learning() -> None:
     np.testing.assert_allclose(estimate.mean()[0, 0, 0], np.mean(before, axis=1), rtol=1e-6)
 
 
-@pytest.mark.long
-def test_double_distributions_are_those_of_each_alone() -> None:
-    """Their losses are the mean of two single heads' whose successors are the other's."""
-    rng, one, taken = np.random.default_rng(3), jnp.ones((1, 1)), jnp.ones((1, 1, 1), jnp.int32)
-    before, after = (
-        jnp.asarray(rng.normal(size=(1, 1, 1, A, K, 2)), jnp.float32) for _ in range(2)
-    )
-    step = (0.3 * one, 0.9 * one)
-    make = partial(QuantileQ, huber_delta=1.0)
-    both, successor = (DoubleQ(pair=make(quantiles=x)) for x in (before, after))
-    value = successor.greedy_value(jnp.ones((1, 1, 1, A), bool))
-    assert value.shape == (1, 1, K, 2)
-    target = both.lambda_returns(*step, value, one < 0, jnp.float32(0.0))
-    losses = []
-    for i in range(2):
-        own, other = (make(quantiles=after[..., j]) for j in (i, 1 - i))
-        chosen = greedy_actions(own.mean(), jnp.ones((1, 1, 1, A), bool))
-        single, wanted = make(quantiles=before[..., i]), other.select(chosen).state_value()
-        wanted = single.lambda_returns(*step, wanted, one < 0, jnp.float32(0.0))
-        losses.append(single.select(taken).loss(wanted))
-    np.testing.assert_allclose(both.select(taken).loss(target), sum(losses) / 2, rtol=1e-5)
-
-
 def one_step_loss(make: Any, name: str, before: jax.Array, after: jax.Array) -> jax.Array:
     """The loss of action 1 in state `before`, with reward 0.3 and the successor `after`."""
     estimate, successor = (make(**{name: x[None, None, None]}) for x in (before, after))
@@ -417,7 +337,7 @@ def test_illegal_actions_are_never_taken(empty: bool) -> None:
     assert np.isfinite(rollout.steps.extras.estimate.mean()).all()
 
 
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("name", ["scalar", "categorical", "double_quantile"])
 def test_every_component_gets_legal_values_only(name: str) -> None:
     kind, arguments = HEADS[name]
     space = MultiDiscrete(num_values=(2, 4, 3), shape=(3,))
@@ -520,9 +440,9 @@ def test_heads_refuse_in_one_line(arguments: dict[str, Any]) -> None:
 # Learning
 
 
-@pytest.mark.parametrize("b2", [0.99, 0.9999])
-def test_optimizer_is_radam_by_default(b2: float) -> None:
+def test_optimizer_is_radam_by_default() -> None:
     """The changes of parameters, which are small beside them, from the first to the last step."""
+    b2 = 0.9999
     system, state = small(
         system={"decay_learning_rates": False, "max_grad_norm": 1.0, "optimizer_kwargs": {"b2": b2}}
     )
@@ -649,10 +569,9 @@ def test_networks_chosen_by_an_environment_have_layer_norm() -> None:
         torso = command("ff_pqn", *overrides).network.shared_torso
         assert torso is not None
         assert torso["layer_norm"] is True
-    for network in ("lstm", "gtrxl"):
-        torso = command("rec_pqn", f"network={network}").network.critic_torso
-        assert torso is not None
-        assert torso["layer_norm"] is True
+    torso = command("rec_pqn", "network=lstm").network.critic_torso
+    assert torso is not None
+    assert torso["layer_norm"] is True
     prepare(command("ff_pqn", "env=breakout", "network=impala"))
 
 
@@ -661,17 +580,11 @@ def test_networks_chosen_by_an_environment_have_layer_norm() -> None:
     [
         ("ff_pqn", ["env=pendulum"], r"^env=Pendulum-v1: .*jaxppo\.ff_ppo"),
         ("ff_pqn", ["network.actor_torso.layer_sizes=[3]"], "no actor_torso"),
-        ("ff_pqn", ["network/torso@network.actor_torso=mlp"], "no actor_torso"),
-        ("ff_pqn", ["network/actor_head=beta"], "no actor_head"),
         ("ff_ppo", ["network/q_head=quantile"], "system.algorithm=ppo has no q_head"),
         ("ff_pqn", ["system.actor_lr=1"], "actor_lr.*system.algorithm=pqn"),
-        ("ff_ppo", ["system.q_lambda=1"], "q_lambda.*system.algorithm=ppo"),
-        ("ff_pqn", ["system.epsilon_end=2"], "system.epsilon_end"),
-        ("ff_pqn", ["system.optimizer=sgd"], "system.optimizer"),
         ("ff_pqn", ["network=gru"], r"jaxppo\.rec_pqn"),
         ("ff_pqn", ["network/q_head=quantile", "system.munchausen=true"], "system.munchausen"),
         ("ff_pqn", ["network.q_head.double=true", "system.munchausen=true"], "network.q_head.dou"),
-        ("ff_pqn", ["network.q_head.dueling=7"], r"network\.q_head .*dueling=7"),
     ],
 )
 def test_mistakes_are_told_in_one_line(name: str, overrides: list[str], key: str) -> None:
@@ -735,15 +648,6 @@ def test_sweep_of_hyperparameters_is_one_program(whole: Path, tmp_path: Path) ->
     together, by_itself = (load(d, "latest").policy for d in (tmp_path / "1", whole))
     np.testing.assert_allclose(flat(together.params), flat(by_itself.params), atol=1e-5)
     assert float(together.exploration) == float(by_itself.exploration) == 0.5
-
-
-@pytest.mark.long
-def test_policy_is_loaded_evaluated_and_exported(whole: Path) -> None:
-    (absolute,) = events_of(whole, "absolute")
-    returns = load(whole).evaluate(40).returns
-    assert np.mean(returns) == pytest.approx(absolute["episode_return"])
-    export(Export(run=str(whole), platforms=["cpu"]))
-    assert (whole / "export" / "greedy.stablehlo").exists()
 
 
 @pytest.mark.slow

@@ -122,8 +122,8 @@ def test_nothing_crosses_a_reset(module: str) -> None:
 @pytest.mark.parametrize(
     "platform, module",
     [
-        *(("cpu", name) for name in MODULES),
-        *(("gpu", name) for name in ("lstm-2", "gru-1", "lru-2")),
+        *(("cpu", name) for name in ("lstm-2", "lru-2", "gtrxl-3")),
+        *(("gpu", name) for name in ("gru-1", "lru-2")),
     ],
 )
 def test_a_number_that_is_not_finite_ends_with_its_episode(platform: str, module: str) -> None:
@@ -266,7 +266,7 @@ def near(one: Any, other: Any) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("cell, length", [("lstm", T), ("lru", 2), ("gtrxl", 4), (SHARED, 2)])
+@pytest.mark.parametrize("cell, length", [("lru", 2), ("gtrxl", 4), (SHARED, 2)])
 def test_first_minibatch_ratio_is_one(cell: str, length: int) -> None:
     """Episodes of five steps in rollouts of eight: rollouts open and sequences begin within one."""
     case, rollout = learning(cell, length), acted(cell)[2]
@@ -285,18 +285,7 @@ def test_first_minibatch_ratio_is_one(cell: str, length: int) -> None:
         assert case.loss(agent, agent.policy.params, other)[1].approximate_kl > 1e-7
 
 
-@pytest.mark.long
-def test_the_ratio_is_one_after_several_updates() -> None:
-    """Of one gradient step an update, losses are those of the acting policy."""
-    system, state = learning("lru", 2).system, learning("lru").start
-    update = compiled(dataclasses.replace(system, epochs=1, num_minibatches=1)).update
-    for _ in range(4):
-        state, metrics = update(state)
-        assert metrics.learn.steps.loss.approximate_kl < 1e-8
-        np.testing.assert_allclose(metrics.learn.steps.loss.ratio_max, 1.0, atol=1e-3)
-
-
-@pytest.mark.parametrize("cell", ["lstm", "lru", "gtrxl", SHARED])
+@pytest.mark.parametrize("cell", ["lru", "gtrxl", SHARED])
 def test_stored_carry_is_the_one_before_the_step(cell: str) -> None:
     _, after, rollout = acted(cell)
     carries, _, _ = step_by_step(cell)
@@ -306,7 +295,7 @@ def test_stored_carry_is_the_one_before_the_step(cell: str) -> None:
     near(rollout.carry, last)
 
 
-@pytest.mark.parametrize("cell", ["lstm", "gtrxl", SHARED])
+@pytest.mark.parametrize("cell", ["lstm", SHARED])
 def test_targets_equal_an_oracle_that_remembers_step_by_step(cell: str) -> None:
     """The successor of a truncated step is seen with the memory after that step."""
     _, after, rollout = acted(cell)
@@ -487,9 +476,7 @@ def test_an_epoch_after_the_end_recomputes_nothing() -> None:
         near(look(stopped).carry, carry)
 
 
-@pytest.mark.parametrize(
-    "cell, kinds", [("lstm", {"float32"}), ("lru", {"complex64"}), ("gtrxl", {"float32", "int32"})]
-)
+@pytest.mark.parametrize("cell, kinds", [("lru", {"complex64"}), ("gtrxl", {"float32", "int32"})])
 def test_memories_compute_in_float32_between_torsos_that_do_not(cell: str, kinds: set[str]) -> None:
     settings = small_config(
         network=with_memory(cell), arch__precision="bf16", system__sequence_length=T
@@ -549,21 +536,6 @@ class Sideways(Nothing):
         return carry + jnp.sum(x[-1], -1, keepdims=True), x
 
 
-class Last(Nothing):
-    """A memory that gives its last step alone."""
-
-    def __call__(self, carry: jax.Array, x: jax.Array, reset: jax.Array) -> Any:
-        return carry, x[-1:]
-
-
-class Deaf(Nothing):
-    """A memory whose first carry takes no number."""
-
-    @nn.nowrap
-    def initial_carry(self) -> jax.Array:  # type: ignore[override]
-        return jnp.zeros((1, 0))
-
-
 class Growing(Nothing):
     """A memory whose carry is of another form after a step."""
 
@@ -576,8 +548,6 @@ class Growing(Nothing):
     [
         ("test_recurrent.Growing", "network.actor_memory.*carry"),
         ("test_recurrent.Sideways", "network.actor_memory.*carry"),
-        ("test_recurrent.Deaf", "network.actor_memory.*argument"),
-        ("test_recurrent.Last", r"network\.actor_head.*shape"),
         (f"{LAYERS}.torsos.MLP", "network.actor_memory"),
     ],
 )

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import oracles
 import pytest
 from conftest import LAYERS, MLP, alone, build
 from killing import Killed
@@ -25,11 +23,13 @@ from jaxppo.deploy.policy import load
 from jaxppo.export import export
 from jaxppo.launch.composing import compose
 from jaxppo.networks import actor_q
-from jaxppo.ops import distributions, returns
+from jaxppo.ops import distributions
 from jaxppo.ops.values import ScalarValue
 from jaxppo.runtime.run.jobs import prepare
 from jaxppo.runtime.run.loop import run, run_together
 from jaxppo.types import Box, Discrete
+
+pytestmark = pytest.mark.usefixtures("share_programs")
 
 CLOCK = {"target": "envs.Clock"}  # discrete actions
 MEMORY = {"_target_": f"{LAYERS}.memory.Recurrent", "size": 4}
@@ -103,20 +103,6 @@ def test_targets_equal_a_loop_over_true_successors(name: str) -> None:
     agent = given(dataclasses.replace(state, agent=agent), q_lambda=0.65).agent
     found = phases.targets(agent, rollout)[1]
     np.testing.assert_allclose(found.target, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_targets_of_greedy_policies_without_entropy_are_those_of_q_lambda() -> None:
-    rng = np.random.default_rng(0)
-    q = jnp.asarray(rng.normal(size=(16, 3, 4)), jnp.float32)
-    reward, truncated = rng.normal(size=(16, 3)).astype(np.float32), rng.random((16, 3)) < 0.2
-    greedy = distributions.categorical(1e5 * q)
-    mean = algorithm_of(Discrete(4)).mean_q(greedy, q)
-    given = reward, np.full((16, 3), 0.9, np.float32)
-    found = returns.lambda_returns(*given, mean, truncated, 0.7)
-    wanted = returns.q_lambda(*given, q, truncated, lambda_=0.7)
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
-    oracle = oracles.q_lambda(*given, np.asarray(q), truncated, 0.7)
-    np.testing.assert_allclose(found, oracle, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.long
@@ -230,7 +216,7 @@ def test_discrete_policies_follow_the_mean_of_q() -> None:
     np.testing.assert_allclose(jax.grad(loss)(jnp.float32(logits)), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("kl, which", [(0.0, "q"), (0.099, "q"), (0.1, "kl"), (5.0, "kl")])
+@pytest.mark.parametrize("kl, which", [(0.099, "q"), (0.1, "kl")])
 def test_the_kl_bound_decides_what_a_policy_learns_from(kl: float, which: str) -> None:
     numbers = jnp.float32(2.0), jnp.float32(0.7), jnp.float32(kl)
     found = jax.grad(lambda x: policy_loss(*x, 0.5, 3.0, 0.1))(numbers)
@@ -238,7 +224,7 @@ def test_the_kl_bound_decides_what_a_policy_learns_from(kl: float, which: str) -
     np.testing.assert_allclose(found, expected)
 
 
-@pytest.mark.parametrize("entropy, kl", [(0.4, 0.05), (-2.0, 0.05), (0.4, 0.3), (-2.0, 0.3)])
+@pytest.mark.parametrize("entropy, kl", [(0.4, 0.05), (-2.0, 0.3)])
 def test_multipliers_move_against_what_they_hold(entropy: float, kl: float) -> None:
     """Alpha grows where the entropy is below its target, and beta where the KL is above its bound.
 
@@ -380,11 +366,8 @@ def config_of(name: str = "continuous", **changes: Any) -> Any:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["continuous", "memory"])
-def test_a_run_that_was_stopped_ends_as_if_nothing_had_happened(
-    tmp_path: Path, kill: Any, name: str
-) -> None:
-    config = config_of(name, arch={"update_batch_size": 2, "num_seeds": 2})
+def test_a_run_that_was_stopped_ends_as_if_nothing_had_happened(tmp_path: Path, kill: Any) -> None:
+    config = config_of(arch={"update_batch_size": 2, "num_seeds": 2})
     for folder in ("whole", "parts"):
         (tmp_path / folder).mkdir()
     result = run(config, tmp_path / "whole")
@@ -416,16 +399,7 @@ def test_members_with_other_numbers_are_the_runs_that_they_would_be_alone(tmp_pa
 
 
 @pytest.mark.long
-def test_a_population_is_selected_and_explores(tmp_path: Path) -> None:
-    bounds = {"actor_lr": [1e-4, 1e-2], "initial_alpha": [1e-3, 0.1], "kl_bound": [0.01, 1.0]}
-    population = {"size": 4, "selection": "pbt", "hyperparameters": bounds}
-    run(config_of(population=population), tmp_path)
-    events = [json.loads(x) for x in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [event for event in events if event["event"] == "selection"]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["continuous", "discrete", "memory"])
+@pytest.mark.parametrize("name", ["discrete", pytest.param("memory", marks=pytest.mark.slow)])
 def test_a_policy_is_loaded_described_and_exported(tmp_path: Path, name: str) -> None:
     run(config_of(name), tmp_path)
     policy = load(tmp_path, trust=["envs"])
@@ -447,13 +421,19 @@ def test_a_policy_is_loaded_described_and_exported(tmp_path: Path, name: str) ->
 @pytest.mark.parametrize(
     "changes",
     [
-        {"system__recompute_targets": True},
-        {"system__microbatch_size": 4},
-        {"arch__precision": "bf16"},
-        {"arch__on_nonfinite": "skip"},
-        {"system__schedules": {"kl_bound": {"kind": "linear", "end": 0.01}}},
-        {"network__critic_head": {"_target_": f"{LAYERS}.heads.ScalarHead"}},
-        {"network__actor_head": {"_target_": f"{LAYERS}.heads.BetaHead"}},
+        {
+            "system": {
+                **{"recompute_targets": True, "microbatch_size": 4},
+                "schedules": {"kl_bound": {"kind": "linear", "end": 0.01}},
+            }
+        },
+        {"arch": {"precision": "bf16", "on_nonfinite": "skip"}},
+        {
+            "network": {
+                "critic_head": {"_target_": f"{LAYERS}.heads.ScalarHead"},
+                "actor_head": {"_target_": f"{LAYERS}.heads.BetaHead"},
+            }
+        },
         {"network": {"shared_torso": MLP, "actor_torso": None}},
         {"network": REMEMBERING, "system__sequence_length": 4, "system__burn_in": 2},
     ],
@@ -494,10 +474,7 @@ def test_pendulum_is_learnt_by_the_command(tmp_path: Path) -> None:
         ("env.name=null env.target=envs.Mixed", "envs.Mixed|Discrete|Box"),
         ("env=pendulum network=lstm", "network.actor_memory|rec_reppo"),
         ("env=pendulum network/critic_head=scalar", "network.critic_head|num_atoms"),
-        ("env=pendulum network.critic_head.low=20", "network.critic_head|low=20"),
-        ("env=pendulum system.initial_alpha=0", "system.initial_alpha"),
         ("env=pendulum system.clip_eps=0.1", "system.clip_eps"),
-        ("env=pendulum network/q_head=scalar", "network/q_head|q_head"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(typed: str, names: str) -> None:

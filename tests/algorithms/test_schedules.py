@@ -11,13 +11,12 @@ import numpy as np
 import optax
 import pytest
 from conftest import alone, build, small_config
-from phases import compiled, flat, given, of_system, random_batch, with_hyperparameters
+from phases import compiled, flat, given, of_system, with_hyperparameters
 from runs import pqn
 
 from jaxppo.algorithms.optimizers import optimizer
 from jaxppo.algorithms.schedules import begin_update, scheduled
 from jaxppo.config.fields import ConfigError
-from jaxppo.config.schema import OPTIMIZERS
 from jaxppo.runtime.programs.build import program_key
 from jaxppo.types import Hyperparameters, LearnerState
 
@@ -215,7 +214,7 @@ KWARGS: dict[str, Any] = {"adamw": {"weight_decay": 0.1}, "rmsprop": {"decay": 0
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [*OPTIMIZERS, "optax.adabelief"])
+@pytest.mark.parametrize("name", ["adam", "rmsprop", "muon", "optax.adabelief"])
 def test_optimisers_are_those_of_optax(name: str) -> None:
     """Three steps of each, in both groups with their own rates, as optax's own function."""
     kwargs = KWARGS.get(name, {})
@@ -248,12 +247,11 @@ def test_optimisers_are_those_of_optax(name: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["adam", "adamw"])
-def test_numbers_of_adam_are_hyperparameters(name: str) -> None:
+def test_numbers_of_adam_are_hyperparameters() -> None:
     """Members with other ones take the steps of optax's function with these."""
     settings = small_config(
         system={
-            **{"optimizer": name, "decay_learning_rates": False, "max_grad_norm": math.inf},
+            **{"optimizer": "adamw", "decay_learning_rates": False, "max_grad_norm": math.inf},
             **{"adam_b1": 0.9, "adam_b2": 0.99, "adam_eps": 1e-3},
         }
     )
@@ -275,26 +273,10 @@ def test_numbers_of_adam_are_hyperparameters(name: str) -> None:
         return steps(optimizer(system, with_hyperparameters(state.agent, **numbers)))
 
     found = jax.vmap(run)(*jnp.asarray(rows).T)
-    make = getattr(optax, name)
     for row, (b1, b2, eps) in enumerate(rows):
-        wanted = steps(make(1e-3, b1=b1, b2=b2, eps=eps))
+        wanted = steps(optax.adamw(1e-3, b1=b1, b2=b2, eps=eps))
         member = jax.tree.map(lambda x, row=row: x[row], found)
         np.testing.assert_allclose(flat(member), flat(wanted), rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.long
-def test_optimisers_run_over_members() -> None:
-    """Two members with their own rates; the parameters stay finite and differ."""
-    phases, state = of_system(optimizer="muon")
-    agent = state.agent
-
-    def run(rate: jax.Array) -> Any:
-        own = with_hyperparameters(agent, actor_lr=rate)
-        return phases.gradient_step(random_batch(32), own, jnp.arange(32))[0].policy.params
-
-    found = jax.vmap(run)(jnp.asarray([1e-3, 1e-2]))
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves(found))
-    assert any((x[0] != x[1]).any() for x in jax.tree.leaves(found))
 
 
 # Mistakes
@@ -305,14 +287,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         for schedules, words in (
             ({"ent_cof": {}}, "ent_cof: .*did you mean"),
             ({"decay_learning_rates": {}}, "decay_learning_rates: no number"),
-            ({"gamma": 0.5}, "gamma=0.5"),
             ({"gamma": {"kind": "line"}}, "gamma.kind=line.*did you mean linear"),
-            ({"gamma": {"stop": 1}}, "gamma.stop: no such key"),
             ({"gamma": {"end": 1.5}}, "gamma.end=1.5"),
             ({"clip_eps": {}}, "clip_eps: needs an end"),
             ({"gamma": {"end": 0.9, "warmup": 0.5}}, "gamma.warmup"),
-            ({"gamma": {"kind": "constant", "end": 0.9}}, "gamma.end"),
-            ({"gamma": {"share": 0.0}}, "gamma.share=0.0"),
             ({"reward_clip": {"end": 1.0}}, "reward_clip.*system.reward_clip=inf"),
             ({"ent_coef": {"kind": "exponential"}}, "ent_coef.*above zero"),
             ({"ent_coef": {"kind": "warmup_linear", "share": 0.05}}, "ent_coef.*share=0.05"),
@@ -322,17 +300,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     ({"adapt_learning_rates": True}, "system.decay_learning_rates=false"),
     ({**ADAPTED, "actor_lr": 0.1}, "system.lr_max=0.01"),
-    ({**ADAPTED, "lr_factor": 0.5}, "system.lr_factor=0.5"),
-    ({**ADAPTED, "epochs": 1, "num_minibatches": 1}, "one gradient step"),
     ({**ADAPTED, "schedules": {"critic_lr": {"end": 1e-4}}}, "system.schedules.critic_lr"),
-    ({"optimizer": "adamm"}, "did you mean adam?"),
-    ({"optimizer": "optax.nothing"}, "system.optimizer=optax.nothing"),
     ({"optimizer_kwargs": {"beta": 1}}, "optimizer_kwargs=.*'beta'"),
     ({"optimizer": "math.sqrt"}, "system.optimizer=math.sqrt"),
     ({"optimizer": "optax.lbfgs"}, "system.optimizer=optax.lbfgs"),
     ({"optimizer": "lion", "adam_b1": 0.9}, "system.adam_b1=0.9: .*adam"),
     ({"optimizer_kwargs": {"b2": 0.9}, "adam_b2": 0.9}, "system.adam_b2=0.9: .*optimizer_kwargs"),
-    ({"adam_b2": 1.0}, "system.adam_b2=1.0"),
 ]
 
 

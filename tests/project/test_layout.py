@@ -48,7 +48,7 @@ DOOR = "api"  # of Python, beside the commands
 # The spine, which serves every algorithm, and what is of one algorithm or of some.
 SPINE = {
     *("spine", "acting", "algorithm", "axes", "evaluation", "guards", "memory", "metrics"),
-    *("contract", "details", "gradient_steps", "report", "schedules", "stepwise", "whole"),
+    *("contract", "gradient_steps", "report", "schedules", "stepwise", "whole"),
 }
 OF_SOME = {"ppo", "ppo_data", "ppo_settings", "adaptation", "pqn", "reppo", "objectives"}
 OF_SOME |= {"actor_critic", "distributional_ppo"}

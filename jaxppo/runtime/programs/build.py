@@ -156,7 +156,7 @@ def hyperparameters(config: Config, plan: Plan) -> Hyperparameters:
 def stacked_hyperparameters(members: Sequence[Config], plan: Plan) -> Hyperparameters:
     """Return the hyperparameters of members, `[P]`, in NumPy."""
     each = [{**numbers(member.system), **schedule_numbers(member.system)} for member in members]
-    return algorithm_class(members[0].system.algorithm).hyperparameters_type(
+    return Hyperparameters(
         **{name: np.asarray([row[name] for row in each], np.float32) for name in each[0]},
         num_updates=np.full(len(members), plan.num_updates, np.int32),
     )
