@@ -18,7 +18,7 @@ from jaxppo.runtime.programs.evaluating import place_keys
 from jaxppo.runtime.programs.placement import Layout
 from jaxppo.runtime.programs.start import state_shapes, training_shapes
 from jaxppo.runtime.simulated import evaluation, training
-from jaxppo.types import LearnerState, PyTree, System, zeros
+from jaxppo.types import LearnerState, PyTree, System
 
 # Several jobs share a program only if it takes at most this share of the memory
 SHARE_OF_MEMORY = 0.75
@@ -84,8 +84,6 @@ def compile_programs(
     layout: Layout, configs: Sequence[Config], train: compile.Program | None = None
 ) -> Programs:
     """Compile the programs; `train` may be compiled already."""
-    if train is None:
-        check_rollout(layout, configs[0])
     train = train or compile_training(layout, configs)
     policy = state_shapes(layout, configs).agent.policy
 
@@ -109,49 +107,15 @@ def compile_evaluation(
     return _compile(config, partial(evaluate_members, system), policy, keys)
 
 
-def check_group(layout: Layout, program: compile.Program | None = None) -> None:
-    """Raise `TooLargeError` if the members of several jobs need too much memory.
-
-    None: their rollout alone does, which is known before the program is compiled.
-    """
-    need = sum(rollout_bytes(layout)) if program is None else program.peak_bytes
+def check_group(layout: Layout, program: compile.Program) -> None:
+    """Raise `TooLargeError` if the members of several jobs need too much memory."""
     limit = _memory_limit(layout)
-    if need is not None and limit is not None and need > SHARE_OF_MEMORY * limit:
+    need = program.peak_bytes or 0
+    if limit is not None and need > SHARE_OF_MEMORY * limit:
         raise TooLargeError(
             f"{len(layout.slots)} members need {need / 2**30:.1f} GiB of {limit / 2**30:.1f} on "
             "each device"
         )
-
-
-def check_rollout(layout: Layout, config: Config) -> None:
-    """Raise `ConfigError` if a device has less memory than a rollout needs, before compiling."""
-    obs, carry = rollout_bytes(layout)
-    limit = _memory_limit(layout)
-    with processes.agreeing():
-        if limit is not None and obs + carry > limit:
-            way_out = "" if obs > carry else ", or the size of the network's memory"
-            raise ConfigError(
-                f"arch.total_num_envs={config.arch.total_num_envs}, system.rollout_length="
-                f"{config.system.rollout_length}: a rollout stores {obs / 2**30:.1f} GiB of "
-                f"observations and {carry / 2**30:.1f} GiB of memories (carries) on each device, "
-                f"which may use {limit / 2**30:.1f} GiB; lower "
-                f"arch.total_num_envs or system.rollout_length{way_out}"
-            )
-
-
-def rollout_bytes(layout: Layout) -> tuple[int, int]:
-    """Return the bytes of a rollout's observations and carries `[T, B, ...]` on each device."""
-    plan, system = layout.plan, layout.system
-    steps = plan.rollout_length * plan.num_envs * plan.update_batch_size * plan.members_per_device
-    examples = (
-        partial(zeros, system.env.observation_space, (1,)),
-        partial(system.algorithm.network.initial_carry, 1),
-    )
-    obs, carry = (
-        steps * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(jax.eval_shape(example)))
-        for example in examples
-    )
-    return obs, carry
 
 
 def check_memory(layout: Layout, config: Config, *programs: compile.Program) -> None:
