@@ -24,7 +24,6 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.deploy import episodes
 from jaxppo.deploy.episodes import Episode
 from jaxppo.deploy.policy import TrainedPolicy, load
-from jaxppo.extras import drawings
 from jaxppo.ops.action_values import epsilon_greedy_log_prob
 from jaxppo.ops.actions import parameters
 from jaxppo.runtime.run import loop
@@ -241,7 +240,6 @@ def test_an_algorithm_that_describes_nothing_is_recorded_without(
             *("observations", "final_observations", "actions", "rewards", "terminated"),
             *("truncated", "returns", "lengths", "starts", "finished"),
         }
-    assert drawings.Panel.of(found[0], 100) is None
 
 
 # Another environment
@@ -357,65 +355,3 @@ def test_a_file_that_cannot_be_written_is_refused_before_playing(
             evaluate.main()
         assert caught.value.code == 2
         assert capsys.readouterr().err.startswith(f"record={record}: ")
-
-
-# The pictures beside a film
-
-
-def some_episode(num_steps: int, **changes: Any) -> Episode:
-    blank = np.zeros(num_steps, np.float32)
-    nothing = dict.fromkeys(("raw_actions", "values", "log_probs", "entropies"))
-    given: dict[str, Any] = {
-        **nothing,
-        "observations": blank,
-        "final_observation": blank[0],
-        "actions": np.zeros(num_steps, np.int32),
-        "rewards": blank,
-        "terminated": blank > 0,
-        "truncated": blank > 0,
-        "distribution": {},
-        "episode_return": 0.0,
-        "finished": True,
-    }
-    return Episode(**{**given, **changes})
-
-
-def test_a_panel_is_drawn_beside_a_frame() -> None:
-    panel = drawings.Panel.of(some_episode(101, values=np.linspace(0, 1, 101)), 120)
-    assert panel is not None
-    frame = np.full((120, 50, 3), 7, np.uint8)
-    pictures = [panel.beside(frame, step) for step in (0, 100, 101)]
-    for picture in pictures:
-        assert picture.shape == (120, 50 + drawings.PANEL, 3)
-        np.testing.assert_array_equal(picture[:, :50], frame)
-    assert not np.array_equal(pictures[0], pictures[1])
-    np.testing.assert_array_equal(pictures[1], pictures[2])  # after the last action it stays
-
-
-@pytest.mark.parametrize(
-    "distribution, num_curves, num_bars",
-    [
-        ({"loc": np.zeros((9, 2)), "scale": np.ones((9, 2))}, 2, 0),
-        ({"loc": np.zeros((9, 30)), "scale": np.ones((9, 30))}, 1, 0),  # too many to tell apart
-        ({"q_values": np.where(np.arange(6) == 4, -np.inf, 1.0) * np.ones((9, 1))}, 1, 5),
-        ({"logits": np.zeros((9, 500))}, 1, 0),
-    ],
-)
-def test_what_is_drawn(distribution: Any, num_curves: int, num_bars: int) -> None:
-    panel = drawings.Panel.of(some_episode(9, values=np.zeros(9), distribution=distribution), 100)
-    assert panel is not None
-    assert len(panel.rows) == num_curves
-    assert len(panel.bars(0)) == num_bars
-    for (left, top, right, bottom), _ in panel.bars(0):
-        assert 0 <= left < right < drawings.PANEL
-        assert 0 <= top <= bottom < panel.base.height
-
-
-def test_parts_of_a_product_have_bars_side_by_side() -> None:
-    zeros = np.zeros((1, 2))
-    parts = {"move": {"logits": zeros}, "more": {"0": {"logits": np.zeros((1, 3, 2))}}}
-    actions = {"move": np.array([1]), "more": (np.array([[0, 1, 0]]),)}
-    panel = drawings.Panel.of(some_episode(1, distribution=parts, actions=actions), 90)
-    assert panel is not None
-    is_blue = [color == drawings.BLUE for _, color in panel.bars(0)]
-    assert is_blue == [False, True, True, False, False, True, True, False]
