@@ -258,17 +258,14 @@ def test_a_damaged_program_is_compiled_again_and_kept(tmp_path: Path) -> None:
     assert sizes == [sizes[0]] * 2
 
 
-def printed(program: str, flags: str) -> list[str]:
-    """Words that a program prints in a process of its own, with these XLA_FLAGS alone."""
-    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return done.stdout.split()
-
-
 LEARN = """
-import jax, numpy as np
+import jax, jax.numpy as jnp, numpy as np
 from benchmarks.speed import Setting, Timed
+from jaxppo.runtime.programs import compile
+total, x = lambda x: jnp.sum(jnp.exp(-x) * x), jnp.ones((1, 128))
+plain = jax.jit(total).lower(x[0]).compile()
+for program in (plain, compile.compile_program(total, x).call):
+    print("reduce-window(" in program.as_text())
 setting = Setting(["arch.total_num_envs=64", "system.rollout_length=32"], 2048)
 learnt = {}
 for compiler in ("thorough", "quick"):
@@ -285,8 +282,23 @@ print(all(np.allclose(a, b, atol=1e-5) and np.abs(a).max() > 1e-3 for a, b in pa
 
 @pytest.mark.long
 def test_an_agent_learns_the_same_of_either_compiler() -> None:
-    """The one test of the learner that is compiled as users' runs are: see conftest.py."""
-    assert printed(LEARN, "") == ["True", str(not compile.HAS_OLD_GENERATOR), "True"]
+    """The one test of the learner that is compiled as users' runs are: see conftest.py.
+
+    A small sum is one kernel: without the option it has a window.
+    """
+    environment = {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", LEARN], env=environment, capture_output=True, text=True, check=True
+    )
+    words = ["True", "False", "True", str(not compile.HAS_OLD_GENERATOR), "True"]
+    assert done.stdout.split() == words
+
+
+def test_passes_that_a_user_disables_are_the_only_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_disable_hlo_passes=cse")
+    assert compile.options("thorough", "cpu") == {}
+    monkeypatch.setenv("XLA_FLAGS", "")
+    assert compile.options("thorough", "cpu") == {"xla_disable_hlo_passes": compile.UNUSED_PASS}
 
 
 def test_a_quick_compiler_is_refused_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,23 +307,3 @@ def test_a_quick_compiler_is_refused_where_it_is_not(monkeypatch: pytest.MonkeyP
     assert compile.options("quick", "gpu") == {}
     with pytest.raises(ConfigError, match=r"arch\.compiler=quick"):
         compile.check(ArchConfig(compiler="quick"))
-
-
-SMALL_SUM = """
-import jax, jax.numpy as jnp
-from jaxppo.runtime.programs import compile
-total, x = lambda x: jnp.sum(jnp.exp(-x) * x), jnp.ones((1, 128))
-plain = jax.jit(total).lower(x[0]).compile()
-for program in (plain, compile.compile_program(total, x).call):
-    print("reduce-window(" in program.as_text())
-"""
-
-
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [("", False), pytest.param("--xla_disable_hlo_passes=cse", True, marks=pytest.mark.slow)],
-)
-def test_a_small_sum_is_one_kernel_unless_other_passes_were_named(
-    flags: str, expected: bool
-) -> None:
-    assert printed(SMALL_SUM, flags) == ["True", str(expected)]
