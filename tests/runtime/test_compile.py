@@ -2,13 +2,11 @@
 
 import gc
 import hashlib
-import importlib.util
 import os
 import subprocess
 import sys
 import zlib
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +97,6 @@ CGROUPS = {
         {"memory/a/memory.limit_in_bytes": "500", "memory/memory.limit_in_bytes": "9000"},
         [500, 9000],
     ),
-    "none": ("", {}, []),
     "without limits": ("0::/a\n", {}, []),
 }
 
@@ -112,7 +109,6 @@ QUOTAS = {
         | {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"},
         [2.0],
     ),
-    "none": ("", {}, []),
 }
 
 
@@ -134,22 +130,16 @@ def test_machine_names_the_cores_that_the_process_may_use(monkeypatch: pytest.Mo
     assert devices.machine().startswith("8 cores of ")
     monkeypatch.setattr(cgroups, "core_limits", lambda: [16.0, 2.5])
     assert devices.machine().startswith("3 cores of ")
-    monkeypatch.setattr(cgroups, "core_limits", lambda: [1.0])
-    assert devices.machine().startswith("1 core of ")
 
 
-def test_the_memory_limit_is_none_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that members are grouped alike, and compute the same bits, whatever else runs."""
+def test_the_memory_limit_is_shared_by_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     device = jax.local_devices()[0]
     before = compile.memory_limit(device, 1)
     assert before is not None
     assert before > 2**28
-    held = np.ones(2**25)  # 256 MiB
-    assert compile.memory_limit(device, 1) == before
     assert compile.memory_limit(device, 2) == before // 2
     monkeypatch.setattr(cgroups, "memory_limits", lambda: [2**20])
     assert compile.memory_limit(device, 1) == 2**20
-    assert held.nbytes == 2**28
 
 
 def test_tracing_is_not_searched_for_garbage() -> None:
@@ -159,21 +149,9 @@ def test_tracing_is_not_searched_for_garbage() -> None:
         searched.append(gc.isenabled())
         return x
 
-    def fail(x: jax.Array) -> jax.Array:
-        raise KeyError
-
     compile.compile_program(note, jnp.ones(1))
     assert searched == [False]
     assert gc.isenabled()
-    with pytest.raises(KeyError):
-        compile.compile_program(fail, jnp.ones(1))
-    assert gc.isenabled()
-    gc.disable()
-    try:
-        compile.compile_program(note, jnp.ones(1))
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
 
 
 def entry(folder: Path, name: str, data: bytes, read: float = 0.0) -> Path:
@@ -227,15 +205,6 @@ def test_programs_that_were_read_longest_ago_make_room(tmp_path: Path) -> None:
         assert names == left
 
 
-def test_processes_tend_one_folder_at_the_same_time(tmp_path: Path) -> None:
-    for number in range(200):
-        entry(tmp_path, str(number), ENTRY if number % 2 else ENTRY[:-1], number)
-    with ThreadPoolExecutor(8) as threads:
-        limit = 50 * len(ENTRY)
-        list(threads.map(lambda _: program_cache.tend.__wrapped__(tmp_path, limit), range(8)))
-    assert len(list(tmp_path.glob("*-cache"))) <= 50
-
-
 def test_a_folder_is_cleared_of_programs_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -257,7 +226,7 @@ def test_the_folder_of_caches_is_that_of_the_desktop(monkeypatch: pytest.MonkeyP
         assert program_cache.path_of("/own") == "/own"
 
 
-def test_a_cache_that_cannot_be_made_or_limited_is_refused(
+def test_a_cache_that_cannot_be_made_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -265,10 +234,6 @@ def test_a_cache_that_cannot_be_made_or_limited_is_refused(
         program_cache.use(str(tmp_path / "file" / "cache"))
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/somewhere")
     program_cache.use("/other")
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_MAX_SIZE", "1000")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(ConfigError, match="JAX_COMPILATION_CACHE_MAX_SIZE=1000"):
-        program_cache.use("/other")
 
 
 COMPILES = """
@@ -296,17 +261,14 @@ def test_a_damaged_program_is_compiled_again_and_kept(tmp_path: Path) -> None:
     assert sizes == [sizes[0]] * 2
 
 
-def printed(program: str, flags: str) -> list[str]:
-    """Words that a program prints in a process of its own, with these XLA_FLAGS alone."""
-    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return done.stdout.split()
-
-
 LEARN = """
-import jax, numpy as np
+import jax, jax.numpy as jnp, numpy as np
 from benchmarks.speed import Setting, Timed
+from jaxppo.runtime.programs import compile
+total, x = lambda x: jnp.sum(jnp.exp(-x) * x), jnp.ones((1, 128))
+plain = jax.jit(total).lower(x[0]).compile()
+for program in (plain, compile.compile_program(total, x).call):
+    print("reduce-window(" in program.as_text())
 setting = Setting(["arch.total_num_envs=64", "system.rollout_length=32"], 2048)
 learnt = {}
 for compiler in ("thorough", "quick"):
@@ -323,8 +285,23 @@ print(all(np.allclose(a, b, atol=1e-5) and np.abs(a).max() > 1e-3 for a, b in pa
 
 @pytest.mark.long
 def test_an_agent_learns_the_same_of_either_compiler() -> None:
-    """The one test of the learner that is compiled as users' runs are: see conftest.py."""
-    assert printed(LEARN, "") == ["True", str(not compile.HAS_OLD_GENERATOR), "True"]
+    """The one test of the learner that is compiled as users' runs are: see conftest.py.
+
+    A small sum is one kernel: without the option it has a window.
+    """
+    environment = {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", LEARN], env=environment, capture_output=True, text=True, check=True
+    )
+    words = ["True", "False", "True", str(not compile.HAS_OLD_GENERATOR), "True"]
+    assert done.stdout.split() == words
+
+
+def test_passes_that_a_user_disables_are_the_only_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_disable_hlo_passes=cse")
+    assert compile.options("thorough", "cpu") == {}
+    monkeypatch.setenv("XLA_FLAGS", "")
+    assert compile.options("thorough", "cpu") == {"xla_disable_hlo_passes": compile.UNUSED_PASS}
 
 
 def test_a_quick_compiler_is_refused_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,26 +310,6 @@ def test_a_quick_compiler_is_refused_where_it_is_not(monkeypatch: pytest.MonkeyP
     assert compile.options("quick", "gpu") == {}
     with pytest.raises(ConfigError, match=r"arch\.compiler=quick"):
         compile.check(ArchConfig(compiler="quick"))
-
-
-SMALL_SUM = """
-import jax, jax.numpy as jnp
-from jaxppo.runtime.programs import compile
-total, x = lambda x: jnp.sum(jnp.exp(-x) * x), jnp.ones((1, 128))
-plain = jax.jit(total).lower(x[0]).compile()
-for program in (plain, compile.compile_program(total, x).call):
-    print("reduce-window(" in program.as_text())
-"""
-
-
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [("", False), pytest.param("--xla_disable_hlo_passes=cse", True, marks=pytest.mark.slow)],
-)
-def test_a_small_sum_is_one_kernel_unless_other_passes_were_named(
-    flags: str, expected: bool
-) -> None:
-    assert printed(SMALL_SUM, flags) == ["True", str(expected)]
 
 
 @pytest.mark.parametrize("members, layer", [(1, None), (2, "GRU"), (1, "GTrXL")])

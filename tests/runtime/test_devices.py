@@ -87,11 +87,6 @@ print(*(devices.count(members) for members in (1, 2, 3, 4, 16)))
     [
         ({}, "1 2 3 4 4"),
         pytest.param({"JAX_NUM_CPU_DEVICES": "1"}, "1 1 1 1 1", marks=pytest.mark.slow),
-        pytest.param(
-            {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
-            "2 2 2 2 2",
-            marks=pytest.mark.slow,
-        ),
     ],
 )
 def test_members_are_sharded_over_a_cpus_cores_and_one_agent_is_not(

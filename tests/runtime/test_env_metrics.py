@@ -20,8 +20,6 @@ from jaxppo.algorithms.evaluation import evaluate
 from jaxppo.analysis import runs
 from jaxppo.analysis.comparison import compare
 from jaxppo.deploy import evaluation
-from jaxppo.extras.report import Reporting, report
-from jaxppo.runtime.sinks.console import Console
 from jaxppo.types import Box, Discrete
 
 LIMIT = 5
@@ -236,12 +234,11 @@ def test_another_policy_is_the_best_by_another_number(torn: Any) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("judge, steps", [("null", LAST), ("success", FIRST)])
-def test_a_whole_run_chooses_the_same_policy(torn: Any, judge: str, steps: int) -> None:
-    run = jaxppo.make_train([*SMALL, *LEARNS, f"arch.eval_metric={judge}"])
+def test_a_whole_run_chooses_the_same_policy(torn: Any) -> None:
+    run = jaxppo.make_train([*SMALL, *LEARNS, "arch.eval_metric=success"])
     output = run(jax.random.key(42))
-    assert run.trained(output).steps == steps
-    other = torn["return" if judge == "null" else judge]
+    assert run.trained(output).steps == FIRST
+    other = torn["success"]
     np.testing.assert_allclose(output.absolute_metric, other.absolute_metric, 0.02)
     told, evaluated = (x["env/success"] for x in (output.metrics, other.evaluations))
     np.testing.assert_allclose(output.evaluations.metrics["success"].mean(1), evaluated, atol=0.02)
@@ -249,17 +246,16 @@ def test_a_whole_run_chooses_the_same_policy(torn: Any, judge: str, steps: int) 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("judge, kept", [("null", 1), ("success", 0)])
-def test_members_are_selected_by_it(judge: str, kept: int) -> None:
-    """Of a member that hardly learns and one that learns fast, halving keeps the other one."""
+def test_members_are_selected_by_it() -> None:
+    """Of a member that hardly learns and one that learns fast, halving keeps the first."""
     population = [
         *("population=halving", "population.size=2", "population.reduction=2"),
         "population.hyperparameters={actor_lr:[1e-6,1e-1]}",
         "population.start=[{actor_lr:1e-6},{actor_lr:3e-2}]",
     ]
-    result = train(*LEARNS, *population, f"arch.eval_metric={judge}")
-    assert result.policy.config.arch.seed == 42 + kept
-    assert list(result.absolute_metrics) == [42 + kept]
+    result = train(*LEARNS, *population, "arch.eval_metric=success")
+    assert result.policy.config.arch.seed == 42
+    assert list(result.absolute_metrics) == [42]
 
 
 @pytest.mark.long
@@ -289,7 +285,7 @@ def test_files_and_sinks_have_it(torn: Any) -> None:
 
 
 @pytest.mark.long
-def test_commands_have_it(torn: Any, tmp_path: Path, capsys: Any) -> None:
+def test_a_command_has_it(torn: Any, tmp_path: Path, capsys: Any) -> None:
     folder, file = torn["success"].run_dir, tmp_path / "episodes.npz"
     trust = ["test_env_metrics"]
     evaluation.evaluate(
@@ -299,10 +295,6 @@ def test_commands_have_it(torn: Any, tmp_path: Path, capsys: Any) -> None:
     np.testing.assert_array_equal(recorded["metrics/success"], 1 - recorded["returns"])
     np.testing.assert_array_equal(recorded["told/success"], 1 - recorded["rewards"])
     assert f"success {recorded['metrics/success'].mean():.4g}" in capsys.readouterr().out
-    report(Reporting(runs=[str(folder)], out=str(tmp_path / "report")))
-    page = (tmp_path / "report" / "index.html").read_text()
-    assert "Metrics of the environment" in page
-    assert ">success<" in page
 
 
 @pytest.mark.long
@@ -313,14 +305,3 @@ def test_runs_that_other_numbers_judge_are_other_tasks(torn: Any) -> None:
     assert run.score == torn["success"].absolute_metric
     assert list(run.evaluations.values()) == torn["success"].evaluations["env/success"].tolist()
     assert len(compare([run, other], {}).tasks) == 2
-
-
-@pytest.mark.long
-def test_the_console_shows_it(torn: Any, judged: Any, capsys: Any) -> None:
-    for run, name in ((torn["return"], "success"), (torn["success"], "success"), (judged, "score")):
-        for event in run.events[""]:
-            if event["event"] in ("train", "eval", "absolute"):
-                Console().write({**event, "headlines": {}})
-                shown = capsys.readouterr().out
-                assert f"{name} " in shown
-                assert "return " in shown or (event["event"], run) == ("absolute", torn["return"])

@@ -294,11 +294,13 @@ def test_members_are_sharded_over_devices_where_they_divide(
 SCRIPT = """
 import sys
 from pathlib import Path
+from programs import share_programs
 from runs import jobs_of
 from runtime.test_members import HALVING, PBT, coin
 from jaxppo.runtime.run import loop
 
-folder = Path(sys.argv[1])
+folder, shared = Path(sys.argv[1]), share_programs._get_wrapped_function()()
+next(shared)
 three = [coin(arch={"seed": seed}) for seed in (1, 2, 3)]
 loop.run_together(jobs_of(folder / "shared", three))  # all members on all devices
 loop.run_together(jobs_of(folder / "alone", three[:1]))

@@ -144,7 +144,7 @@ def test_rungs_take_reduction_times_the_updates_of_the_one_before(
         ({"size": 1}, "population.size=1"),
         ({"selection": "pbt"}, "population.selection=pbt needs a population.size"),
         ({"size": 4, "selection": "pbt"}, "population.hyperparameters="),
-        ({"size": 4, "hyperparameters": {"actor_lr": [1e-2, 1e-4]}}, "actor_lr=.*must ascend"),
+        ({"size": 4, "hyperparameters": {"actor_lr": [1e-2, 1e-4]}}, "actor_lr=.*that ascend"),
         ({"size": 4, "hyperparameters": {"actor_lr": ["a", "b"]}}, "actor_lr=.*two finite"),
         ({"size": 4, "hyperparameters": {"epochs": [1, 4]}}, "epochs: not a number"),
         ({"size": 4, "hyperparameters": {"gamma": [0.9, 1.5]}}, "gamma=1.5"),

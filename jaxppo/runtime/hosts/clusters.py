@@ -8,7 +8,12 @@ from typing import Any
 
 from jaxppo.config.fields import ConfigError
 
-KEYS = ("coordinator", "num_processes", "process_id")  # of arch.distributed
+KEYS = {  # of arch.distributed, and the form of their values
+    "coordinator": r".+:\d+",
+    "num_processes": r"\d+",
+    "process_id": r"\d+",
+}
+_NAMES = {"coordinator": "coordinator_address"}  # of jax.distributed
 _PORTS = range(61440, 65536)  # of coordinators, where the environment names none
 
 Arguments = dict[str, Any]  # of `jax.distributed.initialize`
@@ -22,17 +27,15 @@ def find(distributed: Mapping[str, Any] | None, env: Mapping[str, str]) -> Argum
     """
     if distributed is None:
         return None
-    _check(distributed)
     looks = (_slurm, _open_mpi, _torchrun, _kubernetes, _cloud_tpu)
     found: Arguments = next((there for look in looks if (there := look(env)) is not None), {})
-    names = {"coordinator": "coordinator_address"}
-    found |= {names.get(k, k): v for k, v in distributed.items() if v is not None}
+    found |= _given(distributed)
     if found.pop("by_jax", False) and "coordinator_address" not in found:
         return {}  # jax.distributed asks the cluster itself
     if not found or found.get("num_processes") == 1:
         return None
     for key in KEYS:
-        if names.get(key, key) not in found:
+        if _NAMES.get(key, key) not in found:
             raise ConfigError(
                 f"arch.distributed.{key}: is missing; set it, for example "
                 "arch.distributed.coordinator=HOST:PORT arch.distributed.num_processes=2 "
@@ -47,22 +50,19 @@ def find(distributed: Mapping[str, Any] | None, env: Mapping[str, str]) -> Argum
     return found
 
 
-def _check(distributed: Mapping[str, Any]) -> None:
-    for key, value in distributed.items():
-        name = f"arch.distributed.{key}"
-        if key not in KEYS:
-            raise ConfigError(f"{name}: no such key; one of {', '.join(KEYS)}")
-        if value is None:
-            continue
-        if key == "coordinator":
-            port = re.fullmatch(r".+:(\d+)", str(value))
-            if port is None or not 0 < int(port[1]) < 2**16:
-                raise ConfigError(
-                    f"{name}={value}: must be HOST:PORT of the first process, with a port from 1 "
-                    "to 65535"
-                )
-        elif not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise ConfigError(f"{name}={value}: must be a whole number, not negative")
+def _given(distributed: Mapping[str, Any]) -> Arguments:
+    """Return what `arch.distributed` holds; `ConfigError` if that is wrong."""
+    given = {key: value for key, value in distributed.items() if value is not None}
+    for key, value in given.items():
+        if key not in KEYS or not re.fullmatch(KEYS[key], str(value)):
+            raise ConfigError(
+                f"arch.distributed.{key}={value}: not one of coordinator=HOST:PORT (of the first "
+                "process), num_processes=N and process_id=I"
+            )
+    return {
+        _NAMES.get(key, key): value if key == "coordinator" else int(value)
+        for key, value in given.items()
+    }
 
 
 def _slurm(env: Mapping[str, str]) -> Arguments | None:

@@ -25,7 +25,7 @@ from jaxppo.config.messages import flattened
 from jaxppo.runtime.hosts.clusters import find
 
 JOIN_SECONDS = 300  # to wait until all processes have started
-SILENCE = 30  # seconds after which a process that says nothing counts as dead
+SILENCE = 30  # seconds after which JAX ends a run of which a process says nothing
 _SMALL = 256  # bytes of a value that needs one exchange; larger ones need two
 
 
@@ -68,7 +68,7 @@ def join(distributed: Mapping[str, Any] | None) -> None:
             **arguments,
             cluster_detection_method="deactivate" if arguments else None,
             initialization_timeout=JOIN_SECONDS,
-            heartbeat_timeout_seconds=3 * SILENCE,  # we notice before JAX does
+            heartbeat_timeout_seconds=SILENCE,
         )
     except (RuntimeError, ValueError) as error:
         raise ConfigError(
@@ -77,10 +77,9 @@ def join(distributed: Mapping[str, Any] | None) -> None:
             "with arch.distributed=null"
         ) from error
     _check_devices()
-    with _without_output():  # XLA's CPU collectives print that they connect
-        name = agree(socket.gethostname())
     if not arguments:
-        _watch.meet(f"{name}:{agree(_free_port())}", index(), count())
+        name, port = agree([socket.gethostname(), _free_port()])
+        _watch.meet(f"{name}:{port}", index(), count())
     _watch.begin()
 
 
@@ -95,20 +94,6 @@ def _server(port: int) -> socket.socket:
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
     return socket.create_server(("", port), family=family, dualstack_ipv6=both)
-
-
-@contextlib.contextmanager
-def _without_output() -> Iterator[None]:
-    """Send what libraries print on standard output to the null device."""
-    sys.stdout.flush()
-    kept, null = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(null)
 
 
 def _check_devices() -> None:
@@ -243,8 +228,8 @@ def set_resume_hint(hint: str) -> None:
 class _Watch:
     """Ends this process when another one of the run has ended.
 
-    Each process has a connection to the first. It closes when the process ends. If a process, its
-    machine or the network hangs, nothing comes for `SILENCE` seconds.
+    Each process has a connection to the first. It closes when the process ends. JAX's heartbeats
+    end the run if a process hangs, or its machine or the network is lost.
     """
 
     def __init__(self) -> None:
@@ -261,52 +246,46 @@ class _Watch:
         host, _, port = address.rpartition(":")
         until = time.monotonic() + JOIN_SECONDS
         if number:
-            connection = _connect(host.strip("[]"), int(port), until)
-            connection.sendall(number.to_bytes(4, "big"))
-            self._connections[0] = connection
-            message = _receive(connection, until)
+            self._connections[0] = _connect(host.strip("[]"), int(port), until)
+            self._send(number.to_bytes(4, "big"))
+            message = _receive(self._connections[0], until)
             if not message:
-                raise EndedElsewhere
-            if message == _GOODBYE:
-                connection.close()
                 raise ConfigError(
-                    f"arch.distributed.process_id={number}: another process has, or had, this "
-                    "number, or process 0 expects fewer; number all from 0, and start all together"
+                    f"arch.distributed.process_id={number}: process 0 has ended, or another one "
+                    "has this number; number all from 0, and start all together"
                 )
-            found = int.from_bytes(message, "big")
+            free_port = int.from_bytes(message, "big")
         else:
             self._accept(int(port), total, until)
-            found = _free_port()
-            self._send(found.to_bytes(4, "big"))
-        return f"{host}:{found}"
+            free_port = _free_port()
+            self._send(free_port.to_bytes(4, "big"))
+        return f"{host}:{free_port}"
 
     def _accept(self, port: int, total: int, until: float) -> None:
         """Wait for the other processes."""
+        missing = {*range(1, total)}
         try:
-            server = _server(port)
+            with _server(port) as server:
+                while missing:
+                    server.settimeout(max(until - time.monotonic(), 0.001))
+                    connection, _ = server.accept()
+                    number = int.from_bytes(_receive(connection, time.monotonic() + 5), "big")
+                    if number in missing:
+                        self._connections[number] = connection
+                        missing.remove(number)
+                    else:  # a stranger, or a number that is there already
+                        connection.close()
+        except TimeoutError as error:
+            raise ConfigError(
+                f"arch.distributed.num_processes={total}: processes "
+                f"{', '.join(map(str, sorted(missing)))} did not connect within {JOIN_SECONDS} s; "
+                "start them, or train in one process with arch.distributed=null"
+            ) from error
         except OSError as error:
             raise ConfigError(
                 f"arch.distributed.coordinator: cannot listen on port {port} here "
                 f"({error.strerror}); choose another"
             ) from error
-        with server:
-            while missing := {*range(1, total)} - {*self._connections}:
-                try:
-                    server.settimeout(max(until - time.monotonic(), 0.001))
-                    connection, _ = server.accept()
-                except TimeoutError as error:
-                    names = ", ".join(map(str, sorted(missing)))
-                    raise ConfigError(
-                        f"arch.distributed.num_processes={total}: processes {names} did not "
-                        f"connect within {JOIN_SECONDS} s; start them, or train in one process "
-                        "with arch.distributed=null"
-                    ) from error
-                own = int.from_bytes(_receive(connection, time.monotonic() + 5), "big")
-                if own in missing:
-                    self._connections[own] = connection
-                else:  # a stranger, or a number that is there already
-                    with connection, contextlib.suppress(OSError):
-                        connection.sendall(_GOODBYE)
 
     def begin(self) -> None:
         """Watch the other processes from now on."""
@@ -330,26 +309,15 @@ class _Watch:
                 connection.sendall(message)
 
     def _listen(self) -> None:
-        """End when another process has, or when it was silent for `SILENCE` seconds."""
+        """End when another process has, unless this one is leaving."""
         numbers = {connection: number for number, connection in self._connections.items()}
-        heard = dict.fromkeys(numbers, time.monotonic())
-        told = 0.0
         while numbers:
-            ready, _, _ = select.select(list(numbers), [], [], SILENCE / 6)
-            now = time.monotonic()
-            if now - told > SILENCE / 6:
-                told = now
-                self._send(_ALIVE)
-            for connection in ready:
-                heard[connection] = now
-                message = _receive(connection, now + SILENCE)
-                if message == _GOODBYE or (self.is_leaving and message != _ALIVE):
+            for connection in select.select(list(numbers), [], [])[0]:
+                message = _receive(connection, time.monotonic() + SILENCE)
+                if message == _GOODBYE or self.is_leaving:
                     del numbers[connection]
-                elif message != _ALIVE:  # the number of a process, or the connection is closed
+                else:  # the number of a process, or the connection is closed
                     self._end(int.from_bytes(message, "big") if message else numbers[connection])
-            for connection, number in numbers.items():
-                if now - heard[connection] > SILENCE:
-                    self._end(number)
 
     def _end(self, ended: int) -> NoReturn:
         self._send(ended.to_bytes(4, "big"))
@@ -357,8 +325,7 @@ class _Watch:
             sys.stderr.write(
                 f"process {ended} of {count()} has ended, and all others stop{self.resume_hint}\n"
             )
-            sys.stderr.flush()
-        os._exit(1)
+        exit_at_once(1)
 
 
 def _connect(host: str, port: int, until: float) -> socket.socket:
@@ -385,6 +352,5 @@ def _receive(connection: socket.socket, until: float) -> bytes:
         return b""
 
 
-_ALIVE = b"\xff\xff\xff\xfe"
 _GOODBYE = b"\xff\xff\xff\xff"
 _watch = _Watch()

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -36,39 +36,20 @@ def build(config: Config, plan: Plan) -> System:
     """Make the static part of a run; `ConfigError` if environment and network do not fit."""
     config = dataclasses.replace(config, env=actor_settings.env_config(config))
     env = envs.make(config.env)
-    _check_agents(config, env, plan)
     actor_settings.check(config, env, plan.num_envs, plan.num_devices)
-    evaluation_env = envs.make_for_evaluation(config.env, env)
-    max_eval_steps = config.arch.max_eval_steps or env.time_limit
-    if max_eval_steps is None:
-        raise ConfigError(
-            f"arch.max_eval_steps=null: {env.name} has no time limit, so evaluation might not end; "
-            "set it to a number of steps"
-        )
     _check_entries(config, env)
-    own = {TEAM_RETURN: "last"} if env.num_agents > 1 else {}
-    metrics, judge = own | config.env.metric_kinds, config.arch.eval_metric
-    if judge is not None and judge not in metrics:
-        known = ", ".join(metrics) or "[]"
-        raise ConfigError(
-            f"arch.eval_metric={judge}: must be a name of env.metrics ({known}); "
-            f"add it there, as in env.metrics=[{judge}], or set this to null for the return"
-        )
-    system = config.system
+    team = {TEAM_RETURN: "last"} if env.num_agents > 1 else {}
+    metrics, system = team | config.env.metric_kinds, config.system
     algorithm: Algorithm = algorithm_class(system.algorithm).build(config, env)
-    if env.pads and not algorithm.weighs:
-        raise ConfigError(
-            f"system.algorithm={system.algorithm}: learns from every step, but agents of "
-            f"{env.name} may end before their world; take ppo, or in a world of JAX let all agents "
-            "end together (flags of shape ())"
-        )
+    for line in _misfits(config, env, algorithm, metrics, plan):
+        raise ConfigError(line)
     num_microbatches, num_value_chunks = microbatches.count(
         system.microbatch_size, plan, algorithm.network, env
     )
     axes = {BATCH_AXIS: plan.update_batch_size, devices.AXIS: plan.devices_per_member}
     built = System(
         env=env,
-        evaluation_env=evaluation_env,
+        evaluation_env=envs.make_for_evaluation(config.env, env),
         env_params=config.env.params,
         algorithm=algorithm,
         num_envs=plan.num_envs,
@@ -95,7 +76,7 @@ def build(config: Config, plan: Plan) -> System:
         schedules=tuple((name, found.kind) for name, found in find_schedules(system).items()),
         clip_together=system.clip_together,
         evaluation_greedy=config.arch.evaluation_greedy,
-        max_eval_steps=max_eval_steps,
+        max_eval_steps=config.arch.max_eval_steps or env.time_limit or 0,
         metrics=metrics,
     )
     if any(map(is_import_path, (system.algorithm, getattr(system, "objective", "")))):
@@ -103,19 +84,37 @@ def build(config: Config, plan: Plan) -> System:
     return dataclasses.replace(built, axes=tuple(axis for axis, size in axes.items() if size > 1))
 
 
-def _check_agents(config: Config, env: Environment, plan: Plan) -> None:
-    """Raise `ConfigError` if devices or update batches would cut a world of several agents."""
-    num, total = env.num_agents, config.arch.total_num_envs
+def _misfits(
+    config: Config, env: Environment, algorithm: Algorithm, metrics: Collection[str], plan: Plan
+) -> Iterator[str]:
+    """Yield a line for each setting that does not fit the environment or the algorithm."""
+    num, total, judge = env.num_agents, config.arch.total_num_envs, config.arch.eval_metric
     if plan.num_envs % num:
-        learners = total // plan.num_envs
-        step = learners * num
-        raise ConfigError(
+        step = total // plan.num_envs * num
+        yield (
             f"arch.total_num_envs={total}: counts agents, and {plan.num_envs} for each device and "
             f"update batch are not whole worlds of {num} agents ({env.name}); the nearest that "
             f"are: {max(round(total / step), 1) * step}"
         )
+    if config.arch.max_eval_steps is None and env.time_limit is None:
+        yield (
+            f"arch.max_eval_steps=null: {env.name} has no time limit, so evaluation might not end; "
+            "set it to a number of steps"
+        )
+    if judge is not None and judge not in metrics:
+        yield (
+            f"arch.eval_metric={judge}: must be a name of env.metrics "
+            f"({', '.join(metrics) or '[]'}); add it there, as in env.metrics=[{judge}], or set "
+            "this to null for the return"
+        )
+    if env.pads and not algorithm.weighs:
+        yield (
+            f"system.algorithm={config.system.algorithm}: learns from every step, but agents of "
+            f"{env.name} may end before their world; take ppo, or in a world of JAX let all agents "
+            "end together (flags of shape ())"
+        )
     if env.pads and config.logger.details:
-        raise ConfigError(
+        yield (
             f"logger.details=true: is not for worlds whose agents may end early ({env.name}); "
             "set it to false"
         )

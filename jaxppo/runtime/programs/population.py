@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,16 +19,9 @@ def members(config: Config) -> list[Config]:
     Seeds ascend from `arch.seed`. In a population each member also samples hyperparameters.
     `ConfigError` if the settings of members are wrong.
     """
-    arch, population = config.arch, config.population
-    count = num_members(config)
-    last = arch.seed + count - 1
-    if last >= 2**32:
-        key = "arch.num_seeds" if population.size is None else "population.size"
-        raise ConfigError(
-            f"{key}={count}: the last seed, {last}, is above {2**32 - 1}; lower "
-            f"arch.seed={arch.seed}"
-        )
-    _check(config)
+    arch, count = config.arch, num_members(config)
+    for line in _misfits(config):
+        raise ConfigError(line)
     return [
         dataclasses.replace(
             config,
@@ -40,75 +33,63 @@ def members(config: Config) -> list[Config]:
     ]
 
 
-def _check(config: Config) -> None:
-    arch, population = config.arch, config.population
-    if population.size is None:
+def _misfits(config: Config) -> Iterator[str]:
+    """Yield a line for each setting of a population that is wrong."""
+    population, size = config.population, config.population.size
+    if size is None:
         if population.selection != "none":
-            raise ConfigError(
+            yield (
                 f"population.selection={population.selection} needs a population.size; take "
                 f"population={population.selection}, or set it to none"
             )
         return
-    if arch.num_seeds > 1:
-        raise ConfigError(
-            f"arch.num_seeds={arch.num_seeds}: the members of a population have seeds of their "
-            "own; sweep over arch.seed for several populations"
+    if config.arch.num_seeds > 1:
+        yield (
+            f"arch.num_seeds={config.arch.num_seeds}: the members of a population have seeds of "
+            "their own; sweep over arch.seed for several populations"
         )
     if population.selection == "pbt" and not population.hyperparameters:
-        raise ConfigError(
+        yield (
             "population.hyperparameters={}: population-based training has nothing to explore; "
             "give some, such as population.hyperparameters={actor_lr: [1e-4, 1e-2]}"
         )
     for name, bounds in population.hyperparameters.items():
-        key = f"population.hyperparameters.{name}"
-        if name not in variable_names(config.system):
-            raise ConfigError(
-                f"{key}: not a number of system that members can differ in; one of "
-                f"{', '.join(variable_names(config.system))}"
-            )
-        if not _is_pair(bounds):
-            raise ConfigError(f"{key}={bounds}: must be two finite numbers, such as [1e-4,1e-2]")
-        low, high = bounds
-        if low >= high:
-            raise ConfigError(f"{key}={bounds}: must ascend; such as [{high},{low}]")
-        for bound in bounds:
-            try:
-                changed = {"system": {**dataclasses.asdict(config.system), name: bound}}
-                parse(changed).system.check()
-            except ConfigError as error:
-                raise ConfigError(f"{key}={bounds}: {error}") from error
-        (field,) = (f for f in dataclasses.fields(config.system) if f.name == name)
-        value = getattr(config.system, name)
-        if field.metadata.get("switch") and (value is None or math.isinf(value)):
-            off = "null" if value is None else ".inf"
-            raise ConfigError(f"{key}: needs a finite system.{name}, which is {off}: off")
-    _check_start(population)
-
-
-def _check_start(population: PopulationConfig) -> None:
-    num = len(population.start)
-    if num > (population.size or 0):
-        raise ConfigError(
-            f"population.start: has values of {num} members, and population.size is "
-            f"{population.size}; leave some out"
+        if line := _misfit_of_bounds(config, name, bounds):
+            yield f"population.hyperparameters.{name}{line}"
+    if len(population.start) > size:
+        yield (
+            f"population.start: has values of {len(population.start)} members, and "
+            f"population.size is {size}; leave some out"
         )
     for i, values in enumerate(population.start):
         for name, value in values.items():
-            key = f"population.start[{i}].{name}"
-            bounds = population.hyperparameters.get(name)
-            if bounds is None:
-                raise ConfigError(f"{key}: not one of population.hyperparameters; leave it out")
-            low, high = bounds
+            low, high = population.hyperparameters.get(name, (math.inf, math.inf))
             if type(value) not in (int, float) or not low <= value <= high:
-                raise ConfigError(f"{key}={value}: must be a number from {low} to {high}")
+                yield (
+                    f"population.start[{i}].{name}={value}: must be a number within the bounds of "
+                    "one of population.hyperparameters"
+                )
 
 
-def _is_pair(bounds: Any) -> bool:
-    return (
-        isinstance(bounds, list)
-        and len(bounds) == 2
-        and all(type(bound) in (int, float) and math.isfinite(bound) for bound in bounds)
-    )
+def _misfit_of_bounds(config: Config, name: str, bounds: Any) -> str | None:
+    """Return why a setting of `system` cannot be sampled between bounds; None if it can."""
+    names = variable_names(config.system)
+    if name not in names:
+        return f": not a number of system that members can differ in; one of {', '.join(names)}"
+    is_pair = isinstance(bounds, list) and [type(x) in (int, float) for x in bounds] == [True, True]
+    if not is_pair or not -math.inf < bounds[0] < bounds[1] < math.inf:
+        return f"={bounds}: must be two finite numbers that ascend, such as [1e-4,1e-2]"
+    for bound in bounds:
+        try:
+            parse({"system": {**dataclasses.asdict(config.system), name: bound}}).system.check()
+        except ConfigError as error:
+            return f"={bounds}: {error}"
+    (field,) = (f for f in dataclasses.fields(config.system) if f.name == name)
+    value = getattr(config.system, name)
+    if field.metadata.get("switch") and (value is None or math.isinf(value)):
+        off = "null" if value is None else ".inf"
+        return f": needs a finite system.{name}, which is {off}: off"
+    return None
 
 
 def _first_values(config: Config, i: int) -> dict[str, Any]:

@@ -18,8 +18,6 @@ from pathlib import Path
 
 import jax
 
-from jaxppo.config.fields import ConfigError
-from jaxppo.config.importing import is_installed
 from jaxppo.config.stored import make_folder
 
 SIZE = 2**30  # bytes of all entries, beyond which some are deleted
@@ -37,14 +35,7 @@ def use(setting: str | None) -> None:
     is left to JAX.
     """
     limit = int(os.environ.get(LIMIT, SIZE))
-    if setting is None or limit == 0:
-        return
-    if os.environ.get(_FOLDER):
-        if LIMIT in os.environ and not is_installed("filelock"):
-            raise ConfigError(
-                f"{LIMIT}={limit}: for the folder in {_FOLDER} JAX needs filelock; pip install "
-                "filelock, or unset one of them: arch.compile_cache needs none"
-            )
+    if setting is None or limit == 0 or os.environ.get(_FOLDER):
         return
     folder = make_folder("arch.compile_cache", path_of(setting), "another, or null for no cache")
     folder = folder.absolute()  # the working directory may change
@@ -75,14 +66,14 @@ def tend(folder: Path, limit: int) -> None:
     whole = []
     for entry in _entries(folder):
         with contextlib.suppress(OSError):  # deleted by another process, or not ours to change
-            found = entry.stat()
-            if found.st_mtime >= since:
+            status = entry.stat()
+            if status.st_mtime >= since:
                 if not _is_whole(entry.read_bytes()):
                     entry.unlink()
                     continue
                 with contextlib.suppress(OSError):  # this read is not a use
-                    os.utime(entry, ns=(found.st_atime_ns, found.st_mtime_ns))
-            whole.append((max(found.st_atime, found.st_mtime), found.st_size, entry))
+                    os.utime(entry, ns=(status.st_atime_ns, status.st_mtime_ns))
+            whole.append((max(status.st_atime, status.st_mtime), status.st_size, entry))
     excess = sum(size for _, size, _ in whole) - limit
     if limit > 0 and excess > 0:
         excess += limit // 4

@@ -106,18 +106,12 @@ def _play(run: Run, policy: Policy, number: int | None) -> _Played:
 
 def _score(run: Run, played: _Played, i: int, steps: int) -> dict[str, Any]:
     """Return the values of an evaluation's event, of the policy of step `steps`."""
+    speed = float(np.sum(played.episodes.lengths)) / played.seconds  # of all members' episodes
     return {
         "steps": steps,
         "seconds": run.progress.seconds,
         **score(played.episodes, run.layout.row(i), run.config.arch.eval_metric),
         "max_eval_steps": run.layout.system.max_eval_steps,
-        **_speed(run, played),
+        **({"evaluation_steps_per_second": speed} if run.config.logger.details else {}),
         **({"env_restarts": played.restarts} if run.programs.is_simulated else {}),
     }
-
-
-def _speed(run: Run, played: _Played) -> dict[str, float]:
-    """Return the environment steps per second of all members' episodes, with logger.details."""
-    if not run.config.logger.details:
-        return {}
-    return {"evaluation_steps_per_second": float(np.sum(played.episodes.lengths)) / played.seconds}

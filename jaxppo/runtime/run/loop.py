@@ -17,7 +17,7 @@ from jaxppo.runtime.programs import build, compile
 from jaxppo.runtime.programs.placement import Layout, State
 from jaxppo.runtime.programs.population import members
 from jaxppo.runtime.programs.start import place_start
-from jaxppo.runtime.run import saving
+from jaxppo.runtime.run import resuming
 from jaxppo.runtime.run.blocks import Clock, end_block, train_block
 from jaxppo.runtime.run.caller import Caller
 from jaxppo.runtime.run.compiling import check_group, compile_training, warm_up
@@ -27,7 +27,8 @@ from jaxppo.runtime.run.jobs import Job, Prepared, TrainingError, check_surround
 from jaxppo.runtime.run.members import Members
 from jaxppo.runtime.run.parts import Run
 from jaxppo.runtime.run.profiling import profile
-from jaxppo.runtime.run.saving import Resumed, Saver, keep_configs
+from jaxppo.runtime.run.resuming import Resumed
+from jaxppo.runtime.run.saving import Saver, keep_configs
 from jaxppo.runtime.run.selection import Selection
 from jaxppo.runtime.run.transfer import begin_from
 from jaxppo.runtime.store import checkpoint
@@ -131,12 +132,12 @@ def _open(
     saver = Saver(jobs, members, events, progress, selection, caller)
     stack.push(events.close)
     threads = stack.enter_context(ThreadPoolExecutor(4, "checkpoints"))
-    resumed, restored = saving.open_directories(jobs, members, selection, stack), None
+    resumed, restored = resuming.open_directories(jobs, members, selection, stack), None
     if resumed is not None:
-        saving.load_members(resumed, members, selection)
+        resuming.load_members(resumed, members, selection)
         progress.resume(resumed.facts, resumed.steps, layout.plan)
         layout = layout.narrow(resumed.facts.slots)
-        restored = saving.read_state(resumed, layout, members)
+        restored = resuming.read_state(resumed, layout, members)
     stack.enter_context(caller.signals.listen())
     run = Run(config, members, layout, progress, selection, events, saver, caller.signals)
     stack.callback(run.close)
@@ -150,9 +151,9 @@ def _open(
     saver.open(threads)
     if resumed is None or restored is None:
         return run, None
-    lines = [*resumed.lines, *saving.differences(resumed, layout, config)]
+    lines = [*resumed.lines, *resuming.differences(resumed, layout, config)]
     path = resumed.found[0].path
-    other = saving.has_other_env(resumed.facts.config, config)
+    other = resuming.has_other_env(resumed.facts.config, config)
     changed = {"new_environment": True} if other else {}
     events.write_to_all("resume", path=str(path), steps=resumed.steps, lines=lines, **changed)
     return run, (resumed, restored)
@@ -175,6 +176,6 @@ def _begin(run: Run) -> State:
 
 def _go_on(run: Run, resumed: Resumed, restored: State, jobs: Sequence[Job]) -> State:
     """Place the state of a checkpoint; the run now has the changed settings that were allowed."""
-    state = saving.place_state(restored, resumed, run.layout, run.members, run.selection)
+    state = resuming.place_state(restored, resumed, run.layout, run.members, run.selection)
     keep_configs(jobs)
     return state

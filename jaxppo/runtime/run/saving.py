@@ -1,6 +1,5 @@
-"""Save a run to checkpoints when they are due, and resume from them."""
+"""Save a run to checkpoints when they are due."""
 
-import contextlib
 import dataclasses
 import math
 import signal
@@ -8,324 +7,26 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from pathlib import Path
-from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
-from jaxppo.algorithms.report import Metrics, zero_metrics
-from jaxppo.config.fields import ConfigError, as_argument, as_override
-from jaxppo.config.given import is_given
-from jaxppo.config.schema import HOW_RUN, Config
-from jaxppo.config.stored import SUMMARY, keep_config, plain
+from jaxppo.config.fields import as_argument
+from jaxppo.config.stored import keep_config, plain
 from jaxppo.config.trust import remember
-from jaxppo.envs import is_simulated
-from jaxppo.envs.episodes import begun_at
-from jaxppo.runtime import sinks
 from jaxppo.runtime.hosts import devices, processes
 from jaxppo.runtime.hosts.signals import Interrupted
-from jaxppo.runtime.programs import build
-from jaxppo.runtime.programs.placement import Layout, State, reshard
+from jaxppo.runtime.programs.placement import Layout, State
 from jaxppo.runtime.run.caller import Caller, Reached
 from jaxppo.runtime.run.events import Events
-from jaxppo.runtime.run.jobs import Job, plan_members
+from jaxppo.runtime.run.jobs import Job
 from jaxppo.runtime.run.members import Members
+from jaxppo.runtime.run.resuming import has_other_env
 from jaxppo.runtime.run.selection import Selection
 from jaxppo.runtime.store import checkpoint
-from jaxppo.runtime.store.checkpoint import Checkpoint, CheckpointError
-from jaxppo.runtime.store.directories import check_tree, only_run_in
-from jaxppo.runtime.store.facts import MemberFacts, RunFacts
+from jaxppo.runtime.store.facts import RunFacts
 from jaxppo.runtime.store.progress import Progress
-from jaxppo.types import LearnerState, Policy
 
 SAVE_SECONDS = 60.0  # minimum time between checkpoints within a block
-
-
-@dataclasses.dataclass(frozen=True)
-class Resumed:
-    """Checkpoints of one step to resume from, one of each job."""
-
-    found: list[Checkpoint]
-    facts: RunFacts  # those of the first job, but with the members of all jobs
-    positions: list[dict[str, int]]  # of each job: bytes of its metric logs
-    lines: list[str]  # messages to the user
-
-    @property
-    def steps(self) -> int:
-        """Return the environment steps of each member."""
-        return self.found[0].steps
-
-
-def open_directories(
-    jobs: Sequence[Job], members: Members, selection: Selection, stack: contextlib.ExitStack
-) -> Resumed | None:
-    """Lock the directories of all jobs; return what to resume from, if anything.
-
-    All jobs are checked before anything is written, but for the lock files and the names of
-    checkpoints that were complete. Several jobs resume
-    together: if one of them has nothing to resume from, all start anew. Of several processes the
-    first has the directories and chooses the checkpoints, and all read them.
-    """
-    found: list[Checkpoint] = []
-    lines: list[str] = []
-    with processes.agreeing():
-        for job in jobs:
-            if job.run_dir is not None:
-                stack.enter_context(only_run_in(job.run_dir))
-                if job.resume:
-                    check_tree("resume", job.run_dir)
-        run_dirs = [job.run_dir for job in jobs if job.run_dir is not None and job.resume]
-        for run_dir in run_dirs:
-            checkpoint.recover(run_dir)
-            _check_not_lost(jobs[0].config, run_dir)
-        if len(run_dirs) == len(jobs):
-            found, lines = checkpoint.newest_of_all(run_dirs)
-    paths, lines = processes.agree([[str(each.path.absolute()) for each in found], lines])
-    with processes.agreeing():
-        if not processes.is_first():
-            found = [checkpoint.read(Path(path)) for path in paths]
-        return check_resume(jobs, found, lines, members, selection) if found else None
-
-
-def _check_not_lost(config: Config, run_dir: Path) -> None:
-    """Raise `ConfigError` if a run that ended has lost its checkpoints, and `resume` names it."""
-    lost = not checkpoint.steps_in(run_dir / checkpoint.FOLDER)
-    if config.resume is not None and lost and (run_dir / SUMMARY).exists():
-        raise ConfigError(
-            f"resume={run_dir}: is of a run that ended, and has no checkpoints; to train anew, "
-            "choose another directory"
-        )
-
-
-def check_resume(
-    jobs: Sequence[Job],
-    found: list[Checkpoint],
-    lines: list[str],
-    members: Members,
-    selection: Selection,
-) -> Resumed:
-    """Read the facts of each job's checkpoint.
-
-    If its environment changed, the best evaluation starts anew: returns do not compare.
-    `ConfigError` or `CheckpointError` if they do not fit.
-    """
-    each = [RunFacts.of(one) for one in found]
-    gaps: list[str] = []
-    planned = plan_members(jobs[0].config, len(members)).updates_per_block
-    for job, own, one, facts in zip(jobs, members.jobs, found, each, strict=True):
-        gaps += _check_facts(job, len(own), one, facts, selection, planned)
-    starts = [own.start for own in members.jobs]
-    numbers = each[0].numbers
-    together = dataclasses.replace(
-        each[0],
-        slots=[start + i for start, facts in zip(starts, each, strict=True) for i in facts.slots],
-        members=[
-            {**member, "best": {}} if has_other_env(facts.config, job.config) else member
-            for job, facts in zip(jobs, each, strict=True)
-            for member in facts.members
-        ],
-        numbers={name: [x for facts in each for x in facts.numbers[name]] for name in numbers},
-    )
-    positions = [facts.positions for facts in each]
-    lines = [*lines, *(f"{line}; the log has a gap" for line in gaps)]
-    return Resumed(found, together, positions, lines)
-
-
-def _check_facts(
-    job: Job,
-    num_members: int,
-    found: Checkpoint,
-    facts: RunFacts,
-    selection: Selection,
-    planned: tuple[int, ...],
-) -> list[str]:
-    """Raise `ConfigError` or `CheckpointError` if a checkpoint does not fit its job.
-
-    `planned` are the block lengths that the settings give. Return a line about each gap of the
-    log, if the job allows them.
-    """
-    if len(facts.members) != num_members:
-        raise ConfigError(
-            f"{found.path}: holds {len(facts.members)} members, and {num_members} are asked for; "
-            "leave arch.num_seeds and population.size as they were"
-        )
-    if set(facts.numbers) != set(selection.numbers):
-        raise CheckpointError(
-            f"{found.path}: its members differ in {', '.join(facts.numbers) or 'nothing'}, and "
-            f"the settings say {', '.join(selection.numbers) or 'nothing'}"
-        )
-    seed = facts.config.get("arch", {}).get("seed")
-    if seed != job.config.arch.seed and not {"arch", "arch.seed"} & set(job.config.resume_allow):
-        raise CheckpointError(
-            f"{found.path}: has arch.seed={seed}, but the run has "
-            f"arch.seed={job.config.arch.seed}; move this checkpoint away, or allow it: "
-            "resume_allow=[arch.seed]"
-        )
-    gaps = sinks.missing(found.path.parents[1], facts.positions)
-    if gaps and not {"log", "logger"} & set(job.config.resume_allow):
-        raise ConfigError(
-            f"resume={job.run_dir}: {gaps[0]}; restore the whole log, or continue with what is "
-            "there: 'resume_allow=[log]'"
-        )
-    arch, system = (facts.config.get(name, {}) for name in ("arch", "system"))
-    was = arch.get("total_num_envs", 0), system.get("rollout_length", 0)
-    now = job.config.arch.total_num_envs, job.config.system.rollout_length
-    if math.prod(was) != math.prod(now):
-        raise ConfigError(
-            f"arch.total_num_envs={now[0]} x system.rollout_length={now[1]} are "
-            f"{math.prod(now):,} steps per update, and {found.path} counts updates of "
-            f"{' x '.join(map(str, was))} = {math.prod(was):,}; keep that product"
-        )
-    done = tuple(facts.updates_per_block)
-    least = sum(done[: facts.block]) + facts.updates + (facts.updates > 0)  # no block is empty
-    if sum(planned) < least:
-        counted = job.config.arch.num_updates is not None
-        name, unit = ("num_updates", 1) if counted else ("total_timesteps", math.prod(now))
-        raise ConfigError(
-            f"arch.{name}={getattr(job.config.arch, name)}: {found.path} is further, or "
-            f"needs one more update to end its block; set at least {least * unit}"
-        )
-    before, evaluations = arch.get("num_evaluation"), job.config.arch.num_evaluation
-    if before not in (None, evaluations) and done != planned[: len(done)]:
-        raise ConfigError(
-            f"arch.num_evaluation={evaluations}: evaluations of {found.path} are {max(done)} "
-            "updates apart, and later ones too, so that a resume finds them again; keep "
-            f"arch.num_evaluation={before}"
-        )
-    _check_metrics(job.config, found, facts)
-    return gaps
-
-
-def _check_metrics(config: Config, found: Checkpoint, facts: RunFacts) -> None:
-    """Raise `ConfigError` if metrics since the last evaluation, or scores, would not compare."""
-    arch, env, logger = (facts.config.get(name, {}) for name in ("arch", "env", "logger"))
-    shapes = (  # what shapes the metrics of a block that has begun
-        ("logger.every", facts.every, config.logger.every),
-        ("logger.details", logger.get("details", False), config.logger.details),
-        ("env.metrics", env.get("metrics", []), config.env.metrics),
-    )
-    for key, before, now in shapes:
-        if facts.updates and before != now:
-            raise ConfigError(
-                f"{as_override(key, now)}: {found.path} was written between two evaluations with "
-                f"{as_override(key, before)}; keep that value"
-            )
-    judge, metric = arch.get("eval_metric"), config.arch.eval_metric
-    if judge != metric:
-        raise ConfigError(
-            f"arch.eval_metric={metric or 'null'}: the evaluations of {found.path} were compared "
-            f"by {judge or 'the return'}; keep arch.eval_metric={judge or 'null'}"
-        )
-
-
-def has_other_env(stored: Mapping[str, Any], config: Config) -> bool:
-    """Return whether a setting of `env` differs from the `stored` settings of a checkpoint."""
-    # An older version may have had other settings
-    before = {"metrics": [], **stored.get("env", {})}
-    env = {name: x for name, x in plain(config)["env"].items() if name not in HOW_RUN}
-    return any(not _is_same(env[name], before[name]) for name in before if name in env)
-
-
-def _has_same_env(config: Config, manifest: Mapping[str, Any]) -> bool:
-    """Return whether the score of a checkpoint is of this environment."""
-    return not has_other_env(manifest.get("config", {}), config)
-
-
-def differences(resumed: Resumed, layout: Layout, config: Config) -> list[str]:
-    """Return lines about what changed since the checkpoint was written."""
-    facts, lines = resumed.facts, []
-    if facts.shards != layout.shards:
-        lines.append(
-            "the environments are split over devices x update batches as "
-            f"{' x '.join(map(str, layout.shards))}, before as "
-            f"{' x '.join(map(str, facts.shards))}: episodes continue with new random streams, and "
-            "the results differ from those of an uninterrupted run"
-        )
-    if is_simulated(layout.system.env):
-        lines.append("simulators have no state that is stored: their episodes start anew")
-    elif has_other_env(facts.config, config):
-        lines.append("the environment has other settings: its episodes start anew")
-    now, before = layout.plan.members_per_device, facts.members_per_device
-    if now != before:
-        lines.append(
-            f"members on each device: {now}, before {before}: the compiler adds in another order, "
-            "and bits may differ"
-        )
-    here, written = checkpoint.versions(), resumed.found[0].facts.get("versions", {})
-    changed = {name: was for name, was in written.items() if here.get(name) != was}
-    if changed:
-        lines.append(
-            f"written with {', '.join(f'{n} {v}' for n, v in changed.items())}, and this is "
-            f"{', '.join(f'{n} {here.get(n)}' for n in changed)}: bits may differ"
-        )
-    return lines
-
-
-def read_state(resumed: Resumed, layout: Layout, members: Members) -> State:
-    """Read the state of all members, `[P, ...]`; `CheckpointError` if arrays do not fit.
-
-    If the environment changed, `acting` is None. The checkpoint lacks the hyperparameters of a new
-    schedule, which come from the settings, and its metrics, which are zero between two blocks.
-    """
-    shards, update_batches = resumed.facts.shards
-    plan = dataclasses.replace(
-        layout.plan, devices_per_member=shards, update_batch_size=update_batches
-    )
-    total_num_envs = members[0].config.arch.total_num_envs
-    system = dataclasses.replace(
-        layout.system, num_envs=total_num_envs // (shards * update_batches)
-    )
-    configs = members.configs(layout.slots)
-
-    def begin() -> tuple[LearnerState, Policy, Metrics, Metrics | None]:
-        state = build.begin(system, configs, plan)
-        total = jax.tree.map(
-            lambda x: jnp.broadcast_to(x, (len(configs), *x.shape)), zero_metrics(system)
-        )
-        return state, state.agent.policy, total, total if resumed.facts.every else None
-
-    arrays = checkpoint.concatenate(resumed.found)
-    numbers = checkpoint.flatten(build.stacked_hyperparameters(configs, plan))
-    absent = {f"[0].agent.hyperparameters{name}": np.asarray(x) for name, x in numbers.items()}
-    learner, *others = jax.eval_shape(begin)
-    if has_other_env(resumed.facts.config, members[0].config):  # both of the first job
-        learner = dataclasses.replace(learner, acting=None)
-    if not resumed.facts.updates:
-        zero = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), (None, None, *others[1:]))
-        absent |= checkpoint.flatten(zero)
-    return State(*checkpoint.unflatten((learner, *others), {**absent, **arrays}))
-
-
-def place_state(
-    state: State, resumed: Resumed, layout: Layout, members: Members, selection: Selection
-) -> State:
-    """Place a state that was read on devices, with the current hyperparameters."""
-    learner = state.learner
-    numbers = build.stacked_hyperparameters(members.configs(layout.slots), layout.plan)
-    before = learner.agent.hyperparameters
-    kept = {name: getattr(before, name) for name in selection.selected()}
-    agent = dataclasses.replace(learner.agent, hyperparameters=numbers.replace(**kept))
-    acting = learner.acting
-    if acting is None:  # the environment changed
-        configs, system = members.configs(layout.slots), layout.system
-        env = begun_at(system.env, resumed.steps / layout.plan.total_steps)
-        system = dataclasses.replace(system, env=env)
-        acting = build.begin(system, configs, layout.plan, steps=resumed.steps).acting
-    elif resumed.facts.shards != layout.shards:
-        acting = reshard(acting, layout.shards)
-    # Of the block before the last train event; none yet if `logger.every` is new
-    earlier = layout.no_earlier(members[0].config)
-    if earlier is not None and state.earlier is not None:
-        earlier = layout.place_agents(state.earlier)
-    return State(
-        layout.place(LearnerState(agent=agent, acting=acting)),
-        layout.place_agents(state.best),
-        layout.place_agents(state.total),
-        earlier,
-    )
 
 
 class Saver:
@@ -358,7 +59,9 @@ class Saver:
             if settings.enabled and job.run_dir is not None:
                 self._writers[number] = checkpoint.Writer(
                     *(job.run_dir, threads, max(settings.keep, least), settings.milestones),
-                    compares=partial(_has_same_env, job.config),
+                    compares=lambda manifest, config=job.config: (
+                        not has_other_env(manifest.get("config", {}), config)
+                    ),
                 )
         self._signals.plan = (
             "saving a checkpoint, then stopping"
@@ -388,7 +91,7 @@ class Saver:
         `before` is the step before the last call, `received` the number of the signal.
         """
         waited = time.perf_counter() - self._saved_at >= (self._every or SAVE_SECONDS)
-        self._save(state, layout, {}, before, received, may_save=waited)
+        self._save(state, layout, {}, before, received, waited and self._can_afford())
 
     def save_block(
         self, state: State, layout: Layout, scores: Mapping[int, float], before: int
@@ -399,7 +102,7 @@ class Saver:
         """
         stops = self._caller.stops(self.reached(state, layout))
         received = self._signals.agreed()
-        self._save(state, layout, scores, before, received, may_save=True, must_save=stops)
+        self._save(state, layout, scores, before, received, stops or self._can_afford())
         return stops
 
     def save_fault(self, pending: Callable[[], str], state: State, layout: Layout) -> None:
@@ -414,17 +117,15 @@ class Saver:
         scores: Mapping[int, float],
         before: int,
         received: int | None,
-        *,
-        may_save: bool,
-        must_save: bool = False,
+        asked: bool,
     ) -> None:
-        """Write checkpoints if they are due; raise `Interrupted` after a signal."""
+        """Write checkpoints if they are due or asked for; raise `Interrupted` after a signal."""
         if not self._members.active(layout.slots):  # the run ends by itself
             return
         steps = self._progress.steps
-        due = must_save or received is not None or self._progress.is_over
+        due = asked or received is not None or self._progress.is_over
         due = due or any(w.is_milestone(steps, before) for w in self._writers.values())
-        due = processes.agree(due or (may_save and self._can_afford()))
+        due = processes.agree(due)
         is_sound = due and self._is_sound(state, layout)
         if is_sound:
             self.snapshot(state, layout, scores)()
@@ -539,15 +240,3 @@ def keep_configs(jobs: Sequence[Job]) -> None:
         if job.run_dir is not None:
             keep_config(job.config, job.run_dir)
             remember(plain(job.config))
-
-
-def load_members(resumed: Resumed, members: Members, selection: Selection) -> None:
-    """Restore the facts of members and their hyperparameters from a checkpoint."""
-    for i, facts in enumerate(resumed.facts.members):
-        members[i].facts = MemberFacts(**facts)
-    selection.numbers = resumed.facts.numbers
-
-
-def _is_same(value: Any, before: Any) -> bool:
-    """Return whether a setting is unchanged; an object given in Python has a new path each time."""
-    return bool(value == before) or (is_given(value) and is_given(before))

@@ -1,6 +1,5 @@
 """Check and lock run directories."""
 
-import errno
 import fcntl
 import os
 import re
@@ -35,7 +34,7 @@ def release(folder: Path) -> None:
 
 
 def _lock(folder: Path) -> IO[str]:
-    """Return the locked file; closing it releases the lock. Some file systems have no locks."""
+    """Return the locked file; closing it releases the lock."""
     file = (folder / _LOCK).open("a+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -47,12 +46,8 @@ def _lock(folder: Path) -> IO[str]:
             f"{folder}: process {holder} is writing there; wait until it ends, or choose another "
             "directory"
         ) from error
-    except OSError as error:
-        if error.errno not in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK):
-            file.close()
-            raise ConfigError(
-                f"{folder}: cannot be locked ({error.strerror}); choose another directory"
-            ) from error
+    except OSError:
+        pass  # some file systems have no locks
     file.truncate(0)
     file.write(str(os.getpid()))
     file.flush()
@@ -67,16 +62,13 @@ def check_tree(key: str, folder: Path) -> None:
     inside = folder.resolve()
     for root, folders, files in os.walk(folder):
         for path in (Path(root, name) for name in (*folders, *files)):
-            if path.is_symlink() and not path.resolve().is_relative_to(inside):
-                raise ConfigError(
-                    f"{key}={folder}: {path.relative_to(folder)} is a link to {path.resolve()}, "
-                    "outside of the run; put what it leads to in its place"
-                )
-            if not (path.is_file() or path.is_dir() or path.is_symlink()):
-                raise ConfigError(
-                    f"{key}={folder}: {path.relative_to(folder)} is neither a file nor a "
-                    "directory; remove it"
-                )
+            target, what = path.resolve(), None
+            if path.is_symlink() and not target.is_relative_to(inside):
+                what = f"a link to {target}, outside of the run; put what it leads to in its place"
+            elif not (path.is_file() or path.is_dir() or path.is_symlink()):
+                what = "neither a file nor a directory; remove it"
+            if what:
+                raise ConfigError(f"{key}={folder}: {path.relative_to(folder)} is {what}")
 
 
 def sign_of_run(folder: Path) -> str | None:
@@ -100,10 +92,10 @@ def check_run_dir(key: str, run_dir: Path) -> None:
             f"{key}={run_dir}: holds a run already ({name}); choose another directory"
         )
     existing = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
-    if not existing.is_dir():
-        raise ConfigError(f"{key}={run_dir}: {existing} is not a directory; choose another")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise ConfigError(f"{key}={run_dir}: {existing} cannot be written to; choose another")
+    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
+        raise ConfigError(
+            f"{key}={run_dir}: {existing} is not a directory that can be written to; choose another"
+        )
 
 
 def check_is_run(given: str, folder: Path) -> None:

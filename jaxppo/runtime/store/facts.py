@@ -1,4 +1,4 @@
-"""Facts that a checkpoint stores besides its arrays, and their checks."""
+"""Facts that a checkpoint stores besides its arrays."""
 
 import dataclasses
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.parse import parse_as
 from jaxppo.config.stored import current
-from jaxppo.runtime.programs.evaluating import judged_by
 from jaxppo.runtime.store.checkpoint import Checkpoint, CheckpointError
 
 
@@ -49,41 +48,29 @@ class RunFacts:
     @classmethod
     def of(cls, found: Checkpoint) -> "RunFacts":
         """Read the facts of a checkpoint; `CheckpointError` if they are invalid."""
-        raw = {f.name: found.facts.get(f.name) for f in dataclasses.fields(cls)}
+        stored = {f.name: found.facts.get(f.name) for f in dataclasses.fields(cls)}
         try:
-            facts: RunFacts = parse_as(cls, raw)
-            facts = dataclasses.replace(facts, config=current(facts.config))
+            facts: RunFacts = parse_as(cls, stored)
             for member in facts.members:
                 parse_as(MemberFacts, member)
-            _check_facts(facts)
-        except (ConfigError, TypeError, ValueError, KeyError) as error:
+            if not _fit(facts):
+                raise ValueError("they do not fit each other")
+            return dataclasses.replace(facts, config=current(facts.config))
+        except (ConfigError, TypeError, ValueError) as error:
             raise CheckpointError(
                 f"{found.path}: the facts of the run in its manifest are invalid ({error})"
             ) from error
-        return facts
 
 
-def _check_facts(facts: RunFacts) -> None:
-    """Raise `ValueError` or others if parts of the facts do not fit each other."""
-
-    def require(holds: bool, what: str) -> None:
-        if not holds:
-            raise ValueError(what)
-
+def _fit(facts: RunFacts) -> bool:
+    """Return whether parts of the facts, which a stranger may have written, fit each other."""
     num = len(facts.slots)
-    require(num > 0 and len(set(facts.slots)) == num, f"slots={facts.slots}")
-    require(all(0 <= slot < len(facts.members) for slot in facts.slots), f"slots={facts.slots}")
-    require(len(facts.shards) == 2 and min(facts.shards) > 0, f"shards={facts.shards}")
-    begun = facts.block + (facts.updates > 0)
-    require(len(facts.updates_per_block) == begun, f"updates_per_block={facts.updates_per_block}")
-    require(all(n > 0 for n in facts.updates_per_block), "updates_per_block below 1")
-    for row in facts.numbers.values():
-        require(len(row) == num and all(type(x) is float for x in row), "numbers")
-    require(all(type(n) is int and n >= 0 for n in facts.positions.values()), "positions")
-    for member in facts.members:
-        for score in filter(None, (member["best"], member["last"])):
-            require(type(score["steps"]) is int, "steps of an evaluation")
-            name = judged_by(score)
-            require(type(score[name]) is float, f"{name} of an evaluation")
-        for steps, score in member["history"]:
-            require(type(steps) is int and type(score) is float, "history")
+    return (
+        0 < num == len({*facts.slots} & {*range(len(facts.members))})
+        and len(facts.shards) == 2
+        and min(facts.shards) > 0
+        and len(facts.updates_per_block) == facts.block + (facts.updates > 0)
+        and min(facts.updates_per_block, default=1) > 0
+        and all(len(row) == num and {*map(type, row)} == {float} for row in facts.numbers.values())
+        and all(type(size) is int and size >= 0 for size in facts.positions.values())
+    )

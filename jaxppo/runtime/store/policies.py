@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from jaxppo.config.fields import ConfigError
-from jaxppo.config.stored import CONFIG, SUMMARY, read_config
+from jaxppo.config.stored import CONFIG
 from jaxppo.runtime.programs.evaluating import judged_by
 from jaxppo.runtime.store import checkpoint
 from jaxppo.runtime.store.checkpoint import Checkpoint, CheckpointWarning
@@ -58,13 +58,9 @@ def _why_none(run_dir: Path) -> str:
     below = sorted(file.parent for file in run_dir.glob(f"*/{CONFIG}"))
     if below and not is_run:  # a sweep; below a run there may be its seeds
         return f"has no checkpoints; name one of its runs, such as {below[0]}"
-    if is_run and read_config(run_dir).get("checkpoint", {}).get("enabled"):
-        if (run_dir / SUMMARY).exists():
-            return "has lost its checkpoints; train again in another directory"
-        return "has no checkpoint yet; wait for the first or, if the run was stopped, resume=DIR"
     return (
-        "has no checkpoints; give the directory of a run that was trained with "
-        "checkpoint.enabled=true"
+        "has no checkpoints; wait for the first, or give the directory of a run that was trained "
+        "with checkpoint.enabled=true"
     )
 
 
