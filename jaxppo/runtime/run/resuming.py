@@ -170,7 +170,9 @@ def _misfits(
             "apart, and later ones too, so that a resume finds them again; keep "
             f"arch.num_evaluation={before}"
         )
-    kept = [("arch.eval_metric", arch.get("eval_metric"), config.arch.eval_metric)]
+    kept: list[tuple[str, Any, Any]] = [
+        ("arch.eval_metric", arch.get("eval_metric"), config.arch.eval_metric)
+    ]
     if facts.updates:  # what shapes the metrics of a block that has begun
         kept += [
             ("logger.every", facts.every, config.logger.every),

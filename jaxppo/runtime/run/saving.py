@@ -7,10 +7,12 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import jax
 
 from jaxppo.config.fields import as_argument
+from jaxppo.config.schema import Config
 from jaxppo.config.stored import keep_config, plain
 from jaxppo.config.trust import remember
 from jaxppo.runtime.hosts import devices, processes
@@ -59,9 +61,7 @@ class Saver:
             if settings.enabled and job.run_dir is not None:
                 self._writers[number] = checkpoint.Writer(
                     *(job.run_dir, threads, max(settings.keep, least), settings.milestones),
-                    compares=lambda manifest, config=job.config: (
-                        not has_other_env(manifest.get("config", {}), config)
-                    ),
+                    compares=partial(_has_same_env, job.config),
                 )
         self._signals.plan = (
             "saving a checkpoint, then stopping"
@@ -240,3 +240,8 @@ def keep_configs(jobs: Sequence[Job]) -> None:
         if job.run_dir is not None:
             keep_config(job.config, job.run_dir)
             remember(plain(job.config))
+
+
+def _has_same_env(config: Config, manifest: Mapping[str, Any]) -> bool:
+    """Return whether the score of a checkpoint is of this environment."""
+    return not has_other_env(manifest.get("config", {}), config)
