@@ -309,7 +309,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
             ({"gamma": {"kind": "line"}}, "gamma.kind=line.*did you mean linear"),
             ({"gamma": {"stop": 1}}, "gamma.stop: no such key"),
             ({"gamma": {"end": 1.5}}, "gamma.end=1.5"),
-            ({"clip_eps": {}}, "clip_eps: needs an end"),
+            ({"clip_eps": {}}, "clip_eps.end=0.0: must be"),
             ({"gamma": {"end": 0.9, "warmup": 0.5}}, "gamma.warmup"),
             ({"gamma": {"kind": "constant", "end": 0.9}}, "gamma.end"),
             ({"gamma": {"share": 0.0}}, "gamma.share=0.0"),
