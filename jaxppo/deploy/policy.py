@@ -188,7 +188,8 @@ class TrainedPolicy:
         for (name, *ends), kind, x in zip(limits(space), *kinds, strict=True):
             bounds: list[Any] = ends
             if isinstance(kind, Box) and x.dtype != bool:
-                floats = jnp.finfo(x.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else None
+                finfo: Any = jnp.finfo
+                floats = finfo(x.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else None
                 bounds = [None, None] if floats is None else [floats.min, floats.max]
             found.append((name, bounds[0], bounds[1]))
         return found
