@@ -114,7 +114,7 @@ def export_policy(settings: Export, out: Path) -> None:
             "inputs": _rows(policy, given),
             "outputs": _rows(policy, outputs),
         }
-    facts = {
+    facts: dict[str, Any] = {
         "environment": policy.system.env.name,
         "seed": policy.config.arch.seed,
         "steps": policy.steps,
