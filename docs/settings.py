@@ -1,6 +1,6 @@
 """Makes docs/settings.md from the dataclasses of the settings and the files of configs/.
 
-It also makes jaxppo/config/keywords.py, their types for editors. `make docs` runs this;
+It also makes jaxppo/config/keywords.pyi, their types for editors. `make docs` runs this;
 tests/project/test_docs.py compares the files with `settings()` and `keywords()`.
 """
 
@@ -28,7 +28,7 @@ from jaxppo.launch.door import choices as names_of
 from jaxppo.launch.door import config_dir
 
 HERE = Path(__file__).parent
-KEYWORDS = HERE.parent / "jaxppo" / "config" / "keywords.py"
+KEYWORDS = HERE.parent / "jaxppo" / "config" / "keywords.pyi"
 COMMANDS = {
     "jaxppo.evaluate": Evaluation,
     "jaxppo.render": Rendering,
@@ -165,7 +165,6 @@ KEYWORDS_BEGINNING = '''\
 """The types of the keywords of `jaxppo.compose`. Made by `make docs` of their classes."""
 
 from typing import Any, Literal, TypedDict
-
 
 class Keywords(TypedDict, total=False):
     """Settings as keywords, each with what it means."""

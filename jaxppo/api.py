@@ -8,7 +8,7 @@ import typing
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -16,7 +16,6 @@ import numpy as np
 from jaxppo.algorithms.whole import Schedule, TrainOutput, train_whole
 from jaxppo.config.fields import ConfigError, as_override, check, variable_names
 from jaxppo.config.given import with_given
-from jaxppo.config.keywords import Keywords
 from jaxppo.config.messages import flattened
 from jaxppo.config.parse import key_of_keyword
 from jaxppo.config.plan import Plan, num_members, plan
@@ -29,7 +28,7 @@ from jaxppo.envs.contract import glance
 from jaxppo.launch.errors import check_jax, explain
 from jaxppo.launch.resuming import compose_run
 from jaxppo.runtime.hosts import devices, processes
-from jaxppo.runtime.hosts.signals import Interrupted, Interrupts
+from jaxppo.runtime.hosts.signals import Interrupts
 from jaxppo.runtime.programs import build, compile
 from jaxppo.runtime.run.caller import Caller, Reached
 from jaxppo.runtime.run.jobs import Job, TrainingError, prepare
@@ -38,6 +37,11 @@ from jaxppo.runtime.sinks.bars import bar
 from jaxppo.runtime.store.checkpoint import CheckpointError
 from jaxppo.runtime.store.directories import check_run_dir
 from jaxppo.types import Hyperparameters, System
+
+if TYPE_CHECKING:  # a stub, since only editors and type checkers read it
+    from typing import Unpack
+
+    from jaxppo.config.keywords import Keywords
 
 _composing = threading.Lock()  # Hydra composes with global state
 
@@ -48,7 +52,7 @@ Settings = Config | Sequence[str] | Mapping[str, Any]
 def compose(
     command: str = "ff_ppo",
     settings: Sequence[str] | Mapping[str, Any] = (),
-    **keywords: Unpack[Keywords],
+    **keywords: "Unpack[Keywords]",
 ) -> Config:
     """Return the settings of a command, checked: `jaxppo.compose("ff_ppo", env="cartpole")`.
 
@@ -71,7 +75,7 @@ def compose(
     for each in overrides:
         if each.lstrip("+~").startswith("hydra"):
             raise ConfigError(f"{each}: is for the command line; jaxppo.train takes run_dir=DIR")
-    with _one_line(overrides), _composing:
+    with _one_line(), _composing:
         return compose_run(command, overrides)
 
 
@@ -105,7 +109,7 @@ def _composed(
 
 
 @contextlib.contextmanager
-def _one_line(overrides: Sequence[str] = ()) -> Iterator[None]:
+def _one_line() -> Iterator[None]:
     """Raise a user's mistakes as one-line `ConfigError`s, also an unsupported mode of JAX."""
     check_jax()
     try:
@@ -113,7 +117,7 @@ def _one_line(overrides: Sequence[str] = ()) -> Iterator[None]:
     except (ConfigError, TrainingError, CheckpointError):
         raise
     except Exception as error:
-        line = explain(error, overrides)
+        line = explain(error)
         if line is None:
             raise
         raise ConfigError(" ".join(line.split())) from error
@@ -151,18 +155,13 @@ def train(
     members fail); its `result` has what was reached.
     """
     devices.prepare()
-    if on_block is not None and not callable(on_block):
-        raise ConfigError(f"on_block={on_block}: must be a function of a Block")
     if resume is not None:
         if isinstance(config, Config):
             raise ConfigError(
                 f"resume={resume}: goes on with the settings of that run; give changes as a list "
                 "or a dict"
             )
-        typed = _as_overrides(config)
-        if any(each.lstrip("+").startswith("resume=") for each in typed):
-            raise ConfigError(f"resume={resume}: is in the settings too; give it once")
-        config = [as_override("resume", str(resume)), *typed]
+        config = [*_as_overrides(config), as_override("resume", str(resume))]
     found = _composed(command, config, env, network)
     resumes = found.resume is not None
     if resumes and run_dir is not None:
@@ -186,44 +185,44 @@ def train(
 
 def _warn_of_environment(config: Config, system: System) -> None:
     """Warn of problems in a user's environment class, as the command line does; see `glance`."""
-    if config.env.target is not None and not is_simulated(system.env):
-        for finding in glance(config.env):
-            warnings.warn(
-                f"{system.env.name}: {' '.join(finding.split())}; python -m jaxppo.check_env "
-                "checks more",
-                stacklevel=3,
-            )
+    for finding in glance(config.env) if config.env.target is not None else ():
+        words = f"{system.env.name}: {' '.join(finding.split())}"
+        warnings.warn(f"{words}; python -m jaxppo.check_env checks more", stacklevel=3)
 
 
-def _run(job: Job, on_block: Callable[[Block], Any] | None, *, progress: bool) -> Result:
-    """Run a job and return its result, also after Ctrl-C."""
-    records: dict[str, list[dict[str, Any]]] = {}
+class _Raised(Exception):
+    """What a caller's `on_block` raised, which is not ours to explain."""
 
-    raised: list[Exception] = []
+
+def _watched(on_block: Callable[[Block], Any], records: Mapping[str, Any]) -> Callable[..., bool]:
+    """Return what a run calls after each block: whether `on_block` stops it."""
 
     def call(reached: Reached) -> bool:
-        if on_block is None or not reached.members.active(reached.layout.slots):
+        if not reached.members.active(reached.layout.slots):
             return False
         last = {event["event"]: event for event in records[""]}
         try:
             steps, train, evaluation = reached.progress.steps, last.get("train"), last.get("eval")
             stop = on_block(Block(steps, train or {}, evaluation or {}, reached))
-            if stop is None:
-                return False
-            if np.shape(stop) != () or np.asarray(stop).dtype.kind != "b":
+            if stop is not None and (np.shape(stop) or np.asarray(stop).dtype.kind != "b"):
                 raise ConfigError(f"on_block: must return True, False or None, not {stop!r}")
-            return bool(stop)
-        except Exception as error:  # of the caller: it is not ours to explain
-            raised.append(error)
-            raise
+        except Exception as error:
+            raise _Raised(error) from error
+        return bool(stop)
 
+    return call
+
+
+def _run(job: Job, on_block: Callable[[Block], Any] | None, *, progress: bool) -> Result:
+    """Run a job and return its result, also after Ctrl-C."""
+    records: dict[str, list[dict[str, Any]]] = {}
     shown = bar() if progress else None
     caller = Caller(
         signals=Interrupts(),
         console=False,
         screens=[] if shown is None else [shown],
         records=records,
-        on_block=call,
+        on_block=None if on_block is None else _watched(on_block, records),
     )
     status, failure = "", None
     try:
@@ -231,22 +230,16 @@ def _run(job: Job, on_block: Callable[[Block], Any] | None, *, progress: bool) -
             (outcome,) = run_together([job], caller=caller)
         if isinstance(outcome, TrainingError):
             status, failure = str(outcome), outcome
-    except TrainingError as error:  # of a simulator
+    except _Raised as error:
+        raise error.args[0] from None
+    except (TrainingError, KeyboardInterrupt) as error:  # of a simulator; Ctrl-C
         if caller.reached is None or is_donated(caller.reached):
             raise
-        status, failure = str(error), error
-    except Exception:
-        if not raised:
-            raise
-    except KeyboardInterrupt as stopped:
-        if caller.reached is None or is_donated(caller.reached):
-            raise
-        status = str(stopped) if isinstance(stopped, Interrupted) else "interrupted"
+        status = str(error) or "interrupted"
+        failure = error if isinstance(error, TrainingError) else None
     finally:
         if shown is not None:
             shown.close()
-    if raised:
-        raise raised[0]
     assert caller.reached is not None  # since the program was compiled
     found = result(caller.reached, records, status or caller.reached.progress.status)
     if failure is not None:

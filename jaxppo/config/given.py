@@ -40,23 +40,23 @@ def with_given(
             f"env={env}: takes an environment object; a name is a setting, as in "
             f'jaxppo.train(["env={env}"])'
         )
-    if network is not None and not isinstance(network, Mapping):
-        raise ConfigError(
-            f"network={network}: takes flax modules by layer name, such as "
-            '{"actor_torso": MyTorso()}'
-        )
     if env is not None:
         _check_stored("env", config.env.target, config, resumes=resumes)
         path = give(env, lambda **_: env)
         given = dataclasses.replace(config.env, name=None, target=path, kwargs={})
         config = dataclasses.replace(config, env=given)
+    if network is not None and not isinstance(network, Mapping):
+        raise ConfigError(
+            f"network={network}: takes flax modules by layer name, such as "
+            '{"actor_torso": MyTorso()}'
+        )
     layers = {}
     for name, module in (network or {}).items():
-        if name not in NETWORK_LAYERS:
-            raise ConfigError(f"network={name}: no such layer; one of {', '.join(NETWORK_LAYERS)}")
-        if isinstance(module, type) or not (hasattr(module, "clone") and hasattr(module, "apply")):
+        is_module = hasattr(module, "apply") and not isinstance(module, type)
+        if name not in NETWORK_LAYERS or not is_module:
             raise ConfigError(
-                f"network[{name!r}]: must be a flax module, such as MyTorso(), not {module!r}"
+                f"network={name}: takes a flax module, such as MyTorso(), not {module!r}, for one "
+                f"of {', '.join(NETWORK_LAYERS)}"
             )
         stored = (getattr(config.network, name) or {}).get("_target_")
         _check_stored(f"network.{name}", stored, config, resumes=resumes)

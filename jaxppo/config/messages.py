@@ -99,8 +99,7 @@ def installing(extra: str) -> str:
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         needs = [each.partition(";")[::2] for each in importlib.metadata.requires("jaxppo") or ()]
         marker = re.compile(rf"extra == ['\"]{extra}['\"]")
-        found = [x.strip() for x, m in needs if marker.search(m)]
-        found = found or [x.strip() for x, _ in needs if re.match(rf"{extra}\b", x)]
+        found = [package.strip() for package, marks in needs if marker.search(marks)]
         if found:  # an older installation may not have the extra
             return " ".join(["pip install", *(f"'{each}'" for each in found)])
     return f"pip install '.[{extra}]' where jaxppo's pyproject.toml is"

@@ -54,35 +54,38 @@ def plan(config: Config, num_devices: int, members: int | None = None) -> Plan:
     """
     arch, system = config.arch, config.system
     system.check()
-    sequence_length = _sequence_length(config)
+    length = _sequence_length(config)
     count = num_members(config) if members is None else members
     shards_members = count > 1 and count % num_devices == 0
     shards = 1 if shards_members else num_devices
     learners = shards * arch.update_batch_size
-    num_envs = _envs_per_learner(arch, shards)
+    num_envs, left = divmod(arch.total_num_envs, learners)
+    if left:
+        raise ConfigError(
+            f"arch.total_num_envs={arch.total_num_envs} is not a multiple of {learners} learners "
+            f"(devices: {shards}, arch.update_batch_size={arch.update_batch_size}); "
+            f"the nearest that is: {max(num_envs, 1) * learners}"
+        )
     batch = num_envs * system.rollout_length
-    num_sequences = batch // sequence_length
-    _check_batch(config, num_envs, sequence_length)
-    steps_per_update = learners * batch
-    learnt = num_sequences * (sequence_length - system.burn_in)  # per device and update batch
+    if batch > MAX_INT:
+        raise ConfigError(
+            f"arch.total_num_envs={arch.total_num_envs}: {num_envs:,} environments x "
+            f"system.rollout_length={system.rollout_length} are {batch:,} transitions for each "
+            f"device and update batch, and at most {MAX_INT:,} can be numbered; lower one of them"
+        )
+    num_sequences, steps_per_update = batch // length, learners * batch
+    learnt = num_sequences * (length - system.burn_in)  # per device and update batch
+    of = f"{num_envs} environments x system.rollout_length={system.rollout_length}"
+    of += f" in sequences of {length}" if length > 1 else ""
+    _check_divides("system.num_minibatches", system.num_minibatches, num_sequences, of)
     system.check_sizes(learners * learnt // system.num_minibatches)
-    if system.microbatch_size is not None and system.microbatch_size < learnt // num_sequences:
+    if system.microbatch_size is not None and system.microbatch_size < length - system.burn_in:
         raise ConfigError(
             f"system.microbatch_size={system.microbatch_size} is less than one sequence of "
-            f"{learnt // num_sequences} transitions, which cannot be split; at least that, or null"
+            f"{length - system.burn_in} transitions, which cannot be split; at least that, or null"
         )
     num_updates = _num_updates(arch, steps_per_update)
     blocks = arch.num_evaluation
-    if num_updates < blocks:
-        raise_to = (
-            f"arch.total_timesteps to {blocks * steps_per_update}"
-            if arch.num_updates is None
-            else f"arch.num_updates to {blocks}"
-        )
-        raise ConfigError(
-            f"arch.num_evaluation={blocks} is more than {num_updates} updates of "
-            f"{steps_per_update} steps; at most {num_updates}, or raise {raise_to}"
-        )
     return Plan(
         num_devices=num_devices,
         num_members=count,
@@ -90,7 +93,7 @@ def plan(config: Config, num_devices: int, members: int | None = None) -> Plan:
         update_batch_size=arch.update_batch_size,
         num_envs=num_envs,
         rollout_length=system.rollout_length,
-        sequence_length=sequence_length,
+        sequence_length=length,
         steps_per_update=steps_per_update,
         minibatch_size=learnt // system.num_minibatches,
         minibatch_sequences=num_sequences // system.num_minibatches,
@@ -103,44 +106,6 @@ def plan(config: Config, num_devices: int, members: int | None = None) -> Plan:
         warmup_rollouts=-(-system.obs_norm_warmup_steps // steps_per_update),
         eval_episodes_per_device=-(-arch.num_eval_episodes // shards),
     )
-
-
-def _envs_per_learner(arch: ArchConfig, shards: int) -> int:
-    """Return the environments per device and update batch; `ConfigError` if they do not divide."""
-    learners = shards * arch.update_batch_size
-    if arch.total_num_envs % learners:
-        down = arch.total_num_envs // learners * learners
-        raise ConfigError(
-            f"arch.total_num_envs={arch.total_num_envs} is not a multiple of {learners} learners "
-            f"({shards} device{'s' if shards > 1 else ''} x "
-            f"arch.update_batch_size={arch.update_batch_size}); "
-            f"the nearest that is: {down or learners}"
-        )
-    return arch.total_num_envs // learners
-
-
-def _check_batch(config: Config, num_envs: int, sequence_length: int) -> None:
-    """Raise `ConfigError` if a learner's batch is too large, or minibatches do not divide it."""
-    arch, system = config.arch, config.system
-    batch = num_envs * system.rollout_length
-    if batch > MAX_INT:
-        raise ConfigError(
-            f"arch.total_num_envs={arch.total_num_envs}: {num_envs:,} environments x "
-            f"system.rollout_length={system.rollout_length} are {batch:,} transitions for each "
-            f"device and update batch, and at most {MAX_INT:,} can be numbered; lower one of them"
-        )
-    num_sequences = batch // sequence_length
-    if num_sequences % system.num_minibatches:
-        of = (
-            f"a batch of {batch} ({num_envs} environments x "
-            if sequence_length == 1
-            else f"{num_sequences} sequences of {sequence_length} steps ({num_envs} environments x "
-        )
-        raise ConfigError(
-            f"system.num_minibatches={system.num_minibatches} does not divide {of}"
-            f"system.rollout_length={system.rollout_length}); "
-            f"the nearest that does: {_nearest_divisor(num_sequences, system.num_minibatches)}"
-        )
 
 
 def num_members(config: Config) -> int:
@@ -156,24 +121,16 @@ def memories(network: NetworkConfig) -> list[str]:
 
 def _sequence_length(config: Config) -> int:
     """Return L; `ConfigError` if it does not fit the rollout or the network."""
-    system, found = config.system, memories(config.network)
-    rollout = system.rollout_length
+    system, found, rollout = config.system, memories(config.network), config.system.rollout_length
     length = rollout if system.sequence_length is None else system.sequence_length
-    if rollout % length:
-        raise ConfigError(
-            f"system.sequence_length={length} does not divide system.rollout_length={rollout}; "
-            f"the nearest that does: {_nearest_divisor(rollout, length)}"
-        )
+    of = f"system.rollout_length={rollout}"
+    _check_divides("system.sequence_length", length, rollout, of)
     if found and length == 1:
         command = system.algorithm if system.algorithm in ALGORITHMS else "ppo"
-        way_out = (
-            "raise system.rollout_length=1"
-            if rollout == 1
-            else f"set system.sequence_length=null for whole rollouts, as jaxppo.rec_{command} does"
-        )
         raise ConfigError(
-            f"network.{found[0]}: a memory learns nothing from sequences of one step; {way_out}, "
-            "or do without: network=mlp"
+            f"network.{found[0]}: a memory learns nothing from sequences of one step; set "
+            f"system.sequence_length=null for whole rollouts, as jaxppo.rec_{command} does, with "
+            f"more than {of}, or do without: network=mlp"
         )
     for key, off in (("burn_in", 0), ("recompute_carries", False)):
         value = getattr(system, key)
@@ -195,29 +152,38 @@ def _sequence_length(config: Config) -> int:
     return length
 
 
-def _nearest_divisor(number: int, wanted: int) -> int:
-    """Return the divisor of `number` nearest to `wanted`, in time sqrt(number)."""
-    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
-    return min((*small, *(number // n for n in small)), key=lambda n: abs(n - wanted))
+def _check_divides(key: str, value: int, number: int, of: str) -> None:
+    """Raise `ConfigError` if `value` does not divide `number`, which `of` describes."""
+    if number % value:
+        # Divisors in time sqrt(number)
+        small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+        divisors = (*small, *(number // n for n in small))
+        nearest = min(divisors, key=lambda n: abs(n - value))
+        raise ConfigError(f"{key}={value} does not divide {of}; the nearest that does: {nearest}")
 
 
 def _num_updates(arch: ArchConfig, steps_per_update: int) -> int:
-    if arch.num_updates is not None:
-        num_updates = arch.num_updates
-        key = f"arch.num_updates={num_updates}"
-    elif arch.total_timesteps is None:
+    """Return the updates of the budget; `ConfigError` if they are too few or too many."""
+    num_updates, key, unit = arch.num_updates, "arch.num_updates", 1
+    if num_updates is None:
+        if arch.total_timesteps is None:
+            raise ConfigError(
+                "arch.total_timesteps=null and arch.num_updates=null: one must be an integer"
+            )
+        num_updates, key = -(-arch.total_timesteps // steps_per_update), "arch.total_timesteps"
+        unit = steps_per_update
+        if arch.total_timesteps < steps_per_update:
+            raise ConfigError(
+                f"{key}={arch.total_timesteps} is less than one update of {steps_per_update} steps "
+                f"(arch.total_num_envs x system.rollout_length); at least {steps_per_update}, or "
+                "lower one of those"
+            )
+    if num_updates > MAX_INT:
+        raise ConfigError(f"{key}: {num_updates} updates are more than {MAX_INT}; ask for fewer")
+    if num_updates < arch.num_evaluation:
         raise ConfigError(
-            "arch.total_timesteps=null and arch.num_updates=null: one of them must be an integer"
+            f"arch.num_evaluation={arch.num_evaluation} is more than {num_updates} updates of "
+            f"{steps_per_update} steps; at most {num_updates}, or raise {key} to "
+            f"{arch.num_evaluation * unit}"
         )
-    elif arch.total_timesteps < steps_per_update:
-        raise ConfigError(
-            f"arch.total_timesteps={arch.total_timesteps} is less than one update of "
-            f"{steps_per_update} steps (arch.total_num_envs x system.rollout_length); at least "
-            f"{steps_per_update}, or lower one of those"
-        )
-    else:
-        num_updates = -(-arch.total_timesteps // steps_per_update)
-        key = f"arch.total_timesteps={arch.total_timesteps}"
-    if num_updates >= 2**31:
-        raise ConfigError(f"{key}: {num_updates} updates are more than {2**31 - 1}; ask for fewer")
     return num_updates

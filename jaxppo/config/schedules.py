@@ -55,15 +55,15 @@ def _schedule(key: str, raw: Any, system: Any, field: Any) -> Schedule:
     """Return one schedule; `ConfigError` if it is wrong."""
     if not isinstance(raw, dict):
         raise ConfigError(f"{key}={raw}: must hold keys, such as {{kind: linear, end: 0.0}}")
-    rules = {each.name: each for each in dataclasses.fields(Schedule)}
+    rules = {each.name: each.metadata for each in dataclasses.fields(Schedule)}
+    bounds = {**field.metadata, "infinite": False}
     values = {}
     for name, value in raw.items():
         if name not in rules:
             near = difflib.get_close_matches(str(name), list(rules), 1, 0.0)[0]
             raise ConfigError(f"{key}.{name}: no such key; did you mean {near}?")
-        rule = field.metadata if name == "end" else rules[name].metadata
-        kind = str if name == "kind" else float
-        values[name] = check(f"{key}.{name}", value, kind, {**rule, "infinite": False})
+        rule = bounds if name == "end" else rules[name]
+        values[name] = check(f"{key}.{name}", value, str if name == "kind" else float, rule)
     schedule = Schedule(**values)
     used = {"constant": {"kind"}, "warmup_linear": set(rules)}
     for name in raw:
@@ -72,43 +72,32 @@ def _schedule(key: str, raw: Any, system: Any, field: Any) -> Schedule:
                 f"{key}.{name}: has no effect with kind={schedule.kind}; leave it out, or take "
                 "another kind"
             )
-    if schedule.kind == "constant":
-        return schedule
-    if "end" not in raw:
-        try:
-            check("end", schedule.end, float, {**field.metadata, "infinite": False})
-        except ConfigError as error:
-            raise ConfigError(
-                f"{key}: needs an end, as {str(error).partition(';')[0]}; add end=VALUE"
-            ) from error
-    start = getattr(system, field.name)
-    if start is None and "follows" not in field.metadata:
-        raise ConfigError(f"{key}: system.{field.name}=null is off; set it to the first value")
-    if start is not None and not math.isfinite(start):
-        raise ConfigError(
-            f"{key}: system.{field.name}={start} is its start, which must be a finite number"
-        )
-    if schedule.kind == "exponential" and not (schedule.end > 0 and (start is None or start > 0)):
-        raise ConfigError(
-            f"{key}: exponential needs a start and an end above zero, but system.{field.name}="
-            f"{start} and end={schedule.end}; take linear or cosine"
-        )
-    rule = field.metadata
-    if schedule.kind == "warmup_linear" and ("above" in rule or rule.get("low", 0) > 0):
-        raise ConfigError(
-            f"{key}.kind=warmup_linear: starts at 0, which system.{field.name} may not be; take "
-            "linear or cosine"
-        )
-    if schedule.kind == "warmup_linear" and schedule.warmup >= schedule.share:
-        raise ConfigError(
-            f"{key}.warmup={schedule.warmup}: must be below share={schedule.share}, the end of the "
-            "fall that follows"
-        )
-    if field.metadata.get("rate") and system.decay_learning_rates:
-        raise ConfigError(
-            f"{key} needs system.decay_learning_rates=false, which is a schedule of its own"
-        )
+    if schedule.kind != "constant":
+        check(f"{key}.end", schedule.end, float, bounds)
+        if problem := _problem(schedule, system, field):
+            raise ConfigError(f"{key}: {problem}")
     return schedule
+
+
+def _problem(schedule: Schedule, system: Any, field: Any) -> str:
+    """Return why a schedule does not fit the setting that it changes; "" if it does."""
+    name, start, rule = f"system.{field.name}", getattr(system, field.name), field.metadata
+    if start is None and "follows" not in rule:
+        return f"{name}=null is off; set it to the first value"
+    if start is not None and not math.isfinite(start):
+        return f"{name}={start} is its start, which must be a finite number"
+    if schedule.kind == "exponential" and min(schedule.end, 1.0 if start is None else start) <= 0:
+        return (
+            f"exponential needs a start and an end above zero, but {name}={start} and "
+            f"end={schedule.end}; take linear or cosine"
+        )
+    if schedule.kind == "warmup_linear" and ("above" in rule or rule.get("low", 0) > 0):
+        return f"warmup_linear starts at 0, which {name} may not be; take linear or cosine"
+    if schedule.kind == "warmup_linear" and schedule.warmup >= schedule.share:
+        return f"warmup={schedule.warmup} must be below share={schedule.share}, the end of the fall"
+    if rule.get("rate") and system.decay_learning_rates:
+        return "needs system.decay_learning_rates=false, which is a schedule of its own"
+    return ""
 
 
 NUMBERS = ("end", "share", "warmup")  # of a schedule; each is a hyperparameter

@@ -238,14 +238,10 @@ def check_file(key: str, path: Path) -> None:
     """Raise `ConfigError` if `write` cannot write to `path`."""
     if path.suffix != ".npz":
         raise ConfigError(f"{key}={path}: must end in .npz, such as {key}=episodes.npz")
-    if not path.parent.is_dir():
+    if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
         raise ConfigError(
-            f"{key}={path}: {path.parent} is not a directory; make it, or choose another file"
+            f"{key}={path}: cannot be written; choose another file, or make {path.parent}"
         )
-    if path.is_dir():
-        raise ConfigError(f"{key}={path}: is a directory; choose another name")
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise ConfigError(f"{key}={path}: {path.parent} cannot be written to; choose another file")
 
 
 def totals(episodes: Sequence[Episode]) -> dict[str, np.ndarray]:

@@ -1,12 +1,9 @@
 """Export of programs in StableHLO or ONNX, for use without jaxppo."""
 
-import collections
 import dataclasses
 import json
 import math
-import re
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +12,10 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 
-from jaxppo.algorithms.spine import train_members
 from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.importing import is_installed
 from jaxppo.config.messages import brief, installing
 from jaxppo.config.parse import parse
-from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import read_config
 from jaxppo.config.trust import check_trust
@@ -28,11 +23,6 @@ from jaxppo.deploy.onnx import export_onnx
 from jaxppo.deploy.policy import Choice, TrainedPolicy
 from jaxppo.envs.forms import limits
 from jaxppo.kernels.platforms import compiling_for
-from jaxppo.runtime.hosts import devices
-from jaxppo.runtime.programs import build
-from jaxppo.runtime.programs.placement import Layout
-from jaxppo.runtime.programs.population import members
-from jaxppo.runtime.programs.start import training_shapes
 from jaxppo.runtime.sinks.console import print_lines
 from jaxppo.runtime.store import checkpoint
 from jaxppo.runtime.store.directories import check_is_run, check_run_dir
@@ -41,7 +31,7 @@ from jaxppo.types import PyTree, zeros
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")  # as JAX names them
 OF_ONE = {  # a setting -> the choices of `what` that read it
     **dict.fromkeys(("which", "seed", "env"), ("policy", "onnx")),
-    "platforms": ("policy", "learner"),
+    "platforms": ("policy",),
     "target": ("executable",),
 }
 
@@ -55,18 +45,12 @@ class Export(Choice):
 
     what=onnx writes the greedy policy as ONNX, for runtimes without Python (with the extra onnx).
 
-    what=learner lowers the program that trains the run on one device of each platform, in the forms
-    that are fast there. This machine needs no such device. A program that lowers may still fail in
-    the platform's own compiler or not fit into memory.
-
     what=executable compiles the programs that train and evaluate the run, from its first step, for
     `target`, and writes them with a loader that needs only jax and what jax brings.
     """
 
     what: str = setting(
-        "policy",
-        "policy, onnx, learner or executable",
-        choices=("policy", "onnx", "learner", "executable"),
+        "policy", "policy, onnx or executable", choices=("policy", "onnx", "executable")
     )
     target: str | None = setting(
         None,
@@ -93,12 +77,11 @@ def write(settings: Export, executables: Callable[[Config, str | None, Path], No
             raise ConfigError(
                 f"{name}={getattr(settings, name)}: is a setting of {of}; leave it out"
             )
-    for platform in settings.platforms or [""]:
-        if platform not in PLATFORMS:
-            raise ConfigError(
-                f"platforms=[{','.join(settings.platforms)}]: must be some of "
-                f"{', '.join(PLATFORMS)}, such as platforms=[cpu,tpu]"
-            )
+    if not settings.platforms or not {*settings.platforms} <= {*PLATFORMS}:
+        raise ConfigError(
+            f"platforms=[{','.join(settings.platforms)}]: must be some of "
+            f"{', '.join(PLATFORMS)}, such as platforms=[cpu,tpu]"
+        )
     folder = "executable" if settings.what == "executable" else "export"
     out = Path(settings.out or Path(settings.run) / folder)
     check_run_dir("out", out)
@@ -107,8 +90,6 @@ def write(settings: Export, executables: Callable[[Config, str | None, Path], No
     elif settings.what == "onnx":
         policy = settings.load()
         export_onnx(policy, {k: x for k, x in signature(policy).items() if k != "key"}, out)
-    elif settings.what == "learner":
-        lower_learner(settings, out)
     else:
         executables(_config_of(settings), settings.target, out)
 
@@ -133,7 +114,7 @@ def export_policy(settings: Export, out: Path) -> None:
             "inputs": _rows(policy, given),
             "outputs": _rows(policy, outputs),
         }
-    facts = {
+    facts: dict[str, Any] = {
         "environment": policy.system.env.name,
         "seed": policy.config.arch.seed,
         "steps": policy.steps,
@@ -147,7 +128,13 @@ def export_policy(settings: Export, out: Path) -> None:
         (out / f"{name}.stablehlo").write_bytes(content)
     described = json.dumps(facts, indent=2, allow_nan=False)
     (out / "policy.json").write_text(f"{described}\n", encoding="utf-8")
-    (out / "README.md").write_text(_readme(facts, inputs), encoding="utf-8")
+    with_memory = "carry" in inputs
+    readme = README.format(
+        **{**facts, "platforms": ", ".join(platforms), "jax": facts["versions"]["jax"]},
+        memory=", carry, reset" if with_memory else "",
+        result="(action, carry)" if with_memory else "action",
+    )
+    (out / "README.md").write_text(readme, encoding="utf-8")
     sizes = ", ".join(f"{name}.stablehlo {len(x):,} bytes" for name, x in contents.items())
     print_lines(
         f"{policy.system.env.name}, seed {policy.config.arch.seed}, policy of step "
@@ -208,31 +195,6 @@ def export_acting(
     return content, {"action": action, "carry": carry}
 
 
-def lower_learner(settings: Export, out: Path) -> None:
-    """Write learner.PLATFORM.stablehlo.mlir of each; `ConfigError` at the end if one fails."""
-    config = _config_of(settings)
-    out.mkdir(parents=True, exist_ok=True)
-    refused = []
-    for platform in dict.fromkeys(settings.platforms):
-        try:
-            text = _lowered(config, platform)
-        except ConfigError:
-            raise
-        except Exception as error:  # the lowering of a primitive may raise anything
-            refused.append(platform)
-            print_lines(f"{platform}: does not lower: {brief(error)}")
-        else:
-            path = out / f"learner.{platform}.stablehlo.mlir"
-            path.write_text(text, encoding="utf-8")
-            print_lines(f"{platform}: lowers, {custom_calls(text)}, {len(text):,} bytes: {path}")
-    if refused:
-        env = config.env.target or config.env.name
-        raise ConfigError(
-            f"platforms=[{','.join(settings.platforms)}]: training in {env} does not lower "
-            f"for {', '.join(refused)}; leave that out, or change what its line names"
-        )
-
-
 def _config_of(settings: Export) -> Config:
     """Return the settings of the run, without sinks, for programs that begin it anew."""
     run_dir = Path(settings.run)
@@ -240,26 +202,6 @@ def _config_of(settings: Export) -> Config:
     stored = {**read_config(run_dir), "logger": {}}
     check_trust(stored, settings.trust)
     return parse(stored)
-
-
-def _lowered(config: Config, platform: str) -> str:
-    """Return the program that trains a run on one device of a platform, as StableHLO."""
-    with compiling_for(platform):
-        every = members(config)
-        planned = plan(config, 1, len(every))
-        built = build.build(config, planned)
-        layout = Layout(planned, built, tuple(range(len(every))))
-        train = devices.parallel(partial(train_members, built), 1)
-        traced = train.trace(*training_shapes(layout, every))
-        return str(traced.lower(lowering_platforms=(platform,)).as_text())
-
-
-def custom_calls(text: str) -> str:
-    """List the routines beyond StableHLO that a module calls, and how often."""
-    found = re.findall(r'custom_call @("[^"]+"|[\w.$-]+)', text)
-    counts = sorted(collections.Counter(name.strip('"') for name in found).items())
-    calls = ", ".join(f"{name} ({count})" for name, count in counts)
-    return f"custom calls {calls}" if calls else "no custom calls"
 
 
 def _rows(policy: TrainedPolicy, trees: dict[str, PyTree]) -> list[dict[str, Any]]:
@@ -286,104 +228,57 @@ def _plain(bound: Any) -> Any:
     return np.asarray(bound).item() if math.isfinite(bound) else None
 
 
-def _readme(facts: dict[str, Any], inputs: dict[str, PyTree]) -> str:
-    """Return the README.md, which says how to call the programs."""
-    sampled, platforms = facts["functions"]["sampled"], ", ".join(facts["platforms"])
-    result, more, memory = "action", "", ""
-    if "carry" in inputs:
-        result, more = "(action, carry)", ", carry, reset"
-        memory = """
-`carry` is the memory: zeros at first, then the one that the last call returned. `reset` is true if
-an observation starts an episode; the memory is then emptied before it acts. It is true at first.
-"""
-    return f"""# A policy for {facts["environment"]}
+README = """# A policy for {environment}
 
-An agent of jaxppo after {facts["steps"]:,} environment steps of training (seed {facts["seed"]}), as
+An agent of jaxppo after {steps:,} environment steps of training (seed {seed}), as
 two programs that contain its parameters and run on {platforms}:
 
-- `greedy.stablehlo`: `greedy(observation{more}) -> {result}`, the mode of the policy
-- `sampled.stablehlo`: `sampled(observation, key{more}) -> {result}`, a sample of the policy
+- `greedy.stablehlo`: `greedy(observation{memory}) -> {result}`, the mode of the policy
+- `sampled.stablehlo`: `sampled(observation, key{memory}) -> {result}`, a sample of the policy
 
 They need jax and flatbuffers, but not jaxppo: `pip install jax flatbuffers`. They were written by
-jax {facts["versions"]["jax"]}; JAX promises to read them with versions up to six months newer.
-`policy.json` has the same information for programs.
-
-{_table("input", sampled["inputs"])}
-
-{_table("output", sampled["outputs"])}
+jax {jax}; JAX promises to read them with versions up to six months newer.
+`policy.json` has the shape, dtype and bounds of every input and output.
 
 `b` is the batch size; the programs compile once for each size. `observation` is as the environment
 of training returned it, after `env.mask`, `env.frame_stack` and `env.extras` if it had them; the
 programs normalise it as training did. They do not check it: an action that follows from NaN or
 from an integer outside of its bounds has no meaning. `key` is the data of a `jax.random` key; use a
 new one for each call.
-{memory}
+
+Only a policy with a memory has `carry`, zeros at first, then what the last call returned, and
+`reset`, true where an observation starts an episode: the memory is then emptied before it acts.
+
 ## Example
 
 Run it in this folder.
 
 ```python
-{_example(inputs)}```
-"""
-
-
-def _table(kind: str, rows: list[dict[str, Any]]) -> str:
-    """Return the result of `_rows` as a table in Markdown."""
-
-    def number(bound: Any) -> str:
-        if isinstance(bound, list):
-            return f"[{', '.join(map(number, bound))}]"
-        return "any" if bound is None else f"{bound:g}"
-
-    lines = [f"| {kind} | shape | dtype | from | to |", "|---|---|---|---|---|"]
-    for row in rows:
-        ends = [number(row[end]) for end in ("low", "high")]
-        ends = [end if len(end) < 50 else "see policy.json" for end in ends]
-        shape = ", ".join(map(str, row["shape"]))
-        lines.append(f"| `{row['name']}` | [{shape}] | {row['dtype']} | {' | '.join(ends)} |")
-    return "\n".join(lines)
-
-
-def _example(inputs: dict[str, PyTree]) -> str:
-    """Return a script that calls both programs with zeros."""
-    start, step, greedy = "", "action = sampled(observation, data)", "greedy(observation)"
-    if "carry" in inputs:
-        start = f"""carry = {_zeros(inputs["carry"])}
-reset = np.ones((b,), "bool")
-"""
-        step = """action, carry = sampled(observation, data, carry, reset)
-    reset = np.zeros((b,), "bool")  # true if your environment started an episode"""
-        greedy = "greedy(observation, carry, reset)[0]"
-    return f"""from pathlib import Path
+from pathlib import Path
 
 import jax
 import jax.export
 import numpy as np
 
-
-def read(name):
-    return jax.jit(jax.export.deserialize(bytearray(Path(name).read_bytes())).call)
-
-
-greedy, sampled = read("greedy.stablehlo"), read("sampled.stablehlo")
+program = jax.export.deserialize(bytearray(Path("sampled.stablehlo").read_bytes()))
+sampled = jax.jit(program.call)
 b = 3
-observation = {_zeros(inputs["observation"])}  # from your environment
+
+
+def zeros(tree):  # of your own observations
+    return jax.tree.map(lambda x: np.zeros((b, *x.shape[1:]), x.dtype), tree)
+
+
+shapes, _ = jax.tree.unflatten(program.in_tree, program.in_avals)
+observation, memory = zeros(shapes[0]), [zeros(x) for x in shapes[2:]]
 key = jax.random.key(0)
-{start}for _ in range(5):
+for step in range(5):
     key, step_key = jax.random.split(key)
-    data = jax.random.key_data(step_key)
-    {step}
-    print(action)
-print({greedy})
+    if memory:
+        memory[1][:] = step == 0  # reset
+    result = sampled(observation, jax.random.key_data(step_key), *memory)
+    if memory:
+        result, memory[0] = result
+    print(result)
+```
 """
-
-
-def _zeros(tree: PyTree) -> str:
-    """Return zeros of these shapes as Python source."""
-    if isinstance(tree, dict):
-        return f"{{{', '.join(f'{key!r}: {_zeros(inner)}' for key, inner in tree.items())}}}"
-    if isinstance(tree, tuple | list):
-        entries = "".join(f"{_zeros(inner)}, " for inner in tree)
-        return f"[{entries}]" if isinstance(tree, list) else f"({entries})"
-    shape = f"(b,{','.join(f' {size}' for size in tree.shape[1:])})"
-    return f'np.zeros({shape}, "{tree.dtype}")'

@@ -134,53 +134,64 @@ class TrainedPolicy:
         *more: Any,
     ) -> Any:
         """Return what `function` returns for a batch; for one observation without `B`."""
-        size = self._batch_size(observation)
-        single, num = size is None, 1 if size is None else size
-        if not num:
-            raise ConfigError("observation: must hold at least one, not an empty batch")
+        batch = self._batch_of(observation)
+        num = 1 if not batch else batch[0]
         for name, given in (("reset", reset), *(("key", key) for key in more if key is not None)):
             if np.shape(given) not in ((), (num,)):
                 raise ConfigError(
                     f"{name}: has shape {np.shape(given)} for {count(num, 'observation')}; pass "
                     "one for all, or one for each"
                 )
-        if carry is not None:
-            self._check_carry(carry, num, single)
-        self._check_values(observation)
-        return function(self.system, single, self.policy, *more, observation, carry, reset)
+        if carry is not None and not _fits(carry, self._expected[1], batch):
+            raise ConfigError(
+                f"carry: is no memory for {f'a batch of {num}' if batch else 'one observation'}; "
+                f"pass what act returned for {'that batch' if batch else 'one'}, or "
+                f"initial_carry({num if batch else ''})"
+            )
+        inputs = observation, carry, reset
+        return function(self.system, not batch, self.policy, inputs, *more)
 
-    def _check_values(self, observation: PyTree) -> None:
-        """Raise `ConfigError` for values that the environment cannot have returned."""
-        for x, (name, low, high) in zip(jax.tree.leaves(observation), self._limits, strict=True):
-            if isinstance(x, jax.core.Tracer):  # it has no values yet
+    def _batch_of(self, observation: PyTree) -> tuple[int, ...]:
+        """Return `(B,)`, or () for one observation; `ConfigError` if it is not of this space."""
+        name, wanted = self.system.env.name, self._expected[0]
+        first = np.shape(next(iter(jax.tree.leaves(observation)), ()))
+        batch = first[: len(first) - jax.tree.leaves(wanted)[0].ndim]
+        if len(batch) > 1 or 0 in batch or not _fits(observation, wanted, batch):
+            raise ConfigError(
+                f"observation: is {_shown(observation)}, but {name} returns {_shown(wanted)}; pass "
+                "what its reset and step return, or a batch of that"
+            )
+        for x, (entry, low, high) in zip(jax.tree.leaves(observation), self._limits, strict=True):
+            # A tracer has no values, and reading those of an accelerator would wait for it
+            if low is None or isinstance(x, jax.core.Tracer) or _is_elsewhere(x):
                 continue
-            if isinstance(x, jax.Array) and any(d.platform != "cpu" for d in x.devices()):
-                continue  # reading it would wait for the device
             x = np.asarray(x)
-            ends = np.iinfo(x.dtype) if x.dtype.kind in "iu" else None
-            if ends is not None and np.all(low <= ends.min) and np.all(ends.max <= high):
-                continue  # as of images: every value fits
             fits = (low <= x) & (x <= high)
             if not fits.all():
                 where = np.unravel_index(np.argmin(fits), x.shape)
                 low, high = (np.broadcast_to(end, x.shape)[where] for end in (low, high))
                 raise ConfigError(
-                    f"observation{name}: is {x[where]} where {self.system.env.name} returns "
-                    f"{low} to {high}; pass what its reset and step return"
+                    f"observation{entry}: is {x[where]} where {name} returns {low} to {high}; pass "
+                    "what its reset and step return"
                 )
+        return batch
 
     @functools.cached_property
     def _limits(self) -> list[tuple[str, Any, Any]]:
-        """The name, lowest and highest value of each array; of a `Box` those of its data type.
+        """The name, lowest and highest value of each array.
 
-        The bounds of a `Box` are often estimates.
+        The bounds of a `Box` are often estimates: its floats must be finite, its integers are free.
         """
         space = self.system.env.observation_space
-        found: list[tuple[str, Any, Any]] = list(limits(space))
-        for i, one in enumerate(jax.tree.leaves(space, is_leaf=is_space)):
-            if isinstance(one, Box) and one.dtype != "bool":
-                kind = jnp.finfo if jnp.issubdtype(one.dtype, jnp.floating) else jnp.iinfo
-                found[i] = found[i][0], kind(one.dtype).min, kind(one.dtype).max
+        found: list[tuple[str, Any, Any]] = []
+        kinds = jax.tree.leaves(space, is_leaf=is_space), jax.tree.leaves(self._expected[0])
+        for (name, *ends), kind, x in zip(limits(space), *kinds, strict=True):
+            bounds: list[Any] = ends
+            if isinstance(kind, Box) and x.dtype != bool:
+                finfo: Any = jnp.finfo
+                floats = finfo(x.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else None
+                bounds = [None, None] if floats is None else [floats.min, floats.max]
+            found.append((name, bounds[0], bounds[1]))
         return found
 
     @functools.cached_property
@@ -188,50 +199,6 @@ class TrainedPolicy:
         """The shapes and dtypes of one observation and of its memory."""
         space = self.system.env.observation_space
         return jax.eval_shape(lambda: (zeros(space), self.initial_carry()))
-
-    def _check_carry(self, carry: PyTree, num: int, single: bool) -> None:
-        """Raise `ConfigError` unless a memory is that of so many observations."""
-        wanted, batch = self._expected[1], () if single else (num,)
-        if str(jax.tree.structure(carry)) != str(jax.tree.structure(wanted)) or not all(
-            np.shape(x) == (*batch, *like.shape) and _becomes(x, like.dtype)
-            for x, like in zip(jax.tree.leaves(carry), jax.tree.leaves(wanted), strict=True)
-        ):
-            raise ConfigError(
-                f"carry: is no memory for {'one observation' if single else f'a batch of {num}'}; "
-                f"pass what act returned for {'one' if single else 'that batch'}, or "
-                f"initial_carry({'' if single else num})"
-            )
-
-    def _batch_size(self, observation: PyTree) -> int | None:
-        """Return `B`, None for one observation; `ConfigError` if it does not fit the space."""
-        wanted = self._expected[0]
-        if str(jax.tree.structure(observation)) != str(jax.tree.structure(wanted)):
-            if hasattr(wanted, "shape"):
-                raise ConfigError(
-                    f"observation: is a {type(observation).__name__}, but {self.system.env.name} "
-                    "returns one array; pass what its reset and step return"
-                )
-            raise ConfigError(
-                f"observation: is {jax.tree.structure(observation)}, but {self.system.env.name} "
-                f"returns {jax.tree.structure(wanted)}; pass what its reset and step return"
-            )
-        likes = jax.tree.leaves(wanted)
-        for x, like in zip(jax.tree.leaves(observation), likes, strict=True):
-            if not _becomes(x, like.dtype):
-                raise ConfigError(
-                    f"observation: is {getattr(x, 'dtype', type(x).__name__)} where "
-                    f"{self.system.env.name} returns {like.dtype}; pass what its reset and step "
-                    "return"
-                )
-        shapes = [np.shape(x) for x in jax.tree.leaves(observation)]
-        batch = shapes[0][: len(shapes[0]) - len(likes[0].shape)]
-        fits = all(x == (*batch, *like.shape) for x, like in zip(shapes, likes, strict=True))
-        if not fits or len(batch) > 1:
-            raise ConfigError(
-                f"observation: has shapes {shapes}, but {self.system.env.name} returns "
-                f"{[like.shape for like in likes]}; pass one of these or a batch of them"
-            )
-        return batch[0] if batch else None
 
     def evaluate(self, episodes: int) -> Episodes:
         """Return the first of the absolute metric's episodes, leaves NumPy `[episodes]`.
@@ -312,12 +279,6 @@ def _warn_of_bounds(mine: Environment, other: Environment) -> None:
         )
 
 
-def _is_other(trained: Any, now: Any) -> bool:
-    """Return whether two settings of `env` make environments that may have other bounds."""
-    names = ("library", "name", "target", "kwargs", "params")
-    return any(getattr(trained, name) != getattr(now, name) for name in names)
-
-
 def _bounds(space: PyTree) -> list[Any]:
     """Return the bounds of all actions, as lists."""
     boxes = [x for x in jax.tree.leaves(space, is_leaf=is_space) if isinstance(x, Box)]
@@ -325,12 +286,30 @@ def _bounds(space: PyTree) -> list[Any]:
     return [np.broadcast_to(bound, shape).tolist() for shape, bound in bounds]
 
 
-def _becomes(x: Any, dtype: Any) -> bool:
-    """Return whether a value is numbers that become `dtype` without a change of kind."""
+def _fits(tree: PyTree, like: PyTree, batch: tuple[int, ...]) -> bool:
+    """Return whether a tree is a batch of `like`, in numbers that become its dtypes."""
+    if str(jax.tree.structure(tree)) != str(jax.tree.structure(like)):
+        return False
     try:
-        return bool(jnp.can_cast(jnp.result_type(x), dtype, "same_kind"))
+        return all(
+            np.shape(x) == (*batch, *y.shape)
+            and jnp.can_cast(jnp.result_type(x), y.dtype, "same_kind")
+            for x, y in zip(jax.tree.leaves(tree), jax.tree.leaves(like), strict=True)
+        )
     except TypeError:  # neither an array nor a number
         return False
+
+
+def _shown(tree: PyTree) -> str:
+    """Return the dtypes and shapes of a tree."""
+    return str(
+        jax.tree.map(lambda x: f"{getattr(x, 'dtype', type(x).__name__)}{[*np.shape(x)]}", tree)
+    )
+
+
+def _is_elsewhere(x: Any) -> bool:
+    """Return whether an array is not on this host's CPU."""
+    return isinstance(x, jax.Array) and any(d.platform != "cpu" for d in x.devices())
 
 
 def check_count(name: str, value: Any) -> None:
@@ -361,30 +340,22 @@ def _rebuilt(
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _act(
-    system: System,
-    single: bool,
-    policy: Policy,
-    key: jax.Array | None,
-    obs: PyTree,
-    carry: PyTree,
-    reset: Any,
+    system: System, single: bool, policy: Policy, inputs: tuple[Any, ...], key: jax.Array | None
 ) -> tuple[PyTree, PyTree]:
     """Return the actions for raw observations `[B, O...]` or `[O...]`, and the next memory."""
     if key is None:
         policy = dataclasses.replace(policy, noise_key=None)
-    obs, carry, reset = _batched(system, single, obs, carry, reset)
+    obs, carry, reset = _batched(system, single, *inputs)
     carry, acted = act(system, policy, carry, obs, reset, key)
     found = counted(system.env.action_space, acted.env_action), carry
     return _first(found) if single else found
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _describe(
-    system: System, single: bool, policy: Policy, obs: PyTree, carry: PyTree, reset: Any
-) -> PolicyInfo:
+def _describe(system: System, single: bool, policy: Policy, inputs: tuple[Any, ...]) -> PolicyInfo:
     """Return what the policy computes for `[B, O...]` or `[O...]`, with greedy actions."""
     policy = dataclasses.replace(policy, noise_key=None)
-    obs, carry, reset = _batched(system, single, obs, carry, reset)
+    obs, carry, reset = _batched(system, single, *inputs)
     found = act_and_describe(system, policy, carry, obs, reset, None)[2]
     return _first(found) if single else found
 
@@ -476,19 +447,10 @@ def load(
     exist. Warns about newer checkpoints that are damaged or from after the run failed, and about
     other bounds of actions, to which actions are stretched.
     """
-    run_dir = Path(run_dir)
-    parent = run_dir.parent / checkpoint.FOLDER
-    member = seed_of(run_dir)
-    if member is not None and parent.exists() and not (run_dir / checkpoint.FOLDER).exists():
-        run_dir, seed = run_dir.parent, member
+    run_dir, seed = _run_of(Path(run_dir), seed)
     found = policies.find(run_dir, which)
     facts = RunFacts.of(found)
-    settings = {**facts.config, "logger": {}}  # a policy writes no log
-    trust = check_trust(settings, trust)
-    trained = parse(settings)
-    config = with_env(with_given(trained, None, network, resumes=False), env)
-    if isinstance(env, Mapping):
-        check_trust(plain(config), trust)
+    trained, config = _settings_of(facts, env, network, trust)
     every = members(config)
     if len(every) != len(facts.members):
         raise CheckpointError(f"{found.path}: holds {len(facts.members)} members of {len(every)}")
@@ -504,11 +466,11 @@ def load(
             f"env={system.env.name}: its observations or actions do not fit the policy of {run_dir}"
             f" ({brief(error).partition(';')[0]})"
         ) from error
-    if env is not None and _bounds(system.env.action_space) and _is_other(trained.env, own.env):
+    if env is not None:
         with contextlib.suppress(ConfigError):  # it may have been an object, which is gone
             _warn_of_bounds(envs.build(trained.env), system.env)
-    best_steps = facts.members[facts.slots[row]]["best"].get("steps")
-    if which == "best" and best_steps is None:
+    steps = facts.members[facts.slots[row]]["best"].get("steps") if which == "best" else found.steps
+    if steps is None:
         raise ConfigError(
             f"which=best: no evaluation of {run_dir} up to step {found.steps:,} was finite, so "
             "no policy is the best; which=latest takes that of the last step"
@@ -517,9 +479,31 @@ def load(
         config=own,
         system=system,
         policy=jax.tree.map(lambda x: x[row], stored),
-        steps=best_steps if which == "best" else found.steps,
+        steps=steps,
         num_devices=min(facts.shards[0], len(devices.available())),
     )
+
+
+def _run_of(run_dir: Path, seed: int | None) -> tuple[Path, int | None]:
+    """Return a run and a seed; of a member's own directory its run and its seed."""
+    member = seed_of(run_dir)
+    folders = (run_dir / checkpoint.FOLDER, run_dir.parent / checkpoint.FOLDER)
+    if member is not None and [each.exists() for each in folders] == [False, True]:
+        return run_dir.parent, member
+    return run_dir, seed
+
+
+def _settings_of(
+    facts: RunFacts, env: Any, network: Mapping[str, Any] | None, trust: Sequence[str]
+) -> tuple[Config, Config]:
+    """Return the settings of a run, and those with what is given; `ConfigError` if not trusted."""
+    settings = {**facts.config, "logger": {}}  # a policy writes no log
+    trust = check_trust(settings, trust)
+    trained = parse(settings)
+    config = with_env(with_given(trained, None, network, resumes=False), env)
+    if isinstance(env, Mapping):
+        check_trust(plain(config), trust)
+    return trained, config
 
 
 def with_env(config: Config, env: Any) -> Config:

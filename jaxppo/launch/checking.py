@@ -63,11 +63,9 @@ class Check(Callback):
             check_workers(config.hydra.launcher)
             sweep_dir = _directory(config, "hydra.sweep.dir")
             _check_sweep_dir(sweep_dir)
-            sweep: Any = OmegaConf.to_container(config.hydra.sweep)
-            check_sweeper(
-                config.hydra.sweeper, list(config.hydra.overrides.task), str(sweep["subdir"])
-            )
-            check_sweep(config.hydra.job.config_name, list(config.hydra.overrides.task))
+            typed = list(config.hydra.overrides.task)
+            check_sweeper(config.hydra.sweeper, typed)
+            check_sweep(config.hydra.job.config_name, typed)
             _claim("hydra.sweep.dir", sweep_dir)
             _check_sweep_dir(sweep_dir)  # another process may have been faster
             console = bool(OmegaConf.select(config, "logger.console"))

@@ -143,39 +143,37 @@ def plain_settings(config: DictConfig, overrides: Sequence[str]) -> dict[str, An
     settings = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     container = OmegaConf.to_container(settings, resolve=True)
     plain = {str(key): value for key, value in typing.cast(dict[Any, Any], container).items()}
-    system = plain.get("system")
-    if isinstance(system, dict):
-        own = {f"system.{field.name}" for field in dataclasses.fields(system_type(system))}
-        typed = {re.split("[=@]", override.lstrip("+"))[0] for override in overrides}
-        left_out = set(known_keys()) - own - typed
-        plain["system"] = {k: v for k, v in system.items() if f"system.{k}" not in left_out}
-        _leave_out_layers(plain, overrides)
-        population = plain.get("population")
-        bounds = population.get("hyperparameters") if isinstance(population, dict) else None
-        if isinstance(population, dict) and isinstance(bounds, dict):
-            kept = {k: v for k, v in bounds.items() if f"system.{k}" not in left_out}
-            plain["population"] = {**population, "hyperparameters": kept}
+    system, population, network = (plain.get(x) for x in ("system", "population", "network"))
+    if not isinstance(system, dict):
+        return plain
+    own = {f"system.{field.name}" for field in dataclasses.fields(system_type(system))}
+    typed = {re.split("[=@]", override.lstrip("+"))[0] for override in overrides}
+    left_out = set(known_keys()) - own - typed
+
+    def kept(numbers: dict[str, Any]) -> dict[str, Any]:
+        return {key: x for key, x in numbers.items() if f"system.{key}" not in left_out}
+
+    plain["system"] = kept(system)
+    if isinstance(population, dict) and isinstance(population.get("hyperparameters"), dict):
+        bounds = kept(population["hyperparameters"])
+        plain["population"] = {**population, "hyperparameters": bounds}
+    if isinstance(network, dict):
+        name = system.get("algorithm", SystemConfig.algorithm)
+        others = {*NETWORK_LAYERS} - {*algorithm_class(name).layers}
+        _check_layers(name, others, overrides)
+        plain["network"] = {key: None if key in others else x for key, x in network.items()}
     return plain
 
 
-def _leave_out_layers(plain: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Set the layers that the network of the algorithm does not have to null."""
-    name = plain["system"].get("algorithm", SystemConfig.algorithm)
-    layers = algorithm_class(name).layers
+def _check_layers(algorithm: str, others: set[str], overrides: Sequence[str]) -> None:
+    """Raise `ConfigError` if an override is about a layer of `others`."""
     for override in overrides:
         key = override.lstrip("+~").partition("=")[0]
-        section, _, place = key.rpartition("@")[2].replace("/", ".").partition(".")
-        place = place.partition(".")[0]
-        known = place in NETWORK_LAYERS
-        if section == "network" and known and place not in layers:
+        section, place, *_ = [*key.rpartition("@")[2].replace("/", ".").split("."), ""]
+        if section == "network" and place in others:
             raise ConfigError(
-                f"{key}: the network of system.algorithm={name} has no {place}; leave it out; it "
-                f"has {', '.join(layers)}"
+                f"{key}: the network of system.algorithm={algorithm} has no {place}; leave it out"
             )
-    network = plain.get("network")
-    if isinstance(network, dict):
-        others = set(NETWORK_LAYERS) - set(layers)
-        plain["network"] = {k: None if k in others else v for k, v in network.items()}
 
 
 def check_plugin(arguments: Sequence[str]) -> None:
@@ -197,9 +195,10 @@ def check_form(arguments: Sequence[str]) -> None:
 def check_groups(arguments: Sequence[str]) -> None:
     """Raise `ConfigError` if a group is given another value than the name of a file."""
     for argument in arguments:
-        key, _, value = argument.lstrip("+").partition("=")
-        group = key.partition("@")[0]
-        if group and value[:1] in ("", "[", "{") and (config_dir() / group).is_dir():
+        key, equals, value = argument.lstrip("+").partition("=")
+        group = key.partition("@")[0] if equals else ""
+        is_name = not re.match(r"$|[\[{]|([\d.]+|null|true|false)$", value)
+        if group and not is_name and (config_dir() / group).is_dir():
             raise ConfigError(
                 f"{argument}: {group} takes the name of one of its files, see --help; for several, "
                 f"-m {key}=ONE,OTHER"

@@ -30,11 +30,7 @@ def show(word: str) -> None:
     files = tuned()
     if word:
         _show_found(word.lower(), files)
-    else:
-        _show_all(files)
-
-
-def _show_all(files: dict[tuple[str, str], list[str]]) -> None:
+        return
     own = [("gymnax", name) for name in registered("gymnax")]
     own += [key for key in files if key[0] == _OWN]
     print_table("gymnax, and environments of jaxppo", [_row(*key, files) for key in own])
@@ -53,60 +49,52 @@ def _names(library: str, files: dict[tuple[str, str], list[str]]) -> str:
     settings = sorted(f"env={file}" for key in files if key[0] == library for file in files[key])
     known = f"; tuned settings: {', '.join(settings)}" if settings else ""
     if not is_installed(library):
-        return f"{library}: {_missing(library)}{known}"
-    try:
-        names = _quietly(lambda: registered(library))
-    except ConfigError as error:
-        return str(error)
+        return f"{library}: not installed: {installing(library)}{known}"
+    names = _registered(library)
     few = names if len(names) <= _MAX_NAMES else [*names[:10], "..."]
     return f"{library}, {len(names):,} environments: {', '.join(few)}{known}"
 
 
-def _missing(library: str) -> str:
-    return f"not installed: {installing(library)}"
+def _registered(library: str) -> list[str]:
+    """Return the names of a library; none if it cannot be imported."""
+    with contextlib.suppress(ConfigError):
+        return _quietly(lambda: registered(library))
+    return []
 
 
 def _show_found(word: str, files: dict[tuple[str, str], list[str]]) -> None:
     """Print what `word` matches; `ConfigError` if it matches nothing."""
     searched = [word] if word in PACKAGES else list(PACKAGES)
-    missing = [library for library in searched if not is_installed(library)]
-    known = [
-        (library, name)
-        for library in searched
-        if library not in missing
-        for name in _registered(library)
-    ]
+    known = [(library, name) for library in searched for name in _registered(library)]
     known += [key for key in files if key not in known]
     found = [key for key in known if word in " ".join((*key, *files.get(key, ()))).lower()]
-    unseen = (
-        f"not installed, and not searched: {', '.join(missing)}; python -m jaxppo.envs says how to "
-        "install them"
-    )
+    missing = ", ".join(library for library in searched if not is_installed(library))
+    unseen = f"not installed, and not searched: {missing}" if missing else ""
     if not found:
         names = {name.lower(): name for _, name in known}
         near = [names[name] for name in difflib.get_close_matches(word, list(names), 3, 0.0)]
         raise ConfigError(
-            f"{word}: no environment has this in its name; the nearest: {', '.join(near)}"
-            + (f" ({unseen})" if missing else "")
+            f"{word}: no environment has this in its name; the nearest: {', '.join(near)}; {unseen}"
         )
     print_table(f"environments with {word}", [_row(*key, files) for key in found[:MAX_BUILT]])
     if len(found) > MAX_BUILT:
         print_lines(f"and {len(found) - MAX_BUILT:,} more; a longer word shows fewer")
     if missing:
-        print_lines(unseen)
-
-
-def _registered(library: str) -> list[str]:
-    """Return the names of an installed library; none if it cannot be imported."""
-    try:
-        return _quietly(lambda: registered(library))
-    except ConfigError:
-        return []
+        print_lines(f"{unseen}; python -m jaxppo.envs says how to install them")
 
 
 def _row(library: str, name: str, files: dict[tuple[str, str], list[str]]) -> dict[str, Any]:
     """Return the row of an environment, which is made to find its spaces."""
-    observation, action, steps = _outline(library, name)
+    own, observation, action, steps = library == _OWN, "", "-", "-"
+    config = EnvConfig(target=name) if own else EnvConfig(library=library, name=name)
+    try:
+        if not own and downloads(library, name):
+            observation = "downloads files when it is made"
+        else:
+            observation, action, limit = _quietly(lambda: outline(config))
+            steps = "no limit" if limit is None else f"{limit:,}"
+    except ConfigError as error:  # a library's own words, where there are some
+        observation = textwrap.shorten(str(error.__cause__ or error), 120, placeholder="...")
     return {
         "library": library,
         "name": name,
@@ -115,31 +103,6 @@ def _row(library: str, name: str, files: dict[tuple[str, str], list[str]]) -> di
         "steps": steps,
         "tuned settings": " ".join(f"env={file}" for file in files.get((library, name), ())) or "-",
     }
-
-
-def _outline(library: str, name: str) -> tuple[str, str, str]:
-    """Return spaces and time limit of an environment in words, or why they are not known."""
-    own = library == _OWN
-    config = EnvConfig(target=name) if own else EnvConfig(library=library, name=name)
-    try:
-        if not own and not is_installed(library):
-            return _missing(library), "-", "-"
-        if not own and downloads(library, name):
-            return "downloads files when it is made", "-", "-"
-        observation, action, limit = _quietly(lambda: outline(config))
-    except ConfigError as error:
-        return _reason(error), "-", "-"
-    return observation, action, "no limit" if limit is None else f"{limit:,}"
-
-
-def _reason(error: ConfigError) -> str:
-    """Return why an environment cannot be made: a library's own words, where there are some.
-
-    Otherwise without the key that the message begins with and the way out that it ends with.
-    """
-    theirs = error.__cause__
-    words = str(theirs) if theirs is not None else str(error).partition(": ")[2]
-    return textwrap.shorten(words.partition("; ")[0], 120, placeholder="...")
 
 
 def _quietly(function: Any) -> Any:

@@ -7,8 +7,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import jax
@@ -20,7 +19,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.messages import of_gymnasium, raised, where
 from jaxppo.config.parse import unknown_key
 from jaxppo.launch.composing import BRANCHES
-from jaxppo.launch.door import LAYERS, config_dir
+from jaxppo.launch.door import LAYERS, choices, config_dir
 from jaxppo.runtime.hosts import processes
 from jaxppo.runtime.hosts.signals import Interrupted
 from jaxppo.runtime.run.jobs import TrainingError
@@ -50,9 +49,7 @@ def one_line() -> Iterator[None]:
         raise SystemExit(1) from None
     except Exception as error:
         processes.wait_for_news()
-        line = explain(error)
-        if line is None and where(error):  # a user's code has failed
-            line = raised(error)
+        line = explain(error) or (raised(error) if where(error) else None)  # of a user's code
         if line is None:
             traceback.print_exc()
             processes.abandon(1)
@@ -75,27 +72,14 @@ def _close_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def explain(error: Exception, arguments: Sequence[str] | None = None) -> str | None:
-    """Explain a user's mistake in one line; None if the error is not the user's.
-
-    `arguments` are the settings that were given; None: those of the command line.
-    """
-    given = sys.argv[1:] if arguments is None else arguments
+def explain(error: Exception) -> str | None:
+    """Explain a user's mistake in one line; None if the error is not the user's."""
     if isinstance(error, ConfigError | TrainingError | CheckpointError | SimulatorError):
         return str(error)
     if isinstance(error, HydraException | OmegaConfBaseException):
         typed = getattr(error, "override", None)  # the text that Hydra could not parse
         missing = str(getattr(error.__cause__, "full_key", None) or "")  # may be inside a value
         return _translate(f"parsing override '{typed}'\n{error}" if typed else str(error), missing)
-    if isinstance(error, ValueError) and "Config group override" in str(error):
-        typed = " ".join(arg for arg in given if re.match(r"[+~]*(\w*|\w+/[\w/@.]+)=", arg))
-        return f"{typed}: a group takes the name of one of its files; see --help"
-    if match := re.match(r"invalid literal for int\(\) with base 10: '(\w+)'", str(error)):
-        # OmegaConf raises this for an index of a list that is no number
-        typed = [arg for arg in given if f".{match[1]}=" in arg]
-        if typed:
-            key = typed[0].partition("=")[0].rpartition(".")[0].lstrip("+")
-            return f"{typed[0]}: {key} is a list; give all of it, such as {key}=[one,two]"
     if isinstance(error, OSError):
         return _explain_os(error)
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
@@ -115,26 +99,23 @@ def explain(error: Exception, arguments: Sequence[str] | None = None) -> str | N
 def _is_of_platform(error: Exception) -> bool:
     """Return whether JAX did not find the platform that JAX_PLATFORMS names."""
     frames = traceback.extract_tb(error.__traceback__)
-    return bool(os.environ.get("JAX_PLATFORMS") and frames) and (
-        Path(frames[-1].filename).name == "xla_bridge.py"
-    )
+    asked = os.environ.get("JAX_PLATFORMS") and frames
+    return bool(asked) and frames[-1].filename.endswith("xla_bridge.py")
 
 
 def _explain_os(error: OSError) -> str | None:
     """Explain an error of the file system in one line."""
     name = error.filename
     if name is None:
-        try:
-            os.getcwd()
-        except FileNotFoundError:
+        if isinstance(error, FileNotFoundError):
             return "the working directory does not exist any more; change to another"
-        if error.errno in (errno.ENOSPC, errno.EIO, errno.EBADF):
-            _close_output()
-            where, way_out = "standard output or a file of the run", "make room, or write elsewhere"
-            if error.errno == errno.EBADF:
-                where, way_out = "standard output", "send it elsewhere, or logger.console=false"
-            return f"{where}: {error.strerror}; {way_out}"
-        return None
+        if error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF):
+            return None
+        _close_output()
+        return (
+            f"standard output or a file of the run: {error.strerror}; make room, write elsewhere, "
+            "or logger.console=false"
+        )
     folder = os.path.dirname(os.fspath(name)) or "."
     if isinstance(error, FileNotFoundError) and not os.path.isdir(folder):
         return f"{name}: there is no directory {folder}; name another, or make it"
@@ -162,6 +143,22 @@ def _end_together(message: str, status: int) -> NoReturn:
     raise SystemExit(status)
 
 
+# What Hydra says of an override, and what we say
+_HYDRAS = {
+    r"Error merging override \+*(.*)": (
+        "{}: the file's value is of another kind; see --cfg job for its form"
+    ),
+    r"(?:An item is already at '|Multiple values for )([^' ]+)[.']": (
+        "+{}: is in the file already; change it without the plus sign"
+    ),
+    r"Ambiguous value for argument '(([^=]*)=(.*?))'": (
+        "{}: must be one value; write a list as {}=[{}], or train with each: -m (--multirun), or a "
+        "loop in Python"
+    ),
+    r"parsing override '(.*)'\n(.*)": "{}: not an override ({}); write key=value",
+}
+
+
 def _translate(message: str, missing: str = "") -> str:
     """Translate Hydra's message about a wrong override into key, rule and way out.
 
@@ -170,71 +167,44 @@ def _translate(message: str, missing: str = "") -> str:
     """
     message = re.sub(r"\+\+(?=[a-z_]+\.)", "", message)
     if match := re.search(r"Could not override '([^']+)'", message):
-        key = missing if missing.startswith(f"{match[1]}.") else match[1]
-        if key.startswith("hydra."):
-            return f"{key}: no such key; Hydra's own are in --hydra-help"
-        group, _, slot = key.partition("@")
-        if slot in BRANCHES.get(group, ()):
-            return f"{key}: this network has none there; add it with a plus sign: +{key}=NAME"
-        if key in BRANCHES:
-            return f"{key}: name a branch, such as {key}@{key.replace('/', '.actor_')}=NAME"
-        if key in _layer_keys():
-            return f"{key}: the layer there, if any, has no such key; --cfg job shows what there is"
-        here = [k for k in _layer_keys() if k.rpartition(".")[0] == key.rpartition(".")[0]]
-        if here:
-            (nearest,) = difflib.get_close_matches(key, sorted(here), 1, 0.0)
-            return f"{key}: no such key; did you mean {nearest}?"
-        return unknown_key(key, _usual_layer_keys())
+        return _unknown(missing if missing.startswith(f"{match[1]}.") else match[1])
     if match := re.search(
         r"Could not find '(.+)/([^/]+)'\s+Available options in .*?:(.*)", message, re.S
     ):
         group, choice, rest = match.groups()
-        choices = rest.partition("Config search path")[0].split()
-        near = " or ".join(_elsewhere(group, choice)) or (
-            f"{group}={difflib.get_close_matches(choice, choices, 1, 0.0)[0]}"
+        names = rest.partition("Config search path")[0].split()
+        every = choices(group)  # also those in folders, such as brax/ant
+        near = (of_gymnasium(choice) if group == "env" else None) or next(
+            (f"{group}={name}" for name in every if name.endswith(f"/{choice}")),
+            f"{group}={difflib.get_close_matches(choice, every, 1, 0.0)[0]}",
         )
-        return f"{group}={choice}: no such choice; did you mean {near}? (of {', '.join(choices)})"
-    if match := re.search(r"Error merging override (.*)", message):
-        typed = match[1].lstrip("+")
-        return f"{typed}: the file's value is of another kind; see --cfg job for its form"
-    if match := re.search(r"(?:An item is already at '|Multiple values for )([^' ]+)[.']", message):
-        return f"+{match[1]}: is in the file already; change it without the plus sign"
-    if match := re.search(r"Ambiguous value for argument '(([^=]*)=(.*?))'", message):
-        return (
-            f"{match[1]}: must be one value; write a list as {match[2]}=[{match[3]}], or train "
-            "with each: -m (--multirun), or a loop in Python"
-        )
-    if match := re.search(r"parsing override '(.*)'", message):
-        return f"{match[1]}: not an override ({message.splitlines()[1].strip()}); write key=value"
+        return f"{group}={choice}: no such choice; did you mean {near}? (of {', '.join(names)})"
+    for pattern, line in _HYDRAS.items():
+        if match := re.search(pattern, message):
+            return line.format(*match.groups())
     return message
 
 
-def _elsewhere(group: str, choice: str) -> list[str]:
-    """Return where a choice is: in a folder of the group, or an id of Gymnasium."""
-    if group == "env" and (settings := of_gymnasium(choice)):
-        return [settings]
-    home = config_dir() / group
-    found = sorted(home.glob(f"*/{choice}.yaml")) if re.fullmatch(r"\w+", choice) else []
-    return [f"{group}={file.relative_to(home).with_suffix('').as_posix()}" for file in found]
+def _unknown(key: str) -> str:
+    """Return the line for a key that Hydra could not override."""
+    group, _, slot = key.partition("@")
+    layers = _layer_keys()
+    if key.startswith("hydra."):
+        return f"{key}: no such key; Hydra's own are in --hydra-help"
+    if slot in BRANCHES.get(group, ()):
+        return f"{key}: this network has none there; add it with a plus sign: +{key}=NAME"
+    if key in BRANCHES:
+        return f"{key}: name a branch, such as {key}@{key.replace('/', '.actor_')}=NAME"
+    if key in layers:
+        return f"{key}: the layer there, if any, has no such key; --cfg job shows what there is"
+    return unknown_key(key, layers)
 
 
-def _layer_keys() -> set[str]:
+def _layer_keys() -> list[str]:
     """Return all settable keys of layers, in every place of a network."""
     keys = set()
     for layer in LAYERS:
         places = BRANCHES.get(f"network/{layer}", [f"network.{layer}"])
         for file in (config_dir() / "network" / layer).glob("*.yaml"):
             keys |= {f"{place}.{key}" for key in map(str, OmegaConf.load(file)) for place in places}
-    return keys
-
-
-def _usual_layer_keys() -> list[str]:
-    """Return the settable keys of layers in the default network."""
-    keys = []
-    for entry in OmegaConf.load(config_dir() / "network" / "mlp.yaml").defaults:
-        if entry != "_self_":
-            ((group, choice),) = entry.items()
-            layer, _, place = group.partition("@")
-            file = config_dir() / "network" / layer / f"{choice}.yaml"
-            keys += [f"network.{place or layer}.{key}" for key in map(str, OmegaConf.load(file))]
-    return keys
+    return sorted(keys)

@@ -98,7 +98,7 @@ def _portable(outcome: Outcome) -> Outcome:
     if isinstance(outcome, ConfigError | CheckpointError | TrainingError):
         return outcome
     traceback.print_exception(outcome)
-    return TrainingError(explain(outcome, []) or named(outcome))
+    return TrainingError(explain(outcome) or named(outcome))
 
 
 def train_in_shares(

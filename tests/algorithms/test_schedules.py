@@ -289,7 +289,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
             ({"decay_learning_rates": {}}, "decay_learning_rates: no number"),
             ({"gamma": {"kind": "line"}}, "gamma.kind=line.*did you mean linear"),
             ({"gamma": {"end": 1.5}}, "gamma.end=1.5"),
-            ({"clip_eps": {}}, "clip_eps: needs an end"),
+            ({"clip_eps": {}}, "clip_eps.end=0.0: must be"),
             ({"gamma": {"end": 0.9, "warmup": 0.5}}, "gamma.warmup"),
             ({"reward_clip": {"end": 1.0}}, "reward_clip.*system.reward_clip=inf"),
             ({"ent_coef": {"kind": "exponential"}}, "ent_coef.*above zero"),

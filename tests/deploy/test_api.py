@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,7 +27,6 @@ from runs import logged
 import jaxppo
 from jaxppo.config import given
 from jaxppo.config.fields import ConfigError
-from jaxppo.config.keywords import Keywords
 from jaxppo.config.parse import keywords, known_keys
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import keep_config
@@ -326,28 +326,20 @@ def test_what_is_given_is_its_own_in_every_run() -> None:
     [
         ({"env": "cartpole"}, "env=cartpole"),
         ({"config": "env=cartpole"}, "'env=cartpole': settings"),
-        ({"config": 5}, "5: settings"),
         ({"config": ["hydra.run.dir=here"]}, "hydra.run.dir=here"),
-        ({"config": {"arch": 5}}, "arch=5"),
         ({"config": ["env=cartpol"]}, "env=cartpol: no such choice; did you mean env=cartpole"),
-        ({"config": {"arch": {"seed": -1}}}, "arch.seed=-1"),
         ({"config": ["arch.total_timesteps=1"]}, "arch.total_timesteps=1"),
-        ({"config": ["env.nam=x"]}, "env.nam: no such key; did you mean env.name"),
         ({"config": ["--help"]}, "--help"),
         ({"config": {"logger.tensorboard": True}}, "logger.tensorboard"),
         ({"config": ["resume=nowhere"]}, "nowhere/config.yaml"),
-        ({"config": ["resume=a"], "resume": "b"}, "resume=b"),
         ({"network": "gru"}, "network=gru"),
         ({"network": {"actor_torso": Torso}}, "flax module"),
-        ({"network": {"initialization": Torso(4)}}, "network=initialization"),
-        ({"on_block": 5}, "on_block=5"),
         ({"config": {"env": {"kwargs": {"size": 3}}}, "env": Coin()}, "env.kwargs.size=3"),
         (
             {"config": ["network.actor_torso.size=3"], "network": {"actor_torso": Torso(4)}},
             "actor_torso.size=3",
         ),
         ({"env": (Clock(), Params(), 3)}, "a tuple holds an environment and its parameters"),
-        ({"env": (Clock(), {"g": 2.0})}, "{'g': 2.0}"),
         ({"env": (Clock(), Params)}, "dataclass with values"),
     ],
 )
@@ -588,7 +580,8 @@ def test_a_whole_run_refuses_a_number_that_breaks_its_rule() -> None:
 def test_each_setting_has_one_keyword_with_a_type() -> None:
     known = keywords()
     assert len(set(known.values())) == len(known)
-    assert set(known) == set(Keywords.__annotations__)
+    stub = Path(jaxppo.__file__).with_name("config") / "keywords.pyi"
+    assert set(known) == set(re.findall(r"^    (\w+): ", stub.read_text(), re.MULTILINE))
     assert set(known_keys()) <= set(known.values())
 
 

@@ -1,6 +1,4 @@
-"""Exported policies act as they did, in a process that has jax and flatbuffers; learners lower, or
-say why not.
-"""
+"""Exported policies act as they did, in a process that has jax and flatbuffers."""
 
 import dataclasses
 import importlib.util
@@ -11,9 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import envs
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import LAYERS, small_config
@@ -24,11 +20,11 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import keep_config
 from jaxppo.deploy import onnx
-from jaxppo.deploy.export import Export, _plain, custom_calls
+from jaxppo.deploy.export import Export
 from jaxppo.deploy.policy import TrainedPolicy
 from jaxppo.export import export
 from jaxppo.runtime.run import loop
-from jaxppo.types import Box, PyTree, bounds
+from jaxppo.types import PyTree
 
 GRU = {"_target_": f"{LAYERS}.memory.Recurrent", "cell": "gru", "size": 8}
 CONFIGS = {
@@ -188,15 +184,6 @@ def test_facts_name_every_array(exported: Path) -> None:
     assert facts["initial_carry"] is None
 
 
-def test_bounds_may_be_arrays() -> None:
-    given = np.asarray([-1.0, -np.inf]), np.asarray([1.0, 2.0], np.float32)
-    for box, ends in (
-        (Box((2,), "float32", *given), ([-1.0, None], [1.0, 2.0])),
-        (Box((2,), "float32", np.float32(-1), (1.0, 2.0)), (-1.0, [1.0, 2.0])),
-    ):
-        assert tuple(map(_plain, bounds(box))) == ends
-
-
 @pytest.mark.long
 def test_command_exports_the_best_policy(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = [f"run={run_dir}", "trust=[envs]", "platforms=[cpu,cpu,rocm]"]
@@ -209,45 +196,6 @@ def test_command_exports_the_best_policy(run_dir: Path, monkeypatch: pytest.Monk
     assert sorted(path.name for path in (run_dir / "export").iterdir()) == [
         *("README.md", "greedy.stablehlo", "policy.json", "sampled.stablehlo")
     ]
-
-
-def lower(config: Config, folder: Path, **settings: Any) -> None:
-    """Lower the training program of a run that has its settings alone."""
-    keep_config(config, folder)
-    trust = ["envs", "test_export"]
-    export(Export(run=str(folder), what="learner", trust=trust, **settings))
-
-
-@pytest.mark.long
-def test_learner_lowers_without_the_hardware(tmp_path: Path) -> None:
-    lower(small_config(arch__num_seeds=2), tmp_path, platforms=["cuda", "tpu"])
-    for platform in ("cuda", "tpu"):
-        text = (tmp_path / "export" / f"learner.{platform}.stablehlo.mlir").read_text()
-        assert "stablehlo.dot_general" in text
-        assert custom_calls(text) == "no custom calls"
-
-
-class Decomposed(envs.Clock):
-    """Its reward is by a routine that JAX has on CPUs alone."""
-
-    def step_env(self, *args: Any) -> Any:
-        obs, state, reward, over, info = super().step_env(*args)
-        schur, _ = jax.lax.linalg.schur(jnp.diag(obs))
-        return obs, state, reward + schur[0, 0], over, info
-
-
-def test_learner_that_does_not_lower_says_why(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(ConfigError, match=r"platforms=\[tpu\]: .*Decomposed "):
-        lower(small_config(env__target="test_export.Decomposed"), tmp_path, platforms=["tpu"])
-    assert "schur" in capsys.readouterr().out
-
-
-def test_custom_calls_are_counted_by_name() -> None:
-    text = "%0 = stablehlo.custom_call @Qr(%1)\n%2 = stablehlo.custom_call @Qr(%3)"
-    quoted = f'{text}\nstablehlo.custom_call @"xla.ffi"(%4)'
-    assert custom_calls(quoted) == "custom calls Qr (2), xla.ffi (1)"
 
 
 @pytest.mark.long
@@ -296,12 +244,12 @@ REFUSED = {
     r"platforms=\[\]:": Export(run="RUN", platforms=[]),
     "out=RUN:": Export(run="RUN", out="RUN"),
     "out=TAKEN:": Export(run="RUN", out="TAKEN"),
-    "which=latest: .*what=policy": Export(run="RUN", what="learner", which="latest"),
+    "which=latest: .*what=policy": Export(run="RUN", what="executable", which="latest"),
     "platforms=.*what=policy": Export(run="RUN", what="executable", platforms=["tpu"]),
     "target=h200: .*what=executable": Export(run="RUN", target="h200"),
     "target=h300:": Export(run="RUN", what="executable", target="h300", trust=["envs"]),
-    "run=TAKEN:": Export(run="TAKEN", what="learner"),
-    r"env.target=envs.Clock:.*trust=\[envs\]": Export(run="RUN", what="learner"),
+    "run=TAKEN:": Export(run="TAKEN", what="executable"),
+    r"env.target=envs.Clock:.*trust=\[envs\]": Export(run="RUN", what="executable"),
 }
 
 

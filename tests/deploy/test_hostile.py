@@ -229,20 +229,11 @@ def test_what_a_stored_run_may_not_name_is_refused(attack: str) -> None:
     assert "evil" not in sys.modules
 
 
-@pytest.mark.parametrize(
-    "changes, key",
-    [
-        ({"system.algorithm": "evil.Algorithm"}, "system.algorithm=evil.Algorithm"),
-        ({"env.kwargs": {"x": "${oc.env:HOME}"}}, "env.kwargs.x"),
-    ],
-)
-def test_settings_of_a_stranger_execute_nothing(
-    launch: Any, run_dir: Path, cwd: Path, changes: dict[str, Any], key: str
-) -> None:
-    change_config(run_dir, changes)
+def test_settings_of_a_stranger_execute_nothing(launch: Any, run_dir: Path, cwd: Path) -> None:
+    change_config(run_dir, {"system.algorithm": "evil.Algorithm"})
     outcome = launch("resume=run")
     assert (outcome.status, outcome.out) == (2, "")
-    assert key in outcome.err
+    assert "system.algorithm=evil.Algorithm" in outcome.err
     assert len(outcome.err.splitlines()) == 1
     assert_clean(cwd)
 
@@ -250,8 +241,6 @@ def test_settings_of_a_stranger_execute_nothing(
 TEXTS: dict[str, Callable[[str], str]] = {
     "a tag of Python": lambda text: TAG + text,
     "a changed number": lambda text: text.replace("gamma: 0.98", "gamma: 0.99"),
-    "half of it": lambda text: text[: len(text) // 2],
-    "nothing": lambda text: "",
     "zeros": lambda text: "\0" * 100,
     "no line of its SHA-256": lambda text: text.partition("\n")[2],
 }
@@ -332,14 +321,11 @@ def test_policies_of_a_stranger_import_nothing(run_dir: Path, cwd: Path) -> None
     assert_clean(cwd)
 
 
-@pytest.mark.parametrize("content", [b"", b"\x80\x04cos\nsystem\n(S'touch pwned'\ntR.", b"\0" * 99])
-def test_arrays_that_are_not_those_of_the_manifest_are_not_read(
-    run_dir: Path, cwd: Path, content: bytes
-) -> None:
+def test_arrays_that_are_not_those_of_the_manifest_are_not_read(run_dir: Path, cwd: Path) -> None:
     newest = sorted(run_dir.glob("checkpoints/*"))[-1]
     for file in (file for file in (newest / "arrays").rglob("*") if file.is_file()):
         kept = file.read_bytes()
-        file.write_bytes(content)
+        file.write_bytes(b"\x80\x04cos\nsystem\n(S'touch pwned'\ntR.")
         with pytest.raises(CheckpointError, match="SHA-256 differs"):
             checkpoint.read(newest)
         file.write_bytes(kept)
@@ -348,10 +334,8 @@ def test_arrays_that_are_not_those_of_the_manifest_are_not_read(
 
 
 LOGS: dict[str, Callable[[bytes], bytes]] = {
-    "nothing": lambda data: b"",
     "half": lambda data: data[: len(data) // 2],
     "zeros at its end": lambda data: data[: len(data) // 2].ljust(len(data), b"\0"),
-    "no event": lambda data: b"[" * len(data),
     "another order": lambda data: data.replace(b'"event"', b'"evnet"', 1),
 }
 

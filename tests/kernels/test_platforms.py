@@ -129,7 +129,7 @@ FEW_KERNELS = (  # what the table has for GPUs
 @pytest.mark.long
 @pytest.mark.parametrize("name", CHOICES)
 def test_a_program_takes_the_forms_of_the_platform_it_is_compiled_for(name: str) -> None:
-    """Traced within one process for several platforms, as `export what=learner` does."""
+    """Traced within one process for several platforms, as `benchmarks.programs` does."""
     function: Callable[..., Any] = jax.jit(CHOICES[name])
     kernel = jnp.linspace(0.1, 2.0, 48).reshape(6, 8)
     if name == "convolution":

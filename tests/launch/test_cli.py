@@ -174,20 +174,6 @@ def test_a_sweep_over_seeds_trains_each_until_a_reward_turns_nan(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "how, words", [("env=cartpol >&-", "env=cartpol"), ("--help > /dev/full", "standard output")]
-)
-def test_an_output_that_is_closed_or_full_is_no_traceback(
-    cwd: Path, shell: dict[str, str], how: str, words: str
-) -> None:
-    line = f"{sys.executable} -m jaxppo.ff_ppo {shlex.join(CARTPOLE)} {how}"
-    done = subprocess.run(line, shell=True, cwd=cwd, env=shell, capture_output=True, text=True)
-    assert done.returncode != 0
-    (said,) = done.stderr.splitlines()
-    assert words in said
-
-
-@pytest.mark.long
 def test_a_device_that_a_machine_has_not_is_refused(
     command: Any, cwd: Path, shell: dict[str, str]
 ) -> None:
@@ -258,32 +244,35 @@ def recorder(seen: list[Config]) -> Callable[..., float]:
     return run
 
 
-@pytest.mark.parametrize(
-    "typed, key, value",
-    [
-        ("arch.total_timesteps=1_000_000", "arch.total_timesteps", 1_000_000),
-        ("arch.total_timesteps=3e9", "arch.total_timesteps", 3_000_000_000),
-        ("arch.compile_cache=null", "arch.compile_cache", None),
-        ("system.max_grad_norm=.inf", "system.max_grad_norm", float("inf")),
-        ("env=catch +env.kwargs.rows=6", "env.kwargs", {"rows": 6}),
-        ("env=catch env.kwargs={rows:6}", "env.kwargs", {"rows": 6}),
-        ("env=cartpole env.params.gravity=20", "env.params", {"gravity": 20}),
-        (
-            "population.hyperparameters={gamma:[0.9,0.99]}",
-            "population.hyperparameters",
-            {"gamma": [0.9, 0.99]},
-        ),
-        ("system.algorithm=reinforce.Reinforce +system.policy_lr=0.1", "system.policy_lr", 0.1),
-        ("network=mlp_shared", "network.actor_torso", None),
-        ("env.extras=[last_reward,step]", "env.extras", ["last_reward", "step"]),
-        ("system.clip_eps_high=null", "system.clip_eps_high", None),
-    ],
-)
-def test_setting_is_taken(typed: str, key: str, value: Any) -> None:
-    group, name = key.split(".")
-    taken = getattr(getattr(compose("ff_ppo", typed.split()), group), name)
-    assert taken == value
-    assert type(taken) is type(value)
+TAKEN = {  # in one composition: what is typed -> the value
+    "arch.total_timesteps=3e9": 3_000_000_000,
+    "arch.num_updates=1_000": 1_000,
+    "arch.compile_cache=null": None,
+    "system.max_grad_norm=.inf": float("inf"),
+    "+env.kwargs.rows=6": {"rows": 6},
+    "env.params.gravity=20": {"gravity": 20},
+    "population.hyperparameters={gamma:[0.9,0.99]}": {"gamma": [0.9, 0.99]},
+    "system.algorithm=reinforce.Reinforce": "reinforce.Reinforce",
+    "+system.policy_lr=0.1": 0.1,
+    "env.extras=[last_reward,step]": ["last_reward", "step"],
+}
+
+
+def test_settings_are_taken() -> None:
+    config = compose("ff_ppo", ["env=catch", "network=mlp_shared", *TAKEN])
+    assert config.network.actor_torso is None
+    for typed, value in TAKEN.items():
+        group, name = typed.partition("=")[0].lstrip("+").split(".")[:2]
+        taken = getattr(getattr(config, group), name)
+        assert (taken, type(taken)) == (value, type(value))
+
+
+def test_an_output_that_is_full_is_no_traceback(cwd: Path, shell: dict[str, str]) -> None:
+    line = f"{sys.executable} -m jaxppo.ff_ppo --help > /dev/full"
+    done = subprocess.run(line, shell=True, cwd=cwd, env=shell, capture_output=True, text=True)
+    assert done.returncode != 0
+    (said,) = done.stderr.splitlines()
+    assert "standard output" in said
 
 
 @pytest.mark.parametrize(
@@ -292,7 +281,6 @@ def test_setting_is_taken(typed: str, key: str, value: Any) -> None:
         (["hydra.run.dir={place}"], "hydra.run.dir"),
         (["-m", "arch.seed=1,2", "hydra.sweep.dir={place}/below"], "hydra.sweep.dir"),
         (["arch.compile_cache={place}/below"], "arch.compile_cache"),
-        (["arch.profile={place}"], "arch.profile"),
     ],
 )
 def test_a_file_in_the_place_of_a_directory_is_refused(
@@ -305,18 +293,6 @@ def test_a_file_in_the_place_of_a_directory_is_refused(
     assert f"{key}={place}" in outcome.err
     assert place.read_text() == "not a directory"
     assert list(cwd.iterdir()) == []
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")
-@pytest.mark.parametrize("key", ["hydra.run.dir", "arch.compile_cache"])
-def test_a_directory_that_cannot_be_written_is_refused(
-    launch: Any, tmp_path: Path, key: str
-) -> None:
-    (locked := tmp_path / "locked").mkdir(mode=0o500)
-    for place in (locked, locked / "below"):
-        outcome = launch(f"{key}={place}")
-        assert outcome.status == 2
-        assert f"{key}={locked}" in outcome.err
 
 
 @pytest.mark.parametrize("file", ["metrics.jsonl", "checkpoints/000000000064"])
@@ -393,26 +369,17 @@ def test_a_resumed_run_keeps_its_settings(
     assert config.resume == str(earlier)
 
 
-@pytest.mark.parametrize(
-    "typed, expected",
-    [
-        ("arch.total_timesteps=5e5", "arch.num_updates=16"),
-        ("arch.total_timesteps=6e5 arch.num_updates=null", None),
-        ("arch.total_timesteps=1e4 arch.num_updates=null", "arch.num_updates=null (was 16)"),
-        ("arch.num_updates=17", 17),
-        ("arch.num_updates=15", "arch.num_updates=15 (was 16)"),
-    ],
-)
-def test_the_budget_of_a_run_by_updates_only_grows(
-    earlier: Path, typed: str, expected: Any
-) -> None:
+def test_the_budget_of_a_run_by_updates_only_grows(earlier: Path) -> None:
     keep_config(cartpole("arch.num_updates=16"), earlier)
-    words = [f"resume='{earlier}'", *typed.split()]
-    if isinstance(expected, str):
-        with pytest.raises(ConfigError, match=re.escape(expected)):
-            compose_run("ff_ppo", words)
-    else:
-        assert compose_run("ff_ppo", words).arch.num_updates == expected
+    resume = f"resume='{earlier}'"
+    for typed, line in (
+        (["arch.total_timesteps=5e5"], "arch.num_updates=16"),
+        (["arch.total_timesteps=1e4", "arch.num_updates=null"], "arch.num_updates=null (was 16)"),
+        (["arch.num_updates=15"], "arch.num_updates=15 (was 16)"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(line)):
+            compose_run("ff_ppo", [resume, *typed])
+    assert compose_run("ff_ppo", [resume, "arch.num_updates=17"]).arch.num_updates == 17
 
 
 @pytest.mark.parametrize(
@@ -471,10 +438,8 @@ def test_a_run_is_resumed_only_where_it_is(launch: Any, cwd: Path, earlier: Path
     assert "resume=DIR" in outcome.err
 
 
-NAMES = (  # of directories, which Hydra or YAML would take for something else
-    *('lr=0.1,a(1)[2]{3}#4 #5 it\'s "tëst"', "1.10", "true", "a: b", "++system.gamma=0.9"),
-    "back\\${x}",
-)
+# Of directories, which Hydra or YAML would take for something else
+NAMES = ('lr=0.1,a(1)[2]{3}#4 #5 it\'s "tëst"', "1.10", "back\\${x}")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -541,13 +506,6 @@ def test_every_command_is_listed_and_says_its_version(
     importlib.import_module("jaxppo.__main__").main()
     listed = re.findall(r"^  (\w+)  ", capsys.readouterr().out, re.MULTILINE)
     assert sorted(listed) == sorted({*(file.stem for file in files), "envs"} - {"__main__"})
-
-
-def test_cfg_job_prints_the_settings(launch: Any) -> None:
-    outcome = launch("--cfg", "job", "system.gamma=0.9")
-    assert (outcome.status, outcome.err) == (0, "")
-    settings: Any = OmegaConf.create(outcome.out)
-    assert (settings.system.gamma, settings.system.gae_lambda) == (0.9, 0.95)
 
 
 @pytest.mark.parametrize(

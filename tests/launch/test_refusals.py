@@ -80,9 +80,6 @@ DISTRIBUTIONAL = "jaxppo.algorithms.distributional_ppo.DistributionalPPO"
 TORSO, CRITIC = "network.actor_torso", "network/critic_head=categorical"
 SETTINGS = {  # what is typed, and what the line must name: settings that do not fit each other
     "system.objective=no_such_module.mine": "system.objective|no_such_module",
-    "system.objective=misspelt.mine": "system.objective|SyntaxError",
-    "system.objective=.mine": "system.objective=.mine",
-    "system.objective=math.tau": "system.objective=math.tau",
     "system.objective=math.sqrt": "system.objective=math.sqrt|distribution, log_prob",
     "system.objective=test_refusals.yes": "system.objective=test_refusals.yes|bool",
     "system.objective=test_refusals.averaged": "system.objective=test_refusals.averaged|()",
@@ -100,23 +97,17 @@ SETTINGS = {  # what is typed, and what the line must name: settings that do not
     # environments
     "env.name=Cartpole-v1": "env.name=Cartpole-v1|CartPole-v1",
     "env.name=null": "env.name=|env.target=",
-    "env.name=null env.target=Env": "env.target=Env",
     "env.name=null env.target=no_such_package.Env": "env.target=no_such_package",
-    "env.name=null env.target=math.Env": "env.target=math.Env",
     "env.name=null env.target=os.getcwd": "os.getcwd",
     "env.name=null env.target=raises.Env": "env.target=raises.Env|no licence found",
     "env.module=no_such_module": "env.module=no_such_module",
-    "env.module=raises": "env.module=raises|no licence found",
     "env.kwargs.rows=3": "env.kwargs={'rows': 3}",
-    "env=deep_sea env.kwargs.size=0": "env.kwargs={'size': 0}",
     "env.params.gravty=3": "env.params.gravty|env.params.gravity",
-    "env.params.gravity=strong": "gravity",
     "env.params.max_steps_in_episode=0": "max_steps_in_episode=0",
     "env=t_maze env.kwargs.delay=0": "delay=0",
     "env.extras=[step,steps]": "env.extras=[step, steps]|last_action",
     f"{OF_TESTS}Counted env.extras=[step]": "env.extras=[step]|envs.Counted",
     "env.mask=[1,4]": "env.mask=[1,4]",
-    "env=breakout env.mask=[1]": "env.mask=[1]",
     "env.action_mask=legal": "env.action_mask=legal|CartPole-v1",
     f"{OF_TESTS}Masked env.action_mask=legal": "env.action_mask=legal|action_mask",
     f"{OF_TESTS}Masked env.action_mask=observation": "env.action_mask=observation|float32",
@@ -136,9 +127,7 @@ SETTINGS = {  # what is typed, and what the line must name: settings that do not
     "population=pbt arch.num_seeds=2": "arch.num_seeds=2",
     # memories
     f"{LSTM} network.actor_memory.cell=rnn": "network.actor_memory|cell=rnn",
-    f"{LSTM} network.actor_memory.size=0": "network.actor_memory|size=0",
     "network=lru system.sequence_length=8 network.actor_memory.min_radius=low": "min_radius=low",
-    "network=lru system.sequence_length=8 network.critic_memory.max_radius=1": "max_radius=1",
     "network=gtrxl system.sequence_length=8 network.actor_memory.num_heads=5": "num_heads=5",
     "system.sequence_length=8 network.actor_memory={_target_:jaxppo.networks.torsos.MLP}": (
         "network.actor_memory"
@@ -168,7 +157,6 @@ SETTINGS = {  # what is typed, and what the line must name: settings that do not
     "network/input_layer=select": "network.input_layer|key='observation'",
     f"network/torso@{TORSO}=chain {TORSO}.layers=[64]": f"{TORSO}|layers.0=64|_target_",
     "network.critic_head=null": "network.critic_head=null",
-    "network.input_layer=null": "network.input_layer=null",
     "network.critic_head._target_=jaxppo.networks.torsos.MLP": "network.critic_head",
     "network.actor_head._target_=jaxppo.networks.heads.ScalarHead": "network.actor_head",
     f"{TORSO}.units=3": f"{TORSO}|'units'",
@@ -212,9 +200,7 @@ HYDRAS = {  # what Hydra refuses, in our words
     f"network/torso@{TORSO}=[1]": "network/torso",
     "arch.seed=1,2": "arch.seed=1,2|-m",
     "system.gamma=???": "system.gamma",
-    "env.kwargs=[3]": "env.kwargs=[3]",
     "env=cartpol": "env=cartpol|env=cartpole?",
-    "arch=defualt": "arch=default?",
     "env=ant": "env=ant|env=brax/ant?",
     "env=HalfCheetah-v5": "env=gymnasium env.name=HalfCheetah-v5",
     "system.learning_rate=1": "system.learning_rate|system.actor_lr",
@@ -227,13 +213,9 @@ HYDRAS = {  # what Hydra refuses, in our words
     f"+network/torso@{TORSO}=cnn": f"+network/torso@{TORSO}",
     "system.gamma={": "system.gamma={",
     "system.gamma": "system.gamma|key=value",
-    "=5": "=5",
     "+arch=2": "arch=2",
-    f"{TORSO}.layer_sizes.x=64": f"{TORSO}.layer_sizes",
     f"{TORSO}.layer_sizes=64,64": f"{TORSO}.layer_sizes=64,64|[",
-    "system..gamma=0.9": "system..gamma=0.9",
     "system=null": "system=null",
-    "system.gamma='${system.no_such}'": "system.gamma|system.no_such",
 }
 
 
@@ -242,7 +224,7 @@ def test_what_hydra_refuses_is_said_in_our_words(typed: str) -> None:
     words = shlex.split(typed)
     with pytest.raises(Exception) as refusal:
         composing.compose("ff_ppo", words)
-    line = " ".join(str(explain(refusal.value, words)).split())
+    line = " ".join(str(explain(refusal.value)).split())
     assert_names(line, HYDRAS[typed])
     assert "++" not in line  # which the command line writes itself
 
@@ -296,23 +278,18 @@ def test_sweeps_and_studies_are_checked_before_they_start(typed: str) -> None:
     assert_names(str(refusal.value), SWEPT[typed])
 
 
-OPTUNA = {"_target_": "a.optuna.Sweeper", "direction": "maximize", "n_trials": 4, "n_jobs": 2}
 BASIC = {"_target_": "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"}
 
 
 @pytest.mark.parametrize(
-    "sweeper, typed, subdir, key",
+    "sweeper, typed, key",
     [
-        (BASIC, ["system.gamma=interval(0.5,0.9)"], "x", "system.gamma=interval(0.5,0.9)"),
-        ({**BASIC, "params": {"system.gamma": "interval(0.9,1)"}}, [], "x", "system.gamma="),
-        ({**OPTUNA, "direction": "minimize"}, [], "${hydra.job.num}", "hydra.sweeper.direction="),
-        ({**OPTUNA, "n_jobs": 0}, [], "${hydra.job.num}", "hydra.sweeper.n_jobs=0"),
-        (OPTUNA, [], "${x}", "hydra.sweep.subdir=${x}"),
+        (BASIC, ["system.gamma=interval(0.5,0.9)"], "system.gamma=interval(0.5,0.9)"),
+        ({**BASIC, "params": {"system.gamma": "interval(0.9,1)"}}, [], "system.gamma="),
+        ({"_target_": "a.optuna.Sweeper", "direction": "minimize"}, [], "hydra.sweeper.direction="),
     ],
 )
-def test_a_sweeper_that_cannot_do_it_is_refused(
-    sweeper: Any, typed: list[str], subdir: str, key: str
-) -> None:
+def test_a_sweeper_that_cannot_do_it_is_refused(sweeper: Any, typed: list[str], key: str) -> None:
     with pytest.raises(ConfigError) as refusal:
-        check_sweeper(OmegaConf.create(sweeper), typed, subdir)
+        check_sweeper(OmegaConf.create(sweeper), typed)
     assert_names(str(refusal.value), key)

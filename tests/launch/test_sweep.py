@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from jaxppo.analysis import charts, comparison, runs, sweep
+from jaxppo.analysis import sweep
 
 
 def job(
@@ -68,42 +68,6 @@ def test_table_is_sorted_by_the_absolute_metric_and_failures_come_last(
     assert rows[4]["status"] == "ended early"
     assert "system.gamma" in capsys.readouterr().out
     assert (swept / "sweep.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_without_a_console_nothing_is_printed_and_without_jobs_nothing_written(
-    swept: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sweep.report(swept, console=False)
-    empty = tmp_path_factory.mktemp("empty")
-    sweep.report(empty, console=True)
-    assert capsys.readouterr().out == ""
-    assert list(empty.iterdir()) == []
-
-
-def test_picture_has_a_panel_for_each_environment_and_a_line_for_each_setting(
-    swept: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done = {"status": "finished", "absolute_metric": -80.0, "best_episode_return": -80.0}
-    for number, gamma in (("20", 0.9), ("21", 0.99)):
-        job(swept / number, ["env=acrobot", f"system.gamma={gamma}"], done, [-90.0, -80.0])
-        config = OmegaConf.load(swept / number / "config.yaml")
-        config.env.name = "Acrobot"
-        OmegaConf.save(config, swept / number / "config.yaml")
-    seen: list[Any] = []
-    monkeypatch.setattr(charts, "_draw_lines", lambda axes, lines, _: seen.append(lines))
-    sweep.report(swept, console=False)
-    tasks = comparison.compare(runs.find([str(swept)])[0], {}).tasks
-    panels = {
-        task: {line.label: (line.x, line.y) for line in lines}
-        for task, lines in zip(tasks, seen, strict=True)
-    }
-    assert panels == {
-        "Acrobot": {f"system.gamma={g}": ([100, 200], [-90.0, -80.0]) for g in (0.9, 0.99)},
-        "Pole": {
-            "system.gamma=0.9": ([100, 200], [4.5, 6.0]),  # of 1 and 8, the best member's
-            "system.gamma=0.99": ([100, 200], [2.5, 9.0]),
-        },
-    }
 
 
 def test_a_job_whose_summary_is_damaged_old_or_missing_did_not_finish(swept: Path) -> None:

@@ -38,7 +38,9 @@ def test_wheel_holds_all_files_and_its_commands_start(wheel: Path, tmp_path: Pat
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
         archive.extractall(tmp_path / "installed")
     ours = [*(ROOT / "jaxppo").rglob("*"), *(ROOT / "hydra_plugins").rglob("*")]
-    wanted = {str(file.relative_to(ROOT)) for file in ours if file.suffix in (".py", ".typed")}
+    wanted = {
+        str(file.relative_to(ROOT)) for file in ours if file.suffix in (".py", ".pyi", ".typed")
+    }
     files = (ROOT / "configs").rglob("*.yaml")
     assert names == wanted | {f"jaxppo/{file.relative_to(ROOT)}" for file in files}
     (tmp_path / "empty").mkdir()

@@ -4,7 +4,6 @@
 
 from typing import Any, Literal, TypedDict
 
-
 class Keywords(TypedDict, total=False):
     """Settings as keywords, each with what it means."""
 
