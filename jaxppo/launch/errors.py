@@ -80,6 +80,11 @@ def explain(error: Exception) -> str | None:
         typed = getattr(error, "override", None)  # the text that Hydra could not parse
         missing = str(getattr(error.__cause__, "full_key", None) or "")  # may be inside a value
         return _translate(f"parsing override '{typed}'\n{error}" if typed else str(error), missing)
+    # OmegaConf's error for a key inside a list
+    if match := re.match(r"invalid literal for int\(\) with base 10: '(\w+)'", str(error)):
+        for typed in (argument for argument in sys.argv[1:] if f".{match[1]}=" in argument):
+            key = typed.partition("=")[0].rpartition(".")[0].lstrip("+")
+            return f"{typed}: {key} is a list; give all of it, such as {key}=[one,two]"
     if isinstance(error, OSError):
         return _explain_os(error)
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):

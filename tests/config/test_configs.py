@@ -246,7 +246,7 @@ def test_every_setting_has_help_and_a_good_default() -> None:
         assert field.metadata["help"], key
         assert set(field.metadata) <= {
             *("help", "low", "high", "above", "infinite", "choices", "importable", "rate", "tune"),
-            *("steps", "drawn"),
+            *("steps", "drawn", "needs"),
             *("traced", "follows", "coupled", "switch"),
         }
         default = getattr(cls(), name)

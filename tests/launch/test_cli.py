@@ -713,3 +713,45 @@ def test_jobs_of_a_sweep_have_directories_of_their_own(
     assert outcome.err.startswith("hydra.sweep.subdir=${hydra.job.num}")
     assert [job.name for job in (cwd / "sweep" / "1").iterdir()] == ["metrics.jsonl"]
     assert len(programs) == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "how, words", [("env=cartpol >&-", "env=cartpol"), ("--help > /dev/full", "standard output")]
+)
+def test_an_output_that_is_closed_or_full_is_no_traceback(
+    cwd: Path, shell: dict[str, str], how: str, words: str
+) -> None:
+    line = f"{sys.executable} -m jaxppo.ff_ppo {shlex.join(CARTPOLE)} {how}"
+    done = subprocess.run(line, shell=True, cwd=cwd, env=shell, capture_output=True, text=True)
+    assert done.returncode != 0
+    (said,) = done.stderr.splitlines()
+    assert words in said
+
+
+@pytest.mark.parametrize(
+    "typed, key, value",
+    [
+        ("arch.total_timesteps=1_000_000", "arch.total_timesteps", 1_000_000),
+        ("arch.total_timesteps=3e9", "arch.total_timesteps", 3_000_000_000),
+        ("arch.compile_cache=null", "arch.compile_cache", None),
+        ("system.max_grad_norm=.inf", "system.max_grad_norm", float("inf")),
+        ("env=catch +env.kwargs.rows=6", "env.kwargs", {"rows": 6}),
+        ("env=catch env.kwargs={rows:6}", "env.kwargs", {"rows": 6}),
+        ("env=cartpole env.params.gravity=20", "env.params", {"gravity": 20}),
+        (
+            "population.hyperparameters={gamma:[0.9,0.99]}",
+            "population.hyperparameters",
+            {"gamma": [0.9, 0.99]},
+        ),
+        ("system.algorithm=reinforce.Reinforce +system.policy_lr=0.1", "system.policy_lr", 0.1),
+        ("network=mlp_shared", "network.actor_torso", None),
+        ("env.extras=[last_reward,step]", "env.extras", ["last_reward", "step"]),
+        ("system.clip_eps_high=null", "system.clip_eps_high", None),
+    ],
+)
+def test_setting_is_taken(typed: str, key: str, value: Any) -> None:
+    group, name = key.split(".")
+    taken = getattr(getattr(compose("ff_ppo", typed.split()), group), name)
+    assert taken == value
+    assert type(taken) is type(value)

@@ -235,6 +235,7 @@ LAUNCHED = {  # one of each kind as a command, with what only commands know
     "--gamma 0.9": "--gamma",
     "hydra.rundir=out": "hydra.rundir",
     "hydra.run.dir=null": "hydra.run.dir=null",
+    f"{TORSO}.layer_sizes.x=64": f"{TORSO}.layer_sizes",
     "-m system.gamma=0.9,2": "system.gamma=2.0",
     "-m resume=nowhere": "resume=nowhere",
 }
