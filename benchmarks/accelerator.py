@@ -142,7 +142,7 @@ def facts(timed: Timed) -> dict[str, Any]:
     for key, chip in targets.CHIPS.items():
         if chip.name.split()[-1].lower() in kind:
             steps, precision = timed.steps // timed.updates, platforms.forms().precision
-            text, flops = program.call.as_text(), program.matmul_flops
+            text, flops = program.text, program.matmul_flops
             found |= targets.estimate(key, text, flops, steps, precision)
     return found
 
@@ -159,7 +159,7 @@ def profile(timed: Timed) -> dict[str, Any]:
         seconds = time.perf_counter() - start
         timed.count = count
         file = next(Path(folder).rglob("*.xplane.pb"))
-        phases = profiling.phases(file, timed.program.call.as_text())
+        phases = profiling.phases(file, timed.program.text)
         planes = list(jax.profiler.ProfileData.from_file(str(file)).planes)
     on_device = [plane for plane in planes if plane.name.startswith("/device:")] or planes
     kernels: Counter[str] = Counter()

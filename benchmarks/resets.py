@@ -4,8 +4,7 @@
     python -m benchmarks.resets navix/empty          # one
 
 Needs the libraries of the rows (`make adapters` installs them in .venv-adapters). All ways of a row
-are timed in turn, a block each. Prints steps per second, ratios to the first way, and how many
-episodes of an update began with a start that was used before. Writes
+are timed in turn, a block each. Prints steps per second and ratios to the first way. Writes
 benchmarks/results/resets.json (ignored by git).
 """
 

@@ -75,7 +75,7 @@ def compose(
     for each in overrides:
         if each.lstrip("+~").startswith("hydra"):
             raise ConfigError(f"{each}: is for the command line; jaxppo.train takes run_dir=DIR")
-    with _one_line(), _composing:
+    with _one_line(overrides), _composing:
         return compose_run(command, overrides)
 
 
@@ -109,15 +109,15 @@ def _composed(
 
 
 @contextlib.contextmanager
-def _one_line() -> Iterator[None]:
+def _one_line(overrides: Sequence[str] = ()) -> Iterator[None]:
     """Raise a user's mistakes as one-line `ConfigError`s, also an unsupported mode of JAX."""
     check_jax()
     try:
         yield
-    except (ConfigError, TrainingError, CheckpointError):
+    except (ConfigError, TrainingError, CheckpointError, _Raised):
         raise
     except Exception as error:
-        line = explain(error)
+        line = explain(error, overrides)
         if line is None:
             raise
         raise ConfigError(" ".join(line.split())) from error
@@ -155,13 +155,18 @@ def train(
     members fail); its `result` has what was reached.
     """
     devices.prepare()
+    if on_block is not None and not callable(on_block):
+        raise ConfigError(f"on_block={on_block}: must be a function of a Block")
     if resume is not None:
         if isinstance(config, Config):
             raise ConfigError(
                 f"resume={resume}: goes on with the settings of that run; give changes as a list "
                 "or a dict"
             )
-        config = [*_as_overrides(config), as_override("resume", str(resume))]
+        typed = _as_overrides(config)
+        if any(each.lstrip("+").startswith("resume=") for each in typed):
+            raise ConfigError(f"resume={resume}: is in the settings too; give it once")
+        config = [*typed, as_override("resume", str(resume))]
     found = _composed(command, config, env, network)
     resumes = found.resume is not None
     if resumes and run_dir is not None:
@@ -185,7 +190,8 @@ def train(
 
 def _warn_of_environment(config: Config, system: System) -> None:
     """Warn of problems in a user's environment class, as the command line does; see `glance`."""
-    for finding in glance(config.env) if config.env.target is not None else ():
+    is_own = config.env.target is not None and not is_simulated(system.env)
+    for finding in glance(config.env) if is_own else ():
         words = f"{system.env.name}: {' '.join(finding.split())}"
         warnings.warn(f"{words}; python -m jaxppo.check_env checks more", stacklevel=3)
 

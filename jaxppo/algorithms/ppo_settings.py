@@ -190,12 +190,23 @@ class PPOSettings(PPONumbers, SystemConfig):
         super().check()
         if self.epochs > 1:
             _check_weights(self, f"system.epochs={self.epochs}")
+        if self.adapt_kl_coef and not self.kl_coef:
+            raise ConfigError(
+                "system.adapt_kl_coef=true needs a system.kl_coef above 0, not 0.0, which no "
+                "factor changes; or set it to false"
+            )
         if not self.adapt_learning_rates:
             return
         if scheduled := {"actor_lr", "critic_lr"} & {*self.schedules}:
             raise ConfigError(
                 f"system.schedules.{min(scheduled)}: system.adapt_learning_rates=true sets the "
                 "rates; leave one of them out"
+            )
+        if self.epochs * self.num_minibatches == 1:
+            raise ConfigError(
+                "system.adapt_learning_rates=true: with one gradient step an update "
+                "(system.epochs=1, system.num_minibatches=1) the KL is always measured before "
+                "any change; raise one of them, or set it to false"
             )
         if not self.lr_min <= self.actor_lr <= self.lr_max:
             raise ConfigError(

@@ -24,6 +24,8 @@ def imported(key: str, path: str, what: str, choices: Iterable[str]) -> Any:
     setting takes instead.
     """
     module, _, name = path.rpartition(".")
+    if not module:
+        raise ConfigError(f"{key}={path}: an import path such as my_module.my_name is needed")
     found = getattr(load(key, path, module), name, None)
     if not callable(found):
         others = list(choices)

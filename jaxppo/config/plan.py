@@ -129,8 +129,8 @@ def _sequence_length(config: Config) -> int:
         command = system.algorithm if system.algorithm in ALGORITHMS else "ppo"
         raise ConfigError(
             f"network.{found[0]}: a memory learns nothing from sequences of one step; set "
-            f"system.sequence_length=null for whole rollouts, as jaxppo.rec_{command} does, with "
-            f"more than {of}, or do without: network=mlp"
+            f"system.sequence_length=null for whole rollouts, as jaxppo.rec_{command} does"
+            f"{f', with more than {of}' if rollout == 1 else ''}, or do without: network=mlp"
         )
     for key, off in (("burn_in", 0), ("recompute_carries", False)):
         value = getattr(system, key)

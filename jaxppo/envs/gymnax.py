@@ -16,9 +16,9 @@ from jaxppo.envs.episodes import ended, part, renew
 from jaxppo.envs.forms import bound_of, integers, line, returned
 from jaxppo.envs.later import imported_later
 from jaxppo.envs.ranges import Range, ranges
-from jaxppo.envs.told import chosen
+from jaxppo.envs.told import UntoldError, chosen
 from jaxppo.kernels import random_bits
-from jaxppo.types import Box, Discrete, PyTree, RunProgress, TimeStep, is_space
+from jaxppo.types import Box, Discrete, PyTree, RunProgress, TimeStep, is_space, zeros
 
 with imported_later(  # gymnax's drawing libraries, which take 1.2 of 1.3 seconds to import
     *("seaborn", "matplotlib", "matplotlib.pyplot", "matplotlib.animation", "matplotlib.colors")
@@ -69,6 +69,10 @@ class GymnaxEnvironment:
         self.observation_space = space_of(observations, example)
         self.action_space = space_of(actions)
         limit = getattr(params, "max_steps_in_episode", None)
+        if limit is not None and (limit < 1 or limit != int(limit)):
+            raise ConfigError(
+                f"env.params.max_steps_in_episode={limit}: must be an integer, at least 1"
+            )
         self.time_limit = None if limit is None else int(limit)
 
     @property
@@ -175,6 +179,24 @@ class Randomized(GymnaxEnvironment):
             )
         self._ranges = ranges
         self._moves = any(each.moves for each in ranges.values())
+        for varying, bounds in ranges.items():
+            self._ranges = {varying: bounds}
+            self._try(varying)
+        self._ranges = ranges
+
+    def _try(self, name: str) -> None:
+        """Raise `ConfigError` if the program needs to know this parameter, which alone varies."""
+        keys = jax.random.split(jax.random.key(0))
+        try:
+            state, _ = jax.eval_shape(self.reset, keys)
+            jax.eval_shape(self.step, keys, state, zeros(self.action_space, keys.shape))
+        except UntoldError:
+            raise
+        except Exception as error:  # an environment may raise anything while it is traced
+            raise ConfigError(
+                f"env.randomize.{name}: {self.name} does not run with a {name} that varies "
+                f"({line(error)}); set env.params.{name} to a number"
+            ) from error
 
     def reset(self, key: jax.Array) -> tuple[RandomizedState, PyTree]:
         """Map `[B]` keys to (state `[B, ...]`, observation `[B, O...]`), `begins` in the run."""

@@ -23,6 +23,10 @@ def make(config: EnvConfig) -> Environment:
     target = config.target or ""
     made_by = imported("env.target", target, "class", ("null",))
     made = made_by(**config.kwargs)
+    if isinstance(made, tuple) and len(made) not in (1, 2):
+        raise ConfigError(
+            f"env={line(made)}: a tuple holds an environment and its parameters; give two"
+        )
     env, *given = made if isinstance(made, tuple) else (made,)
     name = type(env).__name__ if is_given(target) else target
     if given or hasattr(env, "default_params"):
@@ -57,8 +61,8 @@ def make(config: EnvConfig) -> Environment:
 
         wrappers = list(config.wrappers)
         if makes:
-            made = None if is_given(target) else target
-            return simulated(made, partial(from_callable, env, {}, wrappers), config)
+            path = None if is_given(target) else target
+            return simulated(path, partial(from_callable, env, {}, wrappers), config)
         if is_given(target):
             raise ConfigError(
                 "env: is one environment, and a run needs several; give a function that makes one, "

@@ -50,7 +50,10 @@ def _names(library: str, files: dict[tuple[str, str], list[str]]) -> str:
     known = f"; tuned settings: {', '.join(settings)}" if settings else ""
     if not is_installed(library):
         return f"{library}: not installed: {installing(library)}{known}"
-    names = _registered(library)
+    try:
+        names = _quietly(lambda: registered(library))
+    except ConfigError as error:
+        return str(error)
     few = names if len(names) <= _MAX_NAMES else [*names[:10], "..."]
     return f"{library}, {len(names):,} environments: {', '.join(few)}{known}"
 
@@ -74,7 +77,8 @@ def _show_found(word: str, files: dict[tuple[str, str], list[str]]) -> None:
         names = {name.lower(): name for _, name in known}
         near = [names[name] for name in difflib.get_close_matches(word, list(names), 3, 0.0)]
         raise ConfigError(
-            f"{word}: no environment has this in its name; the nearest: {', '.join(near)}; {unseen}"
+            f"{word}: no environment has this in its name; the nearest: {', '.join(near)}"
+            + (f"; {unseen}" if unseen else "")
         )
     print_table(f"environments with {word}", [_row(*key, files) for key in found[:MAX_BUILT]])
     if len(found) > MAX_BUILT:

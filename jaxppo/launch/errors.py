@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import jax
@@ -72,17 +72,24 @@ def _close_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def explain(error: Exception) -> str | None:
-    """Explain a user's mistake in one line; None if the error is not the user's."""
+def explain(error: Exception, arguments: Sequence[str] | None = None) -> str | None:
+    """Explain a user's mistake in one line; None if the error is not the user's.
+
+    `arguments` are the settings that were given; None: those of the command line.
+    """
+    given = sys.argv[1:] if arguments is None else arguments
     if isinstance(error, ConfigError | TrainingError | CheckpointError | SimulatorError):
         return str(error)
     if isinstance(error, HydraException | OmegaConfBaseException):
         typed = getattr(error, "override", None)  # the text that Hydra could not parse
         missing = str(getattr(error.__cause__, "full_key", None) or "")  # may be inside a value
         return _translate(f"parsing override '{typed}'\n{error}" if typed else str(error), missing)
+    if isinstance(error, ValueError) and "Config group override" in str(error):
+        typed = " ".join(arg for arg in given if re.match(r"[+~]*(\w*|\w+/[\w/@.]+)=", arg))
+        return f"{typed}: a group takes the name of one of its files; see --help"
     # OmegaConf's error for a key inside a list
     if match := re.match(r"invalid literal for int\(\) with base 10: '(\w+)'", str(error)):
-        for typed in (argument for argument in sys.argv[1:] if f".{match[1]}=" in argument):
+        for typed in (argument for argument in given if f".{match[1]}=" in argument):
             key = typed.partition("=")[0].rpartition(".")[0].lstrip("+")
             return f"{typed}: {key} is a list; give all of it, such as {key}=[one,two]"
     if isinstance(error, OSError):
@@ -112,7 +119,9 @@ def _explain_os(error: OSError) -> str | None:
     """Explain an error of the file system in one line."""
     name = error.filename
     if name is None:
-        if isinstance(error, FileNotFoundError):
+        try:
+            os.getcwd()
+        except FileNotFoundError:
             return "the working directory does not exist any more; change to another"
         if error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF):
             return None
@@ -178,7 +187,7 @@ def _translate(message: str, missing: str = "") -> str:
     ):
         group, choice, rest = match.groups()
         names = rest.partition("Config search path")[0].split()
-        every = choices(group)  # also those in folders, such as brax/ant
+        every = choices(group) or names  # also those in folders, such as brax/ant
         near = (of_gymnasium(choice) if group == "env" else None) or next(
             (f"{group}={name}" for name in every if name.endswith(f"/{choice}")),
             f"{group}={difflib.get_close_matches(choice, every, 1, 0.0)[0]}",

@@ -131,8 +131,9 @@ def groups(configs: Sequence[Config]) -> list[list[int]]:
 
     for number, config in enumerate(configs):
         key = program_key(config)
-        found = [numbers for other, numbers in groups if share(other, key)]
-        if found and config.population.size is None:  # each population has its own program
+        alone = config.population.size is not None  # each population has its own program
+        found = [] if alone else [numbers for other, numbers in groups if share(other, key)]
+        if found:
             found[0].append(number)
         else:
             groups.append((key, [number]))
@@ -164,8 +165,15 @@ def check_sweeper(sweeper: DictConfig, overrides: list[str]) -> None:
                     f"{key}={typed}: an interval needs a sweeper that draws from it; add "
                     "hydra/sweeper=optuna, or name the values, such as 1,2"
                 )
-    direction = getattr(sweeper.get("direction"), "name", sweeper.get("direction"))
-    if "optuna" in kind and direction != "maximize":
+    if "optuna" not in kind:
+        return
+    for name in ("n_trials", "n_jobs"):
+        if not isinstance(sweeper[name], int) or sweeper[name] < 1:
+            raise ConfigError(
+                f"hydra.sweeper.{name}={sweeper[name]}: must be an integer, at least 1"
+            )
+    direction = getattr(sweeper.direction, "name", sweeper.direction)
+    if direction != "maximize":
         raise ConfigError(
             f"hydra.sweeper.direction={direction}: would look for the lowest return; set it to "
             "maximize"

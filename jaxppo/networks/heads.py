@@ -252,9 +252,10 @@ def _check_space(head: str, kind: type, space: Any, bounded: bool = False) -> No
     takes += " with finite bounds" if bounded else ""
     fits = isinstance(space, kind) and (kind is not Box or _is_float(space))
     if not fits or (bounded and not is_bounded(space)):
+        way_out = "normal" if fits else "auto, whose setting continuous chooses those of floats"
         raise ValueError(
-            f"{head} takes {takes}, not {describe(space)}; use network/actor_head=auto, whose "
-            "setting continuous chooses the heads of continuous parts"
+            f"{head} takes {takes}, not {type(space).__name__} ({describe(space)}); use "
+            f"network/actor_head={way_out}"
         )
 
 

@@ -144,5 +144,6 @@ def check_discrete(action_space: Any) -> None:
         return
     raise ValueError(
         "a Q-network takes Discrete or MultiDiscrete actions, not "
-        f"{describe(action_space)}; jaxppo.ff_ppo and jaxppo.rec_ppo take any actions"
+        f"{type(action_space).__name__} ({describe(action_space)}); jaxppo.ff_ppo and "
+        "jaxppo.rec_ppo take any actions"
     )

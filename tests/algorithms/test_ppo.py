@@ -163,6 +163,21 @@ def test_the_penalty_is_the_kl_from_the_acting_policy() -> None:
     np.testing.assert_allclose(losses.ratio_max, ratio.max(), rtol=1e-4)
 
 
+@pytest.mark.parametrize("name, value", [("kl_coef", 50.0), ("dpo_alpha", 0.1)])
+def test_numbers_of_the_other_objectives_are_data_too(name: str, value: float) -> None:
+    """Another number changes the loss, and compiles nothing."""
+    phases, state = of_system(objective="penalty" if name == "kl_coef" else "dpo")
+    old = categorical(jnp.asarray(np.random.default_rng(0).normal(size=(1, 64, 2)), jnp.float32))
+    batch = with_steps(random_batch(64), distribution=old)
+    params, losses, programs = state.agent.policy.params, [], []
+    for number in (2.0, value):
+        agent = given(state, **{name: number}).agent
+        losses.append(float(phases.loss(agent, params, batch)[1].actor_loss))
+        programs.append(phases.loss._cache_size())
+    assert losses[0] != losses[1]
+    assert programs[0] == programs[1]
+
+
 def kl_of_mine(agent: Any, steps: Steps, distribution: Any, log_prob: jax.Array) -> jax.Array:
     return steps.distribution.kl_divergence(distribution)
 

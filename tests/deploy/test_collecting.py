@@ -45,7 +45,7 @@ def test_a_learner_of_ones_own_gets_the_rollouts_of_training(kind: str) -> None:
     latest = trained.policy_of(trained.seeds[0], "latest").policy
     for name in ("params", "obs_statistics"):
         jax.tree.map(
-            lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6),
+            lambda x, y: np.testing.assert_allclose(x, y, rtol=3e-6),  # other compiler options
             getattr(policy, name),
             getattr(latest, name),
         )

@@ -72,7 +72,8 @@ with one_line():
                 loop.run(config, run_dir)
             except Killed:
                 Progress.left = left
-                print(*(path.name for path in (run_dir / "checkpoints").iterdir()))
+                if not int(number):  # which has written them
+                    print(*(path.name for path in (run_dir / "checkpoints").iterdir()))
         loop.run(config, run_dir, resume=True)
     processes.leave()
 """

@@ -129,7 +129,6 @@ import json
 from pathlib import Path
 
 import jax
-import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load
 
 HERE = Path(__file__).parent

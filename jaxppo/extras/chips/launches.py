@@ -72,9 +72,8 @@ class Instruction:
     operands: tuple[str, ...]  # their names
     called: tuple[str, ...]  # computations: the body of a loop, the branches
     condition: str  # of a loop: the computation that ends it
-    number: (
-        int | None
-    )  # the length of a loop, if the compiler states it; a constant's value; a parameter's index
+    # The length of a loop, if the compiler states it; a constant's value; a parameter's index
+    number: int | None
     is_less: bool  # whether it is a comparison by "less than"
     name: str  # op_name metadata: JAX's name stack, such as jit(f)/collect/while
 

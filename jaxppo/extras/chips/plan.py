@@ -66,7 +66,7 @@ def plan(arguments: Sequence[str]) -> None:
         check_memory(layout, config, train, programs.evaluate, *beginning)
         if settings.target is not None:
             found = targets.estimate(
-                settings.target, train.call.as_text(), train.matmul_flops, steps, precision(config)
+                settings.target, train.text, train.matmul_flops, steps, precision(config)
             )
             print_lines(*lines(found))
         programs.close()

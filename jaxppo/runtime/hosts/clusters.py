@@ -52,13 +52,19 @@ def find(distributed: Mapping[str, Any] | None, env: Mapping[str, str]) -> Argum
 
 def _given(distributed: Mapping[str, Any]) -> Arguments:
     """Return what `arch.distributed` holds; `ConfigError` if that is wrong."""
-    given = {key: value for key, value in distributed.items() if value is not None}
-    for key, value in given.items():
-        if key not in KEYS or not re.fullmatch(KEYS[key], str(value)):
+    for key, value in distributed.items():
+        text = "0" if value is None and key in KEYS else str(value)
+        port = text.rpartition(":")[2] if key == "coordinator" and value is not None else "1"
+        if (
+            key not in KEYS
+            or (value is not None and not re.fullmatch(KEYS[key], text))
+            or not 0 < int(port) < 2**16
+        ):
             raise ConfigError(
                 f"arch.distributed.{key}={value}: not one of coordinator=HOST:PORT (of the first "
-                "process), num_processes=N and process_id=I"
+                "process, with a port from 1 to 65535), num_processes=N and process_id=I"
             )
+    given = {key: value for key, value in distributed.items() if value is not None}
     return {
         _NAMES.get(key, key): value if key == "coordinator" else int(value)
         for key, value in given.items()

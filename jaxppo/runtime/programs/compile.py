@@ -36,10 +36,15 @@ COMPILERS: dict[str, dict[str, bool | int]] = {
 class Program:
     """A compiled program and its cost, on each device."""
 
-    call: Any  # a `jax.stages.Compiled`
+    call: Any  # a `jax.stages.Compiled`, or a `functools.partial` of one
     seconds: float  # tracing, lowering and compiling (or reading the cache)
     peak_bytes: int | None  # arguments, outputs and temporaries; None: unknown
     matmul_flops: int | None  # of matrix products and convolutions; None: unknown
+
+    @property
+    def text(self) -> str:
+        """Return the compiled HLO as text."""
+        return str(getattr(self.call, "func", self.call).as_text())
 
 
 def compile_program(

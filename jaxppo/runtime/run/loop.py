@@ -151,10 +151,9 @@ def _open(
     saver.open(threads)
     if resumed is None or restored is None:
         return run, None
-    lines = [*resumed.lines, *resuming.differences(resumed, layout, config)]
+    lines = [*resumed.lines, *resuming.differences(resumed, layout)]
     path = resumed.found[0].path
-    other = resuming.has_other_env(resumed.facts.config, config)
-    changed = {"new_environment": True} if other else {}
+    changed = {"new_environment": True} if resumed.has_other_env else {}
     events.write_to_all("resume", path=str(path), steps=resumed.steps, lines=lines, **changed)
     return run, (resumed, restored)
 

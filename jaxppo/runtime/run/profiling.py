@@ -53,7 +53,7 @@ def profile(
     if not processes.is_first():
         return {}
     newest = max(folder.rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime)
-    found = phases(newest, programs.train.call.as_text())
+    found = phases(newest, programs.train.text)
     return {name: seconds / 2 for name, seconds in found.items()}
 
 

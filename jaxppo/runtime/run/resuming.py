@@ -41,6 +41,7 @@ class Resumed:
     facts: RunFacts  # those of the first job, but with the members of all jobs
     positions: list[dict[str, int]]  # of each job: bytes of its metric logs
     lines: list[str]  # messages to the user
+    has_other_env: bool  # whether settings of an environment changed
 
     @property
     def steps(self) -> int:
@@ -102,11 +103,11 @@ def _read_facts(
     """
     each = [RunFacts.of(checkpoint) for checkpoint in found]
     planned = plan_members(jobs[0].config, len(members)).updates_per_block
-    numbers = set(selection.numbers)
+    numbers = list(selection.numbers)
     for job, stored, facts in zip(jobs, found, each, strict=True):
         for line in _misfits(job.config, stored.path, facts, planned):
             raise ConfigError(line)
-        if set(facts.numbers) != numbers:
+        if {*facts.numbers} != {*numbers}:
             raise ConfigError(
                 f"{stored.path}: its members differ in {', '.join(facts.numbers) or 'nothing'}, "
                 f"and the settings say {', '.join(numbers) or 'nothing'}"
@@ -118,18 +119,22 @@ def _read_facts(
                 "there: 'resume_allow=[log]'"
             )
         lines = [*lines, *(f"{line}; the log has a gap" for line in gaps)]
+    other_envs = [
+        has_other_env(facts.config, job.config) for job, facts in zip(jobs, each, strict=True)
+    ]
     starts = [own.start for own in members.jobs]
     together = dataclasses.replace(
         each[0],
         slots=[start + i for start, facts in zip(starts, each, strict=True) for i in facts.slots],
         members=[
-            {**member, "best": {}} if has_other_env(facts.config, job.config) else member
-            for job, facts in zip(jobs, each, strict=True)
+            {**member, "best": {}} if is_other else member
+            for is_other, facts in zip(other_envs, each, strict=True)
             for member in facts.members
         ],
         numbers={name: [x for facts in each for x in facts.numbers[name]] for name in numbers},
     )
-    return Resumed(found, together, [facts.positions for facts in each], lines)
+    positions = [facts.positions for facts in each]
+    return Resumed(found, together, positions, lines, any(other_envs))
 
 
 def _misfits(
@@ -207,7 +212,7 @@ def _is_same(value: Any, before: Any) -> bool:
     return bool(value == before) or (is_given(value) and is_given(before))
 
 
-def differences(resumed: Resumed, layout: Layout, config: Config) -> list[str]:
+def differences(resumed: Resumed, layout: Layout) -> list[str]:
     """Return lines about what changed since the checkpoint was written."""
     facts, lines = resumed.facts, []
     if facts.shards != layout.shards:
@@ -219,7 +224,7 @@ def differences(resumed: Resumed, layout: Layout, config: Config) -> list[str]:
         )
     if is_simulated(layout.system.env):
         lines.append("simulators have no state that is stored: their episodes start anew")
-    elif has_other_env(facts.config, config):
+    elif resumed.has_other_env:
         lines.append("the environment has other settings: its episodes start anew")
     now, before = layout.plan.members_per_device, facts.members_per_device
     if now != before:
@@ -264,7 +269,7 @@ def read_state(resumed: Resumed, layout: Layout, members: Members) -> State:
     numbers = checkpoint.flatten(build.stacked_hyperparameters(configs, plan))
     absent = {f"[0].agent.hyperparameters{name}": np.asarray(x) for name, x in numbers.items()}
     learner, *others = jax.eval_shape(begin)
-    if has_other_env(resumed.facts.config, members[0].config):  # both of the first job
+    if resumed.has_other_env:
         learner = dataclasses.replace(learner, acting=None)
     if not resumed.facts.updates:
         zero = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), (None, None, *others[1:]))

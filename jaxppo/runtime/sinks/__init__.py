@@ -99,16 +99,16 @@ def missing(run_dir: Path, positions: Mapping[str, int]) -> list[str]:
 
 def whole_lines(file: Path, size: int) -> bytes:
     """Return the first `size` bytes of a metric log, up to the first damaged line."""
-    found = b""
-    for line in (file.read_bytes()[:size] if file.is_file() else b"").splitlines(keepends=True):
+    end, content = 0, file.read_bytes()[:size] if file.is_file() else b""
+    for line in content.splitlines(keepends=True):
         try:
             is_event = line.endswith(b"\n") and "event" in dict(json.loads(line))
         except (ValueError, TypeError, RecursionError):
             is_event = False
         if not is_event:
             break
-        found += line
-    return found
+        end += len(line)
+    return content[:end]
 
 
 def past_events(run_dir: Path, position: int | None) -> tuple[list[Event], int | None]:

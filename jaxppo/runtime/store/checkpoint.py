@@ -104,6 +104,11 @@ class Writer:
         compares: Callable[[dict[str, Any]], bool] = lambda _: True,
     ) -> None:
         self.folder = run_dir / FOLDER
+        if "\\" in str(self.folder.absolute()):  # tensorstore would write to other directories
+            raise CheckpointError(
+                f"{self.folder}: checkpoints cannot be below a name with a backslash; choose "
+                "another directory, or set checkpoint.enabled=false"
+            )
         self._threads = threads
         self._keep = keep
         self._milestones = milestones
@@ -223,6 +228,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
         text = (path / MANIFEST).read_text("utf-8")
         if not is_sealed(text):
             raise ValueError("it is not as it was written: its SHA-256 differs")
+    except FileNotFoundError as error:
+        missing = f"{path}: has no {MANIFEST}; it was not written completely"
+        raise CheckpointError(missing) from error
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: {MANIFEST} cannot be read ({_brief(error)})") from error
     manifest: dict[str, Any] = json.loads(text)
