@@ -168,11 +168,10 @@ def check_sweeper(sweeper: DictConfig, overrides: list[str]) -> None:
     if "optuna" not in kind:
         return
     for name in ("n_trials", "n_jobs"):
-        if not isinstance(sweeper[name], int) or sweeper[name] < 1:
-            raise ConfigError(
-                f"hydra.sweeper.{name}={sweeper[name]}: must be an integer, at least 1"
-            )
-    direction = getattr(sweeper.direction, "name", sweeper.direction)
+        number = sweeper.get(name, 1)
+        if not isinstance(number, int) or number < 1:
+            raise ConfigError(f"hydra.sweeper.{name}={number}: must be an integer, at least 1")
+    direction = getattr(sweeper.get("direction"), "name", sweeper.get("direction"))
     if direction != "maximize":
         raise ConfigError(
             f"hydra.sweeper.direction={direction}: would look for the lowest return; set it to "

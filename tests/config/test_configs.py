@@ -524,7 +524,7 @@ def test_an_algorithm_of_ones_own_has_its_settings() -> None:
         ("PPO", "ppo"),
         (None, "ppo, pqn, reppo"),
         ("", "system.algorithm"),
-        (".mine", "Empty module name"),
+        (".mine", "an import path"),
         ("no_such_module.Mine", "no_such_module"),
         ("json.Nothing", "Nothing"),
         ("json.JSONDecoder", "jaxppo.algorithms.algorithm.Algorithm"),
