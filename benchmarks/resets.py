@@ -23,7 +23,7 @@ ROWS = {
     "xminigrid/empty": ([], 64),
     "navix/empty": ([], 64),
     "navix/door_key": ([], 64),
-    "jumanji/maze": ([], 64),
+    "jumanji/maze": ([], 512),
 }
 WAYS = {
     "each": ["env.resets=each"],

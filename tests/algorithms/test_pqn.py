@@ -25,7 +25,9 @@ from jaxppo.algorithms import acting
 from jaxppo.algorithms.optimizers import optimizer, scale_by_radam
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
+from jaxppo.deploy.export import Export
 from jaxppo.deploy.policy import load
+from jaxppo.export import export
 from jaxppo.launch.composing import compose
 from jaxppo.launch.sweeping import groups
 from jaxppo.networks import q_heads
@@ -657,3 +659,35 @@ def test_cartpole_is_learnt_by_the_command(shell: dict[str, str], tmp_path: Path
     subprocess.run([*module, *settings], env=shell, check=True, capture_output=True)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["absolute_metric"] > 450.0  # of 500; a random policy has 22
+
+
+@pytest.mark.long
+def test_policy_is_loaded_evaluated_and_exported(whole: Path) -> None:
+    (absolute,) = events_of(whole, "absolute")
+    returns = load(whole).evaluate(40).returns
+    assert np.mean(returns) == pytest.approx(absolute["episode_return"])
+    export(Export(run=str(whole), platforms=["cpu"]))
+    assert (whole / "export" / "greedy.stablehlo").exists()
+
+
+@pytest.mark.long
+def test_double_distributions_are_those_of_each_alone() -> None:
+    """Their losses are the mean of two single heads' whose successors are the other's."""
+    rng, one, taken = np.random.default_rng(3), jnp.ones((1, 1)), jnp.ones((1, 1, 1), jnp.int32)
+    before, after = (
+        jnp.asarray(rng.normal(size=(1, 1, 1, A, K, 2)), jnp.float32) for _ in range(2)
+    )
+    step = (0.3 * one, 0.9 * one)
+    make = partial(QuantileQ, huber_delta=1.0)
+    both, successor = (DoubleQ(pair=make(quantiles=x)) for x in (before, after))
+    value = successor.greedy_value(jnp.ones((1, 1, 1, A), bool))
+    assert value.shape == (1, 1, K, 2)
+    target = both.lambda_returns(*step, value, one < 0, jnp.float32(0.0))
+    losses = []
+    for i in range(2):
+        own, other = (make(quantiles=after[..., j]) for j in (i, 1 - i))
+        chosen = greedy_actions(own.mean(), jnp.ones((1, 1, 1, A), bool))
+        single, wanted = make(quantiles=before[..., i]), other.select(chosen).state_value()
+        wanted = single.lambda_returns(*step, wanted, one < 0, jnp.float32(0.0))
+        losses.append(single.select(taken).loss(wanted))
+    np.testing.assert_allclose(both.select(taken).loss(target), sum(losses) / 2, rtol=1e-5)

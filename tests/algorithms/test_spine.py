@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import alone, build, small_config
+from conftest import NETWORK, alone, build, small_config
 from phases import (
     add_targets,
     collect,
@@ -37,6 +37,7 @@ from jaxppo.runtime.run.events import of_training
 from jaxppo.types import Batch, LearnerState, System
 
 STATISTICS = ("normalize_observations", "normalize_values", "normalize_rewards")
+GRU = {"_target_": "jaxppo.networks.memory.Recurrent", "cell": "gru", "size": 8}
 SYSTEMS: dict[str, dict[str, Any]] = {
     "plain": {},
     "terminating": {"env__params": {"terminates": True}},
@@ -47,6 +48,13 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "detailed": {"logger__details": True, "system": dict.fromkeys(STATISTICS, True)},
     "skipping": {"arch__on_nonfinite": "skip"},
     "watching": {"system": dict.fromkeys(STATISTICS, True), "arch__learn": False},
+    "all": {
+        "network": {**NETWORK, "actor_memory": GRU, "critic_memory": GRU},
+        "system": {
+            **dict.fromkeys(STATISTICS, True),
+            **{"sequence_length": 4, "burn_in": 1, "recompute_carries": True},
+        },
+    },
 }
 
 
@@ -96,8 +104,8 @@ def test_running_episodes_are_counted_once_and_across_rollouts() -> None:
 @pytest.mark.long
 def test_an_update_is_to_collect_and_to_learn() -> None:
     """`learn` is a program of its own, which a rollout of NumPy arrays from elsewhere suits."""
-    phases, collected, rollout, keys = begun("statistics")
-    state = system_of("statistics")[1]
+    phases, collected, rollout, keys = begun("all")
+    state = system_of("all")[1]
     updated, metrics = phases.update(state)
     learner = compiled(dataclasses.replace(phases.system, env=None))  # there is nothing to step
     agent, learnt = learner.learn(state.agent, rollout, keys)

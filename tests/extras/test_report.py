@@ -4,6 +4,7 @@ import csv
 import html
 import itertools
 import json
+import os
 import re
 import shutil
 import sys
@@ -21,6 +22,7 @@ from jaxppo.extras import report as page_report
 from jaxppo.extras.report import Reporting, cautions
 from jaxppo.extras.report import report as write_page
 from jaxppo.runtime.run.events import aggregate
+from jaxppo.runtime.store.checkpoint import MANIFEST
 
 BASE: dict[str, Any] = {
     "arch": {"seed": 1, "num_seeds": 1, "total_timesteps": 300, "compile_cache": None},
@@ -521,3 +523,18 @@ def test_unequal_numbers_of_runs_on_tasks_and_seeds_twice_are_said(tmp_path: Pat
     assert not [line for line in cautions(compared(tmp_path)) if "seed 1" in line]
     make(tmp_path / "again", [4.0], 4.0, env__name="Easy-v1", arch__seed=1)
     assert [line for line in cautions(compared(tmp_path)) if "seed 1" in line]
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "config.yaml", ".hydra/hydra.yaml", MANIFEST])
+def test_a_pipe_in_place_of_a_file_is_left_out(tmp_path: Path, name: str) -> None:
+    """Nothing writes to it, so reading it would wait for ever."""
+    make(tmp_path / "one", [1.0], 3.0)
+    file = make(tmp_path / "other", [2.0], "none yet", arch__seed=2) / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.unlink(missing_ok=True)
+    os.mkfifo(file)
+    found, _ = runs.find([str(tmp_path)])
+    assert found[0].score == 3.0
+    assert len(found) in (1, 2)
+    for each in found:
+        runs.composed(each.home)

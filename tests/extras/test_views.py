@@ -492,12 +492,3 @@ def test_a_sink_of_ones_own_is_told_the_progress_until_it_fails() -> None:
     assert ticking.events == [{"steps": 1}, {"steps": 2}]
     assert failed == {"sinks[0]"}
     View("sinks[1]", lambda: Recorder([]), failed).tick(1, 1.0)
-
-
-def test_wandb_draws_histograms(tmp_path: Path, fake_wandb: Any) -> None:
-    (sink,) = sinks.make(LoggerConfig(**OFF, wandb=True), tmp_path)
-    write(sink, NAMED, DETAILED, END)
-    drawn, bounds = fake_wandb[0].rows[0][1]["train/advantage"]
-    np.testing.assert_array_equal(drawn, COUNTS)
-    np.testing.assert_array_equal(bounds, edges())
-    assert "train/advantage_histogram" not in fake_wandb[0].rows[0][1]

@@ -25,6 +25,7 @@ from jaxppo.launch.door import config_dir
 from jaxppo.launch.errors import explain
 from jaxppo.launch.sweeping import check_sweep, check_sweeper
 from jaxppo.runtime.run.jobs import prepare
+from jaxppo.runtime.store import directories
 
 
 def yes(agent: Any, steps: Any, distribution: Any, log_prob: jax.Array) -> jax.Array:
@@ -294,3 +295,19 @@ def test_a_sweeper_that_cannot_do_it_is_refused(sweeper: Any, typed: list[str], 
     with pytest.raises(ConfigError) as refusal:
         check_sweeper(OmegaConf.create(sweeper), typed)
     assert_names(str(refusal.value), key)
+
+
+@pytest.mark.parametrize(
+    "key, check",
+    [
+        ("out", directories.output_folder),
+        ("run_dir", functools.partial(directories.check_run_dir, "run_dir")),
+    ],
+)
+def test_a_directory_that_cannot_be_written_to_is_refused(
+    key: str, check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As root may write anywhere, the system's answer is made up."""
+    monkeypatch.setattr(directories.os, "access", lambda *_: False)
+    with pytest.raises(ConfigError, match=rf"^{key}={tmp_path}: .*written to"):
+        check(tmp_path)

@@ -111,6 +111,7 @@ SHOWN = {"target": "envs.Shown", "metrics": ["time"]}
 UNFIT: list[tuple[dict[str, Any], dict[str, Any], str]] = [  # variant, more of arch, words
     ({"network": OTHER_TORSO}, {}, "in the checkpoint and"),
     ({"system__rollout_length": 16}, {}, r"128 steps per update, and .* 8 x 8 = 64; keep that"),
+    ({}, {"seed": 2}, r"has arch\.seed=42, but the run has arch\.seed=2"),
     ({}, {"num_seeds": 2}, "holds 1 members, and 2 are asked for"),
     ({}, {"num_evaluation": 2}, "arch.num_evaluation=.* keep arch.num_evaluation=4"),
     ({"env": SHOWN}, {"eval_metric": "time"}, "^arch.eval_metric=time: .* arch.eval_metric=null;"),

@@ -889,3 +889,10 @@ def hosts_of_ray() -> list[int]:
             if file.read_text().startswith("ray::_Host"):
                 found.append(int(file.parent.name))
     return found
+
+
+@pytest.mark.long
+def test_a_fault_in_an_evaluation_is_named_too(tmp_path: Path) -> None:
+    make = partial(Failing, "reward", str(tmp_path / "failed"))
+    with pytest.raises(TrainingError, match="at its step 3: returns the reward inf"):
+        train(env=make)

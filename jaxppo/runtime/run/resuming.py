@@ -150,6 +150,12 @@ def _misfits(
             f"{path}: holds {len(facts.members)} members, and {num_members(config)} are asked for; "
             "leave arch.num_seeds and population.size as they were"
         )
+    if arch.get("seed") != config.arch.seed and not {"arch", "arch.seed"} & {*config.resume_allow}:
+        yield (
+            f"{path}: has arch.seed={arch.get('seed')}, but the run has "
+            f"arch.seed={config.arch.seed}; move this checkpoint away, or allow it: "
+            "resume_allow=[arch.seed]"
+        )
     length = facts.config.get("system", {}).get("rollout_length", 0)
     was = arch.get("total_num_envs", 0), length
     now = config.arch.total_num_envs, config.system.rollout_length
