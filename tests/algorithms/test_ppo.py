@@ -139,10 +139,12 @@ def test_loss_is_the_sum_of_its_parts_from_the_oracle(value_clip: float | None) 
 
 
 @pytest.mark.long
-def test_the_penalty_is_the_kl_from_the_acting_policy() -> None:
-    """Against the definitions in float64; other objectives have theirs in test_losses."""
-    phases, state = of_system(objective="penalty")
-    state = given(state, kl_coef=0.7)
+@pytest.mark.parametrize("objective", ["penalty", "dpo", "reinforce"])
+def test_actors_loss_is_the_objectives(objective: str) -> None:
+    """Against the definitions in float64; the clipped one has its test above."""
+    phases, state = of_system(objective=objective, epochs=1 if objective == "reinforce" else 2)
+    if objective == "penalty":
+        state = given(state, kl_coef=0.7)
     batch = random_batch(64)
     steps = batch.steps
     _, output = phases.unroll(state.agent.policy, (), steps.obs, steps.reset)
@@ -150,14 +152,26 @@ def test_the_penalty_is_the_kl_from_the_acting_policy() -> None:
     old = categorical(policy.logits + jnp.asarray([0.5, -0.5]))
     batch = with_steps(batch, distribution=old, log_prob=old.log_prob(steps.action))
     _, losses = phases.loss(state.agent, state.agent.policy.params, batch)
+
     new, before = (
         x - np.log(np.exp(x).sum(-1, keepdims=True))
         for x in (np.asarray(d.logits, np.float64)[0] for d in (policy, old))
     )
     taken = np.arange(64), np.asarray(steps.action)[0]
     ratio = np.exp(new[taken] - before[taken])
+    advantage = np.asarray(steps.advantage, np.float64)[0]
     kl = (np.exp(before) * (before - new)).sum(-1)
-    expected = -ratio * np.asarray(steps.advantage, np.float64)[0] + 0.7 * kl
+    gain, log_gain = (ratio - 1) * advantage, np.log(ratio) * advantage
+    drift = np.where(
+        advantage >= 0,
+        np.maximum(gain - 2.0 * np.tanh(gain / 2.0), 0),
+        np.maximum(log_gain - 0.6 * np.tanh(log_gain / 0.6), 0),
+    )
+    expected = {
+        "penalty": -ratio * advantage + 0.7 * kl,
+        "dpo": drift - ratio * advantage,
+        "reinforce": -new[taken] * advantage,
+    }[objective]
     np.testing.assert_allclose(losses.actor_loss, expected.mean(), rtol=1e-4)
     np.testing.assert_allclose(losses.ratio_min, ratio.min(), rtol=1e-4)
     np.testing.assert_allclose(losses.ratio_max, ratio.max(), rtol=1e-4)
@@ -210,6 +224,21 @@ def test_an_objectives_own_numbers_are_checked(
     monkeypatch.setattr(with_numbers, "hyperparameters", {name: field}, raising=False)
     with pytest.raises(ConfigError, match=words):
         small(system__objective="test_ppo.with_numbers")
+
+
+@pytest.mark.long
+def test_upper_clip_bound_is_its_own() -> None:
+    """With ratios of 1.25, an upper bound of 1.3 keeps the gradient that 1.2 takes away."""
+    phases, state = of_system()
+    batch = with_steps(random_batch(64), advantage=jnp.ones((1, 64)))
+    steps, norms = batch.steps, []
+    for high in (0.2, 0.3):
+        agent = given(state, clip_eps_high=high, ent_coef=0.0).agent
+        _, output = phases.unroll(agent.policy, (), steps.obs, steps.reset)
+        old = output.distribution.log_prob(steps.action) - np.log(1.25)
+        _, metrics = phases.gradient_step(with_steps(batch, log_prob=old), agent, jnp.arange(64))
+        norms.append(metrics.norms["actor_gradient_norm"])
+    assert norms[0] < 1e-6 < 1e-2 < norms[1]
 
 
 @pytest.mark.long
@@ -393,57 +422,3 @@ def test_penalty_stays_within_half_of_its_target() -> None:
         assert again.algorithm_state.kl_factor == factor**2
         assert found.kl_coef == 3.0 * factor**2
         assert again.hyperparameters.kl_coef == 3.0
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("objective", ["penalty", "dpo", "reinforce"])
-def test_actors_loss_is_the_objectives(objective: str) -> None:
-    """Against the definitions in float64; the clipped one has its test above."""
-    phases, state = of_system(objective=objective, epochs=1 if objective == "reinforce" else 2)
-    if objective == "penalty":
-        state = given(state, kl_coef=0.7)
-    batch = random_batch(64)
-    steps = batch.steps
-    _, output = phases.unroll(state.agent.policy, (), steps.obs, steps.reset)
-    policy = output.distribution
-    old = categorical(policy.logits + jnp.asarray([0.5, -0.5]))
-    batch = with_steps(batch, distribution=old, log_prob=old.log_prob(steps.action))
-    _, losses = phases.loss(state.agent, state.agent.policy.params, batch)
-
-    new, before = (
-        x - np.log(np.exp(x).sum(-1, keepdims=True))
-        for x in (np.asarray(d.logits, np.float64)[0] for d in (policy, old))
-    )
-    taken = np.arange(64), np.asarray(steps.action)[0]
-    ratio = np.exp(new[taken] - before[taken])
-    advantage = np.asarray(steps.advantage, np.float64)[0]
-    kl = (np.exp(before) * (before - new)).sum(-1)
-    gain, log_gain = (ratio - 1) * advantage, np.log(ratio) * advantage
-    drift = np.where(
-        advantage >= 0,
-        np.maximum(gain - 2.0 * np.tanh(gain / 2.0), 0),
-        np.maximum(log_gain - 0.6 * np.tanh(log_gain / 0.6), 0),
-    )
-    expected = {
-        "penalty": -ratio * advantage + 0.7 * kl,
-        "dpo": drift - ratio * advantage,
-        "reinforce": -new[taken] * advantage,
-    }[objective]
-    np.testing.assert_allclose(losses.actor_loss, expected.mean(), rtol=1e-4)
-    np.testing.assert_allclose(losses.ratio_min, ratio.min(), rtol=1e-4)
-    np.testing.assert_allclose(losses.ratio_max, ratio.max(), rtol=1e-4)
-
-
-@pytest.mark.long
-def test_upper_clip_bound_is_its_own() -> None:
-    """With ratios of 1.25, an upper bound of 1.3 keeps the gradient that 1.2 takes away."""
-    phases, state = of_system()
-    batch = with_steps(random_batch(64), advantage=jnp.ones((1, 64)))
-    steps, norms = batch.steps, []
-    for high in (0.2, 0.3):
-        agent = given(state, clip_eps_high=high, ent_coef=0.0).agent
-        _, output = phases.unroll(agent.policy, (), steps.obs, steps.reset)
-        old = output.distribution.log_prob(steps.action) - np.log(1.25)
-        _, metrics = phases.gradient_step(with_steps(batch, log_prob=old), agent, jnp.arange(64))
-        norms.append(metrics.norms["actor_gradient_norm"])
-    assert norms[0] < 1e-6 < 1e-2 < norms[1]
