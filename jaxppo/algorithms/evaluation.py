@@ -255,5 +255,4 @@ def _step(
     return now, step
 
 
-evaluate_members = vmap_members(evaluate)  # policy [P, ...], [P, B] keys
 begin_members = vmap_members(begin)  # [P, B] keys

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 
 from jaxppo.algorithms import guards, memory
 from jaxppo.algorithms.acting import collect
-from jaxppo.algorithms.axes import vmap_batches, vmap_members
+from jaxppo.algorithms.axes import vmap_batches
 from jaxppo.algorithms.gradient_steps import make_step
 from jaxppo.algorithms.metrics import add, over_axes
 from jaxppo.algorithms.optimizers import optimizer
@@ -106,9 +106,6 @@ def train_block(
 
     state, total = jax.lax.fori_loop(0, num_updates, iterate, (state, total))
     return state, count_nonfinite(state, total)
-
-
-train_members = vmap_members(train_block, shared=1)
 
 
 def update(system: System, state: LearnerState) -> tuple[LearnerState, Metrics]:
@@ -267,6 +264,3 @@ def warm_up(system: System, state: LearnerState, num_rollouts: jax.Array) -> Lea
 
     step = vmap_batches(fill, system)
     return jax.lax.fori_loop(0, num_rollouts, lambda _, state: step(state)[0], state)
-
-
-warm_up_members = vmap_members(warm_up, shared=1)

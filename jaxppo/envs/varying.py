@@ -47,7 +47,8 @@ def can_vary(one: EnvConfig, other: EnvConfig) -> bool:
     time limit as they are.
     """
     if (
-        one.params.keys() != other.params.keys()
+        one.library != "gymnax"  # no other has parameters as data
+        or one.params.keys() != other.params.keys()
         or dataclasses.replace(other, params=one.params) != one
     ):
         return False
@@ -58,7 +59,7 @@ def can_vary(one: EnvConfig, other: EnvConfig) -> bool:
         envs = [build(config) for config in (one, other)]
     except ConfigError:  # which the run itself raises
         return False
-    from jaxppo.envs.gymnax import GymnaxEnvironment  # no other has parameters as data
+    from jaxppo.envs.gymnax import GymnaxEnvironment
 
     inner = _inner(envs[0])
     if not isinstance(inner, GymnaxEnvironment) or _form(envs[0]) != _form(envs[1]):

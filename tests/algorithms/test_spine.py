@@ -25,6 +25,7 @@ from phases import (
 
 from jaxppo.algorithms import guards, report, spine
 from jaxppo.algorithms.acting import state_values
+from jaxppo.algorithms.axes import vmap_members
 from jaxppo.algorithms.gradient_steps import make_step
 from jaxppo.algorithms.memory import keep_batch
 from jaxppo.algorithms.metrics import add
@@ -191,7 +192,7 @@ def test_update_batches_act_apart_and_share_parameters() -> None:
         )
     )
     layout = Layout(plan, built, (0,))
-    train = parallel(partial(spine.train_members, built), 1)
+    train = parallel(partial(vmap_members(spine.train_block, shared=1), built), 1)
     after, metrics = train(state, layout.no_metrics(), layout.place_count(2))
     assert jax.tree.leaves(after.agent.policy.params)[0].ndim == 2 + 1  # [D, P, ...]: no U
     keys = jax.random.key_data(after.acting.key)
@@ -250,7 +251,11 @@ def compiled_block() -> Any:
     built, state, plan = build(small_config())
     layout = Layout(plan, built, (0,))
     total, three = layout.no_metrics(), layout.place_count(3)
-    train = parallel(partial(spine.train_members, built), 1).lower(state, total, three).compile()
+    train = (
+        parallel(partial(vmap_members(spine.train_block, shared=1), built), 1)
+        .lower(state, total, three)
+        .compile()
+    )
     after, metrics = train(state, total, three)
     baseline = jax.device_get((jax.tree.leaves(after.agent.policy.params), metrics))
     jax.block_until_ready(jnp.full((1, 1), 0.5, jnp.float32))

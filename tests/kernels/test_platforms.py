@@ -15,7 +15,8 @@ import pytest
 from conftest import MLP, alone, build, small_config
 
 from jaxppo.algorithms import spine
-from jaxppo.algorithms.spine import train_members
+from jaxppo.algorithms.axes import vmap_members
+from jaxppo.algorithms.spine import train_block
 from jaxppo.envs import episodes
 from jaxppo.kernels import convolutions, packing, products, random_bits, recurrences, reductions
 from jaxppo.kernels.costs import is_cheap
@@ -248,7 +249,7 @@ def test_update_batches_are_traced_with_the_forms_of_a_gpu(monkeypatch: pytest.M
     config = small_config(arch__update_batch_size=2, system__num_minibatches=2)
     built, state, planned = build(config)
     total = Layout(planned, built, (0,)).no_metrics()
-    train = devices.parallel(partial(train_members, built), 1)
+    train = devices.parallel(partial(vmap_members(train_block, shared=1), built), 1)
     jax.eval_shape(train, state, total, jnp.ones(1, jnp.int32))
 
 

@@ -154,11 +154,14 @@ def test_rungs_take_reduction_times_the_updates_of_the_one_before(
         ({"size": 2, "hyperparameters": BOUNDS, "start": [{}, {}, {}]}, "population.start: "),
         ({"size": 2, "hyperparameters": BOUNDS, "start": [{"gamma": 0.9}]}, r"start\[0\].gamma"),
         ({"size": 2, "hyperparameters": BOUNDS, "start": [{"actor_lr": 1.0}]}, "actor_lr=1.0"),
+        ({"size": 2, "start": [{"gamma": float("inf")}]}, r"start\[0\].gamma"),
         ({"size": 4, "num_seeds": 2}, "arch.num_seeds=2"),
+        ({"num_seeds": 2, "seed": 2**32 - 1}, "arch.num_seeds=2.*lower arch.seed"),
+        ({"size": 2, "seed": 2**32 - 1}, "population.size=2.*lower arch.seed"),
     ],
 )
 def test_a_wrong_population_is_refused(settings: dict[str, object], key: str) -> None:
-    arch = {"num_seeds": settings.pop("num_seeds", 1)}
+    arch = {name: settings.pop(name) for name in ("num_seeds", "seed") if name in settings}
     objective = "dpo" if "dpo" in key else "clip"
     with pytest.raises(ConfigError, match=key) as error:
         members(small_config(population=settings, arch=arch, system={"objective": objective}))

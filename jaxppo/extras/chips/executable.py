@@ -11,7 +11,8 @@ import jax
 import numpy as np
 from jax.experimental import serialize_executable
 
-from jaxppo.algorithms.spine import warm_up_members
+from jaxppo.algorithms.axes import vmap_members
+from jaxppo.algorithms.spine import warm_up
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.envs import is_simulated
@@ -103,8 +104,8 @@ def _compile_start(layout: Layout, configs: Sequence[Config]) -> Any:
         state = place_start(layout, configs)
         if layout.plan.warmup_rollouts:
             num = layout.plan.num_devices
-            warm_up = devices.parallel(partial(warm_up_members, layout.system), num)
-            state = warm_up(state, layout.place_count(layout.plan.warmup_rollouts))
+            fill = devices.parallel(partial(vmap_members(warm_up, shared=1), layout.system), num)
+            state = fill(state, layout.place_count(layout.plan.warmup_rollouts))
         return (state, layout.no_metrics()), blocks
 
     program = jax.jit(start, out_shardings=devices.sharding(layout.devices))

@@ -36,6 +36,10 @@ def members(config: Config) -> list[Config]:
 def _misfits(config: Config) -> Iterator[str]:
     """Yield a line for each setting of a population that is wrong."""
     population, size = config.population, config.population.size
+    seed, count = config.arch.seed, num_members(config)
+    if (last := seed + count - 1) >= 2**32:
+        key = "arch.num_seeds" if size is None else "population.size"
+        yield f"{key}={count}: the last seed, {last}, is above {2**32 - 1}; lower arch.seed={seed}"
     if size is None:
         if population.selection != "none":
             yield (
@@ -63,8 +67,12 @@ def _misfits(config: Config) -> Iterator[str]:
         )
     for i, values in enumerate(population.start):
         for name, value in values.items():
-            low, high = population.hyperparameters.get(name, (math.inf, math.inf))
-            if type(value) not in (int, float) or not low <= value <= high:
+            bounds = population.hyperparameters.get(name)
+            if (
+                bounds is None
+                or type(value) not in (int, float)
+                or not bounds[0] <= value <= bounds[1]
+            ):
                 yield (
                     f"population.start[{i}].{name}={value}: must be a number within the bounds of "
                     "one of population.hyperparameters"

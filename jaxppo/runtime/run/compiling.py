@@ -10,7 +10,6 @@ import jax.numpy as jnp
 
 from jaxppo.algorithms.axes import vmap_members
 from jaxppo.algorithms.evaluation import evaluate as play
-from jaxppo.algorithms.evaluation import evaluate_members
 from jaxppo.algorithms.spine import train_block
 from jaxppo.algorithms.spine import warm_up as fill
 from jaxppo.config.fields import ConfigError
@@ -102,10 +101,10 @@ def compile_programs(
 
     seeds = jax.ShapeDtypeStruct((len(configs),), jnp.uint32)
     placed = jax.eval_shape(partial(arranged_keys, layout, False), seeds, 0)
-    if is_simulated(layout.system.env):
-        evaluate = compile_evaluation(layout.system, policy, placed, configs[0])
-    else:
+    if build.env_values(layout.system, configs):
         evaluate = _compile_members(layout, configs, play, policy, placed)
+    else:
+        evaluate = compile_evaluation(layout.system, policy, placed, configs[0])
     return Programs(train, evaluate, *(compile_first(layout, configs) if begins else ()))
 
 
@@ -116,7 +115,7 @@ def compile_evaluation(
     if is_simulated(system.env):
         num, compiler = config.arch.total_num_envs, config.arch.compiler
         return evaluation.compile_evaluation(system, policy, keys, num, compiler)
-    return _compile(config, partial(evaluate_members, system), policy, keys)
+    return _compile(config, partial(vmap_members(play), system), policy, keys)
 
 
 def check_group(layout: Layout, program: compile.Program | None = None) -> None:

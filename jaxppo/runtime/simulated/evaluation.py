@@ -102,7 +102,7 @@ class _EpisodeQueue:
 
 
 class Evaluation:
-    """Plays one episode for each key; called as the program of `evaluate_members` is.
+    """Plays one episode for each key; called as the program of `evaluate` is.
 
     At most `num_envs` episodes of each device and member run at once. An environment plays one
     after another, each with the seed of its key. All episodes count, so that short ones are not

@@ -34,7 +34,7 @@ class RaceWarning(UserWarning):
 
 
 class Training:
-    """Collects and learns, update by update; called as the program of `spine.train_members` is.
+    """Collects and learns, update by update; called as the program of `spine.train_block` is.
 
     Episodes start anew if the state is not the one that the last call returned, as after a resume.
     """
