@@ -108,7 +108,7 @@ def rows(small: bool) -> dict[str, Row]:
             size("M", updates_per_block=40), both, variants={"bf16": ["arch.precision=bf16"]}
         ),
         "PQN L": _row(size("L", updates_per_block=100), ("rejax",), "pqn"),
-        "LSTM": remembering("lstm", forms=(*packed, "joined_gates")),
+        "LSTM": remembering("lstm", variants=fused, forms=(*packed, "joined_gates")),
         "LRU": remembering("lru", forms=("recurrence_block",)),
         "GTrXL": own("rec_ppo", 4 * 2**16, "network=gtrxl_shared", "arch.total_num_envs=1024",
                      "system.rollout_length=64", "system.num_minibatches=4"),

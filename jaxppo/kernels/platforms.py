@@ -47,7 +47,8 @@ class Forms:
     steps_per_look: int = 1
     # How Pallas kernels for Triton run: "compiled", or "interpreted" in tests. None: not at all
     kernels: str | None = None
-    # Compute an MLP with its heads as one kernel (`mlp`) where `arch.fused` is null
+    # Compute an MLP with its heads (`mlp`), and all steps of an LSTM or GRU (`cells`), as one
+    # kernel where `arch.fused` is null
     fused: bool = False
     # The precision of networks where `arch.precision` is null (`precisions`)
     precision: str = "float32"
