@@ -47,6 +47,8 @@ ROUNDS = 5
 TRACED_UPDATES = 3
 OURS = "jaxppo"
 TESTS = "tests"  # the row of device tests
+# Forms that are off until a measurement says otherwise: `--forms` times rows whose scans are packed
+TRIALS = {"two steps a turn": {"steps_a_turn": 2}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +110,7 @@ def rows(small: bool) -> dict[str, Row]:
             size("M", updates_per_block=40), both, variants={"bf16": ["arch.precision=bf16"]}
         ),
         "PQN L": _row(size("L", updates_per_block=100), ("rejax",), "pqn"),
-        "LSTM": remembering("lstm", forms=(*packed, "joined_gates")),
+        "LSTM": remembering("lstm", variants=fused, forms=(*packed, "joined_gates")),
         "LRU": remembering("lru", forms=("recurrence_block",)),
         "GTrXL": own("rec_ppo", 4 * 2**16, "network=gtrxl_shared", "arch.total_num_envs=1024",
                      "system.rollout_length=64", "system.num_minibatches=4"),
@@ -123,11 +125,12 @@ def rows(small: bool) -> dict[str, Row]:
 def serve_row(name: str, variant: str, small: bool) -> None:
     """Compile our program of a row, or of a variant of it, and answer `Contestant`."""
     row = rows(small)[name]
+    changed = dict[str, Any](TRIALS.get(variant, {}))
     if variant.startswith("without "):
-        platform = devices.platform()
         form = variant.removeprefix("without ")
-        plain = {form: getattr(platforms.Forms(), form)}
-        platforms.FORMS[platform] = dataclasses.replace(platforms.FORMS[platform], **plain)
+        changed[form] = getattr(platforms.Forms(), form)
+    platform = devices.platform()
+    platforms.FORMS[platform] = dataclasses.replace(platforms.forms(), **changed)
     timed = Timed(row.setting, *row.variants.get(variant, []), "arch.total_timesteps=1e9")
     timed.block()
     asked = {"facts": partial(facts, timed), "profile": partial(profile, timed)}
@@ -218,7 +221,8 @@ class Race:
         for name, row in chosen.items():
             ours = ["benchmarks.accelerator", name, *(["--small"] if arguments.small else [])]
             forms = [f"without {form}" for form in row.forms if arguments.forms and _is_on(form)]
-            for variant in ["", *row.variants, *forms]:
+            trials = TRIALS if "without packed_bytes" in forms else {}
+            for variant in ["", *row.variants, *forms, *trials]:
                 command = [*ours, "--serve", variant]
                 system = f"{OURS}, {variant}" if variant else OURS
                 self.commands[name, system] = command

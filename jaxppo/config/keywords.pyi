@@ -54,7 +54,7 @@ class Keywords(TypedDict, total=False):
     precision: Literal["float32", "tf32", "bf16", "highest"] | None
     """of the networks' matrix products: float32 (as JAX does: TF32 on NVIDIA GPUs, bfloat16 on TPUs), tf32 (or better), highest (full float32), or bf16 (torsos in bfloat16; parameters, sums, losses and statistics stay float32); null: float32 on CPUs, tf32 on accelerators"""
     fused: bool | None
-    """true: on GPUs, compute PPO's MLPs (of up to 128 units; tanh, relu or silu) with their heads in one kernel; not with precision=highest; false: layer by layer; null: where that was measured to be faster, so far nowhere"""
+    """true: on GPUs, compute PPO's MLPs (of up to 128 units; tanh, relu or silu) with their heads in one kernel, and all steps of an lstm or gru (of up to 128 units) in one; not with precision=highest; false: layer by layer and step by step; null: where that was measured to be faster, so far nowhere"""
     compiler: Literal["thorough", "quick"]
     """on CPUs: thorough, or quick (for runs of seconds, with jaxlib up to 0.11.0: programs compile in about two thirds of the time with 0.3 GB less memory, and run at 0.8 to 0.9 of the speed)"""
     profile: str | None

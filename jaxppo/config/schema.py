@@ -115,8 +115,9 @@ class ArchConfig:
     fused: bool | None = setting(
         None,
         "true: on GPUs, compute PPO's MLPs (of up to 128 units; tanh, relu or silu) with their "
-        "heads in one kernel; not with precision=highest; false: layer by layer; null: where that "
-        "was measured to be faster, so far nowhere",
+        "heads in one kernel, and all steps of an lstm or gru (of up to 128 units) in one; not "
+        "with precision=highest; false: layer by layer and step by step; null: where that was "
+        "measured to be faster, so far nowhere",
     )
     compiler: str = setting(
         "thorough",

@@ -17,18 +17,16 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxppo.kernels import packing
-from jaxppo.kernels.platforms import forms
+from jaxppo.kernels.blocks import Indices, call, ceil, dot, load, matrix, padded, store
 
 Layer = tuple[jax.Array, jax.Array]  # kernel [F, G], bias [G]
 
 # What fits in the shared memory of an A100, an H100 and an H200: the widest of inputs, layers and
 # outputs -> the most hidden layers
 MOST_LAYERS = {64: 3, 128: 2}
-_SMALLEST = 16  # the least length of a product's axis in Triton
 # At most so many programs in a tower compute gradients: each takes several blocks of rows in turn,
 # and writes one sum of them
 _PROGRAMS = 66  # two towers fill the 132 multiprocessors of an H200
-_WARPS = 8  # of a program; with 4, more registers are spilled to memory
 
 # Activation, and its derivative from pre-activation and result
 ACTIVATIONS: dict[str, tuple[Callable[..., jax.Array], Callable[..., jax.Array]]] = {
@@ -66,7 +64,11 @@ class Towers:
         """Return how many of `num` rows a program computes at a time: where it spills least."""
         widest = max(self.num_inputs, *self.hidden, *self.outputs)
         most = 128 if widest <= 64 and len(self.hidden) < 3 else 32
-        return min(most, _padded(num))
+        return min(most, padded(num))
+
+    def dtype(self, layer: int) -> Any:
+        """Return the type of the factors of a layer's products."""
+        return jnp.bfloat16 if self.bfloat16 and layer < len(self.hidden) else jnp.float32
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
@@ -113,11 +115,11 @@ def plain(shape: Towers, x: jax.Array, vector: jax.Array) -> tuple[jax.Array, ..
     """Return what `apply` does, of `[N, F]` and the vector of parameters, by XLA's products."""
     places = (_places(shape, tower) for tower in range(len(shape.outputs)))
 
-    def padded(place: Indices) -> jax.Array:
+    def filled(place: Indices) -> jax.Array:
         return jnp.where(place[1], vector[place[0]], 0.0)
 
-    towers = [[(padded(kernel), padded(bias)) for kernel, bias in tower] for tower in places]
-    x = jnp.pad(x, ((0, 0), (0, _padded(shape.num_inputs) - shape.num_inputs)))
+    towers = [[(filled(kernel), filled(bias)) for kernel, bias in tower] for tower in places]
+    x = jnp.pad(x, ((0, 0), (0, padded(shape.num_inputs) - shape.num_inputs)))
     found = [_through(shape, x, weights)[-1][1] for weights in towers]
     return tuple(y[:, :size] for y, size in zip(found, shape.outputs, strict=True))
 
@@ -141,10 +143,10 @@ def _outputs(
     shape: Towers, towers: tuple[int, ...], x: jax.Array, vector: jax.Array
 ) -> tuple[jax.Array, ...]:
     num, flops = x.shape[0], 2 * x.shape[0] * sum(shape.weights(towers))
-    grid = len(towers), _ceil(num, shape.rows(num))
+    grid = len(towers), ceil(num, shape.rows(num))
     sizes = [num * shape.outputs[i] for i in towers]
     kernel = partial(_forward, shape, towers, num)
-    found = _call(kernel, grid, sizes, flops, x.reshape(-1), vector)
+    found = call("mlp", kernel, grid, sizes, flops, x.reshape(-1), vector)
     return tuple(y.reshape(num, -1) for y in found)
 
 
@@ -153,7 +155,7 @@ def _gradient(
 ) -> tuple[jax.Array, jax.Array]:
     x, vector = kept
     num = x.shape[0]
-    programs = min(_ceil(num, shape.rows(num)), max(_PROGRAMS // members, 1))
+    programs = min(ceil(num, shape.rows(num)), max(_PROGRAMS // members, 1))
     towers = tuple(range(len(shape.outputs)))
     grid = len(towers), programs
     first, hidden, heads = shape.weights(towers)
@@ -161,7 +163,7 @@ def _gradient(
     flops = 2 * num * ((first + hidden) + (first + hidden + heads) + (hidden + heads))
     given = x.reshape(-1), vector, *(g.reshape(-1) for g in gradients)
     kernel = partial(_backward, shape, num, programs)
-    (sums,) = _call(kernel, grid, [programs * shape.num_params], flops, *given)
+    (sums,) = call("mlp", kernel, grid, [programs * shape.num_params], flops, *given)
     # The inputs' gradient: the compiler leaves it out where nobody asks for it
     (x_gradient,) = jax.vjp(lambda x: plain(shape, x, vector), x)[1](gradients)
     return x_gradient, jnp.sum(sums.reshape(programs, -1), 0)
@@ -170,38 +172,16 @@ def _gradient(
 _apply.defvjp(_keep, _gradient)
 
 
-def _call(
-    kernel: Any, grid: tuple[int, int], sizes: Sequence[int], flops: int, *given: jax.Array
-) -> Any:
-    """Return vectors of `sizes` that the programs of a kernel compute of other vectors."""
-    from jax.experimental import pallas as pl  # slow to import
-    from jax.experimental.pallas import triton
-
-    results = [jax.ShapeDtypeStruct((size,), jnp.float32) for size in sizes]
-    moved = 4 * (sum(sizes) + sum(x.size for x in given))
-    cost = pl.CostEstimate(flops=flops, bytes_accessed=moved, transcendentals=0)
-    call = pl.pallas_call(
-        kernel,
-        results,
-        grid=grid,
-        interpret=forms().kernels == "interpreted",
-        compiler_params=triton.CompilerParams(num_warps=_WARPS, num_stages=1),
-        cost_estimate=cost,
-        name="mlp",
-    )
-    return call(*given)
-
-
 def _forward(
     shape: Towers, towers: tuple[int, ...], num: int, x_ref: Any, vector_ref: Any, *y_refs: Any
 ) -> None:
     """Compute the outputs of a block of rows in one tower."""
     tower, block = _place(towers)
-    x = _load(x_ref, *_rows(shape, block, num, shape.num_inputs))
+    x = load(x_ref, *_rows(shape, block, num, shape.num_inputs))
     y = _through(shape, x, _weights(shape, tower, vector_ref))[-1][1]
     for i, y_ref in zip(towers, y_refs, strict=True):
         index, exists = _rows(shape, block, num, shape.outputs[i], max(shape.outputs))
-        _store(y_ref, index, exists & (tower == i), y)
+        store(y_ref, index, exists & (tower == i), y)
 
 
 def _backward(
@@ -215,30 +195,30 @@ def _backward(
     def add(turn: Any, sums: Any) -> Any:
         weights = _weights(shape, tower, vector_ref, anew=True)
         block = program + turn * programs
-        x = _load(x_ref, *_rows(shape, block, num, shape.num_inputs))
+        x = load(x_ref, *_rows(shape, block, num, shape.num_inputs))
         found = [(x, x), *_through(shape, x, weights)]
         gradient: Any = 0.0
         for i, (size, y_ref) in enumerate(zip(shape.outputs, y_refs, strict=True)):
             index, exists = _rows(shape, block, num, size, max(shape.outputs))
-            gradient += _load(y_ref, index, exists & (tower == i))
+            gradient += load(y_ref, index, exists & (tower == i))
         added = []
         for i in reversed(range(len(weights))):
-            in_bfloat16 = shape.bfloat16 and i < len(shape.hidden)
-            kernel_gradient = _dot(found[i][1].T, gradient, in_bfloat16)
+            dtype = shape.dtype(i)
+            kernel_gradient = dot(found[i][1].T, gradient, dtype)
             added.append((kernel_gradient, jnp.sum(gradient, 0)))
             if i:
-                gradient = _dot(gradient, weights[i][0].T, in_bfloat16) * derivative(*found[i])
+                gradient = dot(gradient, weights[i][0].T, dtype) * derivative(*found[i])
         return jax.tree.map(jnp.add, sums, added[::-1])
 
     sums = [
         tuple(jnp.zeros(index.shape, jnp.float32) for index, _ in layer)
         for layer in _places(shape, tower)
     ]
-    turns = _ceil(_ceil(num, shape.rows(num)), programs)
+    turns = ceil(ceil(num, shape.rows(num)), programs)
     sums = add(0, sums) if turns == 1 else lax.fori_loop(0, turns, add, sums)
     for layer, total in zip(_places(shape, tower), sums, strict=True):
         for (index, exists), values in zip(layer, total, strict=True):
-            _store(sums_ref, program * shape.num_params + index, exists, values)
+            store(sums_ref, program * shape.num_params + index, exists, values)
 
 
 def _place(towers: tuple[int, ...]) -> tuple[Any, Any]:
@@ -253,19 +233,10 @@ def _through(shape: Towers, x: jax.Array, weights: list[Layer]) -> list[Layer]:
     found, activate = [], ACTIVATIONS[shape.activation][0]
     for i, (kernel, bias) in enumerate(weights):
         is_hidden = i < len(shape.hidden)
-        z = _dot(x, kernel, shape.bfloat16 and is_hidden) + bias
+        z = dot(x, kernel, shape.dtype(i)) + bias
         x = activate(z) if is_hidden else z
         found.append((z, x))
     return found
-
-
-def _dot(a: jax.Array, b: jax.Array, in_bfloat16: bool) -> jax.Array:
-    dtype = jnp.bfloat16 if in_bfloat16 else jnp.float32
-    return lax.dot_general(
-        *(a.astype(dtype), b.astype(dtype), (((1,), (0,)), ((), ()))),
-        precision=lax.Precision.DEFAULT,  # TF32 on GPUs
-        preferred_element_type=jnp.float32,
-    )
 
 
 def _weights(shape: Towers, tower: Any, vector_ref: Any, anew: bool = False) -> list[Layer]:
@@ -275,13 +246,9 @@ def _weights(shape: Towers, tower: Any, vector_ref: Any, anew: bool = False) -> 
     which takes up to twice the shared memory.
     """
     return [
-        (_load(vector_ref, *kernel, anew), _load(vector_ref, *bias, anew))
+        (load(vector_ref, *kernel, anew), load(vector_ref, *bias, anew))
         for kernel, bias in _places(shape, tower)
     ]
-
-
-# Indices into a vector, and which of them exist; the others are padding
-Indices = tuple[jax.Array, Any]
 
 
 def _places(shape: Towers, tower: Any) -> list[tuple[Indices, Indices]]:
@@ -308,8 +275,8 @@ def _of(tower: Any, values: Sequence[int]) -> Any:
 
 
 def _of_layer(first: Any, before: int, size: Any, widest: int) -> tuple[Indices, Indices]:
-    kernel = _matrix(first, before, size, _padded(before), _padded(widest))
-    column = jnp.arange(_padded(widest))
+    kernel = matrix(first, before, size, padded(before), padded(widest))
+    column = jnp.arange(padded(widest))
     return kernel, (first + before * size + column, column < size)
 
 
@@ -317,31 +284,4 @@ def _rows(shape: Towers, block: Any, num: int, size: int, widest: int = 1) -> In
     """Return where a block of rows is in an array `[num, size]`, padded to `widest` columns."""
     rows = shape.rows(num)
     first = block * rows
-    return _matrix(first * size, num - first, size, rows, _padded(max(size, widest)))
-
-
-def _matrix(first: Any, height: Any, width: Any, rows: int, columns: int) -> Indices:
-    row, column = jnp.arange(rows)[:, None], jnp.arange(columns)[None, :]
-    return first + row * width + column, (row < height) & (column < width)
-
-
-def _padded(size: int) -> int:
-    """Return the length in Triton of an axis of this length: a power of two, 16 or more."""
-    return max(_SMALLEST, 1 << (size - 1).bit_length())
-
-
-def _load(ref: Any, index: jax.Array, exists: Any, anew: bool = False) -> jax.Array:
-    from jax.experimental.pallas import triton
-
-    return triton.load(ref.at[index], mask=exists, other=0.0, volatile=anew)
-
-
-def _store(ref: Any, index: jax.Array, exists: Any, values: jax.Array) -> None:
-    from jax.experimental.pallas import triton
-
-    # Interpreted, masked values are written too, but none beyond the end
-    triton.store(ref.at[jnp.where(exists, index, ref.shape[0])], values, mask=exists)
-
-
-def _ceil(number: int, divisor: int) -> int:
-    return -(-number // divisor)
+    return matrix(first * size, num - first, size, rows, padded(max(size, widest)))

@@ -26,6 +26,8 @@ def members() -> int:
     return int(_members.value)
 
 
+_LONG = 8  # steps
+
 Packed = tuple[jax.Array, list[jax.Array]]  # 32-bit words `[..., n]`, and what is not packed
 
 
@@ -100,7 +102,10 @@ def scan(function: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any) ->
         results.append(Packing.of(result, limit))  # known once this is traced
         return carries.pack(after), results[-1].pack(result)
 
-    last, found = jax.lax.scan(packed, carries.pack(init), xs)
+    turn = forms().steps_a_turn
+    if turn > 1 and len(jax.tree.leaves(xs)[0]) < _LONG:
+        turn = 1  # short loops, such as that over epochs, copy little and may hold others
+    last, found = jax.lax.scan(packed, carries.pack(init), xs, unroll=turn)
     return carries.unpack(last), results[-1].unpack(found)
 
 

@@ -32,6 +32,9 @@ class Forms:
     # Bytes up to which arrays that a scan carries or returns are packed (`packing`), those of all
     # members of a program together. 0: pack none
     packed_bytes: int = 0
+    # Steps that a long packed scan computes in a turn of its loop. With 1 its carry is copied at
+    # every step; with 2 it is written to two places in turn
+    steps_a_turn: int = 1
     # Compute several sums in one kernel (`reductions`)
     stack_sums: bool = False
     # Compute decayed sums over time by an associative scan (`ops.advantages`)
@@ -47,7 +50,8 @@ class Forms:
     steps_per_look: int = 1
     # How Pallas kernels for Triton run: "compiled", or "interpreted" in tests. None: not at all
     kernels: str | None = None
-    # Compute an MLP with its heads as one kernel (`mlp`) where `arch.fused` is null
+    # Compute an MLP with its heads (`mlp`), and all steps of an LSTM or GRU (`cells`), as one
+    # kernel where `arch.fused` is null
     fused: bool = False
     # The precision of networks where `arch.precision` is null (`precisions`)
     precision: str = "float32"

@@ -1,7 +1,8 @@
-"""Actor-critics of plain MLPs, computed with their heads by the kernels of `jaxppo.kernels.mlp`.
+"""Networks of which GPUs compute large parts as one kernel: those of `arch.fused`.
 
-Modules, parameters and checkpoints stay as they are: where the kernels run, their results replace
-those of the modules.
+Actor-critics of plain MLPs are computed with their heads by `jaxppo.kernels.mlp`, all steps of an
+LSTM or GRU by `jaxppo.kernels.cells`. Modules, parameters and checkpoints stay as they are: where
+the kernels run, their results replace those of the modules.
 """
 
 import dataclasses
@@ -15,9 +16,10 @@ import jax.numpy as jnp
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
-from jaxppo.kernels import mlp
+from jaxppo.kernels import cells, mlp
 from jaxppo.kernels.platforms import forms
 from jaxppo.networks import heads
+from jaxppo.networks.memory import Recurrent
 from jaxppo.networks.torsos import MLP
 from jaxppo.types import PyTree
 
@@ -104,12 +106,13 @@ def check(config: Config, network: Any, params: PyTree) -> None:
             "arch.fused=true: multiplies in TF32 or bfloat16, but arch.precision=highest asks for "
             "float32; leave one of them out"
         )
-    if not find(network, params):
+    if not find(network, params) and not any(_has_kernel(x) for x in _memories(network)):
         most = ", or ".join(f"{num} of at most {units}" for units, num in mlp.MOST_LAYERS.items())
         raise ConfigError(
             f"arch.fused=true: needs PPO with an actor and a critic of up to {most} units (as few "
             f"inputs and outputs), activation {', '.join(mlp.ACTIVATIONS)}, biases, heads of "
-            "jaxppo, no layer norm and no memory; leave it out"
+            "jaxppo, no layer norm and no memory; or a memory with cells lstm or gru of at most "
+            f"{cells.MOST_UNITS} units; leave it out"
         )
 
 
@@ -118,6 +121,8 @@ def replacing(
 ) -> AbstractContextManager[Any]:
     """Context in which `network.apply` takes the results of the kernels, if they are to run.
 
+    Networks whose MLPs have no kernel take those of their memories.
+
     `asked` is `arch.fused`; None: as the table of platforms says. `precision` is one of
     `arch.precision`; the kernels do not have `highest`.
     """
@@ -125,6 +130,8 @@ def replacing(
     if not wanted or forms().kernels is None or precision == "highest":
         return nullcontext()
     found = find(network, params)
+    if not found:
+        return cells.fused()
     torsos = {(tower.torso,): fused for fused in found for tower in fused.towers}
     layers = {path for fused in found for tower in fused.towers for path in tower.outputs}
     outputs: dict[Path, jax.Array] = {}
@@ -140,6 +147,19 @@ def replacing(
         return method(*args, **given)
 
     return nn.intercept_methods(call)
+
+
+def _memories(network: Any) -> list[Any]:
+    """Return the memories of a network."""
+    fields = dataclasses.fields(network)
+    return [getattr(network, field.name) for field in fields if field.name.endswith("_memory")]
+
+
+def _has_kernel(memory: Any) -> bool:
+    """Return whether `cells.fused` changes how a memory is computed."""
+    if type(memory) is not Recurrent or memory.size > cells.MOST_UNITS:
+        return False
+    return memory.cell.removeprefix("optimized_") in cells.CELLS
 
 
 def _readers(network: Any) -> Mapping[str, tuple[str, ...]]:

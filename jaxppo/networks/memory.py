@@ -60,9 +60,10 @@ class Recurrent(Checked):
         after = []
         for i, before in enumerate(carry):
             name = f"layer_{i}"
-            gates = cells.CELLS.get(self.cell.removeprefix("optimized_"))
-            if gates and forms().joined_gates and not self.is_initializing():
-                end, x = cells.unroll(gates, self.get_variable("params", name), before, x, reset)
+            own = cells.CELLS.get(self.cell.removeprefix("optimized_"))
+            joined = forms().joined_gates or cells.is_fused()
+            if own and joined and not self.is_initializing():
+                end, x = cells.unroll(own, self.get_variable("params", name), before, x, reset)
             else:
                 end, x = unroll(CELLS[self.cell](self.size, name=name), before, (x, reset))
             after.append(end)

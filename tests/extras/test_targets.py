@@ -268,10 +268,13 @@ SETTINGS = {
     "16 members": ["env=cartpole", "arch.total_num_envs=4", "arch.num_seeds=16"],
     "CNN": ["env=breakout", "arch.total_num_envs=64", "system.num_minibatches=8"],
     "LSTM": ["env=cartpole", "network=lstm", "arch.total_num_envs=512"],
+    "LSTM, fused": [
+        *("env=cartpole", "network=lstm", "arch.total_num_envs=512", "arch.fused=true")
+    ],
     "LRU": ["env=cartpole", "network=lru", "arch.total_num_envs=512"],
     "PQN": ["env=cartpole", "arch.total_num_envs=32"],
 }
-COMMANDS = {"LSTM": "rec_ppo", "LRU": "rec_ppo", "PQN": "ff_pqn"}
+COMMANDS = {"LSTM": "rec_ppo", "LSTM, fused": "rec_ppo", "LRU": "rec_ppo", "PQN": "ff_pqn"}
 MOST = {  # (target, setting) -> the most kernels of an environment step, of a minibatch
     ("h200", "S"): (12, 45),
     ("h200", "M"): (14, 55),
@@ -282,6 +285,7 @@ MOST = {  # (target, setting) -> the most kernels of an environment step, of a m
     ("h200", "16 members"): (12, 45),
     ("h200", "CNN"): (28, 40),
     ("h200", "LSTM"): (20, 1000),
+    ("h200", "LSTM, fused"): (20, 90),
     ("h200", "LRU"): (32, 350),
     ("h200", "PQN"): (20, 50),
     ("v5e", "S"): (45, 120),

@@ -284,6 +284,22 @@ def test_layer_norm_and_its_gradients_are_flaxs(platform: str) -> None:
     assert len({str(each) for each in names}) == 1
 
 
+def test_a_long_scan_may_take_two_steps_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = {"packed_bytes": 2**20, "steps_a_turn": 2}
+    monkeypatch.setitem(FORMS, "cpu", dataclasses.replace(FORMS["cpu"], **changed))
+
+    def step(carry: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return carry * 3 + x, carry
+
+    for length, steps in ((7, 1), (9, 2)):
+        given = jnp.int32(1), jnp.arange(length)
+        jaxpr = jax.make_jaxpr(partial(packing.scan, step))(*given)
+        (scan,) = (x for x in jaxpr.jaxpr.eqns if x.primitive.name == "scan")
+        assert scan.params["unroll"] == steps
+        found, expected = packing.scan(step, *given), jax.lax.scan(step, *given)
+        jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
 def test_the_bound_of_packing_counts_the_arrays_of_all_members() -> None:
     """What is small of one member is large of many, and moving it costs more than it wins."""
     start = {"small": jnp.zeros(3), "large": jnp.zeros((200, 200))}  # 160 kB

@@ -31,8 +31,16 @@ SMALL = (
 PLATFORM = jax.default_backend()
 CASES = {
     "mlp": ("ff_ppo", ()),
-    # Where there is no GPU, tests/kernels/test_mlp.py interprets these kernels
-    **({"fused": ("ff_ppo", ("arch.fused=true",))} if PLATFORM == "gpu" else {}),
+    # Where there is no GPU, tests/kernels interprets these kernels
+    **(
+        {
+            "fused": ("ff_ppo", ("arch.fused=true",)),
+            "fused lstm": ("rec_ppo", ("network=lstm", "arch.fused=true")),
+            "fused gru": ("rec_ppo", ("network=gru_shared", "arch.fused=true")),
+        }
+        if PLATFORM == "gpu"
+        else {}
+    ),
     "lstm": ("rec_ppo", ("network=lstm",)),
     "lru": ("rec_ppo", ("network=lru",)),
     "pqn": ("ff_pqn", ()),
