@@ -560,8 +560,6 @@ def main() -> int:
     """Train what is left, and write what there is."""
     began = time.monotonic()
     arguments = _arguments()
-    group = ACCELERATOR if arguments.accelerator else LARGE if arguments.large else SMALL
-    rows = [ROWS[name] for name in arguments.names] or group
     deadline = began + arguments.seconds if arguments.seconds else None
     if arguments.wheels:
         path = [install(arguments.wheels), os.environ.get("PYTHONPATH", str(ROOT))]
@@ -569,8 +567,8 @@ def main() -> int:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # two at once
     more = [*(TINY if arguments.small else ()), *arguments.set]
     if arguments.estimate:
-        return _estimate(rows, arguments, more)
-    return train(rows, arguments, more, deadline)
+        return _estimate(arguments, more)
+    return train(arguments, more, deadline)
 
 
 def _arguments() -> argparse.Namespace:
@@ -606,9 +604,11 @@ def _arguments() -> argparse.Namespace:
         parser.error(f"--seconds={given.seconds:g}: must be more than 0")
     if given.wheels and not any(given.wheels.glob("*.whl")):
         parser.error(f"--wheels={given.wheels}: has no wheels; fill it with pip download")
-    folder = "rows" if given.accelerator else "table"
-    given.out = (given.out or RESULTS / (f"{folder}_small" if given.small else folder)).resolve()
-    for folder in (given.out / name for name in ROWS):
+    name = f"{'rows' if given.accelerator else 'table'}{'_small' if given.small else ''}"
+    given.out = (given.out or RESULTS / name).resolve()
+    group = ACCELERATOR if given.accelerator else LARGE if given.large else SMALL
+    given.rows = [ROWS[name] for name in given.names] or group
+    for folder in (given.out / row.name for row in given.rows):
         has = seeds_of(folder)
         if has not in (None, given.seeds) and not given.estimate:
             parser.error(
@@ -618,10 +618,10 @@ def _arguments() -> argparse.Namespace:
     return given
 
 
-def _estimate(rows: Sequence[Row], arguments: argparse.Namespace, more: Sequence[str]) -> int:
+def _estimate(arguments: argparse.Namespace, more: Sequence[str]) -> int:
     """Say how long the rows that are left take."""
     seconds = []
-    for row in rows:
+    for row in arguments.rows:
         if finished(arguments.out / row.name):
             continue
         trial = Trial(row, arguments.seeds, more)
@@ -634,15 +634,13 @@ def _estimate(rows: Sequence[Row], arguments: argparse.Namespace, more: Sequence
     return int(None in seconds)
 
 
-def train(
-    rows: Sequence[Row], arguments: argparse.Namespace, more: Sequence[str], deadline: float | None
-) -> int:
+def train(arguments: argparse.Namespace, more: Sequence[str], deadline: float | None) -> int:
     """Train rows in turn until the deadline (`time.monotonic`); the exit status."""
 
     def time_left() -> float | None:
         return None if deadline is None else max(0.0, deadline - time.monotonic())
 
-    here, out, seeds = machine(), arguments.out, arguments.seeds
+    here, out, seeds, rows = machine(), arguments.out, arguments.seeds, arguments.rows
     todo = [row for row in rows if not finished(out / row.name)]
     reasons: dict[str, str] = {}
     failed, trials = [], contextlib.ExitStack()
