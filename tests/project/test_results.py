@@ -126,7 +126,8 @@ def test_table_says_what_the_runs_say(tmp_path: Path) -> None:
         Row("deep_sea", overrides=("network=lru",), published=Published(
             0, "https://example.org/b", method="evolution strategies")),
         Row("acrobot"),
-        Row("catch", "jaxppo.rec_pqn", ("network=gru",)),
+        Row("catch", "jaxppo.rec_pqn", ("network=gru",), Published(
+            1, "https://example.org/c", 50_000)),
     )  # fmt: skip
     canned(tmp_path / "catch")
     canned(tmp_path / "pqn" / "catch")
