@@ -73,8 +73,8 @@ bench-peers: $(INSTALLED) ## compare the speed with rejax, Brax, stable-baseline
 bench-accelerator: $(INSTALLED) ## tests and speed on this machine's accelerator, in five minutes; ARGS="--small S" tries it
 	$(BIN)/python -m benchmarks.accelerator $(ARGS)
 
-results: $(if $(findstring --large,$(ARGS)),$(ADAPTERS)/.installed,$(INSTALLED)) ## run the README's table of results, or go on with it; ARGS="NAME ..." or ARGS=--large
-	$(if $(findstring --large,$(ARGS)),$(ADAPTERS),$(VENV))/bin/python -m benchmarks.results $(ARGS)
+results: $(if $(or $(findstring --large,$(ARGS)),$(findstring --accelerator,$(ARGS))),$(ADAPTERS)/.installed,$(INSTALLED)) ## run the table of results, or go on with it; ARGS="NAME ...", ARGS=--large, or ARGS=--accelerator for minutes of a GPU
+	$(if $(or $(findstring --large,$(ARGS)),$(findstring --accelerator,$(ARGS))),$(ADAPTERS),$(VENV))/bin/python -m benchmarks.results $(ARGS)
 
 clean: ## remove the environment, caches and build outputs; keep what runs wrote
 	rm -rf $(VENV) $(ADAPTERS) $(OLDEST) $(NEWEST) benchmarks/peers/.venvs build dist .mypy_cache .pytest_cache .ruff_cache *.egg-info

@@ -32,7 +32,7 @@ from typing import Any
 import jax
 
 from benchmarks.blocks import RESULTS, ROOT, SIZES, Size, keep, serve
-from benchmarks.contestants import Contestant, ContestantError, in_turn
+from benchmarks.contestants import Contestant, ContestantError, in_turn, install
 from benchmarks.peers import PEERS
 from benchmarks.speed import Setting, Timed, memory, of_size
 from jaxppo.extras.chips import targets
@@ -193,15 +193,6 @@ def busy(spans: list[tuple[float, float]]) -> float:
         covered += max(0.0, stop - max(start, end))
         end = max(end, stop)
     return covered / (end - min(spans)[0]) if spans else 0.0
-
-
-def install(wheels: Path) -> str:
-    """Install wheels without a network into a folder for `PYTHONPATH`, and return it."""
-    site = Path(tempfile.gettempdir()) / "bench-accelerator"
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps"]
-    files = map(str, wheels.glob("*.whl"))
-    subprocess.run([*command, "--upgrade", "--target", str(site), *files], check=True)
-    return str(site)
 
 
 class Race:

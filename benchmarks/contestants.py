@@ -1,4 +1,4 @@
-"""Processes that compile side by side, and then run a block each in turn.
+"""Processes that compile side by side, and then run a block each in turn; wheels for them.
 
 A contestant prints a line of JSON once it has compiled, and one for each line that it reads (see
 `benchmarks.blocks.serve`).
@@ -9,10 +9,12 @@ import json
 import os
 import queue
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from benchmarks.blocks import ROOT
@@ -95,3 +97,12 @@ def in_turn(contestants: Iterable[Contestant], rounds: int, deadline: float = fl
             if time.monotonic() >= deadline:
                 return
             contestant.block()
+
+
+def install(wheels: Path) -> str:
+    """Install wheels without a network into a folder for `PYTHONPATH`, and return it."""
+    site = Path(tempfile.gettempdir()) / "bench-accelerator"
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps"]
+    files = map(str, wheels.glob("*.whl"))
+    subprocess.run([*command, "--upgrade", "--target", str(site), *files], check=True)
+    return str(site)

@@ -5,16 +5,29 @@ own, in a directory of its own. Rows that finished are not run again, and rows t
 go on, so the same command continues where an earlier one stopped. Writes results.md, results.json
 and results.png beside the rows' directories (below benchmarks/results, ignored by git).
 `--estimate` makes four updates of each row that is left and says how long all of it will take.
+
+    python -m benchmarks.results                               # the rows of the page
+    python -m benchmarks.results pqn/catch four_rooms          # two of them
+    python -m benchmarks.results --accelerator --seconds 500   # what a GPU does in ten minutes
+    python -m benchmarks.results --accelerator --wheels DIR    # on a machine without a network
+    python -m benchmarks.results --accelerator --small         # tiny sizes: try it on a CPU
+
+Rows of `--accelerator` are ordered by value. While one trains, four updates of the next one put its
+programs into the cache. After `--seconds` the run gets SIGTERM, which saves it (some seconds more),
+and the table names what is left; the same command with the same `--out` goes on.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import json
+import os
 import resource
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +35,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from benchmarks.blocks import RESULTS
+from benchmarks.contestants import install
 from jaxppo.runtime.sinks.plot import make_panels, steps_axis
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,6 +48,16 @@ OTHERS_OF_PQN = (  # with discrete actions, where no published run of PQN is kno
 )
 NEED_MEMORY = ("memory_chain", "t_maze", "cartpole_no_velocity", "pendulum_no_velocity")
 ZOO = "https://github.com/DLR-RM/rl-baselines3-zoo/blob/master/benchmark.md"
+DISCOGEN = (  # PPO in JAX, final policies of eight seeds, best of ten learning rates; March 2026
+    "https://github.com/AlexGoldie/discogen/blob/main/"
+    "discogen/domains/OnPolicyRL/utils/baseline_scores.yaml"
+)
+GRACE = 60.0  # seconds that a run gets to save and end after SIGTERM
+TINY = (  # settings of --small
+    *("arch.total_num_envs=8", "arch.total_timesteps=1024", "arch.num_evaluation=2"),
+    *("arch.num_eval_episodes=4", "arch.max_eval_steps=20", "arch.compiler=quick"),
+    *("system.rollout_length=8", "system.num_minibatches=2", "system.epochs=1"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +84,7 @@ class Row:
     overrides: tuple[str, ...] = ()
     published: Published | None = None
     label: str = ""  # what tells rows of one environment and algorithm apart
+    whole: bool = False  # with a limit of seconds: only begun if there is time for all of it
 
     @property
     def algorithm(self) -> str:
@@ -85,6 +110,32 @@ def zoo(env: str, published: Published, *overrides: str) -> Row:
         *("system.ent_coef=0", "system.vf_coef=1"),  # of half the squared error
     )
     return Row(env, overrides=(*common, *overrides), published=published, label="zoo")
+
+
+BRAX = {"hopper": 2398, "walker2d": 1043, "halfcheetah": 5039, "ant": 6957, "humanoid": 6130}
+
+
+def published_brax(name: str) -> Row:
+    """A row with DiscoGen's settings and one of the ten learning rates that it searched."""
+    return Row(
+        f"brax/{name}",
+        overrides=(
+            *("arch.total_timesteps=5e7", "arch.total_num_envs=2048", "system.rollout_length=10"),
+            *("system.num_minibatches=32", "system.epochs=4", "system.gamma=0.99"),
+            *("system.gae_lambda=0.95", "system.clip_eps=0.2", "system.ent_coef=0"),
+            *("system.actor_lr=3e-4", "system.critic_lr=3e-4", "system.decay_learning_rates=true"),
+            *("system.reward_scale=1", "system.normalize_rewards=true"),
+            "system.normalize_observations=true",
+        ),
+        published=Published(BRAX[name], DISCOGEN, 50_000_000),
+        label="5e7",
+    )
+
+
+def playground(name: str) -> Row:
+    """A row of MuJoCo Playground with the settings of the file, which are Brax's for DMC."""
+    own = (f"env.name={name}", "arch.total_timesteps=5e7")
+    return Row("playground/cartpole_balance", overrides=own, label=name)
 
 
 SMALL = (
@@ -136,21 +187,43 @@ SMALL = (
     Row("pendulum_no_velocity", "jaxppo.rec_reppo", ("network=gru",)),
 )
 LARGE = (
-    Row("breakout", published=gymnax(28, 10_000_000, "PPO")),
-    Row("asterix", published=gymnax(15, 10_000_000, "PPO")),
-    Row("space_invaders", published=gymnax(131, 10_000_000, "PPO")),
-    Row("freeway", published=gymnax(58, 10_000_000, "PPO")),
+    Row("breakout", published=Published(61.1, DISCOGEN, 10_000_000)),
+    Row("asterix", published=Published(16.0, DISCOGEN, 10_000_000)),
+    Row("space_invaders", published=Published(182, DISCOGEN, 10_000_000)),
+    Row("freeway", published=Published(62.2, DISCOGEN, 10_000_000)),
     Row("seaquest"),
     *(Row(game, "jaxppo.ff_pqn") for game in MINATAR),
     *(Row(name, "jaxppo.ff_pqn") for name in ("jumanji/snake", "jumanji/game_2048")),
     Row("craftax/classic", "jaxppo.ff_pqn"),
     *(Row(n, "jaxppo.rec_pqn", ("network=gru",)) for n in ("navix/door_key", "xminigrid/empty")),
-    *(Row(f"brax/{name}") for name in ("hopper", "walker2d", "halfcheetah", "ant", "humanoid")),
+    *(
+        Row(f"brax/{name}", published=Published(value, DISCOGEN, 50_000_000))
+        for name, value in BRAX.items()
+    ),
     *(Row(f"jumanji/{name}") for name in ("snake", "game_2048")),
-    *(Row(name) for name in ("navix/door_key", "xminigrid/empty", "craftax/classic")),
+    *(Row(name) for name in ("navix/door_key", "xminigrid/empty")),
+    Row("craftax/classic", published=Published(16.9, DISCOGEN, 100_000_000)),
     Row("playground/cartpole_balance"),
 )
-ROWS = {row.name: row for row in (*SMALL, *LARGE)}
+LONGER = (  # what others publish at budgets that the files of CPUs do not have
+    *(published_brax(name) for name in ("halfcheetah", "walker2d")),
+    Row(
+        *("craftax/classic", "jaxppo.ff_ppo", ("arch.total_timesteps=1e8",)),
+        published=Published(16.9, DISCOGEN, 100_000_000),
+        label="1e8",
+        whole=True,
+    ),
+    *(playground(name) for name in ("CheetahRun", "WalkerRun")),
+)
+ROWS = {row.name: row for row in (*SMALL, *LARGE, *LONGER)}
+ACCELERATOR = tuple(  # the most valuable first
+    ROWS[name]
+    for name in (
+        *("brax/ant", "brax/humanoid", "brax/halfcheetah_5e7", "brax/walker2d_5e7"),
+        *("craftax/classic_1e8", "breakout", "space_invaders"),
+        *("playground/cartpole_balance_CheetahRun", "playground/cartpole_balance_WalkerRun"),
+    )
+)
 
 
 def finished(folder: Path) -> bool:
@@ -173,10 +246,18 @@ def command(row: Row, folder: Path, seeds: int, more: Sequence[str] = ()) -> lis
     return [*start, *own, f"hydra.run.dir={folder}"]
 
 
-def run(row: Row, folder: Path, seeds: int, here: dict[str, str], more: Sequence[str] = ()) -> int:
+def run(
+    row: Row,
+    folder: Path,
+    seeds: int,
+    here: dict[str, str],
+    more: Sequence[str] = (),
+    limit: float | None = None,
+) -> int:
     """Train a row, unless that is done; the exit status. Signals go to the run, and it is awaited.
 
-    Beside the run's files stays where.json, an object for each process that took part.
+    After `limit` seconds the run gets SIGTERM. Beside the run's files stays where.json, an object
+    for each process that took part.
     """
     if finished(folder):
         return 0
@@ -184,7 +265,7 @@ def run(row: Row, folder: Path, seeds: int, here: dict[str, str], more: Sequence
     folder.mkdir(parents=True, exist_ok=True)
     parts = [*_read(folder / "where.json", []), {**here, "command": " ".join(given[1:])}]
     _write(folder / "where.json", parts)
-    start = _processor_seconds()
+    start, began = _processor_seconds(), time.monotonic()
     running: list[subprocess.Popen[bytes]] = []
     early: list[int] = []  # signals that come while it starts
 
@@ -200,34 +281,68 @@ def run(row: Row, folder: Path, seeds: int, here: dict[str, str], more: Sequence
         running.append(subprocess.Popen(given, start_new_session=True))
         for number in early:
             running[0].send_signal(number)
-        status = running[0].wait()
+        status = _wait(running[0], limit)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     parts[-1]["cpu_seconds"] = _processor_seconds() - start
+    parts[-1]["wall_seconds"] = time.monotonic() - began
     _write(folder / "where.json", parts)
     return status
 
 
-def estimate(row: Row, seeds: int, more: Sequence[str] = ()) -> float:
-    """Seconds that a row takes on this machine, by the speed of its first four updates."""
-    own = [f"env={row.env}", *row.overrides, f"arch.num_seeds={seeds}", *more]
-    start = [sys.executable, "-m", row.executable, *own]
-    told = subprocess.run([*start, "--cfg", "job"], capture_output=True, text=True, check=True)
-    arch = OmegaConf.create(told.stdout).arch
-    with tempfile.TemporaryDirectory() as folder:
+def _wait(process: subprocess.Popen[bytes], limit: float | None) -> int:
+    """Wait for a run, and end it after `limit` seconds; the exit status."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return process.wait(limit)
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return process.wait(GRACE)
+    process.kill()  # its last checkpoint stays
+    return process.wait()
+
+
+class Trial:
+    """A process that makes four updates of a row, which also puts its programs into the cache."""
+
+    def __init__(self, row: Row, seeds: int, more: Sequence[str] = ()) -> None:
+        self._seeds = seeds
+        own = [f"env={row.env}", *row.overrides, f"arch.num_seeds={seeds}", *more]
+        self._command = [sys.executable, "-m", row.executable, *own]
+        self._folder = tempfile.TemporaryDirectory()
         short = ["arch.num_updates=4", "arch.num_evaluation=1", "arch.absolute_metric=false"]
-        short += ["checkpoint.enabled=false"]
-        short += ["logger.plot=false", f"hydra.run.dir={folder}"]
-        subprocess.run([*start, *short], check=True, stdout=subprocess.DEVNULL)
-        summary = _read(Path(folder) / "summary.json", {})
-        lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
-    *_, trained, evaluated = map(json.loads, lines)  # the last of each
-    step = seeds / summary["steps_per_second"]  # seconds a step of every seed
-    evaluation = evaluated["seconds"] - trained["seconds"]
-    rest = summary["seconds"] - step * summary["steps"] - evaluation  # such as compilation
-    evaluations = arch.num_evaluation + 10 * bool(arch.absolute_metric)  # which has ten times more
-    return float(rest + step * float(arch.total_timesteps) + evaluation * evaluations)
+        short += ["checkpoint.enabled=false", "logger.plot=false"]
+        self._process = subprocess.Popen(
+            [*self._command, *short, f"hydra.run.dir={self._folder.name}"],
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def seconds(self, limit: float | None = None) -> float | None:
+        """Seconds that the whole row takes; None if the trial fails or is not over in time."""
+        try:
+            if self._process.wait(limit):
+                return None
+        except subprocess.TimeoutExpired:
+            return None
+        told = subprocess.run(
+            [*self._command, "--cfg", "job"], capture_output=True, text=True, check=True
+        )
+        arch = OmegaConf.create(told.stdout).arch
+        summary = _read(Path(self._folder.name) / "summary.json", {})
+        lines = (Path(self._folder.name) / "metrics.jsonl").read_text().splitlines()
+        *_, trained, evaluated = map(json.loads, lines)  # the last of each
+        step = self._seeds / summary["steps_per_second"]  # seconds a step of every seed
+        evaluation = evaluated["seconds"] - trained["seconds"]
+        rest = summary["seconds"] - step * summary["steps"] - evaluation  # such as compilation
+        evaluations = arch.num_evaluation + 10 * bool(arch.absolute_metric)  # with ten times more
+        return float(rest + step * float(arch.total_timesteps) + evaluation * evaluations)
+
+    def close(self) -> None:
+        """End the process and delete its files."""
+        self._process.kill()
+        self._process.wait()
+        self._folder.cleanup()
 
 
 def machine() -> dict[str, str]:
@@ -275,34 +390,84 @@ def collect(row: Row, folder: Path) -> dict[str, Any] | None:
     }
 
 
-def table(results: Sequence[dict[str, Any]]) -> str:
-    """The Markdown of the page: a line a row, then the machines, each with its rows."""
-    lines = [
-        "| `env=` | environment | steps | mean | IQM [95% interval] | lowest seed | final mean "
-        "| published | all seeds |",
-        f"|{' --- |' * 9}",
-    ]
+def left(rows: Sequence[Row], out: Path, reasons: dict[str, str]) -> list[dict[str, Any]]:
+    """What is not done of the rows: how far each is, and why it does not go on."""
+    found = []
+    for row in rows:
+        if finished(out / row.name):
+            continue
+        file = out / row.name / "metrics.jsonl"
+        lines = file.read_text().splitlines() if file.is_file() else []
+        evaluations = [e for e in map(json.loads, lines) if e["event"] == "eval"]
+        last = evaluations[-1] if evaluations else {}
+        summary = _read(out / row.name / "summary.json", {})
+        found.append(
+            {
+                "name": row.name,
+                "steps": summary.get("steps", last.get("steps", 0)),
+                "last_return": last.get("episode_return"),
+                "reason": reasons.get(row.name, ""),
+            }
+        )
+    return found
+
+
+def same_budget(found: dict[str, Any]) -> bool:
+    """Whether a row has the steps of its published figure, up to the last updates of both."""
+    steps = (found["published"] or {}).get("steps")
+    return bool(steps) and abs(found["steps"] / steps - 1) < 0.03
+
+
+def table(results: Sequence[dict[str, Any]], unfinished: Sequence[dict[str, Any]] = ()) -> str:
+    """The Markdown of the page: two tables, what is left, and the machines with their rows."""
+    parts = []
+    alike = {
+        "Same budget as published": [found for found in results if same_budget(found)],
+        "Other budgets, or nothing published": [x for x in results if not same_budget(x)],
+    }
+    for title, rows in alike.items():
+        if rows:
+            parts += [f"## {title}", "", *_lines(rows), ""]
+    if unfinished:
+        parts += ["Left; the same command goes on:", "", *map(_unfinished, unfinished), ""]
     machines: dict[str, list[str]] = {}
     for found in results:
-        scores = [found["mean"], found["iqm"], *found["interval"], found["lowest"], found["final"]]
-        mean, middle, low, high, lowest, final = _in_figures(scores)
-        network = f", {found['network'].upper()}" if found["network"] else ""
-        label = f", {found['label'].replace('_', '-')}" if found["label"] else ""
-        algorithm = "" if found["algorithm"] == "ppo" else f", {found['algorithm'].upper()}"
-        environment = f"{found['environment']}{algorithm}{network}{label}"
-        lines.append(
-            f"| `{found['env']}` | {environment} | {found['steps']:,} "
-            f"| {mean} | {middle} [{low}, {high}] | {lowest} | {final} "
-            f"| {_cite(found['published'])} | {_in_time(found['wall_seconds'])} |"
-        )
         for part in found["where"]:
             of = f"{found['seeds']} seeds each, {part['machine']}, jax {part['jax']}"
-            rows = machines.setdefault(f"{of}, commit {part['commit']}", [])
-            if found["name"] not in rows:
-                rows.append(found["name"])
+            names = machines.setdefault(f"{of}, commit {part['commit']}", [])
+            if found["name"] not in names:
+                names.append(found["name"])
     alone = len(machines) == 1
-    said = [of if alone else f"{', '.join(rows)}: {of}" for of, rows in machines.items()]
-    return "\n".join([*lines, "", *(f"{line}." for line in said), ""])
+    said = [of if alone else f"{', '.join(names)}: {of}" for of, names in machines.items()]
+    return "\n".join([*parts, *(f"{line}." for line in said), ""])
+
+
+def _lines(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """A table, a line a row."""
+    lines = [
+        "| row of `make results` | steps | absolute metric, IQM [95% interval] | lowest seed "
+        "| final policy, mean | published | wall time |",
+        f"|{' --- |' * 7}",
+    ]
+    for found in rows:
+        scores = [found["iqm"], *found["interval"], found["lowest"], found["final"]]
+        middle, low, high, lowest, final = _in_figures(scores)
+        network = f", {found['network'].upper()}" if found["network"] else ""
+        lines.append(
+            f"| `{found['name']}`{network} | {found['steps']:,} | {middle} [{low}, {high}] "
+            f"| {lowest} | {final} | {_cite(found['published'], same_budget(found))} "
+            f"| {_in_time(found['wall_seconds'])} |"
+        )
+    return lines
+
+
+def _unfinished(found: dict[str, Any]) -> str:
+    """A row that is left."""
+    said = [f"stopped at {found['steps']:,} steps"] if found["steps"] else []
+    if said and found["last_return"] is not None:
+        said.append(f"last evaluation {_in_figures([found['last_return']])[0]}")
+    said += [found["reason"]] if found["reason"] else []
+    return f"- `{found['name']}`: {', '.join(said) or 'not begun'}"
 
 
 def draw(results: Sequence[dict[str, Any]], out: Path, file: Path) -> None:
@@ -377,11 +542,12 @@ def _in_figures(scores: Sequence[float]) -> list[str]:
     return [f"{round(score, decimals) + 0.0:.{decimals}f}" for score in scores]  # + 0.0: no -0.0
 
 
-def _cite(published: dict[str, Any] | None) -> str:
+def _cite(published: dict[str, Any] | None, alike: bool) -> str:
+    """A published figure, with its steps where they are others, and its method unless PPO."""
     if published is None:
         return ""
     steps = published["steps"]
-    after = f" after {steps:,}" if steps else ""
+    after = f" after {steps:,}" if steps and not alike else ""
     method = "" if published["method"] == "PPO" else f", {published['method']}"
     return f"[{published['value']:g}{after}]({published['source']}){method}"
 
@@ -392,60 +558,135 @@ def _in_time(seconds: float) -> str:
 
 def main() -> int:
     """Train what is left, and write what there is."""
+    began = time.monotonic()
+    arguments = _arguments()
+    deadline = began + arguments.seconds if arguments.seconds else None
+    if arguments.wheels:
+        path = [install(arguments.wheels), os.environ.get("PYTHONPATH", str(ROOT))]
+        os.environ["PYTHONPATH"] = os.pathsep.join(path)
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # two at once
+    more = [*(TINY if arguments.small else ()), *arguments.set]
+    if arguments.estimate:
+        return _estimate(arguments, more)
+    return train(arguments, more, deadline)
+
+
+def _arguments() -> argparse.Namespace:
+    """The command line, checked."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"rows: {', '.join(ROWS)}")
     parser.add_argument("--large", action="store_true", help="the rows for an accelerator")
-    parser.add_argument("--seeds", type=int, default=10, help="agents of a row")
-    parser.add_argument("--out", type=Path, default=RESULTS / "table", help="directory of the rows")
+    parser.add_argument(
+        "--accelerator", action="store_true", help="those of them that minutes of one are for"
+    )
+    parser.add_argument("--small", action="store_true", help="tiny sizes, to try the command")
+    parser.add_argument("--seconds", type=float, help="stop after so long; what is left is named")
+    parser.add_argument("--wheels", type=Path, help="folder of wheels of environments' libraries")
+    parser.add_argument(
+        "--seeds", type=int, help="agents of a row: 10; 3 with --accelerator, 2 with --small"
+    )
+    parser.add_argument("--out", type=Path, help="directory of the rows, in benchmarks/results")
     parser.add_argument("--estimate", action="store_true", help="only say how long it will take")
     parser.add_argument(
         "--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings that rows begin with"
     )
-    arguments = parser.parse_args()
-    unknown = [name for name in arguments.names if name not in ROWS]
+    given = parser.parse_args()
+    unknown = [name for name in given.names if name not in ROWS]
     if unknown:
         parser.error(f"{unknown[0]}: no such row; of {', '.join(ROWS)}")
-    if arguments.seeds < 2:
-        parser.error(f"--seeds={arguments.seeds}: an interval needs at least 2")
-    rows = [ROWS[name] for name in arguments.names] or (LARGE if arguments.large else SMALL)
-    out = arguments.out.resolve()
-    if arguments.estimate:
-        left = [row for row in rows if not finished(out / row.name)]
-        seconds = []
-        for row in left:
-            seconds.append(estimate(row, arguments.seeds, arguments.set))
-            print(f"{row.name:26} about {_in_time(seconds[-1])}", flush=True)
-        print(f"all rows that are left: about {sum(seconds) / 3600:.1f} hours on this machine")
-        return 0
-    for folder in (out / row.name for row in rows):
+    if given.seeds is None:
+        given.seeds = 2 if given.small else 3 if given.accelerator else 10
+    if given.seeds < 2:
+        parser.error(f"--seeds={given.seeds}: an interval needs at least 2")
+    if given.seconds is not None and given.seconds <= 0:
+        parser.error(f"--seconds={given.seconds:g}: must be more than 0")
+    if given.wheels and not any(given.wheels.glob("*.whl")):
+        parser.error(f"--wheels={given.wheels}: has no wheels; fill it with pip download")
+    name = f"{'rows' if given.accelerator else 'table'}{'_small' if given.small else ''}"
+    given.out = (given.out or RESULTS / name).resolve()
+    group = ACCELERATOR if given.accelerator else LARGE if given.large else SMALL
+    given.rows = [ROWS[name] for name in given.names] or group
+    for folder in (given.out / row.name for row in given.rows):
         has = seeds_of(folder)
-        if has not in (None, arguments.seeds):
+        if has not in (None, given.seeds) and not given.estimate:
             parser.error(
-                f"--seeds={arguments.seeds}: {folder} has {has}; ask for as many, or choose "
+                f"--seeds={given.seeds}: {folder} has {has}; ask for as many, or choose "
                 "another --out"
             )
-    here = machine()
-    failed = []
-    for row in rows:
-        status = run(row, out / row.name, arguments.seeds, here, arguments.set)
-        if status in (128 + signal.SIGINT, 128 + signal.SIGTERM):
-            print(f"{row.name}: interrupted; the same command goes on with it", file=sys.stderr)
-            return status
-        failed += [row.name] if status else []
-        write(list(ROWS.values()), out)
+    return given
+
+
+def _estimate(arguments: argparse.Namespace, more: Sequence[str]) -> int:
+    """Say how long the rows that are left take."""
+    seconds = []
+    for row in arguments.rows:
+        if finished(arguments.out / row.name):
+            continue
+        trial = Trial(row, arguments.seeds, more)
+        with contextlib.closing(trial):
+            found = trial.seconds()
+        seconds.append(found)
+        print(f"{row.name:26} {'failed' if found is None else f'about {_in_time(found)}'}")
+    known = sum(found for found in seconds if found is not None)
+    print(f"all rows that are left: about {known / 3600:.1f} hours on this machine")
+    return int(None in seconds)
+
+
+def train(arguments: argparse.Namespace, more: Sequence[str], deadline: float | None) -> int:
+    """Train rows in turn until the deadline (`time.monotonic`); the exit status."""
+
+    def time_left() -> float | None:
+        return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+    here, out, seeds, rows = machine(), arguments.out, arguments.seeds, arguments.rows
+    todo = [row for row in rows if not finished(out / row.name)]
+    reasons: dict[str, str] = {}
+    failed, trials = [], contextlib.ExitStack()
+    ahead: dict[str, Trial] = {}
+
+    def begin_trial(row: Row) -> None:
+        ahead[row.name] = Trial(row, seeds, more)
+        trials.callback(ahead[row.name].close)
+
+    with trials:
+        for row, following in zip(todo, [*todo[1:], None], strict=True):
+            limit = time_left()
+            if limit == 0:
+                break
+            if row.whole and limit is not None and seeds_of(out / row.name) is None:
+                if row.name not in ahead:
+                    begin_trial(row)
+                needs = ahead[row.name].seconds(limit)
+                limit = time_left()
+                if needs is None or needs > (limit or 0.0):
+                    about = "no estimate" if needs is None else f"needs about {_in_time(needs)}"
+                    reasons[row.name] = f"{about}, {_in_time(limit or 0.0)} were left"
+                    continue
+            if arguments.accelerator and following and seeds_of(out / following.name) is None:
+                begin_trial(following)
+            status = run(row, out / row.name, seeds, here, more, limit)
+            if status in (128 + signal.SIGINT, 128 + signal.SIGTERM) and time_left() != 0:
+                print(f"{row.name}: interrupted; the same command goes on with it", file=sys.stderr)
+                return status
+            if status and time_left() != 0:
+                failed.append(row.name)
+                reasons[row.name] = "failed"
+            write(list(ROWS.values()), out, left(rows, out, reasons))
+    write(list(ROWS.values()), out, left(rows, out, reasons))
     print((out / "results.md").read_text())
     if failed:
         print(f"failed: {', '.join(failed)}; see above", file=sys.stderr)
     return 1 if failed else 0
 
 
-def write(rows: Sequence[Row], out: Path) -> None:
+def write(rows: Sequence[Row], out: Path, unfinished: Sequence[dict[str, Any]] = ()) -> None:
     """results.md, results.json and results.png of the rows that finished so far."""
+    out.mkdir(parents=True, exist_ok=True)
     results = [found for row in rows if (found := collect(row, out / row.name))]
-    (out / "results.md").write_text(table(results))
-    _write(out / "results.json", results)
+    (out / "results.md").write_text(table(results, unfinished))
+    _write(out / "results.json", {"rows": results, "left": list(unfinished)})
     if results:
         draw(results, out, out / "results.png")
 

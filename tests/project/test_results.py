@@ -76,7 +76,8 @@ def canned(folder: Path, **changes: Any) -> Path:
 
 def test_rows_name_files_and_sources() -> None:
     assert len(results.SMALL) >= 15
-    assert len(results.ROWS) == len(results.SMALL) + len(results.LARGE)
+    every = (*results.SMALL, *results.LARGE, *results.LONGER)
+    assert len(results.ROWS) == len(every)
     assert all((CONFIGS / "env" / f"{row.env}.yaml").is_file() for row in results.ROWS.values())
     published = [row.published for row in results.ROWS.values() if row.published]
     assert all(found.source.startswith("https://") for found in published)
@@ -125,30 +126,34 @@ def test_table_says_what_the_runs_say(tmp_path: Path) -> None:
         Row("deep_sea", overrides=("network=lru",), published=Published(
             0, "https://example.org/b", method="evolution strategies")),
         Row("acrobot"),
-        Row("catch", "jaxppo.rec_pqn", ("network=gru",)),
+        Row("catch", "jaxppo.rec_pqn", ("network=gru",), Published(
+            1, "https://example.org/c", 50_000)),
     )  # fmt: skip
     canned(tmp_path / "catch")
     canned(tmp_path / "pqn" / "catch")
     canned(tmp_path / "deep_sea", absolute_metric=-123.45, seconds=59.6)
     canned(tmp_path / "acrobot", status="interrupted")
-    results.write(rows, tmp_path)
-    lines = (tmp_path / "results.md").read_text().splitlines()
-    assert [line.count("`catch`") + line.count("`deep_sea`") for line in lines[:5]] == [
-        0,
-        0,
-        1,
-        1,
-        1,
-    ]
-    assert "0.46 [0.00, 1.00]" in lines[2]
-    written = json.loads((tmp_path / "results.json").read_text())
+    unfinished = [{"name": "acrobot", "steps": 7, "last_return": None, "reason": "why"}]
+    results.write(rows, tmp_path, unfinished)
+    same, other = (tmp_path / "results.md").read_text().split("## ")[1:]
+    assert "| `catch` | 100,352 | 0.46 [0.00, 1.00] | 0.25 |" in same
+    assert all(
+        name in other for name in ("`deep_sea`", "`pqn/catch`", "`acrobot`", HERE["machine"])
+    )
+    assert "`deep_sea`" not in same
+    whole = json.loads((tmp_path / "results.json").read_text())
+    assert whole["left"] == unfinished
+    written = whole["rows"]
     assert [found["name"] for found in written] == ["catch", "deep_sea", "pqn/catch"]
     assert written[0]["absolute_metrics"] == {"42": 0.25, "43": 0.25, "44": 1.0}
     assert written[0]["interval"] == [-0.001, 1.0]
     assert (tmp_path / "results.png").stat().st_size > 1_000
 
 
-@pytest.mark.parametrize("arguments", [["cathc"], ["--seeds=1"], ["catch", "--seeds=4"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["cathc"], ["--seeds=1"], ["catch", "--seeds=4"], ["--seconds=0"], ["--wheels=nowhere"]],
+)
 def test_what_cannot_be_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, arguments: list[str]
 ) -> None:
@@ -177,4 +182,97 @@ def test_a_row_that_fails_leaves_the_others(
     output = capsys.readouterr()
     assert "catch" in output.err
     assert "`deep_sea`" in output.out
-    assert "`catch`" not in output.out
+    assert "| `catch`" not in output.out
+    assert "- `catch`: failed" in output.out
+
+
+def of_rows(monkeypatch: pytest.MonkeyPatch, *rows: Row) -> None:
+    """Have these rows only, for an accelerator."""
+    monkeypatch.setattr(results, "ROWS", {row.name: row for row in rows})
+    monkeypatch.setattr(results, "ACCELERATOR", rows)
+    monkeypatch.setattr(results, "machine", lambda: HERE)
+
+
+def call(monkeypatch: pytest.MonkeyPatch, out: Path, *arguments: str) -> dict[str, Any]:
+    """Run the command; what it wrote."""
+    monkeypatch.setattr(sys, "argv", ["results", "--accelerator", *arguments, f"--out={out}"])
+    assert results.main() == 0
+    written: dict[str, Any] = json.loads((out / "results.json").read_text())
+    return written
+
+
+class FakeTrial:
+    """Says at once what a row needs."""
+
+    needs: float | None = 1e6
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def seconds(self, limit: float | None = None) -> float | None:
+        return self.needs
+
+    def close(self) -> None:
+        pass
+
+
+def test_seconds_end_a_run_that_can_go_on(
+    stub: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run gets SIGTERM, no other begins, and the same command goes on with both."""
+    following = Row("deep_sea", "stub_ppo")
+    of_rows(monkeypatch, stub, following)
+    monkeypatch.setattr(results, "Trial", FakeTrial)
+    start = time.monotonic()
+    written = call(monkeypatch, tmp_path, "--seconds=2")
+    assert 2 <= time.monotonic() - start < 15
+    assert [row["name"] for row in written["left"]] == ["catch", "deep_sea"]
+    assert json.loads((tmp_path / "catch" / "summary.json").read_text())["status"] == "interrupted"
+    assert not (tmp_path / "deep_sea").exists()
+    written = call(monkeypatch, tmp_path, "--seconds=4")
+    assert [row["name"] for row in written["rows"]] == ["catch"]
+    assert [row["name"] for row in written["left"]] == ["deep_sea"]
+    told = [json.loads(line) for line in (tmp_path / "told.jsonl").read_text().splitlines()]
+    assert told[1] == [f"resume={tmp_path / 'catch'}"]
+
+
+@pytest.mark.parametrize("needs, begun", [(1e6, False), (None, False), (1.0, True)])
+def test_a_row_that_needs_more_than_is_left_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, needs: float | None, begun: bool
+) -> None:
+    """And the rows after it run."""
+    of_rows(monkeypatch, Row("catch", whole=True), Row("deep_sea"))
+    monkeypatch.setattr(FakeTrial, "needs", needs)
+    monkeypatch.setattr(results, "Trial", FakeTrial)
+    ran = []
+
+    def run(row: Row, folder: Path, *_: Any) -> int:
+        ran.append(row.name)
+        canned(folder)
+        return 0
+
+    monkeypatch.setattr(results, "run", run)
+    written = call(monkeypatch, tmp_path, "--seconds=100")
+    assert ran == ["catch"] * begun + ["deep_sea"]
+    assert [row["reason"] != "" for row in written["left"]] == [True] * (not begun)
+
+
+def test_a_trial_says_how_long_a_row_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.002 s a step of both seeds, 2 s an evaluation, and 17.8 s for all else."""
+    (tmp_path / "trial_ppo.py").write_text(
+        """
+import json, sys
+from pathlib import Path
+if "--cfg" in sys.argv:
+    print("arch: {total_timesteps: 1e5, num_evaluation: 10, absolute_metric: true}")
+else:
+    folder = Path(sys.argv[-1].partition("=")[2])
+    summary = {"steps_per_second": 1000, "seconds": 20, "steps": 100}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / "metrics.jsonl").write_text('{"seconds": 0}\\n{"seconds": 17}\\n{"seconds": 19}')
+"""
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    trial = results.Trial(Row("catch", "trial_ppo"), 2)
+    assert trial.seconds(30) == pytest.approx(17.8 + 0.002 * 1e5 + 2 * (10 + 10))
+    trial.close()
