@@ -153,8 +153,8 @@ def apart(configs: Sequence[Config]) -> str:
         return ""
     more = f" and {count(differ[3:], 'other')}" if differ[3:] else ""
     return (
-        f": jobs that differ in {', '.join(differ[:3])}{more} cannot share one, as those that "
-        "differ in seeds, settings marked traced, and numbers of env.params that shape no array"
+        f": jobs differ in {', '.join(differ[:3])}{more}, and programs are made for one value; "
+        "seeds, settings marked traced and most numbers of env.params may differ in one"
     )
 
 
