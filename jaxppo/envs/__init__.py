@@ -118,10 +118,22 @@ def way_out(config: EnvConfig) -> str:
         return (
             f"do the versions of {config.library} and jax fit? Take others, or another environment"
         )
-    return (
-        "it must keep the contract of docs/environments.md, or be a class for gymnax 0.0.x with "
-        "env.gymnax_legacy=true"
-    )
+    legacy = config.gymnax_legacy
+    if _runs(dataclasses.replace(config, gymnax_legacy=not legacy)):
+        if legacy:
+            return "it runs without env.gymnax_legacy=true, which is for gymnax 0.0.x; leave it out"
+        return "if it was written for gymnax 0.0.x, env.gymnax_legacy=true runs it unchanged"
+    return "it must keep the contract of docs/environments.md"
+
+
+def _runs(config: EnvConfig) -> bool:
+    """Return whether an environment can be made and has the forms of the contract."""
+    from jaxppo.envs.forms import problems
+
+    try:
+        return not problems(build(config))
+    except Exception:  # an environment may raise anything
+        return False
 
 
 def outline(config: EnvConfig) -> tuple[str, str, int | None]:
