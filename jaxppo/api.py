@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import inspect
 import re
 import threading
 import typing
@@ -46,11 +47,12 @@ if TYPE_CHECKING:  # a stub, since only editors and type checkers read it
 _composing = threading.Lock()  # Hydra composes with global state
 
 
+DEFAULT = "ff_ppo"  # the command whose settings are taken where none is given
 Settings = Config | Sequence[str] | Mapping[str, Any]
 
 
 def compose(
-    command: str = "ff_ppo",
+    command: str = DEFAULT,
     settings: Sequence[str] | Mapping[str, Any] = (),
     **keywords: "Unpack[Keywords]",
 ) -> Config:
@@ -93,10 +95,11 @@ def _as_overrides(settings: Any) -> list[str]:
 
 
 def _composed(
-    command: str, config: Settings, env: Any, network: Mapping[str, Any] | None
+    command: str | None, config: Settings, env: Any, network: Mapping[str, Any] | None
 ) -> Config:
     """Compose settings; `ConfigError` if they describe what is given as an object."""
     if isinstance(config, Config):
+        _refuse_command(command, "settings that are composed; give it to jaxppo.compose instead")
         return config
     given = {} if env is None else {"env=OBJECT": r"env\.(name|target|kwargs)"}
     for layer in network if isinstance(network, Mapping) else ():
@@ -105,7 +108,13 @@ def _composed(
         for each in _as_overrides(config):
             if re.match(rf"[+~]*{pattern}\b", each):
                 raise ConfigError(f"{each}: has no effect with {what}; leave one of the two out")
-    return compose(command, config)
+    return compose(DEFAULT if command is None else command, config)
+
+
+def _refuse_command(command: str | None, beside: str) -> None:
+    """Raise `ConfigError` if a command is given where it would have no effect."""
+    if command is not None:
+        raise ConfigError(f"command={command}: has no effect beside {beside}")
 
 
 @contextlib.contextmanager
@@ -126,7 +135,7 @@ def _one_line(overrides: Sequence[str] = ()) -> Iterator[None]:
 def train(
     config: Settings = (),
     *,
-    command: str = "ff_ppo",
+    command: str | None = None,
     env: Any = None,
     network: Mapping[str, Any] | None = None,
     run_dir: str | Path | None = None,
@@ -139,14 +148,14 @@ def train(
         result = jaxppo.train(["env=cartpole", "arch.total_timesteps=1e6"])
         result.absolute_metric, result.evaluations["episode_return"], result.policy
 
-    `config`: what `compose` returns, or settings of `command`. `env`: an environment of your own
-    instead of an import path; as a tuple, with its parameters. `network`: flax modules of your own
-    by layer name, such as `{"actor_torso": MyTorso()}`. `run_dir`: where to write the files of a
-    run; None: nothing is written. `resume`: the directory of a run to continue; `config` then holds
-    only the changed settings, and to change `system` or `network`, `command` must be the one that
-    began the run. `on_block`: called with a `Block` after each block of training and its
-    evaluation; must return True (stop), False or None. `progress`: show a bar on a terminal or in a
-    notebook.
+    `config`: settings of `command` (by default ff_ppo), or what `compose` returns. `env`: an
+    environment of your own instead of an import path; as a tuple, with its parameters. `network`:
+    flax modules of your own by layer name, such as `{"actor_torso": MyTorso()}`. `run_dir`: where
+    to write the files of a run; None: nothing is written. `resume`: the directory of a run to
+    continue; `config` then holds only the changed settings, and to change `system` or `network`,
+    `command` must be the one that began the run. `on_block`: called with a `Block` after each block
+    of training and its evaluation; must return True (stop), False or None. `progress`: show a bar
+    on a terminal or in a notebook.
 
     Problems of an environment class of yours that a check of about a second finds are warnings.
     Ctrl-C during training stops the run and returns the result so far; before training it raises
@@ -155,8 +164,8 @@ def train(
     members fail); its `result` has what was reached.
     """
     devices.prepare()
-    if on_block is not None and not callable(on_block):
-        raise ConfigError(f"on_block={on_block}: must be a function of a Block")
+    if on_block is not None:
+        _check_on_block(on_block)
     if resume is not None:
         if isinstance(config, Config):
             raise ConfigError(
@@ -186,6 +195,19 @@ def train(
             folder.mkdir(parents=True, exist_ok=True)
     job = Job(found, folder, resume=resumes, prepared=prepared)
     return _run(job, on_block, progress=progress)
+
+
+def _check_on_block(on_block: Any) -> None:
+    """Raise `ConfigError` unless `on_block` can be called with a `Block`."""
+    try:
+        inspect.signature(on_block).bind(None)
+    except ValueError:  # a function of C, which does not tell
+        pass
+    except TypeError as error:  # not a function, or one of other arguments
+        raise ConfigError(
+            f"on_block={on_block!r}: must be a function of one argument, a Block, such as "
+            f"lambda block: block.steps > 1e6 ({error})"
+        ) from error
 
 
 def _warn_of_environment(config: Config, system: System) -> None:
@@ -341,7 +363,7 @@ def rollouts(
     num_envs: int | None = None,
     length: int | None = None,
     episodes: bool = False,
-    command: str = "ff_ppo",
+    command: str | None = None,
     network: Mapping[str, Any] | None = None,
 ) -> Rollouts:
     """Return an endless iterator over what acting collects, for a learner of your own.
@@ -363,6 +385,7 @@ def rollouts(
     """
     devices.choose_platform()
     if isinstance(policy_or_config, TrainedPolicy):
+        _refuse_command(command, "a policy; leave it out")
         if network is not None:
             raise ConfigError("network: a trained policy has its own; leave it out")
         trained = policy_or_config if env is None else policy_or_config.with_env(env)
@@ -383,7 +406,7 @@ def rollouts(
 def make_train(
     config: Settings = (),
     *,
-    command: str = "ff_ppo",
+    command: str | None = None,
     env: Any = None,
     network: Mapping[str, Any] | None = None,
 ) -> WholeRun:

@@ -136,6 +136,22 @@ class ObsOnly(Clock):
         return super().reset_env(*args)[0]
 
 
+class Declares(Clock):
+    """Its space says other shapes and types than its observation has."""
+
+    def __init__(self, entries: Any, *, named: bool = False) -> None:
+        super().__init__()
+        self.entries, self.named = entries, named
+
+    def observation(self, state: Any) -> Any:
+        obs = super().observation(state)
+        return {"x": obs} if self.named else obs
+
+    def observation_space(self, params: Any) -> Any:
+        boxes = {name: spaces.Box(0.0, high, *form) for name, (high, *form) in self.entries.items()}
+        return spaces.Dict(boxes) if self.named else boxes["x"]
+
+
 class NoSuccessor(Clock):
     """Its own step loses the last observation."""
 

@@ -97,3 +97,42 @@ class Wrapper:
 
     def step(self, *args: Any) -> Any:
         return self._env.step(*args)
+
+
+class Fixed(Chain):
+    """Its limit of 5 steps is a number in the code; that of its parameters is gymnax's 1 step."""
+
+    @property
+    def default_params(self) -> Any:
+        return Unlimited()
+
+    def is_terminal(self, state: State, params: Any) -> jax.Array:
+        return (state.value >= 3) | (state.time >= 5)
+
+
+class Longer(Fixed):
+    """And its parameters name another limit, which nothing reads."""
+
+    @property
+    def default_params(self) -> Any:
+        return Params(max_steps_in_episode=50)
+
+
+class Branches(Chain):
+    """Fails while it is traced, whatever its version is."""
+
+    def is_terminal(self, state: State, params: Any) -> jax.Array:
+        return super().is_terminal(state, params) if state.value else jnp.array(False)
+
+
+class FiveValues:
+    """A class whose step returns five values, and which has no `step_env`."""
+
+    default_params = Params()
+    action_space, observation_space = Chain.action_space, Chain.observation_space
+
+    def reset(self, key: jax.Array, params: Any) -> Any:
+        return Chain().reset(key, params)
+
+    def step(self, *args: Any) -> Any:
+        return Chain().step(*args)

@@ -20,9 +20,12 @@ _given: dict[str, Callable[..., Any]] = {}  # name -> what returns the object
 def give(example: Any, make: Callable[..., Any]) -> str:
     """Register `make` and return the import path under which settings find it.
 
-    The path contains the class name of `example`, and is unique over all processes.
+    The path contains the name of `example`, or of its class, and is unique over all processes.
     """
-    name = f"{type(example).__name__}_{uuid.uuid4().hex[:12]}"
+    example = example[0] if isinstance(example, tuple) and example else example  # and parameters
+    own = getattr(example, "__name__", "")
+    own = own if isinstance(own, str) and own.isidentifier() else type(example).__name__
+    name = f"{own}_{uuid.uuid4().hex[:12]}"
     _given[name] = make
     return f"{HOME}.{name}"
 
@@ -85,12 +88,17 @@ def is_given(path: Any) -> bool:
     return isinstance(path, str) and path.startswith(f"{HOME}.")
 
 
+def shown(path: str) -> str:
+    """Return an import path as users know it: of a given object, the name of its class."""
+    return path.rpartition(".")[2].rpartition("_")[0] if is_given(path) else path
+
+
 def __getattr__(name: str) -> Any:
     if name in _given:
         return _given[name]
     if name.startswith("__"):
         raise AttributeError(name)
     raise ConfigError(
-        f"{HOME}.{name}: was an object in Python, which no file holds; give it again, such as "
-        "jaxppo.load(DIR, env=OBJECT) or network={LAYER: MODULE}"
+        f"{shown(f'{HOME}.{name}')}: was an object in Python, which no file holds; give it again, "
+        "such as jaxppo.load(DIR, env=OBJECT) or network={LAYER: MODULE}"
     )

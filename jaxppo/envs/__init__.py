@@ -1,5 +1,6 @@
 """Environments: one adapter per library, each imported only when it is used."""
 
+import contextlib
 import dataclasses
 import difflib
 import importlib
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from jaxppo.config.fields import ConfigError, check
+from jaxppo.config.given import is_given, shown
 from jaxppo.config.importing import load
 from jaxppo.config.messages import installing, named, of_gymnasium
 from jaxppo.config.schema import LIBRARIES, ArchConfig, EnvConfig
@@ -74,11 +76,26 @@ def build(config: EnvConfig) -> Environment:
         given = f"env.kwargs={config.kwargs}, env.params={config.params}"
         if config.wrappers:
             given += f", env.wrappers={config.wrappers}"
-        raise ConfigError(f"{_key(config)}: cannot be made with {given}: {line(error)}") from error
+        hint = _of_params(config, adapter)
+        raise ConfigError(
+            f"{_key(config)}: cannot be made with {given}: {line(error)}{hint}"
+        ) from error
     if is_simulated(env):
         simulated: Any = env
         return simulated.shown(partial(_shown, config))
     return _shown(config, env)
+
+
+def _of_params(config: EnvConfig, adapter: ModuleType) -> str:
+    """Return, after a semicolon, which of `env.kwargs` are parameters instead; "" if none is."""
+    if not config.kwargs:
+        return ""
+    with contextlib.suppress(Exception):
+        params = adapter.make(dataclasses.replace(config, kwargs={}, params={})).params
+        names = [field.name for field in dataclasses.fields(params) if field.name in config.kwargs]
+        found = [f"env.params.{name}={config.kwargs[name]}" for name in names]
+        return f"; a parameter is {' '.join(found)}" if found else ""
+    return ""
 
 
 def _shown(config: EnvConfig, env: Environment) -> Environment:
@@ -101,10 +118,22 @@ def way_out(config: EnvConfig) -> str:
         return (
             f"do the versions of {config.library} and jax fit? Take others, or another environment"
         )
-    return (
-        "it must keep the contract of docs/environments.md, or be a class for gymnax 0.0.x with "
-        "env.gymnax_legacy=true"
-    )
+    legacy = config.gymnax_legacy
+    if _runs(dataclasses.replace(config, gymnax_legacy=not legacy)):
+        if legacy:
+            return "it runs without env.gymnax_legacy=true, which is for gymnax 0.0.x; leave it out"
+        return "if it was written for gymnax 0.0.x, env.gymnax_legacy=true runs it unchanged"
+    return "it must keep the contract of docs/environments.md"
+
+
+def _runs(config: EnvConfig) -> bool:
+    """Return whether an environment can be made and has the forms of the contract."""
+    from jaxppo.envs.forms import problems
+
+    try:
+        return not problems(build(config))
+    except Exception:  # an environment may raise anything
+        return False
 
 
 def outline(config: EnvConfig) -> tuple[str, str, int | None]:
@@ -142,7 +171,9 @@ def is_simulated(env: Any) -> bool:
 
 
 def _key(config: EnvConfig) -> str:
-    return f"env.name={config.name}" if config.target is None else f"env.target={config.target}"
+    if config.target is None:
+        return f"env.name={config.name}"
+    return f"env{'' if is_given(config.target) else '.target'}={shown(config.target)}"
 
 
 def _names(config: EnvConfig, adapter: ModuleType) -> list[str]:

@@ -91,7 +91,7 @@ class Legacy(AsGymnax):
         if not hasattr(type(env), "step_env"):
             raise ConfigError(
                 f"env.gymnax_legacy=true: {name} has no step_env of its own, which steps without a "
-                "reset; give the environment itself instead of a wrapper"
+                "reset; add it, or give the environment itself instead of a wrapper"
             )
         self._name, self._env = name, env
         if getattr(type(env), "is_terminated", None) is Environment.is_terminated:

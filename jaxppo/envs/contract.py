@@ -32,6 +32,7 @@ from jaxppo.types import (
 
 NUM_ENVS = 4  # B; of worlds with agents, as many worlds
 FEW = 8  # steps of the second, separately traced run
+LATE = 10**6  # a time at which episodes without a time limit could end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +72,10 @@ def check(config: EnvConfig, steps: int = 256) -> list[Check]:
     try:
         found = [] if simulated else problems(env)
         found = [f"{each}; {envs.way_out(config)}" for each in found]
-        checks = [*made, Check("forms", found, describe(env.observation_space))]
+        declared = [] if found else getattr(_bare(env, config), "misdeclared", [])
+        of_library = config.target is None  # whose space nobody here mends
+        wrong, hints = ([], declared) if of_library else (declared, [])
+        checks = [*made, Check("forms", found + wrong, describe(env.observation_space), hints)]
         play_it = _check_simulators if simulated else _check_play
         return checks if found else checks + list(play_it(env, config, steps))
     except Exception as error:
@@ -99,7 +103,10 @@ def _check_played(env: Environment, config: EnvConfig, played: Played) -> Iterat
     """Check what the steps returned."""
     yield Check("values", list(_values(env, played)), "finite, and within the spaces")
     doubts = list(_doubts(env, config, played, at_limit=True))
-    yield Check("ends", list(_ends(env, played)), _describe_ends(env, played), doubts)
+    wrong = list(_ends(env, played))
+    if config.gymnax_legacy:
+        wrong = [f"{each}; leave env.gymnax_legacy=true out, for gymnax 1.0" for each in wrong]
+    yield Check("ends", wrong, _describe_ends(env, played), doubts)
     count = int(played.over.sum())
     unseen = f"not checked, since no episode ended; raise steps={len(played.over)}"
     yield Check("successor", list(_successor(played)), f"at {count} ends", [unseen][count:])
@@ -171,6 +178,7 @@ def glance(config: EnvConfig) -> list[str]:
             found = list(_python_state(env))
             keys = _keys(env)
             played = Played(*_numpy(jax.jit(partial(play, env, config.action_mask, FEW))(keys)))
+            found += getattr(_bare(env, config), "misdeclared", [])
             return [*found, *_values(env, played), *_doubts(env, config, played)]
     except Exception as error:  # an environment may raise anything
         return [f"raises {line(error)}"]
@@ -365,12 +373,9 @@ def _doubts(
 ) -> Iterator[str]:
     """Yield what is probably not meant about the time limit; `at_limit`: also if it is not seen."""
     limit, terminated = env.time_limit, played.steps.terminated
-    if limit is None:
+    if limit is None and not config.gymnax_legacy:
         return
-    bare = None
-    if not envs.is_simulated(env):
-        plain: Any = {"mask": [], "frame_stack": 1, "extras": [], "randomize": {}, "curriculum": {}}
-        bare = envs.build(dataclasses.replace(config, **plain))
+    bare = _bare(env, config)
     params = getattr(bare, "params", None)  # of gymnax's interface
     if limit == 1:
         if getattr(bare, "inherits_limit", False) and not np.all(terminated):
@@ -380,47 +385,86 @@ def _doubts(
                 f"{type(params).__name__}"
             )
         return
-    late, reached = None, _lengths(played) == limit
-    if params is not None:
-        late = _terminated_late(bare, config)
-    if late is None and reached.any():
-        late = bool(np.all((terminated & played.steps.truncated)[reached]))
-    if late:
-        flag, way_out = "terminated of step", ""
-        if params is not None:
-            way_out = ", or set env.gymnax_legacy=true"
-            flag = "done of step_env, which gymnax 1.0 takes for terminated"
+    end = None if params is None else _end_by_time(bare, config)
+    reached = _lengths(played) == limit
+    if end is None and reached.any():
+        late = np.all((terminated & played.steps.truncated)[reached])
+        end = "terminated" if late else "otherwise"
+    at = "lasts long" if limit is None else f"reaches the time limit of {limit:,} steps"
+    if end == "terminated":
         yield (
-            f"every episode that reaches the time limit of {limit:,} steps is also terminated, so "
-            "nothing is bootstrapped there; is that meant? If only time ends it, leave the limit "
-            f"out of the {flag}{way_out}"
+            f"every episode that {at} is also terminated, so nothing is bootstrapped there; is "
+            f"that meant? If only time ends it, {_without_limit(bare, config)}"
         )
-    elif late is None and at_limit:
+    elif end == "none" and config.gymnax_legacy and limit is not None:
+        yield (
+            f"no episode that {at} is done there, as env.gymnax_legacy=true expects; leave that "
+            "out, so that the limit truncates as in gymnax 1.0"
+        )
+    elif limit is not None and end is None and at_limit:
         yield (
             f"not checked at the time limit of {limit:,} steps, which no episode reached; raise "
             f"steps={len(played.over)}"
         )
 
 
-def _terminated_late(env: Any, config: EnvConfig) -> bool | None:
-    """Return whether steps of gymnax's interface terminate at the time limit, and only there.
+def _without_limit(bare: Any, config: EnvConfig) -> str:
+    """Return what to do if an environment terminates where time alone ends its episodes."""
+    legacy = dataclasses.replace(config, gymnax_legacy=True)
+    try:
+        end = _end_by_time(_bare(bare, legacy), legacy)
+    except Exception:  # not gymnax's interface, or without step_env
+        return "leave the limit out of the terminated of step"
+    if end == "terminated":
+        return (
+            "let done of step_env read params.max_steps_in_episode instead of a number of its own, "
+            "with env.gymnax_legacy=true"
+        )
+    return (
+        "leave the limit out of the done of step_env, which gymnax 1.0 takes for terminated, or "
+        "set env.gymnax_legacy=true"
+    )
 
-    The same first states take one step at time 0 and at the last one. None: states have no time.
+
+def _bare(env: Environment, config: EnvConfig) -> Any:
+    """Return the environment without wrappers and varying parameters; None for a simulator."""
+    if envs.is_simulated(env):
+        return None
+    plain: Any = {"mask": [], "frame_stack": 1, "extras": [], "randomize": {}, "curriculum": {}}
+    return envs.build(dataclasses.replace(config, **plain))
+
+
+def _end_by_time(env: Any, config: EnvConfig) -> str | None:
+    """Return how gymnax's interface ends those episodes at the time limit that go on before it.
+
+    The same first states take one step at time 0 and at the last one; without a limit, at a late
+    one. "terminated": all do (and are truncated, if there is a limit); "none" ends; "otherwise".
+    None: states have no time.
     """
+    time = LATE if env.time_limit is None else env.time_limit - 1
+
+    def late(state: Any) -> Any:
+        own = config.gymnax_legacy and hasattr(state, "inner")
+        inner = {"inner": late(state.inner)} if own else {}
+        return dataclasses.replace(state, time=jnp.full_like(state.time, time), **inner)
 
     def ends(keys: jax.Array) -> Any:
         state, obs = env.reset(keys)
         draw = jax.vmap(partial(_random_action, env.action_space))
         action = draw(keys, _entry(obs, config.action_mask))
-        late = dataclasses.replace(state, time=jnp.full_like(state.time, env.time_limit - 1))
-        return [env.step(keys, x, action)[1] for x in (state, late)]
+        return [env.step(keys, x, action)[1] for x in (state, late(state))]
 
     try:
-        early, late = _numpy(jax.jit(ends)(_keys(env)))
+        early, last = _numpy(jax.jit(ends)(_keys(env)))
     except Exception:  # states without `time`, or such that cannot be set
         return None
-    goes_on = ~early.terminated
-    return bool(goes_on.any() and np.all((late.terminated & late.truncated)[goes_on]))
+    goes_on = ~(early.terminated | early.truncated)
+    by_time = last.terminated & (last.truncated | (env.time_limit is None))
+    if not goes_on.any():
+        return "otherwise"
+    if by_time[goes_on].all():
+        return "terminated"
+    return "otherwise" if (last.terminated | last.truncated)[goes_on].any() else "none"
 
 
 def _describe_ends(env: Environment, played: Played) -> str:

@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -33,16 +33,16 @@ FILES = "/tmp/mnist"  # where its downloads are
 DRAW = 2**31 - 1  # folded into a reset's key; splits of it give smaller numbers
 # What functions of gymnax 1.0 return; `step` resets, `step_env` and `reset_env` are without it
 RESET = "observation, state (gymnax 1.0)"
-OLDER = "a class written for gymnax 0.0.x needs env.gymnax_legacy=true"
-STEP = f"observation, state, reward, terminated, truncated, info (gymnax 1.0; {OLDER})"
+STEP = "observation, state, reward, terminated, truncated, info (gymnax 1.0)"
 STEP_ENV = "observation, state, reward, terminated, info (gymnax 1.0)"
 
 
 class GymnaxEnvironment:
     """`B` environments with gymnax's interface (six values a step), with fixed parameters.
 
-    Attributes are those of `types.Environment`; `env` and `params` are gymnax's own. It gets
-    actions as int32 (`Discrete`, `MultiDiscrete`) or as float32 within bounds (`Box`).
+    Attributes are those of `types.Environment`; `env` and `params` are gymnax's own;
+    `misdeclared` are what the function of that name says. It gets actions as int32 (`Discrete`,
+    `MultiDiscrete`) or as float32 within bounds (`Box`).
     """
 
     pool_size, num_agents, pads = 0, 1, False
@@ -68,6 +68,7 @@ class GymnaxEnvironment:
         observations, actions = env.observation_space(params), env.action_space(params)
         self.observation_space = space_of(observations, example)
         self.action_space = space_of(actions)
+        self.misdeclared = list(misdeclared(observations, example))
         limit = getattr(params, "max_steps_in_episode", None)
         if limit is not None and (limit < 1 or limit != int(limit)):
             raise ConfigError(
@@ -320,6 +321,13 @@ def space_of(space: Any, example: Any = None) -> PyTree:
     kind = _kind(space)
     if kind in ("Dict", "Tuple"):
         parts = space.spaces if kind == "Dict" else dict(enumerate(space.spaces))
+        if isinstance(example, Mapping) and (
+            missing := [key for key in parts if key not in example]
+        ):
+            raise ConfigError(
+                f"env: the observation space has an entry {missing[0]!r}, which observations have "
+                f"not ({', '.join(map(str, example))}); leave it out of the space, or return it"
+            )
         found = {
             key: space_of(part, None if example is None else example[key])
             for key, part in parts.items()
@@ -328,8 +336,12 @@ def space_of(space: Any, example: Any = None) -> PyTree:
     if kind == "Discrete":
         return Discrete(int(space.n), int(getattr(space, "start", 0)))
     if kind == "Box" and example is not None:
-        dtype = jnp.dtype(example.dtype).name
-        return Box(tuple(example.shape), dtype, bound_of(space.low), bound_of(space.high))
+        dtype, bounds = jnp.dtype(example.dtype).name, (space.low, space.high)
+        try:
+            low, high = (np.broadcast_to(bound, example.shape) for bound in bounds)
+        except ValueError as error:
+            raise ConfigError(f"env: {'; '.join(misdeclared(space, example))}") from error
+        return Box(tuple(example.shape), dtype, bound_of(low), bound_of(high))
     if kind == "Box":
         low, high = (np.broadcast_to(bound, space.shape) for bound in (space.low, space.high))
         if jnp.issubdtype(space.dtype, jnp.floating):
@@ -344,6 +356,30 @@ def space_of(space: Any, example: Any = None) -> PyTree:
         f"env: the {what} space {line(space)} is not one of Discrete, {more}Box, Dict, Tuple; wrap "
         "the environment so that it offers one of these"
     )
+
+
+def misdeclared(space: Any, example: Any, entry: str = "") -> Iterator[str]:
+    """Yield where a space of gymnax says another shape or type than observations have.
+
+    Training takes those of `example`, since some of gymnax's own environments differ in the type.
+    64 bits count as JAX's 32.
+    """
+    kind = "" if _is_ours(space) else _kind(space)
+    if kind in ("Dict", "Tuple"):
+        parts = space.spaces if kind == "Dict" else dict(enumerate(space.spaces))
+        for key, part in parts.items():
+            yield from misdeclared(part, example[key], f"{entry}[{key!r}]")
+    elif kind == "Box":
+        shapes = tuple(np.atleast_1d(space.shape).astype(int).tolist()), example.shape
+        says, has = (
+            f"{jax.dtypes.canonicalize_dtype(x.dtype).name}{list(shape)}"
+            for x, shape in zip((space, example), shapes, strict=True)
+        )
+        if says != has:
+            yield (
+                f"observation_space{entry} declares {says}, and observations are {has}, which "
+                "training takes; let both be the same"
+            )
 
 
 def _is_ours(space: Any) -> bool:

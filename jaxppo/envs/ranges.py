@@ -89,12 +89,13 @@ def kind_of(params: Any, name: str) -> type | None:
 
 
 def check_known(key: str, name: str, owner: str, known: Iterable[str]) -> None:
-    """Raise `ConfigError` if `owner` has no parameter `name`; it has the nearest name."""
+    """Raise `ConfigError` if `owner` has no parameter `name`; it has a similar name, or all."""
     if name not in (names := list(known)):
-        near = difflib.get_close_matches(name, names, 1, 0.0)
-        raise ConfigError(
-            f"{key}.{name}: {owner} has no such parameter; did you mean {key}.{near[0]}?"
+        near = difflib.get_close_matches(name, names, 1, 0.6)
+        way_out = (
+            f"did you mean {key}.{near[0]}?" if near else f"it has {', '.join(names) or 'none'}"
         )
+        raise ConfigError(f"{key}.{name}: {owner} has no such parameter; {way_out}")
 
 
 def evaluation_config(config: EnvConfig) -> EnvConfig:

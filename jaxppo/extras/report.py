@@ -65,7 +65,7 @@ class Reporting:
 
     runs: list[str] = setting([], "directories")
     out: str = setting("report", "the directory to write to")
-    formats: list[str] = setting([], "of pictures, besides PNG: pdf and svg")
+    formats: list[str] = setting([], "of pictures, besides PNG, such as [pdf,svg]")
     bounds: dict[str, Any] = setting(
         {},
         "returns that become 0 and 1 when tasks are averaged, such as bounds.CartPole-v1=[0,500], "

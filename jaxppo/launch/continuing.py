@@ -11,7 +11,7 @@ from jaxppo.config.fields import ConfigError, as_override
 from jaxppo.config.messages import count
 from jaxppo.config.stored import CONFIG, overrides
 from jaxppo.launch.resuming import OF_RESUME, SWEEP, compose_run, is_setting
-from jaxppo.launch.sweeping import groups, train
+from jaxppo.launch.sweeping import apart, groups, train
 from jaxppo.runtime.run.jobs import Job
 from jaxppo.runtime.sinks.console import print_lines
 from jaxppo.runtime.store import checkpoint
@@ -27,16 +27,11 @@ def continue_sweep(command: str, folder: Path, arguments: Sequence[str]) -> bool
     _check(command, folder, arguments)
     claim(folder)
     try:
-        rows = sweep.read(folder)
-        if all(is_setting(each, *OF_RESUME) for each in arguments):  # no setting changes
-            left = [row for row in rows if not sweep.has_ended(row)]
-        else:
-            left = rows
-        typed = [each for each in arguments if not is_setting(each, "resume")]
-        jobs = [_job(command, folder / row["job"], typed) for row in left]
-        programs = groups_of(jobs)
-        every = count(rows, "job")
-        print_lines(f"resume={folder}: {len(jobs)} of {every}, as {count(programs, 'program')}")
+        programs = _programs(command, folder, arguments)
+    except BaseException:  # a refusal, before which nothing has changed
+        release(folder)
+        raise
+    try:
         failed = [
             outcome
             for program in programs
@@ -48,6 +43,21 @@ def continue_sweep(command: str, folder: Path, arguments: Sequence[str]) -> bool
         return not failed
     finally:
         end_sweep(folder, console=True)
+
+
+def _programs(command: str, folder: Path, arguments: Sequence[str]) -> list[list[Job]]:
+    """Return the jobs that are left, by program, and say how many there are."""
+    rows = sweep.read(folder)
+    if all(is_setting(each, *OF_RESUME) for each in arguments):  # no setting changes
+        left = [row for row in rows if not sweep.has_ended(row)]
+    else:
+        left = rows
+    typed = [each for each in arguments if not is_setting(each, "resume")]
+    programs = groups_of([_job(command, folder / row["job"], typed) for row in left])
+    done, every = f"{len(left)} of {count(rows, 'job')}", count(programs, "program")
+    why = apart([program[0].config for program in programs])
+    print_lines(f"resume={folder}: {done}, as {every}{why}")
+    return programs
 
 
 def end_sweep(folder: Path, *, console: bool) -> None:

@@ -17,9 +17,10 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from jaxppo.config.fields import MAX_FLOAT, ConfigError
-from jaxppo.config.messages import count
+from jaxppo.config.messages import count, flattened
 from jaxppo.config.parse import parse, system_type
 from jaxppo.config.schema import Config, SystemConfig
+from jaxppo.config.stored import plain
 from jaxppo.envs import varying
 from jaxppo.launch.composing import plain_settings, without_plus
 from jaxppo.launch.resuming import settings_of
@@ -53,7 +54,8 @@ def launch(
     """
     jobs, returns = _begin_all(context, config, compose, job_overrides, first)
     programs = groups([job.config for job in jobs])
-    _LOG.info("%s as %s", count(jobs, "job"), count(programs, "program"))
+    why = apart([jobs[numbers[0]].config for numbers in programs])
+    _LOG.info("%s as %s%s", count(jobs, "job"), count(programs, "program"), why)
     outcomes = (train_all or partial(map, train))([[jobs[n] for n in ns] for ns in programs])
     for numbers, found in zip(programs, outcomes, strict=True):
         for number, outcome in zip(numbers, found, strict=True):
@@ -138,6 +140,22 @@ def groups(configs: Sequence[Config]) -> list[list[int]]:
         else:
             groups.append((key, [number]))
     return [numbers for _, numbers in groups]
+
+
+def apart(configs: Sequence[Config]) -> str:
+    """Return, after a colon, why jobs of these settings cannot share a program; "" if they can."""
+    if any(config.population.size is not None for config in configs[1:]):
+        return ": each population is one"
+    keys = [dict(flattened(plain(program_key(config)))) for config in configs]
+    names = dict.fromkeys(name for key in keys for name in key)
+    differ = [name for name in names if any(key.get(name) != keys[0].get(name) for key in keys)]
+    if not differ:
+        return ""
+    more = f" and {count(differ[3:], 'other')}" if differ[3:] else ""
+    return (
+        f": jobs differ in {', '.join(differ[:3])}{more}, and programs are made for one value; "
+        "seeds, settings marked traced and most numbers of env.params may differ in one"
+    )
 
 
 def train(jobs: Sequence[Job]) -> Sequence[float | Exception]:

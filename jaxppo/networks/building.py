@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.given import shown
 from jaxppo.config.messages import explained
 from jaxppo.config.schema import Config
 from jaxppo.ops.actions import empty_masks
@@ -39,7 +40,8 @@ def make_layer(name: str, settings: dict[str, Any], **arguments: Any) -> Any:
         layer = instantiate({"_convert_": "all", "_partial_": True, **settings})
         return layer(**arguments)
     except (InstantiationException, TypeError, ValueError) as error:
-        line = f"network.{name} ({settings['_target_']}): {explained(error.__cause__ or error)}"
+        kind, why = shown(settings["_target_"]), explained(error.__cause__ or error)
+        line = f"network.{name} ({kind}): {why}"
         if found := re.search(r"unexpected keyword argument '(\w+)'", line):
             line += f"; leave it out: '~network.{name}.{found[1]}'"
         raise ConfigError(line) from error
@@ -59,9 +61,10 @@ def make_layers(config: Config, names: Sequence[str], required: Sequence[str]) -
             try:
                 jax.eval_shape(partial(layer.initial_carry, 1))
             except Exception as error:  # a user's memory may raise anything
+                kind = shown(settings[name]["_target_"])
                 raise ConfigError(
-                    f"network.{name} ({settings[name]['_target_']}): has no initial_carry of one "
-                    f"episode, as memories have: {explained(error)}"
+                    f"network.{name} ({kind}): has no initial_carry of one episode, as memories "
+                    f"have: {explained(error)}"
                 ) from error
     return layers
 
@@ -98,10 +101,10 @@ def hide_privileged(config: Config, env: Environment) -> Config:
     space, network = env.observation_space, config.network
     everything = {"_target_": "jaxppo.networks.inputs.Flatten"}
     entries = set(space) if isinstance(space, dict) else set()
-    shown = sorted(entries - {PRIVILEGED, config.env.action_mask})
-    if network.input_layer != everything or PRIVILEGED not in entries or not shown:
+    seen = sorted(entries - {PRIVILEGED, config.env.action_mask})
+    if network.input_layer != everything or PRIVILEGED not in entries or not seen:
         return config
-    some = {"_target_": "jaxppo.networks.inputs.Concatenate", "keys": shown}
+    some = {"_target_": "jaxppo.networks.inputs.Concatenate", "keys": seen}
     shares = network.shared_torso or network.shared_memory
     critic = network.critic_input or (None if shares else everything)
     layers = dataclasses.replace(network, input_layer=some, critic_input=critic)
@@ -156,10 +159,11 @@ def try_out(
     _check_carry(carry, after)
     for name, (memory, features) in memories.items():
         if _ignores_reset(memory, features):
+            kind = shown(getattr(config.network, name)["_target_"])
             raise ConfigError(
-                f"network.{name} ({getattr(config.network, name)['_target_']}): ignores reset: its "
-                "output at the start of an episode depends on the steps before; let it begin there "
-                "with initial_carry, as the example in docs/networks.md does"
+                f"network.{name} ({kind}): ignores reset: its output at the start of an episode "
+                "depends on the steps before; let it begin there with initial_carry, as the "
+                "example in docs/networks.md does"
             )
     return found
 
@@ -175,7 +179,7 @@ def _misfit(config: Config, env: Environment, layer: str, error: Exception) -> s
         space = f"observation {describe(env.observation_space)}"
         way_out = "network=mlp, which takes any observation"
     return (
-        f"network.{layer} ({target}): does not fit {env.name} with {space}: "
+        f"network.{layer} ({shown(target)}): does not fit {env.name} with {space}: "
         f"{explained(error).rstrip('.')}; choose another, or {way_out}"
     )
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import re
+import types
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from phases import add_targets, collect_with_keys, compiled, random_batch, split
 from runs import MEMORY, QUIET, pqn
 
 import jaxppo
+from jaxppo.algorithms import report
 from jaxppo.algorithms.evaluation import evaluate
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config, EnvConfig
@@ -184,6 +186,16 @@ def test_statistics_and_counts_leave_padding_out() -> None:
         np.asarray(x).reshape(16, 12)[alive] for x in (batch[1].steps.value, batch[1].steps.target)
     )
     np.testing.assert_allclose(explained, oracles.explained_variance(*pairs), atol=1e-4)
+
+
+def test_masks_of_padding_are_not_reported_as_empty() -> None:
+    """An agent that has left may be shown nothing that is legal."""
+    steps = (found := rollout(0)[2]).steps
+    network = types.SimpleNamespace(empty_masks=lambda obs: obs[..., 2] >= 1)
+    system: Any = types.SimpleNamespace(algorithm=types.SimpleNamespace(network=network))
+    empty, alive = np.asarray(steps.obs[..., 2] >= 1), np.asarray(steps.alive)
+    assert (empty & ~alive).any()
+    assert report.of_rollout(system, found).empty_mask == (empty & alive).sum() > 0
 
 
 @pytest.mark.parametrize("standardize", ["batch", "minibatch"])

@@ -341,6 +341,9 @@ def test_what_is_given_is_its_own_in_every_run() -> None:
         ),
         ({"env": (Clock(), Params(), 3)}, "a tuple holds an environment and its parameters"),
         ({"env": (Clock(), Params)}, "dataclass with values"),
+        ({"config": coin(), "command": "ff_pqn"}, "command=ff_pqn"),
+        ({"config": coin(), "on_block": lambda: None}, "on_block=<function"),
+        ({"config": coin(), "on_block": 3}, "on_block=3"),
     ],
 )
 def test_mistakes_are_errors_of_one_line(arguments: Any, key: str) -> None:
@@ -348,6 +351,35 @@ def test_mistakes_are_errors_of_one_line(arguments: Any, key: str) -> None:
         jaxppo.train(**arguments)
     assert key in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+class Ragged(Clock):
+    """Its reset fails."""
+
+    def reset_env(self, *args: Any) -> Any:
+        raise ValueError("mine")
+
+
+class Wide(Torso):
+    """Has another shape than its input."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        raise ValueError("mine")
+
+
+@pytest.mark.parametrize(
+    "given_, name",
+    [
+        ({"env": Ragged()}, "Ragged"),
+        ({"env": (Ragged(), Params())}, "Ragged"),
+        ({"network": {"actor_torso": Wide(3)}}, "Wide"),
+    ],
+)
+def test_objects_are_named_in_errors_as_the_caller_knows_them(given_: Any, name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        jaxppo.train(coin(), **given_)
+    assert name in str(caught.value)
+    assert given.HOME not in str(caught.value)
 
 
 def test_mistakes_of_whole_runs_are_errors_of_one_line() -> None:

@@ -329,7 +329,9 @@ def test_onnx_is_refused_where_it_would_be_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     actions = np.linspace(-1, 1, 64, dtype=np.float32)
-    assert onnx.compare(actions + 1e-5, actions) == pytest.approx(1e-5, rel=0.01)
+    assert onnx.compare(actions + 1e-5, actions) == ("floats", pytest.approx(1e-5, rel=0.01))
+    few = np.arange(64) // 62  # two of them are 1
+    assert onnx.compare(few, np.zeros(64, int)) == ("integers", 2 / 64)  # not "no difference"
     for found, wanted in (
         (actions + 0.01, actions),
         (actions * np.nan, actions),

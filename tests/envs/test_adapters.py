@@ -154,6 +154,38 @@ def test_what_breaks_the_contract_is_told(target: str) -> None:
     assert not any("\n" in line for _, line in found)
 
 
+@pytest.mark.parametrize(
+    "form, named", [((9.0, (3,)), False), ((9.0, (2,), int), False), ((9.0, (1, 2), int), True)]
+)
+def test_a_space_that_says_other_forms_than_observations_is_told(form: Any, named: bool) -> None:
+    """With both, by the check and by a run, which takes those of the observation."""
+    config = own("broken_envs.Declares", kwargs={"entries": {"x": form}, "named": named})
+    says = f"{np.dtype(np.int32 if form[2:] else np.float32)}{[*form[1]]}"
+    (wrong,) = (line for each in contract.check(config, 8) for line in each.findings)
+    assert contract.glance(config) == [wrong]
+    for words in ("observation_space" + "['x']" * named, says, "float32[2]"):
+        assert words in wrong
+
+
+def test_bounds_of_another_shape_or_entry_than_the_observation_are_refused() -> None:
+    for entries in ({"x": (jnp.ones(3), (3,))}, {"x": (1.0, (2,)), "y": (1.0, (2,))}):
+        kwargs = {"entries": entries, "named": "y" in entries}
+        with pytest.raises(ConfigError, match=r"'y'|float32\[3\].*float32\[2\]"):
+            envs.make(own("broken_envs.Declares", kwargs=kwargs))
+
+
+@pytest.mark.parametrize("name", [None, "Catch-bsuite", "FourRooms-misc"])
+def test_spaces_of_libraries_are_not_refused(name: str | None) -> None:
+    """Two of gymnax's own say another type: a line to look at, as nobody here can mend it."""
+    for each in [name] if name else set(envs.registered("gymnax")) - {"MNISTBandit-bsuite"}:
+        made: Any = envs.make(EnvConfig(name=each))
+        says_other = each in ("Catch-bsuite", "FourRooms-misc")
+        assert len(made.misdeclared) == says_other, each
+    if name:
+        _, forms, *_ = contract.check(EnvConfig(name=name), 2)
+        assert (forms.findings, forms.hints) == ([], made.misdeclared)
+
+
 def test_a_limit_and_a_data_type_may_be_of_numpy_or_python() -> None:
     assert repr(envs.make(own("Given", kwargs={"time_limit": np.int64(5)})).time_limit) == "5"
     config = small_config(env={"target": "own_envs.Masked", "kwargs": {}})

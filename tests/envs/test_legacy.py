@@ -1,5 +1,7 @@
 """Environments for gymnax before 1.0: ends of the task and of time are told apart."""
 
+import dataclasses
+import re
 from functools import partial
 from typing import Any
 
@@ -76,7 +78,42 @@ def test_what_is_no_old_environment_is_refused(config: EnvConfig, words: str) ->
         envs.make(config)
 
 
-@pytest.mark.parametrize("name", ["Chain", "CartPole"])
-def test_without_the_setting_errors_name_it(name: str) -> None:
-    (wrong,) = contract.check(EnvConfig(name=None, target=f"old_envs.{name}"), 8)[-1].findings
-    assert "env.gymnax_legacy=true" in wrong
+def said(config: EnvConfig, steps: int = 8) -> str:
+    """What is wrong or doubted, but for ends that were not seen."""
+    checks = contract.check(config, steps)
+    lines = [x for each in checks for x in each.findings or each.hints if "not checked" not in x]
+    return " | ".join(lines)
+
+
+ASKS = "env.gymnax_legacy=true runs it"
+
+
+@pytest.mark.parametrize(
+    "name, asks", [("Chain", True), ("CartPole", True), ("Branches", False), ("FiveValues", False)]
+)
+def test_errors_name_the_setting_where_it_helps(name: str, asks: bool) -> None:
+    """And those that it would not mend say what would."""
+    config = EnvConfig(name=None, target=f"old_envs.{name}")
+    with pytest.raises(ConfigError) as error:
+        envs.make(config)
+    for words in (str(error.value), said(config)):
+        assert (ASKS in words) == asks
+        assert ("legacy" in words) == asks
+        assert ("jnp.where" in words) == (name == "Branches")
+
+
+@pytest.mark.parametrize("name", ["Fixed", "Longer"])
+def test_a_limit_that_is_a_number_in_the_code_is_doubted(name: str) -> None:
+    """By the check and by a run, also where no episode is as long as that."""
+    assert "params.max_steps_in_episode" in said(old(name), 2)
+    assert any("max_steps_in_episode" in line for line in contract.glance(old(name)))
+    for right in ("Chain", "CartPole", "Endless"):
+        assert contract.glance(old(right)) == []
+
+
+@pytest.mark.parametrize("target, steps", [("envs.Clock", 16), ("envs.Clock", 2)])
+def test_a_class_of_gymnax_1_is_told_to_leave_the_setting_out(target: str, steps: int) -> None:
+    config = EnvConfig(name=None, target=target, gymnax_legacy=True)
+    assert re.search("leave .*out", said(config, steps))
+    assert any(re.search("leave .*out", line) for line in contract.glance(config))
+    assert said(dataclasses.replace(config, gymnax_legacy=False), 16) == ""

@@ -63,11 +63,15 @@ NAMES: list[tuple[dict[str, Any], str]] = [
     (of("jaxppo.envs.t_maze.TMaze", kwargs={"delay": 0}), "delay=0"),
     (of("own_envs.Count", params={"x": 1}), "env.params={'x': 1}"),
     (of("own_envs.Count", kwargs={"x": 1}), "env.kwargs={'x': 1}"),
+    (of("envs.Shown", kwargs={"weight": 3.0}), "env.params.weight=3.0"),
+    ({"kwargs": {"gravity": 3.0}}, "env.params.gravity=3.0"),
     (of("broken_envs.Forgets", resets="optimistic"), "env.resets=optimistic"),
     (of("broken_envs.Shape"), "env"),
 ]
 PARAMS: list[tuple[dict[str, Any], str]] = [
     ({"params": {"gravitty": 1}}, "env.params.gravitty"),
+    (shown(params={"weigth": 1}), "mean env.params.weight?"),
+    (shown(params={"gravity": 1}), "max_steps_in_episode, terminates, weight, count, loud"),
     ({"params": {"gravity": "x"}}, "env.params.gravity=x"),
     ({"params": {"gravity": math.nan}}, "env.params.gravity=nan"),
     ({"params": {"max_steps_in_episode": True}}, "env.params.max_steps_in_episode=True"),

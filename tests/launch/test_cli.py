@@ -42,6 +42,7 @@ from jaxppo.extras.report import Reporting
 from jaxppo.extras.tuning import split
 from jaxppo.launch import command_line, composing, sweeping
 from jaxppo.launch.composing import compose
+from jaxppo.launch.continuing import continue_sweep
 from jaxppo.launch.errors import explain
 from jaxppo.launch.resuming import compose_run, resume_overrides, resumed_here
 from jaxppo.runtime.run.compiling import TooLargeError
@@ -423,6 +424,23 @@ def test_resume_true_begins_and_then_goes_on(earlier: Path, cwd: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             resumed_here(words)
+
+
+def test_a_refused_sweep_says_and_changes_nothing_else(
+    cwd: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = cwd / "swept"
+    (folder / "0" / ".hydra").mkdir(parents=True)
+    (folder / "0" / ".hydra" / "overrides.yaml").write_text("- env=cartpole\n")
+    keep_config(cartpole(), folder / "0")
+    hydra = {"job": {"config_name": "ff_ppo"}, "sweeper": {"_target_": "basic"}}
+    OmegaConf.save({"hydra": hydra}, folder / "multirun.yaml")
+    before = sorted(folder.rglob("*"))
+    for _ in range(2):  # the directory is free again
+        with pytest.raises(ConfigError, match=r"system\.epochs=1"):
+            continue_sweep("ff_ppo", folder, [f"resume={folder}", "system.epochs=1"])
+    assert capsys.readouterr().out == ""
+    assert [each for each in sorted(folder.rglob("*")) if each.name != ".lock"] == before
 
 
 def test_a_run_is_resumed_only_where_it_is(launch: Any, cwd: Path, earlier: Path) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
 from jaxppo.deploy.policy import load
-from jaxppo.launch.sweeping import groups
+from jaxppo.launch.sweeping import apart, groups
 from jaxppo.runtime.programs import compile, population
 from jaxppo.runtime.programs.build import build, program_key
 from jaxppo.runtime.programs.placement import Layout
@@ -133,6 +134,22 @@ def test_parameters_that_shape_a_program_are_no_data() -> None:
     assert groups([listed("CartPole-v1", max_steps_in_episode=x) for x in (9, 10)]) == [[0], [1]]
     assert groups([listed("Pendulum-v1", max_torque=x) for x in (1.0, 2.0)]) == [[0], [1]]
     assert groups([own("own_envs.Windy", wind=1.0), own("own_envs.Windy", count=4)]) == [[0], [1]]
+
+
+def test_what_keeps_jobs_in_programs_of_their_own_is_named() -> None:
+    """But not what their program takes as data."""
+
+    def config(i: int, **more: Any) -> Config:
+        return coin(arch__seed=i, system__gamma=1 - i / 9, **more)
+
+    def wide(i: int) -> Config:
+        torso = {**NETWORK["actor_torso"], "layer_sizes": [8 * i]}
+        return config(i, system__epochs=i, network={**NETWORK, "actor_torso": torso})
+
+    named = {"system.epochs", "network.actor_torso.layer_sizes"}
+    said = apart([wide(1), wide(2)])
+    assert {*re.findall(r"(?:system|network)\.[\w.]+\w", said)} == named
+    assert apart([config(1), config(2)]) == ""
 
 
 def test_members_are_named_by_the_settings_in_which_they_differ() -> None:
