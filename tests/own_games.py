@@ -21,11 +21,13 @@ class TicTacToe:
     """
 
     num_players = 2
-    observation_space: Any = {
-        "stones": Box((18,), "float32", 0.0, 1.0),
-        "action_mask": Box((9,), "bool"),
-    }
     action_space: Any = Discrete(9)
+
+    def __init__(self) -> None:
+        self.observation_space: Any = {
+            "stones": Box((18,), "float32", 0.0, 1.0),
+            "action_mask": Box((9,), "bool"),
+        }
 
     def reset(self, key: jax.Array) -> Any:
         del key

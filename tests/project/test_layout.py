@@ -47,8 +47,8 @@ COMMANDS |= {"clear_cache", "hub", "plan", "envs.__main__"}
 DOOR = "api"  # of Python, beside the commands
 # The spine, which serves every algorithm, and what is of one algorithm or of some.
 SPINE = {
-    *("spine", "acting", "opponents", "algorithm", "axes", "evaluation", "guards", "memory", "metrics"),
-    *("contract", "gradient_steps", "report", "schedules", "stepwise", "whole"),
+    *("spine", "acting", "algorithm", "axes", "evaluation", "guards", "memory", "metrics"),
+    *("contract", "gradient_steps", "opponents", "report", "schedules", "stepwise", "whole"),
 }
 OF_SOME = {"ppo", "ppo_data", "ppo_settings", "adaptation", "pqn", "reppo", "objectives"}
 OF_SOME |= {"actor_critic", "distributional_ppo"}
