@@ -37,14 +37,14 @@ class Pgx:
 
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
         """Map a key to (state, observation); who begins is drawn."""
-        state = self._env.init(key)
+        state = self._env.init(jax.random.split(key)[0])
         return state, self._observe(state)
 
     def step(
         self, key: jax.Array, state: PyTree, action: jax.Array
     ) -> tuple[PyTree, PyTree, jax.Array, jax.Array, jax.Array]:
         """Take a move; the reward of a game is that of both players, `[2]`."""
-        state = self._env.step(state, action, key)
+        state = self._env.step(state, action, jax.random.split(key)[0])
         reward = state.rewards if self.num_players > 1 else state.rewards[0]
         return state, self._observe(state), reward, state.terminated, state.truncated
 
