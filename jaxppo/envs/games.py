@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol, Self
@@ -129,17 +130,12 @@ class Games:
         self, key: jax.Array, state: GamesState, action: PyTree
     ) -> tuple[GamesState, TimeStep]:
         """Take one auto-reset step of `B` games."""
-        move_key, answer_key = jnp.moveaxis(jax.vmap(random_bits.split)(part(key, 0)), 1, 0)
-        player, since = self._turn(state.inner), self._since_of(key.shape[0])
-        moved = self._move(move_key, state.inner, action, player)
-        replaced = (state.seat != BOTH) & (state.since != since) & ~moved.terminated
-        moved = _Moved(**{**vars(moved), "truncated": moved.truncated | replaced})
-        after = self._against(self._answers, answer_key, moved, state.seat)
+        after, replaced = self._played(key, state, action)
         over = ended(after.terminated, after.truncated)
         score = state.score + after.reward
         last = GamesState(inner=after.inner, seat=state.seat, score=score, since=state.since)
         obs, new = renew(over, self._start, key, (after.obs, last))
-        same = self._turn(after.inner) == player
+        same = self._turn(after.inner) == self._turn(state.inner)
         told = over & (state.seat != BOTH) & ~replaced
         results = {"win": score > 0, "draw": score == 0, "loss": score < 0}
         return new, TimeStep(
@@ -159,6 +155,22 @@ class Games:
     def view(self, state: GamesState) -> tuple[Games, PyTree]:
         """Return this, and the game's own state of one of them."""
         return self, state.inner
+
+    def advance(self, key: jax.Array, state: GamesState, action: PyTree) -> GamesState:
+        """Return the state of one game after a step, without an auto-reset."""
+        after, _ = self._played(*jax.tree.map(lambda x: x[None], (key, state, action)))
+        return dataclasses.replace(state, inner=jax.tree.map(lambda x: x[0], after.inner))
+
+    def _played(
+        self, key: jax.Array, state: GamesState, action: PyTree
+    ) -> tuple[_Moved, jax.Array]:
+        """Return `B` games after a step, and which of them ended since their opponent left."""
+        move_key, answer_key = jnp.moveaxis(jax.vmap(random_bits.split)(part(key, 0)), 1, 0)
+        since, player = self._since_of(state.since.shape[0]), self._turn(state.inner)
+        moved = self._move(move_key, state.inner, action, player)
+        replaced = (state.seat != BOTH) & (state.since != since) & ~moved.terminated
+        moved = dataclasses.replace(moved, truncated=moved.truncated | replaced)
+        return self._against(self._answers, answer_key, moved, state.seat), replaced
 
     def _turn(self, inner: PyTree) -> jax.Array:
         """Return the players who move next, `[B]`."""
@@ -200,7 +212,7 @@ class Games:
             key, choice_key, move_key = jnp.moveaxis(jax.vmap(split)(key), 1, 0)
             action = (self._choose or self._at_random)(moved.obs, choice_key)
             after = self._move(move_key, moved.inner, action, seat)
-            after = _Moved(**{**vars(after), "reward": moved.reward + after.reward})
+            after = dataclasses.replace(after, reward=moved.reward + after.reward)
             return key, where(waits(moved), after, moved)
 
         # A loop of unknown length would make a GPU wait for the host at each of its turns

@@ -101,6 +101,15 @@ def test_a_member_is_the_run_that_it_would_be_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+def test_members_play_games_against_their_own_older_policies(tmp_path: Path) -> None:
+    config = coin("games")
+    loop.run(config, tmp_path / "all")
+    for member in population.members(config):
+        name = f"seed_{member.arch.seed}"
+        same(events_of(tmp_path / "all" / name), alone(member, tmp_path / "alone" / name))
+
+
+@pytest.mark.long
 def test_parameters_of_an_environment_are_data_of_its_members(tmp_path: Path) -> None:
     """They train and evaluate with their own, also after a resume, and as they would alone."""
     winds = (0.0, 1.0, -2.0)
