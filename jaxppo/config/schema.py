@@ -469,7 +469,7 @@ class EnvConfig:
         high=1024,
     )
     opponent_share: float = setting(
-        0.5, "opponent=pool: share of the games against an older policy", low=0, high=1
+        0.5, "opponent=pool: share of the games against an older policy", above=0, high=1
     )
     evaluation_opponent: str | None = setting(
         None,

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import own_games
 import pytest
-from conftest import NETWORK, alone, build, small_config
+from conftest import LAYERS, NETWORK, alone, build, small_config
 from runs import EACH_TIME, MEMORY, QUIET
 from scipy.stats import binomtest
 
@@ -214,7 +214,8 @@ def test_the_pool_holds_the_policies_of_evaluations_and_its_games_are_played_by_
     for slot, update in enumerate([6, 4]):
         rows = slice(4 * slot, 4 * slot + 4)
         part = jax.tree.map(lambda x, rows=rows: x[rows], seen)
-        _, acted = act(system, policies[update], (), part, jnp.zeros(4, bool), keys[rows])
+        carry = system.algorithm.network.initial_carry(4)
+        _, acted = act(system, policies[update], carry, part, jnp.zeros(4, bool), keys[rows])
         np.testing.assert_array_equal(chosen[rows], acted.env_action)
 
 
@@ -305,3 +306,39 @@ def test_both_seats_learn_to_win_every_game_that_can_be_won(opponent: str, tmp_p
     np.testing.assert_array_equal(np.asarray(action)[won] + 1, (heaps % 3)[won])
     value = np.asarray(policy.describe(obs).values)
     np.testing.assert_array_equal(value > 0, won)
+
+
+@pytest.mark.slow
+def test_in_tic_tac_toe_it_never_loses_against_a_perfect_player(tmp_path: Path) -> None:
+    """From both seats, after every opening, and whichever of its best moves that player takes."""
+    arch = {"total_num_envs": 256, "num_updates": 1500, "num_evaluation": 2, "max_eval_steps": 9}
+    system = {
+        **{"rollout_length": 16, "epochs": 4, "num_minibatches": 16, "gamma": 1.0},
+        **{"gae_lambda": 0.9, "actor_lr": 2e-3, "critic_lr": 2e-3, "ent_coef": 0.02},
+    }
+    torso = {"_target_": f"{LAYERS}.torsos.MLP", "layer_sizes": [64, 64], "activation": "tanh"}
+    network = {**NETWORK, "actor_torso": torso, "critic_torso": torso}
+    env = {"target": "own_games.TicTacToe", "opponent": "self", "random_moves": 4}
+    config = game_config(env=env, arch=arch, system=system, network=network, checkpoint=EACH_TIME)
+    run(config, tmp_path)
+    policy = jaxppo.load(tmp_path, "latest", trust=["own_games"])
+    boards = own_games.boards()  # in the eyes of the player to move
+    array = np.asarray(boards)
+    stones = np.concatenate([array == 1, array == -1], axis=1).astype(np.float32)
+    actions = np.asarray(policy.act({"stones": stones, "action_mask": array == 0})[0])
+    chosen = dict(zip(boards, actions.tolist(), strict=True))
+
+    def results(board: tuple[int, ...], own: bool, opening: bool) -> set[int]:
+        """What the policy may get, 1, 0 or -1."""
+        value, best = own_games.best_moves(board)
+        if not best:
+            return {value if own else -value}
+        moves = (chosen[board],) if own else best
+        if opening:
+            moves = tuple(range(9))
+        after = [own_games.other(board, move) for move in moves]
+        return set().union(*(results(each, not own, False) for each in after))
+
+    for own in (True, False):
+        assert results((0,) * 9, own, opening=False) <= {0, 1}
+        assert results((0,) * 9, own, opening=not own) <= {0, 1}
