@@ -459,7 +459,8 @@ class EnvConfig:
         "random",
         "games of two players: who has the other seat: random (uniform legal moves), self (the "
         "policy that learns has both seats), pool (self, and in opponent_share of the games an "
-        "older policy of the run), or the directory of another run (its best policy)",
+        "older policy of the run), or the directory of another run (its best policy; DIR@STEPS: "
+        "that of a checkpoint)",
     )
     num_opponents: int = setting(
         8,

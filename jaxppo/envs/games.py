@@ -6,6 +6,7 @@ import copy
 import dataclasses
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol, Self
 
 import jax
@@ -306,11 +307,15 @@ def make(name: str, game: Game, config: EnvConfig) -> Games:
     return Games(name, game, config)
 
 
-def _check_opponent(key: str, value: str | None) -> None:
-    from pathlib import Path
+def policy_of(opponent: str) -> tuple[Path, str]:
+    """Return the run that `DIR` or `DIR@STEPS` names, and which of its policies."""
+    folder, at, steps = opponent.rpartition("@")
+    return (Path(folder), steps) if at and not Path(opponent).is_dir() else (Path(opponent), "best")
 
+
+def _check_opponent(key: str, value: str | None) -> None:
     allowed = OPPONENTS if key == "opponent" else ("random",)
-    if value is None or value in allowed or Path(value).is_dir():
+    if value is None or value in allowed or policy_of(value)[0].is_dir():
         return
     raise ConfigError(
         f"env.{key}={value}: must be one of {', '.join(allowed)}, or the directory of a run"

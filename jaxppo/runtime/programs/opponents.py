@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,6 +14,7 @@ from jaxppo.config.parse import parse
 from jaxppo.config.plan import memories
 from jaxppo.config.schema import OPPONENTS, Config, EnvConfig
 from jaxppo.config.trust import check_trust
+from jaxppo.envs.games import policy_of
 from jaxppo.runtime.programs.population import members
 from jaxppo.runtime.store import policies
 from jaxppo.runtime.store.checkpoint import CheckpointError
@@ -26,7 +26,7 @@ Build = Callable[[Config], tuple[System, Policy]]  # of one agent; the second ar
 
 
 def seated(opponent: str, config: Config, env: Environment, alone: Build) -> Environment:
-    """Return games against the best policy of the run `opponent`, if it names one.
+    """Return games against a policy of the run that `opponent` names, if it names one.
 
     `ConfigError` if there is no such policy, or it does not fit.
     """
@@ -38,11 +38,12 @@ def seated(opponent: str, config: Config, env: Environment, alone: Build) -> Env
     return found
 
 
-def read(folder: str, config: Config, alone: Build) -> tuple[System, Policy]:
-    """Return the best policy of a run, and the system with its network."""
-    key = "env.evaluation_opponent" if folder == config.env.evaluation_opponent else "env.opponent"
-    check_tree(key, Path(folder))
-    found = policies.find(Path(folder), "best", key)
+def read(opponent: str, config: Config, alone: Build) -> tuple[System, Policy]:
+    """Return the policy that `opponent` names, and the system with its network."""
+    key = "opponent" if opponent == config.env.opponent else "evaluation_opponent"
+    key, (folder, which) = f"env.{key}", policy_of(opponent)
+    check_tree(key, folder)
+    found = policies.find(folder, which, key, key)
     facts = RunFacts.of(found)
     settings = {**facts.config, "logger": {}}
     check_trust(settings, config.trust)
@@ -53,7 +54,7 @@ def read(folder: str, config: Config, alone: Build) -> tuple[System, Policy]:
     env = EnvConfig(**{**vars(config.env), "opponent": "random", "evaluation_opponent": None})
     system, shapes = alone(dataclasses.replace(own, env=env))
     try:
-        several = policies.read(found, shapes, len(facts.slots), "best")
+        several = policies.read(found, shapes, len(facts.slots), which)
     except CheckpointError as error:
         raise ConfigError(
             f"{key}={folder}: its policy is not one of this game ({brief(error)}); give a run that "
