@@ -50,7 +50,8 @@ def value(board: Board) -> int:
 
 def boards() -> list[Board]:
     """Every board of a running game."""
-    found, open_ = set(), [(0,) * 9]
+    found: set[Board] = set()
+    open_: list[Board] = [(0,) * 9]
     while open_:
         board = open_.pop()
         if board not in found and not lost(board) and 0 in board:

@@ -116,7 +116,7 @@ def best_moves(board: Board) -> tuple[int, Board]:
 def boards() -> list[Board]:
     """Every board of a running game."""
     found: set[Board] = set()
-    reached = [(0,) * 9]
+    reached: list[Board] = [(0,) * 9]
     while reached:
         board = reached.pop()
         if board not in found and best_moves(board)[1]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +33,7 @@ def seated(system: System, agent: AgentState) -> System:
         found = jax.vmap(partial(answer, system))(pool.policies, split, keys)
         return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), found)
 
-    env = system.env  # type: ignore[var-annotated]
+    env: Any = system.env
     return dataclasses.replace(system, env=env.seated(choose, pool.since))
 
 

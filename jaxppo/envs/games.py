@@ -87,7 +87,7 @@ class Games:
     """
 
     num_agents, pads, pool_size = 1, False, 0
-    time_limit = None  # games end by their rules
+    time_limit: int | None = None  # games end by their rules
 
     def __init__(self, name: str, game: Game, config: EnvConfig) -> None:
         self.name, self.one = name, game
