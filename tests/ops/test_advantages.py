@@ -1,6 +1,5 @@
 """Advantages and value targets against published numbers, an oracle and their invariants."""
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -172,10 +171,10 @@ def test_negamax_is_rlax_with_discounts_of_both_signs() -> None:
     advantages, _ = compiled_gae(
         reward, value, values[1:], terminated, never, gamma=discount, gae_lambda=0.8
     )
-    each = jax.vmap(
-        partial(rlax.truncated_generalized_advantage_estimation, lambda_=0.8), in_axes=1, out_axes=1
+    rlax_gae = rlax.truncated_generalized_advantage_estimation
+    expected = jax.vmap(rlax_gae, in_axes=(1, 1, None, 1), out_axes=1)(
+        reward, np.where(terminated, 0.0, discount), 0.8, values
     )
-    expected = each(reward, np.where(terminated, 0.0, discount), values=values)
     np.testing.assert_allclose(advantages, expected, rtol=1e-5, atol=1e-5)
 
 
