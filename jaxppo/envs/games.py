@@ -182,9 +182,18 @@ class Games:
         found = jax.vmap(self.one.step)(key, inner, action)
         names = "state, observation, rewards, terminated, truncated"
         inner, obs, rewards, terminated, truncated = returned("step", found, names)
-        reward = jnp.take_along_axis(rewards.astype(jnp.float32), player[:, None], axis=1)[:, 0]
+        if jnp.shape(rewards)[1:] != (2,):
+            raise ConfigError(
+                f"step: rewards has shape {jnp.shape(rewards)[1:]}, and must be (2,), a reward for "
+                "each player"
+            )
+        own = jnp.take_along_axis(jnp.asarray(rewards, jnp.float32), player[:, None], axis=1)
         return _Moved(
-            inner=inner, obs=obs, reward=reward, terminated=terminated, truncated=truncated
+            inner=inner,
+            obs=obs,
+            reward=own[:, 0],
+            terminated=jnp.asarray(terminated, bool),
+            truncated=jnp.asarray(truncated, bool),
         )
 
     def _against(self, function: Callable[..., PyTree], *games: PyTree) -> PyTree:
@@ -266,7 +275,8 @@ class Games:
             choice_key, move_key = random_bits.split(random_bits.fold_in(key, i))
             action = random_action(self.action_space, choice_key, self._legal(obs))
             *after, _, terminated, truncated = self.one.step(move_key, inner, action)
-            goes_on &= (i < num) & ~terminated & ~truncated
+            over = jnp.asarray(terminated, bool) | jnp.asarray(truncated, bool)
+            goes_on &= (i < num) & ~over
             return goes_on, jax.tree.map(partial(jnp.where, goes_on), tuple(after), (inner, obs))
 
         return jax.lax.fori_loop(0, self._random_moves, move, (jnp.bool_(True), (inner, obs)))[1]
