@@ -222,7 +222,9 @@ def test_the_pool_holds_the_policies_of_evaluations_and_its_games_are_played_by_
 
 @pytest.mark.long
 def test_a_policy_of_another_run_is_an_opponent(tmp_path: Path) -> None:
-    other = tmp_path / "other"
+    other, against = tmp_path / "other", tmp_path / "against"
+    other.mkdir()
+    against.mkdir()
     run(game_config(env={"opponent": "self"}, checkpoint=EACH_TIME), other)
     config = game_config(env={"opponent": str(other), "evaluation_opponent": "random"})
     trained = jaxppo.load(other, trust=["own_games"])
@@ -232,7 +234,7 @@ def test_a_policy_of_another_run_is_an_opponent(tmp_path: Path) -> None:
     built = build_alone(config)
     both: Any = built.env, built.evaluation_env
     assert [each._choose is None for each in both] == [False, True]
-    run(config, tmp_path / "against")
+    run(config, against)
     with pytest.raises(ConfigError, match=r"^env\.opponent=.*: its policy is not one of this game"):
         build_alone(
             dataclasses.replace(
@@ -296,7 +298,7 @@ LEARNS = {
 }
 
 
-@pytest.mark.parametrize("opponent", ["self", "pool"])
+@pytest.mark.parametrize("opponent", ["self", pytest.param("pool", marks=pytest.mark.long)])
 def test_both_seats_learn_to_win_every_game_that_can_be_won(opponent: str, tmp_path: Path) -> None:
     """Of a heap that 3 does not divide, the winner takes what makes it divisible."""
     env = {"kwargs": {"heap": 11}, "opponent": opponent, "num_opponents": 2, "random_moves": 4}
