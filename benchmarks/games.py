@@ -70,22 +70,29 @@ def tic_tac_toe(policy: Any) -> str:
     }
     chosen = dict(zip(every, np.asarray(policy.act(obs)[0]).tolist(), strict=True))
 
-    def play(board: Board, own: bool) -> Iterator[int]:
+    def play(board: Board, own: bool, perfect: bool = False) -> Iterator[int]:
+        """Yield the policy's results; a `perfect` player takes best moves, but for an opening."""
         if lost(board):
             yield -1 if own else 1
         elif 0 not in board:
             yield 0
         elif own:
-            yield from play(after(board, chosen[board]), False)
+            yield from play(after(board, chosen[board]), False, perfect)
         else:
             for i in range(9):
-                if not board[i]:
-                    yield from play(after(board, i), True)
+                opens = not any(board)
+                if not board[i] and (
+                    not perfect or opens or -value(after(board, i)) == value(board)
+                ):
+                    yield from play(after(board, i), True, perfect)
 
     lines = []
     for name, own in (("first", True), ("second", False)):
-        counts = Counter(play((0,) * 9, own))
-        lines.append(f"moves {name}: {counts[1]} won, {counts[0]} drawn, {counts[-1]} lost")
+        for replies, perfect in (("all replies", False), ("perfect replies", True)):
+            counts = Counter(play((0,) * 9, own, perfect))
+            lines.append(
+                f"moves {name}, {replies}: {counts[1]} won, {counts[0]} drawn, {counts[-1]} lost"
+            )
     worse = sum(-value(after(board, i)) < value(board) for board, i in chosen.items())
     lines.append(f"{worse} of all {len(every):,} positions answered with a worse move")
     return "\n".join(lines)

@@ -188,7 +188,7 @@ class PQN(Algorithm):
         # Soft values and distributions of the other player are not the negative of one's own
         single = network.example()[1].estimate
         single = single.pair if isinstance(single, DoubleQ) else single
-        self.signs = isinstance(single, ScalarQ) and not settings.munchausen
+        self.signs = isinstance(single, ScalarQ) and not self.settings.munchausen
 
     def exploration(self, hp: Any, update: jax.Array) -> jax.Array:
         """Return epsilon: linear from `epsilon_start` to `epsilon_end`, then constant."""
