@@ -429,7 +429,9 @@ FURTHER = [
     "navix/empty env.name=Navix-DoorKey-6x6-v0 +env.kwargs.observation_fn=symbolic_first_person",
     "craftax/classic +env.params.max_timesteps=60",
     "xminigrid/empty env.name=MiniGrid-DoorKey-5x5",
-    *(f"pgx/connect_four env.name={name}" for name in ("'2048'", "backgammon", "kuhn_poker")),
+    "pgx/connect_four env.name='2048' env.metrics=[]",  # a game for one tells no results
+    *(f"pgx/connect_four env.name={name}" for name in ("backgammon", "kuhn_poker")),
+    *(f"pgx/connect_four env.opponent={name} env.random_moves=5" for name in ("self", "pool")),
     "playground/cartpole_balance +env.kwargs.episode_length=20",
     "playground/cartpole_balance +env.kwargs.episode_length=20 +env.kwargs.impl=warp",
 ]
