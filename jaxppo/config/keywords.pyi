@@ -256,7 +256,7 @@ class Keywords(TypedDict, total=False):
     env_action_mask: str | None
     """key of a dict observation that holds the mask of legal actions; null: none"""
     env_opponent: str
-    """games of two players: who has the other seat: random (uniform legal moves), self (the policy that learns has both seats), pool (self, and in opponent_share of the games an older policy of the run), or the directory of another run (its best policy)"""
+    """games of two players: who has the other seat: random (uniform legal moves), self (the policy that learns has both seats), pool (self, and in opponent_share of the games an older policy of the run), or the directory of another run (its best policy; DIR@STEPS: that of a checkpoint)"""
     env_num_opponents: int
     """opponent=pool: how many older policies; all are the untrained one at first, and at each evaluation the current policy replaces the oldest"""
     env_opponent_share: float
