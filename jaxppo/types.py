@@ -117,6 +117,9 @@ class TimeStep:
     metrics: dict[str, jax.Array] = dataclasses.field(default_factory=dict)
     # [B] bool, the agent acted; where not, the row pads until its world is over. None: all act
     alive: jax.Array | None = None
+    # [B] float32, of games: 1 if the successor is seen by the same player, -1 if by the other,
+    # whose values are the negative of the first one's. None: there is one player
+    sign: jax.Array | None = None
 
 
 @pytree
@@ -168,6 +171,7 @@ class Transition:
     discounted_return: PyTree  # [T, B] of the episode's rewards so far; () unless normalised by
     # [T, B] bool, of TimeStep; where not, nothing is learnt. None: all acted
     alive: jax.Array | None = None
+    sign: jax.Array | None = None  # [T, B] of TimeStep
 
 
 @pytree
@@ -212,6 +216,14 @@ class Policy:
     exploration: PyTree = ()  # numbers that sampling needs besides the network, such as an epsilon
 
 
+@pytree
+class Opponents:
+    """`N` older policies of an agent, the opponents in some of its games."""
+
+    policies: Policy  # [N, ...] without a `noise_key`
+    since: jax.Array  # [N] int32, the update after which each came into the pool; 0: untrained
+
+
 Numbers = TypeVar("Numbers")  # the class that declares the traced settings
 Own = TypeVar("Own")
 
@@ -226,6 +238,7 @@ class Agent(Generic[Numbers, Own]):
     algorithm_state: Own  # what the algorithm keeps from update to update
     reward_statistics: RunningStatistics  # of discounted sums of reward, a scalar
     update: jax.Array  # int32, updates done; steps are counted on the host in exact integers
+    opponents: PyTree = ()  # an `Opponents`, where games are played against older policies
 
 
 AgentState = Agent[Any, Any]  # of any algorithm: a type only, whose class is Agent
@@ -456,4 +469,6 @@ class System:
     max_eval_steps: int
     metrics: dict[str, str] = dataclasses.field(default_factory=dict)  # of env.metrics: last, ...
     env_params: dict[str, Any] = dataclasses.field(default_factory=dict)  # that `env` was made with
+    num_opponents: int = 0  # N of `Opponents`; 0: none
+    opponent_every: int = 0  # updates after which a policy comes into the pool
     axes: tuple[str, ...] = ()  # mapped axes over which one agent is averaged: batch, device

@@ -53,6 +53,39 @@ def gae(
     return advantage, advantage + value.astype(np.float64)
 
 
+def gae_of_players(
+    reward: Array,
+    value: Array,
+    next_value: Array,
+    terminated: Array,
+    truncated: Array,
+    player: Array,
+    next_player: Array,
+    *,
+    gamma: float,
+    gae_lambda: float,
+) -> Array:
+    """Advantages `[T, B]` in a zero-sum game, each from the sums of the player who moves.
+
+    All arrays are `[T, B]`; rewards and values are those of `player`, `next_value` is that of
+    `next_player`. What one player gains, the other loses.
+    """
+    advantage = np.zeros(reward.shape, np.float64)
+    for t, b in np.ndindex(*reward.shape):
+        weight = 1.0
+        for k in range(t, len(reward)):
+            mine = player[k, b] == player[t, b]
+            delta = float(reward[k, b] - value[k, b]) * (1 if mine else -1)
+            if not terminated[k, b]:
+                his = next_player[k, b] == player[t, b]
+                delta += gamma * float(next_value[k, b]) * (1 if his else -1)
+            advantage[t, b] += weight * delta
+            if terminated[k, b] or truncated[k, b]:
+                break
+            weight *= gamma * gae_lambda
+    return advantage
+
+
 def clipped_surrogate(
     log_prob: Array, old_log_prob: Array, advantage: Array, clip_eps: float
 ) -> tuple[Array, Array]:

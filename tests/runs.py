@@ -47,6 +47,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "arch": {"on_nonfinite": "skip", "num_seeds": 2},
         "env": {**RANDOMIZED, "metrics": ["shown.weight:sum", "time:mean"]},
     },
+    "games": {
+        "arch": {"total_num_envs": 16, "num_seeds": 2, "max_eval_steps": 12},
+        "env": {
+            "target": "own_games.Nim",
+            **{"opponent": "pool", "num_opponents": 2, "random_moves": 2},
+            "metrics": ["win:share"],
+        },
+    },
     "memory": {"system__sequence_length": 4, "network": MEMORY},
     "seeds": {"arch": {"num_seeds": 3}},
     "pbt": {"population": {"size": 4, "selection": "pbt", "hyperparameters": BOUNDS}},

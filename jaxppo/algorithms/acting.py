@@ -281,6 +281,7 @@ def record(
         final_observation=step.final_observation,
         discounted_return=discounted,
         alive=step.alive,
+        sign=step.sign,
     )
     acting = dataclasses.replace(
         acting,

@@ -42,6 +42,7 @@ class Algorithm(abc.ABC):
     stops_early: bool = False  # whether `stop` is called
     adapts: bool = False  # whether `adapt` is called
     weighs: bool = False  # whether steps that are not `alive` have no weight in the loss
+    signs: bool = False  # whether `targets` read `Transition.sign`, of games with both seats
 
     def __init__(self, settings: SystemConfig, network: Network) -> None:
         self.settings = Static(settings)

@@ -36,6 +36,8 @@ class Steps(PPOSteps):
 class DistributionalPPO(PPO):
     """PPO with the distribution of returns as the critic's target."""
 
+    signs = False
+
     @classmethod
     def build(cls, config: Config, env: Environment) -> Self:
         """Make the algorithm of a run; `ConfigError` if its settings or its critic do not fit."""

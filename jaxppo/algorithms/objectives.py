@@ -15,7 +15,7 @@ from jaxppo.config.fields import ConfigError, check, is_import_path
 from jaxppo.config.importing import imported
 from jaxppo.config.messages import explained
 from jaxppo.ops.actions import log_probs
-from jaxppo.ops.advantages import gae, vtrace
+from jaxppo.ops.advantages import gae, negamax, vtrace
 from jaxppo.ops.losses import (
     clipped_error,
     clipped_surrogate,
@@ -202,7 +202,7 @@ ESTIMATORS: dict[str, Estimator] = {
         next_value,
         steps.terminated,
         steps.truncated,
-        gamma=hp.gamma,
+        gamma=negamax(hp.gamma, steps.sign),
         gae_lambda=hp.gae_lambda,
     ),
     "vtrace": lambda hp, steps, log_ratio, value, next_value: vtrace(
@@ -212,7 +212,7 @@ ESTIMATORS: dict[str, Estimator] = {
         next_value,
         steps.terminated,
         steps.truncated,
-        gamma=hp.gamma,
+        gamma=negamax(hp.gamma, steps.sign),
         gae_lambda=hp.gae_lambda,
         rho_clip=hp.rho_clip,
         c_clip=hp.c_clip,

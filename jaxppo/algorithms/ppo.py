@@ -64,7 +64,7 @@ class PPO(ActorCritic):
     loss_metrics, target_metrics, finish_metrics = LossMetrics, TargetMetrics, FinishMetrics
     detail_metrics, details = DetailMetrics, details
     group_names = ("actor", "critic")
-    weighs = True
+    weighs, signs = True, True
 
     @classmethod
     def settings_type(cls, raw: dict[str, Any]) -> type[SystemConfig]:

@@ -31,6 +31,7 @@ from jaxppo.ops.action_values import (
     scaled_entropy,
     soft_value,
 )
+from jaxppo.ops.advantages import negamax
 from jaxppo.ops.histograms import NUM_BINS, counts
 from jaxppo.types import (
     ActorOutput,
@@ -184,6 +185,10 @@ class PQN(Algorithm):
         super().__init__(settings, network)
         self.action_shape: tuple[int, ...] = getattr(action_space, "shape", ())
         self.keeps_values = not settings.recompute_targets
+        # Soft values and distributions of the other player are not the negative of one's own
+        single = network.example()[1].estimate
+        single = single.pair if isinstance(single, DoubleQ) else single
+        self.signs = isinstance(single, ScalarQ) and not self.settings.munchausen
 
     def exploration(self, hp: Any, update: jax.Array) -> jax.Array:
         """Return epsilon: linear from `epsilon_start` to `epsilon_end`, then constant."""
@@ -251,7 +256,7 @@ class PQN(Algorithm):
         with jax.named_scope("targets"):
             target = output.estimate.lambda_returns(
                 steps.reward + bonus + entropy,
-                hp.gamma * (1.0 - steps.terminated),
+                negamax(hp.gamma, steps.sign) * (1.0 - steps.terminated),
                 next_value,
                 steps.truncated,
                 hp.q_lambda,

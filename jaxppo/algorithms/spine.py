@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxppo.algorithms import guards, memory
+from jaxppo.algorithms import guards, memory, opponents
 from jaxppo.algorithms.acting import collect
 from jaxppo.algorithms.axes import vmap_batches
 from jaxppo.algorithms.gradient_steps import make_step
@@ -74,18 +74,20 @@ def new_agent(system: System, hyperparameters: Hyperparameters, key: jax.Array) 
     example = normalized_entries(
         jax.eval_shape(lambda: zeros(system.env.observation_space)), system.normalize_entries
     )
+    policy = Policy(
+        params=params,
+        obs_statistics=init_statistics(example),
+        noise_key=noise_key,
+        exploration=system.algorithm.exploration(hyperparameters, update),
+    )
     return AgentState(
-        policy=Policy(
-            params=params,
-            obs_statistics=init_statistics(example),
-            noise_key=noise_key,
-            exploration=system.algorithm.exploration(hyperparameters, update),
-        ),
+        policy=policy,
         opt_state=(),
         hyperparameters=hyperparameters,
         algorithm_state=system.algorithm.init_state(),
         reward_statistics=init_statistics(jnp.zeros(())),
         update=update,
+        opponents=opponents.first(system, policy),
     )
 
 
@@ -110,7 +112,8 @@ def train_block(
 
 def update(system: System, state: LearnerState) -> tuple[LearnerState, Metrics]:
     """Run one update: collect a rollout and learn from it."""
-    acting, rollout = collect(system, state.agent, state.acting)
+    seated = opponents.seated(system, state.agent)
+    acting, rollout = collect(seated, state.agent, state.acting)
     return learner(system)(system, state.agent, acting, rollout)
 
 
@@ -230,7 +233,7 @@ def end_update(
 ) -> AgentState:
     """Count the update, draw new noise and restore the hyperparameters of the settings.
 
-    Statistics of observations move last: acting and learning of one update see the same.
+    Statistics of observations move at the end: acting and learning of one update see the same.
     """
     policy = agent.policy
     noise_key = jax.tree.map(lambda key: random_bits.split(key, 1)[0], policy.noise_key)
@@ -240,7 +243,7 @@ def end_update(
         hyperparameters=before.hyperparameters,
         update=agent.update + 1,
     )
-    return update_obs_statistics(system, agent, rollout)
+    return opponents.remember(system, update_obs_statistics(system, agent, rollout))
 
 
 def update_obs_statistics(system: System, agent: AgentState, rollout: Rollout) -> AgentState:
@@ -258,7 +261,8 @@ def warm_up(system: System, state: LearnerState, num_rollouts: jax.Array) -> Lea
     """Collect `num_rollouts` rollouts to fill the observation statistics, without learning."""
 
     def fill(system: System, state: LearnerState) -> tuple[LearnerState, tuple[()]]:
-        acting, rollout = collect(system, state.agent, state.acting)
+        seated = opponents.seated(system, state.agent)
+        acting, rollout = collect(seated, state.agent, state.acting)
         agent = update_obs_statistics(system, state.agent, rollout)
         return LearnerState(agent=agent, acting=acting), ()
 

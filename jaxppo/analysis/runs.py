@@ -21,10 +21,10 @@ from jaxppo.config.messages import count, flattened
 from jaxppo.config.parse import parse
 from jaxppo.config.schema import HOW_RUN, TOLD
 from jaxppo.config.stored import CONFIG, METRICS, SUMMARY, overrides, plain
-from jaxppo.runtime.programs.evaluating import judged_by, scores_of_members
 from jaxppo.runtime.sinks import Event, of_environment, whole_lines
 from jaxppo.runtime.store import checkpoint
 from jaxppo.runtime.store.directories import seed_of
+from jaxppo.runtime.store.facts import judged_by, scores_of_members
 from jaxppo.runtime.store.progress import STOPPED
 
 FINISHED, UNFINISHED = "finished", "unfinished"

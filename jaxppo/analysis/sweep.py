@@ -15,10 +15,10 @@ from jaxppo.analysis.charts import draw_sweep
 from jaxppo.analysis.comparison import compare, overall
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.stored import METRICS, OVERRIDES, SUMMARY, overrides
-from jaxppo.runtime.programs.evaluating import judged_by
 from jaxppo.runtime.sinks import Event, of_environment
 from jaxppo.runtime.sinks.console import print_lines, print_table
 from jaxppo.runtime.sinks.marl_eval import MARL_EVAL, merge, save
+from jaxppo.runtime.store.facts import judged_by
 
 TABLE = "sweep.csv"
 SEED = "arch.seed"

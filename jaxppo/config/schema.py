@@ -357,7 +357,7 @@ class SystemConfig(SystemNumbers):
 
 
 # How a number of `env.metrics` adds up over an episode
-METRIC_KINDS = ("last", "sum", "mean", "max")
+METRIC_KINDS = ("last", "sum", "mean", "max", "share")
 TOLD = "env/"  # before its name in events; no metric of an algorithm has such a name
 
 
@@ -368,6 +368,13 @@ def key_of(name: str) -> str:
 
 # Settings of `env` that change how simulators are run, and no result
 HOW_RUN = ("processes", "isolated", "on_error", "step_timeout")
+# The names of `env.opponent`; other values are directories of runs
+OPPONENTS = ("random", "self", "pool")
+BOTH_SEATS = ("self", "pool")  # with which the policy that learns plays both in some games
+# Settings of `env` for games of two players
+OF_GAMES = (
+    *("opponent", "evaluation_opponent", "num_opponents", "opponent_share", "random_moves"),
+)
 LIBRARIES = (  # the choices of env.library
     *("gymnax", "brax", "craftax", "jumanji", "navix", "pgx", "playground", "xminigrid"),
     *("gymnasium", "envpool"),
@@ -443,10 +450,38 @@ class EnvConfig:
     metrics: list[str] = setting(
         [],
         "numbers that the environment tells besides the reward, each with how it adds up over an "
-        "episode (last, sum, mean or max; without: last), such as [success, x_position:mean]",
+        "episode (last, sum, mean or max; share: last, of 0 or 1, with a 95% interval in "
+        "evaluations; without: last), such as [success:share, x_position:mean]",
     )
     action_mask: str | None = setting(
         "action_mask", "key of a dict observation that holds the mask of legal actions; null: none"
+    )
+    opponent: str = setting(
+        "random",
+        "games of two players: who has the other seat: random (uniform legal moves), self (the "
+        "policy that learns has both seats), pool (self, and in opponent_share of the games an "
+        "older policy of the run), or the directory of another run (its best policy; DIR@STEPS: "
+        "that of a checkpoint)",
+    )
+    num_opponents: int = setting(
+        8,
+        "opponent=pool: how many older policies; all are the untrained one at first, and at each "
+        "evaluation the current policy replaces the oldest",
+        low=1,
+        high=1024,
+    )
+    opponent_share: float = setting(
+        0.5, "opponent=pool: share of the games against an older policy", above=0, high=1
+    )
+    evaluation_opponent: str | None = setting(
+        None,
+        "games: the opponent of evaluations: random, or the directory of another run; null: that "
+        "of training, and random for self and pool",
+    )
+    random_moves: int = setting(
+        0,
+        "games: training games start after 0 to this many random legal moves, drawn for each game",
+        low=0,
     )
     batch: bool = setting(
         False,

@@ -2,13 +2,14 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from jaxppo.config.fields import setting
 from jaxppo.deploy.episodes import check_file, totals, write
-from jaxppo.deploy.policy import Playing
-from jaxppo.runtime.programs.evaluating import mean_told
+from jaxppo.deploy.policy import Playing, TrainedPolicy
+from jaxppo.runtime.programs.evaluating import interval, mean_told
 from jaxppo.runtime.sinks.console import print_lines
 
 
@@ -54,9 +55,17 @@ def evaluate(settings: Evaluation) -> None:
         f"{returns.max():.2f}) over {returns.size:,} episodes of mean length "
         f"{found['lengths'].mean():.1f}{late}",
         *(
-            f"{name.partition('/')[2]} {mean_told(values):.4g}"
+            f"{name.partition('/')[2]} {mean_told(values):.4g}{_bounds(policy, name, values)}"
             for name, values in found.items()
             if name.startswith("metrics/")
         ),
         *([] if file is None else [f"{file}: {int(found['lengths'].sum()):,} steps"]),
     )
+
+
+def _bounds(policy: TrainedPolicy, name: str, values: Any) -> str:
+    """Return the 95% interval of a share, in words; "" for another metric."""
+    if policy.system.metrics[name.partition("/")[2]] != "share":
+        return ""
+    low, high = interval(values)
+    return f" (95% interval {low:.4f} to {high:.4f})"

@@ -19,7 +19,7 @@ from jaxppo.config.fields import ConfigError, check
 from jaxppo.config.given import is_given, shown
 from jaxppo.config.importing import load
 from jaxppo.config.messages import installing, named, of_gymnasium
-from jaxppo.config.schema import LIBRARIES, ArchConfig, EnvConfig
+from jaxppo.config.schema import LIBRARIES, OF_GAMES, ArchConfig, EnvConfig
 from jaxppo.envs.ranges import check_known, evaluation_config, kind_of
 from jaxppo.simulators.faults import ANY_ERROR
 from jaxppo.types import Environment, describe
@@ -80,6 +80,9 @@ def build(config: EnvConfig) -> Environment:
         raise ConfigError(
             f"{_key(config)}: cannot be made with {given}: {line(error)}{hint}"
         ) from error
+    if not hasattr(env, "seated"):
+        why = f"is for games of two players, and {env.name} is none; leave it out"
+        refuse(config, OF_GAMES, why)
     if is_simulated(env):
         simulated: Any = env
         return simulated.shown(partial(_shown, config))

@@ -137,7 +137,7 @@ def _play_simulators(env: Any, mask: str | None, steps: int) -> Played:
     """Play random legal actions; an error of an environment is raised as `SimulatorError`."""
     num = NUM_ENVS * env.num_agents
     keys = jax.random.split(jax.random.key(0), (steps, num))
-    draw = jax.jit(jax.vmap(partial(_random_action, env.action_space)))
+    draw = jax.jit(jax.vmap(partial(random_action, env.action_space)))
     with contextlib.closing(env.make(num)) as pool:
         arrays = pool.arrays
 
@@ -266,7 +266,7 @@ def play(
     def advance(carry: tuple[PyTree, PyTree], time: jax.Array) -> tuple[Any, TimeStep]:
         state, obs = carry
         action_key, env_key = jnp.moveaxis(jax.vmap(jax.random.split)(key_at(time)), 1, 0)
-        draw = jax.vmap(partial(_random_action, env.action_space))
+        draw = jax.vmap(partial(random_action, env.action_space))
         action = draw(action_key, _entry(obs, mask))
         state, step = env.step(env_key, state, action)
         return (state, step.obs), step
@@ -281,7 +281,7 @@ def _entry(tree: PyTree, name: str | None) -> PyTree:
     return tree.get(name) if isinstance(tree, Mapping) else None
 
 
-def _random_action(space: PyTree, key: jax.Array, mask: PyTree) -> PyTree:
+def random_action(space: PyTree, key: jax.Array, mask: PyTree) -> PyTree:
     """Draw one action of a space; with a mask, a legal one."""
     if isinstance(space, Box):
         low, high = (jnp.broadcast_to(jnp.asarray(x), space.shape) for x in (space.low, space.high))
@@ -304,7 +304,7 @@ def _random_action(space: PyTree, key: jax.Array, mask: PyTree) -> PyTree:
     keys = jax.random.split(key, len(names))
     masks = mask if isinstance(mask, Mapping) else dict(enumerate(mask or ()))
     drawn = {
-        name: _random_action(space[name], k, masks.get(name))
+        name: random_action(space[name], k, masks.get(name))
         for name, k in zip(names, keys, strict=True)
     }
     return drawn if isinstance(space, Mapping) else tuple(drawn.values())
@@ -450,7 +450,7 @@ def _end_by_time(env: Any, config: EnvConfig) -> str | None:
 
     def ends(keys: jax.Array) -> Any:
         state, obs = env.reset(keys)
-        draw = jax.vmap(partial(_random_action, env.action_space))
+        draw = jax.vmap(partial(random_action, env.action_space))
         action = draw(keys, _entry(obs, config.action_mask))
         return [env.step(keys, x, action)[1] for x in (state, late(state))]
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxppo.config.fields import ConfigError, check
-from jaxppo.config.schema import EnvConfig
+from jaxppo.config.schema import BOTH_SEATS, EnvConfig
 
 Bounds = tuple[float, float]
 
@@ -101,7 +101,8 @@ def check_known(key: str, name: str, owner: str, known: Iterable[str]) -> None:
 def evaluation_config(config: EnvConfig) -> EnvConfig:
     """Return the settings of the environment in which policies are evaluated.
 
-    Curricula are at their end. With `env.randomize_evaluation=fixed` nothing is drawn.
+    Curricula are at their end. With `env.randomize_evaluation=fixed` nothing is drawn. Games start
+    at their start, and their opponent is a fixed one.
     """
     drawn, params = dict(config.randomize), dict(config.params)
     for name, entry in config.curriculum.items():
@@ -112,7 +113,12 @@ def evaluation_config(config: EnvConfig) -> EnvConfig:
             params[name] = end
     if config.randomize_evaluation == "fixed":
         drawn = {}
-    return dataclasses.replace(config, params=params, randomize=drawn, curriculum={})
+    opponent = config.evaluation_opponent
+    if opponent is None:
+        opponent = "random" if config.opponent in BOTH_SEATS else config.opponent
+    return dataclasses.replace(
+        config, params=params, randomize=drawn, curriculum={}, opponent=opponent, random_moves=0
+    )
 
 
 def _moving(name: str, kind: type, config: EnvConfig) -> Range:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
+from jaxppo.envs import games
 from jaxppo.envs.episodes import Episodes, EpisodesState, stepped
 from jaxppo.envs.forms import check_spaces, is_integer, line, returned
 from jaxppo.ops import tallies
@@ -228,7 +229,12 @@ def _ends_alone(name: str, world: World) -> bool:
 
 
 def make(name: str, one: Any, config: EnvConfig) -> Environment:
-    """Return the environment of a class: of worlds with agents if it has `num_agents`."""
+    """Return the environment of a class: of worlds with agents if it has `num_agents`.
+
+    A class with `num_players` of 2 and `turn` is a game.
+    """
+    if games.is_game(one):
+        return games.make(name, one, config)
     check_spaces(name, one)
     if not hasattr(one, "num_agents"):
         return Episodes(name, one, config)

@@ -22,7 +22,8 @@ def gae(
     With d_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t) and
     c_t = gamma lambda (1 - terminated_t)(1 - truncated_t),  A_t = d_t + c_t A_{t+1}.
 
-    Schulman et al. 2016 (arXiv 1506.02438), eq. 16. All inputs `[T, B]`; `next_value` is V of the
+    Schulman et al. 2016 (arXiv 1506.02438), eq. 16. All inputs `[T, B]`; `gamma` is a scalar, or
+    `[T, B]` with a discount for each step (see `negamax`); `next_value` is V of the
     true successor s'_t, before any auto-reset, and is not read where `terminated` (a NaN there
     stays there). Returns `(advantages, value_targets)`, both `[T, B]`, with targets A_t + V(s_t).
     """
@@ -63,8 +64,8 @@ def vtrace(
     PPO's surrogate multiplies by pi/mu itself and would count the ratio twice. With pi = mu and
     clips of at least 1 both outputs equal those of `gae`. The paper requires rho_clip >= c_clip.
 
-    All inputs `[T, B]`; `next_value` as in `gae`. Returns `(advantages, value_targets)`, both
-    `[T, B]`.
+    All inputs `[T, B]`; `gamma` and `next_value` as in `gae`. Returns `(advantages,
+    value_targets)`, both `[T, B]`.
     """
     arrays = [log_ratio, reward, value, next_value, terminated, truncated]
     chex.assert_rank(arrays, 2)
@@ -79,6 +80,17 @@ def vtrace(
     correction = decayed_sum(rho * delta, decay * jnp.minimum(c_clip, ratio))  # v_t - V(s_t)
     next_correction = jnp.concatenate([correction[1:], jnp.zeros_like(correction[:1])])
     return delta + decay * next_correction, value + correction
+
+
+def negamax(gamma: jax.Array | float, sign: jax.Array | None) -> jax.Array | float:
+    """Return the discount of each step `[T, B]`, gamma sign_t, in a game of two players.
+
+    `sign` `[T, B]` is 1 where the same player moves next, and -1 where the other does: in a
+    zero-sum game what is worth V to one is worth -V to the other (Knuth and Moore 1975, An analysis
+    of alpha-beta pruning, section 2). So targets are those of the player who moves, and advantages
+    alternate in sign. None: there is one player, and the discount is gamma.
+    """
+    return gamma if sign is None else gamma * sign
 
 
 def decayed_sum(term: jax.Array, decay: jax.Array) -> jax.Array:

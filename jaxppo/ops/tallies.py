@@ -1,4 +1,4 @@
-"""Aggregate metrics of steps over episodes: last, sum, mean or max."""
+"""Aggregate metrics of steps over episodes: last, sum, mean, max or share (a last one)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from jaxppo.types import Tally
 
 
 def init(kinds: Mapping[str, str], shape: tuple[int, ...], xp: Any = jnp) -> dict[str, Tally]:
-    """Return the tallies of `kinds` (name: last, sum, mean or max) at the start of episodes."""
+    """Return the tallies of `kinds` (name: last, sum, ...) at the start of episodes."""
     return {
         name: Tally(total=xp.zeros(shape, xp.float32), count=xp.zeros(shape, xp.int32))
         for name in kinds
@@ -27,7 +27,7 @@ def add(
 
     def one(kind: str, tally: Tally, x: Any) -> Tally:
         total = tally.total + x
-        if kind == "last":
+        if kind in ("last", "share"):
             total = x
         elif kind == "max":
             total = xp.where(tally.count == 0, x, xp.maximum(tally.total, x))

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
+import rlax
 
-from jaxppo.ops.advantages import gae, vtrace
+from jaxppo.ops.advantages import gae, negamax, vtrace
 
 compiled_gae = jax.jit(gae)
 compiled_vtrace = jax.jit(vtrace)
@@ -123,6 +124,58 @@ def test_thousand_steps_without_an_end_against_the_oracle() -> None:
     expected, _ = oracles.gae(*rollout, gamma=1.0, gae_lambda=1.0)
     advantages, _ = compiled_gae(*rollout, gamma=1.0, gae_lambda=1.0)
     np.testing.assert_allclose(advantages, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+
+
+def random_games(seed: int) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
+    """Arguments of `gae`, who moves, and who moves next, `[T, B]`; some move twice in a row."""
+    rollout, rng = random_rollout(seed), np.random.default_rng([seed, 2])
+    player = rng.integers(0, 2, (T + 1, B))
+    # Where a game ends the next one's first player says nothing of who would have moved next
+    ends = rollout[3] | rollout[4]
+    return rollout, player[:-1], np.where(ends, rng.integers(0, 2, (T, B)), player[1:])
+
+
+@pytest.mark.parametrize("gamma, gae_lambda", [(0.99, 0.95), (1.0, 1.0), (0.5, 0.0)])
+def test_negamax_advantages_are_those_of_the_player_who_moves(
+    gamma: float, gae_lambda: float
+) -> None:
+    rollout, *players = random_games(0)
+    expected = oracles.gae_of_players(*rollout, *players, gamma=gamma, gae_lambda=gae_lambda)
+    discount = negamax(gamma, np.where(np.equal(*players), 1.0, -1.0).astype(np.float32))
+    advantages, targets = compiled_gae(*rollout, gamma=discount, gae_lambda=gae_lambda)
+    np.testing.assert_allclose(advantages, expected, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(targets, expected + rollout[1], rtol=1e-5, atol=1e-4)
+    found = compiled_vtrace(
+        np.zeros((T, B), np.float32),
+        *rollout,
+        **{**USUAL, "gamma": discount, "gae_lambda": gae_lambda},
+    )
+    np.testing.assert_allclose(found, (advantages, targets), rtol=1e-5, atol=1e-4)
+
+
+def test_negamax_with_one_player_is_gae_bit_for_bit() -> None:
+    rollout = random_rollout(0)
+    plain = compiled_gae(*rollout, gamma=0.99, gae_lambda=0.95)
+    ones = negamax(np.float32(0.99), np.ones((T, B), np.float32))
+    np.testing.assert_array_equal(plain, compiled_gae(*rollout, gamma=ones, gae_lambda=0.95))
+    assert negamax(0.99, None) == 0.99
+
+
+def test_negamax_is_rlax_with_discounts_of_both_signs() -> None:
+    rollout, *players = random_games(1)
+    reward, value, next_value, terminated, _ = rollout
+    never = np.zeros_like(terminated)
+    discount = negamax(0.9, np.where(np.equal(*players), 1.0, -1.0).astype(np.float32))
+    # rlax has one array of values: within an episode the successor's is the next step's
+    values = np.concatenate([value, next_value[-1:]])
+    advantages, _ = compiled_gae(
+        reward, value, values[1:], terminated, never, gamma=discount, gae_lambda=0.8
+    )
+    rlax_gae = rlax.truncated_generalized_advantage_estimation
+    expected = jax.vmap(rlax_gae, in_axes=(1, 1, None, 1), out_axes=1)(
+        reward, np.where(terminated, 0.0, discount), 0.8, values
+    )
+    np.testing.assert_allclose(advantages, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_both_flags_are_a_termination() -> None:

@@ -39,7 +39,7 @@ WINGS: dict[str, set[str]] = {
     "extras": {*LEARNER, "runtime", "simulators", "deploy", "analysis", "launch"},
 }
 # The rooms of a wing, bottom to top: each imports only from those before it
-ROOMS = {"runtime": ("hosts", "programs", "store", "sinks", "simulated", "run")}
+ROOMS = {"runtime": ("hosts", "store", "programs", "sinks", "simulated", "run")}
 DOORS = {("deploy.result", "extras.films")}  # methods that say so: `result.film`
 TRAINING = {f"{kind}_{name}" for kind in ("ff", "rec") for name in ("ppo", "pqn", "reppo")}
 COMMANDS = {*TRAINING, "evaluate", "export", "render", "report", "check_env", "tune", "__main__"}
@@ -48,7 +48,7 @@ DOOR = "api"  # of Python, beside the commands
 # The spine, which serves every algorithm, and what is of one algorithm or of some.
 SPINE = {
     *("spine", "acting", "algorithm", "axes", "evaluation", "guards", "memory", "metrics"),
-    *("contract", "gradient_steps", "report", "schedules", "stepwise", "whole"),
+    *("contract", "gradient_steps", "opponents", "report", "schedules", "stepwise", "whole"),
 }
 OF_SOME = {"ppo", "ppo_data", "ppo_settings", "adaptation", "pqn", "reppo", "objectives"}
 OF_SOME |= {"actor_critic", "distributional_ppo"}

@@ -102,6 +102,17 @@ def test_a_member_is_the_run_that_it_would_be_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+def test_members_play_games_against_their_own_older_policies(tmp_path: Path) -> None:
+    env = {"target": "own_games.Nim", "opponent": "pool", "num_opponents": 2, "random_moves": 2}
+    config = coin(env=env, arch={"num_seeds": 2, "max_eval_steps": 12})
+    (tmp_path / "all").mkdir()
+    loop.run(config, tmp_path / "all")
+    for member in population.members(config):
+        name = f"seed_{member.arch.seed}"
+        same(events_of(tmp_path / "all" / name), alone(member, tmp_path / "alone" / name))
+
+
+@pytest.mark.long
 def test_parameters_of_an_environment_are_data_of_its_members(tmp_path: Path) -> None:
     """They train and evaluate with their own, also after a resume, and as they would alone."""
     winds = (0.0, 1.0, -2.0)

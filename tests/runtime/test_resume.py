@@ -65,7 +65,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(
     "variant",
-    ["one", *(pytest.param(v, marks=pytest.mark.long) for v in ("everything", PBT, HALVING))],
+    [
+        "one",
+        *(pytest.param(v, marks=pytest.mark.long) for v in ("everything", "games", PBT, HALVING)),
+    ],
 )
 def test_a_run_that_was_stopped_ends_as_if_nothing_had_happened(
     tmp_path: Path, kill: Any, whole: Any, variant: str

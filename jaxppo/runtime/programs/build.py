@@ -17,17 +17,18 @@ from jaxppo.algorithms.contract import check_algorithm
 from jaxppo.algorithms.spine import init_agent
 from jaxppo.config.fields import ConfigError, is_import_path, numbers
 from jaxppo.config.parse import algorithm_class
-from jaxppo.config.plan import Plan
+from jaxppo.config.plan import Plan, memories
 from jaxppo.config.plan import plan as make_plan
 from jaxppo.config.schedules import find_schedules, schedule_numbers
 from jaxppo.config.schema import Config, LoggerConfig
 from jaxppo.envs import actor_settings, varying
+from jaxppo.envs.ranges import evaluation_config
 from jaxppo.ops.collectives import BATCH_AXIS
 from jaxppo.ops.statistics import normalized_entries
 from jaxppo.runtime.hosts import devices
-from jaxppo.runtime.programs import microbatches
+from jaxppo.runtime.programs import microbatches, opponents
 from jaxppo.simulators.told import TEAM_RETURN
-from jaxppo.types import Environment, Hyperparameters, LearnerState, System, is_space, zeros
+from jaxppo.types import Environment, Hyperparameters, LearnerState, Policy, System, is_space, zeros
 
 EnvValues = dict[str, Any]  # parameters of environments by name, arrays `[P]`, or of one member
 
@@ -35,7 +36,7 @@ EnvValues = dict[str, Any]  # parameters of environments by name, arrays `[P]`, 
 def build(config: Config, plan: Plan) -> System:
     """Make the static part of a run; `ConfigError` if environment and network do not fit."""
     config = dataclasses.replace(config, env=actor_settings.env_config(config))
-    env = envs.make(config.env)
+    env = opponents.seated(config.env.opponent, config, envs.make(config.env), _alone)
     actor_settings.check(config, env, plan.num_envs, plan.num_devices)
     _check_entries(config, env)
     team = {TEAM_RETURN: "last"} if env.num_agents > 1 else {}
@@ -47,9 +48,14 @@ def build(config: Config, plan: Plan) -> System:
         system.microbatch_size, plan, algorithm.network, env
     )
     axes = {BATCH_AXIS: plan.update_batch_size, devices.AXIS: plan.devices_per_member}
+    evaluation_env = envs.make_for_evaluation(config.env, env)
+    if evaluation_env is not env:
+        opponent = evaluation_config(config.env).opponent
+        evaluation_env = opponents.seated(opponent, config, evaluation_env, _alone)
+    is_pool = config.env.opponent == "pool"
     built = System(
         env=env,
-        evaluation_env=envs.make_for_evaluation(config.env, env),
+        evaluation_env=evaluation_env,
         env_params=config.env.params,
         algorithm=algorithm,
         num_envs=plan.num_envs,
@@ -78,6 +84,8 @@ def build(config: Config, plan: Plan) -> System:
         evaluation_greedy=config.arch.evaluation_greedy,
         max_eval_steps=config.arch.max_eval_steps or env.time_limit or 0,
         metrics=metrics,
+        num_opponents=config.env.num_opponents if is_pool else 0,
+        opponent_every=plan.num_updates // config.arch.num_evaluation if is_pool else 0,
     )
     if any(map(is_import_path, (system.algorithm, getattr(system, "objective", "")))):
         check_algorithm(built, hyperparameters(config, plan))
@@ -113,10 +121,37 @@ def _misfits(
             f"{env.name} may end before their world; take ppo, or in a world of JAX let all agents "
             "end together (flags of shape ())"
         )
+    if config.env.opponent != "random" or config.env.evaluation_opponent is not None:
+        yield from _misfits_of_games(config, env, algorithm, plan)
     if env.pads and config.logger.details:
         yield (
             f"logger.details=true: is not for worlds whose agents may end early ({env.name}); "
             "set it to false"
+        )
+
+
+def _misfits_of_games(
+    config: Config, games: Any, algorithm: Algorithm, plan: Plan
+) -> Iterator[str]:
+    """Yield a line for each setting that does not fit games with one policy on both seats."""
+    opponent, settings = f"env.opponent={config.env.opponent}", config.system
+    if games.signs and not algorithm.signs:
+        yield (
+            f"system.algorithm={settings.algorithm}: with {opponent} values change their sign "
+            "between the players, which its targets do not know; take ppo (or pqn with a scalar "
+            "head, without munchausen), or env.opponent=random"
+        )
+    if games.signs and (found := memories(config.network)):
+        yield (
+            f"network.{found[0]}: with {opponent} one memory would see the observations of both "
+            "players; take a network without memory, or env.opponent=random"
+        )
+    if config.env.opponent == "pool" and not games.num_against(plan.num_envs):
+        least = math.ceil(config.env.num_opponents / config.env.opponent_share)
+        yield (
+            f"env.num_opponents={config.env.num_opponents}: a share of {config.env.opponent_share} "
+            f"of {plan.num_envs} games on each device and update batch is not a game for each; "
+            f"take at least {least} games (arch.total_num_envs), or fewer opponents"
         )
 
 
@@ -140,6 +175,14 @@ def _check_entries(config: Config, env: Environment) -> None:
                 f"system.normalize_entries={entry}: it holds no floating-point numbers, and "
                 "only those are normalised; leave it out"
             )
+
+
+def _alone(config: Config) -> tuple[System, Policy]:
+    """Return what `build_alone` does, and the shapes of the agent's policy."""
+    system = build_alone(config)
+    hp = hyperparameters(config, make_plan(config, 1, 1))
+    shapes: Policy = jax.eval_shape(partial(init_agent, system), hp, jax.random.key(0)).policy
+    return system, shapes
 
 
 def build_alone(config: Config) -> System:

@@ -68,8 +68,16 @@ def evaluate(
     return jax.tree.map(lambda *x: np.concatenate(x, axis=1), *parts)
 
 
-def score(episodes: Episodes, row: int, eval_metric: str | None = None) -> dict[str, Any]:
-    """Return the statistics of the episodes in one row, for an event; see `judged_by`."""
+def score(
+    episodes: Episodes,
+    row: int,
+    eval_metric: str | None = None,
+    kinds: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return the statistics of the episodes in one row, for an event; see `judged_by`.
+
+    `kinds` are those of `env.metrics`. A share gets the bounds of its 95% interval too.
+    """
     episodes = jax.tree.map(lambda x: x[row], episodes)
     returns = np.asarray(episodes.returns, np.float64)
     with np.errstate(invalid="ignore"):  # with infinite returns the deviation is NaN
@@ -83,6 +91,12 @@ def score(episodes: Episodes, row: int, eval_metric: str | None = None) -> dict[
         "episode_length": float(np.mean(episodes.lengths)),
         "unfinished": int(np.sum(~np.asarray(episodes.finished))),
         **{key_of(name): mean_told(x) for name, x in episodes.metrics.items()},
+        **{
+            f"{key_of(name)}_{end}": bound
+            for name, kind in (kinds or {}).items()
+            if kind == "share"
+            for end, bound in zip(("low", "high"), interval(episodes.metrics[name]), strict=True)
+        },
         **({} if eval_metric is None else {"eval_metric": eval_metric}),
     }
 
@@ -94,15 +108,17 @@ def mean_told(values: Any) -> float:
     return float(found.mean()) if found.size else math.nan
 
 
-def judged_by(event: Mapping[str, Any]) -> str:
-    """Return the name of the number in an evaluation's event by which policies are compared.
+def interval(values: Any) -> tuple[float, float]:
+    """Return the 95% interval of a share, from 0s and 1s `[N]`; NaN counts as no episode.
 
-    It is the mean return, or that of `arch.eval_metric`.
+    Wilson 1927 (Probable inference, the law of succession, and statistical inference), which keeps
+    its level near 0 and 1. NaN if there is no episode.
     """
-    metric = event.get("eval_metric")
-    return "episode_return" if metric is None else key_of(metric)
-
-
-def scores_of_members(event: Mapping[str, Any]) -> str:
-    """Return the prefix of the keys of members' scores: member_return, or member_score."""
-    return "member_return" if event.get("eval_metric") is None else "member_score"
+    found = np.asarray(values, np.float64)
+    found = found[~np.isnan(found)]
+    if not found.size:
+        return math.nan, math.nan
+    z, num, share = 1.959964, found.size, found.mean()
+    middle = (share + z**2 / (2 * num)) / (1 + z**2 / num)
+    width = z / (1 + z**2 / num) * math.sqrt(share * (1 - share) / num + (z / (2 * num)) ** 2)
+    return max(middle - width, 0.0), min(middle + width, 1.0)

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from jaxppo.algorithms.evaluation import FIRST, Episodes
-from jaxppo.runtime.programs.evaluating import evaluate, judged_by, score
+from jaxppo.runtime.programs.evaluating import evaluate, score
 from jaxppo.runtime.programs.placement import State
 from jaxppo.runtime.run.parts import Run
+from jaxppo.runtime.store.facts import judged_by
 from jaxppo.types import Policy
 
 
@@ -110,7 +111,12 @@ def _score(run: Run, played: _Played, i: int, steps: int) -> dict[str, Any]:
     return {
         "steps": steps,
         "seconds": run.progress.seconds,
-        **score(played.episodes, run.layout.row(i), run.config.arch.eval_metric),
+        **score(
+            played.episodes,
+            run.layout.row(i),
+            run.config.arch.eval_metric,
+            run.layout.system.metrics,
+        ),
         "max_eval_steps": run.layout.system.max_eval_steps,
         **({"evaluation_steps_per_second": speed} if run.config.logger.details else {}),
         **({"env_restarts": played.restarts} if run.programs.is_simulated else {}),

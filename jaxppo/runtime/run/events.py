@@ -19,12 +19,12 @@ from jaxppo.config.stored import overrides, plain
 from jaxppo.kernels.platforms import forms
 from jaxppo.ops.aggregates import interval, iqm
 from jaxppo.runtime import sinks
-from jaxppo.runtime.programs.evaluating import judged_by
 from jaxppo.runtime.programs.placement import Layout
 from jaxppo.runtime.run.caller import Caller
 from jaxppo.runtime.run.jobs import Job, algorithm_name
 from jaxppo.runtime.run.members import Members
 from jaxppo.runtime.sinks.console import Console
+from jaxppo.runtime.store.facts import judged_by
 
 SUMS = ("steps_per_second", "episodes", "unfinished")  # summed over members
 

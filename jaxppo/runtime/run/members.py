@@ -11,10 +11,9 @@ from jaxppo.config.fields import as_override
 from jaxppo.config.plan import num_members
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import plain
-from jaxppo.runtime.programs.evaluating import judged_by
 from jaxppo.runtime.programs.population import members
 from jaxppo.runtime.run.jobs import Job, TrainingError
-from jaxppo.runtime.store.facts import MemberFacts
+from jaxppo.runtime.store.facts import MemberFacts, judged_by
 
 
 class Member:

@@ -9,9 +9,9 @@ from typing import Any
 from jaxppo.config.messages import count
 from jaxppo.config.schema import TOLD
 from jaxppo.ops.aggregates import iqm
-from jaxppo.runtime.programs.evaluating import judged_by, scores_of_members
 from jaxppo.runtime.sinks import Event
 from jaxppo.runtime.sinks.bars import TerminalBar, number, short
+from jaxppo.runtime.store.facts import judged_by, scores_of_members
 
 # A metric that an algorithm displays -> its setting of exploration; the first one counts
 EXPLORATION = {

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxppo.config.stored import write_atomically
-from jaxppo.runtime.programs.evaluating import judged_by
 from jaxppo.runtime.sinks import Event, Recorder, of_environment
+from jaxppo.runtime.store.facts import judged_by
 
 MARL_EVAL = "marl_eval.json"
 Document = dict[str, Any]

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxppo.runtime.programs.evaluating import judged_by, scores_of_members
 from jaxppo.runtime.programs.population import ancestors, inherited
 from jaxppo.runtime.sinks import Event, Recorder, of_environment
 from jaxppo.runtime.sinks.bars import short
+from jaxppo.runtime.store.facts import judged_by, scores_of_members
 
 EVALUATION, ABSOLUTE, TRAINING, OTHERS = "#0072B2", "#D55E00", "#6B7280", "#B0B8C2"  # colours
 

@@ -1,10 +1,12 @@
 """Facts that a checkpoint stores besides its arrays."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.parse import parse_as
+from jaxppo.config.schema import key_of
 from jaxppo.config.stored import current
 from jaxppo.runtime.store.checkpoint import Checkpoint, CheckpointError
 
@@ -74,3 +76,17 @@ def _fit(facts: RunFacts) -> bool:
         and all(len(row) == num and {*map(type, row)} == {float} for row in facts.numbers.values())
         and all(type(size) is int and size >= 0 for size in facts.positions.values())
     )
+
+
+def judged_by(event: Mapping[str, Any]) -> str:
+    """Return the name of the number in an evaluation's event by which policies are compared.
+
+    It is the mean return, or that of `arch.eval_metric`.
+    """
+    metric = event.get("eval_metric")
+    return "episode_return" if metric is None else key_of(metric)
+
+
+def scores_of_members(event: Mapping[str, Any]) -> str:
+    """Return the prefix of the keys of members' scores: member_return, or member_score."""
+    return "member_return" if event.get("eval_metric") is None else "member_score"

@@ -12,10 +12,9 @@ import numpy as np
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.stored import CONFIG
-from jaxppo.runtime.programs.evaluating import judged_by
 from jaxppo.runtime.store import checkpoint
 from jaxppo.runtime.store.checkpoint import Checkpoint, CheckpointWarning
-from jaxppo.runtime.store.facts import RunFacts
+from jaxppo.runtime.store.facts import RunFacts, judged_by
 
 
 def find(run_dir: Path, which: str | int, key: str = "run", key_which: str = "which") -> Checkpoint:

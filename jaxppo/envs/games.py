@@ -1,0 +1,332 @@
+"""Games of two players who move in turn: one policy on both seats, or against an opponent."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import jax
+import jax.numpy as jnp
+
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import BOTH_SEATS, OPPONENTS, EnvConfig
+from jaxppo.envs.contract import random_action
+from jaxppo.envs.episodes import ended, part, renew
+from jaxppo.envs.forms import line, returned
+from jaxppo.envs.told import chosen
+from jaxppo.kernels import random_bits
+from jaxppo.ops.collectives import any_over
+from jaxppo.ops.sequences import where
+from jaxppo.types import PyTree, TimeStep, pytree
+
+BOTH = -1  # in the place of the learner's seat: it plays both
+# (observations [R, O...] of the players to move, keys [R]) -> their actions [R, A...]
+Choose = Callable[[PyTree, jax.Array], PyTree]
+
+
+class Game(Protocol):
+    """One game of two players, without auto-reset: the interface of adapters and users' classes.
+
+    Players are numbered 0 and 1. Observations are those of the player who moves next. Spaces are
+    those of `types`, the same for both players. A dict observation may hold an action mask.
+    """
+
+    num_players: int  # 2
+    observation_space: PyTree  # of Space
+    action_space: PyTree  # of Space
+    # `alternates = False`, if there: a player may move twice in a row
+
+    def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
+        """Map a key to the (state, observation `[O...]`) that starts a game."""
+
+    def step(
+        self, key: jax.Array, state: PyTree, action: PyTree
+    ) -> tuple[PyTree, PyTree, jax.Array, jax.Array, jax.Array]:
+        """Return (next state, observation, rewards `[2]`, terminated, truncated) after a move."""
+
+    def turn(self, state: PyTree) -> jax.Array:
+        """Return the player who moves next, int32 0 or 1."""
+
+
+@pytree
+class GamesState:
+    """The state of `B` games."""
+
+    inner: PyTree  # [B, ...] of the game
+    seat: jax.Array  # [B] int32, the learner's player; BOTH: it plays both
+    score: jax.Array  # [B] float32, sum of the learner's rewards in games against an opponent
+    since: jax.Array  # [B] int32, update since which the opponent has been in the pool
+
+
+@pytree
+class _Moved:
+    """`R` games after a move."""
+
+    inner: PyTree  # [R, ...]
+    obs: PyTree  # [R, O...] of the players who move next
+    reward: jax.Array  # [R] float32, of the learner, since its last observation
+    terminated: jax.Array  # [R] bool
+    truncated: jax.Array  # [R] bool
+
+
+class Games:
+    """A `types.Environment` of `B` games.
+
+    In the first `num_against(B)` games the learner has one seat, drawn for each game, and a step
+    is its move and the answer of an opponent. In the others it has both seats: a step is one move,
+    and observation and reward are those of the player who makes it. `TimeStep.sign` says whether
+    the next observation is that of the same player.
+
+    Of a pool of `N` opponents each has the same number of games, which are neighbours. If a policy
+    in the pool is replaced, running games against it are truncated after the learner's next move,
+    before any answer.
+    """
+
+    num_agents, pads, pool_size = 1, False, 0
+    time_limit: int | None = None  # games end by their rules
+
+    def __init__(self, name: str, game: Game, config: EnvConfig) -> None:
+        self.name, self.one = name, game
+        self.observation_space = game.observation_space
+        self.action_space = game.action_space
+        self.alternates = getattr(game, "alternates", True)
+        self._mask = config.action_mask
+        self._metrics = config.metric_kinds
+        self._opponent, self._random_moves = config.opponent, config.random_moves
+        self._pool = (config.num_opponents, config.opponent_share)
+        self._choose: Choose | None = None
+        self._since: Any = None
+
+    @property
+    def signs(self) -> bool:
+        """Return whether steps have a sign, since the next player may be the other."""
+        return self._opponent in BOTH_SEATS
+
+    def num_against(self, num: int) -> int:
+        """Return how many of `num` games are played against an opponent."""
+        if self._opponent == "pool":
+            size, share = self._pool
+            return size * int(share * num / size)
+        return 0 if self._opponent == "self" else num
+
+    def seated(self, choose: Choose, since: jax.Array | None = None) -> Self:
+        """Return these games with an opponent that chooses moves by a policy.
+
+        `since` `[N]` are the updates since which the policies of a pool have been in it.
+        """
+        env = copy.copy(self)
+        env._choose, env._since = choose, since
+        return env
+
+    def reset(self, key: jax.Array) -> tuple[GamesState, PyTree]:
+        """Map `[B]` keys to (state `[B, ...]`, observation `[B, O...]`)."""
+        obs, state = self._start(key)
+        return state, obs
+
+    def step(
+        self, key: jax.Array, state: GamesState, action: PyTree
+    ) -> tuple[GamesState, TimeStep]:
+        """Take one auto-reset step of `B` games."""
+        after, replaced = self._played(key, state, action)
+        over = ended(after.terminated, after.truncated)
+        score = state.score + after.reward
+        last = GamesState(inner=after.inner, seat=state.seat, score=score, since=state.since)
+        obs, new = renew(over, self._start, key, (after.obs, last))
+        same = self._turn(after.inner) == self._turn(state.inner)
+        told = over & (state.seat != BOTH) & ~replaced
+        results = {"win": score > 0, "draw": score == 0, "loss": score < 0}
+        return new, TimeStep(
+            obs=obs,
+            final_observation=after.obs,
+            reward=after.reward,
+            terminated=after.terminated,
+            truncated=after.truncated,
+            metrics=chosen(
+                self.name,
+                self._metrics,
+                {name: jnp.where(told, x, jnp.nan) for name, x in results.items()},
+            ),
+            sign=jnp.where(same, 1.0, -1.0) if self.signs else None,
+        )
+
+    def view(self, state: GamesState) -> tuple[Games, PyTree]:
+        """Return this, and the game's own state of one of them."""
+        return self, state.inner
+
+    def advance(self, key: jax.Array, state: GamesState, action: PyTree) -> GamesState:
+        """Return the state of one game after a step, without an auto-reset."""
+        after, _ = self._played(*jax.tree.map(lambda x: x[None], (key, state, action)))
+        return dataclasses.replace(state, inner=jax.tree.map(lambda x: x[0], after.inner))
+
+    def _played(
+        self, key: jax.Array, state: GamesState, action: PyTree
+    ) -> tuple[_Moved, jax.Array]:
+        """Return `B` games after a step, and which of them ended since their opponent left."""
+        move_key, answer_key = jnp.moveaxis(jax.vmap(random_bits.split)(part(key, 0)), 1, 0)
+        since, player = self._since_of(state.since.shape[0]), self._turn(state.inner)
+        moved = self._move(move_key, state.inner, action, player)
+        replaced = (state.seat != BOTH) & (state.since != since) & ~moved.terminated
+        moved = dataclasses.replace(moved, truncated=moved.truncated | replaced)
+        return self._against(self._answers, answer_key, moved, state.seat), replaced
+
+    def _turn(self, inner: PyTree) -> jax.Array:
+        """Return the players who move next, `[B]`."""
+        return jax.vmap(self.one.turn)(inner)
+
+    def _move(self, key: jax.Array, inner: PyTree, action: PyTree, player: jax.Array) -> _Moved:
+        """Return games `[R]` after a move, with the rewards of `player` `[R]`."""
+        found = jax.vmap(self.one.step)(key, inner, action)
+        names = "state, observation, rewards, terminated, truncated"
+        inner, obs, rewards, terminated, truncated = returned("step", found, names)
+        if jnp.shape(rewards)[1:] != (2,):
+            raise ConfigError(
+                f"step: rewards has shape {jnp.shape(rewards)[1:]}, and must be (2,), a reward for "
+                "each player"
+            )
+        own = jnp.take_along_axis(jnp.asarray(rewards, jnp.float32), player[:, None], axis=1)
+        return _Moved(
+            inner=inner,
+            obs=obs,
+            reward=own[:, 0],
+            terminated=jnp.asarray(terminated, bool),
+            truncated=jnp.asarray(truncated, bool),
+        )
+
+    def _against(self, function: Callable[..., PyTree], *games: PyTree) -> PyTree:
+        """Apply a function of games `[R, ...]` to those against an opponent; keep the others.
+
+        The function returns its second argument, changed.
+        """
+        num = self.num_against(games[0].shape[0])
+        if num == 0:
+            return games[1]
+        if num == games[0].shape[0]:
+            return function(*games)
+        first = function(*jax.tree.map(lambda x: x[:num], games))
+        rest = jax.tree.map(lambda x: x[num:], games[1])
+        return jax.tree.map(lambda *x: jnp.concatenate(x), first, rest)
+
+    def _answers(self, key: jax.Array, moved: _Moved, seat: jax.Array) -> _Moved:
+        """Let opponents move in games `[R]` until it is the turn of the learner's `seat` `[R]`."""
+
+        def waits(moved: _Moved) -> jax.Array:
+            return (self._turn(moved.inner) != seat) & ~ended(moved.terminated, moved.truncated)
+
+        def answer(carry: tuple[jax.Array, _Moved]) -> tuple[jax.Array, _Moved]:
+            key, moved = carry
+            split = partial(random_bits.split, num=3)
+            key, choice_key, move_key = jnp.moveaxis(jax.vmap(split)(key), 1, 0)
+            action = (self._choose or self._at_random)(moved.obs, choice_key)
+            after = self._move(move_key, moved.inner, action, seat)
+            after = dataclasses.replace(after, reward=moved.reward + after.reward)
+            return key, where(waits(moved), after, moved)
+
+        # A loop of unknown length would make a GPU wait for the host at each of its turns
+        if self.alternates:
+            return answer((key, moved))[1]
+        now = jax.lax.while_loop(lambda now: any_over((), waits(now[1])), answer, (key, moved))
+        return now[1]
+
+    def _at_random(self, obs: PyTree, key: jax.Array) -> PyTree:
+        """Return uniform legal actions of games `[R]`."""
+        return jax.vmap(partial(random_action, self.action_space))(key, self._legal(obs))
+
+    def _legal(self, obs: PyTree) -> PyTree:
+        return obs.get(self._mask) if isinstance(obs, dict) else None
+
+    def _start(self, key: jax.Array) -> tuple[PyTree, GamesState]:
+        """Map `[B]` keys to first (observations, states) of games."""
+        split = partial(random_bits.split, num=4)
+        reset_key, random_key, seat_key, answer_key = jnp.moveaxis(jax.vmap(split)(key), 1, 0)
+        found = jax.vmap(self.one.reset)(reset_key)
+        inner, obs = returned("reset", found, "state, observation")
+        if self._random_moves:
+            inner, obs = jax.vmap(self._moved_at_random)(random_key, inner, obs)
+        num = key.shape[0]
+        never = jnp.zeros(num, bool)
+        zero = jnp.zeros(num, jnp.float32)
+        start = _Moved(inner=inner, obs=obs, reward=zero, terminated=never, truncated=never)
+        turn = self._turn(inner)
+        seat = jax.vmap(lambda key: jax.random.randint(key, (), 0, 2))(seat_key)
+        if self._opponent == "pool" and self._choose is None:  # at the start of a run
+            seat, opened = turn, start
+        else:
+            opened = self._against(self._answers, answer_key, start, seat)
+            # A game that the opponent's first moves would end is opened by the learner
+            over = ended(opened.terminated, opened.truncated)
+            seat, opened = where(over, (turn, start), (seat, opened))
+        seat = jnp.where(jnp.arange(num) < self.num_against(num), seat, BOTH)
+        since = self._since_of(num)
+        return opened.obs, GamesState(
+            inner=opened.inner, seat=seat, score=opened.reward, since=since
+        )
+
+    def _moved_at_random(self, key: jax.Array, inner: PyTree, obs: PyTree) -> tuple[PyTree, PyTree]:
+        """Return one game after 0 to `random_moves` uniform legal moves, of which none ends it."""
+        num_key, key = random_bits.split(key)
+        num = jax.random.randint(num_key, (), 0, self._random_moves + 1)
+
+        def move(i: jax.Array, now: tuple[jax.Array, PyTree]) -> tuple[jax.Array, PyTree]:
+            goes_on, (inner, obs) = now
+            choice_key, move_key = random_bits.split(random_bits.fold_in(key, i))
+            action = random_action(self.action_space, choice_key, self._legal(obs))
+            *after, _, terminated, truncated = self.one.step(move_key, inner, action)
+            over = jnp.asarray(terminated, bool) | jnp.asarray(truncated, bool)
+            goes_on &= (i < num) & ~over
+            return goes_on, jax.tree.map(partial(jnp.where, goes_on), tuple(after), (inner, obs))
+
+        return jax.lax.fori_loop(0, self._random_moves, move, (jnp.bool_(True), (inner, obs)))[1]
+
+    def _since_of(self, num: int) -> jax.Array:
+        """Return since which update the opponent of each of `num` games has been in the pool."""
+        against = self.num_against(num)
+        if self._since is None or not against:
+            return jnp.zeros(num, jnp.int32)
+        each = jnp.repeat(self._since, against // self._since.shape[0])
+        return jnp.concatenate([each, jnp.zeros(num - against, jnp.int32)])
+
+
+def is_game(one: Any) -> bool:
+    """Return whether an object of a user's class has the interface of `Game`."""
+    return getattr(one, "num_players", 1) == 2 and callable(getattr(one, "turn", None))
+
+
+def make(name: str, game: Game, config: EnvConfig) -> Games:
+    """Return the environment of a game; `ConfigError` for settings that games do not have."""
+    for part_ in ("observation_space", "action_space", "reset", "step"):
+        if not hasattr(game, part_):
+            raise ConfigError(f"{name}: is no game, since it has no {part_}; see docs/games.md")
+    for key in ("opponent", "evaluation_opponent"):
+        _check_opponent(key, getattr(config, key))
+    if config.resets != "each":
+        raise ConfigError(f"env.resets={config.resets}: {name} is a game; set env.resets=each")
+    changed = {"mask": config.mask, "extras": config.extras}
+    if config.frame_stack > 1:
+        changed["frame_stack"] = config.frame_stack
+    plain = config.opponent == "random" and config.evaluation_opponent in (None, "random")
+    for key, value in changed.items():
+        if value and not plain:
+            raise ConfigError(
+                f"env.{key}={line(value)}: changes what the learner sees, and not what its "
+                f"opponent sees; leave it out, or set env.opponent=random"
+            )
+    return Games(name, game, config)
+
+
+def policy_of(opponent: str) -> tuple[Path, str]:
+    """Return the run that `DIR` or `DIR@STEPS` names, and which of its policies."""
+    folder, at, steps = opponent.rpartition("@")
+    return (Path(folder), steps) if at and not Path(opponent).is_dir() else (Path(opponent), "best")
+
+
+def _check_opponent(key: str, value: str | None) -> None:
+    allowed = OPPONENTS if key == "opponent" else ("random",)
+    if value is None or value in allowed or policy_of(value)[0].is_dir():
+        return
+    raise ConfigError(
+        f"env.{key}={value}: must be one of {', '.join(allowed)}, or the directory of a run"
+    )

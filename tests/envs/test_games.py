@@ -1,0 +1,349 @@
+"""Games of two players: seats, signs, opponents, random starts, and what is learnt."""
+
+import dataclasses
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import own_games
+import pytest
+from conftest import LAYERS, NETWORK, alone, build, small_config
+from runs import EACH_TIME, MEMORY, QUIET
+
+import jaxppo
+from jaxppo import envs
+from jaxppo.algorithms import opponents
+from jaxppo.algorithms.acting import act
+from jaxppo.config.fields import ConfigError
+from jaxppo.config.schema import EnvConfig
+from jaxppo.runtime.programs import opponents as of_runs
+from jaxppo.runtime.programs.build import build_alone
+from jaxppo.runtime.programs.evaluating import interval
+from jaxppo.runtime.run.loop import run
+
+TOLD = ["win:share", "draw:share", "loss:share"]
+
+
+def make(target: str = "TicTacToe", **settings: Any) -> Any:
+    return envs.make(EnvConfig(target=f"own_games.{target}", metrics=TOLD, **settings))
+
+
+def play(env: Any, num: int, steps: int, seed: int = 0) -> tuple[Any, Any, Any]:
+    """Random legal actions; states, actions and time steps, `[T, B, ...]`, in NumPy."""
+
+    def advance(carry: Any, key: jax.Array) -> Any:
+        state, obs = carry
+        keys = jax.random.split(key, num + 1)
+        action = jax.random.categorical(keys[0], jnp.where(obs["action_mask"], 0.0, -jnp.inf))
+        after, step = env.step(keys[1:], state, action)
+        return (after, step.obs), (state, obs, action, step)
+
+    def whole(key: jax.Array) -> Any:
+        start = env.reset(jax.random.split(key, num))
+        return jax.lax.scan(advance, start, jax.random.split(key, steps))[1]
+
+    states, obs, actions, steps_ = jax.jit(whole)(jax.random.key(seed))
+    return jax.tree.map(np.asarray, ((states, obs), actions, steps_))
+
+
+def test_with_both_seats_a_step_is_a_move_of_the_player_who_sees_it() -> None:
+    (states, obs), actions, steps = play(make(opponent="self"), num=16, steps=40)
+    assert steps.terminated.sum() > 50
+    for b in range(16):
+        board, player = np.zeros(9, int), 0
+        for t in range(40):
+            own = 1 - 2 * player
+            seen = np.concatenate([board == own, board == -own])
+            np.testing.assert_array_equal(obs["stones"][t, b], seen)
+            assert states.seat[t, b] == -1
+            board[actions[t, b]] = own
+            wins = any(board[line].sum() == 3 * own for line in own_games.LINES)
+            assert steps.reward[t, b] == (1.0 if wins else 0.0)
+            assert steps.terminated[t, b] == (wins or bool(board.all()))
+            assert steps.sign[t, b] == -1.0
+            player = 1 - player
+            if steps.terminated[t, b]:
+                board, player = np.zeros(9, int), 0
+    assert all(np.isnan(x).all() for x in steps.metrics.values())
+
+
+def test_the_sign_follows_who_moves_next_and_not_the_number_of_moves() -> None:
+    env = make("Nim", kwargs={"twice": True}, opponent="self")
+    (states, _), actions, steps = play(env, num=8, steps=40)
+    goes_on = ~steps.terminated
+    assert set(steps.sign[goes_on]) == {1.0, -1.0}
+    np.testing.assert_array_equal(steps.sign[goes_on] == 1.0, actions[goes_on] == 1)
+    np.testing.assert_array_equal(steps.reward, steps.terminated.astype(np.float32))
+    after = states.inner[1][1:][goes_on[:-1]]
+    same = after == states.inner[1][:-1][goes_on[:-1]]
+    np.testing.assert_array_equal(same, steps.sign[:-1][goes_on[:-1]] == 1.0)
+
+
+@pytest.mark.parametrize("target, twice", [("TicTacToe", False), ("Nim", True)])
+def test_against_an_opponent_the_learner_keeps_its_seat_and_its_result(
+    target: str, twice: bool
+) -> None:
+    kwargs = {"twice": True, "heap": 9} if twice else {}
+    (states, _), _, steps = play(make(target, kwargs=kwargs), num=64, steps=40)
+    assert steps.sign is None
+    player = states.inner[1]
+    np.testing.assert_array_equal(player, states.seat)  # it is always the learner's turn
+    over = steps.terminated
+    assert 0.4 < states.seat[1:][over[:-1]].mean() < 0.6  # drawn for each game
+    kept = ~over[:-1]
+    np.testing.assert_array_equal(states.seat[1:][kept], states.seat[:-1][kept])
+    for name, sign in (("win", 1), ("draw", 0), ("loss", -1)):
+        told = steps.metrics[name]
+        np.testing.assert_array_equal(np.isnan(told), ~over)
+        np.testing.assert_array_equal(told[over] == 1.0, np.sign(steps.reward[over]) == sign)
+    assert {*np.unique(steps.reward)} == ({-1.0, 0.0, 1.0})
+    if not twice:  # the stones after each step are those of one move and one answer
+        board, after = states.inner[0][:-1], states.inner[0][1:]
+        changed = (board != after).sum(-1)[kept]
+        assert (changed == 2).all()
+
+
+class Versions:
+    """Opponents of a pool, whose versions say how they play: they take 1 + version % 2."""
+
+    def __init__(self, versions: Any) -> None:
+        self.versions = jnp.asarray(versions)
+
+    def __call__(self, obs: Any, key: jax.Array) -> jax.Array:
+        each = jnp.repeat(self.versions, len(key) // len(self.versions))
+        return jnp.minimum(each % 2, obs["action_mask"][:, 1])
+
+
+def test_a_games_opponent_never_changes_within_it() -> None:
+    """Where its policy is replaced, the game ends after the learner's move, without an answer."""
+    games = make("Nim", kwargs={"heap": 20}, opponent="pool", num_opponents=2)
+    num, versions, rng = 16, np.zeros(2, int), np.random.default_rng(0)
+    keys = partial(jax.random.split, num=num)
+    advance = jax.jit(
+        lambda key, state, action, versions: games.seated(Versions(versions), versions).step(
+            key, state, action
+        )
+    )
+    env = games.seated(Versions(versions), jnp.asarray(versions))
+    state, _ = jax.jit(env.reset)(keys(jax.random.key(0)))
+    assert games.num_against(num) == 8
+    own = np.where(np.arange(8) < 4, 0, 1)  # the slot of each game
+    begun, cut = versions[own].copy(), 0
+    for t in range(120):
+        if t % 7 == 6:
+            versions[rng.integers(2)] = t
+        action = jnp.asarray(rng.integers(0, 2, num))
+        before = np.asarray(state.inner[0])
+        state, step = advance(keys(jax.random.key(t)), state, action, jnp.asarray(versions))
+        state, step = jax.tree.map(np.asarray, (state, step))
+        replaced = versions[own] != begun
+        goes_on = ~(step.terminated | step.truncated)
+        np.testing.assert_array_equal(step.truncated[:8], replaced & ~step.terminated[:8])
+        assert not step.truncated[8:].any()
+        # What is left where a game goes on: the learner's move, and one answer of the first version
+        left = np.maximum(before - 1 - np.asarray(action), 0)
+        now = np.argmax(step.final_observation["heap"], axis=1)
+        answered = left[:8] - 1 - np.minimum(begun % 2, left[:8] > 1)
+        np.testing.assert_array_equal(now[:8][goes_on[:8]], answered[goes_on[:8]])
+        was_cut = step.truncated[:8]
+        cut += was_cut.sum()
+        np.testing.assert_array_equal(now[:8][was_cut], left[:8][was_cut])
+        # The successor of a cut game is seen by the other player
+        np.testing.assert_array_equal(step.sign[:8][was_cut], -1.0)
+        np.testing.assert_array_equal(step.sign[:8][goes_on[:8]], 1.0)
+        np.testing.assert_array_equal(np.isnan(step.metrics["win"][:8]), ~step.terminated[:8])
+        begun = np.where(goes_on[:8], begun, versions[own])
+        np.testing.assert_array_equal(state.since[:8], begun)
+    assert cut > 10
+
+
+@pytest.mark.parametrize("opponent", ["self", "random"])
+def test_random_moves_start_games_and_never_end_them(opponent: str) -> None:
+    games = make(opponent=opponent, random_moves=9)
+    state, obs = jax.jit(games.reset)(jax.random.split(jax.random.key(0), 512))
+    board, player = map(np.asarray, state.inner)
+    stones = np.abs(board).sum(1)
+    for line in own_games.LINES:
+        assert not (np.abs(board[:, line].sum(1)) == 3).any()
+    assert stones.max() < 9
+    assert np.asarray(obs["action_mask"]).any(1).all()
+    counts = np.bincount(stones, minlength=9)
+    assert (counts[:7] > 10).all()  # 0 to 9 moves alike, as far as none ends the game
+    if opponent == "self":
+        np.testing.assert_array_equal(player, stones % 2)
+        assert 25 < counts[0] < 85  # of 512, a tenth
+    else:
+        np.testing.assert_array_equal(player, state.seat)
+
+
+def game_config(**changes: Any) -> Any:
+    env = {"name": None, "target": "own_games.Nim", "metrics": TOLD, **changes.pop("env", {})}
+    arch = {"total_num_envs": 16, "max_eval_steps": 20, "num_eval_episodes": 8}
+    arch |= changes.pop("arch", {})
+    return small_config(env=env, arch=arch, logger=QUIET, **{"network": NETWORK, **changes})
+
+
+def test_the_pool_holds_the_policies_of_evaluations_and_its_games_are_played_by_them() -> None:
+    config = game_config(
+        env={"opponent": "pool", "num_opponents": 2}, arch={"num_updates": 6, "num_evaluation": 3}
+    )
+    system, state = alone(*build(config)[:2])
+    from jaxppo.algorithms import spine
+
+    step = jax.jit(partial(spine.update, system))
+    policies = [state.agent.policy]
+    for _ in range(6):
+        state, _ = step(state)
+        policies.append(state.agent.policy)
+    pool = state.agent.opponents
+    np.testing.assert_array_equal(pool.since, [6, 4])
+    for slot, update in enumerate([6, 4]):
+        found = jax.tree.map(lambda x, slot=slot: x[slot], pool.policies)
+        kept = dataclasses.replace(policies[update], noise_key=None)
+        jax.tree.map(np.testing.assert_array_equal, found, kept)
+    # Each of the two policies answers its own half of the games
+    num = 8
+    games: Any = system.env
+    seen = jax.vmap(games.one.reset)(jax.random.split(jax.random.key(0), num))[1]
+    keys = jax.random.split(jax.random.key(1), num)
+    env: Any = opponents.seated(system, state.agent).env
+    chosen = env._choose(seen, keys)
+    for slot, update in enumerate([6, 4]):
+        rows = slice(4 * slot, 4 * slot + 4)
+        part = jax.tree.map(lambda x, rows=rows: x[rows], seen)
+        carry = system.algorithm.network.initial_carry(4)
+        _, acted = act(system, policies[update], carry, part, jnp.zeros(4, bool), keys[rows])
+        np.testing.assert_array_equal(chosen[rows], acted.env_action)
+
+
+@pytest.mark.long
+def test_a_policy_of_another_run_is_an_opponent(tmp_path: Path) -> None:
+    other, against = tmp_path / "other", tmp_path / "against"
+    other.mkdir()
+    against.mkdir()
+    run(game_config(env={"opponent": "self"}, checkpoint=EACH_TIME), other)
+    config = game_config(env={"opponent": str(other), "evaluation_opponent": "random"})
+    trained = jaxppo.load(other, trust=["own_games"])
+    config = dataclasses.replace(config, trust=["own_games"])
+    _, policy = of_runs.read(str(other), config, build_alone_with_shapes)
+    jax.tree.map(np.testing.assert_array_equal, policy.params, trained.policy.params)
+    built = build_alone(config)
+    both: Any = built.env, built.evaluation_env
+    assert [each._choose is None for each in both] == [False, True]
+    run(config, against)
+    with pytest.raises(ConfigError, match=r"^env\.opponent=.*: its policy is not one of this game"):
+        build_alone(
+            dataclasses.replace(
+                config, env=EnvConfig(**{**vars(config.env), "target": "own_games.TicTacToe"})
+            )
+        )
+
+
+def build_alone_with_shapes(config: Any) -> Any:
+    from jaxppo.runtime.programs import build as building
+
+    return building._alone(config)
+
+
+@pytest.mark.parametrize(
+    "changes, line",
+    [
+        ({"env": {"target": "envs.Clock", "metrics": [], "opponent": "self"}},
+         r"^env\.opponent=self: is for games of two players, and envs\.Clock is none"),
+        ({"env": {"target": "envs.Clock", "metrics": [], "random_moves": 3}},
+         r"^env\.random_moves=3: is for games"),
+        ({"env": {"opponent": "nobody"}}, r"^env\.opponent=nobody: must be one of random, self"),
+        ({"env": {"evaluation_opponent": "self"}}, r"^env\.evaluation_opponent=self: must be one"),
+        ({"env": {"opponent": "self", "extras": ["step"]}}, r"^env\.extras=\['step'\]: changes"),
+        ({"env": {"opponent": "self", "resets": "cached"}}, r"^env\.resets=cached: "),
+        ({"env": {"opponent": "self"}, "network": MEMORY, "system__sequence_length": 4},
+         r"^network\.actor_memory: with env\.opponent=self one memory"),
+        ({"env": {"opponent": "pool", "num_opponents": 16}},
+         r"^env\.num_opponents=16: .*take at least 32 games"),
+    ],
+)  # fmt: skip
+def test_what_games_do_not_have_is_refused_in_one_line(changes: Any, line: str) -> None:
+    with pytest.raises(ConfigError, match=line):
+        build_alone(game_config(**changes))
+
+
+def test_algorithms_without_signs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from jaxppo.algorithms.ppo import PPO
+
+    monkeypatch.setattr(PPO, "signs", False)
+    with pytest.raises(ConfigError, match=r"^system\.algorithm=ppo: with env\.opponent=self"):
+        build_alone(game_config(env={"opponent": "self"}))
+    build_alone(game_config())
+
+
+@pytest.mark.parametrize("wins, num", [(0, 20), (7, 20), (20, 20), (999, 1000)])
+def test_the_interval_of_a_share_is_wilsons(wins: int, num: int) -> None:
+    values = np.asarray([1.0] * wins + [0.0] * (num - wins) + [math.nan] * 3)
+    # The p from which the share is as far as 1.96 of its standard deviations sqrt(p (1 - p) / n)
+    square, share = 1.959964**2 / num, wins / num
+    expected = np.roots([1 + square, -(2 * share + square), share**2])
+    np.testing.assert_allclose(interval(values), np.sort(expected), atol=1e-6)
+
+
+LEARNS = {
+    "arch": {"total_num_envs": 64, "num_updates": 60, "num_evaluation": 3, "max_eval_steps": 20},
+    "system": {
+        **{"rollout_length": 16, "epochs": 4, "num_minibatches": 4, "gamma": 1.0},
+        **{"actor_lr": 1e-2, "critic_lr": 1e-2, "ent_coef": 0.02},
+    },
+}
+
+
+@pytest.mark.parametrize("opponent", ["self", pytest.param("pool", marks=pytest.mark.long)])
+def test_both_seats_learn_to_win_every_game_that_can_be_won(opponent: str, tmp_path: Path) -> None:
+    """Of a heap that 3 does not divide, the winner takes what makes it divisible."""
+    env = {"kwargs": {"heap": 11}, "opponent": opponent, "num_opponents": 2, "random_moves": 4}
+    run(game_config(env=env, checkpoint=EACH_TIME, **LEARNS), tmp_path)
+    policy = jaxppo.load(tmp_path, "latest", trust=["own_games"])
+    heaps = np.arange(1, 12)
+    obs = {"heap": np.eye(12, dtype=np.float32)[heaps], "action_mask": heaps[:, None] >= [1, 2]}
+    action, _ = policy.act(obs)
+    won = heaps % 3 > 0
+    np.testing.assert_array_equal(np.asarray(action)[won] + 1, (heaps % 3)[won])
+    value = np.asarray(policy.describe(obs).values)
+    np.testing.assert_array_equal(value > 0, won)
+
+
+@pytest.mark.slow
+def test_in_tic_tac_toe_it_never_loses_against_a_perfect_player(tmp_path: Path) -> None:
+    """From both seats, after every opening, and whichever of its best moves that player takes."""
+    arch = {"total_num_envs": 256, "num_updates": 1500, "num_evaluation": 2, "max_eval_steps": 9}
+    system = {
+        **{"rollout_length": 16, "epochs": 4, "num_minibatches": 16, "gamma": 1.0},
+        **{"gae_lambda": 0.9, "actor_lr": 2e-3, "critic_lr": 2e-3, "ent_coef": 0.02},
+    }
+    torso = {"_target_": f"{LAYERS}.torsos.MLP", "layer_sizes": [64, 64], "activation": "tanh"}
+    network = {**NETWORK, "actor_torso": torso, "critic_torso": torso}
+    env = {"target": "own_games.TicTacToe", "opponent": "self", "random_moves": 4}
+    config = game_config(env=env, arch=arch, system=system, network=network, checkpoint=EACH_TIME)
+    run(config, tmp_path)
+    policy = jaxppo.load(tmp_path, "latest", trust=["own_games"])
+    boards = own_games.boards()  # in the eyes of the player to move
+    array = np.asarray(boards)
+    stones = np.concatenate([array == 1, array == -1], axis=1).astype(np.float32)
+    actions = np.asarray(policy.act({"stones": stones, "action_mask": array == 0})[0])
+    chosen = dict(zip(boards, actions.tolist(), strict=True))
+
+    def results(board: tuple[int, ...], own: bool, opening: bool) -> set[int]:
+        """What the policy may get, 1, 0 or -1."""
+        value, best = own_games.best_moves(board)
+        if not best:
+            return {value if own else -value}
+        moves = (chosen[board],) if own else best
+        if opening:
+            moves = tuple(range(9))
+        after = [own_games.other(board, move) for move in moves]
+        return set().union(*(results(each, not own, False) for each in after))
+
+    for own in (True, False):
+        assert results((0,) * 9, own, opening=False) <= {0, 1}
+        assert results((0,) * 9, own, opening=not own) <= {0, 1}
