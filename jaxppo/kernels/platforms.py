@@ -20,6 +20,9 @@ class Forms:
     convolution_bytes: int | None = None
     # Store the factors of a dense kernel's gradient row by row (`products`)
     rows_in_memory: bool = False
+    # Make products of two matrices, with one leading axis, where a dense kernel has at least so
+    # many inputs and outputs (`products`). None: nowhere
+    matrices_from: int | None = None
     # Compute sums over rows by matrix products (`norms`)
     row_sums_by_products: bool = False
     # Compute all rounds of JAX's random hash in one kernel (`random_bits`)
@@ -57,13 +60,20 @@ class Forms:
     precision: str = "float32"
 
 
+# Up to jax 0.10, the compiler's gradient of a dense kernel takes up to twice as long as that of
+# rows. With jax 0.12.0.1 on two cores of a Zen 4, speed without rows beside that with them, in
+# turn: S 1.08, S with 16 members 1.09, L 1.29, M 0.98, an LSTM 1.04, an LRU 0.98, PQN at L 0.99, a
+# CNN 0.99. Matrices from 128 units on, beside rows: M 1.00, with layers of 128 units M 1.03
+# (without matrices 0.94) and L 0.99 (1.05). An Intel Xeon with AMX and jax 0.11.2: M 1.13.
+_NEEDS_ROWS = jax.__version_info__ < (0, 11)
+
 # Measured on CPUs. In a vmapped scan, the gradient of XLA's convolution takes 6 to 20 times as long
 # as that of matrix products. Products of all images at once take up to 2.5 times as long as those
-# of images that stay in the cache. XLA's gradient of a dense kernel takes up to twice as long as
-# that of rows. JAX's hash is a loop of several kernels, started at every step of a rollout. For
-# recurrences, blocks of 128 steps are the fastest of 8 to 1,024. benchmarks/speed.py times more and
-# fewer cached bytes. With jax 0.10.2 the batched QR decomposition of orthogonal initialisation
-# hangs on CPUs with few cores, so members are initialised one after another.
+# of images that stay in the cache. JAX's hash is a loop of several kernels, started at every step
+# of a rollout. For recurrences, blocks of 128 steps are the fastest of 8 to 1,024.
+# benchmarks/speed.py times more and fewer cached bytes. With jax 0.10.2 the batched QR
+# decomposition of orthogonal initialisation hangs on CPUs with few cores, so members are
+# initialised one after another.
 #
 # Timed on an NVIDIA H200 with jax 0.11.2 (benchmarks/measured/h200.json; sizes as in
 # docs/accelerators.md), steps/s with a form beside those without it: packing 1.60 at S, 1.20 at M,
@@ -76,7 +86,8 @@ class Forms:
 FORMS = {
     "cpu": Forms(
         convolution_bytes=5 * 2**20,
-        rows_in_memory=True,
+        rows_in_memory=_NEEDS_ROWS,
+        matrices_from=None if _NEEDS_ROWS else 128,
         row_sums_by_products=True,
         hash_in_one_kernel=True,
         recurrence_block=128,

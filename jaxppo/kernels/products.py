@@ -43,18 +43,26 @@ def _forward(
     del asked  # `current` here, but no longer where the gradient is traced
     factors = x.astype(dtype), kernel.astype(dtype)
     kept = (*factors, jnp.zeros((), x.dtype), jnp.zeros((), kernel.dtype))
-    return contract(*factors, (x.ndim - 1,), (0,)), kept
+    rows, kernel = _rows(factors[0], kernel), factors[1]
+    product = contract(rows, kernel, (rows.ndim - 1,), (0,))
+    return product.reshape(*x.shape[:-1], kernel.shape[1]), kept
 
 
 def _backward(
     dtype: Any, asked: str | None, kept: Any, gradient: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     x, kernel, like_x, like_kernel = kept
-    gradient = gradient.astype(dtype)
+    shape, x, gradient = x.shape, _rows(x, kernel), _rows(gradient.astype(dtype), kernel)
     with at(asked):
-        x_gradient = contract(gradient, kernel, (x.ndim - 1,), (1,))
+        x_gradient = contract(gradient, kernel, (x.ndim - 1,), (1,)).reshape(shape)
         kernel_gradient = _kernel_gradient(x, gradient)
     return x_gradient.astype(like_x.dtype), kernel_gradient.astype(like_kernel.dtype)
+
+
+def _rows(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Return `[..., F]` as `[N, F]` where products of matrices are the faster ones."""
+    least = forms().matrices_from
+    return x if least is None or min(kernel.shape) < least else x.reshape(-1, x.shape[-1])
 
 
 def _kernel_gradient(x: jax.Array, gradient: jax.Array) -> jax.Array:
