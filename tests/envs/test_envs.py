@@ -16,7 +16,7 @@ from jaxppo import envs
 from jaxppo.algorithms import spine
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs.extras import Extras
-from jaxppo.envs.forms import problems
+from jaxppo.envs.forms import differences, problems
 from jaxppo.types import Box, Discrete, MultiDiscrete, Space, TimeStep, is_space
 
 REGISTERED = sorted(set(gymnax.registered_envs) - {"MNISTBandit-bsuite"})  # which downloads files
@@ -344,3 +344,22 @@ def test_t_maze_costs_bumps_and_ends_by_the_clock() -> None:
     assert [x[1] for x in seen] == [0, 0, 0, 0, 1, 1, 1]
     np.testing.assert_allclose(rewards, np.array([-1, 0, -1, 0, -1, -1]) / 6, rtol=1e-6)
     assert ends == [0, 0, 0, 0, 0, 2]
+
+
+def test_equal_static_parts_of_states_may_have_other_texts() -> None:
+    """As the models in the states of MuJoCo's simulator have."""
+
+    class Model:
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Model)
+
+        def __hash__(self) -> int:
+            return 0
+
+        def __call__(self, data: jax.Array) -> jax.Array:
+            return data
+
+    one, other, wrong = (jax.tree_util.Partial(x, jnp.zeros(2)) for x in (Model(), Model(), abs))
+    assert str(jax.tree.structure(one)) != str(jax.tree.structure(other))
+    assert differences("step: state", one, other, "reset") == []
+    assert differences("step: state", one, wrong, "reset")
