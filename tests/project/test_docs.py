@@ -43,6 +43,7 @@ TINY = [
     *("arch.num_eval_episodes=2", "arch.max_eval_steps=8", "arch.compile_cache=null"),
     *("system.rollout_length=8", "system.num_minibatches=2", "system.epochs=1"),
     *("logger.console=false", "logger.plot=false"),
+    "arch.fused=null",  # its kernels are for GPUs
 ]
 TRAINING = ("ff_ppo", "rec_ppo", "ff_pqn", "rec_pqn", "ff_reppo", "rec_reppo")
 SMALLER = {  # commands that do not train -> what makes them small
