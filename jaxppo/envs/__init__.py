@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from jaxppo.config.fields import ConfigError, check
-from jaxppo.config.given import is_given, shown
+from jaxppo.config.given import is_given
+from jaxppo.config.given import shown as name_of  # `shown` is a module here
 from jaxppo.config.importing import load
 from jaxppo.config.messages import installing, named, of_gymnasium
 from jaxppo.config.schema import LIBRARIES, OF_GAMES, ArchConfig, EnvConfig
@@ -176,7 +177,7 @@ def is_simulated(env: Any) -> bool:
 def _key(config: EnvConfig) -> str:
     if config.target is None:
         return f"env.name={config.name}"
-    return f"env{'' if is_given(config.target) else '.target'}={shown(config.target)}"
+    return f"env{'' if is_given(config.target) else '.target'}={name_of(config.target)}"
 
 
 def _names(config: EnvConfig, adapter: ModuleType) -> list[str]:

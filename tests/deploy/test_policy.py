@@ -200,7 +200,7 @@ def test_acting_holds_under_jit_and_vmap_and_reads_statistics(alone: Path) -> No
 def test_another_environment_of_the_same_kind(several: Path) -> None:
     shorter = load(several, env={"params": {"max_steps_in_episode": 2}})
     assert shorter.evaluate(5).lengths.max() == 2
-    with pytest.raises(ConfigError, match=r"env\.params\.max_stps.* did you mean"):
+    with pytest.raises(ConfigError, match=r"env\.params\.max_stps.*it has max_steps_in_episode"):
         load(several, env={"params": {"max_stps": 1}})
 
 
