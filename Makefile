@@ -12,6 +12,7 @@ NEWEST := .venv-newest
 OLDEST_PYTHON ?= python3.11
 NEWEST_PYTHON ?= python3.13
 LIBRARIES := brax,craftax,jumanji,navix,pgx,playground,xminigrid
+WITH_LIBRARIES = $(filter --large --accelerator,$(ARGS))
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-all slow adapters test-versions test-oldest test-newest check format docs site pictures bench bench-peers bench-accelerator results clean
@@ -73,8 +74,8 @@ bench-peers: $(INSTALLED) ## compare the speed with rejax, Brax, stable-baseline
 bench-accelerator: $(INSTALLED) ## tests and speed on this machine's accelerator, in five minutes; ARGS="--small S" tries it
 	$(BIN)/python -m benchmarks.accelerator $(ARGS)
 
-results: $(if $(or $(findstring --large,$(ARGS)),$(findstring --accelerator,$(ARGS))),$(ADAPTERS)/.installed,$(INSTALLED)) ## run the table of results, or go on with it; ARGS="NAME ...", ARGS=--large, or ARGS=--accelerator for minutes of a GPU
-	$(if $(or $(findstring --large,$(ARGS)),$(findstring --accelerator,$(ARGS))),$(ADAPTERS),$(VENV))/bin/python -m benchmarks.results $(ARGS)
+results: $(if $(WITH_LIBRARIES),$(ADAPTERS)/.installed,$(INSTALLED)) ## run the table of results, or go on with it; ARGS="NAME ...", ARGS=--large, or ARGS=--accelerator for minutes of a GPU
+	$(if $(WITH_LIBRARIES),$(ADAPTERS),$(VENV))/bin/python -m benchmarks.results $(ARGS)
 
 clean: ## remove the environment, caches and build outputs; keep what runs wrote
 	rm -rf $(VENV) $(ADAPTERS) $(OLDEST) $(NEWEST) benchmarks/peers/.venvs build dist .mypy_cache .pytest_cache .ruff_cache *.egg-info

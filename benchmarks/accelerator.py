@@ -32,7 +32,7 @@ from typing import Any
 import jax
 
 from benchmarks.blocks import RESULTS, ROOT, SIZES, Size, keep, serve
-from benchmarks.contestants import Contestant, ContestantError, in_turn, install
+from benchmarks.contestants import Contestant, ContestantError, in_turn, with_wheels
 from benchmarks.peers import PEERS
 from benchmarks.speed import Setting, Timed, memory, of_size
 from jaxppo.extras.chips import targets
@@ -48,7 +48,7 @@ TRACED_UPDATES = 3
 OURS = "jaxppo"
 TESTS = "tests"  # the row of device tests
 # Forms that are off until a measurement says otherwise: `--forms` times rows whose scans are packed
-TRIALS = {"two steps a turn": {"steps_a_turn": 2}}
+TRIALS = {"two steps a turn": {"unroll": 2}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,10 +202,9 @@ class Race:
         self.deadline = time.monotonic() + arguments.budget
         self.contestants: dict[tuple[str, str], Contestant] = {}
         self.found: dict[tuple[str, str], dict[str, Any]] = {}
-        site = [install(arguments.wheels)] if arguments.wheels else []
         self.environment = {
             "JAX_PLATFORMS": _platforms(),
-            "PYTHONPATH": os.pathsep.join([*site, os.environ.get("PYTHONPATH", str(ROOT))]),
+            "PYTHONPATH": with_wheels(arguments.wheels),
             "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # all hold programs on it at once
         }
         self.commands: dict[tuple[str, str], list[str]] = {}

@@ -99,10 +99,13 @@ def in_turn(contestants: Iterable[Contestant], rounds: int, deadline: float = fl
             contestant.block()
 
 
-def install(wheels: Path) -> str:
-    """Install wheels without a network into a folder for `PYTHONPATH`, and return it."""
+def with_wheels(wheels: Path | None) -> str:
+    """Install wheels, if any, without a network; a `PYTHONPATH` whose first folder has them."""
+    path = os.environ.get("PYTHONPATH", str(ROOT))
+    if wheels is None:
+        return path
     site = Path(tempfile.gettempdir()) / "bench-accelerator"
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps"]
     files = map(str, wheels.glob("*.whl"))
     subprocess.run([*command, "--upgrade", "--target", str(site), *files], check=True)
-    return str(site)
+    return os.pathsep.join([str(site), path])

@@ -35,7 +35,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from benchmarks.blocks import RESULTS
-from benchmarks.contestants import install
+from benchmarks.contestants import with_wheels
 from jaxppo.runtime.sinks.plot import make_panels, steps_axis
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -307,13 +307,13 @@ class Trial:
 
     def __init__(self, row: Row, seeds: int, more: Sequence[str] = ()) -> None:
         self._seeds = seeds
-        own = [f"env={row.env}", *row.overrides, f"arch.num_seeds={seeds}", *more]
-        self._command = [sys.executable, "-m", row.executable, *own]
-        self._folder = tempfile.TemporaryDirectory()
+        self._temporary = tempfile.TemporaryDirectory()
+        self._folder = Path(self._temporary.name)
+        self._command = command(row, self._folder, seeds, more)
         short = ["arch.num_updates=4", "arch.num_evaluation=1", "arch.absolute_metric=false"]
         short += ["checkpoint.enabled=false", "logger.plot=false"]
         self._process = subprocess.Popen(
-            [*self._command, *short, f"hydra.run.dir={self._folder.name}"],
+            command(row, self._folder, seeds, [*more, *short]),
             stdout=subprocess.DEVNULL,
             start_new_session=True,
         )
@@ -329,8 +329,8 @@ class Trial:
             [*self._command, "--cfg", "job"], capture_output=True, text=True, check=True
         )
         arch = OmegaConf.create(told.stdout).arch
-        summary = _read(Path(self._folder.name) / "summary.json", {})
-        lines = (Path(self._folder.name) / "metrics.jsonl").read_text().splitlines()
+        summary = _read(self._folder / "summary.json", {})
+        lines = (self._folder / "metrics.jsonl").read_text().splitlines()
         *_, trained, evaluated = map(json.loads, lines)  # the last of each
         step = self._seeds / summary["steps_per_second"]  # seconds a step of every seed
         evaluation = evaluated["seconds"] - trained["seconds"]
@@ -342,7 +342,7 @@ class Trial:
         """End the process and delete its files."""
         self._process.kill()
         self._process.wait()
-        self._folder.cleanup()
+        self._temporary.cleanup()
 
 
 def machine() -> dict[str, str]:
@@ -364,8 +364,6 @@ def collect(row: Row, folder: Path) -> dict[str, Any] | None:
         return None
     summary, parts = _read(folder / "summary.json", {}), _read(folder / "where.json", [])
     metrics = zip(map(str, summary["seeds"]), summary["absolute_metrics"], strict=True)
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    *_, last = (event for event in map(json.loads, lines) if event["event"] == "eval")
     return {
         "name": row.name,
         "env": row.env,
@@ -381,7 +379,7 @@ def collect(row: Row, folder: Path) -> dict[str, Any] | None:
         "iqm": summary["absolute_metric_iqm"],
         "interval": [summary["absolute_metric_low"], summary["absolute_metric_high"]],
         "lowest": summary["absolute_metric_min"],
-        "final": last["episode_return"],
+        "final": _evaluations(folder)[-1]["episode_return"],
         "absolute_metrics": dict(metrics),
         "wall_seconds": summary["seconds"],
         "compile_seconds": summary["compile_seconds"],
@@ -390,21 +388,26 @@ def collect(row: Row, folder: Path) -> dict[str, Any] | None:
     }
 
 
+def _evaluations(folder: Path) -> list[dict[str, Any]]:
+    """The events of a run's evaluations."""
+    file = folder / "metrics.jsonl"
+    lines = file.read_text().splitlines() if file.is_file() else []
+    return [event for event in map(json.loads, lines) if event["event"] == "eval"]
+
+
 def left(rows: Sequence[Row], out: Path, reasons: dict[str, str]) -> list[dict[str, Any]]:
     """What is not done of the rows: how far each is, and why it does not go on."""
     found = []
     for row in rows:
         if finished(out / row.name):
             continue
-        file = out / row.name / "metrics.jsonl"
-        lines = file.read_text().splitlines() if file.is_file() else []
-        evaluations = [e for e in map(json.loads, lines) if e["event"] == "eval"]
-        last = evaluations[-1] if evaluations else {}
+        last = (_evaluations(out / row.name) or [{}])[-1]
         summary = _read(out / row.name / "summary.json", {})
         found.append(
             {
                 "name": row.name,
-                "steps": summary.get("steps", last.get("steps", 0)),
+                # a run that was killed has the summary of an earlier stop
+                "steps": max(summary.get("steps", 0), last.get("steps", 0)),
                 "last_return": last.get("episode_return"),
                 "reason": reasons.get(row.name, ""),
             }
@@ -474,8 +477,7 @@ def draw(results: Sequence[dict[str, Any]], out: Path, file: Path) -> None:
     """A panel a row: IQM over the seeds and its 95% interval; dotted, what others report."""
     figure, panels = make_panels(len(results), 5, 2.1, 1.6, 0.35)
     for axes, found in zip(panels, results, strict=True):
-        text = (out / found["name"] / "metrics.jsonl").read_text()
-        events = [e for e in map(json.loads, text.splitlines()) if e["event"] == "eval"]
+        events = _evaluations(out / found["name"])
         steps = [event["steps"] for event in events]
         low, middle, high = (
             [event[f"member_return_{of}"] for event in events] for of in ("low", "iqm", "high")
@@ -561,10 +563,9 @@ def main() -> int:
     began = time.monotonic()
     arguments = _arguments()
     deadline = began + arguments.seconds if arguments.seconds else None
-    if arguments.wheels:
-        path = [install(arguments.wheels), os.environ.get("PYTHONPATH", str(ROOT))]
-        os.environ["PYTHONPATH"] = os.pathsep.join(path)
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # two at once
+    os.environ["PYTHONPATH"] = with_wheels(arguments.wheels)
+    if arguments.accelerator:
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # two at once
     more = [*(TINY if arguments.small else ()), *arguments.set]
     if arguments.estimate:
         return _estimate(arguments, more)
@@ -579,15 +580,17 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"rows: {', '.join(ROWS)}")
     parser.add_argument("--large", action="store_true", help="the rows for an accelerator")
     parser.add_argument(
-        "--accelerator", action="store_true", help="those of them that minutes of one are for"
+        "--accelerator", action="store_true", help="nine rows for ten minutes of a GPU"
     )
     parser.add_argument("--small", action="store_true", help="tiny sizes, to try the command")
-    parser.add_argument("--seconds", type=float, help="stop after so long; what is left is named")
+    parser.add_argument("--seconds", type=float, help="stop after so long, and list what is left")
     parser.add_argument("--wheels", type=Path, help="folder of wheels of environments' libraries")
     parser.add_argument(
         "--seeds", type=int, help="agents of a row: 10; 3 with --accelerator, 2 with --small"
     )
-    parser.add_argument("--out", type=Path, help="directory of the rows, in benchmarks/results")
+    parser.add_argument(
+        "--out", type=Path, help="directory of the rows; by default in benchmarks/results"
+    )
     parser.add_argument("--estimate", action="store_true", help="only say how long it will take")
     parser.add_argument(
         "--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings that rows begin with"
@@ -628,7 +631,8 @@ def _estimate(arguments: argparse.Namespace, more: Sequence[str]) -> int:
         with contextlib.closing(trial):
             found = trial.seconds()
         seconds.append(found)
-        print(f"{row.name:26} {'failed' if found is None else f'about {_in_time(found)}'}")
+        said = "failed" if found is None else f"about {_in_time(found)}"
+        print(f"{row.name:26} {said}", flush=True)
     known = sum(found for found in seconds if found is not None)
     print(f"all rows that are left: about {known / 3600:.1f} hours on this machine")
     return int(None in seconds)
@@ -644,28 +648,27 @@ def train(arguments: argparse.Namespace, more: Sequence[str], deadline: float | 
     todo = [row for row in rows if not finished(out / row.name)]
     reasons: dict[str, str] = {}
     failed, trials = [], contextlib.ExitStack()
-    ahead: dict[str, Trial] = {}
 
-    def begin_trial(row: Row) -> None:
-        ahead[row.name] = Trial(row, seeds, more)
-        trials.callback(ahead[row.name].close)
+    def prepare(row: Row | None) -> None:
+        """Put the programs of a row into the cache, beside what runs."""
+        if arguments.accelerator and row and seeds_of(out / row.name) is None:
+            trials.callback(Trial(row, seeds, more).close)
 
     with trials:
-        for row, following in zip(todo, [*todo[1:], None], strict=True):
+        for row, following in zip(todo, [*todo, None][1:], strict=True):
             limit = time_left()
             if limit == 0:
                 break
             if row.whole and limit is not None and seeds_of(out / row.name) is None:
-                if row.name not in ahead:
-                    begin_trial(row)
-                needs = ahead[row.name].seconds(limit)
+                with contextlib.closing(Trial(row, seeds, more)) as trial:  # with nothing beside
+                    needs = trial.seconds(limit)
                 limit = time_left()
                 if needs is None or needs > (limit or 0.0):
                     about = "no estimate" if needs is None else f"needs about {_in_time(needs)}"
                     reasons[row.name] = f"{about}, {_in_time(limit or 0.0)} were left"
+                    prepare(following)
                     continue
-            if arguments.accelerator and following and seeds_of(out / following.name) is None:
-                begin_trial(following)
+            prepare(following)
             status = run(row, out / row.name, seeds, here, more, limit)
             if status in (128 + signal.SIGINT, 128 + signal.SIGTERM) and time_left() != 0:
                 print(f"{row.name}: interrupted; the same command goes on with it", file=sys.stderr)

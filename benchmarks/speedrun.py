@@ -6,9 +6,9 @@
     python -m benchmarks.speedrun cartpole --cached            # compiled programs are there already
     python -m benchmarks.speedrun --table                      # the history as Markdown
 
-A run is a process of its own. Its time has all of it: Python, imports, compilation, training, and
-evaluations, up to the first whose mean return over 128 episodes reaches the number. Nothing is
-compiled before, unless `--cached` asks for a run before the first that only fills a new cache.
+A run is a process of its own. Its time includes Python, imports, compilation, training and
+evaluations, up to the first whose mean return over 128 episodes reaches the number. Every run
+compiles its programs. With `--cached`, a run that is not timed fills a new cache first.
 The history is benchmarks/measured/speedrun.jsonl.
 """
 
@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.blocks import ROOT
+from benchmarks.blocks import ROOT, say
 
 HISTORY = ROOT / "benchmarks" / "measured" / "speedrun.jsonl"
 SEEDS = (101, 102, 103, 104, 105)
@@ -69,7 +69,7 @@ def train(goal: Goal, settings: Sequence[str]) -> None:
     def reached(block: jaxppo.Block) -> bool:
         value = block.evaluation["episode_return"]
         if value >= goal.value:
-            print(json.dumps({"steps": block.steps, "return": value}), flush=True)
+            say({"steps": block.steps, "return": value})
         return bool(value >= goal.value)
 
     jaxppo.train(list(settings), on_block=reached, progress=False)

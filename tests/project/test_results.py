@@ -255,6 +255,18 @@ def test_a_row_that_needs_more_than_is_left_is_not_begun(
     written = call(monkeypatch, tmp_path, "--seconds=100")
     assert ran == ["catch"] * begun + ["deep_sea"]
     assert [row["reason"] != "" for row in written["left"]] == [True] * (not begun)
+    if begun:  # all rows are done
+        assert call(monkeypatch, tmp_path, "--seconds=100") == written
+        assert ran == ["catch", "deep_sea"]
+
+
+def test_a_run_that_was_killed_is_as_far_as_its_last_evaluation(tmp_path: Path) -> None:
+    """Its summary is that of an earlier stop."""
+    folder = canned(tmp_path / "catch", status="interrupted", steps=7)
+    event = {"event": "eval", "steps": 9, "episode_return": 0.5}
+    (folder / "metrics.jsonl").write_text(json.dumps(event))
+    (found,) = results.left([Row("catch")], tmp_path, {})
+    assert (found["steps"], found["last_return"]) == (9, 0.5)
 
 
 def test_a_trial_says_how_long_a_row_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
