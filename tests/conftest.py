@@ -20,6 +20,7 @@ from programs import share_programs  # noqa: F401  a fixture
 from jaxppo.config.parse import parse
 from jaxppo.config.plan import Plan, plan
 from jaxppo.config.schema import Config
+from jaxppo.kernels.platforms import FORMS, forms
 from jaxppo.runtime.programs import build as building
 from jaxppo.runtime.programs import compile
 from jaxppo.runtime.programs.placement import Layout
@@ -146,6 +147,12 @@ def on_devices(num: int, script: str, *arguments: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the kernels of GPUs on this CPU."""
+    monkeypatch.setitem(FORMS, "cpu", dataclasses.replace(forms(), kernels="interpreted"))
 
 
 @pytest.fixture

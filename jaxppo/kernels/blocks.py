@@ -1,9 +1,10 @@
 """Parts of Pallas kernels for Triton that read and write blocks of arrays.
 
-Triton's arrays have axes of powers of two. So an array is passed as one vector, and a program reads
-of it what exists of a block; the rest of the block is padding.
+Triton's arrays have axes of powers of two. So an array is passed as one vector. A program reads
+those elements of a block that exist; the others are padding.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -76,7 +77,7 @@ def matrix(
 def load(ref: Any, index: jax.Array, exists: Any, anew: bool = False) -> jax.Array:
     """Return what is at `index`, and 0 where nothing exists.
 
-    `anew`: read it in every turn of a loop. Otherwise the compiler keeps it over all turns, which
+    `anew`: in every iteration of a loop. Otherwise the compiler keeps it over all iterations, which
     takes up to twice the shared memory.
     """
     from jax.experimental.pallas import triton
@@ -88,8 +89,16 @@ def store(ref: Any, index: jax.Array, exists: Any, values: jax.Array) -> None:
     """Write what exists of `values`."""
     from jax.experimental.pallas import triton
 
-    # Interpreted, masked values are written too, but none beyond the end
+    # The interpreter writes masked values too, so their index is past the end, where none is kept
     triton.store(ref.at[jnp.where(exists, index, ref.shape[0])], values, mask=exists)
+
+
+def indexable(*shape: Any) -> bool:
+    """Return whether the kernels' indices, of 32 bits, reach all of an array.
+
+    They do not if a policy is exported for any number of rows, which is then no integer.
+    """
+    return all(isinstance(length, int) for length in shape) and math.prod(shape) < 2**31
 
 
 def ceil(number: int, divisor: int) -> int:

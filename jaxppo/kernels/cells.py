@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxppo.kernels import packing
-from jaxppo.kernels.blocks import Indices, call, ceil, dot, load, matrix, padded, store
+from jaxppo.kernels.blocks import Indices, call, ceil, dot, indexable, load, matrix, padded, store
 from jaxppo.kernels.precisions import at, current
 from jaxppo.kernels.products import float32_product
 from jaxppo.types import PyTree
@@ -69,7 +69,7 @@ class Cell:
     """One kind of cell."""
 
     gates: Gates
-    apart: Callable[..., Carry]  # the same of the carry and of each pre-activation by itself
+    apart: Callable[..., Carry]  # `gates`, with each pre-activation an argument
     letters: str  # of the gates in the names of flax's parameters, in the order of `Gates`
     num_carries: int
     num_sums: int  # gates, the first ones, that need only the sum of input and hidden part
@@ -148,12 +148,18 @@ def _backward(
         return (_differentiate(gates, kept, gradient),)
 
 
+def _before(keep: jax.Array, start: Carry, states: Carry) -> Carry:
+    """Return the carry that each step reads, `[L, S, H]`, of those after each step."""
+    return tuple(
+        jnp.where(keep, jnp.concatenate([first[None], x[:-1]]), 0)
+        for first, x in zip(start, states, strict=True)
+    )
+
+
 def _differentiate(gates: Gates, kept: Any, gradient: tuple[Carry, jax.Array]) -> tuple[Any, ...]:
     (kernel, bias, inputs, keep, start), states = kept
     of_end, of_hidden = gradient
-    before = jax.tree.map(
-        lambda first, x: jnp.where(keep, jnp.concatenate([first[None], x[:-1]]), 0), start, states
-    )
+    before = _before(keep, start, states)
     hidden, of_kernel = jax.vjp(lambda x, k: float32_product(x, k) + bias, before[-1], kernel)
 
     def step(of_carry: Carry, now: Any) -> tuple[Carry, tuple[jax.Array, jax.Array]]:
@@ -186,16 +192,14 @@ def is_fused() -> bool:
 
 
 def _fits(inputs: jax.Array, kernel: jax.Array) -> bool:
-    """Return whether there is a kernel for these shapes, whose indices have 32 bits."""
-    shape: Any = inputs.shape  # no integers where a policy is exported for any number of rows
-    known = all(isinstance(length, int) for length in shape)
+    """Return whether there is a kernel for these shapes."""
     is_narrow = kernel.shape[0] <= MOST_UNITS
-    # For one step, as in acting, the kernel's operands take more kernels than it saves
-    return known and is_narrow and inputs.shape[0] > 1 and 2 * inputs.size < 2**31
+    # For one step, as in acting, preparing the kernel's inputs takes more kernels than it saves
+    return indexable(2, *inputs.shape) and is_narrow and inputs.shape[0] > 1
 
 
 def _rows(num: int, units: int) -> int:
-    """Return how many of `num` sequences a program computes: where it spills little."""
+    """Return how many of `num` sequences a program computes, so that few registers spill."""
     most = 64 if units <= _KEPT_UNITS else 32
     return min(most, padded(ceil(num * packing.members(), _PROGRAMS)))
 
@@ -239,10 +243,7 @@ def _back(
     kernel, keep, start, states, parts = kept
     of_end, of_hidden = gradient
     length, num, units = of_hidden.shape
-    before = tuple(
-        jnp.where(keep, jnp.concatenate([first[None], x[:-1]]), 0)
-        for first, x in zip(start, states, strict=True)
-    )
+    before = _before(keep, start, states)
     sizes = [parts[0].size, *[num * units] * cell.num_carries]
     flops = 2 * length * num * kernel.size
     backward = partial(_backward_kernel, cell, (length, num, units), rows)

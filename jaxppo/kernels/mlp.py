@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxppo.kernels import packing
-from jaxppo.kernels.blocks import Indices, call, ceil, dot, load, matrix, padded, store
+from jaxppo.kernels.blocks import Indices, call, ceil, dot, indexable, load, matrix, padded, store
 
 Layer = tuple[jax.Array, jax.Array]  # kernel [F, G], bias [G]
 
@@ -102,10 +102,9 @@ def apply(shape: Towers, params: Sequence[Sequence[Layer]], x: jax.Array) -> tup
     heads = [array for tower in params for array in tower[-1]]
     vector = jnp.concatenate([a.astype(jnp.float32).reshape(-1) for a in (*hidden, *heads)])
     rows = x.astype(jnp.float32).reshape(-1, shape.num_inputs)
-    num: Any = rows.shape[0]  # no integer where a policy is exported for any number of rows
-    if isinstance(num, int) and num * max(shape.num_inputs, *shape.outputs) < 2**31:
+    if indexable(rows.shape[0], max(shape.num_inputs, *shape.outputs)):
         outputs = _apply(shape, packing.members(), rows, vector)
-    else:  # the kernels' indices have 32 bits
+    else:
         outputs = plain(shape, rows, vector)
     sizes = zip(outputs, shape.outputs, strict=True)
     return tuple(y.reshape(*x.shape[:-1], size) for y, size in sizes)

@@ -102,10 +102,9 @@ def scan(function: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any) ->
         results.append(Packing.of(result, limit))  # known once this is traced
         return carries.pack(after), results[-1].pack(result)
 
-    turn = forms().steps_a_turn
-    if turn > 1 and len(jax.tree.leaves(xs)[0]) < _LONG:
-        turn = 1  # short loops, such as that over epochs, copy little and may hold others
-    last, found = jax.lax.scan(packed, carries.pack(init), xs, unroll=turn)
+    # Short loops, such as that over epochs, copy little and may hold others
+    unroll = forms().unroll if len(jax.tree.leaves(xs)[0]) >= _LONG else 1
+    last, found = jax.lax.scan(packed, carries.pack(init), xs, unroll=unroll)
     return carries.unpack(last), results[-1].unpack(found)
 
 

@@ -20,8 +20,8 @@ class Forms:
     convolution_bytes: int | None = None
     # Store the factors of a dense kernel's gradient row by row (`products`)
     rows_in_memory: bool = False
-    # Make products of two matrices, with one leading axis, where a dense kernel has at least so
-    # many inputs and outputs (`products`). None: nowhere
+    # Flatten `[..., F]` to `[N, F]` before products with dense kernels of at least so many inputs
+    # and outputs (`products`). None: never
     matrices_from: int | None = None
     # Compute sums over rows by matrix products (`norms`)
     row_sums_by_products: bool = False
@@ -37,7 +37,7 @@ class Forms:
     packed_bytes: int = 0
     # Steps that a long packed scan computes in a turn of its loop. With 1 its carry is copied at
     # every step; with 2 it is written to two places in turn
-    steps_a_turn: int = 1
+    unroll: int = 1
     # Compute several sums in one kernel (`reductions`)
     stack_sums: bool = False
     # Compute decayed sums over time by an associative scan (`ops.advantages`)
@@ -61,10 +61,10 @@ class Forms:
 
 
 # Up to jax 0.10, the compiler's gradient of a dense kernel takes up to twice as long as that of
-# rows. With jax 0.12.0.1 on two cores of a Zen 4, speed without rows beside that with them, in
-# turn: S 1.08, S with 16 members 1.09, L 1.29, M 0.98, an LSTM 1.04, an LRU 0.98, PQN at L 0.99, a
-# CNN 0.99. Matrices from 128 units on, beside rows: M 1.00, with layers of 128 units M 1.03
-# (without matrices 0.94) and L 0.99 (1.05). An Intel Xeon with AMX and jax 0.11.2: M 1.13.
+# rows. With jax 0.12.0.1 on two cores of a Zen 4, speed with `rows_in_memory` off divided by that
+# with it on, timed in turn: S 1.08, S with 16 members 1.09, L 1.29, M 0.98, an LSTM 1.04, an LRU
+# 0.98, PQN at L 0.99, a CNN 0.99. With `matrices_from=128` besides: M 1.00, and with layers of 128
+# units M 1.03 (without it 0.94) and L 0.99 (1.05). An Intel Xeon with AMX and jax 0.11.2: M 1.13.
 _NEEDS_ROWS = jax.__version_info__ < (0, 11)
 
 # Measured on CPUs. In a vmapped scan, the gradient of XLA's convolution takes 6 to 20 times as long

@@ -121,7 +121,7 @@ def replacing(
 ) -> AbstractContextManager[Any]:
     """Context in which `network.apply` takes the results of the kernels, if they are to run.
 
-    Networks whose MLPs have no kernel take those of their memories.
+    If there is no kernel for the network's MLPs, its LSTM or GRU takes one.
 
     `asked` is `arch.fused`; None: as the table of platforms says. `precision` is one of
     `arch.precision`; the kernels do not have `highest`.

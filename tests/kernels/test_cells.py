@@ -1,6 +1,5 @@
 """The kernels of LSTM and GRU: interpreted here, and compiled for GPUs that are not."""
 
-import dataclasses
 from operator import itemgetter
 from typing import Any
 
@@ -16,17 +15,10 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.importing import is_installed
 from jaxppo.extras.chips import targets
 from jaxppo.kernels import cells
-from jaxppo.kernels.platforms import FORMS, forms
 from jaxppo.networks import actor_critic
 from jaxppo.runtime.hosts import devices
 
 CELLS = {"lstm": nn.OptimizedLSTMCell, "gru": nn.GRUCell}
-
-
-@pytest.fixture
-def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run kernels on this CPU."""
-    monkeypatch.setitem(FORMS, "cpu", dataclasses.replace(forms(), kernels="interpreted"))
 
 
 def drawn(cell: str, length: int, num: int, inputs: int, units: int) -> tuple[Any, ...]:

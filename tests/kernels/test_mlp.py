@@ -22,19 +22,13 @@ from jaxppo.config.schema import ArchConfig, Config
 from jaxppo.extras.chips import targets
 from jaxppo.kernels import mlp, packing
 from jaxppo.kernels.mlp import Towers
-from jaxppo.kernels.platforms import FORMS, compiling_for, forms
+from jaxppo.kernels.platforms import FORMS, compiling_for
 from jaxppo.networks import actor_critic
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import compile
 from jaxppo.types import Box, Discrete, LearnerState
 
 PARTS = "jaxppo.networks"
-
-
-@pytest.fixture
-def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run kernels on this CPU."""
-    monkeypatch.setitem(FORMS, "cpu", dataclasses.replace(forms(), kernels="interpreted"))
 
 
 def drawn(shape: Towers, num: int) -> tuple[Any, np.ndarray, list[np.ndarray]]:

@@ -305,8 +305,8 @@ def test_layer_norm_and_its_gradients_are_flaxs(platform: str) -> None:
     assert len({str(each) for each in names}) == 1
 
 
-def test_a_long_scan_may_take_two_steps_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    changed = {"packed_bytes": 2**20, "steps_a_turn": 2}
+def test_a_long_scan_may_take_two_unroll(monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = {"packed_bytes": 2**20, "unroll": 2}
     monkeypatch.setitem(FORMS, "cpu", dataclasses.replace(FORMS["cpu"], **changed))
 
     def step(carry: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
