@@ -16,7 +16,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from jaxppo.config.fields import ConfigError
-from jaxppo.config.given import is_given
+from jaxppo.config.given import is_given, shown
 from jaxppo.config.messages import count, flattened
 from jaxppo.config.parse import parse
 from jaxppo.config.schema import HOW_RUN, TOLD
@@ -294,8 +294,7 @@ def _leaves(settings: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     An object that was given in Python has the same path in each run.
     """
     for key, value in flattened(settings):
-        if is_given(value):
-            value = value.rpartition("_")[0]
+        value = shown(value) if is_given(value) else value
         scalar = value is None or isinstance(value, bool | int | float | str)
         yield key, value if scalar else json.dumps(value)
 

@@ -372,9 +372,7 @@ HOW_RUN = ("processes", "isolated", "on_error", "step_timeout")
 OPPONENTS = ("random", "self", "pool")
 BOTH_SEATS = ("self", "pool")  # with which the policy that learns plays both in some games
 # Settings of `env` for games of two players
-OF_GAMES = (
-    *("opponent", "evaluation_opponent", "num_opponents", "opponent_share", "random_moves"),
-)
+OF_GAMES = ("opponent", "evaluation_opponent", "num_opponents", "opponent_share", "random_moves")
 LIBRARIES = (  # the choices of env.library
     *("gymnax", "brax", "craftax", "jumanji", "navix", "pgx", "playground", "xminigrid"),
     *("gymnasium", "envpool"),

@@ -82,7 +82,7 @@ def build(config: EnvConfig) -> Environment:
             f"{_key(config)}: cannot be made with {given}: {line(error)}{hint}"
         ) from error
     if not hasattr(env, "seated"):
-        why = f"is for games of two players, and {env.name} is none; leave it out"
+        why = f"is for games of two players, and {env.name} is not one; leave it out"
         refuse(config, OF_GAMES, why)
     if is_simulated(env):
         simulated: Any = env
@@ -98,7 +98,7 @@ def _of_params(config: EnvConfig, adapter: ModuleType) -> str:
         params = adapter.make(dataclasses.replace(config, kwargs={}, params={})).params
         names = [field.name for field in dataclasses.fields(params) if field.name in config.kwargs]
         found = [f"env.params.{name}={config.kwargs[name]}" for name in names]
-        return f"; a parameter is {' '.join(found)}" if found else ""
+        return f"; parameters are written {' '.join(found)}" if found else ""
     return ""
 
 

@@ -15,6 +15,7 @@ from jaxppo import envs
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs.forms import limits, line, problems
+from jaxppo.envs.varying import inner
 from jaxppo.ops import actions
 from jaxppo.simulators.faults import SimulatorError
 from jaxppo.types import (
@@ -71,9 +72,11 @@ def check(config: EnvConfig, steps: int = 256) -> list[Check]:
     simulated = envs.is_simulated(env)
     try:
         found = [] if simulated else problems(env)
-        found = [f"{each}; {envs.way_out(config)}" for each in found]
-        declared = [] if found else getattr(_bare(env, config), "misdeclared", [])
-        of_library = config.target is None  # whose space nobody here mends
+        if found:
+            way_out = envs.way_out(config)
+            found = [f"{each}; {way_out}" for each in found]
+        declared = [] if found or simulated else _misdeclared(env)
+        of_library = config.target is None  # whose spaces are not the user's to mend
         wrong, hints = ([], declared) if of_library else (declared, [])
         checks = [*made, Check("forms", found + wrong, describe(env.observation_space), hints)]
         play_it = _check_simulators if simulated else _check_play
@@ -178,7 +181,7 @@ def glance(config: EnvConfig) -> list[str]:
             found = list(_python_state(env))
             keys = _keys(env)
             played = Played(*_numpy(jax.jit(partial(play, env, config.action_mask, FEW))(keys)))
-            found += getattr(_bare(env, config), "misdeclared", [])
+            found += _misdeclared(env)
             return [*found, *_values(env, played), *_doubts(env, config, played)]
     except Exception as error:  # an environment may raise anything
         return [f"raises {line(error)}"]
@@ -408,13 +411,24 @@ def _doubts(
         )
 
 
+def _misdeclared(env: Environment) -> list[str]:
+    """Return how gymnax's interface declares other spaces than its observations have."""
+    found: list[str] = getattr(inner(env), "misdeclared", [])
+    return found
+
+
 def _without_limit(bare: Any, config: EnvConfig) -> str:
     """Return what to do if an environment terminates where time alone ends its episodes."""
-    legacy = dataclasses.replace(config, gymnax_legacy=True)
-    try:
-        end = _end_by_time(_bare(bare, legacy), legacy)
-    except Exception:  # not gymnax's interface, or without step_env
-        return "leave the limit out of the terminated of step"
+    of_step = "leave the limit out of the terminated of step"
+    if getattr(bare, "params", None) is None:  # not gymnax's interface
+        return of_step
+    end: str | None = "terminated"
+    if not config.gymnax_legacy:
+        legacy = dataclasses.replace(config, gymnax_legacy=True)
+        try:
+            end = _end_by_time(_bare(bare, legacy), legacy)
+        except Exception:  # without step_env
+            return of_step
     if end == "terminated":
         return (
             "let done of step_env read params.max_steps_in_episode instead of a number of its own, "
@@ -435,11 +449,11 @@ def _bare(env: Environment, config: EnvConfig) -> Any:
 
 
 def _end_by_time(env: Any, config: EnvConfig) -> str | None:
-    """Return how gymnax's interface ends those episodes at the time limit that go on before it.
+    """Return what the last step before the time limit does to episodes that go on at time 0.
 
     The same first states take one step at time 0 and at the last one; without a limit, at a late
-    one. "terminated": all do (and are truncated, if there is a limit); "none" ends; "otherwise".
-    None: states have no time.
+    one. "terminated": all terminate (and are truncated, if there is a limit). "none": none ends.
+    "otherwise": anything else. None: states have no time.
     """
     time = LATE if env.time_limit is None else env.time_limit - 1
 

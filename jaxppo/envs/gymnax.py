@@ -320,13 +320,14 @@ def space_of(space: Any, example: Any = None) -> PyTree:
         return space
     kind = _kind(space)
     if kind in ("Dict", "Tuple"):
-        parts = space.spaces if kind == "Dict" else dict(enumerate(space.spaces))
+        parts = _parts(space)
         if isinstance(example, Mapping) and (
             missing := [key for key in parts if key not in example]
         ):
             raise ConfigError(
-                f"env: the observation space has an entry {missing[0]!r}, which observations have "
-                f"not ({', '.join(map(str, example))}); leave it out of the space, or return it"
+                f"env: the observation space has an entry {missing[0]!r}, which observations lack "
+                f"(they have {', '.join(map(str, example))}); leave it out of the space, or return "
+                "it"
             )
         found = {
             key: space_of(part, None if example is None else example[key])
@@ -340,7 +341,8 @@ def space_of(space: Any, example: Any = None) -> PyTree:
         try:
             low, high = (np.broadcast_to(bound, example.shape) for bound in bounds)
         except ValueError as error:
-            raise ConfigError(f"env: {'; '.join(misdeclared(space, example))}") from error
+            said = "; ".join(misdeclared(space, example)) or f"bounds of {line(space)}: {error}"
+            raise ConfigError(f"env: {said}") from error
         return Box(tuple(example.shape), dtype, bound_of(low), bound_of(high))
     if kind == "Box":
         low, high = (np.broadcast_to(bound, space.shape) for bound in (space.low, space.high))
@@ -359,15 +361,14 @@ def space_of(space: Any, example: Any = None) -> PyTree:
 
 
 def misdeclared(space: Any, example: Any, entry: str = "") -> Iterator[str]:
-    """Yield where a space of gymnax says another shape or type than observations have.
+    """Yield where a space of gymnax says another shape or dtype than observations have.
 
-    Training takes those of `example`, since some of gymnax's own environments differ in the type.
+    Training takes those of `example`, since some of gymnax's own environments differ in the dtype.
     64 bits count as JAX's 32.
     """
     kind = "" if _is_ours(space) else _kind(space)
     if kind in ("Dict", "Tuple"):
-        parts = space.spaces if kind == "Dict" else dict(enumerate(space.spaces))
-        for key, part in parts.items():
+        for key, part in _parts(space).items():
             yield from misdeclared(part, example[key], f"{entry}[{key!r}]")
     elif kind == "Box":
         shapes = tuple(np.atleast_1d(space.shape).astype(int).tolist()), example.shape
@@ -377,9 +378,14 @@ def misdeclared(space: Any, example: Any, entry: str = "") -> Iterator[str]:
         )
         if says != has:
             yield (
-                f"observation_space{entry} declares {says}, and observations are {has}, which "
-                "training takes; let both be the same"
+                f"observation_space{entry} declares {says}, and observations are {has}; training "
+                "uses the latter, so make them equal"
             )
+
+
+def _parts(space: Any) -> dict[Any, Any]:
+    """Return the spaces of a Dict or Tuple by key."""
+    return dict(space.spaces if _kind(space) == "Dict" else enumerate(space.spaces))
 
 
 def _is_ours(space: Any) -> bool:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from jaxppo.config.fields import ConfigError
-from jaxppo.config.given import is_given
+from jaxppo.config.given import is_given, shown
 from jaxppo.config.importing import imported
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import refuse, refuse_ranges, teams
@@ -28,7 +28,7 @@ def make(config: EnvConfig) -> Environment:
             f"env={line(made)}: a tuple holds an environment and its parameters; give two"
         )
     env, *given = made if isinstance(made, tuple) else (made,)
-    name = type(env).__name__ if is_given(target) else target
+    name = shown(target)
     if given or hasattr(env, "default_params"):
         params = given[0] if given else env.default_params
         if not dataclasses.is_dataclass(params) or isinstance(params, type):

@@ -29,11 +29,11 @@ def with_params(env: Environment, values: dict[str, jax.Array]) -> Environment:
 
 def typed(env: Environment, name: str, values: Any) -> np.ndarray:
     """Return values of a parameter as an array of NumPy."""
-    kind = kind_of(_inner(env).params, name)
+    kind = kind_of(inner(env).params, name)
     return np.asarray(values, np.float32 if kind is float else np.int32)
 
 
-def _inner(env: Environment) -> Any:
+def inner(env: Environment) -> Any:
     """Return the environment in any wrappers."""
     while isinstance(env, Wrapper):
         env = env._env
@@ -61,10 +61,10 @@ def can_vary(one: EnvConfig, other: EnvConfig) -> bool:
         return False
     from jaxppo.envs.gymnax import GymnaxEnvironment
 
-    inner = _inner(envs[0])
-    if not isinstance(inner, GymnaxEnvironment) or _form(envs[0]) != _form(envs[1]):
+    bare = inner(envs[0])
+    if not isinstance(bare, GymnaxEnvironment) or _form(envs[0]) != _form(envs[1]):
         return False
-    if not all(kind_of(inner.params, name) for name in differ):
+    if not all(kind_of(bare.params, name) for name in differ):
         return False
 
     def play(key: jax.Array, values: dict[str, jax.Array]) -> PyTree:

@@ -11,7 +11,7 @@ from jaxppo.config.fields import ConfigError, as_override
 from jaxppo.config.messages import count
 from jaxppo.config.stored import CONFIG, overrides
 from jaxppo.launch.resuming import OF_RESUME, SWEEP, compose_run, is_setting
-from jaxppo.launch.sweeping import apart, groups, train
+from jaxppo.launch.sweeping import as_programs, groups, train
 from jaxppo.runtime.run.jobs import Job
 from jaxppo.runtime.sinks.console import print_lines
 from jaxppo.runtime.store import checkpoint
@@ -54,9 +54,8 @@ def _programs(command: str, folder: Path, arguments: Sequence[str]) -> list[list
         left = rows
     typed = [each for each in arguments if not is_setting(each, "resume")]
     programs = groups_of([_job(command, folder / row["job"], typed) for row in left])
-    done, every = f"{len(left)} of {count(rows, 'job')}", count(programs, "program")
-    why = apart([program[0].config for program in programs])
-    print_lines(f"resume={folder}: {done}, as {every}{why}")
+    done = f"{len(left)} of {count(rows, 'job')}"
+    print_lines(f"resume={folder}: {done}, {as_programs([each[0].config for each in programs])}")
     return programs
 
 

@@ -54,8 +54,8 @@ def launch(
     """
     jobs, returns = _begin_all(context, config, compose, job_overrides, first)
     programs = groups([job.config for job in jobs])
-    why = apart([jobs[numbers[0]].config for numbers in programs])
-    _LOG.info("%s as %s%s", count(jobs, "job"), count(programs, "program"), why)
+    firsts = [jobs[numbers[0]].config for numbers in programs]
+    _LOG.info("%s %s", count(jobs, "job"), as_programs(firsts))
     outcomes = (train_all or partial(map, train))([[jobs[n] for n in ns] for ns in programs])
     for numbers, found in zip(programs, outcomes, strict=True):
         for number, outcome in zip(numbers, found, strict=True):
@@ -142,10 +142,15 @@ def groups(configs: Sequence[Config]) -> list[list[int]]:
     return [numbers for _, numbers in groups]
 
 
-def apart(configs: Sequence[Config]) -> str:
+def as_programs(firsts: Sequence[Config]) -> str:
+    """Return how many programs train jobs, and why not one, of the first job's settings of each."""
+    return f"as {count(firsts, 'program')}{_apart(firsts)}"
+
+
+def _apart(configs: Sequence[Config]) -> str:
     """Return, after a colon, why jobs of these settings cannot share a program; "" if they can."""
     if any(config.population.size is not None for config in configs[1:]):
-        return ": each population is one"
+        return ": each population is a program of its own"
     keys = [dict(flattened(plain(program_key(config)))) for config in configs]
     names = dict.fromkeys(name for key in keys for name in key)
     differ = [name for name in names if any(key.get(name) != keys[0].get(name) for key in keys)]
@@ -153,8 +158,8 @@ def apart(configs: Sequence[Config]) -> str:
         return ""
     more = f" and {count(differ[3:], 'other')}" if differ[3:] else ""
     return (
-        f": jobs differ in {', '.join(differ[:3])}{more}, and programs are made for one value; "
-        "seeds, settings marked traced and most numbers of env.params may differ in one"
+        f": jobs differ in {', '.join(differ[:3])}{more}, of which a program has one value; "
+        "seeds, settings marked traced and most numbers of env.params may differ within one"
     )
 
 

@@ -17,7 +17,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
 from jaxppo.deploy.policy import load
-from jaxppo.launch.sweeping import apart, groups
+from jaxppo.launch.sweeping import as_programs, groups
 from jaxppo.runtime.programs import compile, population
 from jaxppo.runtime.programs.build import build, program_key
 from jaxppo.runtime.programs.placement import Layout
@@ -158,9 +158,9 @@ def test_what_keeps_jobs_in_programs_of_their_own_is_named() -> None:
         return config(i, system__epochs=i, network={**NETWORK, "actor_torso": torso})
 
     named = {"system.epochs", "network.actor_torso.layer_sizes"}
-    said = apart([wide(1), wide(2)])
+    said = as_programs([wide(1), wide(2)])
     assert {*re.findall(r"(?:system|network)\.[\w.]+\w", said)} == named
-    assert apart([config(1), config(2)]) == ""
+    assert as_programs([config(1), config(2)]) == "as 2 programs"
 
 
 def test_members_are_named_by_the_settings_in_which_they_differ() -> None:
