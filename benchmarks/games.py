@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import jaxppo
-from jaxppo.runtime.programs.evaluating import interval
+from jaxppo.ops.aggregates import share_interval
 
 Board = tuple[int, ...]  # 9 fields: 1 of the player to move, -1 of the other, 0 free
 LINES = (
@@ -60,6 +60,26 @@ def boards() -> list[Board]:
     return sorted(found)
 
 
+def outcomes(
+    chosen: dict[Board, int], own: bool, perfect: bool = False, board: Board = (0,) * 9
+) -> Iterator[int]:
+    """The results of a policy that has `chosen` a move for each board, over all replies.
+
+    `own`: it moves next. A `perfect` player takes all of its best moves, and any as an opening.
+    """
+    if lost(board):
+        yield -1 if own else 1
+    elif 0 not in board:
+        yield 0
+    elif own:
+        yield from outcomes(chosen, False, perfect, after(board, chosen[board]))
+    else:
+        for i in range(9):
+            opens = not any(board)
+            if not board[i] and (not perfect or opens or -value(after(board, i)) == value(board)):
+                yield from outcomes(chosen, True, perfect, after(board, i))
+
+
 def tic_tac_toe(policy: Any) -> str:
     """Results of the policy against every sequence of replies, from both seats and all openings."""
     every = boards()
@@ -69,27 +89,10 @@ def tic_tac_toe(policy: Any) -> str:
         "action_mask": array.reshape(-1, 9) == 0,
     }
     chosen = dict(zip(every, np.asarray(policy.act(obs)[0]).tolist(), strict=True))
-
-    def play(board: Board, own: bool, perfect: bool = False) -> Iterator[int]:
-        """Yield the policy's results; a `perfect` player takes best moves, but for an opening."""
-        if lost(board):
-            yield -1 if own else 1
-        elif 0 not in board:
-            yield 0
-        elif own:
-            yield from play(after(board, chosen[board]), False, perfect)
-        else:
-            for i in range(9):
-                opens = not any(board)
-                if not board[i] and (
-                    not perfect or opens or -value(after(board, i)) == value(board)
-                ):
-                    yield from play(after(board, i), True, perfect)
-
     lines = []
     for name, own in (("first", True), ("second", False)):
         for replies, perfect in (("all replies", False), ("perfect replies", True)):
-            counts = Counter(play((0,) * 9, own, perfect))
+            counts = Counter(outcomes(chosen, own, perfect))
             lines.append(
                 f"moves {name}, {replies}: {counts[1]} won, {counts[0]} drawn, {counts[-1]} lost"
             )
@@ -189,7 +192,7 @@ def connect_four(policy: Any, games: int, depth: int) -> str:
                 results[i] = 0
             own_turn[i] = not own_turn[i]
     counts = Counter(results.values())
-    low, high = interval([float(x == 1) for x in results.values()])
+    low, high = share_interval([float(x == 1) for x in results.values()])
     return (
         f"against depth {depth}: {counts[1]} won, {counts[0]} drawn, {counts[-1]} lost; won "
         f"{counts[1] / games:.3f} (95% interval {low:.3f} to {high:.3f})"

@@ -201,7 +201,7 @@ def _check_on_block(on_block: Any) -> None:
     """Raise `ConfigError` unless `on_block` can be called with a `Block`."""
     try:
         inspect.signature(on_block).bind(None)
-    except ValueError:  # a function of C, which does not tell
+    except ValueError:  # a built-in function without a signature
         pass
     except TypeError as error:  # not a function, or one of other arguments
         raise ConfigError(

@@ -1,6 +1,5 @@
-"""Small games of jaxppo's own contract, and their perfect players."""
+"""Small games of jaxppo's own contract."""
 
-import functools
 from typing import Any
 
 import jax
@@ -93,33 +92,3 @@ class Nim:
         stones, _ = state
         heap = jax.nn.one_hot(stones, self.heap + 1)
         return {"heap": heap, "action_mask": stones >= jnp.array([1, 2])}
-
-
-Board = tuple[int, ...]  # of tic-tac-toe: 1 of the player to move, -1 of the other, 0 free
-
-
-def other(board: Board, move: int) -> Board:
-    """The board after a move, in the eyes of the other player."""
-    return tuple(-1 if i == move else -x for i, x in enumerate(board))
-
-
-@functools.cache
-def best_moves(board: Board) -> tuple[int, Board]:
-    """What a board is worth to the player to move, and all its best moves; none at the end."""
-    if any(all(board[i] == -1 for i in line) for line in LINES):
-        return -1, ()
-    found = {i: -best_moves(other(board, i))[0] for i in range(9) if board[i] == 0}
-    best = max(found.values(), default=0)
-    return best, tuple(i for i, value in found.items() if value == best)
-
-
-def boards() -> list[Board]:
-    """Every board of a running game."""
-    found: set[Board] = set()
-    reached: list[Board] = [(0,) * 9]
-    while reached:
-        board = reached.pop()
-        if board not in found and best_moves(board)[1]:
-            found.add(board)
-            reached += [other(board, i) for i in range(9) if board[i] == 0]
-    return sorted(found)

@@ -19,6 +19,7 @@ from jaxppo.types import (
     ActorOutput,
     AgentState,
     Ended,
+    Opponents,
     Policy,
     PolicyInfo,
     Pool,
@@ -132,6 +133,7 @@ def each_alone(function: Callable[..., Any], *args: PyTree) -> Any:
 def collect(system: System, agent: AgentState, acting: ActingState) -> tuple[ActingState, Rollout]:
     """Act for `T` steps in `B` environments."""
     agent = begin_update(system, agent)
+    system = with_opponents(system, agent)
     with jax.named_scope("collect"):
         keys = rollout_keys(system, acting.key)
         env_state = update_progress(agent, acting.env_state)
@@ -142,6 +144,30 @@ def collect(system: System, agent: AgentState, acting: ActingState) -> tuple[Act
         env_state, reused = empty_pool(system, acting.env_state)
     acting = dataclasses.replace(acting, env_state=env_state, key=keys[0, 0])
     return _rollout(acting, steps, ended, reused)
+
+
+def with_opponents(system: System, agent: AgentState) -> System:
+    """Return the system whose games are played against the agent's pool of policies, if any."""
+    if not system.num_opponents:
+        return system
+    pool: Opponents = agent.opponents
+
+    def choose(obs: PyTree, keys: jax.Array) -> PyTree:
+        """Map `obs` `[R, O...]` to actions; of the `N` policies each acts in `R / N` in a row."""
+        split = jax.tree.map(lambda x: x.reshape(system.num_opponents, -1, *x.shape[1:]), obs)
+        keys = keys.reshape(system.num_opponents, -1)
+        found = jax.vmap(partial(sample_actions, system))(pool.policies, split, keys)
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), found)
+
+    env: Any = system.env
+    return dataclasses.replace(system, env=env.seated(choose, pool.since))
+
+
+def sample_actions(system: System, policy: Policy, obs: PyTree, keys: jax.Array) -> PyTree:
+    """Return actions `[R, A...]` that a policy without memory samples for `obs` `[R, O...]`."""
+    num = keys.shape[0]
+    carry = system.algorithm.network.initial_carry(num)
+    return act(system, policy, carry, obs, jnp.zeros(num, bool), keys)[1].env_action
 
 
 def map_nodes(kind: type[Node], function: Callable[[Node], PyTree], tree: PyTree) -> PyTree:

@@ -176,6 +176,9 @@ class PQN(Algorithm):
                 f"system.munchausen=true needs one number for each action, but the head {gives}; "
                 "take network/q_head=scalar without network.q_head.double, or set it to false"
             )
+        # Soft values and distributions of the other player are not the negative of one's own
+        single = estimate.pair if isinstance(estimate, DoubleQ) else estimate
+        algorithm.signs = isinstance(single, ScalarQ) and not algorithm.settings.munchausen
         if config.arch.policy_lag:
             # An older network than the one that learns has acted, so its Q-values are not kept
             algorithm.keeps_values = False
@@ -185,10 +188,6 @@ class PQN(Algorithm):
         super().__init__(settings, network)
         self.action_shape: tuple[int, ...] = getattr(action_space, "shape", ())
         self.keeps_values = not settings.recompute_targets
-        # Soft values and distributions of the other player are not the negative of one's own
-        single = network.example()[1].estimate
-        single = single.pair if isinstance(single, DoubleQ) else single
-        self.signs = isinstance(single, ScalarQ) and not self.settings.munchausen
 
     def exploration(self, hp: Any, update: jax.Array) -> jax.Array:
         """Return epsilon: linear from `epsilon_start` to `epsilon_end`, then constant."""

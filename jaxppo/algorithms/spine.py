@@ -87,7 +87,7 @@ def new_agent(system: System, hyperparameters: Hyperparameters, key: jax.Array) 
         algorithm_state=system.algorithm.init_state(),
         reward_statistics=init_statistics(jnp.zeros(())),
         update=update,
-        opponents=opponents.first(system, policy),
+        opponents=opponents.init_pool(system, policy),
     )
 
 
@@ -112,8 +112,7 @@ def train_block(
 
 def update(system: System, state: LearnerState) -> tuple[LearnerState, Metrics]:
     """Run one update: collect a rollout and learn from it."""
-    seated = opponents.seated(system, state.agent)
-    acting, rollout = collect(seated, state.agent, state.acting)
+    acting, rollout = collect(system, state.agent, state.acting)
     return learner(system)(system, state.agent, acting, rollout)
 
 
@@ -243,7 +242,7 @@ def end_update(
         hyperparameters=before.hyperparameters,
         update=agent.update + 1,
     )
-    return opponents.remember(system, update_obs_statistics(system, agent, rollout))
+    return opponents.update_pool(system, update_obs_statistics(system, agent, rollout))
 
 
 def update_obs_statistics(system: System, agent: AgentState, rollout: Rollout) -> AgentState:
@@ -261,8 +260,7 @@ def warm_up(system: System, state: LearnerState, num_rollouts: jax.Array) -> Lea
     """Collect `num_rollouts` rollouts to fill the observation statistics, without learning."""
 
     def fill(system: System, state: LearnerState) -> tuple[LearnerState, tuple[()]]:
-        seated = opponents.seated(system, state.agent)
-        acting, rollout = collect(seated, state.agent, state.acting)
+        acting, rollout = collect(system, state.agent, state.acting)
         agent = update_obs_statistics(system, state.agent, rollout)
         return LearnerState(agent=agent, acting=acting), ()
 

@@ -252,13 +252,13 @@ class Keywords(TypedDict, total=False):
     env_extras: list[str]
     """entries to add to the observation: last_action, last_reward, step, agent"""
     env_metrics: list[str]
-    """numbers that the environment tells besides the reward, each with how it adds up over an episode (last, sum, mean or max; share: last, of 0 or 1, with a 95% interval in evaluations; without: last), such as [success:share, x_position:mean]"""
+    """numbers that the environment tells besides the reward, each with how it adds up over an episode: last (default), sum, mean, max, or share (last, of a number that is 0 or 1; evaluations add its 95% interval), such as [success:share, x_position:mean]"""
     env_action_mask: str | None
     """key of a dict observation that holds the mask of legal actions; null: none"""
     env_opponent: str
     """games of two players: who has the other seat: random (uniform legal moves), self (the policy that learns has both seats), pool (self, and in opponent_share of the games an older policy of the run), or the directory of another run (its best policy; DIR@STEPS: that of a checkpoint)"""
     env_num_opponents: int
-    """opponent=pool: how many older policies; all are the untrained one at first, and at each evaluation the current policy replaces the oldest"""
+    """opponent=pool: how many older policies; all are the untrained one at first, and after every num_updates // num_evaluation updates the current policy replaces the oldest"""
     env_opponent_share: float
     """opponent=pool: share of the games against an older policy"""
     env_evaluation_opponent: str | None

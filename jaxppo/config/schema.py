@@ -448,8 +448,8 @@ class EnvConfig:
     metrics: list[str] = setting(
         [],
         "numbers that the environment tells besides the reward, each with how it adds up over an "
-        "episode (last, sum, mean or max; share: last, of 0 or 1, with a 95% interval in "
-        "evaluations; without: last), such as [success:share, x_position:mean]",
+        "episode: last (default), sum, mean, max, or share (last, of a number that is 0 or 1; "
+        "evaluations add its 95% interval), such as [success:share, x_position:mean]",
     )
     action_mask: str | None = setting(
         "action_mask", "key of a dict observation that holds the mask of legal actions; null: none"
@@ -463,8 +463,8 @@ class EnvConfig:
     )
     num_opponents: int = setting(
         8,
-        "opponent=pool: how many older policies; all are the untrained one at first, and at each "
-        "evaluation the current policy replaces the oldest",
+        "opponent=pool: how many older policies; all are the untrained one at first, and after "
+        "every num_updates // num_evaluation updates the current policy replaces the oldest",
         low=1,
         high=1024,
     )

@@ -9,7 +9,8 @@ import numpy as np
 from jaxppo.config.fields import setting
 from jaxppo.deploy.episodes import check_file, totals, write
 from jaxppo.deploy.policy import Playing, TrainedPolicy
-from jaxppo.runtime.programs.evaluating import interval, mean_told
+from jaxppo.ops.aggregates import share_interval
+from jaxppo.runtime.programs.evaluating import mean_told
 from jaxppo.runtime.sinks.console import print_lines
 
 
@@ -67,5 +68,5 @@ def _bounds(policy: TrainedPolicy, name: str, values: Any) -> str:
     """Return the 95% interval of a share, in words; "" for another metric."""
     if policy.system.metrics[name.partition("/")[2]] != "share":
         return ""
-    low, high = interval(values)
+    low, high = share_interval(values)
     return f" (95% interval {low:.4f} to {high:.4f})"

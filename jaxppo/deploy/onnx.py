@@ -57,7 +57,7 @@ def export_onnx(policy: TrainedPolicy, inputs: dict[str, PyTree], out: Path) -> 
         f"{name}, seed {policy.config.arch.seed}, policy of step {policy.steps:,}: "
         f"{out / 'greedy.onnx'}, {len(content):,} bytes, opset {OPSET}",
         f"inputs {', '.join(names(inputs))}; outputs {', '.join(_outputs(policy, inputs))}",
-        f"in onnxruntime, for {NUM_CHECKED} random observations, twice: "
+        f"in onnxruntime, over two steps of {NUM_CHECKED} random observations each: "
         + " and ".join(SAID[kind].format(x) for kind, x in differ.items()),
     )
 
@@ -149,9 +149,9 @@ def check(policy: TrainedPolicy, inputs: dict[str, PyTree], content: bytes) -> d
 
 
 def compare(found: Any, wanted: Any) -> tuple[str, float]:
-    """Return the greatest difference of floats, or the share of integers that are not equal.
+    """Return a key of `SAID`, and the greatest difference of floats or share of unequal integers.
 
-    Before it stands which of the two it is, a key of `SAID`. `ConfigError` if it is too large.
+    `ConfigError` if it is too large.
     """
     found, wanted = np.asarray(found), np.asarray(wanted)
     kind = "floats" if np.issubdtype(wanted.dtype, np.floating) else "integers"

@@ -16,12 +16,10 @@ import numpy as np
 from jaxppo import envs
 from jaxppo.algorithms.acting import act, act_and_describe
 from jaxppo.algorithms.evaluation import Episodes, Watch, episode_keys, watch_nothing
-from jaxppo.algorithms.spine import init_agent
 from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.given import with_given
 from jaxppo.config.messages import BoundsWarning, brief, count
 from jaxppo.config.parse import parse
-from jaxppo.config.plan import plan
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import plain
 from jaxppo.config.trust import check_trust
@@ -318,12 +316,6 @@ def check_count(name: str, value: Any) -> None:
         raise ConfigError(f"{name}={value!r}: must be an integer, at least 1")
 
 
-def _shapes(config: Config, system: System) -> Any:
-    """Return the shapes of an agent's policy."""
-    hp = build.hyperparameters(config, plan(config, 1, 1))
-    return jax.eval_shape(functools.partial(init_agent, system), hp, jax.random.key(0)).policy
-
-
 def _rebuilt(
     config: Config, greedy: bool, arrays: dict[str, np.ndarray], steps: int, num_devices: int
 ) -> TrainedPolicy:
@@ -332,7 +324,7 @@ def _rebuilt(
     return TrainedPolicy(
         config=config,
         system=system,
-        policy=checkpoint.unflatten(_shapes(config, system), arrays),
+        policy=checkpoint.unflatten(build.policy_shapes(config, system), arrays),
         steps=steps,
         num_devices=min(num_devices, len(devices.available())),
     )
@@ -458,7 +450,7 @@ def load(
     own = every[facts.slots[row]]
     system = build.build_alone(own)
     try:
-        stored = policies.read(found, _shapes(own, system), len(facts.slots), which)
+        stored = policies.read(found, build.policy_shapes(own, system), len(facts.slots), which)
     except CheckpointError as error:
         if env is None:
             raise
@@ -469,7 +461,7 @@ def load(
     if env is not None:
         with contextlib.suppress(ConfigError):  # it may have been an object, which is gone
             _warn_of_bounds(envs.build(trained.env), system.env)
-    steps = facts.members[facts.slots[row]]["best"].get("steps") if which == "best" else found.steps
+    steps = policies.steps_of(found, facts, row, which)
     if steps is None:
         raise ConfigError(
             f"which=best: no evaluation of {run_dir} up to step {found.steps:,} was finite, so "
@@ -499,7 +491,8 @@ def _settings_of(
     """Return the settings of a run, and those with what is given; `ConfigError` if not trusted."""
     settings = {**facts.config, "logger": {}}  # a policy writes no log
     trust = check_trust(settings, trust)
-    trained = parse(settings)
+    # The run of `env.opponent` is read with the caller's trust, not with that of the settings
+    trained = dataclasses.replace(parse(settings), trust=list(trust))
     config = with_env(with_given(trained, None, network, resumes=False), env)
     if isinstance(env, Mapping):
         check_trust(plain(config), trust)

@@ -82,7 +82,7 @@ def build(config: EnvConfig) -> Environment:
             f"{_key(config)}: cannot be made with {given}: {line(error)}{hint}"
         ) from error
     if not hasattr(env, "seated"):
-        why = f"is for games of two players, and {env.name} is not one; leave it out"
+        why = f"is for games of two players, and {env.name} is none; leave it out"
         refuse(config, OF_GAMES, why)
     if is_simulated(env):
         simulated: Any = env

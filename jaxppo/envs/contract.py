@@ -14,25 +14,18 @@ from jax.experimental import checkify
 from jaxppo import envs
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
-from jaxppo.envs.forms import limits, line, problems
+from jaxppo.envs.forms import entry_of, limits, line, problems, random_action
 from jaxppo.envs.varying import inner
 from jaxppo.ops import actions
 from jaxppo.simulators.faults import SimulatorError
-from jaxppo.types import (
-    Box,
-    Discrete,
-    Environment,
-    MultiDiscrete,
-    PyTree,
-    TimeStep,
-    counted,
-    describe,
-    is_space,
-    zeros,
-)
+from jaxppo.types import Environment, PyTree, TimeStep, counted, describe, is_space, zeros
 
 NUM_ENVS = 4  # B; of worlds with agents, as many worlds
 FEW = 8  # steps of the second, separately traced run
+# Settings without wrappers and varying parameters
+PLAIN: dict[str, Any] = {
+    **{"mask": [], "frame_stack": 1, "extras": [], "randomize": {}, "curriculum": {}}
+}
 LATE = 10**6  # a time at which episodes without a time limit could end
 
 
@@ -113,7 +106,7 @@ def _check_played(env: Environment, config: EnvConfig, played: Played) -> Iterat
     count = int(played.over.sum())
     unseen = f"not checked, since no episode ended; raise steps={len(played.over)}"
     yield Check("successor", list(_successor(played)), f"at {count} ends", [unseen][count:])
-    if _entry(env.observation_space, config.action_mask) is not None:
+    if entry_of(env.observation_space, config.action_mask) is not None:
         wrong = list(_mask(env, config.action_mask, played))
         yield Check("mask", wrong, "some action is legal everywhere")
 
@@ -131,7 +124,9 @@ def _check_simulators(env: Any, config: EnvConfig, steps: int) -> Iterator[Check
     same = _equal((played.first_obs, played.steps), (again.first_obs, again.steps))
     hints = [] if same else ["two plays from one seed differ, so a run cannot be repeated"]
     yield Check("determinism", [], "two plays from one seed", hints)
-    has_mask = _entry(env.observation_space, mask) is not None  # which Gymnasium's checker ignores
+    has_mask = (
+        entry_of(env.observation_space, mask) is not None
+    )  # which Gymnasium's checker ignores
     if not has_mask and (found := env.problems()) is not None:
         yield Check("gymnasium", found, "its own checker")
 
@@ -152,7 +147,7 @@ def _play_simulators(env: Any, mask: str | None, steps: int) -> Played:
         obs = first_obs = copied(arrays.obs)
         taken = []
         for key in keys:
-            action = draw(key, _entry(obs, mask))
+            action = draw(key, entry_of(obs, mask))
             pool.step([np.asarray(x) for x in jax.tree.leaves(action)])
             obs = copied(arrays.obs)
             step: Any = TimeStep(
@@ -270,47 +265,13 @@ def play(
         state, obs = carry
         action_key, env_key = jnp.moveaxis(jax.vmap(jax.random.split)(key_at(time)), 1, 0)
         draw = jax.vmap(partial(random_action, env.action_space))
-        action = draw(action_key, _entry(obs, mask))
+        action = draw(action_key, entry_of(obs, mask))
         state, step = env.step(env_key, state, action)
         return (state, step.obs), step
 
     state, obs = env.reset(key_at(jnp.int32(0)))
     _, played = jax.lax.scan(advance, (state, obs), jnp.arange(1, steps + 1))
     return obs, played
-
-
-def _entry(tree: PyTree, name: str | None) -> PyTree:
-    """Return an entry of a dict; None if it has none of that name, or is no dict."""
-    return tree.get(name) if isinstance(tree, Mapping) else None
-
-
-def random_action(space: PyTree, key: jax.Array, mask: PyTree) -> PyTree:
-    """Draw one action of a space; with a mask, a legal one."""
-    if isinstance(space, Box):
-        low, high = (jnp.broadcast_to(jnp.asarray(x), space.shape) for x in (space.low, space.high))
-        bounded = jnp.isfinite(low) & jnp.isfinite(high)
-        inside = jax.random.uniform(key, space.shape) * jnp.where(bounded, high - low, 0.0) + low
-        normal = jnp.clip(jax.random.normal(key, space.shape), low, high)
-        return jnp.where(bounded, inside, normal).astype(space.dtype)
-    if isinstance(space, Discrete | MultiDiscrete):
-        sizes = actions.component_sizes(space)
-        legal = jnp.ones(sum(sizes), bool)
-        if mask is not None:
-            flat = actions.flat_mask(space, jax.tree.map(lambda x: x[None, None], mask))
-            legal = legal if flat is None else flat[0, 0]
-        logits = jnp.split(jnp.where(legal, 0.0, -jnp.inf), np.cumsum(sizes)[:-1])
-        keys = jax.random.split(key, len(sizes))
-        parts = [jax.random.categorical(k, x) for k, x in zip(keys, logits, strict=True)]
-        shape = () if isinstance(space, Discrete) else space.shape
-        return jnp.stack(parts).astype(jnp.int32).reshape(shape)
-    names = list(space) if isinstance(space, Mapping) else list(range(len(space)))
-    keys = jax.random.split(key, len(names))
-    masks = mask if isinstance(mask, Mapping) else dict(enumerate(mask or ()))
-    drawn = {
-        name: random_action(space[name], k, masks.get(name))
-        for name, k in zip(names, keys, strict=True)
-    }
-    return drawn if isinstance(space, Mapping) else tuple(drawn.values())
 
 
 def _numpy(tree: PyTree) -> PyTree:
@@ -426,7 +387,7 @@ def _without_limit(bare: Any, config: EnvConfig) -> str:
     if not config.gymnax_legacy:
         legacy = dataclasses.replace(config, gymnax_legacy=True)
         try:
-            end = _end_by_time(_bare(bare, legacy), legacy)
+            end = _end_by_time(envs.build(dataclasses.replace(legacy, **PLAIN)), legacy)
         except Exception:  # without step_env
             return of_step
     if end == "terminated":
@@ -444,8 +405,8 @@ def _bare(env: Environment, config: EnvConfig) -> Any:
     """Return the environment without wrappers and varying parameters; None for a simulator."""
     if envs.is_simulated(env):
         return None
-    plain: Any = {"mask": [], "frame_stack": 1, "extras": [], "randomize": {}, "curriculum": {}}
-    return envs.build(dataclasses.replace(config, **plain))
+    changed = dataclasses.replace(config, **PLAIN)
+    return env if changed == config else envs.build(changed)
 
 
 def _end_by_time(env: Any, config: EnvConfig) -> str | None:
@@ -465,7 +426,7 @@ def _end_by_time(env: Any, config: EnvConfig) -> str | None:
     def ends(keys: jax.Array) -> Any:
         state, obs = env.reset(keys)
         draw = jax.vmap(partial(random_action, env.action_space))
-        action = draw(keys, _entry(obs, config.action_mask))
+        action = draw(keys, entry_of(obs, config.action_mask))
         return [env.step(keys, x, action)[1] for x in (state, late(state))]
 
     try:

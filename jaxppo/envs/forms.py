@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ import numpy as np
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.messages import raised
 from jaxppo.envs.told import UntoldError
+from jaxppo.ops import actions
 from jaxppo.simulators.faults import ReturnedError, values_of
 from jaxppo.types import Box, Discrete, MultiDiscrete, PyTree, bounds, is_space, zeros
 
@@ -71,6 +72,40 @@ def is_integer(x: Any) -> bool:
 def some_legal(mask: jax.Array) -> jax.Array:
     """Return masks `[..., A]`, in which all is legal where nothing was."""
     return mask | ~mask.any(-1, keepdims=True)
+
+
+def entry_of(tree: PyTree, name: str | None) -> PyTree:
+    """Return an entry of a dict; None if it has none of that name, or is no dict."""
+    return tree.get(name) if isinstance(tree, Mapping) else None
+
+
+def random_action(space: PyTree, key: jax.Array, mask: PyTree) -> PyTree:
+    """Draw one action of a space; with a mask, a legal one."""
+    if isinstance(space, Box):
+        low, high = (jnp.broadcast_to(jnp.asarray(x), space.shape) for x in (space.low, space.high))
+        bounded = jnp.isfinite(low) & jnp.isfinite(high)
+        inside = jax.random.uniform(key, space.shape) * jnp.where(bounded, high - low, 0.0) + low
+        normal = jnp.clip(jax.random.normal(key, space.shape), low, high)
+        return jnp.where(bounded, inside, normal).astype(space.dtype)
+    if isinstance(space, Discrete | MultiDiscrete):
+        sizes = actions.component_sizes(space)
+        legal = jnp.ones(sum(sizes), bool)
+        if mask is not None:
+            flat = actions.flat_mask(space, jax.tree.map(lambda x: x[None, None], mask))
+            legal = legal if flat is None else flat[0, 0]
+        logits = jnp.split(jnp.where(legal, 0.0, -jnp.inf), np.cumsum(sizes)[:-1])
+        keys = jax.random.split(key, len(sizes))
+        parts = [jax.random.categorical(k, x) for k, x in zip(keys, logits, strict=True)]
+        shape = () if isinstance(space, Discrete) else space.shape
+        return jnp.stack(parts).astype(jnp.int32).reshape(shape)
+    names = list(space) if isinstance(space, Mapping) else list(range(len(space)))
+    keys = jax.random.split(key, len(names))
+    masks = mask if isinstance(mask, Mapping) else dict(enumerate(mask or ()))
+    drawn = {
+        name: random_action(space[name], k, masks.get(name))
+        for name, k in zip(names, keys, strict=True)
+    }
+    return drawn if isinstance(space, Mapping) else tuple(drawn.values())
 
 
 def line(x: Any) -> str:
@@ -167,14 +202,17 @@ def differences(what: str, found: PyTree, wanted: PyTree, source: str = "the spa
     return lines
 
 
-def check_spaces(name: str, one: Any) -> None:
-    """Raise `ConfigError` unless a user's class has spaces of `types` and a valid time limit."""
-    for part in ("observation_space", "action_space", "time_limit", "reset", "step"):
+def check_spaces(name: str, one: Any, *, limit: bool = True) -> None:
+    """Raise `ConfigError` unless a user's class has spaces of `types` and a valid time limit.
+
+    Without `limit` it needs no time limit.
+    """
+    needs = ["observation_space", "action_space", *["time_limit"] * limit, "reset", "step"]
+    for part in needs:
         if not hasattr(one, part):
             raise ConfigError(
                 f"{name}: cannot be made an environment, since it has no {part}: it needs "
-                "observation_space, action_space, time_limit, reset and step, or gymnax's "
-                "contract; see docs/environments.md"
+                f"{', '.join(needs[:-1])} and step, or gymnax's contract; see docs/environments.md"
             )
     for part in ("observation_space", "action_space"):
         space = getattr(one, part)
@@ -185,8 +223,8 @@ def check_spaces(name: str, one: Any) -> None:
                 f"{name}: {part} is {line(wrong[0] if wrong else space)}; it must "
                 "be Discrete, MultiDiscrete or Box of jaxppo.types, or a dict or tuple of these"
             )
-    limit = one.time_limit
-    if limit is not None and not (is_integer(limit) and limit >= 1):
+    length = getattr(one, "time_limit", None)
+    if length is not None and not (is_integer(length) and length >= 1):
         raise ConfigError(
-            f"{name}: time_limit={line(limit)}: must be an integer, at least 1, or None"
+            f"{name}: time_limit={line(length)}: must be an integer, at least 1, or None"
         )

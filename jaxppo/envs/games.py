@@ -14,9 +14,8 @@ import jax.numpy as jnp
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import BOTH_SEATS, OPPONENTS, EnvConfig
-from jaxppo.envs.contract import random_action
 from jaxppo.envs.episodes import ended, part, renew
-from jaxppo.envs.forms import line, returned
+from jaxppo.envs.forms import check_spaces, entry_of, line, random_action, returned
 from jaxppo.envs.told import chosen
 from jaxppo.kernels import random_bits
 from jaxppo.ops.collectives import any_over
@@ -81,7 +80,7 @@ class Games:
     and observation and reward are those of the player who makes it. `TimeStep.sign` says whether
     the next observation is that of the same player.
 
-    Of a pool of `N` opponents each has the same number of games, which are neighbours. If a policy
+    Of a pool of `N` opponents each has the same number of games, in consecutive rows. If a policy
     in the pool is replaced, running games against it are truncated after the learner's next move,
     before any answer.
     """
@@ -165,13 +164,13 @@ class Games:
     def _played(
         self, key: jax.Array, state: GamesState, action: PyTree
     ) -> tuple[_Moved, jax.Array]:
-        """Return `B` games after a step, and which of them ended since their opponent left."""
+        """Return `B` games after a step, and which were cut since their opponent was replaced."""
         move_key, answer_key = jnp.moveaxis(jax.vmap(random_bits.split)(part(key, 0)), 1, 0)
         since, player = self._since_of(state.since.shape[0]), self._turn(state.inner)
         moved = self._move(move_key, state.inner, action, player)
         replaced = (state.seat != BOTH) & (state.since != since) & ~moved.terminated
         moved = dataclasses.replace(moved, truncated=moved.truncated | replaced)
-        return self._against(self._answers, answer_key, moved, state.seat), replaced
+        return self._answered(answer_key, moved, state.seat), replaced
 
     def _turn(self, inner: PyTree) -> jax.Array:
         """Return the players who move next, `[B]`."""
@@ -196,25 +195,21 @@ class Games:
             truncated=jnp.asarray(truncated, bool),
         )
 
-    def _against(self, function: Callable[..., PyTree], *games: PyTree) -> PyTree:
-        """Apply a function of games `[R, ...]` to those against an opponent; keep the others.
-
-        The function returns its second argument, changed.
-        """
-        num = self.num_against(games[0].shape[0])
-        if num == 0:
-            return games[1]
-        if num == games[0].shape[0]:
-            return function(*games)
-        first = function(*jax.tree.map(lambda x: x[:num], games))
-        rest = jax.tree.map(lambda x: x[num:], games[1])
-        return jax.tree.map(lambda *x: jnp.concatenate(x), first, rest)
+    def _answered(self, key: jax.Array, moved: _Moved, seat: jax.Array) -> _Moved:
+        """Return `B` games, of which those against an opponent have its answers."""
+        num = self.num_against(seat.shape[0])
+        if num in (0, seat.shape[0]):
+            return self._answers(key, moved, seat) if num else moved
+        first = self._answers(*jax.tree.map(lambda x: x[:num], (key, moved, seat)))
+        return jax.tree.map(lambda new, old: jnp.concatenate([new, old[num:]]), first, moved)
 
     def _answers(self, key: jax.Array, moved: _Moved, seat: jax.Array) -> _Moved:
         """Let opponents move in games `[R]` until it is the turn of the learner's `seat` `[R]`."""
 
         def waits(moved: _Moved) -> jax.Array:
-            return (self._turn(moved.inner) != seat) & ~ended(moved.terminated, moved.truncated)
+            # After a resume on other devices, games with both seats may be in these rows
+            others = (seat != BOTH) & (self._turn(moved.inner) != seat)
+            return others & ~ended(moved.terminated, moved.truncated)
 
         def answer(carry: tuple[jax.Array, _Moved]) -> tuple[jax.Array, _Moved]:
             key, moved = carry
@@ -233,10 +228,7 @@ class Games:
 
     def _at_random(self, obs: PyTree, key: jax.Array) -> PyTree:
         """Return uniform legal actions of games `[R]`."""
-        return jax.vmap(partial(random_action, self.action_space))(key, self._legal(obs))
-
-    def _legal(self, obs: PyTree) -> PyTree:
-        return obs.get(self._mask) if isinstance(obs, dict) else None
+        return jax.vmap(partial(random_action, self.action_space))(key, entry_of(obs, self._mask))
 
     def _start(self, key: jax.Array) -> tuple[PyTree, GamesState]:
         """Map `[B]` keys to first (observations, states) of games."""
@@ -255,8 +247,8 @@ class Games:
         if self._opponent == "pool" and self._choose is None:  # at the start of a run
             seat, opened = turn, start
         else:
-            opened = self._against(self._answers, answer_key, start, seat)
-            # A game that the opponent's first moves would end is opened by the learner
+            opened = self._answered(answer_key, start, seat)
+            # If the opponent's first moves would end a game, the learner opens it instead
             over = ended(opened.terminated, opened.truncated)
             seat, opened = where(over, (turn, start), (seat, opened))
         seat = jnp.where(jnp.arange(num) < self.num_against(num), seat, BOTH)
@@ -273,7 +265,7 @@ class Games:
         def move(i: jax.Array, now: tuple[jax.Array, PyTree]) -> tuple[jax.Array, PyTree]:
             goes_on, (inner, obs) = now
             choice_key, move_key = random_bits.split(random_bits.fold_in(key, i))
-            action = random_action(self.action_space, choice_key, self._legal(obs))
+            action = random_action(self.action_space, choice_key, entry_of(obs, self._mask))
             *after, _, terminated, truncated = self.one.step(move_key, inner, action)
             over = jnp.asarray(terminated, bool) | jnp.asarray(truncated, bool)
             goes_on &= (i < num) & ~over
@@ -297,9 +289,11 @@ def is_game(one: Any) -> bool:
 
 def make(name: str, game: Game, config: EnvConfig) -> Games:
     """Return the environment of a game; `ConfigError` for settings that games do not have."""
-    for part_ in ("observation_space", "action_space", "reset", "step"):
-        if not hasattr(game, part_):
-            raise ConfigError(f"{name}: is no game, since it has no {part_}; see docs/games.md")
+    check_spaces(name, game, limit=False)
+    if (limit := getattr(game, "time_limit", None)) is not None:
+        raise ConfigError(
+            f"{name}: time_limit={line(limit)}: games end by their rules; leave it out"
+        )
     for key in ("opponent", "evaluation_opponent"):
         _check_opponent(key, getattr(config, key))
     if config.resets != "each":
@@ -312,7 +306,8 @@ def make(name: str, game: Game, config: EnvConfig) -> Games:
         if value and not plain:
             raise ConfigError(
                 f"env.{key}={line(value)}: changes what the learner sees, and not what its "
-                f"opponent sees; leave it out, or set env.opponent=random"
+                "opponent sees; leave it out, or take random opponents only (env.opponent, "
+                "env.evaluation_opponent)"
             )
     return Games(name, game, config)
 

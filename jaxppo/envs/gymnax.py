@@ -41,7 +41,7 @@ class GymnaxEnvironment:
     """`B` environments with gymnax's interface (six values a step), with fixed parameters.
 
     Attributes are those of `types.Environment`; `env` and `params` are gymnax's own;
-    `misdeclared` are what the function of that name says. It gets actions as int32 (`Discrete`,
+    `misdeclared` are the lines of the function of that name. It gets actions as int32 (`Discrete`,
     `MultiDiscrete`) or as float32 within bounds (`Box`).
     """
 

@@ -55,9 +55,7 @@ class Pgx:
 
     def _observe(self, state: PyTree) -> dict[str, Any]:
         """Return the observation of the player who moves next."""
-        # The public `observe` warns that its argument for the player is deprecated.
-        obs = self._env._observe(state, state.current_player)
-        return {"observation": obs, "action_mask": state.legal_action_mask}
+        return {"observation": state.observation, "action_mask": state.legal_action_mask}
 
 
 def names() -> list[str]:

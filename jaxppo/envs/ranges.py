@@ -89,7 +89,7 @@ def kind_of(params: Any, name: str) -> type | None:
 
 
 def check_known(key: str, name: str, owner: str, known: Iterable[str]) -> None:
-    """Raise `ConfigError` if `owner` has no parameter `name`; it has a similar name, or all."""
+    """Raise `ConfigError` if `owner` has no parameter `name`; it names a similar one, or all."""
     if name not in (names := list(known)):
         near = difflib.get_close_matches(name, names, 1, 0.6)
         way_out = (
@@ -102,7 +102,7 @@ def evaluation_config(config: EnvConfig) -> EnvConfig:
     """Return the settings of the environment in which policies are evaluated.
 
     Curricula are at their end. With `env.randomize_evaluation=fixed` nothing is drawn. Games start
-    at their start, and their opponent is a fixed one.
+    without random moves, and their opponent is a fixed one.
     """
     drawn, params = dict(config.randomize), dict(config.params)
     for name, entry in config.curriculum.items():

@@ -78,6 +78,9 @@ _PATHS = (
 )
 
 
+_RUNS = ("init_from", "env.opponent", "env.evaluation_opponent")
+
+
 def for_hydra(argument: str) -> str:
     """Return an argument as Hydra takes it.
 
@@ -85,10 +88,12 @@ def for_hydra(argument: str) -> str:
     """
     key, _, value = argument.partition("=")
     text = typed_text(value)
-    # A sweep may be over several runs to begin from
-    is_path = key.lstrip("+") in _PATHS or (key == "init_from" and Path(text or "").is_dir())
+    # A sweep may be over several runs, to begin from or to play against
+    of_steps = (text or "").rpartition("@")[0]  # DIR@STEPS
+    is_run = key in _RUNS and any(part and Path(part).is_dir() for part in (text, of_steps))
+    is_path = key.lstrip("+") in _PATHS or is_run
     if is_path and text is not None:
-        return f"{key}={quoted(literal(text) if key.endswith(('resume', 'init_from')) else text)}"
+        return f"{key}={quoted(literal(text) if key.endswith(('resume', *_RUNS)) else text)}"
     return f"++{argument}" if _OPEN.match(argument) else argument
 
 

@@ -34,6 +34,22 @@ def interval(strata: Sequence[ArrayLike]) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def share_interval(values: ArrayLike) -> tuple[float, float]:
+    """Return the 95% interval of a share, from 0s and 1s `[N]`; NaN counts as no episode.
+
+    Wilson 1927 (Probable inference, the law of succession, and statistical inference), which keeps
+    its level near 0 and 1. NaN if there is no episode, or a value is no part of a share.
+    """
+    found = np.asarray(values, np.float64)
+    found = found[~np.isnan(found)]
+    if not found.size or np.any((found < 0) | (found > 1)):
+        return float("nan"), float("nan")
+    z, num, share = 1.959964, found.size, found.mean()
+    middle = (share + z**2 / (2 * num)) / (1 + z**2 / num)
+    width = z / (1 + z**2 / num) * np.sqrt(share * (1 - share) / num + (z / (2 * num)) ** 2)
+    return max(float(middle - width), 0.0), min(float(middle + width), 1.0)
+
+
 def intervals(scores: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return 95% percentile bootstrap intervals of the IQM of `N` curves, two arrays `[S]`.
 

@@ -12,18 +12,23 @@ import numpy as np
 import own_games
 import pytest
 from conftest import LAYERS, NETWORK, alone, build, small_config
+from gymnax.environments import spaces
 from runs import EACH_TIME, MEMORY, QUIET
 
 import jaxppo
+from benchmarks import games
 from jaxppo import envs
-from jaxppo.algorithms import opponents
-from jaxppo.algorithms.acting import act
+from jaxppo.algorithms.acting import act, with_opponents
+from jaxppo.algorithms.opponents import update_pool
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
+from jaxppo.launch.composing import compose
+from jaxppo.ops.aggregates import share_interval
 from jaxppo.runtime.programs import opponents as of_runs
 from jaxppo.runtime.programs.build import build_alone
-from jaxppo.runtime.programs.evaluating import interval
+from jaxppo.runtime.programs.placement import Layout
 from jaxppo.runtime.run.loop import run
+from jaxppo.runtime.run.selection import Selection
 
 TOLD = ["win:share", "draw:share", "loss:share"]
 
@@ -161,6 +166,23 @@ def test_a_games_opponent_never_changes_within_it() -> None:
     assert cut > 10
 
 
+def test_a_game_with_both_seats_in_a_row_of_an_opponent_has_no_answers() -> None:
+    """As after a resume on other devices, which spread rows otherwise."""
+    games = make(opponent="pool", num_opponents=2)
+    env = games.seated(lambda obs, key: jnp.argmax(obs["action_mask"], axis=1), jnp.zeros(2, int))
+    state, _ = jax.jit(env.reset)(jax.random.split(jax.random.key(0), 8))
+    state = dataclasses.replace(state, seat=jnp.full(8, -1))
+    for move in (0, 3, 1, 4, 2):  # player 0 has a row
+        before = np.asarray(state.inner[0])
+        keys = jax.random.split(jax.random.key(move), 8)
+        state, step = jax.jit(env.step)(keys, state, jnp.full(8, move))
+        if move != 2:
+            assert ((np.asarray(state.inner[0]) != before).sum(1) == 1).all()
+            np.testing.assert_array_equal(step.sign, -1.0)
+    np.testing.assert_array_equal(step.terminated, True)
+    np.testing.assert_array_equal(step.reward, 1.0)
+
+
 @pytest.mark.parametrize("opponent", ["self", "random"])
 def test_random_moves_start_games_and_never_end_them(opponent: str) -> None:
     games = make(opponent=opponent, random_moves=9)
@@ -205,12 +227,14 @@ def test_the_pool_holds_the_policies_of_evaluations_and_its_games_are_played_by_
         found = jax.tree.map(lambda x, slot=slot: x[slot], pool.policies)
         kept = dataclasses.replace(policies[update], noise_key=None)
         jax.tree.map(np.testing.assert_array_equal, found, kept)
+    # Running games of the last rollout are played against policies of the pool
+    assert {*np.asarray(state.acting.env_state.since[:8]).tolist()} <= {2, 4}
     # Each of the two policies answers its own half of the games
     num = 8
     games: Any = system.env
     seen = jax.vmap(games.one.reset)(jax.random.split(jax.random.key(0), num))[1]
     keys = jax.random.split(jax.random.key(1), num)
-    env: Any = opponents.seated(system, state.agent).env
+    env: Any = with_opponents(system, state.agent).env
     chosen = env._choose(seen, keys)
     for slot, update in enumerate([6, 4]):
         rows = slice(4 * slot, 4 * slot + 4)
@@ -220,13 +244,54 @@ def test_the_pool_holds_the_policies_of_evaluations_and_its_games_are_played_by_
         np.testing.assert_array_equal(chosen[rows], acted.env_action)
 
 
+def test_the_oldest_policy_leaves_the_pool_also_if_its_interval_has_changed() -> None:
+    config = game_config(env={"opponent": "pool", "num_opponents": 3, "opponent_share": 0.6})
+    system, state = alone(*build(config)[:2])
+    system = dataclasses.replace(system, opponent_every=5)
+    pool = dataclasses.replace(state.agent.opponents, since=jnp.array([8, 4, 6]))
+    agent = dataclasses.replace(state.agent, opponents=pool, update=jnp.int32(15))
+    np.testing.assert_array_equal(update_pool(system, agent).opponents.since, [8, 15, 6])
+
+
+@pytest.mark.long
+def test_a_copied_member_ends_its_games_against_the_pool_that_it_gives_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Population-based training copies the pool, and not the environments."""
+    seen = []
+    real = Selection.exploit
+
+    def exploit(self: Selection, layout: Layout, state: Any, *rest: Any) -> Any:
+        after, chosen = real(self, layout, state, *rest)
+        pools = [layout.gather_agents(x.agent.opponents).since for x in (state, after)]
+        running = layout.gather_split(after.acting.env_state.since)
+        seen.append((*pools, running.reshape(len(pools[0]), -1)[:, :8]))
+        return after, chosen
+
+    monkeypatch.setattr(Selection, "exploit", exploit)
+    monkeypatch.setattr("jaxppo.runtime.run.selection.sources", lambda *_: [0, 1, 1, 0])
+    population = {"size": 4, "selection": "pbt", "hyperparameters": {"actor_lr": [1e-4, 1e-2]}}
+    config = game_config(
+        env={"opponent": "pool", "num_opponents": 2},
+        arch={"num_updates": 4, "num_evaluation": 2},
+        population=population,
+    )
+    run(config, tmp_path)
+    ((before, after, running),) = seen
+    np.testing.assert_array_equal(after[:2], before[:2])
+    own = np.repeat(after[2:], 4, axis=1)  # the slot of each of the 8 games of a member
+    assert (running[2:] != own).all()
+
+
 @pytest.mark.long
 def test_a_policy_of_another_run_is_an_opponent(tmp_path: Path) -> None:
     other, against = tmp_path / "other", tmp_path / "against"
     other.mkdir()
     against.mkdir()
-    run(game_config(env={"opponent": "self"}, checkpoint=EACH_TIME), other)
-    config = game_config(env={"opponent": str(other), "evaluation_opponent": "random"})
+    judged = {"num_updates": 2, "num_evaluation": 2, "eval_metric": "win"}
+    run(game_config(env={"opponent": "self"}, arch=judged, checkpoint=EACH_TIME), other)
+    env = {"opponent": str(other), "evaluation_opponent": "random", "metrics": []}
+    config = game_config(env=env)
     trained = jaxppo.load(other, trust=["own_games"])
     config = dataclasses.replace(config, trust=["own_games"])
     _, policy = of_runs.read(str(other), config, build_alone_with_shapes)
@@ -234,7 +299,9 @@ def test_a_policy_of_another_run_is_an_opponent(tmp_path: Path) -> None:
     built = build_alone(config)
     both: Any = built.env, built.evaluation_env
     assert [each._choose is None for each in both] == [False, True]
-    run(config, against)
+    run(dataclasses.replace(config, trust=["own_games", "evil"]), against)
+    # What a stored run trusts does not count, also for the run that it plays against
+    assert jaxppo.load(against, "latest", trust=["own_games"]).config.trust == ["own_games"]
     with pytest.raises(ConfigError, match=r"^env\.opponent=.*: its policy is not one of this game"):
         build_alone(
             dataclasses.replace(
@@ -271,6 +338,30 @@ def test_what_games_do_not_have_is_refused_in_one_line(changes: Any, line: str) 
         build_alone(game_config(**changes))
 
 
+@pytest.mark.parametrize("steps", ["", "@128"])
+def test_the_directory_of_an_opponent_is_taken_as_it_is_typed(tmp_path: Path, steps: str) -> None:
+    folder = tmp_path / "system.gamma=0.9,arch.seed=1"
+    folder.mkdir()
+    typed = [f"{key}={folder}{steps}" for key in ("env.opponent", "env.evaluation_opponent")]
+    found = compose("ff_ppo", typed).env
+    assert found.opponent == found.evaluation_opponent == f"{folder}{steps}"
+
+
+@pytest.mark.parametrize("changed", [{"extras": ["step"]}, {"frame_stack": 2}])
+def test_what_a_learner_sees_may_change_if_opponents_are_random(changed: dict[str, Any]) -> None:
+    build_alone(game_config(env={"evaluation_opponent": "random", **changed}))
+
+
+def test_a_games_class_is_checked_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_games.Nim, "time_limit", 3, raising=False)
+    with pytest.raises(ConfigError, match=r"own_games\.Nim: time_limit=3: games end"):
+        make("Nim")
+    monkeypatch.undo()
+    monkeypatch.setattr(own_games.Nim, "action_space", spaces.Discrete(2))
+    with pytest.raises(ConfigError, match=r"own_games\.Nim: action_space is .*of jaxppo\.types"):
+        make("Nim")
+
+
 def test_algorithms_without_signs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from jaxppo.algorithms.ppo import PPO
 
@@ -286,7 +377,8 @@ def test_the_interval_of_a_share_is_wilsons(wins: int, num: int) -> None:
     # The p from which the share is as far as 1.96 of its standard deviations sqrt(p (1 - p) / n)
     square, share = 1.959964**2 / num, wins / num
     expected = np.roots([1 + square, -(2 * share + square), share**2])
-    np.testing.assert_allclose(interval(values), np.sort(expected), atol=1e-6)
+    np.testing.assert_allclose(share_interval(values), np.sort(expected), atol=1e-6)
+    assert np.isnan(share_interval([0.0, 5.0])).all()  # not a share
 
 
 LEARNS = {
@@ -327,23 +419,30 @@ def test_in_tic_tac_toe_it_never_loses_against_a_perfect_player(tmp_path: Path) 
     config = game_config(env=env, arch=arch, system=system, network=network, checkpoint=EACH_TIME)
     run(config, tmp_path)
     policy = jaxppo.load(tmp_path, "latest", trust=["own_games"])
-    boards = own_games.boards()  # in the eyes of the player to move
+    boards = games.boards()  # in the eyes of the player to move
     array = np.asarray(boards)
     stones = np.concatenate([array == 1, array == -1], axis=1).astype(np.float32)
     actions = np.asarray(policy.act({"stones": stones, "action_mask": array == 0})[0])
     chosen = dict(zip(boards, actions.tolist(), strict=True))
-
-    def results(board: tuple[int, ...], own: bool, opening: bool) -> set[int]:
-        """What the policy may get, 1, 0 or -1."""
-        value, best = own_games.best_moves(board)
-        if not best:
-            return {value if own else -value}
-        moves = (chosen[board],) if own else best
-        if opening:
-            moves = tuple(range(9))
-        after = [own_games.other(board, move) for move in moves]
-        return set().union(*(results(each, not own, False) for each in after))
-
     for own in (True, False):
-        assert results((0,) * 9, own, opening=False) <= {0, 1}
-        assert results((0,) * 9, own, opening=not own) <= {0, 1}
+        assert set(games.outcomes(chosen, own, perfect=True)) <= {0, 1}
+
+
+def test_a_perfect_player_of_tic_tac_toe_only_draws_with_itself() -> None:
+    """And with a worse move somewhere it loses to one."""
+    boards = games.boards()
+    assert len(boards) == 4520
+    best = {
+        board: max((i for i in range(9) if not board[i]), key=lambda i, b=board: worth(b, i))
+        for board in boards
+    }
+    for own in (True, False):
+        assert set(games.outcomes(best, own, perfect=True)) == {0}
+        assert -1 not in set(games.outcomes(best, own))
+    first = {board: board.index(0) for board in boards}
+    assert -1 in set(games.outcomes(first, False, perfect=True))
+
+
+def worth(board: games.Board, move: int) -> int:
+    """What is left of every reply, to the player who moves."""
+    return -games.value(games.after(board, move))

@@ -18,7 +18,7 @@ from runs import QUIET, VARIANTS, assert_equal, coin, logged
 from jaxppo.analysis import runs
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import plan
-from jaxppo.config.schema import Config
+from jaxppo.config.schema import OF_GAMES, Config
 from jaxppo.config.stored import plain
 from jaxppo.runtime.hosts.signals import Interrupted, Signals
 from jaxppo.runtime.programs import compile, population
@@ -279,6 +279,11 @@ def test_how_simulators_are_run_is_no_other_environment() -> None:
     for changes, other in (({"processes": 8, "on_error": "restart"}, False), ({"mask": [1]}, True)):
         changed = dataclasses.replace(config, env=dataclasses.replace(config.env, **changes))
         assert resuming.has_other_env(stored, changed) == other
+    for name in OF_GAMES:  # which an older version did not store
+        del stored["env"][name]
+    assert not resuming.has_other_env(stored, config)
+    changed = dataclasses.replace(config, env=dataclasses.replace(config.env, opponent="self"))
+    assert resuming.has_other_env(stored, changed)
 
 
 @pytest.mark.long

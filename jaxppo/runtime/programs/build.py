@@ -20,9 +20,8 @@ from jaxppo.config.parse import algorithm_class
 from jaxppo.config.plan import Plan, memories
 from jaxppo.config.plan import plan as make_plan
 from jaxppo.config.schedules import find_schedules, schedule_numbers
-from jaxppo.config.schema import Config, LoggerConfig
+from jaxppo.config.schema import BOTH_SEATS, Config, LoggerConfig
 from jaxppo.envs import actor_settings, varying
-from jaxppo.envs.ranges import evaluation_config
 from jaxppo.ops.collectives import BATCH_AXIS
 from jaxppo.ops.statistics import normalized_entries
 from jaxppo.runtime.hosts import devices
@@ -36,7 +35,7 @@ EnvValues = dict[str, Any]  # parameters of environments by name, arrays `[P]`, 
 def build(config: Config, plan: Plan) -> System:
     """Make the static part of a run; `ConfigError` if environment and network do not fit."""
     config = dataclasses.replace(config, env=actor_settings.env_config(config))
-    env = opponents.seated(config.env.opponent, config, envs.make(config.env), _alone)
+    env = envs.make(config.env)
     actor_settings.check(config, env, plan.num_envs, plan.num_devices)
     _check_entries(config, env)
     team = {TEAM_RETURN: "last"} if env.num_agents > 1 else {}
@@ -49,9 +48,7 @@ def build(config: Config, plan: Plan) -> System:
     )
     axes = {BATCH_AXIS: plan.update_batch_size, devices.AXIS: plan.devices_per_member}
     evaluation_env = envs.make_for_evaluation(config.env, env)
-    if evaluation_env is not env:
-        opponent = evaluation_config(config.env).opponent
-        evaluation_env = opponents.seated(opponent, config, evaluation_env, _alone)
+    env, evaluation_env = opponents.seated(config, env, evaluation_env, _alone)
     is_pool = config.env.opponent == "pool"
     built = System(
         env=env,
@@ -121,7 +118,7 @@ def _misfits(
             f"{env.name} may end before their world; take ppo, or in a world of JAX let all agents "
             "end together (flags of shape ())"
         )
-    if config.env.opponent != "random" or config.env.evaluation_opponent is not None:
+    if config.env.opponent in BOTH_SEATS:
         yield from _misfits_of_games(config, env, algorithm, plan)
     if env.pads and config.logger.details:
         yield (
@@ -135,13 +132,13 @@ def _misfits_of_games(
 ) -> Iterator[str]:
     """Yield a line for each setting that does not fit games with one policy on both seats."""
     opponent, settings = f"env.opponent={config.env.opponent}", config.system
-    if games.signs and not algorithm.signs:
+    if not algorithm.signs:
         yield (
-            f"system.algorithm={settings.algorithm}: with {opponent} values change their sign "
-            "between the players, which its targets do not know; take ppo (or pqn with a scalar "
+            f"system.algorithm={settings.algorithm}: with {opponent} values must change their sign "
+            "between the players, which its targets do not support; take ppo (or pqn with a scalar "
             "head, without munchausen), or env.opponent=random"
         )
-    if games.signs and (found := memories(config.network)):
+    if found := memories(config.network):
         yield (
             f"network.{found[0]}: with {opponent} one memory would see the observations of both "
             "players; take a network without memory, or env.opponent=random"
@@ -150,8 +147,8 @@ def _misfits_of_games(
         least = math.ceil(config.env.num_opponents / config.env.opponent_share)
         yield (
             f"env.num_opponents={config.env.num_opponents}: a share of {config.env.opponent_share} "
-            f"of {plan.num_envs} games on each device and update batch is not a game for each; "
-            f"take at least {least} games (arch.total_num_envs), or fewer opponents"
+            f"of {plan.num_envs} games on each device and update batch is less than a game for "
+            f"each; take at least {least} games (arch.total_num_envs), or fewer opponents"
         )
 
 
@@ -180,9 +177,14 @@ def _check_entries(config: Config, env: Environment) -> None:
 def _alone(config: Config) -> tuple[System, Policy]:
     """Return what `build_alone` does, and the shapes of the agent's policy."""
     system = build_alone(config)
+    return system, policy_shapes(config, system)
+
+
+def policy_shapes(config: Config, system: System) -> Policy:
+    """Return the shapes of an agent's policy."""
     hp = hyperparameters(config, make_plan(config, 1, 1))
     shapes: Policy = jax.eval_shape(partial(init_agent, system), hp, jax.random.key(0)).policy
-    return system, shapes
+    return shapes
 
 
 def build_alone(config: Config) -> System:

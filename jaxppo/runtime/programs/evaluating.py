@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxppo.algorithms.evaluation import Episodes, episode_keys, evaluation_streams
 from jaxppo.config.schema import key_of
+from jaxppo.ops.aggregates import share_interval
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import build, compile
 from jaxppo.runtime.programs.placement import Layout
@@ -95,7 +96,9 @@ def score(
             f"{key_of(name)}_{end}": bound
             for name, kind in (kinds or {}).items()
             if kind == "share"
-            for end, bound in zip(("low", "high"), interval(episodes.metrics[name]), strict=True)
+            for end, bound in zip(
+                ("low", "high"), share_interval(episodes.metrics[name]), strict=True
+            )
         },
         **({} if eval_metric is None else {"eval_metric": eval_metric}),
     }
@@ -106,19 +109,3 @@ def mean_told(values: Any) -> float:
     found = np.asarray(values, np.float64)
     found = found[~np.isnan(found)]
     return float(found.mean()) if found.size else math.nan
-
-
-def interval(values: Any) -> tuple[float, float]:
-    """Return the 95% interval of a share, from 0s and 1s `[N]`; NaN counts as no episode.
-
-    Wilson 1927 (Probable inference, the law of succession, and statistical inference), which keeps
-    its level near 0 and 1. NaN if there is no episode.
-    """
-    found = np.asarray(values, np.float64)
-    found = found[~np.isnan(found)]
-    if not found.size:
-        return math.nan, math.nan
-    z, num, share = 1.959964, found.size, found.mean()
-    middle = (share + z**2 / (2 * num)) / (1 + z**2 / num)
-    width = z / (1 + z**2 / num) * math.sqrt(share * (1 - share) / num + (z / (2 * num)) ** 2)
-    return max(middle - width, 0.0), min(middle + width, 1.0)

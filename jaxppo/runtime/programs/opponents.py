@@ -7,14 +7,15 @@ from typing import Any
 
 import jax
 
-from jaxppo.algorithms import opponents
+from jaxppo.algorithms.acting import sample_actions
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.messages import brief
 from jaxppo.config.parse import parse
 from jaxppo.config.plan import memories
-from jaxppo.config.schema import OPPONENTS, Config, EnvConfig
+from jaxppo.config.schema import OPPONENTS, Config
 from jaxppo.config.trust import check_trust
 from jaxppo.envs.games import policy_of
+from jaxppo.envs.ranges import evaluation_config
 from jaxppo.runtime.programs.population import members
 from jaxppo.runtime.store import policies
 from jaxppo.runtime.store.checkpoint import CheckpointError
@@ -25,17 +26,24 @@ from jaxppo.types import Environment, Policy, System
 Build = Callable[[Config], tuple[System, Policy]]  # of one agent; the second are shapes
 
 
-def seated(opponent: str, config: Config, env: Environment, alone: Build) -> Environment:
-    """Return games against a policy of the run that `opponent` names, if it names one.
+def seated(
+    config: Config, env: Environment, evaluation_env: Environment, alone: Build
+) -> tuple[Environment, Environment]:
+    """Return the games of training and evaluation, against policies of the runs that they name.
 
     `ConfigError` if there is no such policy, or it does not fit.
     """
-    if opponent in OPPONENTS:
-        return env
-    system, policy = read(opponent, config, alone)
-    games: Any = env
-    found: Environment = games.seated(partial(opponents.answer, system, policy))
-    return found
+    names = config.env.opponent, evaluation_config(config.env).opponent
+    runs = {name: read(name, config, alone) for name in {*names} - {*OPPONENTS}}
+
+    def one(games: Any, name: str) -> Environment:
+        seated: Environment = games
+        if name in runs:
+            seated = games.seated(partial(sample_actions, *runs[name]))
+        return seated
+
+    of_training = one(env, names[0])
+    return of_training, of_training if evaluation_env is env else one(evaluation_env, names[1])
 
 
 def read(opponent: str, config: Config, alone: Build) -> tuple[System, Policy]:
@@ -50,9 +58,20 @@ def read(opponent: str, config: Config, alone: Build) -> tuple[System, Policy]:
     every, row = members(parse(settings)), policies.row_of(facts)
     own = every[facts.slots[row]]
     if memories(own.network):
-        raise ConfigError(f"{key}={folder}: its network has a memory, and an opponent has none")
-    env = EnvConfig(**{**vars(config.env), "opponent": "random", "evaluation_opponent": None})
-    system, shapes = alone(dataclasses.replace(own, env=env))
+        raise ConfigError(
+            f"{key}={folder}: its network has a memory, which an opponent cannot have; give "
+            "another run"
+        )
+    if policies.steps_of(found, facts, row, which) is None:
+        raise ConfigError(
+            f"{key}={folder}: no evaluation up to step {found.steps:,} was finite, so no policy is "
+            f"the best; {key}={folder}@{found.steps} takes that of the last step"
+        )
+    env = dataclasses.replace(
+        config.env, opponent="random", evaluation_opponent=None, random_moves=0
+    )
+    arch = dataclasses.replace(own.arch, eval_metric=None)  # of its own env.metrics
+    system, shapes = alone(dataclasses.replace(own, env=env, arch=arch))
     try:
         several = policies.read(found, shapes, len(facts.slots), which)
     except CheckpointError as error:

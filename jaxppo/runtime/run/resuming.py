@@ -15,7 +15,7 @@ from jaxppo.algorithms.report import Metrics, zero_metrics
 from jaxppo.config.fields import ConfigError, as_override
 from jaxppo.config.given import is_given
 from jaxppo.config.plan import num_members
-from jaxppo.config.schema import HOW_RUN, Config
+from jaxppo.config.schema import HOW_RUN, OF_GAMES, Config, EnvConfig
 from jaxppo.config.stored import SUMMARY, plain
 from jaxppo.envs import is_simulated
 from jaxppo.envs.episodes import begun_at
@@ -208,7 +208,8 @@ def load_members(resumed: Resumed, members: Members, selection: Selection) -> No
 def has_other_env(stored: Mapping[str, Any], config: Config) -> bool:
     """Return whether a setting of `env` differs from the `stored` settings of a checkpoint."""
     # An older version may have had other settings
-    before = {"metrics": [], **stored.get("env", {})}
+    defaults = {name: getattr(EnvConfig(), name) for name in ("metrics", *OF_GAMES)}
+    before = defaults | stored.get("env", {})
     env = {name: x for name, x in plain(config)["env"].items() if name not in HOW_RUN}
     return any(not _is_same(env[name], before[name]) for name in before if name in env)
 

@@ -5,6 +5,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.config.schema import Config
@@ -75,6 +76,12 @@ class Selection:
             hyperparameters=agent.hyperparameters.replace(**placed),
             policy=dataclasses.replace(agent.policy, noise_key=old.policy.noise_key),
         )
+        if layout.system.num_opponents:
+            # A running game of a copied member ends, since its opponent is another policy now
+            is_copied = layout.place_agents(np.asarray([c != s for s, c in enumerate(chosen)]))
+            pool = agent.opponents
+            since = jnp.where(is_copied[..., None], agent.update[..., None], pool.since)
+            agent = dataclasses.replace(agent, opponents=dataclasses.replace(pool, since=since))
         acting, scored = state.acting, np.isfinite(found)
         if any(not scored[slot] for slot in copied) and not is_simulated(layout.system.env):
             rows = [slot if scored[slot] else source for slot, source in enumerate(chosen)]

@@ -81,6 +81,14 @@ def row_of(facts: RunFacts, seeds_of_all: Sequence[int] = (), seed: int | None =
     return max(range(len(slots)), key=score)
 
 
+def steps_of(found: Checkpoint, facts: RunFacts, row: int, which: str | int) -> int | None:
+    """Return the steps of the policy in a row; None if none is best, as no score was finite."""
+    if which != "best":
+        return found.steps
+    steps: int | None = facts.members[facts.slots[row]]["best"].get("steps")
+    return steps
+
+
 def read(found: Checkpoint, shapes: Any, num: int, which: str | int, where: str = "") -> Any:
     """Return the policies of `num` members, `[num, ...]`; `shapes` are those of one.
 
