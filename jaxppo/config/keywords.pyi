@@ -277,7 +277,7 @@ class Keywords(TypedDict, total=False):
     """gymnasium: if an environment fails, stop (with a checkpoint) or restart (make it anew, and count it)"""
     env_step_timeout: float | None
     """gymnasium: seconds after which the step of a process has failed, with env.processes"""
-    network: Literal["cnn", "gru", "gru_shared", "gtrxl", "gtrxl_shared", "impala", "lru", "lru_shared", "lstm", "lstm_shared", "mlp", "mlp_shared"] | str
+    network: Literal["board", "cnn", "gru", "gru_shared", "gtrxl", "gtrxl_shared", "impala", "lru", "lru_shared", "lstm", "lstm_shared", "mlp", "mlp_shared"] | str
     """network=NAME"""
     network_input_layer: dict[str, Any] | None
     """maps an observation to features"""
