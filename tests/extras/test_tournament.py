@@ -77,8 +77,8 @@ def test_policies_of_a_pool_and_of_another_run_are_rated(
 
 
 def test_each_start_is_played_from_both_seats(tmp_path: Path) -> None:
-    """Who moves first takes the only stone."""
-    env = {"kwargs": {"heap": 1}}
+    """Of a game that who moves first wins."""
+    env = {"target": "own_games.Forced"}
     arch = {"num_updates": 2, "num_evaluation": 2}
     found = play(train(tmp_path / "run", env=env, arch=arch), games=14)
     np.testing.assert_array_equal(found["results"], 7 * (1 - np.eye(3)))
