@@ -23,6 +23,7 @@ from jaxppo.extras.chips.plan import Planning
 from jaxppo.extras.films import Rendering
 from jaxppo.extras.hub import Pull, Push
 from jaxppo.extras.report import Reporting
+from jaxppo.extras.tournament import Tournament
 from jaxppo.extras.tuning import Tuning
 from jaxppo.launch.door import choices as names_of
 from jaxppo.launch.door import config_dir
@@ -34,6 +35,7 @@ COMMANDS = {
     "jaxppo.render": Rendering,
     "jaxppo.export": Export,
     "jaxppo.report": Reporting,
+    "jaxppo.tournament": Tournament,
     "jaxppo.plan": Planning,
     "jaxppo.tune": Tuning,
     "jaxppo.hub push": Push,

@@ -21,6 +21,7 @@ COMMANDS = """python -m jaxppo.COMMAND, or jaxppo COMMAND, each with --help and 
   plan         print what a run would need: python -m jaxppo.plan env=cartpole target=h200
   tune         search hyperparameters: python -m jaxppo.tune env=cartpole budget=5e7
   report       compare runs on a page
+  tournament   rate policies of a game: python -m jaxppo.tournament RUN...
   hub          push a run to the Hugging Face hub, or pull one
   envs         list environments: python -m jaxppo.envs cart
   check_env    check an environment of your own

@@ -43,6 +43,10 @@ def objective(agent: Any, steps: Any, distribution: Any, log_prob: jax.Array) ->
     return log_prob[log_prob > 0]  # objective
 
 
+def player(observation: Any, key: jax.Array) -> Any:
+    return jnp.int32(0) if observation["heap"][0] else jnp.int32(1)  # player
+
+
 def optimizer(learning_rate: Any) -> Any:
     return optax.adam(float(learning_rate))  # optimizer
 

@@ -92,3 +92,23 @@ class Nim:
         stones, _ = state
         heap = jax.nn.one_hot(stones, self.heap + 1)
         return {"heap": heap, "action_mask": stones >= jnp.array([1, 2])}
+
+
+class Forced(Nim):
+    """Three stones, and each takes one: player 0 wins."""
+
+    def __init__(self) -> None:
+        super().__init__(heap=3)
+
+    def _observe(self, state: Any) -> Any:
+        return super()._observe(state) | {"action_mask": jnp.array([True, False])}
+
+
+def perfect(observation: Any, key: jax.Array) -> jax.Array:
+    """Play Nim: leave what 3 divides, from where that can be."""
+    del key
+    return (jnp.argmax(observation["heap"]) % 3 == 2).astype(jnp.int32)
+
+
+def of_board(observation: Any, key: jax.Array) -> jax.Array:
+    return jax.random.uniform(key, (9,))

@@ -134,13 +134,15 @@ def _styled(lines: Sequence[Line]) -> list[Line]:
 def draw_lines(
     paths: Sequence[Path], lines: Sequence[Line], *, dots: bool = False, **labels: Any
 ) -> None:
-    """Draw lines that are not over steps; `labels` are the title and those of `Axes.set`."""
+    """Draw lines; `labels` are the title and those of `Axes.set`; without an xlabel, over steps."""
     figure, axes = _figure(labels.pop("title"), legend=[line.label for line in lines])
     for line in lines:
         color, dashes, marker = STYLES[line.style]
         _band(axes, line)
         look = dict(linestyle=dashes, linewidth=1.6, marker=marker if dots else "", markersize=4)
         axes.plot(line.x, line.y, color=color, label=line.label, **look)
+    if "xlabel" not in labels:
+        steps_axis(axes)
     axes.set(**labels)
     _finish(figure, axes, paths)
 

@@ -256,13 +256,13 @@ class Keywords(TypedDict, total=False):
     env_action_mask: str | None
     """key of a dict observation that holds the mask of legal actions; null: none"""
     env_opponent: str
-    """games of two players: who has the other seat: random (uniform legal moves), self (the policy that learns has both seats), pool (self, and in opponent_share of the games an older policy of the run), or the directory of another run (its best policy; DIR@STEPS: that of a checkpoint)"""
+    """games of two players: who has the other seat: random (uniform legal moves), self (the policy that learns has both seats), pool (self, and in opponent_share of the games an older policy of the run), baseline (Pgx's network for the game), the directory of another run (its best policy; DIR@STEPS: that of a checkpoint), or the import path of a function (observation, key) -> action"""
     env_num_opponents: int
     """opponent=pool: how many older policies; all are the untrained one at first, and after every num_updates // num_evaluation updates the current policy replaces the oldest"""
     env_opponent_share: float
     """opponent=pool: share of the games against an older policy"""
     env_evaluation_opponent: str | None
-    """games: the opponent of evaluations: random, or the directory of another run; null: that of training, and random for self and pool"""
+    """games: the opponent of evaluations: random, baseline, a run or a function; null: that of training, and random for self and pool"""
     env_random_moves: int
     """games: training games start after 0 to this many random legal moves, drawn for each game"""
     env_batch: bool

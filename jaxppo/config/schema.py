@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any
 
 from jaxppo.config.fields import ConfigError, check_needs, setting, traced
@@ -368,11 +369,19 @@ def key_of(name: str) -> str:
 
 # Settings of `env` that change how simulators are run, and no result
 HOW_RUN = ("processes", "isolated", "on_error", "step_timeout")
-# The names of `env.opponent`; other values are directories of runs
-OPPONENTS = ("random", "self", "pool")
+# The names of `env.opponent`; other values are import paths of players and directories of runs
+OPPONENTS = ("random", "self", "pool", "baseline")
 BOTH_SEATS = ("self", "pool")  # with which the policy that learns plays both in some games
 # Settings of `env` for games of two players
 OF_GAMES = ("opponent", "evaluation_opponent", "num_opponents", "opponent_share", "random_moves")
+
+
+def is_player(opponent: str) -> bool:
+    """Return whether an opponent is the import path of a function, and not a run's directory."""
+    names = opponent.split(".")
+    return len(names) > 1 and all(map(str.isidentifier, names)) and not Path(opponent).is_dir()
+
+
 LIBRARIES = (  # the choices of env.library
     *("gymnax", "brax", "craftax", "jumanji", "navix", "pgx", "playground", "xminigrid"),
     *("gymnasium", "envpool"),
@@ -458,8 +467,9 @@ class EnvConfig:
         "random",
         "games of two players: who has the other seat: random (uniform legal moves), self (the "
         "policy that learns has both seats), pool (self, and in opponent_share of the games an "
-        "older policy of the run), or the directory of another run (its best policy; DIR@STEPS: "
-        "that of a checkpoint)",
+        "older policy of the run), baseline (Pgx's network for the game), the directory of another "
+        "run (its best policy; DIR@STEPS: that of a checkpoint), or the import path of a function "
+        "(observation, key) -> action",
     )
     num_opponents: int = setting(
         8,
@@ -473,8 +483,8 @@ class EnvConfig:
     )
     evaluation_opponent: str | None = setting(
         None,
-        "games: the opponent of evaluations: random, or the directory of another run; null: that "
-        "of training, and random for self and pool",
+        "games: the opponent of evaluations: random, baseline, a run or a function; null: that of "
+        "training, and random for self and pool",
     )
     random_moves: int = setting(
         0,

@@ -14,6 +14,7 @@ from jaxppo.config.messages import brief
 from jaxppo.config.schema import Config, LoggerConfig
 
 CONFIG, METRICS, SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"
+TOURNAMENT = "tournament.json"  # of `jaxppo.tournament`
 OVERRIDES = ".hydra/overrides.yaml"
 
 

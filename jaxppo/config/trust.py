@@ -11,6 +11,7 @@ from typing import Any
 
 from jaxppo.config.fields import ConfigError, is_import_path
 from jaxppo.config.given import is_given
+from jaxppo.config.schema import is_player
 
 TRUSTED = (
     *("jaxppo.algorithms", "jaxppo.envs", "jaxppo.networks"),
@@ -106,6 +107,8 @@ def _is_defined_there(path: str, trust: Sequence[str]) -> bool:
 # These may also hold names of our own
 _NAMES = ("system.algorithm", "system.objective", "system.optimizer")
 _PATHS = ("env.target", "env.module", *_NAMES)
+_PLAYERS = {"env.opponent", "env.evaluation_opponent"}
+_BASELINE = "pgx.make_baseline_model"  # which unpickles a file
 _FUNCTIONS = ("jaxppo.networks.heads.follow",)  # functions that make a layer
 
 
@@ -114,7 +117,10 @@ def _named(settings: Any, key: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(settings, dict):
         for name, value in settings.items():
             inner = f"{key}.{name}".lstrip(".")
-            if name == "_target_" or inner in _PATHS:
+            if inner in _PLAYERS:
+                if value == "baseline" or is_player(str(value)):
+                    yield inner, _BASELINE if value == "baseline" else value
+            elif name == "_target_" or inner in _PATHS:
                 if value is not None and (inner not in _NAMES or is_import_path(str(value))):
                     yield inner, str(value)
             else:

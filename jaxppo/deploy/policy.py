@@ -6,6 +6,7 @@ import functools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.given import with_given
 from jaxppo.config.messages import BoundsWarning, brief, count
 from jaxppo.config.parse import parse
+from jaxppo.config.plan import plan as make_plan
 from jaxppo.config.schema import Config
 from jaxppo.config.stored import plain
 from jaxppo.config.trust import check_trust
@@ -31,7 +33,7 @@ from jaxppo.runtime.programs import build
 from jaxppo.runtime.programs.population import members
 from jaxppo.runtime.run.compiling import compile_evaluation
 from jaxppo.runtime.store import checkpoint, policies
-from jaxppo.runtime.store.checkpoint import CheckpointError
+from jaxppo.runtime.store.checkpoint import Checkpoint, CheckpointError
 from jaxppo.runtime.store.directories import check_tree, seed_of
 from jaxppo.runtime.store.facts import RunFacts
 from jaxppo.types import (
@@ -439,6 +441,40 @@ def load(
     exist. Warns about newer checkpoints that are damaged or from after the run failed, and about
     other bounds of actions, to which actions are stretched.
     """
+    return _load(run_dir, which, seed, env, network, trust)[0]
+
+
+def load_pool(
+    run_dir: str | Path, *, env: Any = None, trust: Sequence[str] = ()
+) -> list[TrainedPolicy]:
+    """Return the policies in the pool of the last checkpoint, oldest first, and the latest policy.
+
+    Each is there once. A run without `env.opponent=pool` has the latest policy only. Arguments and
+    errors are those of `load`.
+    """
+    latest, found, row = _load(run_dir, "latest", None, env, None, trust)
+    policy = dataclasses.replace(latest.policy, noise_key=None)
+    pool = policies.read_pool(found, policy, row)
+    if pool is None:
+        return [latest]
+    per_update = make_plan(latest.config, 1, 1).steps_per_update
+    slots = {update * per_update: slot for slot, update in enumerate(pool.since.tolist())}
+    older = [(n, jax.tree.map(itemgetter(slots[n]), pool.policies)) for n in sorted(slots)]
+    return [
+        *(dataclasses.replace(latest, policy=x, steps=n) for n, x in older if n < latest.steps),
+        latest,
+    ]
+
+
+def _load(
+    run_dir: str | Path,
+    which: str | int,
+    seed: int | None,
+    env: Any,
+    network: Mapping[str, Any] | None,
+    trust: Sequence[str],
+) -> tuple[TrainedPolicy, Checkpoint, int]:
+    """Return a policy, the checkpoint that holds it, and the row of its agent there."""
     run_dir, seed = _run_of(Path(run_dir), seed)
     found = policies.find(run_dir, which)
     facts = RunFacts.of(found)
@@ -467,13 +503,14 @@ def load(
             f"which=best: no evaluation of {run_dir} up to step {found.steps:,} was finite, so "
             "no policy is the best; which=latest takes that of the last step"
         )
-    return TrainedPolicy(
+    trained_policy = TrainedPolicy(
         config=own,
         system=system,
         policy=jax.tree.map(lambda x: x[row], stored),
         steps=steps,
         num_devices=min(facts.shards[0], len(devices.available())),
     )
+    return trained_policy, found, row
 
 
 def _run_of(run_dir: Path, seed: int | None) -> tuple[Path, int | None]:

@@ -13,14 +13,16 @@ import jax
 import jax.numpy as jnp
 
 from jaxppo.config.fields import ConfigError
-from jaxppo.config.schema import BOTH_SEATS, OPPONENTS, EnvConfig
+from jaxppo.config.importing import imported
+from jaxppo.config.messages import explained
+from jaxppo.config.schema import BOTH_SEATS, OPPONENTS, EnvConfig, is_player
 from jaxppo.envs.episodes import ended, part, renew
-from jaxppo.envs.forms import check_spaces, entry_of, line, random_action, returned
+from jaxppo.envs.forms import check_spaces, differences, entry_of, line, random_action, returned
 from jaxppo.envs.told import chosen
 from jaxppo.kernels import random_bits
 from jaxppo.ops.collectives import any_over
 from jaxppo.ops.sequences import where
-from jaxppo.types import PyTree, TimeStep, pytree
+from jaxppo.types import PyTree, TimeStep, pytree, zeros
 
 BOTH = -1  # in the place of the learner's seat: it plays both
 # (observations [R, O...] of the players to move, keys [R]) -> their actions [R, A...]
@@ -294,8 +296,8 @@ def make(name: str, game: Game, config: EnvConfig) -> Games:
         raise ConfigError(
             f"{name}: time_limit={line(limit)}: games end by their rules; leave it out"
         )
-    for key in ("opponent", "evaluation_opponent"):
-        _check_opponent(key, getattr(config, key))
+    keys = ("evaluation_opponent", "opponent")
+    choose = [_chooser(f"env.{key}", getattr(config, key), name, game) for key in keys][-1]
     if config.resets != "each":
         raise ConfigError(f"env.resets={config.resets}: {name} is a game; set env.resets=each")
     changed = {"mask": config.mask, "extras": config.extras}
@@ -309,7 +311,8 @@ def make(name: str, game: Game, config: EnvConfig) -> Games:
                 "opponent sees; leave it out, or take random opponents only (env.opponent, "
                 "env.evaluation_opponent)"
             )
-    return Games(name, game, config)
+    games = Games(name, game, config)
+    return games if choose is None else games.seated(choose)
 
 
 def policy_of(opponent: str) -> tuple[Path, str]:
@@ -318,10 +321,35 @@ def policy_of(opponent: str) -> tuple[Path, str]:
     return (Path(folder), steps) if at and not Path(opponent).is_dir() else (Path(opponent), "best")
 
 
-def _check_opponent(key: str, value: str | None) -> None:
-    allowed = OPPONENTS if key == "opponent" else ("random",)
-    if value is None or value in allowed or policy_of(value)[0].is_dir():
-        return
-    raise ConfigError(
-        f"env.{key}={value}: must be one of {', '.join(allowed)}, or the directory of a run"
-    )
+def _chooser(key: str, value: str | None, name: str, game: Game) -> Choose | None:
+    """Return what chooses the moves of a function, or of Pgx's network; None for other opponents.
+
+    `ConfigError` if there is no such opponent, or what it returns is no action of the game.
+    """
+    allowed = OPPONENTS if key == "env.opponent" else ("random", "baseline")
+    choose: Choose
+    if value == "baseline":
+        if not hasattr(game, "baseline"):
+            raise ConfigError(f"{key}=baseline: is for games of Pgx; {name} is none; take another")
+        choose = game.baseline(key)
+    elif value is None or value in allowed or policy_of(value)[0].is_dir():
+        return None
+    elif is_player(value):
+        choose = jax.vmap(imported(key, value, "function", allowed))
+    else:
+        raise ConfigError(
+            f"{key}={value}: must be one of {', '.join(allowed)}, the directory of a run, or the "
+            "import path of a function (observation, key) -> action"
+        )
+    num = 3  # as in `forms.problems`
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), num))
+    obs, action = jax.eval_shape(lambda: zeros((game.observation_space, game.action_space), (num,)))
+    try:
+        found = jax.eval_shape(choose, obs, keys)
+    except Exception as error:  # a user's function may raise anything
+        raise ConfigError(
+            f"{key}={value}: fails: {explained(error)}; it is called with an observation and a key"
+        ) from error
+    if wrong := differences("its action", found, action):
+        raise ConfigError(f"{key}={value}: {wrong[0]}; return an action of one game")
+    return choose

@@ -1,15 +1,21 @@
 """Adapter of Pgx: environments for one player, and games of two players."""
 
+import contextlib
+import io
+import typing
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pgx
 
 from jaxppo.config.fields import ConfigError
+from jaxppo.config.messages import named
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import games
 from jaxppo.envs.episodes import Episodes
 from jaxppo.envs.forms import box_of
+from jaxppo.simulators.faults import ANY_ERROR
 from jaxppo.types import Discrete, Environment, PyTree
 
 # Games whose players move in turn
@@ -52,6 +58,30 @@ class Pgx:
         """Return the player who moves next."""
         player: jax.Array = state.current_player
         return player
+
+    def baseline(self, key: str) -> games.Choose:
+        """Return what chooses moves by Pgx's own network of this game, which samples legal ones.
+
+        `ConfigError`, with the setting `key`, if there is none, or it cannot be read.
+        """
+        model_id = f"{self._env.id}_v0"
+        if model_id not in typing.get_args(pgx.BaselineModelId):
+            raise ConfigError(f"{key}=baseline: Pgx has none for {self._env.id}; take another")
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):  # Pgx prints why, and exits
+                model = pgx.make_baseline_model(model_id)
+        except ANY_ERROR as error:
+            raise ConfigError(
+                f"{key}=baseline: cannot be read ({named(error)}); it needs dm-haiku, and "
+                f"baselines/{model_id}.ckpt, which Pgx downloads where there is a network"
+            ) from error
+
+        def choose(obs: PyTree, keys: jax.Array) -> PyTree:
+            logits = model(obs["observation"])[0]
+            legal = jnp.where(obs["action_mask"], logits, -jnp.inf)
+            return jax.vmap(jax.random.categorical)(keys, legal)
+
+        return choose
 
     def _observe(self, state: PyTree) -> dict[str, Any]:
         """Return the observation of the player who moves next."""

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import itertools
+import json
 import re
 import shlex
 from collections import Counter
@@ -41,7 +42,7 @@ from jaxppo.analysis.runs import UNFINISHED, Run
 from jaxppo.config.fields import ConfigError, setting
 from jaxppo.config.messages import count
 from jaxppo.config.schema import TOLD
-from jaxppo.config.stored import CONFIG, overrides
+from jaxppo.config.stored import CONFIG, TOURNAMENT, overrides
 from jaxppo.extras import page
 from jaxppo.ops.aggregates import NUM_RESAMPLES, profile, profile_interval, tolerance
 from jaxppo.runtime.sinks.console import print_lines
@@ -489,6 +490,49 @@ def settings(comparison: Comparison, out: Files) -> str:
     return page.section("Settings and runs", intro, *parts)
 
 
+def tournaments(comparison: Comparison, out: Files) -> str:
+    """Make a table and a picture of each tournament that `jaxppo.tournament` left in a run."""
+    folders = dict.fromkeys(x for run in _runs(comparison) for x in (run.home, run.folder))
+    files = [folder / TOURNAMENT for folder in folders if (folder / TOURNAMENT).is_file()]
+    parts = []
+    for number, file in enumerate(files):
+        try:
+            found = json.loads(file.read_bytes())
+            parts += _tournament(found, out.pictures(f"tournament_{number}"))
+        except (AttributeError, KeyError, TypeError, ValueError):
+            parts.append(page.paragraph(f"{file}: damaged; play the tournament again"))
+    if not parts:
+        return ""
+    return page.section(
+        "Tournaments",
+        "Elo ratings of policies that played against each other (jaxppo.tournament). The first one "
+        "has 0; 400 more mean ten times the odds of a win. Points are the share won of all games, "
+        "where a draw is half.",
+        *parts,
+    )
+
+
+def _tournament(found: dict[str, Any], paths: Sequence[Path]) -> list[str]:
+    """Return the table of a tournament, and a picture of the ratings over steps."""
+    every = found["policies"]
+    rows = []
+    for x in sorted(every, key=lambda x: -x["elo"]):
+        points = f"{x['points']:.3f} [{x['low']:.3f}, {x['high']:.3f}]"
+        rows.append([str(x["run"]), f"{x['steps']:,}", f"{x['elo']:.0f}", points])
+    title = f"{found['game']}, {found['games']:,} games of each pair"
+    names = ["policy of", "steps", "Elo", "points [95% interval]"]
+    parts = [page.heading(title), page.table(names, rows, {*names[1:]})]
+    lines = []
+    for style, run in enumerate([*dict.fromkeys(str(x["run"]) for x in every)][: len(STYLES)]):
+        own = sorted((x["steps"], x["elo"]) for x in every if str(x["run"]) == run)
+        steps, ratings = zip(*own, strict=True)
+        lines.append(Line(label=run, x=steps, y=ratings, style=style))
+    if any(len(line.x) > 1 for line in lines):
+        draw_lines(paths, lines, title=f"Elo, {found['game']}", ylabel="Elo", dots=True)
+        parts.append(page.figures([page.figure(paths[0], f"Elo over steps, {title}")]))
+    return parts
+
+
 def method(comparison: Comparison, out: Files) -> str:
     """Explain how the numbers are computed."""
     return page.section(
@@ -512,6 +556,7 @@ SECTIONS: tuple[Callable[[Comparison, Files], str], ...] = (
     parameters,
     hyperparameters,
     populations,
+    tournaments,
     settings,
     method,
 )

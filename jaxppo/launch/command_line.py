@@ -176,7 +176,8 @@ def _show_warning(usual: Callable[..., None], message: Any, category: Any, *rest
 
 
 def _is_path(argument: str) -> bool:
-    return "=" not in argument or Path(argument).exists()
+    of_steps = argument.rpartition("@")[0]  # DIR@STEPS
+    return "=" not in argument or any(x and Path(x).exists() for x in (argument, of_steps))
 
 
 def attempt(run: Callable[[list[str]], None], help: str, *, bare: bool = False) -> None:

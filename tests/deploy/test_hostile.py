@@ -314,6 +314,12 @@ def test_policies_of_a_stranger_import_nothing(run_dir: Path, cwd: Path) -> None
         change_manifest(run_dir, config=hostile)
         with pytest.raises(ConfigError, match=rf"system\.{key}=evil\.Class.*trust=\[evil\]"):
             jaxppo.load(run_dir)
+    for key in ("opponent", "evaluation_opponent"):
+        for value, home in (("evil.player", "evil"), ("baseline", "pgx")):
+            hostile = {**settings, "env": {**settings["env"], key: value}}
+            change_manifest(run_dir, config=hostile)
+            with pytest.raises(ConfigError, match=rf"env\.{key}=.*trust=\[{home}\]"):
+                jaxppo.load(run_dir)
     settings["env"] |= {"params": {"gravity": "${oc.env:HOME}"}}
     change_manifest(run_dir, config=settings)
     with pytest.raises(ConfigError, match="must not contain"):

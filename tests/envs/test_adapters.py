@@ -553,6 +553,36 @@ def test_one_answer_of_an_opponent_is_all_that_a_game_in_turn_needs(
     jax.tree.map(np.testing.assert_array_equal, (step, waits), play())
 
 
+@pytest.mark.filterwarnings("default")
+def test_pgxs_network_of_a_game_takes_legal_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    pgx: Any = pytest.importorskip("pgx", reason=installing("pgx"))
+
+    def network(model_id: str) -> Any:
+        """All but sure of the last move of its board."""
+        num = {"othello_v0": 65, "hex_v0": 12}[model_id]
+        return lambda obs: (jnp.broadcast_to(1e3 * jnp.arange(num), (len(obs), num)), None)
+
+    def make(name: str) -> Any:
+        return envs.make(EnvConfig(library="pgx", name=name, evaluation_opponent="baseline"))
+
+    monkeypatch.setattr(pgx, "make_baseline_model", network)
+    games = envs.make_for_evaluation(
+        EnvConfig(library="pgx", name="othello", evaluation_opponent="baseline"), make("othello")
+    )
+    keys = jax.random.split(jax.random.key(0), 8)
+    mask = np.asarray(jax.random.bernoulli(keys[0], 0.3, (8, 65)))
+    obs = {"observation": jnp.zeros((8, 8, 8, 2), bool), "action_mask": mask}
+    found = np.asarray(games._choose(obs, keys))  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(found, 64 - np.argmax(mask[:, ::-1], axis=1))
+    with pytest.raises(ConfigError, match=r"^env\.evaluation_opponent=baseline: fails"):
+        make("hex")
+    with pytest.raises(ConfigError, match=r"baseline: Pgx has none for tic_tac_toe"):
+        make("tic_tac_toe")
+    monkeypatch.setattr(pgx, "make_baseline_model", lambda model_id: sys.exit(1))
+    with pytest.raises(ConfigError, match=r"baseline: cannot be read .*baselines/othello_v0\.ckpt"):
+        make("othello")
+
+
 OWN_LOOPS = [
     "gymnax CartPole-v1 max_steps_in_episode=40",
     "brax fast episode_length=9 action_repeat=4",

@@ -202,6 +202,26 @@ def test_random_moves_start_games_and_never_end_them(opponent: str) -> None:
         np.testing.assert_array_equal(player, state.seat)
 
 
+def test_against_a_perfect_player_a_lost_position_stays_lost() -> None:
+    """Of Nim: where 3 divides what is left to the learner."""
+    games = make("Nim", opponent="own_games.perfect")
+    (states, _), _, steps = play(games, num=64, steps=40)
+    left, over = states.inner[0], steps.terminated
+    lost = left % 3 == 0
+    assert (steps.reward[lost & over] == -1).all()
+    assert lost[1:][(lost & ~over)[:-1]].all()
+    assert lost[left == 6].all()  # where the learner moves first
+    assert (steps.reward[~lost] == 1).any()
+
+
+def test_a_function_is_the_opponent_where_it_is_named() -> None:
+    built = build_alone(game_config(env={"evaluation_opponent": "own_games.perfect"}))
+    both: Any = built.env, built.evaluation_env
+    assert [each._choose is None for each in both] == [True, False]
+    built = build_alone(game_config(env={"opponent": "own_games.perfect"}))
+    assert built.evaluation_env is built.env
+
+
 def game_config(**changes: Any) -> Any:
     env = {"name": None, "target": "own_games.Nim", "metrics": TOLD, **changes.pop("env", {})}
     arch = {"total_num_envs": 16, "max_eval_steps": 20, "num_eval_episodes": 8}
@@ -325,6 +345,13 @@ def build_alone_with_shapes(config: Any) -> Any:
          r"^env\.random_moves=3: is for games"),
         ({"env": {"opponent": "nobody"}}, r"^env\.opponent=nobody: must be one of random, self"),
         ({"env": {"evaluation_opponent": "self"}}, r"^env\.evaluation_opponent=self: must be one"),
+        ({"env": {"opponent": "own_games.nobody"}},
+         r"^env\.opponent=own_games\.nobody: module own_games has no function nobody"),
+        ({"env": {"evaluation_opponent": "nowhere.player"}},
+         r"^env\.evaluation_opponent=nowhere\.player: nowhere cannot be imported"),
+        ({"env": {"evaluation_opponent": "own_games.of_board"}},
+         r"^env\.evaluation_opponent=own_games\.of_board: its action is float32\[9\], "),
+        ({"env": {"opponent": "baseline"}}, r"^env\.opponent=baseline: is for games of Pgx"),
         ({"env": {"opponent": "self", "extras": ["step"]}}, r"^env\.extras=\['step'\]: changes"),
         ({"env": {"opponent": "self", "resets": "cached"}}, r"^env\.resets=cached: "),
         ({"env": {"opponent": "self"}, "network": MEMORY, "system__sequence_length": 4},

@@ -538,3 +538,11 @@ def test_a_pipe_in_place_of_a_file_is_left_out(tmp_path: Path, name: str) -> Non
     assert len(found) in (1, 2)
     for each in found:
         runs.composed(each.home)
+
+
+def test_a_tournament_that_is_damaged_leaves_the_rest_of_a_report(tmp_path: Path) -> None:
+    folder = make(tmp_path / "run", [1.0])
+    for text in ("{", "[]", '{"game": "x", "games": 2, "policies": [{"run": "a"}]}'):
+        (folder / "tournament.json").write_text(text)
+        write_page(Reporting(runs=[str(folder)], out=str(tmp_path / "page")))
+        assert "tournament.json: damaged" in (tmp_path / "page" / "index.html").read_text()

@@ -39,6 +39,7 @@ from jaxppo.deploy.evaluation import Evaluation
 from jaxppo.deploy.export import Export
 from jaxppo.extras.films import Rendering
 from jaxppo.extras.report import Reporting
+from jaxppo.extras.tournament import Tournament
 from jaxppo.extras.tuning import split
 from jaxppo.launch import command_line, composing, sweeping
 from jaxppo.launch.composing import compose
@@ -680,7 +681,7 @@ def test_the_script_runs_the_command_that_comes_first(
     assert "did you mean report?" in capsys.readouterr().err
 
 
-def test_the_run_of_a_command_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_run_of_a_command_needs_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(sys, "argv", ["evaluate.py", "runs/first one", "episodes=5"])
     command_line.command(Evaluation, seen.append, places="run")
@@ -688,6 +689,11 @@ def test_the_run_of_a_command_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(sys, "argv", ["evaluate.py", "one", "two"])
     with pytest.raises(SystemExit):
         command_line.command(Evaluation, seen.append, places="run")
+    (tmp_path / "system.gamma=0.9").mkdir()
+    typed = [f"{tmp_path}/system.gamma=0.9@128", "one", "games=4"]
+    monkeypatch.setattr(sys, "argv", ["tournament.py", *typed])
+    command_line.command(Tournament, seen.append, places="runs")
+    assert (seen[1].runs, seen[1].games) == (typed[:2], 4)
 
 
 def test_a_run_that_fails_is_one_line(launch: Any) -> None:

@@ -19,6 +19,13 @@ CODE: dict[str, tuple[dict[str, Any], str]] = {  # whose code -> settings, and p
     "Layer": ({"network__actor_torso": LAYER}, "network.actor_torso"),
     "objective": ({"system__objective": "broken_code.objective"}, "jnp.where(mask"),
     "optimizer": ({"system__optimizer": "broken_code.optimizer"}, ".astype"),
+    "player": (
+        {
+            "env": {"target": "own_games.Nim", "evaluation_opponent": "broken_code.player"},
+            "arch__max_eval_steps": 9,
+        },
+        "jnp.where",
+    ),
     "Algorithm": ({"system__algorithm": "broken_code.Algorithm"}, "index arrays of jax.numpy"),
 }
 

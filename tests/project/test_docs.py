@@ -54,6 +54,7 @@ SMALLER = {  # commands that do not train -> what makes them small
     "render": ["episodes=3", "max_frames=4"],
     "report": [],
 }
+PLACES = {"report", "tournament"}  # commands that take directories without a key
 BUILT: set[str] = set()  # commands that train, by their settings
 GROUPS = "arch|system|env|network|population|checkpoint|logger"
 FILES = "py|md|yaml|png|svg|csv|json|jsonl"
@@ -231,7 +232,7 @@ def test_commands_are_taken(page: Path, made: Any) -> None:
             )
             config_of([*words[:2], settings.command, *typed])
         else:
-            named_keys = [word for word in words[3:] if "=" in word or module != "report"]
+            named_keys = [word for word in words[3:] if "=" in word or module not in PLACES]
             given = OmegaConf.to_container(OmegaConf.from_dotlist(named_keys))
             parse_as(others[words[2]], typing.cast(dict[str, Any], given))
 

@@ -43,7 +43,7 @@ ROOMS = {"runtime": ("hosts", "store", "programs", "sinks", "simulated", "run")}
 DOORS = {("deploy.result", "extras.films")}  # methods that say so: `result.film`
 TRAINING = {f"{kind}_{name}" for kind in ("ff", "rec") for name in ("ppo", "pqn", "reppo")}
 COMMANDS = {*TRAINING, "evaluate", "export", "render", "report", "check_env", "tune", "__main__"}
-COMMANDS |= {"clear_cache", "hub", "plan", "envs.__main__"}
+COMMANDS |= {"clear_cache", "hub", "plan", "tournament", "envs.__main__"}
 DOOR = "api"  # of Python, beside the commands
 # The spine, which serves every algorithm, and what is of one algorithm or of some.
 SPINE = {

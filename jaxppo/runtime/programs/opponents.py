@@ -12,7 +12,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.messages import brief
 from jaxppo.config.parse import parse
 from jaxppo.config.plan import memories
-from jaxppo.config.schema import OPPONENTS, Config
+from jaxppo.config.schema import OPPONENTS, Config, is_player
 from jaxppo.config.trust import check_trust
 from jaxppo.envs.games import policy_of
 from jaxppo.envs.ranges import evaluation_config
@@ -34,7 +34,8 @@ def seated(
     `ConfigError` if there is no such policy, or it does not fit.
     """
     names = config.env.opponent, evaluation_config(config.env).opponent
-    runs = {name: read(name, config, alone) for name in {*names} - {*OPPONENTS}}
+    folders = [name for name in {*names} - {*OPPONENTS} if not is_player(name)]
+    runs = {name: read(name, config, alone) for name in folders}
 
     def one(games: Any, name: str) -> Environment:
         seated: Environment = games

@@ -15,6 +15,7 @@ from jaxppo.config.stored import CONFIG
 from jaxppo.runtime.store import checkpoint
 from jaxppo.runtime.store.checkpoint import Checkpoint, CheckpointWarning
 from jaxppo.runtime.store.facts import RunFacts, judged_by
+from jaxppo.types import Opponents, Policy
 
 
 def find(run_dir: Path, which: str | int, key: str = "run", key_which: str = "which") -> Checkpoint:
@@ -99,3 +100,16 @@ def read(found: Checkpoint, shapes: Any, num: int, which: str | int, where: str 
     # Paths in what `saving.Saver` stores: (learner, best, total, earlier)
     prefix = "[1]" if which == "best" else "[0].agent.policy"
     return checkpoint.unflatten(several, found.arrays, prefix + where)
+
+
+def read_pool(found: Checkpoint, policy: Policy, row: int) -> Opponents | None:
+    """Return a member's pool, whose policies are like `policy`; None if the run has none."""
+    where = "[0].agent.opponents"
+    since = found.arrays.get(f"{where}.since")
+    if since is None:
+        return None
+    like: Any = jax.ShapeDtypeStruct((), since.dtype)
+    one = Opponents(policies=policy, since=like)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*since.shape, *x.shape), x.dtype), one)
+    pools: Opponents = checkpoint.unflatten(shapes, found.arrays, where)
+    return jax.tree.map(lambda x: x[row], pools)
