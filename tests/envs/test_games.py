@@ -13,7 +13,7 @@ import own_games
 import pytest
 from conftest import LAYERS, NETWORK, alone, build, small_config
 from gymnax.environments import spaces
-from runs import EACH_TIME, MEMORY, QUIET
+from runs import EACH_TIME, MEMORY, QUIET, fresh
 
 import jaxppo
 from benchmarks import games
@@ -110,6 +110,59 @@ def test_against_an_opponent_the_learner_keeps_its_seat_and_its_result(
         board, after = states.inner[0][:-1], states.inner[0][1:]
         changed = (board != after).sum(-1)[kept]
         assert (changed == 2).all()
+
+
+@pytest.mark.parametrize("target, reward", [("TicTacToe", 0.0), ("Nim", -1.0)])
+def test_recorded_actions_played_again_lead_to_the_recorded_results(
+    target: str, reward: float
+) -> None:
+    """An answer is not recorded: it is the move that leads to the next observation."""
+    arch = {"max_eval_steps": 20, "num_eval_episodes": 16, "evaluation_greedy": False}
+    policy = fresh(game_config(env={"target": f"own_games.{target}"}, arch=arch))
+    game, none = getattr(own_games, target)(), jax.random.key(0)
+    reset, step = jax.jit(game.reset), jax.jit(game.step)
+    results, seats = [], []
+    for each in policy.play(episodes=32):
+        state, seen = reset(none)
+        if not alike(seen, row(each.observations, 0)):  # the opponent began
+            state, seen = answer(step, state, seen, row(each.observations, 0))[:2]
+        seats.append(int(state[1]))
+        for t in range(each.length):
+            assert alike(seen, row(each.observations, t))
+            assert seen["action_mask"][each.actions[t]]
+            assert int(state[1]) == seats[-1]
+            state, seen, rewards, over, _ = step(none, state, each.actions[t])
+            gained = rewards[seats[-1]]
+            if not over:
+                last = t == each.length - 1
+                after = each.final_observation if last else row(each.observations, t + 1)
+                state, seen, rewards, over = answer(step, state, seen, after)
+                gained += rewards[seats[-1]]
+            assert each.rewards[t] == gained
+            assert each.terminated[t] == over == (t == each.length - 1)
+        assert alike(seen, each.final_observation)
+        results.append(each.episode_return)
+        assert [each.metrics[name] for name in ("win", "draw", "loss")] == [
+            each.episode_return == result for result in (1, 0, -1)
+        ]
+    assert {*results} >= {1.0, reward}
+    assert {*seats} == {0, 1}
+
+
+def row(tree: Any, number: int) -> Any:
+    return jax.tree.map(lambda x: x[number], tree)
+
+
+def alike(one: Any, other: Any) -> bool:
+    return all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def answer(step: Any, state: Any, seen: Any, wanted: Any) -> Any:
+    """The state, observation, rewards and end after the only legal move to this observation."""
+    moves = np.flatnonzero(seen["action_mask"])
+    every = [step(jax.random.key(0), state, move)[:4] for move in moves]
+    (found,) = [each for each in every if alike(each[1], wanted)]
+    return found
 
 
 class Versions:
