@@ -57,7 +57,7 @@ SVG = "http://www.w3.org/2000/svg"
 class Drawing:
     """How an environment is drawn. For a simulator, `draw` gets a frame in place of a state."""
 
-    env: Any  # a GymnaxEnvironment, an Episodes or a Simulated
+    env: Any  # a GymnaxEnvironment, an Episodes, a Games or a Simulated
     inner: Callable[[PyTree], PyTree]  # maps the state of `types.Environment` to that of `env`
     draw: Callable[[PyTree, PyTree], Any]  # state of `env`, observation -> uint8 [H, W, 3]; svg
     svg: bool = False  # whether `draw` returns the root of an SVG
