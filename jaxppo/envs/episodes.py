@@ -38,7 +38,8 @@ class Single(Protocol):
     action_space: PyTree  # of Space
     time_limit: int | None  # steps after which an episode is truncated; None: no limit
     # `params`, a dataclass that methods read as `self.params`, may be there for `env.params`,
-    # `env.randomize` and `env.curriculum`; `frame(state)`, uint8 `[H, W, 3]`, for films
+    # `env.randomize` and `env.curriculum`; `frame(state)`, uint8 `[H, W, 3]`, or `svg(state)`,
+    # the text of an SVG, for films
 
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
         """Map a key to the (state, observation `[O...]`) that starts an episode."""

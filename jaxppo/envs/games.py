@@ -39,7 +39,8 @@ class Game(Protocol):
     num_players: int  # 2
     observation_space: PyTree  # of Space
     action_space: PyTree  # of Space
-    # `alternates = False`, if there: a player may move twice in a row
+    # `alternates = False`, if there: a player may move twice in a row. For films `frame(state)`,
+    # uint8 `[H, W, 3]`, or `svg(state)`, the text of an SVG
 
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
         """Map a key to the (state, observation `[O...]`) that starts a game."""
@@ -132,7 +133,7 @@ class Games:
         self, key: jax.Array, state: GamesState, action: PyTree
     ) -> tuple[GamesState, TimeStep]:
         """Take one auto-reset step of `B` games."""
-        after, replaced = self._played(key, state, action)
+        _, after, replaced = self._played(key, state, action)
         over = ended(after.terminated, after.truncated)
         score = state.score + after.reward
         last = GamesState(inner=after.inner, seat=state.seat, score=score, since=state.since)
@@ -154,25 +155,30 @@ class Games:
             sign=jnp.where(same, 1.0, -1.0) if self.signs else None,
         )
 
-    def view(self, state: GamesState) -> tuple[Games, PyTree]:
-        """Return this, and the game's own state of one of them."""
-        return self, state.inner
+    def view(self, state: PyTree) -> tuple[Games, PyTree]:
+        """Return this, and a state of `positions`."""
+        return self, state
 
-    def advance(self, key: jax.Array, state: GamesState, action: PyTree) -> GamesState:
-        """Return the state of one game after a step, without an auto-reset."""
-        after, _ = self._played(*jax.tree.map(lambda x: x[None], (key, state, action)))
-        return dataclasses.replace(state, inner=jax.tree.map(lambda x: x[0], after.inner))
+    def positions(
+        self, key: jax.Array, state: GamesState, action: PyTree
+    ) -> tuple[PyTree, PyTree, PyTree]:
+        """Return the games' own states before a step, after its move and after the answers."""
+        moved, after, _ = self._played(key, state, action)
+        return state.inner, moved.inner, after.inner
 
     def _played(
         self, key: jax.Array, state: GamesState, action: PyTree
-    ) -> tuple[_Moved, jax.Array]:
-        """Return `B` games after a step, and which were cut since their opponent was replaced."""
+    ) -> tuple[_Moved, _Moved, jax.Array]:
+        """Return `B` games after the learner's move, and after the answers.
+
+        Third, which were cut since their opponent was replaced.
+        """
         move_key, answer_key = jnp.moveaxis(jax.vmap(random_bits.split)(part(key, 0)), 1, 0)
         since, player = self._since_of(state.since.shape[0]), self._turn(state.inner)
         moved = self._move(move_key, state.inner, action, player)
         replaced = (state.seat != BOTH) & (state.since != since) & ~moved.terminated
         moved = dataclasses.replace(moved, truncated=moved.truncated | replaced)
-        return self._answered(answer_key, moved, state.seat), replaced
+        return moved, self._answered(answer_key, moved, state.seat), replaced
 
     def _turn(self, inner: PyTree) -> jax.Array:
         """Return the players who move next, `[B]`."""

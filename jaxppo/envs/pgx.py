@@ -18,9 +18,9 @@ from jaxppo.envs.forms import box_of
 from jaxppo.simulators.faults import ANY_ERROR
 from jaxppo.types import Discrete, Environment, PyTree
 
-# Games whose players move in turn
+# Games whose players move in turn, besides Go
 ALTERNATING = {
-    *("animal_shogi", "chess", "connect_four", "gardner_chess", "go_19x19", "go_9x9", "hex"),
+    *("animal_shogi", "chess", "connect_four", "gardner_chess", "hex"),
     *("kuhn_poker", "othello", "shogi", "tic_tac_toe"),
 }
 
@@ -32,7 +32,7 @@ class Pgx:
         self._env = env
         self.time_limit: int | None = None
         self.num_players = env.num_players
-        self.alternates = env.id in ALTERNATING
+        self.alternates = env.id.startswith("go_") or env.id in ALTERNATING
         example = jax.eval_shape(env.init, jax.random.key(0))
         mask = example.legal_action_mask
         self.observation_space = {
@@ -83,6 +83,10 @@ class Pgx:
 
         return choose
 
+    def svg(self, state: PyTree) -> str:
+        """Draw a state."""
+        return str(state.to_svg())
+
     def _observe(self, state: PyTree) -> dict[str, Any]:
         """Return the observation of the player who moves next."""
         return {"observation": state.observation, "action_mask": state.legal_action_mask}
@@ -96,7 +100,10 @@ def names() -> list[str]:
 def make(config: EnvConfig) -> Environment:
     """Build by Pgx's id."""
     name = str(config.name)
-    env = pgx.make(name, **config.kwargs)
+    env = pgx.make(name)
+    if config.kwargs:  # `pgx.make` takes none
+        size = {"size": 9} if name == "go_9x9" else {}
+        env = type(env)(**{**size, **config.kwargs})
     if env.num_players > 2:
         raise ConfigError(
             f"env.name={name}: has {env.num_players} players; choose a game for one or two"

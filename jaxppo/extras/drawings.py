@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
+from xml.etree import ElementTree
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -49,37 +50,46 @@ PANEL = 300  # width in pixels
 MOST_ROWS = 40  # of a map of actions
 FINE = 3  # pictures are drawn larger by this factor, then averaged
 CAPTION = 24  # height in pixels
+SVG = "http://www.w3.org/2000/svg"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Drawing:
     """How an environment is drawn. For a simulator, `draw` gets a frame in place of a state."""
 
-    env: Any  # a GymnaxEnvironment, an Episodes or a Simulated
+    env: Any  # a GymnaxEnvironment, an Episodes, a Games or a Simulated
     inner: Callable[[PyTree], PyTree]  # maps the state of `types.Environment` to that of `env`
-    draw: Callable[[PyTree, PyTree], np.ndarray]  # state of `env`, observation -> uint8 [H, W, 3]
+    draw: Callable[[PyTree, PyTree], Any]  # state of `env`, observation -> uint8 [H, W, 3]; svg
+    svg: bool = False  # whether `draw` returns the root of an SVG
+
+    @property
+    def suffix(self) -> str:
+        """Return the ending of a film's file."""
+        return ".svg" if self.svg else ".gif"
 
 
 def drawing(env: Environment) -> Drawing:
     """Return how to draw `env`; `ConfigError` if it cannot be drawn.
 
     This is the first one available of: the environment's own `frame`, a drawing of this
-    module, its observation as a picture, its own `render(state, params)`.
+    module, its observation as a picture (not of games), its own `svg` or `render(state, params)`.
     """
     from jaxppo.envs.episodes import Episodes
     from jaxppo.envs.extras import Extras
     from jaxppo.envs.frames import Frames
+    from jaxppo.envs.games import Games
     from jaxppo.envs.gymnax import GymnaxEnvironment
 
     if is_simulated(env):
         return Drawing(env=env, inner=lambda state: state, draw=lambda frame, _: np.asarray(frame))
     bare: Any = env
     added, wrapped = False, 0
-    while not isinstance(bare, GymnaxEnvironment | Episodes):
+    while not isinstance(bare, GymnaxEnvironment | Episodes | Games):
         added |= isinstance(bare, Extras)
         wrapped += isinstance(bare, Extras | Frames)
         bare = bare._env
-    one = bare.one if isinstance(bare, Episodes) else bare.env
+    one = bare.env if isinstance(bare, GymnaxEnvironment) else bare.one
+    is_game, svg = isinstance(bare, Games), False
     space = bare.observation_space
     entry = "observation" if added or isinstance(space, dict) else None
     if isinstance(space, dict):
@@ -90,8 +100,15 @@ def drawing(env: Environment) -> Drawing:
         draw = partial(_with_params, _frame, bare)
     elif known:
         draw = partial(_with_params, known[0], bare)
-    elif isinstance(space, Box) and _is_picture(space):
+    elif isinstance(space, Box) and _is_picture(space) and not is_game:
         draw = partial(_observation, space, entry)
+    elif hasattr(one, "svg") and not isinstance(bare, GymnaxEnvironment):
+        draw, svg = partial(_with_params, _svg, bare), True
+    elif is_game:
+        raise ConfigError(
+            f"{bare.name}: cannot be drawn; give it a method frame(state) that returns uint8 "
+            "[H, W, 3], or svg(state) that returns the text of an SVG"
+        )
     elif hasattr(one, "render") and isinstance(bare, GymnaxEnvironment):
         draw = partial(_with_params, _render, bare)
     else:
@@ -107,12 +124,12 @@ def drawing(env: Environment) -> Drawing:
             state = state.inner
         return state
 
-    return Drawing(env=bare, inner=inner, draw=draw)
+    return Drawing(env=bare, inner=inner, draw=draw, svg=svg)
 
 
 def _with_params(
-    draw: Callable[[Any, PyTree, PyTree], np.ndarray], env: Any, state: PyTree, obs: PyTree
-) -> np.ndarray:
+    draw: Callable[[Any, PyTree, PyTree], Any], env: Any, state: PyTree, obs: PyTree
+) -> Any:
     """Draw an environment with the parameters of the episode."""
     view, own = env.view(state)
     return draw(view, own, obs)
@@ -141,6 +158,24 @@ def _frame(env: Any, state: PyTree, obs: PyTree) -> np.ndarray:
             f"{list(picture.shape)}; it must be uint8 [H, W, 3]"
         )
     return picture
+
+
+def _svg(env: Any, state: PyTree, obs: PyTree) -> ElementTree.Element:
+    """Call the environment's own `svg`."""
+    try:
+        root = ElementTree.fromstring(env.one.svg(state))
+        _size(root)
+    except Exception as error:  # the user's code may raise anything
+        raise ConfigError(
+            f"{env.name}: its svg raises {raised(error)}; it must return the text of an SVG with "
+            "width and height in pixels"
+        ) from error
+    return root
+
+
+def _size(root: ElementTree.Element) -> list[float]:
+    """Return the width and height of an SVG."""
+    return [float(root.attrib[name].removesuffix("px")) for name in ("width", "height")]
 
 
 def _render(env: Any, state: PyTree, obs: PyTree) -> np.ndarray:
@@ -522,6 +557,36 @@ def write_film(
     duration = [round(100 / fps) * 10] * (len(frames) - 1) + [1000]  # ms, in the format's 10 ms
     save = partial(frames[0].save, file, format="GIF")
     save(save_all=True, append_images=frames[1:], duration=duration, loop=0)
+
+
+def write_svg(
+    file: Path | IO[bytes], frames: Sequence[tuple[str, ElementTree.Element]], fps: float
+) -> None:
+    """Write an animated SVG of (text, SVG), which repeats after a pause of one second."""
+    ElementTree.register_namespace("", SVG)
+    width, height = np.max([_size(frame) for _, frame in frames], axis=0)
+    root = ElementTree.Element(f"{{{SVG}}}svg", width=str(width), height=str(height + CAPTION))
+    page = {"width": "100%", "height": "100%", "fill": "white"}
+    ElementTree.SubElement(root, f"{{{SVG}}}rect", page)
+    seconds = len(frames) / fps + 1
+    for i, (text, frame) in enumerate(frames):
+        is_last = i == len(frames) - 1  # what viewers without animation show
+        shown = {"visibility": "visible" if is_last else "hidden"}
+        group = ElementTree.SubElement(root, f"{{{SVG}}}g", shown)
+        end = 1 if is_last else (i + 1) / fps / seconds
+        first = int(i == 0)
+        changes = {
+            "attributeName": "visibility",
+            "values": ";".join(["hidden", "visible", "hidden"][first:]),
+            "keyTimes": ";".join(f"{x:.6f}" for x in [0, i / fps / seconds, end][first:]),
+            **{"dur": f"{seconds:g}s", "calcMode": "discrete", "repeatCount": "indefinite"},
+        }
+        ElementTree.SubElement(group, f"{{{SVG}}}animate", changes)
+        font = {"x": "6", "y": "16", "font-family": "sans-serif", "font-size": "13"}
+        ElementTree.SubElement(group, f"{{{SVG}}}text", font).text = text
+        frame.set("y", str(CAPTION))
+        group.append(frame)
+    ElementTree.ElementTree(root).write(file, "utf-8", xml_declaration=True)
 
 
 def write_strip(path: Path, rows: Sequence[tuple[str, Sequence[Picture]]]) -> None:

@@ -16,6 +16,7 @@ from jaxppo.config.messages import count
 from jaxppo.deploy.episodes import Episode, check_alone, totals
 from jaxppo.deploy.policy import Playing, TrainedPolicy, check_count
 from jaxppo.envs import is_simulated
+from jaxppo.envs.games import Games
 from jaxppo.extras.drawings import (
     Drawing,
     Panel,
@@ -24,6 +25,7 @@ from jaxppo.extras.drawings import (
     drawing,
     write_film,
     write_strip,
+    write_svg,
 )
 from jaxppo.kernels.precisions import precision
 from jaxppo.runtime.simulated.evaluation import episode_seeds
@@ -38,14 +40,15 @@ class Rendering(Playing):
     """Film the best, the median and the worst of several episodes: python -m jaxppo.render run=DIR
 
     The episodes are the first ones that jaxppo.evaluate plays. Writes best.gif, median.gif,
-    worst.gif, and strip.png with frames of the three.
+    worst.gif, and strip.png with frames of the three; of games of Pgx best.svg, median.svg and
+    worst.svg.
     """
 
     episodes: int = setting(16, "how many to choose from", low=1)
     out: str | None = setting(None, "the directory to write to; null: the run directory")
     fps: int | None = setting(
         None,
-        "frames per second; null: 30, or fewer if all three episodes are short",
+        "frames per second; null: 2 in games, else 30, or fewer if all three episodes are short",
         low=1,
         high=50,
     )
@@ -55,7 +58,7 @@ class Rendering(Playing):
     thoughts: bool = setting(
         True,
         "draw beside each frame the value, the entropy and the distribution of actions (PQN: the "
-        "Q-values)",
+        "Q-values); not in an SVG",
     )
     wandb: bool = setting(False, "also send the films to the W&B run of the run")
 
@@ -70,22 +73,26 @@ def render(settings: Rendering) -> None:
     out = output_folder(settings.out or settings.run)
     episodes = play(policy, drawn, settings.episodes)
     numbers = choose(*scores_of(policy, episodes))
-    fps = settings.fps or frames_per_second(max(episodes[i].length for i in numbers.values()))
-    rows = []
+    longest = max(episodes[i].length for i in numbers.values())
+    fps = settings.fps or frames_per_second(drawn, longest)
+    rows, files = [], []
     for name, number in numbers.items():
         played = with_frames(policy, number, episodes[number], settings.max_frames)
         late = "" if played.finished else ", unfinished"
         told = "".join(f", {name} {value:.4g}" for name, value in played.metrics.items())
         text = f"return {played.episode_return:.2f}, {count(played.length, 'step')}{told}{late}"
-        path = out / f"{name}.gif"
-        _write(path, drawn, played, settings.max_frames, settings.thoughts, fps)
-        few = evenly_spaced(played.length, 5)
-        rows.append((f"{name}: {text}", pictures(drawn, played, few)))
-        print_lines(f"{path}: {text}, episode {numbers[name] + 1} of {settings.episodes}")
-    write_strip(out / "strip.png", rows)
-    print_lines(f"{out / 'strip.png'}: frames of the three")
+        files.append(out / f"{name}{drawn.suffix}")
+        _write(files[-1], drawn, played, settings.max_frames, settings.thoughts, fps)
+        if not drawn.svg:
+            shots = shots_of(drawn, played)
+            few = [shots[i] for i in evenly_spaced(len(shots) - 1, 5)]
+            rows.append((f"{name}: {text}", pictures(drawn, played, few)))
+        print_lines(f"{files[-1]}: {text}, episode {numbers[name] + 1} of {settings.episodes}")
+    if rows:
+        files.append(out / "strip.png")
+        write_strip(files[-1], rows)
+        print_lines(f"{files[-1]}: frames of the three")
     if settings.wandb:
-        files = [*(out / f"{name}.gif" for name in numbers), out / "strip.png"]
         send_films(policy.config.logger, Path(settings.run), files)
 
 
@@ -93,22 +100,24 @@ def render(settings: Rendering) -> None:
 class Film:
     """A film of one episode; a notebook shows it."""
 
-    gif: bytes
+    data: bytes
     episode_return: float
     length: int
+    suffix: str  # .gif or .svg
 
     def save(self, path: str | Path) -> None:
-        """Write a GIF; `ConfigError` unless the name ends in .gif."""
-        if Path(path).suffix.lower() != ".gif":
-            raise ConfigError(f"path={path}: must end in .gif, the only format")
-        Path(path).write_bytes(self.gif)
+        """Write the film; `ConfigError` unless the name ends in its `suffix`."""
+        if Path(path).suffix.lower() != self.suffix:
+            raise ConfigError(f"path={path}: must end in {self.suffix}, the only format")
+        Path(path).write_bytes(self.data)
 
     def __repr__(self) -> str:
         return f"Film(return {self.episode_return:.2f}, {count(self.length, 'step')})"
 
     def _repr_html_(self) -> str:
-        data = base64.b64encode(self.gif).decode()
-        return f'<img alt="{self!r}" src="data:image/gif;base64,{data}">'
+        data = base64.b64encode(self.data).decode()
+        kind = {".gif": "gif", ".svg": "svg+xml"}[self.suffix]
+        return f'<img alt="{self!r}" src="data:image/{kind};base64,{data}">'
 
 
 def film(
@@ -133,8 +142,8 @@ def film(
     check("which", which, str, {"choices": tuple(scores)})
     number, file = scores[which], io.BytesIO()
     played = with_frames(policy, number, every[number], max_frames)
-    _write(file, drawn, played, max_frames, thoughts, frames_per_second(played.length))
-    return Film(gif=file.getvalue(), episode_return=played.episode_return, length=played.length)
+    _write(file, drawn, played, max_frames, thoughts, frames_per_second(drawn, played.length))
+    return Film(file.getvalue(), played.episode_return, played.length, drawn.suffix)
 
 
 def _write(
@@ -145,9 +154,13 @@ def _write(
     thoughts: bool,
     fps: int,
 ) -> None:
-    """Write a GIF of an episode with its `Frames`, if it is a simulator's."""
-    steps = every_kth(played.length, max_frames)
-    images = pictures(drawn, played, steps, thoughts=thoughts)
+    """Write a GIF or SVG of an episode with its `Frames`, if it is a simulator's."""
+    shots = shots_of(drawn, played)
+    chosen = [shots[i] for i in every_kth(len(shots) - 1, max_frames)]
+    if drawn.svg:
+        write_svg(file, [(each.caption, each.drawn(drawn, played)) for each in chosen], fps)
+        return
+    images = pictures(drawn, played, chosen, thoughts=thoughts)
     write_film(file, images, fps, smooth=is_simulated(drawn.env))
 
 
@@ -209,17 +222,21 @@ def _watch(drawn: Drawing, state: PyTree, action: PyTree, keys: jax.Array) -> tu
     """Return the states of gymnax's environments `[B, ...]` before and after a step.
 
     At the end of an episode, gymnax's `step` returns a state of the next one. The last state comes
-    from `step_env`, called with the same key as in `step`.
+    from `step_env`, called with the same key as in `step`. Of games the states are pairs: before
+    the step, and after the learner's move.
     """
 
     before = drawn.inner(state)
     with precision("highest"):
+        if isinstance(drawn.env, Games):
+            start, moved, after = drawn.env.positions(keys, before, action)
+            return (start, moved), (after, after)
         return before, jax.vmap(drawn.env.advance)(keys, before, action)
 
 
-def frames_per_second(length: int) -> int:
-    """Return the speed of a film of so many steps: 30, or fewer if it is short."""
-    return min(30, max(4, (length + 1) // 4))
+def frames_per_second(drawn: Drawing, length: int) -> int:
+    """Return the speed of a film of so many steps: 30, or fewer if it is short or of a game."""
+    return 2 if isinstance(drawn.env, Games) else min(30, max(4, (length + 1) // 4))
 
 
 def every_kth(length: int, max_frames: int) -> list[int]:
@@ -232,25 +249,54 @@ def evenly_spaced(length: int, num: int) -> list[int]:
     return sorted({round(i * length / (num - 1)) for i in range(num)})
 
 
-def pictures(
-    drawn: Drawing, played: Episode, steps: list[int], *, thoughts: bool = False
-) -> list[Picture]:
-    """Draw the states after these numbers of steps, with captions; beside them the thoughts."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shot:
+    """A picture of an episode."""
+
+    step: int
+    states: PyTree  # [T + 1], of which it shows one
+    caption: str
+
+    def drawn(self, drawn: Drawing, played: Episode) -> Any:
+        """Draw it."""
+        return drawn.draw(*_moment(played, self.states, self.step))
+
+
+def shots_of(drawn: Drawing, played: Episode) -> list[Shot]:
+    """Return the pictures of an episode: of every step, in games of every move and its answer."""
     returns = np.cumsum([0.0, *played.rewards], dtype=np.float32)
-    states = [drawn.draw(*_moment(played, i)) for i in steps]
+    states, moved, answered = played.states, None, np.ones(played.length, bool)
+    if isinstance(drawn.env, Games):
+        states, moved = played.states
+        pairs = zip(jax.tree.leaves(states), jax.tree.leaves(moved), strict=True)
+        changed = [(x[1:] != y[:-1]).reshape(played.length, -1).any(1) for x, y in pairs]
+        answered = np.any(changed, axis=0)
+    shots = []
+    for step in range(played.length + 1):
+        if step == 0 or answered[step - 1]:
+            text = f"step {step:,}   return {returns[step]:.2f}"
+            shots.append(Shot(step=step, states=states, caption=text))
+        if moved is not None and step < played.length:
+            text = f"move {step + 1:,}   return {returns[step + (not answered[step])]:.2f}"
+            shots.append(Shot(step=step, states=moved, caption=text))
+    return shots
+
+
+def pictures(
+    drawn: Drawing, played: Episode, shots: list[Shot], *, thoughts: bool = False
+) -> list[Picture]:
+    """Draw pictures with captions; beside them the thoughts."""
+    states = [each.drawn(drawn, played) for each in shots]
     panel = Panel.of(played, states[0].shape[0]) if thoughts else None
     return [
-        caption(
-            picture if panel is None else panel.beside(picture, i),
-            f"step {i:,}   return {returns[i]:.2f}",
-        )
-        for i, picture in zip(steps, states, strict=True)
+        caption(picture if panel is None else panel.beside(picture, each.step), each.caption)
+        for each, picture in zip(shots, states, strict=True)
     ]
 
 
-def _moment(played: Episode, step: int) -> tuple[PyTree, PyTree]:
-    """Return the state and the observation after `step` steps."""
-    state = jax.tree.map(lambda x: jnp.asarray(x[step]), played.states)
+def _moment(played: Episode, states: PyTree, step: int) -> tuple[PyTree, PyTree]:
+    """Return the state, one of `states`, and the observation after `step` steps."""
+    state = jax.tree.map(lambda x: jnp.asarray(x[step]), states)
     if step == played.length:
         return state, played.final_observation
     return state, jax.tree.map(lambda x: x[step], played.observations)

@@ -524,6 +524,44 @@ def test_warp_simulates_what_jax_does(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "name, kwargs",
+    [
+        *((name, {}) for name in ("animal_shogi", "backgammon", "chess", "connect_four")),
+        *((name, {}) for name in ("gardner_chess", "go_9x9", "go_19x19", "hex", "kuhn_poker")),
+        *((name, {}) for name in ("leduc_holdem", "othello", "shogi", "tic_tac_toe")),
+        *(("go_9x9", kwargs) for kwargs in ({"size": 5}, {"komi": 0.5})),
+    ],
+)
+@pytest.mark.filterwarnings("default")
+def test_players_move_in_turn_unless_the_game_says_otherwise(
+    name: str, kwargs: dict[str, Any]
+) -> None:
+    """In random games from the rules alone; each can be drawn."""
+    pytest.importorskip("pgx", reason=installing("pgx"))
+    env: Any = envs.make(EnvConfig(library="pgx", name=name, kwargs=kwargs))
+    game, num = env.one, 16
+
+    def advance(state: Any, key: jax.Array) -> Any:
+        logits = jnp.where(state.legal_action_mask, 0.0, -jnp.inf)
+        action = jax.random.categorical(key, logits)
+        after = jax.vmap(game.step)(jax.random.split(key, num), state, action)[0]
+        over = state.terminated | state.truncated | after.terminated | after.truncated
+        same = jax.vmap(game.turn)(after) == jax.vmap(game.turn)(state)
+        return after, (~over, same)
+
+    start = jax.vmap(game.reset)(jax.random.split(jax.random.key(0), num))[0]
+    keys = jax.random.split(jax.random.key(1), 60)
+    last, (goes_on, same) = jax.jit(lambda x: jax.lax.scan(advance, x, keys))(start)
+    assert (same & goes_on).any() == (not env.alternates)
+    assert goes_on.any()
+    if name == "go_9x9":
+        assert env.action_space.num_values == kwargs.get("size", 9) ** 2 + 1
+    if "size" not in kwargs:
+        assert "<svg" in game.svg(jax.tree.map(lambda x: x[0], last))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["connect_four", "kuhn_poker", "othello", "tic_tac_toe"])
 @pytest.mark.filterwarnings("default")
 def test_one_answer_of_an_opponent_is_all_that_a_game_in_turn_needs(

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import own_games
 import pytest
-from conftest import LAYERS, NETWORK, alone, build, small_config
+from conftest import LAYERS, NETWORK, alone, build, on_devices, small_config
 from gymnax.environments import spaces
-from runs import EACH_TIME, MEMORY, QUIET
+from runs import EACH_TIME, MEMORY, QUIET, fresh
 
 import jaxppo
 from benchmarks import games
@@ -110,6 +110,59 @@ def test_against_an_opponent_the_learner_keeps_its_seat_and_its_result(
         board, after = states.inner[0][:-1], states.inner[0][1:]
         changed = (board != after).sum(-1)[kept]
         assert (changed == 2).all()
+
+
+@pytest.mark.parametrize("target, reward", [("TicTacToe", 0.0), ("Nim", -1.0)])
+def test_recorded_actions_played_again_lead_to_the_recorded_results(
+    target: str, reward: float
+) -> None:
+    """An answer is not recorded: it is the move that leads to the next observation."""
+    arch = {"max_eval_steps": 20, "num_eval_episodes": 16, "evaluation_greedy": False}
+    policy = fresh(game_config(env={"target": f"own_games.{target}"}, arch=arch))
+    game, none = getattr(own_games, target)(), jax.random.key(0)
+    reset, step = jax.jit(game.reset), jax.jit(game.step)
+    results, seats = [], []
+    for each in policy.play(episodes=32):
+        state, seen = reset(none)
+        if not alike(seen, row(each.observations, 0)):  # the opponent began
+            state, seen = answer(step, state, seen, row(each.observations, 0))[:2]
+        seats.append(int(state[1]))
+        for t in range(each.length):
+            assert alike(seen, row(each.observations, t))
+            assert seen["action_mask"][each.actions[t]]
+            assert int(state[1]) == seats[-1]
+            state, seen, rewards, over, _ = step(none, state, each.actions[t])
+            gained = rewards[seats[-1]]
+            if not over:
+                last = t == each.length - 1
+                after = each.final_observation if last else row(each.observations, t + 1)
+                state, seen, rewards, over = answer(step, state, seen, after)
+                gained += rewards[seats[-1]]
+            assert each.rewards[t] == gained
+            assert each.terminated[t] == over == (t == each.length - 1)
+        assert alike(seen, each.final_observation)
+        results.append(each.episode_return)
+        assert [each.metrics[name] for name in ("win", "draw", "loss")] == [
+            each.episode_return == result for result in (1, 0, -1)
+        ]
+    assert {*results} >= {1.0, reward}
+    assert {*seats} == {0, 1}
+
+
+def row(tree: Any, number: int) -> Any:
+    return jax.tree.map(lambda x: x[number], tree)
+
+
+def alike(one: Any, other: Any) -> bool:
+    return all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def answer(step: Any, state: Any, seen: Any, wanted: Any) -> Any:
+    """The state, observation, rewards and end after the only legal move to this observation."""
+    moves = np.flatnonzero(seen["action_mask"])
+    every = [step(jax.random.key(0), state, move)[:4] for move in moves]
+    (found,) = [each for each in every if alike(each[1], wanted)]
+    return found
 
 
 class Versions:
@@ -262,6 +315,102 @@ def test_the_pool_holds_the_policies_of_evaluations_and_its_games_are_played_by_
         carry = system.algorithm.network.initial_carry(4)
         _, acted = act(system, policies[update], carry, part, jnp.zeros(4, bool), keys[rows])
         np.testing.assert_array_equal(chosen[rows], acted.env_action)
+
+
+ON_DEVICES = """
+import sys
+from pathlib import Path
+import jax, numpy as np
+from conftest import NETWORK, small_config
+from killing import asked
+from programs import share_programs
+from runs import EACH_TIME, QUIET
+from jaxppo.runtime.hosts import devices
+from jaxppo.runtime.run import loop
+from jaxppo.runtime.store.progress import Progress
+
+folder, num_batches = Path(sys.argv[1]), int(sys.argv[2])
+shared, real, left = share_programs._get_wrapped_function()(), loop.end_block, Progress.left
+next(shared)
+devices.count = lambda members: 2
+# In the 6 updates of 8 steps no game ends by its rules
+config = small_config(
+    env={"target": "own_games.Nim", "kwargs": {"heap": 250}, "opponent": "pool",
+         "num_opponents": 2},
+    arch={"total_num_envs": 8 * num_batches, "update_batch_size": num_batches,
+          "max_eval_steps": 20, "num_eval_episodes": 8, "num_updates": 6, "num_evaluation": 6},
+    network=NETWORK, logger=QUIET, checkpoint=EACH_TIME,
+)
+
+def end(run, state, clock):
+    print(run.progress.block)
+    agent, games = state.learner.agent, state.learner.acting.env_state
+    policies = {"new": agent.policy, "pool": agent.opponents.policies}
+    params = {
+        f"{name}/{i}": x for name, policy in policies.items()
+        for i, x in enumerate(jax.tree.leaves((policy.params, policy.obs_statistics)))
+    }
+    found = {"since": agent.opponents.since, "games": games.since, "seat": games.seat}
+    found |= {"stones": games.inner[0], **params}
+    np.savez(name / f"{run.progress.block}.npz", **jax.tree.map(np.asarray, found))
+    return real(run, state, clock)
+
+def stop(block):
+    if block == 3:
+        raise KeyboardInterrupt
+
+loop.end_block = end
+for name, acts in ((folder / "whole", [None]), (folder / "parts", [stop, None])):
+    name.mkdir()
+    for act in acts:
+        Progress.left = asked(act) if act else left
+        try:
+            loop.run(config, name, resume=(name / "config.yaml").exists())
+        except KeyboardInterrupt:
+            print("stopped")
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("num_batches", [1, 2])
+def test_a_pool_over_two_devices_is_one_pool(num_batches: int, tmp_path: Path) -> None:
+    """In all learners games are against its policies, and only new games against new ones."""
+    told = on_devices(2, ON_DEVICES, str(tmp_path), str(num_batches)).split()
+    assert told == [*"012345", *"012", "stopped", *"345"]
+    blocks = [dict(np.load(path)) for path in sorted((tmp_path / "whole").glob("*.npz"))]
+    resumed = [dict(np.load(path)) for path in sorted((tmp_path / "parts").glob("*.npz"))]
+    assert len(blocks) == len(resumed) == 6
+    for one, other in zip(blocks, resumed, strict=True):
+        jax.tree.map(np.testing.assert_array_equal, one, other)
+    pool = np.zeros(2, int)  # since when each policy has been in it, in the block's games
+    before, begun = np.full((2, 1, num_batches, 4), 250), np.zeros((2, 1, num_batches, 4), int)
+    for number, found in enumerate(blocks, 1):
+        # Each device has the new policy in place of the oldest
+        after = pool.copy()
+        after[np.argmin(pool)] = number
+        np.testing.assert_array_equal(found["since"], np.broadcast_to(after, (2, 1, 2)))
+        for name in [name for name in found if name.startswith("pool/")]:
+            for slot, since in enumerate(after):
+                if since:
+                    wanted = blocks[since - 1][name.replace("pool", "new")]
+                    np.testing.assert_array_equal(found[name][:, :, slot], wanted)
+                    np.testing.assert_array_equal(wanted[0], wanted[1])
+        # Of four games two are against the pool, one of them against each policy
+        assert found["games"].shape == before.shape
+        np.testing.assert_array_equal(found["seat"][..., 2:], -1)
+        assert (found["seat"][..., :2] >= 0).all()
+        np.testing.assert_array_equal(found["games"][..., :2] - pool, 0)
+        # A move takes 1 or 2: with answers that is 16 to 32 in 8 steps, else 8 to 16
+        taken = before - found["stones"]
+        goes_on = found["games"] == begun
+        assert goes_on[..., 2:].all()
+        assert goes_on[..., :2].any() or number > 2
+        low, high = np.array([16, 16, 8, 8]), np.array([32, 32, 16, 16])
+        assert ((low <= taken) & (taken <= high))[goes_on].all()
+        anew = 250 - found["stones"][~goes_on]  # one step was for the cut
+        assert ((anew >= 14) & (anew <= 30)).all()
+        pool, before, begun = after, found["stones"], found["games"]
+    assert len({*blocks[-1]["stones"].ravel()}) > 1
 
 
 def test_the_oldest_policy_leaves_the_pool_also_if_its_interval_has_changed() -> None:

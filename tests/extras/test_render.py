@@ -7,9 +7,11 @@ from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
 
 import jax
 import numpy as np
+import own_games
 import pytest
 from conftest import LAYERS, MLP, NETWORK, small_config
 from gymnax.environments.classic_control.cartpole import CartPole
@@ -215,7 +217,7 @@ def test_replayed_episodes_are_those_of_the_evaluation(policy: TrainedPolicy) ->
         assert played.length == episodes.lengths[number]
         assert played.finished == episodes.finished[number]
         np.testing.assert_array_equal(played.states.time, np.arange(played.length + 1))
-        moments = [films._moment(played, i) for i in range(played.length + 1)]
+        moments = [films._moment(played, played.states, i) for i in range(played.length + 1)]
         over = [abs(float(s.x)) > 2.4 or abs(float(s.theta)) > 0.2095 for s, _ in moments]
         assert over == [False] * (len(over) - 1) + [True]
         for state, obs in moments:
@@ -244,6 +246,107 @@ def test_command_films_the_best_the_median_and_the_worst(
     for name in ("best", "median", "worst"):  # in the run directory, by default
         with Image.open(out / f"{name}.gif") as film:
             assert film.n_frames <= 3
+
+
+class Framed3x3(own_games.TicTacToe):
+    """Each pixel is a field: 0, 100 or 200 for stones of player 1, none and of player 0."""
+
+    def frame(self, state: Any) -> Any:
+        grey = (100 * (np.asarray(state[0]) + 1)).astype(np.uint8)
+        return np.broadcast_to(grey.reshape(3, 3, 1), (3, 3, 3))
+
+
+class Text3x3(own_games.TicTacToe):
+    def svg(self, state: Any) -> str:
+        board = " ".join(map(str, np.asarray(state[0]).tolist()))
+        start = '<svg xmlns="http://www.w3.org/2000/svg" width="90" height="30px">'
+        return f"{start}<desc>{board}</desc></svg>"
+
+
+def of_game(target: str, **env: Any) -> TrainedPolicy:
+    """An untrained policy against random moves."""
+    env = {"name": None, "target": target, "metrics": [], **env}
+    arch = {"num_eval_episodes": 16, "max_eval_steps": 20, "evaluation_greedy": False}
+    return fresh(small_config(env=env, arch=arch, network=NETWORK))
+
+
+def shown(film: films.Film) -> list[tuple[str, str, float, float]]:
+    """Caption, text, start and end of each picture of an SVG, as shares of its duration."""
+    space = f"{{{drawings.SVG}}}"
+    found = []
+    for group in ElementTree.fromstring(film.data).findall(f"{space}g"):
+        change = group.find(f"{space}animate")
+        assert change is not None
+        values = change.attrib["values"].split(";")
+        times = [float(x) for x in change.attrib["keyTimes"].split(";")]
+        at = values.index("visible")
+        assert {*values[:at], *values[at + 1 :]} <= {"hidden"}
+        texts = [group.findtext(f"{space}text"), group.findtext(f"{space}svg/{space}desc")]
+        found.append((*map(str, texts), times[at], times[at + 1]))
+    return found
+
+
+@pytest.mark.long
+def test_a_film_of_a_game_shows_each_move_and_each_answer() -> None:
+    policy = of_game("test_render.Text3x3", opponent="self")
+    for which in ("best", "worst"):
+        film = films.film(policy, which=which)
+        pictures = shown(film)
+        boards = np.array([text.split() for _, text, _, _ in pictures], int)
+        assert np.abs(boards[0]).sum() in (0, 1)  # the learner's first move, or the second
+        own = 1 if not boards[0].any() else -1
+        for before, after, (caption, *_) in zip(boards, boards[1:], pictures[1:], strict=False):
+            (placed,) = (after - before)[after != before]
+            assert placed == (own if caption.startswith("move") else -own)
+        lines = boards[-1][own_games.LINES].sum(1) * own
+        assert film.episode_return == (lines == 3).any() * 1.0 - (lines == -3).any()
+        assert pictures[-1][0].endswith(f"return {film.episode_return:.2f}")
+        assert film.length == sum(caption.startswith("move") for caption, *_ in pictures)
+        # One after the other, at two per second, and the last one a second longer
+        starts, ends = np.array([each[2:] for each in pictures]).T
+        seconds = len(pictures) / 2 + 1
+        np.testing.assert_allclose(starts * seconds, np.arange(len(pictures)) / 2, atol=1e-4)
+        np.testing.assert_allclose(ends, [*starts[1:], 1.0], atol=1e-6)
+
+
+@pytest.mark.long
+def test_where_a_player_moves_twice_no_answer_is_shown() -> None:
+    policy = of_game("own_games.Nim", kwargs={"heap": 9, "twice": True})
+    drawn = drawings.Drawing(
+        env=policy.system.evaluation_env, inner=lambda state: state, draw=lambda state, _: state[0]
+    )
+    told = ""
+    for played in films.play(policy, drawn, 16):
+        shots = films.shots_of(drawn, played)
+        heaps = [int(each.drawn(drawn, played)) for each in shots]
+        assert (np.diff(heaps) < 0).all()
+        assert heaps[-1] == 0
+        told += " ".join(each.caption.split()[0] for each in shots) + "\n"
+    assert "move move" in told
+    assert "move step move" in told
+
+
+@pytest.mark.long
+def test_a_game_with_frames_has_the_pictures_that_one_with_svg_has(tmp_path: Path) -> None:
+    film = films.film(of_game("test_render.Framed3x3"), thoughts=False)
+    other = shown(films.film(of_game("test_render.Text3x3")))
+    film.save(tmp_path / "film.gif")
+    left = (180 - 3) // 2
+    with Image.open(tmp_path / "film.gif") as gif:
+        assert gif.n_frames == len(other)
+        for number, (_, text, *_) in enumerate(other):
+            gif.seek(number)
+            fields = np.asarray(gif.convert("L"))[drawings.CAPTION :, left : left + 3]
+            board = np.array(text.split(), int).reshape(3, 3)
+            np.testing.assert_allclose(fields, 100 * (board + 1), atol=3)
+    with pytest.raises(ConfigError, match=r"film\.svg: must end in \.gif"):
+        film.save(tmp_path / "film.svg")
+    films.film(of_game("test_render.Framed3x3"))  # with curves beside it
+
+
+def test_a_game_that_cannot_be_drawn_is_refused_in_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"own_games\.Nim: cannot be drawn; .*frame\(state\)"):
+        known("own_games.Nim")
 
 
 def test_best_median_and_worst() -> None:

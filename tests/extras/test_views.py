@@ -246,6 +246,7 @@ def fake_wandb(monkeypatch: pytest.MonkeyPatch) -> list[FakeRun]:
     module.Histogram = lambda np_histogram: np_histogram  # type: ignore[attr-defined]
     module.Image = Path  # type: ignore[attr-defined]
     module.Video = lambda path, format: Path(path)  # type: ignore[attr-defined]
+    module.Html = str  # type: ignore[attr-defined]
     module.__spec__ = types.SimpleNamespace()  # type: ignore[assignment]  what find_spec returns
     monkeypatch.setitem(sys.modules, "wandb", module)
     return runs
@@ -299,10 +300,13 @@ def test_wandb_gets_pictures_and_films(tmp_path: Path, fake_wandb: Any) -> None:
         sink.close()
     assert fake_wandb[0].media == {"learning_curve": tmp_path / "learning_curve.png"}
     (tmp_path / "best.gif").touch()
-    send_films(config, tmp_path, [tmp_path / "best.gif", tmp_path / "strip.png"])
+    (tmp_path / "worst.svg").write_text("<svg/>", "utf-8")
+    names = ("best.gif", "worst.svg", "strip.png")
+    send_films(config, tmp_path, [tmp_path / name for name in names])
     first, other = fake_wandb
     assert other.arguments["id"] == first.arguments["id"]
-    assert other.media == {"best": tmp_path / "best.gif"}  # there is no strip
+    found = {"best": tmp_path / "best.gif", "worst": "<svg/>"}
+    assert other.media == found  # there is no strip
     with pytest.raises(ConfigError, match="wandb=true"):
         send_films(config, tmp_path / "other", [])
 

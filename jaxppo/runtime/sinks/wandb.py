@@ -109,9 +109,12 @@ def _send(run: Any, files: Sequence[Path]) -> None:
     import wandb
 
     found = {file.stem: file for file in files if file.is_file()}
+    kinds = {
+        ".gif": lambda x: wandb.Video(str(x), format="gif"),
+        ".svg": lambda x: wandb.Html(x.read_text("utf-8")),
+    }
     media = {
-        name: wandb.Video(str(x), format="gif") if x.suffix == ".gif" else wandb.Image(str(x))
-        for name, x in found.items()
+        name: kinds.get(x.suffix, lambda x: wandb.Image(str(x)))(x) for name, x in found.items()
     }
     if media:
         run.log(media)  # after the last step
