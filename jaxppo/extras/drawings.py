@@ -55,7 +55,7 @@ CAPTION = 24  # height in pixels
 class Drawing:
     """How an environment is drawn. For a simulator, `draw` gets a frame in place of a state."""
 
-    env: Any  # a GymnaxEnvironment, an Episodes or a Simulated
+    env: Any  # a GymnaxEnvironment, an Episodes, a Games or a Simulated
     inner: Callable[[PyTree], PyTree]  # maps the state of `types.Environment` to that of `env`
     draw: Callable[[PyTree, PyTree], np.ndarray]  # state of `env`, observation -> uint8 [H, W, 3]
 
@@ -69,17 +69,18 @@ def drawing(env: Environment) -> Drawing:
     from jaxppo.envs.episodes import Episodes
     from jaxppo.envs.extras import Extras
     from jaxppo.envs.frames import Frames
+    from jaxppo.envs.games import Games
     from jaxppo.envs.gymnax import GymnaxEnvironment
 
     if is_simulated(env):
         return Drawing(env=env, inner=lambda state: state, draw=lambda frame, _: np.asarray(frame))
     bare: Any = env
     added, wrapped = False, 0
-    while not isinstance(bare, GymnaxEnvironment | Episodes):
+    while not isinstance(bare, GymnaxEnvironment | Episodes | Games):
         added |= isinstance(bare, Extras)
         wrapped += isinstance(bare, Extras | Frames)
         bare = bare._env
-    one = bare.one if isinstance(bare, Episodes) else bare.env
+    one = bare.env if isinstance(bare, GymnaxEnvironment) else bare.one
     space = bare.observation_space
     entry = "observation" if added or isinstance(space, dict) else None
     if isinstance(space, dict):
@@ -130,7 +131,7 @@ def _refusal(name: str, reason: str) -> str:
 def _frame(env: Any, state: PyTree, obs: PyTree) -> np.ndarray:
     """Call the environment's own `frame`."""
     try:
-        one = getattr(env, "one", None)  # of `Episodes`, without parameters
+        one = getattr(env, "one", None)  # of `Episodes` or `Games`
         shown = env.env.frame(state, env.params) if one is None else one.frame(state)
         picture = np.asarray(shown)
     except Exception as error:  # the user's code may raise anything

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from conftest import LAYERS, MLP, NETWORK, small_config
 from gymnax.environments.classic_control.cartpole import CartPole
+from own_games import Nim
 from PIL import Image
 from runs import fresh
 
@@ -244,6 +245,29 @@ def test_command_films_the_best_the_median_and_the_worst(
     for name in ("best", "median", "worst"):  # in the run directory, by default
         with Image.open(out / f"{name}.gif") as film:
             assert film.n_frames <= 3
+
+
+class Heap(Nim):
+    """A heap that draws itself: a grey for its stones."""
+
+    def frame(self, state: Any) -> Any:
+        return jax.numpy.full((4, 5, 3), state[0], np.uint8)
+
+
+@pytest.mark.parametrize("opponent", ["random", "self"])
+def test_a_game_is_filmed_if_it_draws_itself(opponent: str) -> None:
+    """The pictures are of the states that the policy saw, and of the last one."""
+    settings = {"env__target": "test_render.Heap", "env__opponent": opponent}
+    policy = fresh(small_config(arch={"max_eval_steps": 6, "num_eval_episodes": 4}, **settings))
+    drawn = drawing(policy.system.evaluation_env)
+    for played in films.play(policy, drawn, 4):
+        seen = [*played.observations["heap"], played.final_observation["heap"]]
+        for step, heap in enumerate(seen):
+            picture = drawn.draw(*films._moment(played, step))
+            np.testing.assert_array_equal(picture, np.full((4, 5, 3), np.argmax(heap)))
+        assert np.argmax(seen[-1]) == 0
+    with pytest.raises(ConfigError, match=r"own_games\.Nim: cannot be drawn"):
+        drawing(envs.make(EnvConfig(target="own_games.Nim", opponent=opponent)))
 
 
 def test_best_median_and_worst() -> None:

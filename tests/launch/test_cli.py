@@ -345,6 +345,8 @@ RESUMED = {  # what is typed together with resume= -> what is said, or what the 
     "arch.num_updates=12 'resume_allow=[arch]'": {"arch.num_updates": 12},
     "'resume_allow=[nonsense]'": "resume_allow: nonsense",
     "'resume_allow=[log,env.params.gravity,network.actor_torso.layer_sizes]'": {},
+    "arch.total_num_envs=512": "rollout_length=32: a resumed run|1024 x 32 = 32,768",
+    "arch.total_num_envs=512 system.rollout_length=64": "resume_allow=[arch.total_num_envs,system",
     "env=catch": "env.name=Catch-bsuite (was CartPole-v1)",
     "env.name=null env.target=corridor.Corridor 'resume_allow=[env]'": "trust=[corridor]",
     "~system.gamma": "~system.gamma",
@@ -674,10 +676,11 @@ def test_the_script_runs_the_command_that_comes_first(
     monkeypatch.setattr(sys, "argv", ["jaxppo", "envs", "catch"])
     __main__.main()
     assert ran == [("jaxppo.envs", ["catch"])]
-    monkeypatch.setattr(sys, "argv", ["jaxppo", "reprot", "x"])
-    with pytest.raises(SystemExit):
-        __main__.main()
-    assert "did you mean report?" in capsys.readouterr().err
+    for typed, line in (("reprot", "did you mean report?"), ("env=catch", "a command comes first")):
+        monkeypatch.setattr(sys, "argv", ["jaxppo", typed, "x"])
+        with pytest.raises(SystemExit):
+            __main__.main()
+        assert line in capsys.readouterr().err
 
 
 def test_the_run_of_a_command_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
