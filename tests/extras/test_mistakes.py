@@ -35,6 +35,7 @@ class Asks(NoClose):
         (render, ["episodes=4"], "run="),
         (render, ["run=.", "episodes=0"], "episodes=0"),
         (render, ["run=.", "frames=3"], "max_frames"),
+        (render, ["run=.", "env=acrobot"], "write env.KEY=VALUE"),
         (render, ["run=.", "system.gamma=0.5"], "system.gamma: no such key"),
         (report, ["nowhere"], "nowhere"),
         (report, ["out=x"], "DIR"),

@@ -438,9 +438,10 @@ def test_a_refused_sweep_says_and_changes_nothing_else(
     hydra = {"job": {"config_name": "ff_ppo"}, "sweeper": {"_target_": "basic"}}
     OmegaConf.save({"hydra": hydra}, folder / "multirun.yaml")
     before = sorted(folder.rglob("*"))
-    for _ in range(2):  # the directory is free again
-        with pytest.raises(ConfigError, match=r"system\.epochs=1"):
-            continue_sweep("ff_ppo", folder, [f"resume={folder}", "system.epochs=1"])
+    with pytest.raises(ConfigError, match=r"system\.epochs=1"):
+        continue_sweep("ff_ppo", folder, [f"resume={folder}", "system.epochs=1"])
+    with (folder / ".lock").open() as lock:  # the directory is free again
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     assert capsys.readouterr().out == ""
     assert [each for each in sorted(folder.rglob("*")) if each.name != ".lock"] == before
 
@@ -618,6 +619,7 @@ def test_failed_job_of_a_sweep_is_reported(
     assert outcome.status == 1
     assert outcome.err.splitlines()[-1] == "diverged"
     assert "arch.seed=13" in outcome.err
+    assert "3 jobs as 1 program" in outcome.out
     assert [[c.arch.seed for c in jobs] for jobs in programs] == [[1, 13, 2]]
     assert len((cwd / "sweep" / "sweep.csv").read_text().splitlines()) == 1 + 3
 
