@@ -39,10 +39,9 @@ def main() -> None:
     if name not in NAMES:
         from jaxppo.launch.errors import refuse
 
-        if "=" in name or name.startswith("-"):
-            refuse(f"{name}: a command comes first, such as ff_ppo; -h lists them", 2)
         (near,) = difflib.get_close_matches(name, NAMES, 1, 0.0)
-        refuse(f"{name}: no such command; did you mean {near}? (of {', '.join(NAMES)})", 2)
+        rule = "a command comes first" if "=" in name else f"no such command; did you mean {near}?"
+        refuse(f"{name}: {rule} (of {', '.join(NAMES)})", 2)
     sys.argv = [f"jaxppo {name}", *arguments]
     runpy.run_module(f"jaxppo.{name}", run_name="__main__")
 

@@ -99,7 +99,7 @@ def check_run_dir(key: str, run_dir: Path) -> None:
 
 
 def as_path(key: str, value: str | Path) -> Path:
-    """Return a path; `ConfigError` if `value` is none."""
+    """Return `value` as a path; `ConfigError` if it is neither text nor a path."""
     if not isinstance(value, str | os.PathLike):
         raise ConfigError(f"{key}={value!r}: must be a directory, as text or a Path")
     return Path(value)
