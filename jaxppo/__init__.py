@@ -34,7 +34,11 @@ else:
 
             home = "jaxppo.deploy.policy" if name == "load" else "jaxppo.api"
             return getattr(import_module(home), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib.util import find_spec
+
+        command = not name.startswith("_") and find_spec(f"{__name__}.{name}")
+        more = f"; python -m {__name__}.{name} is a command" if command else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{more}")
 
 
 def __dir__() -> list[str]:

@@ -41,7 +41,8 @@ def main() -> None:
         from jaxppo.launch.errors import refuse
 
         (near,) = difflib.get_close_matches(name, NAMES, 1, 0.0)
-        refuse(f"{name}: no such command; did you mean {near}? (of {', '.join(NAMES)})", 2)
+        rule = "a command comes first" if "=" in name else f"no such command; did you mean {near}?"
+        refuse(f"{name}: {rule} (of {', '.join(NAMES)})", 2)
     sys.argv = [f"jaxppo {name}", *arguments]
     runpy.run_module(f"jaxppo.{name}", run_name="__main__")
 

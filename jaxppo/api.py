@@ -36,7 +36,7 @@ from jaxppo.runtime.run.jobs import Job, TrainingError, prepare
 from jaxppo.runtime.run.loop import run_together
 from jaxppo.runtime.sinks.bars import bar
 from jaxppo.runtime.store.checkpoint import CheckpointError
-from jaxppo.runtime.store.directories import check_run_dir
+from jaxppo.runtime.store.directories import as_path, check_run_dir
 from jaxppo.types import Hyperparameters, System
 
 if TYPE_CHECKING:  # a stub, since only editors and type checkers read it
@@ -182,7 +182,7 @@ def train(
         raise ConfigError(f"run_dir={run_dir}: a resumed run stays in its directory; leave it out")
     found = with_given(found, env, network, resumes=resumes)
     given = found.resume or run_dir
-    folder = None if given is None else Path(given)
+    folder = None if given is None else as_path("run_dir", given)
     if folder is None:
         _check_without_files(found.logger, "give run_dir=DIR")
     elif not resumes:

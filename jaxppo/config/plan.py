@@ -184,6 +184,6 @@ def _num_updates(arch: ArchConfig, steps_per_update: int) -> int:
         raise ConfigError(
             f"arch.num_evaluation={arch.num_evaluation} is more than {num_updates} updates of "
             f"{steps_per_update} steps; at most {num_updates}, or raise {key} to "
-            f"{arch.num_evaluation * unit}"
+            f"{arch.num_evaluation * unit}{', or lower arch.total_num_envs' if unit > 1 else ''}"
         )
     return num_updates

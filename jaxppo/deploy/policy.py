@@ -34,7 +34,7 @@ from jaxppo.runtime.programs.population import members
 from jaxppo.runtime.run.compiling import compile_evaluation
 from jaxppo.runtime.store import checkpoint, policies
 from jaxppo.runtime.store.checkpoint import Checkpoint, CheckpointError
-from jaxppo.runtime.store.directories import check_tree, seed_of
+from jaxppo.runtime.store.directories import as_path, check_tree, seed_of
 from jaxppo.runtime.store.facts import RunFacts
 from jaxppo.types import (
     Box,
@@ -475,7 +475,8 @@ def _load(
     trust: Sequence[str],
 ) -> tuple[TrainedPolicy, Checkpoint, int]:
     """Return a policy, the checkpoint that holds it, and the row of its agent there."""
-    run_dir, seed = _run_of(Path(run_dir), seed)
+    devices.choose_platform()
+    run_dir, seed = _run_of(as_path("run", run_dir), seed)
     found = policies.find(run_dir, which)
     facts = RunFacts.of(found)
     trained, config = _settings_of(facts, env, network, trust)

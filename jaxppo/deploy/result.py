@@ -22,7 +22,7 @@ from jaxppo.runtime.run.events import Events
 from jaxppo.runtime.run.members import Member
 from jaxppo.runtime.run.saving import Saver
 from jaxppo.runtime.sinks import Event, of_environment
-from jaxppo.runtime.store.directories import check_run_dir, only_run_in
+from jaxppo.runtime.store.directories import as_path, check_run_dir, only_run_in
 from jaxppo.types import Policy
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class Result:
 
         `ConfigError` if a run is there already, or if every member failed.
         """
-        folder = Path(run_dir)
+        folder = as_path("run_dir", run_dir)
         if not self._reached.members.active(self._reached.layout.slots):
             raise ConfigError(f"save: there is nothing to go on with: {self.status}")
         check_run_dir("run_dir", folder)

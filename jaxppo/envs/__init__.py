@@ -246,7 +246,7 @@ def unknown(config: EnvConfig, known: Iterable[str]) -> ConfigError:
     lower = {each.lower(): each for each in ids}
     near = [lower[m] for m in difflib.get_close_matches(name.lower(), list(lower), 3, 0.3)]
     more = "; a module that registers yours goes into env.module"
-    if settings := of_gymnasium(name):
+    if config.library != "gymnasium" and (settings := of_gymnasium(name)):
         more += f"; an id of Gymnasium: {settings}"
     some = f"the nearest: {', '.join(near)}" if near else f"there are {', '.join(ids[:3])}, ..."
     return ConfigError(

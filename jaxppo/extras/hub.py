@@ -118,7 +118,9 @@ def _one_line(repo: str) -> Iterator[None]:
 def _client(repo: str) -> Any:
     """Return the library; `ConfigError` if it, or a name as hub repositories have, is missing."""
     if not is_installed("huggingface_hub"):
-        raise ConfigError(f"needs huggingface_hub, which is not installed; {installing('hub')}")
+        raise ConfigError(
+            f"jaxppo.hub: needs huggingface_hub, which is not installed; {installing('hub')}"
+        )
     owner, _, name = repo.partition("/")
     if not owner or not name or "/" in name:
         raise ConfigError(f"repo={repo}: must be a name such as user/name")

@@ -136,7 +136,7 @@ def _check_sweep_dir(sweep_dir: Path) -> None:
         of_job = (path / ".hydra").is_dir() or (path / CONFIG).exists()
         if of_job or path.name in (sweep.TABLE, "multirun.yaml"):
             raise ConfigError(
-                f"hydra.sweep.dir={sweep_dir}: holds a sweep already ({path.name}); choose another "
+                f"hydra.sweep.dir={sweep_dir}: holds a sweep already ({path}); choose another "
                 "directory"
             )
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import difflib
 import re
 import typing
 from collections.abc import Iterator, Sequence
@@ -124,6 +125,9 @@ def without_plus(config: DictConfig) -> None:
 def split_settings(settings: type, arguments: Sequence[str]) -> tuple[Any, list[str]]:
     """Return the settings of a command that also takes those of training, and the others."""
     own = {field.name for field in dataclasses.fields(settings)}
+    for key in (each.partition("=")[0] for each in arguments if "=" in each):
+        if near := difflib.get_close_matches(key, own, 1, 0.8) if key not in own else []:
+            raise ConfigError(f"{key}: no such key; did you mean {near[0]}?")
     mine = [each for each in arguments if each.partition("=")[0] in own]
     return command_settings(settings, mine), [each for each in arguments if each not in mine]
 
@@ -133,6 +137,10 @@ def command_settings(settings: type, arguments: Sequence[str]) -> Any:
     texts = {f.name for f in dataclasses.fields(settings) if f.type in (str, str | None)}
     pairs = [argument.partition("=") for argument in arguments]
     others = ["".join(pair) for pair in pairs if pair[0] not in texts]
+    own = [field.name for field in dataclasses.fields(settings)]
+    for key, _, _ in pairs:
+        if "." in key and key.partition(".")[0] not in own:
+            raise ConfigError(f"{key}: no such key here; there are {', '.join(own)}")
     raw: Any = OmegaConf.to_container(OmegaConf.from_dotlist(others), resolve=False)
     typed = {key: typed_text(value) for key, _, value in pairs if key in texts}
     return parse_as(settings, {**raw, **typed})

@@ -54,8 +54,8 @@ def _programs(command: str, folder: Path, arguments: Sequence[str]) -> list[list
         left = rows
     typed = [each for each in arguments if not is_setting(each, "resume")]
     programs = groups_of([_job(command, folder / row["job"], typed) for row in left])
-    done = f"{len(left)} of {count(rows, 'job')}"
-    print_lines(f"resume={folder}: {done}, {as_programs([each[0].config for each in programs])}")
+    apart = f", {as_programs([each[0].config for each in programs])}" if programs else ""
+    print_lines(f"resume={folder}: {len(left)} of {count(rows, 'job')}{apart}")
     return programs
 
 

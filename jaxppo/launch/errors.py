@@ -165,11 +165,20 @@ _HYDRAS = {
     r"(?:An item is already at '|Multiple values for )([^' ]+)[.']": (
         "+{}: is in the file already; change it without the plus sign"
     ),
+    r"Ambiguous value for argument '([\w/]+(?:@[\w.]+)?=.*?)'": (
+        "{}: must be one file; to train with each, add -m (--multirun)"
+    ),
     r"Ambiguous value for argument '(([^=]*)=(.*?))'": (
         "{}: must be one value; write a list as {}=[{}], or train with each: -m (--multirun), or a "
         "loop in Python"
     ),
-    r"parsing override '(.*)'\n(.*)": "{}: not an override ({}); write key=value",
+    r"Sweep parameters '(.*)' requires": (
+        "{}: must be one value; to train with each, add -m (--multirun)"
+    ),
+    r"parsing override '(.*)'\n": (
+        "{}: not an override; write key=value, each by itself, with no space beside the equals "
+        "sign, and brackets closed"
+    ),
 }
 
 
@@ -188,15 +197,29 @@ def _translate(message: str, missing: str = "") -> str:
         group, choice, rest = match.groups()
         names = rest.partition("Config search path")[0].split()
         every = choices(group) or names  # also those in folders, such as brax/ant
-        near = (of_gymnasium(choice) if group == "env" else None) or next(
+        near = (_of_environment(choice) if group == "env" else None) or next(
             (f"{group}={name}" for name in every if name.endswith(f"/{choice}")),
             f"{group}={difflib.get_close_matches(choice, every, 1, 0.0)[0]}",
         )
         return f"{group}={choice}: no such choice; did you mean {near}? (of {', '.join(names)})"
+    if match := re.search(r"config group '(.+)' does not exist", message):
+        folders = [path for path in config_dir().rglob("*") if path.is_dir()]
+        names = [path.relative_to(config_dir()).as_posix() for path in folders]
+        (near,) = difflib.get_close_matches(match[1], names, 1, 0.0)
+        return f"{match[1]}: no such group; did you mean {near}?"
     for pattern, line in _HYDRAS.items():
         if match := re.search(pattern, message):
             return line.format(*match.groups())
     return message
+
+
+def _of_environment(name: str) -> str | None:
+    """Return the settings for an environment's own name, from a file if one is of it."""
+    for file in choices("env"):
+        settings: Any = OmegaConf.load(config_dir() / "env" / f"{file}.yaml")
+        if settings.get("env", {}).get("name") == name:
+            return f"env={file}"
+    return of_gymnasium(name)
 
 
 def _unknown(key: str) -> str:

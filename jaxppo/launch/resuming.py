@@ -1,5 +1,6 @@
 """Compose the settings of a resumed run: the stored ones and those typed with `resume`."""
 
+import math
 import re
 import sys
 import typing
@@ -23,6 +24,7 @@ from jaxppo.runtime.store.directories import check_is_run, check_tree
 SWEEP = "multirun.yaml"  # what Hydra writes of its settings in the directory of a sweep
 OF_RESUME = ("resume", "resume_allow", "trust", *LOCAL)  # change nothing of a stored run
 _BUDGET = ("arch.total_timesteps", "arch.num_updates")
+_UPDATE = ("arch.total_num_envs", "system.rollout_length")
 
 
 def resume_overrides(arguments: Sequence[str]) -> list[str]:
@@ -123,6 +125,7 @@ def settings_of(settings: DictConfig, hydra_config: Any) -> Config:
         raise ConfigError(
             f"resume={run_dir}: must be on the command line, as resume=DIR, without hydra.run.dir"
         )
+    check_is_run(f"resume={run_dir}", run_dir)
     check_tree("resume", run_dir)
     stored = read_config(run_dir)
     trust = check_trust({**stored, "logger": {}}, config.trust)
@@ -140,6 +143,14 @@ def settings_of(settings: DictConfig, hydra_config: Any) -> Config:
                 shown += f", {_num_updates(old, old.arch)} updates"
             refused.append(f"{as_override(key, value)} (was {shown})")
         OmegaConf.update(before, key, value, merge=False, force_add=True)
+    was = old.arch.total_num_envs, old.system.rollout_length
+    now = [OmegaConf.select(before, key) for key in _UPDATE]
+    if math.prod(now) != math.prod(was):
+        given = " x ".join(f"{key}={value}" for key, value in zip(_UPDATE, now, strict=True))
+        raise ConfigError(
+            f"{given}: a resumed run keeps the steps of an update, "
+            f"{' x '.join(map(str, was))} = {math.prod(was):,}; keep that product"
+        )
     if refused:
         names = ",".join(change.partition("=")[0] for change in refused)
         raise ConfigError(

@@ -92,6 +92,8 @@ def test_blocks_share_the_updates_evenly(num_updates: int, blocks: int) -> None:
     if num_updates < blocks:
         with pytest.raises(ConfigError, match=f"num_evaluation={blocks} is more than"):
             planned(num_updates=num_updates, **settings)
+        with pytest.raises(ConfigError, match=r"lower arch\.total_num_envs$"):
+            planned(total_timesteps=32 * num_updates, **settings)
         return
     result = planned(num_updates=num_updates, **settings)
     assert len(result.updates_per_block) == blocks

@@ -331,7 +331,9 @@ def test_what_is_given_is_its_own_in_every_run() -> None:
         ({"config": ["arch.total_timesteps=1"]}, "arch.total_timesteps=1"),
         ({"config": ["--help"]}, "--help"),
         ({"config": {"logger.tensorboard": True}}, "logger.tensorboard"),
-        ({"config": ["resume=nowhere"]}, "nowhere/config.yaml"),
+        ({"config": ["resume=nowhere"]}, "resume=nowhere: is not the directory of a run"),
+        ({"resume": "nowhere"}, "resume=nowhere: is not the directory of a run"),
+        ({"config": coin(), "run_dir": 3}, "run_dir=3: must be a directory"),
         ({"network": "gru"}, "network=gru"),
         ({"network": {"actor_torso": Torso}}, "flax module"),
         ({"config": {"env": {"kwargs": {"size": 3}}}, "env": Coin()}, "env.kwargs.size=3"),
@@ -403,7 +405,14 @@ def test_a_notebook_shows_a_mistake_as_one_line(capsys: pytest.CaptureFixture[st
     assert len(repr(jaxppo.make_train(coin()))) < 200
 
 
+def test_a_command_is_not_taken_for_a_function() -> None:
+    with pytest.raises(AttributeError, match=r"python -m jaxppo\.clear_cache is a command"):
+        jaxppo.__getattr__("clear_cache")  # which may have been imported, and then is a module
+
+
 def test_what_is_no_run_to_load_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^run=3: must be a directory"):
+        jaxppo.load(3)  # type: ignore[arg-type]
     run_dir = tmp_path / "sweep" / "0"
     (run_dir / "checkpoints").mkdir(parents=True)
     keep_config(coin(checkpoint={"enabled": False}), run_dir)

@@ -35,6 +35,8 @@ class Asks(NoClose):
         (render, ["episodes=4"], "run="),
         (render, ["run=.", "episodes=0"], "episodes=0"),
         (render, ["run=.", "frames=3"], "max_frames"),
+        (render, ["run=.", "env=acrobot"], "write env.KEY=VALUE"),
+        (render, ["run=.", "system.gamma=0.5"], "system.gamma: no such key"),
         (report, ["nowhere"], "nowhere"),
         (report, ["out=x"], "DIR"),
         (report, ["oot=x", "."], "did you mean out"),
@@ -57,6 +59,7 @@ def test_a_command_ends_with_status_2(
     "arguments, key",
     [
         (["budget=1e3"], "budget=1000"),
+        (["buget=1e6"], "did you mean budget?"),
         (["seeds=1"], "seeds=1"),
         (["name=a/b"], "name=a/b"),
         (["env=cartpole", "name=cartpole"], "name=cartpole"),

@@ -346,6 +346,8 @@ RESUMED = {  # what is typed together with resume= -> what is said, or what the 
     "arch.num_updates=12 'resume_allow=[arch]'": {"arch.num_updates": 12},
     "'resume_allow=[nonsense]'": "resume_allow: nonsense",
     "'resume_allow=[log,env.params.gravity,network.actor_torso.layer_sizes]'": {},
+    "arch.total_num_envs=512": "rollout_length=32: a resumed run|1024 x 32 = 32,768",
+    "arch.total_num_envs=512 system.rollout_length=64": "resume_allow=[arch.total_num_envs,system",
     "env=catch": "env.name=Catch-bsuite (was CartPole-v1)",
     "env.name=null env.target=corridor.Corridor 'resume_allow=[env]'": "trust=[corridor]",
     "~system.gamma": "~system.gamma",
@@ -437,9 +439,10 @@ def test_a_refused_sweep_says_and_changes_nothing_else(
     hydra = {"job": {"config_name": "ff_ppo"}, "sweeper": {"_target_": "basic"}}
     OmegaConf.save({"hydra": hydra}, folder / "multirun.yaml")
     before = sorted(folder.rglob("*"))
-    for _ in range(2):  # the directory is free again
-        with pytest.raises(ConfigError, match=r"system\.epochs=1"):
-            continue_sweep("ff_ppo", folder, [f"resume={folder}", "system.epochs=1"])
+    with pytest.raises(ConfigError, match=r"system\.epochs=1"):
+        continue_sweep("ff_ppo", folder, [f"resume={folder}", "system.epochs=1"])
+    with (folder / ".lock").open() as lock:  # the directory is free again
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     assert capsys.readouterr().out == ""
     assert [each for each in sorted(folder.rglob("*")) if each.name != ".lock"] == before
 
@@ -617,6 +620,7 @@ def test_failed_job_of_a_sweep_is_reported(
     assert outcome.status == 1
     assert outcome.err.splitlines()[-1] == "diverged"
     assert "arch.seed=13" in outcome.err
+    assert "3 jobs as 1 program" in outcome.out
     assert [[c.arch.seed for c in jobs] for jobs in programs] == [[1, 13, 2]]
     assert len((cwd / "sweep" / "sweep.csv").read_text().splitlines()) == 1 + 3
 
@@ -675,10 +679,11 @@ def test_the_script_runs_the_command_that_comes_first(
     monkeypatch.setattr(sys, "argv", ["jaxppo", "envs", "catch"])
     __main__.main()
     assert ran == [("jaxppo.envs", ["catch"])]
-    monkeypatch.setattr(sys, "argv", ["jaxppo", "reprot", "x"])
-    with pytest.raises(SystemExit):
-        __main__.main()
-    assert "did you mean report?" in capsys.readouterr().err
+    for typed, line in (("reprot", "did you mean report?"), ("env=catch", "a command comes first")):
+        monkeypatch.setattr(sys, "argv", ["jaxppo", typed, "x"])
+        with pytest.raises(SystemExit):
+            __main__.main()
+        assert line in capsys.readouterr().err
 
 
 def test_the_run_of_a_command_needs_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

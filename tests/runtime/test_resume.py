@@ -157,6 +157,10 @@ def test_what_does_not_fit_is_refused_before_anything_changes(
             with pytest.raises((CheckpointError, ConfigError), match=words):
                 loop.run(coin("changed", **arch), tmp_path, resume=True)
             assert contents(tmp_path) == before
+        patch.setitem(VARIANTS, "changed", {"network": OTHER_TORSO})
+        allowed = dataclasses.replace(coin("changed"), resume_allow=["network"])
+        with pytest.raises(ConfigError, match=rf"^resume={tmp_path}: .*init_from"):
+            loop.run(allowed, tmp_path, resume=True)
     result, reference = whole()
     assert loop.run(coin(), tmp_path, resume=True) == result
     assert_equal(reference, tmp_path)

@@ -14,6 +14,7 @@ import numpy as np
 from jaxppo.algorithms.report import Metrics, zero_metrics
 from jaxppo.config.fields import ConfigError, as_override
 from jaxppo.config.given import is_given
+from jaxppo.config.messages import brief
 from jaxppo.config.plan import num_members
 from jaxppo.config.schema import HOW_RUN, OF_GAMES, Config, EnvConfig
 from jaxppo.config.stored import SUMMARY, plain
@@ -27,7 +28,7 @@ from jaxppo.runtime.run.jobs import Job, plan_members
 from jaxppo.runtime.run.members import Members
 from jaxppo.runtime.run.selection import Selection
 from jaxppo.runtime.store import checkpoint
-from jaxppo.runtime.store.checkpoint import Checkpoint
+from jaxppo.runtime.store.checkpoint import Checkpoint, CheckpointError
 from jaxppo.runtime.store.directories import check_tree, only_run_in
 from jaxppo.runtime.store.facts import MemberFacts, RunFacts
 from jaxppo.types import LearnerState, Policy
@@ -281,7 +282,16 @@ def read_state(resumed: Resumed, layout: Layout, members: Members) -> State:
     if not resumed.facts.updates:
         zero = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), (None, None, *others[1:]))
         absent |= checkpoint.flatten(zero)
-    return State(*checkpoint.unflatten((learner, *others), {**absent, **arrays}))
+    try:
+        return State(*checkpoint.unflatten((learner, *others), {**absent, **arrays}))
+    except CheckpointError as error:
+        if not members[0].config.resume_allow:
+            raise
+        raise ConfigError(
+            f"resume={resumed.found[0].path.parents[1]}: the environment's spaces and the network "
+            f"cannot change ({brief(error).partition(';')[0]}); leave these changes out, or begin "
+            "a run with init_from and init_parts"
+        ) from error
 
 
 def place_state(

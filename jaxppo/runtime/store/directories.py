@@ -98,6 +98,13 @@ def check_run_dir(key: str, run_dir: Path) -> None:
         )
 
 
+def as_path(key: str, value: str | Path) -> Path:
+    """Return `value` as a path; `ConfigError` if it is neither text nor a path."""
+    if not isinstance(value, str | os.PathLike):
+        raise ConfigError(f"{key}={value!r}: must be a directory, as text or a Path")
+    return Path(value)
+
+
 def check_is_run(given: str, folder: Path) -> None:
     """Raise `ConfigError`, which begins with what was `given`, unless `folder` holds a run."""
     if not (folder / CONFIG).is_file():
