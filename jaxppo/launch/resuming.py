@@ -15,10 +15,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from jaxppo.config.fields import ConfigError, as_override, quoted
 from jaxppo.config.parse import known_keys, parse, unknown_key
-from jaxppo.config.schema import ArchConfig, Config
+from jaxppo.config.schema import ALGORITHMS, ArchConfig, Config
 from jaxppo.config.stored import CONFIG, LOCAL, plain, read_config, with_local
 from jaxppo.config.trust import check_trust
 from jaxppo.launch.composing import composed, for_hydra, literal, plain_settings, typed_text
+from jaxppo.runtime.run.jobs import algorithm_name
 from jaxppo.runtime.store.directories import check_is_run, check_tree
 
 SWEEP = "multirun.yaml"  # what Hydra writes of its settings in the directory of a sweep
@@ -130,6 +131,13 @@ def settings_of(settings: DictConfig, hydra_config: Any) -> Config:
     stored = read_config(run_dir)
     trust = check_trust({**stored, "logger": {}}, config.trust)
     old = with_local(parse(stored), config)
+    own = old.system.algorithm
+    typed_command = OmegaConf.select(hydra_config, "job.config_name")  # None in Python
+    if typed_command and own in ALGORITHMS and own != config.system.algorithm:
+        raise ConfigError(
+            f"resume={run_dir}: {typed_command} does not continue a run of {own}; "
+            f"python -m jaxppo.{algorithm_name(old)} {as_override('resume', str(run_dir))} does"
+        )
     _check_allowed(config.resume_allow, [config, old])
     before = OmegaConf.create(plain(old))
     refused = []

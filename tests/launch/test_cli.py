@@ -400,6 +400,20 @@ def test_what_cannot_be_resumed_is_refused(earlier: Path, typed: str, key: str) 
         resume_overrides(words)
 
 
+@pytest.mark.parametrize("name, others", [("pqn", 2), ("reinforce.Reinforce", 0)])
+def test_the_command_of_another_algorithm_does_not_resume(
+    launch: Any, earlier: Path, name: str, others: int
+) -> None:
+    """Python's default command resumes any run, and any command an algorithm of one's own."""
+    keep_config(compose("ff_ppo", ["env=cartpole", f"system.algorithm={name}"]), earlier)
+    resume = as_override("resume", str(earlier))
+    assert compose_run("ff_ppo", [resume, "trust=[reinforce]"]).system.algorithm == name
+    for typed, status in (([], others), ([f"system.algorithm={name}"], 0)):
+        outcome = launch(resume, "trust=[reinforce]", *typed, run=recorder([]))
+        assert outcome.status == status
+        assert (f"python -m jaxppo.ff_pqn {resume} does" in outcome.err) == (status == 2)
+
+
 def test_resume_true_begins_and_then_goes_on(earlier: Path, cwd: Path) -> None:
     """A run keeps the settings that are typed, so that others are refused; a sweep's are equal."""
     run, new = [f"hydra.run.dir='{earlier}'"], ["hydra.run.dir=new"]
