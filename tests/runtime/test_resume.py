@@ -291,6 +291,20 @@ def test_how_simulators_are_run_is_no_other_environment() -> None:
 
 
 @pytest.mark.long
+def test_another_number_of_environments_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With episodes that start anew, and as many steps in an update; returns still compare."""
+    loop.run(coin(num_updates=4, num_evaluation=2), tmp_path)
+    monkeypatch.setitem(VARIANTS, "changed", {"system__rollout_length": 16})
+    longer = coin("changed", total_num_envs=4, num_updates=6, num_evaluation=3)
+    loop.run(longer, tmp_path, resume=True)
+    events = logged(tmp_path)["metrics.jsonl"]
+    assert [e["steps"] for e in events if e["event"] == "eval"] == [128, 256, 384]
+    assert not any("new_environment" in event for event in events)
+
+
+@pytest.mark.long
 def test_in_another_environment_episodes_and_the_best_policy_start_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

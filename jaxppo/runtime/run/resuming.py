@@ -43,6 +43,7 @@ class Resumed:
     positions: list[dict[str, int]]  # of each job: bytes of its metric logs
     lines: list[str]  # messages to the user
     has_other_env: bool  # whether settings of an environment changed
+    has_other_num_envs: bool  # whether the number of environments changed
 
     @property
     def steps(self) -> int:
@@ -135,7 +136,9 @@ def _read_facts(
         numbers={name: [x for facts in each for x in facts.numbers[name]] for name in numbers},
     )
     positions = [facts.positions for facts in each]
-    return Resumed(found, together, positions, lines, any(other_envs))
+    nums = {facts.config["arch"]["total_num_envs"] for facts in each}
+    other_num = nums != {jobs[0].config.arch.total_num_envs}
+    return Resumed(found, together, positions, lines, any(other_envs), other_num)
 
 
 def _misfits(
@@ -234,6 +237,8 @@ def differences(resumed: Resumed, layout: Layout) -> list[str]:
         lines.append("simulators have no state that is stored: their episodes start anew")
     elif resumed.has_other_env:
         lines.append("the environment has other settings: its episodes start anew")
+    elif resumed.has_other_num_envs:
+        lines.append("there are more or fewer environments: episodes start anew")
     now, before = layout.plan.members_per_device, facts.members_per_device
     if now != before:
         lines.append(
@@ -253,8 +258,9 @@ def differences(resumed: Resumed, layout: Layout) -> list[str]:
 def read_state(resumed: Resumed, layout: Layout, members: Members) -> State:
     """Read the state of all members, `[P, ...]`; `CheckpointError` if arrays do not fit.
 
-    If the environment changed, `acting` is None. The checkpoint lacks the hyperparameters of a new
-    schedule, which come from the settings, and its metrics, which are zero between two blocks.
+    If the environment or the number of environments changed, `acting` is None. The checkpoint lacks
+    the hyperparameters of a new schedule, which come from the settings, and its metrics, which are
+    zero between two blocks.
     """
     shards, update_batches = resumed.facts.shards
     plan = dataclasses.replace(
@@ -277,7 +283,7 @@ def read_state(resumed: Resumed, layout: Layout, members: Members) -> State:
     numbers = checkpoint.flatten(build.stacked_hyperparameters(configs, plan))
     absent = {f"[0].agent.hyperparameters{name}": np.asarray(x) for name, x in numbers.items()}
     learner, *others = jax.eval_shape(begin)
-    if resumed.has_other_env:
+    if resumed.has_other_env or resumed.has_other_num_envs:
         learner = dataclasses.replace(learner, acting=None)
     if not resumed.facts.updates:
         zero = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), (None, None, *others[1:]))
@@ -288,9 +294,9 @@ def read_state(resumed: Resumed, layout: Layout, members: Members) -> State:
         if not members[0].config.resume_allow:
             raise
         raise ConfigError(
-            f"resume={resumed.found[0].path.parents[1]}: the environment's spaces and the network "
-            f"cannot change ({brief(error).partition(';')[0]}); leave these changes out, or begin "
-            "a run with init_from and init_parts"
+            f"resume={resumed.found[0].path.parents[1]}: changes the shape of what is stored "
+            f"({brief(error).partition(';')[0]}); leave out changes of the network or of the "
+            "environment's spaces, or begin a run with init_from and init_parts"
         ) from error
 
 
@@ -304,7 +310,7 @@ def place_state(
     kept = {name: getattr(before, name) for name in selection.selected()}
     agent = dataclasses.replace(learner.agent, hyperparameters=numbers.replace(**kept))
     acting = learner.acting
-    if acting is None:  # the environment changed
+    if acting is None:  # other environments, or another number of them
         configs, system = members.configs(layout.slots), layout.system
         env = begun_at(system.env, resumed.steps / layout.plan.total_steps)
         system = dataclasses.replace(system, env=env)
