@@ -167,6 +167,9 @@ def plain_settings(config: DictConfig, overrides: Sequence[str]) -> dict[str, An
         return {key: x for key, x in numbers.items() if f"system.{key}" not in left_out}
 
     plain["system"] = kept(system)
+    schedules = system.get("schedules")  # those of an environment's file are for PPO
+    if isinstance(schedules, dict) and not any(x.startswith("system.schedules") for x in typed):
+        plain["system"]["schedules"] = kept(schedules)
     if isinstance(population, dict) and isinstance(population.get("hyperparameters"), dict):
         bounds = kept(population["hyperparameters"])
         plain["population"] = {**population, "hyperparameters": bounds}

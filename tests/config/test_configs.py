@@ -60,7 +60,7 @@ def names(group: str) -> list[str]:
 
 MEMORIES = ("gru", "gtrxl", "lru", "lstm")
 RECURRENT = [*MEMORIES, *(f"{name}_shared" for name in MEMORIES)]
-OF_IMAGES = ("cnn", "impala")  # networks that take nothing else
+OF_IMAGES = ("board", "cnn", "impala")  # networks that take nothing else
 
 
 def fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
@@ -191,6 +191,14 @@ def test_a_layer_is_chosen_by_name_in_its_branch() -> None:
     assert network["actor_memory"] == file_settings("network/memory/optimized_lstm.yaml")
     added = composed("+network/memory@network.actor_memory=lru")["network"]
     assert added["actor_memory"] == file_settings("network/memory/lru.yaml")
+
+
+@pytest.mark.parametrize("command", ["ff_pqn", "ff_reppo"])
+def test_schedules_of_an_environments_file_are_for_ppo(command: str) -> None:
+    assert launched("ff_ppo", ["env=pgx/connect_four"]).system.schedules
+    assert launched(command, ["env=pgx/connect_four"]).system.schedules == {}
+    typed = launched(command, ["system.schedules.ent_coef.end=0"])  # which is refused later
+    assert typed.system.schedules == {"ent_coef": {"end": 0}}
 
 
 def test_what_is_typed_wins_over_an_environments_file() -> None:
