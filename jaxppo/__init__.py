@@ -34,10 +34,9 @@ else:
 
             home = "jaxppo.deploy.policy" if name == "load" else "jaxppo.api"
             return getattr(import_module(home), name)
-        from importlib.util import find_spec
+        from jaxppo.__main__ import NAMES
 
-        command = not name.startswith("_") and find_spec(f"{__name__}.{name}")
-        more = f"; python -m {__name__}.{name} is a command" if command else ""
+        more = f"; python -m {__name__}.{name} is a command" if name in NAMES else ""
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{more}")
 
 

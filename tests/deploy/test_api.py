@@ -408,6 +408,8 @@ def test_a_notebook_shows_a_mistake_as_one_line(capsys: pytest.CaptureFixture[st
 def test_a_command_is_not_taken_for_a_function() -> None:
     with pytest.raises(AttributeError, match=r"python -m jaxppo\.clear_cache is a command"):
         jaxppo.__getattr__("clear_cache")  # which may have been imported, and then is a module
+    with pytest.raises(AttributeError, match=r"no attribute 'ops'$"):
+        jaxppo.__getattr__("ops")
 
 
 def test_what_is_no_run_to_load_is_said(tmp_path: Path) -> None:
