@@ -126,7 +126,7 @@ def check(
         if kind is str and isinstance(value, int | float):
             way_out = f"; in quotes it is text: \"{key}='{value}'\""
         if kind is dict and isinstance(value, str):
-            way_out = f"; write {key}.KEY=VALUE"
+            way_out = way_out_of_text or f"; write {key}.KEY=VALUE"
         if kind is list and typing.get_args(wanted)[0] in (Any, type(value)):
             way_out = f"; write {as_override(key, [value])}"
         raise ConfigError(
