@@ -156,5 +156,5 @@ def _points(
     """Return the points of a policy against an opponent, in a game for each of the keys."""
     games: Any = system.evaluation_env
     env = games.seated(partial(sample_actions, other, opponent))
-    returns = evaluate(dataclasses.replace(system, evaluation_env=env), policy, keys).returns
-    return jnp.sum(jnp.sign(returns) + 1) / 2
+    played = evaluate(dataclasses.replace(system, evaluation_env=env), policy, keys)
+    return jnp.sum(jnp.where(played.finished, jnp.sign(played.returns), 0.0) + 1) / 2

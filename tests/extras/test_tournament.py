@@ -84,6 +84,15 @@ def test_each_start_is_played_from_both_seats(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["results"], 7 * (1 - np.eye(3)))
 
 
+def test_a_game_that_is_cut_is_a_draw(tmp_path: Path) -> None:
+    """Whatever was gained so far."""
+    run_dir = train(tmp_path / "run", env={"target": "own_games.Paid"}, arch={"max_eval_steps": 1})
+    found = [(run_dir, each) for each in tournament.entrants(run_dir, TRUST)]
+    one, other = tournament.in_one_game(found)
+    keys = jax.random.split(jax.random.key(0), 7)
+    assert tournament._points(one.system, other.system, one.policy, other.policy, keys) == 3.5
+
+
 @pytest.mark.long
 def test_what_cannot_play_is_refused_in_one_line(tmp_path: Path) -> None:
     nim = train(tmp_path / "nim", env={"opponent": "self"})
