@@ -123,7 +123,8 @@ def in_one_game(found: list[tuple[str, TrainedPolicy]]) -> list[TrainedPolicy]:
             max_eval_steps=first.max_eval_steps,
             evaluation_greedy=False,
         )
-        system = systems.setdefault(repr((shared.network, shared.system)), system)
+        played_as = shared.network, shared.system, shared.env.action_mask, shared.arch.precision
+        system = systems.setdefault(repr(played_as), system)
         policy = dataclasses.replace(one.policy, noise_key=None)
         policies.append(dataclasses.replace(one, system=system, policy=policy))
     return policies
