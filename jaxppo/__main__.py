@@ -28,7 +28,6 @@ COMMANDS = """python -m jaxppo.COMMAND, or jaxppo COMMAND, each with --help and 
   clear_cache  delete the compiled programs that runs have cached
 
 From Python: jaxppo.train, make_train, rollouts, compose and load; see help(jaxppo.train)."""
-
 NAMES = re.findall(r"^  (\w+)", COMMANDS, re.MULTILINE)
 
 

@@ -104,6 +104,14 @@ class Forced(Nim):
         return super()._observe(state) | {"action_mask": jnp.array([True, False])}
 
 
+class Paid(Nim):
+    """Player 0 gains 1 with each move."""
+
+    def step(self, key: jax.Array, state: Any, action: jax.Array) -> Any:
+        after, seen, _, over, cut = super().step(key, state, action)
+        return after, seen, jnp.array([1.0, -1.0]), over, cut
+
+
 def perfect(observation: Any, key: jax.Array) -> jax.Array:
     """Play Nim: leave what 3 divides, from where that can be."""
     del key

@@ -27,9 +27,10 @@ def check_trust(settings: dict[str, Any], trust: Sequence[str]) -> list[str]:
 
     `settings` are plain containers, because parsing them would already import `system.algorithm`.
     A path is imported only if its prefix is trusted. The object found must also be defined under a
-    trusted prefix: a trusted module may have imported it from elsewhere. From this project and its
-    libraries only classes are allowed, since a function may do anything with its arguments. Also
-    allowed are `_FUNCTIONS`, and functions of optax, which only make optimisers.
+    trusted prefix, unless `trust` has the whole path: a trusted module may have imported it from
+    elsewhere. From this project and its libraries only classes are allowed, since a function may do
+    anything with its arguments. Also allowed are `_FUNCTIONS`, and functions of optax, which only
+    make optimisers.
     """
     if isinstance(trust, str):
         raise ConfigError(f"trust={trust!r}: must be a list, such as [{trust!r}]")
@@ -92,7 +93,9 @@ def _within(path: str, allowed: Sequence[str]) -> bool:
 
 
 def _is_defined_there(path: str, trust: Sequence[str]) -> bool:
-    """Return whether the object at `path` is defined under a trusted prefix."""
+    """Return whether the object at `path` is trusted, or defined under a trusted prefix."""
+    if path in trust:
+        return True
     try:
         found = pkgutil.resolve_name(path)
         home = f"{found.__module__}.{found.__qualname__}"

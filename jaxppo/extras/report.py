@@ -499,7 +499,7 @@ def tournaments(comparison: Comparison, out: Files) -> str:
         try:
             found = json.loads(file.read_bytes())
             parts += _tournament(found, out.pictures(f"tournament_{number}"))
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
             parts.append(page.paragraph(f"{file}: damaged; play the tournament again"))
     if not parts:
         return ""

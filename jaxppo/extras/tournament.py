@@ -123,7 +123,8 @@ def in_one_game(found: list[tuple[str, TrainedPolicy]]) -> list[TrainedPolicy]:
             max_eval_steps=first.max_eval_steps,
             evaluation_greedy=False,
         )
-        system = systems.setdefault(repr((shared.network, shared.system)), system)
+        played_as = shared.network, shared.system, shared.env.action_mask, shared.arch.precision
+        system = systems.setdefault(repr(played_as), system)
         policy = dataclasses.replace(one.policy, noise_key=None)
         policies.append(dataclasses.replace(one, system=system, policy=policy))
     return policies
@@ -156,5 +157,5 @@ def _points(
     """Return the points of a policy against an opponent, in a game for each of the keys."""
     games: Any = system.evaluation_env
     env = games.seated(partial(sample_actions, other, opponent))
-    returns = evaluate(dataclasses.replace(system, evaluation_env=env), policy, keys).returns
-    return jnp.sum(jnp.sign(returns) + 1) / 2
+    played = evaluate(dataclasses.replace(system, evaluation_env=env), policy, keys)
+    return jnp.sum(jnp.where(played.finished, jnp.sign(played.returns), 0.0) + 1) / 2

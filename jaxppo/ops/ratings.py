@@ -16,14 +16,16 @@ def elo(points: ArrayLike) -> NDArray[np.float64]:
         P(i beats j) = 1 / (1 + 10^((R_j - R_i) / 400)).
 
     Elo 1978 (The Rating of Chessplayers); the model is that of Bradley and Terry 1952 (Biometrika
-    39, 324), fitted by the MM algorithm of Hunter 2004 (Annals of Statistics 32, 384), eq. (3).
+    39, 324). Newton's method, as MM algorithms need many steps where most games have one winner.
     """
     won = np.asarray(points, np.float64) + 0.5
     np.fill_diagonal(won, 0.0)
-    games, total, strength = won + won.T, won.sum(1), np.ones(len(won))
-    change = np.inf
-    while change > 1e-10:
-        new = total / (games / (strength[:, None] + strength)).sum(1)
-        new /= np.exp(np.log(new).mean())
-        change, strength = np.abs(np.log(new / strength)).max(), new
-    return SCALE * np.log10(strength / strength[0])
+    games, ratings, change = won + won.T, np.zeros(len(won)), np.inf
+    while change > 1e-6:
+        chance = (1 + np.tanh((ratings[:, None] - ratings) / 2)) / 2
+        weights = games * chance * chance.T
+        curvature = np.diag(weights.sum(1)) - weights
+        step = np.linalg.solve(curvature[1:, 1:], (won - games * chance).sum(1)[1:])
+        change = np.abs(step).max()
+        ratings[1:] += step / max(2 * change, 1.0)  # longer steps may lead away
+    return SCALE / np.log(10) * ratings

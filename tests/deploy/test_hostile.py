@@ -24,7 +24,7 @@ from jaxppo import report
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import parse
 from jaxppo.config.stored import plain, read_config
-from jaxppo.config.trust import check_trust
+from jaxppo.config.trust import check_trust, remember
 from jaxppo.launch.command_line import main
 from jaxppo.runtime.run import loop
 from jaxppo.runtime.store import checkpoint
@@ -207,6 +207,11 @@ def test_what_this_user_has_trained_with_is_trusted(
     other = plain(dataclasses.replace(config, env=dataclasses.replace(config.env, params={"x": 1})))
     with pytest.raises(ConfigError, match=r"env\.target=envs\.Coin"):
         check_trust(other, [])
+    for elsewhere in ({"target": "own_games.Box"}, {"opponent": "own_games.Discrete"}):
+        with pytest.raises(ConfigError, match=r"own_games\."):
+            check_trust({"env": elsewhere}, [])
+        remember({"env": elsewhere})  # where it is named, and not where it is defined
+        check_trust({"env": elsewhere}, [])
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
     with pytest.raises(ConfigError, match=r"env\.target=envs\.Coin"):
         jaxppo.load(tmp_path / "moved")

@@ -542,7 +542,9 @@ def test_a_pipe_in_place_of_a_file_is_left_out(tmp_path: Path, name: str) -> Non
 
 def test_a_tournament_that_is_damaged_leaves_the_rest_of_a_report(tmp_path: Path) -> None:
     folder = make(tmp_path / "run", [1.0])
-    for text in ("{", "[]", '{"game": "x", "games": 2, "policies": [{"run": "a"}]}'):
+    row = {"run": "a", "steps": 1, "elo": 10**400, "points": 0.5, "low": 0.0, "high": 1.0}
+    huge = json.dumps({"game": "x", "games": 2, "policies": [row]})
+    for text in ("{", "[]", "[" * 10**5, huge, huge.replace("elo", "")):
         (folder / "tournament.json").write_text(text)
         write_page(Reporting(runs=[str(folder)], out=str(tmp_path / "page")))
         assert "tournament.json: damaged" in (tmp_path / "page" / "index.html").read_text()

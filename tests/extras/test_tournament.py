@@ -84,6 +84,26 @@ def test_each_start_is_played_from_both_seats(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["results"], 7 * (1 - np.eye(3)))
 
 
+def test_a_game_that_is_cut_is_a_draw(tmp_path: Path) -> None:
+    """Whatever was gained so far."""
+    run_dir = train(tmp_path / "run", env={"target": "own_games.Paid"}, arch={"max_eval_steps": 1})
+    found = [(run_dir, each) for each in tournament.entrants(run_dir, TRUST)]
+    one, other = tournament.in_one_game(found)
+    keys = jax.random.split(jax.random.key(0), 7)
+    assert tournament._points(one.system, other.system, one.policy, other.policy, keys) == 3.5
+
+
+def test_a_policy_plays_with_its_own_mask_and_precision(tmp_path: Path) -> None:
+    runs = [train(tmp_path / "masked"), train(tmp_path / "free", env={"action_mask": None})]
+    runs.append(train(tmp_path / "rough", arch={"precision": "bf16"}))
+    found = [(each, tournament.entrants(each, TRUST)[-1]) for each in runs]
+    played = [each.system.algorithm.network for each in tournament.in_one_game(found)]
+    own = [each.system.algorithm.network for _, each in found]
+    assert [x.action_mask for x in played] == [x.action_mask for x in own]
+    assert [x.precision for x in played] == [x.precision for x in own]
+    assert len({(x.action_mask, x.precision) for x in own}) == 3
+
+
 @pytest.mark.long
 def test_what_cannot_play_is_refused_in_one_line(tmp_path: Path) -> None:
     nim = train(tmp_path / "nim", env={"opponent": "self"})

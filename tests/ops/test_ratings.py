@@ -1,5 +1,7 @@
 """Elo ratings against closed forms and the ratings that made the results."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -30,8 +32,19 @@ def test_ratings_belong_to_players_and_not_to_their_order() -> None:
     ratings, order = elo(points), rng.permutation(6)
     again = elo(points[np.ix_(order, order)])
     np.testing.assert_allclose(again, ratings[order] - ratings[order[0]], atol=1e-5)
-    games = (points + points.T + 1) * (1 - np.eye(6))
-    expected = games / (1 + 10 ** ((ratings - ratings[:, None]) / 400))
-    won = points.sum(1) + 5 / 2
-    np.testing.assert_allclose(expected.sum(1), won, rtol=1e-6)
+    np.testing.assert_allclose(surplus(points, ratings), 0.0, atol=1e-6)
     assert ratings[5] == ratings.min()
+
+
+def test_results_with_one_winner_are_rated_too() -> None:
+    points = np.triu(np.full((9, 9), 2e4), 1)
+    ratings = elo(points)
+    np.testing.assert_allclose(surplus(points, ratings), 0.0, atol=1e-6)
+    assert (np.diff(ratings) < 0).all()
+
+
+def surplus(points: Any, ratings: Any) -> Any:
+    """Points beyond the expected ones, with a draw more of each pair."""
+    won = (points + 0.5) * (1 - np.eye(len(points)))
+    expected = (won + won.T) / (1 + 10 ** ((ratings - ratings[:, None]) / 400))
+    return (won - expected).sum(1)
