@@ -497,7 +497,8 @@ def _load(
         ) from error
     if env is not None:
         with contextlib.suppress(ConfigError):  # it may have been an object, which is gone
-            _warn_of_bounds(envs.build(trained.env), system.env)
+            alone = dataclasses.replace(trained.env, opponent="random", evaluation_opponent=None)
+            _warn_of_bounds(envs.build(alone), system.env)
     steps = policies.steps_of(found, facts, row, which)
     if steps is None:
         raise ConfigError(

@@ -87,10 +87,13 @@ def entrants(name: str, trust: list[str]) -> list[TrainedPolicy]:
     check_tree("runs", folder)
     # Their own opponents are not needed
     env = {"opponent": "random", "evaluation_opponent": None}
-    if folder == Path(name):
-        policies = load_pool(folder, env=env, trust=trust)
-    else:
-        policies = [load(folder, which, env=env, trust=trust)]
+    try:
+        if folder == Path(name):
+            policies = load_pool(folder, env=env, trust=trust)
+        else:
+            policies = [load(folder, which, env=env, trust=trust)]
+    except ConfigError as error:
+        raise ConfigError(f"runs=[{name}]: {error}") from error
     one = policies[-1]
     if not hasattr(one.system.evaluation_env, "seated"):
         raise ConfigError(

@@ -15,6 +15,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from jaxppo import envs
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.messages import of_gymnasium, raised, where
 from jaxppo.config.parse import unknown_key
@@ -195,12 +196,14 @@ def _translate(message: str, missing: str = "") -> str:
         r"Could not find '(.+)/([^/]+)'\s+Available options in .*?:(.*)", message, re.S
     ):
         group, choice, rest = match.groups()
+        if group.startswith("env/"):  # such as env=pgx/hex
+            group, choice = "env", f"{group[4:]}/{choice}"
         names = rest.partition("Config search path")[0].split()
         every = choices(group) or names  # also those in folders, such as brax/ant
-        near = (_of_environment(choice) if group == "env" else None) or next(
-            (f"{group}={name}" for name in every if name.endswith(f"/{choice}")),
-            f"{group}={difflib.get_close_matches(choice, every, 1, 0.0)[0]}",
-        )
+        (near,) = difflib.get_close_matches(choice, every, 1, 0.0)
+        near = next((name for name in every if name.endswith(f"/{choice}")), near)
+        found = _of_environment(choice, near) if group == "env" else None
+        near = found or f"{group}={near}"
         return f"{group}={choice}: no such choice; did you mean {near}? (of {', '.join(names)})"
     if match := re.search(r"config group '(.+)' does not exist", message):
         folders = [path for path in config_dir().rglob("*") if path.is_dir()]
@@ -213,13 +216,26 @@ def _translate(message: str, missing: str = "") -> str:
     return message
 
 
-def _of_environment(name: str) -> str | None:
-    """Return the settings for an environment's own name, from a file if one is of it."""
+def _of_environment(name: str, near: str) -> str | None:
+    """Return the settings for an environment's own name: its file, or one of its library.
+
+    Libraries take seconds to import, and are not searched if the nearest file is like the name.
+    """
+    name = name.rpartition("/")[2]
+    libraries = {"gymnax": "gymnax"}
     for file in choices("env"):
         settings: Any = OmegaConf.load(config_dir() / "env" / f"{file}.yaml")
         if settings.get("env", {}).get("name") == name:
             return f"env={file}"
-    return of_gymnasium(name)
+        if "/" in file:
+            libraries[file.partition("/")[0]] = file
+    given = of_gymnasium(name)
+    if given or difflib.get_close_matches(name, [near.rpartition("/")[2]]):
+        return given
+    for library, file in libraries.items():
+        if envs.is_installed(library) and name in envs.registered(library):
+            return f"env={file} env.name={name}"
+    return None
 
 
 def _unknown(key: str) -> str:

@@ -210,6 +210,8 @@ HYDRAS = {  # what Hydra refuses, in our words
     "env=cartpol": "env=cartpol|env=cartpole?",
     "env=ant": "env=ant|env=brax/ant?",
     "env=CartPole-v1": "env=CartPole-v1|env=cartpole?",
+    "env=Pong-misc": "env=Pong-misc|env=gymnax env.name=Pong-misc?",
+    "env=brax/ants": "env=brax/ants|env=brax/ant?",
     "env=HalfCheetah-v5": "env=gymnasium env.name=HalfCheetah-v5",
     "system.learning_rate=1": "system.learning_rate|system.actor_lr",
     f"network/torso@{TORSO}=transformer": "network/torso|chain, cnn",
