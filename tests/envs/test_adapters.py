@@ -453,7 +453,9 @@ def test_a_librarys_file_changes_known_settings(env: str) -> None:
     assert config.library == env.partition("/")[0]
     assert env in environments.tuned()[config.library, config.name]
     for key, _ in commented(f"env/{env}.yaml"):
-        assert key in known_keys() or key.startswith(("defaults.", "env.kwargs.", "network."))
+        assert key in known_keys() or key.startswith(
+            ("defaults.", "env.kwargs.", "network.", "system.schedules.")
+        )
 
 
 # Environments beyond those of the files, and settings with which some of their episodes end.
