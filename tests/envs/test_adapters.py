@@ -473,7 +473,7 @@ FURTHER = [
     "craftax/classic +env.params.max_timesteps=60",
     "xminigrid/empty env.name=MiniGrid-DoorKey-5x5",
     "pgx/connect_four env.name='2048' env.metrics=[]",  # a game for one tells no results
-    *(f"pgx/connect_four env.name={name}" for name in ("backgammon", "kuhn_poker")),
+    *(f"pgx/tic_tac_toe env.name={name}" for name in ("backgammon", "kuhn_poker")),
     *(f"pgx/connect_four env.opponent={name} env.random_moves=5" for name in ("self", "pool")),
     "playground/cartpole_balance +env.kwargs.episode_length=20",
     "playground/cartpole_balance +env.kwargs.episode_length=20 +env.kwargs.impl=warp",
