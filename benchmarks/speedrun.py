@@ -103,6 +103,7 @@ def measure(name: str, seeds: Sequence[int], more: Sequence[str], cached: bool) 
             found[seed] = race(name, settings, cache)
             print(f"{name}, seed {seed}: {_words(found[seed])}", flush=True)
     asked = [*(["--cached"] if cached else []), *(["--set", *more] if more else [])]
+    asked += ["--seeds", *map(str, seeds)] if [*seeds] != [*SEEDS] else []
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "goal": name,
