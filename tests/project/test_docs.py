@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
@@ -215,7 +214,7 @@ def test_commands_are_taken(page: Path, made: Any) -> None:
             assert importlib.util.find_spec(words[2]) is not None, words
         elif module in TRAINING:
             config = config_of(words)
-            plan(config, jax.local_device_count())
+            plan(config, 1)
             names = ("algorithm", "objective", "optimizer")
             own = [getattr(config.system, name, None) for name in names]
             key = repr((config.env, config.network, own))
