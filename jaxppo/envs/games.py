@@ -302,8 +302,9 @@ def make(name: str, game: Game, config: EnvConfig) -> Games:
         raise ConfigError(
             f"{name}: time_limit={line(limit)}: games end by their rules; leave it out"
         )
-    keys = ("evaluation_opponent", "opponent")
-    choose = [_chooser(f"env.{key}", getattr(config, key), name, game) for key in keys][-1]
+    if config.evaluation_opponent != config.opponent:  # only to check it
+        _chooser("env.evaluation_opponent", config.evaluation_opponent, name, game)
+    choose = _chooser("env.opponent", config.opponent, name, game)
     if config.resets != "each":
         raise ConfigError(f"env.resets={config.resets}: {name} is a game; set env.resets=each")
     changed = {"mask": config.mask, "extras": config.extras}

@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import io
+import mimetypes
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -82,9 +83,10 @@ def render(settings: Rendering) -> None:
         told = "".join(f", {name} {value:.4g}" for name, value in played.metrics.items())
         text = f"return {played.episode_return:.2f}, {count(played.length, 'step')}{told}{late}"
         files.append(out / f"{name}{drawn.suffix}")
-        _write(files[-1], drawn, played, settings.max_frames, settings.thoughts, fps)
+        shots = shots_of(drawn, played)
+        chosen = [shots[i] for i in every_kth(len(shots) - 1, settings.max_frames)]
+        _write(files[-1], drawn, played, chosen, settings.thoughts, fps)
         if not drawn.svg:
-            shots = shots_of(drawn, played)
             few = [shots[i] for i in evenly_spaced(len(shots) - 1, 5)]
             rows.append((f"{name}: {text}", pictures(drawn, played, few)))
         print_lines(f"{files[-1]}: {text}, episode {numbers[name] + 1} of {settings.episodes}")
@@ -116,8 +118,21 @@ class Film:
 
     def _repr_html_(self) -> str:
         data = base64.b64encode(self.data).decode()
-        kind = {".gif": "gif", ".svg": "svg+xml"}[self.suffix]
-        return f'<img alt="{self!r}" src="data:image/{kind};base64,{data}">'
+        kind = mimetypes.types_map[self.suffix]
+        return f'<img alt="{self!r}" src="data:{kind};base64,{data}">'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shot:
+    """A picture of an episode."""
+
+    step: int
+    states: PyTree  # [T + 1], of which it shows one
+    caption: str
+
+    def drawn(self, drawn: Drawing, played: Episode) -> Any:
+        """Draw it."""
+        return drawn.draw(*_moment(played, self.states, self.step))
 
 
 def film(
@@ -142,7 +157,9 @@ def film(
     check("which", which, str, {"choices": tuple(scores)})
     number, file = scores[which], io.BytesIO()
     played = with_frames(policy, number, every[number], max_frames)
-    _write(file, drawn, played, max_frames, thoughts, frames_per_second(drawn, played.length))
+    shots = shots_of(drawn, played)
+    chosen = [shots[i] for i in every_kth(len(shots) - 1, max_frames)]
+    _write(file, drawn, played, chosen, thoughts, frames_per_second(drawn, played.length))
     return Film(file.getvalue(), played.episode_return, played.length, drawn.suffix)
 
 
@@ -150,17 +167,15 @@ def _write(
     file: Path | IO[bytes],
     drawn: Drawing,
     played: Episode,
-    max_frames: int,
+    shots: list[Shot],
     thoughts: bool,
     fps: int,
 ) -> None:
-    """Write a GIF or SVG of an episode with its `Frames`, if it is a simulator's."""
-    shots = shots_of(drawn, played)
-    chosen = [shots[i] for i in every_kth(len(shots) - 1, max_frames)]
+    """Write a GIF or SVG of these pictures of an episode, with its `Frames` if a simulator's."""
     if drawn.svg:
-        write_svg(file, [(each.caption, each.drawn(drawn, played)) for each in chosen], fps)
+        write_svg(file, [(each.caption, each.drawn(drawn, played)) for each in shots], fps)
         return
-    images = pictures(drawn, played, chosen, thoughts=thoughts)
+    images = pictures(drawn, played, shots, thoughts=thoughts)
     write_film(file, images, fps, smooth=is_simulated(drawn.env))
 
 
@@ -247,19 +262,6 @@ def every_kth(length: int, max_frames: int) -> list[int]:
 def evenly_spaced(length: int, num: int) -> list[int]:
     """Return up to `num` of the steps 0 to `length`, evenly spaced, with both ends."""
     return sorted({round(i * length / (num - 1)) for i in range(num)})
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Shot:
-    """A picture of an episode."""
-
-    step: int
-    states: PyTree  # [T + 1], of which it shows one
-    caption: str
-
-    def drawn(self, drawn: Drawing, played: Episode) -> Any:
-        """Draw it."""
-        return drawn.draw(*_moment(played, self.states, self.step))
 
 
 def shots_of(drawn: Drawing, played: Episode) -> list[Shot]:

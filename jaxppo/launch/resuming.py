@@ -1,6 +1,5 @@
 """Compose the settings of a resumed run: the stored ones and those typed with `resume`."""
 
-import math
 import re
 import sys
 import typing
@@ -20,12 +19,12 @@ from jaxppo.config.stored import CONFIG, LOCAL, plain, read_config, with_local
 from jaxppo.config.trust import check_trust
 from jaxppo.launch.composing import composed, for_hydra, literal, plain_settings, typed_text
 from jaxppo.runtime.run.jobs import algorithm_name
+from jaxppo.runtime.run.resuming import other_updates
 from jaxppo.runtime.store.directories import check_is_run, check_tree
 
 SWEEP = "multirun.yaml"  # what Hydra writes of its settings in the directory of a sweep
 OF_RESUME = ("resume", "resume_allow", "trust", *LOCAL)  # change nothing of a stored run
 _BUDGET = ("arch.total_timesteps", "arch.num_updates")
-_UPDATE = ("arch.total_num_envs", "system.rollout_length")
 
 
 def resume_overrides(arguments: Sequence[str]) -> list[str]:
@@ -152,13 +151,9 @@ def settings_of(settings: DictConfig, hydra_config: Any) -> Config:
             refused.append(f"{as_override(key, value)} (was {shown})")
         OmegaConf.update(before, key, value, merge=False, force_add=True)
     was = old.arch.total_num_envs, old.system.rollout_length
-    now = [OmegaConf.select(before, key) for key in _UPDATE]
-    if math.prod(now) != math.prod(was):
-        given = " x ".join(f"{key}={value}" for key, value in zip(_UPDATE, now, strict=True))
-        raise ConfigError(
-            f"{given}: a resumed run keeps the steps of an update, "
-            f"{' x '.join(map(str, was))} = {math.prod(was):,}; keep that product"
-        )
+    now = before.arch.total_num_envs, before.system.rollout_length
+    if line := other_updates(was, now, run_dir):
+        raise ConfigError(line)
     if refused:
         names = ",".join(change.partition("=")[0] for change in refused)
         raise ConfigError(

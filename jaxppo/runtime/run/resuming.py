@@ -163,12 +163,8 @@ def _misfits(
     length = facts.config.get("system", {}).get("rollout_length", 0)
     was = arch.get("total_num_envs", 0), length
     now = config.arch.total_num_envs, config.system.rollout_length
-    if math.prod(was) != math.prod(now):
-        yield (
-            f"arch.total_num_envs={now[0]} x system.rollout_length={now[1]} are "
-            f"{math.prod(now):,} steps per update, and {path} counts updates of "
-            f"{' x '.join(map(str, was))} = {math.prod(was):,}; keep that product"
-        )
+    if line := other_updates(was, now, path):
+        yield line
     done = tuple(facts.updates_per_block)
     least = sum(done[: facts.block]) + facts.updates + (facts.updates > 0)  # no block is empty
     if sum(planned) < least:
@@ -207,6 +203,20 @@ def load_members(resumed: Resumed, members: Members, selection: Selection) -> No
     for i, facts in enumerate(resumed.facts.members):
         members[i].facts = MemberFacts(**facts)
     selection.numbers = resumed.facts.numbers
+
+
+def other_updates(was: tuple[int, int], now: tuple[int, int], where: Path) -> str:
+    """Return the line that refuses updates of another number of steps; "": there are as many.
+
+    `was` and `now` are numbers of environments and steps of a rollout.
+    """
+    if math.prod(was) == math.prod(now):
+        return ""
+    return (
+        f"arch.total_num_envs={now[0]} x system.rollout_length={now[1]}: a resumed run keeps its "
+        f"updates; these are {math.prod(now):,} steps per update, and those of {where} are "
+        f"{was[0]} x {was[1]} = {math.prod(was):,}; keep that product"
+    )
 
 
 def has_other_env(stored: Mapping[str, Any], config: Config) -> bool:

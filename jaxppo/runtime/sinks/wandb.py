@@ -109,13 +109,14 @@ def _send(run: Any, files: Sequence[Path]) -> None:
     import wandb
 
     found = {file.stem: file for file in files if file.is_file()}
-    kinds = {
-        ".gif": lambda x: wandb.Video(str(x), format="gif"),
-        ".svg": lambda x: wandb.Html(x.read_text("utf-8")),
-    }
-    media = {
-        name: kinds.get(x.suffix, lambda x: wandb.Image(str(x)))(x) for name, x in found.items()
-    }
+
+    def medium(file: Path) -> Any:
+        if file.suffix == ".svg":
+            return wandb.Html(file.read_text("utf-8"))
+        is_film = file.suffix == ".gif"
+        return wandb.Video(str(file), format="gif") if is_film else wandb.Image(str(file))
+
+    media = {name: medium(file) for name, file in found.items()}
     if media:
         run.log(media)  # after the last step
 
