@@ -449,7 +449,7 @@ def load_pool(
 ) -> list[TrainedPolicy]:
     """Return the policies in the pool of the last checkpoint, oldest first, and the latest policy.
 
-    Each is there once. A run without `env.opponent=pool` has the latest policy only. Arguments and
+    None is there twice. A run without `env.opponent=pool` has the latest policy only. Arguments and
     errors are those of `load`.
     """
     latest, found, row = _load(run_dir, "latest", None, env, None, trust)

@@ -156,7 +156,7 @@ class Games:
         )
 
     def view(self, state: PyTree) -> tuple[Games, PyTree]:
-        """Return this, and a state of `positions`."""
+        """Return self and `state`, which is one of `positions`."""
         return self, state
 
     def positions(
@@ -171,7 +171,7 @@ class Games:
     ) -> tuple[_Moved, _Moved, jax.Array]:
         """Return `B` games after the learner's move, and after the answers.
 
-        Third, which were cut since their opponent was replaced.
+        The third says which were truncated because their opponent was replaced.
         """
         move_key, answer_key = jnp.moveaxis(jax.vmap(random_bits.split)(part(key, 0)), 1, 0)
         since, player = self._since_of(state.since.shape[0]), self._turn(state.inner)
@@ -329,15 +329,15 @@ def policy_of(opponent: str) -> tuple[Path, str]:
 
 
 def _chooser(key: str, value: str | None, name: str, game: Game) -> Choose | None:
-    """Return what chooses the moves of a function, or of Pgx's network; None for other opponents.
+    """Return a function, or Pgx's network, as a `Choose`; None for other opponents.
 
-    `ConfigError` if there is no such opponent, or what it returns is no action of the game.
+    `ConfigError` if it does not exist, or returns no action of the game.
     """
     allowed = OPPONENTS if key == "env.opponent" else ("random", "baseline")
     choose: Choose
     if value == "baseline":
         if not hasattr(game, "baseline"):
-            raise ConfigError(f"{key}=baseline: is for games of Pgx; {name} is none; take another")
+            raise ConfigError(f"{key}=baseline: is for games of Pgx, not {name}; take another")
         choose = game.baseline(key)
     elif value is None or value in allowed or policy_of(value)[0].is_dir():
         return None

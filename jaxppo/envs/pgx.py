@@ -60,13 +60,15 @@ class Pgx:
         return player
 
     def baseline(self, key: str) -> games.Choose:
-        """Return what chooses moves by Pgx's own network of this game, which samples legal ones.
+        """Return a `games.Choose` that samples legal moves from Pgx's own network.
 
         `ConfigError`, with the setting `key`, if there is none, or it cannot be read.
         """
         model_id = f"{self._env.id}_v0"
         if model_id not in typing.get_args(pgx.BaselineModelId):
-            raise ConfigError(f"{key}=baseline: Pgx has none for {self._env.id}; take another")
+            raise ConfigError(
+                f"{key}=baseline: Pgx has none for {self._env.id}; take another opponent"
+            )
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # Pgx prints why, and exits
                 model = pgx.make_baseline_model(model_id)

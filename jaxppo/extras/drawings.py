@@ -167,7 +167,7 @@ def _svg(env: Any, state: PyTree, obs: PyTree) -> ElementTree.Element:
         _size(root)
     except Exception as error:  # the user's code may raise anything
         raise ConfigError(
-            f"{env.name}: its svg raises {raised(error)}; it must return the text of an SVG with "
+            f"{env.name}: its svg fails: {raised(error)}; it must return the text of an SVG with "
             "width and height in pixels"
         ) from error
     return root

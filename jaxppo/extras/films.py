@@ -237,8 +237,8 @@ def _watch(drawn: Drawing, state: PyTree, action: PyTree, keys: jax.Array) -> tu
     """Return the states of gymnax's environments `[B, ...]` before and after a step.
 
     At the end of an episode, gymnax's `step` returns a state of the next one. The last state comes
-    from `step_env`, called with the same key as in `step`. Of games the states are pairs: before
-    the step, and after the learner's move.
+    from `step_env`, called with the same key as in `step`. In games, states are pairs: before the
+    step, and after the learner's move.
     """
 
     before = drawn.inner(state)
@@ -287,7 +287,7 @@ def shots_of(drawn: Drawing, played: Episode) -> list[Shot]:
 def pictures(
     drawn: Drawing, played: Episode, shots: list[Shot], *, thoughts: bool = False
 ) -> list[Picture]:
-    """Draw pictures with captions; beside them the thoughts."""
+    """Draw pictures with captions, and thoughts beside them."""
     states = [each.drawn(drawn, played) for each in shots]
     panel = Panel.of(played, states[0].shape[0]) if thoughts else None
     return [

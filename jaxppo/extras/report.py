@@ -506,8 +506,8 @@ def tournaments(comparison: Comparison, out: Files) -> str:
     return page.section(
         "Tournaments",
         "Elo ratings of policies that played against each other (jaxppo.tournament). The first one "
-        "has 0; 400 more mean ten times the odds of a win. Points are the share won of all games, "
-        "where a draw is half.",
+        "given has 0; 400 more are ten times the odds of a win. Points are the share of games won, "
+        "with a draw as half.",
         *parts,
     )
 

@@ -33,11 +33,11 @@ class Tournament:
     """Rate policies of a game by a round robin: python -m jaxppo.tournament RUN... games=200
 
     RUN is a run directory: its latest policy, and the older ones in its pool, if it has one.
-    RUN@STEPS is the policy of one of its checkpoints, RUN@best that of its absolute metric. All
+    RUN@STEPS is the policy of one of its checkpoints, RUN@best its best policy. Policies
     sample their moves. Prints the ratings, and writes them to tournament.json in the first run.
     """
 
-    runs: list[str] = setting([], "runs")
+    runs: list[str] = setting([], "RUN, RUN@STEPS or RUN@best")
     games: int = setting(
         200, "games of each pair, an even number: each start is played from both seats", low=2
     )
@@ -62,7 +62,7 @@ def tournament(settings: Tournament) -> None:
     ratings, num, rows = elo(points), settings.games * (len(policies) - 1), []
     for i, (name, one) in enumerate(found):
         share = points[i].sum() / num
-        # Draws make this interval too wide: it depends on the mean and the number alone
+        # Too wide if there are draws: it uses only the mean and the number of games
         low, high = share_interval(np.full(num, share))
         row = {"run": str(policy_of(name)[0]), "steps": one.steps, "elo": float(ratings[i])}
         rows.append({**row, "points": float(share), "low": low, "high": high})
@@ -70,7 +70,7 @@ def tournament(settings: Tournament) -> None:
     result = {"game": game, "games": settings.games, "policies": rows, "results": points.tolist()}
     write_atomically(file, json.dumps(result, indent=1))
     print_lines(
-        f"{game}: {len(rows)} policies, {settings.games:,} games of each pair; the first has Elo 0",
+        f"{game}: {len(rows)} policies, {settings.games:,} games of each pair; the first given has Elo 0",
         f"{'Elo':>7}  {'points':>6}  {'95% interval':<14}  {'steps':>13}  policy of",
         *(
             f"{x['elo']:>7.0f}  {x['points']:>6.3f}  {x['low']:.3f} to {x['high']:.3f}  "
@@ -98,17 +98,17 @@ def entrants(name: str, trust: list[str]) -> list[TrainedPolicy]:
     if not hasattr(one.system.evaluation_env, "seated"):
         raise ConfigError(
             f"runs=[{name}]: {one.system.env.name} is no game of two players, or env.mask, "
-            "env.frame_stack or env.extras change what this policy sees of it; leave it out"
+            "env.frame_stack or env.extras change what this policy sees of it; leave this run out"
         )
     if memories(one.config.network):
         raise ConfigError(
-            f"runs=[{name}]: its network has a memory, which an opponent cannot have; leave it out"
+            f"runs=[{name}]: its network has a memory, which an opponent cannot have; leave this run out"
         )
     return policies
 
 
 def in_one_game(found: list[tuple[str, TrainedPolicy]]) -> list[TrainedPolicy]:
-    """Return policies in the game of the first; equal networks have one system, so one program."""
+    """Return policies in the game of the first; equal networks share a program."""
     first, systems, policies = found[0][1].system, dict[str, System](), []
     for name, one in found:
         for space in ("observation_space", "action_space"):

@@ -177,8 +177,8 @@ _HYDRAS = {
         "{}: must be one value; to train with each, add -m (--multirun)"
     ),
     r"parsing override '(.*)'\n": (
-        "{}: not an override; write key=value, each by itself, with no space beside the equals "
-        "sign, and brackets closed"
+        "{}: not an override; write each key=value as one argument, with no space beside the "
+        "equals sign, and brackets closed"
     ),
 }
 

@@ -10,13 +10,13 @@ def elo(points: ArrayLike) -> NDArray[np.float64]:
     """Return the Elo ratings of `N` players, `[N]`; the first one has 0.
 
     `points` `[N, N]` are those of player i against player j: 1 for a win and 1/2 for a draw. The
-    ratings R maximise the likelihood of the results, and of one more draw of each pair, without
-    which a player who won all games would have an infinite rating, where
+    ratings R maximise the likelihood of the results and of one extra draw for each pair, which
+    keeps ratings finite, with
 
         P(i beats j) = 1 / (1 + 10^((R_j - R_i) / 400)).
 
     Elo 1978 (The Rating of Chessplayers); the model is that of Bradley and Terry 1952 (Biometrika
-    39, 324). Newton's method, as MM algorithms need many steps where most games have one winner.
+    39, 324). Newton's method, as MM algorithms are slow where most pairs are one-sided.
     """
     won = np.asarray(points, np.float64) + 0.5
     np.fill_diagonal(won, 0.0)
@@ -27,5 +27,5 @@ def elo(points: ArrayLike) -> NDArray[np.float64]:
         curvature = np.diag(weights.sum(1)) - weights
         step = np.linalg.solve(curvature[1:, 1:], (won - games * chance).sum(1)[1:])
         change = np.abs(step).max()
-        ratings[1:] += step / max(2 * change, 1.0)  # longer steps may lead away
+        ratings[1:] += step / max(2 * change, 1.0)  # longer steps may diverge
     return SCALE / np.log(10) * ratings

@@ -305,7 +305,7 @@ def read_state(resumed: Resumed, layout: Layout, members: Members) -> State:
             raise
         raise ConfigError(
             f"resume={resumed.found[0].path.parents[1]}: changes the shape of what is stored "
-            f"({brief(error).partition(';')[0]}); leave out changes of the network or of the "
+            f"({brief(error).partition(';')[0]}); do not change the network or the "
             "environment's spaces, or begin a run with init_from and init_parts"
         ) from error
 
