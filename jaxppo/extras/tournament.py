@@ -70,7 +70,8 @@ def tournament(settings: Tournament) -> None:
     result = {"game": game, "games": settings.games, "policies": rows, "results": points.tolist()}
     write_atomically(file, json.dumps(result, indent=1))
     print_lines(
-        f"{game}: {len(rows)} policies, {settings.games:,} games of each pair; the first given has Elo 0",
+        f"{game}: {len(rows)} policies, {settings.games:,} games of each pair; the first given has "
+        "Elo 0",
         f"{'Elo':>7}  {'points':>6}  {'95% interval':<14}  {'steps':>13}  policy of",
         *(
             f"{x['elo']:>7.0f}  {x['points']:>6.3f}  {x['low']:.3f} to {x['high']:.3f}  "
@@ -102,7 +103,8 @@ def entrants(name: str, trust: list[str]) -> list[TrainedPolicy]:
         )
     if memories(one.config.network):
         raise ConfigError(
-            f"runs=[{name}]: its network has a memory, which an opponent cannot have; leave this run out"
+            f"runs=[{name}]: its network has a memory, which an opponent cannot have; leave this "
+            "run out"
         )
     return policies
 
