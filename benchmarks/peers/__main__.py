@@ -10,6 +10,7 @@ ratios to the fastest peer too, and writes benchmarks/results/peers.json (ignore
 
 import argparse
 import dataclasses
+import importlib.metadata
 import statistics
 import subprocess
 import sys
@@ -126,7 +127,11 @@ def main() -> None:
     parser.add_argument("--algorithm", default="ppo", choices=tuple(WITH))
     parser.add_argument("--peers", nargs="*", help=f"of {', '.join(PEERS)}; for pqn rejax alone")
     parser.add_argument("--rounds", type=int, default=7, help="timed blocks of each system")
-    parser.add_argument("--jax", default="jax==0.10.2", help="what pip installs for the peers")
+    jax = f"jax=={importlib.metadata.version('jax')}"
+    parser.add_argument(
+        "--jax", default=jax, help="what pip installs for the peers; by default %(default)s"
+    )
+    parser.add_argument("--least", type=float, default=0.0, help="fail if a ratio is below this")
     parser.add_argument("--set", nargs="*", default=[], help="our further settings, key=value")
     arguments = parser.parse_args()
     algorithm, peers = arguments.algorithm, arguments.peers or WITH[arguments.algorithm]
@@ -148,6 +153,8 @@ def main() -> None:
             flush=True,
         )
     keep("peers.json", {"rows": rows})
+    if slow := [row["size"] for row in rows if row["ratio"] < arguments.least]:
+        sys.exit(f"less than {arguments.least:g} times the fastest peer: {', '.join(slow)}")
 
 
 if __name__ == "__main__":
