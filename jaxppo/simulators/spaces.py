@@ -92,7 +92,9 @@ def tree(space: Any, path: tuple[Any, ...] = ()) -> Any:
         return {key: tree(space[key], (*path, key)) for key in sorted(space.spaces)}
     if isinstance(space, spaces.Tuple):
         return tuple(tree(part, (*path, index)) for index, part in enumerate(space.spaces))
-    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+    if isinstance(space, spaces.Discrete):
+        return Leaf(path, space, (), "int32")
+    if isinstance(space, spaces.MultiDiscrete):
         return Leaf(path, space, space.shape, "int32")
     if isinstance(space, spaces.MultiBinary | spaces.Box):
         return Leaf(path, space, space.shape, NARROW.get(str(space.dtype), str(space.dtype)))
