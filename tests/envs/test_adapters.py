@@ -66,6 +66,25 @@ def test_the_clock_truncates_and_the_successor_is_what_the_step_led_to() -> None
         start = obs[:, 1]
 
 
+class Keys:
+    """Each step is an episode; observations are drawn from the keys."""
+
+    observation_space, action_space, time_limit = Box((1,), "float32"), Discrete(2), 1
+
+    def reset(self, key: jax.Array) -> Any:
+        drawn = jax.random.uniform(key, (1,))
+        return drawn, drawn
+
+    def step(self, key: jax.Array, state: Any, action: Any) -> Any:
+        return *self.reset(key), 0.0, False, False
+
+
+def test_a_reset_has_another_key_than_the_step_before() -> None:
+    _, steps = rollout(envs.make(own("test_adapters.Keys")), np.zeros((9, 8), np.int32))
+    drawn = [*steps.obs.ravel(), *steps.final_observation.ravel()]
+    assert len(set(drawn)) == len(drawn)
+
+
 def test_optimistic_resets_share_an_opening_only_where_more_end() -> None:
     optimistic, each = (
         envs.make(own("Count", resets=x, reset_ratio=4)) for x in ("optimistic", "each")
