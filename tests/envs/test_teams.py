@@ -48,7 +48,9 @@ def test_a_number_of_a_world_is_told_once_by_an_agent_that_acts() -> None:
     env = world("Leaving", metrics=["there:sum", "time"])
     _, steps = played(env, 12)
     alive = steps.alive.reshape(NUM_STEPS, 4, 3)
-    reward = steps.reward.reshape(NUM_STEPS, 4, 3).sum(-1)
+    reward = steps.reward.reshape(NUM_STEPS, 4, 3)
+    np.testing.assert_array_equal(reward, alive * alive.sum(-1, keepdims=True))
+    reward = reward.sum(-1)
     found = {k: x.reshape(NUM_STEPS, 4, 3) for k, x in steps.metrics.items()}
     over = steps.obs.reshape(NUM_STEPS, 4, 3, 3)[..., 0, 0] == 0
     for name, x in found.items():
