@@ -322,6 +322,22 @@ def test_a_process_that_ends_in_a_reset_names_the_environment() -> None:
     found.close()
 
 
+class Exiting(Known):
+    """Action 1 ends its process."""
+
+    def step(self, action: Any) -> Any:
+        if action:
+            os._exit(7)
+        return super().step(action)
+
+
+def test_of_two_processes_the_one_that_ended_is_named() -> None:
+    found = started(Exiting, num_processes=2, isolated=True)
+    with pytest.raises(SimulatorError, match=r"^environment 1: its process ended with status 7"):
+        found.step([np.array([0, 1])])
+    found.close()
+
+
 def test_a_process_that_ends_in_an_evaluation_gives_all_of_its_environments_new_episodes(
     tmp_path: Path,
 ) -> None:
